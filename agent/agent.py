@@ -10,35 +10,35 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.heartbeat import Heart, Rhythm
-from agent.loads import Loads
-from agent.server import Asker, Server, Spot
+from agent.heartbeat import HeartbeatIntervals, HeartbeatPublisher
+from agent.loads import LoadListener
+from agent.server import ProbedServer, ServerAddress, ServerProber
 from gateway.runtime.guard import restarted
-from gateway.runtime.redis_location import RedisPlace
-from routing.facts import BadFacts, PodFacts, read_facts
-from routing.pod_record import MOST_PODS, EngineLoad, Record, Registered, State
+from gateway.runtime.redis_location import RedisLocation
+from routing.facts import InvalidFacts, PodFacts, read_facts
+from routing.pod_record import MAX_PODS, AgentRecord, EngineLoad, RegisteredPod, RegistrationState
 
-Say = Callable[..., None]
+LogFunction = Callable[..., None]
 
-MOST_FAULTS = 256
+MAX_LOGGED_FAULTS = 256
 """Invalid facts remembered as logged."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AgentPlan:
     """What an agent probes and publishes."""
 
     name: str
-    given: tuple[Spot, ...] = ()
+    configured_servers: tuple[ServerAddress, ...] = ()
     """Servers that the operator configured."""
-    probed: tuple[Spot, ...] = ()
+    probed_servers: tuple[ServerAddress, ...] = ()
     """Local addresses that are probed for servers."""
-    machine: Mapping[str, object] = field(default_factory=dict)
+    machine_facts: Mapping[str, object] = field(default_factory=dict)
     """Flat facts of all servers on this machine: hardware and topology."""
-    said: Mapping[str, object] = field(default_factory=dict)
+    configured_facts: Mapping[str, object] = field(default_factory=dict)
     """Flat facts that the operator configured; they override all others."""
-    rhythm: Rhythm = field(default_factory=Rhythm)
-    look_s: float = 2.0
+    intervals: HeartbeatIntervals = field(default_factory=HeartbeatIntervals)
+    probe_interval_s: float = 2.0
 
 
 class Agent:
@@ -46,105 +46,105 @@ class Agent:
 
     def __init__(
         self,
-        plan: Plan,
-        asker: Asker,
-        redis: RedisPlace,
+        plan: AgentPlan,
+        asker: ServerProber,
+        redis: RedisLocation,
         *,
-        say: Say,
+        say: LogFunction,
         clock: Callable[[], float],
         draw: Callable[[], float],
         life: int,
     ) -> None:
         """`life` distinguishes this start of the agent from any other of the same name."""
         self.is_draining = False
-        self.heart = Heart(redis, plan.name, self.record, plan.rhythm, say, draw)
-        self.loads = Loads(clock, self.heart.tell_load)
+        self.heart = HeartbeatPublisher(redis, plan.name, self.record, plan.intervals, say, draw)
+        self.loads = LoadListener(clock, self.heart.publish_load_soon)
         self._plan = plan
         self._prober = asker
         self._say = say
         self._life = life
         self._beat = 0
-        self._servers = {spot.url: Server(spot) for spot in plan.given}
-        self._published: tuple[Registered, ...] = ()
+        self._servers = {spot.url: ProbedServer(spot) for spot in plan.configured_servers}
+        self._published: tuple[RegisteredPod, ...] = ()
         self._logged_faults: set[str] = set()
         """Invalid facts that were logged."""
 
     def __repr__(self) -> str:
         return f"<Agent {self._plan.name} {len(self._published)} of {len(self._servers)} servers registered>"
 
-    def record(self) -> Record:
+    def record(self) -> AgentRecord:
         """Return the record to publish now; each call counts its beat up."""
         self._beat += 1
-        state = State.DRAINING if self.is_draining else State.SERVING
+        state = RegistrationState.DRAINING if self.is_draining else RegistrationState.SERVING
         pods = tuple(replace(pod, state=state, loads=self._loads_of(pod)) for pod in self._published)
-        return Record(self._plan.name, self._beat, self._plan.rhythm.ttl_s, pods, self._life)
+        return AgentRecord(self._plan.name, self._beat, self._plan.intervals.ttl_s, pods, self._life)
 
     def drain(self) -> None:
         """Publish all servers as draining: they finish their requests and take no new ones."""
         self.is_draining = True
-        self.heart.beat_now()
+        self.heart.publish_now()
 
     @restarted("agent")
     async def run(self) -> None:
         """Probe periodically until cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(self._plan.look_s)
+            await self.probe_all()
+            await asyncio.sleep(self._plan.probe_interval_s)
 
-    async def look(self) -> None:
+    async def probe_all(self) -> None:
         """Probe for new servers and all known ones, once."""
         await self._probe_new()
         async with asyncio.TaskGroup() as group:
             for server in self._servers.values():
-                group.create_task(self._prober.look(server), name=f"look at {server.spot.url}")
+                group.create_task(self._prober.probe(server), name=f"look at {server.address.url}")
         for url, server in list(self._servers.items()):
-            if not server.is_well:
+            if not server.is_healthy:
                 self._forget(url, server)
         self._publish()
 
     async def _probe_new(self) -> None:
-        unknown = [spot for spot in self._plan.probed if spot.url not in self._servers]
+        unknown = [spot for spot in self._plan.probed_servers if spot.url not in self._servers]
         answers = await asyncio.gather(*(self._prober.is_vllm(spot) for spot in unknown))
         for spot, is_vllm in zip(unknown, answers, strict=True):
             if is_vllm:
-                self._servers[spot.url] = Server(spot)
+                self._servers[spot.url] = ProbedServer(spot)
 
-    def _forget(self, url: str, server: Server) -> None:
+    def _forget(self, url: str, server: ProbedServer) -> None:
         """Forget the loads of a server that is gone, and the server itself unless it was configured."""
-        self.loads.forget(server.spot.port)
-        if server.spot not in self._plan.given:
+        self.loads.forget(server.address.port)
+        if server.address not in self._plan.configured_servers:
             del self._servers[url]
 
-    def _loads_of(self, pod: Registered) -> tuple[EngineLoad, ...]:
+    def _loads_of(self, pod: RegisteredPod) -> tuple[EngineLoad, ...]:
         server = self._servers.get(pod.url)
-        return self.loads.of(server.spot.port) if server else ()
+        return self.loads.loads_of(server.address.port) if server else ()
 
     def _publish(self) -> None:
-        healthy = [server for server in self._servers.values() if server.is_well][:MOST_PODS]
+        healthy = [server for server in self._servers.values() if server.is_healthy][:MAX_PODS]
         current = tuple(self._registered(server) for server in healthy)
         if current == self._published:
             return
         before, now = {pod.url for pod in self._published}, {pod.url for pod in current}
         for pod in current:
             if pod.url not in before:
-                self._say("info", "server found", pod=pod.url, **pod.facts.told())
+                self._say("info", "server found", pod=pod.url, **pod.facts.to_mapping())
         for url in sorted(before - now):
             self._say("info", "server gone", pod=url)
         self._published = current
-        self.heart.beat_now()
+        self.heart.publish_now()
 
-    def _registered(self, server: Server) -> Registered:
-        return Registered(server.spot.url, self._facts(server), takes_priority=server.takes_priority)
+    def _registered(self, server: ProbedServer) -> RegisteredPod:
+        return RegisteredPod(server.address.url, self._facts(server), takes_priority=server.takes_priority)
 
-    def _facts(self, server: Server) -> PodFacts:
+    def _facts(self, server: ProbedServer) -> PodFacts:
         """Merge all facts of a server; one that is invalid is left out and logged once."""
-        merged = dict(self._plan.machine) | server.told | dict(self._plan.said)
+        merged = dict(self._plan.machine_facts) | server.facts | dict(self._plan.configured_facts)
         try:
             return read_facts(merged)
-        except BadFacts as bad:
-            unlogged = [fault for fault in bad.faults if fault not in self._logged_faults]
-            if unlogged and len(self._logged_faults) < MOST_FAULTS:
+        except InvalidFacts as bad:
+            unlogged = [fault for fault in bad.errors if fault not in self._logged_faults]
+            if unlogged and len(self._logged_faults) < MAX_LOGGED_FAULTS:
                 self._logged_faults.update(unlogged)
-                self._say("warning", "facts left out", pod=server.spot.url, faults=unlogged)
-            wrong = {fault.partition(":")[0] for fault in bad.faults}
+                self._say("warning", "facts left out", pod=server.address.url, faults=unlogged)
+            wrong = {fault.partition(":")[0] for fault in bad.errors}
             return read_facts({word: value for word, value in merged.items() if word not in wrong})

@@ -19,26 +19,26 @@ from random import SystemRandom
 import aiohttp
 import uvloop
 
-from agent.agent import Agent, Plan
-from agent.hardware import look_for_gpus, look_for_nics
-from agent.heartbeat import Rhythm
-from agent.server import Asker, Spot
-from agent.server_process import bracketed, command_behind
-from agent.settings import WORDS, AgentSettings, gather
-from gateway.config.flags import Given
+from agent.agent import Agent, AgentPlan
+from agent.hardware import detect_gpus, detect_nics
+from agent.heartbeat import HeartbeatIntervals
+from agent.server import ServerAddress, ServerProber
+from agent.server_process import command_behind, url_host
+from agent.settings import SETTINGS, AgentSettings, load_agent_settings
+from gateway.config.flags import GivenValue
 from gateway.runtime.addresses import Address
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.line_writer import STDOUT, LineWriter
-from tenancy.document import Invalid
+from tenancy.document import InvalidDocument
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the agent. Returns the exit status: 0 after a stop by signal, 2 if flags or variables are invalid."""
-    flags: dict[str, Given | None] = vars(make_parser().parse_args(argv))
+    flags: dict[str, GivenValue | None] = vars(make_parser().parse_args(argv))
     try:
-        settings = gather(flags, os.environ.copy(), socket.gethostname())
-    except Invalid as invalid:
-        sys.stderr.write("".join(f"hearth: {fault}\n" for fault in invalid.faults))
+        settings = load_agent_settings(flags, os.environ.copy(), socket.gethostname())
+    except InvalidDocument as invalid:
+        sys.stderr.write("".join(f"hearth: {fault}\n" for fault in invalid.errors))
         return 2
     writer = LineWriter(STDOUT)
     try:
@@ -52,27 +52,27 @@ def main(argv: Sequence[str]) -> int:
 def make_parser() -> ArgumentParser:
     """Return the parser of the flags, one per setting; each can also be given by its variable."""
     parser = ArgumentParser(prog="hearth agent", allow_abbrev=False)
-    for word in WORDS:
+    for word in SETTINGS:
         says = f"{word.help} [{word.variable}]".replace("%", "%%")
-        action = "append" if word.many else "store"
+        action = "append" if word.is_list else "store"
         parser.add_argument(f"--{word.name}", dest=word.field, metavar=word.metavar, help=says, action=action)
     return parser
 
 
-Say = Callable[..., None]
+LogFunction = Callable[..., None]
 
 
-async def run_agent(settings: AgentSettings, say: Say) -> None:
+async def run_agent(settings: AgentSettings, say: LogFunction) -> None:
     """Probe and publish until SIGTERM or SIGINT."""
     draw = SystemRandom()
     connector = aiohttp.TCPConnector(limit=64, force_close=True)
     async with aiohttp.ClientSession(connector=connector, trust_env=False) as session:
         key = settings.pod_api_key
-        asker = Asker(session, command_behind, key.value if key else None)
+        asker = ServerProber(session, command_behind, key.value if key else None)
         plan = await asyncio.to_thread(make_plan, settings, say)
         clock, life = asyncio.get_running_loop().time, draw.getrandbits(32)
         agent = Agent(plan, asker, settings.redis, say=say, clock=clock, draw=draw.random, life=life)
-        async with taking_loads(settings.loads, agent, say), taking_stops() as stops:
+        async with listen_for_loads(settings.load_listen, agent, say), listen_for_signals() as stops:
             say("info", "agent started", version=version("hearth-gateway"), agent=plan.name, redis=str(settings.redis))
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(agent.run(), name="look"), group.create_task(agent.heart.run(), name="beat")]
@@ -80,30 +80,32 @@ async def run_agent(settings: AgentSettings, say: Say) -> None:
                 await leave(settings, agent, stops, say)
                 for task in tasks:
                     task.cancel()
-            if settings.leaves:
-                await agent.heart.leave()
+            if settings.deregisters:
+                await agent.heart.deregister()
         say("info", "agent stopped", beats=agent.heart.beats, strange_datagrams=agent.loads.invalid)
 
 
-def make_plan(settings: AgentSettings, say: Say) -> Plan:
+def make_plan(settings: AgentSettings, say: LogFunction) -> AgentPlan:
     """Detect the hardware and return what to probe and publish. Blocks: drivers may take seconds to answer."""
-    gpus = look_for_gpus()
-    say("info", gpus.words)
-    host = bracketed(settings.address)
-    return Plan(
+    gpus = detect_gpus()
+    say("info", gpus.source)
+    host = url_host(settings.address)
+    return AgentPlan(
         settings.name,
-        given=tuple(Spot(url, url) for url in settings.pods),
-        probed=tuple(Spot(f"http://127.0.0.1:{port}", f"http://{host}:{port}") for port in settings.ports),
-        machine={**gpus.told, **look_for_nics()},
-        said=settings.said,
-        rhythm=Rhythm(settings.ttl_s),
-        look_s=settings.look_s,
+        configured_servers=tuple(ServerAddress(url, url) for url in settings.pods),
+        probed_servers=tuple(
+            ServerAddress(f"http://127.0.0.1:{port}", f"http://{host}:{port}") for port in settings.ports
+        ),
+        machine_facts={**gpus.facts, **detect_nics()},
+        configured_facts=settings.facts,
+        intervals=HeartbeatIntervals(settings.ttl_s),
+        probe_interval_s=settings.probe_interval_s,
     )
 
 
-async def leave(settings: AgentSettings, agent: Agent, stops: Stops, say: Say) -> None:
+async def leave(settings: AgentSettings, agent: Agent, stops: StopSignals, say: LogFunction) -> None:
     """Publish the pods as draining for up to `drain_s`, so that gateways place nothing new on them."""
-    if not settings.leaves or not settings.drain_s:
+    if not settings.deregisters or not settings.drain_s:
         return
     say("info", "draining", grace_s=settings.drain_s)
     agent.drain()
@@ -112,23 +114,23 @@ async def leave(settings: AgentSettings, agent: Agent, stops: Stops, say: Say) -
             await stops.again.wait()
 
 
-class Stops:
+class StopSignals:
     """The first signal asks for a stop, the second ends the grace period."""
 
     def __init__(self) -> None:
         self.told, self.again = asyncio.Event(), asyncio.Event()
 
-    def take(self) -> None:
+    def on_signal(self) -> None:
         (self.again if self.told.is_set() else self.told).set()
 
 
 @contextlib.asynccontextmanager
-async def taking_stops() -> AsyncIterator[Stops]:
+async def listen_for_signals() -> AsyncIterator[StopSignals]:
     """Handle SIGTERM and SIGINT while the context is open."""
-    loop, stops = asyncio.get_running_loop(), Stops()
+    loop, stops = asyncio.get_running_loop(), StopSignals()
     numbers = (signal.SIGTERM, signal.SIGINT)
     for number in numbers:
-        loop.add_signal_handler(number, stops.take)
+        loop.add_signal_handler(number, stops.on_signal)
     try:
         yield stops
     finally:
@@ -137,7 +139,7 @@ async def taking_stops() -> AsyncIterator[Stops]:
 
 
 @contextlib.asynccontextmanager
-async def taking_loads(where: Address | None, agent: Agent, say: Say) -> AsyncIterator[None]:
+async def listen_for_loads(where: Address | None, agent: Agent, say: LogFunction) -> AsyncIterator[None]:
     """Receive the load datagrams of engines while the context is open.
 
     If another agent has the port, this is logged and no loads are received.

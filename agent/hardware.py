@@ -19,7 +19,7 @@ CLOCK_MEM = 2
 """NVML_CLOCK_MEM."""
 
 
-NVLINK_MOST = 18
+MAX_NVLINKS = 18
 
 
 NVLINK_GB_S = {1: 20, 2: 25, 3: 25, 4: 25, 5: 50, 6: 50, 7: 50}
@@ -27,29 +27,29 @@ NVLINK_GB_S = {1: 20, 2: 25, 3: 25, 4: 25, 5: 50, 6: 50, 7: 50}
 
 
 @dataclass(frozen=True, slots=True)
-class Gpus:
+class GpuFacts:
     """Flat facts of the machine's GPUs, and a text that names their source or the reason for having none."""
 
-    told: dict[str, object]
-    words: str
+    facts: dict[str, object]
+    source: str
 
 
-def look_for_gpus(load: Callable[[str], Any] = importlib.import_module) -> Gpus:
+def detect_gpus(load: Callable[[str], Any] = importlib.import_module) -> GpuFacts:
     """Query NVML, then torch. Never raises: without GPUs the facts are `gpu: none` and `gpus: 0`."""
     whys = []
-    for name, ask in (("pynvml", told_by_nvml), ("torch", told_by_torch)):
+    for name, ask in (("pynvml", facts_from_nvml), ("torch", facts_from_torch)):
         try:
             told = ask(load(name))
         except Exception as error:  # noqa: BLE001 - drivers raise all kinds of exceptions; each only means that this source has no facts
             whys.append(f"{name}: {str(error) or type(error).__name__}")
             continue
         if told:
-            return Gpus(told, f"{told['gpus']} x {told['gpu']}, told by {name}")
+            return GpuFacts(told, f"{told['gpus']} x {told['gpu']}, told by {name}")
         whys.append(f"{name}: no device")
-    return Gpus({"gpu": "none", "gpus": 0}, f"no GPU here ({'; '.join(whys)})")
+    return GpuFacts({"gpu": "none", "gpus": 0}, f"no GPU here ({'; '.join(whys)})")
 
 
-def told_by_nvml(nvml: Any) -> dict[str, object]:
+def facts_from_nvml(nvml: Any) -> dict[str, object]:
     """Return flat facts, empty if the library sees no device. Raises `NVMLError` if there is no driver."""
     nvml.nvmlInit()
     try:
@@ -88,7 +88,7 @@ def _bandwidth_gb_s(nvml: Any, device: Any) -> int:
 def _nvlink_gb_s(nvml: Any, device: Any) -> int:
     """Return GB/s in one direction over all links that are up; 0 without links."""
     total = 0
-    for link in range(NVLINK_MOST):
+    for link in range(MAX_NVLINKS):
         try:
             if nvml.nvmlDeviceGetNvLinkState(device, link):
                 total += NVLINK_GB_S.get(nvml.nvmlDeviceGetNvLinkVersion(device, link), 25)
@@ -97,7 +97,7 @@ def _nvlink_gb_s(nvml: Any, device: Any) -> int:
     return total
 
 
-def told_by_torch(torch: Any) -> dict[str, object]:
+def facts_from_torch(torch: Any) -> dict[str, object]:
     """Return flat facts of the devices of `torch.cuda` (CUDA or ROCm), empty if there are none."""
     if not torch.cuda.is_available():
         return {}
@@ -105,7 +105,7 @@ def told_by_torch(torch: Any) -> dict[str, object]:
     return {"gpus": torch.cuda.device_count(), "gpu": device.name, "gpu_memory_bytes": device.total_memory}
 
 
-LABELS = {
+FACT_LABELS = {
     "topology.kubernetes.io/region": "region",
     "topology.kubernetes.io/zone": "zone",
     "topology.kubernetes.io/rack": "rack",
@@ -121,13 +121,13 @@ LABELS = {
 _LABEL = re.compile(r'^(\S+?)="(.*)"$', re.MULTILINE)
 
 
-def read_labels(path: Path) -> dict[str, object]:
+def facts_from_labels(path: Path) -> dict[str, object]:
     """Return facts from a label file as the downward API writes it, one `name="value"` a line. Raises OSError."""
     found = _LABEL.findall(path.read_text(encoding="utf-8"))
-    return {LABELS[name]: value for name, value in found if name in LABELS and value}
+    return {FACT_LABELS[name]: value for name, value in found if name in FACT_LABELS and value}
 
 
-def look_for_nics(folder: Path = Path("/sys/class/infiniband")) -> dict[str, object]:
+def detect_nics(folder: Path = Path("/sys/class/infiniband")) -> dict[str, object]:
     """Return the RDMA devices that have an active port and their total Gbit/s; empty if there are none."""
     rates = {device.name: _gbit_s(device) for device in sorted(folder.glob("*"))}
     up = {name: rate for name, rate in rates.items() if rate}

@@ -13,51 +13,51 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from gateway.runtime.guard import heed_cancel, restarted
-from gateway.runtime.redis_client import Client, connected
-from gateway.runtime.redis_location import RedisPlace
-from routing.pod_record import BadRecord, Record, channel, key, write_record
+from gateway.runtime.guard import raise_if_cancelled, restarted
+from gateway.runtime.redis_client import RedisClient, connect_redis
+from gateway.runtime.redis_location import RedisLocation
+from routing.pod_record import AgentRecord, InvalidRecord, record_channel, record_key, write_record
 
-Say = Callable[..., None]
+LogFunction = Callable[..., None]
 
-ANSWER_S = 2.0
+REDIS_TIMEOUT_S = 2.0
 """A Redis that has not answered after this time is treated as away."""
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 2.0
 """Between connection attempts: well below any ttl, so that a short absence has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
+class HeartbeatIntervals:
     """How often the record is written, in seconds."""
 
     ttl_s: float = 15.0
     """Gateways drop the pods after this time without a beat."""
-    load_s: float = 0.25
+    min_load_interval_s: float = 0.25
     """Minimum between two publications of load."""
 
     @property
-    def beat_s(self) -> float:
+    def beat_interval_s(self) -> float:
         """A third of the ttl: two beats may be lost."""
         return self.ttl_s / 3
 
 
-class Heart:
+class HeartbeatPublisher:
     """One per agent. `record` returns the record to publish."""
 
     def __init__(
         self,
-        place: RedisPlace,
+        place: RedisLocation,
         name: str,
-        record: Callable[[], Record],
-        rhythm: Rhythm,
-        say: Say,
+        record: Callable[[], AgentRecord],
+        rhythm: HeartbeatIntervals,
+        say: LogFunction,
         draw: Callable[[], float],
     ) -> None:
         self.beats = 0
         """Number of records written."""
         self._place = place
-        self._key, self._channel = key(place.prefix, name), channel(place.prefix)
+        self._key, self._channel = record_key(place.prefix, name), record_channel(place.prefix)
         self._record = record
         self._rhythm = rhythm
         self._say = say
@@ -66,12 +66,12 @@ class Heart:
         self._wake = asyncio.Event()
         self._is_away = False
 
-    def beat_now(self) -> None:
+    def publish_now(self) -> None:
         """Publish as soon as possible: the record has changed."""
         self._changed.set()
         self._wake.set()
 
-    def tell_load(self) -> None:
+    def publish_load_soon(self) -> None:
         """Publish fresh load figures soon, together with all that arrive meanwhile."""
         self._load_changed.set()
         self._wake.set()
@@ -79,70 +79,73 @@ class Heart:
     @restarted("heartbeat")
     async def run(self) -> None:
         """Publish until cancelled."""
-        wait_s = FIRST_WAIT_S
+        wait_s = MIN_BACKOFF_S
         while True:
             try:
-                async with connected(self._place, answer_s=ANSWER_S) as client:
+                async with connect_redis(self._place, answer_s=REDIS_TIMEOUT_S) as client:
                     await self._beat(client)
                     self._note_recovery()
-                    wait_s = FIRST_WAIT_S
+                    wait_s = MIN_BACKOFF_S
                     await self._publish_periodically(client)
             except Exception as error:  # noqa: BLE001 - not all of the library's errors are its own, and none may end us
-                heed_cancel()
+                raise_if_cancelled()
                 self._note_outage(error)
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
-            wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
+            wait_s = min(MAX_BACKOFF_S, 2 * wait_s)
 
-    async def leave(self) -> None:
+    async def deregister(self) -> None:
         """Delete the record. If Redis does not answer, the record expires by itself."""
         last = self._record()
         with suppress(Exception):
-            async with asyncio.timeout(2 * ANSWER_S), connected(self._place, answer_s=ANSWER_S) as client:
+            async with (
+                asyncio.timeout(2 * REDIS_TIMEOUT_S),
+                connect_redis(self._place, answer_s=REDIS_TIMEOUT_S) as client,
+            ):
                 await client.delete(self._key)
-                await self._publish(client, write_record(Record(last.agent, last.beat, last.ttl_s, (), last.life)))
+                await self._publish(client, write_record(AgentRecord(last.agent, last.beat, last.ttl_s, (), last.life)))
 
-    async def _publish_periodically(self, client: Client) -> None:
+    async def _publish_periodically(self, client: RedisClient) -> None:
         loop = asyncio.get_running_loop()
-        due_s = loop.time() + self._rhythm.beat_s
+        due_s = loop.time() + self._rhythm.beat_interval_s
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due_s):
                     await self._wake.wait()
-            heed_cancel()
+            raise_if_cancelled()
             if self._changed.is_set() or loop.time() >= due_s:
                 await self._beat(client)
-                due_s = loop.time() + self._rhythm.beat_s
+                due_s = loop.time() + self._rhythm.beat_interval_s
             else:
                 await self._publish_loads(client)
 
-    async def _publish_loads(self, client: Client) -> None:
+    async def _publish_loads(self, client: RedisClient) -> None:
         """Publish once, then wait: figures that arrive meanwhile are published together."""
         self._load_changed.clear()
         self._wake.clear()
         await self._publish(client, self._encoded())
-        await asyncio.sleep(self._rhythm.load_s)
+        await asyncio.sleep(self._rhythm.min_load_interval_s)
 
-    async def _beat(self, client: Client) -> None:
+    async def _beat(self, client: RedisClient) -> None:
         for event in (self._changed, self._load_changed, self._wake):
             event.clear()
         written = self._encoded()
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(REDIS_TIMEOUT_S):
                 await client.set(self._key, written, px=int(self._rhythm.ttl_s * 1000))
                 await self._publish(client, written)
         except BaseException:
-            self.beat_now()  # it may not have been written
+            self.publish_now()  # it may not have been written
             raise
         self.beats += 1
 
     def _encoded(self) -> bytes:
         try:
             return write_record(self._record())
-        except BadRecord as bad:
+        except InvalidRecord as bad:
             self._say("error", "the record cannot be written", why=str(bad))
             raise
 
-    async def _publish(self, client: Client, written: bytes) -> None:
+    async def _publish(self, client: RedisClient, written: bytes) -> None:
         # The cluster client of this library cannot publish; there only the keys are written.
         if isinstance(client, Redis):
             await client.publish(self._channel, written)

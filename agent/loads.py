@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from routing.pod_record import EngineLoad
 
-MOST_ENGINES = 256
+MAX_ENGINES = 256
 """Per agent; more than a node can hold."""
 
 STALE_S = 5.0
@@ -24,7 +24,7 @@ STALE_S = 5.0
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
 
 
-class Word(Struct, frozen=True):
+class LoadDatagram(Struct, frozen=True):
     """One datagram."""
 
     port: Annotated[int, Meta(ge=1, le=65_535)]
@@ -35,10 +35,10 @@ class Word(Struct, frozen=True):
     rank: Annotated[int, Meta(ge=0, le=4095)] = 0
 
 
-_DECODER = msgspec.json.Decoder(Word)
+_DECODER = msgspec.json.Decoder(LoadDatagram)
 
 
-class Loads(asyncio.DatagramProtocol):
+class LoadListener(asyncio.DatagramProtocol):
     """One per agent. Calls `came` whenever a load differs from the last one of its engine."""
 
     def __init__(self, clock: Callable[[], float], on_change: Callable[[], None]) -> None:
@@ -46,7 +46,7 @@ class Loads(asyncio.DatagramProtocol):
         """Number of invalid datagrams."""
         self._clock = clock
         self._on_change = on_change
-        self._last: dict[tuple[int, int], tuple[Word, float]] = {}
+        self._last: dict[tuple[int, int], tuple[LoadDatagram, float]] = {}
 
     def datagram_received(self, data: bytes, addr: object) -> None:
         try:
@@ -55,7 +55,7 @@ class Loads(asyncio.DatagramProtocol):
             self.invalid += 1
             return
         engine = word.port, word.rank
-        if engine not in self._last and len(self._last) >= MOST_ENGINES:
+        if engine not in self._last and len(self._last) >= MAX_ENGINES:
             self.invalid += 1
             return
         before = self._last.get(engine)
@@ -63,7 +63,7 @@ class Loads(asyncio.DatagramProtocol):
         if before is None or before[0] != word:
             self._on_change()
 
-    def of(self, port: int) -> tuple[EngineLoad, ...]:
+    def loads_of(self, port: int) -> tuple[EngineLoad, ...]:
         """Return the last loads of the engines behind a port, by rank, without stale ones."""
         now_s = self._clock()
         held = sorted(

@@ -15,95 +15,101 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from agent.server_process import Command, bracketed, told_by_command, told_by_transfer, told_by_weights
+from agent.server_process import (
+    ServerCommand,
+    facts_from_command,
+    facts_from_kv_transfer,
+    facts_from_model_config,
+    url_host,
+)
 
-LARGEST_ANSWER = 8 << 20
+MAX_RESPONSE_BYTES = 8 << 20
 """A metrics page is 60 KB; the bound keeps a server from filling our memory."""
 
 
-ANSWER_S = 2.0
+RESPONSE_TIMEOUT_S = 2.0
 """After this time a probe counts as missed; the facts known so far stay valid."""
 
 
-SILENCES = 3
+MAX_MISSED_PROBES = 3
 """Missed probes in a row after which a server is gone: a single one may be a long pause."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class ServerAddress:
     """Where the agent probes a server, and where gateways reach it."""
 
-    asked_at: str
+    probe_url: str
     url: str
 
     @property
     def port(self) -> int:
-        return urlsplit(self.asked_at).port or 0
+        return urlsplit(self.probe_url).port or 0
 
     @property
-    def reached_at(self) -> str:
+    def advertised_host(self) -> str:
         return urlsplit(self.url).hostname or ""
 
 
 @dataclass(slots=True)
-class Server:
+class ProbedServer:
     """State of one server; written only by its probes."""
 
-    spot: Spot
-    is_well: bool = False
-    told: dict[str, object] = field(default_factory=dict)
+    address: ServerAddress
+    is_healthy: bool = False
+    facts: dict[str, object] = field(default_factory=dict)
     takes_priority: bool = False
-    silences: int = 0
+    missed_probes: int = 0
 
 
-class Asker:
+class ServerProber:
     """Probes servers over HTTP, and reads their command lines from the machine."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, command_behind: Callable[[int], Command], api_key: str | None = None
+        self, session: aiohttp.ClientSession, command_behind: Callable[[int], ServerCommand], api_key: str | None = None
     ) -> None:
         self._session = session
         self._command_behind = command_behind
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout = aiohttp.ClientTimeout(total=ANSWER_S)
+        self._timeout = aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT_S)
 
-    async def look(self, server: Server) -> None:
+    async def probe(self, server: ProbedServer) -> None:
         """Update its health, and its facts if it has just become healthy."""
-        was_well, status = server.is_well, await self._status(f"{server.spot.asked_at}/health")
+        was_well, status = server.is_healthy, await self._status(f"{server.address.probe_url}/health")
         if status is None:
-            server.silences += 1
-            server.is_well = was_well and server.silences < SILENCES
+            server.missed_probes += 1
+            server.is_healthy = was_well and server.missed_probes < MAX_MISSED_PROBES
             return
-        server.silences, server.is_well = 0, status == 200
-        if not server.is_well:
+        server.missed_probes, server.is_healthy = 0, status == 200
+        if not server.is_healthy:
             return
-        if not was_well or not server.told:
-            server.told, server.takes_priority = await self._facts(server.spot)
+        if not was_well or not server.facts:
+            server.facts, server.takes_priority = await self._facts(server.address)
         # LoRA adapters are loaded and unloaded at run time.
-        server.told |= told_by_models(await self._body(f"{server.spot.asked_at}/v1/models"))
+        server.facts |= facts_from_models(await self._body(f"{server.address.probe_url}/v1/models"))
 
-    async def is_vllm(self, spot: Spot) -> bool:
+    async def is_vllm(self, spot: ServerAddress) -> bool:
         """Return whether the address answers `/version` as vLLM does."""
-        return bool(told_by_version(await self._body(f"{spot.asked_at}/version")))
+        return bool(facts_from_version(await self._body(f"{spot.probe_url}/version")))
 
-    async def _facts(self, spot: Spot) -> tuple[dict[str, object], bool]:
+    async def _facts(self, spot: ServerAddress) -> tuple[dict[str, object], bool]:
         """Merge facts, the most reliable source last: metrics, command line, the server's own endpoints."""
-        base = spot.asked_at
-        told = told_by_metrics(await self._body(f"{base}/metrics"))
+        base = spot.probe_url
+        told = facts_from_metrics(await self._body(f"{base}/metrics"))
         command = self._command_behind(spot.port)
-        if command.words:
-            more, takes_priority = told_by_command(command.words, command.variables, spot.reached_at)
-            weights = command.words, command.variables, command.root, more.get("kv_dtype")
-            more |= await asyncio.to_thread(told_by_weights, *weights)
+        if command.arguments:
+            more, takes_priority = facts_from_command(command.arguments, command.variables, spot.advertised_host)
+            weights = command.arguments, command.variables, command.root, more.get("kv_dtype")
+            more |= await asyncio.to_thread(facts_from_model_config, *weights)
         else:
             # In development mode only, and it takes the server a second: used only without a command line.
             body = await self._body(f"{base}/server_info?config_format=json")
-            more, takes_priority = told_by_server(body, spot.reached_at)
+            more, takes_priority = facts_from_server_info(body, spot.advertised_host)
         told |= more
-        told |= told_by_version(await self._body(f"{base}/version"))
-        told |= told_by_event_sources(await self._body(f"{base}/kv_event_sources"), spot.reached_at)
+        told |= facts_from_version(await self._body(f"{base}/version"))
+        told |= facts_from_event_sources(await self._body(f"{base}/kv_event_sources"), spot.advertised_host)
         if (bootstrap := told.get("bootstrap")) is not None:
-            told |= told_by_bootstrap(await self._body(f"http://{bootstrap}/query"))
+            told |= facts_from_bootstrap(await self._body(f"http://{bootstrap}/query"))
         return told, takes_priority
 
     async def _status(self, url: str) -> int | None:
@@ -124,7 +130,7 @@ class Asker:
                 body = bytearray()
                 async for chunk in answer.content.iter_chunked(1 << 16):
                     body += chunk
-                    if len(body) > LARGEST_ANSWER:
+                    if len(body) > MAX_RESPONSE_BYTES:
                         return None
                 return bytes(body) if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
@@ -137,20 +143,20 @@ _CACHE = re.compile(rb"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _ENGINE = re.compile(rb'^vllm:num_requests_running\{[^}]*engine="(\d+)"', re.MULTILINE)
 
 
-def told_by_version(body: bytes | None) -> dict[str, object]:
+def facts_from_version(body: bytes | None) -> dict[str, object]:
     """Parse `GET /version`."""
     version = _mapping(body).get("version")
     return {"version": version} if isinstance(version, str) else {}
 
 
-def told_by_models(body: bytes | None) -> dict[str, object]:
+def facts_from_models(body: bytes | None) -> dict[str, object]:
     """Parse `GET /v1/models`: the names of models and adapters."""
     cards = _mapping(body).get("data")
     names = [card.get("id") for card in cards if isinstance(card, dict)] if isinstance(cards, list) else []
     return {"models": found} if (found := [name for name in names if isinstance(name, str)]) else {}
 
 
-def told_by_metrics(page: bytes | None) -> dict[str, object]:
+def facts_from_metrics(page: bytes | None) -> dict[str, object]:
     """Parse `GET /metrics`: the labels of `vllm:cache_config_info`, and the number of engines."""
     told: dict[str, object] = {}
     if page is None:
@@ -167,7 +173,7 @@ def told_by_metrics(page: bytes | None) -> dict[str, object]:
     return told
 
 
-def told_by_event_sources(body: bytes | None, reached_at: str) -> dict[str, object]:
+def facts_from_event_sources(body: bytes | None, reached_at: str) -> dict[str, object]:
     """Parse `GET /kv_event_sources`: the endpoint at which gateways reach the KV events of rank 0."""
     source = _mapping(body).get("0")
     if not isinstance(source, dict) or source.get("publisher") != "zmq":
@@ -175,17 +181,17 @@ def told_by_event_sources(body: bytes | None, reached_at: str) -> dict[str, obje
     endpoint = source.get("endpoint")
     if not isinstance(endpoint, str):
         return {}
-    return {"kv_events": re.sub(r"//(\*|0\.0\.0\.0|\[::\])(?=:)", f"//{bracketed(reached_at)}", endpoint)}
+    return {"kv_events": re.sub(r"//(\*|0\.0\.0\.0|\[::\])(?=:)", f"//{url_host(reached_at)}", endpoint)}
 
 
-def told_by_bootstrap(body: bytes | None) -> dict[str, object]:
+def facts_from_bootstrap(body: bytes | None) -> dict[str, object]:
     """Parse `GET BOOTSTRAP/query` of a Mooncake prefill server: rank 0's engine id."""
     engine = _mapping(body).get("0")
     engine_id = engine.get("engine_id") if isinstance(engine, dict) else None
     return {"engine_id": engine_id} if isinstance(engine_id, str) else {}
 
 
-def told_by_server(body: bytes | None, reached_at: str) -> tuple[dict[str, object], bool]:
+def facts_from_server_info(body: bytes | None, reached_at: str) -> tuple[dict[str, object], bool]:
     """Parse `GET /server_info?config_format=json` (development mode).
 
     Returns flat facts, and whether the server schedules by priority.
@@ -198,7 +204,7 @@ def told_by_server(body: bytes | None, reached_at: str) -> tuple[dict[str, objec
     if isinstance(dtype := cache.get("cache_dtype"), str) and dtype != "auto":
         told["kv_dtype"] = dtype
     texts = {name: str(value) for name, value in variables.items()}
-    told |= told_by_transfer(_within(config, "kv_transfer_config"), texts, reached_at)
+    told |= facts_from_kv_transfer(_within(config, "kv_transfer_config"), texts, reached_at)
     return told, _within(config, "scheduler_config").get("policy") == "priority"
 
 

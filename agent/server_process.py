@@ -15,7 +15,7 @@ from typing import Any
 
 from routing.kv_bytes import kv_bytes_per_token
 
-NIXL_PORT, MOONCAKE_PORT = "5600", "8998"
+DEFAULT_NIXL_PORT, DEFAULT_MOONCAKE_PORT = "5600", "8998"
 """Defaults of vLLM."""
 
 
@@ -35,13 +35,13 @@ _FACTS = {
 _UNSAID = frozenset(("auto", "", "None"))
 
 
-def is_server(words: Sequence[str]) -> bool:
+def is_vllm_command(words: Sequence[str]) -> bool:
     """Return whether this is the command line of a vLLM server."""
     runs_vllm = any("vllm" in word for word in words)
     return (runs_vllm and "serve" in words) or any("vllm.entrypoints" in word for word in words)
 
 
-def model_of(words: Sequence[str]) -> str:
+def model_of_command(words: Sequence[str]) -> str:
     """Return the model on the command line, a name or a folder; empty if there is none."""
     said = dict(_options(words))
     if named := said.get("model"):
@@ -50,7 +50,7 @@ def model_of(words: Sequence[str]) -> str:
     return after[0] if after and not after[0].startswith("-") else ""
 
 
-def told_by_command(
+def facts_from_command(
     words: Sequence[str], variables: Mapping[str, str], reached_at: str
 ) -> tuple[dict[str, object], bool]:
     """Return flat facts, and whether the server schedules by priority.
@@ -61,12 +61,14 @@ def told_by_command(
     told: dict[str, object] = {_FACTS[name]: value for name, value in said.items() if name in _FACTS}
     if layout := variables.get("VLLM_KV_CACHE_LAYOUT"):
         told["kv_layout"] = layout
-    told |= told_by_transfer(_transfer(said), variables, reached_at)
+    told |= facts_from_kv_transfer(_transfer(said), variables, reached_at)
     kept = {word: value for word, value in told.items() if value not in _UNSAID}
     return kept, said.get("scheduling-policy") == "priority"
 
 
-def told_by_transfer(config: Mapping[str, Any], variables: Mapping[str, str], reached_at: str) -> dict[str, object]:
+def facts_from_kv_transfer(
+    config: Mapping[str, Any], variables: Mapping[str, str], reached_at: str
+) -> dict[str, object]:
     """Return flat facts of a `--kv-transfer-config` and the environment variables of its connector."""
     connector = config.get("kv_connector")
     if not isinstance(connector, str):
@@ -75,19 +77,21 @@ def told_by_transfer(config: Mapping[str, Any], variables: Mapping[str, str], re
     told |= {word: config[word] for word in ("kv_role", "engine_id") if isinstance(config.get(word), str)}
     if connector.startswith("Nixl"):
         host = _outside(variables.get("VLLM_NIXL_SIDE_CHANNEL_HOST", ""), reached_at)
-        told["side_channel"] = f"{host}:{variables.get('VLLM_NIXL_SIDE_CHANNEL_PORT', NIXL_PORT)}"
+        told["side_channel"] = f"{host}:{variables.get('VLLM_NIXL_SIDE_CHANNEL_PORT', DEFAULT_NIXL_PORT)}"
     if connector == "MooncakeConnector" and config.get("kv_role") != "kv_consumer":
-        told["bootstrap"] = f"{bracketed(reached_at)}:{variables.get('VLLM_MOONCAKE_BOOTSTRAP_PORT', MOONCAKE_PORT)}"
+        told["bootstrap"] = (
+            f"{url_host(reached_at)}:{variables.get('VLLM_MOONCAKE_BOOTSTRAP_PORT', DEFAULT_MOONCAKE_PORT)}"
+        )
     return told
 
 
 def _outside(host: str, reached_at: str) -> str:
     """Return the host for a URL; a wildcard or local address is replaced by `reached_at`."""
     host = reached_at if host in ("", "localhost", "0.0.0.0", "::") else host  # noqa: S104 - compared, not listened on
-    return bracketed(host)
+    return url_host(host)
 
 
-def bracketed(host: str) -> str:
+def url_host(host: str) -> str:
     """Return the host as it is written before a port: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
@@ -114,44 +118,44 @@ def _transfer(said: Mapping[str, str]) -> dict[str, Any]:
     return config | {key.replace("-", "_"): value for key, value in dotted.items()}
 
 
-LISTENS = "0A"
+TCP_LISTEN = "0A"
 """TCP_LISTEN, as /proc/net/tcp writes it."""
 
 
-ANCESTORS = 4
+MAX_ANCESTORS = 4
 """Levels searched: a server with several front ends listens in children without flags of their own."""
 
 
-CACHES = frozenset(("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "HOME"))
+CACHE_VARIABLES = frozenset(("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "HOME"))
 """Variables that locate models. Of all others only those of vLLM are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ServerCommand:
     """The command line and environment of a process."""
 
-    words: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     root: Path = Path("/")
     """Its root directory as the agent reaches it: a container has another one."""
 
 
-def command_behind(port: int, proc: Path = Path("/proc")) -> Command:
+def command_behind(port: int, proc: Path = Path("/proc")) -> ServerCommand:
     """Return the vLLM command that listens on a TCP port; empty if it is unknown."""
     sockets = {f"socket:[{inode}]" for inode in _inodes(port, proc)}
     for pid in _holders(sockets, proc) if sockets else ():
         for ancestor in _line_of(pid, proc):
             command = _command(ancestor, proc)
-            if is_server(command.words):
+            if is_vllm_command(command.arguments):
                 return command
-    return Command()
+    return ServerCommand()
 
 
 def _inodes(port: int, proc: Path) -> Iterator[str]:
     for table in ("net/tcp", "net/tcp6"):
         for row in _text(proc / table).splitlines()[1:]:
             columns = row.split()
-            if len(columns) > 9 and columns[3] == LISTENS and int(columns[1].rpartition(":")[2], 16) == port:
+            if len(columns) > 9 and columns[3] == TCP_LISTEN and int(columns[1].rpartition(":")[2], 16) == port:
                 yield columns[9]
 
 
@@ -166,7 +170,7 @@ def _holders(sockets: set[str], proc: Path) -> Iterator[str]:
 
 def _line_of(pid: str, proc: Path) -> Iterator[str]:
     """Yield the process, its parent, and so on."""
-    for _ in range(ANCESTORS):
+    for _ in range(MAX_ANCESTORS):
         if pid in ("", "0", "1"):
             return
         yield pid
@@ -174,13 +178,13 @@ def _line_of(pid: str, proc: Path) -> Iterator[str]:
         pid = (_text(proc / pid / "stat").rpartition(")")[2].split() or ["", ""])[1:2][0]
 
 
-def _command(pid: str, proc: Path) -> Command:
+def _command(pid: str, proc: Path) -> ServerCommand:
     words = tuple(_text(proc / pid / "cmdline").split("\0"))
     pairs = (line.partition("=") for line in _text(proc / pid / "environ").split("\0"))
     variables = {
-        name: value for name, equals, value in pairs if equals and (name.startswith("VLLM_") or name in CACHES)
+        name: value for name, equals, value in pairs if equals and (name.startswith("VLLM_") or name in CACHE_VARIABLES)
     }
-    return Command(words, variables, proc / pid / "root")
+    return ServerCommand(words, variables, proc / pid / "root")
 
 
 def _text(path: Path) -> str:
@@ -190,18 +194,18 @@ def _text(path: Path) -> str:
         return ""
 
 
-LARGEST_CONFIG = 1 << 20
+MAX_CONFIG_BYTES = 1 << 20
 """Usual files take a few thousand bytes."""
 
 
-MOST_SNAPSHOTS = 16
+MAX_SNAPSHOTS = 16
 
 
-def told_by_weights(
+def facts_from_model_config(
     words: Sequence[str], variables: Mapping[str, str], root: Path, kv_dtype: object
 ) -> dict[str, object]:
     """Return the flat fact `kv_bytes_per_token`, or none. `root`: the server's `/` as the agent reaches it."""
-    for folder in _folders(model_of(words), variables, root):
+    for folder in _folders(model_of_command(words), variables, root):
         if (config := _config(folder / "config.json")) is None:
             continue
         try:
@@ -222,7 +226,7 @@ def _folders(model: str, variables: Mapping[str, str], root: Path) -> Iterator[P
         cache = variables.get("HF_HUB_CACHE") or f"{home}/hub"
         kept = root / cache.lstrip("/") / f"models--{model.replace('/', '--')}" / "snapshots"
         try:
-            yield from sorted(kept.iterdir(), key=lambda folder: -folder.stat().st_mtime)[:MOST_SNAPSHOTS]
+            yield from sorted(kept.iterdir(), key=lambda folder: -folder.stat().st_mtime)[:MAX_SNAPSHOTS]
         except OSError:
             return
 
@@ -232,8 +236,8 @@ def _config(path: Path) -> dict[str, Any] | None:
         if not path.is_file():  # Reading a pipe would block forever.
             return None
         with path.open("rb") as file:
-            text = file.read(LARGEST_CONFIG + 1)
-        said = json.loads(text) if len(text) <= LARGEST_CONFIG else None
+            text = file.read(MAX_CONFIG_BYTES + 1)
+        said = json.loads(text) if len(text) <= MAX_CONFIG_BYTES else None
     except (OSError, ValueError, RecursionError):
         return None
     return said if isinstance(said, dict) else None

@@ -19,7 +19,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 VARIABLE = "HEARTH_AGENT_LOADS"
 
-EVERY_S = 0.02
+MIN_INTERVAL_S = 0.02
 """Minimum between two datagrams: some steps take a millisecond."""
 
 
@@ -53,7 +53,7 @@ class AgentStatLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM is installe
         running, waiting = getattr(stats, "num_running_reqs", 0), getattr(stats, "num_waiting_reqs", 0)
         now_s = time.monotonic()
         is_turn = self._told is None or (not running, not waiting) != (not self._told[0], not self._told[1])
-        if self._socket is None or not (is_turn or now_s - self._told_s >= EVERY_S):
+        if self._socket is None or not (is_turn or now_s - self._told_s >= MIN_INTERVAL_S):
             return
         self._told_s, self._told = now_s, (running, waiting)
         usage = min(1.0, max(0.0, float(getattr(stats, "kv_cache_usage", 0.0))))

@@ -27,12 +27,12 @@ from typing import ParamSpec, TypeVar
 
 from routing.blocks import BLOCK_ENDS, Prompt
 from routing.decision.router import Router
-from routing.pods import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, PodState
 from routing.precise.kv_events import BlockRemoved, BlockStored, EngineHash
-from routing.precise.precise_index import ExactIndex
-from routing.precise.token_chains import Ends, TokenPrompt
-from routing.prefix_index import WarmIndex
-from routing.replica_state import Hearing, Open, Placed
+from routing.precise.precise_index import PreciseIndex
+from routing.precise.token_chains import BlockHashes, TokenPrompt
+from routing.prefix_index import PrefixIndex
+from routing.replica_state import OpenRequest, PlacedUpdate, ReplicaState
 from scorers.registry import routings
 
 P = ParamSpec("P")
@@ -82,25 +82,25 @@ def shadow(engines: int, blocks: int) -> Measured:
     ]
     sample = [prompt for _, prompt in random.sample(prompts, min(len(prompts), LOOKUPS))]
     wanted = [Prompt(one.blocks[: PROMPT_BLOCKS // 2] + _hashes(random, 9), BLOCK_ENDS, PROMPT_BYTES) for one in sample]
-    index = WarmIndex(most_blocks_per_engine=blocks)
+    index = PrefixIndex(most_blocks_per_engine=blocks)
     for slot in range(engines):
         index.resize(slot, 1 << 40)
     before = _resident()
 
     def fill() -> None:
         for slot, prompt in prompts:
-            index.computed(index.put(slot, prompt))
+            index.prefill_done(index.insert(slot, prompt))
 
     count = len(prompts) * PROMPT_BLOCKS
     put_us = _us(fill) / count
     # What the prompts themselves hold is the caller's: hashes live in the index from here on.
     held = _resident() - before + count * HASH_BYTES
     among = (1 << engines) - 1
-    look_us = _us(lambda: [list(index.walk(prompt, among)) for prompt in wanted]) / len(wanted)
+    look_us = _us(lambda: [list(index.match(prompt, among)) for prompt in wanted]) / len(wanted)
 
     def forget() -> None:
         for slot in range(engines):
-            index.forget(slot)
+            index.clear(slot)
 
     drop_us = _us(forget) / count
     return Measured("shadow", engines, count, held / count, put_us, look_us, drop_us)
@@ -115,10 +115,10 @@ before the index was measured.
 def exact(engines: int, blocks: int) -> Measured:
     """The exact index, filled with events of 32 blocks as vLLM sends them for a chunk of prefill."""
     random, each = Random(2), max(1, blocks // engines // PROMPT_LINKS)
-    index = ExactIndex()
+    index = PreciseIndex()
     names = [f"http://10.0.{number // 256}.{number % 256}:8000" for number in range(engines)]
     for name in names:
-        index.follow(name, BLOCK_TOKENS)
+        index.add_engine(name, BLOCK_TOKENS)
     before, put_s, seed = _resident(), 0.0, 0
     kept: list[tuple[str, list[int], list[EngineHash]]] = []
     for _ in range(each):
@@ -129,7 +129,7 @@ def exact(engines: int, blocks: int) -> Measured:
             hashes: list[EngineHash] = [random.getrandbits(64) for _ in range(PROMPT_LINKS)]
             event = BlockStored(hashes, None, tokens, BLOCK_TOKENS)
             begin = perf_counter()
-            index.take(name, [event])
+            index.apply(name, [event])
             put_s += perf_counter() - begin
             if len(kept) < LOOKUPS // 20:
                 kept.append((name, tokens, hashes))
@@ -137,12 +137,12 @@ def exact(engines: int, blocks: int) -> Measured:
     held = _resident() - before
     wanted = [tokens[: len(tokens) // 2] + [7] * (len(tokens) // 2) for _, tokens, _ in kept]
     prompts = [TokenPrompt(b"".join(token.to_bytes(4, "little") for token in tokens)) for tokens in wanted]
-    look_us = _us(lambda: [index.look(Ends(prompt)) for prompt in prompts]) / len(prompts)
+    look_us = _us(lambda: [index.lookup(BlockHashes(prompt)) for prompt in prompts]) / len(prompts)
     drops = [(name, BlockRemoved(hashes)) for name, _, hashes in kept]
 
     def take_out() -> None:
         for name, event in drops:
-            index.take(name, [event])
+            index.apply(name, [event])
 
     drop_us = _us(take_out) / (len(drops) * PROMPT_LINKS)
     return Measured("exact", engines, count, held / count, put_s / count * 1e6, look_us, drop_us)
@@ -153,18 +153,18 @@ def heard(routes: int) -> float:
     random, router = Random(3), Router(routings()["warm"])
     urls = [f"http://10.0.0.{number}:8000" for number in range(64)]
     for url in urls:
-        router.put_pod(Pod(url, Standing.READY, frozenset({MODEL}), ready_since_s=0.0))
+        router.put_pod(Pod(url, PodState.READY, frozenset({MODEL}), ready_since_s=0.0))
         router.reshape_pod(url, [EngineShape(None, kv_tokens=MILLION, block_tokens=BLOCK_TOKENS)])
     words = [
-        Placed(
-            Open(number, urls[number % len(urls)], 8_000.0, 0.6, 8_256.0, 1),
+        PlacedUpdate(
+            OpenRequest(number, urls[number % len(urls)], 8_000.0, 0.6, 8_256.0, 1),
             MODEL,
             Prompt(_hashes(random, PROMPT_BLOCKS), BLOCK_ENDS, PROMPT_BYTES),
         )
         for number in range(1, routes + 1)
     ]
-    hearing = Hearing(router)
-    return _us(lambda: hearing.hear(1, 1, words, 0.0)) / (routes * PROMPT_BLOCKS)
+    hearing = ReplicaState(router)
+    return _us(lambda: hearing.apply(1, 1, words, 0.0)) / (routes * PROMPT_BLOCKS)
 
 
 def _hashes(random: Random, count: int) -> tuple[int, ...]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class CascadeCosts:
     """Money in the currency of the prices; `+` adds them up."""
 
     requests: int = 0
-    climbed: int = 0
+    escalated: int = 0
     """Requests of which an answer was escalated."""
     cost: float = 0.0
     """All models that were asked, without shadows."""
@@ -26,8 +26,8 @@ class Sums:
     always_top: float = 0.0
     always_first: float = 0.0
 
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Sums)))
+    def __add__(self, other: CascadeCosts) -> CascadeCosts:
+        return CascadeCosts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(CascadeCosts)))
 
     @property
     def saved(self) -> float:
@@ -35,37 +35,37 @@ class Sums:
         return self.always_top - self.cost - self.shadows
 
     @property
-    def climbing_share(self) -> float:
-        return self.climbed / self.requests if self.requests else 0.0
+    def escalation_share(self) -> float:
+        return self.escalated / self.requests if self.requests else 0.0
 
 
 Key = tuple[str, str, str]
 """Tenant, cascade, and the model that answered."""
 
-OTHERS = "other"
+OTHER_TENANTS = "other"
 
 
-class Accounts:
+class CostAccounts:
     """Sums by tenant, cascade and answering model. More than `most` tenants share one row."""
 
     def __init__(self, most: int = 1_000) -> None:
         self._most = most
         self._tenants: set[str] = set()
-        self._sums: dict[Key, Sums] = {}
+        self._sums: dict[Key, CascadeCosts] = {}
 
-    def add(self, tenant: str, cascade: str, model: str, sums: Sums) -> None:
+    def add(self, tenant: str, cascade: str, model: str, sums: CascadeCosts) -> None:
         """One request, or a shadow of one."""
         if tenant not in self._tenants and len(self._tenants) >= self._most:
-            tenant = OTHERS
+            tenant = OTHER_TENANTS
         self._tenants.add(tenant)
         key = (tenant, cascade, model)
-        self._sums[key] = self._sums.get(key, Sums()) + sums
+        self._sums[key] = self._sums.get(key, CascadeCosts()) + sums
 
-    def rows(self) -> list[tuple[Key, Sums]]:
+    def rows(self) -> list[tuple[Key, CascadeCosts]]:
         """All of them, by name."""
         return sorted(self._sums.items(), key=lambda row: row[0])
 
-    def total(self, *, tenant: str | None = None, cascade: str | None = None, model: str | None = None) -> Sums:
+    def total(self, *, tenant: str | None = None, cascade: str | None = None, model: str | None = None) -> CascadeCosts:
         """The sum of all rows that match what is given."""
         asked = (tenant, cascade, model)
         return total(
@@ -75,9 +75,9 @@ class Accounts:
         )
 
 
-def total(sums: Iterable[Sums]) -> Sums:
+def total(sums: Iterable[CascadeCosts]) -> CascadeCosts:
     """Of many."""
-    whole = Sums()
+    whole = CascadeCosts()
     for one in sums:
         whole += one
     return whole

@@ -12,7 +12,7 @@ from enum import StrEnum
 from math import inf, isnan
 
 
-class Stage(StrEnum):
+class SignalStage(StrEnum):
     """When a signal is known."""
 
     PROMPT = "prompt"
@@ -26,7 +26,7 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class QualityGuarantee:
     """At most `max_loss` of quality lost against always asking the largest model, with this confidence."""
 
     max_loss: float
@@ -38,7 +38,7 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class CalibrationEvidence:
     """Evidence of a guarantee: what the thresholds did to the examples that they were tested on."""
 
     examples: int
@@ -61,13 +61,13 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class BenefitCurve:
     """Expected benefit of escalating by signal: falls as the signal rises, level beyond the ends, straight between."""
 
     signals: tuple[float, ...]
     benefits: tuple[float, ...]
 
-    def at(self, signal: float) -> float:
+    def benefit_at(self, signal: float) -> float:
         """Return the expected score gained by asking the next model; inf where the signal is not known."""
         if not self.signals or isnan(signal):
             return inf
@@ -82,7 +82,7 @@ class Map:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class AcceptanceThreshold:
     """Where one model's answers to one bucket of tasks are good enough."""
 
     rung: int
@@ -92,13 +92,13 @@ class Cut:
     """The answer is kept from this signal on; inf: never."""
     grey: float = 0.0
     """How far above the threshold it is still likely to fall below it."""
-    map: Map = Map((), ())
+    map: BenefitCurve = BenefitCurve((), ())
     edge: float | None = None
     """Where many answers have one signal and not all of them may be kept: that signal, just below the threshold."""
     edge_share: float = 0.0
     """Of the answers right there, as many are kept, drawn by lot."""
 
-    def keeps(self, signal: float, draw: float = 1.0) -> bool:
+    def accepts(self, signal: float, draw: float = 1.0) -> bool:
         """Return whether an answer is accepted; `draw` in [0, 1) decides at the edge, without one none there is."""
         return signal >= self.threshold or (signal == self.edge and draw < self.edge_share)
 
@@ -108,21 +108,21 @@ ANY_BUCKET = "*"
 
 
 @dataclass(frozen=True, slots=True)
-class LadderFile:
+class CalibrationFile:
     """Calibration of one cascade."""
 
     models: tuple[str, ...]
     """The models, cheapest first."""
     signal: str
     """Which signal the thresholds are in; higher = surer."""
-    stage: Stage
-    promise: Promise
-    evidence: Evidence
-    cuts: tuple[Cut, ...] = ()
+    stage: SignalStage
+    promise: QualityGuarantee
+    evidence: CalibrationEvidence
+    cuts: tuple[AcceptanceThreshold, ...] = ()
     is_promised: bool = False
     """Whether the guarantee is made. If not, nothing is kept: the largest model answers."""
 
-    def cut(self, index: int, bucket: str) -> Cut | None:
+    def threshold_for(self, index: int, bucket: str) -> AcceptanceThreshold | None:
         """Return the threshold of a model's answers in a bucket; None where none was calibrated: none is accepted."""
         found = None
         for cut in self.cuts:
@@ -130,25 +130,27 @@ class LadderFile:
                 found = cut if found is None or cut.bucket == bucket else found
         return found
 
-    def may_keep(self, index: int, bucket: str) -> bool:
+    def may_accept(self, index: int, bucket: str) -> bool:
         """Return whether any answer of this model in this bucket could be accepted."""
-        cut = self.cut(index, bucket) if self.is_promised else None
+        cut = self.threshold_for(index, bucket) if self.is_promised else None
         return cut is not None and (cut.threshold < inf or cut.edge is not None)
 
 
-class Verdict(StrEnum):
+class AnswerVerdict(StrEnum):
     """Verdict on a model's answer."""
 
     KEEP = "keep"
     ESCALATE = "escalate"
 
 
-def judge(file: LadderFile, index: int, bucket: str, signal: float | None, *, draw: float = 1.0) -> Verdict:
+def judge_signal(
+    file: CalibrationFile, index: int, bucket: str, signal: float | None, *, draw: float = 1.0
+) -> AnswerVerdict:
     """Return whether this model's answer is accepted.
 
     `signal` is the one that the file names, None or nan where it could not be had; `draw` is uniform in [0, 1) and
     decides where many answers share the signal at the edge (without one they escalate).
     """
-    cut = file.cut(index, bucket) if file.is_promised else None
-    is_kept = cut is not None and signal is not None and cut.keeps(signal, draw)
-    return Verdict.KEEP if is_kept else Verdict.ESCALATE
+    cut = file.threshold_for(index, bucket) if file.is_promised else None
+    is_kept = cut is not None and signal is not None and cut.accepts(signal, draw)
+    return AnswerVerdict.KEEP if is_kept else AnswerVerdict.ESCALATE

@@ -12,33 +12,40 @@ from dataclasses import asdict, fields
 from itertools import pairwise
 from math import inf
 
-from cascade.calibration_file import Cut, Evidence, LadderFile, Map, Promise, Stage
-from cascade.loss_bound import fewest
+from cascade.calibration_file import (
+    AcceptanceThreshold,
+    BenefitCurve,
+    CalibrationEvidence,
+    CalibrationFile,
+    QualityGuarantee,
+    SignalStage,
+)
+from cascade.loss_bound import min_examples
 
 VERSION = 1
 
-LARGEST = 4_000_000
+MAX_BYTES = 4_000_000
 """Bytes."""
 
-LARGEST_NUMBER = 1e300
+MAX_NUMBER = 1e300
 """Whole numbers of JSON may be larger than any float."""
 
-SMALLEST_SHARE = 1e-6
+MIN_SHARE = 1e-6
 """Of quality lost, or of confidence: below it no number of examples could show anything."""
 
-MOST_CUTS = 1_024
+MAX_THRESHOLDS = 1_024
 """A request looks through all of them."""
 
-WORDS = {
+FIELD_NAMES = {
     "": frozenset({"version", "models", "signal", "stage", "promise", "evidence", "cuts", "is_promised"}),
-    "promise": frozenset(field.name for field in fields(Promise)),
-    "evidence": frozenset(field.name for field in fields(Evidence)),
-    "cut": frozenset(field.name for field in fields(Cut)),
-    "map": frozenset(field.name for field in fields(Map)),
+    "promise": frozenset(field.name for field in fields(QualityGuarantee)),
+    "evidence": frozenset(field.name for field in fields(CalibrationEvidence)),
+    "cut": frozenset(field.name for field in fields(AcceptanceThreshold)),
+    "map": frozenset(field.name for field in fields(BenefitCurve)),
 }
 
 
-class BadLadderFile(ValueError):  # noqa: N818 - it carries a verdict on a file
+class InvalidCalibrationFile(ValueError):  # noqa: N818 - it carries a verdict on a file
     """A calibration file with faults; all of them, `PATH: what is wrong` each."""
 
     def __init__(self, faults: tuple[str, ...]) -> None:
@@ -46,25 +53,25 @@ class BadLadderFile(ValueError):  # noqa: N818 - it carries a verdict on a file
         self.faults = faults
 
 
-def write_ladder_file(file: LadderFile) -> bytes:
+def write_calibration_file(file: CalibrationFile) -> bytes:
     """Readable JSON; the same file gives the same bytes."""
     cuts = [{**asdict(cut), "threshold": None if cut.threshold == inf else cut.threshold} for cut in file.cuts]
     body = {"version": VERSION, **asdict(file), "cuts": cuts}
     return (json.dumps(body, indent=1, allow_nan=False) + "\n").encode()
 
 
-def read_ladder_file(raw: bytes) -> LadderFile:
-    """What was written. Raises `BadLadderFile`."""
-    if len(raw) > LARGEST:
-        raise BadLadderFile((f"a ladder file has at most {LARGEST:,} bytes",))
+def read_calibration_file(raw: bytes) -> CalibrationFile:
+    """What was written. Raises `InvalidCalibrationFile`."""
+    if len(raw) > MAX_BYTES:
+        raise InvalidCalibrationFile((f"a ladder file has at most {MAX_BYTES:,} bytes",))
     try:
         body = json.loads(raw, parse_constant=_no_constant)
     except (ValueError, RecursionError) as fault:
-        raise BadLadderFile((f"no JSON: {fault}",)) from None
+        raise InvalidCalibrationFile((f"no JSON: {fault}",)) from None
     reader = _Reader()
-    file = reader.file(reader.mapping(body, "", WORDS[""]))
+    file = reader.file(reader.mapping(body, "", FIELD_NAMES[""]))
     if reader.faults:
-        raise BadLadderFile(tuple(reader.faults))
+        raise InvalidCalibrationFile(tuple(reader.faults))
     return file
 
 
@@ -73,7 +80,7 @@ def _no_constant(name: str) -> float:
 
 
 def _is_share(part: float) -> bool:
-    return SMALLEST_SHARE <= part <= 1.0 - SMALLEST_SHARE
+    return MIN_SHARE <= part <= 1.0 - MIN_SHARE
 
 
 class _Reader:
@@ -85,18 +92,18 @@ class _Reader:
     def fault(self, path: str, words: str) -> None:
         self.faults.append(f"{path or 'file'}: {words}")
 
-    def file(self, body: Mapping[str, object]) -> LadderFile:
+    def file(self, body: Mapping[str, object]) -> CalibrationFile:
         if body.get("version") != VERSION:
             self.fault("version", f"must be {VERSION}, found {body.get('version')!r}")
         models = tuple(self.text(name, f"models[{at}]") for at, name in enumerate(self.items(body, "models")))
         if len(models) < 2 or len(set(models)) < len(models):
             self.fault("models", "must name two rungs or more, none twice")
-        evidence = self.mapping(body.get("evidence"), "evidence", WORDS["evidence"])
-        found = LadderFile(
+        evidence = self.mapping(body.get("evidence"), "evidence", FIELD_NAMES["evidence"])
+        found = CalibrationFile(
             models=models,
             signal=self.text(body.get("signal"), "signal"),
             stage=self.stage(body.get("stage")),
-            promise=self.promise(self.mapping(body.get("promise"), "promise", WORDS["promise"])),
+            promise=self.promise(self.mapping(body.get("promise"), "promise", FIELD_NAMES["promise"])),
             evidence=self.evidence(evidence),
             cuts=tuple(self.cuts(body, len(models) - 1)),
             is_promised=self.truth(body.get("is_promised", False), "is_promised"),
@@ -105,7 +112,7 @@ class _Reader:
             self._bear_out(found)
         return found
 
-    def _bear_out(self, file: LadderFile) -> None:
+    def _bear_out(self, file: CalibrationFile) -> None:
         """A guarantee that its own evidence contradicts was not written by us."""
         if file.evidence.needs is not None:
             self.fault("is_promised", f"is true, and evidence.needs says that {file.evidence.needs} examples would do")
@@ -113,45 +120,45 @@ class _Reader:
             self.fault("is_promised", "is true, and evidence.loss is above promise.max_loss")
         promise = file.promise
         is_share = _is_share(promise.max_loss) and _is_share(promise.confidence)
-        least = fewest(promise.max_loss, 1.0 - promise.confidence) if is_share else 0
+        least = min_examples(promise.max_loss, 1.0 - promise.confidence) if is_share else 0
         if file.evidence.examples < least:
             words = (
                 f"is true, and evidence.examples is {file.evidence.examples}: with fewer than {least} nothing shows it"
             )
             self.fault("is_promised", words)
 
-    def promise(self, body: Mapping[str, object]) -> Promise:
+    def promise(self, body: Mapping[str, object]) -> QualityGuarantee:
         max_loss = self.number(body.get("max_loss"), "promise.max_loss")
         confidence = self.number(body.get("confidence"), "promise.confidence")
         for name, part in (("max_loss", max_loss), ("confidence", confidence)):
             if not _is_share(part):
-                self.fault(f"promise.{name}", f"must be between 0 and 1, {SMALLEST_SHARE:g} away from both")
-        return Promise(max_loss, confidence)
+                self.fault(f"promise.{name}", f"must be between 0 and 1, {MIN_SHARE:g} away from both")
+        return QualityGuarantee(max_loss, confidence)
 
-    def evidence(self, body: Mapping[str, object]) -> Evidence:
+    def evidence(self, body: Mapping[str, object]) -> CalibrationEvidence:
         numbers = {
             name: self.number(body[name], f"evidence.{name}")
-            for name in sorted(WORDS["evidence"] - {"examples", "needs", "fingerprint"})
+            for name in sorted(FIELD_NAMES["evidence"] - {"examples", "needs", "fingerprint"})
             if name in body
         }
         if not 0.0 <= numbers.get("kept", 0.0) <= 1.0:
             self.fault("evidence.kept", "must be from 0 to 1")
         needs = body.get("needs")
-        return Evidence(
+        return CalibrationEvidence(
             examples=self.count(body.get("examples"), "evidence.examples"),
             fingerprint=self.text(body.get("fingerprint"), "evidence.fingerprint"),
             needs=None if needs is None else self.count(needs, "evidence.needs"),
             **numbers,
         )
 
-    def cuts(self, body: Mapping[str, object], steps: int) -> Iterator[Cut]:
+    def cuts(self, body: Mapping[str, object], steps: int) -> Iterator[AcceptanceThreshold]:
         seen: set[tuple[int, str]] = set()
         items = self.items(body, "cuts")
-        if len(items) > MOST_CUTS:
-            self.fault("cuts", f"are {len(items)}, {MOST_CUTS} at most")
-        for at, item in enumerate(items[:MOST_CUTS]):
+        if len(items) > MAX_THRESHOLDS:
+            self.fault("cuts", f"are {len(items)}, {MAX_THRESHOLDS} at most")
+        for at, item in enumerate(items[:MAX_THRESHOLDS]):
             path = f"cuts[{at}]"
-            cut = self.cut(self.mapping(item, path, WORDS["cut"]), path)
+            cut = self.cut(self.mapping(item, path, FIELD_NAMES["cut"]), path)
             if cut.rung >= steps:
                 self.fault(f"{path}.rung", f"must be below {steps}: the top rung has no next one")
             if (cut.rung, cut.bucket) in seen:
@@ -159,7 +166,7 @@ class _Reader:
             seen.add((cut.rung, cut.bucket))
             yield cut
 
-    def cut(self, body: Mapping[str, object], path: str) -> Cut:
+    def cut(self, body: Mapping[str, object], path: str) -> AcceptanceThreshold:
         threshold, edge = body.get("threshold"), body.get("edge")
         grey = self.number(body.get("grey", 0.0), f"{path}.grey")
         share = self.number(body.get("edge_share", 0.0), f"{path}.edge_share")
@@ -169,17 +176,17 @@ class _Reader:
             self.fault(f"{path}.grey", "must not be negative")
         if "threshold" not in body:
             self.fault(f"{path}.threshold", "is missing; null keeps nothing")
-        return Cut(
+        return AcceptanceThreshold(
             rung=self.count(body.get("rung"), f"{path}.rung"),
             bucket=self.text(body.get("bucket"), f"{path}.bucket"),
             threshold=inf if threshold is None else self.number(threshold, f"{path}.threshold"),
             grey=grey,
-            map=self.map(self.mapping(body.get("map", {}), f"{path}.map", WORDS["map"]), f"{path}.map"),
+            map=self.map(self.mapping(body.get("map", {}), f"{path}.map", FIELD_NAMES["map"]), f"{path}.map"),
             edge=None if edge is None else self.number(edge, f"{path}.edge"),
             edge_share=share,
         )
 
-    def map(self, body: Mapping[str, object], path: str) -> Map:
+    def map(self, body: Mapping[str, object], path: str) -> BenefitCurve:
         signals, benefits = (
             tuple(self.number(item, f"{path}.{name}[{at}]") for at, item in enumerate(self.items(body, name, path)))
             for name in ("signals", "benefits")
@@ -190,7 +197,7 @@ class _Reader:
             self.fault(f"{path}.signals", "must rise")
         if any(left < right for left, right in pairwise(benefits)):
             self.fault(f"{path}.benefits", "must not rise")
-        return Map(signals, benefits)
+        return BenefitCurve(signals, benefits)
 
     def mapping(self, value: object, path: str, words: frozenset[str]) -> Mapping[str, object]:
         if not isinstance(value, dict):
@@ -215,11 +222,7 @@ class _Reader:
         return value
 
     def number(self, value: object, path: str) -> float:
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not -LARGEST_NUMBER < value < LARGEST_NUMBER
-        ):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not -MAX_NUMBER < value < MAX_NUMBER:
             self.fault(path, "must be a number")
             return 0.5
         return float(value)
@@ -236,8 +239,8 @@ class _Reader:
             return False
         return value
 
-    def stage(self, value: object) -> Stage:
-        if isinstance(value, str) and value in set(Stage):
-            return Stage(value)
-        self.fault("stage", f"must be one of {', '.join(Stage)}")
-        return Stage.WINDOW
+    def stage(self, value: object) -> SignalStage:
+        if isinstance(value, str) and value in set(SignalStage):
+            return SignalStage(value)
+        self.fault("stage", f"must be one of {', '.join(SignalStage)}")
+        return SignalStage.WINDOW

@@ -9,29 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from cascade.calibration_file import ANY_BUCKET, Cut, LadderFile, Stage
+from cascade.calibration_file import ANY_BUCKET, AcceptanceThreshold, CalibrationFile, SignalStage
 from cascade.models import EASE
-from cascade.signals.tokens import RANGES, SIGNALS
-from cascade.tasks import Bucket
+from cascade.signals.tokens import SIGNAL_RANGES, SIGNALS
+from cascade.tasks import TaskBucket
 
-BUCKETS = frozenset(bucket.value for bucket in Bucket)
+COMPUTED_BUCKETS = frozenset(bucket.value for bucket in TaskBucket)
 
 
-def signals_at(stage: Stage) -> tuple[str, ...]:
+def signals_at(stage: SignalStage) -> tuple[str, ...]:
     """Return the signals that the gateway computes at this stage, by name."""
-    return (EASE,) if stage is Stage.PROMPT else SIGNALS
+    return (EASE,) if stage is SignalStage.PROMPT else SIGNALS
 
 
-def range_of(signal: str) -> tuple[float, float]:
+def signal_range(signal: str) -> tuple[float, float]:
     """Return the least and the greatest value that a signal can have; -inf and inf where it is unknown."""
-    return (-inf, 0.0) if signal == EASE else RANGES.get(signal, (-inf, inf))
+    return (-inf, 0.0) if signal == EASE else SIGNAL_RANGES.get(signal, (-inf, inf))
 
 
-def signal_fault(signal: str, stage: Stage) -> str | None:
+def signal_fault(signal: str, stage: SignalStage) -> str | None:
     """Return why this signal cannot be computed at this stage; None where it can."""
     if signal in signals_at(stage):
         return None
-    answers = "from the prompt" if stage is Stage.PROMPT else f"at the stage `{stage}`"
+    answers = "from the prompt" if stage is SignalStage.PROMPT else f"at the stage `{stage}`"
     return (
         f"the gateway cannot compute the signal `{signal}` {answers}; "
         f"it computes {', '.join(SIGNALS)} from an answer, and {EASE} from a prompt"
@@ -40,21 +40,21 @@ def signal_fault(signal: str, stage: Stage) -> str | None:
 
 def bucket_fault(bucket: str) -> str:
     """Return the words for a bucket that the gateway does not compute."""
-    return f"the gateway never computes the bucket `{bucket}`; it computes {', '.join(sorted(BUCKETS))}"
+    return f"the gateway never computes the bucket `{bucket}`; it computes {', '.join(sorted(COMPUTED_BUCKETS))}"
 
 
-def file_faults(file: LadderFile) -> Iterator[str]:
+def calibration_faults(file: CalibrationFile) -> Iterator[str]:
     """Yield what a calibration file relies on and the gateway cannot compute, as `PATH: words`."""
     if words := signal_fault(file.signal, file.stage):
         yield f"signal: {words}. Calibrate again with one of these"
     for at, cut in enumerate(file.cuts):
-        if cut.bucket not in BUCKETS and cut.bucket != ANY_BUCKET and not _is_shared(file, cut):
+        if cut.bucket not in COMPUTED_BUCKETS and cut.bucket != ANY_BUCKET and not _is_shared(file, cut):
             yield f"cuts[{at}].bucket: {bucket_fault(cut.bucket)}. Calibrate again without these buckets"
 
 
-def _is_shared(file: LadderFile, cut: Cut) -> bool:
+def _is_shared(file: CalibrationFile, cut: AcceptanceThreshold) -> bool:
     """Whether a bucket has the threshold of all the others: then it does not matter that it is never found."""
-    general = file.cut(cut.rung, ANY_BUCKET)
+    general = file.threshold_for(cut.rung, ANY_BUCKET)
     return general is not None and (general.threshold, general.edge, general.edge_share) == (
         cut.threshold,
         cut.edge,

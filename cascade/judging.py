@@ -1,8 +1,8 @@
 """Judges the answer of one model of a cascade: accept it, or escalate to the next model.
 
-The relay holds an answer back, collects `AnswerEvidence` and calls `Judge.weigh` once, at a `Moment`. `ModelJudge`
-decides by the form of the answer and by the signal that the cascade was calibrated on. Text is kept until the verdict
-only.
+The relay holds an answer back, collects `AnswerEvidence` and calls `AnswerJudge.weigh` once, at a `JudgingTrigger`.
+`ModelJudge` decides by the form of the answer and by the signal that the cascade was calibrated on. Text is kept until
+the verdict only.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from cascade.calibration_file import LadderFile, Stage, Verdict, judge
-from cascade.logprobs import Trim
-from cascade.record import KEPT_FOR_SHARE
-from cascade.signals.answer_checks import NO_SCHEMA, Whole, faults_of
-from cascade.signals.tokens import Token, read_signals
+from cascade.calibration_file import AnswerVerdict, CalibrationFile, SignalStage, judge_signal
+from cascade.logprobs import LogprobFilter
+from cascade.record import KEPT_FOR_ESCALATION_LIMIT
+from cascade.signals.answer_checks import NO_SCHEMA, CompleteAnswer, answer_faults
+from cascade.signals.tokens import TokenLogprobs, read_signals
 
 
-class Moment(StrEnum):
+class JudgingTrigger(StrEnum):
     """Why an answer is judged now."""
 
     WINDOW = "window"
@@ -30,11 +30,11 @@ class Moment(StrEnum):
     """The answer is complete."""
     TIME = "time"
     """It has been held for the longest time allowed."""
-    ROOM = "room"
+    SIZE = "room"
     """It has more bytes than may be held."""
 
 
-class AtTime(StrEnum):
+class HoldbackTimeoutAction(StrEnum):
     """What happens to a held answer at the end of its hold-back time."""
 
     JUDGE = "judge"
@@ -46,7 +46,7 @@ class AtTime(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class HoldBack:
+class HoldbackSettings:
     """How much of an answer is held, and for how long."""
 
     tokens: int = 48
@@ -58,35 +58,35 @@ class HoldBack:
     answer, and `max_added_s` counts from the first token of the answer itself."""
     whole: bool = False
     """Whether streams are held to their end too, and judged as complete answers."""
-    at_time: AtTime = AtTime.JUDGE
+    at_time: HoldbackTimeoutAction = HoldbackTimeoutAction.JUDGE
 
 
-HELD_BYTES = 4 << 20
+MAX_HELD_BYTES = 4 << 20
 """Most bytes held of one answer. A longer one is judged by what was received."""
 
 
 class AnswerEvidence(Struct):
     """What was received of an answer: log-probabilities, text, tool arguments, end. Only the first choice is read."""
 
-    answer: list[Token] = field(default_factory=list)
+    answer: list[TokenLogprobs] = field(default_factory=list)
     """Tokens of the answer, reasoning left out."""
-    reasoning: list[Token] = field(default_factory=list)
+    reasoning: list[TokenLogprobs] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     arguments: dict[int, list[str]] = field(default_factory=dict)
     """Pieces of the arguments of each tool call, by its index."""
-    pieces: int = 0
+    answer_events: int = 0
     """Events of the answer. Without log-probabilities an event counts as a token."""
-    reasoning_pieces: int = 0
+    reasoning_events: int = 0
     finish_reason: str | None = None
 
     @property
     def tokens(self) -> int:
         """Number of answer tokens so far."""
-        return max(self.pieces, len(self.answer))
+        return max(self.answer_events, len(self.answer))
 
     @property
     def reasoning_tokens(self) -> int:
-        return max(self.reasoning_pieces, len(self.reasoning))
+        return max(self.reasoning_events, len(self.reasoning))
 
     def joined_text(self) -> str:
         """Return the text of the answer so far."""
@@ -97,18 +97,18 @@ class AnswerEvidence(Struct):
         return ["".join(pieces) for pieces in self.arguments.values()]
 
 
-class Judge(Protocol):
+class AnswerJudge(Protocol):
     """Judges one answer of one model."""
 
     @property
-    def hold_back(self) -> HoldBack: ...
+    def hold_back(self) -> HoldbackSettings: ...
 
     @property
-    def trim(self) -> Trim | None:
+    def logprob_filter(self) -> LogprobFilter | None:
         """Removes log-probabilities that the client did not ask for; None where it asked for all of them."""
         ...
 
-    def weigh(self, evidence: AnswerEvidence, moment: Moment) -> Verdict:
+    def judge(self, evidence: AnswerEvidence, moment: JudgingTrigger) -> AnswerVerdict:
         """Return the verdict on the answer. Called once."""
         ...
 
@@ -117,8 +117,8 @@ class Judge(Protocol):
 class JudgingStandard:
     """By what an answer is judged."""
 
-    file: LadderFile | None
-    at: int
+    calibration: CalibrationFile | None
+    model_index: int
     """Index of the model that answers, cheapest first."""
     bucket: str
     """Task bucket of the prompt."""
@@ -135,64 +135,73 @@ class ModelJudge:
     """Judges one answer. Its attributes are read when the attempt has ended."""
 
     def __init__(
-        self, standard: JudgingStandard, hold_back: HoldBack, trim: Trim | None, *, may_escalate: Callable[[], bool]
+        self,
+        standard: JudgingStandard,
+        hold_back: HoldbackSettings,
+        trim: LogprobFilter | None,
+        *,
+        may_escalate: Callable[[], bool],
     ) -> None:
         """`may_escalate` says whether the tenant's share of escalated answers allows one more."""
         self.hold_back = hold_back
-        self.trim = trim
+        self.logprob_filter = trim
         self._standard = standard
         self._may_escalate = may_escalate
-        self.verdict: Verdict | None = None
-        self.moment: Moment | None = None
+        self.verdict: AnswerVerdict | None = None
+        self.moment: JudgingTrigger | None = None
         self.signal: float | None = None
         self.faults: tuple[str, ...] = ()
         self.tokens = 0
-        self.kept_for: str | None = None
+        self.override_reason: str | None = None
         """Why an answer was accepted that is not good enough; None where it is."""
 
-    def weigh(self, evidence: AnswerEvidence, moment: Moment) -> Verdict:
+    def judge(self, evidence: AnswerEvidence, moment: JudgingTrigger) -> AnswerVerdict:
         """Return the verdict on the answer, and keep what it was based on."""
         self.moment = moment
         self.tokens = evidence.tokens + evidence.reasoning_tokens
         verdict = self._verdict(evidence, moment)
-        if verdict is Verdict.ESCALATE and not self._may_escalate():
-            verdict, self.kept_for = Verdict.KEEP, KEPT_FOR_SHARE
+        if verdict is AnswerVerdict.ESCALATE and not self._may_escalate():
+            verdict, self.override_reason = AnswerVerdict.KEEP, KEPT_FOR_ESCALATION_LIMIT
         self.verdict = verdict
         return verdict
 
-    def _verdict(self, evidence: AnswerEvidence, moment: Moment) -> Verdict:
-        if moment is Moment.ROOM and not evidence.tokens:
-            return Verdict.ESCALATE
-        if moment is Moment.ENDED:
+    def _verdict(self, evidence: AnswerEvidence, moment: JudgingTrigger) -> AnswerVerdict:
+        if moment is JudgingTrigger.SIZE and not evidence.tokens:
+            return AnswerVerdict.ESCALATE
+        if moment is JudgingTrigger.ENDED:
             self.faults = self._faults(evidence)
             if self.faults:
-                return Verdict.ESCALATE
-        if moment is Moment.TIME and self.hold_back.at_time is not AtTime.JUDGE:
-            return Verdict.KEEP if self.hold_back.at_time is AtTime.RELEASE else Verdict.ESCALATE
+                return AnswerVerdict.ESCALATE
+        if moment is JudgingTrigger.TIME and self.hold_back.at_time is not HoldbackTimeoutAction.JUDGE:
+            return (
+                AnswerVerdict.KEEP
+                if self.hold_back.at_time is HoldbackTimeoutAction.RELEASE
+                else AnswerVerdict.ESCALATE
+            )
         standard = self._standard
-        file = standard.file
+        file = standard.calibration
         if file is None:
-            return Verdict.KEEP  # Without a calibration the configuration accepts it, unless its form is broken.
-        if file.stage is Stage.PROMPT:
-            return Verdict.KEEP  # The prompt was judged before the model was asked.
+            return AnswerVerdict.KEEP  # Without a calibration the configuration accepts it, unless its form is broken.
+        if file.stage is SignalStage.PROMPT:
+            return AnswerVerdict.KEEP  # The prompt was judged before the model was asked.
         tokens = self._tokens(evidence, file.stage)
-        self.signal = read_signals(tokens).named(file.signal) if tokens else None
-        return judge(file, standard.at, standard.bucket, self.signal, draw=standard.draw)
+        self.signal = read_signals(tokens).value_of(file.signal) if tokens else None
+        return judge_signal(file, standard.model_index, standard.bucket, self.signal, draw=standard.draw)
 
-    def _tokens(self, evidence: AnswerEvidence, stage: Stage) -> list[Token]:
+    def _tokens(self, evidence: AnswerEvidence, stage: SignalStage) -> list[TokenLogprobs]:
         """Return the tokens that the calibration's signal is computed from."""
         most = self.hold_back.tokens
-        if stage is Stage.REASONING:
+        if stage is SignalStage.REASONING:
             return evidence.reasoning[:most] if self.hold_back.streams_reasoning else evidence.reasoning
-        return evidence.answer if stage is Stage.WHOLE else evidence.answer[:most]
+        return evidence.answer if stage is SignalStage.WHOLE else evidence.answer[:most]
 
     def _faults(self, evidence: AnswerEvidence) -> tuple[str, ...]:
         standard = self._standard
-        answer = Whole(
+        answer = CompleteAnswer(
             text=evidence.joined_text(),
             calls=tuple(evidence.calls()),
             finish_reason=None if standard.is_limited else evidence.finish_reason,
             is_json_asked=standard.wants_json,
             schema=NO_SCHEMA if standard.schema is None else standard.schema,
         )
-        return tuple(fault.value for fault in faults_of(answer))
+        return tuple(fault.value for fault in answer_faults(answer))

@@ -13,10 +13,10 @@ from msgspec import Raw, Struct
 
 from routing.request import Api
 
-WITH_LOGPROBS = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES})
+LOGPROB_APIS = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES})
 """vLLM's Anthropic API gives none, in any version up to 0.32."""
 
-INCLUDED = "message.output_text.logprobs"
+INCLUDE_LOGPROBS = "message.output_text.logprobs"
 
 LOGPROBS = b'logprobs"'
 """Stands in everything that has to be looked at: the end of `"logprobs"` and of `"top_logprobs"`."""
@@ -24,10 +24,10 @@ LOGPROBS = b'logprobs"'
 FIELDS = msgspec.json.Decoder(dict[str, Raw])
 CHOICES = msgspec.json.Decoder(list[dict[str, Raw]])
 NULL = Raw(b"null")
-NOTHING = Raw(b"[]")
+EMPTY_LIST = Raw(b"[]")
 
 
-class Asked(Struct):
+class LogprobOptions(Struct):
     """Fields of a client's body about log-probabilities."""
 
     logprobs: bool | int | None = None
@@ -35,39 +35,39 @@ class Asked(Struct):
     include: list[str] | None = None
 
 
-ASKED = msgspec.json.Decoder(Asked)
+LOGPROB_OPTIONS = msgspec.json.Decoder(LogprobOptions)
 
 
-class Trim(Struct, frozen=True):
+class LogprobFilter(Struct, frozen=True):
     """What is taken out of an answer. `most`: so many of the likeliest are left at each place; None: nothing is."""
 
     api: Api
-    most: int | None = None
+    max_top: int | None = None
 
-    def event(self, event: bytes) -> bytes:
+    def filter_event(self, event: bytes) -> bytes:
         """One event of a stream, with its end; what is no JSON comes back as it is."""
         if LOGPROBS not in event:
             return event
         lines = event.split(b"\n")
         for at, line in enumerate(lines):
             if line.startswith(b"data:") and LOGPROBS in line:
-                lines[at] = b"data: " + self.body(line[5:].strip())
+                lines[at] = b"data: " + self.filter_body(line[5:].strip())
         return b"\n".join(lines)
 
-    def events(self, events: bytes) -> bytes:
+    def filter_events(self, events: bytes) -> bytes:
         """Some of them, one after the other."""
         if LOGPROBS not in events:
             return events
         ends = events.split(b"\n\n")
-        return b"\n\n".join([*(self.event(event) for event in ends[:-1]), self.event(ends[-1])])
+        return b"\n\n".join([*(self.filter_event(event) for event in ends[:-1]), self.filter_event(ends[-1])])
 
-    def body(self, raw: bytes) -> bytes:
+    def filter_body(self, raw: bytes) -> bytes:
         """The JSON of an event, or of a whole answer."""
         try:
             fields = FIELDS.decode(raw)
             if self.api is Api.RESPONSES:
-                return _trimmed_response(raw, fields, self.most)
-            choices = CHOICES.decode(fields.get("choices", NOTHING))
+                return _trimmed_response(raw, fields, self.max_top)
+            choices = CHOICES.decode(fields.get("choices", EMPTY_LIST))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return raw
         for choice in choices:
@@ -77,15 +77,15 @@ class Trim(Struct, frozen=True):
         return msgspec.json.encode(fields)
 
     def _trimmed(self, logprobs: Raw) -> Raw:
-        if self.most is None or bytes(logprobs) == b"null":
+        if self.max_top is None or bytes(logprobs) == b"null":
             return NULL
         held = msgspec.json.decode(logprobs)
         if self.api is Api.CHAT:
-            _shorten(held.get("content") or [], self.most)
+            _shorten(held.get("content") or [], self.max_top)
         else:
             # vLLM adds the chosen token where it is not among them.
             tops = held.get("top_logprobs") or ()
-            held["top_logprobs"] = [top and dict(list(top.items())[: self.most + 1]) for top in tops]
+            held["top_logprobs"] = [top and dict(list(top.items())[: self.max_top + 1]) for top in tops]
         return Raw(msgspec.json.encode(held))
 
 
@@ -94,14 +94,14 @@ def _shorten(entries: list[dict[str, Any]], most: int) -> None:
         entry["top_logprobs"] = (entry.get("top_logprobs") or [])[:most]
 
 
-DEEP = frozenset({"response", "part", "item", "output"})
+NESTED_FIELDS = frozenset({"response", "part", "item", "output"})
 """Fields of a responses event, or of a response, within which there may be some."""
 
 
 def _trimmed_response(raw: bytes, fields: dict[str, Raw], most: int | None) -> bytes:
-    if DEEP.isdisjoint(fields):
+    if NESTED_FIELDS.isdisjoint(fields):
         if "logprobs" in fields and most is None:
-            fields["logprobs"] = NOTHING
+            fields["logprobs"] = EMPTY_LIST
             return msgspec.json.encode(fields)
         if "logprobs" not in fields:
             return raw
@@ -123,16 +123,16 @@ def _trim_deep(held: Any, most: int | None) -> None:
         elif isinstance(entries, list):
             # As vLLM has it: in a part nothing, in an event a list of nothing.
             held["logprobs"] = None if held.get("type") == "output_text" else []
-        for key in DEEP | {"content"}:
+        for key in NESTED_FIELDS | {"content"}:
             _trim_deep(held.get(key), most)
 
 
-def with_logprobs(api: Api, body: bytes, top: int) -> tuple[bytes, Trim | None]:
+def add_logprobs(api: Api, body: bytes, top: int) -> tuple[bytes, LogprobFilter | None]:
     """A body that asks for so many of the likeliest tokens at each place, and what has to be taken out of the answer,
     None where the client wants it all. A body with invalid fields is returned unchanged: the pod rejects it.
     """
     try:
-        fields, asked = FIELDS.decode(body), ASKED.decode(body)
+        fields, asked = FIELDS.decode(body), LOGPROB_OPTIONS.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return body, None
     if api is Api.CHAT:
@@ -144,10 +144,10 @@ def with_logprobs(api: Api, body: bytes, top: int) -> tuple[bytes, Trim | None]:
         fields["logprobs"] = Raw(b"%d" % max(top, wanted or 0))
     elif api is Api.RESPONSES:
         included = asked.include or []
-        wanted = (asked.top_logprobs or 0) if INCLUDED in included else None
+        wanted = (asked.top_logprobs or 0) if INCLUDE_LOGPROBS in included else None
         if wanted is None:
-            fields["include"] = Raw(msgspec.json.encode([*included, INCLUDED]))
+            fields["include"] = Raw(msgspec.json.encode([*included, INCLUDE_LOGPROBS]))
         fields["top_logprobs"] = Raw(b"%d" % max(top, wanted or 0))
     else:
         return body, None
-    return msgspec.json.encode(fields), None if wanted is not None and wanted >= top else Trim(api, wanted)
+    return msgspec.json.encode(fields), None if wanted is not None and wanted >= top else LogprobFilter(api, wanted)

@@ -28,12 +28,12 @@ EXACT_UP_TO = 4_000
 GAIN_SHARES = (0.0, 1e-3, 3e-3, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3)
 """Shares of gains among which the worst is sought; between them the error hardly moves."""
 
-USED = 0.82
+NORMAL_ERROR_SHARE = 0.82
 """Of the error allowed, as much as the normal distance may use: what is not a sum over all outcomes (graded losses, a
 distance taken at another size) has the rest. It costs about 3 % of what can be saved."""
 
-FARTHEST = 4.0
-STEPS = 9
+MAX_DISTANCE = 4.0
+HALVINGS = 9
 """Halvings of the interval in which the distance lies: to within 0.005."""
 
 
@@ -43,13 +43,13 @@ def critical_value(examples: int, max_loss: float, error: float) -> float:
 
     In standard errors; inf where no outcome could show it: with `examples` below log(error) / log(1 - max_loss).
     """
-    if not 0.0 < max_loss < 1.0 or examples < fewest(max_loss, error):
+    if not 0.0 < max_loss < 1.0 or examples < min_examples(max_loss, error):
         return inf
     size = min(examples, EXACT_UP_TO)
-    near, far = NormalDist().inv_cdf(1.0 - USED * error), FARTHEST
+    near, far = NormalDist().inv_cdf(1.0 - NORMAL_ERROR_SHARE * error), MAX_DISTANCE
     if _worst_error(size, max_loss, near) <= error:
         return near
-    for _ in range(STEPS):
+    for _ in range(HALVINGS):
         middle = (near + far) / 2
         if _worst_error(size, max_loss, middle) <= error:
             far = middle
@@ -58,7 +58,7 @@ def critical_value(examples: int, max_loss: float, error: float) -> float:
     return far
 
 
-def fewest(max_loss: float, error: float) -> int:
+def min_examples(max_loss: float, error: float) -> int:
     """Examples without which nothing can be shown, were there no loss among them at all."""
     return ceil(log(error) / log1p(-max_loss) - 1e-9)
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cascade.calibration_file import LadderFile, Stage, Verdict, judge
-from cascade.tasks import Features, difficulty
+from cascade.calibration_file import AnswerVerdict, CalibrationFile, SignalStage, judge_signal
+from cascade.tasks import PromptFeatures, difficulty
 
 
 class Ability(StrEnum):
@@ -36,7 +36,7 @@ class Price:
     output_per_token: float = 0.0
     per_gpu_s: float = 0.0
 
-    def of(self, *, cold_tokens: float, warm_tokens: float = 0.0, output_tokens: float, gpu_s: float = 0.0) -> float:
+    def cost(self, *, cold_tokens: float, warm_tokens: float = 0.0, output_tokens: float, gpu_s: float = 0.0) -> float:
         """Return the cost of one answer."""
         cached = self.input_per_token if self.cached_input_per_token is None else self.cached_input_per_token
         tokens = self.input_per_token * cold_tokens + cached * warm_tokens + self.output_per_token * output_tokens
@@ -44,22 +44,22 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class CascadeModel:
     """One model of a cascade."""
 
-    model: str
+    name: str
     price: Price = Price()
     context_tokens: int | None = None
     """Most tokens of prompt and answer together; None where unknown."""
     abilities: frozenset[Ability] = ALL_ABILITIES
 
-    def can(self, needs: frozenset[Ability], tokens: int) -> bool:
+    def can_take(self, needs: frozenset[Ability], tokens: int) -> bool:
         """Return whether it has these abilities, and room for this many tokens of prompt and answer."""
         return needs <= self.abilities and (self.context_tokens is None or tokens <= self.context_tokens)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class HoldbackWindow:
     """How much of an answer is held until it is judged: a number of tokens or a time, whichever ends first."""
 
     tokens: int = 48
@@ -69,53 +69,57 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
+class Cascade:
     """One model name to the client, several models behind it, cheapest first."""
 
     name: str
-    rungs: tuple[Rung, ...]
-    window: Window | None = None
+    models: tuple[CascadeModel, ...]
+    holdback_window: HoldbackWindow | None = None
     """None: streams are not held back."""
-    whole: bool = False
+    judges_unary: bool = False
     """Whether answers that are not streamed are judged."""
-    file: LadderFile | None = None
-    uncalibrated: float = 0.0
+    calibration: CalibrationFile | None = None
+    uncalibrated_share: float = 0.0
     """Without a calibration: the share of requests that start with the smallest model; the others start with the
     largest."""
 
     @property
-    def judges(self) -> bool:
+    def judges_answers(self) -> bool:
         """Whether any answer is judged. If not, the cascade only chooses the model that a request starts with."""
-        return self.window is not None or self.whole
+        return self.holdback_window is not None or self.judges_unary
 
-    def at(self, model: str) -> int | None:
+    def index_of(self, model: str) -> int | None:
         """Return the index of a model by its name, cheapest first; None where it is not in the cascade."""
-        return next((at for at, each in enumerate(self.rungs) if each.model == model), None)
+        return next((at for at, each in enumerate(self.models) if each.name == model), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class StartConstraints:
     """What a request needs of its model, and what policy or client allow. Models are indices, cheapest first."""
 
     needs: frozenset[Ability] = frozenset()
     tokens: int = 0
     """Of the prompt and the longest answer allowed."""
-    least: int = 0
-    most: int | None = None
+    min_index: int = 0
+    max_index: int | None = None
 
 
-def open_rungs(cascade: Ladder, wish: Wish, is_up: Callable[[str], bool] | None = None) -> tuple[int, ...]:
+def eligible_models(
+    cascade: Cascade, wish: StartConstraints, is_up: Callable[[str], bool] | None = None
+) -> tuple[int, ...]:
     """Return the models that can and may take the request, cheapest first; empty where none can."""
     return tuple(
         at
-        for at, each in enumerate(cascade.rungs)
-        if wish.least <= at and (wish.most is None or at <= wish.most) and each.can(wish.needs, wish.tokens)
-        if is_up is None or is_up(each.model)
+        for at, each in enumerate(cascade.models)
+        if wish.min_index <= at
+        and (wish.max_index is None or at <= wish.max_index)
+        and each.can_take(wish.needs, wish.tokens)
+        if is_up is None or is_up(each.name)
     )
 
 
-def start_rung(
-    cascade: Ladder, eligible: tuple[int, ...], bucket: str, features: Features, *, draw: float = 1.0
+def initial_model(
+    cascade: Cascade, eligible: tuple[int, ...], bucket: str, features: PromptFeatures, *, draw: float = 1.0
 ) -> int | None:
     """Return the model to start with among the eligible ones; None where none is eligible.
 
@@ -126,16 +130,16 @@ def start_rung(
     """
     if not eligible:
         return None
-    file = cascade.file
+    file = cascade.calibration
     if file is None:
-        return eligible[0] if draw < cascade.uncalibrated else eligible[-1]
+        return eligible[0] if draw < cascade.uncalibrated_share else eligible[-1]
     if not file.is_promised:
         return eligible[-1]
     for at in eligible[:-1]:
-        if file.stage is Stage.PROMPT:
-            if judge(file, at, bucket, prompt_signal(file.signal, features), draw=draw) is Verdict.KEEP:
+        if file.stage is SignalStage.PROMPT:
+            if judge_signal(file, at, bucket, prompt_signal(file.signal, features), draw=draw) is AnswerVerdict.KEEP:
                 return at
-        elif file.may_keep(at, bucket):
+        elif file.may_accept(at, bucket):
             return at
     return eligible[-1]
 
@@ -144,6 +148,6 @@ EASE = "ease"
 """Name of the one signal of a prompt: its difficulty, negated."""
 
 
-def prompt_signal(name: str, features: Features) -> float | None:
+def prompt_signal(name: str, features: PromptFeatures) -> float | None:
     """Return a signal of the prompt alone, by its name in a calibration; None where it cannot be computed."""
     return -difficulty(features) if name == EASE else None

@@ -16,11 +16,11 @@ UNJUDGED = "unjudged"
 FAILED = "failed"
 """It gave no answer."""
 
-KEPT_FOR_SHARE = "share"
+KEPT_FOR_ESCALATION_LIMIT = "share"
 """Why an answer was accepted that is not good enough: the tenant's share of escalated answers is used up."""
 
 
-class Step(Struct, frozen=True):
+class CascadeStep(Struct, frozen=True):
     """One model that was asked."""
 
     model: str
@@ -36,14 +36,14 @@ class Step(Struct, frozen=True):
     held_s: float = 0.0
 
 
-class Climbed(Struct, frozen=True):
+class CascadeResult(Struct, frozen=True):
     """The way up of one request. Costs are in the currency of the prices."""
 
     ladder: str
     bucket: str
     started: str
     """The model that was to be asked first."""
-    rungs: tuple[Step, ...] = ()
+    rungs: tuple[CascadeStep, ...] = ()
     """Those that were asked, in order."""
     skipped: tuple[str, ...] = ()
     """Those that could not or might not answer."""
@@ -60,15 +60,15 @@ class Climbed(Struct, frozen=True):
     cost_always_first: float = 0.0
 
     @property
-    def answered(self) -> Step | None:
+    def answering_step(self) -> CascadeStep | None:
         """The model whose answer the client got."""
-        return answered_of(self.rungs)
+        return answering_step_of(self.rungs)
 
     @property
     def is_escalated(self) -> bool:
         return any(step.ended == ESCALATED for step in self.rungs)
 
 
-def answered_of(steps: tuple[Step, ...]) -> Step | None:
+def answering_step_of(steps: tuple[CascadeStep, ...]) -> CascadeStep | None:
     """The model whose answer the client got, where one did."""
     return steps[-1] if steps and steps[-1].ended in (KEPT, UNJUDGED) else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import inf
 
 HOUR_S = 3_600.0
-CARRIED_S = 600.0
+MAX_CARRY_S = 600.0
 """Unspent budget is carried over for at most this long, so that a quiet night is not followed by a burst."""
 
 
@@ -19,28 +19,28 @@ class ShadowBudget:
         """`fraction` of kept answers, 0 for none; `per_hour` in the currency of the prices."""
         self._fraction = fraction
         self._per_s = per_hour / HOUR_S
-        self._left = self._per_s * CARRIED_S
+        self._left = self._per_s * MAX_CARRY_S
         self._most = self._left
         self._at_once = at_once
         self._seen_s: float | None = None
-        self.running = 0
+        self.in_flight = 0
         self.spent = 0.0
 
-    def takes(self, draw: float, price: float, now_s: float) -> bool:
+    def reserve(self, draw: float, price: float, now_s: float) -> bool:
         """Whether this answer is shadowed: `draw` is uniform in [0, 1), `price` what the shadow is expected to cost.
 
         True reserves a place until `end` is called.
         """
         self._fill(now_s)
-        if draw >= self._fraction or self.running >= self._at_once or price > self._left:
+        if draw >= self._fraction or self.in_flight >= self._at_once or price > self._left:
             return False
-        self.running += 1
+        self.in_flight += 1
         self._left -= price
         return True
 
-    def end(self, reserved: float, cost: float) -> None:
+    def release(self, reserved: float, cost: float) -> None:
         """End a sample: release its place and its reservation, and charge what it cost."""
-        self.running -= 1
+        self.in_flight -= 1
         self.spent += cost
         self._left = min(self._most, self._left + reserved - cost)
 

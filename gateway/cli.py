@@ -94,10 +94,10 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _add_serve_flags(serve: argparse.ArgumentParser) -> None:
-    from gateway.config.loading import WORDS
+    from gateway.config.loading import SETTINGS
 
     serve.add_argument("--config", metavar="FILE", help="all that flags say and more")
-    for word in WORDS:
-        if word.flag:
-            action = "append" if word.many else "store"
+    for word in SETTINGS:
+        if word.has_flag:
+            action = "append" if word.is_list else "store"
             serve.add_argument(f"--{word.name}", dest=word.field, metavar=word.metavar, help=word.help, action=action)

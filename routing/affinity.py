@@ -12,7 +12,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class LastSeen(Generic[K, V]):
+class RecentMap(Generic[K, V]):
     """A mapping that keeps its `most` most recently written entries."""
 
     def __init__(self, most: int) -> None:
@@ -33,36 +33,36 @@ class LastSeen(Generic[K, V]):
         """The entry, None where it was never written or is forgotten."""
         return self._entries.get(key)
 
-    def drop_value(self, value: V) -> None:
+    def remove_value(self, value: V) -> None:
         """Forget every entry that points to `value`."""
         for key in [key for key, held in self._entries.items() if held == value]:
             del self._entries[key]
 
 
-def key_of(name: str) -> int:
+def hashed_id(name: str) -> int:
     """Hash a session or response id, so that it can be sent to other replicas without the id itself."""
     return xxh3_64_intdigest(name.encode(errors="surrogatepass"))
 
 
-class Whereabouts:
+class LastSlots:
     """Which engine's slot a name was last on."""
 
     def __init__(self, most: int) -> None:
-        self._slots: LastSeen[int, int] = LastSeen(most)
+        self._slots: RecentMap[int, int] = RecentMap(most)
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def put(self, name: str, slot: int) -> None:
-        self._slots.put(key_of(name), slot)
+        self._slots.put(hashed_id(name), slot)
 
-    def put_key(self, key: int, slot: int) -> None:
+    def put_hashed(self, key: int, slot: int) -> None:
         """Write an entry for an id that another replica has hashed."""
         self._slots.put(key, slot)
 
     def get(self, name: str) -> int | None:
-        return self._slots.get(key_of(name))
+        return self._slots.get(hashed_id(name))
 
-    def drop_value(self, slot: int) -> None:
+    def remove_value(self, slot: int) -> None:
         """Forget every name that was on a slot."""
-        self._slots.drop_value(slot)
+        self._slots.remove_value(slot)

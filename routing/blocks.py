@@ -27,14 +27,14 @@ LARGEST_BLOCK = 4096
 BLOCKS_PER_DOUBLING = 12
 """How often a prompt is cut while its length doubles; bounds what a cut inside a block can lose."""
 
-MOST_BLOCKS = 1 << 14
+MAX_BLOCKS = 1 << 14
 """64 MB of prompt: beyond every body limit, so the table of ends is finite."""
 
 
 def _sizes() -> tuple[int, ...]:
     sizes = list(OPENING_BLOCKS)
     size, reached = SMALLEST_BLOCK, sum(OPENING_BLOCKS)
-    for _ in range(MOST_BLOCKS - len(OPENING_BLOCKS)):
+    for _ in range(MAX_BLOCKS - len(OPENING_BLOCKS)):
         sizes.append(size)
         reached += size
         if size < LARGEST_BLOCK and reached >= 2 * size * BLOCKS_PER_DOUBLING:
@@ -94,7 +94,7 @@ def _chain(text: bytes, first_block: int, start: int, parent: int) -> tuple[tupl
     return tuple([parent := xxh3_64_intdigest(read(size), parent) for size in sizes]), read()
 
 
-def seed_of(*parts: bytes) -> int:
+def hash_seed(*parts: bytes) -> int:
     """One seed from what makes equal prompts different on an engine: model, adapter, cache salt, tools.
 
     Each part is hashed with its length, so that ("ab", "c") and ("a", "bc") differ.

@@ -11,10 +11,10 @@ from typing import Protocol
 from msgspec import Struct
 
 from routing.cost import prefill_work
-from routing.eligible import Roster
+from routing.eligible import EligibleEngines
 
 
-class Watch(Protocol):
+class LookupListener(Protocol):
     """Receives where a looked-up request goes and what it really took. Repeats where the request moves to another
     engine.
     """
@@ -40,26 +40,26 @@ class Watch(Protocol):
         ...
 
 
-class Seen(Struct, frozen=True, gc=False):
+class CacheHit(Struct, frozen=True, gc=False):
     """Tokens of the prompt that one engine has cached, and seconds to load those that are not on its accelerator."""
 
     tokens: int
     load_s: float = 0.0
 
 
-class Sight(Struct, frozen=True, gc=False):
+class CacheLookup(Struct, frozen=True, gc=False):
     """The prompt's length in tokens, and which engines hold how much of it, by slot."""
 
     prompt_tokens: int
-    seen: Mapping[int, Seen]
-    known: Container[int]
+    hits: Mapping[int, CacheHit]
+    reliable_slots: Container[int]
     """Engines whose events can be believed: one of them that is not in `seen` holds nothing."""
-    watch: Watch
+    listener: LookupListener
 
 
-def seen_warmth(
-    sight: Sight,
-    roster: Roster,
+def cached_by_lookup(
+    sight: CacheLookup,
+    roster: EligibleEngines,
     shadow_tokens: Sequence[float],
     seconds_per_token: Sequence[float],
     growth: float,
@@ -72,8 +72,8 @@ def seen_warmth(
     warm = [min(tokens, prompt_tokens) for tokens in shadow_tokens]
     work: list[float] = []
     for place, engine in enumerate(roster.engines):
-        seen = sight.seen.get(engine.slot)
-        if engine.slot in sight.known:
+        seen = sight.hits.get(engine.slot)
+        if engine.slot in sight.reliable_slots:
             warm[place] = float(seen.tokens) if seen is not None else 0.0
         cold = prefill_work(prompt_tokens - warm[place], prompt_tokens, growth)
         loading = seen.load_s / seconds_per_token[place] if seen is not None and seen.load_s else 0.0

@@ -28,7 +28,7 @@ STALE_S = 300.0
 """What the standing pods took longer ago than this is compared with nothing."""
 
 
-class Stage(StrEnum):
+class CanaryStage(StrEnum):
     """How far a canary has come."""
 
     WAITING = "waiting"
@@ -39,7 +39,7 @@ class Stage(StrEnum):
     """It serves no requests until it is configured anew."""
 
 
-class Why(StrEnum):
+class TrialEndReason(StrEnum):
     """Why a trial ended."""
 
     EVIDENCE = "evidence"
@@ -82,25 +82,25 @@ class CanaryTerms:
             raise ValueError("max_duration_s: must be above 0")
 
 
-class Wager:
+class SequentialTest:
     """A bet, repeated, that something happens more often than every other time. Fair where it does not."""
 
-    __slots__ = ("_wealths", "best", "rounds")
+    __slots__ = ("_wealths", "max_wealth", "rounds")
 
     def __init__(self) -> None:
         self._wealths = [1.0] * len(BETS)
-        self.best = 1.0
+        self.max_wealth = 1.0
         """The most that the bettor ever had, having begun with 1."""
         self.rounds = 0
 
-    def take(self, *, won: bool) -> None:
+    def observe(self, *, won: bool) -> None:
         """One more round."""
         self.rounds += 1
         sign = 1.0 if won else -1.0
         self._wealths = [
             max(wealth * (1.0 + bet * sign), LEAST_WEALTH) for wealth, bet in zip(self._wealths, BETS, strict=True)
         ]
-        self.best = max(self.best, sum(self._wealths) / len(BETS))
+        self.max_wealth = max(self.max_wealth, sum(self._wealths) / len(BETS))
 
 
 @dataclass(slots=True)
@@ -111,27 +111,27 @@ class _Standing:
     at_s: float
 
 
-class Comparison:
+class TimeComparison:
     """One kind of times, of the canary and of what stands, by the size of what took them."""
 
     def __init__(self, gate: float) -> None:
         self.gate = gate
-        self.worse = Wager()
-        self.better = Wager()
+        self.worse = SequentialTest()
+        self.better = SequentialTest()
         self._standing: dict[int, _Standing] = {}
 
-    def stands(self, size: float, seconds: float, now_s: float) -> None:
+    def observe_baseline(self, size: float, seconds: float, now_s: float) -> None:
         """A standing pod took so long."""
         self._standing[_bucket(size)] = _Standing(seconds, now_s)
 
-    def tried(self, size: float, seconds: float, now_s: float) -> None:
+    def observe_canary(self, size: float, seconds: float, now_s: float) -> None:
         """The canary took so long; infinitely long where it failed."""
         other = self._standing.pop(_bucket(size), None)
         if other is None or now_s - other.at_s > STALE_S:
             return
         bound = self.gate * other.seconds
-        self.worse.take(won=seconds > bound)
-        self.better.take(won=seconds <= bound)
+        self.worse.observe(won=seconds > bound)
+        self.better.observe(won=seconds <= bound)
 
 
 class Canary:
@@ -139,36 +139,39 @@ class Canary:
 
     def __init__(self, terms: CanaryTerms) -> None:
         self.terms = terms
-        self.stage = Stage.WAITING
-        self.why: Why | None = None
+        self.stage = CanaryStage.WAITING
+        self.end_reason: TrialEndReason | None = None
         """Of a trial that has ended."""
-        self.began_s = 0.0
-        self.ttft = Comparison(terms.ttft_gate)
-        self.tpot = Comparison(terms.tpot_gate)
+        self.started_s = 0.0
+        self.ttft = TimeComparison(terms.ttft_gate)
+        self.tpot = TimeComparison(terms.tpot_gate)
 
-    def judge(self) -> Stage:
+    def judge(self) -> CanaryStage:
         """What the evidence says now: one kind of times is enough to fail, acceptance wants both."""
-        if self.stage is not Stage.ON_TRIAL:
+        if self.stage is not CanaryStage.ON_TRIAL:
             return self.stage
         # Either test may err with half of the stated chance.
         bar = 2.0 / self.terms.error
-        if max(self.ttft.worse.best, self.tpot.worse.best) >= bar:
-            self.end(Stage.ROLLED_BACK, Why.EVIDENCE)
-        elif min(self.ttft.better.best, self.tpot.better.best) >= bar and self.ttft.worse.rounds >= self.terms.least:
-            self.end(Stage.ACCEPTED, Why.EVIDENCE)
+        if max(self.ttft.worse.max_wealth, self.tpot.worse.max_wealth) >= bar:
+            self.end(CanaryStage.ROLLED_BACK, TrialEndReason.EVIDENCE)
+        elif (
+            min(self.ttft.better.max_wealth, self.tpot.better.max_wealth) >= bar
+            and self.ttft.worse.rounds >= self.terms.least
+        ):
+            self.end(CanaryStage.ACCEPTED, TrialEndReason.EVIDENCE)
         return self.stage
 
-    def end(self, stage: Stage, why: Why) -> None:
+    def end(self, stage: CanaryStage, why: TrialEndReason) -> None:
         """End its trial, or have none."""
-        self.stage, self.why = stage, why
+        self.stage, self.end_reason = stage, why
 
-    def has(self, pool: str | None, revision: str | None) -> bool:
+    def includes(self, pool: str | None, revision: str | None) -> bool:
         """Whether a pod of this pool and revision is on trial here."""
         terms = self.terms
         return (terms.pool is None or terms.pool == pool) and (terms.revision is None or terms.revision == revision)
 
 
-Marks = Mapping[str, tuple[str | None, str | None]]
+PodRevisions = Mapping[str, tuple[str | None, str | None]]
 """Pool and revision of pods, by URL."""
 
 
@@ -181,40 +184,41 @@ class Rollout:
     @property
     def on_trial(self) -> Canary | None:
         """Whose turn it is."""
-        return next((one for one in self.canaries if one.stage is Stage.ON_TRIAL), None)
+        return next((one for one in self.canaries if one.stage is CanaryStage.ON_TRIAL), None)
 
-    def end_split(self, split: Marks) -> list[Canary]:
+    def end_disaggregated(self, split: PodRevisions) -> list[Canary]:
         """Roll back those that have one of these pods, which prefill or decode for others; also those that wait for
         their turn. Returns them.
         """
         ended = [
             canary
             for canary in self.canaries
-            if canary.stage in (Stage.WAITING, Stage.ON_TRIAL) and any(canary.has(*marks) for marks in split.values())
+            if canary.stage in (CanaryStage.WAITING, CanaryStage.ON_TRIAL)
+            and any(canary.includes(*marks) for marks in split.values())
         ]
         for canary in ended:
-            canary.end(Stage.ROLLED_BACK, Why.SPLIT)
+            canary.end(CanaryStage.ROLLED_BACK, TrialEndReason.SPLIT)
         return ended
 
     def expire(self, now_s: float) -> Canary | None:
         """Roll back the one on trial where it has been undecided for too long. Returns it."""
         canary = self.on_trial
-        if canary is None or now_s - canary.began_s < canary.terms.max_duration_s:
+        if canary is None or now_s - canary.started_s < canary.terms.max_duration_s:
             return None
-        canary.end(Stage.ROLLED_BACK, Why.MAX_DURATION)
+        canary.end(CanaryStage.ROLLED_BACK, TrialEndReason.MAX_DURATION)
         return canary
 
-    def begin(self, pods: Marks, now_s: float = 0.0) -> Canary | None:
+    def start_next(self, pods: PodRevisions, now_s: float = 0.0) -> Canary | None:
         """Put the next one on trial that has a pod, where none is. Returns it."""
         if self.on_trial is not None:
             return None
         for canary in self.canaries:
-            if canary.stage is Stage.WAITING and any(canary.has(*marks) for marks in pods.values()):
-                canary.stage, canary.began_s = Stage.ON_TRIAL, now_s
+            if canary.stage is CanaryStage.WAITING and any(canary.includes(*marks) for marks in pods.values()):
+                canary.stage, canary.started_s = CanaryStage.ON_TRIAL, now_s
                 return canary
         return None
 
-    def pods_for(self, key: str, pods: Marks) -> Collection[str]:
+    def eligible_pods(self, key: str, pods: PodRevisions) -> Collection[str]:
         """URLs of the pods that may serve the session or request `key`: stable while nothing changes.
 
         All of `pods` where none would be left.
@@ -226,7 +230,7 @@ class Rollout:
             return tried
         return standing or pods
 
-    def take(
+    def observe(
         self,
         marks: tuple[str | None, str | None],
         cold_tokens: float,
@@ -240,27 +244,29 @@ class Rollout:
             return None
         of = self._of(marks)
         if of is None and ttft_s is not None:
-            canary.ttft.stands(cold_tokens, ttft_s, now_s)
+            canary.ttft.observe_baseline(cold_tokens, ttft_s, now_s)
             if tpot_s is not None:
-                canary.tpot.stands(cold_tokens, tpot_s, now_s)
+                canary.tpot.observe_baseline(cold_tokens, tpot_s, now_s)
         elif of is canary:
-            canary.ttft.tried(cold_tokens, inf if ttft_s is None else ttft_s, now_s)
+            canary.ttft.observe_canary(cold_tokens, inf if ttft_s is None else ttft_s, now_s)
             if tpot_s is not None:
-                canary.tpot.tried(cold_tokens, tpot_s, now_s)
-            return canary if canary.judge() is not Stage.ON_TRIAL else None
+                canary.tpot.observe_canary(cold_tokens, tpot_s, now_s)
+            return canary if canary.judge() is not CanaryStage.ON_TRIAL else None
         return None
 
     def _of(self, marks: tuple[str | None, str | None]) -> Canary | None:
         """The canary that a pod belongs to, while it is not accepted."""
-        return next((one for one in self.canaries if one.stage is not Stage.ACCEPTED and one.has(*marks)), None)
+        return next(
+            (one for one in self.canaries if one.stage is not CanaryStage.ACCEPTED and one.includes(*marks)), None
+        )
 
 
-def not_meant(fleet: Fleet, rollout: Rollout, request: Request, avoid: frozenset[str]) -> frozenset[str]:
+def excluded_pods(fleet: Fleet, rollout: Rollout, request: Request, avoid: frozenset[str]) -> frozenset[str]:
     """The pods that a canary's share leaves out for this request."""
     ready = [pod for pod in fleet.serving(request.model, request.regions) if pod.url not in avoid]
     marks = {pod.url: (pod.pool, pod.facts.revision) for pod in ready}
-    meant = rollout.pods_for(request.session or request.id, marks)
-    answers = any(engine.pod in meant for engine in fleet.roster(request.model, request.regions).engines)
+    meant = rollout.eligible_pods(request.session or request.id, marks)
+    answers = any(engine.pod in meant for engine in fleet.eligible(request.model, request.regions).engines)
     return frozenset(marks).difference(meant) if answers else frozenset()
 
 

@@ -13,8 +13,8 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from routing.facts import Prompts
-from routing.ledger import Pledge
+from routing.facts import PromptLengths
+from routing.ledger import StreamObjective
 from routing.pods import Engine
 from routing.request import Request
 
@@ -65,7 +65,7 @@ class Candidates(Struct, gc=False):
     """How many may serve it, of which these are worth scoring."""
     holds_adapter: Sequence[bool] = ()
     """Which engines used the request's adapter lately; empty where the model is no adapter."""
-    prompts: Sequence[Prompts] = ()
+    prompts: Sequence[PromptLengths] = ()
     """For which prompts each was put up; empty where all are for any."""
     prefillers: Sequence[Engine | None] = ()
     """The engine that prefills for each, where another does; empty where none of them is a pair. A pair stands here by
@@ -97,26 +97,26 @@ class Scorer(Protocol):
         ...
 
 
-class NotNow(Exception):  # noqa: N818 - not an error
+class NoEngineAdmissible(Exception):  # noqa: N818 - not an error
     """No engine may take a request now; later one may."""
 
 
-class Gate(Protocol):
+class AdmissionGate(Protocol):
     """Which engines may be chosen now: called inside a decision, so that admission and routing see the same state."""
 
-    pledge: Pledge | None
+    stream_objective: StreamObjective | None
     """What the request is promised where it is placed."""
 
-    def opens(self, candidates: Candidates, at: int) -> bool:
+    def admits(self, candidates: Candidates, at: int) -> bool:
         """Whether the engine in a position may be chosen. Asked of the best first, and of no more than it takes."""
         ...
 
 
-SHOWN_CANDIDATES = 8
+MAX_SHOWN_CANDIDATES = 8
 """Enough to see the runners-up; a receipt of a thousand engines would cost more than the request."""
 
 
-def name_of(engine: Engine | None) -> str | None:
+def engine_name(engine: Engine | None) -> str | None:
     """An engine's name, where there is one."""
     return None if engine is None else engine.name
 
@@ -135,7 +135,7 @@ class CandidateShown(Struct, frozen=True, gc=False):
     """The engine that would prefill, where that is another one."""
 
 
-class Few(Struct, frozen=True, gc=False):
+class TopCandidates(Struct, frozen=True, gc=False):
     """The best candidates of a decision and the chosen one, as columns: expanded only when a receipt is read."""
 
     engines: Sequence[Engine]
@@ -160,11 +160,11 @@ class Few(Struct, frozen=True, gc=False):
                 warm_tokens=round(self.warm_tokens[at]),
                 ahead_tokens=round(self.ahead_s[at] / self.seconds_per_token[at]),
                 running=round(self.running[at]),
-                prefill=name_of(self.prefillers[at]) if self.prefillers else None,
+                prefill=engine_name(self.prefillers[at]) if self.prefillers else None,
             )
 
 
-class Scored(Struct, frozen=True, gc=False):
+class ScoreTable(Struct, frozen=True, gc=False):
     """The term of each scorer for each candidate: `terms[scorer][candidate]` seconds, and their sums."""
 
     names: tuple[str, ...]
@@ -172,18 +172,18 @@ class Scored(Struct, frozen=True, gc=False):
     totals: Sequence[float]
 
 
-class Ballot(Struct, frozen=True, gc=False):
+class RoutingDecision(Struct, frozen=True, gc=False):
     """One decision: candidates, their scores, and the position of the one chosen."""
 
     candidates: Candidates
-    scored: Scored
+    scored: ScoreTable
     at: int
 
-    def few(self) -> Few:
+    def top(self) -> TopCandidates:
         """Return the best candidates for the receipt; all others can be freed."""
         seen, scored, at = self.candidates, self.scored, self.at
-        if len(seen.engines) <= SHOWN_CANDIDATES:
-            return Few(
+        if len(seen.engines) <= MAX_SHOWN_CANDIDATES:
+            return TopCandidates(
                 seen.engines,
                 at,
                 scored.names,
@@ -195,11 +195,11 @@ class Ballot(Struct, frozen=True, gc=False):
                 seen.running,
                 seen.prefillers,
             )
-        best = nsmallest(SHOWN_CANDIDATES, range(len(scored.totals)), key=scored.totals.__getitem__)
+        best = nsmallest(MAX_SHOWN_CANDIDATES, range(len(scored.totals)), key=scored.totals.__getitem__)
         if at not in best:
             best[-1] = at
         pick = itemgetter(*best)
-        return Few(
+        return TopCandidates(
             pick(seen.engines),
             best.index(at),
             scored.names,
@@ -213,7 +213,7 @@ class Ballot(Struct, frozen=True, gc=False):
         )
 
 
-ALONE = 0.05
+ALONE_SHARE = 0.05
 """Below this share of its own work queued before it, a request's time to first token measures its own work."""
 
 
@@ -221,7 +221,7 @@ class Prediction(Struct, frozen=True, gc=False):
     """What was predicted when the engine was chosen."""
 
     prompt_tokens: float
-    warm_tokens: float
+    cached_tokens: float
     """Leading tokens of the prompt in the engine's KV cache."""
     ttft_s: float
     work_tokens: float
@@ -229,50 +229,50 @@ class Prediction(Struct, frozen=True, gc=False):
     running: float
     is_alone: bool = False
     """Whether next to nothing was queued before it."""
-    own_s: float = 0.0
+    own_prefill_s: float = 0.0
     """What the request's own prefill takes the engine, were it idle."""
 
 
-def predicted(candidates: Candidates, at: int) -> Prediction:
+def predict(candidates: Candidates, at: int) -> Prediction:
     """What the engine in a position will take for the request, alone or as the prefill side of a pair."""
     ahead_s, own_s = candidates.ahead_s[at], candidates.own_s[at]
     return Prediction(
         prompt_tokens=candidates.prompt_tokens,
-        warm_tokens=candidates.warm_tokens[at],
+        cached_tokens=candidates.warm_tokens[at],
         ttft_s=candidates.prefill_overhead_s[at] + ahead_s + own_s,
         work_tokens=candidates.prefill_work[at] + ahead_s / candidates.seconds_per_token[at],
         running=candidates.running[at],
-        is_alone=ahead_s <= ALONE * own_s,
-        own_s=own_s,
+        is_alone=ahead_s <= ALONE_SHARE * own_s,
+        own_prefill_s=own_s,
     )
 
 
-class Foreseen(Struct, frozen=True, gc=False):
+class PlacementEstimate(Struct, frozen=True, gc=False):
     """What a placement would cost and take."""
 
     engine: Engine
     prefill: Engine | None
     """The engine that would prefill, where that is another one."""
     ttft_s: float
-    own_s: float
+    own_prefill_s: float
     """Of the request's own prefill."""
     tpot_s: float
     """A step of the engine with one sequence more."""
     prompt_tokens: float
-    warm_tokens: float
+    cached_tokens: float
     total_s: float
     """Its score: all seconds, those of others too."""
 
 
-def foreseen(seen: Candidates, scored: Scored, at: int) -> Foreseen:
+def estimate(seen: Candidates, scored: ScoreTable, at: int) -> PlacementEstimate:
     """Estimate a placement on the candidate in a position."""
-    return Foreseen(
+    return PlacementEstimate(
         engine=seen.engines[at],
         prefill=seen.prefillers[at] if seen.prefillers else None,
         ttft_s=seen.prefill_overhead_s[at] + seen.ahead_s[at] + seen.own_s[at],
-        own_s=seen.own_s[at],
+        own_prefill_s=seen.own_s[at],
         tpot_s=seen.step_base_s[at] + seen.step_per_sequence_s[at] * (seen.running[at] + 1),
         prompt_tokens=seen.prompt_tokens,
-        warm_tokens=seen.warm_tokens[at],
+        cached_tokens=seen.warm_tokens[at],
         total_s=scored.totals[at],
     )

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 OUTLIER = 4.0
 """A ratio above this many times the mean (a pause, an engine's first step) counts as this many times."""
 
-LARGEST_STEP = 0.25
+MAX_STEP = 0.25
 """How far towards itself one observation moves the mean at most, however much it weighs."""
 
 
 @dataclass(slots=True)
-class Ratio:
+class RunningRatio:
     """A weighted mean that forgets. Weights are in observations of usual size.
 
     `seen` is how much has been observed in all; beyond `memory` the old fades as the new comes.
@@ -33,10 +33,10 @@ class Ratio:
         if weight <= 0:
             return
         self.seen += weight
-        step = min(weight / min(self.seen, self.memory), LARGEST_STEP)
+        step = min(weight / min(self.seen, self.memory), MAX_STEP)
         self.value += step * (min(ratio, OUTLIER * self.value) - self.value)
 
-    def leaning_on(self, other: Ratio, doubt: float) -> float:
+    def shrunk_towards(self, other: RunningRatio, doubt: float) -> float:
         """The mean as if `doubt` observations had said what another says: all of it at first, none in the end."""
         return (self.seen * self.value + doubt * other.value) / (self.seen + doubt)
 
@@ -44,23 +44,23 @@ class Ratio:
 CONTEXT_SCALE_TOKENS = 100_000.0
 """L0 before anything was seen: where attention costs as much as all else for a model of a few dozen layers."""
 
-SHORTEST_SCALE_TOKENS = 10_000.0
+MIN_SCALE_TOKENS = 10_000.0
 """No model's attention outweighs the rest of it sooner; what looks so is a queue."""
 
 GROWTH_MEMORY = 300.0
 """Observations after which the old has faded."""
 
-LEAST_TOKENS = 2_000.0
+MIN_TOKENS = 2_000.0
 """Shorter prefills say more of the step in flight than of themselves."""
 
-FARTHEST = 2.0
+MAX_DEVIATION = 2.0
 """Seconds more, or less, than so many times what was expected count as so many times that."""
 
 PRIOR_TOKENS = (4_000.0, 16_000.0, 64_000.0)
 """Prompts without a warm token which the prior is taken to have seen, once each."""
 
 
-class Growth:
+class ContextGrowth:
     """One per fleet: engines of one model share it, whatever their speed."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Growth:
 
     def observe(self, cold_tokens: float, context_tokens: float, seconds: float) -> None:
         """A prefill that nothing stood before took so long, as the fleet's usual engine would count it."""
-        if cold_tokens < LEAST_TOKENS or seconds <= 0:
+        if cold_tokens < MIN_TOKENS or seconds <= 0:
             return
         attended = cold_tokens * (context_tokens - cold_tokens / 2)
         if not self._scale:
@@ -81,7 +81,7 @@ class Growth:
                 self._add(tokens, square, self._scale * (tokens + square / CONTEXT_SCALE_TOKENS))
         expected = self._scale * (cold_tokens + attended * self.per_token)
         self._sums = [one * (1 - 1 / GROWTH_MEMORY) for one in self._sums]
-        self._add(cold_tokens, attended, min(max(seconds, expected / FARTHEST), expected * FARTHEST))
+        self._add(cold_tokens, attended, min(max(seconds, expected / MAX_DEVIATION), expected * MAX_DEVIATION))
         self._solve()
 
     def _add(self, tokens: float, attended: float, seconds: float) -> None:
@@ -98,9 +98,9 @@ class Growth:
         each, more = (xy * qq - qy * xq) / determinant, (qy * xx - xy * xq) / determinant
         if each <= 0:
             # All of it seems to be growth: as much as can be.
-            self.per_token = 1 / SHORTEST_SCALE_TOKENS
+            self.per_token = 1 / MIN_SCALE_TOKENS
             return
-        self.per_token = min(max(more / each, 0.0), 1 / SHORTEST_SCALE_TOKENS)
+        self.per_token = min(max(more / each, 0.0), 1 / MIN_SCALE_TOKENS)
         work = xx + xq * self.per_token
         self._scale = xy / work if work else self._scale
 
@@ -110,7 +110,7 @@ MEAN_MEMORY = 50.0
 
 
 @dataclass(slots=True)
-class Mean:
+class RunningMean:
     """A mean that forgets."""
 
     value: float = 0.0
@@ -122,21 +122,21 @@ class Mean:
         self.value += (value - self.value) / self.seen
 
 
-class Usual:
+class WorkloadAverages:
     """One per router."""
 
     def __init__(self, step_s: float) -> None:
         """`step_s`: seconds of a decode step without prefill, of the prior: learned steps include stalls."""
         self._step_s = step_s
-        self._prefill = Mean()
-        self._answer_tokens = Mean()
+        self._prefill = RunningMean()
+        self._answer_tokens = RunningMean()
 
-    def asked(self, own_s: float) -> None:
+    def observe_prefill(self, own_s: float) -> None:
         """A prompt was placed whose own prefill takes so long."""
         if own_s > 0:
             self._prefill.observe(own_s)
 
-    def answered(self, tokens: int) -> None:
+    def observe_output(self, tokens: int) -> None:
         """An answer has come, of so many tokens after its first."""
         self._answer_tokens.observe(max(tokens, 1))
 
@@ -154,54 +154,54 @@ class Usual:
 FLEET_MEMORY, ENGINE_MEMORY = 500.0, 40.0
 """How many observations of usual size the fleet's factor and an engine's remember."""
 
-DOUBT = 8.0
+PRIOR_WEIGHT = 8.0
 """An engine is taken to be like the fleet as if eight observations had said so."""
 
-USUAL_WORK_TOKENS = 2_000.0
+TYPICAL_WORK_TOKENS = 2_000.0
 """The prefill that counts as one observation: less says less of how long work takes, and more of what came between."""
 
-LARGEST_WEIGHT = 8.0
+MAX_WEIGHT = 8.0
 """However long a prompt: how work grows with context is still being learned, and one giant is not to say how fast its
 engine is."""
 
-DRIFT = 0.01
+UPDATE_THRESHOLD = 0.01
 """Relative change of the fleet's factor after which all engines are updated: less is below the tie threshold."""
 
 
 @dataclass(slots=True)
-class Pace:
+class LatencyModel:
     """How long some work takes: (base + work x each) x the engine's factor."""
 
     base_s: float
-    each_s: float
+    slope_s: float
     bases_s: list[float] = field(default_factory=list)
     """Per slot, factor included."""
-    eaches_s: list[float] = field(default_factory=list)
-    _fleet: Ratio = field(default_factory=lambda: Ratio(FLEET_MEMORY))
-    _engines: list[Ratio] = field(default_factory=list)
+    slopes_s: list[float] = field(default_factory=list)
+    _fleet: RunningRatio = field(default_factory=lambda: RunningRatio(FLEET_MEMORY))
+    _engines: list[RunningRatio] = field(default_factory=list)
     _told: float = 1.0
 
-    def reach(self, slots: int) -> None:
+    def resize(self, slots: int) -> None:
         """Have room for this many slots."""
         for slot in range(len(self._engines), slots):
-            self._engines.append(Ratio(ENGINE_MEMORY))
+            self._engines.append(RunningRatio(ENGINE_MEMORY))
             self.bases_s.append(0.0)
-            self.eaches_s.append(0.0)
+            self.slopes_s.append(0.0)
             self._tell(slot)
 
     def forget(self, slot: int) -> None:
         """A new engine stands in this slot: it is taken to be like the others."""
-        self._engines[slot] = Ratio(ENGINE_MEMORY)
+        self._engines[slot] = RunningRatio(ENGINE_MEMORY)
         self._tell(slot)
 
     def observe(self, slot: int, work: float, seconds: float, weight: float) -> None:
         """Learn one time of one engine."""
-        ratio = seconds / (self.base_s + self.each_s * work)
+        ratio = seconds / (self.base_s + self.slope_s * work)
         fleet = self._fleet
         fleet.observe(ratio, weight)
         # An engine's first time is bounded by what the fleet shows, not by itself.
         self._engines[slot].observe(min(ratio, OUTLIER * fleet.value), weight)
-        if abs(fleet.value - self._told) > DRIFT * self._told:
+        if abs(fleet.value - self._told) > UPDATE_THRESHOLD * self._told:
             self._told = fleet.value
             for each in range(len(self._engines)):
                 self._tell(each)
@@ -209,13 +209,13 @@ class Pace:
             self._tell(slot)
 
     def _tell(self, slot: int) -> None:
-        factor = self._engines[slot].leaning_on(self._fleet, DOUBT)
+        factor = self._engines[slot].shrunk_towards(self._fleet, PRIOR_WEIGHT)
         self.bases_s[slot] = self.base_s * factor
-        self.eaches_s[slot] = self.each_s * factor
+        self.slopes_s[slot] = self.slope_s * factor
 
 
 @dataclass(frozen=True, slots=True)
-class Prior:
+class CostPrior:
     """What an engine is taken to do before it was seen: a mid-sized model on one modern GPU."""
 
     prefill_overhead_s: float = 0.015
@@ -225,26 +225,26 @@ class Prior:
     residence_s: float = 5.0
 
 
-class CostBook:
+class CostModel:
     """Per-slot lists of coefficients, and the learning behind them."""
 
-    def __init__(self, prior: Prior | None = None) -> None:
-        self.prior = prior or Prior()
-        self._prefill = Pace(self.prior.prefill_overhead_s, self.prior.seconds_per_token)
-        self._step = Pace(self.prior.step_base_s, self.prior.step_per_sequence_s)
+    def __init__(self, prior: CostPrior | None = None) -> None:
+        self.prior = prior or CostPrior()
+        self._prefill = LatencyModel(self.prior.prefill_overhead_s, self.prior.seconds_per_token)
+        self._step = LatencyModel(self.prior.step_base_s, self.prior.step_per_sequence_s)
         self.prefill_overhead_s = self._prefill.bases_s
-        self.seconds_per_token = self._prefill.eaches_s
+        self.seconds_per_token = self._prefill.slopes_s
         self.step_base_s = self._step.bases_s
-        self.step_per_sequence_s = self._step.eaches_s
-        self.growth = Growth()
-        self.usual = Usual(self.prior.step_base_s)
+        self.step_per_sequence_s = self._step.slopes_s
+        self.growth = ContextGrowth()
+        self.averages = WorkloadAverages(self.prior.step_base_s)
         self.residence_s: list[float] = []
         """How long a sequence holds its KV after its first token, on average."""
 
-    def reach(self, slots: int) -> None:
+    def resize(self, slots: int) -> None:
         """Have room for this many slots."""
-        self._prefill.reach(slots)
-        self._step.reach(slots)
+        self._prefill.resize(slots)
+        self._step.resize(slots)
         self.residence_s.extend([self.prior.residence_s] * (slots - len(self.residence_s)))
 
     def forget(self, slot: int) -> None:
@@ -255,7 +255,7 @@ class CostBook:
 
     def observe_first_token(self, slot: int, work_tokens: float, seconds: float) -> None:
         """A first token came `seconds` after a request was placed with `work_tokens` (its own included) before it."""
-        weight = min(work_tokens / USUAL_WORK_TOKENS, LARGEST_WEIGHT)
+        weight = min(work_tokens / TYPICAL_WORK_TOKENS, MAX_WEIGHT)
         self._prefill.observe(slot, work_tokens, seconds, weight)
 
     def observe_alone(self, slot: int, cold_tokens: float, context_tokens: float, seconds: float) -> None:
@@ -266,7 +266,7 @@ class CostBook:
     def observe_decode(self, slot: int, running: float, tokens: int, seconds: float) -> None:
         """After its first token a sequence made `tokens` more in `seconds`, with about `running` beside it."""
         self.residence_s[slot] += 0.05 * (seconds - self.residence_s[slot])
-        self.usual.answered(tokens)
+        self.averages.observe_output(tokens)
         if tokens >= 1:
             self._step.observe(slot, running, seconds / tokens, 1.0)
 

@@ -13,11 +13,11 @@ from math import exp
 MEMORY_S = 30.0
 """Decay constant of recorded waits: whether the prefix is requested again is unknown."""
 
-MOST_PREFIXES = 1 << 12
+MAX_PREFIXES = 1 << 12
 """Those waited for longest ago are forgotten first."""
 
 
-class Demand:
+class PrefixDemand:
     """Accounts in seconds, by the last block of a prefix."""
 
     def __init__(self) -> None:
@@ -41,5 +41,5 @@ class Demand:
             return
         self._accounts[prefix] = left_s, now_s
         self._accounts.move_to_end(prefix)
-        if len(self._accounts) > MOST_PREFIXES:
+        if len(self._accounts) > MAX_PREFIXES:
             self._accounts.popitem(last=False)

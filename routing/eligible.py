@@ -15,11 +15,11 @@ from math import inf
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
-from routing.facts import Prompts
+from routing.facts import PromptLengths
 from routing.pods import Engine, Pod
 
 
-class Fallback(StrEnum):
+class PairingFallback(StrEnum):
     """A closed list."""
 
     NO_PREFILL_POD = "no_prefill_pod"
@@ -43,26 +43,26 @@ class Fallback(StrEnum):
 V = TypeVar("V")
 
 
-class Pick(Protocol):
+class ColumnSelector(Protocol):
     """Takes the entries of some engines, in their order, out of a list that has one entry per slot."""
 
     def __call__(self, column: Sequence[V], /) -> Sequence[V]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class EligibleEngines:
     """The engines that may serve one model now, in a fixed order, with what a decision needs to index them."""
 
     engines: tuple[Engine, ...]
     slots: tuple[int, ...]
-    pick: Pick
+    select: ColumnSelector
     mask: int
-    place_of: Mapping[int, int]
+    position_of: Mapping[int, int]
     """Slot to position in `engines`."""
     ready_since_s: tuple[float, ...]
     kv_capacity: tuple[float, ...]
     """Tokens each holds; without bound where an engine has not said so."""
-    least_kv_capacity: float
+    min_kv_capacity: float
     newest_since_s: float
     block_tokens: int
     """A prefix is reused in whole KV blocks; the largest of the engines' counts for all of them."""
@@ -70,34 +70,34 @@ class Roster:
     """Whether the model is a LoRA adapter on any of them."""
     has_prefillers: bool = False
     """Whether other engines may prefill for some of them."""
-    fallback: Fallback | None = None
+    fallback: PairingFallback | None = None
     """Why they answer, or prefill, though they are not there for it."""
-    prompts: tuple[Prompts, ...] = ()
+    prompts: tuple[PromptLengths, ...] = ()
     """For which prompts each was put up; empty where all are for any."""
 
-    def places(self, mask: int) -> Iterator[int]:
+    def positions(self, mask: int) -> Iterator[int]:
         """Positions of the engines in a mask."""
         while mask:
             lowest = mask & -mask
-            yield self.place_of[lowest.bit_length() - 1]
+            yield self.position_of[lowest.bit_length() - 1]
             mask ^= lowest
 
-    def only(self, places: Sequence[int]) -> Roster:
+    def narrowed_to(self, places: Sequence[int]) -> EligibleEngines:
         """Some of the same engines, in the order given; two or more."""
         narrow = itemgetter(*places)
         slots: tuple[int, ...] = narrow(self.slots)
         mask = 0
         for slot in slots:
             mask |= 1 << slot
-        return Roster(
+        return EligibleEngines(
             narrow(self.engines),
             slots,
             itemgetter(*slots),
             mask,
-            place_of=dict(zip(slots, range(len(slots)), strict=True)),
+            position_of=dict(zip(slots, range(len(slots)), strict=True)),
             ready_since_s=narrow(self.ready_since_s),
             kv_capacity=narrow(self.kv_capacity),
-            least_kv_capacity=self.least_kv_capacity,
+            min_kv_capacity=self.min_kv_capacity,
             newest_since_s=self.newest_since_s,
             block_tokens=self.block_tokens,
             is_adapter=self.is_adapter,
@@ -106,11 +106,11 @@ class Roster:
             prompts=narrow(self.prompts) if self.prompts else (),
         )
 
-    def without(self, pods: frozenset[str]) -> Roster:
+    def excluding(self, pods: frozenset[str]) -> EligibleEngines:
         """The same roster less the engines of some pods."""
         members = zip(self.engines, self.ready_since_s, strict=True)
         kept = ((engine, since) for engine, since in members if engine.pod not in pods)
-        fewer = make_roster(kept, is_adapter=self.is_adapter)
+        fewer = make_eligible(kept, is_adapter=self.is_adapter)
         prompts = dict(zip(self.slots, self.prompts, strict=True)) if self.prompts else {}
         return replace(
             fewer,
@@ -120,15 +120,15 @@ class Roster:
         )
 
 
-def roster_of(members: Sequence[tuple[Engine, Pod]], model: str) -> Roster:
+def engines_of(members: Sequence[tuple[Engine, Pod]], model: str) -> EligibleEngines:
     """A roster of (engine, its pod), for a model that all of them serve."""
     is_adapter = any(model in pod.adapters for _, pod in members)
-    roster = make_roster(((engine, pod.ready_since_s) for engine, pod in members), is_adapter=is_adapter)
+    roster = make_eligible(((engine, pod.ready_since_s) for engine, pod in members), is_adapter=is_adapter)
     prompts = tuple(pod.facts.prompts for _, pod in members)
-    return replace(roster, prompts=prompts) if any(each is not Prompts.ANY for each in prompts) else roster
+    return replace(roster, prompts=prompts) if any(each is not PromptLengths.ANY for each in prompts) else roster
 
 
-def make_roster(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) -> Roster:
+def make_eligible(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) -> EligibleEngines:
     """A roster of (engine, when its pod became ready)."""
     pairs = tuple(members)
     engines = tuple(engine for engine, _ in pairs)
@@ -138,22 +138,22 @@ def make_roster(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) ->
         mask |= 1 << slot
     ready_since_s = tuple(since for _, since in pairs)
     kv_capacity = tuple(float(engine.kv_tokens or inf) for engine in engines)
-    return Roster(
+    return EligibleEngines(
         engines,
         slots,
         _picking(slots),
         mask,
-        place_of={slot: place for place, slot in enumerate(slots)},
+        position_of={slot: place for place, slot in enumerate(slots)},
         ready_since_s=ready_since_s,
         kv_capacity=kv_capacity,
-        least_kv_capacity=min(kv_capacity, default=inf),
+        min_kv_capacity=min(kv_capacity, default=inf),
         newest_since_s=max(ready_since_s, default=-inf),
         block_tokens=max((engine.block_tokens or 1 for engine in engines), default=1),
         is_adapter=is_adapter,
     )
 
 
-def _picking(slots: tuple[int, ...]) -> Pick:
+def _picking(slots: tuple[int, ...]) -> ColumnSelector:
     """A list comprehension at the speed of C; slots that stand in one run are a slice."""
     run = slice(slots[0], slots[0] + len(slots)) if slots else slice(0)
     if slots == tuple(range(run.start or 0, run.stop)):
@@ -161,29 +161,29 @@ def _picking(slots: tuple[int, ...]) -> Pick:
     return itemgetter(*slots)
 
 
-SCORED_WHOLE = 48
+MAX_FULLY_SCORED = 48
 """Up to so many engines all are scored."""
 
-LEAST_QUEUED = 16
+SHORTEST_QUEUES = 16
 """Of all, and of every group that holds equally much."""
 
 
 def shortlist(
-    roster: Roster, walked: Sequence[tuple[int, int]], queue_rank: Sequence[float], session_at: int | None
+    roster: EligibleEngines, walked: Sequence[tuple[int, int]], queue_rank: Sequence[float], session_at: int | None
 ) -> list[int]:
     """Positions in the roster, in order.
 
     `walked`: (mask of engines, cached size) pairs; `queue_rank`: smaller means a shorter queue.
     """
     least_queued = sorted(range(len(queue_rank)), key=queue_rank.__getitem__)
-    places = set(least_queued[:LEAST_QUEUED])
+    places = set(least_queued[:SHORTEST_QUEUES])
     for mask, _ in walked:
         holders = mask.bit_count()
-        if holders <= LEAST_QUEUED:
-            places.update(roster.places(mask))
+        if holders <= SHORTEST_QUEUES:
+            places.update(roster.positions(mask))
         elif 2 * holders < len(queue_rank):
             # Of what most hold, some with the shortest queues hold it too.
-            places.update(islice(_holders(mask, roster.slots, least_queued), LEAST_QUEUED))
+            places.update(islice(_holders(mask, roster.slots, least_queued), SHORTEST_QUEUES))
     if session_at is not None:
         places.add(session_at)
     return sorted(places)

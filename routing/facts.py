@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 E = TypeVar("E", bound=StrEnum)
 
-LONGEST_TEXT = 512
+MAX_TEXT_CHARS = 512
 """Characters: beyond that it is no name and no address."""
 
-MOST_TEXTS = 256
+MAX_TEXTS = 256
 
-LARGEST_COUNT = 1 << 53
+MAX_COUNT = 1 << 53
 """What every JSON reader keeps exact."""
 
 
@@ -31,7 +31,7 @@ class Role(StrEnum):
     DECODE = "decode"
 
 
-class Prompts(StrEnum):
+class PromptLengths(StrEnum):
     """For which prompts a pod was put up."""
 
     ANY = "any"
@@ -89,14 +89,14 @@ class PodFacts:
     rack: str | None = None
     zone: str | None = None
     region: str | None = None
-    prompts: Prompts = Prompts.ANY
+    prompts: PromptLengths = PromptLengths.ANY
 
     @property
-    def duty(self) -> Role:
+    def effective_role(self) -> Role:
         """What the pod may do: as said, or as its connector's role has it, or either."""
         return self.role or _DUTIES.get(self.kv_role or "", Role.EITHER)
 
-    def told(self) -> dict[str, object]:
+    def to_mapping(self) -> dict[str, object]:
         """The flat mapping that `read_facts` reads: what is known, in plain texts, whole numbers and lists."""
         held = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return {word: _plain(value) for word, value, default in held if value != default}
@@ -108,31 +108,31 @@ NO_FACTS = PodFacts()
 _DUTIES = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
 
 
-class BadFacts(ValueError):  # noqa: N818 - it carries a verdict on what was said
+class InvalidFacts(ValueError):  # noqa: N818 - it carries a verdict on what was said
     """What is wrong with facts; one line per word, beginning with it."""
 
     def __init__(self, faults: Collection[str]) -> None:
         super().__init__("; ".join(faults))
-        self.faults = tuple(faults)
+        self.errors = tuple(faults)
 
 
 def read_facts(said: Mapping[str, object]) -> PodFacts:
     """Facts from a flat mapping; numbers may be texts and lists may be one text with commas, as labels want it.
 
-    A word whose value is None or empty was not said. Raises `BadFacts` with all faults, unknown words included: who
-    reads what a later version may have written keeps to `WORDS` first.
+    A word whose value is None or empty was not said. Raises `InvalidFacts` with all faults, unknown words included: who
+    reads what a later version may have written keeps to `FACT_NAMES` first.
     """
-    faults = [f"{word}: is no fact of a pod" for word in said if word not in WORDS]
+    faults = [f"{word}: is no fact of a pod" for word in said if word not in FACT_NAMES]
     known: dict[str, Any] = {}
     for word, value in said.items():
-        if word not in WORDS or value is None or value in ("", []):
+        if word not in FACT_NAMES or value is None or value in ("", []):
             continue
         try:
             known[word] = _READERS.get(word, _text)(value)
         except ValueError as error:
             faults.append(f"{word}: {error}")
     if faults:
-        raise BadFacts(faults)
+        raise InvalidFacts(faults)
     return PodFacts(**known)
 
 
@@ -145,22 +145,22 @@ def _text(value: object) -> str:
     if not isinstance(words, str):
         raise ValueError("must be a text")  # noqa: TRY004 - a verdict on what was said, as all here
     words = words.strip()
-    if not words or len(words) > LONGEST_TEXT or not words.isprintable():
-        raise ValueError(f"must be one line of at most {LONGEST_TEXT} characters")
+    if not words or len(words) > MAX_TEXT_CHARS or not words.isprintable():
+        raise ValueError(f"must be one line of at most {MAX_TEXT_CHARS} characters")
     return words
 
 
 def _texts(value: object) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, list | tuple) or len(parts) > MOST_TEXTS:
-        raise ValueError(f"must be a list of at most {MOST_TEXTS} texts")
+    if not isinstance(parts, list | tuple) or len(parts) > MAX_TEXTS:
+        raise ValueError(f"must be a list of at most {MAX_TEXTS} texts")
     return tuple(map(_text, parts))
 
 
 def _count(value: object) -> int:
     if isinstance(value, str) and value.strip().isascii() and value.strip().isdecimal() and len(value) < 20:
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LARGEST_COUNT:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
         raise ValueError("must be a whole number")
     return value
 
@@ -204,7 +204,7 @@ class _KvRole(StrEnum):
 
 _READERS: Mapping[str, Callable[[object], Any]] = {
     "role": _role,
-    "prompts": _one_of(Prompts),
+    "prompts": _one_of(PromptLengths),
     "kv_role": lambda value: _one_of(_KvRole)(value).value,
     **dict.fromkeys(("models", "nics"), _texts),
     **dict.fromkeys(("side_channel", "bootstrap"), _address),
@@ -213,4 +213,4 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
 }
 """Every other word is a text."""
 
-WORDS = frozenset(field.name for field in fields(PodFacts))
+FACT_NAMES = frozenset(field.name for field in fields(PodFacts))

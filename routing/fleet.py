@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from routing.eligible import Fallback, Roster, roster_of
+from routing.eligible import EligibleEngines, PairingFallback, engines_of
 from routing.facts import Role
-from routing.pods import Engine, EngineShape, Pod, Standing
-from routing.rejection import Reason, Refused
+from routing.pods import Engine, EngineShape, Pod, PodState
+from routing.rejection import Reason, RequestRejected
 from routing.request import Request
 
-RosterKey = tuple[str, frozenset[str] | None]
+EligibleKey = tuple[str, frozenset[str] | None]
 
 
 class Fleet:
@@ -26,21 +26,21 @@ class Fleet:
         self._pods: dict[str, Pod] = {}
         self._free_slots: list[int] = []
         self._slots_made = 0
-        self._rosters: dict[RosterKey, Roster] = {}
-        self._prefill_rosters: dict[RosterKey, Roster] = {}
-        self._last_resorts: dict[RosterKey, Roster] = {}
+        self._rosters: dict[EligibleKey, EligibleEngines] = {}
+        self._prefill_rosters: dict[EligibleKey, EligibleEngines] = {}
+        self._last_resorts: dict[EligibleKey, EligibleEngines] = {}
         self.version = 0
         """Another whenever a pod is put, removed or has lost its cache."""
-        self.named: frozenset[str] = frozenset()
+        self.configured_models: frozenset[str] = frozenset()
         """Models that the operator names: they exist, whether or not a pod is there that serves them."""
-        self.is_whole = True
+        self.is_complete = True
         """Whether all discovery sources have reported their pods."""
         self._engines: dict[str, Engine] = {}
         self._assumed: dict[tuple[str, int | None], Role] = {}
         """Roles that engines were given here, by pod and rank: they stand above what their pods say."""
 
     def __repr__(self) -> str:
-        ready = sum(pod.standing is Standing.READY for pod in self._pods.values())
+        ready = sum(pod.state is PodState.READY for pod in self._pods.values())
         return f"<Fleet {ready} of {len(self._pods)} pods ready>"
 
     @property
@@ -79,7 +79,7 @@ class Fleet:
         self.put(replace(pod, engines=tuple(engines)))
         return tuple(engine.slot for engine in known.values())
 
-    def assume(self, name: str, role: Role) -> None:
+    def override_role(self, name: str, role: Role) -> None:
         """Give an engine another role than its pod says, for as long as the pod is there."""
         engine = self.engine(name)
         if engine is None or engine.role is role:
@@ -95,7 +95,7 @@ class Fleet:
         self._forget_rosters()
         return tuple(engine.slot for engine in pod.engines) if pod else ()
 
-    def roster(self, model: str, regions: frozenset[str] | None = None) -> Roster:
+    def eligible(self, model: str, regions: frozenset[str] | None = None) -> EligibleEngines:
         """The engines that may answer for `model` now, in one of these regions or anywhere; empty where there is none.
 
         Engines that are there for prefill only are among them where there are no others.
@@ -107,16 +107,18 @@ class Fleet:
                 others = any(map(_prefills, self._ready(model, regions)))
                 wants_others = not others and any(engine.role is Role.DECODE for engine, _ in members)
                 roster = replace(
-                    roster_of(members, model),
+                    engines_of(members, model),
                     has_prefillers=others,
-                    fallback=Fallback.NO_PREFILL_POD if wants_others else None,
+                    fallback=PairingFallback.NO_PREFILL_POD if wants_others else None,
                 )
                 self._keep(self._rosters, model, regions, roster)
             else:
-                roster = self.prefill_roster(model, regions, at_large=True)
+                roster = self.eligible_prefill(model, regions, at_large=True)
         return roster
 
-    def prefill_roster(self, model: str, regions: frozenset[str] | None = None, *, at_large: bool = False) -> Roster:
+    def eligible_prefill(
+        self, model: str, regions: frozenset[str] | None = None, *, at_large: bool = False
+    ) -> EligibleEngines:
         """The engines that may prefill for others now; `at_large`, all that are there for prefill, to answer as a last
         resort.
         """
@@ -125,24 +127,28 @@ class Fleet:
         if roster is None:
             ready = self._ready(model, regions)
             members = [each for each in ready if (each[0].role is Role.PREFILL if at_large else _prefills(each))]
-            roster = replace(roster_of(members, model), fallback=Fallback.NO_DECODE_POD if at_large else None)
+            roster = replace(engines_of(members, model), fallback=PairingFallback.NO_DECODE_POD if at_large else None)
             self._keep(kept, model, regions, roster)
         return roster
 
     def serving(self, model: str, regions: frozenset[str] | None = None) -> list[Pod]:
         """The pods that may serve `model` now."""
-        return [pod for pod in self._serving(model, regions) if pod.standing is Standing.READY]
+        return [pod for pod in self._serving(model, regions) if pod.state is PodState.READY]
 
-    def doubted_roster(self, model: str, regions: frozenset[str] | None = None) -> Roster:
+    def eligible_failing(self, model: str, regions: frozenset[str] | None = None) -> EligibleEngines:
         """The engines of pods that fail requests though their probes succeed: used where no others are left."""
-        doubted = [pod for pod in self._serving(model, regions) if pod.standing is Standing.DOUBTED]
-        return roster_of([(engine, pod) for pod in doubted for engine in pod.engines], model)
+        doubted = [pod for pod in self._serving(model, regions) if pod.state is PodState.FAILING]
+        return engines_of([(engine, pod) for pod in doubted for engine in pod.engines], model)
 
     def _ready(self, model: str, regions: frozenset[str] | None) -> list[tuple[Engine, Pod]]:
         return [(engine, pod) for pod in self.serving(model, regions) for engine in pod.engines]
 
     def _keep(
-        self, rosters: dict[RosterKey, Roster], model: str, regions: frozenset[str] | None, roster: Roster
+        self,
+        rosters: dict[EligibleKey, EligibleEngines],
+        model: str,
+        regions: frozenset[str] | None,
+        roster: EligibleEngines,
     ) -> None:
         """Only names that exist are remembered: a client cannot grow this table by inventing models."""
         if self.knows(model):
@@ -159,18 +165,18 @@ class Fleet:
         return next(self._serving(model, regions), None) is not None
 
     @property
-    def has_told(self) -> bool:
+    def has_reported_models(self) -> bool:
         """Whether any pod has said what it serves."""
-        return any(pod.has_told for pod in self._pods.values())
+        return any(pod.has_reported_models for pod in self._pods.values())
 
-    def misses(self, model: str) -> bool:
+    def lacks_named(self, model: str) -> bool:
         """Whether the operator names a model that no pod serves."""
-        return model in self.named and not self.knows(model)
+        return model in self.configured_models and not self.knows(model)
 
-    def may_hear_more(self, regions: frozenset[str] | None = None) -> bool:
+    def may_discover_more(self, regions: frozenset[str] | None = None) -> bool:
         """Whether pods there may serve a model that no known pod serves, because some have not reported yet."""
-        return not self.is_whole or any(
-            not pod.has_told and (regions is None or pod.region in regions) for pod in self._pods.values()
+        return not self.is_complete or any(
+            not pod.has_reported_models and (regions is None or pod.region in regions) for pod in self._pods.values()
         )
 
     def _serving(self, model: str, regions: frozenset[str] | None) -> Iterator[Pod]:
@@ -205,41 +211,41 @@ def _prefills(member: tuple[Engine, Pod]) -> bool:
     return pod.facts.kv_connector is not None and engine.role is not Role.DECODE
 
 
-def eligible(fleet: Fleet, request: Request, avoid: frozenset[str]) -> Roster:
-    """The engines that may serve a request, without the pods to `avoid`. Raises `Refused` where there are none."""
+def eligible_for(fleet: Fleet, request: Request, avoid: frozenset[str]) -> EligibleEngines:
+    """Return the engines that may serve a request, without the pods to `avoid`. Raises `RequestRejected` for none."""
     model, regions = request.model, request.regions
-    roster = _left_of(fleet.roster(model, regions), request, avoid)
+    roster = _left_of(fleet.eligible(model, regions), request, avoid)
     if not roster.engines and roster.has_prefillers:
-        roster = _left_of(fleet.prefill_roster(model, regions, at_large=True), request, avoid)
+        roster = _left_of(fleet.eligible_prefill(model, regions, at_large=True), request, avoid)
     if not roster.engines:
-        roster = _left_of(fleet.doubted_roster(model, regions), request, avoid)
+        roster = _left_of(fleet.eligible_failing(model, regions), request, avoid)
     if not roster.engines:
         raise _nobody_for(fleet, request)
     return roster
 
 
-def _left_of(roster: Roster, request: Request, avoid: frozenset[str]) -> Roster:
+def _left_of(roster: EligibleEngines, request: Request, avoid: frozenset[str]) -> EligibleEngines:
     """Leave out the pods that have failed the request, and those that it may not go to."""
     if request.pods is not None:
         avoid |= {engine.pod for engine in roster.engines} - request.pods
-    return roster.without(avoid) if avoid else roster
+    return roster.excluding(avoid) if avoid else roster
 
 
-def _nobody_for(fleet: Fleet, request: Request) -> Refused:
+def _nobody_for(fleet: Fleet, request: Request) -> RequestRejected:
     model, regions = request.model, request.regions
     if fleet.knows(model, regions):
         return _not_ready(f"No pod that serves `{model}` is ready.")
-    if fleet.misses(model):
+    if fleet.lacks_named(model):
         return _not_ready(f"No pod serves `{model}` now.")
-    if fleet.may_hear_more(regions):
+    if fleet.may_discover_more(regions):
         return _not_ready(
             f"No pod that you may use is known to serve `{model}`; not all have told yet what they serve."
         )
     if not fleet.knows(model):
-        return Refused(Reason.UNKNOWN_MODEL, f"The model `{model}` does not exist.", param="model")
+        return RequestRejected(Reason.UNKNOWN_MODEL, f"The model `{model}` does not exist.", param="model")
     words = f"The model `{model}` is served in no region that your requests may be computed in."
-    return Refused(Reason.REGION_NOT_ALLOWED, words, param="model")
+    return RequestRejected(Reason.REGION_NOT_ALLOWED, words, param="model")
 
 
-def _not_ready(words: str) -> Refused:
-    return Refused(Reason.NO_POD_READY, words, param="model", retry_after_s=2.0)
+def _not_ready(words: str) -> RequestRejected:
+    return RequestRejected(Reason.NO_POD_READY, words, param="model", retry_after_s=2.0)

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-USUAL_KV_BYTES = 131_072.0
+DEFAULT_KV_BYTES = 131_072.0
 """Of a model that tells nothing: 32 layers of 8 heads of 128 numbers of two bytes, an 8B model of the Llama kind."""
 
 
-class Packing(NamedTuple):
+class KvPacking(NamedTuple):
     """How a cache keeps the key and the value of one token and one head."""
 
     key_bits: float
@@ -26,24 +26,24 @@ class Packing(NamedTuple):
     """Scales, norms and zero points of both vectors together."""
 
 
-PACKINGS: Mapping[str, Packing] = {
-    **dict.fromkeys(("float32", "float"), Packing(32, 32)),
-    **dict.fromkeys(("bfloat16", "float16", "half"), Packing(16, 16)),
-    **dict.fromkeys(("fp8", "int8"), Packing(8, 8)),
-    **dict.fromkeys(("fp8_per_token_head", "int8_per_token_head"), Packing(8, 8, 8)),
-    "int4_per_token_head": Packing(4, 4, 8),
-    "int4": Packing(4, 4),
-    "nvfp4": Packing(4.5, 4.5),
-    **dict.fromkeys(("fp4", "mxfp4"), Packing(4.25, 4.25)),
-    "turboquant_k8v4": Packing(8, 4, 4),
-    "turboquant_4bit": Packing(4, 4, 6),
-    "turboquant_k3v4": Packing(3, 4, 6),
-    "turboquant_3bit": Packing(3, 3, 6),
-    "ultraquant_4bit": Packing(4, 4, 6),
+PACKINGS: Mapping[str, KvPacking] = {
+    **dict.fromkeys(("float32", "float"), KvPacking(32, 32)),
+    **dict.fromkeys(("bfloat16", "float16", "half"), KvPacking(16, 16)),
+    **dict.fromkeys(("fp8", "int8"), KvPacking(8, 8)),
+    **dict.fromkeys(("fp8_per_token_head", "int8_per_token_head"), KvPacking(8, 8, 8)),
+    "int4_per_token_head": KvPacking(4, 4, 8),
+    "int4": KvPacking(4, 4),
+    "nvfp4": KvPacking(4.5, 4.5),
+    **dict.fromkeys(("fp4", "mxfp4"), KvPacking(4.25, 4.25)),
+    "turboquant_k8v4": KvPacking(8, 4, 4),
+    "turboquant_4bit": KvPacking(4, 4, 6),
+    "turboquant_k3v4": KvPacking(3, 4, 6),
+    "turboquant_3bit": KvPacking(3, 3, 6),
+    "ultraquant_4bit": KvPacking(4, 4, 6),
 }
 """By `--kv-cache-dtype` or the model's own dtype. A longer name (`fp8_e5m2`, `nvfp4_4over6`) goes by its beginning."""
 
-TWO_BYTES = Packing(16, 16)
+TWO_BYTES = KvPacking(16, 16)
 
 LATENT_BYTES = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
 """Per layer and token, of caches that keep DeepSeek's latent vector in a layout of their own."""
@@ -82,7 +82,7 @@ def _layers_with_kv(config: Mapping[str, object]) -> int:
     return layers // _count(every) if every else layers
 
 
-def _packing(kind: str) -> Packing:
+def _packing(kind: str) -> KvPacking:
     """That of the longest known name with which this one begins; two bytes a number where none is known."""
     known = [name for name in PACKINGS if kind.startswith(name)]
     return PACKINGS[max(known, key=len)] if known else TWO_BYTES

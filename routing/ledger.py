@@ -14,15 +14,15 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from routing.eligible import Pick
+from routing.eligible import ColumnSelector
 
 
-class Pledge(Struct, frozen=True, gc=False):
+class StreamObjective(Struct, frozen=True, gc=False):
     """The TPOT objective of one stream, for the listener that enforces it."""
 
     tpot_s: float
     """Mean seconds between tokens."""
-    sure_tokens: float
+    min_tokens: float
     """A lower bound of its output length, exceeded with probability 0.99."""
 
 
@@ -38,24 +38,24 @@ class Charge(Struct, gc=False):
     sequences: int
     in_prefill: bool = True
     released: bool = False
-    pledge: Pledge | None = None
+    objective: StreamObjective | None = None
     queues: bool = True
     """Whether its prefill is done here; that of a pair's decode engine is done elsewhere."""
 
 
-class Watch(Protocol):
+class LedgerListener(Protocol):
     """Receives every charge of every replica in the step that makes it: admission accounts decoding streams by it."""
 
-    def charged(self, charge: Charge, now_s: float) -> None: ...
-    def begun(self, charge: Charge, now_s: float) -> None:
+    def on_charged(self, charge: Charge, now_s: float) -> None: ...
+    def on_prefill_done(self, charge: Charge, now_s: float) -> None:
         """Its prefill is done, or never will be."""
         ...
 
-    def ended(self, charge: Charge, now_s: float) -> None: ...
+    def on_released(self, charge: Charge, now_s: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ExternalLoad:
     """Load on an engine that is not ours, from its last scrape."""
 
     running: float = 0.0
@@ -64,7 +64,7 @@ class Foreign:
     at_s: float = -inf
 
 
-NOTHING_FOREIGN = Foreign()
+NO_EXTERNAL_LOAD = ExternalLoad()
 
 STEP_TOKENS = 8192.0
 """How much prefill an engine takes into one step, vLLM's usual `--max-num-batched-tokens`. A prefill that ends in a
@@ -73,24 +73,24 @@ step gets its first token when all of that step is done, so a request that joins
 STEP_S = 0.015
 """About how long a step takes that only decodes."""
 
-NO_QUEUE = -1e15
+EMPTY_QUEUE_RANK = -1e15
 """So that turns can be added to it, and it stays below any queue."""
 
-BEGUN_STEPS_KEPT = 8
+MAX_STARTED_STEPS = 8
 """Fewer are not worth sweeping."""
 
 SHARE_MEMORY_S = 5.0
 """How fast it is forgotten that an engine was given prefill: bursts last as long, and so do streams."""
 
-FOREIGN_MEMORY_S = 60.0
+EXTERNAL_LOAD_TTL_S = 60.0
 """Load of others counts as last seen for this long when scrapes stop: stale is uncertain, not gone."""
 
 
 @dataclass(slots=True)
-class LastStep:
+class OpenStep:
     """The last step of an engine's queued prefill: the next request may still join it until it starts."""
 
-    from_s: float = -inf
+    starts_s: float = -inf
     """When it should begin."""
     tokens: float = 0.0
     ending: int = 0
@@ -106,21 +106,21 @@ class Ledger:
         self.kv_tokens: list[float] = []
         self.running: list[int] = []
         """Sequences placed, those still in prefill included."""
-        self.asked_s: list[float] = []
+        self.total_prefill_s: list[float] = []
         """Seconds of prefill ever put on each engine."""
         self.last_turn: list[int] = []
         """When each engine was last chosen, as a count of choices."""
-        self.foreign: list[Foreign] = []
+        self.external: list[ExternalLoad] = []
         self.all_kv_tokens: list[float] = []
         """Ours and foreign together, kept so on every change: decisions are many and read all engines."""
         self.all_running: list[float] = []
         self.queue_rank: list[float] = []
         """Orders engines by the prefill tokens they have not been seen to finish; those with none stand first, the one
         chosen longest ago foremost."""
-        self._listener: Watch | None = None
+        self._listener: LedgerListener | None = None
         self._in_prefill: list[OrderedDict[int, Charge]] = []
-        self._last_steps: list[LastStep] = []
-        self._open_steps: dict[int, LastStep] = {}
+        self._last_steps: list[OpenStep] = []
+        self._open_steps: dict[int, OpenStep] = {}
         """Those of them that may not have begun, by slot; swept now and then of those that have."""
         self._behind_s: list[float] = []
         """Queued for prefill behind the request that is being worked on, the head of the queue."""
@@ -135,26 +135,26 @@ class Ledger:
     def __repr__(self) -> str:
         return f"<Ledger {sum(self.running)} running, {sum(self.prefill_tokens):.0f} prefill tokens>"
 
-    def reach(self, slots: int) -> None:
+    def resize(self, slots: int) -> None:
         """Have room for this many slots."""
         for _ in range(slots - len(self.running)):
             self.prefill_tokens.append(0.0)
             self.kv_tokens.append(0.0)
             self.running.append(0)
-            self.asked_s.append(0.0)
+            self.total_prefill_s.append(0.0)
             self.last_turn.append(0)
-            self.foreign.append(NOTHING_FOREIGN)
+            self.external.append(NO_EXTERNAL_LOAD)
             self.all_kv_tokens.append(0.0)
             self.all_running.append(0.0)
             self._in_prefill.append(OrderedDict())
-            self._last_steps.append(LastStep())
+            self._last_steps.append(OpenStep())
             self._behind_s.append(0.0)
             self._head_until_s.append(-inf)
             self._shares.append(0.0)
             self._shares_at_s.append(0.0)
-            self.queue_rank.append(NO_QUEUE)
+            self.queue_rank.append(EMPTY_QUEUE_RANK)
 
-    def attach(self, listener: Watch) -> None:
+    def attach(self, listener: LedgerListener) -> None:
         """Call `listener` with every charge from now on, in the same step: admission accounts decoding streams so."""
         self._listener = listener
 
@@ -171,7 +171,7 @@ class Ledger:
         kv_tokens: float,
         sequences: int,
         now_s: float,
-        pledge: Pledge | None = None,
+        pledge: StreamObjective | None = None,
         queues: bool = True,
     ) -> Charge:
         """Put a request on an engine. `prefill_s` is what its own prefill is expected to take there; one that does not
@@ -179,7 +179,7 @@ class Ledger:
         """
         self._turns += 1
         charge = Charge(
-            slot, self._turns, prefill_tokens, prefill_s, kv_tokens, sequences, pledge=pledge, queues=queues
+            slot, self._turns, prefill_tokens, prefill_s, kv_tokens, sequences, objective=pledge, queues=queues
         )
         if queues:
             self._enqueue(charge, now_s)
@@ -189,7 +189,7 @@ class Ledger:
         self._sum_up(slot)
         if self._listener is not None:
             try:
-                self._listener.charged(charge, now_s)
+                self._listener.on_charged(charge, now_s)
             except BaseException:
                 self.release(charge, now_s)
                 raise
@@ -205,7 +205,7 @@ class Ledger:
         self._lengthen(slot, prefill_tokens, prefill_s, now_s)
         queue[charge.number] = charge
         self.prefill_tokens[slot] += prefill_tokens
-        self.asked_s[slot] += prefill_s
+        self.total_prefill_s[slot] += prefill_s
         faded = exp((self._shares_at_s[slot] - now_s) / SHARE_MEMORY_S)
         self._shares[slot] = self._shares[slot] * faded + prefill_s / SHARE_MEMORY_S
         self._shares_at_s[slot] = now_s
@@ -219,7 +219,7 @@ class Ledger:
         if charge.queues:
             self._dequeue(charge, now_s)
         if self._listener is not None:
-            self._listener.begun(charge, now_s)
+            self._listener.on_prefill_done(charge, now_s)
 
     def _dequeue(self, charge: Charge, now_s: float) -> None:
         slot = charge.slot
@@ -233,7 +233,7 @@ class Ledger:
         if was_head:
             self._head_until_s[slot] = now_s + head.prefill_s if head else -inf
             self._plan_anew(slot, head, now_s)
-        self.queue_rank[slot] = self.prefill_tokens[slot] if head else NO_QUEUE + self.last_turn[slot]
+        self.queue_rank[slot] = self.prefill_tokens[slot] if head else EMPTY_QUEUE_RANK + self.last_turn[slot]
 
     def release(self, charge: Charge, now_s: float) -> None:
         """The request has left the engine. Safe to call again."""
@@ -248,9 +248,9 @@ class Ledger:
             self.kv_tokens[slot] = self.kv_tokens[slot] - charge.kv_tokens if self.running[slot] else 0.0
             self._sum_up(slot)
         if self._listener is not None:
-            self._listener.ended(charge, now_s)
+            self._listener.on_released(charge, now_s)
 
-    def ahead_s(self, pick: Pick, now_s: float) -> list[float]:
+    def queued_s(self, pick: ColumnSelector, now_s: float) -> list[float]:
         """Seconds of prefill that a request placed now would wait for, on each of the engines that `pick` takes.
 
         The head of the queue has been worked on since it became the head; an engine that is late with it is taken to be
@@ -261,27 +261,27 @@ class Ledger:
             for behind_s, until_s in zip(pick(self._behind_s), pick(self._head_until_s), strict=True)
         ]
 
-    def prefill_shares(self, pick: Pick, now_s: float) -> list[float]:
+    def prefill_shares(self, pick: ColumnSelector, now_s: float) -> list[float]:
         """The share of its time that prefill was lately asked of each engine; above 1 where more than it can do."""
         return [
             share * exp((at_s - now_s) / SHARE_MEMORY_S) if share else 0.0
             for share, at_s in zip(pick(self._shares), pick(self._shares_at_s), strict=True)
         ]
 
-    def queued(self, slot: int) -> int:
+    def requests_in_prefill(self, slot: int) -> int:
         """How many are in prefill on an engine, or wait for it."""
         return len(self._in_prefill[slot])
 
     def open_steps(self, place_of: Mapping[int, int], now_s: float) -> Sequence[tuple[int, int, float]]:
         """(Position, how many end there, tokens that still fit) of each last step that has not begun."""
-        still = [each for each in self._open_steps.items() if each[1].from_s > now_s]
-        if len(self._open_steps) > 2 * len(still) + BEGUN_STEPS_KEPT:
+        still = [each for each in self._open_steps.items() if each[1].starts_s > now_s]
+        if len(self._open_steps) > 2 * len(still) + MAX_STARTED_STEPS:
             self._open_steps = dict(still)
         return [(place_of[slot], step.ending, STEP_TOKENS - step.tokens) for slot, step in still if slot in place_of]
 
-    def observe(self, slot: int, foreign: Foreign) -> None:
+    def observe_external(self, slot: int, foreign: ExternalLoad) -> None:
         """Take over what a scrape says others have put on an engine."""
-        self.foreign[slot] = foreign
+        self.external[slot] = foreign
         self._stale_from_s = min(self._stale_from_s, _stale_from_s(foreign))
         self._sum_up(slot)
 
@@ -289,11 +289,11 @@ class Ledger:
         """Believe no longer what was scraped too long ago."""
         if now_s < self._stale_from_s:
             return
-        for slot, foreign in enumerate(self.foreign):
+        for slot, foreign in enumerate(self.external):
             if now_s >= _stale_from_s(foreign):
-                self.foreign[slot] = NOTHING_FOREIGN
+                self.external[slot] = NO_EXTERNAL_LOAD
                 self._sum_up(slot)
-        self._stale_from_s = min(map(_stale_from_s, self.foreign), default=inf)
+        self._stale_from_s = min(map(_stale_from_s, self.external), default=inf)
 
     def _unqueue(self, slot: int, left: Charge, head: Charge | None, *, was_head: bool) -> None:
         """One has left the queue: the next in line is the head, or one less stands behind it."""
@@ -305,35 +305,35 @@ class Ledger:
         """Queue a prefill of so many tokens behind the others: it fills the last step, and as many more as it needs."""
         step = self._last_steps[slot]
         pace = seconds / tokens if tokens else 0.0
-        if step.from_s <= now_s:
+        if step.starts_s <= now_s:
             # Steps that only decode are short: what comes to an engine without prefill begins with the next of them.
             soon_s = min(STEP_S, seconds) if self.running[slot] and not self._in_prefill[slot] else 0.0
-            step.from_s = max(now_s, step.from_s + step.tokens * pace) + soon_s
+            step.starts_s = max(now_s, step.starts_s + step.tokens * pace) + soon_s
             step.tokens, step.ending = 0.0, 0
         step.tokens += tokens
         if step.tokens > STEP_TOKENS:
             full = (step.tokens - 1e-6) // STEP_TOKENS
             step.tokens -= full * STEP_TOKENS
             step.ending = 0
-            step.from_s += full * STEP_TOKENS * pace
+            step.starts_s += full * STEP_TOKENS * pace
         step.ending += 1
-        if step.from_s > now_s:
+        if step.starts_s > now_s:
             self._open_steps[slot] = step
 
     def _plan_anew(self, slot: int, head: Charge | None, now_s: float) -> None:
         """A step has ended: those still in the queue fill steps from now on."""
         step, total = self._last_steps[slot], self.prefill_tokens[slot]
         if total <= STEP_TOKENS or head is None:
-            step.from_s, step.tokens, step.ending = now_s, total, 0
+            step.starts_s, step.tokens, step.ending = now_s, total, 0
             return
         full = (total - 1e-6) // STEP_TOKENS
         step.tokens = total - full * STEP_TOKENS
-        step.from_s = now_s + full * STEP_TOKENS * head.prefill_s / max(head.prefill_tokens, 1.0)
+        step.starts_s = now_s + full * STEP_TOKENS * head.prefill_s / max(head.prefill_tokens, 1.0)
         step.ending = _ending_within(self._in_prefill[slot], step.tokens)
         self._open_steps[slot] = step
 
     def _sum_up(self, slot: int) -> None:
-        foreign = self.foreign[slot]
+        foreign = self.external[slot]
         self.all_kv_tokens[slot] = self.kv_tokens[slot] + foreign.kv_tokens
         self.all_running[slot] = self.running[slot] + foreign.running
 
@@ -349,5 +349,5 @@ def _ending_within(queue: OrderedDict[int, Charge], tokens: float) -> int:
     return count
 
 
-def _stale_from_s(foreign: Foreign) -> float:
-    return inf if foreign is NOTHING_FOREIGN else foreign.at_s + FOREIGN_MEMORY_S
+def _stale_from_s(foreign: ExternalLoad) -> float:
+    return inf if foreign is NO_EXTERNAL_LOAD else foreign.at_s + EXTERNAL_LOAD_TTL_S

@@ -62,7 +62,7 @@ class PlacementObserver(Protocol):
         ...
 
 
-class Observers:
+class ObserverList:
     """All observers of one router. An exception of one is counted and reported; the others are still called."""
 
     __slots__ = ("_report", "errors", "members")
@@ -105,5 +105,5 @@ class Observers:
         self._report(member.name, error)
 
 
-def drop(_name: str, _error: Exception) -> None:
+def report_nowhere(_name: str, _error: Exception) -> None:
     """Report nowhere: the exception is only counted."""

@@ -20,28 +20,28 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
+from routing.facts import FACT_NAMES, NO_FACTS, InvalidFacts, PodFacts, read_facts
 
 VERSION = 1
 """Of the shape. A reader passes over words that it does not know; another version means that it would misread."""
 
-LARGEST_RECORD = 64 << 10
+MAX_RECORD_BYTES = 64 << 10
 """Bytes. A pod takes some six hundred."""
 
-MOST_PODS = 64
+MAX_PODS = 64
 """Beside one agent; a node has a dozen GPUs."""
 
-LONGEST_TTL_S = 3600.0
+MAX_TTL_S = 3600.0
 
 _AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """It stands in a key: no brackets, stars or colons."""
 
 
-class BadRecord(ValueError):  # noqa: N818 - it carries a verdict on what was read
+class InvalidRecord(ValueError):  # noqa: N818 - it carries a verdict on what was read
     """What is wrong with a record, or with one to be written."""
 
 
-class State(StrEnum):
+class RegistrationState(StrEnum):
     """Whether a pod wants requests."""
 
     SERVING = "serving"
@@ -62,19 +62,19 @@ class EngineLoad(Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredPod:
     """One pod of an agent."""
 
     url: str
     facts: PodFacts = NO_FACTS
-    state: State = State.SERVING
+    state: RegistrationState = RegistrationState.SERVING
     takes_priority: bool = False
     """Its engine was started with `--scheduling-policy priority`."""
     loads: tuple[EngineLoad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AgentRecord:
     """All that one agent says; each record replaces its last."""
 
     agent: str
@@ -82,22 +82,22 @@ class Record:
     """Counts up from the agent's start: of two records the one with the higher beat is the later."""
     ttl_s: float
     """Without another record for so long, these pods are to be forgotten."""
-    pods: tuple[Registered, ...] = ()
+    pods: tuple[RegisteredPod, ...] = ()
     life: int = 0
     """Drawn at the agent's start: beats count anew in another life."""
 
 
-def key(prefix: str, agent: str) -> str:
+def record_key(prefix: str, agent: str) -> str:
     """Where an agent's record stands."""
     return f"{prefix}hearth:agent:{agent}"
 
 
-def keys_pattern(prefix: str) -> str:
+def record_keys_pattern(prefix: str) -> str:
     """Matches the keys of all agents, as SCAN wants it."""
     return re.sub(r"([*?\[\]^\\])", r"\\\1", prefix) + "hearth:agent:*"
 
 
-def channel(prefix: str) -> str:
+def record_channel(prefix: str) -> str:
     """Where records are published."""
     return f"{prefix}hearth:agents"
 
@@ -128,7 +128,7 @@ def parse_pod_url(words: str) -> str:
 class _Pod(Struct, frozen=True, omit_defaults=True):
     url: str
     facts: dict[str, Any] = {}
-    state: State = State.SERVING
+    state: RegistrationState = RegistrationState.SERVING
     takes_priority: bool = False
     load: list[EngineLoad] = []
 
@@ -146,39 +146,41 @@ class _Version(Struct, frozen=True):
     v: int
 
 
-def write_record(record: Record) -> bytes:
-    """The record as JSON. Raises `BadRecord` where no reader would take it."""
-    pods = [_Pod(pod.url, pod.facts.told(), pod.state, pod.takes_priority, list(pod.loads)) for pod in record.pods]
+def write_record(record: AgentRecord) -> bytes:
+    """The record as JSON. Raises `InvalidRecord` where no reader would take it."""
+    pods = [
+        _Pod(pod.url, pod.facts.to_mapping(), pod.state, pod.takes_priority, list(pod.loads)) for pod in record.pods
+    ]
     written = msgspec.json.encode(_Record(VERSION, record.agent, record.beat, record.ttl_s, pods, record.life))
-    if len(written) > LARGEST_RECORD or len(pods) > MOST_PODS:
-        raise BadRecord(f"more than {MOST_PODS} pods or {LARGEST_RECORD} bytes")
+    if len(written) > MAX_RECORD_BYTES or len(pods) > MAX_PODS:
+        raise InvalidRecord(f"more than {MAX_PODS} pods or {MAX_RECORD_BYTES} bytes")
     return written
 
 
-def read_record(written: bytes) -> Record:
-    """What stands in Redis. Raises `BadRecord` that names what is wrong; words of a later writer are passed over."""
-    if len(written) > LARGEST_RECORD:
-        raise BadRecord(f"more than {LARGEST_RECORD} bytes")
+def read_record(written: bytes) -> AgentRecord:
+    """Read a record from Redis. Raises `InvalidRecord` that names the fault; fields of a later writer are ignored."""
+    if len(written) > MAX_RECORD_BYTES:
+        raise InvalidRecord(f"more than {MAX_RECORD_BYTES} bytes")
     try:
         version = msgspec.json.decode(written, type=_Version).v
         if version != VERSION:
-            raise BadRecord(f"v: is {version}, we read {VERSION}")
+            raise InvalidRecord(f"v: is {version}, we read {VERSION}")
         said = msgspec.json.decode(written, type=_Record)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRecord(str(error)) from None
+        raise InvalidRecord(str(error)) from None
     if not is_agent_name(said.agent):
-        raise BadRecord("agent: is no name")
-    if not 0.1 <= said.ttl_s <= LONGEST_TTL_S:
-        raise BadRecord(f"ttl_s: must be from 0.1 to {LONGEST_TTL_S:.0f}")
-    if len(said.pods) > MOST_PODS:
-        raise BadRecord(f"pods: more than {MOST_PODS}")
+        raise InvalidRecord("agent: is no name")
+    if not 0.1 <= said.ttl_s <= MAX_TTL_S:
+        raise InvalidRecord(f"ttl_s: must be from 0.1 to {MAX_TTL_S:.0f}")
+    if len(said.pods) > MAX_PODS:
+        raise InvalidRecord(f"pods: more than {MAX_PODS}")
     pods = tuple(_registered(at, pod) for at, pod in enumerate(said.pods))
-    return Record(said.agent, said.beat, said.ttl_s, pods, said.life)
+    return AgentRecord(said.agent, said.beat, said.ttl_s, pods, said.life)
 
 
-def _registered(at: int, pod: _Pod) -> Registered:
+def _registered(at: int, pod: _Pod) -> RegisteredPod:
     try:
-        facts = read_facts({word: value for word, value in pod.facts.items() if word in WORDS})
-        return Registered(parse_pod_url(pod.url), facts, pod.state, pod.takes_priority, tuple(pod.load))
-    except (BadFacts, ValueError) as wrong:
-        raise BadRecord(f"pods[{at}]: {wrong}") from None
+        facts = read_facts({word: value for word, value in pod.facts.items() if word in FACT_NAMES})
+        return RegisteredPod(parse_pod_url(pod.url), facts, pod.state, pod.takes_priority, tuple(pod.load))
+    except (InvalidFacts, ValueError) as wrong:
+        raise InvalidRecord(f"pods[{at}]: {wrong}") from None

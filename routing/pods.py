@@ -11,15 +11,15 @@ from enum import StrEnum
 from routing.facts import NO_FACTS, PodFacts, Role
 
 
-class Standing(StrEnum):
-    """Where a pod is in its life. Only `READY` pods are chosen, and where none is left, `DOUBTED` ones."""
+class PodState(StrEnum):
+    """Where a pod is in its life. Only `READY` pods are chosen, and where none is left, `FAILING` ones."""
 
     STARTING = "starting"
     READY = "ready"
-    DOUBTED = "doubted"
+    FAILING = "doubted"
     """Requests have failed there though its probes succeed: used where no other pod is left."""
     UNREADY = "unready"
-    BROKEN = "broken"
+    UNREACHABLE = "broken"
     DRAINING = "draining"
 
 
@@ -57,7 +57,7 @@ class Pod:
     """One vLLM server behind one HTTP address, as last seen."""
 
     url: str
-    standing: Standing = Standing.STARTING
+    state: PodState = PodState.STARTING
     models: frozenset[str] = frozenset()
     """Names it answers to, adapters included."""
     adapters: frozenset[str] = frozenset()
@@ -74,7 +74,7 @@ class Pod:
     """Everything else known of it."""
     engines: tuple[Engine, ...] = ()
     ready_since_s: float = 0.0
-    has_told: bool = True
+    has_reported_models: bool = True
     """Whether it has reported its models; until then it may serve any."""
 
 

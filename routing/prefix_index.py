@@ -18,19 +18,19 @@ from msgspec import Struct
 
 from routing.blocks import Prompt
 from routing.cost import prefill_work
-from routing.eligible import Roster
-from routing.tokens import Ruler
+from routing.eligible import EligibleEngines
+from routing.tokens import PromptTokenEstimate
 
-MEMORY = 500.0
+REUSE_MEMORY = 500.0
 """Prompts after which the old has faded."""
 
-KEPT = 1 - 1 / MEMORY
+REUSE_DECAY = 1 - 1 / REUSE_MEMORY
 
 OLDER_HALF = log(2)
 """Hits come about as often from a minute ago to two as from two to four: by the logarithm of their age."""
 
 
-class Reuse:
+class ReuseRate:
     """One per index; observes each prompt as it is put on an engine."""
 
     __slots__ = ("_computed", "_late", "share")
@@ -45,21 +45,23 @@ class Reuse:
         """A prompt was put on an engine: so much of it is computed anew, so much was last used in the older half of the
         time that the engine looks back on; none where the engine has room, for then nothing is displaced.
         """
-        self._late = self._late * KEPT + late
-        self._computed = self._computed * KEPT + computed
+        self._late = self._late * REUSE_DECAY + late
+        self._computed = self._computed * REUSE_DECAY + computed
         self.share = self._late / (OLDER_HALF * self._computed) if self._computed else 0.0
 
 
-FULL = 0.9
+FULL_SHARE = 0.9
 """From this share of its capacity on a cache is taken to be full: what runs holds room besides."""
 
 
-class Run:
+class RadixNode:
     """Consecutive blocks, `start` blocks into every prompt that contains them, and the runs that follow them."""
 
-    __slots__ = ("blocks", "born", "children", "end", "ends", "parent", "start", "turn")
+    __slots__ = ("blocks", "children", "created_turn", "end", "ends", "parent", "start", "turn")
 
-    def __init__(self, blocks: tuple[int, ...], start: int, ends: Sequence[int], parent: Run | None, turn: int) -> None:
+    def __init__(
+        self, blocks: tuple[int, ...], start: int, ends: Sequence[int], parent: RadixNode | None, turn: int
+    ) -> None:
         self.blocks = blocks
         self.start = start
         self.end = start + len(blocks)
@@ -67,9 +69,9 @@ class Run:
         self.ends = ends
         self.parent = parent or self
         self.turn = turn
-        self.born = turn
+        self.created_turn = turn
         """The turn in which its first block came."""
-        self.children: dict[int, Run] = {}
+        self.children: dict[int, RadixNode] = {}
         """By their first block."""
 
     def shared_with(self, blocks: Sequence[int]) -> int:
@@ -87,17 +89,17 @@ class Run:
         return self.ends[self.end - 1] - (self.ends[kept_end - 1] if kept_end else 0)
 
 
-class Use(Struct, frozen=True, gc=False):
+class PrefixUse(Struct, frozen=True, gc=False):
     """What using a prompt found: how many of its blocks were there, and when each stretch of them was used before."""
 
-    warm_blocks: int
+    cached_blocks: int
     earlier: tuple[tuple[int, int], ...]
     """(blocks up to the stretch's end, turn that had last used it), from the prompt's beginning on."""
-    born: int
+    created_turn: int
     """The turn in which the last of them came."""
 
 
-class ShadowCache:
+class EngineRadixCache:
     """One engine's prompts. Turns are given by the caller and only grow; what is dropped is returned to the caller."""
 
     __slots__ = ("_block_count", "_most_blocks", "_oldest_first", "_root", "capacity", "used")
@@ -107,8 +109,8 @@ class ShadowCache:
         self.used = 0
         self._most_blocks = most_blocks
         self._block_count = 0
-        self._root = Run((), 0, (), None, 0)
-        self._oldest_first: OrderedDict[Run, None] = OrderedDict()
+        self._root = RadixNode((), 0, (), None, 0)
+        self._oldest_first: OrderedDict[RadixNode, None] = OrderedDict()
 
     def __len__(self) -> int:
         return self._block_count
@@ -119,9 +121,9 @@ class ShadowCache:
             yield from reversed(run.blocks)
 
     @property
-    def next_to_go(self) -> int | None:
+    def next_evicted_turn(self) -> int | None:
         """When what would be forgotten next was last used; None where there is room yet."""
-        if self.used < FULL * self.capacity or not self._oldest_first:
+        if self.used < FULL_SHARE * self.capacity or not self._oldest_first:
             return None
         return next(iter(self._oldest_first)).turn
 
@@ -132,23 +134,23 @@ class ShadowCache:
         following = last.children.get(blocks[last.end]) if last.end < len(blocks) else None
         return last.end + (following.shared_with(blocks) if following else 0)
 
-    def use(self, prompt: Prompt, turn: int) -> Use:
+    def insert(self, prompt: Prompt, turn: int) -> PrefixUse:
         """Hold all blocks of a prompt, as last used in `turn`.
 
         Deepest first, so that the head of a chain is the last to be forgotten, as in the engine.
         """
         path = self._path(prompt.blocks, splitting=True)
         last = path[-1] if path else self._root
-        use = Use(last.end, tuple([(run.end, run.turn) for run in path]), last.born)
-        if use.warm_blocks < len(prompt.blocks):
-            self._append(path, prompt, use.warm_blocks, turn)
+        use = PrefixUse(last.end, tuple([(run.end, run.turn) for run in path]), last.created_turn)
+        if use.cached_blocks < len(prompt.blocks):
+            self._append(path, prompt, use.cached_blocks, turn)
         now_newest = self._oldest_first.move_to_end
         for run in reversed(path):
             run.turn = turn
             now_newest(run)
         return use
 
-    def shrink(self) -> list[int]:
+    def evict(self) -> list[int]:
         """Forget the least recently used blocks until the rest fits; returns them."""
         dropped: list[int] = []
         while self.used > self.capacity or self._block_count > self._most_blocks:
@@ -178,9 +180,9 @@ class ShadowCache:
             dropped += self._cut(run, max(0, warm_blocks - run.start))
         return dropped
 
-    def _path(self, blocks: Sequence[int], *, splitting: bool = False) -> list[Run]:
+    def _path(self, blocks: Sequence[int], *, splitting: bool = False) -> list[RadixNode]:
         """The runs that a prompt goes through whole; one that it leaves in the middle where that is to be split."""
-        path: list[Run] = []
+        path: list[RadixNode] = []
         children, end, length = self._root.children, 0, len(blocks)
         while end < length:
             child = children.get(blocks[end])
@@ -197,17 +199,17 @@ class ShadowCache:
             children = child.children
         return path
 
-    def _split(self, run: Run, keep: int) -> Run:
+    def _split(self, run: RadixNode, keep: int) -> RadixNode:
         """Cut a run in two; returns the upper part."""
-        upper = Run(run.blocks[:keep], run.start, run.ends, run.parent, run.turn)
-        upper.born = run.born
+        upper = RadixNode(run.blocks[:keep], run.start, run.ends, run.parent, run.turn)
+        upper.created_turn = run.created_turn
         self._oldest_first[upper] = None
         run.parent.children[run.blocks[0]] = upper
         run.parent, run.blocks, run.start = upper, run.blocks[keep:], run.start + keep
         upper.children[run.blocks[0]] = run
         return upper
 
-    def _append(self, path: list[Run], prompt: Prompt, warm: int, turn: int) -> None:
+    def _append(self, path: list[RadixNode], prompt: Prompt, warm: int, turn: int) -> None:
         """Put the blocks beyond the first `warm` behind the path: into its last run where nothing else follows that."""
         last = path[-1] if path else self._root
         fresh = prompt.blocks[warm:]
@@ -216,13 +218,13 @@ class ShadowCache:
             last.end = len(prompt.blocks)
             last.ends = prompt.ends
         else:
-            last.children[fresh[0]] = run = Run(fresh, warm, prompt.ends, last, turn)
+            last.children[fresh[0]] = run = RadixNode(fresh, warm, prompt.ends, last, turn)
             self._oldest_first[run] = None
             path.append(run)
         self.used += prompt.covered - (prompt.ends[warm - 1] if warm else 0)
         self._block_count += len(fresh)
 
-    def _cut(self, run: Run, keep: int) -> tuple[int, ...]:
+    def _cut(self, run: RadixNode, keep: int) -> tuple[int, ...]:
         """Drop all blocks of a run but the first `keep`; returns them. Nothing may follow the run."""
         dropped = run.blocks[keep:]
         self.used -= run.size_from(keep)
@@ -239,48 +241,48 @@ class ShadowCache:
 RESIZE_SHARE = 0.05
 """Sizes are bytes reckoned from tokens by a learned ratio: smaller changes than this are its noise."""
 
-SLACK = 0.1
+PREDICTION_SLACK = 0.1
 """A prefix counts as lost only when the engine reused this share less than predicted: bytes are not tokens."""
 
 
-class Trace(Struct, frozen=True, gc=False):
+class CacheInsertion(Struct, frozen=True, gc=False):
     """One prompt put on one engine: what to take back when the engine never computed it, and what to correct."""
 
     slot: int
     turn: int
     prompt: Prompt
-    found: Use
+    found: PrefixUse
     """What the engine held of it before."""
     unfinished_turns: frozenset[int]
     """Turns whose prefill had not ended when this one was put: what they share may still be uncached."""
 
     @property
-    def is_ahead(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether what was found is still being computed: no engine has it sooner."""
-        return self.found.born in self.unfinished_turns
+        return self.found.created_turn in self.unfinished_turns
 
 
 @dataclass(slots=True)
-class Believed:
+class EstimatedCache:
     """What we believe of one engine's cache."""
 
-    shadow: ShadowCache
+    cache: EngineRadixCache
     nominal_capacity: int
-    born: int
+    created_turn: int
     """The last turn of all before it was first known, or last forgotten: traces from then say nothing of it."""
     turn: int = 0
     """The last one in which it was given a prompt."""
     unfinished: set[int] = field(default_factory=set)
 
 
-class WarmIndex:
+class PrefixIndex:
     """Answers, in one walk down a prompt, how much of it every engine already holds."""
 
     def __init__(self, *, most_blocks_per_engine: int = 1 << 16) -> None:
         self._holders: dict[int, int] = {}
-        self._engines: dict[int, Believed] = {}
+        self._engines: dict[int, EstimatedCache] = {}
         self._most_blocks = most_blocks_per_engine
-        self.reuse = Reuse()
+        self.reuse = ReuseRate()
         self._turns = 0
 
     def __repr__(self) -> str:
@@ -298,17 +300,17 @@ class WarmIndex:
         before = engine.nominal_capacity
         if abs(capacity - before) <= RESIZE_SHARE * before:
             return
-        shadow = engine.shadow
+        shadow = engine.cache
         shadow.capacity = shadow.capacity * capacity // before if before else capacity
         engine.nominal_capacity = capacity
-        self._drop(slot, shadow.shrink())
+        self._drop(slot, shadow.evict())
 
     def size_of(self, slot: int) -> int:
         """How much we believe an engine holds."""
         engine = self._engines.get(slot)
-        return engine.shadow.used if engine else 0
+        return engine.cache.used if engine else 0
 
-    def walk(self, prompt: Prompt, among: int) -> list[tuple[int, int]]:
+    def match(self, prompt: Prompt, among: int) -> list[tuple[int, int]]:
         """(mask of engines, warm size) of the engines of `among` that hold some of the prompt's beginning.
 
         An engine that holds a block holds all before it, so where engines leave the walk is found by bisection; and a
@@ -319,7 +321,7 @@ class WarmIndex:
         alive, depth = holders.get(blocks[0], 0) & among if blocks else 0, 1
         while alive:
             if not alive & (alive - 1):
-                walked.append((alive, ends[self._engines[alive.bit_length() - 1].shadow.depth(blocks) - 1]))
+                walked.append((alive, ends[self._engines[alive.bit_length() - 1].cache.depth(blocks) - 1]))
                 break
 
             def some_have_left(block: int, alive: int = alive) -> bool:
@@ -331,7 +333,7 @@ class WarmIndex:
             alive = still
         return walked
 
-    def put(self, slot: int, prompt: Prompt) -> Trace:
+    def insert(self, slot: int, prompt: Prompt) -> CacheInsertion:
         """Record that an engine is given this prompt now, and will hold all of its full blocks.
 
         What they displace is forgotten when the engine has computed them: until then it still stands there.
@@ -341,47 +343,47 @@ class WarmIndex:
         engine.turn = self._turns
         unfinished = frozenset(engine.unfinished)
         engine.unfinished.add(engine.turn)
-        next_to_go = engine.shadow.next_to_go
+        next_to_go = engine.cache.next_evicted_turn
         found = self._use(slot, engine, prompt)
         self._learn_reuse(prompt, found, engine.turn, next_to_go)
-        return Trace(slot, engine.turn, prompt, found, unfinished)
+        return CacheInsertion(slot, engine.turn, prompt, found, unfinished)
 
-    def computed(self, trace: Trace) -> None:
+    def prefill_done(self, trace: CacheInsertion) -> None:
         """The engine has the whole prompt: its first token is out."""
         engine = self._engine_of(trace)
         if engine:
             engine.unfinished.discard(trace.turn)
             self._shrink(trace.slot, engine)
 
-    def retract(self, trace: Trace) -> None:
+    def retract(self, trace: CacheInsertion) -> None:
         """The engine was never seen to compute this prompt: forget what only this turn had promised."""
         engine = self._engine_of(trace)
         if engine is None or trace.turn not in engine.unfinished:
             return
         engine.unfinished.discard(trace.turn)
-        self._drop(trace.slot, engine.shadow.retract(trace.prompt, trace.turn, trace.found.warm_blocks))
+        self._drop(trace.slot, engine.cache.retract(trace.prompt, trace.turn, trace.found.cached_blocks))
         if not engine.unfinished:
             # Blocks may remain that later requests counted on though no request computes them any more.
             self._shrink(trace.slot, engine)
 
-    def grow(self, trace: Trace, prompt: Prompt) -> None:
+    def extend(self, trace: CacheInsertion, prompt: Prompt) -> None:
         """The engine has also decoded an answer: it holds `prompt`, which begins with the trace's own prompt."""
         engine = self._engine_of(trace)
         if engine:
             self._use(trace.slot, engine, prompt)
             self._shrink(trace.slot, engine)
 
-    def correct(self, trace: Trace, real_size: float) -> bool:
+    def correct(self, trace: CacheInsertion, real_size: float) -> bool:
         """Learn from how much of a prompt the engine really reused. True where it had forgotten what we believed warm.
 
         Engines forget the least recently used first: if a block last used in turn t was gone, so is all that was last
         used before t. A shadow that was too large for its engine also becomes smaller, and recovers slowly.
         """
-        engine, ends, warm_blocks = self._engine_of(trace), trace.prompt.ends, trace.found.warm_blocks
+        engine, ends, warm_blocks = self._engine_of(trace), trace.prompt.ends, trace.found.cached_blocks
         if engine is None or not warm_blocks:
             return False
-        shadow = engine.shadow
-        if real_size >= ends[warm_blocks - 1] * (1 - SLACK):
+        shadow = engine.cache
+        if real_size >= ends[warm_blocks - 1] * (1 - PREDICTION_SLACK):
             shadow.capacity = min(engine.nominal_capacity, shadow.capacity + engine.nominal_capacity // 100)
             return False
         lost_turn = next(turn for end, turn in trace.found.earlier if ends[end - 1] > real_size)
@@ -391,35 +393,35 @@ class WarmIndex:
         shadow.capacity = (9 * shadow.capacity + min(shadow.used, shadow.capacity)) // 10
         return True
 
-    def forget(self, slot: int) -> None:
+    def clear(self, slot: int) -> None:
         """An engine is gone or has lost its cache."""
         engine = self._engines.pop(slot, None)
-        self._drop(slot, engine.shadow if engine else ())
+        self._drop(slot, engine.cache if engine else ())
 
-    def _engine(self, slot: int, capacity: int) -> Believed:
+    def _engine(self, slot: int, capacity: int) -> EstimatedCache:
         engine = self._engines.get(slot)
         if engine is None:
-            shadow = ShadowCache(capacity, self._most_blocks)
-            engine = self._engines[slot] = Believed(shadow, capacity, born=self._turns)
+            shadow = EngineRadixCache(capacity, self._most_blocks)
+            engine = self._engines[slot] = EstimatedCache(shadow, capacity, created_turn=self._turns)
         return engine
 
-    def _engine_of(self, trace: Trace) -> Believed | None:
+    def _engine_of(self, trace: CacheInsertion) -> EstimatedCache | None:
         engine = self._engines.get(trace.slot)
-        return engine if engine and engine.born < trace.turn else None
+        return engine if engine and engine.created_turn < trace.turn else None
 
-    def _use(self, slot: int, engine: Believed, prompt: Prompt) -> Use:
-        use = engine.shadow.use(prompt, engine.turn)
-        if fresh := prompt.blocks[use.warm_blocks :]:
+    def _use(self, slot: int, engine: EstimatedCache, prompt: Prompt) -> PrefixUse:
+        use = engine.cache.insert(prompt, engine.turn)
+        if fresh := prompt.blocks[use.cached_blocks :]:
             self._hold(slot, fresh)
         return use
 
-    def _learn_reuse(self, prompt: Prompt, found: Use, turn: int, next_to_go: int | None) -> None:
-        ends, warm = prompt.ends, found.warm_blocks
+    def _learn_reuse(self, prompt: Prompt, found: PrefixUse, turn: int, next_to_go: int | None) -> None:
+        ends, warm = prompt.ends, found.cached_blocks
         computed = prompt.size - (ends[warm - 1] if warm else 0)
         self.reuse.observe(computed, _late(ends, found, turn, next_to_go))
 
-    def _shrink(self, slot: int, engine: Believed) -> None:
-        if dropped := engine.shadow.shrink():
+    def _shrink(self, slot: int, engine: EstimatedCache) -> None:
+        if dropped := engine.cache.evict():
             self._drop(slot, dropped)
 
     def _hold(self, slot: int, blocks: tuple[int, ...]) -> None:
@@ -440,7 +442,7 @@ class WarmIndex:
                 holders.pop(block, None)
 
 
-def _late(ends: Sequence[int], found: Use, turn: int, next_to_go: int | None) -> int:
+def _late(ends: Sequence[int], found: PrefixUse, turn: int, next_to_go: int | None) -> int:
     """How much of what was found was last used in the older half of what the engine holds."""
     if next_to_go is None:
         return 0
@@ -453,13 +455,17 @@ def _late(ends: Sequence[int], found: Use, turn: int, next_to_go: int | None) ->
     return late
 
 
-def prefix_of(prompt: Prompt, size: int) -> int:
+def last_block_of_prefix(prompt: Prompt, size: int) -> int:
     """The last block of a prompt's beginning that is so long."""
     return prompt.blocks[bisect_left(prompt.ends, size, 0, len(prompt.blocks))]
 
 
-def warmth_of(
-    walked: Sequence[tuple[int, int]], roster: Roster, ruler: Ruler, prompt_tokens: float, growth: float
+def cached_and_work(
+    walked: Sequence[tuple[int, int]],
+    roster: EligibleEngines,
+    ruler: PromptTokenEstimate,
+    prompt_tokens: float,
+    growth: float,
 ) -> tuple[list[float], list[float]]:
     """Warm tokens and prefill work of every engine, from (mask of engines, size held). Alike are reckoned together."""
     cold = roster.mask
@@ -477,7 +483,7 @@ def warmth_of(
             warm_tokens = [warm] * len(roster.engines)
             work = [cold_work] * len(roster.engines)
             continue
-        for place in roster.places(mask):
+        for place in roster.positions(mask):
             warm_tokens[place] = warm
             work[place] = cold_work
     return warm_tokens, work

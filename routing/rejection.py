@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Fault(StrEnum):
+class ErrorOwner(StrEnum):
     """Which side has to act for the request to succeed."""
 
     CLIENT = "client"
@@ -56,7 +56,7 @@ class Reason(StrEnum):
     GATEWAY_BUSY = "gateway_busy"
     GATEWAY_DRAINING = "gateway_draining"
     GATEWAY_ERROR = "gateway_error"
-    ISSUER_UNHEARD = "issuer_unheard"
+    ISSUER_UNAVAILABLE = "issuer_unheard"
     """A token cannot be verified before its issuer's keys were fetched."""
 
     # The fleet's.
@@ -69,7 +69,7 @@ class Reason(StrEnum):
     POD_BROKEN = "pod_broken"
 
 
-class Refused(Exception):  # noqa: N818 - a refusal is an answer, not an error
+class RequestRejected(Exception):  # noqa: N818 - a refusal is an answer, not an error
     """The one exception that decisions raise on purpose.
 
     `param` names the field of the request that is to blame, as a path (`messages[2].content`), where one is.
@@ -94,9 +94,9 @@ class Refused(Exception):  # noqa: N818 - a refusal is an answer, not an error
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
-        self.hopeless = hopeless
+        self.is_permanent = hopeless
         self.predicted_ttft_s = predicted_ttft_s
-        self.promised_ttft_s = promised_ttft_s
+        self.objective_ttft_s = promised_ttft_s
 
     def __repr__(self) -> str:
         where = f", param={self.param!r}" if self.param else ""

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
-from routing.affinity import key_of
+from routing.affinity import hashed_id
 from routing.blocks import Prompt
 from routing.ledger import Charge
 from routing.observers import Settlement
 from routing.pods import Engine
-from routing.prefix_index import Trace
+from routing.prefix_index import CacheInsertion
 from routing.request import Request, Usage
 from routing.state import RoutingState
 
 
-class Open(Struct, frozen=True, gc=False):
+class OpenRequest(Struct, frozen=True, gc=False):
     """One request that is on an engine now: what it was charged there."""
 
     number: int
@@ -36,16 +36,16 @@ class Open(Struct, frozen=True, gc=False):
     """Whether its prefill is done there."""
 
 
-class Placed(Struct, frozen=True, gc=False):
+class PlacedUpdate(Struct, frozen=True, gc=False):
     """A request was put on an engine."""
 
-    charge: Open
+    charge: OpenRequest
     model: str
     prompt: Prompt
     session: int | None = None
 
 
-class FirstToken(Struct, frozen=True, gc=False):
+class FirstTokenUpdate(Struct, frozen=True, gc=False):
     """Its prefill is done; what that teaches of the engine's pace."""
 
     number: int
@@ -53,7 +53,7 @@ class FirstToken(Struct, frozen=True, gc=False):
     took_s: float
 
 
-class Settled(Struct, frozen=True, gc=False):
+class SettledUpdate(Struct, frozen=True, gc=False):
     """The engine has answered in full; what that teaches of its cache and its steps."""
 
     number: int
@@ -70,22 +70,22 @@ class Settled(Struct, frozen=True, gc=False):
     decode_s: float | None = None
 
 
-class Ended(Struct, frozen=True, gc=False):
+class EndedUpdate(Struct, frozen=True, gc=False):
     """The request has left the engine, however it ended."""
 
     number: int
 
 
-class Stated(Struct, frozen=True, gc=False):
+class Snapshot(Struct, frozen=True, gc=False):
     """All that its router has open; any other open request attributed to it is stale."""
 
-    open: tuple[Open, ...]
+    open: tuple[OpenRequest, ...]
 
 
-News = Placed | FirstToken | Settled | Ended | Stated
+StateUpdate = PlacedUpdate | FirstTokenUpdate | SettledUpdate | EndedUpdate | Snapshot
 
 
-class Voice:
+class UpdatePublisher:
     """Publishes what this router does. Updates are kept in order until `take`; `wake` is called when there are some."""
 
     __slots__ = ("_open", "_said", "_wake")
@@ -94,7 +94,7 @@ class Voice:
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
         self._wake = wake
-        self._said: list[News] = []
+        self._said: list[StateUpdate] = []
         self._open: dict[int, tuple[Charge, str]] = {}
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class Voice:
         """Requests that a snapshot would list."""
         return len(self._open)
 
-    def take(self) -> list[News]:
+    def take(self) -> list[StateUpdate]:
         """All updates since the last call."""
         said, self._said = self._said, []
         return said
@@ -113,12 +113,12 @@ class Voice:
     def placed(self, request: Request, engine: Engine, charge: Charge) -> None:
         """Publish a charge."""
         self._open[charge.number] = charge, engine.name
-        session = key_of(request.session) if request.session else None
-        self._say(Placed(_shown(charge, engine.name), request.model, request.prompt, session))
+        session = hashed_id(request.session) if request.session else None
+        self._say(PlacedUpdate(_shown(charge, engine.name), request.model, request.prompt, session))
 
     def first_token(self, request: Request, charge: Charge, work_tokens: float, took_s: float) -> None:
         """Publish that its prefill is done."""
-        self._say(FirstToken(charge.number, work_tokens, took_s))
+        self._say(FirstTokenUpdate(charge.number, work_tokens, took_s))
 
     def settled(self, request: Request, charge: Charge, settlement: Settlement) -> None:
         """Publish what the engine reports of a complete response; nothing of a charge that has ended."""
@@ -126,14 +126,14 @@ class Voice:
             return
         usage, grown = settlement.usage, settlement.grown
         self._say(
-            Settled(
+            SettledUpdate(
                 charge.number,
                 usage.prompt_tokens if usage and settlement.counts_prompt else 0,
                 usage.cached_tokens if usage else None,
                 usage.completion_tokens if usage else 0,
                 grown.blocks[len(request.prompt.blocks) :] if grown else (),
                 grown.size if grown else 0,
-                key_of(settlement.response_id) if settlement.response_id else None,
+                hashed_id(settlement.response_id) if settlement.response_id else None,
                 settlement.running,
                 settlement.decode_s if usage else None,
             )
@@ -142,20 +142,20 @@ class Voice:
     def ended(self, request: Request, charge: Charge) -> None:
         """Publish that it was released. Safe to call again."""
         if self._open.pop(charge.number, None) is not None:
-            self._say(Ended(charge.number))
+            self._say(EndedUpdate(charge.number))
 
-    def state(self) -> None:
+    def publish_snapshot(self) -> None:
         """Publish a snapshot of all open requests."""
-        self._say(Stated(tuple([_shown(charge, engine) for charge, engine in self._open.values()])))
+        self._say(Snapshot(tuple([_shown(charge, engine) for charge, engine in self._open.values()])))
 
-    def _say(self, word: News) -> None:
+    def _say(self, word: StateUpdate) -> None:
         self._said.append(word)
         if len(self._said) == 1:
             self._wake()
 
 
-def _shown(charge: Charge, engine: str) -> Open:
-    return Open(
+def _shown(charge: Charge, engine: str) -> OpenRequest:
+    return OpenRequest(
         charge.number,
         engine,
         charge.prefill_tokens,
@@ -167,74 +167,74 @@ def _shown(charge: Charge, engine: str) -> Open:
     )
 
 
-MOST_ORIGINS = 4096
+MAX_REPLICAS = 4096
 """More gateway processes than any deployment runs; a writer to Redis could otherwise invent them without end."""
 
-MOST_OPEN = 1 << 17
+MAX_OPEN_REQUESTS = 1 << 17
 """Per origin, far beyond what one process can serve."""
 
-MOST_TOKENS, MOST_SECONDS, MOST_SEQUENCES = 1e9, 1e5, 1 << 14
+MAX_TOKENS, MAX_SECONDS, MAX_SEQUENCES = 1e9, 1e5, 1 << 14
 """No request is larger: an update beyond these is invalid."""
 
 
-class Heard:
+class RemoteRequest:
     """One request that another replica has open."""
 
-    __slots__ = ("charge", "engine", "has_begun", "model", "trace")
+    __slots__ = ("charge", "engine", "is_prefill_done", "model", "trace")
 
-    def __init__(self, charge: Charge, engine: str, model: str = "", trace: Trace | None = None) -> None:
+    def __init__(self, charge: Charge, engine: str, model: str = "", trace: CacheInsertion | None = None) -> None:
         self.charge = charge
         self.engine = engine
         self.model = model
         self.trace = trace
         """None where only its charge is known."""
-        self.has_begun = False
+        self.is_prefill_done = False
 
 
-class Origin:
+class RemoteReplica:
     """State of one other replica."""
 
-    __slots__ = ("has_missed", "heard_s", "number", "open")
+    __slots__ = ("has_gap", "last_update_s", "number", "open")
 
     def __init__(self) -> None:
-        self.open: dict[int, Heard] = {}
+        self.open: dict[int, RemoteRequest] = {}
         self.number: int | None = None
         """Sequence number of the last batch applied; None before the first."""
-        self.has_missed = True
+        self.has_gap = True
         """Whether updates were lost since its last snapshot."""
-        self.heard_s = 0.0
+        self.last_update_s = 0.0
 
 
-class Hearing:
+class ReplicaState:
     """Applies the updates of all other replicas to the local state, as if their requests were ours."""
 
     def __init__(self, state: RoutingState, on_answer: Callable[[str, float], None] | None = None) -> None:
         """`on_answer` is called with the name of an engine that has answered another replica's request, and when."""
-        self.heard = 0
+        self.applied = 0
         """Updates applied."""
-        self.strange = 0
+        self.rejected = 0
         """Updates that could not be applied: of engines unknown here, or with impossible numbers."""
         self.gaps = 0
         """Gaps in the sequence numbers."""
         self._on_answer = on_answer
         self._state = state
-        self._origins: dict[int, Origin] = {}
+        self._origins: dict[int, RemoteReplica] = {}
 
     def __repr__(self) -> str:
         held = sum(len(origin.open) for origin in self._origins.values())
         return f"<Hearing {len(self._origins)} others with {held} open>"
 
     @property
-    def names(self) -> Iterable[int]:
+    def replica_ids(self) -> Iterable[int]:
         """Ids of the replicas that are not stale."""
         return self._origins.keys()
 
     @property
-    def origins(self) -> int:
+    def replica_count(self) -> int:
         """Number of other replicas."""
         return len(self._origins)
 
-    def theirs(self) -> dict[int, tuple[int, float, float]]:
+    def remote_load(self) -> dict[int, tuple[int, float, float]]:
         """Load of other replicas: slot to (sequences, prefill tokens not yet done, KV tokens)."""
         found: dict[int, tuple[int, float, float]] = {}
         for origin in self._origins.values():
@@ -245,7 +245,7 @@ class Hearing:
                 found[charge.slot] = running + charge.sequences, prefill_tokens, kv_tokens + charge.kv_tokens
         return found
 
-    def hear(self, name: int, number: int, news: Iterable[News], now_s: float) -> bool:
+    def apply(self, name: int, number: int, news: Iterable[StateUpdate], now_s: float) -> bool:
         """Apply a batch of an origin, its `number`th. False where updates were lost: request a snapshot of it.
 
         A duplicate, or a batch that arrives behind a later one, is ignored.
@@ -253,55 +253,55 @@ class Hearing:
         origin = self._origin(name)
         if origin is None:
             return True
-        origin.heard_s = now_s
+        origin.last_update_s = now_s
         if origin.number is not None and number <= origin.number:
             return True
         if origin.number is not None and number > origin.number + 1:
-            origin.has_missed = True
+            origin.has_gap = True
             self.gaps += 1
         origin.number = number
         for word in news:
             self._take(origin, word, now_s)
-        return not origin.has_missed
+        return not origin.has_gap
 
-    def forget(self, name: int, now_s: float) -> None:
+    def remove(self, name: int, now_s: float) -> None:
         """Remove an origin and all that it had open."""
         origin = self._origins.pop(name, None)
         for heard in origin.open.values() if origin else ():
             self._end(heard, now_s)
 
-    def forget_silent(self, before_s: float, now_s: float) -> Sequence[int]:
+    def remove_stale(self, before_s: float, now_s: float) -> Sequence[int]:
         """Remove the origins whose last batch came before `before_s`; returns them."""
-        silent = [name for name, origin in self._origins.items() if origin.heard_s < before_s]
+        silent = [name for name, origin in self._origins.items() if origin.last_update_s < before_s]
         for name in silent:
-            self.forget(name, now_s)
+            self.remove(name, now_s)
         return silent
 
-    def _origin(self, name: int) -> Origin | None:
+    def _origin(self, name: int) -> RemoteReplica | None:
         origin = self._origins.get(name)
         if origin is None:
-            if len(self._origins) >= MOST_ORIGINS:
-                self.strange += 1
+            if len(self._origins) >= MAX_REPLICAS:
+                self.rejected += 1
                 return None
-            origin = self._origins[name] = Origin()
+            origin = self._origins[name] = RemoteReplica()
         return origin
 
-    def _take(self, origin: Origin, word: News, now_s: float) -> None:
-        self.heard += 1
+    def _take(self, origin: RemoteReplica, word: StateUpdate, now_s: float) -> None:
+        self.applied += 1
         match word:
-            case Placed():
+            case PlacedUpdate():
                 self._place(origin, word, now_s)
-            case FirstToken():
+            case FirstTokenUpdate():
                 self._begin(origin, word, now_s)
-            case Settled():
+            case SettledUpdate():
                 self._settle(origin, word, now_s)
-            case Ended(number):
+            case EndedUpdate(number):
                 if (heard := origin.open.pop(number, None)) is not None:
                     self._end(heard, now_s)
-            case Stated():
+            case Snapshot():
                 self._restate(origin, word, now_s)
 
-    def _place(self, origin: Origin, word: Placed, now_s: float) -> None:
+    def _place(self, origin: RemoteReplica, word: PlacedUpdate, now_s: float) -> None:
         heard = self._charge(origin, word.charge, now_s)
         prompt, state = word.prompt, self._state
         if heard is None:
@@ -309,35 +309,35 @@ class Hearing:
         slot = heard.charge.slot
         heard.model = word.model
         if word.session is not None:
-            state.sessions.put_key(word.session, slot)
+            state.sessions.put_hashed(word.session, slot)
         if _is_sane(prompt):
-            heard.trace = state.index.put(slot, prompt)
-        if state.fleet.roster(word.model).is_adapter:
+            heard.trace = state.index.insert(slot, prompt)
+        if state.fleet.eligible(word.model).is_adapter:
             state.adapters.put((word.model, slot), slot)
 
-    def _begin(self, origin: Origin, word: FirstToken, now_s: float) -> None:
+    def _begin(self, origin: RemoteReplica, word: FirstTokenUpdate, now_s: float) -> None:
         heard, state = origin.open.get(word.number), self._state
-        if heard is None or heard.has_begun:
+        if heard is None or heard.is_prefill_done:
             return
         self._start(heard, now_s)
         self._answered(heard, now_s)
         if word.work_tokens == 0:
             return  # Its prefill was done elsewhere.
-        if 0 < word.work_tokens <= MOST_TOKENS and 0 < word.took_s <= MOST_SECONDS:
+        if 0 < word.work_tokens <= MAX_TOKENS and 0 < word.took_s <= MAX_SECONDS:
             state.costs.observe_first_token(heard.charge.slot, word.work_tokens, word.took_s)
         else:
-            self.strange += 1
+            self.rejected += 1
 
-    def _settle(self, origin: Origin, word: Settled, now_s: float) -> None:
+    def _settle(self, origin: RemoteReplica, word: SettledUpdate, now_s: float) -> None:
         heard, state = origin.open.get(word.number), self._state
         if heard is None:
             return
-        heard.has_begun = True
+        heard.is_prefill_done = True
         charge = heard.charge
         if word.response is not None:
-            state.responses.put_key(word.response, charge.slot)
+            state.responses.put_hashed(word.response, charge.slot)
         if not _is_sane_settlement(word):
-            self.strange += 1
+            self.rejected += 1
             return
         if word.prompt_tokens or word.completion_tokens:
             self._answered(heard, now_s)
@@ -347,12 +347,12 @@ class Hearing:
         trace = heard.trace
         if trace is None:
             return
-        state.index.computed(trace)
+        state.index.prefill_done(trace)
         if word.prompt_tokens and state.fleet.knows(heard.model):
             usage = Usage(word.prompt_tokens, word.completion_tokens, word.cached_tokens)
             state.learn_usage(heard.model, trace, usage, _grown(trace.prompt, word))
 
-    def _restate(self, origin: Origin, word: Stated, now_s: float) -> None:
+    def _restate(self, origin: RemoteReplica, word: Snapshot, now_s: float) -> None:
         stated = {charge.number: charge for charge in word.open}
         for number in [number for number in origin.open if number not in stated]:
             self._end(origin.open.pop(number), now_s)
@@ -360,15 +360,15 @@ class Hearing:
             heard = origin.open.get(charge.number) or self._charge(origin, charge, now_s)
             if heard is not None and not charge.in_prefill:
                 self._start(heard, now_s)
-        origin.has_missed = False
+        origin.has_gap = False
 
-    def _charge(self, origin: Origin, said: Open, now_s: float) -> Heard | None:
+    def _charge(self, origin: RemoteReplica, said: OpenRequest, now_s: float) -> RemoteRequest | None:
         """Put a charge on our own ledger, once; None where it was there already, or cannot be."""
         if said.number in origin.open:
             return None
         engine = self._state.fleet.engine(said.engine)
-        if engine is None or not _is_sane_charge(said) or len(origin.open) >= MOST_OPEN:
-            self.strange += 1
+        if engine is None or not _is_sane_charge(said) or len(origin.open) >= MAX_OPEN_REQUESTS:
+            self.rejected += 1
             return None
         charge = self._state.ledger.charge(
             engine.slot,
@@ -379,60 +379,60 @@ class Hearing:
             now_s=now_s,
             queues=said.queues,
         )
-        heard = origin.open[said.number] = Heard(charge, said.engine)
+        heard = origin.open[said.number] = RemoteRequest(charge, said.engine)
         return heard
 
-    def _answered(self, heard: Heard, now_s: float) -> None:
+    def _answered(self, heard: RemoteRequest, now_s: float) -> None:
         if self._on_answer is not None:
             self._on_answer(heard.engine, now_s)
 
-    def _start(self, heard: Heard, now_s: float) -> None:
-        heard.has_begun = True
+    def _start(self, heard: RemoteRequest, now_s: float) -> None:
+        heard.is_prefill_done = True
         self._state.ledger.prefill_done(heard.charge, now_s)
         if heard.trace is not None:
-            self._state.index.computed(heard.trace)
+            self._state.index.prefill_done(heard.trace)
 
-    def _end(self, heard: Heard, now_s: float) -> None:
+    def _end(self, heard: RemoteRequest, now_s: float) -> None:
         state = self._state
-        if heard.trace is not None and not heard.has_begun:
+        if heard.trace is not None and not heard.is_prefill_done:
             state.index.retract(heard.trace)
         state.ledger.release(heard.charge, now_s)
         state.recycle(heard.charge.slot)
 
 
-def _is_sane_charge(said: Open) -> bool:
+def _is_sane_charge(said: OpenRequest) -> bool:
     return (
-        0 <= said.prefill_tokens <= MOST_TOKENS
-        and 0 <= said.prefill_s <= MOST_SECONDS
-        and 0 <= said.kv_tokens <= MOST_TOKENS
-        and 1 <= said.sequences <= MOST_SEQUENCES
+        0 <= said.prefill_tokens <= MAX_TOKENS
+        and 0 <= said.prefill_s <= MAX_SECONDS
+        and 0 <= said.kv_tokens <= MAX_TOKENS
+        and 1 <= said.sequences <= MAX_SEQUENCES
     )
 
 
 def _is_sane(prompt: Prompt) -> bool:
     count = len(prompt.blocks)
-    return 0 < count <= len(prompt.ends) and prompt.ends[count - 1] <= prompt.size <= MOST_TOKENS
+    return 0 < count <= len(prompt.ends) and prompt.ends[count - 1] <= prompt.size <= MAX_TOKENS
 
 
-def _is_sane_settlement(word: Settled) -> bool:
+def _is_sane_settlement(word: SettledUpdate) -> bool:
     cached_tokens, decode_s = word.cached_tokens, word.decode_s
     return (
-        0 <= word.prompt_tokens <= MOST_TOKENS
-        and 0 <= word.completion_tokens <= MOST_TOKENS
-        and (cached_tokens is None or 0 <= cached_tokens <= MOST_TOKENS)
-        and 0 <= word.running <= MOST_TOKENS
-        and (decode_s is None or 0 <= decode_s <= MOST_SECONDS)
+        0 <= word.prompt_tokens <= MAX_TOKENS
+        and 0 <= word.completion_tokens <= MAX_TOKENS
+        and (cached_tokens is None or 0 <= cached_tokens <= MAX_TOKENS)
+        and 0 <= word.running <= MAX_TOKENS
+        and (decode_s is None or 0 <= decode_s <= MAX_SECONDS)
     )
 
 
-def _grown(prompt: Prompt, word: Settled) -> Prompt | None:
+def _grown(prompt: Prompt, word: SettledUpdate) -> Prompt | None:
     if not word.grown_blocks:
         return None
     grown = Prompt(prompt.blocks + word.grown_blocks, prompt.ends, word.grown_size)
     return grown if _is_sane(grown) else None
 
 
-class Bygone:
+class HistoryReplay:
     """Applies old updates of other replicas at start: what engines hold and how fast they are.
 
     Nothing that was open then stays charged: live replicas publish a snapshot of what they have open.
@@ -440,21 +440,21 @@ class Bygone:
 
     def __init__(self, state: RoutingState) -> None:
         self._state = state.for_replay()
-        self._hearing = Hearing(self._state)
+        self._hearing = ReplicaState(self._state)
         self._names: set[int] = set()
 
     @property
-    def heard(self) -> int:
+    def applied(self) -> int:
         """Updates applied."""
-        return self._hearing.heard
+        return self._hearing.applied
 
-    def hear(self, name: int, number: int, news: Iterable[News]) -> None:
+    def apply(self, name: int, number: int, news: Iterable[StateUpdate]) -> None:
         """Apply an old batch; those of one replica in their order."""
-        self._state.ledger.reach(self._state.fleet.slot_count)
+        self._state.ledger.resize(self._state.fleet.slot_count)
         self._names.add(name)
-        self._hearing.hear(name, number, news, 0.0)
+        self._hearing.apply(name, number, news, 0.0)
 
     def close(self) -> None:
         """End the replay: prompts that were never seen to be computed are dropped from the index."""
         for name in self._names:
-            self._hearing.forget(name, 0.0)
+            self._hearing.remove(name, 0.0)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from routing.blocks import EMPTY_PROMPT, Prompt
-from routing.cache_lookup import Sight
+from routing.cache_lookup import CacheLookup
 
 
 class Api(StrEnum):
@@ -44,7 +44,7 @@ class Api(StrEnum):
 
 GENERATING = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
 
-USUAL_OUTPUT_TOKENS = 256
+DEFAULT_OUTPUT_TOKENS = 256
 """What an answer is taken to be when the client sets no limit; settled with the real length."""
 
 
@@ -84,24 +84,24 @@ class Request(Struct, frozen=True, gc=False):
     """Scheduling priority within an engine that supports it: higher first."""
     downgraded_from: str | None = None
     """The larger model that was asked for, where `model` answers in its place."""
-    retried: int = 0
+    retry_count: int = 0
     """How often its client says that it has asked before."""
-    is_whole: bool = False
+    is_single_engine: bool = False
     """Its prefill and its answer belong on one engine: it asks for something of the prompt, or has failed as a pair."""
     holds_back: bool = False
     """Its engine may tell nothing of what it makes for long: calls of tools until they are whole, hidden thoughts."""
-    sight: Sight | None = None
+    lookup: CacheLookup | None = None
     """The precise prefix-cache lookup, where one was requested and answered in time."""
 
     @property
     def may_pair(self) -> bool:
         """Whether another engine may do its prefill. The KV of a prompt is handed over once, so it has one answer."""
-        return not self.is_whole and self.api in GENERATING and self.sequences == 1 and self.continues is None
+        return not self.is_single_engine and self.api in GENERATING and self.sequences == 1 and self.continues is None
 
     @property
     def expected_output_tokens(self) -> int:
         """How many tokens the answer is taken to have, all sequences together."""
         if self.api not in GENERATING:
             return 0
-        each = USUAL_OUTPUT_TOKENS if self.max_tokens is None else min(self.max_tokens, USUAL_OUTPUT_TOKENS)
+        each = DEFAULT_OUTPUT_TOKENS if self.max_tokens is None else min(self.max_tokens, DEFAULT_OUTPUT_TOKENS)
         return each * self.sequences

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Try(StrEnum):
+class AttemptKind(StrEnum):
     """What a second attempt is for; the more is lost without it, the later it is refused."""
 
-    AGAIN = "again"
+    RETRY = "again"
     """A pod that lives has failed, or says not now."""
-    MOVE = "move"
+    FAILOVER = "move"
     """The engine is gone, before the client had any of its answer."""
-    CUT = "cut"
+    RESUME = "cut"
     """It is gone in the middle of an answer, which another is to go on with."""
 
 
@@ -40,14 +40,14 @@ class RetryTerms:
     saved: int = 100
     """As many may come at once, after a time without any."""
 
-    def may_ask_again(self, failed: int, asked: int) -> bool:
+    def may_retry(self, failed: int, asked: int) -> bool:
         """Whether a request may be sent to one more pod. `failed`: those that failed it and had failed no other request
         before; `asked`: all that have seen it, of which there is an end as well.
         """
         return failed < self.attempts and asked < self.attempts**2
 
 
-class Budget:
+class RetryBudget:
     """One per gateway."""
 
     def __init__(self, terms: RetryTerms | None = None, *, among: int = 1) -> None:
@@ -55,37 +55,37 @@ class Budget:
         terms = terms or RetryTerms()
         self._share = terms.share
         self._most = terms.saved / among
-        self.left = self._most
-        self.under_way = 0
-        self.taken: Counter[Try] = Counter()
-        self.refused: Counter[Try] = Counter()
+        self.balance = self._most
+        self.in_flight = 0
+        self.taken: Counter[AttemptKind] = Counter()
+        self.rejected: Counter[AttemptKind] = Counter()
 
     def __repr__(self) -> str:
-        return f"<Budget of {self.left:.1f} second attempts, {self.under_way} requests under way>"
+        return f"<Budget of {self.balance:.1f} second attempts, {self.in_flight} requests under way>"
 
     def begin(self) -> None:
         """A request has come, and pays in."""
-        self.under_way += 1
-        self.left = min(self._most, self.left + self._share)
+        self.in_flight += 1
+        self.balance = min(self._most, self.balance + self._share)
 
     def end(self) -> None:
         """It has ended, however it did."""
-        self.under_way -= 1
+        self.in_flight -= 1
 
-    def take(self, what: Try) -> bool:
+    def take(self, what: AttemptKind) -> bool:
         """Take an attempt out, if there is one for this."""
-        may = self.left - 1 >= self._least(what)
-        (self.taken if may else self.refused)[what] += 1
+        may = self.balance - 1 >= self._least(what)
+        (self.taken if may else self.rejected)[what] += 1
         if may:
-            self.left -= 1
+            self.balance -= 1
         return may
 
-    def _least(self, what: Try) -> float:
+    def _least(self, what: AttemptKind) -> float:
         """What must be left after it."""
         match what:
-            case Try.AGAIN:
+            case AttemptKind.RETRY:
                 return 0.0
-            case Try.MOVE:
-                return -float(self.under_way)
-            case Try.CUT:
-                return -2.0 * self.under_way
+            case AttemptKind.FAILOVER:
+                return -float(self.in_flight)
+            case AttemptKind.RESUME:
+                return -2.0 * self.in_flight

@@ -21,12 +21,12 @@ from enum import Enum, auto
 from math import inf
 from statistics import median_low
 
-FORGOTTEN_S = 3600.0
+ENGINE_TTL_S = 3600.0
 """Of an engine that nobody has asked for so long nothing is known any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class StallBounds:
     """When silence is too long. Seconds, but for `times`."""
 
     times: float = 4.0
@@ -43,12 +43,12 @@ class Bounds:
     """Of listening, after which a silence counts for half as long."""
 
     @property
-    def most_between_looks_s(self) -> float:
+    def max_between_checks_s(self) -> float:
         """What is longer between two looks was our own doing: nobody listened."""
         return self.least_s / 4
 
 
-class Late(Enum):
+class StallVerdict(Enum):
     """What a silence has turned out to be."""
 
     ENGINE = auto()
@@ -57,7 +57,7 @@ class Late(Enum):
     """Others have tokens; this one has none."""
 
 
-class Longest:
+class LongestSilence:
     """The longest silence that was broken, fading."""
 
     __slots__ = ("seconds",)
@@ -65,43 +65,54 @@ class Longest:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 
-    def fade(self, listened_s: float, half_s: float) -> None:
+    def decay(self, listened_s: float, half_s: float) -> None:
         self.seconds *= 0.5 ** (listened_s / half_s)
 
-    def saw(self, silent_s: float) -> None:
+    def observe(self, silent_s: float) -> None:
         self.seconds = max(self.seconds, silent_s)
 
 
-class Peers:
+class ModelEngines:
     """The engines that serve one model: what keeps one of them silent keeps the others as well."""
 
-    __slots__ = ("found", "pulses")
+    __slots__ = ("pulses", "stalls")
 
-    def __init__(self, found: Counter[Late]) -> None:
+    def __init__(self, found: Counter[StallVerdict]) -> None:
         """`found` counts what is given up."""
-        self.pulses: dict[str, Pulse] = {}
-        self.found = found
+        self.pulses: dict[str, EngineActivity] = {}
+        self.stalls = found
 
-    def usual_s(self) -> float:
+    def median_silence_s(self) -> float:
         """The longest silence of late of the middle one among them."""
-        return median_low(pulse.together.seconds for pulse in self.pulses.values())
+        return median_low(pulse.all_streams.seconds for pulse in self.pulses.values())
 
-    def forget(self, now_s: float) -> list[Pulse]:
+    def forget(self, now_s: float) -> list[EngineActivity]:
         """Let those go that nobody has asked for long. Returns them."""
-        gone = [name for name, pulse in self.pulses.items() if now_s - pulse.looked_s > FORGOTTEN_S]
+        gone = [name for name, pulse in self.pulses.items() if now_s - pulse.checked_s > ENGINE_TTL_S]
         return [self.pulses.pop(name) for name in gone]
 
 
-class Pulse:
+class EngineActivity:
     """One engine's, serving one model."""
 
     __slots__ = (
         *("_bound_as_of_s", "_bound_s", "_bounds", "_broken_s", "_most_s", "_peers", "_quiet_s"),
-        *("alive_s", "alone", "given_up_s", "has_spoken", "listening", "looked_s", "most_between_looks_s", "of_engine"),
-        "together",
+        *(
+            "alive_s",
+            "single_streams",
+            "hung_s",
+            "has_output",
+            "waiting",
+            "checked_s",
+            "max_between_checks_s",
+            "of_engine",
+        ),
+        "all_streams",
     )
 
-    def __init__(self, bounds: Bounds, most_s: float, peers: Peers, of_engine: set[Pulse], now_s: float) -> None:
+    def __init__(
+        self, bounds: StallBounds, most_s: float, peers: ModelEngines, of_engine: set[EngineActivity], now_s: float
+    ) -> None:
         """`of_engine`: the pulses of the same engine, this one included, whichever model they are of."""
         self.of_engine = of_engine
         of_engine.add(self)
@@ -110,105 +121,105 @@ class Pulse:
         self._peers = peers
         self._bound_s, self._bound_as_of_s = 0.0, -inf
         self._quiet_s = self._broken_s = 0.0
-        self.most_between_looks_s = bounds.most_between_looks_s
-        self.looked_s = now_s
-        self.has_spoken = False
+        self.max_between_checks_s = bounds.max_between_checks_s
+        self.checked_s = now_s
+        self.has_output = False
         """To somebody, since the look before this one."""
         self.alive_s = 0.0
         """Listened through up to its last byte before this look, without the silences that it broke."""
-        self.given_up_s = -inf
+        self.hung_s = -inf
         """When it was last taken for silent for good: so is whoever has asked it before then."""
-        self.together = Longest(bounds.first_s)
+        self.all_streams = LongestSilence(bounds.first_s)
         """Silences of all its streams at once."""
-        self.alone = Longest(0.0)
+        self.single_streams = LongestSilence(0.0)
         """Silences of single ones while it was alive."""
-        self.listening: set[Vigil] = set()
+        self.waiting: set[StreamWatch] = set()
         """Those whose answers have not ended."""
 
     def __repr__(self) -> str:
-        return f"<Pulse quiet for {self.quiet_s:.1f} s, {len(self.listening)} listening>"
+        return f"<Pulse quiet for {self.silent_s:.1f} s, {len(self.waiting)} listening>"
 
     @property
-    def quiet_s(self) -> float:
+    def silent_s(self) -> float:
         """Listened through since the last byte for anybody."""
-        return 0.0 if self.has_spoken else self._quiet_s
+        return 0.0 if self.has_output else self._quiet_s
 
-    def begin(self, now_s: float) -> None:
+    def request_sent(self, now_s: float) -> None:
         """It is asked something. Where nobody was listening, its silence begins now."""
-        if now_s - self.looked_s > self.most_between_looks_s:
-            self.look(now_s)
+        if now_s - self.checked_s > self.max_between_checks_s:
+            self.check(now_s)
             self._quiet_s = 0.0
 
-    def look(self, now_s: float) -> None:
+    def check(self, now_s: float) -> None:
         """Time has passed in which somebody listened."""
-        if now_s <= self.looked_s:
+        if now_s <= self.checked_s:
             return
         self._settle()
-        passed_s, self.looked_s = min(now_s - self.looked_s, self.most_between_looks_s), now_s
+        passed_s, self.checked_s = min(now_s - self.checked_s, self.max_between_checks_s), now_s
         self._quiet_s += passed_s
 
-    def beat(self, now_s: float, silent_s: float, *, teaches: bool = True) -> None:
+    def output_received(self, now_s: float, silent_s: float, *, teaches: bool = True) -> None:
         """It has said something to somebody who has had nothing for so long: so long has it been silent, as we know.
 
         Where that does not teach how long it is silent, it only shows that it lives.
         """
-        self.look(now_s)
-        self.given_up_s, self.has_spoken = -inf, True
+        self.check(now_s)
+        self.hung_s, self.has_output = -inf, True
         broken_s = min(silent_s, self._quiet_s)
         if broken_s <= self._broken_s:  # Who was heard before in this very look has waited as long.
             return
         if teaches:
-            for longest in (self.together, self.alone):
-                longest.fade(broken_s - self._broken_s, self._bounds.half_s)
-            self.together.saw(broken_s)
+            for longest in (self.all_streams, self.single_streams):
+                longest.decay(broken_s - self._broken_s, self._bounds.half_s)
+            self.all_streams.observe(broken_s)
         self._broken_s = broken_s
 
-    def lives(self, now_s: float) -> None:
+    def seen_alive(self, now_s: float) -> None:
         """The engine has answered somebody whom this pulse does not know."""
-        if self.listening:
-            self.beat(now_s, inf, teaches=False)
+        if self.waiting:
+            self.output_received(now_s, inf, teaches=False)
 
     def _settle(self) -> None:
         """Reckon with what was said in the last look only now: its other streams may have been told a moment later."""
-        if self.has_spoken:
-            self.alive_s += self._quiet_s - max(0.0, self._broken_s - self.most_between_looks_s)
+        if self.has_output:
+            self.alive_s += self._quiet_s - max(0.0, self._broken_s - self.max_between_checks_s)
             self._quiet_s = self._broken_s = 0.0
-            self.has_spoken = False
+            self.has_output = False
 
-    def give_up(self, now_s: float) -> None:
+    def mark_hung(self, now_s: float) -> None:
         """Take it for silent for good. Perhaps it is not: next time several may hear nothing for twice as long as now.
 
         One stream alone may be what was lost, and is no reason to bear with the next one for longer.
         """
-        self.given_up_s = now_s
-        if len(self.listening) > 1:
-            self.together.saw(2 * self.quiet_s / self._bounds.times)
-        self._peers.found[Late.ENGINE] += 1
+        self.hung_s = now_s
+        if len(self.waiting) > 1:
+            self.all_streams.observe(2 * self.silent_s / self._bounds.times)
+        self._peers.stalls[StallVerdict.ENGINE] += 1
 
-    def give_up_one(self) -> None:
+    def mark_stream_stalled(self) -> None:
         """One stream among others is. Several may be at one time: were the next to have longer, the last had no end."""
-        self._peers.found[Late.STREAM] += 1
+        self._peers.stalls[StallVerdict.STREAM] += 1
 
-    def bound_s(self) -> float:
+    def max_silence_s(self) -> float:
         """For how long it may say nothing to anybody."""
         bounds = self._bounds
-        expected_s = max((vigil.expected_s for vigil in self.listening), default=0.0)
-        usual_s = max(self.together.seconds, self._peers.usual_s())
+        expected_s = max((vigil.expected_s for vigil in self.waiting), default=0.0)
+        usual_s = max(self.all_streams.seconds, self._peers.median_silence_s())
         return min(self._most_s, max(bounds.least_s, bounds.times * max(usual_s, expected_s)))
 
-    def bound_of_look_s(self) -> float:
+    def max_silence_of_check_s(self) -> float:
         """The same as of the last look, where all who listen ask: reckoned once for all of them."""
-        if self._bound_as_of_s != self.looked_s:
-            self._bound_s, self._bound_as_of_s = self.bound_s(), self.looked_s
+        if self._bound_as_of_s != self.checked_s:
+            self._bound_s, self._bound_as_of_s = self.max_silence_s(), self.checked_s
         return self._bound_s
 
-    def bound_alone_s(self) -> float:
+    def max_stream_silence_s(self) -> float:
         """For how long one of several streams may have nothing."""
         bounds = self._bounds
-        return min(self._most_s, max(bounds.least_alone_s, bounds.times * self.alone.seconds))
+        return min(self._most_s, max(bounds.least_alone_s, bounds.times * self.single_streams.seconds))
 
 
-class Vigil:
+class StreamWatch:
     """One request's wait for the next byte of its answer, looked at now and then."""
 
     __slots__ = (
@@ -217,7 +228,14 @@ class Vigil:
     )
 
     def __init__(
-        self, pulse: Pulse, bounds: Bounds, expected_s: float, now_s: float, *, is_telling: bool, holds_back: bool
+        self,
+        pulse: EngineActivity,
+        bounds: StallBounds,
+        expected_s: float,
+        now_s: float,
+        *,
+        is_telling: bool,
+        holds_back: bool,
     ) -> None:
         """`expected_s`: until its first token, as predicted. `is_telling`: its first byte comes with that token.
 
@@ -231,13 +249,13 @@ class Vigil:
         self._has_begun = self._has_head = self._was_paused = False
         self.expected_s = expected_s
         """Nothing, once it has begun."""
-        pulse.begin(now_s)
-        pulse.listening.add(self)
+        pulse.request_sent(now_s)
+        pulse.waiting.add(self)
 
     def __repr__(self) -> str:
         return f"<Vigil, silent for {self._silent_s:.1f} s>"
 
-    def heard(self, now_s: float, *, has_begun: bool) -> None:
+    def data_received(self, now_s: float, *, has_begun: bool) -> None:
         """Something has come since the last look. `has_begun`: some of it was the client's.
 
         What comes first and is nobody's is a head, which servers send before their engine has done anything. What comes
@@ -249,15 +267,15 @@ class Vigil:
             return
         pulse = self._pulse
         if self._has_begun and self._holds_back:
-            self._silent_s, self._alone_s = min(self._silent_s, pulse.most_between_looks_s), 0.0
+            self._silent_s, self._alone_s = min(self._silent_s, pulse.max_between_checks_s), 0.0
         if not self._was_paused:
             # A whole answer is silent until its last token, however lively its engine is.
-            pulse.beat(now_s, self._silent_s, teaches=self._is_telling or self._has_begun)
+            pulse.output_received(now_s, self._silent_s, teaches=self._is_telling or self._has_begun)
             if len(pulse.of_engine) > 1:
                 for other in pulse.of_engine - {pulse}:
-                    other.lives(now_s)
+                    other.seen_alive(now_s)
         if self._has_begun:
-            pulse.alone.saw(self._alone_s)
+            pulse.single_streams.observe(self._alone_s)
         self._has_begun, self.expected_s = True, 0.0
         self._hears_from_now_on()
 
@@ -267,41 +285,41 @@ class Vigil:
         self._hears_from_now_on()
         self._was_paused = True
 
-    def silent(self, now_s: float) -> Late | None:
+    def check_silence(self, now_s: float) -> StallVerdict | None:
         """Nothing has come since the last look: whether that is too long by now."""
         pulse, bounds = self._pulse, self._bounds
-        pulse.look(now_s)
+        pulse.check(now_s)
         self._pass(now_s)
         self._alone_s = min(self._silent_s, pulse.alive_s - self._alive_s)
-        if self._asked_s < pulse.given_up_s:
-            return Late.ENGINE
+        if self._asked_s < pulse.hung_s:
+            return StallVerdict.ENGINE
         if self._silent_s < bounds.least_s or not (self._is_telling or self._has_begun):
             return None
         if self._has_begun and self._holds_back and self._silent_s < bounds.held_s:
             return None
-        if pulse.quiet_s >= bounds.least_s and min(self._silent_s, pulse.quiet_s) >= pulse.bound_of_look_s():
-            pulse.give_up(now_s)
-            return Late.ENGINE
-        if self._has_begun and self._alone_s >= pulse.bound_alone_s():
-            pulse.give_up_one()
-            return Late.STREAM
+        if pulse.silent_s >= bounds.least_s and min(self._silent_s, pulse.silent_s) >= pulse.max_silence_of_check_s():
+            pulse.mark_hung(now_s)
+            return StallVerdict.ENGINE
+        if self._has_begun and self._alone_s >= pulse.max_stream_silence_s():
+            pulse.mark_stream_stalled()
+            return StallVerdict.STREAM
         return None
 
-    def answered(self, now_s: float) -> None:
+    def finished(self, now_s: float) -> None:
         """The engine has answered to the end, perhaps all of it since the last look."""
         pulse = self._pulse
         if self._looked_s != self._asked_s or len(pulse.of_engine) > 1:
-            self.heard(now_s, has_begun=True)
+            self.data_received(now_s, has_begun=True)
         else:  # It waited for less than a look takes: that teaches nothing, but the engine is alive.
-            pulse.given_up_s, pulse.has_spoken = -inf, True
-        pulse.listening.discard(self)
+            pulse.hung_s, pulse.has_output = -inf, True
+        pulse.waiting.discard(self)
 
-    def over(self) -> None:
+    def stop(self) -> None:
         """The answer has ended, however it did."""
-        self._pulse.listening.discard(self)
+        self._pulse.waiting.discard(self)
 
     def _pass(self, now_s: float) -> None:
-        passed_s, self._looked_s = min(now_s - self._looked_s, self._pulse.most_between_looks_s), now_s
+        passed_s, self._looked_s = min(now_s - self._looked_s, self._pulse.max_between_checks_s), now_s
         self._silent_s += passed_s
 
     def _hears_from_now_on(self) -> None:
@@ -309,19 +327,19 @@ class Vigil:
         self._alive_s, self._was_paused = self._pulse.alive_s, False
 
 
-class Lateness:
+class StallDetector:
     """All pulses of one gateway."""
 
-    def __init__(self, bounds: Bounds, most_s: float) -> None:
+    def __init__(self, bounds: StallBounds, most_s: float) -> None:
         """`most_s`: no silence is borne for longer, whatever was learned."""
         self._bounds = bounds
         self._most_s = most_s
-        self._models: dict[str, Peers] = {}
-        self._engines: dict[str, set[Pulse]] = {}
-        self.found: Counter[Late] = Counter()
+        self._models: dict[str, ModelEngines] = {}
+        self._engines: dict[str, set[EngineActivity]] = {}
+        self.stalls: Counter[StallVerdict] = Counter()
         """How often an engine was given up, and how often one stream of several."""
 
-    def vigil(
+    def watch(
         self,
         engine: str,
         model: str,
@@ -330,27 +348,27 @@ class Lateness:
         *,
         is_telling: bool = True,
         holds_back: bool = False,
-    ) -> Vigil:
+    ) -> StreamWatch:
         """Somebody asks an engine, and will wait."""
         peers = self._models.get(model)
         if peers is None:
-            peers = self._models[model] = Peers(self.found)
+            peers = self._models[model] = ModelEngines(self.stalls)
         pulse = peers.pulses.get(engine)
         if pulse is None:
             for gone in peers.forget(now_s):
                 gone.of_engine.discard(gone)
             self._engines = {name: pulses for name, pulses in self._engines.items() if pulses}
             of_engine = self._engines.setdefault(engine, set())
-            pulse = peers.pulses[engine] = Pulse(self._bounds, self._most_s, peers, of_engine, now_s)
-        return Vigil(pulse, self._bounds, expected_s, now_s, is_telling=is_telling, holds_back=holds_back)
+            pulse = peers.pulses[engine] = EngineActivity(self._bounds, self._most_s, peers, of_engine, now_s)
+        return StreamWatch(pulse, self._bounds, expected_s, now_s, is_telling=is_telling, holds_back=holds_back)
 
-    def spoke(self, engine: str, now_s: float) -> None:
+    def engine_alive(self, engine: str, now_s: float) -> None:
         """An engine has answered somebody elsewhere."""
         for pulse in self._engines.get(engine, ()):
-            pulse.lives(now_s)
+            pulse.seen_alive(now_s)
 
-    def bound_s(self, engine: str, model: str) -> float | None:
+    def max_silence_s(self, engine: str, model: str) -> float | None:
         """For how long an engine may say nothing now; None where it was never asked."""
         peers = self._models.get(model)
         pulse = peers.pulses.get(engine) if peers is not None else None
-        return None if pulse is None else pulse.bound_s()
+        return None if pulse is None else pulse.max_silence_s()

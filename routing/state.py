@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import copy
 
-from routing.affinity import LastSeen, Whereabouts
+from routing.affinity import LastSlots, RecentMap
 from routing.blocks import Prompt
-from routing.cost import CostBook
-from routing.demand import Demand
+from routing.cost import CostModel
+from routing.demand import PrefixDemand
 from routing.fleet import Fleet
-from routing.ledger import NOTHING_FOREIGN, Foreign, Ledger
-from routing.observers import Observers, PlacementObserver, Report, drop
+from routing.ledger import NO_EXTERNAL_LOAD, ExternalLoad, Ledger
+from routing.observers import ObserverList, PlacementObserver, Report, report_nowhere
 from routing.pods import EngineShape, Pod
-from routing.prefix_index import Trace, WarmIndex
+from routing.prefix_index import CacheInsertion, PrefixIndex
 from routing.request import Usage
-from routing.stores import Stores
-from routing.tokens import USUAL_BYTES_PER_TOKEN, ExactCounter, TokenCounter
+from routing.stores import KvStores
+from routing.tokens import DEFAULT_BYTES_PER_TOKEN, ExactCounter, TokenCounter
 
 UNKNOWN_KV_TOKENS = 200_000
 """KV capacity assumed for an engine that does not report it: small, so that its estimated cache forgets early."""
 
-REMEMBERED_SESSIONS = 1 << 17
+MAX_SESSIONS = 1 << 17
 
-REMEMBERED_ADAPTERS = 1 << 12
+MAX_ADAPTERS = 1 << 12
 
 
 class RoutingState:
@@ -36,28 +36,28 @@ class RoutingState:
     def __init__(
         self,
         *,
-        costs: CostBook | None = None,
-        index: WarmIndex | None = None,
+        costs: CostModel | None = None,
+        index: PrefixIndex | None = None,
         exact_sizes: bool = False,
-        report: Report = drop,
+        report: Report = report_nowhere,
     ) -> None:
         """`exact_sizes`: prompt sizes are tokens, not bytes. `report` receives what observers raise."""
         self.fleet = Fleet()
         self.ledger = Ledger()
-        self.index = index or WarmIndex()
-        self.costs = costs or CostBook()
-        self.demand = Demand()
-        self.sessions = Whereabouts(REMEMBERED_SESSIONS)
-        self.responses = Whereabouts(REMEMBERED_SESSIONS)
-        self.adapters: LastSeen[tuple[str, int], int] = LastSeen(REMEMBERED_ADAPTERS)
-        self.stores = Stores()
-        self.lives: dict[str, int] = {}
+        self.index = index or PrefixIndex()
+        self.costs = costs or CostModel()
+        self.prefix_demand = PrefixDemand()
+        self.sessions = LastSlots(MAX_SESSIONS)
+        self.responses = LastSlots(MAX_SESSIONS)
+        self.adapters: RecentMap[tuple[str, int], int] = RecentMap(MAX_ADAPTERS)
+        self.stores = KvStores()
+        self.cache_generations: dict[str, int] = {}
         """How often each pod has lost its cache, by URL."""
-        self.losses = 0
+        self.cache_losses = 0
         """How often any pod has."""
-        self.event_doubts: Mapping[str, str] = {}
+        self.unreliable_engines: Mapping[str, str] = {}
         """Engines whose KV events are followed, by name, and why these do not decide; empty text where they do."""
-        self.observers: Observers | None = None
+        self.observers: ObserverList | None = None
         """None while nothing is subscribed."""
         self._report = report
         self._counters: dict[str, TokenCounter | ExactCounter] = {}
@@ -65,10 +65,10 @@ class RoutingState:
         self.retired: set[int] = set()
         """Slots of engines that are gone, while requests are still charged to them."""
 
-    def observe(self, *observers: PlacementObserver) -> None:
+    def subscribe(self, *observers: PlacementObserver) -> None:
         """Subscribe to all placements from now on."""
         members = self.observers.members if self.observers is not None else ()
-        self.observers = Observers((*members, *observers), self._report)
+        self.observers = ObserverList((*members, *observers), self._report)
 
     # -- pods, written by one watcher ----------------------------------------------------------------------------------
 
@@ -79,8 +79,8 @@ class RoutingState:
     def reshape_pod(self, url: str, shapes: Iterable[EngineShape]) -> None:
         """Take over the engines that a pod reports, and their KV capacity."""
         self._retire(self.fleet.reshape(url, shapes))
-        self.ledger.reach(self.fleet.slot_count)
-        self.costs.reach(self.fleet.slot_count)
+        self.ledger.resize(self.fleet.slot_count)
+        self.costs.resize(self.fleet.slot_count)
         self.resize_caches(url)
 
     def resize_caches(self, url: str) -> None:
@@ -92,26 +92,26 @@ class RoutingState:
 
     def remove_pod(self, url: str) -> None:
         """Forget a pod. Requests that still run there are released as they end."""
-        self.lives.pop(url, None)
+        self.cache_generations.pop(url, None)
         self._retire(self.fleet.remove(url))
 
-    def forget_warmth(self, url: str) -> None:
+    def clear_caches(self, url: str) -> None:
         """A pod has restarted or emptied its cache: forget its cached prefixes."""
-        self.lives[url] = self.lives.get(url, 0) + 1
-        self.losses += 1
+        self.cache_generations[url] = self.cache_generations.get(url, 0) + 1
+        self.cache_losses += 1
         self.fleet.version += 1
         pod = self.fleet.pod(url)
         for engine in pod.engines if pod else ():
-            self.index.forget(engine.slot)
+            self.index.clear(engine.slot)
         self.resize_caches(url)
 
-    def observe_load(self, slot: int, foreign: Foreign) -> None:
+    def observe_load(self, slot: int, foreign: ExternalLoad) -> None:
         """Take over the external load of a scrape."""
-        self.ledger.observe(slot, foreign)
+        self.ledger.observe_external(slot, foreign)
 
-    def set_event_doubts(self, doubts: Mapping[str, str]) -> None:
+    def set_unreliable_engines(self, doubts: Mapping[str, str]) -> None:
         """Take over which engines' KV events are followed, and why those of some do not decide. For display only."""
-        self.event_doubts = doubts
+        self.unreliable_engines = doubts
 
     # -- what placements teach, and what they leave --------------------------------------------------------------------
 
@@ -119,11 +119,11 @@ class RoutingState:
         """The token counter of a model that the fleet knows."""
         counter = self._counters.get(model)
         if counter is None:
-            counter = ExactCounter() if self._exact_sizes else TokenCounter(USUAL_BYTES_PER_TOKEN)
+            counter = ExactCounter() if self._exact_sizes else TokenCounter(DEFAULT_BYTES_PER_TOKEN)
             self._counters[model] = counter
         return counter
 
-    def learn_usage(self, model: str, trace: Trace, usage: Usage, grown: Prompt | None) -> None:
+    def learn_usage(self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | None) -> None:
         """Learn from a prompt that an engine has counted: its length in tokens, and how much was really cached.
 
         `grown` is the prompt followed by its response, where that is known.
@@ -133,7 +133,7 @@ class RoutingState:
         if usage.cached_tokens is not None:
             self.index.correct(trace, trace.prompt.size * usage.cached_tokens / usage.prompt_tokens)
         if grown is not None:
-            self.index.grow(trace, grown)
+            self.index.extend(trace, grown)
             counter.remember(grown, usage.prompt_tokens + usage.completion_tokens)
 
     def recycle(self, slot: int) -> None:
@@ -148,9 +148,9 @@ class RoutingState:
         """Forget what was learned of the engine that stood in a slot."""
         self.costs.forget(slot)
         self.stores.forget(slot)
-        self.ledger.observe(slot, NOTHING_FOREIGN)
+        self.ledger.observe_external(slot, NO_EXTERNAL_LOAD)
         for table in (self.sessions, self.responses, self.adapters):
-            table.drop_value(slot)
+            table.remove_value(slot)
 
     def for_replay(self) -> RoutingState:
         """A view that shares all that is learned but has a ledger of its own: to replay the past of other replicas."""
@@ -163,11 +163,11 @@ class RoutingState:
     def _pod_size_per_token(self, url: str) -> float:
         pod = self.fleet.pod(url)
         counters = [self._counters[model] for model in (pod.models if pod else ()) if model in self._counters]
-        unknown = ExactCounter.size_per_token if self._exact_sizes else USUAL_BYTES_PER_TOKEN
+        unknown = ExactCounter.size_per_token if self._exact_sizes else DEFAULT_BYTES_PER_TOKEN
         return max((counter.size_per_token for counter in counters), default=unknown)
 
     def _retire(self, slots: Iterable[int]) -> None:
         for slot in slots:
-            self.index.forget(slot)
+            self.index.clear(slot)
             self.retired.add(slot)
             self.recycle(slot)

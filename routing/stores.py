@@ -10,40 +10,40 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-KEPT = 0.8
+SHARE_DECAY = 0.8
 """Of what was believed before, at every scrape that tells something."""
 
-LEAST_TOKENS = 1000.0
+MIN_QUERIED_TOKENS = 1000.0
 """Asked of a store between two scrapes, before its answers say anything."""
 
 
-class StoreCount(Struct, frozen=True, gc=False):
+class StoreCounters(Struct, frozen=True, gc=False):
     """What an engine's metrics have counted since it started, in tokens."""
 
-    asked: float = 0.0
+    queried: float = 0.0
     found: float = 0.0
 
 
-class Stores:
+class KvStores:
     """The share of each engine's store, by slot; engines without a store are not in it."""
 
     def __init__(self) -> None:
         self.shares: dict[int, float] = {}
-        self._counts: dict[int, StoreCount] = {}
+        self._counts: dict[int, StoreCounters] = {}
 
-    def observe(self, slot: int, count: StoreCount) -> None:
+    def observe(self, slot: int, count: StoreCounters) -> None:
         """Take over a scrape. Counters that fell belong to another life of the engine."""
-        before = self._counts.get(slot, StoreCount())
-        asked, found = count.asked - before.asked, count.found - before.found
+        before = self._counts.get(slot, StoreCounters())
+        asked, found = count.queried - before.queried, count.found - before.found
         if asked < 0 or found < 0:
             self.forget(slot)
-            asked, found = count.asked, count.found
-        if asked < LEAST_TOKENS:
+            asked, found = count.queried, count.found
+        if asked < MIN_QUERIED_TOKENS:
             return
         self._counts[slot] = count
         share = min(1.0, found / asked)
         known = self.shares.get(slot)
-        kept = share if known is None else KEPT * known + (1 - KEPT) * share
+        kept = share if known is None else SHARE_DECAY * known + (1 - SHARE_DECAY) * share
         if kept > 0.0:
             self.shares[slot] = kept
 
@@ -53,7 +53,7 @@ class Stores:
         self._counts.pop(slot, None)
 
 
-def fetched(
+def with_stores(
     shares: Mapping[int, float],
     slots: Sequence[int],
     warm_tokens: Sequence[float],

@@ -12,9 +12,9 @@ from math import inf
 from msgspec import Struct
 
 from routing.blocks import Prompt
-from routing.cost import Ratio
+from routing.cost import RunningRatio
 
-USUAL_BYTES_PER_TOKEN = 4.0
+DEFAULT_BYTES_PER_TOKEN = 4.0
 """English and code with today's vocabularies of 100k and more; corrected by the first answers."""
 
 TEMPLATE_TOKENS = 8.0
@@ -23,13 +23,13 @@ TEMPLATE_TOKENS = 8.0
 RATIO_MEMORY = 1000.0
 """In usual prompts. The ratio belongs to the model and to what its users write: it drifts slowly."""
 
-USUAL_PROMPT_TOKENS = 500.0
+TYPICAL_PROMPT_TOKENS = 500.0
 """The prompt that counts as one observation: a shorter one says more of the template than of the text."""
 
-REMEMBERED_LEAVES = 1 << 16
+MAX_LEAVES = 1 << 16
 
 
-class Leaf(Struct, frozen=True, gc=False):
+class CountedPrefix(Struct, frozen=True, gc=False):
     """The end of a prompt whose length in tokens an engine has reported."""
 
     tokens: int
@@ -44,15 +44,15 @@ class TokenCounter:
     def __init__(self, size_per_token: float) -> None:
         self._usual_size_per_token = size_per_token
         self.size_per_token = size_per_token
-        self._ratio = Ratio(RATIO_MEMORY, seen=1.0)
-        self._leaves: OrderedDict[int, Leaf] = OrderedDict()
+        self._ratio = RunningRatio(RATIO_MEMORY, seen=1.0)
+        self._leaves: OrderedDict[int, CountedPrefix] = OrderedDict()
 
     def learn(self, prompt: Prompt, tokens: int) -> None:
         """An engine counted `tokens` for this whole prompt."""
         if prompt.size:
             usual_tokens = prompt.size / self._usual_size_per_token
             ratio = max(1.0, tokens - TEMPLATE_TOKENS) / usual_tokens
-            self._ratio.observe(ratio, usual_tokens / USUAL_PROMPT_TOKENS)
+            self._ratio.observe(ratio, usual_tokens / TYPICAL_PROMPT_TOKENS)
             self.size_per_token = self._usual_size_per_token / self._ratio.value
         self.remember(prompt, tokens)
 
@@ -61,12 +61,12 @@ class TokenCounter:
         if not prompt.blocks:
             return
         last = prompt.blocks[-1]
-        self._leaves[last] = Leaf(tokens, prompt.size, prompt.covered)
+        self._leaves[last] = CountedPrefix(tokens, prompt.size, prompt.covered)
         self._leaves.move_to_end(last)
-        if len(self._leaves) > REMEMBERED_LEAVES:
+        if len(self._leaves) > MAX_LEAVES:
             self._leaves.popitem(last=False)
 
-    def known_leaf(self, prompt: Prompt, within: float = inf) -> Leaf | None:
+    def known_leaf(self, prompt: Prompt, within: float = inf) -> CountedPrefix | None:
         """The longest earlier prompt that ended in one of this prompt's blocks, of those `within` its first so much.
 
         What stands after an earlier prompt's last full block is taken to be shared too: who goes on through exactly
@@ -103,7 +103,7 @@ class ExactCounter:
         return size
 
 
-class Ruler:
+class PromptTokenEstimate:
     """Measures one prompt in tokens: exactly up to a known leaf, by the learned ratio beyond and before it."""
 
     __slots__ = ("_counter", "_leaf")

@@ -11,7 +11,7 @@ from routing.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Duty:
+class DecodeRolePenalty:
     """Penalty for prefill on a decode engine, beyond the seconds that it takes.
 
     0 by default: the engine with the lowest TTFT prefills. With a prohibitive penalty all prompts are prefilled

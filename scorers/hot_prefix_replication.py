@@ -10,7 +10,7 @@ from routing.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
+class HotPrefixReplication:
     """Discount for computing a prefix on one more engine.
 
     `worth`: weight of a second that other requests waited recently for this prefix (`routing.demand`), against a second

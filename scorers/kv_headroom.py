@@ -10,7 +10,7 @@ from routing.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class KvRoom:
+class KvCacheHeadroom:
     """Overflow / (KV in use / mean residence): by Little's law running sequences free KV at that rate.
 
     Warm tokens are counted as needing room too: they stand in the cache, but may be evicted for others meanwhile.

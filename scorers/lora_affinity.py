@@ -10,7 +10,7 @@ from routing.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Lora:
+class LoraAffinity:
     """`load_s`: seconds to bring an adapter of a few hundred MB from host memory or disk to the GPU."""
 
     name: ClassVar[str] = "lora"

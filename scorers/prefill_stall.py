@@ -8,12 +8,12 @@ from typing import ClassVar
 from routing.candidates import Candidates
 from routing.request import Request
 
-MOST_BUSY = 0.5
+MAX_PREFILL_SHARE = 0.5
 """Largest share of an engine's time counted for prefill: beyond it all are late, and evenly spread queues matter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class PrefillStallCost:
     """Cost of stalled decoding, relative to the length of the stream that stalls.
 
     A stall as long as the whole stream counts like `felt_s` seconds of TTFT: an answer of twenty tokens is ruined by a
@@ -40,7 +40,7 @@ class Stall:
         each = min(felt_s / stream_s, 1.0)
         own = felt_s if request.expected_output_tokens > 1 else 0.0
         return [
-            running * each * own_s + own * (busy := min(share, MOST_BUSY)) / (1 - busy)
+            running * each * own_s + own * (busy := min(share, MAX_PREFILL_SHARE)) / (1 - busy)
             for running, own_s, share in zip(
                 candidates.running, candidates.own_s, candidates.prefill_shares, strict=True
             )

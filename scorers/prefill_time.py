@@ -11,7 +11,7 @@ from routing.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Prefill:
+class PrefillTime:
     """overhead + queue + own work, each as learned of that engine."""
 
     name: ClassVar[str] = "prefill"

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from routing.candidates import Candidates
-from routing.facts import Prompts
+from routing.facts import PromptLengths
 from routing.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Suited:
+class PromptLengthAffinity:
     """A penalty, not a filter: an idle pod of the wrong kind is better than a long queue at the right one.
 
     On a pod for short prompts: `stalling` times the prefill beyond `short_s`, the time for which short prompts find it
@@ -32,11 +32,11 @@ class Suited:
             self._price_s(prompts, own_s) for prompts, own_s in zip(candidates.prompts, candidates.own_s, strict=True)
         ]
 
-    def _price_s(self, prompts: Prompts, own_s: float) -> float:
+    def _price_s(self, prompts: PromptLengths, own_s: float) -> float:
         match prompts:
-            case Prompts.SHORT:
+            case PromptLengths.SHORT:
                 return self.stalling * max(0.0, own_s - self.short_s)
-            case Prompts.LONG:
+            case PromptLengths.LONG:
                 return self.waiting_s * max(0.0, 1.0 - own_s / self.short_s)
             case _:
                 return 0.0

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from routing.candidates import Scorer
-from scorers.decode_role import Duty
-from scorers.hot_prefix_replication import Copies
+from scorers.decode_role import DecodeRolePenalty
+from scorers.hot_prefix_replication import HotPrefixReplication
 from scorers.interference import Interference
-from scorers.kv_headroom import KvRoom
+from scorers.kv_headroom import KvCacheHeadroom
 from scorers.least_loaded import LeastLoaded
-from scorers.lora_affinity import Lora
-from scorers.prefill_stall import Stall
-from scorers.prefill_time import Prefill
-from scorers.prompt_length import Suited
-from scorers.round_robin import Turn
-from scorers.session_affinity import Session
+from scorers.lora_affinity import LoraAffinity
+from scorers.prefill_stall import PrefillStallCost
+from scorers.prefill_time import PrefillTime
+from scorers.prompt_length import PromptLengthAffinity
+from scorers.round_robin import RoundRobin
+from scorers.session_affinity import SessionAffinity
 from scorers.slow_start import SlowStart
 
 SCORERS: tuple[type[Scorer], ...] = (
-    Prefill,
+    PrefillTime,
     Interference,
-    Copies,
-    KvRoom,
-    Session,
-    Lora,
+    HotPrefixReplication,
+    KvCacheHeadroom,
+    SessionAffinity,
+    LoraAffinity,
     SlowStart,
-    Suited,
-    Duty,
-    Stall,
-    Turn,
+    PromptLengthAffinity,
+    DecodeRolePenalty,
+    PrefillStallCost,
+    RoundRobin,
     LeastLoaded,
 )
 
@@ -36,17 +36,17 @@ def routings() -> dict[str, tuple[Scorer, ...]]:
     """What `--routing NAME` means: the scorers whose seconds are added up."""
     return {
         "warm": (
-            Prefill(),
+            PrefillTime(),
             Interference(),
-            Copies(),
-            KvRoom(),
-            Session(),
-            Lora(),
+            HotPrefixReplication(),
+            KvCacheHeadroom(),
+            SessionAffinity(),
+            LoraAffinity(),
             SlowStart(),
-            Suited(),
-            Duty(),
-            Stall(),
+            PromptLengthAffinity(),
+            DecodeRolePenalty(),
+            PrefillStallCost(),
         ),
-        "round-robin": (Turn(),),
+        "round-robin": (RoundRobin(),),
         "least-loaded": (LeastLoaded(),),
     }

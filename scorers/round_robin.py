@@ -10,7 +10,7 @@ from routing.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RoundRobin:
     """The later an engine was chosen, the more it costs."""
 
     name: ClassVar[str] = "turn"

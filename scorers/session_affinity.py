@@ -10,7 +10,7 @@ from routing.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SessionAffinity:
     """Seconds that the engine of a request's session is worth.
 
     `stay_s` only breaks ties: what a session is really worth is its warm prefix, which the prefill scorer sees.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from routing.decision.router import Router
-from routing.replica_state import Hearing, News, Voice
+from routing.replica_state import ReplicaState, StateUpdate, UpdatePublisher
 
 SPACING_S = 0.002
 """Between two batches of a router; the first word after a silence goes out at once. As a worker does it."""
@@ -29,8 +29,8 @@ class Member:
 
     name: int
     router: Router
-    voice: Voice
-    hearing: Hearing
+    voice: UpdatePublisher
+    hearing: ReplicaState
     batches: int = 0
     stated_s: float = 0.0
     sent_s: float = -1.0
@@ -52,15 +52,15 @@ class Exchange:
         self._members: list[Member] = []
         self._held: list[Callable[[], None]] | None = None
 
-    def join(self, router: Router) -> Hearing:
+    def join(self, router: Router) -> ReplicaState:
         """Have a router tell and hear. Returns what it hears with."""
         name = len(self._members)
-        voice = Voice(lambda: self._wake(name))
-        router.observe(voice)
-        member = Member(name, router, voice, Hearing(router))
+        voice = UpdatePublisher(lambda: self._wake(name))
+        router.subscribe(voice)
+        member = Member(name, router, voice, ReplicaState(router))
         self._members.append(member)
         for each in self._members:
-            each.router.seat = each.name, len(self._members)
+            each.router.replica_position = each.name, len(self._members)
         return member.hearing
 
     def cut(self) -> None:
@@ -68,7 +68,7 @@ class Exchange:
         self._held = []
         for member in self._members:
             for other in self._members:
-                member.hearing.forget(other.name, self._loop.time())
+                member.hearing.remove(other.name, self._loop.time())
 
     def mend(self) -> None:
         """It is back: all that was said meanwhile is heard, in order."""
@@ -84,7 +84,7 @@ class Exchange:
         now_s = member.sent_s = self._loop.time()
         if self.loss and now_s - member.stated_s >= STATE_S:
             member.stated_s = now_s
-            member.voice.state()
+            member.voice.publish_snapshot()
         news = member.voice.take()
         member.batches += 1
         self.batches += 1
@@ -95,23 +95,23 @@ class Exchange:
         else:
             self._held.append(deliver)
 
-    def _deliver(self, member: Member, number: int, news: list[News]) -> None:
+    def _deliver(self, member: Member, number: int, news: list[StateUpdate]) -> None:
         for other in self._members:
             if other is not member and not (self.loss and self._draw() < self.loss):
                 self._loop.call_later(self.delay_s, self._tell, other, member, number, news)
 
-    def _tell(self, other: Member, member: Member, number: int, news: list[News]) -> None:
+    def _tell(self, other: Member, member: Member, number: int, news: list[StateUpdate]) -> None:
         now_s = self._loop.time()
-        is_whole = other.hearing.hear(member.name, number, news, now_s)
+        is_whole = other.hearing.apply(member.name, number, news, now_s)
         if self.loss:
-            other.hearing.forget_silent(now_s - SILENT_S, now_s)
+            other.hearing.remove_stale(now_s - SILENT_S, now_s)
         if not is_whole and now_s - member.stated_s > self.delay_s:
             member.stated_s = now_s
-            self._loop.call_later(self.delay_s, member.voice.state)
+            self._loop.call_later(self.delay_s, member.voice.publish_snapshot)
 
     async def settle(self) -> None:
         """Wait until everybody has heard, without loss, what everybody has open."""
         self.loss = 0.0
         for member in self._members:
-            member.voice.state()
+            member.voice.publish_snapshot()
         await asyncio.sleep(2 * (SPACING_S + self.delay_s))

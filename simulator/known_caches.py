@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from routing.cache_lookup import Seen, Sight
+from routing.cache_lookup import CacheHit, CacheLookup
 from routing.decision.router import Router
 from routing.request import Request
 from simulator.sequence import Sequence
@@ -31,7 +31,7 @@ class KnownCaches:
     def known_to(self, request: Request, sequence: Sequence) -> Request:
         """Return the request with what every engine holds of its prompt, the last token excepted."""
         reusable = sequence.blocks[: (sequence.prompt_tokens - 1) // self._block_tokens]
-        seen: dict[int, Seen] = {}
+        seen: dict[int, CacheHit] = {}
         known: set[int] = set()
         for url, pod in self._pods.items():
             held = pod.held_blocks(reusable)
@@ -40,9 +40,9 @@ class KnownCaches:
                 known.add(engine.slot)
                 coming = (_shared_length(reusable, other) for other in self._in_prefill[engine.name].values())
                 if blocks := max(held, max(coming, default=0)):
-                    seen[engine.slot] = Seen(blocks * self._block_tokens)
+                    seen[engine.slot] = CacheHit(blocks * self._block_tokens)
         watch = _Placed(sequence, self._in_prefill)
-        return msgspec.structs.replace(request, sight=Sight(sequence.prompt_tokens, seen, known, watch))
+        return msgspec.structs.replace(request, lookup=CacheLookup(sequence.prompt_tokens, seen, known, watch))
 
 
 class _Placed:

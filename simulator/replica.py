@@ -11,17 +11,17 @@ from dataclasses import replace
 from random import Random
 from typing import Protocol
 
-from gateway.pairs.pairs import Pairs
-from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt import Patience
-from gateway.pipeline.pipeline import Passage
-from gateway.pipeline.record import Witness
-from gateway.roles.balancer import LOOK_S, RoleKeeper
+from gateway.pairs.pairs import PairTransport
+from gateway.pipeline.admission_queue import AdmissionQueue
+from gateway.pipeline.attempt import AttemptLimits
+from gateway.pipeline.pipeline import RequestPipeline
+from gateway.pipeline.record import OutcomeListener
+from gateway.roles.balancer import INTERVAL_S, RoleAssigner
 from routing.decision.router import Router
 from routing.facts import Role
-from routing.ledger import Foreign
-from routing.pods import EngineShape, Pod, Standing
-from routing.rejection import Refused
+from routing.ledger import ExternalLoad
+from routing.pods import EngineShape, Pod, PodState
+from routing.rejection import RequestRejected
 from routing.request import Request
 from simulator.known_caches import KnownCaches
 from simulator.policies.board import Board
@@ -31,9 +31,9 @@ from simulator.sequence import Sequence
 from simulator.split import Split
 from simulator.virtual_carrier import VirtualCarrier
 from simulator.virtual_pod import VirtualPod
-from tenancy.tenants import NOBODY, Caller
+from tenancy.tenants import ANONYMOUS_CALLER, Caller
 
-MakeRoom = Callable[[Router, Callable[[], float], Callable[[], float]], Room]
+MakeRoom = Callable[[Router, Callable[[], float], Callable[[], float]], AdmissionQueue]
 """Where requests wait: of a router, a clock and a source of draws."""
 
 MODEL = "simulated"
@@ -45,9 +45,9 @@ SCRAPE_S = 5.0
 """How often a gateway looks at its pods, as `hearth serve` does."""
 
 
-def _plain_room(router: Router, clock: Callable[[], float], draw: Callable[[], float]) -> Room:
+def _plain_room(router: Router, clock: Callable[[], float], draw: Callable[[], float]) -> AdmissionQueue:
     """In which nobody waits."""
-    return Room(router, clock=clock, draw=draw)
+    return AdmissionQueue(router, clock=clock, draw=draw)
 
 
 class Made(Protocol):
@@ -75,7 +75,7 @@ class Replica:
         made: Made,
         number: int,
         pods: Mapping[str, VirtualPod],
-        witness: Witness,
+        witness: OutcomeListener,
         make_room: MakeRoom | None = None,
         *,
         resumes: bool = False,
@@ -92,28 +92,28 @@ class Replica:
         )
         self._split = made.split
         self.role_changes: list[tuple[float, str, str]] = []
-        self.keeper = RoleKeeper(self.router, made.split.terms) if made.split is not None else None
+        self.keeper = RoleAssigner(self.router, made.split.terms) if made.split is not None else None
         self._pods = pods
         self._caches = KnownCaches(self.router, pods, made.profile.block_size) if made.knows_caches else None
         self._clock = loop.time
         self.room = (make_room or _plain_room)(self.router, loop.time, draws.random)
-        self._passage = Passage(
+        self._passage = RequestPipeline(
             self.router,
             health=lambda _pod, _end: None,
-            witnesses=[witness],
+            observers=[witness],
             clock=loop.time,
             wall_clock=loop.time,
             draw=draws.random,
-            patience=Patience(deadline_s=made.deadline_s),
-            room=self.room,
-            carry_pair=Pairs(self.router.fleet, clock=loop.time).carry if made.split is not None else None,
+            limits=AttemptLimits(deadline_s=made.deadline_s),
+            queue=self.room,
+            run_pair=PairTransport(self.router.fleet, clock=loop.time).run_attempt if made.split is not None else None,
         )
         for place, url in enumerate(pods):
             self._put(place, url, made.profile)
 
     def _put(self, place: int, url: str, profile: Profile) -> None:
         """What a watcher would put into the fleet for one pod."""
-        pod = Pod(url, standing=Standing.READY, models=frozenset({MODEL}), ready_since_s=LONG_READY_S)
+        pod = Pod(url, state=PodState.READY, models=frozenset({MODEL}), ready_since_s=LONG_READY_S)
         shape = EngineShape(kv_tokens=profile.kv_capacity_tokens, block_tokens=profile.block_size)
         if self._split is not None:
             pod, shape = replace(pod, facts=self._split.facts(place)), replace(shape, role=self._split.role(place))
@@ -121,7 +121,9 @@ class Replica:
         self.router.put_pod(pod)
         self.router.reshape_pod(url, [shape])
 
-    async def lead(self, request: Request, sequence: Sequence, caller: Caller = NOBODY) -> Refused | None:
+    async def lead(
+        self, request: Request, sequence: Sequence, caller: Caller = ANONYMOUS_CALLER
+    ) -> RequestRejected | None:
         """Send one request through the spine. What the client is told where it is refused."""
         if self._caches is not None:
             request = self._caches.known_to(request, sequence)
@@ -130,17 +132,17 @@ class Replica:
             self._pods, sequence, self.board.first_token, is_patient=is_patient, resumes=self._resumes
         )
         try:
-            await self._passage.lead(request, carrier, caller=caller)
+            await self._passage.handle_request(request, carrier, caller=caller)
         finally:
             self.board.end(request.id)
         return carrier.refusal
 
-    def stand(self, url: str, standing: Standing) -> None:
+    def stand(self, url: str, standing: PodState) -> None:
         """What a watcher would say of a pod now."""
         known = self.router.fleet.pod(url)
         if known is not None:
-            self.router.put_pod(replace(known, standing=standing, ready_since_s=self._clock()))
-            self.room.stir()
+            self.router.put_pod(replace(known, state=standing, ready_since_s=self._clock()))
+            self.room.wake_waiters()
 
     async def keep_roles(self) -> None:
         """Let roles follow the traffic, or one's foreknowledge of it, until cancelled."""
@@ -150,9 +152,9 @@ class Replica:
         for at_s, prefill in split.shifts:
             await asyncio.sleep(at_s - self._clock())
             for number, url in enumerate(self._pods):
-                self.router.fleet.assume(url, Role.PREFILL if number < prefill else Role.DECODE)
+                self.router.fleet.override_role(url, Role.PREFILL if number < prefill else Role.DECODE)
         while split.is_soft:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(INTERVAL_S)
             for change in keeper.look(self._clock()):
                 self.role_changes.append((self._clock(), change.engine, change.role))
 
@@ -169,5 +171,5 @@ class Replica:
         for engine in known.engines if known else ():
             beyond = max(0.0, float(there - ledger.running[engine.slot]))
             kv_tokens = told.kv_usage * (engine.kv_tokens or 0) - ledger.kv_tokens[engine.slot]
-            foreign = Foreign(beyond, min(float(told.waiting), beyond), max(0.0, kv_tokens), self._clock())
+            foreign = ExternalLoad(beyond, min(float(told.waiting), beyond), max(0.0, kv_tokens), self._clock())
             self.router.observe_load(engine.slot, foreign)

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from gateway.limits.accounts import Tab
-from gateway.pipeline.attempt import Leg, LegEnd, Order, Prefilled
+from gateway.limits.accounts import RequestMeter
+from gateway.pipeline.attempt import AttemptResult, AttemptStatus, PrefillRequest, PrefillResult
 from routing.blocks import Prompt
 from routing.decision.placement import Placement
-from routing.pairing.prefill_side import PrefillSide
-from routing.rejection import Refused
+from routing.pairing.prefill_side import PrefillPlacement
+from routing.rejection import RequestRejected
 from routing.request import Usage
 from simulator.sequence import Milestone, MilestoneKind, Sequence
 from simulator.virtual_pod import LOST, Listener, VirtualPod
@@ -44,16 +44,16 @@ class VirtualCarrier:
         self._pods = pods
         self._sequence = sequence
         self._on_first_token = on_first_token
-        self.refusal: Refused | None = None
+        self.refusal: RequestRejected | None = None
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
+    async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         """Submit it, tell the placement its first token, and wait for its end."""
         sequence, source = self._sequence, None
         if placement.prefill is not None and self._is_patient:
             prefilled = await self._prefill(placement.prefill, first_byte_by_s)
             if not prefilled.is_done:
-                return Leg(prefilled.end, detail=prefilled.detail)
-            placement.prefill.done(prefilled.usage, asyncio.get_running_loop().time())
+                return AttemptResult(prefilled.end, detail=prefilled.detail)
+            placement.prefill.prefill_done(prefilled.usage, asyncio.get_running_loop().time())
         if (held_by := self._held_by) is not None:
             self._held_by = None
             sequence = replace(sequence, remote_tokens=sequence.prompt_tokens)
@@ -66,13 +66,13 @@ class VirtualCarrier:
 
         pod = self._pods[placement.engine.pod]
         end = await _run(pod, sequence, first_byte_by_s, begun, source)
-        if isinstance(end, Leg) or end.reason == LOST:
+        if isinstance(end, AttemptResult) or end.reason == LOST:
             if source is not None:
                 source[0].let_go(source[1])
             return self._failed(placement, end)
         return self._answered(placement, sequence, end)
 
-    def _answered(self, placement: Placement, sequence: Sequence, end: Milestone) -> Leg:
+    def _answered(self, placement: Placement, sequence: Sequence, end: Milestone) -> AttemptResult:
         cached = end.cached_tokens
         if placement.prefill is not None and placement.prefill.cached_tokens is not None:
             # As NIXL's decoding pod tells it: what the prefilling one had.
@@ -83,18 +83,20 @@ class VirtualCarrier:
             if sequence.prompt_tokens != whole.prompt_tokens
             else None
         )
-        return Leg(LegEnd.ANSWERED, 200, begun=True, usage=usage, finish_reason=end.reason, told=told)
+        return AttemptResult(
+            AttemptStatus.ANSWERED, 200, begun=True, usage=usage, finish_reason=end.reason, client_usage=told
+        )
 
-    def _failed(self, placement: Placement, end: Leg | Milestone) -> Leg:
+    def _failed(self, placement: Placement, end: AttemptResult | Milestone) -> AttemptResult:
         """What is left of a stream that has lost its engine is another request, where it may be resumed."""
-        if isinstance(end, Leg):
+        if isinstance(end, AttemptResult):
             return end if placement.first_token_s is None else _begun(end)
         request, emitted, detail = placement.request, end.output_tokens, "the engine died"
         if emitted == 0:
-            return Leg(LegEnd.LOST, detail=detail)
+            return AttemptResult(AttemptStatus.LOST, detail=detail)
         sequence = self._sequence
         if not self._resumes or emitted >= sequence.output_tokens:
-            return Leg(LegEnd.LOST, begun=True, detail=detail)
+            return AttemptResult(AttemptStatus.LOST, begun=True, detail=detail)
         self._sequence = replace(
             sequence,
             prompt_tokens=sequence.prompt_tokens + emitted,
@@ -102,32 +104,32 @@ class VirtualCarrier:
         )
         prompt = request.prompt
         longer = structs.replace(request, prompt=Prompt(prompt.blocks, prompt.ends, prompt.size + emitted))
-        return Leg(LegEnd.LOST, begun=True, detail=detail, rest=longer)
+        return AttemptResult(AttemptStatus.LOST, begun=True, detail=detail, continuation=longer)
 
-    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled | None:
+    async def prefill(self, placement: Placement, order: PrefillRequest, by_s: float) -> PrefillResult | None:
         """Have the prompt computed and held, as NIXL does it."""
         if self._is_patient or placement.prefill is None:
             return None
         return await self._prefill(placement.prefill, by_s)
 
-    async def _prefill(self, side: PrefillSide, by_s: float) -> Prefilled:
+    async def _prefill(self, side: PrefillPlacement, by_s: float) -> PrefillResult:
         sequence = replace(self._sequence, sequence_id=_leg_of(self._sequence), output_tokens=1, is_held=True)
         pod = self._pods[side.engine.pod]
         end = await _run(pod, sequence, by_s, _nobody)
-        if isinstance(end, Leg):
-            return Prefilled(end.end, end.status, detail=end.detail)
+        if isinstance(end, AttemptResult):
+            return PrefillResult(end.end, end.status, detail=end.detail)
         if end.reason == LOST:
-            return Prefilled(LegEnd.LOST, detail="the engine died")
+            return PrefillResult(AttemptStatus.LOST, detail="the engine died")
         self._held_by = pod
         usage = Usage(sequence.prompt_tokens, 1, end.cached_tokens)
-        return Prefilled(LegEnd.ANSWERED, 200, _told_by(side.engine.pod, sequence), usage)
+        return PrefillResult(AttemptStatus.ANSWERED, 200, _told_by(side.engine.pod, sequence), usage)
 
-    def open_tab(self, tab: Tab) -> None:
+    def open_meter(self, tab: RequestMeter) -> None:
         """It has no limits to be told of."""
 
-    def refuse(self, refusal: Refused) -> None:
+    def reject(self, rejection: RequestRejected) -> None:
         """The client is told no."""
-        self.refusal = refusal
+        self.refusal = rejection
 
 
 async def _run(
@@ -136,7 +138,7 @@ async def _run(
     first_byte_by_s: float,
     begun: Listener,
     source: tuple[VirtualPod, str] | None = None,
-) -> Milestone | Leg:
+) -> Milestone | AttemptResult:
     """Its end on an engine; how it failed, where it has none of its own."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Milestone | None] = loop.create_future()
@@ -153,20 +155,20 @@ async def _run(
         pod.submit(sequence, listen, source)
         milestone = await ended
     except ValueError as error:
-        return Leg(LegEnd.ANSWERED, 400, begun=True, detail=str(error))
+        return AttemptResult(AttemptStatus.ANSWERED, 400, begun=True, detail=str(error))
     except ConnectionError as error:
-        return Leg(LegEnd.UNREACHABLE, detail=str(error))
+        return AttemptResult(AttemptStatus.UNREACHABLE, detail=str(error))
     finally:
         patience.cancel()
         pod.abort(sequence.sequence_id)
     if milestone is None:
-        return Leg(LegEnd.TIMEOUT, detail="no first token in time")
+        return AttemptResult(AttemptStatus.TIMEOUT, detail="no first token in time")
     return milestone
 
 
-def _begun(leg: Leg) -> Leg:
+def _begun(leg: AttemptResult) -> AttemptResult:
     """The same end of an answer of which the client has seen some."""
-    return Leg(leg.end, leg.status, begun=True, detail=leg.detail)
+    return AttemptResult(leg.end, leg.status, begun=True, detail=leg.detail)
 
 
 def _leg_of(sequence: Sequence) -> str:

@@ -15,101 +15,101 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from math import inf
 
-from routing.candidates import Candidates, NotNow
-from routing.cost import CostBook, prefill_work
+from routing.candidates import Candidates, NoEngineAdmissible
+from routing.cost import CostModel, prefill_work
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.eligible import Roster
-from routing.ledger import STEP_TOKENS, Charge, Pledge
+from routing.eligible import EligibleEngines
+from routing.ledger import STEP_TOKENS, Charge, StreamObjective
 from routing.pods import Engine
-from routing.rejection import Reason, Refused
+from routing.rejection import Reason, RequestRejected
 from routing.request import Request, Usage
 from routing.tokens import ExactCounter, TokenCounter
-from tenancy.forecast import Forecast
-from tenancy.objective import Promise, Tier, Unattainable
-from tenancy.queue import Line, Queue, Waiter, open_within_s, price
-from tenancy.stall import Stalls
+from tenancy.forecast import OutputLengthForecast
+from tenancy.objective import LatencyObjective, Tier, UnattainableAction
+from tenancy.queue import ModelQueue, TierQueue, WaitingRequest, open_within_s, weighted_tokens
+from tenancy.stall import DecodeStalls
 from tenancy.tenants import Caller
 
 RETURNING_MEMORY_S = 120.0
 """No client in wide use waits longer before it comes again."""
 
-MOST_RETURNING = 1 << 16
+MAX_RETURNING = 1 << 16
 
-Face = tuple[str | None, str, int, int]
+RequestFingerprint = tuple[str | None, str, int, int]
 """What identifies a returning request: tenant, model, and its prompt's last block and size."""
 
 
-def face_of(request: Request, tenant: str | None) -> Face | None:
+def request_fingerprint(request: Request, tenant: str | None) -> RequestFingerprint | None:
     """None for a prompt too short to be recognised."""
     prompt = request.prompt
     return (tenant, request.model, prompt.blocks[-1], prompt.size) if prompt.blocks else None
 
 
-class Returning:
+class RejectedRequests:
     """Requests rejected within the last two minutes, and when each first arrived."""
 
     def __init__(self) -> None:
-        self._first_s: OrderedDict[Face, float] = OrderedDict()
+        self._first_s: OrderedDict[RequestFingerprint, float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._first_s)
 
-    def first_s(self, face: Face | None, now_s: float) -> float:
+    def first_s(self, face: RequestFingerprint | None, now_s: float) -> float:
         """When a request came first: now, where it is not known."""
         return now_s if face is None else self._first_s.get(face, now_s)
 
-    def refused(self, face: Face | None, came_s: float, now_s: float) -> None:
+    def rejected(self, face: RequestFingerprint | None, came_s: float, now_s: float) -> None:
         """Remember a rejected request: it may return."""
         first_s = self._first_s
-        while first_s and (len(first_s) >= MOST_RETURNING or next(iter(first_s.values())) < now_s - RETURNING_MEMORY_S):
+        while first_s and (len(first_s) >= MAX_RETURNING or next(iter(first_s.values())) < now_s - RETURNING_MEMORY_S):
             first_s.popitem(last=False)
         if face is not None:
             first_s.setdefault(face, came_s)
 
-    def served(self, face: Face | None) -> None:
+    def served(self, face: RequestFingerprint | None) -> None:
         """It was served: an equal request that arrives from now on is a new one."""
         if face is not None:
             self._first_s.pop(face, None)
 
 
-ON_THE_WAY = 0.1
+MAX_TRANSIT_SHARE = 0.1
 """Of its TTFT, at most so much is taken to be lost before a request asks to be placed: it is read, and may wait for its
 accounts. A prompt that only just fits is then served late, not refused on idle engines.
 """
 
-SURE = 0.01
+MIN_OUTPUT_QUANTILE = 0.01
 """Answers that are shorter than a request is counted on to be."""
 
-USUAL_PREFILL_SHARE = 0.5
+DEFAULT_PREFILL_SHARE = 0.5
 """Of an engine's time, where nothing has been seen of what a tier gets."""
 
-MOST_WAITING = 4_096
-MOST_WAITING_SIZE = 512 << 20
+MAX_WAITING = 4_096
+MAX_WAITING_BYTES = 512 << 20
 """Bytes of prompts: the bodies of waiting requests are kept."""
 
-COMINGS = 3
+CLIENT_ATTEMPTS = 3
 """How often the usual client asks before it gives up. Each coming gets its part of the time that a request may wait, so
 that whoever is let in at the last is in time for who has waited since the first, though we may not know him again.
 """
 
-LATEST_S = 60.0
+MAX_RETRY_AFTER_S = 60.0
 """Upper bound of Retry-After."""
 
-PACE_S = 1.0
+SPEED_TTL_S = 1.0
 """For so long the fastest engine is taken to be as fast as it was: what is learned of paces moves slowly."""
 
 JITTER = 0.25
 """Retry-After is shortened by up to this share at random, so that rejected clients do not return together."""
 
 
-class Gate:
+class AdmissionFilter:
     """Decides which candidates of one decision may take one waiting request now."""
 
-    __slots__ = ("_candidates", "_claims", "_left_s", "_now_s", "_stalls", "_waiter", "pledge")
+    __slots__ = ("_candidates", "_claims", "_left_s", "_now_s", "_stalls", "_waiter", "stream_objective")
 
-    def __init__(self, admission: Admission, waiter: Waiter, now_s: float) -> None:
-        promise = waiter.promise
+    def __init__(self, admission: Admission, waiter: WaitingRequest, now_s: float) -> None:
+        promise = waiter.objective
         self._stalls = admission.stalls
         self._waiter = waiter
         self._now_s = now_s
@@ -118,10 +118,10 @@ class Gate:
         self._left_s = left_s if left_s >= 0 and not waiter.is_unattainable else inf
         self._candidates: Candidates | None = None
         self._claims: dict[str, bool] = {}
-        sure = admission.forecast.tokens(waiter.tenant, waiter.request.model, SURE)
-        self.pledge: Pledge | None = Pledge(promise.tpot_s, sure)
+        sure = admission.forecast.tokens(waiter.tenant, waiter.request.model, MIN_OUTPUT_QUANTILE)
+        self.stream_objective: StreamObjective | None = StreamObjective(promise.tpot_s, sure)
 
-    def opens(self, candidates: Candidates, at: int) -> bool:
+    def admits(self, candidates: Candidates, at: int) -> bool:
         """Whether an engine may take it: in time, within its KV, past higher tiers, and as far as who decodes there can
         bear it.
         """
@@ -130,7 +130,7 @@ class Gate:
         # What stands in an engine's queue is beyond our order: no more of it than the engine takes into one step.
         if ahead_s > STEP_TOKENS * candidates.seconds_per_token[at]:
             return False
-        if candidates.prefill_overhead_s[at] + ahead_s + own_s * (1 - waiter.promise.ttft_per_cold) > self._left_s:
+        if candidates.prefill_overhead_s[at] + ahead_s + own_s * (1 - waiter.objective.ttft_per_cold) > self._left_s:
             return False
         held = candidates.kv_tokens[at]
         if held > 0 and held + (candidates.prompt_tokens + waiter.answer_tokens) > candidates.kv_capacity[at]:
@@ -141,11 +141,11 @@ class Gate:
         burden_s = candidates.burden_s[at] if candidates.burden_s else own_s
         return self._is_borne(candidates.engines[at], burden_s) and (prefill is None or self._is_borne(prefill, own_s))
 
-    def least_ttft_s(self) -> tuple[float, float]:
+    def min_ttft_s(self) -> tuple[float, float]:
         """The least seconds to a first token that a candidate of the last decision would need if it were idle, and what
         of them the promise does not allow for by the cold prompt. Zeros where nothing was asked about.
         """
-        candidates, per_cold = self._candidates, self._waiter.promise.ttft_per_cold
+        candidates, per_cold = self._candidates, self._waiter.objective.ttft_per_cold
         if candidates is None:
             return 0.0, 0.0
         pairs = list(zip(candidates.prefill_overhead_s, candidates.own_s, strict=True))
@@ -160,11 +160,11 @@ class Gate:
         """Whether a higher tier wants to find an engine open that would no longer be. Whoever is owed of its floor need
         not heed that.
         """
-        waiter, tier = self._waiter, self._waiter.promise.tier
+        waiter, tier = self._waiter, self._waiter.objective.tier
         is_late = waiter.start_by_s < self._now_s
-        if waiter.line.credit_s > 0 and not is_late:
+        if waiter.tier_queue.credit_s > 0 and not is_late:
             return False
-        for line in waiter.queue.lines.values():
+        for line in waiter.queue.tier_queues.values():
             if before_s <= open_within_s(line.tier) < after_s and (is_late or line.tier.priority > tier.priority):
                 claims = self._claims.get(line.tier.name)
                 if claims is None:
@@ -174,41 +174,43 @@ class Gate:
         return False
 
 
-class Ground:
+class ModelCapacity:
     """Where one model's requests go while the fleet stays as it is: the engines, and the queue before them."""
 
-    __slots__ = ("_roster", "counter", "engines", "look_again_s", "overhead_s", "queue", "seconds_per_token")
+    __slots__ = ("_roster", "counter", "engines", "overhead_s", "queue", "refresh_at_s", "seconds_per_token")
 
-    def __init__(self, queue: Queue, roster: Roster, counter: TokenCounter | ExactCounter) -> None:
+    def __init__(self, queue: ModelQueue, roster: EligibleEngines, counter: TokenCounter | ExactCounter) -> None:
         self.queue = queue
         self.counter = counter
         self.engines = len(roster.engines)
         self.overhead_s = self.seconds_per_token = 0.0
         """Of the fastest engine."""
-        self.look_again_s = -inf
+        self.refresh_at_s = -inf
         self._roster = roster
 
-    def look(self, costs: CostBook, now_s: float) -> None:
+    def refresh(self, costs: CostModel, now_s: float) -> None:
         """See how fast engines are."""
-        pick = self._roster.pick
+        pick = self._roster.select
         self.overhead_s = min(pick(costs.prefill_overhead_s), default=0.0)
         self.seconds_per_token = min(pick(costs.seconds_per_token), default=0.0)
-        self.look_again_s = now_s + PACE_S
+        self.refresh_at_s = now_s + SPEED_TTL_S
 
 
-def _answer_tokens(forecast: Forecast, request: Request, tenant: str | None) -> float:
+def _answer_tokens(forecast: OutputLengthForecast, request: Request, tenant: str | None) -> float:
     mean = forecast.mean(tenant, request.model)
     return request.sequences * (mean if request.max_tokens is None else min(mean, request.max_tokens))
 
 
-def _hopeless(waiter: Waiter, predicted_s: float) -> Refused:
+def _hopeless(waiter: WaitingRequest, predicted_s: float) -> RequestRejected:
     """That no engine, idle or not, could keep the promise of a request."""
-    tier, promised_s = waiter.promise.tier, waiter.promise.first_token_within_s(waiter.own_s)
+    tier, promised_s = waiter.objective.tier, waiter.objective.ttft_objective_s(waiter.own_s)
     words = (
         f"The first token of this request would take {predicted_s:.3g} s on an idle engine; its service level "
         f"(tier `{tier.name}`) allows {promised_s:.3g} s. Send a shorter prompt, or use a tier that allows more."
     )
-    return Refused(Reason.OVERLOADED, words, hopeless=True, predicted_ttft_s=predicted_s, promised_ttft_s=promised_s)
+    return RequestRejected(
+        Reason.OVERLOADED, words, hopeless=True, predicted_ttft_s=predicted_s, promised_ttft_s=promised_s
+    )
 
 
 class Admission:
@@ -216,32 +218,32 @@ class Admission:
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self.forecast = Forecast()
-        self.stalls = Stalls(router.ledger, router.costs)
+        self.forecast = OutputLengthForecast()
+        self.stalls = DecodeStalls(router.ledger, router.costs)
         self.tiers: Mapping[str, Tier] = {}
         """Tiers of the policy: reserved room is kept for a tier before its first request."""
-        self.queues: dict[str, Queue] = {}
+        self.queues: dict[str, ModelQueue] = {}
         """By group of engines: named by the first of the models that they serve, and the regions asked for."""
-        self.relief: Callable[[], None] = lambda: None
+        self.on_capacity_freed: Callable[[], None] = lambda: None
         """Called when a waiting request might be admitted."""
-        self._returning = Returning()
+        self._returning = RejectedRequests()
         self._numbers = count()
-        self._grounds: dict[tuple[str, frozenset[str] | None], Ground] = {}
+        self._grounds: dict[tuple[str, frozenset[str] | None], ModelCapacity] = {}
         self._fleet_version = -1
         router.ledger.attach(self)
 
     # -- the ledger's watch ------------------------------------------------------------------------------------------
 
-    def charged(self, charge: Charge, now_s: float) -> None:
-        self.stalls.charged(charge, now_s)
+    def on_charged(self, charge: Charge, now_s: float) -> None:
+        self.stalls.on_charged(charge, now_s)
 
-    def begun(self, charge: Charge, now_s: float) -> None:
-        self.stalls.begun(charge, now_s)
-        self.relief()
+    def on_prefill_done(self, charge: Charge, now_s: float) -> None:
+        self.stalls.on_prefill_done(charge, now_s)
+        self.on_capacity_freed()
 
-    def ended(self, charge: Charge, now_s: float) -> None:
-        self.stalls.ended(charge, now_s)
-        self.relief()
+    def on_released(self, charge: Charge, now_s: float) -> None:
+        self.stalls.on_released(charge, now_s)
+        self.on_capacity_freed()
 
     # -- one request -------------------------------------------------------------------------------------------------
 
@@ -249,75 +251,75 @@ class Admission:
         self,
         request: Request,
         caller: Caller,
-        promise: Promise,
+        promise: LatencyObjective,
         *,
         came_s: float,
         now_s: float,
         draw: float,
         late_by_s: float | None = None,
-    ) -> Waiter:
-        """One that asks to be placed. Raises `Refused` where it could not be served in time.
+    ) -> WaitingRequest:
+        """One that asks to be placed. Raises `RequestRejected` where it could not be served in time.
 
         `late_by_s`: it had been placed and has lost its pod, so that it is served late rather than refused, until then.
         """
         waiter = self._waiter(request, caller, promise, came_s, now_s, late_by_s)
-        queue, line = waiter.queue, waiter.line
-        line.demand.ask(waiter.own_s, now_s)
+        queue, line = waiter.queue, waiter.tier_queue
+        line.demand.add(waiter.own_s, now_s)
         if queue.waiting:
             self._check(waiter, queue, line, now_s, draw)
-        line.service.enter(waiter.tenant)
+        line.fair_share.enter(waiter.tenant)
         return waiter
 
-    def place(self, waiter: Waiter, avoid: frozenset[str], *, now_s: float, draw: float) -> Placement:
-        """Put it on an engine. Raises `NotNow`, or `Refused` as the router does, or where an idle engine could not keep
-        the promise either and the tier rejects that.
+    def place(self, waiter: WaitingRequest, avoid: frozenset[str], *, now_s: float, draw: float) -> Placement:
+        """Put it on an engine. Raises `NoEngineAdmissible`, or `RequestRejected` as the router does, or where an idle
+        engine could not keep the promise either and the tier rejects that.
         """
-        tenant, gate = waiter.caller.tenant, Gate(self, waiter, now_s)
+        tenant, gate = waiter.caller.tenant, AdmissionFilter(self, waiter, now_s)
         try:
             placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
-        except NotNow:
+        except NoEngineAdmissible:
             if not self._gives_up(waiter, gate, now_s):
                 raise
-            gate = Gate(self, waiter, now_s)
+            gate = AdmissionFilter(self, waiter, now_s)
             placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
-        waiter.queue.serve(waiter.line, waiter, now_s)
+        waiter.queue.serve(waiter.tier_queue, waiter, now_s)
         seen = placement.predicted
         # Its tenant has paid for the prompt of one that has lost its pod.
-        cold_tokens = 0.0 if waiter.was_placed else seen.prompt_tokens - seen.warm_tokens
-        waiter.charged = price(cold_tokens, waiter.answer_tokens)
-        waiter.line.service.serve(tenant.name, waiter.charged, tenant.weight)
+        cold_tokens = 0.0 if waiter.was_placed else seen.prompt_tokens - seen.cached_tokens
+        waiter.charged = weighted_tokens(cold_tokens, waiter.answer_tokens)
+        waiter.tier_queue.fair_share.serve(tenant.name, waiter.charged, tenant.weight)
         if self._returning:
-            self._returning.served(face_of(waiter.request, tenant.name))
+            self._returning.served(request_fingerprint(waiter.request, tenant.name))
         return placement
 
-    def _gives_up(self, waiter: Waiter, gate: Gate, now_s: float) -> bool:
+    def _gives_up(self, waiter: WaitingRequest, gate: AdmissionFilter, now_s: float) -> bool:
         """Whether a request that no engine may take now is no longer held to its first-token promise, because idle
-        engines could not keep it either. Raises `Refused` where its tier rejects such requests.
+        engines could not keep it either. Raises `RequestRejected` where its tier rejects such requests.
         """
-        promise = waiter.promise
+        promise = waiter.objective
         if waiter.is_unattainable or promise.ttft_s == inf:
             return False
-        needed_s, beyond_cold_s = gate.least_ttft_s()
+        needed_s, beyond_cold_s = gate.min_ttft_s()
         if beyond_cold_s <= waiter.lead_s:
             return False
-        is_rejected = promise.tier.unattainable is Unattainable.REJECT and not waiter.was_placed
+        is_rejected = promise.tier.unattainable is UnattainableAction.REJECT and not waiter.was_placed
         if is_rejected and beyond_cold_s > promise.ttft_s:
             raise _hopeless(waiter, now_s - waiter.arrived_s + needed_s)
         waiter.is_unattainable = True
         if not waiter.was_placed:
-            waiter.line.postpone(waiter, now_s)
+            waiter.tier_queue.postpone(waiter, now_s)
         return True
 
-    def settle(self, waiter: Waiter, placement: Placement, usage: Usage | None, now_s: float) -> None:
+    def settle(self, waiter: WaitingRequest, placement: Placement, usage: Usage | None, now_s: float) -> None:
         """It is about to be released. `usage` is None where the engine has not answered in full."""
-        line, expected = waiter.line, waiter.charged
+        line, expected = waiter.tier_queue, waiter.charged
         if usage is None:
             was_served = placement.first_token_s is not None
-            line.service.serve(waiter.tenant, 0.0 if was_served else -expected, waiter.weight)
+            line.fair_share.serve(waiter.tenant, 0.0 if was_served else -expected, waiter.weight)
             return
         cold_tokens = 0 if waiter.was_placed else usage.prompt_tokens - (usage.cached_tokens or 0)
-        real = price(cold_tokens, usage.completion_tokens)
-        line.service.serve(waiter.tenant, real - expected, waiter.weight)
+        real = weighted_tokens(cold_tokens, usage.completion_tokens)
+        line.fair_share.serve(waiter.tenant, real - expected, waiter.weight)
         each = usage.completion_tokens // waiter.request.sequences
         if waiter.was_placed:  # Perhaps only the rest of an answer: it shows neither its length nor its pace.
             return
@@ -325,29 +327,29 @@ class Admission:
         running = (placement.predicted.running + self._router.ledger.running[placement.engine.slot]) / 2
         self.stalls.learn(placement.charge, running, each, now_s)
 
-    def leave(self, waiter: Waiter) -> None:
+    def leave(self, waiter: WaitingRequest) -> None:
         """It has ended, or has gone. Safe to call again."""
         if waiter.is_over:
             return
         waiter.is_over = True
-        waiter.line.service.leave(waiter.tenant)
+        waiter.tier_queue.fair_share.leave(waiter.tenant)
 
-    def overloaded(self, waiter: Waiter, now_s: float, late_s: float, draw: float) -> Refused:
+    def overload_rejection(self, waiter: WaitingRequest, now_s: float, late_s: float, draw: float) -> RequestRejected:
         """That its promise cannot be kept, and when it might be."""
-        self._returning.refused(face_of(waiter.request, waiter.tenant), waiter.arrived_s, now_s)
-        patience_s = min(max(waiter.start_by_s - waiter.arrived_s, 0.0), LATEST_S)
-        after_s = min(max(late_s, patience_s / COMINGS), patience_s) * (1 - JITTER * draw)
-        words = f"What tier `{waiter.promise.tier.name}` promises cannot be kept now: too much is asked of the fleet."
+        self._returning.rejected(request_fingerprint(waiter.request, waiter.tenant), waiter.arrived_s, now_s)
+        patience_s = min(max(waiter.start_by_s - waiter.arrived_s, 0.0), MAX_RETRY_AFTER_S)
+        after_s = min(max(late_s, patience_s / CLIENT_ATTEMPTS), patience_s) * (1 - JITTER * draw)
+        words = f"What tier `{waiter.objective.tier.name}` promises cannot be kept now: too much is asked of the fleet."
         wait_s = max(0.0, late_s + waiter.start_by_s - now_s)
-        return Refused(
+        return RequestRejected(
             Reason.OVERLOADED,
             words,
             retry_after_s=after_s,
             predicted_ttft_s=now_s - waiter.arrived_s + wait_s + waiter.idle_ttft_s,
-            promised_ttft_s=waiter.promise.first_token_within_s(waiter.own_s),
+            promised_ttft_s=waiter.objective.ttft_objective_s(waiter.own_s),
         )
 
-    def _ground(self, request: Request) -> Ground:
+    def _ground(self, request: Request) -> ModelCapacity:
         """Models that are served by the same engines, adapters say, wait in the same queue."""
         fleet, model, regions = self._router.fleet, request.model, request.regions
         if fleet.version != self._fleet_version:
@@ -356,53 +358,53 @@ class Admission:
         ground = self._grounds.get((model, regions))
         if ground is None:
             group = min((min(pod.models) for pod in fleet.pods if model in pod.models), default=model)
-            queue = self.queues.setdefault(" ".join([group, *sorted(regions or ())]), Queue())
-            roster, counter = fleet.roster(model, regions), self._router.counter(model)
-            ground = self._grounds[model, regions] = Ground(queue, roster, counter)
+            queue = self.queues.setdefault(" ".join([group, *sorted(regions or ())]), ModelQueue())
+            roster, counter = fleet.eligible(model, regions), self._router.counter(model)
+            ground = self._grounds[model, regions] = ModelCapacity(queue, roster, counter)
         return ground
 
-    def _line(self, queue: Queue, tier: Tier, engines: int, now_s: float) -> Line:
-        line = queue.lines.get(tier.name)
+    def _line(self, queue: ModelQueue, tier: Tier, engines: int, now_s: float) -> TierQueue:
+        line = queue.tier_queues.get(tier.name)
         if line is None or line.tier is not tier:
-            guess = USUAL_PREFILL_SHARE * engines
+            guess = DEFAULT_PREFILL_SHARE * engines
             for other in self.tiers.values():
-                queue.line(other, guess, now_s)
-            line = queue.line(tier, guess, now_s)
+                queue.tier_queue(other, guess, now_s)
+            line = queue.tier_queue(tier, guess, now_s)
         return line
 
-    def _check(self, waiter: Waiter, queue: Queue, line: Line, now_s: float, draw: float) -> None:
+    def _check(self, waiter: WaitingRequest, queue: ModelQueue, line: TierQueue, now_s: float, draw: float) -> None:
         late_s = now_s - waiter.start_by_s
         # Where no request goes before it, or its tenant has had less than its share, it will be the next.
-        if not waiter.was_placed and queue.comes_first(waiter.promise.tier) and not line.is_modest(waiter):
-            comings = max(0, COMINGS - 1 - waiter.request.retried)
-            late_s += line.wait_s(waiter, now_s) + comings * (waiter.start_by_s - waiter.arrived_s) / COMINGS
+        if not waiter.was_placed and queue.must_wait(waiter.objective.tier) and not line.is_below_fair_share(waiter):
+            comings = max(0, CLIENT_ATTEMPTS - 1 - waiter.request.retry_count)
+            late_s += line.wait_s(waiter, now_s) + comings * (waiter.start_by_s - waiter.arrived_s) / CLIENT_ATTEMPTS
         if late_s > 0:
-            raise self.overloaded(waiter, now_s, late_s, draw)
+            raise self.overload_rejection(waiter, now_s, late_s, draw)
         size = waiter.request.prompt.size
-        if queue.waiting >= MOST_WAITING or queue.size + size > MOST_WAITING_SIZE:
-            refusal = self.overloaded(waiter, now_s, queue.backlog_s, draw)
-            raise Refused(Reason.QUEUE_FULL, "Too many wait already.", retry_after_s=refusal.retry_after_s)
+        if queue.waiting >= MAX_WAITING or queue.size + size > MAX_WAITING_BYTES:
+            refusal = self.overload_rejection(waiter, now_s, queue.backlog_s, draw)
+            raise RequestRejected(Reason.QUEUE_FULL, "Too many wait already.", retry_after_s=refusal.retry_after_s)
 
     def _waiter(
         self,
         request: Request,
         caller: Caller,
-        promise: Promise,
+        promise: LatencyObjective,
         came_s: float,
         now_s: float,
         late_by_s: float | None,
-    ) -> Waiter:
+    ) -> WaitingRequest:
         costs, tenant, ground = self._router.costs, caller.tenant.name, self._ground(request)
-        if now_s >= ground.look_again_s:
-            ground.look(costs, now_s)
+        if now_s >= ground.refresh_at_s:
+            ground.refresh(costs, now_s)
         tokens = request.prompt.size / ground.counter.size_per_token
         own_s = prefill_work(tokens, tokens, costs.growth.per_token) * ground.seconds_per_token
-        if request.retried:
-            came_s = self._returning.first_s(face_of(request, tenant), came_s)
-        lead_s = promise.ttft_s - min(max(now_s - came_s, 0.0), ON_THE_WAY * promise.ttft_s)
+        if request.retry_count:
+            came_s = self._returning.first_s(request_fingerprint(request, tenant), came_s)
+        lead_s = promise.ttft_s - min(max(now_s - came_s, 0.0), MAX_TRANSIT_SHARE * promise.ttft_s)
         idle_ttft_s = own_s + ground.overhead_s
-        leave_by_s = now_s + promise.longest_wait_s if late_by_s is None else late_by_s
-        start_by_s = min(came_s + promise.first_token_within_s(own_s) - idle_ttft_s, leave_by_s)
+        leave_by_s = now_s + promise.max_wait_s if late_by_s is None else late_by_s
+        start_by_s = min(came_s + promise.ttft_objective_s(own_s) - idle_ttft_s, leave_by_s)
         if idle_ttft_s - promise.ttft_per_cold * own_s > lead_s:
             # Unless an engine holds part of it, no wait is short enough: its turn will show.
             start_by_s = leave_by_s
@@ -410,10 +412,10 @@ class Admission:
         if late_by_s is not None:
             start_by_s, due_s = late_by_s, came_s
         answer_tokens = _answer_tokens(self.forecast, request, tenant)
-        service = price(tokens, answer_tokens)
+        service = weighted_tokens(tokens, answer_tokens)
         cost_s = service * ground.seconds_per_token
         number = next(self._numbers)
-        waiter = Waiter(
+        waiter = WaitingRequest(
             number,
             request,
             caller,
@@ -430,5 +432,5 @@ class Admission:
         )
         waiter.lead_s, waiter.idle_ttft_s = lead_s, idle_ttft_s
         waiter.queue = ground.queue
-        waiter.line = self._line(ground.queue, promise.tier, ground.engines, now_s)
+        waiter.tier_queue = self._line(ground.queue, promise.tier, ground.engines, now_s)
         return waiter

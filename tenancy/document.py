@@ -25,10 +25,10 @@ NODES_BY_ALIAS_PER_CHARACTER = 4
 CHARACTERS_PER_NODE = 64
 """A longer scalar counts as several nodes: what follows an alias looks at each character again."""
 
-LONGEST_NUMBER = 100
+MAX_NUMBER_CHARS = 100
 """Characters. PyYAML takes quadratic time for `1:1:1...` and for more than 4,300 digits Python raises."""
 
-DEEPEST = 64
+MAX_DEPTH = 64
 """Levels. PyYAML's time grows with the square of the depth."""
 
 WITHIN_ITSELF = "stands within what it names"
@@ -54,7 +54,7 @@ class BoundedLoader(yaml.SafeLoader):
             node = super().compose_node(parent, index)
             self._repeat(event)
             return node
-        if self._depth >= DEEPEST:
+        if self._depth >= MAX_DEPTH:
             raise yaml.composer.ComposerError(None, None, "nested too deeply", event.start_mark)
         before = self._nodes
         self._nodes += 1 + len(event.value) // CHARACTERS_PER_NODE if isinstance(event, yaml.ScalarEvent) else 1
@@ -86,9 +86,9 @@ class BoundedLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
-        """Construct an int or a float. Raises `ConstructorError` for one of more than `LONGEST_NUMBER` characters."""
-        if len(node.value) > LONGEST_NUMBER:
-            words = f"a number must have at most {LONGEST_NUMBER} characters"
+        """Construct an int or a float. Raises `ConstructorError` for one of more than `MAX_NUMBER_CHARS` characters."""
+        if len(node.value) > MAX_NUMBER_CHARS:
+            words = f"a number must have at most {MAX_NUMBER_CHARS} characters"
             raise yaml.constructor.ConstructorError(None, None, words, node.start_mark)
         found: int | float = (
             self.construct_yaml_int(node) if node.tag == "tag:yaml.org,2002:int" else self.construct_yaml_float(node)
@@ -119,66 +119,66 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ConfigError:
     """One thing that is wrong, and where: a path in the document, a flag, a variable."""
 
     path: str
-    words: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.words}" if self.path else self.words
+        return f"{self.path}: {self.message}" if self.path else self.message
 
-    def within(self, file: object) -> Fault:
+    def within(self, file: object) -> ConfigError:
         """The same, with the name of the document before its path."""
-        return Fault(f"{file}: {self.path}" if self.path else str(file), self.words)
+        return ConfigError(f"{file}: {self.path}" if self.path else str(file), self.message)
 
 
-class Invalid(Exception):  # noqa: N818 - it carries a verdict on a document
+class InvalidDocument(Exception):  # noqa: N818 - it carries a verdict on a document
     """A document with faults; all of them."""
 
-    def __init__(self, faults: Collection[Fault]) -> None:
+    def __init__(self, faults: Collection[ConfigError]) -> None:
         super().__init__("\n".join(map(str, faults)))
-        self.faults = tuple(faults)
+        self.errors = tuple(faults)
 
 
-class Wrong(ValueError):  # noqa: N818 - said by a parser about one value
+class InvalidValue(ValueError):  # noqa: N818 - said by a parser about one value
     """What is wrong with one value. The reader adds where it stands."""
 
 
 Parse = Callable[[object], T]
-"""Makes a value of what YAML read, or raises `Wrong`."""
+"""Makes a value of what YAML read, or raises `InvalidValue`."""
 
 
 Locate = Callable[[str, str], str]
 """Makes of a path in the document and a text that stands there the text to be read: relative file names, located."""
 
 
-def as_it_stands(_: str, text: str) -> str:
+def unchanged(_: str, text: str) -> str:
     """Locate nothing: for documents that name no files."""
     return text
 
 
-def read_document(text: str, variables: Mapping[str, str], locate: Locate = as_it_stands) -> Table:
-    """The document's outermost table. Raises `Invalid` where the text is no YAML mapping at all."""
+def read_document(text: str, variables: Mapping[str, str], locate: Locate = unchanged) -> DocumentTable:
+    """The document's outermost table. Raises `InvalidDocument` where the text is no YAML mapping at all."""
     try:
         document = load_yaml(text)
     except yaml.MarkedYAMLError as error:
-        raise Invalid([Fault(_place(error), error.problem or "not YAML")]) from None
+        raise InvalidDocument([ConfigError(_place(error), error.problem or "not YAML")]) from None
     except RecursionError:
-        raise Invalid([Fault("", DEEP)]) from None
+        raise InvalidDocument([ConfigError("", DEEP)]) from None
     except Exception as error:  # noqa: BLE001 - a date, number or tag that makes no value raises whatever it raises
-        raise Invalid([Fault("", f"not YAML: {error}")]) from None
-    faults: list[Fault] = []
+        raise InvalidDocument([ConfigError("", f"not YAML: {error}")]) from None
+    faults: list[ConfigError] = []
     try:
         document = _substituted({} if document is None else document, "", variables, faults, locate)
     except RecursionError:
-        raise Invalid([Fault("", DEEP)]) from None
-    return Table(document, "", faults)
+        raise InvalidDocument([ConfigError("", DEEP)]) from None
+    return DocumentTable(document, "", faults)
 
 
 DEEP = "nested too deeply, or within itself"
 
-MOST_LOOKED_AT = 100
+MAX_NODES = 100
 """Faults. Beyond so many none is compared with all others: a document with ten thousand would take minutes."""
 
 
@@ -190,7 +190,9 @@ def _place(error: yaml.MarkedYAMLError) -> str:
 _VARIABLE = re.compile(r"\$(?:\$|\{(\w+)(?::-([^}]*))?\})")
 
 
-def _substituted(value: object, path: str, variables: Mapping[str, str], faults: list[Fault], locate: Locate) -> object:
+def _substituted(
+    value: object, path: str, variables: Mapping[str, str], faults: list[ConfigError], locate: Locate
+) -> object:
     """`${NAME}` and `${NAME:-default}` replaced by the variable in every text; `$$` is a dollar."""
     if isinstance(value, dict):
         return {key: _substituted(held, join(path, key), variables, faults, locate) for key, held in value.items()}
@@ -205,7 +207,7 @@ def _substituted(value: object, path: str, variables: Mapping[str, str], faults:
             return "$"
         found = variables.get(name) or default
         if found is None:
-            faults.append(Fault(path, f"the variable {name} is not set"))
+            faults.append(ConfigError(path, f"the variable {name} is not set"))
         return found or ""
 
     return locate(path, _VARIABLE.sub(variable, value))
@@ -216,23 +218,23 @@ def join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-class Table:
+class DocumentTable:
     """One mapping of a document, read key by key. What is never asked for is an unknown key: `close` says so."""
 
-    def __init__(self, value: object, path: str, faults: list[Fault]) -> None:
+    def __init__(self, value: object, path: str, faults: list[ConfigError]) -> None:
         self.path = path
-        self.faults = faults
+        self.errors = faults
         self._asked: set[str] = set()
         self._entries: dict[str, object] = {}
         self._is_mapping = isinstance(value, dict)
         if not isinstance(value, dict):
-            faults.append(Fault(path, f"must be a mapping, not {_kind(value)}"))
+            faults.append(ConfigError(path, f"must be a mapping, not {_kind(value)}"))
             return
         for key, held in value.items():
             if isinstance(key, str):
                 self._entries[key] = held
             else:
-                faults.append(Fault(join(path, key), "a key must be text (quote it)"))
+                faults.append(ConfigError(join(path, key), "a key must be text (quote it)"))
 
     def __contains__(self, key: str) -> bool:
         return self._entries.get(key) is not None
@@ -247,10 +249,10 @@ class Table:
         value = self._entries.get(key)
         return default if value is None else self._parsed(join(self.path, key), value, parse, default)
 
-    def need(self, key: str, parse: Parse[T], default: T) -> T:
+    def get_required(self, key: str, parse: Parse[T], default: T) -> T:
         """The same for a key that must be there."""
         if key not in self and self._is_mapping:
-            self.fault(key, "is missing")
+            self.error(key, "is missing")
         return self.get(key, parse, default)
 
     def each(self, key: str, parse: Parse[T]) -> tuple[T, ...] | None:
@@ -260,79 +262,79 @@ class Table:
         if values is None:
             return None
         if not isinstance(values, list):
-            self.fault(key, f"must be a list, not {_kind(values)}")
+            self.error(key, f"must be a list, not {_kind(values)}")
             return ()
         path = join(self.path, key)
         parsed = (self._parsed(f"{path}[{at}]", value, parse, None) for at, value in enumerate(values))
         return tuple(value for value in parsed if value is not None)
 
-    def table(self, key: str) -> Table | None:
+    def table(self, key: str) -> DocumentTable | None:
         """The mapping at a key, None where it is absent."""
         self._asked.add(key)
         value = self._entries.get(key)
-        return None if value is None else Table(value, join(self.path, key), self.faults)
+        return None if value is None else DocumentTable(value, join(self.path, key), self.errors)
 
-    def tables(self, key: str) -> tuple[Table, ...]:
+    def tables(self, key: str) -> tuple[DocumentTable, ...]:
         """The mappings of a list."""
         path = join(self.path, key)
         values = self.each(key, lambda value: (value,)) or ()
-        return tuple(Table(value, f"{path}[{at}]", self.faults) for at, (value,) in enumerate(values))
+        return tuple(DocumentTable(value, f"{path}[{at}]", self.errors) for at, (value,) in enumerate(values))
 
-    def refuse(self, key: str, words: str) -> None:
+    def reject_unknown(self, key: str, words: str) -> None:
         """A key that is known but cannot be honoured: better no start than a setting that does nothing."""
         self._asked.add(key)
         if key in self._entries:
-            self.fault(key, words)
+            self.error(key, words)
 
-    def fault(self, key: str, words: str) -> None:
-        self.faults.append(Fault(join(self.path, key), words))
+    def error(self, key: str, words: str) -> None:
+        self.errors.append(ConfigError(join(self.path, key), words))
 
-    def blame(self, words: str) -> None:
+    def add_error(self, words: str) -> None:
         """Something is wrong with the table as a whole."""
-        self.faults.append(Fault(self.path, words))
+        self.errors.append(ConfigError(self.path, words))
 
     def close(self) -> None:
         """Say which keys nobody asked for."""
         for key in self._entries:
             if key not in self._asked:
-                near = get_close_matches(key, self._asked, 1) if len(self.faults) < MOST_LOOKED_AT else []
-                self.fault(key, f"unknown key (did you mean `{near[0]}`?)" if near else "unknown key")
+                near = get_close_matches(key, self._asked, 1) if len(self.errors) < MAX_NODES else []
+                self.error(key, f"unknown key (did you mean `{near[0]}`?)" if near else "unknown key")
 
     def _parsed(self, path: str, value: object, parse: Parse[T], default: T) -> T:
         try:
             return parse(value)
-        except Wrong as wrong:
+        except InvalidValue as wrong:
             # Else this is what came of the first.
-            if all(fault.path != path for fault in self.faults[-MOST_LOOKED_AT:]):
-                self.faults.append(Fault(path, str(wrong)))
+            if all(fault.path != path for fault in self.errors[-MAX_NODES:]):
+                self.errors.append(ConfigError(path, str(wrong)))
             return default
 
 
 def text(value: object) -> str:
     """A text that is not empty."""
     if not isinstance(value, str):
-        raise Wrong(f"must be a text, not {_kind(value)} (quote it)")
+        raise InvalidValue(f"must be a text, not {_kind(value)} (quote it)")
     if not value:
-        raise Wrong("must not be empty")
+        raise InvalidValue("must not be empty")
     return value
 
 
 def flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise Wrong(f"must be true or false, not {_kind(value)}")
+        raise InvalidValue(f"must be true or false, not {_kind(value)}")
     return value
 
 
 def number(value: object) -> float:
     """A finite number. `2e-7` too, which YAML 1.1 takes for a text."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise Wrong(f"must be a number, not {_kind(value)}")
+        raise InvalidValue(f"must be a number, not {_kind(value)}")
     try:
         found = float("" if isinstance(value, str) and "_" in value else value)
     except (ValueError, OverflowError):
-        raise Wrong(f"must be a number, not {value!r}") from None
+        raise InvalidValue(f"must be a number, not {value!r}") from None
     if not isfinite(found):
-        raise Wrong("must be finite")
+        raise InvalidValue("must be finite")
     return found
 
 
@@ -340,7 +342,7 @@ def whole(value: object) -> int:
     """A whole number."""
     found = number(value)
     if found != int(found):
-        raise Wrong(f"must be a whole number, not {value!r}")
+        raise InvalidValue(f"must be a whole number, not {value!r}")
     return int(found)
 
 
@@ -350,7 +352,7 @@ def positive(parse: Parse[T]) -> Parse[T]:
     def parsed(value: object) -> T:
         found = parse(value)
         if not found > 0:  # type: ignore[operator]
-            raise Wrong("must be above 0")
+            raise InvalidValue("must be above 0")
         return found
 
     return parsed
@@ -360,7 +362,7 @@ def not_negative(value: object) -> float:
     """A number, zero or above."""
     found = number(value)
     if found < 0:
-        raise Wrong("must not be below 0")
+        raise InvalidValue("must not be below 0")
     return found
 
 
@@ -372,13 +374,13 @@ def one_of(names: Collection[str]) -> Parse[str]:
         if found not in names:
             near = get_close_matches(found, names, 1)
             hint = f" (did you mean `{near[0]}`?)" if near else ""
-            raise Wrong(f"`{found}` is none of {', '.join(names)}{hint}")
+            raise InvalidValue(f"`{found}` is none of {', '.join(names)}{hint}")
         return found
 
     return parsed
 
 
-def read_fields(table: Table, defaults: T, *, above_zero: bool = False) -> T:
+def read_fields(table: DocumentTable, defaults: T, *, above_zero: bool = False) -> T:
     """A dataclass whose fields are the table's keys; each is of its default's type."""
     found: dict[str, object] = {}
     for field in fields(defaults):  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import log2
 from typing import TypeVar
 
-from routing.request import USUAL_OUTPUT_TOKENS
+from routing.request import DEFAULT_OUTPUT_TOKENS
 
 BUCKETS_PER_DOUBLING = 4
 BUCKETS = 20 * BUCKETS_PER_DOUBLING
@@ -20,13 +20,13 @@ BUCKETS = 20 * BUCKETS_PER_DOUBLING
 MEMORY = 1_000.0
 """Answers that a table remembers: the shortest in a hundred wants some hundreds."""
 
-FADING = 0.9
+DECAY = 0.9
 """What is left of a full table before it goes on."""
 
-DOUBT = 30.0
+PRIOR_WEIGHT = 30.0
 """What others show counts as so many answers of one's own."""
 
-REMEMBERED = 4_096
+MAX_TABLES = 4_096
 """Tenants and models with a table of their own."""
 
 STALE = 0.02
@@ -36,7 +36,7 @@ Key = tuple[str | None, str]
 K = TypeVar("K")
 
 
-class Lengths:
+class LengthHistogram:
     """A histogram that forgets."""
 
     __slots__ = ("_counts", "mean", "seen")
@@ -44,13 +44,13 @@ class Lengths:
     def __init__(self) -> None:
         self._counts = [0.0] * BUCKETS
         self.seen = 0.0
-        self.mean = float(USUAL_OUTPUT_TOKENS)
+        self.mean = float(DEFAULT_OUTPUT_TOKENS)
 
     def observe(self, tokens: float) -> None:
         """An answer has ended after so many tokens."""
         if self.seen >= MEMORY:
-            self._counts = [count * FADING for count in self._counts]
-            self.seen *= FADING
+            self._counts = [count * DECAY for count in self._counts]
+            self.seen *= DECAY
         self._counts[min(int(log2(max(tokens, 1.0)) * BUCKETS_PER_DOUBLING), BUCKETS - 1)] += 1.0
         self.seen += 1.0
         self.mean += (tokens - self.mean) / self.seen
@@ -65,7 +65,7 @@ class Lengths:
         return 0.0
 
 
-class Forecast:
+class OutputLengthForecast:
     """Tables by tenant and model, and by model."""
 
     def __init__(self, *, shares: bool = True) -> None:
@@ -73,8 +73,8 @@ class Forecast:
         does changes what is expected of another.
         """
         self._shares = shares
-        self._tables: OrderedDict[Key, Lengths] = OrderedDict()
-        self._of_model: OrderedDict[str, Lengths] = OrderedDict()
+        self._tables: OrderedDict[Key, LengthHistogram] = OrderedDict()
+        self._of_model: OrderedDict[str, LengthHistogram] = OrderedDict()
         self._told: dict[tuple[str | None, str, float], tuple[float, float]] = {}
 
     def observe(self, tenant: str | None, model: str, tokens: int) -> None:
@@ -85,10 +85,10 @@ class Forecast:
 
     def mean(self, tenant: str | None, model: str) -> float:
         """Tokens of an answer, on average."""
-        value = float(USUAL_OUTPUT_TOKENS)
+        value = float(DEFAULT_OUTPUT_TOKENS)
         for lengths in (self._of_model.get(model), self._tables.get((tenant, model))):
             if lengths is not None:
-                value = (lengths.seen * lengths.mean + DOUBT * value) / (lengths.seen + DOUBT)
+                value = (lengths.seen * lengths.mean + PRIOR_WEIGHT * value) / (lengths.seen + PRIOR_WEIGHT)
         return value
 
     def tokens(self, tenant: str | None, model: str, part: float) -> float:
@@ -97,24 +97,24 @@ class Forecast:
         table = self._of_model.get(model) if self._shares else self._tables.get((tenant, model))
         seen = table.seen if table is not None else 0.0
         if told is None or abs(seen - told[0]) > STALE * told[0] + 1:
-            if len(self._told) > 4 * REMEMBERED:
+            if len(self._told) > 4 * MAX_TABLES:
                 self._told.clear()
-            value = self._lean((tenant, model), lambda lengths: lengths.quantile(part), part * USUAL_OUTPUT_TOKENS)
+            value = self._lean((tenant, model), lambda lengths: lengths.quantile(part), part * DEFAULT_OUTPUT_TOKENS)
             told = self._told[tenant, model, part] = seen, value
         return told[1]
 
-    def _lean(self, key: Key, read: Callable[[Lengths], float], guess: float) -> float:
+    def _lean(self, key: Key, read: Callable[[LengthHistogram], float], guess: float) -> float:
         value = guess
         for lengths in (self._of_model.get(key[1]), self._tables.get(key)):
             if lengths is not None:
-                value = (lengths.seen * read(lengths) + DOUBT * value) / (lengths.seen + DOUBT)
+                value = (lengths.seen * read(lengths) + PRIOR_WEIGHT * value) / (lengths.seen + PRIOR_WEIGHT)
         return value
 
 
-def _put(tables: OrderedDict[K, Lengths], key: K) -> Lengths:
+def _put(tables: OrderedDict[K, LengthHistogram], key: K) -> LengthHistogram:
     lengths = tables.get(key)
     if lengths is None:
-        if len(tables) >= REMEMBERED:
+        if len(tables) >= MAX_TABLES:
             tables.popitem(last=False)
-        lengths = tables[key] = Lengths()
+        lengths = tables[key] = LengthHistogram()
     return lengths

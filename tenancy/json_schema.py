@@ -15,7 +15,7 @@ def described(schema: Schema, words: str) -> Schema:
     return {"description": words, **schema}
 
 
-def or_nothing(schema: Schema) -> Schema:
+def nullable(schema: Schema) -> Schema:
     """The same, or an empty value, which readers take for an absent key."""
     if isinstance(schema.get("type"), str):
         return {**schema, "type": [schema["type"], "null"]}
@@ -29,7 +29,7 @@ def table(properties: Mapping[str, Schema], *, required: tuple[str, ...] = (), *
     """A mapping of these keys and no others."""
     return {
         "type": "object",
-        "properties": {key: held if key in required else or_nothing(held) for key, held in properties.items()},
+        "properties": {key: held if key in required else nullable(held) for key, held in properties.items()},
         "additionalProperties": False,
         **({"required": list(required)} if required else {}),
         **more,
@@ -38,9 +38,9 @@ def table(properties: Mapping[str, Schema], *, required: tuple[str, ...] = (), *
 
 def named(entry: Schema, name: Schema) -> Schema:
     """A mapping of names to entries, each of which may say nothing."""
-    return {"type": "object", "additionalProperties": or_nothing(entry), "propertyNames": name}
+    return {"type": "object", "additionalProperties": nullable(entry), "propertyNames": name}
 
 
-def is_said(key: str) -> Schema:
+def requires(key: str) -> Schema:
     """That a key is there, and not empty."""
     return {"required": [key], "properties": {key: {"not": {"type": "null"}}}}

@@ -12,7 +12,7 @@ from math import inf
 from msgspec import Struct
 
 
-class Overload(StrEnum):
+class OverloadAction(StrEnum):
     """What is done with a request whose objective cannot be met."""
 
     REJECT = "reject"
@@ -22,7 +22,7 @@ class Overload(StrEnum):
     """It is served by the objective of the next lower tier."""
 
 
-class Unattainable(StrEnum):
+class UnattainableAction(StrEnum):
     """What is done with a request whose own prefill takes longer than its TTFT even on an idle engine."""
 
     SERVE = "serve"
@@ -49,13 +49,13 @@ class Tier:
     """Fraction of the fleet that is its own whenever it asks; others may borrow it meanwhile."""
     longest_wait_s: float = 30.0
     """In the gateway's queue."""
-    on_overload: Overload = Overload.REJECT
-    unattainable: Unattainable = Unattainable.SERVE
+    on_overload: OverloadAction = OverloadAction.REJECT
+    unattainable: UnattainableAction = UnattainableAction.SERVE
     is_batch: bool = False
     """Uses only what other tiers leave idle."""
 
 
-USUAL = Tier()
+DEFAULT_TIER = Tier()
 """The tier without a policy: no objective, so no request is rejected for one."""
 
 
@@ -63,29 +63,29 @@ ROUNDING = 1e-9
 """Of sums of seconds."""
 
 
-class Promise(Struct, frozen=True, gc=False):
+class LatencyObjective(Struct, frozen=True, gc=False):
     """First token within `ttft_s + ttft_per_cold x cold seconds` of the arrival, then a token every `tpot_s`."""
 
-    tier: Tier = USUAL
+    tier: Tier = DEFAULT_TIER
     ttft_s: float = inf
     ttft_per_cold: float = 0.0
     tpot_s: float = inf
-    longest_wait_s: float = inf
+    max_wait_s: float = inf
     """In the gateway's queue."""
     is_bound: bool = False
     """Whether there is an objective: without one a request neither waits nor is rejected for it."""
 
-    def first_token_within_s(self, cold_s: float) -> float:
+    def ttft_objective_s(self, cold_s: float) -> float:
         """Seconds from arrival to the first token of a prompt that takes an idle engine `cold_s`."""
         return self.ttft_s + self.ttft_per_cold * cold_s
 
-    def is_kept(self, *, own_s: float, first_token_s: float | None, took_s: float, tokens: int) -> bool:
+    def is_met(self, *, own_s: float, first_token_s: float | None, took_s: float, tokens: int) -> bool:
         """Whether a request met its objective, in seconds from its arrival, for an answer of so many tokens.
 
         `first_token_s` is None where none was seen, as in a response that is not streamed: all of it must then
         have come in time.
         """
-        begun_by_s, after_first = self.first_token_within_s(own_s), max(0, tokens - 1)
+        begun_by_s, after_first = self.ttft_objective_s(own_s), max(0, tokens - 1)
         if first_token_s is None:
             first_token_s = max(0.0, took_s - after_first * self.tpot_s) if after_first else took_s
         if first_token_s > begun_by_s:
@@ -93,17 +93,17 @@ class Promise(Struct, frozen=True, gc=False):
         return not after_first or (took_s - first_token_s) / after_first <= self.tpot_s * (1 + ROUNDING)
 
 
-NO_PROMISE = Promise()
+NO_OBJECTIVE = LatencyObjective()
 
 
-def promise_of(
+def objective_of(
     tier: Tier, *, ttft_s: float | None = None, tpot_s: float | None = None, wait_s: float | None = None
-) -> Promise:
+) -> LatencyObjective:
     """The objective of a tier, tightened by what the request asks for; a request loosens nothing."""
-    if tier is USUAL and ttft_s is None and tpot_s is None and wait_s is None:
-        return NO_PROMISE
+    if tier is DEFAULT_TIER and ttft_s is None and tpot_s is None and wait_s is None:
+        return NO_OBJECTIVE
     asks_sooner = ttft_s is not None and ttft_s < tier.ttft_s
-    return Promise(
+    return LatencyObjective(
         tier,
         tier.ttft_s if ttft_s is None or not asks_sooner else ttft_s,
         0.0 if asks_sooner else tier.ttft_per_cold,
@@ -113,10 +113,10 @@ def promise_of(
     )
 
 
-def relaxed(promise: Promise, tier: Tier) -> Promise:
+def relaxed(promise: LatencyObjective, tier: Tier) -> LatencyObjective:
     """The objective of a lower tier, but for what the request itself has asked for."""
     own = promise.tier
-    return promise_of(
+    return objective_of(
         tier,
         ttft_s=promise.ttft_s if promise.ttft_s < own.ttft_s else None,
         tpot_s=promise.tpot_s if promise.tpot_s < own.tpot_s else None,

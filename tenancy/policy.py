@@ -24,11 +24,11 @@ ALGORITHMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ApiKey:
     """The caller that one API key identifies."""
 
     caller: Caller
-    until_s: float = inf
+    expires_s: float = inf
     """Unix time at which it ends."""
 
 
@@ -81,7 +81,7 @@ class HeaderRules:
 class Policy:
     """What the file says. `keys`: by digest in lower-case hexadecimal, with `HMAC` before it where a secret made it."""
 
-    keys: Mapping[str, Key] = field(repr=False)
+    keys: Mapping[str, ApiKey] = field(repr=False)
     tenants: Mapping[str, Tenant]
     tiers: Mapping[str, Tier] = field(default_factory=dict)
     default: Caller | None = None
@@ -102,8 +102,8 @@ class KeyFile:
     content: str = field(repr=False)
 
 
-class Shelf(Protocol):
-    """Finds what a policy names. Each raises `Wrong` where it is not there."""
+class PolicyFiles(Protocol):
+    """Finds what a policy names. Each raises `InvalidValue` where it is not there."""
 
     def key_files(self, folder: str) -> Iterable[KeyFile]:
         """The files of a folder of keys."""
@@ -114,7 +114,7 @@ class Shelf(Protocol):
         ...
 
 
-class Bare:
+class InlineFiles:
     """A shelf with nothing on it but the key files it was given."""
 
     def __init__(self, *files: KeyFile) -> None:

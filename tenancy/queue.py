@@ -15,23 +15,23 @@ from heapq import heappop, heappush
 from math import ceil, exp, inf, sqrt
 
 from routing.request import Request
-from tenancy.objective import Promise, Tier
+from tenancy.objective import LatencyObjective, Tier
 from tenancy.tenants import Caller
 
 DEMAND_MEMORY_S = 10.0
 """A few answers long: what is promised in seconds must follow load in seconds."""
 
-LEAST_SEEN_S = 2.0
+MIN_SEEN_S = 2.0
 """What the first requests say is as if they had come in this time."""
 
-SHORTEST_S, LONGEST_S = 2.0, 30.0
+MIN_RATE_MEMORY_S, MAX_RATE_MEMORY_S = 2.0, 30.0
 """Bounds of what a rate remembers: some requests at least, and no other time of the day."""
 
 IDLE = 0.01
 """Engines kept busy by a tier that asks for next to nothing."""
 
 
-class Demand:
+class TierDemand:
     """How much is asked for."""
 
     __slots__ = ("_asked_s", "_at_s", "_born_s")
@@ -40,13 +40,13 @@ class Demand:
         self._asked_s = 0.0
         self._at_s = self._born_s = now_s
 
-    def ask(self, prefill_s: float, now_s: float) -> None:
+    def add(self, prefill_s: float, now_s: float) -> None:
         self._asked_s = self._asked_s * exp((self._at_s - now_s) / DEMAND_MEMORY_S) + prefill_s
         self._at_s = now_s
 
     def engines(self, now_s: float) -> float:
         """How many engines it keeps in prefill, on average."""
-        over_s = DEMAND_MEMORY_S * (1 - exp(-max(now_s - self._born_s, LEAST_SEEN_S) / DEMAND_MEMORY_S))
+        over_s = DEMAND_MEMORY_S * (1 - exp(-max(now_s - self._born_s, MIN_SEEN_S) / DEMAND_MEMORY_S))
         return self._asked_s * exp((self._at_s - now_s) / DEMAND_MEMORY_S) / over_s
 
     def wanted(self, now_s: float) -> int:
@@ -57,7 +57,7 @@ class Demand:
         return ceil(busy + sqrt(busy)) if busy > IDLE else 0
 
 
-class Rate:
+class ServiceRate:
     """Service rate of a tier while it waits, hence how soon a request that waits now will be served.
 
     A wait of some seconds is predicted from the service of as many seconds.
@@ -67,9 +67,9 @@ class Rate:
 
     def __init__(self, guess: float, memory_s: float, now_s: float) -> None:
         self._served_s, self._over_s, self._at_s = guess, 1.0, now_s
-        self._memory_s = min(max(memory_s, SHORTEST_S), LONGEST_S)
+        self._memory_s = min(max(memory_s, MIN_RATE_MEMORY_S), MAX_RATE_MEMORY_S)
 
-    def pass_time(self, now_s: float, *, is_waiting: bool) -> None:
+    def advance(self, now_s: float, *, is_waiting: bool) -> None:
         if is_waiting:
             fade = exp((self._at_s - now_s) / self._memory_s)
             self._served_s *= fade
@@ -88,12 +88,12 @@ INPUT_PRICE, OUTPUT_PRICE = 1.0, 2.0
 """What a cold token and a generated one count, as in VTC."""
 
 
-def price(cold_tokens: float, output_tokens: float) -> float:
+def weighted_tokens(cold_tokens: float, output_tokens: float) -> float:
     """Service in weighted tokens."""
     return INPUT_PRICE * cold_tokens + OUTPUT_PRICE * output_tokens
 
 
-class Service:
+class FairShare:
     """Counters of one tier's tenants. Bounded by the tenants with open requests."""
 
     def __init__(self) -> None:
@@ -102,11 +102,11 @@ class Service:
         self._level = 0.0
         """The least counter of the tenants that were last present."""
 
-    def of(self, tenant: str | None) -> float:
+    def served(self, tenant: str | None) -> float:
         """What it has had, over its weight."""
         return self._counters.get(tenant, self._level)
 
-    def least_but(self, tenant: str | None) -> float | None:
+    def min_of_others(self, tenant: str | None) -> float | None:
         """The least counter of the others that are here; None where there are none."""
         return min((self._counters[other] for other in self._open if other != tenant), default=None)
 
@@ -138,10 +138,10 @@ class Service:
             self._counters[tenant] += tokens / weight
 
 
-TRICKLE = 0.03
+MIN_FLOOR = 0.03
 """The floor of a tier that has reserved less: a waiting tier is never starved."""
 
-MOST_CREDIT_S = 2.0
+MAX_CREDIT_S = 2.0
 """Service that a floor saves up at most, so that a tier that could not be served for a while does not burst."""
 
 
@@ -155,18 +155,18 @@ def open_within_s(tier: Tier) -> float:
 
 
 @dataclass(slots=True, eq=False)
-class Waiter:
+class WaitingRequest:
     """One request that asks to be placed."""
 
     number: int
     request: Request
     caller: Caller
-    promise: Promise
+    objective: LatencyObjective
     arrived_s: float
     """When its promise began to run: at its first coming, where it was refused and came again."""
     own_s: float
     """Its own prefill, on an engine that holds nothing of it."""
-    service: float
+    weighted_tokens: float
     """What it is expected to cost, answer included, in weighted tokens."""
     cost_s: float
     """The same as prefill of as many tokens."""
@@ -193,8 +193,8 @@ class Waiter:
     """Seconds to its first token on an idle engine that holds nothing of it."""
     is_unattainable: bool = False
     """No engine that may serve it could keep its first-token promise, even an idle one: it is not held to it."""
-    queue: Queue = field(init=False, repr=False)
-    line: Line = field(init=False, repr=False)
+    queue: ModelQueue = field(init=False, repr=False)
+    tier_queue: TierQueue = field(init=False, repr=False)
     """Where it stands, or would."""
 
     @property
@@ -206,14 +206,14 @@ class Waiter:
         return self.caller.tenant.weight
 
 
-class Line:
+class TierQueue:
     """All that wait in one tier, with what the tier asks for and gets."""
 
     def __init__(self, tier: Tier, guess: float, now_s: float) -> None:
         self.tier = tier
-        self.service = Service()
-        self.demand = Demand(now_s)
-        self.rate = Rate(guess, tier.ttft_s, now_s)
+        self.fair_share = FairShare()
+        self.demand = TierDemand(now_s)
+        self.rate = ServiceRate(guess, tier.ttft_s, now_s)
         self.credit_s = 0.0
         """Of its floor, not yet had."""
         self.waiting = 0
@@ -221,12 +221,12 @@ class Line:
         """Prefill that waits, by tenant."""
         self._service: dict[str | None, float] = {}
         """What of that is service, over the tenant's weight: by so much its counter will rise."""
-        self._heaps: dict[str | None, list[tuple[float, int, Waiter]]] = {}
+        self._heaps: dict[str | None, list[tuple[float, int, WaitingRequest]]] = {}
 
     @property
     def floor(self) -> float:
         """Its part of all service while it waits."""
-        return 0.0 if self.tier.is_batch else max(self.tier.reserve, TRICKLE)
+        return 0.0 if self.tier.is_batch else max(self.tier.reserve, MIN_FLOOR)
 
     @property
     def backlog_s(self) -> float:
@@ -244,18 +244,18 @@ class Line:
         within_s = open_within_s(self.tier)
         return sum([each_s <= within_s for each_s in ahead_s]) <= claimed
 
-    def put(self, waiter: Waiter, now_s: float) -> None:
-        self.rate.pass_time(now_s, is_waiting=self.waiting > 0)
+    def put(self, waiter: WaitingRequest, now_s: float) -> None:
+        self.rate.advance(now_s, is_waiting=self.waiting > 0)
         tenant = waiter.tenant
         heappush(self._heaps.setdefault(tenant, []), (waiter.due_s, waiter.number, waiter))
         waiter.is_queued = True
         self._work_s[tenant] = self._work_s.get(tenant, 0.0) + waiter.own_s
-        self._service[tenant] = self._service.get(tenant, 0.0) + waiter.service / waiter.weight
+        self._service[tenant] = self._service.get(tenant, 0.0) + waiter.weighted_tokens / waiter.weight
         self.waiting += 1
 
-    def take(self, waiter: Waiter, now_s: float) -> None:
+    def take(self, waiter: WaitingRequest, now_s: float) -> None:
         """It waits no longer."""
-        self.rate.pass_time(now_s, is_waiting=True)
+        self.rate.advance(now_s, is_waiting=True)
         waiter.has_left, waiter.is_queued = True, False
         self.waiting -= 1
         tenant = waiter.tenant
@@ -264,31 +264,31 @@ class Line:
             heappop(heap)
         if heap:
             self._work_s[tenant] -= waiter.own_s
-            self._service[tenant] -= waiter.service / waiter.weight
+            self._service[tenant] -= waiter.weighted_tokens / waiter.weight
         else:
             del self._heaps[tenant], self._work_s[tenant], self._service[tenant]
         if not self.waiting:
             self.credit_s = min(self.credit_s, 0.0)
 
-    def heads(self) -> Iterator[Waiter]:
+    def heads(self) -> Iterator[WaitingRequest]:
         """The most urgent request of each tenant, the tenant with the least service first."""
-        for tenant in sorted(self._heaps, key=self.service.of):
+        for tenant in sorted(self._heaps, key=self.fair_share.served):
             yield self._heaps[tenant][0][2]
 
-    def overdue(self, now_s: float) -> list[Waiter]:
+    def overdue(self, now_s: float) -> list[WaitingRequest]:
         """Requests at the head that can no longer start in time."""
         return [heap[0][2] for heap in self._heaps.values() if heap[0][2].start_by_s < now_s]
 
-    def defer(self, waiter: Waiter, now_s: float) -> bool:
+    def defer(self, waiter: WaitingRequest, now_s: float) -> bool:
         """Let one that is overdue wait on, behind what can still be in time: a modest tenant is served late rather than
         refused. False where it may not.
         """
-        if waiter.start_by_s >= waiter.leave_by_s or not self.is_modest(waiter):
+        if waiter.start_by_s >= waiter.leave_by_s or not self.is_below_fair_share(waiter):
             return False
         self.postpone(waiter, now_s)
         return True
 
-    def postpone(self, waiter: Waiter, now_s: float) -> None:
+    def postpone(self, waiter: WaitingRequest, now_s: float) -> None:
         """Let one wait for as long as it may, behind what can still be in time. In the queue it must be at the head of
         its tenant's.
         """
@@ -300,44 +300,44 @@ class Line:
         if was_queued:
             self.put(waiter, now_s)
 
-    def wait_s(self, waiter: Waiter, now_s: float) -> float:
+    def wait_s(self, waiter: WaitingRequest, now_s: float) -> float:
         """How long it would wait: for what is more urgent of its tenant's own, and for as much of every other tenant's
         as will be served until its counter has passed ours. So a tenant that has had its share is rejected before one
         that has not.
         """
         if not self.waiting:
             return 0.0
-        self.rate.pass_time(now_s, is_waiting=True)
+        self.rate.advance(now_s, is_waiting=True)
         ahead_s, had = self._before(waiter)
         for tenant, work_s in self._work_s.items():
             if tenant != waiter.tenant:
                 rise = self._service[tenant]
-                part = (had - self.service.of(tenant)) / rise if rise > 0 else 1.0
+                part = (had - self.fair_share.served(tenant)) / rise if rise > 0 else 1.0
                 ahead_s += work_s * min(max(part, 0.0), 1.0)
         return ahead_s / self.rate.per_s if self.rate.per_s > 0 else inf if ahead_s else 0.0
 
-    def is_modest(self, waiter: Waiter) -> bool:
+    def is_below_fair_share(self, waiter: WaitingRequest) -> bool:
         """Whether its tenant will have had less than any other of the tier even once it is served."""
-        least = self.service.least_but(waiter.tenant)
+        least = self.fair_share.min_of_others(waiter.tenant)
         return least is not None and self._before(waiter)[1] <= least
 
-    def _before(self, waiter: Waiter) -> tuple[float, float]:
+    def _before(self, waiter: WaitingRequest) -> tuple[float, float]:
         """What of its own tenant's is more urgent, and where the tenant's counter will be once that and this are
         served.
         """
-        work_s, service = 0.0, waiter.service
+        work_s, service = 0.0, waiter.weighted_tokens
         for due_s, _, other in self._heaps.get(waiter.tenant, ()):
             if due_s <= waiter.due_s and other is not waiter and not other.has_left:
                 work_s += other.own_s
-                service += other.service
-        return work_s, self.service.of(waiter.tenant) + service / waiter.weight
+                service += other.weighted_tokens
+        return work_s, self.fair_share.served(waiter.tenant) + service / waiter.weight
 
 
-class Queue:
+class ModelQueue:
     """All lines before one group of engines."""
 
     def __init__(self) -> None:
-        self.lines: dict[str, Line] = {}
+        self.tier_queues: dict[str, TierQueue] = {}
         self.tightest_s = inf
         """The least queue with which an engine is open for every line's tier."""
         self.waiting = 0
@@ -347,51 +347,52 @@ class Queue:
     @property
     def backlog_s(self) -> float:
         """Of all lines together."""
-        return sum(line.backlog_s for line in self.lines.values())
+        return sum(line.backlog_s for line in self.tier_queues.values())
 
-    def put(self, waiter: Waiter, now_s: float) -> None:
+    def put(self, waiter: WaitingRequest, now_s: float) -> None:
         """It waits from now on."""
-        waiter.line.put(waiter, now_s)
+        waiter.tier_queue.put(waiter, now_s)
         self.waiting += 1
         self.size += waiter.request.prompt.size
 
-    def take(self, waiter: Waiter, now_s: float) -> None:
+    def take(self, waiter: WaitingRequest, now_s: float) -> None:
         """It waits no longer."""
-        waiter.line.take(waiter, now_s)
+        waiter.tier_queue.take(waiter, now_s)
         self.waiting -= 1
         self.size -= waiter.request.prompt.size
 
-    def overdue(self, now_s: float) -> list[Waiter]:
+    def overdue(self, now_s: float) -> list[WaitingRequest]:
         """Requests at the heads that can no longer start in time."""
-        return [waiter for line in self.lines.values() if line.waiting for waiter in line.overdue(now_s)]
+        return [waiter for line in self.tier_queues.values() if line.waiting for waiter in line.overdue(now_s)]
 
-    def line(self, tier: Tier, guess: float, now_s: float) -> Line:
+    def tier_queue(self, tier: Tier, guess: float, now_s: float) -> TierQueue:
         """A tier's line; `guess` is the prefill per second that a new one is taken to get."""
-        line = self.lines.get(tier.name)
+        line = self.tier_queues.get(tier.name)
         if line is None:
-            line = self.lines[tier.name] = Line(tier, guess, now_s)
+            line = self.tier_queues[tier.name] = TierQueue(tier, guess, now_s)
         line.tier = tier
-        self.tightest_s = min(open_within_s(each.tier) for each in self.lines.values())
+        self.tightest_s = min(open_within_s(each.tier) for each in self.tier_queues.values())
         return line
 
-    def by_rank(self) -> list[Line]:
+    def by_rank(self) -> list[TierQueue]:
         """The tier queues that are not empty: those below their floor first, then by priority."""
-        waiting = [line for line in self.lines.values() if line.waiting]
+        waiting = [line for line in self.tier_queues.values() if line.waiting]
         waiting.sort(key=lambda line: (line.credit_s <= 0, -line.tier.priority))
         return waiting
 
-    def comes_first(self, tier: Tier) -> bool:
+    def must_wait(self, tier: Tier) -> bool:
         """Whether a waiting request goes before one of this tier that arrives now."""
         return self.waiting > 0 and any(
-            line.waiting and (line.tier.priority >= tier.priority or line.credit_s > 0) for line in self.lines.values()
+            line.waiting and (line.tier.priority >= tier.priority or line.credit_s > 0)
+            for line in self.tier_queues.values()
         )
 
-    def serve(self, own: Line, waiter: Waiter, now_s: float) -> None:
+    def serve(self, own: TierQueue, waiter: WaitingRequest, now_s: float) -> None:
         """It was placed: all that wait are owed their part of it."""
         if own.waiting:
-            own.rate.pass_time(now_s, is_waiting=True)
+            own.rate.advance(now_s, is_waiting=True)
             own.rate.serve(waiter.own_s)
-        for line in self.lines.values() if self.waiting else ():
+        for line in self.tier_queues.values() if self.waiting else ():
             if line.waiting:
-                line.credit_s = min(line.credit_s + line.floor * waiter.cost_s, MOST_CREDIT_S)
-        own.credit_s = max(own.credit_s - waiter.cost_s, -MOST_CREDIT_S)
+                line.credit_s = min(line.credit_s + line.floor * waiter.cost_s, MAX_CREDIT_S)
+        own.credit_s = max(own.credit_s - waiter.cost_s, -MAX_CREDIT_S)

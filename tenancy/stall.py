@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from itertools import count
 from math import inf
 
-from routing.cost import CostBook, Ratio
+from routing.cost import CostModel, RunningRatio
 from routing.ledger import Charge, Ledger
 
 SAME_STEP_S = 0.001
@@ -33,7 +33,7 @@ SLOWER = 0.1
 """What is reckoned with at first beyond the mean, and how far one stream moves it at most."""
 
 
-class Stream:
+class DecodeStream:
     """One request that prefill of others can stall; before its first token, as the queue predicts it."""
 
     __slots__ = ("begun_s", "charge", "done_s", "is_stale", "number")
@@ -47,7 +47,7 @@ class Stream:
         self.is_stale = False
 
 
-class Lane:
+class TpotClass:
     """The streams on one engine that have the same TPOT objective."""
 
     __slots__ = ("_allowed_s", "_at_s", "_old", "_young", "tpot_s")
@@ -57,14 +57,14 @@ class Lane:
         self._allowed_s = 0.0
         """A(t), since the lane began."""
         self._at_s = now_s
-        self._young: list[tuple[float, int, Stream, float]] = []
-        self._old: list[tuple[float, int, Stream]] = []
+        self._young: list[tuple[float, int, DecodeStream, float]] = []
+        self._old: list[tuple[float, int, DecodeStream]] = []
 
-    def pass_time(self, now_s: float, step_s: float) -> None:
+    def advance(self, now_s: float, step_s: float) -> None:
         self._allowed_s += (now_s - self._at_s) * (1 - step_s / self.tpot_s)
         self._at_s = now_s
 
-    def put(self, stream: Stream, sure_tokens: float, step_s: float) -> None:
+    def put(self, stream: DecodeStream, sure_tokens: float, step_s: float) -> None:
         sure_s = sure_tokens * max(self.tpot_s - step_s, 0.0)
         heappush(self._young, (sure_s + stream.done_s, stream.number, stream, self._allowed_s))
 
@@ -85,43 +85,43 @@ class Lane:
         return min(least, (self._allowed_s + old[0][0] - charged_s) * by_token) if old else least
 
 
-class Stand:
+class EngineDecodeState:
     """One engine."""
 
-    __slots__ = ("charged_s", "coming", "done_s", "fresh", "fresh_s", "lanes", "streams")
+    __slots__ = ("charged_s", "coming", "done_s", "fresh_s", "last_begun", "streams", "tpot_classes")
 
     def __init__(self) -> None:
         self.charged_s = 0.0
         self.done_s = 0.0
-        self.lanes: dict[float, Lane] = {}
-        self.streams: dict[int, Stream] = {}
+        self.tpot_classes: dict[float, TpotClass] = {}
+        self.streams: dict[int, DecodeStream] = {}
         self.coming: dict[int, tuple[Charge, float]] = {}
         """Charged since the last computation, with C as it was then: added to the streams by the next."""
-        self.fresh: list[Stream] = []
+        self.last_begun: list[DecodeStream] = []
         """Whose first token came in the last step in which any did."""
         self.fresh_s = -inf
 
-    def lane_of(self, charge: Charge, now_s: float) -> Lane | None:
+    def tpot_class(self, charge: Charge, now_s: float) -> TpotClass | None:
         """None where it was promised nothing that a stall could break."""
-        pledge = charge.pledge
+        pledge = charge.objective
         if pledge is None or pledge.tpot_s == inf:
             return None
-        lane = self.lanes.get(pledge.tpot_s)
+        lane = self.tpot_classes.get(pledge.tpot_s)
         if lane is None:
-            lane = self.lanes[pledge.tpot_s] = Lane(pledge.tpot_s, now_s)
+            lane = self.tpot_classes[pledge.tpot_s] = TpotClass(pledge.tpot_s, now_s)
         return lane
 
 
-class Stalls:
+class DecodeStalls:
     """All engines, by slot. Hears all that the ledger does."""
 
-    def __init__(self, ledger: Ledger, costs: CostBook) -> None:
+    def __init__(self, ledger: Ledger, costs: CostModel) -> None:
         self._ledger = ledger
         self._costs = costs
-        self._steps = Ratio(STEP_MEMORY)
+        self._steps = RunningRatio(STEP_MEMORY)
         self._slowest = 1.0 + SLOWER
         """Steps as slow as all but a few streams have seen, in multiples of the mean."""
-        self._stands: dict[int, Stand] = {}
+        self._stands: dict[int, EngineDecodeState] = {}
         """Engines with requests."""
         self._numbers = count()
         self.room_s: dict[int, float] = {}
@@ -144,42 +144,42 @@ class Stalls:
                 self._put(stand, charge, None, charged_s, now_s)
             stand.coming.clear()
         step_s, least = self.step_s(slot), inf
-        for lane in stand.lanes.values():
-            lane.pass_time(now_s, step_s)
+        for lane in stand.tpot_classes.values():
+            lane.advance(now_s, step_s)
             least = min(least, lane.left_s(stand.charged_s, step_s))
         self.room_s[slot] = least
         return least
 
     # -- what the ledger tells ---------------------------------------------------------------------------------------
 
-    def charged(self, charge: Charge, now_s: float) -> None:
+    def on_charged(self, charge: Charge, now_s: float) -> None:
         """What comes behind it will stall it: by the order of their coming."""
         slot = charge.slot
         stand = self._stands.get(slot)
         if stand is None:
-            stand = self._stands[slot] = Stand()
+            stand = self._stands[slot] = EngineDecodeState()
         stand.charged_s += charge.prefill_s
         stand.coming[charge.number] = charge, stand.charged_s
         self.room_s[slot] = -inf
 
-    def begun(self, charge: Charge, now_s: float) -> None:
+    def on_prefill_done(self, charge: Charge, now_s: float) -> None:
         """A prefill in the same step has not stalled a stream that got its first token by that step."""
         stand = self._stands.get(charge.slot)
         if stand is None:  # Watched from the middle on, it was never heard of.
-            stand = self._stands[charge.slot] = Stand()
+            stand = self._stands[charge.slot] = EngineDecodeState()
         stand.coming.pop(charge.number, None)
         stand.done_s += charge.prefill_s
         if now_s - stand.fresh_s > SAME_STEP_S:
-            stand.fresh.clear()
+            stand.last_begun.clear()
             stand.fresh_s = now_s
-        fresh = [each.charge for each in stand.fresh if not each.is_stale]
+        fresh = [each.charge for each in stand.last_begun if not each.is_stale]
         if not charge.released:
             fresh.append(charge)
-        stand.fresh = [self._put(stand, each, stand.fresh_s, stand.done_s, now_s) for each in fresh]
+        stand.last_begun = [self._put(stand, each, stand.fresh_s, stand.done_s, now_s) for each in fresh]
         if not charge.released:  # An answer in one piece begins and ends at once: what is left is reckoned when it has.
             self.room_now_s(charge.slot, now_s)
 
-    def ended(self, charge: Charge, now_s: float) -> None:
+    def on_released(self, charge: Charge, now_s: float) -> None:
         stand = self._stands.get(charge.slot)
         if stand is None:
             return
@@ -190,19 +190,21 @@ class Stalls:
         if not stand.streams and not stand.coming:
             del self._stands[charge.slot]
             self.room_s.pop(charge.slot, None)
-        elif stand.lanes:
+        elif stand.tpot_classes:
             self.room_now_s(charge.slot, now_s)
 
-    def _put(self, stand: Stand, charge: Charge, begun_s: float | None, done_s: float, now_s: float) -> Stream:
+    def _put(
+        self, stand: EngineDecodeState, charge: Charge, begun_s: float | None, done_s: float, now_s: float
+    ) -> DecodeStream:
         before = stand.streams.get(charge.number)
         if before is not None:
             before.is_stale = True
-        stream = stand.streams[charge.number] = Stream(next(self._numbers), charge, begun_s, done_s)
-        lane = stand.lane_of(charge, now_s)
-        if lane is not None and charge.pledge is not None:
+        stream = stand.streams[charge.number] = DecodeStream(next(self._numbers), charge, begun_s, done_s)
+        lane = stand.tpot_class(charge, now_s)
+        if lane is not None and charge.objective is not None:
             step_s = self.step_s(charge.slot)
-            lane.pass_time(now_s, step_s)
-            lane.put(stream, charge.pledge.sure_tokens, step_s)
+            lane.advance(now_s, step_s)
+            lane.put(stream, charge.objective.min_tokens, step_s)
         return stream
 
     # -- what streams teach ------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tenancy.objective import USUAL, Overload, Tier
+from tenancy.objective import DEFAULT_TIER, OverloadAction, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class Tenant:
     name: str | None = None
     models: frozenset[str] | None = None
     """Names of the models it may use, None for all."""
-    tier: Tier = USUAL
+    tier: Tier = DEFAULT_TIER
     weight: float = 1.0
     """Its share of the service that its tier's tenants get."""
-    on_overload: Overload = Overload.REJECT
+    on_overload: OverloadAction = OverloadAction.REJECT
     """Its own setting, or else its tier's."""
     relaxed: Tier | None = None
     """The next lower tier, whose objective it is served by where it relaxes; None where there is none."""
@@ -128,7 +128,7 @@ def renewed(tenants: Mapping[str, Tenant], caller: Caller) -> Caller:
     return replace(caller, accounts=accounts)
 
 
-ANONYMOUS = Tenant()
+ANONYMOUS_TENANT = Tenant()
 """The tenant of all requests without a policy."""
 
 
@@ -136,7 +136,7 @@ ANONYMOUS = Tenant()
 class Caller:
     """A caller on a tenant's behalf: the tenant, and the group and user that the key or token names."""
 
-    tenant: Tenant = ANONYMOUS
+    tenant: Tenant = ANONYMOUS_TENANT
     key_id: str | None = None
     """Which key was shown; fit to be logged."""
     group: str | None = None
@@ -145,5 +145,5 @@ class Caller:
     """All that must have room for a request, the tenant's own first. Those without limits are left out."""
 
 
-NOBODY = Caller()
+ANONYMOUS_CALLER = Caller()
 """The caller of all requests without a policy."""

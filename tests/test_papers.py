@@ -14,17 +14,24 @@ from jsonschema import Draft202012Validator
 
 from agent.command import make_parser as make_agent_parser
 from cascade.calibration.labelled_file import read_labelled
-from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
-from cascade.calibration_json import read_ladder_file, write_ladder_file
+from cascade.calibration_file import (
+    ANY_BUCKET,
+    AcceptanceThreshold,
+    CalibrationEvidence,
+    CalibrationFile,
+    QualityGuarantee,
+    SignalStage,
+)
+from cascade.calibration_json import read_calibration_file, write_calibration_file
 from gateway.cli import make_parser
-from gateway.commands.check import find_faults
+from gateway.commands.check import find_config_errors
 from gateway.config.limits import Limits, Timeouts
 from gateway.config.settings import Settings, config_schema, read_settings
 from routing.retries import RetryTerms
-from routing.stall_detection import Bounds
+from routing.stall_detection import StallBounds
 from simulator.command import make_parser as make_simulate_parser
 from tenancy.document import load_yaml
-from tenancy.policy import Bare, HeaderRules
+from tenancy.policy import HeaderRules, InlineFiles
 from tenancy.reading.fields import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
 from tenancy.reading.policy import read_policy
 from tenancy.report.policy_schema import policy_schema
@@ -49,7 +56,7 @@ def examples(text: str) -> list[str]:
 def test_the_policy_to_start_from_is_one() -> None:
     """For the reader and for editors."""
     (example,) = examples(POLICY)
-    found = read_policy(example, {}, Bare())
+    found = read_policy(example, {}, InlineFiles())
     assert set(found.tiers) == {"gold", "silver", "bronze", "batch"}
     assert found.tenants["nightly"].quota.parallel_requests is None
     assert list(Draft202012Validator(policy_schema()).iter_errors(yaml.safe_load(example))) == []
@@ -77,7 +84,7 @@ def test_every_configuration_is_one() -> None:
     assert len(found) > 12
     for paper, example in found:
         _, table = read_settings(example, VARIABLES)
-        faults = [str(fault) for fault in table.faults]
+        faults = [str(fault) for fault in table.errors]
         assert [fault for fault in faults if not MISSING.search(fault)] == [], paper.name
         assert list(schema.iter_errors(yaml.safe_load(example))) == [], paper.name
 
@@ -119,18 +126,20 @@ def test_every_configuration_passes_its_check(machine: Path, paper: str, example
     for model in yaml.safe_load(example).get("model_list", ()):
         if "calibration" in model:
             rungs = tuple(model["ladder"])
-            cuts = tuple(Cut(rung, ANY_BUCKET, 0.5) for rung in range(len(rungs) - 1))
-            made = LadderFile(rungs, "margin", Stage.WINDOW, PROMISE, EVIDENCE, cuts, is_promised=True)
-            (machine / "qwen-auto.json").write_bytes(write_ladder_file(made))
+            cuts = tuple(AcceptanceThreshold(rung, ANY_BUCKET, 0.5) for rung in range(len(rungs) - 1))
+            made = CalibrationFile(rungs, "margin", SignalStage.WINDOW, PROMISE, EVIDENCE, cuts, is_promised=True)
+            (machine / "qwen-auto.json").write_bytes(write_calibration_file(made))
     config = machine / "hearth.yaml"
     config.write_text(FOLDERS.sub("", example))
-    assert [str(fault) for fault in find_faults(config, VARIABLES) if not LIBRARY.search(str(fault))] == [], paper
+    assert [str(fault) for fault in find_config_errors(config, VARIABLES) if not LIBRARY.search(str(fault))] == [], (
+        paper
+    )
 
 
 LIBRARY = re.compile(r"needs a library|pip install")
 """A fault of the machine, not of the example."""
 
-PROMISE, EVIDENCE = Promise(0.01, 0.95), Evidence(1000, "sha256:00", 0.004, 0.4, 0.6, 1.0)
+PROMISE, EVIDENCE = QualityGuarantee(0.01, 0.95), CalibrationEvidence(1000, "sha256:00", 0.004, 0.4, 0.6, 1.0)
 
 
 def test_every_yaml_example_is_of_a_known_kind() -> None:
@@ -163,7 +172,7 @@ def test_the_calibration_shown_can_be_read() -> None:
     """By the reader of a ladder's file, its label line by the reader of labels."""
     text = (ROOT / "docs" / "cascade-calibration.md").read_text(encoding="utf-8")
     label, ladder = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
-    assert read_ladder_file(ladder.encode()).models == ("small", "large")
+    assert read_calibration_file(ladder.encode()).models == ("small", "large")
     assert len(read_labelled(label.encode()).rows) == 1
 
 
@@ -171,7 +180,7 @@ def test_defaults_are_told_as_they_are() -> None:
     """Where a paper shows all words of a thing with their defaults."""
     told = {paper.stem: read_settings(example, VARIABLES)[0] for paper, example in configurations()}
     retries = told["retries"]
-    assert (retries.retries, retries.stalls, retries.timeouts) == (RetryTerms(), Bounds(), Timeouts())
+    assert (retries.retries, retries.stalls, retries.timeouts) == (RetryTerms(), StallBounds(), Timeouts())
     (roles,) = (settings.roles for settings in shown("roles") if settings.roles)
     assert roles == read_settings("roles: true", {})[0].roles
 

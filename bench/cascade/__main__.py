@@ -25,14 +25,14 @@ from bench.cascade.populations import (
     made_up,
     of_file,
     rare,
-    three_rungs,
+    three_models,
     tied,
 )
-from cascade.calibration.labelled_file import BadLabels, read_labelled
+from cascade.calibration.labelled_file import InvalidLabelledFile, read_labelled
 from cascade.models import Price
 
 AUROCS = (0.55, 0.65, 0.76, 0.82, 0.9)
-ODD = {"tied": tied, "graded": graded, "rare losses": rare, "ten buckets": bucketed, "three rungs": three_rungs}
+ODD = {"tied": tied, "graded": graded, "rare losses": rare, "ten buckets": bucketed, "three rungs": three_models}
 
 ROUTELLM = "routellm_gsm8k_mixtral_gpt4.csv.gz"
 PRICES = {
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         files = [one for path in options.data for one in given(Path(path))]
         known = [*files, *populations(traces)]
-    except (BadLabels, OSError) as fault:
+    except (InvalidLabelledFile, OSError) as fault:
         print(f"bench-cascade: {fault}", file=sys.stderr)
         return 1
     asked = [one for one in known if not options.only or any(word in one.name for word in options.only)]

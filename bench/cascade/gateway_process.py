@@ -10,8 +10,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
-from cascade.calibration_json import write_ladder_file
+from cascade.calibration_file import (
+    ANY_BUCKET,
+    AcceptanceThreshold,
+    CalibrationEvidence,
+    CalibrationFile,
+    QualityGuarantee,
+    SignalStage,
+)
+from cascade.calibration_json import write_calibration_file
 
 WINDOW, BOUND_MS = 16, 150.0
 NEVER_LATE_MS = 60_000
@@ -21,7 +28,7 @@ KEEPS, NEVER = 0.0, 0.9
 
 PLAIN, RELEASED, AT_ONCE, GIVEN_UP = "small", "auto", "open", "strict"
 
-LADDERS: dict[str, tuple[float, dict[str, object]]] = {
+CASCADES: dict[str, tuple[float, dict[str, object]]] = {
     RELEASED: (KEEPS, {"tokens": WINDOW, "max_added_ttft_ms": BOUND_MS}),
     AT_ONCE: (KEEPS, {"tokens": 1, "max_added_ttft_ms": BOUND_MS}),
     GIVEN_UP: (NEVER, {"tokens": 4, "max_added_ttft_ms": NEVER_LATE_MS}),
@@ -37,7 +44,7 @@ class Gateway:
 
 
 def settings(folder: Path, pods: list[str], extra: dict[str, object] | None = None) -> Path:
-    models = [_ladder(folder, name) for name in LADDERS]
+    models = [_ladder(folder, name) for name in CASCADES]
     path = folder / "hearth.yaml"
     told: dict[str, object] = {"discovery": {"static": {"pods": pods}}, "model_list": models}
     path.write_text(json.dumps(told | (extra or {})))
@@ -45,11 +52,14 @@ def settings(folder: Path, pods: list[str], extra: dict[str, object] | None = No
 
 
 def _ladder(folder: Path, name: str) -> dict[str, object]:
-    threshold, hold_back = LADDERS[name]
-    promise, evidence = Promise(0.01, 0.95), Evidence(1000, "sha256:0", kept=float(threshold == KEEPS))
-    cuts = (Cut(0, ANY_BUCKET, threshold),)
-    file = LadderFile(("small", "big"), "margin", Stage.WINDOW, promise, evidence, cuts, is_promised=True)
-    (folder / f"{name}.json").write_bytes(write_ladder_file(file))
+    threshold, hold_back = CASCADES[name]
+    promise, evidence = (
+        QualityGuarantee(0.01, 0.95),
+        CalibrationEvidence(1000, "sha256:0", kept=float(threshold == KEEPS)),
+    )
+    cuts = (AcceptanceThreshold(0, ANY_BUCKET, threshold),)
+    file = CalibrationFile(("small", "big"), "margin", SignalStage.WINDOW, promise, evidence, cuts, is_promised=True)
+    (folder / f"{name}.json").write_bytes(write_calibration_file(file))
     calibration = str(folder / f"{name}.json")
     return {"model_name": name, "ladder": ["small", "big"], "calibration": calibration, "hold_back": hold_back}
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean, median
 
-from bench.cascade.population_loss import NOTHING, Effect, Truth
+from bench.cascade.population_loss import NOTHING, Effect, PopulationLoss
 from bench.cascade.populations import Population
 from bench.target import Target
 from cascade.calibration.calibrate import calibrate
 from cascade.calibration.examples import Example
-from cascade.calibration_file import LadderFile, Promise
-from cascade.models import Ladder, Rung, start_rung
-from cascade.tasks import Features
+from cascade.calibration_file import CalibrationFile, QualityGuarantee
+from cascade.models import Cascade, CascadeModel, initial_model
+from cascade.tasks import PromptFeatures
 
 SIZES = (100, 300, 500, 1_000, 2_000)
 LOSSES = (0.01, 0.03)
@@ -84,7 +84,7 @@ HEAD = (
 
 def judge_cell(population: Population, max_loss: float, size: int, draws: int) -> Cell:
     """Calibrate so many times and hold each file against the truth."""
-    truth, promise = Truth(population.examples), Promise(max_loss, CONFIDENCE)
+    truth, promise = PopulationLoss(population.examples), QualityGuarantee(max_loss, CONFIDENCE)
     best = truth.best(max_loss).saved
     random = Random(f"{population.name} {max_loss} {size}")
     ours, plain, needs = list[Effect](), list[Effect](), list[float]()
@@ -119,22 +119,22 @@ def judge_cell(population: Population, max_loss: float, size: int, draws: int) -
     )
 
 
-def _begins_below(file: LadderFile, population: Population) -> bool:
+def _begins_below(file: CalibrationFile, population: Population) -> bool:
     """Whether anything that it is asked begins below the largest model."""
-    ladder = Ladder("auto", tuple(map(Rung, file.models)), file=file)
+    ladder = Cascade("auto", tuple(map(CascadeModel, file.models)), calibration=file)
     rungs, buckets = tuple(range(len(file.models))), {one.bucket for one in population.examples}
-    return any(start_rung(ladder, rungs, bucket, Features()) != rungs[-1] for bucket in buckets)
+    return any(initial_model(ladder, rungs, bucket, PromptFeatures()) != rungs[-1] for bucket in buckets)
 
 
-def _enough(population: Population, promise: Promise, size: int, draws: int, random: Random) -> float:
+def _enough(population: Population, promise: QualityGuarantee, size: int, draws: int, random: Random) -> float:
     """The share of draws of this size that carry the guarantee."""
     drawn = (random.choices(population.examples, k=size) for _ in range(max(1, draws)))
     return fmean(calibrate(these, population.subject, promise).file.is_promised for these in drawn)
 
 
-def _plain(drawn: Sequence[Example], truth: Truth, max_loss: float) -> Effect:
+def _plain(drawn: Sequence[Example], truth: PopulationLoss, max_loss: float) -> Effect:
     """What is in use elsewhere; shown for two models."""
-    return NOTHING if drawn[0].top != 1 else truth.at(Truth(drawn).best_threshold(max_loss))
+    return NOTHING if drawn[0].largest != 1 else truth.at(PopulationLoss(drawn).best_threshold(max_loss))
 
 
 def judge_all(populations: Iterable[Population], draws: int, jobs: int) -> Iterator[Cell]:

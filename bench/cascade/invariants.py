@@ -7,9 +7,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from bench.cascade.gateway_process import LADDERS, settings
+from bench.cascade.gateway_process import CASCADES, settings
 from gateway.config.loading import check_file
-from tenancy.document import Invalid
+from tenancy.document import InvalidDocument
 from tests.gateway.cascades.fuzzed_holdback import play
 from tests.gateway.http.scene import staged
 
@@ -23,12 +23,12 @@ def fuzzed(streams: int) -> int:
     return int(staged(run))
 
 
-def refused_behind_envoy() -> int:
+def rejected_behind_envoy() -> int:
     """Of cascades that judge, beside `extproc`: how many the configuration lets through."""
     with tempfile.TemporaryDirectory() as folder:
         config = settings(Path(folder), ["http://127.0.0.1:1"], {"extproc": "127.0.0.1:9002"})
         try:
             check_file(config, {})
-        except Invalid as invalid:
-            return len(LADDERS) - sum("judges answers, and Envoy" in str(fault) for fault in invalid.faults)
-    return len(LADDERS)
+        except InvalidDocument as invalid:
+            return len(CASCADES) - sum("judges answers, and Envoy" in str(fault) for fault in invalid.errors)
+    return len(CASCADES)

@@ -30,8 +30,8 @@ from bench.cascade.gateway_process import (
     running,
     settings,
 )
-from bench.cascade.invariants import fuzzed, refused_behind_envoy
-from bench.cascade.logprob_pod import SurePod
+from bench.cascade.invariants import fuzzed, rejected_behind_envoy
+from bench.cascade.logprob_pod import LogprobPod
 from bench.cascade.restart import Gap, restart_gap
 from bench.cascade.stream_clients import play, some
 from bench.target import Target
@@ -56,7 +56,7 @@ Found = tuple[list[str], list[Target]]
 
 
 async def measure(options: argparse.Namespace) -> Found:
-    pod = SurePod()
+    pod = LogprobPod()
     server = await asyncio.get_running_loop().create_server(pod.protocol, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     lines, targets = list[str](), list[Target]()
@@ -71,7 +71,7 @@ async def measure(options: argparse.Namespace) -> Found:
     return lines, targets
 
 
-async def _chunks(gateway: Gateway, _pod: SurePod, options: argparse.Namespace) -> Found:
+async def _chunks(gateway: Gateway, _pod: LogprobPod, options: argparse.Namespace) -> Found:
     """CPU for a chunk: plain, with what was asked for, released with it taken out."""
     cases = {"plain": (PLAIN, False), "asked": (PLAIN, True), "released": (RELEASED, False)}
     us: dict[str, list[float]] = {case: [] for case in cases}
@@ -98,7 +98,7 @@ async def _chunks(gateway: Gateway, _pod: SurePod, options: argparse.Namespace) 
     return lines, [released, Target("events with log-probabilities that nobody asked for", 0, leaked)]
 
 
-async def _begins(gateway: Gateway, pod: SurePod, options: argparse.Namespace) -> Found:
+async def _begins(gateway: Gateway, pod: LogprobPod, options: argparse.Namespace) -> Found:
     """From the pod's first token to the client's: held until time is up, let through at once, and plain."""
     late: dict[str, list[float]] = {PLAIN: [], AT_ONCE: [], RELEASED: []}
     for _round in range(4 * options.rounds):
@@ -112,7 +112,7 @@ async def _begins(gateway: Gateway, pod: SurePod, options: argparse.Namespace) -
     return lines, [Target("added TTFT of kept streams whose window time closes, p99, ms", BOUND_MS, p99[0] - p99[1])]
 
 
-async def _stops(gateway: Gateway, pod: SurePod, options: argparse.Namespace) -> Found:
+async def _stops(gateway: Gateway, pod: LogprobPod, options: argparse.Namespace) -> Found:
     """A model that is given up: what its engine made beyond the window, and when the next one's answer begins."""
     seen, _ = await play(gateway, some(options.streams, GIVEN_UP, 24, ABORT_PACE_S))
     begins = [each.first_s - pod.book[each.asking.user].first_s for each in seen]
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines, targets = asyncio.run(measure(options))
     targets += [
         Target(f"bytes of {options.fuzzed:,} fuzzed streams that were retracted or wrong", 0, fuzzed(options.fuzzed)),
-        Target("judging ladders that are taken for serving behind Envoy", 0, refused_behind_envoy()),
+        Target("judging ladders that are taken for serving behind Envoy", 0, rejected_behind_envoy()),
     ]
     load = f"{options.streams} streams of {options.tokens} tokens, {options.rounds} rounds"
     head = f"Ladders at work: {load}; window {WINDOW} tokens or {BOUND_MS:g} ms; Python {platform.python_version()}"

@@ -45,7 +45,7 @@ class Written:
     tokens: int = 0
 
 
-class SurePod:
+class LogprobPod:
     """What it says, prepared."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class SurePod:
 class Connection(asyncio.Protocol):
     """Of the gateway: a question at a time."""
 
-    def __init__(self, pod: SurePod) -> None:
+    def __init__(self, pod: LogprobPod) -> None:
         self._pod = pod
         self._asked = b""
         self._transport: asyncio.Transport

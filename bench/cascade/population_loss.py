@@ -12,8 +12,8 @@ from math import inf, isfinite
 
 from cascade.calibration.examples import Example
 from cascade.calibration.replay import replay
-from cascade.calibration.thresholds import by_rank, cost_of_top, walk
-from cascade.calibration_file import ANY_BUCKET, LadderFile, Promise
+from cascade.calibration.thresholds import by_rank, cost_of_largest, evaluate_rules
+from cascade.calibration_file import ANY_BUCKET, CalibrationFile, QualityGuarantee
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ NOTHING = Effect(0.0, 0.0)
 """Always asking the largest model."""
 
 
-class Truth:
+class PopulationLoss:
     def __init__(self, examples: Sequence[Example]) -> None:
         self._examples = examples
-        self._top = cost_of_top(examples)
-        self._is_simple = examples[0].top == 1
+        self._top = cost_of_largest(examples)
+        self._is_simple = examples[0].largest == 1
         known = sorted((one for one in examples if isfinite(one.signals[0])), key=lambda one: -one.signals[0])
         self._signals = [-one.signals[0] for one in known]
         self._losses = list(accumulate((one.scores[-1] - one.scores[0] for one in known), initial=0.0))
@@ -41,7 +41,7 @@ class Truth:
         self._savings = list(accumulate((one.costs[-1] + one.wasted[0] - one.costs[0] for one in known), initial=0.0))
         self._wasted = sum(one.wasted[0] for one in examples)
 
-    def of(self, file: LadderFile) -> Effect:
+    def of(self, file: CalibrationFile) -> Effect:
         """What the file's verdicts do."""
         if not file.is_promised:
             return NOTHING
@@ -70,7 +70,7 @@ class Truth:
         """The most that one threshold (or one share kept, of more models) saves without losing more than this."""
         if self._is_simple:
             return self.at(self.best_threshold(max_loss))
-        steps = walk(self._examples, by_rank(self._examples), Promise(max_loss, 0.5))
+        steps = evaluate_rules(self._examples, by_rank(self._examples), QualityGuarantee(max_loss, 0.5))
         effects = [Effect(step.loss, 1.0 - step.cost / self._top) for step in steps if step.loss <= max_loss]
         return max([NOTHING, *effects], key=lambda effect: effect.saved)
 

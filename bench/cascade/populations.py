@@ -13,10 +13,10 @@ from pathlib import Path
 from random import Random
 from statistics import NormalDist
 
-from cascade.calibration.calibrate import Subject
-from cascade.calibration.examples import Example, Tariff, examples_of
+from cascade.calibration.calibrate import CalibrationTarget
+from cascade.calibration.examples import AnswerPricing, Example, examples_of
 from cascade.calibration.labelled_file import read_labelled
-from cascade.calibration_file import ANY_BUCKET, Stage
+from cascade.calibration_file import ANY_BUCKET, SignalStage
 from cascade.models import Price
 
 SIZE = 6_000
@@ -35,7 +35,7 @@ class Population:
     """Requests of which all is known."""
 
     name: str
-    subject: Subject
+    subject: CalibrationTarget
     examples: Sequence[Example]
     auroc: float
     """Of the first model's signal for the benefit of the largest model: how well it tells who gains from escalating."""
@@ -46,8 +46,8 @@ def made_up(name: str, auroc: float, change: Callable[[Random, Example], Example
     random = Random(f"{name} {auroc}")
     plain = [_example(random, auroc) for _ in range(SIZE)]
     examples = plain if change is None else [change(random, example) for example in plain]
-    models = ("small", "large") if examples[0].top == 1 else ("small", "middle", "large")
-    return _population(f"{name}, AUROC {auroc:g}", Subject(models, "margin", Stage.WINDOW), examples)
+    models = ("small", "large") if examples[0].largest == 1 else ("small", "middle", "large")
+    return _population(f"{name}, AUROC {auroc:g}", CalibrationTarget(models, "margin", SignalStage.WINDOW), examples)
 
 
 def _example(random: Random, auroc: float) -> Example:
@@ -88,7 +88,7 @@ def bucketed(random: Random, example: Example) -> Example:
     return Example(f"task {bucket}", example.scores, (signal,), example.costs, example.wasted)
 
 
-def three_rungs(random: Random, example: Example) -> Example:
+def three_models(random: Random, example: Example) -> Example:
     """A middle model that answers well half of what only the large one does, with a signal of its own."""
     small, large = example.scores
     middle = large if random.random() < 0.5 else small
@@ -100,14 +100,14 @@ def three_rungs(random: Random, example: Example) -> Example:
 def of_file(path: Path, signal: str | None = None, prices: dict[str, Price] | None = None) -> Population:
     """A labelled file by one of its signals. Raises what its reader raises."""
     labelled = read_labelled(path.read_bytes())
-    name = signal or labelled.usual_signal()
-    stage = labelled.usual_stage(name)
-    examples = examples_of(labelled, name, Tariff(prices or {}, stage))
+    name = signal or labelled.default_signal()
+    stage = labelled.default_stage(name)
+    examples = examples_of(labelled, name, AnswerPricing(prices or {}, stage))
     title = path.name.partition(".")[0]
-    return _population(f"{title} by {name}", Subject(labelled.models, name, stage), examples)
+    return _population(f"{title} by {name}", CalibrationTarget(labelled.models, name, stage), examples)
 
 
-def _population(name: str, subject: Subject, examples: Sequence[Example]) -> Population:
+def _population(name: str, subject: CalibrationTarget, examples: Sequence[Example]) -> Population:
     return Population(name, subject, examples, benefit_auroc(examples))
 
 

@@ -16,13 +16,13 @@ from statistics import median
 from bench.decide.cases import BURST, seconds_of
 from bench.decide.scene import ANSWER_TOKENS, MODEL, Scene, usage_of
 from routing.blocks import cut_prompt
-from routing.candidates import NotNow
+from routing.candidates import NoEngineAdmissible
 from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.request import Request
 from tenancy.admission import Admission
-from tenancy.objective import Tier, promise_of
-from tenancy.queue import Waiter
+from tenancy.objective import Tier, objective_of
+from tenancy.queue import WaitingRequest
 from tenancy.tenants import Caller, Tenant
 
 TIERS = (
@@ -31,7 +31,7 @@ TIERS = (
     Tier("bronze", -10, ttft_s=15.0, ttft_per_cold=5.0, tpot_s=0.15),
 )
 SHARES = (0.2, 0.3, 0.5)
-ASKING = [(Caller(Tenant(tier.name, tier=tier)), promise_of(tier)) for tier in TIERS]
+ASKING = [(Caller(Tenant(tier.name, tier=tier)), objective_of(tier)) for tier in TIERS]
 SEEN_ANSWERS = 500
 """Of each tenant, so that there is something to foretell from."""
 
@@ -42,17 +42,17 @@ class Promised(Scene):
     def __init__(self, pods: int, tokens: int, *, apart_s: float) -> None:
         self.barred = 0
         self._asking = cycle(Random(2).choices(ASKING, SHARES, k=997))
-        self._waiters: dict[int, Waiter] = {}
+        self._waiters: dict[int, WaitingRequest] = {}
         super().__init__(pods, tokens, apart_s=apart_s)
 
     def decide(self, request: Request) -> Placement:
         caller, promise = next(self._asking)
         admission, now_s = self._admission, self._now_s
         waiter = admission.arrive(request, caller, promise, came_s=now_s, now_s=now_s, draw=0.5)
-        assert not waiter.queue.comes_first(promise.tier)
+        assert not waiter.queue.must_wait(promise.tier)
         try:
             placement = admission.place(waiter, frozenset(), now_s=now_s, draw=0.5)
-        except NotNow:
+        except NoEngineAdmissible:
             self.barred += 1
             admission.leave(waiter)
             return super().decide(request)

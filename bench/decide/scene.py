@@ -11,8 +11,8 @@ from routing.blocks import BLOCK_ENDS, Prompt, cut_prompt
 from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.facts import Role
-from routing.ledger import Foreign
-from routing.pods import EngineShape, Pod, Standing
+from routing.ledger import ExternalLoad
+from routing.pods import EngineShape, Pod, PodState
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
 
@@ -127,20 +127,20 @@ class Scene:
         for slot in range(pods):
             for _ in range(self._prompts_held):
                 hashes = tuple(self._random.getrandbits(64) for _ in range(self._blocks))
-                index.computed(index.put(slot, Prompt(hashes, BLOCK_ENDS, self._size)))
-            index.computed(index.put(slot, system))
+                index.prefill_done(index.insert(slot, Prompt(hashes, BLOCK_ENDS, self._size)))
+            index.prefill_done(index.insert(slot, system))
 
     def _fleet(self, pods: int, tokens: int) -> Router:
         router = Router(routings()["warm"])
         for number in range(pods):
             url = f"http://10.0.{number // 256}.{number % 256}:8000"
-            router.put_pod(Pod(url, Standing.READY, frozenset({MODEL}), ready_since_s=0.0))
+            router.put_pod(Pod(url, PodState.READY, frozenset({MODEL}), ready_since_s=0.0))
             router.reshape_pod(url, [EngineShape(None, Role.EITHER, self._prompts_held * tokens, 16)])
-            router.observe_load(number, Foreign(2.0, 0.0, 5_000.0, self._now_s))
+            router.observe_load(number, ExternalLoad(2.0, 0.0, 5_000.0, self._now_s))
         return router
 
 
 def usage_of(placement: Placement) -> Usage:
     """What an engine says of an answer."""
     tokens = placement.request.prompt.size // BYTES_PER_TOKEN
-    return Usage(tokens, ANSWER_TOKENS, int(placement.predicted.warm_tokens))
+    return Usage(tokens, ANSWER_TOKENS, int(placement.predicted.cached_tokens))

@@ -32,7 +32,7 @@ from bench.slo.stand import play_and_sum, play_contenders
 from bench.slo.targets import targets_of
 from simulator.children import ChildFailed
 from simulator.stage import MODEL
-from tenancy.document import Invalid
+from tenancy.document import InvalidDocument
 
 METHOD = """\
 Virtual time: the real spine and router before simulated engines (12,000 tokens/s of prefill and less with context,
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         scenarios = [load_scenario(name).lasting(options.requests) for name in options.scenario]
         blocks, live = _play(scenarios, seeds, options)
-    except (OSError, Invalid, ChildFailed) as fault:
+    except (OSError, InvalidDocument, ChildFailed) as fault:
         print(f"bench-slo: {fault}", file=sys.stderr)
         return 1
     targets = [target for block in blocks for target in targets_of(block)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bench.slo.rooms import StaticCaps, StrictPriority
-from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.admission_queue import AdmissionQueue
 from routing.decision.router import Router
 from simulator.replica import MakeRoom
 from tenancy.admission import Admission
@@ -23,8 +23,8 @@ class Policy:
     """None: everything is placed as it comes."""
 
 
-def _admitting(router: Router, clock: Callable[[], float], draw: Callable[[], float]) -> Room:
-    return Room(router, clock=clock, draw=draw, admission=Admission(router))
+def _admitting(router: Router, clock: Callable[[], float], draw: Callable[[], float]) -> AdmissionQueue:
+    return AdmissionQueue(router, clock=clock, draw=draw, admission=Admission(router))
 
 
 FCFS = Policy("fcfs", "least-loaded", tells_engines=False)

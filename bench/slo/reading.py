@@ -13,9 +13,9 @@ from pathlib import Path
 from bench.slo.lengths import Lengths, LogNormal, Quantiles
 from bench.slo.scenario import Bursts, Customer, Loss, Scenario
 from tenancy.document import (
-    Invalid,
-    Table,
-    Wrong,
+    DocumentTable,
+    InvalidDocument,
+    InvalidValue,
     not_negative,
     number,
     positive,
@@ -46,23 +46,23 @@ def known_scenarios(folder: Path = FOLDER) -> list[str]:
 
 
 def load_scenario(name: str, folder: Path = FOLDER) -> Scenario:
-    """The scenario of a file. Raises `Invalid` with every fault, OSError where there is none."""
+    """The scenario of a file. Raises `InvalidDocument` with every fault, OSError where there is none."""
     return read_scenario(name, lambda one: (folder / f"{one}.yaml").read_text(encoding="utf-8"))
 
 
 def read_scenario(name: str, source: Source) -> Scenario:
-    """The scenario of a text. Raises `Invalid` with every fault."""
+    """The scenario of a text. Raises `InvalidDocument` with every fault."""
     root = read_document(source(name), {})
     like = root.get("like", text, "")
     usual = read_scenario(like, source) if like else replace(NOTHING, base=name)
     found = _scenario(root, replace(usual, name=name))
     root.close()
-    if root.faults:
-        raise Invalid(root.faults)
+    if root.errors:
+        raise InvalidDocument(root.errors)
     return found
 
 
-def _scenario(root: Table, usual: Scenario) -> Scenario:
+def _scenario(root: DocumentTable, usual: Scenario) -> Scenario:
     lengths = _lengths(root, "prompt"), _lengths(root, "answer")
     tiers = dict(usual.tiers)
     named = root.table("tiers")
@@ -75,7 +75,7 @@ def _scenario(root: Table, usual: Scenario) -> Scenario:
         tenants[name] = _tenant(named.table(name) if named else None, tenants.get(name, nobody))
     for tenant in tenants.values():
         if tenant.tier not in tiers:
-            root.fault(f"tenants.{tenant.name}.tier", f"`{tenant.tier}` is no tier of this scenario")
+            root.error(f"tenants.{tenant.name}.tier", f"`{tenant.tier}` is no tier of this scenario")
     engine = root.table("engine")
     return replace(
         usual,
@@ -92,7 +92,7 @@ def _scenario(root: Table, usual: Scenario) -> Scenario:
     )
 
 
-def _tier(table: Table | None, usual: Tier) -> Tier:
+def _tier(table: DocumentTable | None, usual: Tier) -> Tier:
     if table is None:
         return usual
     found = {word.field: table.get(key, word.kind.parse, getattr(usual, word.field)) for key, word in TIER.items()}
@@ -100,7 +100,7 @@ def _tier(table: Table | None, usual: Tier) -> Tier:
     return replace(usual, **found)
 
 
-def _tenant(table: Table | None, usual: Customer) -> Customer:
+def _tenant(table: DocumentTable | None, usual: Customer) -> Customer:
     if table is None:
         return usual
     found = replace(
@@ -121,7 +121,7 @@ def _with_lengths(tenant: Customer, lengths: tuple[Lengths | None, Lengths | Non
     return replace(tenant, prompt=prompt or tenant.prompt, answer=answer or tenant.answer)
 
 
-def _lengths(within: Table, key: str) -> Lengths | None:
+def _lengths(within: DocumentTable, key: str) -> Lengths | None:
     table = within.table(key)
     if table is None:
         return None
@@ -129,10 +129,10 @@ def _lengths(within: Table, key: str) -> Lengths | None:
     found: Lengths
     if points is not None:
         if len(points) < 2 or points[0][0] != 0.0 or points[-1][0] != 1.0 or list(points) != sorted(set(points)):
-            table.fault("quantiles", "must be points that rise from share 0 to share 1")
+            table.error("quantiles", "must be points that rise from share 0 to share 1")
         found = Quantiles(points)
     else:
-        mean = table.need("mean", positive(number), 1.0)
+        mean = table.get_required("mean", positive(number), 1.0)
         found = LogNormal(mean, table.get("sigma", not_negative, 0.0), table.get("most", positive(number), inf))
     table.close()
     return found
@@ -140,20 +140,20 @@ def _lengths(within: Table, key: str) -> Lengths | None:
 
 def _point(value: object) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
-        raise Wrong("must be [share, tokens]")
+        raise InvalidValue("must be [share, tokens]")
     share, tokens = not_negative(value[0]), positive(number)(value[1])
     return share, tokens
 
 
-def _bursts(table: Table | None) -> Bursts | None:
+def _bursts(table: DocumentTable | None) -> Bursts | None:
     return None if table is None else read_fields(table, Bursts(60.0, 10.0, 3.0), above_zero=True)
 
 
-def _loss(table: Table | None) -> Loss | None:
+def _loss(table: DocumentTable | None) -> Loss | None:
     return None if table is None else read_fields(table, Loss(0, 0.4, 0.7))
 
 
-def _wanted(table: Table | None, tiers: Mapping[str, Tier]) -> dict[str, float]:
+def _wanted(table: DocumentTable | None, tiers: Mapping[str, Tier]) -> dict[str, float]:
     """Never taken over: another load is another thing to expect."""
     if table is None:
         return {}
@@ -162,11 +162,11 @@ def _wanted(table: Table | None, tiers: Mapping[str, Tier]) -> dict[str, float]:
     return found
 
 
-def _until(table: Table | None, usual: tuple[str, int], tiers: Mapping[str, Tier]) -> tuple[str, int]:
+def _until(table: DocumentTable | None, usual: tuple[str, int], tiers: Mapping[str, Tier]) -> tuple[str, int]:
     if table is None:
         return usual
-    found = table.need("tier", text, ""), table.need("requests", positive(whole), 1)
+    found = table.get_required("tier", text, ""), table.get_required("requests", positive(whole), 1)
     if found[0] not in tiers:
-        table.fault("tier", f"`{found[0]}` is no tier of this scenario")
+        table.error("tier", f"`{found[0]}` is no tier of this scenario")
     table.close()
     return found

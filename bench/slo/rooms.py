@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
-from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.admission_queue import AdmissionQueue
 from gateway.pipeline.request_context import RequestContext
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.rejection import Reason, Refused
+from routing.rejection import Reason, RequestRejected
 from routing.request import Request
-from tenancy.objective import Promise
+from tenancy.objective import LatencyObjective
 
 SLOTS = 64
 """Requests that an engine is given at once: what SMG takes where a worker does not say."""
@@ -28,7 +28,7 @@ RUNNING: Mapping[str, int] = {"silver": 60, "bronze": 50}
 Clock = Callable[[], float]
 
 
-class StrictPriority(Room):
+class StrictPriority(AdmissionQueue):
     """So many requests on the fleet and no more. Who has the higher priority is next; among equals who came first.
 
     Nobody is refused but who has waited as long as his tier may.
@@ -44,7 +44,7 @@ class StrictPriority(Room):
     async def place(
         self,
         context: RequestContext,
-        promise: Promise,
+        promise: LatencyObjective,
         avoid: frozenset[str],
         since_s: float = 0.0,
         *,
@@ -56,10 +56,10 @@ class StrictPriority(Room):
         if self._look_again is None:
             self._look()
         try:
-            async with asyncio.timeout(promise.longest_wait_s):
+            async with asyncio.timeout(promise.max_wait_s):
                 return await granted
         except TimeoutError:
-            raise Refused(Reason.QUEUE_TIMEOUT, "No engine had room in time.") from None
+            raise RequestRejected(Reason.QUEUE_TIMEOUT, "No engine had room in time.") from None
 
     def _look(self) -> None:
         """Grant as long as there is room, and look again soon while anybody waits."""
@@ -70,17 +70,17 @@ class StrictPriority(Room):
             try:
                 now_s, draw = self._now(), self._luck()
                 granted.set_result(self._router.place(request, avoid=avoid, now_s=now_s, draw=draw))
-            except Refused as refusal:
+            except RequestRejected as refusal:
                 granted.set_exception(refusal)
         loop = asyncio.get_running_loop()
         self._look_again = loop.call_later(LOOK_S, self._look) if self._waiting else None
 
     def _has_room(self, request: Request) -> bool:
-        slots = self._router.fleet.roster(request.model).slots
+        slots = self._router.fleet.eligible(request.model).slots
         return not slots or sum(self._router.ledger.running[slot] for slot in slots) < SLOTS * len(slots)
 
 
-class StaticCaps(Room):
+class StaticCaps(AdmissionQueue):
     """A tier that is capped goes only where little is queued and few run; where that is nowhere, it is refused."""
 
     def __init__(self, router: Router, clock: Clock, draw: Callable[[], float]) -> None:
@@ -90,7 +90,7 @@ class StaticCaps(Room):
     async def place(
         self,
         context: RequestContext,
-        promise: Promise,
+        promise: LatencyObjective,
         avoid: frozenset[str],
         since_s: float = 0.0,
         *,
@@ -98,14 +98,14 @@ class StaticCaps(Room):
     ) -> Placement:
         most = RUNNING.get(promise.tier.name)
         if most is not None:
-            roster, ledger = self._router.fleet.roster(context.request.model), self._router.ledger
-            ahead_s = ledger.ahead_s(roster.pick, self._now())
+            roster, ledger = self._router.fleet.eligible(context.request.model), self._router.ledger
+            ahead_s = ledger.queued_s(roster.select, self._now())
             full = {
                 engine.pod
                 for engine, queued_s in zip(roster.engines, ahead_s, strict=True)
                 if queued_s > BACKLOG_S or ledger.running[engine.slot] >= most
             }
             if len(full) == len(roster.engines) > 0:
-                raise Refused(Reason.OVERLOADED, "All engines are as full as this tier may make them.")
+                raise RequestRejected(Reason.OVERLOADED, "All engines are as full as this tier may make them.")
             avoid |= full
         return self._router.place(context.request, avoid=avoid, now_s=self._now(), draw=self._luck())

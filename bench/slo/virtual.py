@@ -14,9 +14,9 @@ from bench.slo.policies import Policy
 from bench.slo.scenario import Scenario
 from bench.slo.traffic import Offered, draw_traffic, recorded_lengths
 from gateway.pipeline.record import Outcome
-from gateway.pipeline.rejections import refusal_headers, status_of
+from gateway.pipeline.rejections import rejection_headers, status_of
 from routing.blocks import Prompt
-from routing.pods import Standing
+from routing.pods import PodState
 from routing.request import Api, Request
 from simulator.clock import run_virtually
 from simulator.profile import Profile
@@ -107,9 +107,9 @@ class _Venue:
         if loss := scenario.loss:
             url = f"pod-{loss.engine}"
             loop.call_at(loss.at * length_s, self.pods[url].lose)
-            loop.call_at(loss.at * length_s + PROBED_S, self._replica.stand, url, Standing.UNREADY)
+            loop.call_at(loss.at * length_s + PROBED_S, self._replica.stand, url, PodState.UNREADY)
             loop.call_at(loss.back * length_s, self.pods[url].revive)
-            loop.call_at(loss.back * length_s + PROBED_S, self._replica.stand, url, Standing.READY)
+            loop.call_at(loss.back * length_s + PROBED_S, self._replica.stand, url, PodState.READY)
 
     async def ask(self, number: int, offered: Offered) -> None:
         """One request, as often as its client tries."""
@@ -120,7 +120,7 @@ class _Venue:
     async def _try(self, number: int, retries: int, fate: Fate) -> tuple[int, Mapping[str, str]]:
         """Status and headers of one attempt's answer."""
         offered, asked_s, name = fate.offered, self._clock(), f"{number}.{retries}"
-        request = Request(name, Api.CHAT, MODEL, _prompt(number, offered), stream=True, retried=retries)
+        request = Request(name, Api.CHAT, MODEL, _prompt(number, offered), stream=True, retry_count=retries)
         priority = self._priority[offered.tenant.tier]
         sequence = EngineSequence(
             name, offered.prompt_tokens, offered.answer_tokens, request.prompt.blocks, priority=priority
@@ -131,7 +131,7 @@ class _Venue:
             begun = outcome.ttft_s is not None
             fate.noes.append(No(refusal.reason, self._clock() - asked_s, begun))
             # Once a stream has begun its head is out: the client hears of the end, and does not ask again.
-            return (200, {}) if begun else (status_of(refusal.reason), refusal_headers(refusal))
+            return (200, {}) if begun else (status_of(refusal.reason), rejection_headers(refusal))
         if outcome.ttft_s is not None:
             fate.first_token_s = asked_s + outcome.ttft_s
             fate.end_s = self._clock()

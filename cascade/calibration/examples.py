@@ -1,6 +1,6 @@
 """Labelled examples: one prompt answered by every model of a cascade, each answer with its score, signals and price.
 
-`Labelled` is a file as it was read; `examples_of` chooses one signal and puts prices on answers. Values only.
+`LabelledExamples` is a file as it was read; `examples_of` chooses one signal and puts prices on answers. Values only.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from math import isfinite, nan
 
-from cascade.calibration_file import ANY_BUCKET, Stage
+from cascade.calibration_file import ANY_BUCKET, SignalStage
 from cascade.models import EASE, Price, prompt_signal
-from cascade.tasks import bucket_of, features_of
+from cascade.tasks import bucket_of, prompt_features
 
-PREFERRED = ("margin", "low_margin", "low", "entropy", "mean", "least")
+PREFERRED_SIGNALS = ("margin", "low_margin", "low", "entropy", "mean", "least")
 """Order in which a signal is chosen where a file has several: the margin did best where they were compared."""
 
 LOWER_IS_SURER = ("entropy", "perplexity", "nll", "uncertainty", "difficulty", "surprisal", "variance")
 """Names that go the other way round in most files: their numbers are negated, unless they all stand below 0 already."""
 
 CHARACTERS_PER_TOKEN = 4.0
-USUAL_INPUT_TOKENS = 500.0
-USUAL_OUTPUT_TOKENS = 256.0
+DEFAULT_INPUT_TOKENS = 500.0
+DEFAULT_OUTPUT_TOKENS = 256.0
 """Used where a file has no token counts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LabelledRow:
     """One line. Tuples are by model; nan where the line has no value."""
 
     scores: tuple[float, ...]
@@ -40,73 +40,73 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledExamples:
     """A whole file: models cheapest first, signals in the order of its columns."""
 
     models: tuple[str, ...]
     signals: tuple[str, ...]
-    rows: Sequence[Row]
-    of_prompts: frozenset[str] = frozenset()
+    rows: Sequence[LabelledRow]
+    prompt_signals: frozenset[str] = frozenset()
     """The signals that are of the prompt, not of an answer."""
 
-    def usual_signal(self) -> str:
+    def default_signal(self) -> str:
         """Return the signal that is taken unless another is asked for: one that the gateway computes in production."""
-        ofanswers = [name for name in self.signals if name not in self.of_prompts]
-        return next((name for name in PREFERRED if name in ofanswers), EASE)
+        ofanswers = [name for name in self.signals if name not in self.prompt_signals]
+        return next((name for name in PREFERRED_SIGNALS if name in ofanswers), EASE)
 
-    def usual_stage(self, signal: str) -> Stage:
+    def default_stage(self, signal: str) -> SignalStage:
         """When that signal is known, as far as its column tells."""
-        return Stage.PROMPT if signal == EASE or signal in self.of_prompts else Stage.WINDOW
+        return SignalStage.PROMPT if signal == EASE or signal in self.prompt_signals else SignalStage.WINDOW
 
 
 @dataclass(frozen=True, slots=True)
-class Tariff:
+class AnswerPricing:
     """How answers get their price. Without prices and costs the largest model costs 1 and the others nothing."""
 
     prices: Mapping[str, Price] = field(default_factory=dict)
-    stage: Stage = Stage.WINDOW
+    stage: SignalStage = SignalStage.WINDOW
     window_tokens: int = 48
 
-    def costs(self, row: Row, models: Sequence[str]) -> tuple[float, ...]:
+    def costs(self, row: LabelledRow, models: Sequence[str]) -> tuple[float, ...]:
         """Of whole answers."""
         return tuple(self._cost(row, index, model, len(models) - 1) for index, model in enumerate(models))
 
-    def wasted(self, row: Row, models: Sequence[str]) -> tuple[float, ...]:
+    def wasted(self, row: LabelledRow, models: Sequence[str]) -> tuple[float, ...]:
         """Of what each model below the top has done in vain when the next one takes over."""
-        if self.stage is Stage.PROMPT:
+        if self.stage is SignalStage.PROMPT:
             return (0.0,) * (len(models) - 1)
         costs = self.costs(row, models)[:-1]
-        if self.stage is not Stage.WINDOW:
+        if self.stage is not SignalStage.WINDOW:
             return costs
         return tuple(min(cost, self._windowed(row, index, models[index], cost)) for index, cost in enumerate(costs))
 
-    def _cost(self, row: Row, index: int, model: str, top: int) -> float:
+    def _cost(self, row: LabelledRow, index: int, model: str, top: int) -> float:
         given = row.costs[index] if row.costs else nan
         if isfinite(given):
             return given
         if model in self.prices:
-            return self.prices[model].of(cold_tokens=_input(row), output_tokens=_output(row, index))
+            return self.prices[model].cost(cold_tokens=_input(row), output_tokens=_output(row, index))
         return 1.0 if index == top else 0.0
 
-    def _windowed(self, row: Row, index: int, model: str, cost: float) -> float:
+    def _windowed(self, row: LabelledRow, index: int, model: str, cost: float) -> float:
         if model in self.prices and not (row.costs and isfinite(row.costs[index])):
-            return self.prices[model].of(cold_tokens=_input(row), output_tokens=float(self.window_tokens))
+            return self.prices[model].cost(cold_tokens=_input(row), output_tokens=float(self.window_tokens))
         # How a price given as one number divides into prompt and answer is not known: all of it counts.
         return cost
 
 
-def _input(row: Row) -> float:
+def _input(row: LabelledRow) -> float:
     if isfinite(row.input_tokens):
         return row.input_tokens
-    return USUAL_INPUT_TOKENS if row.prompt is None else len(row.prompt) / CHARACTERS_PER_TOKEN
+    return DEFAULT_INPUT_TOKENS if row.prompt is None else len(row.prompt) / CHARACTERS_PER_TOKEN
 
 
-def _output(row: Row, index: int) -> float:
+def _output(row: LabelledRow, index: int) -> float:
     given = row.output_tokens[index] if row.output_tokens else nan
-    return given if isfinite(given) else USUAL_OUTPUT_TOKENS
+    return given if isfinite(given) else DEFAULT_OUTPUT_TOKENS
 
 
-def examples_of(labelled: Labelled, signal: str, tariff: Tariff) -> list[Example]:
+def examples_of(labelled: LabelledExamples, signal: str, tariff: AnswerPricing) -> list[Example]:
     """The examples by one signal. Raises KeyError for a signal that the file does not have."""
     if signal not in labelled.signals and signal != EASE:
         raise KeyError(signal)
@@ -126,17 +126,17 @@ def examples_of(labelled: Labelled, signal: str, tariff: Tariff) -> list[Example
     ]
 
 
-def _signals(row: Row, signal: str, count: int) -> tuple[float, ...]:
+def _signals(row: LabelledRow, signal: str, count: int) -> tuple[float, ...]:
     if signal in row.signals:
         return row.signals[signal][:count]
-    ease = prompt_signal(signal, features_of([row.prompt])) if row.prompt is not None else None
+    ease = prompt_signal(signal, prompt_features([row.prompt])) if row.prompt is not None else None
     return (nan if ease is None else ease,) * count
 
 
-def _bucket(row: Row) -> str:
+def _bucket(row: LabelledRow) -> str:
     if row.bucket is not None:
         return row.bucket
-    return ANY_BUCKET if row.prompt is None else str(bucket_of(features_of([row.prompt])))
+    return ANY_BUCKET if row.prompt is None else str(bucket_of(prompt_features([row.prompt])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Example:
     """Of what each model but the top has computed when its answer is given up; nothing where the prompt decides."""
 
     @property
-    def top(self) -> int:
+    def largest(self) -> int:
         return len(self.scores) - 1
 
 

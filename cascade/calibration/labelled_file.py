@@ -1,6 +1,6 @@
 """Labelled files: CSV or JSON lines, plain or gzip, and RouteLLM's tables; docs/cascade-calibration.md shows them.
 
-Bytes in, `Labelled` out; every fault is named with its line, the first `MOST_FAULTS` of them. Opens no file.
+Bytes in, `LabelledExamples` out; every fault is named with its line, the first `MAX_FAULTS` of them. Opens no file.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 
-from cascade.calibration.examples import CHARACTERS_PER_TOKEN, Labelled, Row
+from cascade.calibration.examples import CHARACTERS_PER_TOKEN, LabelledExamples, LabelledRow
 from cascade.calibration_file import ANY_BUCKET
 
-LARGEST = 1 << 29
+MAX_BYTES = 1 << 29
 """Bytes, unpacked."""
-MOST_FAULTS = 20
+MAX_FAULTS = 20
 GZIP = b"\x1f\x8b"
 
-TRUTHS = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
-PLAIN = ("bucket", "prompt", "input_tokens")
+BOOLEAN_SCORES = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
+PROMPT_COLUMNS = ("bucket", "prompt", "input_tokens")
 """Columns about a line's prompt; other plain columns are signals of the prompt."""
-BY_MODEL = ("score", "output_tokens", "cost")
+ANSWER_COLUMNS = ("score", "output_tokens", "cost")
 """Columns about an answer, as NAME@MODEL; other names with a model are signals of the answer."""
 
 
-class BadLabels(ValueError):  # noqa: N818 - it carries a verdict on a file
+class InvalidLabelledFile(ValueError):  # noqa: N818 - it carries a verdict on a file
     """A labelled file with faults, `line N: what is wrong` each."""
 
     def __init__(self, faults: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ class BadLabels(ValueError):  # noqa: N818 - it carries a verdict on a file
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class LabelledLine:
     """One line, whatever the format: text of its prompt's cells, and cells by name and model."""
 
     number: int
@@ -45,10 +45,10 @@ class Cells:
     by_model: Mapping[tuple[str, str], object]
 
 
-def read_labelled(raw: bytes, models: Sequence[str] = ()) -> Labelled:
+def read_labelled(raw: bytes, models: Sequence[str] = ()) -> LabelledExamples:
     """The whole file. `models` picks models and their order, cheapest first; else it is the order of the columns.
 
-    Raises `BadLabels`.
+    Raises `InvalidLabelledFile`.
     """
     text = _unpacked(raw)
     lines = list(_json_lines(text) if text.lstrip()[:1] == "{" else _csv_lines(text))
@@ -65,24 +65,24 @@ def read_labelled(raw: bytes, models: Sequence[str] = ()) -> Labelled:
     if not lines:
         faults.append("there is no line in it")
     if faults:
-        raise BadLabels(faults)
+        raise InvalidLabelledFile(faults)
     return _labelled(lines, chosen)
 
 
-def _labelled(lines: Sequence[Cells], chosen: tuple[str, ...]) -> Labelled:
+def _labelled(lines: Sequence[LabelledLine], chosen: tuple[str, ...]) -> LabelledExamples:
     of_answers = {name: None for line in lines for name, model in line.by_model if model in chosen}
-    of_prompts = {name: None for line in lines for name in line.plain if name not in PLAIN}
-    signals = [name for name in (*of_answers, *of_prompts) if name not in BY_MODEL]
+    of_prompts = {name: None for line in lines for name in line.plain if name not in PROMPT_COLUMNS}
+    signals = [name for name in (*of_answers, *of_prompts) if name not in ANSWER_COLUMNS]
     faults: list[str] = []
     rows = [_row(line, chosen, signals, faults) for line in lines]
     if faults:
-        raise BadLabels(
-            faults[:MOST_FAULTS] + ([f"and {len(faults) - MOST_FAULTS} more"] if faults[MOST_FAULTS:] else [])
+        raise InvalidLabelledFile(
+            faults[:MAX_FAULTS] + ([f"and {len(faults) - MAX_FAULTS} more"] if faults[MAX_FAULTS:] else [])
         )
-    return Labelled(chosen, tuple(dict.fromkeys(signals)), rows, frozenset(of_prompts) - frozenset(of_answers))
+    return LabelledExamples(chosen, tuple(dict.fromkeys(signals)), rows, frozenset(of_prompts) - frozenset(of_answers))
 
 
-def _row(line: Cells, chosen: tuple[str, ...], signals: Iterable[str], faults: list[str]) -> Row:
+def _row(line: LabelledLine, chosen: tuple[str, ...], signals: Iterable[str], faults: list[str]) -> LabelledRow:
     def numbers(name: str) -> tuple[float, ...]:
         return tuple(_number(line.by_model.get((name, model), line.plain.get(name))) for model in chosen)
 
@@ -94,7 +94,7 @@ def _row(line: Cells, chosen: tuple[str, ...], signals: Iterable[str], faults: l
     bucket, prompt = line.plain.get("bucket"), line.plain.get("prompt")
     if bucket == ANY_BUCKET:
         faults.append(f"line {line.number}: bucket `{ANY_BUCKET}` stands for any; name another or leave it out")
-    return Row(
+    return LabelledRow(
         scores=scores,
         signals={name: numbers(name) for name in signals},
         bucket=str(bucket) if bucket not in (None, "") else None,
@@ -112,7 +112,7 @@ def _number(cell: object) -> float:
     elif isinstance(cell, str):
         word = cell.strip().lower()
         try:
-            value = TRUTHS[word] if word in TRUTHS else float(word)
+            value = BOOLEAN_SCORES[word] if word in BOOLEAN_SCORES else float(word)
         except ValueError:
             return nan
     else:
@@ -129,26 +129,26 @@ def _unpacked(raw: bytes) -> str:
     try:
         if raw[:2] == GZIP:
             raw = b"".join(_members(raw))
-        if len(raw) > LARGEST:
-            raise BadLabels([f"it has more than {LARGEST:,} bytes"])
+        if len(raw) > MAX_BYTES:
+            raise InvalidLabelledFile([f"it has more than {MAX_BYTES:,} bytes"])
         return raw.decode("utf-8-sig")
     except (zlib.error, UnicodeDecodeError) as fault:
-        raise BadLabels([f"neither text in UTF-8 nor gzip of it: {fault}"]) from None
+        raise InvalidLabelledFile([f"neither text in UTF-8 nor gzip of it: {fault}"]) from None
 
 
 def _members(raw: bytes) -> Iterator[bytes]:
     """Gzip may be several, one behind the other. One that is cut short is no smaller file: it is a broken one."""
-    room = LARGEST + 1
+    room = MAX_BYTES + 1
     while raw and room > 0:
         opened = zlib.decompressobj(wbits=31)
         yield (unpacked := opened.decompress(raw, room))
         room -= len(unpacked)
         if room > 0 and not opened.eof:
-            raise BadLabels(["cut short: the gzip has no end"])
+            raise InvalidLabelledFile(["cut short: the gzip has no end"])
         raw = opened.unused_data
 
 
-def _json_lines(text: str) -> Iterator[Cells]:
+def _json_lines(text: str) -> Iterator[LabelledLine]:
     """{"bucket", "prompt", "input_tokens", SIGNAL, "rungs": {MODEL: {"score", "output_tokens", "cost", SIGNAL}}}"""
     # JSON text may hold U+2028 and other ends of lines that only `splitlines` knows.
     for number, line in enumerate(text.split("\n"), start=1):
@@ -157,32 +157,36 @@ def _json_lines(text: str) -> Iterator[Cells]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as fault:
-            raise BadLabels([f"line {number}: no JSON: {fault}"]) from None
+            raise InvalidLabelledFile([f"line {number}: no JSON: {fault}"]) from None
         answers = row.pop("rungs", None) if isinstance(row, dict) else None
         if not isinstance(answers, dict) or not all(isinstance(answer, dict) for answer in answers.values()):
-            raise BadLabels([f"line {number}: must be a mapping with `rungs`, a mapping of models to their answers"])
+            raise InvalidLabelledFile(
+                [f"line {number}: must be a mapping with `rungs`, a mapping of models to their answers"]
+            )
         by_model = {(name, model): cell for model, answer in answers.items() for name, cell in answer.items()}
-        yield Cells(number, row, by_model)
+        yield LabelledLine(number, row, by_model)
 
 
-def _csv_lines(text: str) -> Iterator[Cells]:
+def _csv_lines(text: str) -> Iterator[LabelledLine]:
     rows = csv.DictReader(io.StringIO(text, newline=""))
     try:
         columns = list(rows.fieldnames or ())
         if faults := _column_faults(columns):
-            raise BadLabels(faults)
+            raise InvalidLabelledFile(faults)
         by_routellm = [name for name in columns if f"{name}_response" in columns]
         has_scores = bool(by_routellm) or any(name.startswith("score@") for name in columns)
         for row in rows:
             cells = {name: cell for name, cell in row.items() if name is not None}
             if has_scores and any(row.get(None) or ()):  # where DictReader puts what has no column
-                raise BadLabels([f"line {rows.line_num}: has more cells than there are columns; is a comma unquoted?"])
+                raise InvalidLabelledFile(
+                    [f"line {rows.line_num}: has more cells than there are columns; is a comma unquoted?"]
+                )
             yield _routellm(rows.line_num, cells, by_routellm) if by_routellm else _cells(rows.line_num, cells)
     except csv.Error as fault:
         if "field limit" in str(fault):
             words = f"a field has more than {csv.field_size_limit():,} characters; give long prompts as JSON lines"
-            raise BadLabels([f"line {rows.line_num + 1}: {words}"]) from None
-        raise BadLabels([f"line {rows.line_num + 1}: no CSV: {fault}"]) from None
+            raise InvalidLabelledFile([f"line {rows.line_num + 1}: {words}"]) from None
+        raise InvalidLabelledFile([f"line {rows.line_num + 1}: no CSV: {fault}"]) from None
 
 
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -196,16 +200,16 @@ def _column_faults(columns: Sequence[str]) -> list[str]:
     return [f"line 1: column `{name}` stands twice" for name in dict.fromkeys(columns) if columns.count(name) > 1]
 
 
-def _cells(number: int, row: Mapping[str, object]) -> Cells:
+def _cells(number: int, row: Mapping[str, object]) -> LabelledLine:
     plain = {name: cell for name, cell in row.items() if "@" not in name}
     parted = {name.partition("@"): cell for name, cell in row.items() if "@" in name}
-    return Cells(number, plain, {(name, model): cell for (name, _, model), cell in parted.items()})
+    return LabelledLine(number, plain, {(name, model): cell for (name, _, model), cell in parted.items()})
 
 
-def _routellm(number: int, row: Mapping[str, object], models: Sequence[str]) -> Cells:
+def _routellm(number: int, row: Mapping[str, object], models: Sequence[str]) -> LabelledLine:
     """A column of verdicts for each model, and one of its answers, by which their lengths are known."""
     by_model: dict[tuple[str, str], object] = {}
     for model in models:
         by_model["score", model] = row[model]
         by_model["output_tokens", model] = len(str(row[f"{model}_response"])) / CHARACTERS_PER_TOKEN
-    return Cells(number, {"prompt": row.get("prompt")}, by_model)
+    return LabelledLine(number, {"prompt": row.get("prompt")}, by_model)

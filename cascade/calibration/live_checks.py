@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf, isfinite
 
-from cascade.calibration.examples import Example, Labelled, Row
-from cascade.calibration_file import Stage
-from cascade.computable import BUCKETS, bucket_fault, range_of, signal_fault
+from cascade.calibration.examples import Example, LabelledExamples, LabelledRow
+from cascade.calibration_file import SignalStage
+from cascade.computable import COMPUTED_BUCKETS, bucket_fault, signal_fault, signal_range
 from cascade.models import EASE
 from cascade.signals.tokens import SIGNALS
-from cascade.tasks import Bucket, bucket_of, features_of
+from cascade.tasks import TaskBucket, bucket_of, prompt_features
 
-UNTOLD = frozenset({Bucket.VISION.value, Bucket.TOOLS.value, Bucket.EXTRACTION.value})
+UNPROVABLE_BUCKETS = frozenset({TaskBucket.VISION.value, TaskBucket.TOOLS.value, TaskBucket.EXTRACTION.value})
 """Buckets that follow from more than the words of a prompt: its pictures, its tools, the format that is asked for."""
 
 ROUNDING = 1e-3
 """How far beyond its range a signal may lie."""
 
-DROP = "`--ignore-bucket-column` calibrates without the column"
+IGNORE_BUCKETS_HINT = "`--ignore-bucket-column` calibrates without the column"
 
 
-def signal_faults(labelled: Labelled, signal: str, stage: Stage) -> Iterator[str]:
+def signal_faults(labelled: LabelledExamples, signal: str, stage: SignalStage) -> Iterator[str]:
     """Yield why the gateway cannot compute this signal of this file."""
     if words := signal_fault(signal, stage):
         yield words
@@ -39,9 +39,9 @@ def signal_faults(labelled: Labelled, signal: str, stage: Stage) -> Iterator[str
         )
 
 
-def value_faults(examples: Sequence[Example], labelled: Labelled, signal: str) -> Iterator[str]:
+def value_faults(examples: Sequence[Example], labelled: LabelledExamples, signal: str) -> Iterator[str]:
     """Yield that a column has values which the signal of its name cannot have: it is another measure."""
-    least, most = range_of(signal)
+    least, most = signal_range(signal)
     for index, model in enumerate(labelled.models[:-1]):
         values = [example.signals[index] for example in examples if isfinite(example.signals[index])]
         beyond = [value for value in values if not least - ROUNDING <= value <= most + ROUNDING]
@@ -53,35 +53,39 @@ def value_faults(examples: Sequence[Example], labelled: Labelled, signal: str) -
             )
 
 
-def bucket_faults(labelled: Labelled) -> Iterator[str]:
+def bucket_faults(labelled: LabelledExamples) -> Iterator[str]:
     """Yield which buckets of the file the gateway would not compute for the same requests."""
     stated = [row for row in labelled.rows if row.bucket is not None]
     if not stated:
         return
-    unknown = dict.fromkeys(row.bucket for row in stated if row.bucket not in BUCKETS)
+    unknown = dict.fromkeys(row.bucket for row in stated if row.bucket not in COMPUTED_BUCKETS)
     if unknown:
         first, *others = map(str, unknown)
         more = f" (and of {len(others)} more: {', '.join(others[:5])})" if others else ""
-        yield f"{bucket_fault(first)}{more}. {DROP}"
+        yield f"{bucket_fault(first)}{more}. {IGNORE_BUCKETS_HINT}"
         return
     differing = [row for row in stated if (found := computed_bucket(row)) is not None and found != row.bucket]
     if differing:
         first_row = differing[0]
         yield (
             f"the gateway would compute another bucket for {len(differing):,} of {len(stated):,} prompts: "
-            f"`{computed_bucket(first_row)}` for the first, which the file calls `{first_row.bucket}`. {DROP}"
+            f"`{computed_bucket(first_row)}` for the first, which the file calls `{first_row.bucket}`. "
+            f"{IGNORE_BUCKETS_HINT}"
         )
     if silent := sum(row.bucket is None and row.prompt is None for row in labelled.rows):
-        yield f"{silent:,} of {len(labelled.rows):,} lines have neither a bucket nor a prompt, others have. {DROP}"
+        yield (
+            f"{silent:,} of {len(labelled.rows):,} lines have neither a bucket nor a prompt, others have. "
+            f"{IGNORE_BUCKETS_HINT}"
+        )
 
 
-def are_buckets_unproven(labelled: Labelled) -> bool:
+def are_buckets_unproven(labelled: LabelledExamples) -> bool:
     """Return whether the file has buckets without the prompts that would show how they were computed."""
     return any(row.bucket is not None and row.prompt is None for row in labelled.rows)
 
 
-def computed_bucket(row: Row) -> str | None:
+def computed_bucket(row: LabelledRow) -> str | None:
     """Return the bucket that the gateway computes for a prompt; None where that cannot be known from the file."""
-    if row.prompt is None or row.bucket in UNTOLD:
+    if row.prompt is None or row.bucket in UNPROVABLE_BUCKETS:
         return None
-    return bucket_of(features_of([row.prompt])).value
+    return bucket_of(prompt_features([row.prompt])).value

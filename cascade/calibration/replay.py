@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cascade.calibration.examples import Example
-from cascade.calibration.thresholds import lot
-from cascade.calibration_file import LadderFile, Verdict, judge
+from cascade.calibration.thresholds import tie_break
+from cascade.calibration_file import AnswerVerdict, CalibrationFile, judge_signal
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
-    """Means over the examples, as in `Evidence`."""
+class ReplayResult:
+    """Means over the examples, as in `CalibrationEvidence`."""
 
     examples: int
     loss: float
@@ -39,32 +39,32 @@ class Replay:
         return 1.0 - self.cost / self.cost_always_top if self.cost_always_top else 0.0
 
 
-def answering_rung(file: LadderFile, example: Example, draw: float = 1.0) -> tuple[int, float]:
+def answering_model(file: CalibrationFile, example: Example, draw: float = 1.0) -> tuple[int, float]:
     """Which model's answer the client gets, and what all models asked for it cost together."""
     cost = 0.0
-    for index in range(example.top):
-        if not file.may_keep(index, example.bucket):
+    for index in range(example.largest):
+        if not file.may_accept(index, example.bucket):
             continue
-        if judge(file, index, example.bucket, example.signals[index], draw=draw) is Verdict.KEEP:
+        if judge_signal(file, index, example.bucket, example.signals[index], draw=draw) is AnswerVerdict.KEEP:
             return index, cost + example.costs[index]
         cost += example.wasted[index]
-    return example.top, cost + example.costs[-1]
+    return example.largest, cost + example.costs[-1]
 
 
-def replay(file: LadderFile, examples: Sequence[Example]) -> Replay:
+def replay(file: CalibrationFile, examples: Sequence[Example]) -> ReplayResult:
     """All examples through the cascade; there must be one at least."""
     count, counts = len(examples), Counter[str]()
     losses: dict[str, float] = {}
     answered, cost, quality = [0] * len(file.models), 0.0, 0.0
     for at, example in enumerate(examples):
-        index, price = answering_rung(file, example, lot(at))
+        index, price = answering_model(file, example, tie_break(at))
         answered[index] += 1
         cost += price
         quality += example.scores[index]
         losses[example.bucket] = losses.get(example.bucket, 0.0) + example.scores[-1] - example.scores[index]
         counts[example.bucket] += 1
     best = sum(example.scores[-1] for example in examples)
-    return Replay(
+    return ReplayResult(
         examples=count,
         loss=(best - quality) / count,
         cost=cost / count,

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from cascade.calibration.calibrate import Calibration
-from cascade.calibration.replay import Replay
-from cascade.calibration.thresholds import Step
-from cascade.calibration_file import ANY_BUCKET, Cut, LadderFile
+from cascade.calibration.calibrate import CalibrationResult
+from cascade.calibration.replay import ReplayResult
+from cascade.calibration.thresholds import EvaluatedRule
+from cascade.calibration_file import ANY_BUCKET, AcceptanceThreshold, CalibrationFile
 
 
-def tell_file(file: LadderFile) -> str:
+def describe_calibration(file: CalibrationFile) -> str:
     """Return a calibration file as text: the guarantee and its evidence, thresholds, what it costs."""
     evidence = file.evidence
     rows = [
         ("ladder", " -> ".join(file.models)),
         ("signal", f"{file.signal} ({file.stage})"),
         ("examples", f"{evidence.examples:,} ({evidence.fingerprint[:19]}...)"),
-        ("promise", tell_promise(file)),
+        ("promise", describe_guarantee(file)),
         ("kept", f"{evidence.kept:.1%} of requests do not reach {file.models[-1]}"),
         ("loss seen", f"{evidence.loss * 100:.2f} points"),
         ("quality", _beside(file, evidence.quality, evidence.quality_always_top, evidence.quality_always_first)),
@@ -28,7 +28,7 @@ def tell_file(file: LadderFile) -> str:
     return _table(rows)
 
 
-def tell_promise(file: LadderFile) -> str:
+def describe_guarantee(file: CalibrationFile) -> str:
     """Made, or not and what would help."""
     if file.is_promised:
         return str(file.promise)
@@ -40,7 +40,7 @@ def tell_promise(file: LadderFile) -> str:
     return f"{words}; about {evidence.needs:,} would do, {more:,} more. Until then {file.models[-1]} answers"
 
 
-def tell_replay(file: LadderFile, played: Replay) -> str:
+def describe_replay(file: CalibrationFile, played: ReplayResult) -> str:
     """What the file's verdicts do to other examples."""
     is_kept = played.loss <= file.promise.max_loss
     share = ", ".join(f"{model} {part:.1%}" for model, part in zip(file.models, played.answered, strict=True))
@@ -57,7 +57,7 @@ def tell_replay(file: LadderFile, played: Replay) -> str:
     return _table(rows)
 
 
-def _cut(file: LadderFile, cut: Cut) -> str:
+def _cut(file: CalibrationFile, cut: AcceptanceThreshold) -> str:
     where = f"{file.models[cut.rung]}, {'any bucket' if cut.bucket == ANY_BUCKET else cut.bucket}:"
     if cut.threshold == inf and cut.edge is None:
         return f"{where} never"
@@ -67,7 +67,7 @@ def _cut(file: LadderFile, cut: Cut) -> str:
     return f"{where} {' and '.join(words)}"
 
 
-def _beside(file: LadderFile, own: float, top: float, first: float) -> str:
+def _beside(file: CalibrationFile, own: float, top: float, first: float) -> str:
     return f"{own:.4g}; always {file.models[-1]} {top:.4g}, always {file.models[0]} {first:.4g}"
 
 
@@ -77,7 +77,7 @@ def _table(rows: list[tuple[str, str]]) -> str:
 
 
 WIDTH, HEIGHT, MARGIN = 640, 400, 64
-MOST_POINTS = 400
+MAX_POINTS = 400
 
 FONT = 'font-family="sans-serif" font-size="11"'
 INK, PALE, CHOSEN, BROKEN = "#343a40", "#ced4da", "#d9480f", "#adb5bd"
@@ -96,12 +96,12 @@ class _Frame:
         return round(across, 1), round(down, 1)
 
 
-def draw(found: Calibration) -> str:
+def draw_svg(found: CalibrationResult) -> str:
     """A whole SVG document, without anything that runs or is fetched."""
     evidence, promise = found.file.evidence, found.file.promise
     kept = _thinned(found)
     curve = [(step.cost, evidence.quality_always_top - step.loss) for step in kept]
-    shown = sum(step.is_shown for step in kept)
+    shown = sum(step.has_passed for step in kept)
     ends = [
         (evidence.cost_always_first, evidence.quality_always_first),
         (evidence.cost_always_top, evidence.quality_always_top),
@@ -130,14 +130,14 @@ def draw(found: Calibration) -> str:
     )
 
 
-def _word(found: Calibration) -> str:
+def _word(found: CalibrationResult) -> str:
     return "chosen" if found.file.is_promised else "nothing promised"
 
 
-def _thinned(found: Calibration) -> list[Step]:
+def _thinned(found: CalibrationResult) -> list[EvaluatedRule]:
     """The rules, strictest first; of many only some, but always the one that was taken."""
-    every = max(1, len(found.steps) // MOST_POINTS)
-    return [step for at, step in enumerate(found.steps) if at % every == 0 or step is found.at]
+    every = max(1, len(found.rules) // MAX_POINTS)
+    return [step for at, step in enumerate(found.rules) if at % every == 0 or step is found.chosen_rule]
 
 
 def _axes(frame: _Frame, points: Sequence[tuple[float, float]]) -> str:

@@ -24,11 +24,13 @@ from itertools import accumulate, groupby
 from math import inf, isfinite, sqrt
 
 from cascade.calibration.examples import Example
-from cascade.calibration_file import ANY_BUCKET, Map, Promise
+from cascade.calibration_file import ANY_BUCKET, BenefitCurve, QualityGuarantee
 from cascade.loss_bound import TERNARY, critical_value, distance
 
 
-def falling_map(pairs: Iterable[tuple[float, float]], *, towards: float | None = None, doubt: float = 0.0) -> Map:
+def fit_benefit_curve(
+    pairs: Iterable[tuple[float, float]], *, towards: float | None = None, doubt: float = 0.0
+) -> BenefitCurve:
     """Signal to mean benefit, falling; straight lines join the middles of the steps.
 
     `towards` is what is believed beforehand of any benefit, and counts as `doubt` examples in every step: steps of few
@@ -50,7 +52,7 @@ def falling_map(pairs: Iterable[tuple[float, float]], *, towards: float | None =
     believed, weight = (0.0, 0.0) if towards is None else (towards, doubt)
     means = ((pool.benefits + believed * weight) / (pool.count + weight) for pool in merged)
     # Steps of few examples lean further, which may lift one above the step before it.
-    return Map(tuple(pool.signals / pool.count for pool in merged), tuple(accumulate(means, min)))
+    return BenefitCurve(tuple(pool.signals / pool.count for pool in merged), tuple(accumulate(means, min)))
 
 
 class _Pool:
@@ -72,15 +74,15 @@ class _Pool:
         return _Pool(self.count + other.count, self.signals + other.signals, self.benefits + other.benefits, other.last)
 
 
-Levels = Sequence[float | None]
+AcceptanceLevels = Sequence[float | None]
 """Of one example, by model below the top; None where the answer is never kept."""
 
-MOST_LEVELS = 41
+MAX_LOSS_LEVELS = 41
 """Most distinct losses; between two of them a graded loss is shared out so that its mean stays."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EvaluatedRule:
     """One rule on the way: keep what stands at this level or above."""
 
     level: float
@@ -92,37 +94,39 @@ class Step:
     """Mean square of the losses."""
     cost: float
     """Of one request."""
-    is_shown: bool
+    has_passed: bool
     """Whether this rule and all before it have passed."""
 
 
-def walk(examples: Sequence[Example], order: Sequence[Levels], promise: Promise) -> list[Step]:
+def evaluate_rules(
+    examples: Sequence[Example], order: Sequence[AcceptanceLevels], promise: QualityGuarantee
+) -> list[EvaluatedRule]:
     """All rules, from the strictest on; after the first that fails none is shown."""
     critical = critical_value(len(examples), promise.max_loss, round(1.0 - promise.confidence, 12))
     standing = _Standing(examples)
-    steps: list[Step] = []
+    steps: list[EvaluatedRule] = []
     is_shown = True
     for level, kept in _by_level(order):
         standing.keep(kept)
         # Above the limit the distance below it need not be computed.
         is_shown = is_shown and standing.loss < promise.max_loss and standing.distance(promise.max_loss) >= critical
-        steps.append(Step(level, standing.kept, standing.loss, standing.spread, standing.cost, is_shown))
+        steps.append(EvaluatedRule(level, standing.kept, standing.loss, standing.spread, standing.cost, is_shown))
     return steps
 
 
-def chosen(steps: Sequence[Step], examples: Sequence[Example]) -> Step | None:
+def cheapest_passed(steps: Sequence[EvaluatedRule], examples: Sequence[Example]) -> EvaluatedRule | None:
     """The cheapest rule that is shown and saves anything at all; None where there is none."""
-    shown = [step for step in steps if step.is_shown]
+    shown = [step for step in steps if step.has_passed]
     best = min(shown, key=lambda step: step.cost, default=None)
-    return best if best is not None and best.cost < cost_of_top(examples) * (1 - 1e-12) else None
+    return best if best is not None and best.cost < cost_of_largest(examples) * (1 - 1e-12) else None
 
 
-def cost_of_top(examples: Sequence[Example]) -> float:
+def cost_of_largest(examples: Sequence[Example]) -> float:
     """Of one request, always asking the largest model."""
     return sum(example.costs[-1] for example in examples) / len(examples)
 
 
-def _by_level(order: Sequence[Levels]) -> Iterator[tuple[float, list[tuple[int, int]]]]:
+def _by_level(order: Sequence[AcceptanceLevels]) -> Iterator[tuple[float, list[tuple[int, int]]]]:
     """Level, and the (example, model) that stand at it; the highest first."""
     places = [
         (level, at, index) for at, levels in enumerate(order) for index, level in enumerate(levels) if level is not None
@@ -137,7 +141,7 @@ class _Standing:
 
     def __init__(self, examples: Sequence[Example]) -> None:
         self._examples = examples
-        self._answers = [example.top for example in examples]
+        self._answers = [example.largest for example in examples]
         self._played: dict[str, set[int]] = {example.bucket: set() for example in examples}
         self._losses = _Losses(examples)
         self._cost = sum(example.costs[-1] for example in examples)
@@ -180,7 +184,7 @@ class _Standing:
     def _move(self, at: int, index: int) -> None:
         example, before = self._examples[at], self._answers[at]
         self._answers[at] = index
-        self._kept += before == example.top
+        self._kept += before == example.largest
         passed = sum(example.wasted[each] for each in self._played[example.bucket] if index <= each < before)
         self._cost += example.costs[index] - example.costs[before] - passed
         top = example.scores[-1]
@@ -194,11 +198,11 @@ class _Losses:
         seen = {example.scores[-1] - score for example in examples for score in example.scores}
         if seen <= set(TERNARY):
             self.levels: Sequence[float] = TERNARY
-        elif len(seen) <= MOST_LEVELS:
+        elif len(seen) <= MAX_LOSS_LEVELS:
             self.levels = sorted(seen | set(TERNARY))
         else:
-            half = MOST_LEVELS // 2
-            self.levels = [(at - half) / half for at in range(MOST_LEVELS)]
+            half = MAX_LOSS_LEVELS // 2
+            self.levels = [(at - half) / half for at in range(MAX_LOSS_LEVELS)]
         self._place = {level: at for at, level in enumerate(self.levels)}
         self.counts = [0.0] * len(self.levels)
         self.counts[self._place[0.0]] = float(len(examples))
@@ -222,50 +226,52 @@ class _Losses:
         self.counts[below + 1] += count * part
 
 
-SPENT = 3
+MAP_EXAMPLE_INTERVAL = 3
 """One example of so many goes into the maps when the order is by worth."""
 
-ENOUGH = 4_000
+MIN_EXAMPLES_BY_WORTH = 4_000
 """Examples from which on an order by worth pays for those it spends."""
-ENOUGH_RUNGS = 1_500
+MIN_EXAMPLES_MANY_MODELS = 1_500
 """The same with three models or more, whose ranks cannot be compared."""
-ENOUGH_IN_BUCKET = 300
+MIN_BUCKET_EXAMPLES = 300
 """Examples with which a bucket has maps of its own."""
 
-DOUBT = 20.0
+PRIOR_WEIGHT = 20.0
 """The mean of all counts as so many examples in each step of a map."""
 
 
-def split(examples: Sequence[Example]) -> tuple[Sequence[Example], Sequence[Example]]:
+def split_examples(examples: Sequence[Example]) -> tuple[Sequence[Example], Sequence[Example]]:
     """Those that are spent on maps (none where the order is by rank), and those that are tested."""
-    smaller, buckets = examples[0].top, buckets_apart(examples)
-    if len(examples) < (ENOUGH if smaller == 1 else ENOUGH_RUNGS) or (smaller == 1 and len(buckets) < 2):
+    smaller, buckets = examples[0].largest, separate_buckets(examples)
+    if len(examples) < (MIN_EXAMPLES_BY_WORTH if smaller == 1 else MIN_EXAMPLES_MANY_MODELS) or (
+        smaller == 1 and len(buckets) < 2
+    ):
         return (), examples
-    tested = [example for at, example in enumerate(examples) if at % SPENT]
-    return examples[::SPENT], tested
+    tested = [example for at, example in enumerate(examples) if at % MAP_EXAMPLE_INTERVAL]
+    return examples[::MAP_EXAMPLE_INTERVAL], tested
 
 
-def buckets_apart(examples: Sequence[Example]) -> frozenset[str]:
+def separate_buckets(examples: Sequence[Example]) -> frozenset[str]:
     """Return the buckets with enough examples for maps of their own."""
     counts = Counter(example.bucket for example in examples)
-    return frozenset(bucket for bucket, count in counts.items() if count >= ENOUGH_IN_BUCKET)
+    return frozenset(bucket for bucket, count in counts.items() if count >= MIN_BUCKET_EXAMPLES)
 
 
-LOTS = (sqrt(5.0) - 1.0) / 2
+GOLDEN_SECTION = (sqrt(5.0) - 1.0) / 2
 """Multiples of the golden section, without their whole part, are spread more evenly than chance."""
 
 
-def lot(at: int) -> float:
+def tie_break(at: int) -> float:
     """The draw of the example at this place, in [0, 1): which of many equally sure ones goes first."""
-    return at * LOTS % 1.0
+    return at * GOLDEN_SECTION % 1.0
 
 
-def by_rank(examples: Sequence[Example]) -> list[Levels]:
+def by_rank(examples: Sequence[Example]) -> list[AcceptanceLevels]:
     """Levels are the share of the model's examples that are less sure; lots decide among those that are alike."""
     columns: list[list[float | None]] = []
-    for index in range(examples[0].top):
+    for index in range(examples[0].largest):
         signals = sorted(example.signals[index] for example in examples if isfinite(example.signals[index]))
-        columns.append([_rank(example.signals[index], signals, lot(at)) for at, example in enumerate(examples)])
+        columns.append([_rank(example.signals[index], signals, tie_break(at)) for at, example in enumerate(examples)])
     return list(zip(*columns, strict=True))
 
 
@@ -276,33 +282,33 @@ def _rank(signal: float, ordered: Sequence[float], draw: float) -> float | None:
     return (first + (last - first) * (1.0 - draw)) / len(ordered)
 
 
-def worth_maps(examples: Sequence[Example], apart: Iterable[str]) -> dict[tuple[int, str], Map]:
+def loss_curves(examples: Sequence[Example], apart: Iterable[str]) -> dict[tuple[int, str], BenefitCurve]:
     """Expected loss against the largest model by model and bucket, and by model alone."""
-    places = [(index, bucket) for index in range(examples[0].top) for bucket in (ANY_BUCKET, *sorted(apart))]
-    return {place: loss_map(examples, *place) for place in places}
+    places = [(index, bucket) for index in range(examples[0].largest) for bucket in (ANY_BUCKET, *sorted(apart))]
+    return {place: loss_curve(examples, *place) for place in places}
 
 
-def loss_map(examples: Sequence[Example], index: int, bucket: str) -> Map:
+def loss_curve(examples: Sequence[Example], index: int, bucket: str) -> BenefitCurve:
     """Expected loss of keeping this model's answer rather than the top's."""
     return _map(examples, index, bucket, -1)
 
 
-def benefit_map(examples: Sequence[Example], index: int, bucket: str) -> Map:
+def benefit_curve(examples: Sequence[Example], index: int, bucket: str) -> BenefitCurve:
     """Expected benefit of the next model's answer."""
     return _map(examples, index, bucket, index + 1)
 
 
-def _map(examples: Sequence[Example], index: int, bucket: str, other: int) -> Map:
+def _map(examples: Sequence[Example], index: int, bucket: str, other: int) -> BenefitCurve:
     pairs = [
         (example.signals[index], example.scores[other] - example.scores[index])
         for example in examples
         if bucket in (ANY_BUCKET, example.bucket)
     ]
     mean = sum(benefit for _, benefit in pairs) / len(pairs) if pairs else 0.0
-    return falling_map(pairs, towards=mean, doubt=DOUBT)
+    return fit_benefit_curve(pairs, towards=mean, doubt=PRIOR_WEIGHT)
 
 
-def by_worth(examples: Sequence[Example], maps: Mapping[tuple[int, str], Map]) -> list[Levels]:
+def by_worth(examples: Sequence[Example], maps: Mapping[tuple[int, str], BenefitCurve]) -> list[AcceptanceLevels]:
     """Levels are the expected loss, negated; among equal ones the surer answer first."""
     ranks = by_rank(examples)
     return [
@@ -311,26 +317,26 @@ def by_worth(examples: Sequence[Example], maps: Mapping[tuple[int, str], Map]) -
     ]
 
 
-def _worth(maps: Mapping[tuple[int, str], Map], index: int, example: Example) -> float:
+def _worth(maps: Mapping[tuple[int, str], BenefitCurve], index: int, example: Example) -> float:
     own = maps.get((index, example.bucket)) or maps[index, ANY_BUCKET]
-    return -own.at(example.signals[index])
+    return -own.benefit_at(example.signals[index])
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class ThresholdEdge:
     """Kept from `threshold` on; of those `at` one signal below it this share."""
 
     threshold: float = inf
-    at: float | None = None
+    signal: float | None = None
     share: float = 0.0
 
 
-NEVER = Edge()
+NEVER_ACCEPT = ThresholdEdge()
 
 
-def kept_from(
-    examples: Sequence[Example], order: Sequence[Levels], level: float, pools: Collection[str]
-) -> dict[tuple[int, str], Edge]:
+def thresholds_at(
+    examples: Sequence[Example], order: Sequence[AcceptanceLevels], level: float, pools: Collection[str]
+) -> dict[tuple[int, str], ThresholdEdge]:
     """By model and pool: the bucket itself where it is one, else the one for any."""
     seen: dict[tuple[int, str], dict[float, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for example, levels in zip(examples, order, strict=True):
@@ -341,11 +347,11 @@ def kept_from(
     return {place: _edge(kept) for place, kept in seen.items()}
 
 
-def _edge(kept: dict[float, list[bool]]) -> Edge:
+def _edge(kept: dict[float, list[bool]]) -> ThresholdEdge:
     threshold = inf
     for signal in sorted(kept, reverse=True):
         if not all(kept[signal]):
             share = sum(kept[signal]) / len(kept[signal])
-            return Edge(threshold, signal, share) if share else Edge(threshold)
+            return ThresholdEdge(threshold, signal, share) if share else ThresholdEdge(threshold)
         threshold = signal
-    return Edge(threshold)
+    return ThresholdEdge(threshold)

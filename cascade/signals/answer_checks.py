@@ -1,7 +1,7 @@
 """What is plainly wrong with an answer that has ended: broken form, a refusal, a loop, an end that came too soon.
 
 Certain faults, no measure of quality: an answer with any of them escalates, whatever its log-probabilities are. Pure,
-and linear in the answer, of which the first and last `LOOKED_AT` characters count.
+and linear in the answer, of which the first and last `MAX_CHARACTERS` characters count.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cascade.signals.json_schema import fits
+from cascade.signals.json_schema import conforms
 
-LOOKED_AT = 65_536
+MAX_CHARACTERS = 65_536
 
 NO_SCHEMA = True
 """What any JSON value fits."""
 
 
-class Fault(StrEnum):
+class AnswerFault(StrEnum):
     """Why an answer is not good enough."""
 
     EMPTY = "empty"
@@ -33,7 +33,7 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class CompleteAnswer:
     """A complete answer, and the form that was requested."""
 
     text: str = ""
@@ -47,36 +47,36 @@ class Whole:
     """Of the calls in their order, as far as they are known."""
 
 
-def faults_of(answer: Whole) -> tuple[Fault, ...]:
+def answer_faults(answer: CompleteAnswer) -> tuple[AnswerFault, ...]:
     """All that is wrong with it, in the order of the list above."""
     text = answer.text.strip()
-    found: list[Fault] = []
+    found: list[AnswerFault] = []
     if not text and not answer.calls:
-        found.append(Fault.EMPTY)
+        found.append(AnswerFault.EMPTY)
     if answer.is_json_asked and text:
         found += _json_faults(text, answer.schema)
     if not all(map(_is_call, answer.calls, _schemas(answer))):
-        found.append(Fault.TOOL_CALL)
+        found.append(AnswerFault.TOOL_CALL)
     if not answer.calls and not answer.is_json_asked and is_refusal(text):
-        found.append(Fault.REFUSAL)
-    if repeats(text):
-        found.append(Fault.REPETITION)
+        found.append(AnswerFault.REFUSAL)
+    if has_repetition(text):
+        found.append(AnswerFault.REPETITION)
     if answer.finish_reason == "length":
-        found.append(Fault.LENGTH)
+        found.append(AnswerFault.LENGTH)
     return tuple(found)
 
 
-def _schemas(answer: Whole) -> list[object]:
+def _schemas(answer: CompleteAnswer) -> list[object]:
     known = list(answer.call_schemas[: len(answer.calls)])
     return known + [NO_SCHEMA] * (len(answer.calls) - len(known))
 
 
-def _json_faults(text: str, schema: object) -> list[Fault]:
+def _json_faults(text: str, schema: object) -> list[AnswerFault]:
     try:
         value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        return [Fault.INVALID_JSON]
-    return [] if fits(value, schema) else [Fault.SCHEMA]
+        return [AnswerFault.INVALID_JSON]
+    return [] if conforms(value, schema) else [AnswerFault.SCHEMA]
 
 
 def _is_call(arguments: str, schema: object) -> bool:
@@ -85,7 +85,7 @@ def _is_call(arguments: str, schema: object) -> bool:
         value = json.loads(arguments or "{}", parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, dict) and fits(value, schema)
+    return isinstance(value, dict) and conforms(value, schema)
 
 
 def _no_constant(name: str) -> float:
@@ -98,36 +98,36 @@ REFUSAL = re.compile(
     r"access))|(?:unable|not able) to (?:help|assist|answer|provide))",
     re.IGNORECASE,
 )
-OPENING = 160
+REFUSAL_CHARACTERS = 160
 """Characters in which a refusal is looked for: further on the words may be quoted, as in a letter."""
 
 
 def is_refusal(text: str) -> bool:
     """Whether the answer opens by declining, or by saying that the model does not know."""
-    return REFUSAL.search(text[:OPENING].replace("\u2019", "'")) is not None
+    return REFUSAL.search(text[:REFUSAL_CHARACTERS].replace("\u2019", "'")) is not None
 
 
 PERIODS = (*range(1, 33), 40, 48, 56, 64, 80, 96, 112, 128)
 """Words of a loop that are looked for."""
-LEAST_ROUNDS = 4
-LEAST_LOOP = 16
+MIN_REPEATS = 4
+MIN_LOOP_WORDS = 16
 """Words that a loop must fill before it counts: three short lines alike are a list."""
-LONGEST_RUN = 200
+MAX_RUN = 200
 """Equal characters one after the other, outside of rules drawn in text."""
 
 
-def repeats(text: str) -> bool:
-    """Whether the answer ends in a loop: its last words are the same few, `LEAST_ROUNDS` times or more."""
-    tail = text[-LOOKED_AT:]
+def has_repetition(text: str) -> bool:
+    """Whether the answer ends in a loop: its last words are the same few, `MIN_REPEATS` times or more."""
+    tail = text[-MAX_CHARACTERS:]
     words = tail.split()[-1024:]
     if any(_loops(words, period) for period in PERIODS):
         return True
-    last = tail[-LONGEST_RUN:]
-    return len(last) == LONGEST_RUN and len(set(last)) == 1 and last[0] not in "-=_*#~ \n"
+    last = tail[-MAX_RUN:]
+    return len(last) == MAX_RUN and len(set(last)) == 1 and last[0] not in "-=_*#~ \n"
 
 
 def _loops(words: Sequence[str], period: int) -> bool:
-    length = max(period * LEAST_ROUNDS, LEAST_LOOP)
+    length = max(period * MIN_REPEATS, MIN_LOOP_WORDS)
     if len(words) < length:
         return False
     tail = words[-length:]

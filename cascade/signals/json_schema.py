@@ -1,7 +1,7 @@
 """Checks a JSON value against a JSON Schema, in bounded time, by the keywords used most.
 
 Schemas are clients' words: no expression of theirs is ever run (`pattern`, `patternProperties` and `format` are passed
-over), references go to the schema itself only, and the whole check stops after `MOST_STEPS`. What is not understood is
+over), references go to the schema itself only, and the whole check stops after `MAX_STEPS`. What is not understood is
 taken as met: the check may miss a mismatch, and does not invent one.
 """
 
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-MOST_STEPS = 20_000
-DEEPEST = 64
+MAX_STEPS = 20_000
+MAX_DEPTH = 64
 
 
 class _Tired(Exception):  # noqa: N818 - not an error: the check has taken enough steps
     """More steps than an answer is worth."""
 
 
-def fits(value: object, schema: object) -> bool:
+def conforms(value: object, schema: object) -> bool:
     """Return whether the value conforms to the schema; True where bounded time does not suffice."""
     try:
         return _Check(schema).fits(value, schema, 0)
@@ -51,7 +51,7 @@ class _Check:
         """Count a step, and one more for each word of the lists that are gone through."""
         lists = (schema.get("enum"), schema.get("required"))
         self._steps += 1 + sum(len(words) for words in lists if isinstance(words, list))
-        if self._steps > MOST_STEPS or depth > DEEPEST:
+        if self._steps > MAX_STEPS or depth > MAX_DEPTH:
             raise _Tired
 
     def _found(self, reference: str) -> object:
@@ -67,7 +67,7 @@ class _Check:
         return place
 
     def _joins(self, value: object, schema: Mapping[str, object], depth: int) -> bool:
-        for word, enough in JOINS.items():
+        for word, enough in COMBINATORS.items():
             parts = schema.get(word)
             if isinstance(parts, list) and not enough([self.fits(value, part, depth + 1) for part in parts]):
                 return False
@@ -96,7 +96,7 @@ class _Check:
         )
 
 
-JOINS: dict[str, Callable[[list[bool]], bool]] = {
+COMBINATORS: dict[str, Callable[[list[bool]], bool]] = {
     "allOf": all,
     "anyOf": any,
     "oneOf": lambda met: sum(met) == 1,

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import exp, inf, isfinite, log, nan
 
-LOW = 0.1
+LOW_QUANTILE = 0.1
 """The quantile that stands for the doubtful tokens of an answer."""
 
-LEAST_LOGPROB = -100.0
+MIN_LOGPROB = -100.0
 """What an engine's minus infinity (or -9999) counts as: the token was all but impossible."""
 
-Token = tuple[float, Sequence[float]]
+TokenLogprobs = tuple[float, Sequence[float]]
 """The log-probability of the token that was chosen, and those of the likeliest tokens at its place, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Signals:
+class TokenSignals:
     """Signals of an answer; all nan where it has no tokens."""
 
     tokens: int = 0
@@ -38,15 +38,15 @@ class Signals:
     entropy: float = nan
     """Mean entropy in nats, **negated** so that higher is surer; what the top tokens leave counts as one more token."""
 
-    def named(self, name: str) -> float:
+    def value_of(self, name: str) -> float:
         """The signal that a calibration file names; nan for a name that is none."""
         return float(getattr(self, name)) if name in SIGNALS else nan
 
 
-SIGNALS = tuple(field.name for field in fields(Signals) if field.name != "tokens")
+SIGNALS = tuple(field.name for field in fields(TokenSignals) if field.name != "tokens")
 """What may be calibrated on, by name."""
 
-RANGES: Mapping[str, tuple[float, float]] = {
+SIGNAL_RANGES: Mapping[str, tuple[float, float]] = {
     "margin": (0.0, 1.0),
     "low_margin": (0.0, 1.0),
     "mean": (-inf, 0.0),
@@ -57,7 +57,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
 """The least and the greatest value of each signal."""
 
 
-def read_signals(tokens: Iterable[Token]) -> Signals:
+def read_signals(tokens: Iterable[TokenLogprobs]) -> TokenSignals:
     """The signals of these tokens. A token whose log-probability is nan or missing (above 0) counts as impossible."""
     chosen: list[float] = []
     margins: list[float] = []
@@ -69,13 +69,13 @@ def read_signals(tokens: Iterable[Token]) -> Signals:
         entropies.append(_entropy(likeliest))
     count = len(chosen)
     if not count:
-        return Signals()
-    return Signals(
+        return TokenSignals()
+    return TokenSignals(
         tokens=count,
         margin=sum(margins) / count,
-        low_margin=quantile(margins, LOW),
+        low_margin=quantile(margins, LOW_QUANTILE),
         mean=sum(chosen) / count,
-        low=quantile(chosen, LOW),
+        low=quantile(chosen, LOW_QUANTILE),
         least=min(chosen),
         entropy=-sum(entropies) / count,
     )
@@ -92,7 +92,7 @@ def quantile(values: Sequence[float], part: float) -> float:
 
 def _bounded(logprob: float) -> float:
     """A log-probability; rounding may leave it a hair above 0."""
-    return min(0.0, max(LEAST_LOGPROB, logprob)) if isfinite(logprob) and logprob < 1e-3 else LEAST_LOGPROB
+    return min(0.0, max(MIN_LOGPROB, logprob)) if isfinite(logprob) and logprob < 1e-3 else MIN_LOGPROB
 
 
 def _margin(likeliest: Sequence[float]) -> float:

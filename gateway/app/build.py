@@ -8,112 +8,115 @@ import secrets
 import time
 
 from gateway.app.gateway import Gateway, PodKeys
-from gateway.app.join_host import join_host
+from gateway.app.join_host import connect_index_process
 from gateway.app.metrics import GatewayMetrics
-from gateway.canary.watch import CanaryWatch
-from gateway.cascades.cascade_config import served_ladders
-from gateway.cascades.cascades import Ladders
+from gateway.canary.watch import CanaryMonitor
+from gateway.cascades.cascade_config import configured_cascades
+from gateway.cascades.cascades import Cascades
 from gateway.config.settings import Settings
-from gateway.discovery.file import WatchedFile
-from gateway.discovery.source import Source, Static
-from gateway.discovery.sources import Means, asked_sources
-from gateway.fleet.external_load import Pushed
+from gateway.discovery.file import PodFileSource
+from gateway.discovery.source import PodSource, StaticSource
+from gateway.discovery.sources import SourceContext, remote_sources
+from gateway.fleet.external_load import PushedLoad
 from gateway.fleet.probe import Prober, probe_session
-from gateway.fleet.watcher import Watcher
-from gateway.identity.issuer import Issuer
+from gateway.fleet.watcher import FleetWatcher
+from gateway.identity.issuer import TokenIssuer
 from gateway.identity.keyring import Keyring
-from gateway.limits.accounts import make_quotas
-from gateway.observe.metrics.process import CallbackErrors
-from gateway.observe.receipts import Receipts
+from gateway.limits.accounts import make_quota_enforcer
+from gateway.observe.metrics.process import CallbackErrorHandler
+from gateway.observe.receipts import ReceiptStore
 from gateway.observe.writers import open_logs
-from gateway.pairs.monitoring import UnpairedWatch
+from gateway.pairs.monitoring import UnpairedPrefillMonitor
 from gateway.pairs.pairs import make_pairs
-from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt import Patience
-from gateway.pipeline.pipeline import Passage
-from gateway.replica_sync.peer_load import Others
-from gateway.roles.balancer import RoleKeeper
-from gateway.roles.controller import RolesAtWork
+from gateway.pipeline.admission_queue import AdmissionQueue
+from gateway.pipeline.attempt import AttemptLimits
+from gateway.pipeline.pipeline import RequestPipeline
+from gateway.replica_sync.peer_load import PeerLoad
+from gateway.roles.balancer import RoleAssigner
+from gateway.roles.controller import RoleController
 from gateway.roles.lease import HostRoleLease, RoleLease
 from gateway.runtime.descriptors import descriptors_allowed
-from gateway.runtime.guard import report
-from gateway.runtime.host import Host
+from gateway.runtime.guard import report_exception
+from gateway.runtime.host import HostProcess
 from gateway.runtime.redis_location import parse_redis_url
-from gateway.runtime.tls import listener_tls
-from gateway.server.http_server import Front
+from gateway.runtime.tls import server_context
+from gateway.server.http_server import HttpServer
 from routing.canary import Rollout
 from routing.decision.router import Router
-from routing.prefix_index import WarmIndex
+from routing.prefix_index import PrefixIndex
 from tenancy.policy import Policy
 
-FROZEN_S = 5.0
+FROZEN_STREAM_TIMEOUT_S = 5.0
 """A stream of a pod that no longer listens is cut after so many seconds without a byte: vLLM that was stopped at once
 freezes its requests forever; vLLM that drains goes on sending."""
 
-ALONE = Host()
+SINGLE_PROCESS = HostProcess()
 
 
-def build(settings: Settings, policy: Policy | None, host: Host = ALONE) -> Gateway:
-    """Build all components of a gateway. Opens files, but no port. Raises `Invalid`."""
+def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_PROCESS) -> Gateway:
+    """Build all components of a gateway. Opens files, but no port. Raises `InvalidDocument`."""
     gateway = _assemble(settings, host)
-    gateway.go_by(policy)
+    gateway.apply_policy(policy)
     _assign_roles(gateway, host)
     _serve_envoy(gateway, host)
-    join_host(gateway, host)
+    connect_index_process(gateway, host)
     return gateway
 
 
-def _assemble(settings: Settings, host: Host) -> Gateway:
+def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     clock, draw = asyncio.get_running_loop().time, random.Random().random  # noqa: S311 - breaks ties, keeps no secret
     waits, is_first = settings.timeouts, host.number <= 1  # One worker of a host reports what all of them see.
 
-    tls, prices = listener_tls(settings.tls) if settings.tls else None, dict(settings.model_table)
-    receipts = Receipts()
+    tls, prices = server_context(settings.tls) if settings.tls else None, dict(settings.model_table)
+    receipts = ReceiptStore()
     pod_keys = PodKeys(settings.pod_api_key.value if settings.pod_api_key else None)
     say, logs = open_logs(settings, prices, host)
     router = Router(
         settings.routing.scorers,
-        index=WarmIndex(most_blocks_per_engine=settings.routing.most_blocks),
+        index=PrefixIndex(most_blocks_per_engine=settings.routing.most_blocks),
         rollout=Rollout(settings.canaries) if settings.canaries else None,
         keeps_roles=settings.roles is not None,
-        report=report,
+        report=report_exception,
     )
     metrics = GatewayMetrics(router, prices, say)
 
-    static, pod_file = Static(settings.static_pods), WatchedFile(file, say) if (file := settings.pod_file) else None
-    means = Means(say, clock, draw, Pushed(router, clock).take, is_first=is_first)
-    sources: list[Source] = [static, *filter(None, [pod_file]), *asked_sources(settings, means)]
+    static, pod_file = (
+        StaticSource(settings.configured_pods),
+        PodFileSource(file, say) if (file := settings.pod_file) else None,
+    )
+    means = SourceContext(say, clock, draw, PushedLoad(router, clock).apply, logs_outages=is_first)
+    sources: list[PodSource] = [static, *filter(None, [pod_file]), *remote_sources(settings, means)]
 
     probes = probe_session()  # Nothing may raise from here on: the session would have to be closed.
-    issuer = Issuer(probes, say=say, clock=clock)
+    issuer = TokenIssuer(probes, say=say, clock=clock)
     keyring = Keyring(None, issuer, time.time)
     prober = Prober(probes, pod_keys)
-    watcher = Watcher(router, sources, prober, say=say, clock=clock, draw=draw, models=prices, warns=is_first)
+    watcher = FleetWatcher(router, sources, prober, say=say, clock=clock, draw=draw, models=prices, warns=is_first)
 
-    room = Room(router, clock=clock, draw=draw, no_pod_s=waits.no_pod_s, first_pod_s=waits.first_look_s)
-    quotas = make_quotas(router, prices, lambda: room.is_crowded, clock=clock, draw=draw)
-    ladders = Ladders(router, served_ladders(prices), draw=draw, clock=clock, say=say, warns=is_first)
-    canaries = CanaryWatch(router.rollout or Rollout(()), router.fleet, say, clock)
+    room = AdmissionQueue(router, clock=clock, draw=draw, no_pod_s=waits.no_pod_s, first_pod_s=waits.first_look_s)
+    quotas = make_quota_enforcer(router, prices, lambda: room.has_waiters, clock=clock, draw=draw)
+    ladders = Cascades(router, configured_cascades(prices), draw=draw, clock=clock, say=say, warns=is_first)
+    canaries = CanaryMonitor(router.rollout or Rollout(()), router.fleet, say, clock)
 
-    observers = [metrics.tallies.witness, receipts.witness, *(log.witness for log in logs.values())]
+    observers = [metrics.tallies.on_outcome, receipts.on_outcome, *(log.on_outcome for log in logs.values())]
     background = [issuer.run, canaries.run]
     if settings.canaries:
-        observers.insert(1, canaries.witness)
+        observers.insert(1, canaries.on_outcome)
     if is_first:
-        background.append(UnpairedWatch(router, say, clock).run)
-    passage = Passage(
+        background.append(UnpairedPrefillMonitor(router, say, clock).run)
+    passage = RequestPipeline(
         router,
-        health=watcher.take_end,
-        witnesses=observers,
+        health=watcher.on_attempt_end,
+        observers=observers,
         clock=clock,
         wall_clock=time.time,
         draw=draw,
-        patience=Patience(waits.first_byte_s, waits.resume_s, settings.retries, settings.processes),
+        limits=AttemptLimits(waits.first_byte_s, waits.resume_s, settings.retries, settings.processes),
         reserve=quotas.reserve,
-        room=room,
-        carry_pair=make_pairs(router, probes, prices, clock=clock, say=say).carry,
+        queue=room,
+        run_pair=make_pairs(router, probes, prices, clock=clock, say=say).run_attempt,
     )
-    front = Front(
+    front = HttpServer(
         passage,
         router,
         keyring.identify,
@@ -124,17 +127,17 @@ def _assemble(settings: Settings, host: Host) -> Gateway:
         ladders=ladders,
         trusted=settings.trusted_proxies,
         cors=settings.cors,
-        on_refused=lambda refused: metrics.tallies.count_early(refused.reason),
+        on_refused=lambda refused: metrics.tallies.count_rejection(refused.reason),
         descriptors=descriptors_allowed(),
     )
-    front.pool.bear(settings.stalls)
-    watcher.on_gone(lambda url: front.pool.cut_silent(url, FROZEN_S))
+    front.pool.set_stall_bounds(settings.stalls)
+    watcher.set_unreachable_listener(lambda url: front.pool.fail_silent(url, FROZEN_STREAM_TIMEOUT_S))
 
     gateway = Gateway(
         settings=settings,
-        say=say,
+        log_event=say,
         logs=logs,
-        prices=prices,
+        model_entries=prices,
         pod_keys=pod_keys,
         keyring=keyring,
         tls=tls,
@@ -144,22 +147,22 @@ def _assemble(settings: Settings, host: Host) -> Gateway:
         static=static,
         pod_file=pod_file,
         watcher=watcher,
-        passage=passage,
-        room=room,
+        pipeline=passage,
+        admission_queue=room,
         quotas=quotas,
-        ladders=ladders,
-        front=front,
-        others=Others(),
-        errors=CallbackErrors(say, after=room.reconcile),
+        cascades=ladders,
+        listener=front,
+        peer_load=PeerLoad(),
+        callback_errors=CallbackErrorHandler(say, after=room.reconcile),
         background=background,
     )
     metrics.register(gateway)
     gateway.registry.register(canaries)
-    gateway.registry.register(gateway.errors)
+    gateway.registry.register(gateway.callback_errors)
     return gateway
 
 
-def _assign_roles(gateway: Gateway, host: Host) -> None:
+def _assign_roles(gateway: Gateway, host: HostProcess) -> None:
     """Have roles follow the traffic, if configured: by a lease in Redis, on the host, or of this gateway alone."""
     settings, clock = gateway.settings, asyncio.get_running_loop().time
     if settings.roles is None:
@@ -172,28 +175,30 @@ def _assign_roles(gateway: Gateway, host: Host) -> None:
         gateway.background.append(in_redis.run)
     elif host.folder is not None:
         lease = HostRoleLease(host.folder, secrets.token_hex(8), time.monotonic)
-    controller = RolesAtWork(gateway.router, RoleKeeper(gateway.router, settings.roles), lease, gateway.say, clock)
+    controller = RoleController(
+        gateway.router, RoleAssigner(gateway.router, settings.roles), lease, gateway.log_event, clock
+    )
     gateway.background.append(controller.run)
     gateway.registry.register(controller)
 
 
-def _serve_envoy(gateway: Gateway, host: Host) -> None:
+def _serve_envoy(gateway: Gateway, host: HostProcess) -> None:
     """Serve Envoy's ext_proc filter, if configured."""
     config = gateway.settings.extproc
     if config is None:
         return
-    from gateway.ext_proc.server import EnvoyShell  # noqa: PLC0415 - protobuf takes six megabytes
+    from gateway.ext_proc.server import ExtProcServer  # noqa: PLC0415 - protobuf takes six megabytes
 
-    gateway.envoy = EnvoyShell(
+    gateway.ext_proc = ExtProcServer(
         gateway.settings,
         config,
-        gateway.front,
+        gateway.listener,
         gateway.router,
         gateway.pod_keys,
         is_ready=gateway.is_ready,
-        take_end=gateway.watcher.take_end,
+        take_end=gateway.watcher.on_attempt_end,
         number=host.number,
-        say=gateway.say,
+        say=gateway.log_event,
     )
-    gateway.registry.register(gateway.envoy.exposition)
-    gateway.background.extend(gateway.envoy.renewing(gateway.say))
+    gateway.registry.register(gateway.ext_proc.exposition)
+    gateway.background.extend(gateway.ext_proc.renewal_tasks(gateway.log_event))

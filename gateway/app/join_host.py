@@ -7,58 +7,58 @@ import random
 import secrets
 
 from gateway.app.gateway import Gateway
-from gateway.kv_index.lookup_client import Asking, AskingExposition
-from gateway.limits.lease_keeper import make_keeper
-from gateway.observe.metrics.process import SharingExposition
-from gateway.replica_sync.host_client import WarmthClient
+from gateway.kv_index.lookup_client import CacheLookupClient, LookupMetrics
+from gateway.limits.lease_keeper import make_lease_client
+from gateway.observe.metrics.process import ReplicaSyncCollector
+from gateway.replica_sync.host_client import IndexProcessClient
 from gateway.replica_sync.ipc_messages import Hello
-from gateway.replica_sync.sync import Sharing
-from gateway.runtime.host import Host
+from gateway.replica_sync.sync import ReplicaSync
+from gateway.runtime.host import HostProcess
 
 
-def join_host(gateway: Gateway, host: Host) -> None:
+def connect_index_process(gateway: Gateway, host: HostProcess) -> None:
     """Connect where the host has an index process; without one a gateway uses its own state alone."""
-    if host.warmth is None:
+    if host.kv_index_socket is None:
         return
     draw = random.Random().random  # noqa: S311 - spreads reconnects, keeps no secret
-    client = WarmthClient(host.warmth, Hello(secrets.randbits(63)), say=gateway.say, draw=draw)
-    gateway.warmth = client
+    client = IndexProcessClient(host.kv_index_socket, Hello(secrets.randbits(63)), say=gateway.log_event, draw=draw)
+    gateway.index_client = client
     gateway.background.append(client.run)
     _sync_replicas(gateway, client)
     _share_limits(gateway, client)
     _look_up_prefixes(gateway, client)
 
 
-def _sync_replicas(gateway: Gateway, client: WarmthClient) -> None:
+def _sync_replicas(gateway: Gateway, client: IndexProcessClient) -> None:
     """Exchange updates with other gateways."""
-    sharing = Sharing(
+    sharing = ReplicaSync(
         gateway.router,
         client,
-        say=gateway.say,
+        say=gateway.log_event,
         clock=asyncio.get_running_loop().time,
         fleet_known=gateway.watcher.has_looked,
-        on_answer=gateway.front.pool.spoke,
+        on_answer=gateway.listener.pool.note_engine_response,
     )
-    gateway.others.hearing = sharing.applier
+    gateway.peer_load.applier = sharing.applier
     gateway.background.append(sharing.run)
-    gateway.registry.register(SharingExposition(sharing))
+    gateway.registry.register(ReplicaSyncCollector(sharing))
 
 
-def _share_limits(gateway: Gateway, client: WarmthClient) -> None:
+def _share_limits(gateway: Gateway, client: IndexProcessClient) -> None:
     """Lease limits that other gateways share."""
     quotas = gateway.quotas
-    keeper = make_keeper(gateway.settings, client, quotas.accounts, clock=quotas.now_s, say=gateway.say)
+    keeper = make_lease_client(gateway.settings, client, quotas.accounts, clock=quotas.now_s, say=gateway.log_event)
     if keeper is not None:
         quotas.leases = keeper
         gateway.background.append(keeper.run)
 
 
-def _look_up_prefixes(gateway: Gateway, client: WarmthClient) -> None:
+def _look_up_prefixes(gateway: Gateway, client: IndexProcessClient) -> None:
     """Look up cached tokens in the precise prefix index, if configured."""
     kv_events = gateway.settings.kv_events
     if kv_events is None:
         return
-    asking = gateway.asking = Asking(client, gateway.router, wait_s=kv_events.wait_ms / 1000)
-    gateway.front.desk.use_lookup(asking.look)
+    asking = gateway.cache_lookup = CacheLookupClient(client, gateway.router, wait_s=kv_events.wait_ms / 1000)
+    gateway.listener.dispatcher.use_lookup(asking.look_up)
     gateway.background.append(asking.run)
-    gateway.registry.register(AskingExposition(asking.outcomes))
+    gateway.registry.register(LookupMetrics(asking.outcomes))

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Container
 
 from gateway.app.gateway import Gateway
-from gateway.limits.monitoring import LimitsExposition
-from gateway.observe.metrics.calibration import Calibration
-from gateway.observe.metrics.cascades import CascadeExposition, CascadeTallies
-from gateway.observe.metrics.fleet import FleetCollector, SourcesExposition
-from gateway.observe.metrics.requests import RetriesExposition, Tallies
-from gateway.observe.metrics.tiers import TierExposition, TierTallies, WaitingForPod, waiting_in
-from gateway.pairs.monitoring import PairTallies
+from gateway.limits.monitoring import QuotaMetrics
+from gateway.observe.metrics.calibration import CalibrationCollector
+from gateway.observe.metrics.cascades import CascadeCollector, CascadeCounters
+from gateway.observe.metrics.fleet import FleetCollector, SourceCollector
+from gateway.observe.metrics.requests import RequestCounters, RetryCollector
+from gateway.observe.metrics.tiers import TierCollector, TierCounters, WaitingForPodCollector, queued_requests_of
+from gateway.pairs.monitoring import PairMetrics
 from gateway.runtime.event_log import LogFunction
 from routing.decision.router import Router
 
@@ -23,14 +23,14 @@ class GatewayMetrics:
     def __init__(self, router: Router, priced: Container[str], say: LogFunction) -> None:
         """`priced`: models that may be label values even if no pod serves them."""
         self._router = router
-        self._calibration = Calibration(lambda: {pod.url for pod in router.fleet.pods}, say)
-        self._tiers = TierTallies(router.fleet)
-        self._climbs = CascadeTallies()
-        self._pairs = PairTallies()
-        self.tallies = Tallies(
+        self._calibration = CalibrationCollector(lambda: {pod.url for pod in router.fleet.pods}, say)
+        self._tiers = TierCounters(router.fleet)
+        self._climbs = CascadeCounters()
+        self._pairs = PairMetrics()
+        self.tallies = RequestCounters(
             lambda model: router.fleet.knows(model) or model in priced,
-            judge=self._calibration.judge,
-            also=(self._tiers.witness, self._climbs.witness, self._pairs.witness),
+            judge=self._calibration.add,
+            also=(self._tiers.on_outcome, self._climbs.on_outcome, self._pairs.on_outcome),
         )
 
     def register(self, gateway: Gateway) -> None:
@@ -40,19 +40,19 @@ class GatewayMetrics:
             self.tallies,  # First: the others show what it has counted in their batches.
             _fleet_collector(gateway),
             self._calibration,
-            SourcesExposition(gateway.watcher.census, clock),
-            LimitsExposition(gateway.quotas),
+            SourceCollector(gateway.watcher.census, clock),
+            QuotaMetrics(gateway.quotas),
             self._pairs,
-            TierExposition(self._tiers, fleet, waiting_in(gateway.room)),
-            WaitingForPod(gateway.room, fleet),
-            CascadeExposition(self._climbs, gateway.ladders),
-            RetriesExposition(gateway.passage.budget, gateway.front.pool.lateness.found),
+            TierCollector(self._tiers, fleet, queued_requests_of(gateway.admission_queue)),
+            WaitingForPodCollector(gateway.admission_queue, fleet),
+            CascadeCollector(self._climbs, gateway.cascades),
+            RetryCollector(gateway.pipeline.budget, gateway.listener.pool.lateness.stalls),
         ):
             gateway.registry.register(shown)
 
 
 def _fleet_collector(gateway: Gateway) -> FleetCollector:
-    front, logs = gateway.front, gateway.logs
+    front, logs = gateway.listener, gateway.logs
     return FleetCollector(
         router=gateway.router,
         pods=lambda: gateway.watcher.pods,
@@ -60,6 +60,6 @@ def _fleet_collector(gateway: Gateway) -> FleetCollector:
         open_connections=lambda: front.open_connections,
         dropped_lines=lambda: {name: log.writer.dropped_lines for name, log in logs.items()},
         clock=asyncio.get_running_loop().time,
-        theirs=gateway.others.load,
+        peer_load=gateway.peer_load.load,
         tasks=lambda: len(asyncio.all_tasks()),
     )

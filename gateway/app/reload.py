@@ -11,23 +11,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from gateway.app.gateway import Gateway
-from gateway.cascades.cascade_config import served_ladders
+from gateway.cascades.cascade_config import configured_cascades
 from gateway.config.settings import Settings
-from gateway.discovery.source import Static
+from gateway.discovery.source import StaticSource
 from gateway.identity.policy import load_policy, watch_policy
 from gateway.pairs.pairs import know_sizes
 from gateway.runtime.tls import check_certificate, load_certificate
-from tenancy.document import Fault, Invalid
+from tenancy.document import ConfigError, InvalidDocument
 from tenancy.policy import Policy
 
-LIVE = frozenset(("pods", "models", "policy", "pod_api_key", "tls", "log_level"))
+RELOADABLE = frozenset(("pods", "models", "policy", "pod_api_key", "tls", "log_level"))
 """Settings that a reload applies."""
 
-Reread = Callable[[], Settings]
+ReadSettings = Callable[[], Settings]
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
+class LoadedConfig:
     """Settings as read, and the policy that they name."""
 
     settings: Settings
@@ -37,7 +37,7 @@ class Fresh:
 class Reloader:
     """Reloads one gateway. `variables` is the environment of its start."""
 
-    def __init__(self, gateway: Gateway, reread: Reread, variables: Mapping[str, str]) -> None:
+    def __init__(self, gateway: Gateway, reread: ReadSettings, variables: Mapping[str, str]) -> None:
         self._gateway = gateway
         self._reread = reread
         self._variables = variables
@@ -51,14 +51,14 @@ class Reloader:
             try:
                 old = gateway.settings
                 # Ten thousand tenants take seconds to read, and streams must go on meanwhile.
-                fresh = await asyncio.to_thread(read_anew, old, self._reread, self._variables)
-                put_in_force(gateway, fresh)
-            except Invalid as invalid:
-                faults = [str(fault) for fault in invalid.faults]
-                gateway.say("error", "reload refused, the old settings stay", faults=faults)
+                fresh = await asyncio.to_thread(load_config, old, self._reread, self._variables)
+                apply_reload(gateway, fresh)
+            except InvalidDocument as invalid:
+                faults = [str(fault) for fault in invalid.errors]
+                gateway.log_event("error", "reload refused, the old settings stay", faults=faults)
                 return {"reloaded": False, "faults": faults}
             restart = needs_restart(old, fresh.settings)
-            gateway.say("info", "reloaded", needs_restart=restart)
+            gateway.log_event("info", "reloaded", needs_restart=restart)
             return {"reloaded": True, "needs_restart": restart}
 
     async def watch(self) -> None:
@@ -66,42 +66,44 @@ class Reloader:
         gateway = self._gateway
 
         async def renew(policy: Policy | None) -> list[str]:
-            gateway.go_by(policy)
+            gateway.apply_policy(policy)
             return []
 
         keyring = gateway.keyring
-        await watch_policy(lambda: gateway.settings, lambda: keyring.policy, renew, self._variables, say=gateway.say)
+        await watch_policy(
+            lambda: gateway.settings, lambda: keyring.policy, renew, self._variables, say=gateway.log_event
+        )
 
 
-def read_anew(old: Settings, reread: Reread, variables: Mapping[str, str]) -> Fresh:
-    """Read settings that may replace the old ones. Raises `Invalid` if they may not."""
+def load_config(old: Settings, reread: ReadSettings, variables: Mapping[str, str]) -> LoadedConfig:
+    """Read settings that may replace the old ones. Raises `InvalidDocument` if they may not."""
     new = reread()
     if old.policy and not new.policy:
-        raise Invalid([Fault("policy", "is gone: that would let everybody in, so it wants a restart")])
+        raise InvalidDocument([ConfigError("policy", "is gone: that would let everybody in, so it wants a restart")])
     policy = load_policy(new, variables)
     if new.tls and old.tls:
         check_certificate(new.tls)
-    return Fresh(new, policy)
+    return LoadedConfig(new, policy)
 
 
-def put_in_force(gateway: Gateway, fresh: Fresh) -> None:
-    """Apply a loaded configuration. Raises `Invalid` before anything is changed."""
+def apply_reload(gateway: Gateway, fresh: LoadedConfig) -> None:
+    """Apply a loaded configuration. Raises `InvalidDocument` before anything is changed."""
     new = fresh.settings
     if new.tls and gateway.tls:
         load_certificate(gateway.tls, new.tls)
-    gateway.go_by(fresh.policy)
+    gateway.apply_policy(fresh.policy)
     gateway.pod_keys.key = new.pod_api_key.value if new.pod_api_key else None
-    gateway.say.level = new.log_level
-    gateway.prices.clear()
-    gateway.prices.update(new.model_table)
-    gateway.ladders.put(served_ladders(gateway.prices))
+    gateway.log_event.level = new.log_level
+    gateway.model_entries.clear()
+    gateway.model_entries.update(new.model_table)
+    gateway.cascades.apply(configured_cascades(gateway.model_entries))
     _replace_pods(gateway, new)
-    gateway.settings = in_force(gateway.settings, new)
+    gateway.settings = effective_settings(gateway.settings, new)
 
 
-def in_force(running: Settings, new: Settings) -> Settings:
+def effective_settings(running: Settings, new: Settings) -> Settings:
     """Return the settings in force after a reload: the new ones as far as they need no restart."""
-    live = LIVE if running.tls and new.tls else LIVE - {"tls"}
+    live = RELOADABLE if running.tls and new.tls else RELOADABLE - {"tls"}
     return replace(running, **{name: getattr(new, name) for name in live})
 
 
@@ -113,15 +115,15 @@ def reopen_logs(gateway: Gateway) -> None:
 
 def needs_restart(running: Settings, new: Settings) -> list[str]:
     """Return the names of changed settings that need a restart."""
-    runs = in_force(running, new)
+    runs = effective_settings(running, new)
     return [field.name for field in fields(Settings) if getattr(runs, field.name) != getattr(new, field.name)]
 
 
 def _replace_pods(gateway: Gateway, new: Settings) -> None:
-    static = Static(new.static_pods)
+    static = StaticSource(new.configured_pods)
     gateway.watcher.replace_source(gateway.static, static)
     gateway.static = static
     gateway.watcher.replace_models(new.model_table)
     know_sizes(gateway.router, new.model_table)
     if gateway.pod_file is not None:
-        gateway.pod_file.look_now()
+        gateway.pod_file.reload_now()

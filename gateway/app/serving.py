@@ -23,18 +23,18 @@ from gateway.app.reload import Reloader
 from gateway.config.fields import Secret
 from gateway.config.settings import Settings, show_settings
 from gateway.identity.policy import load_policy
-from gateway.observe.admin import Admin, admin_app
-from gateway.observe.metrics.process import CallbackErrors
+from gateway.observe.admin import AdminBackend, admin_app
+from gateway.observe.metrics.process import CallbackErrorHandler
 from gateway.observe.metrics_listener import metrics_app
-from gateway.runtime.closing import close_door
-from gateway.runtime.event_log import Bridge, EventLog
-from gateway.runtime.ports import addresses_of, cannot_listen, open_port
-from gateway.runtime.tls import renew
+from gateway.runtime.closing import close_listeners
+from gateway.runtime.event_log import EventLog, LoggingBridge
+from gateway.runtime.ports import addresses_of, listen_error, serve_app
+from gateway.runtime.tls import reload_certificates
 
 BACKLOG = 4096
 """Accept backlog; the kernel caps it at somaxconn."""
 
-Reload = Callable[[], Coroutine[Any, Any, dict[str, object]]]
+ReloadFunction = Callable[[], Coroutine[Any, Any, dict[str, object]]]
 """Reloads the gateway; returns the result as JSON values."""
 
 
@@ -46,65 +46,65 @@ class Signals:
     cut: asyncio.Event = field(default_factory=asyncio.Event)
     reloads: set[asyncio.Task[dict[str, object]]] = field(default_factory=set)
 
-    def take_stop(self) -> None:
+    def on_stop(self) -> None:
         """Handle SIGTERM or SIGINT: the first stops, the second cuts."""
         (self.cut if self.stop.is_set() else self.stop).set()
 
 
 async def serve(settings: Settings, reread: Callable[[], Settings], variables: Mapping[str, str]) -> None:
-    """Run a gateway until a signal ends it. Raises `Invalid` and `CannotListen` before it serves."""
+    """Run a gateway until a signal ends it. Raises `InvalidDocument` and `CannotListen` before it serves."""
     gateway = build(settings, load_policy(settings, variables))
     reloader = Reloader(gateway, reread, variables)
     gateway.background.append(reloader.watch)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(furnished(gateway))
-        servers = await stack.enter_async_context(taking_traffic(gateway, None))
+        await stack.enter_async_context(running_components(gateway))
+        servers = await stack.enter_async_context(serving_traffic(gateway, None))
         listening = {"traffic": [at for server in servers for at in addresses_of(server.sockets)]}
-        metrics, admin = small_apps(gateway, reloader.reload, settings.admin_token)
+        metrics, admin = metrics_and_admin_apps(gateway, reloader.reload, settings.admin_token)
         for name, where, app in (("metrics", settings.metrics, metrics), ("admin", settings.admin, admin)):
             if where is not None:
-                runner, listening[name] = await open_port(name, app, where)
+                runner, listening[name] = await serve_app(name, app, where)
                 stack.push_async_callback(runner.cleanup)
-        signals = stack.enter_context(taking_signals(reloader.reload))
-        await stack.enter_async_context(watching(gateway, signals))
-        await looked(gateway, signals)
+        signals = stack.enter_context(handling_signals(reloader.reload))
+        await stack.enter_async_context(running_background_tasks(gateway, signals))
+        await wait_for_first_probes(gateway, signals)
         for server in servers:
             await server.start_serving()
-        listening |= await taking_envoys(gateway, stack)
-        gateway.say("info", "listening", version=version("hearth-gateway"), **listening)
-        warn_of_idle_settings(settings, gateway.say)
-        tell_of_descriptors(gateway)
+        listening |= await serve_ext_proc(gateway, stack)
+        gateway.log_event("info", "listening", version=version("hearth-gateway"), **listening)
+        warn_of_idle_settings(settings, gateway.log_event)
+        warn_of_few_descriptors(gateway)
         await signals.stop.wait()
         await drain(gateway, servers, signals)
 
 
 @asynccontextmanager
-async def furnished(gateway: Gateway) -> AsyncIterator[None]:
+async def running_components(gateway: Gateway) -> AsyncIterator[None]:
     """Hold open the logs and the session of the probes, and handle exceptions of the event loop."""
     async with AsyncExitStack() as stack:
         stack.callback(_close_logs, gateway)
         stack.push_async_callback(gateway.probes.close)
-        stack.enter_context(bridged(gateway.say))
-        stack.enter_context(caught(gateway.errors))
+        stack.enter_context(bridging_library_logs(gateway.log_event))
+        stack.enter_context(handling_callback_errors(gateway.callback_errors))
         yield
 
 
 @asynccontextmanager
-async def taking_traffic(
+async def serving_traffic(
     gateway: Gateway, shared: Sequence[socket.socket] | None
 ) -> AsyncIterator[Sequence[asyncio.Server]]:
     """Listen for clients: on sockets that are bound already, or (None) on the configured address, once started."""
     async with AsyncExitStack() as stack:
         servers = [await _listen(gateway, held) for held in ([None] if shared is None else shared)]
-        stack.callback(gateway.front.close)
+        stack.callback(gateway.listener.close)
         for server in servers:
             stack.callback(server.close)
         yield servers
 
 
-async def taking_envoys(gateway: Gateway, stack: AsyncExitStack) -> dict[str, list[str]]:
+async def serve_ext_proc(gateway: Gateway, stack: AsyncExitStack) -> dict[str, list[str]]:
     """Listen for Envoy, if configured, until the stack is left. Returns the addresses by name."""
-    return {} if gateway.envoy is None else await gateway.envoy.open(stack)
+    return {} if gateway.ext_proc is None else await gateway.ext_proc.open(stack)
 
 
 async def _listen(gateway: Gateway, held: socket.socket | None) -> asyncio.Server:
@@ -112,15 +112,17 @@ async def _listen(gateway: Gateway, held: socket.socket | None) -> asyncio.Serve
     at: dict[str, Any] = {"host": where.host, "port": where.port} if held is None else {"sock": held}
     try:
         return await asyncio.get_running_loop().create_server(
-            gateway.front.door(gateway.tls), **at, backlog=BACKLOG, start_serving=held is not None
+            gateway.listener.protocol_factory(gateway.tls), **at, backlog=BACKLOG, start_serving=held is not None
         )
     except OSError as error:
-        raise cannot_listen("listen", where, error) from None
+        raise listen_error("listen", where, error) from None
 
 
-def small_apps(gateway: Gateway, reload: Reload, token: Secret | None) -> tuple[web.Application, web.Application]:
+def metrics_and_admin_apps(
+    gateway: Gateway, reload: ReloadFunction, token: Secret | None
+) -> tuple[web.Application, web.Application]:
     """Return the applications of the metrics and the admin port."""
-    admin = Admin(
+    admin = AdminBackend(
         receipts=gateway.receipts,
         router=gateway.router,
         watcher=gateway.watcher,
@@ -128,15 +130,15 @@ def small_apps(gateway: Gateway, reload: Reload, token: Secret | None) -> tuple[
         reload=reload,
         clock=asyncio.get_running_loop().time,
         token=token,
-        theirs=gateway.others.load,
+        peer_load=gateway.peer_load.load,
         quotas=gateway.quotas,
-        ladders=gateway.ladders,
+        cascades=gateway.cascades,
     )
     return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)
 
 
 @contextmanager
-def taking_signals(reload: Reload | None) -> Iterator[Signals]:
+def handling_signals(reload: ReloadFunction | None) -> Iterator[Signals]:
     """Handle SIGTERM and SIGINT (stop) and SIGHUP (reload, if given)."""
     loop, signals = asyncio.get_running_loop(), Signals()
 
@@ -146,7 +148,7 @@ def taking_signals(reload: Reload | None) -> Iterator[Signals]:
             signals.reloads.add(task)
             task.add_done_callback(signals.reloads.discard)
 
-    taken = {signal.SIGTERM: signals.take_stop, signal.SIGINT: signals.take_stop, signal.SIGHUP: take_reload}
+    taken = {signal.SIGTERM: signals.on_stop, signal.SIGINT: signals.on_stop, signal.SIGHUP: take_reload}
     for number, act in taken.items():
         loop.add_signal_handler(number, act)
     try:
@@ -156,9 +158,9 @@ def taking_signals(reload: Reload | None) -> Iterator[Signals]:
             loop.remove_signal_handler(number)
 
 
-async def looked(gateway: Gateway, signals: Signals) -> None:
+async def wait_for_first_probes(gateway: Gateway, signals: Signals) -> None:
     """Wait until all pods were probed, within `first_look_s`: earlier requests would find no model."""
-    look = gateway.watcher.first_look(gateway.settings.timeouts.first_look_s)
+    look = gateway.watcher.wait_for_first_probes(gateway.settings.timeouts.first_look_s)
     waiting = [asyncio.create_task(wait) for wait in (look, signals.stop.wait())]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
@@ -167,12 +169,12 @@ async def looked(gateway: Gateway, signals: Signals) -> None:
 
 
 @asynccontextmanager
-async def watching(gateway: Gateway, signals: Signals) -> AsyncIterator[None]:
+async def running_background_tasks(gateway: Gateway, signals: Signals) -> AsyncIterator[None]:
     """Run all background tasks. If one ever ends by itself, the gateway stops: a blind gateway is worse than none."""
     tasks = [asyncio.create_task(gateway.watcher.run(), name="watcher")]
     tasks += [asyncio.create_task(run(), name="background") for run in gateway.background]
     if gateway.tls is not None:
-        renewing = renew(gateway.tls, lambda: gateway.settings.tls, gateway.say)
+        renewing = reload_certificates(gateway.tls, lambda: gateway.settings.tls, gateway.log_event)
         tasks.append(asyncio.create_task(renewing, name="renew certificate"))
     for task in tasks:
         task.add_done_callback(lambda _: signals.stop.set())
@@ -188,30 +190,30 @@ async def watching(gateway: Gateway, signals: Signals) -> AsyncIterator[None]:
 
 async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Signals) -> None:
     """Drain: become unready, close the listener, then wait for open requests until `drain_s` or a second signal."""
-    gateway.front.desk.begin_drain()
+    gateway.listener.dispatcher.begin_drain()
     await _serve_on(gateway, signals)
-    await close_door(servers, gateway.front.door(gateway.tls), None)
+    await close_listeners(servers, gateway.listener.protocol_factory(gateway.tls), None)
     grace_s = gateway.settings.timeouts.drain_s
-    gateway.say("info", "draining", requests=gateway.front.open_requests, grace_s=grace_s)
+    gateway.log_event("info", "draining", requests=gateway.listener.open_requests, grace_s=grace_s)
     draining = asyncio.create_task(_empty(gateway, grace_s), name="drain")
     cut = asyncio.create_task(signals.cut.wait(), name="cut")
     try:
         await asyncio.wait((draining, cut), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        gateway.front.close()
+        gateway.listener.close()
         for task in (draining, cut):
             task.cancel()
         await asyncio.gather(draining, cut, return_exceptions=True)
     for log in gateway.logs.values():
         log.flush()
-    gateway.say("info", "stopped")
+    gateway.log_event("info", "stopped")
 
 
 async def _empty(gateway: Gateway, grace_s: float) -> None:
     async with asyncio.TaskGroup() as group:
-        if gateway.envoy is not None:
-            group.create_task(gateway.envoy.drain(grace_s))
-        group.create_task(gateway.front.drain(grace_s))
+        if gateway.ext_proc is not None:
+            group.create_task(gateway.ext_proc.drain(grace_s))
+        group.create_task(gateway.listener.drain(grace_s))
 
 
 async def _serve_on(gateway: Gateway, signals: Signals) -> None:
@@ -219,14 +221,14 @@ async def _serve_on(gateway: Gateway, signals: Signals) -> None:
     lame_duck_s = gateway.settings.timeouts.lame_duck_s
     if not lame_duck_s:
         return
-    gateway.say("info", "lame duck", seconds=lame_duck_s)
+    gateway.log_event("info", "lame duck", seconds=lame_duck_s)
     with suppress(TimeoutError):
         async with asyncio.timeout(lame_duck_s):
             await signals.cut.wait()
 
 
 @contextmanager
-def caught(errors: CallbackErrors) -> Iterator[None]:
+def handling_callback_errors(errors: CallbackErrorHandler) -> Iterator[None]:
     """Count and log exceptions in callbacks of the event loop."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(errors)
@@ -237,9 +239,9 @@ def caught(errors: CallbackErrors) -> Iterator[None]:
 
 
 @contextmanager
-def bridged(say: EventLog) -> Iterator[None]:
+def bridging_library_logs(say: EventLog) -> Iterator[None]:
     """Write what libraries log to the event log."""
-    root, bridge = logging.getLogger(), Bridge(say)
+    root, bridge = logging.getLogger(), LoggingBridge(say)
     root.addHandler(bridge)
     try:
         yield
@@ -253,11 +255,11 @@ def _close_logs(gateway: Gateway) -> None:
         log.writer.close()
 
 
-def tell_of_descriptors(gateway: Gateway) -> None:
+def warn_of_few_descriptors(gateway: Gateway) -> None:
     """Log if the limit of file descriptors allows fewer connections than `max_connections`."""
-    wanted, most = gateway.settings.limits.max_connections, gateway.front.max_connections
+    wanted, most = gateway.settings.limits.max_connections, gateway.listener.max_connections
     if most < wanted:
-        gateway.say(
+        gateway.log_event(
             "info",
             "file descriptors allow fewer connections than max_connections; raise the limit (ulimit -n, LimitNOFILE)",
             max_connections=wanted,
@@ -270,7 +272,7 @@ def warn_of_idle_settings(settings: Settings, say: EventLog) -> None:
     if settings.trusted_proxies and settings.policy is None:
         say("warning", "trusted_proxies is set, but without a policy there is nobody whom a proxy could speak for")
     envoys = settings.extproc
-    if envoys is not None and not envoys.knows_callers and not envoys.listen.is_loopback:
+    if envoys is not None and not envoys.authenticates_callers and not envoys.listen.is_loopback:
         say(
             "warning",
             "extproc serves every caller that reaches its port, and its answers hold the pods' key",

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.pipeline.attempt import LegEnd
+from gateway.pipeline.attempt import AttemptStatus
 from gateway.pipeline.record import Outcome
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import restarted
-from routing.canary import Canary, Rollout, Stage
+from routing.canary import Canary, CanaryStage, Rollout
 from routing.facts import Role
 from routing.fleet import Fleet
 from routing.pods import Pod
@@ -23,11 +23,11 @@ Family = CounterMetricFamily | GaugeMetricFamily
 
 LOOK_S = 1.0
 
-BROKEN = frozenset(end.value for end in LegEnd if end.is_pods_fault)
+BROKEN = frozenset(end.value for end in AttemptStatus if end.is_pod_failure)
 """Ends of attempts that are their pod's fault."""
 
 
-class CanaryWatch(Collector):
+class CanaryMonitor(Collector):
     """One per gateway; observes records where canaries are configured."""
 
     def __init__(self, rollout: Rollout, fleet: Fleet, say: LogFunction, clock: Callable[[], float]) -> None:
@@ -47,8 +47,8 @@ class CanaryWatch(Collector):
         """End trials that cannot be judged or take too long; if none runs, begin the next whose pods are there."""
         marks = {pod.url: (pod.pool, pod.facts.revision) for pod in self._fleet.pods}
         split = {pod.url: marks[pod.url] for pod in self._fleet.pods if _is_split(pod)}
-        for canary in self._rollout.end_split(split):
-            pods = sorted(url for url, held in split.items() if canary.has(*held))
+        for canary in self._rollout.end_disaggregated(split):
+            pods = sorted(url for url, held in split.items() if canary.includes(*held))
             self._say(
                 "error",
                 "canary rejected: its pods prefill or decode for others",
@@ -57,11 +57,11 @@ class CanaryWatch(Collector):
                 fix="put pods on trial that serve whole requests (role `either`); split pools cannot be compared yet",
             )
         if (expired := self._rollout.expire(self._clock())) is not None:
-            self._log(expired)
-        if (begun := self._rollout.begin(marks, self._clock())) is not None:
+            self._log_change(expired)
+        if (begun := self._rollout.start_next(marks, self._clock())) is not None:
             self._say("info", "canary on trial", canary=begun.terms.name, share=begun.terms.share)
 
-    def witness(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         """Add every attempt of a request to the comparison."""
         for attempt in outcome.attempts:
             pod = self._fleet.pod(attempt.engine.partition("#")[0])
@@ -75,19 +75,19 @@ class CanaryWatch(Collector):
             tpot_s = _tpot_s(outcome) if is_last and not failed else None
             ttft_s = None if failed else attempt.real_ttft_s
             marks = (pod.pool, pod.facts.revision)
-            decided = self._rollout.take(marks, max(0.0, cold), ttft_s, tpot_s, self._clock())
+            decided = self._rollout.observe(marks, max(0.0, cold), ttft_s, tpot_s, self._clock())
             if decided is not None:
-                self._log(decided)
+                self._log_change(decided)
 
-    def _log(self, canary: Canary) -> None:
-        back = canary.stage is Stage.ROLLED_BACK
+    def _log_change(self, canary: Canary) -> None:
+        back = canary.stage is CanaryStage.ROLLED_BACK
         self._say(
             "error" if back else "info",
             "canary rolled back" if back else "canary accepted",
             canary=canary.terms.name,
-            why=canary.why,
-            ttft_evidence=round(canary.ttft.worse.best, 1),
-            tpot_evidence=round(canary.tpot.worse.best, 1),
+            why=canary.end_reason,
+            ttft_evidence=round(canary.ttft.worse.max_wealth, 1),
+            tpot_evidence=round(canary.tpot.worse.max_wealth, 1),
             comparisons=canary.ttft.worse.rounds,
         )
 
@@ -100,10 +100,10 @@ class CanaryWatch(Collector):
         rounds = CounterMetricFamily("hearth_canary_comparisons", "Times compared.", labels=("canary", "of"))
         for canary in self._rollout.canaries:
             name = canary.terms.name
-            for each in Stage:
+            for each in CanaryStage:
                 stage.add_metric((name, each), float(canary.stage is each))
             for of, comparison in (("ttft", canary.ttft), ("tpot", canary.tpot)):
-                worse.add_metric((name, of), comparison.worse.best)
+                worse.add_metric((name, of), comparison.worse.max_wealth)
                 rounds.add_metric((name, of), comparison.worse.rounds)
         yield from (stage, worse, rounds)
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from cascade.judging import AnswerEvidence
-from cascade.signals.tokens import Token
+from cascade.signals.tokens import TokenLogprobs
 from routing.request import Api
 
 LENGTH, STOP, TOOL_CALLS = "length", "stop", "tool_calls"
@@ -29,7 +29,7 @@ class _TokenLogprob(Struct, gc=False):
     top_logprobs: list[_TopLogprob] | None = None
 
 
-def _tokens(entries: Iterable[_TokenLogprob]) -> list[Token]:
+def _tokens(entries: Iterable[_TokenLogprob]) -> list[TokenLogprobs]:
     return [(entry.logprob, tuple([top.logprob for top in entry.top_logprobs or ()])) for entry in entries]
 
 
@@ -87,10 +87,10 @@ def _add_choices(event: bytes, evidence: AnswerEvidence) -> None:
         tokens = _choice_tokens(choice.logprobs)
         if (message.reasoning or message.reasoning_content) and not (message.content or message.tool_calls):
             evidence.reasoning += tokens
-            evidence.reasoning_pieces += 1
+            evidence.reasoning_events += 1
         elif message.content or message.tool_calls or tokens:
             evidence.answer += tokens
-            evidence.pieces += 1
+            evidence.answer_events += 1
             _add_message(message, evidence)
         evidence.finish_reason = choice.finish_reason or evidence.finish_reason
 
@@ -104,7 +104,7 @@ def _add_message(message: _ChatMessage, evidence: AnswerEvidence) -> None:
             pieces.append(call.function.arguments or "")
 
 
-def _choice_tokens(logprobs: _Logprobs | None) -> list[Token]:
+def _choice_tokens(logprobs: _Logprobs | None) -> list[TokenLogprobs]:
     if logprobs is None:
         return []
     if logprobs.content is not None:
@@ -160,13 +160,13 @@ def _add_response_event(body: bytes, evidence: AnswerEvidence) -> None:
     if event.type == "response.output_text.delta":
         evidence.answer += _tokens(event.logprobs or ())
         evidence.text.append(event.delta or "")
-        evidence.pieces += 1
+        evidence.answer_events += 1
     elif event.type == "response.function_call_arguments.delta":
         evidence.arguments.setdefault(event.output_index, []).append(event.delta or "")
-        evidence.pieces += 1
+        evidence.answer_events += 1
     elif event.type in REASONING_DELTAS:
         evidence.reasoning += _tokens(event.logprobs or ())
-        evidence.reasoning_pieces += 1
+        evidence.reasoning_events += 1
     elif event.response is not None:
         evidence.finish_reason = _finish_reason(event.response) or evidence.finish_reason
 
@@ -228,9 +228,9 @@ def _add_message_event(body: bytes, evidence: AnswerEvidence) -> None:
     if delta is None:
         return
     if delta.thinking:
-        evidence.reasoning_pieces += 1
+        evidence.reasoning_events += 1
     elif delta.text or delta.partial_json:
-        evidence.pieces += 1
+        evidence.answer_events += 1
         if delta.text:
             evidence.text.append(delta.text)
         else:
@@ -244,12 +244,12 @@ def _add_whole_message(body: bytes, evidence: AnswerEvidence) -> None:
     for at, block in enumerate(message.content):
         if block.type == "text":
             evidence.text.append(block.text or "")
-            evidence.pieces += 1
+            evidence.answer_events += 1
         elif block.type == "tool_use":
             evidence.arguments[at] = [bytes(block.input).decode("utf-8", "replace")]
-            evidence.pieces += 1
+            evidence.answer_events += 1
         elif block.type == "thinking":
-            evidence.reasoning_pieces += 1
+            evidence.reasoning_events += 1
     evidence.finish_reason = STOP_REASONS.get(message.stop_reason or "", message.stop_reason)
 
 
@@ -275,7 +275,7 @@ MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Raised by a parser for what does not conform to its API."""
 
 
-def hear_events(api: Api, events: bytes, evidence: AnswerEvidence) -> None:
+def add_events(api: Api, events: bytes, evidence: AnswerEvidence) -> None:
     """Add whole events of a stream to the evidence."""
     add = EVENT_PARSERS.get(api)
     if add is None:
@@ -287,7 +287,7 @@ def hear_events(api: Api, events: bytes, evidence: AnswerEvidence) -> None:
             continue
 
 
-def hear_whole(api: Api, body: bytes, evidence: AnswerEvidence) -> None:
+def add_body(api: Api, body: bytes, evidence: AnswerEvidence) -> None:
     """Add an answer in one piece to the evidence."""
     add = BODY_PARSERS.get(api)
     if add is not None:

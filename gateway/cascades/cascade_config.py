@@ -5,58 +5,58 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cascade.calibration_file import Stage
-from cascade.judging import HoldBack
-from cascade.models import Ladder, Price, Rung
-from gateway.config.cascades import LadderEntry, ShadowEntry
+from cascade.calibration_file import SignalStage
+from cascade.judging import HoldbackSettings
+from cascade.models import Cascade, CascadeModel, Price
+from gateway.config.cascades import CascadeEntry, ShadowEntry
 from gateway.config.models import ModelEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class CascadeConfig:
     """One cascade, how its answers are held back, and what may be spent on shadow samples."""
 
-    ladder: Ladder
-    hold_back: HoldBack
+    cascade: Cascade
+    hold_back: HoldbackSettings
     shadow: ShadowEntry = field(default_factory=ShadowEntry)
     is_start_set: bool = False
     """Whether the configuration sets which model requests start with when there is no calibration."""
 
 
-def served_ladders(entries: Mapping[str, ModelEntry]) -> dict[str, Served]:
+def configured_cascades(entries: Mapping[str, ModelEntry]) -> dict[str, CascadeConfig]:
     """Return all cascades of a `model_list`, by name, with the prices and abilities of their models."""
     return {name: _served(entry.ladder, name, entries) for name, entry in entries.items() if entry.ladder is not None}
 
 
-def _served(entry: LadderEntry, name: str, entries: Mapping[str, ModelEntry]) -> Served:
-    cascade = Ladder(
+def _served(entry: CascadeEntry, name: str, entries: Mapping[str, ModelEntry]) -> CascadeConfig:
+    cascade = Cascade(
         name=name,
-        rungs=tuple(_model(model, entries.get(model)) for model in entry.rungs),
-        window=entry.window,
-        whole=entry.whole,
-        file=entry.file,
-        uncalibrated=entry.uncalibrated or 0.0,
+        models=tuple(_model(model, entries.get(model)) for model in entry.rungs),
+        holdback_window=entry.window,
+        judges_unary=entry.whole,
+        calibration=entry.file,
+        uncalibrated_share=entry.uncalibrated or 0.0,
     )
-    return Served(cascade, entry.hold_back, entry.shadow, is_start_set=entry.uncalibrated is not None)
+    return CascadeConfig(cascade, entry.hold_back, entry.shadow, is_start_set=entry.uncalibrated is not None)
 
 
-def _model(name: str, entry: ModelEntry | None) -> Rung:
+def _model(name: str, entry: ModelEntry | None) -> CascadeModel:
     if entry is None:  # The model is not configured: only its pods list it.
-        return Rung(name)
+        return CascadeModel(name)
     price = Price(
         input_per_token=entry.input_cost_per_token or 0.0,
         cached_input_per_token=entry.cache_read_input_token_cost,
         output_per_token=entry.output_cost_per_token or 0.0,
         per_gpu_s=entry.rung.cost_per_gpu_second,
     )
-    return Rung(name, price, entry.rung.context_tokens, entry.rung.abilities)
+    return CascadeModel(name, price, entry.rung.context_tokens, entry.rung.abilities)
 
 
 CALIBRATE = "run `hearth cascade calibrate` on labelled answers and set `calibration` to its file"
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class UnusedGuarantee:
     """Why a cascade does not use a guarantee. `level` is warning, or info where the configuration asks for this."""
 
     level: str
@@ -65,13 +65,13 @@ class Silence:
     fix: str
 
 
-def silence_of(served: Served) -> Silence | None:
+def unused_guarantee(served: CascadeConfig) -> UnusedGuarantee | None:
     """Return why no answer of this cascade is ever accepted by a guarantee; None where that is possible."""
-    cascade = served.ladder
-    smallest, largest = cascade.rungs[0].model, cascade.rungs[-1].model
+    cascade = served.cascade
+    smallest, largest = cascade.models[0].name, cascade.models[-1].name
     to_largest = f"{largest} answers every request"
-    if cascade.file is None:
-        share = cascade.uncalibrated
+    if cascade.calibration is None:
+        share = cascade.uncalibrated_share
         if share <= 0.0:
             effect = to_largest
         elif share >= 1.0:
@@ -79,30 +79,30 @@ def silence_of(served: Served) -> Silence | None:
         else:
             effect = f"{smallest} answers {share:.0%} of requests, {largest} the others; no promise covers quality"
         if served.is_start_set:
-            return Silence("info", "cascade without a calibration", effect, CALIBRATE)
+            return UnusedGuarantee("info", "cascade without a calibration", effect, CALIBRATE)
         fix = f"{CALIBRATE}, or set `uncalibrated` to largest, smallest, or a share for the smallest"
-        return Silence("warning", "cascade without a calibration", effect, fix)
-    if not cascade.file.is_promised:
-        return Silence(
+        return UnusedGuarantee("warning", "cascade without a calibration", effect, fix)
+    if not cascade.calibration.is_promised:
+        return UnusedGuarantee(
             "warning",
             "calibration without a promise",
             to_largest,
             "calibrate again with more labelled answers (evidence.needs), or with a larger --max-loss",
         )
-    if not _can_judge(cascade, cascade.file.stage):
-        return Silence(
+    if not _can_judge(cascade, cascade.calibration.stage):
+        return UnusedGuarantee(
             "warning",
             "calibration cannot be applied",
             to_largest,
-            f"its stage is {cascade.file.stage}: set `hold_back`, and `judge_whole: true` for whole answers",
+            f"its stage is {cascade.calibration.stage}: set `hold_back`, and `judge_whole: true` for whole answers",
         )
     return None
 
 
-def _can_judge(cascade: Ladder, stage: Stage) -> bool:
+def _can_judge(cascade: Cascade, stage: SignalStage) -> bool:
     """Return whether any answer shows the signal of this stage."""
-    if stage is Stage.PROMPT:
+    if stage is SignalStage.PROMPT:
         return True
-    if cascade.window is None:  # Then no log-probabilities are requested.
+    if cascade.holdback_window is None:  # Then no log-probabilities are requested.
         return False
-    return stage is not Stage.WHOLE or cascade.whole
+    return stage is not SignalStage.WHOLE or cascade.judges_unary

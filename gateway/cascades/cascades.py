@@ -11,82 +11,82 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from cascade.calibration_file import LadderFile, Stage
-from cascade.drift import TRIAL
-from cascade.logprobs import WITH_LOGPROBS
-from cascade.models import Ladder, Rung, Wish, open_rungs, start_rung
-from cascade.record import ESCALATED, KEPT, KEPT_FOR_SHARE
-from gateway.cascades.cascade_config import Served, Silence, silence_of
-from gateway.cascades.cascade_run import Climb, Plan, Shell
-from gateway.cascades.constraints import Shares, Terms, terms_of
-from gateway.cascades.features import Asked, read_asked, tokens_of
-from gateway.cascades.shadow_sampling import Ask, Say, Shadowing, Standing
-from gateway.pipeline.attempt import Leg, LegEnd
-from routing.affinity import LastSeen
+from cascade.calibration_file import CalibrationFile, SignalStage
+from cascade.drift import TRIAL_INTERVAL
+from cascade.logprobs import LOGPROB_APIS
+from cascade.models import Cascade, CascadeModel, StartConstraints, eligible_models, initial_model
+from cascade.record import ESCALATED, KEPT, KEPT_FOR_ESCALATION_LIMIT
+from gateway.cascades.cascade_config import CascadeConfig, UnusedGuarantee, unused_guarantee
+from gateway.cascades.cascade_run import CascadePlan, CascadeRun, ModelRequestBuilder
+from gateway.cascades.constraints import CascadeConstraints, EscalationLimiters, read_constraints
+from gateway.cascades.features import CascadeRequestFeatures, estimated_tokens, read_features
+from gateway.cascades.shadow_sampling import AskModel, GuaranteeStatus, LogFunction, ShadowSampler
+from gateway.pipeline.attempt import AttemptResult, AttemptStatus
+from routing.affinity import RecentMap
 from routing.decision.router import Router
-from routing.rejection import Reason, Refused
+from routing.rejection import Reason, RequestRejected
 from routing.request import Request
 from tenancy.tenants import Tenant
 
-REMEMBERED_SESSIONS = 1 << 16
+MAX_SESSIONS = 1 << 16
 
-LOOKED_AHEAD_BYTES = 2048
+MIN_LOOKAHEAD_BYTES = 2048
 """Shorter prompts cost next to nothing to compute again, so cached tokens do not influence the choice."""
 
-WARM_ENOUGH = 0.5
+MIN_CACHED_SHARE = 0.5
 """Share of a conversation's prompt: while this much is cached where it was answered before, it stays there."""
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ModelEstimate:
     """Cost and TTFT of one model, on the engine that would be chosen for it now."""
 
-    at: int
+    model_index: int
     price: float | None
     """Of the whole answer, cached tokens at their own price; None where no engine is available."""
     ttft_s: float | None
-    warm_share: float
+    cached_share: float
     """Share of the prompt that is cached."""
 
 
-def cheaper_above(first: View, above: Sequence[View], escalated_share: float) -> int:
+def cheaper_larger_model(first: ModelEstimate, above: Sequence[ModelEstimate], escalated_share: float) -> int:
     """Return the model to start with: `first`, or one above it that costs no more in all and starts no later.
 
     `escalated_share` is the share of answers that are escalated: with that probability the next model's price is added.
     """
     if first.price is None or first.ttft_s is None:
-        return first.at
+        return first.model_index
     for view in reversed(above):
         if view.price is None or view.ttft_s is None or view.ttft_s > first.ttft_s:
             continue
         if view.price <= first.price + escalated_share * view.price:
-            return view.at
-    return first.at
+            return view.model_index
+    return first.model_index
 
 
-def stays(before: View, first: View, escalated_share: float) -> bool:
+def should_stay(before: ModelEstimate, first: ModelEstimate, escalated_share: float) -> bool:
     """Return whether a conversation stays with the larger model that answered it before.
 
     Leaving loses the prefix cached there; that loss is part of the price of the model it would start with.
     """
     if before.price is None:
         return False
-    if before.warm_share >= WARM_ENOUGH or first.price is None:
+    if before.cached_share >= MIN_CACHED_SHARE or first.price is None:
         return True
     return before.price <= first.price + escalated_share * before.price
 
 
-class Ladders:
+class Cascades:
     """All cascades; one per gateway process."""
 
     def __init__(
         self,
         router: Router,
-        served: Mapping[str, Served] = {},
+        served: Mapping[str, CascadeConfig] = {},
         *,
         draw: Callable[[], float] = lambda: 1.0,
         clock: Callable[[], float] = lambda: 0.0,
-        say: Say = lambda *_, **__: None,
+        say: LogFunction = lambda *_, **__: None,
         warns: bool = True,
     ) -> None:
         """`draw` returns uniform numbers in [0, 1). `warns`: whether to log cascades whose guarantee is unused; of
@@ -96,242 +96,262 @@ class Ladders:
         self._clock = clock
         self._say = say
         self._warns = warns
-        self._silences: dict[str, Silence] = {}
-        self.shadowing = Shadowing(draw=draw, clock=clock, say=say)
+        self._silences: dict[str, UnusedGuarantee] = {}
+        self.shadow_sampler = ShadowSampler(draw=draw, clock=clock, say=say)
         self._router = router
-        self._served: dict[str, Served] = {}
-        self.put(served)
-        self._shares = Shares()
-        self._sessions: LastSeen[tuple[str, str], int] = LastSeen(REMEMBERED_SESSIONS)
+        self._served: dict[str, CascadeConfig] = {}
+        self.apply(served)
+        self._shares = EscalationLimiters()
+        self._sessions: RecentMap[tuple[str, str], int] = RecentMap(MAX_SESSIONS)
 
     def __contains__(self, model: str) -> bool:
         return model in self._served
 
-    def put(self, served: Mapping[str, Served]) -> None:
+    def apply(self, served: Mapping[str, CascadeConfig]) -> None:
         """Serve these cascades from now on, and log those whose guarantee is unused."""
         self._served = dict(served)
         self.names = frozenset(served)
-        self.shadowing.put(served)
-        found = {name: silence for name, each in served.items() if (silence := silence_of(each)) is not None}
+        self.shadow_sampler.apply(served)
+        found = {name: silence for name, each in served.items() if (silence := unused_guarantee(each)) is not None}
         for name, silence in found.items():
             if self._warns and self._silences.get(name) != silence:
                 self._say(silence.level, silence.message, ladder=name, effect=silence.effect, fix=silence.fix)
         self._silences = found
 
-    def silence(self, name: str) -> Silence | None:
+    def unused_guarantee(self, name: str) -> UnusedGuarantee | None:
         """Return why a cascade does not use a guarantee; None where it does."""
         return self._silences.get(name)
 
     @property
-    def all(self) -> Mapping[str, Ladder]:
+    def by_name(self) -> Mapping[str, Cascade]:
         """Cascades by name."""
-        return {name: served.ladder for name, served in self._served.items()}
+        return {name: served.cascade for name, served in self._served.items()}
 
-    def standing(self, name: str) -> Standing | None:
+    def guarantee_status(self, name: str) -> GuaranteeStatus | None:
         """Return the state of a cascade's guarantee; None where it was not calibrated."""
-        return self.shadowing.standing(name)
+        return self.shadow_sampler.guarantee_status(name)
 
-    def begin(
+    def plan_run(
         self,
         request: Request,
         body: bytes,
         tenant: Tenant,
         headers: Mapping[bytes, bytes],
-        shell: Shell,
+        shell: ModelRequestBuilder,
         now_s: float,
-        ask: Ask | None = None,
-    ) -> Climb:
-        """Plan the run of a request for a cascade. Raises `Refused` where no model may answer it.
+        ask: AskModel | None = None,
+    ) -> CascadeRun:
+        """Plan the run of a request for a cascade. Raises `RequestRejected` where no model may answer it.
 
         `ask` sends shadow samples once the client has its answer; None: no samples.
         """
         plan = self._plan(request, body, tenant, headers, shell, now_s)
-        sample = None if ask is None else self.shadowing.reserve(plan, body, ask)
+        sample = None if ask is None else self.shadow_sampler.reserve(plan, body, ask)
 
-        def choose(above: Sequence[int], shell: Shell) -> int:
+        def choose(above: Sequence[int], shell: ModelRequestBuilder) -> int:
             return self._choose(plan, above, request, shell)
 
-        def settled(climb: Climb, leg: Leg | None) -> None:
-            self._settle(climb, leg)
+        def settled(climb: CascadeRun, result: AttemptResult | None) -> None:
+            self._settle(climb, result)
             if sample is not None:
-                self.shadowing.settle(sample, climb, leg)
+                self.shadow_sampler.settle(sample, climb, result)
 
-        return Climb(plan, shell, settled=settled, choose=choose)
+        return CascadeRun(plan, shell, settled=settled, choose=choose)
 
-    def _settle(self, climb: Climb, leg: Leg | None) -> None:
-        name, session = climb.plan.ladder.name, climb.plan.session
-        if leg is not None and leg.end is LegEnd.ANSWERED and session is not None:
+    def _settle(self, climb: CascadeRun, result: AttemptResult | None) -> None:
+        name, session = climb.plan.cascade.name, climb.plan.session
+        if result is not None and result.end is AttemptStatus.ANSWERED and session is not None:
             # A conversation stays with the model that answered it.
-            self._sessions.put((name, session), climb.at)
+            self._sessions.put((name, session), climb.model_index)
         for at, step in climb.steps:
-            if step.ended == ESCALATED or (step.ended == KEPT and step.why != KEPT_FOR_SHARE):
-                self.shadowing.judged(name, at, is_kept=step.ended == KEPT)
+            if step.ended == ESCALATED or (step.ended == KEPT and step.why != KEPT_FOR_ESCALATION_LIMIT):
+                self.shadow_sampler.record_verdict(name, at, is_kept=step.ended == KEPT)
 
     def _plan(
-        self, request: Request, body: bytes, tenant: Tenant, headers: Mapping[bytes, bytes], shell: Shell, now_s: float
-    ) -> Plan:
+        self,
+        request: Request,
+        body: bytes,
+        tenant: Tenant,
+        headers: Mapping[bytes, bytes],
+        shell: ModelRequestBuilder,
+        now_s: float,
+    ) -> CascadePlan:
         served = self._served[request.model]
-        cascade, asked = served.ladder, read_asked(body)
-        terms = terms_of(cascade, tenant, headers, asked.wishes)
+        cascade, asked = served.cascade, read_features(body)
+        terms = read_constraints(cascade, tenant, headers, asked.options)
         allowed = self._allowed(cascade, request, asked, terms)
-        file = self.shadowing.corrected(cascade)
+        file = self.shadow_sampler.corrected_calibration(cascade)
         draw = self._draw()
-        start = self._start(replace(cascade, file=file), allowed, request, asked, terms, draw)
+        start = self._start(replace(cascade, calibration=file), allowed, request, asked, terms, draw)
         if terms.quality_first and request.continues is None:
             start = allowed[-1]
         if request.continues is None and len(allowed) > 1 and not terms.quality_first:
             start = self._look_ahead(cascade, file, allowed, start, request, shell, now_s)
-        counter = self._router.counter(cascade.rungs[-1].model)
-        return Plan(
-            ladder=cascade,
-            file=file,
+        counter = self._router.counter(cascade.models[-1].name)
+        return CascadePlan(
+            cascade=cascade,
+            calibration=file,
             hold_back=served.hold_back,
-            asked=asked,
-            terms=terms,
-            rungs=allowed,
-            start=start,
+            features=asked,
+            constraints=terms,
+            allowed_models=allowed,
+            start_index=start,
             api=request.api,
             stream=request.stream,
             sequences=request.sequences,
-            share=self._shares.of(tenant.name, cascade.name, terms.escalation_share),
+            escalation_limiter=self._shares.limiter(tenant.name, cascade.name, terms.escalation_share),
             draw=draw,
             tokens=int(counter.tokens(request.prompt.size)),
             output_tokens=request.expected_output_tokens,
             session=request.session,
         )
 
-    def _allowed(self, cascade: Ladder, request: Request, asked: Asked, terms: Terms) -> tuple[int, ...]:
-        """Return the models that can and may answer. Raises `Refused` where there is none."""
-        counter = self._router.counter(cascade.rungs[-1].model)
-        wish = Wish(asked.needs, tokens_of(request, counter.size_per_token), terms.least, terms.most)
+    def _allowed(
+        self, cascade: Cascade, request: Request, asked: CascadeRequestFeatures, terms: CascadeConstraints
+    ) -> tuple[int, ...]:
+        """Return the models that can and may answer. Raises `RequestRejected` where there is none."""
+        counter = self._router.counter(cascade.models[-1].name)
+        wish = StartConstraints(
+            asked.needs, estimated_tokens(request, counter.size_per_token), terms.min_index, terms.max_index
+        )
         if request.continues is not None:
             return self._pinned(cascade, request, wish)
-        able = open_rungs(replace(cascade, rungs=tuple(self._with_length(each) for each in cascade.rungs)), wish)
+        able = eligible_models(replace(cascade, models=tuple(self._with_length(each) for each in cascade.models)), wish)
         if not able:
             words = f"No rung of `{cascade.name}` that may answer can take this request."
-            raise Refused(Reason.BAD_REQUEST, words, param="model")
+            raise RequestRejected(Reason.BAD_REQUEST, words, param="model")
         # Where none is available the pipeline rejects the request, after it has waited for one.
-        return tuple(at for at in able if self._is_up(cascade.rungs[at].model, request)) or able
+        return tuple(at for at in able if self._is_up(cascade.models[at].name, request)) or able
 
-    def _pinned(self, cascade: Ladder, request: Request, wish: Wish) -> tuple[int, ...]:
+    def _pinned(self, cascade: Cascade, request: Request, wish: StartConstraints) -> tuple[int, ...]:
         """Return the model of the pod that stored the response to continue: no other pod can continue it."""
         slot = self._router.responses.get(request.continues or "")
         for pod in self._router.fleet.pods:
             if any(engine.slot == slot for engine in pod.engines):
-                served = [at for at, each in enumerate(cascade.rungs) if each.model in pod.models]
-                return tuple(served[:1]) or open_rungs(cascade, wish)
-        return open_rungs(cascade, wish) or (len(cascade.rungs) - 1,)
+                served = [at for at, each in enumerate(cascade.models) if each.name in pod.models]
+                return tuple(served[:1]) or eligible_models(cascade, wish)
+        return eligible_models(cascade, wish) or (len(cascade.models) - 1,)
 
-    def _with_length(self, model: Rung) -> Rung:
+    def _with_length(self, model: CascadeModel) -> CascadeModel:
         """Return the model with the context length its pods report, where the configuration sets none."""
         if model.context_tokens is not None:
             return model
-        pods = self._router.fleet.models().get(model.model, ())
-        lengths = [card.max_model_len for pod in pods for card in pod.cards if card.name == model.model]
+        pods = self._router.fleet.models().get(model.name, ())
+        lengths = [card.max_model_len for pod in pods for card in pod.cards if card.name == model.name]
         return replace(model, context_tokens=max((length for length in lengths if length), default=None))
 
     def _is_up(self, model: str, request: Request) -> bool:
-        return bool(self._router.fleet.roster(model, request.regions).engines)
+        return bool(self._router.fleet.eligible(model, request.regions).engines)
 
     def _start(
-        self, cascade: Ladder, allowed: tuple[int, ...], request: Request, asked: Asked, terms: Terms, draw: float
+        self,
+        cascade: Cascade,
+        allowed: tuple[int, ...],
+        request: Request,
+        asked: CascadeRequestFeatures,
+        terms: CascadeConstraints,
+        draw: float,
     ) -> int:
         """Return the first model by the prompt alone; the largest where a smaller one's answer could not be judged."""
-        if cascade.file is None and (before := self._answered_before(cascade, request)) in allowed:
+        if cascade.calibration is None and (before := self._answered_before(cascade, request)) in allowed:
             return before
-        start = start_rung(cascade, allowed, asked.bucket, asked.features, draw=draw)
-        if start is None or (terms.climbs and not self._can_judge(cascade, request)):
+        start = initial_model(cascade, allowed, asked.bucket, asked.prompt, draw=draw)
+        if start is None or (terms.may_escalate and not self._can_judge(cascade, request)):
             return allowed[-1]
-        while start < allowed[-1] and not self.shadowing.asks(cascade.name, start):
+        while start < allowed[-1] and not self.shadow_sampler.should_ask(cascade.name, start):
             above = tuple(at for at in allowed if at > start)
-            found = start_rung(cascade, above, asked.bucket, asked.features, draw=draw)
+            found = initial_model(cascade, above, asked.bucket, asked.prompt, draw=draw)
             start = allowed[-1] if found is None else found
         return start
 
-    def _answered_before(self, cascade: Ladder, request: Request) -> int:
+    def _answered_before(self, cascade: Cascade, request: Request) -> int:
         """Return the model that answered this conversation last, -1 where there is none."""
         known = self._sessions.get((cascade.name, request.session)) if request.session else None
         return -1 if known is None else known
 
-    def _can_judge(self, cascade: Ladder, request: Request) -> bool:
+    def _can_judge(self, cascade: Cascade, request: Request) -> bool:
         """Return whether the answer will show the signal that the cascade was calibrated on."""
-        file = cascade.file
-        if file is None or not file.is_promised or file.stage is Stage.PROMPT:
+        file = cascade.calibration
+        if file is None or not file.is_promised or file.stage is SignalStage.PROMPT:
             return True
-        if request.api not in WITH_LOGPROBS or request.sequences > 1:
+        if request.api not in LOGPROB_APIS or request.sequences > 1:
             return False
-        if cascade.window is None:  # Then no log-probabilities are requested.
+        if cascade.holdback_window is None:  # Then no log-probabilities are requested.
             return False
         hold_back = self._served[cascade.name].hold_back
         if request.stream and not hold_back.whole:
-            return file.stage is not Stage.WHOLE
-        return cascade.whole
+            return file.stage is not SignalStage.WHOLE
+        return cascade.judges_unary
 
     def _look_ahead(
         self,
-        cascade: Ladder,
-        file: LadderFile | None,
+        cascade: Cascade,
+        file: CalibrationFile | None,
         allowed: Sequence[int],
         start: int,
         request: Request,
-        shell: Shell,
+        shell: ModelRequestBuilder,
         now_s: float,
     ) -> int:
         """Return `start`, or a larger model that answered the conversation or is cheaper by its cached prefix."""
         before = self._answered_before(cascade, request)
         above = [at for at in allowed if at > start]
         is_known = before in above
-        if not above or (request.prompt.size < LOOKED_AHEAD_BYTES and not is_known):
+        if not above or (request.prompt.size < MIN_LOOKAHEAD_BYTES and not is_known):
             return start
         escalated_share = _climbing_share(file)
         views = {at: self._view(cascade, at, shell, now_s) for at in (start, *above)}
-        if is_known and stays(views[before], views[start], escalated_share):
+        if is_known and should_stay(views[before], views[start], escalated_share):
             return before
-        return cheaper_above(views[start], [views[at] for at in above], escalated_share)
+        return cheaper_larger_model(views[start], [views[at] for at in above], escalated_share)
 
-    def _choose(self, plan: Plan, above: Sequence[int], request: Request, shell: Shell) -> int:
+    def _choose(self, plan: CascadePlan, above: Sequence[int], request: Request, shell: ModelRequestBuilder) -> int:
         """Return the model to escalate to: the next one, or a larger one that is cheaper by its cached prefix.
 
         A frozen model, which keeps no answer, is skipped but for a trial.
         """
-        name = plan.ladder.name
-        above = [at for at in above[:-1] if self.shadowing.asks(name, at)] + list(above[-1:])
-        if len(above) < 2 or request.prompt.size < LOOKED_AHEAD_BYTES:
+        name = plan.cascade.name
+        above = [at for at in above[:-1] if self.shadow_sampler.should_ask(name, at)] + list(above[-1:])
+        if len(above) < 2 or request.prompt.size < MIN_LOOKAHEAD_BYTES:
             return above[0]
         now_s = self._clock()
-        first, *others = [self._view(plan.ladder, at, shell, now_s) for at in above]
-        return cheaper_above(first, others, _climbing_share(plan.file))
+        first, *others = [self._view(plan.cascade, at, shell, now_s) for at in above]
+        return cheaper_larger_model(first, others, _climbing_share(plan.calibration))
 
-    def _view(self, cascade: Ladder, at: int, shell: Shell, now_s: float) -> View:
-        model = cascade.rungs[at]
-        request, _ = shell.ask(model.model, None)
+    def _view(self, cascade: Cascade, at: int, shell: ModelRequestBuilder, now_s: float) -> ModelEstimate:
+        model = cascade.models[at]
+        request, _ = shell.ask(model.name, None)
         try:
-            foreseen = self._router.foresee(request, avoid=frozenset(), now_s=now_s)
-        except Refused:
-            return View(at, None, None, 0.0)
-        price = model.price.of(
-            cold_tokens=foreseen.prompt_tokens - foreseen.warm_tokens,
-            warm_tokens=foreseen.warm_tokens,
+            foreseen = self._router.estimate(request, avoid=frozenset(), now_s=now_s)
+        except RequestRejected:
+            return ModelEstimate(at, None, None, 0.0)
+        price = model.price.cost(
+            cold_tokens=foreseen.prompt_tokens - foreseen.cached_tokens,
+            warm_tokens=foreseen.cached_tokens,
             output_tokens=request.expected_output_tokens,
-            gpu_s=foreseen.own_s,
+            gpu_s=foreseen.own_prefill_s,
         )
-        warm = foreseen.warm_tokens / foreseen.prompt_tokens if foreseen.prompt_tokens else 0.0
-        return View(at, price, foreseen.ttft_s, warm)
+        warm = foreseen.cached_tokens / foreseen.prompt_tokens if foreseen.prompt_tokens else 0.0
+        return ModelEstimate(at, price, foreseen.ttft_s, warm)
 
 
-def _climbing_share(file: LadderFile | None) -> float:
+def _climbing_share(file: CalibrationFile | None) -> float:
     """Return the expected share of escalated answers; without a calibration only broken ones are, so 0."""
     return 1.0 - file.evidence.kept if file is not None else 0.0
 
 
-def show_ladders(cascades: Ladders) -> list[dict[str, Any]]:
+def show_cascades(cascades: Cascades) -> list[dict[str, Any]]:
     """Return all cascades, by name; `standing` is null without a calibration, `unused` null where one is in use."""
-    return [_show(cascades, name) for name in sorted(cascades.all)]
+    return [_show(cascades, name) for name in sorted(cascades.by_name)]
 
 
-def _show(cascades: Ladders, name: str) -> dict[str, Any]:
-    cascade, standing, silence = cascades.all[name], cascades.standing(name), cascades.silence(name)
-    models = [each.model for each in cascade.rungs]
+def _show(cascades: Cascades, name: str) -> dict[str, Any]:
+    cascade, standing, silence = (
+        cascades.by_name[name],
+        cascades.guarantee_status(name),
+        cascades.unused_guarantee(name),
+    )
+    models = [each.name for each in cascade.models]
     shown: dict[str, Any] = {"ladder": name, "rungs": models, "unused": None, "standing": None}
     if silence is not None:
         shown["unused"] = {"message": silence.message, "effect": silence.effect, "fix": silence.fix}
@@ -339,6 +359,6 @@ def _show(cascades: Ladders, name: str) -> dict[str, Any]:
         state = asdict(standing)
         state["frozen"] = [model for model, is_frozen in zip(models, standing.frozen, strict=False) if is_frozen]
         state["raised"] = dict(zip(models, standing.raised, strict=False))
-        state["frozen_asked"] = f"1 of {TRIAL}"
+        state["frozen_asked"] = f"1 of {TRIAL_INTERVAL}"
         shown["standing"] = state
     return shown

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cascade.models import Ladder
-from gateway.cascades.features import Wishes
-from routing.affinity import LastSeen
-from routing.rejection import Reason, Refused
+from cascade.models import Cascade
+from gateway.cascades.features import CascadeOptions
+from routing.affinity import RecentMap
+from routing.rejection import Reason, RequestRejected
 from tenancy.tenants import Tenant
 
-MIN_RUNG = b"x-hearth-min-rung"
-MAX_RUNG = b"x-hearth-max-rung"
-NEVER_ESCALATE = b"x-hearth-never-escalate"
-PREFER = b"x-hearth-prefer"
-HEADERS = (MIN_RUNG, MAX_RUNG, NEVER_ESCALATE, PREFER)
+MIN_MODEL_HEADER = b"x-hearth-min-rung"
+MAX_MODEL_HEADER = b"x-hearth-max-rung"
+NEVER_ESCALATE_HEADER = b"x-hearth-never-escalate"
+PREFER_HEADER = b"x-hearth-prefer"
+CASCADE_HEADERS = (MIN_MODEL_HEADER, MAX_MODEL_HEADER, NEVER_ESCALATE_HEADER, PREFER_HEADER)
 
 COST, QUALITY = "cost", "quality"
 
@@ -27,12 +27,12 @@ NO = frozenset({"false", "0", "no"})
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CascadeConstraints:
     """Which models may answer a request, by index, cheapest first, and how."""
 
-    least: int = 0
-    most: int = 0
-    climbs: bool = True
+    min_index: int = 0
+    max_index: int = 0
+    may_escalate: bool = True
     """Whether it may escalate."""
     quality_first: bool = False
     """Whether it starts with the largest model allowed; a smaller one answers only if that is overloaded or gone."""
@@ -40,19 +40,21 @@ class Terms:
     """Largest share of the tenant's judged answers that may be escalated."""
 
 
-def terms_of(cascade: Ladder, tenant: Tenant, headers: Mapping[bytes, bytes], wishes: Wishes) -> Terms:
+def read_constraints(
+    cascade: Cascade, tenant: Tenant, headers: Mapping[bytes, bytes], wishes: CascadeOptions
+) -> CascadeConstraints:
     """Return the limits of one request.
 
-    Raises `Refused` where a client names a model that the cascade does not have, and where no model is left. A model in
-    a tenant's policy limits only those cascades that have it.
+    Raises `RequestRejected` where a client names a model that the cascade does not have, and where no model is left. A
+    model in a tenant's policy limits only those cascades that have it.
     """
-    sent = {name: headers[name].decode("latin-1").strip() for name in HEADERS if name in headers}
-    least = [0 if tenant.min_rung is None else cascade.at(tenant.min_rung) or 0]
-    top = len(cascade.rungs) - 1
-    most = [top if tenant.max_rung is None or (at := cascade.at(tenant.max_rung)) is None else at]
+    sent = {name: headers[name].decode("latin-1").strip() for name in CASCADE_HEADERS if name in headers}
+    least = [0 if tenant.min_rung is None else cascade.index_of(tenant.min_rung) or 0]
+    top = len(cascade.models) - 1
+    most = [top if tenant.max_rung is None or (at := cascade.index_of(tenant.max_rung)) is None else at]
     for name, model, found in (
-        (MIN_RUNG.decode(), sent.get(MIN_RUNG), least),
-        (MAX_RUNG.decode(), sent.get(MAX_RUNG), most),
+        (MIN_MODEL_HEADER.decode(), sent.get(MIN_MODEL_HEADER), least),
+        (MAX_MODEL_HEADER.decode(), sent.get(MAX_MODEL_HEADER), most),
         ("hearth.min_rung", wishes.min_rung, least),
         ("hearth.max_rung", wishes.max_rung, most),
     ):
@@ -61,19 +63,21 @@ def terms_of(cascade: Ladder, tenant: Tenant, headers: Mapping[bytes, bytes], wi
     lowest, highest = max(least), min(most)
     if lowest > highest:
         words = "No rung is left: the least that is asked for is above the highest that may answer."
-        raise Refused(Reason.BAD_REQUEST, words, param="model")
-    never = _flag(sent.get(NEVER_ESCALATE)) or wishes.never_escalate or tenant.never_escalate
-    prefer = sent.get(PREFER) or wishes.prefer or tenant.prefer
+        raise RequestRejected(Reason.BAD_REQUEST, words, param="model")
+    never = _flag(sent.get(NEVER_ESCALATE_HEADER)) or wishes.never_escalate or tenant.never_escalate
+    prefer = sent.get(PREFER_HEADER) or wishes.prefer or tenant.prefer
     if prefer not in (COST, QUALITY):
-        raise Refused(Reason.BAD_REQUEST, f"`{PREFER.decode()}` must be {COST} or {QUALITY}.", param=PREFER.decode())
-    return Terms(lowest, highest, not never, prefer == QUALITY, tenant.max_escalation_share)
+        raise RequestRejected(
+            Reason.BAD_REQUEST, f"`{PREFER_HEADER.decode()}` must be {COST} or {QUALITY}.", param=PREFER_HEADER.decode()
+        )
+    return CascadeConstraints(lowest, highest, not never, prefer == QUALITY, tenant.max_escalation_share)
 
 
-def _index(cascade: Ladder, model: str, param: str) -> int:
-    at = cascade.at(model)
+def _index(cascade: Cascade, model: str, param: str) -> int:
+    at = cascade.index_of(model)
     if at is None:
-        models = ", ".join(each.model for each in cascade.rungs)
-        raise Refused(Reason.BAD_REQUEST, f"`{cascade.name}` has no rung `{model}`: {models}.", param=param)
+        models = ", ".join(each.name for each in cascade.models)
+        raise RequestRejected(Reason.BAD_REQUEST, f"`{cascade.name}` has no rung `{model}`: {models}.", param=param)
     return at
 
 
@@ -82,47 +86,47 @@ def _flag(value: str | None) -> bool:
         return False
     if value.lower() in YES:
         return True
-    name = NEVER_ESCALATE.decode()
-    raise Refused(Reason.BAD_REQUEST, f"`{name}` must be true or false.", param=name)
+    name = NEVER_ESCALATE_HEADER.decode()
+    raise RequestRejected(Reason.BAD_REQUEST, f"`{name}` must be true or false.", param=name)
 
 
-MEMORY = 1000.0
+ESCALATION_MEMORY = 1000.0
 """Time constant of the counts below, in judged answers: older answers count exponentially less."""
 
-MOST_SHARES = 4096
+MAX_LIMITERS = 4096
 
 
-class Share:
+class EscalationLimiter:
     """Share of escalated answers of one tenant at one cascade, and its limit."""
 
-    __slots__ = ("_escalated", "_judged", "most")
+    __slots__ = ("_escalated", "_judged", "max_share")
 
     def __init__(self, most: float = 1.0) -> None:
-        self.most = most
+        self.max_share = most
         self._judged = 0.0
         self._escalated = 0.0
 
     def may_escalate(self) -> bool:
         """Return whether one more answer may be escalated now."""
-        return self.most >= 1.0 or self._escalated + 1.0 <= self.most * (self._judged + 1.0)
+        return self.max_share >= 1.0 or self._escalated + 1.0 <= self.max_share * (self._judged + 1.0)
 
-    def take(self, *, is_escalated: bool) -> None:
+    def record(self, *, is_escalated: bool) -> None:
         """Count a judged answer."""
-        fading = 1.0 - 1.0 / MEMORY
+        fading = 1.0 - 1.0 / ESCALATION_MEMORY
         self._judged = self._judged * fading + 1.0
         self._escalated = self._escalated * fading + is_escalated
 
 
-class Shares:
-    """Shares of all tenants, the `MOST_SHARES` used last."""
+class EscalationLimiters:
+    """Shares of all tenants, the `MAX_LIMITERS` used last."""
 
     def __init__(self) -> None:
-        self._shares: LastSeen[tuple[str, str], Share] = LastSeen(MOST_SHARES)
+        self._shares: RecentMap[tuple[str, str], EscalationLimiter] = RecentMap(MAX_LIMITERS)
 
-    def of(self, tenant: str | None, cascade: str, most: float) -> Share:
+    def limiter(self, tenant: str | None, cascade: str, most: float) -> EscalationLimiter:
         """Return the share of a tenant at a cascade, with `most` as its limit from now on."""
         key = (tenant or "", cascade)
-        share = self._shares.get(key) or Share()
-        share.most = most
+        share = self._shares.get(key) or EscalationLimiter()
+        share.max_share = most
         self._shares.put(key, share)
         return share

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct, field
 
 from cascade.models import Ability
-from cascade.tasks import Bucket, Features, bucket_of, features_of
-from routing.rejection import Reason, Refused
+from cascade.tasks import PromptFeatures, TaskBucket, bucket_of, prompt_features
+from routing.rejection import Reason, RequestRejected
 from routing.request import Request
 
 IMAGES = frozenset({"image_url", "input_image", "image"})
@@ -23,7 +23,7 @@ JSON_FORMATS = frozenset({"json_object", "json_schema"})
 REASONING_OFF = frozenset({"none", "minimal"})
 
 
-class Wishes(Struct, frozen=True, forbid_unknown_fields=True):
+class CascadeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of a client in its body, under `hearth`."""
 
     min_rung: str | None = None
@@ -55,80 +55,80 @@ class _Body(Struct):
     response_format: _Format | None = None
     text: _Text | Any = None
     reasoning_effort: str | None = None
-    hearth: Wishes = field(default_factory=Wishes)
+    hearth: CascadeOptions = field(default_factory=CascadeOptions)
 
 
 class _OnlyWishes(Struct):
-    hearth: Wishes = field(default_factory=Wishes)
+    hearth: CascadeOptions = field(default_factory=CascadeOptions)
 
 
-BODY = msgspec.json.Decoder(_Body)
-WISHES = msgspec.json.Decoder(_OnlyWishes)
+BODY_DECODER = msgspec.json.Decoder(_Body)
+OPTIONS_DECODER = msgspec.json.Decoder(_OnlyWishes)
 
 
-class Asked(Struct, frozen=True):
+class CascadeRequestFeatures(Struct, frozen=True):
     """What a request needs of its model, and what is known of its prompt."""
 
-    features: Features = Features()
-    bucket: str = Bucket.CHAT
+    prompt: PromptFeatures = PromptFeatures()
+    bucket: str = TaskBucket.CHAT
     needs: frozenset[Ability] = frozenset()
     wants_json: bool = False
     schema: Any = None
     """JSON Schema of the answer, None where the client sent none."""
-    wishes: Wishes = Wishes()
+    options: CascadeOptions = CascadeOptions()
 
 
-def read_asked(body: bytes) -> Asked:
+def read_features(body: bytes) -> CascadeRequestFeatures:
     """Return the features of a client's body; of one that cannot be read none, since the engine rejects it.
 
-    Raises `Refused` where `hearth`, our own field, is wrong.
+    Raises `RequestRejected` where `hearth`, our own field, is wrong.
     """
     try:
-        fields = BODY.decode(body)
+        fields = BODY_DECODER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Asked(wishes=_wishes(body))
+        return CascadeRequestFeatures(options=_wishes(body))
     texts, images = _texts(fields)
     tools = fields.tools if fields.tool_choice != "none" else None
     wanted = fields.response_format or _format(fields.text)
     is_json = wanted is not None and wanted.type in JSON_FORMATS
-    features = features_of(texts, tools=len(tools or ()), images=images, is_json_asked=is_json)
+    features = prompt_features(texts, tools=len(tools or ()), images=images, is_json_asked=is_json)
     needs = {
         Ability.TOOLS: bool(tools),
         Ability.JSON: is_json,
         Ability.VISION: images > 0,
         Ability.REASONING: fields.reasoning_effort is not None and fields.reasoning_effort not in REASONING_OFF,
     }
-    return Asked(
-        features=features,
+    return CascadeRequestFeatures(
+        prompt=features,
         bucket=bucket_of(features).value,
         needs=frozenset(ability for ability, is_needed in needs.items() if is_needed),
         wants_json=is_json,
         schema=_schema(wanted) if is_json else None,
-        wishes=fields.hearth,
+        options=fields.hearth,
     )
 
 
-def question_in(body: bytes) -> str:
+def last_text(body: bytes) -> str:
     """Return the last text of a client's body, "" where it has none."""
     try:
-        texts, _ = _texts(BODY.decode(body))
+        texts, _ = _texts(BODY_DECODER.decode(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
     return texts[-1] if texts else ""
 
 
-def tokens_of(request: Request, size_per_token: float) -> int:
+def estimated_tokens(request: Request, size_per_token: float) -> int:
     """Return the estimated tokens of a request's prompt and the longest answer that it may have."""
     return int(request.prompt.size / max(size_per_token, 1.0)) + (request.max_tokens or 0)
 
 
-def _wishes(body: bytes) -> Wishes:
+def _wishes(body: bytes) -> CascadeOptions:
     try:
-        return WISHES.decode(body).hearth
+        return OPTIONS_DECODER.decode(body).hearth
     except msgspec.ValidationError as error:
-        raise Refused(Reason.BAD_REQUEST, f"`hearth`: {error}", param="hearth") from None
+        raise RequestRejected(Reason.BAD_REQUEST, f"`hearth`: {error}", param="hearth") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Wishes()
+        return CascadeOptions()
 
 
 def _format(text: Any) -> _Format | None:

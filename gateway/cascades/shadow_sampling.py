@@ -15,21 +15,21 @@ from math import inf
 import msgspec
 from msgspec import Struct
 
-from cascade.calibration_file import LadderFile
-from cascade.drift import TRIAL, FreezeWatch, Staying
-from cascade.models import Ladder
+from cascade.calibration_file import CalibrationFile
+from cascade.drift import TRIAL_INTERVAL, DriftController, FreezeDetector
+from cascade.models import Cascade
 from cascade.record import KEPT
 from cascade.shadow_budget import ShadowBudget
-from gateway.cascades.cascade_config import Served
-from gateway.cascades.cascade_run import Climb, Plan
-from gateway.cascades.features import question_in
-from gateway.pipeline.attempt import Leg
+from gateway.cascades.cascade_config import CascadeConfig
+from gateway.cascades.cascade_run import CascadePlan, CascadeRun
+from gateway.cascades.features import last_text
+from gateway.pipeline.attempt import AttemptResult
 from routing.reading.conversation import open_message
 from routing.request import Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GuaranteeStatus:
     """State of one cascade's quality guarantee, and what its shadow samples cost."""
 
     is_promised: bool
@@ -40,39 +40,39 @@ class Standing:
     agreement: float = 1.0
     shadow_cost: float = 0.0
     frozen: tuple[bool, ...] = ()
-    """By model but the largest: whether it keeps no answer, and is asked for one request in `TRIAL` only."""
+    """By model but the largest: whether it keeps no answer, and is asked for one request in `TRIAL_INTERVAL` only."""
     raised: tuple[float, ...] = ()
     """By model but the largest: steps that shadow samples have raised its thresholds by; at 10 the guarantee is
     withdrawn."""
 
 
-class Said(Struct, frozen=True):
+class ShadowAnswer(Struct, frozen=True):
     """Answer of a model asked aside of a client's request."""
 
     text: str
     usage: Usage
 
 
-Say = Callable[..., None]
+LogFunction = Callable[..., None]
 """Logs an event: its level, its message, its fields."""
 
-Ask = Callable[[bytes | None, str], Awaitable[Said | None]]
+AskModel = Callable[[bytes | None, str], Awaitable[ShadowAnswer | None]]
 """Sends a model the client's own body (None) or this question. Returns None where it gave no answer."""
 
 
 @dataclass(slots=True)
-class Kept:
+class ShadowState:
     """Shadow sampling of one cascade that was calibrated."""
 
-    file: LadderFile
+    calibration: CalibrationFile
     harmless: float
     """Share of differing answers taken to lose nothing."""
     judge_model: str | None
     """Compares the answers; None: they are compared as text."""
-    staying: Staying
+    drift: DriftController
     budget: ShadowBudget
     tokens: ShadowBudget
-    keeping: tuple[FreezeWatch, ...]
+    freeze_detectors: tuple[FreezeDetector, ...]
     """By model but the largest."""
 
 
@@ -86,116 +86,124 @@ class ShadowSample:
     """Reserved."""
     body: bytes
     """As the client sent it."""
-    ask: Ask
+    ask: AskModel
 
 
-class Shadowing:
+class ShadowSampler:
     """Chooses and runs the shadow samples of all cascades, and adapts their thresholds; one per gateway process."""
 
-    def __init__(self, *, draw: Callable[[], float], clock: Callable[[], float], say: Say) -> None:
+    def __init__(self, *, draw: Callable[[], float], clock: Callable[[], float], say: LogFunction) -> None:
         self._say = say
         self._draw = draw
         self._clock = clock
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, ShadowState] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def put(self, served: Mapping[str, Served]) -> None:
+    def apply(self, served: Mapping[str, CascadeConfig]) -> None:
         """Sample these cascades from now on. State is carried over where the calibration is the same."""
-        kept: dict[str, Kept] = {}
+        kept: dict[str, ShadowState] = {}
         for name, each in served.items():
-            file, shadow, before = each.ladder.file, each.shadow, self._kept.get(name)
+            file, shadow, before = each.cascade.calibration, each.shadow, self._kept.get(name)
             if file is None:
                 continue
             harmless = 0.0 if shadow.judge_model is not None else shadow.harmless
-            if before is not None and (before.file, before.harmless) == (file, harmless):
-                staying, keeping = before.staying, before.keeping
+            if before is not None and (before.calibration, before.harmless) == (file, harmless):
+                staying, keeping = before.drift, before.freeze_detectors
             else:
                 # How the kept share divides among the models is not in the file.
                 steps = len(file.models) - 1
-                staying = Staying(file, harmless=harmless)
-                keeping = tuple(FreezeWatch(file.evidence.kept / steps) for _ in range(steps))
+                staying = DriftController(file, harmless=harmless)
+                keeping = tuple(FreezeDetector(file.evidence.kept / steps) for _ in range(steps))
             budget = ShadowBudget(shadow.fraction, per_hour=inf if shadow.budget is None else shadow.budget)
             tokens = ShadowBudget(1.0, per_hour=shadow.tokens_per_hour)
-            kept[name] = Kept(file, harmless, shadow.judge_model, staying, budget, tokens, keeping)
+            kept[name] = ShadowState(file, harmless, shadow.judge_model, staying, budget, tokens, keeping)
         self._kept = kept
 
-    def corrected(self, cascade: Ladder) -> LadderFile | None:
+    def corrected_calibration(self, cascade: Cascade) -> CalibrationFile | None:
         """Return the cascade's calibration with thresholds as corrected by its samples; None where it has none."""
         kept = self._kept.get(cascade.name)
-        return cascade.file if kept is None else kept.staying.file
+        return cascade.calibration if kept is None else kept.drift.calibration
 
-    def standing(self, name: str) -> Standing | None:
+    def guarantee_status(self, name: str) -> GuaranteeStatus | None:
         """Return the state of a cascade's guarantee; None where it was not calibrated."""
         kept = self._kept.get(name)
         if kept is None:
             return None
-        file, staying = kept.staying.file, kept.staying
-        return Standing(
+        file, staying = kept.drift.calibration, kept.drift
+        return GuaranteeStatus(
             is_promised=file.is_promised,
             max_loss=file.promise.max_loss,
             examples=file.evidence.examples,
-            has_drifted=staying.alarm,
+            has_drifted=staying.is_withdrawn,
             shadows=staying.shadows,
             agreement=staying.agreement,
             shadow_cost=kept.budget.spent,
-            frozen=tuple(watch.is_frozen for watch in kept.keeping),
-            raised=staying.correction,
+            frozen=tuple(watch.is_frozen for watch in kept.freeze_detectors),
+            raised=staying.raised_steps,
         )
 
-    def asks(self, name: str, at: int) -> bool:
-        """Return whether the next request is sent to this model: each, or one in `TRIAL` while it is frozen."""
+    def should_ask(self, name: str, at: int) -> bool:
+        """Return whether the next request goes to this model: each, or one in `TRIAL_INTERVAL` while it is frozen."""
         kept = self._kept.get(name)
-        return kept is None or at >= len(kept.keeping) or kept.keeping[at].asks()
+        return kept is None or at >= len(kept.freeze_detectors) or kept.freeze_detectors[at].should_ask()
 
-    def judged(self, name: str, at: int, *, is_kept: bool) -> None:
+    def record_verdict(self, name: str, at: int, *, is_kept: bool) -> None:
         """Count a judged answer of the model at this index; log when the model freezes or thaws."""
         kept = self._kept.get(name)
-        if kept is None or at >= len(kept.keeping):
+        if kept is None or at >= len(kept.freeze_detectors):
             return
-        keeping = kept.keeping[at]
-        has_changed = keeping.take(is_kept=is_kept)
+        keeping = kept.freeze_detectors[at]
+        has_changed = keeping.record(is_kept=is_kept)
         if has_changed and keeping.is_frozen:
             self._say(
                 "warning",
                 "cascade rung keeps no answer",
                 ladder=name,
-                rung=kept.file.models[at],
-                judged_in_a_row=keeping.in_vain,
-                calibrated_share=kept.file.evidence.kept,
-                raised_steps=round(kept.staying.correction[at], 3),
-                effect=f"one request in {TRIAL} is asked of it, until an answer is kept",
+                rung=kept.calibration.models[at],
+                judged_in_a_row=keeping.rejected_in_a_row,
+                calibrated_share=kept.calibration.evidence.kept,
+                raised_steps=round(kept.drift.raised_steps[at], 3),
+                effect=f"one request in {TRIAL_INTERVAL} is asked of it, until an answer is kept",
                 fix="calibrate again on answers of these engines and this traffic, and reload",
             )
         elif has_changed:
-            self._say("info", "cascade rung keeps answers again", ladder=name, rung=kept.file.models[at])
+            self._say("info", "cascade rung keeps answers again", ladder=name, rung=kept.calibration.models[at])
         if keeping.is_frozen:
-            kept.staying.ease(at)
+            kept.drift.lower_thresholds(at)
 
-    def reserve(self, plan: Plan, body: bytes, ask: Ask) -> ShadowSample | None:
+    def reserve(self, plan: CascadePlan, body: bytes, ask: AskModel) -> ShadowSample | None:
         """Choose this request for a sample, within the budgets. Returns None where it is not chosen."""
-        kept = self._kept.get(plan.ladder.name)
-        if kept is None or plan.sequences > 1 or plan.start + 1 >= len(plan.ladder.rungs):
+        kept = self._kept.get(plan.cascade.name)
+        if kept is None or plan.sequences > 1 or plan.start_index + 1 >= len(plan.cascade.models):
             return None
         now_s, tokens = self._clock(), plan.tokens
-        price = plan.ladder.rungs[plan.start + 1].price.of(cold_tokens=tokens, output_tokens=plan.output_tokens)
-        if not kept.budget.takes(self._draw(), price, now_s):
+        price = plan.cascade.models[plan.start_index + 1].price.cost(
+            cold_tokens=tokens, output_tokens=plan.output_tokens
+        )
+        if not kept.budget.reserve(self._draw(), price, now_s):
             return None
-        if kept.tokens.takes(0.0, tokens + plan.output_tokens, now_s):
+        if kept.tokens.reserve(0.0, tokens + plan.output_tokens, now_s):
             return ShadowSample(price, float(tokens + plan.output_tokens), body, ask)
-        kept.budget.end(price, 0.0)
+        kept.budget.release(price, 0.0)
         return None
 
-    def settle(self, sample: ShadowSample, climb: Climb, leg: Leg | None) -> None:
+    def settle(self, sample: ShadowSample, climb: CascadeRun, result: AttemptResult | None) -> None:
         """End a sample whose request has ended: ask the next model if the answer was accepted, else release it."""
-        answered = climb.climbed().answered
+        answered = climb.result().answering_step
         # After a reload the cascade may be gone, or calibrated anew: its state is the one of today.
-        kept = self._kept.get(climb.plan.ladder.name)
+        kept = self._kept.get(climb.plan.cascade.name)
         if kept is None:
             return
-        if answered is None or answered.ended != KEPT or leg is None or not leg.answer or climb.kept_all_the_same:
+        if (
+            answered is None
+            or answered.ended != KEPT
+            or result is None
+            or not result.answer
+            or climb.was_kept_for_limit
+        ):
             _release(kept, sample, Usage(0), 0.0)
             return
-        task = asyncio.get_running_loop().create_task(self._compare(kept, sample, climb, spoken(leg.answer)))
+        task = asyncio.get_running_loop().create_task(self._compare(kept, sample, climb, answer_text(result.answer)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -206,44 +214,44 @@ class Shadowing:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _compare(self, kept: Kept, sample: ShadowSample, climb: Climb, ours: str) -> None:
-        at, usage, cost = climb.at, Usage(0), 0.0
+    async def _compare(self, kept: ShadowState, sample: ShadowSample, climb: CascadeRun, ours: str) -> None:
+        at, usage, cost = climb.model_index, Usage(0), 0.0
         try:
-            larger = climb.plan.ladder.rungs[at + 1]
-            answer = await sample.ask(None, larger.model)
+            larger = climb.plan.cascade.models[at + 1]
+            answer = await sample.ask(None, larger.name)
             if answer is None:
                 return
             usage = answer.usage
-            cost = larger.price.of(cold_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens)
-            agreed: bool | None = agree(ours, answer.text)
+            cost = larger.price.cost(cold_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens)
+            agreed: bool | None = answers_agree(ours, answer.text)
             if kept.judge_model is not None and not agreed:
-                prompt = question(question_in(sample.body), ours, answer.text).encode()
+                prompt = comparison_prompt(last_text(sample.body), ours, answer.text).encode()
                 judged = await sample.ask(prompt, kept.judge_model)
-                agreed = verdict(judged.text) if judged is not None else None
+                agreed = read_comparison(judged.text) if judged is not None else None
             if agreed is not None:
-                self._take(climb.plan.ladder.name, kept, at, float(agreed))
+                self._take(climb.plan.cascade.name, kept, at, float(agreed))
         finally:
             _release(kept, sample, usage, cost)
 
-    def _take(self, name: str, kept: Kept, at: int, agreed: float) -> None:
-        staying, was_withdrawn = kept.staying, kept.staying.alarm
-        staying.take(at, agreed)
-        if staying.alarm and not was_withdrawn:
+    def _take(self, name: str, kept: ShadowState, at: int, agreed: float) -> None:
+        staying, was_withdrawn = kept.drift, kept.drift.is_withdrawn
+        staying.record_sample(at, agreed)
+        if staying.is_withdrawn and not was_withdrawn:
             self._say(
                 "warning",
                 "cascade promise withdrawn",
                 ladder=name,
-                rung=kept.file.models[at],
+                rung=kept.calibration.models[at],
                 shadows=staying.shadows,
                 agreement=round(staying.agreement, 3),
-                effect=f"{kept.file.models[-1]} answers every request",
+                effect=f"{kept.calibration.models[-1]} answers every request",
                 fix="calibrate again, and reload",
             )
 
 
-def _release(kept: Kept, sample: ShadowSample, usage: Usage, cost: float) -> None:
-    kept.budget.end(sample.cost, cost)
-    kept.tokens.end(sample.tokens, usage.prompt_tokens + usage.completion_tokens)
+def _release(kept: ShadowState, sample: ShadowSample, usage: Usage, cost: float) -> None:
+    kept.budget.release(sample.cost, cost)
+    kept.tokens.release(sample.tokens, usage.prompt_tokens + usage.completion_tokens)
 
 
 # Comparing two answers
@@ -251,35 +259,35 @@ def _release(kept: Kept, sample: ShadowSample, usage: Usage, cost: float) -> Non
 WORDS = re.compile(r"[^\W_]+", re.UNICODE)
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
-SHORT_WORDS = 12
+MAX_SHORT_WORDS = 12
 """Answers of at most this many words agree only if they have the same words."""
 
-ALIKE = 0.6
+MIN_COMMON_SHARE = 0.6
 """Longer ones agree if they have this share of their words in common, and end on the same number where both do."""
 
 VERDICT = re.compile(r"\b(same|different)\b", re.IGNORECASE)
 
 
-def agree(ours: str, theirs: str) -> bool:
+def answers_agree(ours: str, theirs: str) -> bool:
     """Return whether two answers agree as normalised text: case, punctuation and order of phrases aside."""
     left, right = _json(ours), _json(theirs)
     if left is not None or right is not None:
         return left == right
     mine, other = WORDS.findall(ours.lower()), WORDS.findall(theirs.lower())
-    if max(len(mine), len(other)) <= SHORT_WORDS:
+    if max(len(mine), len(other)) <= MAX_SHORT_WORDS:
         return mine == other
     if (last := _last_number(ours)) is not None and (end := _last_number(theirs)) is not None and last != end:
         return False
     common = len(set(mine) & set(other))
-    return common >= ALIKE * max(1, min(len(set(mine)), len(set(other))))
+    return common >= MIN_COMMON_SHARE * max(1, min(len(set(mine)), len(set(other))))
 
 
-def spoken(answer: bytes) -> str:
+def answer_text(answer: bytes) -> str:
     """Return the text of a generated message in canonical bytes."""
     return answer.removeprefix(open_message("assistant")).decode("utf-8", "replace").strip()
 
 
-def question(asked: str, ours: str, theirs: str) -> str:
+def comparison_prompt(asked: str, ours: str, theirs: str) -> str:
     """Return the prompt for a judge model: the question and both answers, in one turn."""
     return (
         "Two answers to the same question follow. Say SAME if a reader would be served equally well by either, "
@@ -288,7 +296,7 @@ def question(asked: str, ours: str, theirs: str) -> str:
     )
 
 
-def verdict(answer: str) -> bool | None:
+def read_comparison(answer: str) -> bool | None:
     """Return a judge model's verdict: True for same, False for different, None for neither."""
     found = VERDICT.search(answer)
     return None if found is None else found[1].lower() == "same"

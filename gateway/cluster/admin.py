@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from gateway.cluster.child import Answer
-from gateway.cluster.worker_pool import Team
+from gateway.cluster.child import ChildResponse
+from gateway.cluster.worker_pool import WorkerPool
 from gateway.config.fields import Secret
 from gateway.config.settings import show_settings
 from gateway.limits.monitoring import merge_accounts
-from gateway.observe.admin import guards
-from gateway.runtime.ports import answer_json
+from gateway.observe.admin import admin_middlewares
+from gateway.runtime.ports import json_response
 
 DEFAULT_RECEIPTS = 20
 
@@ -23,16 +23,16 @@ DEFAULT_ACCOUNTS = 100
 Reload = Callable[[], Awaitable[dict[str, object]]]
 
 
-class TeamAdmin:
+class SupervisorAdmin:
     """The handlers of the admin port."""
 
-    def __init__(self, team: Team, reload: Reload) -> None:
+    def __init__(self, team: WorkerPool, reload: Reload) -> None:
         self._team = team
         self._reload = reload
 
     def app(self, token: Secret | None) -> web.Application:
         """The application of the admin port, with the paths of `gateway/observe/admin.py`."""
-        app = web.Application(middlewares=guards(token))
+        app = web.Application(middlewares=admin_middlewares(token))
         app.add_routes(
             [
                 web.get("/receipts", self._receipts),
@@ -54,31 +54,31 @@ class TeamAdmin:
             return rejection
         limit = int(request.query.get("limit", DEFAULT_RECEIPTS))  # the workers have checked it
         lists = {worker: _json(answer)["receipts"] for worker, answer in answers.items()}
-        return answer_json({"receipts": merge_receipts(lists, limit)})
+        return json_response({"receipts": merge_receipts(lists, limit)})
 
     async def _receipt(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)
         for worker, answer in answers.items():
             if answer.status == 200:
-                return answer_json({**_json(answer), "worker": worker})
+                return json_response({**_json(answer), "worker": worker})
         return _rejection(answers) or _no_worker()
 
     async def _fleet(self, _: web.Request) -> web.Response:
         """Answers even if no worker does: then the list of processes shows which are missing."""
-        answers = await self._team.ask("/admin/fleet")
+        answers = await self._team.request("/admin/fleet")
         fleets = {name: _json(answer) for name, answer in answers.items() if answer.status == 200}
         children = [
             {"name": slot.name, "pid": slot.child.pid if slot.child else None, "restarts": slot.restarts}
-            for slot in self._team.seats
+            for slot in self._team.slots
         ]
-        return answer_json({**merge_fleets(fleets), "processes": children})
+        return json_response({**merge_fleets(fleets), "processes": children})
 
     async def _limits(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)
         if rejection := _rejection(answers):
             return rejection
         lists = [_json(answer)["accounts"] for answer in answers.values()]
-        return answer_json({"accounts": merge_accounts(lists, int(request.query.get("limit", DEFAULT_ACCOUNTS)))})
+        return json_response({"accounts": merge_accounts(lists, int(request.query.get("limit", DEFAULT_ACCOUNTS)))})
 
     async def _ladders(self, request: web.Request) -> web.Response:
         """By worker: each knows only the verdicts and shadow samples of the requests it served."""
@@ -86,61 +86,61 @@ class TeamAdmin:
         if rejection := _rejection(answers):
             return rejection
         lists = {worker: _json(answer)["ladders"] for worker, answer in answers.items()}
-        return answer_json({"ladders": [{**each, "worker": worker} for worker in lists for each in lists[worker]]})
+        return json_response({"ladders": [{**each, "worker": worker} for worker in lists for each in lists[worker]]})
 
     async def _drain(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)
         done = [_json(answer) for answer in answers.values() if answer.status == 200]
         for drained in done[:1]:
-            self._team.take_drained(drained["pod"], is_drained=request.path == "/pods/drain")
-        return answer_json(merge_drained(done)) if done else _rejection(answers) or _no_worker()
+            self._team.set_drained(drained["pod"], is_drained=request.path == "/pods/drain")
+        return json_response(merge_drained(done)) if done else _rejection(answers) or _no_worker()
 
     async def _take_reload(self, _: web.Request) -> web.Response:
         result = await self._reload()
-        return answer_json(result, 200 if not result.get("faults") else 422)
+        return json_response(result, 200 if not result.get("faults") else 422)
 
     async def _config(self, _: web.Request) -> web.Response:
-        return answer_json(show_settings(self._team.fresh.settings))
+        return json_response(show_settings(self._team.fresh.settings))
 
-    async def _ask(self, request: web.Request) -> dict[str, Answer]:
+    async def _ask(self, request: web.Request) -> dict[str, ChildResponse]:
         """Forward a request to all workers. Returns the answers by worker; 503 where none answers."""
         body = await request.read() if request.body_exists else None
-        answers = await self._team.ask(f"/admin{request.path_qs}", method=request.method, body=body)
+        answers = await self._team.request(f"/admin{request.path_qs}", method=request.method, body=body)
         if not answers:
             raise web.HTTPServiceUnavailable(text="no worker answers")
         return answers
 
 
-def _json(answer: Answer) -> Any:
+def _json(answer: ChildResponse) -> Any:
     return msgspec.json.decode(answer.body)
 
 
-def _forwarded(answer: Answer) -> web.Response:
+def _forwarded(answer: ChildResponse) -> web.Response:
     return web.Response(status=answer.status, body=answer.body, content_type="application/json")
 
 
-def _rejection(answers: dict[str, Answer]) -> web.Response | None:
+def _rejection(answers: dict[str, ChildResponse]) -> web.Response | None:
     """The answer of the first worker that rejected the request: all validate alike."""
     return next((_forwarded(answer) for answer in answers.values() if answer.status != 200), None)
 
 
 def _no_worker() -> web.Response:
-    return answer_json({"error": "no worker answers"}, 503)
+    return json_response({"error": "no worker answers"}, 503)
 
 
-Shown = dict[str, Any]
+AdminView = dict[str, Any]
 
 OWN_LOAD = ("running", "prefill_tokens", "kv_tokens")
 """Load of a worker's own requests on an engine, summed over workers."""
 
 
-def merge_receipts(lists: Mapping[str, list[Shown]], limit: int) -> list[Shown]:
+def merge_receipts(lists: Mapping[str, list[AdminView]], limit: int) -> list[AdminView]:
     """Merge the receipts of workers, latest first, each with the name of its worker."""
     every = [{**receipt, "worker": worker} for worker, held in lists.items() for receipt in held]
     return sorted(every, key=lambda receipt: receipt["at_s"], reverse=True)[:limit]
 
 
-def merge_fleets(fleets: Mapping[str, Shown]) -> Shown:
+def merge_fleets(fleets: Mapping[str, AdminView]) -> AdminView:
     """Merge the fleets of workers, by name: the view of the first, with the load of all.
 
     Where workers differ about a pod, `standings` has the view of each: every worker has circuit breakers of its own.
@@ -163,13 +163,13 @@ def merge_fleets(fleets: Mapping[str, Shown]) -> Shown:
     return whole
 
 
-def merge_drained(answers: Iterable[Shown]) -> Shown:
+def merge_drained(answers: Iterable[AdminView]) -> AdminView:
     """Merge the answers to a drain: the requests that still run on the pod are summed."""
     first, *others = answers
     return {**first, "running": first["running"] + sum(other["running"] for other in others)}
 
 
-def _add_load(known: Shown, pod: Shown) -> None:
+def _add_load(known: AdminView, pod: AdminView) -> None:
     engines = {engine["name"]: engine for engine in known["engines"]}
     for engine in pod["engines"]:
         if (same := engines.get(engine["name"])) is None:
@@ -182,7 +182,7 @@ def _add_load(known: Shown, pod: Shown) -> None:
             same["others"][field] = max(0, same["others"][field] - more)
 
 
-def _standings(fleets: Mapping[str, Shown]) -> dict[str, dict[str, str]]:
+def _standings(fleets: Mapping[str, AdminView]) -> dict[str, dict[str, str]]:
     """Standing by pod URL and worker."""
     found: dict[str, dict[str, str]] = {}
     for worker, fleet in fleets.items():

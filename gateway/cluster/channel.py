@@ -15,22 +15,22 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Self
 
-from gateway.app.reload import Fresh
+from gateway.app.reload import LoadedConfig
 from gateway.app.serving import Signals
 from gateway.runtime.event_log import EventLog
-from gateway.runtime.guard import report, run
-from gateway.runtime.host import Host
+from gateway.runtime.guard import call_guarded, report_exception
+from gateway.runtime.host import HostProcess
 from gateway.runtime.ports import Binding
-from tenancy.document import Invalid
+from tenancy.document import InvalidDocument
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class ChildConfig:
     """The first message to a child: its name, its host, and the configuration to run with."""
 
     name: str
-    host: Host
-    fresh: Fresh
+    host: HostProcess
+    fresh: LoadedConfig
     traffic: tuple[Binding, ...] = ()
     """The reserved addresses of the traffic port; empty for the index process."""
     drained: frozenset[str] = frozenset()
@@ -38,14 +38,14 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True)
-class Renew:
+class ApplyConfig:
     """To a child: apply this configuration."""
 
-    fresh: Fresh
+    fresh: LoadedConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class SetDrained:
     """To a worker: drain a pod, or undo that."""
 
     pod: str
@@ -53,7 +53,7 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
-class Reopen:
+class ReopenLogs:
     """To a child: reopen log files that were rotated."""
 
 
@@ -63,30 +63,30 @@ class Ping:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class ChildStarted:
     """From a child: it has started."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class ChildFailed:
     """From a child: it cannot start; one error per line."""
 
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Renewed:
+class ConfigApplied:
     """From a child: the errors of a configuration; empty once it was applied."""
 
     faults: tuple[str, ...] = ()
 
 
-Command = Orders | Renew | Drained | Reopen | Ping | Started | Failed | Renewed
+ControlMessage = ChildConfig | ApplyConfig | SetDrained | ReopenLogs | Ping | ChildStarted | ChildFailed | ConfigApplied
 
 LENGTH_BYTES = 4
 
 
-class Channel:
+class ControlChannel:
     """One end of the channel."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -98,19 +98,19 @@ class Channel:
         """Open a channel over a connected socket, which it then owns."""
         return cls(*await asyncio.open_unix_connection(sock=end))
 
-    def send(self, message: Command) -> None:
+    def send(self, message: ControlMessage) -> None:
         """Send a message without waiting; it is lost where the other side has gone."""
         body = pickle.dumps(message)
         self._writer.write(len(body).to_bytes(LENGTH_BYTES, "big") + body)
 
-    async def receive(self) -> Command | None:
+    async def receive(self) -> ControlMessage | None:
         """Wait for the next message; None where the other side has gone."""
         try:
             length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
             body = await self._reader.readexactly(length)
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
-        message: Command = pickle.loads(body)  # noqa: S301 - from our own process, over a private socket pair
+        message: ControlMessage = pickle.loads(body)  # noqa: S301 - from our own process, over a private socket pair
         return message
 
     async def close(self) -> None:
@@ -121,17 +121,18 @@ class Channel:
 
 
 @asynccontextmanager
-async def obeying(
-    orders: Orders,
-    channel: Channel,
+async def serve_commands(
+    orders: ChildConfig,
+    channel: ControlChannel,
     signals: Signals,
     say: EventLog,
     *,
-    renew: Callable[[Fresh], None],
+    renew: Callable[[LoadedConfig], None],
     reopen_logs: Callable[[], None] = lambda: None,
-    keep_drained: Callable[[Drained], None] = lambda _: None,
+    keep_drained: Callable[[SetDrained], None] = lambda _: None,
 ) -> AsyncIterator[None]:
-    """Follow the commands of the supervisor inside the block. `renew` applies a configuration or raises `Invalid`.
+    """Follow the commands of the supervisor inside the block. `renew` applies a configuration or raises
+    `InvalidDocument`.
 
     When the supervisor has gone, the child finishes its requests and stops, and removes the run folder.
     """
@@ -157,26 +158,26 @@ async def obeying(
 
 
 async def _follow(
-    channel: Channel,
-    renew: Callable[[Fresh], None],
+    channel: ControlChannel,
+    renew: Callable[[LoadedConfig], None],
     reopen_logs: Callable[[], None],
-    keep_drained: Callable[[Drained], None],
+    keep_drained: Callable[[SetDrained], None],
 ) -> None:
     while (command := await channel.receive()) is not None:
         match command:
-            case Renew(fresh):
+            case ApplyConfig(fresh):
                 try:
                     renew(fresh)
-                except Invalid as invalid:
-                    channel.send(Renewed(tuple(map(str, invalid.faults))))
+                except InvalidDocument as invalid:
+                    channel.send(ConfigApplied(tuple(map(str, invalid.errors))))
                 except Exception as error:  # noqa: BLE001 - reported to the supervisor; the child goes on serving
-                    report("supervisor", error)
-                    channel.send(Renewed((f"it could not be taken up: {type(error).__name__}",)))
+                    report_exception("supervisor", error)
+                    channel.send(ConfigApplied((f"it could not be taken up: {type(error).__name__}",)))
                 else:
-                    channel.send(Renewed())
-            case Drained():
-                run("supervisor", keep_drained, command)
-            case Reopen():
-                run("supervisor", reopen_logs)
+                    channel.send(ConfigApplied())
+            case SetDrained():
+                call_guarded("supervisor", keep_drained, command)
+            case ReopenLogs():
+                call_guarded("supervisor", reopen_logs)
             case Ping():
                 channel.send(command)

@@ -20,8 +20,18 @@ from typing import Self
 
 import aiohttp
 
-from gateway.app.reload import Fresh
-from gateway.cluster.channel import Channel, Drained, Failed, Orders, Ping, Renew, Renewed, Reopen, Started
+from gateway.app.reload import LoadedConfig
+from gateway.cluster.channel import (
+    ApplyConfig,
+    ChildConfig,
+    ChildFailed,
+    ChildStarted,
+    ConfigApplied,
+    ControlChannel,
+    Ping,
+    ReopenLogs,
+    SetDrained,
+)
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
 
@@ -29,7 +39,7 @@ ANSWER_S = 5.0
 """Timeout of a child's answer: a busy worker answers late, a hung one never."""
 
 
-class CannotStart(Exception):  # noqa: N818 - shown to the operator
+class ChildStartFailed(Exception):  # noqa: N818 - shown to the operator
     """A child could not start; one error per line."""
 
     def __init__(self, lines: tuple[str, ...]) -> None:
@@ -38,7 +48,7 @@ class CannotStart(Exception):  # noqa: N818 - shown to the operator
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChildResponse:
     """The HTTP response of a child."""
 
     status: int
@@ -50,13 +60,13 @@ def socket_of(folder: Path | None, name: str) -> Path:
     return (folder or Path()) / f"{name}.sock"
 
 
-class Child:
+class ChildProcess:
     """One running process. `over` must be awaited to its end."""
 
-    def __init__(self, orders: Orders, process: asyncio.subprocess.Process, channel: Channel) -> None:
+    def __init__(self, orders: ChildConfig, process: asyncio.subprocess.Process, channel: ControlChannel) -> None:
         self.name = orders.name
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when it has started; fails with `CannotStart`."""
+        """Done when it has started; fails with `ChildStartFailed`."""
         self.fresh = orders.fresh
         """The latest configuration it was sent."""
         self.unanswered = 0
@@ -68,7 +78,7 @@ class Child:
         self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=ANSWER_S))
 
     @classmethod
-    async def start(cls, orders: Orders) -> Self:
+    async def start(cls, orders: ChildConfig) -> Self:
         """Start a process and send it its configuration."""
         ours, theirs = socket.socketpair()
         try:
@@ -85,7 +95,7 @@ class Child:
             raise
         finally:
             theirs.close()
-        child = cls(orders, process, await Channel.over(ours))
+        child = cls(orders, process, await ControlChannel.over(ours))
         child._channel.send(orders)
         return child
 
@@ -94,58 +104,60 @@ class Child:
         return self._process.pid
 
     @property
-    def is_at_work(self) -> bool:
+    def is_running(self) -> bool:
         return self.started.done() and not self.started.cancelled() and self.started.exception() is None
 
-    async def over(self) -> int:
+    async def wait(self) -> int:
         """Take its messages until it has ended. Returns its exit status, negative where a signal ended it."""
         while (message := await self._channel.receive()) is not None:
             match message:
-                case Started() if not self.started.done():
+                case ChildStarted() if not self.started.done():
                     self.started.set_result(None)
-                case Failed(lines) if not self.started.done():
-                    self.started.set_exception(CannotStart(lines))
+                case ChildFailed(lines) if not self.started.done():
+                    self.started.set_exception(ChildStartFailed(lines))
                 case Ping():
                     self.unanswered = 0
-                case Renewed(faults) if self._renewals:
+                case ConfigApplied(faults) if self._renewals:
                     self._renewals.popleft().set_result(faults)
         status = await self._process.wait()
         if not self.started.done():
-            self.started.set_exception(CannotStart((f"{self.name} ended before it had begun, with status {status}",)))
+            self.started.set_exception(
+                ChildStartFailed((f"{self.name} ended before it had begun, with status {status}",))
+            )
         for waiting in self._renewals:
             waiting.set_result(("it has ended",))
         await self._channel.close()
         await self._session.close()
         return status
 
-    def tell(self, fresh: Fresh) -> None:
+    def send_config(self, fresh: LoadedConfig) -> None:
         """Send a configuration without waiting."""
         self._renewals.append(asyncio.get_running_loop().create_future())
-        self._channel.send(Renew(fresh))
+        self._channel.send(ApplyConfig(fresh))
         self.fresh = fresh
 
-    async def renew(self, fresh: Fresh) -> tuple[str, ...]:
+    async def apply_config(self, fresh: LoadedConfig) -> tuple[str, ...]:
         """Send a configuration and wait until it is applied. Returns its errors."""
-        self.tell(fresh)
+        self.send_config(fresh)
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await asyncio.shield(self._renewals[-1])
         except TimeoutError:
             return (f"no answer within {ANSWER_S:g} s; it will follow when it can",)
 
-    def take_drained(self, pod: str, *, is_drained: bool) -> None:
+    def set_drained(self, pod: str, *, is_drained: bool) -> None:
         """Have it drain a pod, or undo that."""
-        self._channel.send(Drained(pod, is_drained))
+        self._channel.send(SetDrained(pod, is_drained))
 
     def reopen_logs(self) -> None:
         """Have it reopen its log files."""
-        self._channel.send(Reopen())
+        self._channel.send(ReopenLogs())
 
-    async def ask(self, path: str, *, method: str = "GET", body: bytes | None = None) -> Answer | None:
+    async def request(self, path: str, *, method: str = "GET", body: bytes | None = None) -> ChildResponse | None:
         """Send a request to its unix socket. None where it does not answer."""
         try:
             async with self._session.request(method, f"http://localhost{path}", data=body) as answer:
-                return Answer(answer.status, await answer.read())
+                return ChildResponse(answer.status, await answer.read())
         except (aiohttp.ClientError, TimeoutError, OSError):
             return None
 
@@ -179,57 +191,57 @@ MAX_UNANSWERED = 12
 suspended supervisor does not blame its children.
 """
 
-SETTLED_S = 10.0
+STABLE_AFTER_S = 10.0
 """Lifetime of a child after which the next one starts without a growing pause."""
 
 
 def next_pause(pause_s: float, lived_s: float) -> float:
     """Seconds until the next child starts, after one that started `pause_s` late and lived `lived_s`."""
-    if lived_s >= SETTLED_S:
+    if lived_s >= STABLE_AFTER_S:
         return MIN_PAUSE_S
     return min(MAX_PAUSE_S, max(MIN_PAUSE_S, 2 * pause_s))
 
 
-class Seat:
+class ProcessSlot:
     """Keeps one child running. `keep` runs until `leave` was called and the child has ended."""
 
     def __init__(
         self,
         name: str,
-        orders: Callable[[], Awaitable[Orders]],
+        orders: Callable[[], Awaitable[ChildConfig]],
         *,
         say: EventLog,
-        began: Callable[[Child], None],
-        ended: Callable[[Child], None],
+        began: Callable[[ChildProcess], None],
+        ended: Callable[[ChildProcess], None],
         ping_s: float = PING_S,
     ) -> None:
         """`orders` makes the configuration of each child. `began` and `ended` are called for each that has started."""
         self.name = name
         self.restarts = 0
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the first child has started; fails with `CannotStart`."""
+        """Done when the first child has started; fails with `ChildStartFailed`."""
         self._orders = orders
         self._say = say
         self._began = began
         self._ended = ended
         self._ping_s = ping_s
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         self._leaving = asyncio.Event()
 
     @property
-    def child(self) -> Child | None:
+    def child(self) -> ChildProcess | None:
         """The running child; None while it starts or is replaced."""
-        return self._child if self._child is not None and self._child.is_at_work else None
+        return self._child if self._child is not None and self._child.is_running else None
 
     @restarted("supervisor")
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Start a child, and another one whenever it ends."""
         pause_s = 0.0
         while not self._leaving.is_set():
             began_s = asyncio.get_running_loop().time()
             status, lines = await self._run_one()
             if not self.first.done():
-                self.first.set_exception(CannotStart(lines))
+                self.first.set_exception(ChildStartFailed(lines))
                 return
             if self._leaving.is_set():
                 return
@@ -246,16 +258,16 @@ class Seat:
                 async with asyncio.timeout(pause_s):
                     await self._leaving.wait()
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """Stop the child without a successor. The second time: end it now."""
         self._leaving.set()
         if self._child is not None:
             self._child.stop()
 
-    def take_drained(self, pod: str, *, is_drained: bool) -> None:
+    def set_drained(self, pod: str, *, is_drained: bool) -> None:
         """Have the child drain a pod, or undo that, even while it starts."""
         if self._child is not None:
-            self._child.take_drained(pod, is_drained=is_drained)
+            self._child.set_drained(pod, is_drained=is_drained)
 
     def kill(self) -> None:
         """Kill the child."""
@@ -265,7 +277,7 @@ class Seat:
     async def _run_one(self) -> tuple[int, tuple[str, ...]]:
         """Run one child. Returns its exit status, and the errors if it could not start."""
         try:
-            child = await Child.start(await self._orders())
+            child = await ChildProcess.start(await self._orders())
         except OSError as error:
             return -1, (f"{self.name} cannot be started: {error}",)
         self._child = child
@@ -274,7 +286,7 @@ class Seat:
         child.started.add_done_callback(lambda _: self._note_start(child))
         watching = asyncio.create_task(self._watch(child), name=f"watch {self.name}")
         try:
-            status = await child.over()
+            status = await child.wait()
         finally:
             watching.cancel()
             self._child = None
@@ -282,20 +294,20 @@ class Seat:
         if failure is None:
             self._ended(child)
             return status, ()
-        return status, failure.lines if isinstance(failure, CannotStart) else (str(failure),)
+        return status, failure.lines if isinstance(failure, ChildStartFailed) else (str(failure),)
 
     @restarted("supervisor")
-    async def _watch(self, child: Child) -> None:
+    async def _watch(self, child: ChildProcess) -> None:
         """Ping a child, and kill it when it hangs."""
         while child.unanswered < MAX_UNANSWERED:
             await asyncio.sleep(self._ping_s)
-            if child.is_at_work:
+            if child.is_running:
                 child.ping()
         self._say("error", f"{self.name} hangs: it is killed", pid=child.pid)
         child.kill()
 
-    def _note_start(self, child: Child) -> None:
-        if not child.is_at_work:
+    def _note_start(self, child: ChildProcess) -> None:
+        if not child.is_running:
             return
         self._began(child)
         self._say("info", f"{self.name} is at work", pid=child.pid)

@@ -15,62 +15,62 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
-from gateway.app.reload import Fresh
-from gateway.app.serving import bridged, caught, taking_signals
-from gateway.cluster.channel import Channel, Orders, Started, obeying
+from gateway.app.reload import LoadedConfig
+from gateway.app.serving import bridging_library_logs, handling_callback_errors, handling_signals
+from gateway.cluster.channel import ChildConfig, ChildStarted, ControlChannel, serve_commands
 from gateway.cluster.child import socket_of
 from gateway.config.settings import Settings
-from gateway.kv_index.lookup_service import Sights
-from gateway.kv_index.metrics import ExactExposition
-from gateway.limits.coordinator import HostSlices
-from gateway.observe.metrics.process import CallbackErrors, ExchangeExposition
+from gateway.kv_index.lookup_service import CacheLookupService
+from gateway.kv_index.metrics import KvIndexMetrics
+from gateway.limits.coordinator import LocalQuotaLeases
+from gateway.observe.metrics.process import CallbackErrorHandler, HubCollector
 from gateway.observe.metrics_listener import metrics_app
-from gateway.replica_sync.hub import Hub
-from gateway.replica_sync.ipc import Line
+from gateway.replica_sync.hub import UpdateHub
+from gateway.replica_sync.ipc import IpcConnection
 from gateway.replica_sync.ipc_messages import (
-    Batch,
-    FleetTold,
+    FleetUpdate,
+    GapReport,
     Hello,
-    Message,
-    Missed,
-    Recall,
-    SightAsked,
-    SightMoved,
-    SlicesAsked,
+    HistoryRequest,
+    IpcMessage,
+    LeaseRequestMessage,
+    LookupProgress,
+    LookupRequest,
+    UpdateBatch,
 )
 from gateway.replica_sync.redis_bridge import RedisBridge
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.line_writer import STDOUT, LineWriter
-from gateway.runtime.ports import open_socket
+from gateway.runtime.ports import serve_app_on_socket
 from gateway.runtime.redis_location import parse_redis_url
 
 
-class Warmth:
+class IndexProcessServer:
     """Accepts the connections of workers and dispatches their messages. `run` until cancelled."""
 
     def __init__(self, settings: Settings, where: Path, say: EventLog, registry: CollectorRegistry) -> None:
         self.settings = settings
-        self.hub = Hub()
+        self.hub = UpdateHub()
         self.bridge = _bridge(settings, self.hub, say)
         self._where = where
         self._say = say
         self._handlers: dict[type, Callable[..., None]] = {
             Hello: self.hub.take,
-            Batch: self.hub.take,
-            Missed: self.hub.take,
-            Recall: self.hub.take,
-            SlicesAsked: HostSlices(time.monotonic).take,
+            UpdateBatch: self.hub.take,
+            GapReport: self.hub.take,
+            HistoryRequest: self.hub.take,
+            LeaseRequestMessage: LocalQuotaLeases(time.monotonic).take,
         }
         """Handlers by message type; they answer with `connection.send`."""
-        self.lookups = Sights(settings, say) if settings.kv_events is not None else None
+        self.lookups = CacheLookupService(settings, say) if settings.kv_events is not None else None
         if self.lookups is not None:
             self._handlers |= {
-                FleetTold: self.lookups.take_fleet,
-                SightAsked: self.lookups.take_asked,
-                SightMoved: self.lookups.take_moved,
+                FleetUpdate: self.lookups.take_fleet,
+                LookupRequest: self.lookups.take_lookup,
+                LookupProgress: self.lookups.take_progress,
             }
-            registry.register(ExactExposition(self.lookups))
-        registry.register(ExchangeExposition(self.hub, self.bridge))
+            registry.register(KvIndexMetrics(self.lookups))
+        registry.register(HubCollector(self.hub, self.bridge))
 
     def renew(self, settings: Settings) -> None:
         """Apply reloaded settings."""
@@ -95,21 +95,21 @@ class Warmth:
                 group.create_task(self.lookups.run(), name="prefix lookups")
             await loop.create_future()
 
-    def _accept(self) -> Line:
-        return Line(self._take, began=self.hub.join, ended=self._leave)
+    def _accept(self) -> IpcConnection:
+        return IpcConnection(self._take, began=self.hub.join, ended=self._leave)
 
-    def _leave(self, connection: Line) -> None:
+    def _leave(self, connection: IpcConnection) -> None:
         self.hub.leave(connection)
         if self.lookups is not None:
-            self.lookups.leave(connection)
+            self.lookups.remove_worker(connection)
 
-    def _take(self, connection: Line, message: Message) -> None:
+    def _take(self, connection: IpcConnection, message: IpcMessage) -> None:
         handler = self._handlers.get(type(message))
         if handler is not None:
             handler(connection, message)
 
 
-def _bridge(settings: Settings, hub: Hub, say: EventLog) -> RedisBridge | None:
+def _bridge(settings: Settings, hub: UpdateHub, say: EventLog) -> RedisBridge | None:
     if settings.redis is None:
         return None
     return RedisBridge(
@@ -122,32 +122,32 @@ def _bridge(settings: Settings, hub: Hub, say: EventLog) -> RedisBridge | None:
     )
 
 
-async def be_warmth(orders: Orders, channel: Channel, where: Path) -> None:
+async def run_index_process(orders: ChildConfig, channel: ControlChannel, where: Path) -> None:
     """Run the index process until the supervisor stops it."""
     settings, registry = orders.fresh.settings, CollectorRegistry(auto_describe=False)
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
-    writer = LineWriter(STDOUT, lock=orders.host.lock("stdout"))
+    writer = LineWriter(STDOUT, lock=orders.host.lock_path("stdout"))
     say = EventLog(writer, settings.log_level, process=orders.name)
-    server, errors = Warmth(settings, where, say, registry), CallbackErrors(say)
+    server, errors = IndexProcessServer(settings, where, say, registry), CallbackErrorHandler(say)
     registry.register(errors)
 
-    def renew(fresh: Fresh) -> None:
+    def renew(fresh: LoadedConfig) -> None:
         say.level = fresh.settings.log_level
         server.renew(fresh.settings)
 
     async with AsyncExitStack() as stack:
         stack.callback(writer.close)
-        stack.enter_context(bridged(say))
-        stack.enter_context(caught(errors))
-        signals = stack.enter_context(taking_signals(None))
-        await stack.enter_async_context(obeying(orders, channel, signals, say, renew=renew))
+        stack.enter_context(bridging_library_logs(say))
+        stack.enter_context(handling_callback_errors(errors))
+        signals = stack.enter_context(handling_signals(None))
+        await stack.enter_async_context(serve_commands(orders, channel, signals, say, renew=renew))
         app = metrics_app(registry, lambda: True)
-        runner = await open_socket(app, socket_of(orders.host.folder, orders.name))
+        runner = await serve_app_on_socket(app, socket_of(orders.host.folder, orders.name))
         stack.push_async_callback(runner.cleanup)
         task = asyncio.create_task(server.run(), name="index process")
         task.add_done_callback(lambda _: signals.stop.set())
-        channel.send(Started())
+        channel.send(ChildStarted())
         await signals.stop.wait()
         task.cancel()
         with suppress(asyncio.CancelledError):

@@ -26,8 +26,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from gateway.cluster.child import Child
-from gateway.cluster.worker_pool import Team
+from gateway.cluster.child import ChildProcess
+from gateway.cluster.worker_pool import WorkerPool
 
 OWN = ("process_", "python_")
 
@@ -39,11 +39,11 @@ FACTS = frozenset(("hearth_build_info", "hearth_news_origins", "hearth_limit_rep
 
 CUMULATIVE = frozenset(("counter", "histogram"))
 
-Key = tuple[str, tuple[tuple[str, str], ...]]
+SampleKey = tuple[str, tuple[tuple[str, str], ...]]
 """Name and labels of a sample."""
 
 
-class Rule(Enum):
+class MergeRule(Enum):
     """How the samples of a family are merged."""
 
     OWN = "own"
@@ -52,28 +52,28 @@ class Rule(Enum):
 
 
 @dataclass(slots=True)
-class Family:
+class MetricFamily:
     """One metric family, with samples in order."""
 
     name: str
     documentation: str
     kind: str
-    samples: dict[Key, float] = field(default_factory=dict)
+    samples: dict[SampleKey, float] = field(default_factory=dict)
 
-    def add(self, other: Family) -> None:
+    def add(self, other: MetricFamily) -> None:
         """Add the samples of the other."""
         for key, value in other.samples.items():
             self.samples[key] = self.samples.get(key, 0.0) + value
 
-    def empty(self) -> Family:
+    def empty(self) -> MetricFamily:
         """The same family without a sample."""
-        return Family(self.name, self.documentation, self.kind)
+        return MetricFamily(self.name, self.documentation, self.kind)
 
-    def of(self, process: str) -> Family:
+    def of(self, process: str) -> MetricFamily:
         """The same family with a label `process`."""
         label = ("process", process)
         samples = {(name, (*labels, label)): value for (name, labels), value in self.samples.items()}
-        return Family(self.name, self.documentation, self.kind, samples)
+        return MetricFamily(self.name, self.documentation, self.kind, samples)
 
     def metric(self) -> Metric:
         """The family as prometheus_client encodes it."""
@@ -82,94 +82,96 @@ class Family:
         return metric
 
 
-Reading = Mapping[str, Family]
+Scrape = Mapping[str, MetricFamily]
 """One scrape of a process, by family name."""
 
 
-def read_exposition(text: str) -> Reading:
+def parse_exposition(text: str) -> Scrape:
     """Parse the Prometheus text format."""
     return families_of(text_string_to_metric_families(text))
 
 
-def families_of(metrics: Iterable[Metric]) -> Reading:
+def families_of(metrics: Iterable[Metric]) -> Scrape:
     """Convert families of prometheus_client."""
-    found: dict[str, Family] = {}
+    found: dict[str, MetricFamily] = {}
     for metric in metrics:
         samples = {(each.name, tuple(each.labels.items())): each.value for each in metric.samples}
-        found[metric.name] = Family(metric.name, metric.documentation, metric.type, samples)
+        found[metric.name] = MetricFamily(metric.name, metric.documentation, metric.type, samples)
     return found
 
 
-def rule_of(family: Family) -> Rule:
+def rule_of(family: MetricFamily) -> MergeRule:
     """The rule by which a family is merged."""
     if family.name.startswith(OWN):
-        return Rule.OWN
+        return MergeRule.OWN
     if family.kind in CUMULATIVE or family.name in SUMMED_FACTS:
-        return Rule.SUM
+        return MergeRule.SUM
     if family.name in FACTS:
-        return Rule.FACT
+        return MergeRule.FACT
     labels = {label for _, held in family.samples for label, _ in held}
-    return Rule.FACT if labels & FACT_LABELS else Rule.SUM
+    return MergeRule.FACT if labels & FACT_LABELS else MergeRule.SUM
 
 
-def merged(readings: Mapping[str, Reading], gone: Reading) -> Iterator[Metric]:
+def merge_scrapes(readings: Mapping[str, Scrape], gone: Scrape) -> Iterator[Metric]:
     """Merge all families. `readings`: by process, the first counts for facts; `gone`: counts of ended children."""
-    whole: dict[str, Family] = {}
+    whole: dict[str, MetricFamily] = {}
     for process, reading in readings.items():
         for name, family in reading.items():
             rule = rule_of(family)
-            if rule is Rule.FACT and name in whole:
+            if rule is MergeRule.FACT and name in whole:
                 continue
             target = whole.setdefault(name, family.empty())
-            target.add(family.of(process) if rule is Rule.OWN else family)
+            target.add(family.of(process) if rule is MergeRule.OWN else family)
     for name, family in gone.items():
         whole.setdefault(name, family.empty()).add(family)
     return (family.metric() for family in whole.values())
 
 
-class Legacy:
+class RetiredCounters:
     """The counters of children that have ended, as of their last scrape."""
 
     def __init__(self) -> None:
-        self.families: dict[str, Family] = {}
+        self.families: dict[str, MetricFamily] = {}
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: Scrape) -> None:
         """Add the counters of a child that has ended."""
         for name, family in reading.items():
-            if family.kind in CUMULATIVE and rule_of(family) is Rule.SUM:
+            if family.kind in CUMULATIVE and rule_of(family) is MergeRule.SUM:
                 self.families.setdefault(name, family.empty()).add(family)
 
 
-HERE = "supervisor"
+SUPERVISOR = "supervisor"
 
 
-class Counts:
+class ScrapedMetrics:
     """The last scrape of every child, and the counters of children that have ended."""
 
     def __init__(self) -> None:
-        self._latest: dict[Child, Reading] = {}
-        self._legacy = Legacy()
+        self._latest: dict[ChildProcess, Scrape] = {}
+        self._legacy = RetiredCounters()
 
-    def join(self, child: Child) -> None:
+    def join(self, child: ChildProcess) -> None:
         """Add a child that has started."""
         self._latest[child] = {}
 
-    def take(self, child: Child, reading: Reading) -> None:
+    def take(self, child: ChildProcess, reading: Scrape) -> None:
         """Take a scrape. A child that has ended meanwhile is counted already."""
         if child in self._latest:
             self._latest[child] = reading
 
-    def leave(self, child: Child) -> None:
+    def leave(self, child: ChildProcess) -> None:
         """Keep the counters of a child that has ended."""
         self._legacy.add(self._latest.pop(child, {}))
 
-    def merged(self, own: Reading) -> Iterator[Metric]:
+    def merged(self, own: Scrape) -> Iterator[Metric]:
         """Merge everything. A child that did not answer in time counts with its last scrape."""
         by_name = sorted(self._latest.items(), key=lambda each: (len(each[0].name), each[0].name))
-        return merged({child.name: reading for child, reading in by_name} | {HERE: own}, self._legacy.families)
+        return merge_scrapes(
+            {child.name: reading for child, reading in by_name} | {SUPERVISOR: own}, self._legacy.families
+        )
 
 
-class Merged(Collector):
+class MergedMetrics(Collector):
     """A collector of merged families, for encoding."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
@@ -179,45 +181,47 @@ class Merged(Collector):
         return self._metrics
 
 
-class OfTeam(Collector):
+class SupervisorMetrics(Collector):
     """The metrics of the supervisor itself."""
 
-    def __init__(self, team: Team) -> None:
+    def __init__(self, team: WorkerPool) -> None:
         self._team = team
 
     def collect(self) -> Iterator[Metric]:
         """Running children, and restarts by process."""
         yield GaugeMetricFamily("hearth_children", "Processes at work.", len(self._team.children))
         restarts = CounterMetricFamily("hearth_restarts", "Processes that were replaced.", labels=("process",))
-        for slot in self._team.seats:
+        for slot in self._team.slots:
             restarts.add_metric((slot.name,), slot.restarts)
         yield restarts
 
 
-def own_registry(team: Team) -> CollectorRegistry:
+def own_registry(team: WorkerPool) -> CollectorRegistry:
     """The registry of the supervisor's own metrics."""
     registry = CollectorRegistry(auto_describe=False)
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
-    registry.register(OfTeam(team))
+    registry.register(SupervisorMetrics(team))
     return registry
 
 
-def team_metrics_app(team: Team, counts: Counts, is_stopping: Callable[[], bool]) -> web.Application:
+def supervisor_metrics_app(
+    team: WorkerPool, counts: ScrapedMetrics, is_stopping: Callable[[], bool]
+) -> web.Application:
     """The application of the metrics port. It is ready while any worker is."""
     own = own_registry(team)
 
     async def metrics(request: web.Request) -> web.Response:
         await _scrape(team, counts)
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        body = encode(Merged(counts.merged(families_of(own.collect()))))
+        body = encode(MergedMetrics(counts.merged(families_of(own.collect()))))
         return web.Response(body=body, headers={"content-type": content_type})
 
     async def health(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def ready(_: web.Request) -> web.Response:
-        answers = {} if is_stopping() else await team.ask("/ready")
+        answers = {} if is_stopping() else await team.request("/ready")
         if any(answer.status == 200 for answer in answers.values()):
             return web.Response(text="ready\n")
         return web.Response(text="not ready\n", status=503)
@@ -227,12 +231,12 @@ def team_metrics_app(team: Team, counts: Counts, is_stopping: Callable[[], bool]
     return app
 
 
-async def _scrape(team: Team, counts: Counts) -> None:
+async def _scrape(team: WorkerPool, counts: ScrapedMetrics) -> None:
     """Scrape all children; other tasks run between the parsing of two."""
     children = team.children
     for child, answer in zip(
-        children, await asyncio.gather(*(child.ask("/metrics") for child in children)), strict=True
+        children, await asyncio.gather(*(child.request("/metrics") for child in children)), strict=True
     ):
         if answer is not None and answer.status == 200:
-            counts.take(child, read_exposition(answer.body.decode()))
+            counts.take(child, parse_exposition(answer.body.decode()))
             await asyncio.sleep(0)

@@ -16,20 +16,26 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gateway.app.reload import Fresh, Reread, in_force, needs_restart, read_anew
-from gateway.app.serving import Signals, bridged, caught, taking_signals, warn_of_idle_settings
-from gateway.cluster.admin import TeamAdmin
-from gateway.cluster.child import CannotStart
-from gateway.cluster.metrics import Counts, team_metrics_app
-from gateway.cluster.worker_pool import Team
-from gateway.config.extproc import ExtProc
+from gateway.app.reload import LoadedConfig, ReadSettings, effective_settings, load_config, needs_restart
+from gateway.app.serving import (
+    Signals,
+    bridging_library_logs,
+    handling_callback_errors,
+    handling_signals,
+    warn_of_idle_settings,
+)
+from gateway.cluster.admin import SupervisorAdmin
+from gateway.cluster.child import ChildStartFailed
+from gateway.cluster.metrics import ScrapedMetrics, supervisor_metrics_app
+from gateway.cluster.worker_pool import WorkerPool
+from gateway.config.extproc import ExtProcConfig
 from gateway.config.settings import Settings
 from gateway.identity.policy import load_policy, watch_policy
-from gateway.observe.metrics.process import CallbackErrors
+from gateway.observe.metrics.process import CallbackErrorHandler
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.line_writer import STDOUT, LineWriter
-from gateway.runtime.ports import addresses_of, bindings_of, open_port, reserve_port
-from tenancy.document import Invalid
+from gateway.runtime.ports import addresses_of, bindings_of, reserve_port, serve_app
+from tenancy.document import InvalidDocument
 from tenancy.policy import Policy
 
 MAX_FOLDER_BYTES = 70
@@ -37,35 +43,37 @@ MAX_FOLDER_BYTES = 70
 
 
 async def supervise(settings: Settings, reread: Callable[[], Settings], variables: Mapping[str, str]) -> None:
-    """Run all processes until a signal. Raises `Invalid`, `CannotListen` and `CannotStart` before they have started."""
-    fresh = Fresh(settings, load_policy(settings, variables))
+    """Run all processes until a signal. Raises `InvalidDocument`, `CannotListen` and `ChildStartFailed` before they
+    have started.
+    """
+    fresh = LoadedConfig(settings, load_policy(settings, variables))
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(_run_folder())
         writer = LineWriter(STDOUT, lock=folder / "stdout.lock")
         stack.callback(writer.close)
         say = EventLog(writer, settings.log_level)
-        stack.enter_context(bridged(say))
-        stack.enter_context(caught(CallbackErrors(say)))
+        stack.enter_context(bridging_library_logs(say))
+        stack.enter_context(handling_callback_errors(CallbackErrorHandler(say)))
         traffic = await reserve_port("listen", settings.listen)
         reserved = [*traffic, *await _reserved_for_envoys(settings.extproc)]
         for held in reserved:
             stack.callback(held.close)
-        counts = Counts()
-        team = Team(fresh, folder, bindings_of(traffic), say=say, began=counts.join, ended=counts.leave)
-        reloader = TeamReloader(team, reread, variables, say)
-        signals = stack.enter_context(taking_signals(reloader.reload))
+        counts = ScrapedMetrics()
+        team = WorkerPool(fresh, folder, bindings_of(traffic), say=say, began=counts.join, ended=counts.leave)
+        reloader = SupervisorReloader(team, reread, variables, say)
+        signals = stack.enter_context(handling_signals(reloader.reload))
         listening = {"traffic": addresses_of(traffic)}
         if settings.extproc is not None:
-            listening |= settings.extproc.addresses(settings.processes)
+            listening |= settings.extproc.addresses_of_workers(settings.processes)
         apps = (
-            ("metrics", settings.metrics, team_metrics_app(team, counts, signals.stop.is_set)),
-            ("admin", settings.admin, TeamAdmin(team, reloader.reload).app(settings.admin_token)),
+            ("metrics", settings.metrics, supervisor_metrics_app(team, counts, signals.stop.is_set)),
+            ("admin", settings.admin, SupervisorAdmin(team, reloader.reload).app(settings.admin_token)),
         )
         for name, where, app in apps:
             if where is not None:
-                runner, listening[name] = await open_port(name, app, where)
+                runner, listening[name] = await serve_app(name, app, where)
                 stack.push_async_callback(runner.cleanup)
-        await stack.enter_async_context(team.kept())
+        await stack.enter_async_context(team.running())
         await stack.enter_async_context(_beside(reloader.watch, signals))
         if await _begun(team, signals):
             say("info", "listening", version=version("hearth-gateway"), **listening, processes=settings.processes)
@@ -75,11 +83,11 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
             held.close()  # a successor need not wait until all children have ended
         times = team.fresh.settings.timeouts
         say("info", "draining", grace_s=times.drain_s, lame_duck_s=times.lame_duck_s)
-        await team.leave(signals.cut, times.lame_duck_s + times.drain_s)
+        await team.stop(signals.cut, times.lame_duck_s + times.drain_s)
         say("info", "stopped")
 
 
-async def _reserved_for_envoys(config: ExtProc | None) -> list[socket.socket]:
+async def _reserved_for_envoys(config: ExtProcConfig | None) -> list[socket.socket]:
     """Reserve the ext_proc ports that workers share."""
     if config is None or not config.shares_port:
         return []
@@ -87,10 +95,10 @@ async def _reserved_for_envoys(config: ExtProc | None) -> list[socket.socket]:
     return [held for name, where in ports for held in await reserve_port(name, where)]
 
 
-class TeamReloader:
+class SupervisorReloader:
     """Reloads all children: settings are read and checked once here, then applied by each."""
 
-    def __init__(self, team: Team, reread: Reread, variables: Mapping[str, str], say: EventLog) -> None:
+    def __init__(self, team: WorkerPool, reread: ReadSettings, variables: Mapping[str, str], say: EventLog) -> None:
         self._team = team
         self._reread = reread
         self._variables = variables
@@ -103,14 +111,14 @@ class TeamReloader:
             self._team.reopen_logs()
             old = self._team.fresh.settings
             try:
-                fresh = read_anew(old, self._reread, self._variables)
-            except Invalid as invalid:
-                faults = [str(fault) for fault in invalid.faults]
+                fresh = load_config(old, self._reread, self._variables)
+            except InvalidDocument as invalid:
+                faults = [str(fault) for fault in invalid.errors]
                 self._say("error", "reload refused, the old settings stay", faults=faults)
                 return {"reloaded": False, "faults": faults}
             self._say.level = fresh.settings.log_level
             # Children that are replaced later must run with the same settings as the others.
-            found = await self._team.renew(replace(fresh, settings=in_force(old, fresh.settings)))
+            found = await self._team.apply_config(replace(fresh, settings=effective_settings(old, fresh.settings)))
             if faults := [f"{name}: {fault}" for name, held in found.items() for fault in held]:
                 self._say("error", "reloaded, but not by all", faults=faults)
                 return {"reloaded": False, "faults": faults}
@@ -124,7 +132,7 @@ class TeamReloader:
 
         async def renew(policy: Policy | None) -> list[str]:
             async with self._turn:
-                found = await team.renew(Fresh(team.fresh.settings, policy))
+                found = await team.apply_config(LoadedConfig(team.fresh.settings, policy))
             return [f"{name}: {fault}" for name, held in found.items() for fault in held]
 
         await watch_policy(
@@ -151,15 +159,15 @@ def _run_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="hearth-"))
     try:
         if len(str(folder)) > MAX_FOLDER_BYTES:
-            raise CannotStart((f"{folder} is too long a path for sockets: set TMPDIR to a shorter one",))
+            raise ChildStartFailed((f"{folder} is too long a path for sockets: set TMPDIR to a shorter one",))
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _begun(team: Team, signals: Signals) -> bool:
-    """Wait until all children have started. False where a signal stops them before. Raises `CannotStart`."""
-    begun = asyncio.create_task(team.begun(), name="begin")
+async def _begun(team: WorkerPool, signals: Signals) -> bool:
+    """Wait until all children have started. False where a signal stops them before. Raises `ChildStartFailed`."""
+    begun = asyncio.create_task(team.wait_started(), name="begin")
     stop = asyncio.create_task(signals.stop.wait(), name="stop")
     await asyncio.wait((begun, stop), return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()

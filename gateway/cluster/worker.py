@@ -9,55 +9,55 @@ from aiohttp import web
 
 from gateway.app.build import build
 from gateway.app.gateway import Gateway
-from gateway.app.reload import Fresh, put_in_force, reopen_logs
+from gateway.app.reload import LoadedConfig, apply_reload, reopen_logs
 from gateway.app.serving import (
     drain,
-    furnished,
-    looked,
-    small_apps,
-    taking_envoys,
-    taking_signals,
-    taking_traffic,
-    watching,
+    handling_signals,
+    metrics_and_admin_apps,
+    running_background_tasks,
+    running_components,
+    serve_ext_proc,
+    serving_traffic,
+    wait_for_first_probes,
 )
-from gateway.cluster.channel import Channel, Orders, Started, obeying
+from gateway.cluster.channel import ChildConfig, ChildStarted, ControlChannel, serve_commands
 from gateway.cluster.child import socket_of
-from gateway.runtime.ports import open_socket, share_port
+from gateway.runtime.ports import serve_app_on_socket, share_port
 
 
-async def be_worker(orders: Orders, channel: Channel) -> None:
-    """Run a worker until the supervisor stops it. Raises `Invalid` and `CannotListen` before it has started."""
+async def run_worker(orders: ChildConfig, channel: ControlChannel) -> None:
+    """Run a worker until the supervisor stops it. Raises `InvalidDocument` and `CannotListen` before it has started."""
     gateway = build(_share_of(orders.fresh, orders).settings, orders.fresh.policy, orders.host)
-    gateway.watcher.keep_drained(orders.drained)
+    gateway.watcher.set_drained(orders.drained)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(furnished(gateway))
-        signals = stack.enter_context(taking_signals(None))
+        await stack.enter_async_context(running_components(gateway))
+        signals = stack.enter_context(handling_signals(None))
         await stack.enter_async_context(
-            obeying(
+            serve_commands(
                 orders,
                 channel,
                 signals,
-                gateway.say,
-                renew=lambda fresh: put_in_force(gateway, _share_of(fresh, orders)),
+                gateway.log_event,
+                renew=lambda fresh: apply_reload(gateway, _share_of(fresh, orders)),
                 reopen_logs=lambda: reopen_logs(gateway),
-                keep_drained=lambda command: gateway.watcher.keep_drained([command.pod], drained=command.is_drained),
+                keep_drained=lambda command: gateway.watcher.set_drained([command.pod], drained=command.is_drained),
             )
         )
-        await stack.enter_async_context(watching(gateway, signals))
-        runner = await open_socket(_private_app(gateway), socket_of(orders.host.folder, orders.name))
+        await stack.enter_async_context(running_background_tasks(gateway, signals))
+        runner = await serve_app_on_socket(_private_app(gateway), socket_of(orders.host.folder, orders.name))
         stack.push_async_callback(runner.cleanup)
-        await looked(gateway, signals)
-        servers = await stack.enter_async_context(taking_traffic(gateway, share_port("listen", orders.traffic)))
-        await taking_envoys(gateway, stack)
-        channel.send(Started())
+        await wait_for_first_probes(gateway, signals)
+        servers = await stack.enter_async_context(serving_traffic(gateway, share_port("listen", orders.traffic)))
+        await serve_ext_proc(gateway, stack)
+        channel.send(ChildStarted())
         await signals.stop.wait()
         await drain(gateway, servers, signals)
 
 
-def _share_of(fresh: Fresh, orders: Orders) -> Fresh:
+def _share_of(fresh: LoadedConfig, orders: ChildConfig) -> LoadedConfig:
     """The configuration with this worker's share of the limits of the machine."""
     settings = fresh.settings
-    return replace(fresh, settings=replace(settings, limits=settings.limits.share(orders.host.processes)))
+    return replace(fresh, settings=replace(settings, limits=settings.limits.per_process(orders.host.processes)))
 
 
 def _private_app(gateway: Gateway) -> web.Application:
@@ -66,6 +66,6 @@ def _private_app(gateway: Gateway) -> web.Application:
     async def reload() -> dict[str, object]:
         return {"reloaded": False, "faults": ["the supervisor reloads"]}
 
-    app, admin = small_apps(gateway, reload, None)
+    app, admin = metrics_and_admin_apps(gateway, reload, None)
     app.add_subapp("/admin/", admin)
     return app

@@ -11,27 +11,27 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.app.reload import Fresh
-from gateway.cluster.channel import Orders
-from gateway.cluster.child import Answer, Child, Seat
+from gateway.app.reload import LoadedConfig
+from gateway.cluster.channel import ChildConfig
+from gateway.cluster.child import ChildProcess, ChildResponse, ProcessSlot
 from gateway.config.settings import Settings
 from gateway.runtime.event_log import EventLog
-from gateway.runtime.host import Host
+from gateway.runtime.host import HostProcess
 from gateway.runtime.ports import Binding
-from routing.pods import Standing
+from routing.pods import PodState
 
 
-def needs_warmth(settings: Settings) -> bool:
+def needs_index_process(settings: Settings) -> bool:
     """Whether an index process is needed: there are peers to sync with, or KV events to follow."""
     return settings.processes > 1 or settings.redis is not None or settings.kv_events is not None
 
 
 def needs_supervisor(settings: Settings) -> bool:
     """Whether there is more than one process."""
-    return settings.processes > 1 or needs_warmth(settings)
+    return settings.processes > 1 or needs_index_process(settings)
 
 
-WARMTH = "warmth"
+INDEX_PROCESS = "warmth"
 
 LEEWAY_S = 10.0
 """Time beyond the drain before a child that does not end is killed."""
@@ -46,61 +46,63 @@ class _Fleet(msgspec.Struct):
     pods: list[_Pod]
 
 
-class Team:
+class WorkerPool:
     """The children of one supervisor."""
 
     def __init__(
         self,
-        fresh: Fresh,
+        fresh: LoadedConfig,
         folder: Path,
         traffic: tuple[Binding, ...],
         *,
         say: EventLog,
-        began: Callable[[Child], None],
-        ended: Callable[[Child], None],
+        began: Callable[[ChildProcess], None],
+        ended: Callable[[ChildProcess], None],
     ) -> None:
         """`began` and `ended` are called for each child that has started."""
         self.fresh = fresh
         """The configuration of all children."""
         self._traffic = traffic
-        self._tasks: dict[Seat, asyncio.Task[None]] = {}
+        self._tasks: dict[ProcessSlot, asyncio.Task[None]] = {}
         self._began = began
-        self._host = Host(processes=fresh.settings.processes, folder=folder)
-        self.index_process: Seat | None = None
-        if needs_warmth(fresh.settings):
-            self._host = replace(self._host, warmth=folder / f"{WARMTH}-news.sock")
-            self.index_process = Seat(WARMTH, self._index_process_orders, say=say, began=self._on_start, ended=ended)
+        self._host = HostProcess(processes=fresh.settings.processes, folder=folder)
+        self.index_process: ProcessSlot | None = None
+        if needs_index_process(fresh.settings):
+            self._host = replace(self._host, kv_index_socket=folder / f"{INDEX_PROCESS}-news.sock")
+            self.index_process = ProcessSlot(
+                INDEX_PROCESS, self._index_process_orders, say=say, began=self._on_start, ended=ended
+            )
         self.workers = tuple(
-            Seat(f"worker-{number}", partial(self._orders, number), say=say, began=self._on_start, ended=ended)
+            ProcessSlot(f"worker-{number}", partial(self._orders, number), say=say, began=self._on_start, ended=ended)
             for number in range(1, fresh.settings.processes + 1)
         )
 
     @property
-    def seats(self) -> tuple[Seat, ...]:
+    def slots(self) -> tuple[ProcessSlot, ...]:
         return (self.index_process, *self.workers) if self.index_process else self.workers
 
     @property
-    def children(self) -> list[Child]:
+    def children(self) -> list[ChildProcess]:
         """The running children."""
-        return [slot.child for slot in self.seats if slot.child]
+        return [slot.child for slot in self.slots if slot.child]
 
     @asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[None]:
         """Keep all children running inside the block; those left at its end are killed."""
-        self._tasks = {slot: asyncio.create_task(slot.keep(), name=slot.name) for slot in self.seats}
+        self._tasks = {slot: asyncio.create_task(slot.run(), name=slot.name) for slot in self.slots}
         try:
             yield
         finally:
-            for slot in self.seats:
-                slot.leave()
+            for slot in self.slots:
+                slot.stop()
                 slot.kill()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def begun(self) -> None:
-        """Wait until all have started for the first time. Raises `CannotStart` as soon as one cannot."""
-        await asyncio.gather(*(slot.first for slot in self.seats))
+    async def wait_started(self) -> None:
+        """Wait until all have started for the first time. Raises `ChildStartFailed` as soon as one cannot."""
+        await asyncio.gather(*(slot.first for slot in self.slots))
 
-    async def leave(self, cut: asyncio.Event, grace_s: float) -> None:
+    async def stop(self, cut: asyncio.Event, grace_s: float) -> None:
         """Stop the workers. At `cut`, or after the grace, they end at once.
 
         The index process is stopped last: until then it takes their updates.
@@ -116,16 +118,16 @@ class Team:
         if self.index_process is not None:
             await self._end((self.index_process,), LEEWAY_S)
 
-    async def _end(self, seats: Sequence[Seat], limit_s: float) -> None:
+    async def _end(self, seats: Sequence[ProcessSlot], limit_s: float) -> None:
         for slot in seats:
-            slot.leave()
+            slot.stop()
         await asyncio.wait([self._tasks[slot] for slot in seats], timeout=limit_s)
 
-    async def renew(self, fresh: Fresh) -> dict[str, tuple[str, ...]]:
+    async def apply_config(self, fresh: LoadedConfig) -> dict[str, tuple[str, ...]]:
         """Apply a configuration in all children, also those that start later. Returns errors by child."""
         self.fresh = fresh
         children = self.children
-        faults = await asyncio.gather(*(child.renew(fresh) for child in children))
+        faults = await asyncio.gather(*(child.apply_config(fresh) for child in children))
         return {child.name: found for child, found in zip(children, faults, strict=True)}
 
     def reopen_logs(self) -> None:
@@ -133,38 +135,38 @@ class Team:
         for child in self.children:
             child.reopen_logs()
 
-    async def ask(self, path: str, *, method: str = "GET", body: bytes | None = None) -> dict[str, Answer]:
+    async def request(self, path: str, *, method: str = "GET", body: bytes | None = None) -> dict[str, ChildResponse]:
         """Send a request to all workers. Returns their answers by name, without those that did not answer."""
         children = [slot.child for slot in self.workers if slot.child]
-        answers = await asyncio.gather(*(child.ask(path, method=method, body=body) for child in children))
+        answers = await asyncio.gather(*(child.request(path, method=method, body=body) for child in children))
         return {child.name: answer for child, answer in zip(children, answers, strict=True) if answer is not None}
 
-    def take_drained(self, pod: str, *, is_drained: bool) -> None:
+    def set_drained(self, pod: str, *, is_drained: bool) -> None:
         """Have all workers drain a pod, or undo that, also those that are starting."""
         for slot in self.workers:
-            slot.take_drained(pod, is_drained=is_drained)
+            slot.set_drained(pod, is_drained=is_drained)
 
     # -- configuration of children -------------------------------------------------------------------------------------
 
-    async def _orders(self, number: int) -> Orders:
+    async def _orders(self, number: int) -> ChildConfig:
         host = replace(self._host, number=number)
-        return Orders(f"worker-{number}", host, self.fresh, self._traffic, await self._drained())
+        return ChildConfig(f"worker-{number}", host, self.fresh, self._traffic, await self._drained())
 
-    async def _index_process_orders(self) -> Orders:
-        return Orders(WARMTH, self._host, self.fresh)
+    async def _index_process_orders(self) -> ChildConfig:
+        return ChildConfig(INDEX_PROCESS, self._host, self.fresh)
 
     async def _drained(self) -> frozenset[str]:
         """The pods that are drained, for workers that start later."""
-        for answer in (await self.ask("/admin/fleet")).values():
+        for answer in (await self.request("/admin/fleet")).values():
             try:
                 fleet = msgspec.json.decode(answer.body, type=_Fleet)
             except msgspec.MsgspecError:
                 continue
-            return frozenset(pod.url for pod in fleet.pods if pod.standing == Standing.DRAINING)
+            return frozenset(pod.url for pod in fleet.pods if pod.standing == PodState.DRAINING)
         return frozenset()
 
-    def _on_start(self, child: Child) -> None:
+    def _on_start(self, child: ChildProcess) -> None:
         """Update a child that started with a configuration from before a reload."""
         if child.fresh is not self.fresh:
-            child.tell(self.fresh)
+            child.send_config(self.fresh)
         self._began(child)

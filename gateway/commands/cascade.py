@@ -8,21 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cascade.calibration.calibrate import Calibration, Subject, calibrate
-from cascade.calibration.examples import Example, Labelled, Tariff, examples_of
-from cascade.calibration.labelled_file import BadLabels, read_labelled
+from cascade.calibration.calibrate import CalibrationResult, CalibrationTarget, calibrate
+from cascade.calibration.examples import AnswerPricing, Example, LabelledExamples, examples_of
+from cascade.calibration.labelled_file import InvalidLabelledFile, read_labelled
 from cascade.calibration.live_checks import are_buckets_unproven, bucket_faults, signal_faults, value_faults
 from cascade.calibration.replay import replay
-from cascade.calibration.report import draw, tell_file, tell_replay
-from cascade.calibration_file import LadderFile, Promise, Stage
-from cascade.calibration_json import SMALLEST_SHARE, BadLadderFile, read_ladder_file, write_ladder_file
-from cascade.models import EASE, Price, Window
-from gateway.commands.spent import read_spent, tell_spent
+from cascade.calibration.report import describe_calibration, describe_replay, draw_svg
+from cascade.calibration_file import CalibrationFile, QualityGuarantee, SignalStage
+from cascade.calibration_json import MIN_SHARE, InvalidCalibrationFile, read_calibration_file, write_calibration_file
+from cascade.models import EASE, HoldbackWindow, Price
+from gateway.commands.spent import format_cascade_costs, read_cascade_costs
 from gateway.config.loading import check_file
 from gateway.config.models import ModelEntry
-from tenancy.document import Invalid, Wrong
+from tenancy.document import InvalidDocument, InvalidValue
 
-UNPROMISED = 3
+WITHOUT_GUARANTEE = 3
 """Exit status if a file is valid, but does not support the quality guarantee."""
 
 UNPROVEN = (
@@ -41,7 +41,7 @@ def add_flags(parser: ArgumentParser) -> None:
     labelled.add_argument("--price", metavar="MODEL=IN,OUT", action="append", default=[], help="of a token; repeatable")
     labelled.add_argument("--config", metavar="FILE", help="where the prices are (default $HEARTH_CONFIG)")
     labelled.add_argument(
-        "--window-tokens", metavar="N", type=int, default=Window().tokens, help="held back (default 48)"
+        "--window-tokens", metavar="N", type=int, default=HoldbackWindow().tokens, help="held back (default 48)"
     )
     labelled.add_argument(
         "--ignore-bucket-column", action="store_true", help="buckets are computed from the prompts, or there is one"
@@ -53,7 +53,7 @@ def add_flags(parser: ArgumentParser) -> None:
         "--ladder", metavar="MODEL,...", help="the rungs, cheapest first (default: as the columns stand)"
     )
     found.add_argument("--signal", metavar="NAME", help="which column (default: the margin, else the first)")
-    found.add_argument("--stage", choices=tuple(Stage), help="when the signal is known (default: by its column)")
+    found.add_argument("--stage", choices=tuple(SignalStage), help="when the signal is known (default: by its column)")
     found.add_argument("--out", metavar="FILE", type=Path, help="where the ladder file goes")
     found.add_argument("--plot", metavar="FILE.svg", type=Path, help="quality against cost")
     played = actions.add_parser("evaluate", parents=[labelled], help="what a ladder file does to labelled answers")
@@ -73,15 +73,15 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
                 return _evaluate(arguments, variables)
             case _:
                 return _report(arguments)
-    except BadLabels as fault:
+    except InvalidLabelledFile as fault:
         return _refuse(f"{arguments.data}: {words}" for words in fault.faults)
-    except BadLadderFile as fault:
+    except InvalidCalibrationFile as fault:
         return _refuse(fault.faults)
-    except Invalid as invalid:
-        return _refuse(map(str, invalid.faults))
+    except InvalidDocument as invalid:
+        return _refuse(map(str, invalid.errors))
     except OSError as trouble:
         return _refuse([f"{trouble.filename}: {trouble.strerror}" if trouble.filename else str(trouble)])
-    except Wrong as wrong:
+    except InvalidValue as wrong:
         return _refuse([str(wrong)])
 
 
@@ -93,86 +93,86 @@ def _refuse(faults: Iterable[str]) -> int:
 def _calibrate(arguments: Namespace, variables: Mapping[str, str]) -> int:
     for flag, part in (("--max-loss", arguments.max_loss), ("--confidence", arguments.confidence)):
         if not 0.0 < part < 1.0:
-            raise Wrong(f"{flag} must be between 0 and 1, as 0.01 for one point and 0.95 for nineteen in twenty")
-        if not SMALLEST_SHARE <= part <= 1.0 - SMALLEST_SHARE:
-            raise Wrong(
-                f"{flag} {part:g} cannot be shown by examples: it must be {SMALLEST_SHARE:g} or more from 0 and 1"
+            raise InvalidValue(f"{flag} must be between 0 and 1, as 0.01 for one point and 0.95 for nineteen in twenty")
+        if not MIN_SHARE <= part <= 1.0 - MIN_SHARE:
+            raise InvalidValue(
+                f"{flag} {part:g} cannot be shown by examples: it must be {MIN_SHARE:g} or more from 0 and 1"
             )
     labelled = _labelled(arguments, _rungs(arguments.ladder) if arguments.ladder else ())
-    signal = arguments.signal or labelled.usual_signal()
-    subject = Subject(labelled.models, signal, Stage(arguments.stage or labelled.usual_stage(signal)))
+    signal = arguments.signal or labelled.default_signal()
+    subject = CalibrationTarget(labelled.models, signal, SignalStage(arguments.stage or labelled.default_stage(signal)))
     examples = _examples(arguments, variables, labelled, subject)
-    found = calibrate(examples, subject, Promise(arguments.max_loss, arguments.confidence))
+    found = calibrate(examples, subject, QualityGuarantee(arguments.max_loss, arguments.confidence))
     _write(found, arguments)
-    return 0 if found.file.is_promised else UNPROMISED
+    return 0 if found.file.is_promised else WITHOUT_GUARANTEE
 
 
-def _write(found: Calibration, arguments: Namespace) -> None:
-    sys.stdout.write(tell_file(found.file))
+def _write(found: CalibrationResult, arguments: Namespace) -> None:
+    sys.stdout.write(describe_calibration(found.file))
     if arguments.out:
-        arguments.out.write_bytes(write_ladder_file(found.file))
+        arguments.out.write_bytes(write_calibration_file(found.file))
         sys.stdout.write(f"written to {arguments.out}\n")
     if arguments.plot:
-        arguments.plot.write_text(draw(found), encoding="utf-8")
+        arguments.plot.write_text(draw_svg(found), encoding="utf-8")
         sys.stdout.write(f"drawn in {arguments.plot}\n")
 
 
 def _evaluate(arguments: Namespace, variables: Mapping[str, str]) -> int:
     file = _ladder_file(arguments.file)
     labelled = _labelled(arguments, file.models)
-    examples = _examples(arguments, variables, labelled, Subject(file.models, file.signal, file.stage))
+    examples = _examples(arguments, variables, labelled, CalibrationTarget(file.models, file.signal, file.stage))
     played = replay(file, examples)
-    sys.stdout.write(tell_replay(file, played))
-    return 0 if played.loss <= file.promise.max_loss else UNPROMISED
+    sys.stdout.write(describe_replay(file, played))
+    return 0 if played.loss <= file.promise.max_loss else WITHOUT_GUARANTEE
 
 
 def _report(arguments: Namespace) -> int:
     if not arguments.log and not arguments.file:
-        raise Wrong("report what? Name usage logs, or ladder files with --file")
-    parts = [f"{path}\n{tell_file(_ladder_file(path))}" for path in arguments.file]
+        raise InvalidValue("report what? Name usage logs, or ladder files with --file")
+    parts = [f"{path}\n{describe_calibration(_ladder_file(path))}" for path in arguments.file]
     if arguments.log:
-        parts.append(tell_spent(read_spent(arguments.log)))
+        parts.append(format_cascade_costs(read_cascade_costs(arguments.log)))
     sys.stdout.write("\n".join(parts))
     return 0
 
 
-def _ladder_file(path: Path) -> LadderFile:
+def _ladder_file(path: Path) -> CalibrationFile:
     try:
-        return read_ladder_file(path.read_bytes())
-    except BadLadderFile as fault:
-        raise BadLadderFile(tuple(f"{path}: {words}" for words in fault.faults)) from None
+        return read_calibration_file(path.read_bytes())
+    except InvalidCalibrationFile as fault:
+        raise InvalidCalibrationFile(tuple(f"{path}: {words}" for words in fault.faults)) from None
 
 
 def _rungs(words: str) -> tuple[str, ...]:
     models = tuple(model.strip() for model in words.split(","))
     if len(models) < 2 or len(set(models)) < len(models) or "" in models:
-        raise Wrong(f"--ladder {words}: must name two models or more, each once, the cheapest first")
+        raise InvalidValue(f"--ladder {words}: must name two models or more, each once, the cheapest first")
     return models
 
 
-def _labelled(arguments: Namespace, models: Sequence[str]) -> Labelled:
+def _labelled(arguments: Namespace, models: Sequence[str]) -> LabelledExamples:
     labelled = read_labelled(Path(arguments.data).read_bytes(), models)
     if arguments.ignore_bucket_column:
         return replace(labelled, rows=[replace(row, bucket=None) for row in labelled.rows])
     if faults := tuple(bucket_faults(labelled)):
-        raise BadLabels(faults)
+        raise InvalidLabelledFile(faults)
     if are_buckets_unproven(labelled):
         sys.stdout.write(UNPROVEN)
     return labelled
 
 
 def _examples(
-    arguments: Namespace, variables: Mapping[str, str], labelled: Labelled, subject: Subject
+    arguments: Namespace, variables: Mapping[str, str], labelled: LabelledExamples, subject: CalibrationTarget
 ) -> list[Example]:
     if subject.signal not in (*labelled.signals, EASE):
         there = ", ".join(labelled.signals) or "none"
-        raise Wrong(f"{arguments.data} has no signal `{subject.signal}`; there are {there}")
+        raise InvalidValue(f"{arguments.data} has no signal `{subject.signal}`; there are {there}")
     if faults := tuple(signal_faults(labelled, subject.signal, subject.stage)):
-        raise BadLabels(faults)
-    tariff = Tariff(_prices(arguments, variables), subject.stage, arguments.window_tokens)
+        raise InvalidLabelledFile(faults)
+    tariff = AnswerPricing(_prices(arguments, variables), subject.stage, arguments.window_tokens)
     examples = examples_of(labelled, subject.signal, tariff)
     if faults := tuple(value_faults(examples, labelled, subject.signal)):
-        raise BadLabels(faults)
+        raise InvalidLabelledFile(faults)
     return examples
 
 
@@ -195,5 +195,5 @@ def _flag_price(words: str) -> tuple[str, Price]:
     try:
         given, answered = map(float, numbers.split(","))
     except ValueError:
-        raise Wrong(f"--price {words}: say MODEL=IN,OUT, the price of a token of prompt and of answer") from None
+        raise InvalidValue(f"--price {words}: say MODEL=IN,OUT, the price of a token of prompt and of answer") from None
     return model, Price(given, None, answered)

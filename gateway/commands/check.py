@@ -10,11 +10,11 @@ from pathlib import Path
 
 from gateway.config.loading import check_file
 from gateway.config.settings import config_schema
-from gateway.discovery.file import read_pods
+from gateway.discovery.file import parse_pods
 from gateway.discovery.sources import missing_libraries
 from gateway.identity.policy import load_policy
 from gateway.runtime.tls import check_certificate
-from tenancy.document import Fault, Invalid, Wrong
+from tenancy.document import ConfigError, InvalidDocument, InvalidValue
 
 
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
@@ -22,38 +22,38 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
     if arguments.action == "schema":
         sys.stdout.write(json.dumps(config_schema(), indent=2) + "\n")
         return 0
-    faults = find_faults(Path(arguments.file), variables)
+    faults = find_config_errors(Path(arguments.file), variables)
     sys.stdout.write("".join(f"{fault}\n" for fault in faults) or f"{arguments.file}: ok\n")
     return 1 if faults else 0
 
 
-def find_faults(config: Path, variables: Mapping[str, str]) -> tuple[Fault, ...]:
+def find_config_errors(config: Path, variables: Mapping[str, str]) -> tuple[ConfigError, ...]:
     """Return the faults of a file, and of the policy, certificates and pod list that it names."""
     try:
         settings = check_file(config, variables)
-    except Invalid as invalid:
-        return invalid.faults
-    faults: list[Fault] = [*missing_libraries(settings)]
+    except InvalidDocument as invalid:
+        return invalid.errors
+    faults: list[ConfigError] = [*missing_libraries(settings)]
     try:
         load_policy(settings, variables)
-    except Invalid as invalid:
-        faults.extend(invalid.faults)
+    except InvalidDocument as invalid:
+        faults.extend(invalid.errors)
     for place, files in (("tls", settings.tls), ("extproc.tls", settings.extproc and settings.extproc.tls)):
         try:
             if files:
                 check_certificate(files)
-        except Invalid as invalid:
-            faults.extend(Fault(place, fault.words) for fault in invalid.faults)
+        except InvalidDocument as invalid:
+            faults.extend(ConfigError(place, fault.message) for fault in invalid.errors)
     if settings.pod_file is not None:
         faults.extend(_bad_pods(settings.pod_file))
     return tuple(faults)
 
 
-def _bad_pods(file: Path) -> Iterator[Fault]:
+def _bad_pods(file: Path) -> Iterator[ConfigError]:
     """Yield the faults of a pod list, without which a gateway would start."""
     try:
-        read_pods(file.read_text(encoding="utf-8"))
+        parse_pods(file.read_text(encoding="utf-8"))
     except OSError as error:
-        yield Fault(str(file), error.strerror or "cannot be read")
-    except (Wrong, UnicodeDecodeError) as wrong:
-        yield Fault(str(file), str(wrong))
+        yield ConfigError(str(file), error.strerror or "cannot be read")
+    except (InvalidValue, UnicodeDecodeError) as wrong:
+        yield ConfigError(str(file), str(wrong))

@@ -7,36 +7,36 @@ import socket
 
 import uvloop
 
-from gateway.cluster.channel import Channel, Failed, Orders
-from gateway.cluster.index_process import be_warmth
-from gateway.cluster.worker import be_worker
-from gateway.commands.serve import ready_interpreter
+from gateway.cluster.channel import ChildConfig, ChildFailed, ControlChannel
+from gateway.cluster.index_process import run_index_process
+from gateway.cluster.worker import run_worker
+from gateway.commands.serve import prepare_interpreter
 from gateway.runtime.ports import CannotListen
-from tenancy.document import Invalid
+from tenancy.document import InvalidDocument
 
 
 def run(channel_fd: int) -> int:
     """Run the child. Returns the exit status: 0 after a stop, 1 if it could not start."""
-    ready_interpreter()
+    prepare_interpreter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(channel_fd))
 
 
 async def _run(channel_fd: int) -> int:
-    channel = await Channel.over(socket.socket(fileno=channel_fd))
+    channel = await ControlChannel.over(socket.socket(fileno=channel_fd))
     orders = await channel.receive()
-    if not isinstance(orders, Orders):
+    if not isinstance(orders, ChildConfig):
         return 0  # the supervisor exited before it sent the configuration
     try:
         if orders.traffic:
-            await be_worker(orders, channel)
-        elif orders.host.warmth is not None:
-            await be_warmth(orders, channel, orders.host.warmth)
-    except Invalid as invalid:
-        channel.send(Failed(tuple(map(str, invalid.faults))))
+            await run_worker(orders, channel)
+        elif orders.host.kv_index_socket is not None:
+            await run_index_process(orders, channel, orders.host.kv_index_socket)
+    except InvalidDocument as invalid:
+        channel.send(ChildFailed(tuple(map(str, invalid.errors))))
         return 1
     except CannotListen as trouble:
-        channel.send(Failed((str(trouble),)))
+        channel.send(ChildFailed((str(trouble),)))
         return 1
     finally:
         await channel.close()

@@ -15,9 +15,9 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from gateway.config.loading import IN_POLICY, beside
+from gateway.config.loading import POLICY_FILE_KEYS, relative_to
 from gateway.identity.key_folder import KeyFolder
-from tenancy.document import Invalid, Table, Wrong, read_document, text
+from tenancy.document import DocumentTable, InvalidDocument, InvalidValue, read_document, text
 from tenancy.reading.fields import duration, name
 
 T = TypeVar("T")
@@ -66,31 +66,31 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
                 _say(f"{arguments.tenant}/{arguments.id} is revoked")
             case _:
                 _list(folder, arguments.tenant)
-    except (Wrong, OSError) as trouble:
+    except (InvalidValue, OSError) as trouble:
         sys.stderr.write(f"hearth: {trouble}\n")
         return 1
     return 0
 
 
 def _flag(flag: str, parse: Callable[[object], T], given: str | None) -> T | None:
-    """Return the value of a flag, None if it is absent. Raises `Wrong` with the flag's name before the fault."""
+    """Return the value of a flag, None if it is absent. Raises `InvalidValue` with the flag's name before the fault."""
     try:
         return None if given is None else parse(given)
-    except Wrong as wrong:
-        raise Wrong(f"{flag} {given}: {wrong}") from None
+    except InvalidValue as wrong:
+        raise InvalidValue(f"{flag} {given}: {wrong}") from None
 
 
 def _rotate(folder: KeyFolder, known: _Known, arguments: Namespace) -> None:
     tenant, old = arguments.tenant, folder.find(arguments.tenant, arguments.id)
     if old.fault:
-        raise Wrong(f"{tenant}/{old.key_id} {old.fault}")
+        raise InvalidValue(f"{tenant}/{old.key_id} {old.fault}")
     keep_s = _flag("--keep", duration, arguments.keep)
     known.check(tenant, old.group)
     _show(tenant, *folder.add(tenant, user=old.user, group=old.group))
     if keep_s is None:
         _say(f"{tenant}/{old.key_id} stays good until: hearth keys revoke {tenant} {old.key_id}")
     else:
-        _say(f"{tenant}/{old.key_id} is good until {_moment(folder.end(tenant, old.key_id, time.time() + keep_s))}")
+        _say(f"{tenant}/{old.key_id} is good until {_moment(folder.expire(tenant, old.key_id, time.time() + keep_s))}")
 
 
 def _list(folder: KeyFolder, tenant: str | None) -> None:
@@ -127,18 +127,20 @@ class _Known:
     folder: Path
     policy: str | None = None
     """Path of the policy; None if only the folder is known, and tenants cannot be checked."""
-    tenants: Table | None = None
+    tenants: DocumentTable | None = None
     """None: the policy lists no tenants, and every key defines its own."""
-    defaults: Table | None = None
+    defaults: DocumentTable | None = None
 
     def check(self, tenant: str, group: str | None) -> None:
-        """Raise `Wrong` for a tenant or group that the policy lacks: the gateway would not start with such a key."""
+        """Raise `InvalidValue` for a tenant or group that the policy lacks: the gateway would not start with such a
+        key.
+        """
         if self.policy is None:
             if group is not None:
                 _say(f"no policy was named: unless `{tenant}` has a group `{group}`, its gateway rejects this key file")
             return
         if self.tenants is not None and tenant not in self.tenants.keys:
-            raise Wrong(f"`{tenant}` is no tenant of {self.policy}")
+            raise InvalidValue(f"`{tenant}` is no tenant of {self.policy}")
         if group is None:
             return
         own = self.tenants.table(tenant) if self.tenants is not None else None
@@ -147,23 +149,23 @@ class _Known:
         names = groups.keys if groups is not None else ()
         if group not in names:
             there = f"there are {', '.join(names)}" if names else "it has none"
-            raise Wrong(f"--group {group}: `{group}` is no group of `{tenant}` in {self.policy} ({there})")
+            raise InvalidValue(f"--group {group}: `{group}` is no group of `{tenant}` in {self.policy} ({there})")
 
 
 def _known(arguments: Namespace, variables: Mapping[str, str]) -> _Known:
-    """Return the key folder and the tenants. Raises `Wrong`."""
+    """Return the key folder and the tenants. Raises `InvalidValue`."""
     policy = arguments.policy or variables.get("HEARTH_POLICY")
     if arguments.dir and (not policy or arguments.action not in ("new", "rotate")):
         return _Known(Path(arguments.dir))
     if not policy:
-        raise Wrong("which folder? Say --dir FOLDER, --policy FILE or HEARTH_POLICY")
+        raise InvalidValue("which folder? Say --dir FOLDER, --policy FILE or HEARTH_POLICY")
     try:
         source = Path(policy).read_text(encoding="utf-8")
-        root = read_document(source, variables, beside(Path(policy), IN_POLICY))
-    except (Invalid, UnicodeDecodeError) as invalid:
-        raise Wrong(f"{policy}: {invalid}") from None
+        root = read_document(source, variables, relative_to(Path(policy), POLICY_FILE_KEYS))
+    except (InvalidDocument, UnicodeDecodeError) as invalid:
+        raise InvalidValue(f"{policy}: {invalid}") from None
     auth = root.table("auth")
     folder = arguments.dir or (auth.get("keys_dir", text, "") if auth is not None else "")
     if not folder:
-        raise Wrong(f"{policy} names no auth.keys_dir: say --dir FOLDER")
+        raise InvalidValue(f"{policy} names no auth.keys_dir: say --dir FOLDER")
     return _Known(Path(folder), policy, root.table("tenants"), root.table("defaults"))

@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from gateway.pipeline.record import CLIENT_GONE_STATUS
-from tenancy.document import Wrong
-from tenancy.report.dry_run import Past
+from tenancy.document import InvalidValue
+from tenancy.report.dry_run import LoggedRequest
 
-REFUSED = 400
+MIN_REJECTED_STATUS = 400
 """Minimum status of a rejected request."""
 
 
-def read_past(path: Path) -> list[Past]:
-    """Return the requests by time; other lines are skipped. Raises `Wrong` if there are none, and OSError."""
+def read_logged_requests(path: Path) -> list[LoggedRequest]:
+    """Return the requests by time; other lines are skipped. Raises `InvalidValue` if there are none, and OSError."""
     with path.open(encoding="utf-8", errors="replace") as lines:
         found = [past for line in lines if (past := _past(line)) is not None]
     if not found:
-        raise Wrong(f"{path} holds no request: it must be a usage log, or the log of a gateway, as JSON lines")
+        raise InvalidValue(f"{path} holds no request: it must be a usage log, or the log of a gateway, as JSON lines")
     return sorted(found, key=lambda past: past.at_s)
 
 
-def _past(line: str) -> Past | None:
+def _past(line: str) -> LoggedRequest | None:
     try:
         told: dict[str, Any] = json.loads(line)
         if "tenant" not in told or told.get("message", "request") != "request":
@@ -32,7 +32,7 @@ def _past(line: str) -> Past | None:
         # A record is written when a request ends.
         duration_s = float(told.get("duration_ms") or 0.0) / 1000
         tokens, status = told.get("input_tokens"), int(told.get("status") or 0)
-        return Past(
+        return LoggedRequest(
             at_s=datetime.fromisoformat(told["timestamp"]).timestamp() - duration_s,
             tenant=told["tenant"],
             model=str(told["model"]),
@@ -42,7 +42,7 @@ def _past(line: str) -> Past | None:
             cached_tokens=int(told.get("cached_tokens") or 0),
             output_tokens=int(told.get("output_tokens") or 0),
             duration_s=duration_s,
-            was_refused=tokens is None and REFUSED <= status != CLIENT_GONE_STATUS,
+            was_rejected=tokens is None and MIN_REJECTED_STATUS <= status != CLIENT_GONE_STATUS,
             is_whole=told.get("stream") is False,
             prompt_bytes=int(told.get("prompt_bytes") or 0),
             max_tokens=None if (most := told.get("max_tokens")) is None else int(most),

@@ -8,14 +8,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gateway.commands.past_requests import read_past
+from gateway.commands.past_requests import read_logged_requests
 from gateway.config.loading import check_file
 from gateway.config.models import ModelEntry
-from gateway.identity.policy import read_file
-from tenancy.document import Fault, Invalid, Wrong
-from tenancy.limits.usage import FREE, Rates
+from gateway.identity.policy import load_policy_file
+from tenancy.document import ConfigError, InvalidDocument, InvalidValue
+from tenancy.limits.usage import FREE, TokenPrices
 from tenancy.policy import Policy
-from tenancy.report.dry_run import Fate, Past, try_on
+from tenancy.report.dry_run import DryRunResult, LoggedRequest, dry_run
 from tenancy.report.explain import differences, explain
 from tenancy.report.policy_schema import policy_schema
 
@@ -51,10 +51,10 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
                 _explain(path, policy, arguments.tenant)
             case _:
                 _diff(arguments, variables)
-    except Invalid as invalid:
-        sys.stdout.write("".join(f"{fault}\n" for fault in invalid.faults))
+    except InvalidDocument as invalid:
+        sys.stdout.write("".join(f"{fault}\n" for fault in invalid.errors))
         return 1
-    except (Wrong, OSError) as trouble:
+    except (InvalidValue, OSError) as trouble:
         sys.stderr.write(f"hearth: {trouble}\n")
         return 1
     return 0
@@ -65,8 +65,8 @@ def _policy(arguments: Namespace, variables: Mapping[str, str]) -> tuple[Path, P
     settings = check_file(config, variables) if config is not None else None
     path = arguments.file or variables.get("HEARTH_POLICY") or (settings and settings.policy)
     if not path:
-        raise Wrong("which policy? Say FILE, --config FILE or HEARTH_POLICY")
-    return Path(path), read_file(Path(path), variables, None if settings is None else settings.model_table)
+        raise InvalidValue("which policy? Say FILE, --config FILE or HEARTH_POLICY")
+    return Path(path), load_policy_file(Path(path), variables, None if settings is None else settings.model_table)
 
 
 def _config(arguments: Namespace, variables: Mapping[str, str]) -> Path | None:
@@ -76,8 +76,10 @@ def _config(arguments: Namespace, variables: Mapping[str, str]) -> Path | None:
 
 def _explain(path: Path, policy: Policy, name: str) -> None:
     if name not in policy.tenants:
-        raise Invalid([Fault(str(path), f"`{name}` is no tenant; there are {', '.join(policy.tenants) or 'none'}")])
-    rows = [(told.word, told.value, told.source) for told in explain(path.read_text(encoding="utf-8"), policy, name)]
+        raise InvalidDocument(
+            [ConfigError(str(path), f"`{name}` is no tenant; there are {', '.join(policy.tenants) or 'none'}")]
+        )
+    rows = [(told.field, told.value, told.source) for told in explain(path.read_text(encoding="utf-8"), policy, name)]
     keys = [key.caller.key_id or "" for key in policy.keys.values() if key.caller.tenant.name == name]
     rows.append(("keys", ", ".join(keys) or "none", ""))
     _write(rows)
@@ -86,34 +88,36 @@ def _explain(path: Path, policy: Policy, name: str) -> None:
 def _diff(arguments: Namespace, variables: Mapping[str, str]) -> None:
     config = _config(arguments, variables)
     prices = check_file(config, variables).model_table if config is not None else None
-    old, new = (read_file(Path(file), variables, prices) for file in (arguments.old, arguments.new))
+    old, new = (load_policy_file(Path(file), variables, prices) for file in (arguments.old, arguments.new))
     changes = [
-        (change.whose or "everybody", change.word, f"{change.before} -> {change.after}")
+        (change.tenant or "everybody", change.field, f"{change.before} -> {change.after}")
         for change in differences(old, new)
     ]
     _write(changes or [("nothing changes",)])
     if arguments.trace:
-        past = read_past(Path(arguments.trace))
+        past = read_logged_requests(Path(arguments.trace))
         rates = _rates(prices or {})
         sys.stdout.write(f"\n{len(past)} requests of {arguments.trace}\n")
-        before, after = (try_on(policy, past, lambda model: rates.get(model, FREE)) for policy in (old, new))
+        before, after = (dry_run(policy, past, lambda model: rates.get(model, FREE)) for policy in (old, new))
         _write(_fates(before, after, past))
 
 
-def _rates(prices: Mapping[str, ModelEntry]) -> dict[str, Rates]:
+def _rates(prices: Mapping[str, ModelEntry]) -> dict[str, TokenPrices]:
     return {
-        name: Rates(entry.input_cost(1, 0) or 0.0, entry.input_cost(1, 1) or 0.0, entry.output_cost(1) or 0.0)
+        name: TokenPrices(entry.input_cost(1, 0) or 0.0, entry.input_cost(1, 1) or 0.0, entry.output_cost(1) or 0.0)
         for name, entry in prices.items()
     }
 
 
-def _fates(old: Mapping[str, Fate], new: Mapping[str, Fate], past: Sequence[Past]) -> list[tuple[str, ...]]:
+def _fates(
+    old: Mapping[str, DryRunResult], new: Mapping[str, DryRunResult], past: Sequence[LoggedRequest]
+) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("TENANT", "REQUESTS", "WERE REFUSED", "REFUSED BY OLD", "BY NEW", "WHY")]
     for name in dict.fromkeys(held.tenant or "" for held in past):
         before, after = old[name], new[name]
-        why = ", ".join(f"{reason} {times}" for reason, times in after.refused.most_common())
-        refused = (str(fate.refused.total()) for fate in (before, after))
-        rows.append((name or "(none)", str(before.requests), str(before.were_refused), *refused, why or "-"))
+        why = ", ".join(f"{reason} {times}" for reason, times in after.rejected.most_common())
+        refused = (str(fate.rejected.total()) for fate in (before, after))
+        rows.append((name or "(none)", str(before.requests), str(before.were_rejected), *refused, why or "-"))
     return rows
 
 

@@ -14,17 +14,17 @@ from pathlib import Path
 import uvloop
 
 from gateway.app.serving import serve
-from gateway.cluster.child import CannotStart
+from gateway.cluster.child import ChildStartFailed
 from gateway.cluster.supervisor import supervise
 from gateway.cluster.worker_pool import needs_supervisor
-from gateway.config.discovery import ELSEWHERE
-from gateway.config.flags import Given
-from gateway.config.loading import WORDS, gather
+from gateway.config.discovery import NO_SOURCES
+from gateway.config.flags import GivenValue
+from gateway.config.loading import SETTINGS, load_settings
 from gateway.config.settings import Settings
 from gateway.runtime.ports import CannotListen
-from tenancy.document import Fault, Invalid
+from tenancy.document import ConfigError, InvalidDocument
 
-COLLECT_AFTER = (20_000, 20, 100)
+GC_THRESHOLDS = (20_000, 20, 100)
 """Thresholds of the garbage collector's generations."""
 
 
@@ -32,42 +32,42 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
     """Return the exit status: 0 after a stop by signal, 1 if it could not start, 2 for invalid settings."""
 
     def reread() -> Settings:
-        return read(arguments, variables)
+        return read_start_settings(arguments, variables)
 
     try:
         settings = reread()
-        ready_interpreter()
+        prepare_interpreter()
         run_all = supervise if needs_supervisor(settings) else serve
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run_all(settings, reread, variables))
-    except Invalid as invalid:
-        sys.stderr.write("".join(f"hearth: {fault}\n" for fault in invalid.faults))
+    except InvalidDocument as invalid:
+        sys.stderr.write("".join(f"hearth: {fault}\n" for fault in invalid.errors))
         return 2
     except CannotListen as trouble:
         sys.stderr.write(f"hearth: {trouble}\n")
         return 1
-    except CannotStart as trouble:
+    except ChildStartFailed as trouble:
         sys.stderr.write("".join(f"hearth: {line}\n" for line in trouble.lines))
         return 1
     return 0
 
 
-def read(arguments: Namespace, variables: Mapping[str, str]) -> Settings:
-    """Return the settings from flags, environment and file. Raises `Invalid`."""
-    flags: dict[str, Given] = {}
-    for word in WORDS:
+def read_start_settings(arguments: Namespace, variables: Mapping[str, str]) -> Settings:
+    """Return the settings from flags, environment and file. Raises `InvalidDocument`."""
+    flags: dict[str, GivenValue] = {}
+    for word in SETTINGS:
         if (value := getattr(arguments, word.field, None)) is not None:
             flags[word.field] = value
     config = arguments.config or variables.get("HEARTH_CONFIG")
-    settings = gather(flags, variables, Path(config) if config else None)
-    if not settings.static_pods and settings.pod_file is None and settings.places == ELSEWHERE:
-        raise Invalid(
-            [Fault("--pod", "no pod is named: use --pod URL, --pod-file FILE, or discovery in a --config FILE")]
+    settings = load_settings(flags, variables, Path(config) if config else None)
+    if not settings.configured_pods and settings.pod_file is None and settings.places == NO_SOURCES:
+        raise InvalidDocument(
+            [ConfigError("--pod", "no pod is named: use --pod URL, --pod-file FILE, or discovery in a --config FILE")]
         )
     return settings
 
 
-def ready_interpreter() -> None:
+def prepare_interpreter() -> None:
     """Prepare the interpreter of a process: standard streams, file limit, garbage collector."""
     _keep_standard_streams()
     _raise_file_limit()
@@ -89,7 +89,7 @@ def _tune_garbage_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def _raise_file_limit() -> None:

@@ -8,23 +8,23 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from cascade.accounts import Accounts, Sums
-from tenancy.document import Wrong
+from cascade.accounts import CascadeCosts, CostAccounts
+from tenancy.document import InvalidValue
 
-NOBODY = "(none)"
+ABSENT = "(none)"
 """Stands for the tenant or model of a request that has none."""
 
 ESCALATED = "escalated"
 
 
-class Rung(Struct):
+class UsageLogModel(Struct):
     model: str
     ended: str = ""
 
 
-class Cascade(Struct):
+class UsageLogCascade(Struct):
     ladder: str
-    rungs: list[Rung] = []
+    rungs: list[UsageLogModel] = []
     cost: float = 0.0
     wasted_cost: float = 0.0
     cost_always_top: float = 0.0
@@ -32,26 +32,26 @@ class Cascade(Struct):
     shadow_cost: float = 0.0
 
 
-class Line(Struct):
+class UsageLogLine(Struct):
     tenant: str | None = None
-    cascade: Cascade | None = None
+    cascade: UsageLogCascade | None = None
 
 
-DECODER = msgspec.json.Decoder(Line)
+DECODER = msgspec.json.Decoder(UsageLogLine)
 
 
-def read_spent(paths: Iterable[Path]) -> Accounts:
-    """Return the sums of all requests to cascades; other lines are skipped. Raises `Wrong` if there are none."""
-    accounts = Accounts()
+def read_cascade_costs(paths: Iterable[Path]) -> CostAccounts:
+    """Return the sums of all requests to cascades; other lines are skipped. Raises `InvalidValue` if there are none."""
+    accounts = CostAccounts()
     for path in paths:
         for tenant, cascade in _lines(path):
-            accounts.add(tenant, cascade.ladder, cascade.rungs[-1].model if cascade.rungs else NOBODY, _sums(cascade))
+            accounts.add(tenant, cascade.ladder, cascade.rungs[-1].model if cascade.rungs else ABSENT, _sums(cascade))
     if not accounts.rows():
-        raise Wrong("no line tells of a ladder: it must be the usage log of a gateway with one")
+        raise InvalidValue("no line tells of a ladder: it must be the usage log of a gateway with one")
     return accounts
 
 
-def _lines(path: Path) -> Iterator[tuple[str, Cascade]]:
+def _lines(path: Path) -> Iterator[tuple[str, UsageLogCascade]]:
     with path.open("rb") as lines:
         for line in lines:
             try:
@@ -59,13 +59,13 @@ def _lines(path: Path) -> Iterator[tuple[str, Cascade]]:
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
                 continue
             if told.cascade is not None:
-                yield told.tenant or NOBODY, told.cascade
+                yield told.tenant or ABSENT, told.cascade
 
 
-def _sums(told: Cascade) -> Sums:
-    return Sums(
+def _sums(told: UsageLogCascade) -> CascadeCosts:
+    return CascadeCosts(
         requests=1,
-        climbed=int(any(rung.ended == ESCALATED for rung in told.rungs)),
+        escalated=int(any(rung.ended == ESCALATED for rung in told.rungs)),
         cost=told.cost,
         wasted=told.wasted_cost,
         shadows=told.shadow_cost,
@@ -77,7 +77,7 @@ def _sums(told: Cascade) -> Sums:
 COLUMNS = ("requests", "climbed", "cost", "wasted", "shadows", "always top", "always first", "saved")
 
 
-def tell_spent(accounts: Accounts) -> str:
+def format_cascade_costs(accounts: CostAccounts) -> str:
     """Return a table: every row, then the sum of each cascade."""
     rows = [(" ".join(key), sums) for key, sums in accounts.rows()]
     ladders = sorted({key[1] for key, _ in accounts.rows()})
@@ -87,8 +87,8 @@ def tell_spent(accounts: Accounts) -> str:
     return "\n".join([head, *(f"{name:<{width}}{_figures(sums)}" for name, sums in rows)]) + "\n"
 
 
-def _figures(sums: Sums) -> str:
+def _figures(sums: CascadeCosts) -> str:
     saved = f"{sums.saved / sums.always_top:.1%}" if sums.always_top else "-"
     money = (sums.cost, sums.wasted, sums.shadows, sums.always_top, sums.always_first)
-    cells = (f"{sums.requests:,}", f"{sums.climbing_share:.1%}", *(f"{one:.6g}" for one in money), saved)
+    cells = (f"{sums.requests:,}", f"{sums.escalation_share:.1%}", *(f"{one:.6g}" for one in money), saved)
     return "".join(f"{cell:>14}" for cell in cells)

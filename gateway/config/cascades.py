@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cascade.calibration_file import LadderFile
-from cascade.calibration_json import BadLadderFile, read_ladder_file
-from cascade.computable import file_faults
-from cascade.judging import AtTime, HoldBack
-from cascade.models import ALL_ABILITIES, Ability, Window
-from gateway.config.fields import file
-from tenancy.document import Table, Wrong, flag, not_negative, one_of, positive, text, whole
+from cascade.calibration_file import CalibrationFile
+from cascade.calibration_json import InvalidCalibrationFile, read_calibration_file
+from cascade.computable import calibration_faults
+from cascade.judging import HoldbackSettings, HoldbackTimeoutAction
+from cascade.models import ALL_ABILITIES, Ability, HoldbackWindow
+from gateway.config.fields import parse_file
+from tenancy.document import DocumentTable, InvalidValue, flag, not_negative, one_of, positive, text, whole
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import AMOUNT, COUNT, FLAG, FRACTION, SOME_NAMES, TEXT
 
 HOLD, STREAM = "hold", "stream"
 
-MOST_TOP = 20
+MAX_TOP_LOGPROBS = 20
 """Default of vLLM's `--max-logprobs`."""
 
 
@@ -41,14 +41,14 @@ class ShadowEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class LadderEntry:
+class CascadeEntry:
     """A model name that is a cascade."""
 
     rungs: tuple[str, ...]
-    file: LadderFile | None = field(default=None, repr=False)
-    window: Window | None = field(default_factory=Window)
+    file: CalibrationFile | None = field(default=None, repr=False)
+    window: HoldbackWindow | None = field(default_factory=HoldbackWindow)
     """None: streams are not held back."""
-    hold_back: HoldBack = field(default_factory=HoldBack)
+    hold_back: HoldbackSettings = field(default_factory=HoldbackSettings)
     whole: bool = True
     """Whether complete answers are judged, those that are not streamed."""
     shadow: ShadowEntry = field(default_factory=ShadowEntry)
@@ -58,7 +58,7 @@ class LadderEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class RungEntry:
+class CascadeModelEntry:
     """Abilities and price of a model as part of a cascade, beside its prices per token."""
 
     context_tokens: int | None = None
@@ -69,32 +69,32 @@ class RungEntry:
 
 LARGEST, SMALLEST = "largest", "smallest"
 
-WORDS_OF_LADDER = ("calibration", "uncalibrated", "hold_back", "judge_whole", "shadow_fraction", "shadow")
+CASCADE_KEYS = ("calibration", "uncalibrated", "hold_back", "judge_whole", "shadow_fraction", "shadow")
 
 
-def rung_entry(table: Table) -> RungEntry:
+def read_cascade_model(table: DocumentTable) -> CascadeModelEntry:
     """Read `context_tokens`, `abilities` and `cost_per_gpu_second` of a model."""
     abilities = table.each("abilities", one_of(tuple(Ability)))
-    return RungEntry(
+    return CascadeModelEntry(
         context_tokens=table.get("context_tokens", positive(whole), None),
         abilities=ALL_ABILITIES if abilities is None else frozenset(map(Ability, abilities)),
         cost_per_gpu_second=table.get("cost_per_gpu_second", not_negative, 0.0),
     )
 
 
-def ladder_entry(table: Table) -> LadderEntry | None:
+def read_cascade(table: DocumentTable) -> CascadeEntry | None:
     """Read `ladder` and the keys beside it. Returns None where the model is not a cascade."""
     models = table.each("ladder", text)
     if models is None:
-        for word in WORDS_OF_LADDER:
-            table.refuse(word, "stands without a ladder")
+        for word in CASCADE_KEYS:
+            table.reject_unknown(word, "stands without a ladder")
         return None
     if len(set(models)) != len(models) or len(models) < 2:
-        table.fault("ladder", "must name two models or more, each once, the cheapest first")
+        table.error("ladder", "must name two models or more, each once, the cheapest first")
     window, hold_back = _hold_back(table)
     if "uncalibrated" in table and "calibration" in table:
-        table.fault("uncalibrated", "is for a ladder without `calibration`: remove one of them")
-    return LadderEntry(
+        table.error("uncalibrated", "is for a ladder without `calibration`: remove one of them")
+    return CascadeEntry(
         rungs=models,
         file=table.get("calibration", _ladder_file, None),
         window=window,
@@ -110,41 +110,45 @@ def _share_of_smallest(value: object) -> float:
         return float(value == SMALLEST)
     try:
         return _fraction(value)
-    except Wrong:
-        raise Wrong(f"must be `{LARGEST}`, `{SMALLEST}`, or a share from 0 to 1 that begins at the smallest") from None
+    except InvalidValue:
+        raise InvalidValue(
+            f"must be `{LARGEST}`, `{SMALLEST}`, or a share from 0 to 1 that begins at the smallest"
+        ) from None
 
 
-def _ladder_file(value: object) -> LadderFile:
-    path = file(value)
+def _ladder_file(value: object) -> CalibrationFile:
+    path = parse_file(value)
     try:
-        found = read_ladder_file(path.read_bytes())
+        found = read_calibration_file(path.read_bytes())
     except OSError as error:
-        raise Wrong(f"`{path}` cannot be read: {error.strerror}") from None
-    except BadLadderFile as bad:
-        raise Wrong(f"`{path}` is no calibration: {'; '.join(bad.faults)}") from None
-    if faults := tuple(file_faults(found)):
-        raise Wrong(f"`{path}` cannot hold at work: {'; '.join(faults)}")
+        raise InvalidValue(f"`{path}` cannot be read: {error.strerror}") from None
+    except InvalidCalibrationFile as bad:
+        raise InvalidValue(f"`{path}` is no calibration: {'; '.join(bad.faults)}") from None
+    if faults := tuple(calibration_faults(found)):
+        raise InvalidValue(f"`{path}` cannot hold at work: {'; '.join(faults)}")
     return found
 
 
-def _hold_back(table: Table) -> tuple[Window | None, HoldBack]:
+def _hold_back(table: DocumentTable) -> tuple[HoldbackWindow | None, HoldbackSettings]:
     if table.get("hold_back", lambda value: value is False or value == "off", default=False):
-        return None, HoldBack()
-    default = Window()
+        return None, HoldbackSettings()
+    default = HoldbackWindow()
     keys = table.table("hold_back")
     if keys is None:
-        return default, HoldBack()
-    window = Window(
+        return default, HoldbackSettings()
+    window = HoldbackWindow(
         tokens=keys.get("tokens", positive(whole), default.tokens),
         max_added_ttft_s=keys.get("max_added_ttft_ms", not_negative, default.max_added_ttft_s * 1000) / 1000,
         top=keys.get("top_logprobs", _top, default.top),
     )
-    hold_back = HoldBack(
+    hold_back = HoldbackSettings(
         tokens=window.tokens,
         max_added_s=window.max_added_ttft_s,
         streams_reasoning=keys.get("reasoning", one_of((HOLD, STREAM)), HOLD) == STREAM,
         whole=keys.get("whole_streams", flag, default=False),
-        at_time=AtTime(keys.get("at_time", one_of(tuple(AtTime)), AtTime.JUDGE.value)),
+        at_time=HoldbackTimeoutAction(
+            keys.get("at_time", one_of(tuple(HoldbackTimeoutAction)), HoldbackTimeoutAction.JUDGE.value)
+        ),
     )
     keys.close()
     return window, hold_back
@@ -152,12 +156,12 @@ def _hold_back(table: Table) -> tuple[Window | None, HoldBack]:
 
 def _top(value: object) -> int:
     found = whole(value)
-    if not 2 <= found <= MOST_TOP:
-        raise Wrong(f"must be from 2 to {MOST_TOP}")
+    if not 2 <= found <= MAX_TOP_LOGPROBS:
+        raise InvalidValue(f"must be from 2 to {MAX_TOP_LOGPROBS}")
     return found
 
 
-def _shadow(table: Table) -> ShadowEntry:
+def _shadow(table: DocumentTable) -> ShadowEntry:
     usual = ShadowEntry()
     fraction = table.get("shadow_fraction", _fraction, usual.fraction)
     words = table.table("shadow")
@@ -171,7 +175,7 @@ def _shadow(table: Table) -> ShadowEntry:
         harmless=words.get("harmless", _fraction, usual.harmless),
     )
     if found.judge_model is not None and "harmless" in words:
-        words.fault("harmless", "is of answers compared as text: `judge_model` compares them here")
+        words.error("harmless", "is of answers compared as text: `judge_model` compares them here")
     words.close()
     return found
 
@@ -179,14 +183,14 @@ def _shadow(table: Table) -> ShadowEntry:
 def _fraction(value: object) -> float:
     found = not_negative(value)
     if found > 1:
-        raise Wrong("must be from 0 to 1")
+        raise InvalidValue("must be from 0 to 1")
     return found
 
 
 OFF: Schema = {"enum": [False, "off"]}
 
 
-def rung_schema() -> dict[str, Schema]:
+def cascade_model_schema() -> dict[str, Schema]:
     """Return the schema of a model's keys as part of a cascade, by key."""
     abilities = {"type": "array", "items": {"enum": [ability.value for ability in Ability]}}
     return {
@@ -196,18 +200,21 @@ def rung_schema() -> dict[str, Schema]:
     }
 
 
-def ladder_schema() -> dict[str, Schema]:
+def cascade_schema() -> dict[str, Schema]:
     """Return the schema of a cascade's keys, by key."""
     held = table(
         {
             "tokens": described(COUNT.schema, "Answer tokens that are held until they are judged: 48."),
             "max_added_ttft_ms": described(AMOUNT.schema, "Longest that a kept stream is held: 150."),
             "top_logprobs": described(
-                {"type": "integer", "minimum": 2, "maximum": MOST_TOP}, "Likeliest tokens asked for at each place: 5."
+                {"type": "integer", "minimum": 2, "maximum": MAX_TOP_LOGPROBS},
+                "Likeliest tokens asked for at each place: 5.",
             ),
             "reasoning": described({"enum": [HOLD, STREAM]}, "Whether reasoning is held too, or judged by itself."),
             "whole_streams": described(FLAG.schema, "Streams are held to their end, and judged as whole answers."),
-            "at_time": described({"enum": [word.value for word in AtTime]}, "What becomes of it when time is up."),
+            "at_time": described(
+                {"enum": [word.value for word in HoldbackTimeoutAction]}, "What becomes of it when time is up."
+            ),
         }
     )
     shadow = table(

@@ -5,42 +5,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tenancy.document import Table, Wrong, not_negative, text, whole
+from tenancy.document import DocumentTable, InvalidValue, not_negative, text, whole
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import TEXT
 
-ANY = "*"
+ANY_ORIGIN = "*"
 """As an origin: every page may ask."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cors:
+class CorsPolicy:
     """Which origins (scheme, host, port) may call the gateway from a browser, and how long a browser may cache that."""
 
     origins: frozenset[str]
     max_age_s: int = 600
 
 
-USUAL_MAX_AGE_S = Cors(frozenset()).max_age_s
+DEFAULT_MAX_AGE_S = CorsPolicy(frozenset()).max_age_s
 
 
-def cors(root: Table) -> Cors | None:
+def read_cors(root: DocumentTable) -> CorsPolicy | None:
     """`cors: {origins: [ORIGIN, ...], max_age_s: SECONDS}`; absent: pages of other origins may not ask."""
     given = root.table("cors")
     if given is None:
         return None
-    origins = given.each("origins", origin) or ()
+    origins = given.each("origins", parse_origin) or ()
     if not origins:
-        given.fault("origins", "must name an origin, or `*` for all")
-    age_s = given.get("max_age_s", lambda value: whole(not_negative(value)), USUAL_MAX_AGE_S)
+        given.error("origins", "must name an origin, or `*` for all")
+    age_s = given.get("max_age_s", lambda value: whole(not_negative(value)), DEFAULT_MAX_AGE_S)
     given.close()
-    return Cors(frozenset(origins), age_s)
+    return CorsPolicy(frozenset(origins), age_s)
 
 
-def origin(value: object) -> str:
-    """`https://HOST`, `https://HOST:PORT` or `*`, as browsers write it. Raises `Wrong`."""
+def parse_origin(value: object) -> str:
+    """`https://HOST`, `https://HOST:PORT` or `*`, as browsers write it. Raises `InvalidValue`."""
     words = text(value)
-    if words == ANY:
+    if words == ANY_ORIGIN:
         return words
     try:
         parts = urlsplit(words)
@@ -54,7 +54,7 @@ def origin(value: object) -> str:
         or not words.isascii()
         or any(char <= " " for char in words)
     ):
-        raise Wrong(f"must be an origin as browsers send it, such as https://app.example.com, not `{words}`")
+        raise InvalidValue(f"must be an origin as browsers send it, such as https://app.example.com, not `{words}`")
     return words
 
 

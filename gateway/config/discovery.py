@@ -11,17 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gateway.config.fields import address, file, goes_by_priority, pod_url, read_switch, redis_url
-from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
-from routing.pods import Standing
-from tenancy.document import Table, Wrong, flag, one_of, positive, text, whole
+from gateway.config.fields import (
+    parse_address,
+    parse_file,
+    parse_pod_base_url,
+    parse_redis_secret,
+    parse_scheduling_policy,
+    read_switch,
+)
+from routing.facts import FACT_NAMES, NO_FACTS, InvalidFacts, PodFacts, read_facts
+from routing.pods import PodState
+from tenancy.document import DocumentTable, InvalidValue, flag, one_of, positive, text, whole
 from tenancy.document import number as any_number
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import ABOVE_ZERO, COUNT, FLAG, NAMES, TEXT
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiscoveredPod:
     """A pod that should exist, as one source knows it."""
 
     url: str
@@ -30,7 +37,7 @@ class Found:
     facts: PodFacts = NO_FACTS
     takes_priority: bool = False
     """Its engine was started with `--scheduling-policy priority`, which engines do not report."""
-    held: Standing | None = None
+    held: PodState | None = None
     """`UNREADY` or `DRAINING` if its source forbids new requests, whatever its own /health answers."""
 
     @property
@@ -39,7 +46,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class DnsPlace:
+class DnsSourceConfig:
     """A DNS name whose addresses or SRV records are pods."""
 
     name: str
@@ -57,7 +64,7 @@ class DnsPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class RegistryPlace:
+class RegistrySourceConfig:
     """The Redis in which agents on GPU nodes register their pods."""
 
     url: str | None = field(default=None, repr=False)
@@ -67,7 +74,7 @@ class RegistryPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class KubernetesPlace:
+class KubernetesSourceConfig:
     """Pods of one namespace, selected by labels, a service's EndpointSlices, or InferencePools."""
 
     namespace: str | None = None
@@ -91,64 +98,66 @@ class KubernetesPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class DiscoverySources:
     """All sources beside the static list and the file."""
 
-    dns: tuple[DnsPlace, ...] = ()
-    registry: RegistryPlace | None = None
-    kubernetes: tuple[KubernetesPlace, ...] = ()
+    dns: tuple[DnsSourceConfig, ...] = ()
+    registry: RegistrySourceConfig | None = None
+    kubernetes: tuple[KubernetesSourceConfig, ...] = ()
 
 
-ELSEWHERE = Places()
+NO_SOURCES = DiscoverySources()
 """No other sources."""
 
 
 SCHEMES = ("http", "https")
 
 
-WORDS_OF_POD = ("url", "pool", "scheduling_policy")
+POD_KEYS = ("url", "pool", "scheduling_policy")
 """Keys of a pod beside its facts (`routing/facts.py`)."""
 
 
-def read_discovery(section: Table, pools: tuple[str, ...]) -> tuple[tuple[Found, ...], Path | None, Places]:
+def read_discovery(
+    section: DocumentTable, pools: tuple[str, ...]
+) -> tuple[tuple[DiscoveredPod, ...], Path | None, DiscoverySources]:
     """Read the section into the static pods, the pod file and all other places.
 
     `pools`: the InferencePools that models name; Kubernetes follows them unless its own keys say otherwise.
     """
-    pods: tuple[Found, ...] = ()
+    pods: tuple[DiscoveredPod, ...] = ()
     pod_file: Path | None = None
     if (static := section.table("static")) is not None:
         pods = _pods(static)
         static.close()
     if (watched := section.table("file")) is not None:
-        pod_file = watched.need("path", file, None)
+        pod_file = watched.get_required("path", parse_file, None)
         watched.close()
-    places = Places(
-        dns=tuple(dns_place(each) for each in _several(section, "dns")),
+    places = DiscoverySources(
+        dns=tuple(read_dns(each) for each in _several(section, "dns")),
         registry=_registry(section),
-        kubernetes=tuple(kubernetes_place(each, pools) for each in _several(section, "kubernetes")),
+        kubernetes=tuple(read_kubernetes(each, pools) for each in _several(section, "kubernetes")),
     )
     section.close()
     return pods, pod_file, places
 
 
-def _pods(static: Table) -> tuple[Found, ...]:
+def _pods(static: DocumentTable) -> tuple[DiscoveredPod, ...]:
     try:
-        return each_once(static.each("pods", pod_place) or ())
-    except Wrong as wrong:
-        static.fault("pods", str(wrong))
+        return unique_pods(static.each("pods", parse_pod) or ())
+    except InvalidValue as wrong:
+        static.error("pods", str(wrong))
         return ()
 
 
-def _registry(section: Table) -> RegistryPlace | None:
+def _registry(section: DocumentTable) -> RegistrySourceConfig | None:
     """Read `redis`; `redis: true` is the Redis that gateways share."""
     found = read_switch(section, "redis")
     if isinstance(found, bool):
-        return RegistryPlace() if found else None
-    return registry_place(found)
+        return RegistrySourceConfig() if found else None
+    return read_registry(found)
 
 
-def _several(section: Table, key: str) -> tuple[Table, ...]:
+def _several(section: DocumentTable, key: str) -> tuple[DocumentTable, ...]:
     """Read one mapping, or a list of them."""
     if section.get(key, lambda value: isinstance(value, list), default=False):
         return section.tables(key)
@@ -156,41 +165,43 @@ def _several(section: Table, key: str) -> tuple[Table, ...]:
     return (one,) if one is not None else ()
 
 
-def pod_place(value: object) -> Found:
-    """Parse a pod: its URL, or a mapping with its facts. Raises `Wrong`."""
+def parse_pod(value: object) -> DiscoveredPod:
+    """Parse a pod: its URL, or a mapping with its facts. Raises `InvalidValue`."""
     if not isinstance(value, dict):
-        return Found(pod_url(value))
-    own = {key: _said(key, value[key]) for key in WORDS_OF_POD if value.get(key) is not None}
+        return DiscoveredPod(parse_pod_base_url(value))
+    own = {key: _said(key, value[key]) for key in POD_KEYS if value.get(key) is not None}
     try:
-        facts = read_facts({str(key): held for key, held in value.items() if key not in WORDS_OF_POD})
-    except BadFacts as bad:
-        raise Wrong(str(bad)) from None
+        facts = read_facts({str(key): held for key, held in value.items() if key not in POD_KEYS})
+    except InvalidFacts as bad:
+        raise InvalidValue(str(bad)) from None
     policy = own.get("scheduling_policy", "fcfs")
-    return Found(pod_url(own.get("url")), own.get("pool"), facts, takes_priority=goes_by_priority(policy))
+    return DiscoveredPod(
+        parse_pod_base_url(own.get("url")), own.get("pool"), facts, takes_priority=parse_scheduling_policy(policy)
+    )
 
 
 def _said(key: str, held: object) -> str:
     try:
         return text(held)
-    except Wrong as wrong:
-        raise Wrong(f"{key}: {wrong}") from None
+    except InvalidValue as wrong:
+        raise InvalidValue(f"{key}: {wrong}") from None
 
 
-def each_once(found: Iterable[Found]) -> tuple[Found, ...]:
-    """Remove duplicates. Raises `Wrong` if a pod is listed with different facts."""
-    once: dict[str, Found] = {}
+def unique_pods(found: Iterable[DiscoveredPod]) -> tuple[DiscoveredPod, ...]:
+    """Remove duplicates. Raises `InvalidValue` if a pod is listed with different facts."""
+    once: dict[str, DiscoveredPod] = {}
     for pod in found:
         if once.setdefault(pod.url, pod) != pod:
-            raise Wrong(f"{pod.url} stands twice, with different words")
+            raise InvalidValue(f"{pod.url} stands twice, with different words")
     return tuple(once.values())
 
 
-def dns_place(section: Table) -> DnsPlace:
+def read_dns(section: DocumentTable) -> DnsSourceConfig:
     """Read one entry of `dns`: with `port` for A and AAAA records, without for SRV records."""
-    usual = DnsPlace("")
-    found = DnsPlace(
-        name=section.need("name", _dns_name, ""),
-        port=section.get("port", port, None),
+    usual = DnsSourceConfig("")
+    found = DnsSourceConfig(
+        name=section.get_required("name", _dns_name, ""),
+        port=section.get("port", parse_port, None),
         scheme=section.get("scheme", one_of(SCHEMES), usual.scheme),
         servers=section.each("servers", _server) or (),
         timeout_s=section.get("timeout_s", positive(any_number), usual.timeout_s),
@@ -199,40 +210,42 @@ def dns_place(section: Table) -> DnsPlace:
         facts=_facts(section),
     )
     if found.name and found.port is None and not found.name.startswith("_"):
-        section.fault("port", f"is missing: only SRV records, as of `_http._tcp.{found.name}`, say a port themselves")
+        section.error("port", f"is missing: only SRV records, as of `_http._tcp.{found.name}`, say a port themselves")
     section.close()
     return found
 
 
-def registry_place(section: Table) -> RegistryPlace:
+def read_registry(section: DocumentTable) -> RegistrySourceConfig:
     """Read `redis`: `{url, keep_s}`, both optional."""
-    found = RegistryPlace(
-        url=section.get("url", lambda value: redis_url(value).value, None),
-        keep_s=section.get("keep_s", positive(any_number), RegistryPlace().keep_s),
+    found = RegistrySourceConfig(
+        url=section.get("url", lambda value: parse_redis_secret(value).value, None),
+        keep_s=section.get("keep_s", positive(any_number), RegistrySourceConfig().keep_s),
     )
     section.close()
     return found
 
 
-def kubernetes_place(section: Table, pools: tuple[str, ...]) -> KubernetesPlace:
+def read_kubernetes(section: DocumentTable, pools: tuple[str, ...]) -> KubernetesSourceConfig:
     """Read one entry of `kubernetes`. `pools`: the InferencePools that models name, used without other selectors."""
-    usual = KubernetesPlace()
+    usual = KubernetesSourceConfig()
     selector, service = section.get("selector", _selector, None), section.get("service", _object_name, None)
     named = section.each("inference_pools", _object_name)
     if named is None and selector is None and service is None:
         named = pools
     if not (selector or service or named):
-        section.blame("says not which pods: name a selector, a service or inference_pools, or a model's inference_pool")
-    found = KubernetesPlace(
+        section.add_error(
+            "says not which pods: name a selector, a service or inference_pools, or a model's inference_pool"
+        )
+    found = KubernetesSourceConfig(
         namespace=section.get("namespace", _object_name, None),
         selector=selector,
         service=service,
         inference_pools=named or (),
-        port=section.get("port", port, None),
+        port=section.get("port", parse_port, None),
         scheme=section.get("scheme", one_of(SCHEMES), usual.scheme),
-        api=section.get("api", pod_url, None),
-        token_file=section.get("token_file", file, None),
-        ca_file=section.get("ca_file", file, None),
+        api=section.get("api", parse_pod_base_url, None),
+        token_file=section.get("token_file", parse_file, None),
+        ca_file=section.get("ca_file", parse_file, None),
         region_label=section.get("region_label", text, usual.region_label),
         zone_label=section.get("zone_label", text, usual.zone_label),
         rack_label=section.get("rack_label", text, usual.rack_label),
@@ -242,22 +255,22 @@ def kubernetes_place(section: Table, pools: tuple[str, ...]) -> KubernetesPlace:
     return found
 
 
-def port(value: object) -> int:
-    """Parse a port, 1 to 65535. Raises `Wrong`."""
+def parse_port(value: object) -> int:
+    """Parse a port, 1 to 65535. Raises `InvalidValue`."""
     found = whole(value)
     if not 1 <= found <= 65_535:
-        raise Wrong(f"`{found}` is no port (1 to 65535)")
+        raise InvalidValue(f"`{found}` is no port (1 to 65535)")
     return found
 
 
-def _facts(section: Table) -> PodFacts:
-    said: dict[str, Any] = {word: section.get(word, lambda value: value, None) for word in sorted(WORDS)}
+def _facts(section: DocumentTable) -> PodFacts:
+    said: dict[str, Any] = {word: section.get(word, lambda value: value, None) for word in sorted(FACT_NAMES)}
     try:
         return read_facts(said)
-    except BadFacts as bad:
-        for fault in bad.faults:
+    except InvalidFacts as bad:
+        for fault in bad.errors:
             word, _, words = fault.partition(": ")
-            section.fault(word, words)
+            section.error(word, words)
         return NO_FACTS
 
 
@@ -272,21 +285,21 @@ _OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 def _dns_name(value: object) -> str:
     found = text(value).lower()
     if not _NAME.fullmatch(found):
-        raise Wrong(f"`{found}` is no name in DNS")
+        raise InvalidValue(f"`{found}` is no name in DNS")
     return found
 
 
 def _server(value: object) -> str:
     """Parse the address of a name server; the port is 53 by default."""
     words = text(value)
-    found = address(words if ":" in words else f"{words}:53")
+    found = parse_address(words if ":" in words else f"{words}:53")
     return str(found)
 
 
 def _object_name(value: object) -> str:
     found = text(value)
     if not _OBJECT.fullmatch(found):
-        raise Wrong(f"`{found}` is no name in Kubernetes (lower case, digits, `-` and `.`)")
+        raise InvalidValue(f"`{found}` is no name in Kubernetes (lower case, digits, `-` and `.`)")
     return found
 
 
@@ -296,7 +309,7 @@ def _selector(value: object) -> str:
         return ",".join(f"{text(key)}={text(held)}" for key, held in value.items())
     found = text(value)
     if not re.fullmatch(r"[A-Za-z0-9_./,=!() -]+", found):
-        raise Wrong(f"`{found}` is no label selector, as `app=vllm,tier!=test`")
+        raise InvalidValue(f"`{found}` is no label selector, as `app=vllm,tier!=test`")
     return found
 
 
@@ -361,4 +374,4 @@ def _kubernetes() -> Schema:
 
 def facts_schema() -> dict[str, Schema]:
     """Return the schemas of a pod's facts; their allowed values are checked by the reader only."""
-    return dict.fromkeys(sorted(WORDS), FACT)
+    return dict.fromkeys(sorted(FACT_NAMES), FACT)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gateway.config.fields import Secret, address, file, read_secret
+from gateway.config.fields import Secret, parse_address, parse_file, read_secret
 from gateway.runtime.addresses import Address, MutualTlsFiles
-from tenancy.document import Table, Wrong, flag, not_negative, number, positive, whole
+from tenancy.document import DocumentTable, InvalidValue, flag, not_negative, number, positive, whole
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import COUNT, FLAG, TEXT
 
 
 @dataclass(frozen=True, slots=True)
-class ExtProc:
+class ExtProcConfig:
     """The listener for Envoy's external processing filter."""
 
     listen: Address
@@ -34,11 +34,11 @@ class ExtProc:
     """Trust identity headers from every address, because Envoy strips them from clients' requests."""
 
     @property
-    def knows_callers(self) -> bool:
+    def authenticates_callers(self) -> bool:
         """Return whether Envoys must present a certificate or a token."""
         return self.token is not None or (self.tls is not None and self.tls.client_ca is not None)
 
-    def addresses(self, workers: int) -> dict[str, list[str]]:
+    def addresses_of_workers(self, workers: int) -> dict[str, list[str]]:
         """Return the addresses of `workers` workers by name, without those whose port the system chooses."""
         ports = {"extproc": self.listen, "extproc_health": self.health}
         return {name: _spread(where, 1 if self.shares_port else workers) for name, where in ports.items() if where}
@@ -48,21 +48,21 @@ def _spread(where: Address, count: int) -> list[str]:
     return [str(replace(where, port=where.port + number)) for number in range(count)] if where.port else []
 
 
-def extproc(root: Table) -> ExtProc | None:
+def read_extproc(root: DocumentTable) -> ExtProcConfig | None:
     """Read `extproc: HOST:PORT`, or a mapping."""
     if isinstance(root.get("extproc", _any, None), str):
-        listen = root.get("extproc", address, None)
-        return ExtProc(listen) if listen is not None else None
+        listen = root.get("extproc", parse_address, None)
+        return ExtProcConfig(listen) if listen is not None else None
     found = root.table("extproc")
     if found is None:
         return None
-    listen = found.need("listen", address, None)
+    listen = found.get_required("listen", parse_address, None)
     settings = None
     if listen is not None:
-        usual = ExtProc(listen)
-        settings = ExtProc(
+        usual = ExtProcConfig(listen)
+        settings = ExtProcConfig(
             listen,
-            health=found.get("health", address, None),
+            health=found.get("health", parse_address, None),
             shares_port=found.get("shares_port", flag, default=usual.shares_port),
             tls=_tls(found.table("tls")),
             token=read_secret(found, "token"),
@@ -109,7 +109,7 @@ def extproc_schema() -> Schema:
 def _share(value: object) -> float:
     found = not_negative(value)
     if found > 1:
-        raise Wrong("must be from 0 to 1")
+        raise InvalidValue("must be from 0 to 1")
     return found
 
 
@@ -117,10 +117,10 @@ def _any(value: object) -> object:
     return value
 
 
-def _tls(found: Table | None) -> MutualTlsFiles | None:
+def _tls(found: DocumentTable | None) -> MutualTlsFiles | None:
     if found is None:
         return None
-    cert, key = found.need("cert", file, None), found.need("key", file, None)
-    client_ca = found.get("client_ca", file, None)
+    cert, key = found.get_required("cert", parse_file, None), found.get_required("key", parse_file, None)
+    client_ca = found.get("client_ca", parse_file, None)
     found.close()
     return MutualTlsFiles(cert, key, client_ca) if cert and key else None

@@ -1,6 +1,6 @@
 """Single values of the configuration: how each is parsed, and the JSON Schema of those that several sections use.
 
-Every parser takes a value of the YAML document, a flag or a variable, and raises `Wrong` if it is invalid.
+Every parser takes a value of the YAML document, a flag or a variable, and raises `InvalidValue` if it is invalid.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from gateway.runtime.addresses import Address
 from gateway.runtime.redis_location import parse_redis_url
 from routing.pod_record import parse_pod_url
-from tenancy.document import Table, Wrong, flag, one_of, text, whole
+from tenancy.document import DocumentTable, InvalidValue, flag, one_of, text, whole
 from tenancy.json_schema import Schema, table
 from tenancy.reading.fields import ABOVE_ZERO, COUNT, FLAG, TEXT
 
@@ -34,100 +34,100 @@ NOT_SUPPORTED = "not supported by this version"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-MOST_PROCESSES = 256
+MAX_PROCESSES = 256
 
 
-def address(value: object) -> Address:
+def parse_address(value: object) -> Address:
     """Parse `HOST:PORT`, with brackets around an IPv6 host."""
     words = text(value)
     host, colon, port = words.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     if not colon or not host:
-        raise Wrong(f"must be HOST:PORT, not `{words}`")
+        raise InvalidValue(f"must be HOST:PORT, not `{words}`")
     if ":" in host and not words.startswith("["):
-        raise Wrong(f"an IPv6 host stands in brackets: [{host}]:{port}")
+        raise InvalidValue(f"an IPv6 host stands in brackets: [{host}]:{port}")
     if not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
-        raise Wrong(f"`{port}` is no port (0 to 65535; 0 lets the system choose)")
+        raise InvalidValue(f"`{port}` is no port (0 to 65535; 0 lets the system choose)")
     return Address(host, int(port))
 
 
-def address_or_off(value: object) -> Address | None:
+def parse_address_or_off(value: object) -> Address | None:
     """Parse `HOST:PORT`, or `off` (which YAML 1.1 reads as false) into None."""
-    return None if value is False or value == "off" else address(value)
+    return None if value is False or value == "off" else parse_address(value)
 
 
-def processes(value: object) -> int:
+def parse_processes(value: object) -> int:
     """Parse the number of worker processes."""
     found = whole(value)
-    if not 1 <= found <= MOST_PROCESSES:
-        raise Wrong(f"must be from 1 to {MOST_PROCESSES}, not {found}")
+    if not 1 <= found <= MAX_PROCESSES:
+        raise InvalidValue(f"must be from 1 to {MAX_PROCESSES}, not {found}")
     return found
 
 
-def pod_url(value: object) -> str:
+def parse_pod_base_url(value: object) -> str:
     """Parse the URL of a pod into the one form that identifies it."""
     words = text(value)
     try:
         return parse_pod_url(words)
     except ValueError as error:
-        raise Wrong(str(error)) from None
+        raise InvalidValue(str(error)) from None
 
 
-def goes_by_priority(value: object) -> bool:
+def parse_scheduling_policy(value: object) -> bool:
     """Parse the value of vLLM's `--scheduling-policy`. Returns whether it is `priority`."""
     return one_of(("fcfs", "priority"))(value) == "priority"
 
 
-def redis_url(value: object) -> Secret:
+def parse_redis_secret(value: object) -> Secret:
     """Check a Redis URL (forms: `gateway/runtime/redis_location.py`). A secret, as it may hold a password."""
     words = text(value)
     try:
         parse_redis_url(words)
     except ValueError as error:
-        raise Wrong(str(error)) from None
+        raise InvalidValue(str(error)) from None
     return Secret(words)
 
 
-def network(value: object) -> IPv4Network | IPv6Network:
+def parse_network(value: object) -> IPv4Network | IPv6Network:
     """Parse `10.0.0.0/8`, or one address."""
     try:
         return ip_network(text(value))
     except ValueError as error:
-        if isinstance(error, Wrong):
+        if isinstance(error, InvalidValue):
             raise
-        raise Wrong(f"is no network: {error}") from None
+        raise InvalidValue(f"is no network: {error}") from None
 
 
-def secret(value: object) -> Secret:
+def parse_secret(value: object) -> Secret:
     """Parse a secret: one line of printable ASCII, as it is sent in a header."""
     words = text(value).strip()
     if not words or not words.isascii() or not words.isprintable():
-        raise Wrong("must be one line of printable ASCII")
+        raise InvalidValue("must be one line of printable ASCII")
     return Secret(words)
 
 
-def secret_file(value: object) -> Secret:
+def parse_secret_file(value: object) -> Secret:
     """Read a secret from the file that the value names."""
-    path = file(value)
+    path = parse_file(value)
     try:
-        return secret(path.read_text(encoding="utf-8").strip())
+        return parse_secret(path.read_text(encoding="utf-8").strip())
     except (OSError, UnicodeDecodeError) as error:
-        raise Wrong(f"cannot be read: {_why(error)}") from None
+        raise InvalidValue(f"cannot be read: {_why(error)}") from None
 
 
-def file(value: object) -> Path:
+def parse_file(value: object) -> Path:
     """Parse the path of an existing file."""
     path = Path(text(value))
     if not path.is_file():
-        raise Wrong(f"there is no file `{path}`")
+        raise InvalidValue(f"there is no file `{path}`")
     return path
 
 
-def place(value: object) -> Path:
+def parse_writable_path(value: object) -> Path:
     """Parse the path of a file that may be created; its folder exists."""
     path = Path(text(value))
     if path.is_dir() or not path.parent.is_dir():
-        raise Wrong(f"`{path}` is no place for a file")
+        raise InvalidValue(f"`{path}` is no place for a file")
     return path
 
 
@@ -135,15 +135,15 @@ def _why(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else "not UTF-8 text"
 
 
-def read_secret(section: Table, key: str) -> Secret | None:
+def read_secret(section: DocumentTable, key: str) -> Secret | None:
     """Read `key`, or `key_file` with the path of the file that holds it; both at once are a fault."""
-    given, filed = section.get(key, secret, None), section.get(f"{key}_file", secret_file, None)
+    given, filed = section.get(key, parse_secret, None), section.get(f"{key}_file", parse_secret_file, None)
     if given and filed:
-        section.fault(f"{key}_file", f"stands beside {key}: which one is meant?")
+        section.error(f"{key}_file", f"stands beside {key}: which one is meant?")
     return given or filed
 
 
-def read_switch(section: Table, key: str) -> Table | bool:
+def read_switch(section: DocumentTable, key: str) -> DocumentTable | bool:
     """Read a key that is a flag or a table of details. Returns False if it is absent, off or invalid."""
     if not section.get(key, lambda value: isinstance(value, dict) or flag(value), default=False):
         return False
@@ -152,13 +152,13 @@ def read_switch(section: Table, key: str) -> Table | bool:
     return section.table(key) or False
 
 
-WHERE: Schema = {"type": "string", "description": "HOST:PORT, with brackets around an IPv6 host."}
+ADDRESS_SCHEMA: Schema = {"type": "string", "description": "HOST:PORT, with brackets around an IPv6 host."}
 
 
-OFF: Schema = {"enum": [False, "off"]}
+OFF_SCHEMA: Schema = {"enum": [False, "off"]}
 
 
-NUMBER: Schema = {
+NUMBER_SCHEMA: Schema = {
     "anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^(-?[0-9.]+(e[+-]?[0-9]+)?|\$\{.*\})$"}]
 }
 
@@ -168,7 +168,7 @@ def schema_of_fields(defaults: Any, *, above_zero: bool = True) -> Schema:
     kinds: dict[type, Schema] = {
         bool: FLAG.schema,
         str: TEXT.schema,
-        int: COUNT.schema if above_zero else NUMBER,
-        float: ABOVE_ZERO.schema if above_zero else NUMBER,
+        int: COUNT.schema if above_zero else NUMBER_SCHEMA,
+        float: ABOVE_ZERO.schema if above_zero else NUMBER_SCHEMA,
     }
     return table({field.name: kinds[type(getattr(defaults, field.name))] for field in fields(defaults)})

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tenancy.document import Fault, Wrong
+from tenancy.document import ConfigError, InvalidValue
 
-Given = str | Sequence[str]
+GivenValue = str | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class SettingSpec:
     """One setting as a flag and an environment variable."""
 
     name: str
@@ -21,10 +21,10 @@ class Word:
     parse: Callable[[object], Any]
     help: str
     metavar: str = "HOST:PORT"
-    many: bool = False
-    by_file: bool = False
+    is_list: bool = False
+    allows_file: bool = False
     """Whether a variable with the suffix _FILE may name the file that holds the value."""
-    flag: bool = True
+    has_flag: bool = True
     """False for secrets: command lines are visible to all users of a machine."""
     prefix: str = "HEARTH_"
 
@@ -37,8 +37,11 @@ class Word:
         return f"{self.prefix}{self.field.upper()}"
 
 
-def read_said(
-    words: Iterable[Word], flags: Mapping[str, Given | None], variables: Mapping[str, str], faults: list[Fault]
+def read_overrides(
+    words: Iterable[SettingSpec],
+    flags: Mapping[str, GivenValue | None],
+    variables: Mapping[str, str],
+    faults: list[ConfigError],
 ) -> dict[str, Any]:
     """Return the values of the settings that were given, by field; flags override variables. Appends faults."""
     said: dict[str, Any] = {}
@@ -48,33 +51,33 @@ def read_said(
             continue
         try:
             said[word.field] = _parsed(word, given)
-        except Wrong as wrong:
-            faults.append(Fault(label, str(wrong)))
+        except InvalidValue as wrong:
+            faults.append(ConfigError(label, str(wrong)))
     return said
 
 
 def _given(
-    word: Word, flags: Mapping[str, Given | None], variables: Mapping[str, str], faults: list[Fault]
-) -> tuple[str, Given | None]:
+    word: SettingSpec, flags: Mapping[str, GivenValue | None], variables: Mapping[str, str], faults: list[ConfigError]
+) -> tuple[str, GivenValue | None]:
     """Return where a setting was given, and its raw value; None if it was not."""
     if (value := flags.get(word.field)) is not None:
         return f"--{word.name}", value
     if held := variables.get(word.variable):
         return word.variable, _several(word, held)
     label = f"{word.variable}_FILE"
-    if word.by_file and (path := variables.get(label)):
+    if word.allows_file and (path := variables.get(label)):
         try:
             return label, _several(word, Path(path).read_text(encoding="utf-8").strip())
         except (OSError, UnicodeDecodeError):
-            faults.append(Fault(label, f"cannot read `{path}`"))
+            faults.append(ConfigError(label, f"cannot read `{path}`"))
     return word.variable, None
 
 
-def _several(word: Word, held: str) -> Given:
-    return held.replace(",", " ").split() if word.many else held
+def _several(word: SettingSpec, held: str) -> GivenValue:
+    return held.replace(",", " ").split() if word.is_list else held
 
 
-def _parsed(word: Word, given: Given) -> object:
-    if not word.many:
+def _parsed(word: SettingSpec, given: GivenValue) -> object:
+    if not word.is_list:
         return word.parse(given)
     return tuple(dict.fromkeys(word.parse(value) for value in ([given] if isinstance(given, str) else given)))

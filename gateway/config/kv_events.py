@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from gateway.config.fields import pod_url, read_switch, schema_of_fields
-from tenancy.document import Table, Wrong, not_negative, positive, read_fields, text, whole
+from gateway.config.fields import parse_pod_base_url, read_switch, schema_of_fields
+from tenancy.document import DocumentTable, InvalidValue, not_negative, positive, read_fields, text, whole
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import AMOUNT, COUNT, TEXT
 
 
 @dataclass(frozen=True, slots=True)
-class EventSource:
+class KvEventSource:
     """Where one pod publishes KV events, for pods that do not report it or report an unreachable address.
 
     As in vLLM, a data-parallel rank adds itself to the ports.
@@ -25,7 +25,7 @@ class EventSource:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadTimes:
+class KvLoadTimes:
     """Microseconds per token to load KV from a slower medium, compared with the prefill that this saves."""
 
     cpu: float = 10.0
@@ -35,7 +35,7 @@ class LoadTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class KvEvents:
+class KvEventsConfig:
     """Settings of the precise prefix-cache index."""
 
     wait_ms: float = 20.0
@@ -44,18 +44,18 @@ class KvEvents:
     """Maximum blocks per engine; about 200 bytes each."""
     tokenizer_cache_mb: int = 256
     """Cache of texts and their tokens, per model."""
-    load_us_per_token: LoadTimes = field(default_factory=LoadTimes)
-    sources: tuple[EventSource, ...] = ()
+    load_us_per_token: KvLoadTimes = field(default_factory=KvLoadTimes)
+    sources: tuple[KvEventSource, ...] = ()
 
 
-def kv_events(root: Table) -> KvEvents | None:
+def read_kv_events(root: DocumentTable) -> KvEventsConfig | None:
     """Read `kv_events: true` or a mapping. Returns None if absent or false: the approximate index decides."""
     section = read_switch(root, "kv_events")
     if isinstance(section, bool):
-        return KvEvents() if section else None
-    usual = KvEvents()
+        return KvEventsConfig() if section else None
+    usual = KvEventsConfig()
     loads = section.table("load_us_per_token")
-    found = KvEvents(
+    found = KvEventsConfig(
         wait_ms=section.get("wait_ms", not_negative, usual.wait_ms),
         most_blocks=section.get("most_blocks", positive(whole), usual.most_blocks),
         tokenizer_cache_mb=section.get("tokenizer_cache_mb", positive(whole), usual.tokenizer_cache_mb),
@@ -66,18 +66,18 @@ def kv_events(root: Table) -> KvEvents | None:
     return found
 
 
-def _source(section: Table) -> EventSource:
-    found = EventSource(
-        pod=section.need("pod", pod_url, ""),
-        endpoint=section.need("endpoint", endpoint, ""),
-        replay_endpoint=section.get("replay_endpoint", endpoint, None),
+def _source(section: DocumentTable) -> KvEventSource:
+    found = KvEventSource(
+        pod=section.get_required("pod", parse_pod_base_url, ""),
+        endpoint=section.get_required("endpoint", parse_zmq_endpoint, ""),
+        replay_endpoint=section.get("replay_endpoint", parse_zmq_endpoint, None),
         topic=section.get("topic", lambda value: value if value == "" else text(value), ""),
     )
     section.close()
     return found
 
 
-def endpoint(value: object) -> str:
+def parse_zmq_endpoint(value: object) -> str:
     """Parse a ZeroMQ address: `tcp://HOST:PORT` or `ipc://PATH`."""
     words = text(value)
     if words.startswith("ipc://") and len(words) > len("ipc://"):
@@ -88,7 +88,7 @@ def endpoint(value: object) -> str:
     except ValueError:
         port = None
     if not words.startswith("tcp://") or not port:
-        raise Wrong(f"must be tcp://HOST:PORT or ipc://PATH, not `{words}`")
+        raise InvalidValue(f"must be tcp://HOST:PORT or ipc://PATH, not `{words}`")
     return words
 
 
@@ -103,7 +103,7 @@ def kv_events_schema() -> Schema:
             "most_blocks": described(COUNT.schema, "Followed per engine."),
             "tokenizer_cache_mb": described(COUNT.schema, "Texts whose tokens are remembered, per model."),
             "load_us_per_token": described(
-                schema_of_fields(LoadTimes(), above_zero=False), "Until a slower medium's KV is of use."
+                schema_of_fields(KvLoadTimes(), above_zero=False), "Until a slower medium's KV is of use."
             ),
             "sources": described({"type": "array", "items": source}, "Pods that do not tell where they publish."),
         }

@@ -1,6 +1,6 @@
 """The sections `limits`, `timeouts`, `retries` and `stalls`: bounds on sizes, counts, times and repeated attempts.
 
-The values of `retries` and `stalls` are `routing.retries.RetryTerms` and `routing.lateness.Bounds`.
+The values of `retries` and `stalls` are `routing.retries.RetryTerms` and `routing.lateness.StallBounds`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from routing.retries import RetryTerms
-from routing.stall_detection import Bounds
-from tenancy.document import Table, not_negative, read_fields, whole
+from routing.stall_detection import StallBounds
+from tenancy.document import DocumentTable, not_negative, read_fields, whole
 from tenancy.json_schema import Schema, described, table
-from tenancy.reading.fields import ABOVE_ZERO, COUNT, FRACTION, Kind, Word
+from tenancy.reading.fields import ABOVE_ZERO, COUNT, FRACTION, FieldSpec, ValueKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Limits:
     kept_bodies_bytes: int = 256 << 20
     """All of these together; a stream that finds no room goes without."""
 
-    def share(self, processes: int) -> Limits:
+    def per_process(self, processes: int) -> Limits:
         """Return the limits of one of `processes` processes, so that all together keep to these.
 
         The kernel distributes connections evenly enough. One body must fit into every share.
@@ -86,22 +86,22 @@ class Timeouts:
     """How long a stopping gateway waits then for the requests it has."""
 
 
-NONE_OR_MORE = Kind(
+NON_NEGATIVE_COUNT = ValueKind(
     lambda value: whole(not_negative(value)),
     {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^([0-9]+|\$\{.*\})$"}]},
 )
 
 
-RETRIES: Mapping[str, Word] = {
-    "attempts": Word("attempts", COUNT, "Pods, well till then, that may fail one request before its first byte."),
-    "cuts": Word("cuts", NONE_OR_MORE, "How often one stream is gone on with elsewhere; 0: never."),
-    "share": Word("share", FRACTION, "Second attempts for each request, in the long run."),
-    "saved": Word("saved", NONE_OR_MORE, "Second attempts that may come at once after a time without."),
+RETRY_FIELDS: Mapping[str, FieldSpec] = {
+    "attempts": FieldSpec("attempts", COUNT, "Pods, well till then, that may fail one request before its first byte."),
+    "cuts": FieldSpec("cuts", NON_NEGATIVE_COUNT, "How often one stream is gone on with elsewhere; 0: never."),
+    "share": FieldSpec("share", FRACTION, "Second attempts for each request, in the long run."),
+    "saved": FieldSpec("saved", NON_NEGATIVE_COUNT, "Second attempts that may come at once after a time without."),
 }
 """Keys of `retries`; the fields are those of `RetryTerms`."""
 
 
-STALLS: Mapping[str, str] = {
+STALL_FIELDS: Mapping[str, str] = {
     "times": "A silence may be so many times as long as the longest of late.",
     "least_s": "No engine that falls silent altogether is given up sooner.",
     "least_alone_s": "Nor is one stream among others that flow.",
@@ -109,30 +109,32 @@ STALLS: Mapping[str, str] = {
     "first_s": "The longest silence of an engine of which nothing is known yet.",
     "half_s": "Of listening, after which a silence counts for half as long.",
 }
-"""Descriptions of the keys of `stalls`, which are the fields of `Bounds`."""
+"""Descriptions of the keys of `stalls`, which are the fields of `StallBounds`."""
 
 
-def retries(root: Table) -> RetryTerms:
+def read_retries(root: DocumentTable) -> RetryTerms:
     """Read `retries`; absent keys keep their defaults."""
     usual, given = RetryTerms(), root.table("retries")
     if given is None:
         return usual
-    found = {word.field: given.get(name, word.kind.parse, getattr(usual, word.field)) for name, word in RETRIES.items()}
+    found = {
+        word.field: given.get(name, word.kind.parse, getattr(usual, word.field)) for name, word in RETRY_FIELDS.items()
+    }
     given.close()
     return replace(usual, **found)
 
 
-def stalls(root: Table) -> Bounds:
+def read_stalls(root: DocumentTable) -> StallBounds:
     """Read `stalls`; absent keys keep their defaults."""
     given = root.table("stalls")
-    return Bounds() if given is None else read_fields(given, Bounds(), above_zero=True)
+    return StallBounds() if given is None else read_fields(given, StallBounds(), above_zero=True)
 
 
 def retries_schema() -> Schema:
     """Return the schema of `retries`."""
-    return table({name: described(word.kind.schema, word.help) for name, word in RETRIES.items()})
+    return table({name: described(word.kind.schema, word.help) for name, word in RETRY_FIELDS.items()})
 
 
 def stalls_schema() -> Schema:
     """Return the schema of `stalls`."""
-    return table({name: described(ABOVE_ZERO.schema, words) for name, words in STALLS.items()})
+    return table({name: described(ABOVE_ZERO.schema, words) for name, words in STALL_FIELDS.items()})

@@ -13,87 +13,106 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from gateway.config.discovery import pod_place
-from gateway.config.extproc import ExtProc
-from gateway.config.fields import LOG_LEVELS, address, address_or_off, file, place, processes, redis_url, secret
-from gateway.config.flags import Given, Word, read_said
-from gateway.config.routing import Routing
+from gateway.config.discovery import parse_pod
+from gateway.config.extproc import ExtProcConfig
+from gateway.config.fields import (
+    LOG_LEVELS,
+    parse_address,
+    parse_address_or_off,
+    parse_file,
+    parse_processes,
+    parse_redis_secret,
+    parse_secret,
+    parse_writable_path,
+)
+from gateway.config.flags import GivenValue, SettingSpec, read_overrides
+from gateway.config.routing import RoutingConfig
 from gateway.config.settings import Settings, read_settings
 from gateway.runtime.addresses import TlsFiles
 from routing.canary import Canary
 from routing.facts import Role
 from scorers.registry import routings
-from tenancy.document import Fault, Invalid, Locate, load_yaml, one_of
+from tenancy.document import ConfigError, InvalidDocument, Locate, load_yaml, one_of
 
-WORDS: tuple[Word, ...] = (
-    Word("listen", address, "where clients come in (default 127.0.0.1:8000)"),
-    Word("processes", processes, "workers that share the traffic port, a core each (default 1)", metavar="N"),
-    Word("pod", pod_place, "a vLLM pod; may stand several times", metavar="URL", many=True),
-    Word("pod-file", file, "a file that lists pods, watched for changes", metavar="FILE"),
-    Word("extproc", address, "where Envoy sends requests to be placed (default: nowhere)"),
-    Word("policy", file, "tenants and their keys; without it everybody may come in", metavar="FILE"),
-    Word("redis", redis_url, "shared state of several gateways", metavar="URL", by_file=True),
-    Word("metrics", address_or_off, "metrics and health, read-only, or off (default 127.0.0.1:9090)"),
-    Word(
-        "admin", address_or_off, "receipts, fleet, drain, or off (default 127.0.0.1:9091); beyond loopback with a token"
+SETTINGS: tuple[SettingSpec, ...] = (
+    SettingSpec("listen", parse_address, "where clients come in (default 127.0.0.1:8000)"),
+    SettingSpec(
+        "processes", parse_processes, "workers that share the traffic port, a core each (default 1)", metavar="N"
     ),
-    Word("routing", one_of(routings()), "how a pod is chosen (default warm)", metavar="|".join(routings())),
-    Word("tls-cert", file, "certificate chain of the listener, PEM", metavar="FILE"),
-    Word("tls-key", file, "its key, PEM", metavar="FILE"),
-    Word("usage-log", place, "one JSON line of usage per request, for chargeback", metavar="FILE"),
-    Word("route-log", place, "one JSON line per request to play again with another routing", metavar="FILE"),
-    Word("log-level", one_of(LOG_LEVELS), "least level that is logged (default info)", metavar="|".join(LOG_LEVELS)),
-    Word("admin-token", secret, "token of the admin port", by_file=True, flag=False),
-    Word("pod-api-key", secret, "what pods were given as --api-key", by_file=True, flag=False),
+    SettingSpec("pod", parse_pod, "a vLLM pod; may stand several times", metavar="URL", is_list=True),
+    SettingSpec("pod-file", parse_file, "a file that lists pods, watched for changes", metavar="FILE"),
+    SettingSpec("extproc", parse_address, "where Envoy sends requests to be placed (default: nowhere)"),
+    SettingSpec("policy", parse_file, "tenants and their keys; without it everybody may come in", metavar="FILE"),
+    SettingSpec("redis", parse_redis_secret, "shared state of several gateways", metavar="URL", allows_file=True),
+    SettingSpec("metrics", parse_address_or_off, "metrics and health, read-only, or off (default 127.0.0.1:9090)"),
+    SettingSpec(
+        "admin",
+        parse_address_or_off,
+        "receipts, fleet, drain, or off (default 127.0.0.1:9091); beyond loopback with a token",
+    ),
+    SettingSpec("routing", one_of(routings()), "how a pod is chosen (default warm)", metavar="|".join(routings())),
+    SettingSpec("tls-cert", parse_file, "certificate chain of the listener, PEM", metavar="FILE"),
+    SettingSpec("tls-key", parse_file, "its key, PEM", metavar="FILE"),
+    SettingSpec("usage-log", parse_writable_path, "one JSON line of usage per request, for chargeback", metavar="FILE"),
+    SettingSpec(
+        "route-log", parse_writable_path, "one JSON line per request to play again with another routing", metavar="FILE"
+    ),
+    SettingSpec(
+        "log-level", one_of(LOG_LEVELS), "least level that is logged (default info)", metavar="|".join(LOG_LEVELS)
+    ),
+    SettingSpec("admin-token", parse_secret, "token of the admin port", allows_file=True, has_flag=False),
+    SettingSpec("pod-api-key", parse_secret, "what pods were given as --api-key", allows_file=True, has_flag=False),
 )
 
 
-def gather(flags: Mapping[str, Given], variables: Mapping[str, str], config: Path | None) -> Settings:
-    """Return the settings of a start. `flags`: the values of the command line. Raises `Invalid` with all faults."""
-    settings, faults = Settings(), list[Fault]()
+def load_settings(flags: Mapping[str, GivenValue], variables: Mapping[str, str], config: Path | None) -> Settings:
+    """Return the settings of a start. `flags`: the values of the command line. Raises `InvalidDocument` with all
+    faults.
+    """
+    settings, faults = Settings(), list[ConfigError]()
     if config is not None:
         settings, faults = read_file(config, variables)
-    overlay = read_said(WORDS, flags, variables, faults)
+    overlay = read_overrides(SETTINGS, flags, variables, faults)
     settings = _overlaid(settings, overlay, faults)
     faults.extend(_contradictions(settings))
     if faults:
-        raise Invalid(faults)
+        raise InvalidDocument(faults)
     return settings
 
 
-def read_file(config: Path, variables: Mapping[str, str]) -> tuple[Settings, list[Fault]]:
+def read_file(config: Path, variables: Mapping[str, str]) -> tuple[Settings, list[ConfigError]]:
     """Return the settings of a file and its faults, with the file's name before each path."""
     try:
         source = config.read_text(encoding="utf-8")
     except OSError as error:
-        return Settings(), [Fault(str(config), error.strerror or "cannot be read")]
+        return Settings(), [ConfigError(str(config), error.strerror or "cannot be read")]
     except UnicodeDecodeError:
-        return Settings(), [Fault(str(config), "is no UTF-8 text")]
+        return Settings(), [ConfigError(str(config), "is no UTF-8 text")]
     try:
-        settings, root = read_settings(source, variables, beside(config, IN_CONFIG))
+        settings, root = read_settings(source, variables, relative_to(config, CONFIG_FILE_KEYS))
         if not root.keys and load_yaml(source) is None:
-            root.blame("is empty, as a file is that is being written; one that is to say nothing says {}")
-    except Invalid as invalid:
-        return Settings(), [fault.within(config) for fault in invalid.faults]
-    return settings, [fault.within(config) for fault in root.faults]
+            root.add_error("is empty, as a file is that is being written; one that is to say nothing says {}")
+    except InvalidDocument as invalid:
+        return Settings(), [fault.within(config) for fault in invalid.errors]
+    return settings, [fault.within(config) for fault in root.errors]
 
 
 def check_file(config: Path, variables: Mapping[str, str]) -> Settings:
-    """Return the settings of a file without flags and environment overrides. Raises `Invalid`."""
+    """Return the settings of a file without flags and environment overrides. Raises `InvalidDocument`."""
     settings, faults = read_file(config, variables)
     faults.extend(_contradictions(settings))
     if faults:
-        raise Invalid(faults)
+        raise InvalidDocument(faults)
     return settings
 
 
-def _overlaid(settings: Settings, overlay: dict[str, Any], faults: list[Fault]) -> Settings:
+def _overlaid(settings: Settings, overlay: dict[str, Any], faults: list[ConfigError]) -> Settings:
     if (pods := overlay.pop("pod", None)) is not None:
         overlay["pods"] = pods
     if (name := overlay.pop("routing", None)) is not None:
-        overlay["routing"] = Routing(name, routings()[name])
+        overlay["routing"] = RoutingConfig(name, routings()[name])
     if (where := overlay.get("extproc")) is not None:
-        overlay["extproc"] = replace(settings.extproc, listen=where) if settings.extproc else ExtProc(where)
+        overlay["extproc"] = replace(settings.extproc, listen=where) if settings.extproc else ExtProcConfig(where)
     cert, key = overlay.pop("tls_cert", None), overlay.pop("tls_key", None)
     if cert or key:
         held = settings.tls
@@ -102,23 +121,25 @@ def _overlaid(settings: Settings, overlay: dict[str, Any], faults: list[Fault]) 
             overlay["tls"] = TlsFiles(cert, key)
         else:
             faults.append(
-                Fault("--tls-key" if cert else "--tls-cert", "is missing: TLS needs a certificate and its key")
+                ConfigError("--tls-key" if cert else "--tls-cert", "is missing: TLS needs a certificate and its key")
             )
     return replace(settings, **overlay)
 
 
-def _contradictions(settings: Settings) -> list[Fault]:
+def _contradictions(settings: Settings) -> list[ConfigError]:
     """Return contradictions between settings that are valid by themselves."""
     faults = []
     registry = settings.places.registry
     if registry is not None and registry.url is None and settings.redis is None:
-        faults.append(Fault("discovery.redis", "names no Redis: give it a url, or set `redis` for the whole gateway"))
+        faults.append(
+            ConfigError("discovery.redis", "names no Redis: give it a url, or set `redis` for the whole gateway")
+        )
     faults.extend(_unchecked_cascades(settings))
     faults.extend(_canaries_with_roles(settings))
     admin = settings.admin
     if admin is not None and not admin.is_loopback and settings.admin_token is None:
         words = f"{admin} can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"
-        faults.append(Fault("admin", words))
+        faults.append(ConfigError("admin", words))
     named: dict[tuple[str, int], str] = {}
     envoys = settings.extproc
     for name, where in (
@@ -129,11 +150,11 @@ def _contradictions(settings: Settings) -> list[Fault]:
             continue
         other = named.setdefault((where.host, where.port), name)
         if other != name:
-            faults.append(Fault(name, f"{where} is taken by {other}"))
+            faults.append(ConfigError(name, f"{where} is taken by {other}"))
     return faults
 
 
-def _unchecked_cascades(settings: Settings) -> list[Fault]:
+def _unchecked_cascades(settings: Settings) -> list[ConfigError]:
     """Return cascades that check answers although Envoy carries these past us, where nothing can hold them back."""
     if settings.extproc is None:
         return []
@@ -142,27 +163,29 @@ def _unchecked_cascades(settings: Settings) -> list[Fault]:
         "or leave out extproc"
     )
     return [
-        Fault(f"model_list.{entry.name}.ladder", words)
+        ConfigError(f"model_list.{entry.name}.ladder", words)
         for entry in settings.models
         if entry.ladder is not None and (entry.ladder.window is not None or entry.ladder.whole)
     ]
 
 
-def _canaries_with_roles(settings: Settings) -> list[Fault]:
+def _canaries_with_roles(settings: Settings) -> list[ConfigError]:
     """Return canaries whose pods prefill or decode for others, as far as configured: such trials have no verdict."""
-    known = [(found.url, found.pool, found.facts) for found in settings.static_pods]
+    known = [(found.url, found.pool, found.facts) for found in settings.configured_pods]
     known += [(place.name, place.pool, place.facts) for place in settings.places.dns]
     faults = []
     for at, terms in enumerate(settings.canaries):
         canary = Canary(terms)
         for name, pool, facts in known:
-            if facts.duty is not Role.EITHER and canary.has(pool, facts.revision):
-                words = f"`{terms.name}`: {name} has role `{facts.duty}`; pods on trial must serve whole requests"
-                faults.append(Fault(f"canaries[{at}]", f"{words} (role `either`)"))
+            if facts.effective_role is not Role.EITHER and canary.includes(pool, facts.revision):
+                words = (
+                    f"`{terms.name}`: {name} has role `{facts.effective_role}`; pods on trial must serve whole requests"
+                )
+                faults.append(ConfigError(f"canaries[{at}]", f"{words} (role `either`)"))
     return faults
 
 
-IN_CONFIG = re.compile(
+CONFIG_FILE_KEYS = re.compile(
     r"""  policy | usage_log | route_log
     | (?!.*\.selector\.) [\w.\[\]]*_file
     | (extproc\.)? tls\.\w+
@@ -174,21 +197,21 @@ IN_CONFIG = re.compile(
 """Paths of the keys of hearth.yaml that are file names."""
 
 
-IN_POLICY = re.compile(r"auth\.(keys_dir|hmac_secret_file|jwt\.jwks_file)")
+POLICY_FILE_KEYS = re.compile(r"auth\.(keys_dir|hmac_secret_file|jwt\.jwks_file)")
 
 
-URLS = re.compile(r"redis|discovery\.redis\.url")
+REDIS_URL_KEYS = re.compile(r"redis|discovery\.redis\.url")
 """Paths of the keys whose URL may contain file names in its options."""
 
 
 _FILE_OPTION = re.compile(r"(?<=[?&])(ssl_ca_certs|ssl_certfile|ssl_keyfile)=([^&]+)")
 
 
-NOT_A_FILE = {"tokenizer": "pod"}
+RESERVED_WORDS = {"tokenizer": "pod"}
 """By the last part of a path: the value that is not a file name."""
 
 
-def beside(document: Path, words: re.Pattern[str]) -> Locate:
+def relative_to(document: Path, words: re.Pattern[str]) -> Locate:
     """Return a function that resolves relative file names by the document's folder.
 
     `words`: the paths of the keys that hold file names.
@@ -199,9 +222,9 @@ def beside(document: Path, words: re.Pattern[str]) -> Locate:
         return str(folder / name)
 
     def locate(path: str, text: str) -> str:
-        if URLS.fullmatch(path):
+        if REDIS_URL_KEYS.fullmatch(path):
             return _FILE_OPTION.sub(lambda found: f"{found[1]}={quote(located(unquote(found[2])))}", text)
-        if not text or not words.fullmatch(path) or NOT_A_FILE.get(path.rpartition(".")[2]) == text:
+        if not text or not words.fullmatch(path) or RESERVED_WORDS.get(path.rpartition(".")[2]) == text:
             return text
         return located(text)
 

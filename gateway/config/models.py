@@ -6,16 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.config.cascades import LadderEntry, RungEntry, ladder_entry, ladder_schema, rung_entry, rung_schema
-from gateway.config.fields import NOT_SUPPORTED, file, goes_by_priority, pod_url
-from tenancy.document import Fault, Table, Wrong, not_negative, positive, text
+from gateway.config.cascades import (
+    CascadeEntry,
+    CascadeModelEntry,
+    cascade_model_schema,
+    cascade_schema,
+    read_cascade,
+    read_cascade_model,
+)
+from gateway.config.fields import NOT_SUPPORTED, parse_file, parse_pod_base_url, parse_scheduling_policy
+from tenancy.document import ConfigError, DocumentTable, InvalidValue, not_negative, positive, text
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import AMOUNT, TEXT
 
-LATER_OF_MODEL = (*("aliases", "litellm_params"),)
+UNSUPPORTED_KEYS = (*("aliases", "litellm_params"),)
 
 
-POD = "pod"
+POD_TOKENIZER = "pod"
 """The tokenizer is the pod's own `/tokenize`."""
 
 
@@ -47,9 +54,9 @@ class ModelEntry:
     """The KV connector of its pods, if they do not report it."""
     kv_bytes_per_token: float | None = None
     """Bytes of KV cache per token, over all ranks together."""
-    rung: RungEntry = field(default_factory=RungEntry)
+    rung: CascadeModelEntry = field(default_factory=CascadeModelEntry)
     """Its abilities and price as part of a cascade."""
-    ladder: LadderEntry | None = None
+    ladder: CascadeEntry | None = None
     """The models behind it; None where it is not a cascade."""
     inference_pool: str | None = None
     """The InferencePool whose pods may serve it, None for all pods that list it."""
@@ -67,38 +74,38 @@ class ModelEntry:
         return None if tokens is None or self.output_cost_per_token is None else tokens * self.output_cost_per_token
 
 
-def models(root: Table) -> tuple[ModelEntry, ...]:
+def read_models(root: DocumentTable) -> tuple[ModelEntry, ...]:
     """Read the list `model_list`."""
     entries: dict[str, ModelEntry] = {}
     for section in root.tables("model_list"):
-        for word in LATER_OF_MODEL:
-            section.refuse(word, NOT_SUPPORTED)
-        pods = section.each("pods", pod_url)
+        for word in UNSUPPORTED_KEYS:
+            section.reject_unknown(word, NOT_SUPPORTED)
+        pods = section.each("pods", parse_pod_base_url)
         if pods == () and "pods" in section:
-            section.fault("pods", "must name a pod; leave it out to use all pods that serve the model")
+            section.error("pods", "must name a pod; leave it out to use all pods that serve the model")
         entry = ModelEntry(
-            name=section.need("model_name", text, ""),
+            name=section.get_required("model_name", text, ""),
             input_cost_per_token=section.get("input_cost_per_token", not_negative, None),
             output_cost_per_token=section.get("output_cost_per_token", not_negative, None),
             cache_read_input_token_cost=section.get("cache_read_input_token_cost", not_negative, None),
             pods=pods,
-            tokenizer=tokenizer_entry(section),
-            takes_priority=section.get("scheduling_policy", goes_by_priority, default=False),
+            tokenizer=read_tokenizer(section),
+            takes_priority=section.get("scheduling_policy", parse_scheduling_policy, default=False),
             kv_connector=section.get("kv_connector", text, None),
             kv_bytes_per_token=section.get("kv_bytes_per_token", positive(not_negative), None),
             inference_pool=section.get("inference_pool", text, None),
-            rung=rung_entry(section),
-            ladder=ladder_entry(section),
+            rung=read_cascade_model(section),
+            ladder=read_cascade(section),
         )
         section.close()
         if entry.name and entry.name in entries:
-            section.fault("model_name", f"`{entry.name}` stands twice")
+            section.error("model_name", f"`{entry.name}` stands twice")
         entries[entry.name] = entry
-    root.faults.extend(_ladder_faults(entries))
+    root.errors.extend(_ladder_faults(entries))
     return tuple(entries.values())
 
 
-def _ladder_faults(entries: Mapping[str, ModelEntry]) -> list[Fault]:
+def _ladder_faults(entries: Mapping[str, ModelEntry]) -> list[ConfigError]:
     """Return contradictions between cascades and the models that they name."""
     faults = []
     for at, entry in enumerate(entries.values()):
@@ -107,32 +114,32 @@ def _ladder_faults(entries: Mapping[str, ModelEntry]) -> list[Fault]:
             continue
         place = f"model_list[{at}]"
         if entry.pods is not None or entry.inference_pool is not None:
-            faults.append(Fault(place, f"`{entry.name}` is a ladder: pods serve its rungs, not itself"))
+            faults.append(ConfigError(place, f"`{entry.name}` is a ladder: pods serve its rungs, not itself"))
         for number, rung in enumerate(ladder.rungs):
             if (named := entries.get(rung)) is not None and named.ladder is not None:
-                faults.append(Fault(f"{place}.ladder[{number}]", f"`{rung}` is itself a ladder"))
+                faults.append(ConfigError(f"{place}.ladder[{number}]", f"`{rung}` is itself a ladder"))
         if ladder.file is not None and ladder.file.models != ladder.rungs:
             words = f"was made for the ladder {', '.join(ladder.file.models)}"
-            faults.append(Fault(f"{place}.calibration", words))
+            faults.append(ConfigError(f"{place}.calibration", words))
     return faults
 
 
-def tokenizer_entry(section: Table) -> TokenizerEntry | None:
+def read_tokenizer(section: DocumentTable) -> TokenizerEntry | None:
     """Read `tokenizer` and `chat_template` of a model."""
-    place, template = section.get("tokenizer", tokenizer, None), section.get("chat_template", file, None)
+    place, template = section.get("tokenizer", parse_tokenizer, None), section.get("chat_template", parse_file, None)
     if template is not None and not isinstance(place, Path):
-        section.fault("chat_template", "is of use only with a tokenizer's folder: a pod has its own")
+        section.error("chat_template", "is of use only with a tokenizer's folder: a pod has its own")
     return TokenizerEntry(place, template) if place is not None else None
 
 
-def tokenizer(value: object) -> Path | str:
-    """Parse `pod`, or a folder that holds `tokenizer.json`. Raises `Wrong`."""
+def parse_tokenizer(value: object) -> Path | str:
+    """Parse `pod`, or a folder that holds `tokenizer.json`. Raises `InvalidValue`."""
     words = text(value)
-    if words == POD:
-        return POD
+    if words == POD_TOKENIZER:
+        return POD_TOKENIZER
     path = Path(words)
     if not (path / "tokenizer.json").is_file():
-        raise Wrong(f"must be `pod` or a folder that holds tokenizer.json: `{words}` does not")
+        raise InvalidValue(f"must be `pod` or a folder that holds tokenizer.json: `{words}` does not")
     return path
 
 
@@ -153,8 +160,8 @@ def model_schema() -> Schema:
             "chat_template": described(TEXT.schema, "Where vLLM was given one with --chat-template."),
             "kv_connector": described(TEXT.schema, "How its pods hand KV over, in vLLM's names; pods' facts go first."),
             "kv_bytes_per_token": described(AMOUNT.schema, "KV of a token, over all ranks: what a hand-over moves."),
-            **rung_schema(),
-            **ladder_schema(),
+            **cascade_model_schema(),
+            **cascade_schema(),
             "scheduling_policy": described(
                 {"enum": ["fcfs", "priority"]}, "What the pods were given as --scheduling-policy."
             ),

@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from gateway.config.fields import NUMBER, read_switch, schema_of_fields
+from gateway.config.fields import NUMBER_SCHEMA, read_switch, schema_of_fields
 from routing.canary import CanaryTerms
 from routing.pairing.roles import RoleTerms
-from tenancy.document import Table, number, text, whole
+from tenancy.document import DocumentTable, number, text, whole
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import COUNT, TEXT
 
 
-def roles(root: Table) -> RoleTerms | None:
+def read_roles(root: DocumentTable) -> RoleTerms | None:
     """Read `roles: true` or a mapping. Returns None if absent or false: engines keep their roles."""
     section = read_switch(root, "roles")
     if isinstance(section, bool):
@@ -32,16 +32,16 @@ def roles(root: Table) -> RoleTerms | None:
     try:
         return RoleTerms(**found)
     except ValueError as wrong:
-        root.fault("roles", str(wrong))
+        root.error("roles", str(wrong))
         return None
 
 
-def canaries(root: Table) -> tuple[CanaryTerms, ...]:
+def read_canaries(root: DocumentTable) -> tuple[CanaryTerms, ...]:
     """Read the list `canaries`."""
     found = []
     for section in root.tables("canaries"):
         given: dict[str, Any] = {
-            "name": section.need("name", text, ""),
+            "name": section.get_required("name", text, ""),
             "pool": section.get("pool", text, None),
             "revision": section.get("revision", text, None),
             "share": section.get("share", number, 0.05),
@@ -55,7 +55,7 @@ def canaries(root: Table) -> tuple[CanaryTerms, ...]:
         try:
             found.append(CanaryTerms(**given))
         except ValueError as wrong:
-            section.blame(str(wrong))
+            section.add_error(str(wrong))
     return tuple(found)
 
 
@@ -69,12 +69,14 @@ def canary_schema() -> Schema:
             "name": described(TEXT.schema, "What it is called in logs and metrics."),
             "pool": described(TEXT.schema, "The pool whose pods are on trial."),
             "revision": described(TEXT.schema, "The revision whose pods are on trial."),
-            "share": described(NUMBER, "Of the requests that it could serve: 0.05."),
-            "ttft_gate": described(NUMBER, "First tokens may take so many times as long: 1.1."),
-            "tpot_gate": described(NUMBER, "Tokens may take so many times as long: 1.1."),
-            "error": described(NUMBER, "The chance that a sound one is rolled back: 0.05."),
+            "share": described(NUMBER_SCHEMA, "Of the requests that it could serve: 0.05."),
+            "ttft_gate": described(NUMBER_SCHEMA, "First tokens may take so many times as long: 1.1."),
+            "tpot_gate": described(NUMBER_SCHEMA, "Tokens may take so many times as long: 1.1."),
+            "error": described(NUMBER_SCHEMA, "The chance that a sound one is rolled back: 0.05."),
             "least": described(COUNT.schema, "Comparisons before it is accepted: 200."),
-            "max_duration_s": described(NUMBER, "An undecided trial is rolled back after so many seconds: 86400."),
+            "max_duration_s": described(
+                NUMBER_SCHEMA, "An undecided trial is rolled back after so many seconds: 86400."
+            ),
         },
         required=("name",),
     )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.config.fields import OFF, schema_of_fields
+from gateway.config.fields import OFF_SCHEMA, schema_of_fields
 from routing.candidates import Scorer
 from scorers.registry import SCORERS, routings
-from tenancy.document import Table, Wrong, one_of, positive, read_fields, whole
+from tenancy.document import DocumentTable, InvalidValue, one_of, positive, read_fields, whole
 from tenancy.json_schema import Schema, table
 from tenancy.reading.fields import COUNT
 
 
 @dataclass(frozen=True, slots=True)
-class Routing:
+class RoutingConfig:
     """The scorers whose seconds are added up, under the name of their composition."""
 
     name: str = "warm"
@@ -22,7 +22,7 @@ class Routing:
     """Maximum blocks per engine in the approximate index: 64 MB or more of distinct prompt text."""
 
 
-def read_routing(root: Table) -> Routing:
+def read_routing(root: DocumentTable) -> RoutingConfig:
     """Read `routing: NAME`, or `routing: {name: NAME, scorers: {SCORER: {PARAMETER: VALUE}}}`.
 
     `scorers` changes those of the named routing, or adds to them; `SCORER: off` takes one out.
@@ -30,22 +30,22 @@ def read_routing(root: Table) -> Routing:
     known = routings()
     name = root.get("routing", lambda value: "" if isinstance(value, dict) else one_of(known)(value), "warm")
     if name:
-        return Routing(name, known[name])
+        return RoutingConfig(name, known[name])
     section = root.table("routing")
     if section is None:  # pragma: no cover - only a mapping comes here
-        return Routing()
+        return RoutingConfig()
     name = section.get("name", one_of(known), "warm")
     scorers = known[name]
     if (chosen := section.table("scorers")) is not None:
         scorers = _scorers(chosen, scorers)
         if not scorers:
-            section.fault("scorers", "must leave a scorer")
-    most_blocks = section.get("most_blocks", positive(whole), Routing().most_blocks)
+            section.error("scorers", "must leave a scorer")
+    most_blocks = section.get("most_blocks", positive(whole), RoutingConfig().most_blocks)
     section.close()
-    return Routing(name, scorers, most_blocks)
+    return RoutingConfig(name, scorers, most_blocks)
 
 
-def _scorers(section: Table, usual: tuple[Scorer, ...]) -> tuple[Scorer, ...]:
+def _scorers(section: DocumentTable, usual: tuple[Scorer, ...]) -> tuple[Scorer, ...]:
     """Read the scorers; the dataclass fields of each are its parameters."""
     given = {scorer.name: scorer for scorer in usual}
     found: list[Scorer] = []
@@ -64,8 +64,8 @@ def _scorers(section: Table, usual: tuple[Scorer, ...]) -> tuple[Scorer, ...]:
         if key not in known:
             try:
                 one_of(known)(key)
-            except Wrong as wrong:
-                section.fault(key, str(wrong))
+            except InvalidValue as wrong:
+                section.error(key, str(wrong))
     return tuple(found)
 
 
@@ -75,6 +75,6 @@ def _is_off(value: object) -> bool:
 
 
 def routing_schema() -> Schema:
-    scorers = {scorer.name: {"anyOf": [schema_of_fields(scorer(), above_zero=False), OFF]} for scorer in SCORERS}
+    scorers = {scorer.name: {"anyOf": [schema_of_fields(scorer(), above_zero=False), OFF_SCHEMA]} for scorer in SCORERS}
     whole = table({"name": {"enum": list(routings())}, "scorers": table(scorers), "most_blocks": COUNT.schema})
     return {"anyOf": [{"enum": list(routings())}, whole]}

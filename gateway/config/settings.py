@@ -12,37 +12,37 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
-from gateway.config.cors import Cors, cors, cors_schema
-from gateway.config.discovery import ELSEWHERE, Found, Places, discovery_schema, read_discovery
-from gateway.config.extproc import ExtProc, extproc, extproc_schema
+from gateway.config.cors import CorsPolicy, cors_schema, read_cors
+from gateway.config.discovery import NO_SOURCES, DiscoveredPod, DiscoverySources, discovery_schema, read_discovery
+from gateway.config.extproc import ExtProcConfig, extproc_schema, read_extproc
 from gateway.config.fields import (
+    ADDRESS_SCHEMA,
     LOG_LEVELS,
-    MOST_PROCESSES,
+    MAX_PROCESSES,
     NOT_SUPPORTED,
-    OFF,
-    WHERE,
+    OFF_SCHEMA,
     Secret,
-    address,
-    address_or_off,
-    file,
-    network,
-    place,
-    processes,
+    parse_address,
+    parse_address_or_off,
+    parse_file,
+    parse_network,
+    parse_processes,
+    parse_redis_secret,
+    parse_writable_path,
     read_secret,
-    redis_url,
     schema_of_fields,
 )
-from gateway.config.kv_events import KvEvents, kv_events, kv_events_schema
-from gateway.config.limits import Limits, Timeouts, retries, retries_schema, stalls, stalls_schema
-from gateway.config.models import ModelEntry, model_schema, models
-from gateway.config.rollout import canaries, canary_schema, roles, roles_schema
-from gateway.config.routing import Routing, read_routing, routing_schema
+from gateway.config.kv_events import KvEventsConfig, kv_events_schema, read_kv_events
+from gateway.config.limits import Limits, Timeouts, read_retries, read_stalls, retries_schema, stalls_schema
+from gateway.config.models import ModelEntry, model_schema, read_models
+from gateway.config.rollout import canary_schema, read_canaries, read_roles, roles_schema
+from gateway.config.routing import RoutingConfig, read_routing, routing_schema
 from gateway.runtime.addresses import Address, TlsFiles
 from routing.canary import CanaryTerms
 from routing.pairing.roles import RoleTerms
 from routing.retries import RetryTerms
-from routing.stall_detection import Bounds
-from tenancy.document import Locate, Table, as_it_stands, one_of, read_document, read_fields
+from routing.stall_detection import StallBounds
+from tenancy.document import DocumentTable, Locate, one_of, read_document, read_fields, unchanged
 from tenancy.json_schema import DRAFT, Schema, described, table
 from tenancy.reading.fields import COUNT, FLAG, NAMES, TEXT
 
@@ -60,27 +60,27 @@ class Settings:
     policy: Path | None = None
     redis: Secret | None = None
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
-    pods: tuple[Found, ...] = ()
+    pods: tuple[DiscoveredPod, ...] = ()
     pod_file: Path | None = None
-    places: Places = ELSEWHERE
+    places: DiscoverySources = NO_SOURCES
     """Sources of pods beside the static list and the file."""
     pod_api_key: Secret | None = None
     models: tuple[ModelEntry, ...] = ()
-    routing: Routing = field(default_factory=Routing)
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
     retries: RetryTerms = field(default_factory=RetryTerms)
-    stalls: Bounds = field(default_factory=Bounds)
+    stalls: StallBounds = field(default_factory=StallBounds)
     """When a silent engine or stream counts as stalled."""
     roles: RoleTerms | None = None
     """None: engines keep their roles."""
     canaries: tuple[CanaryTerms, ...] = ()
-    kv_events: KvEvents | None = None
+    kv_events: KvEventsConfig | None = None
     """None: only the approximate prefix-cache index."""
-    extproc: ExtProc | None = None
+    extproc: ExtProcConfig | None = None
     """None: no listener for Envoy."""
     tls: TlsFiles | None = None
-    cors: Cors | None = None
+    cors: CorsPolicy | None = None
     """None: browsers reject responses for pages of other origins."""
     log_level: str = "info"
     usage_log: Path | None = None
@@ -92,13 +92,15 @@ class Settings:
         return {entry.name: entry for entry in self.models}
 
     @property
-    def static_pods(self) -> tuple[Found, ...]:
+    def configured_pods(self) -> tuple[DiscoveredPod, ...]:
         """Return the pods named by flags, the static list or a model, each once, in order."""
-        named = [Found(url) for entry in self.models for url in entry.pods or ()]
+        named = [DiscoveredPod(url) for entry in self.models for url in entry.pods or ()]
         return tuple({pod.url: pod for pod in (*reversed(named), *reversed(self.pods))}.values())[::-1]
 
 
-def read_settings(source: str, variables: Mapping[str, str], locate: Locate = as_it_stands) -> tuple[Settings, Table]:
+def read_settings(
+    source: str, variables: Mapping[str, str], locate: Locate = unchanged
+) -> tuple[Settings, DocumentTable]:
     """Parse a file. Returns the settings and its table, whose `faults` must be empty for them to be used.
 
     `locate` resolves the relative file names in the document.
@@ -106,28 +108,28 @@ def read_settings(source: str, variables: Mapping[str, str], locate: Locate = as
     root = read_document(source, variables, locate)
     usual = Settings()
     settings = Settings(
-        listen=root.get("listen", address, usual.listen),
-        processes=root.get("processes", processes, usual.processes),
-        metrics=root.get("metrics", address_or_off, usual.metrics),
-        admin=root.get("admin", address_or_off, usual.admin),
+        listen=root.get("listen", parse_address, usual.listen),
+        processes=root.get("processes", parse_processes, usual.processes),
+        metrics=root.get("metrics", parse_address_or_off, usual.metrics),
+        admin=root.get("admin", parse_address_or_off, usual.admin),
         admin_token=read_secret(root, "admin_token"),
-        policy=root.get("policy", file, None),
-        redis=root.get("redis", redis_url, None),
-        trusted_proxies=root.each("trusted_proxies", network) or (),
+        policy=root.get("policy", parse_file, None),
+        redis=root.get("redis", parse_redis_secret, None),
+        trusted_proxies=root.each("trusted_proxies", parse_network) or (),
         pod_api_key=read_secret(root, "pod_api_key"),
-        models=models(root),
+        models=read_models(root),
         routing=read_routing(root),
         tls=_tls(root.table("tls")),
-        cors=cors(root),
+        cors=read_cors(root),
         log_level=_log_level(root.table("log")),
-        usage_log=root.get("usage_log", place, None),
-        route_log=root.get("route_log", place, None),
-        kv_events=kv_events(root),
-        extproc=extproc(root),
-        roles=roles(root),
-        canaries=canaries(root),
-        retries=retries(root),
-        stalls=stalls(root),
+        usage_log=root.get("usage_log", parse_writable_path, None),
+        route_log=root.get("route_log", parse_writable_path, None),
+        kv_events=read_kv_events(root),
+        extproc=read_extproc(root),
+        roles=read_roles(root),
+        canaries=read_canaries(root),
+        retries=read_retries(root),
+        stalls=read_stalls(root),
         limits=read_fields(limits, usual.limits, above_zero=True) if (limits := root.table("limits")) else usual.limits,
         timeouts=read_fields(times, usual.timeouts, above_zero=True)
         if (times := root.table("timeouts"))
@@ -138,20 +140,20 @@ def read_settings(source: str, variables: Mapping[str, str], locate: Locate = as
         pods, pod_file, places = read_discovery(discovery, pools)
         settings = replace(settings, pods=pods, pod_file=pod_file, places=places)
     for word in ("ladders", "telemetry"):
-        root.refuse(word, NOT_SUPPORTED)
+        root.reject_unknown(word, NOT_SUPPORTED)
     root.close()
     return settings, root
 
 
-def _tls(section: Table | None) -> TlsFiles | None:
+def _tls(section: DocumentTable | None) -> TlsFiles | None:
     if section is None:
         return None
-    cert, key = section.need("cert", file, None), section.need("key", file, None)
+    cert, key = section.get_required("cert", parse_file, None), section.get_required("key", parse_file, None)
     section.close()
     return TlsFiles(cert, key) if cert and key else None
 
 
-def _log_level(section: Table | None) -> str:
+def _log_level(section: DocumentTable | None) -> str:
     if section is None:
         return "info"
     level = section.get("level", one_of(LOG_LEVELS), "info")
@@ -203,10 +205,10 @@ def config_schema() -> Schema:
 
 
 def _ports() -> dict[str, Schema]:
-    or_off: Schema = {"anyOf": [WHERE, OFF]}
-    count: Schema = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_PROCESSES}, COUNT.schema["anyOf"][1]]}
+    or_off: Schema = {"anyOf": [ADDRESS_SCHEMA, OFF_SCHEMA]}
+    count: Schema = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_PROCESSES}, COUNT.schema["anyOf"][1]]}
     return {
-        "listen": described(WHERE, "Where clients come in: 127.0.0.1:8000 by default."),
+        "listen": described(ADDRESS_SCHEMA, "Where clients come in: 127.0.0.1:8000 by default."),
         "processes": described(count, "Workers that share the traffic port, about a core each."),
         "metrics": described(or_off, "Metrics and health, read-only, or off: 127.0.0.1:9090 by default."),
         "admin": described(or_off, "Receipts, fleet, drain, reload, or off: 127.0.0.1:9091 by default."),
@@ -226,7 +228,7 @@ def _shown(value: Any) -> object:
             return value
         case Secret() | Address():
             return str(value)
-        case Routing():
+        case RoutingConfig():
             return {"name": value.name, "scorers": {scorer.name: _shown(scorer) for scorer in value.scorers}}
         case tuple():
             return [_shown(held) for held in value]

@@ -9,38 +9,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from gateway.config.discovery import Found
-from gateway.discovery.source import Source
+from gateway.config.discovery import DiscoveredPod
+from gateway.discovery.source import PodSource
 from routing.facts import NO_FACTS, PodFacts
-from routing.pods import Standing
+from routing.pods import PodState
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SourceSnapshot:
     """The last list of a source, and when it came."""
 
-    found: tuple[Found, ...]
+    pods: tuple[DiscoveredPod, ...]
     at_s: float
 
 
-class Census:
+class PodAggregator:
     """The pods of all sources. Written by the watcher only."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[PodSource]) -> None:
         self.sources = list(sources)
-        self.wanted: Mapping[str, Found] = {}
+        self.wanted: Mapping[str, DiscoveredPod] = {}
         """All pods there should be, by URL."""
-        self._snapshots: dict[Source, Told] = {}
+        self._snapshots: dict[PodSource, SourceSnapshot] = {}
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether every source has reported its pods at least once."""
         return all(source in self._snapshots for source in self.sources)
 
-    def last_word(self, source: Source) -> Told | None:
+    def last_snapshot(self, source: PodSource) -> SourceSnapshot | None:
         """Return the last list of a source, None if it has never reported."""
         return self._snapshots.get(source)
 
-    def named_by(self) -> dict[str, list[str]]:
+    def sources_by_pod(self) -> dict[str, list[str]]:
         """Return the names of the sources that list each pod now, by URL, highest precedence first."""
         names: dict[str, list[str]] = {}
         for source in self.sources:
@@ -48,28 +48,28 @@ class Census:
                 names.setdefault(pod.url, []).append(source.name)
         return names
 
-    def take(self, source: Source, found: tuple[Found, ...], now_s: float) -> bool:
+    def update(self, source: PodSource, found: tuple[DiscoveredPod, ...], now_s: float) -> bool:
         """Replace the last list of a source. Returns whether it differs."""
-        before, self._snapshots[source] = self._snapshots.get(source), Told(found, now_s)
-        if before is not None and before.found == found:
+        before, self._snapshots[source] = self._snapshots.get(source), SourceSnapshot(found, now_s)
+        if before is not None and before.pods == found:
             return False
-        self.wanted = merged(self._pods_of(each) for each in self.sources)
+        self.wanted = merge_pods(self._pods_of(each) for each in self.sources)
         return True
 
-    def replace(self, old: Source, new: Source) -> None:
+    def replace(self, old: PodSource, new: PodSource) -> None:
         """Replace a source; the list of the old one is kept until the new one reports."""
         self.sources[self.sources.index(old)] = new
         if (snapshot := self._snapshots.pop(old, None)) is not None:
             self._snapshots[new] = snapshot
 
-    def _pods_of(self, source: Source) -> tuple[Found, ...]:
+    def _pods_of(self, source: PodSource) -> tuple[DiscoveredPod, ...]:
         snapshot = self._snapshots.get(source)
-        return snapshot.found if snapshot else ()
+        return snapshot.pods if snapshot else ()
 
 
-def merged(lists: Iterable[Iterable[Found]]) -> dict[str, Found]:
+def merge_pods(lists: Iterable[Iterable[DiscoveredPod]]) -> dict[str, DiscoveredPod]:
     """Merge lists of pods by URL; earlier lists take precedence."""
-    pods: dict[str, Found] = {}
+    pods: dict[str, DiscoveredPod] = {}
     for found in lists:
         for pod in found:
             known = pods.get(pod.url)
@@ -77,25 +77,25 @@ def merged(lists: Iterable[Iterable[Found]]) -> dict[str, Found]:
     return pods
 
 
-def _merge_pod(believed: Found, other: Found) -> Found:
+def _merge_pod(believed: DiscoveredPod, other: DiscoveredPod) -> DiscoveredPod:
     if believed == other:
         return believed
-    return Found(
+    return DiscoveredPod(
         believed.url,
         pool=believed.pool or other.pool,
-        facts=facts_over(believed.facts, other.facts),
+        facts=merge_facts(believed.facts, other.facts),
         takes_priority=believed.takes_priority or other.takes_priority,
-        held=Standing.DRAINING if Standing.DRAINING in (believed.held, other.held) else believed.held or other.held,
+        held=PodState.DRAINING if PodState.DRAINING in (believed.held, other.held) else believed.held or other.held,
     )
 
 
-def facts_over(believed: PodFacts, other: PodFacts) -> PodFacts:
+def merge_facts(believed: PodFacts, other: PodFacts) -> PodFacts:
     """Return each fact of `believed` that is set, and all others of `other`."""
     known_facts = {each.name: getattr(believed, each.name) for each in fields(PodFacts)}
     return replace(other, **{name: value for name, value in known_facts.items() if value != getattr(NO_FACTS, name)})
 
 
-FIXES: Mapping[str, str] = {
+EMPTY_HINTS: Mapping[str, str] = {
     "dns": "the name has no records: check name, port (without one SRV records are asked for) and search domain; "
     "a headless Kubernetes service lists ready pods only",
     "kubernetes": "nothing matches: check namespace, selector, service or inference_pools",
@@ -105,7 +105,7 @@ FIXES: Mapping[str, str] = {
 """What to check when a source finds no pods, by its kind: its name up to the first colon."""
 
 
-USUAL_FIX = "check what it is asked for"
+DEFAULT_EMPTY_HINT = "check what it is asked for"
 
 
 class EmptySources:
@@ -114,7 +114,7 @@ class EmptySources:
     def __init__(self) -> None:
         self._names: set[str] = set()
 
-    def fix_for(self, name: str, *, is_empty: bool) -> str:
+    def hint_for(self, name: str, *, is_empty: bool) -> str:
         """Return what to check if a source has just become empty; otherwise an empty text."""
         if not is_empty:
             self._names.discard(name)
@@ -122,4 +122,4 @@ class EmptySources:
         if name in self._names:
             return ""
         self._names.add(name)
-        return FIXES.get(name.partition(":")[0], USUAL_FIX)
+        return EMPTY_HINTS.get(name.partition(":")[0], DEFAULT_EMPTY_HINT)

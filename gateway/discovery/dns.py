@@ -1,8 +1,8 @@
 """Pods behind a name in DNS, resolved again as its records expire. Needs the extra `hearth-gateway[dns]`.
 
 An empty answer is an answer: there are no pods. Because a resolver that has just lost its upstream may return one too,
-it counts only if it is repeated. Without any answer (`Outage`) the last list stays in force. The library falls back
-from UDP to TCP when an answer is truncated, and tries all servers in turn.
+it counts only if it is repeated. Without any answer (`DnsUnavailable`) the last list stays in force. The library falls
+back from UDP to TCP when an answer is truncated, and tries all servers in turn.
 """
 
 from __future__ import annotations
@@ -17,112 +17,112 @@ from dns.exception import DNSException
 from dns.nameserver import Do53Nameserver
 from dns.resolver import NXDOMAIN, Answer, NoAnswer
 
-from gateway.config.discovery import DnsPlace, Found
-from gateway.discovery.source import Tell
+from gateway.config.discovery import DiscoveredPod, DnsSourceConfig
+from gateway.discovery.source import PodsCallback
 
-AT_ONCE = 16
+MAX_CONCURRENT_QUERIES = 16
 """Concurrent queries."""
 
 
-MOST_HOSTS = 4096
+MAX_HOSTS = 4096
 """Bounds the memory that an answer can take."""
 
 
-class Outage(Exception):  # noqa: N818 - an event, named as in the log
+class DnsUnavailable(Exception):  # noqa: N818 - an event, named as in the log
     """DNS gave no usable answer: a failure code, a timeout or malformed data."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hosts:
+class ResolvedHosts:
     """The hosts behind a name."""
 
-    found: tuple[tuple[str, int], ...]
+    addresses: tuple[tuple[str, int], ...]
     """Host and port, sorted."""
     ttl_s: float
     """How long the records are valid; infinite without records."""
 
 
-class Lookup:
+class DnsResolver:
     """One per place."""
 
-    def __init__(self, config: DnsPlace) -> None:
+    def __init__(self, config: DnsSourceConfig) -> None:
         self._config = config
         self._resolver = _resolver(config)
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_QUERIES)
 
-    async def hosts(self) -> Hosts:
-        """Resolve the hosts now. Raises `Outage`."""
+    async def resolve(self) -> ResolvedHosts:
+        """Resolve the hosts now. Raises `DnsUnavailable`."""
         config = self._config
         if config.port is not None:
             return _hosts([await self._addresses(config.name, config.port)])
         answer = await self._query(config.name, "SRV")
         targets = [(str(one.target).rstrip("."), int(one.port)) for one in answer or ()]
-        targets = sorted({(host.lower(), port) for host, port in targets if host and port})[:MOST_HOSTS]
-        answered = Hosts(tuple(targets), _ttl(answer))
+        targets = sorted({(host.lower(), port) for host, port in targets if host and port})[:MAX_HOSTS]
+        answered = ResolvedHosts(tuple(targets), _ttl(answer))
         if config.scheme == "https":  # Certificates contain host names, not addresses.
             return answered
         async with asyncio.TaskGroup() as group:
             lookups = [group.create_task(self._addresses(host, port)) for host, port in targets]
-        return _hosts([Hosts((), answered.ttl_s), *(one.result() for one in lookups)])
+        return _hosts([ResolvedHosts((), answered.ttl_s), *(one.result() for one in lookups)])
 
-    async def _addresses(self, name: str, port: int) -> Hosts:
+    async def _addresses(self, name: str, port: int) -> ResolvedHosts:
         """Resolve A records, AAAA only without any: a pod that has both is one pod."""
         answer = await self._query(name, "A") or await self._query(name, "AAAA")
-        return Hosts(tuple((str(one.address), port) for one in answer or ()), _ttl(answer))
+        return ResolvedHosts(tuple((str(one.address), port) for one in answer or ()), _ttl(answer))
 
     async def _query(self, name: str, kind: str) -> Answer | None:
-        """Query one record type. Returns None if the name or record does not exist. Raises `Outage`."""
+        """Query one record type. Returns None if the name or record does not exist. Raises `DnsUnavailable`."""
         try:
             async with self._slots:
                 return await self._resolver.resolve(name, kind, search=not self._config.servers)
         except (NXDOMAIN, NoAnswer):
             return None
         except (DNSException, OSError) as error:
-            raise Outage(f"{name} {kind}: {type(error).__name__}") from None
+            raise DnsUnavailable(f"{name} {kind}: {type(error).__name__}") from None
 
 
-Say = Callable[..., None]
+LogFunction = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class DnsIntervals:
     """How often a name is resolved, in seconds."""
 
-    least_s: float = 1.0
+    min_interval_s: float = 1.0
     """Minimum between two queries, however short the TTL."""
     jitter: float = 0.1
     """Maximum share by which each pause is shortened at random, to spread the queries of many gateways."""
 
 
-class DnsNames:
+class DnsSource:
     """One per place."""
 
     def __init__(
         self,
-        config: DnsPlace,
+        config: DnsSourceConfig,
         *,
-        say: Say,
+        say: LogFunction,
         draw: Callable[[], float],
-        pace: Pace | None = None,
-        make_lookup: Callable[[DnsPlace], Lookup] = Lookup,
+        pace: DnsIntervals | None = None,
+        make_lookup: Callable[[DnsSourceConfig], DnsResolver] = DnsResolver,
     ) -> None:
         self.name = f"dns:{config.name}" + (f":{config.port}" if config.port else "")
         self.trouble = ""
         self._config = config
         self._say = say
         self._draw = draw
-        self._pace = pace or Pace()
+        self._pace = pace or DnsIntervals()
         self._make_lookup = make_lookup
-        self._last: tuple[Found, ...] = ()
+        self._last: tuple[DiscoveredPod, ...] = ()
 
-    async def follow(self, tell: Tell) -> None:
+    async def follow(self, tell: PodsCallback) -> None:
         """Report the pods after each answer of DNS, until cancelled."""
-        pause_s, lookup = self._pace.least_s, None
+        pause_s, lookup = self._pace.min_interval_s, None
         while True:
             try:
                 lookup = lookup or self._make_lookup(self._config)
-                hosts = await lookup.hosts()
-            except* Outage as outages:
+                hosts = await lookup.resolve()
+            except* DnsUnavailable as outages:
                 self._note_outage(str(outages.exceptions[0]))
                 pause_s = min(2 * pause_s, self._config.longest_s)
             else:
@@ -130,18 +130,20 @@ class DnsNames:
                 pause_s = self._take(hosts, tell)
             await asyncio.sleep(pause_s * (1 - self._pace.jitter * self._draw()))
 
-    def _take(self, hosts: Hosts, tell: Tell) -> float:
+    def _take(self, hosts: ResolvedHosts, tell: PodsCallback) -> float:
         """Report the pods found. Returns the seconds until the next query."""
-        found = tuple(self._found(host, port) for host, port in hosts.found)
+        found = tuple(self._found(host, port) for host, port in hosts.addresses)
         is_doubtful, self._last = not found and bool(self._last), found
         if is_doubtful:
-            return self._pace.least_s
+            return self._pace.min_interval_s
         tell(found)
-        return max(self._pace.least_s, min(hosts.ttl_s, self._config.longest_s))
+        return max(self._pace.min_interval_s, min(hosts.ttl_s, self._config.longest_s))
 
-    def _found(self, host: str, port: int) -> Found:
+    def _found(self, host: str, port: int) -> DiscoveredPod:
         config = self._config
-        return Found(f"{config.scheme}://{f'[{host}]' if ':' in host else host}:{port}", config.pool, config.facts)
+        return DiscoveredPod(
+            f"{config.scheme}://{f'[{host}]' if ':' in host else host}:{port}", config.pool, config.facts
+        )
 
     def _note_outage(self, words: str) -> None:
         if not self.trouble:
@@ -154,12 +156,12 @@ class DnsNames:
         self.trouble = ""
 
 
-def _resolver(config: DnsPlace) -> Resolver:
-    """Use the configured name servers, or those of the system. Raises `Outage` if the system has none."""
+def _resolver(config: DnsSourceConfig) -> Resolver:
+    """Use the configured name servers, or those of the system. Raises `DnsUnavailable` if the system has none."""
     try:
         resolver = Resolver(configure=not config.servers)
     except DNSException as error:
-        raise Outage(f"no name server: {error}") from None
+        raise DnsUnavailable(f"no name server: {error}") from None
     if config.servers:
         resolver.nameservers = [_server(words) for words in config.servers]
     resolver.timeout, resolver.lifetime = config.timeout_s, 2 * config.timeout_s
@@ -176,6 +178,6 @@ def _ttl(answer: Answer | None) -> float:
     return inf if answer is None else float(answer.chaining_result.minimum_ttl)
 
 
-def _hosts(parts: list[Hosts]) -> Hosts:
-    found = sorted({host for part in parts for host in part.found})
-    return Hosts(tuple(found[:MOST_HOSTS]), min(part.ttl_s for part in parts))
+def _hosts(parts: list[ResolvedHosts]) -> ResolvedHosts:
+    found = sorted({host for part in parts for host in part.addresses})
+    return ResolvedHosts(tuple(found[:MAX_HOSTS]), min(part.ttl_s for part in parts))

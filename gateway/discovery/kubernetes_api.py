@@ -1,10 +1,11 @@
 """A client of the Kubernetes API server, and local copies of its objects kept current by list and watch.
 
-Own HTTP, no client library: see docs/adr/0029-kubernetes-client.md. Every failure is one of three: `Gone` (the version
-to continue from has expired), `Refused` (an error or an invalid response), or `Lost` (no response, or one that broke
-off). A reflection lists in pages, watches from the version of the list, resumes from the last version when a watch
-ends, and lists again when that version has expired. Nothing is known until a first list is complete; afterwards the
-last known state stays valid until the server reports a change. Knows no pod.
+Own HTTP, no client library: see docs/adr/0029-kubernetes-client.md. Every failure is one of three:
+`ResourceVersionExpired` (the version to continue from has expired), `ApiError` (an error or an invalid response), or
+`ApiUnavailable` (no response, or one that broke off). A reflection lists in pages, watches from the version of the
+list, resumes from the last version when a watch ends, and lists again when that version has expired. Nothing is known
+until a first list is complete; afterwards the last known state stays valid until the server reports a change. Knows no
+pod.
 """
 
 from __future__ import annotations
@@ -22,39 +23,39 @@ import aiohttp
 import msgspec
 from msgspec import Raw
 
-from gateway.config.discovery import KubernetesPlace
-from gateway.discovery.kubernetes_objects import Event, Meta, Page, Status
+from gateway.config.discovery import KubernetesSourceConfig
+from gateway.discovery.kubernetes_objects import ApiStatus, ObjectHeader, ObjectList, WatchEvent
 from gateway.runtime.guard import restarted
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-LARGEST_PAGE = 128 << 20
+MAX_PAGE_BYTES = 128 << 20
 """A page of 500 pods is about ten megabytes; the bound keeps a server from filling our memory."""
 
 
-LARGEST_LINE = 4 << 20
+MAX_LINE_BYTES = 4 << 20
 """etcd stores no object larger than 1.5 MB."""
 
 
-ANSWER_S = 30.0
+RESPONSE_TIMEOUT_S = 30.0
 """Timeout of a page, and of the start of a watch."""
 
 
-class Gone(Exception):  # noqa: N818 - an event
+class ResourceVersionExpired(Exception):  # noqa: N818 - an event
     """The resource version or page token to continue from has expired (HTTP 410)."""
 
 
-class Refused(Exception):  # noqa: N818 - an event
+class ApiError(Exception):
     """The server rejected the request or sent an invalid response."""
 
 
-class Lost(Exception):  # noqa: N818 - an event
+class ApiUnavailable(Exception):  # noqa: N818 - an event
     """No response, or one that broke off."""
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ServiceAccount:
     """Address of the API server and our credentials there. Files are read at each use, as tokens expire."""
 
     url: str
@@ -63,11 +64,16 @@ class Account:
     ca_file: Path | None
 
     @classmethod
-    def of(cls, place: KubernetesPlace, variables: Mapping[str, str] = os.environ, folder: Path = ACCOUNT) -> Self:
-        """Return the configured account, else that of the pod we run in. Raises `Refused` outside a cluster."""
+    def from_config(
+        cls,
+        place: KubernetesSourceConfig,
+        variables: Mapping[str, str] = os.environ,
+        folder: Path = SERVICE_ACCOUNT_DIR,
+    ) -> Self:
+        """Return the configured account, else that of the pod we run in. Raises `ApiError` outside a cluster."""
         host, port = variables.get("KUBERNETES_SERVICE_HOST"), variables.get("KUBERNETES_SERVICE_PORT", "443")
         if place.api is None and not host:
-            raise Refused("we run in no cluster (KUBERNETES_SERVICE_HOST is not set): say `api`")
+            raise ApiError("we run in no cluster (KUBERNETES_SERVICE_HOST is not set): say `api`")
         host = f"[{host}]" if host and ":" in host else host
         return cls(
             url=place.api or f"https://{host}:{port}",
@@ -82,27 +88,29 @@ class Account:
         return {"accept": "application/json", **({"authorization": f"Bearer {token}"} if token else {})}
 
 
-class Api:
+class KubernetesApi:
     """One per configured namespace. Holds one session; each watch is a separate connection."""
 
-    def __init__(self, account: Account, session: aiohttp.ClientSession) -> None:
+    def __init__(self, account: ServiceAccount, session: aiohttp.ClientSession) -> None:
         self.account = account
         self._session = session
         self._trust: tuple[float, ssl.SSLContext] | None = None
 
-    async def page(self, path: str, query: Mapping[str, str]) -> Page:
-        """Return one page of a list. Raises `Gone`, `Refused`, `Lost`."""
-        async with self._asking(path, query, aiohttp.ClientTimeout(total=ANSWER_S)) as answer:
+    async def list_page(self, path: str, query: Mapping[str, str]) -> ObjectList:
+        """Return one page of a list. Raises `ResourceVersionExpired`, `ApiError`, `ApiUnavailable`."""
+        async with self._asking(path, query, aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT_S)) as answer:
             body = await _whole(answer)
         try:
-            return msgspec.json.decode(body, type=Page)
+            return msgspec.json.decode(body, type=ObjectList)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Refused(f"{path}: {error}") from None
+            raise ApiError(f"{path}: {error}") from None
 
     async def watch(self, path: str, query: Mapping[str, str], lasts_s: float) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of a watch that the server ends after `lasts_s`. Raises `Gone`, `Refused`, `Lost`."""
+        """Yield the lines of a watch that the server ends after `lasts_s`. Raises `ResourceVersionExpired`, `ApiError`,
+        `ApiUnavailable`.
+        """
         asked = {**query, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(max(1, round(lasts_s)))}
-        bounds = aiohttp.ClientTimeout(total=lasts_s + ANSWER_S, sock_connect=ANSWER_S)
+        bounds = aiohttp.ClientTimeout(total=lasts_s + RESPONSE_TIMEOUT_S, sock_connect=RESPONSE_TIMEOUT_S)
         async with self._asking(path, asked, bounds) as answer:
             held = b""
             async for chunk in answer.content.iter_any():
@@ -110,8 +118,8 @@ class Api:
                 for line in lines:
                     if line.strip():
                         yield line
-                if len(held) > LARGEST_LINE:
-                    raise Refused(f"{path}: a line of more than {LARGEST_LINE} bytes")
+                if len(held) > MAX_LINE_BYTES:
+                    raise ApiError(f"{path}: a line of more than {MAX_LINE_BYTES} bytes")
 
     @asynccontextmanager
     async def _asking(
@@ -131,9 +139,11 @@ class Api:
                     raise _refusal(path, answer.status, await _whole(answer))
                 yield answer
         except aiohttp.ClientConnectorCertificateError as error:
-            raise Lost(f"{path}: the server's certificate is not trusted ({error.certificate_error})") from None
+            raise ApiUnavailable(
+                f"{path}: the server's certificate is not trusted ({error.certificate_error})"
+            ) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Lost(f"{path}: {type(error).__name__}") from None
+            raise ApiUnavailable(f"{path}: {type(error).__name__}") from None
 
     def _trusted(self) -> ssl.SSLContext | bool:
         """Return the TLS context of the current CA file, or True for the authorities of the system."""
@@ -145,7 +155,7 @@ class Api:
             try:
                 self._trust = (changed, ssl.create_default_context(cafile=path))
             except ssl.SSLError as error:
-                raise Refused(f"{path} is no certificate: {error.reason}") from None
+                raise ApiError(f"{path} is no certificate: {error.reason}") from None
         return self._trust[1]
 
 
@@ -154,19 +164,19 @@ async def _whole(answer: aiohttp.ClientResponse) -> bytes:
     async for chunk in answer.content.iter_any():
         parts.append(chunk)
         size += len(chunk)
-        if size > LARGEST_PAGE:
-            raise Refused(f"an answer of more than {LARGEST_PAGE} bytes")
+        if size > MAX_PAGE_BYTES:
+            raise ApiError(f"an answer of more than {MAX_PAGE_BYTES} bytes")
     return b"".join(parts)
 
 
-def _refusal(path: str, status: int, body: bytes) -> Gone | Refused:
+def _refusal(path: str, status: int, body: bytes) -> ResourceVersionExpired | ApiError:
     try:
-        said = msgspec.json.decode(body, type=Status)
+        said = msgspec.json.decode(body, type=ApiStatus)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        said = Status()
+        said = ApiStatus()
     if status == 410:
-        return Gone(said.message)
-    return Refused(f"{path}: {status} {said.reason or ''}: {said.message[:200]}".rstrip(": "))
+        return ResourceVersionExpired(said.message)
+    return ApiError(f"{path}: {status} {said.reason or ''}: {said.message[:200]}".rstrip(": "))
 
 
 def _read(path: Path) -> str:
@@ -183,30 +193,30 @@ def _there(path: Path) -> Path | None:
 T = TypeVar("T")
 
 
-Say = Callable[..., None]
+LogFunction = Callable[..., None]
 
 
-MOST_OBJECTS = 20_000
+MAX_OBJECTS = 20_000
 """Of one kind: a wrong selector must not fill our memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReflectorIntervals:
     """Timing in seconds, and objects per page."""
 
-    page: int = 500
+    page_size: int = 500
     watch_s: float = 240.0
     """Maximum duration of a watch, drawn between half of it and all, to spread the gateways."""
-    first_wait_s: float = 0.5
-    longest_wait_s: float = 30.0
-    brief_s: float = 1.0
+    min_backoff_s: float = 0.5
+    max_backoff_s: float = 30.0
+    min_watch_s: float = 1.0
     """A watch that ended sooner without an event has failed."""
-    gather_s: float = 0.1
+    debounce_s: float = 0.1
     """Changes are collected for this long before they are reported."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class ResourceQuery(Generic[T]):
     """Which objects are listed, and how each is parsed."""
 
     path: str
@@ -215,19 +225,19 @@ class Kind(Generic[T]):
     """Returns None for an object that is to be ignored. Raises ValueError if it is invalid."""
 
 
-class Reflection(Generic[T]):
+class Reflector(Generic[T]):
     """Calls `changed` after each list and each event."""
 
     def __init__(
         self,
-        api: Api,
-        kind: Kind[T],
+        api: KubernetesApi,
+        kind: ResourceQuery[T],
         changed: Callable[[], object],
         *,
-        say: Say,
+        say: LogFunction,
         clock: Callable[[], float],
         draw: Callable[[], float],
-        pace: Pace,
+        pace: ReflectorIntervals,
     ) -> None:
         self._api = api
         self._kind = kind
@@ -254,32 +264,32 @@ class Reflection(Generic[T]):
     @restarted("discovery")
     async def follow(self) -> None:
         """Keep the copy current until cancelled."""
-        wait_s = self._pace.first_wait_s
+        wait_s = self._pace.min_backoff_s
         while True:
             try:
                 if self._version is None:
                     await self._list()
                     continue
                 if await self._watch(self._version):
-                    wait_s = self._pace.first_wait_s
+                    wait_s = self._pace.min_backoff_s
                     continue
-            except Gone:
+            except ResourceVersionExpired:
                 self._version = None
-            except Refused as refused:
+            except ApiError as refused:
                 # Whatever is wrong with the version, a list needs none.
                 self._version = None
                 self._note_trouble(str(refused))
-            except Lost as lost:
+            except ApiUnavailable as lost:
                 self._note_trouble(str(lost))
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
-            wait_s = min(self._pace.longest_wait_s, 2 * wait_s)
+            wait_s = min(self._pace.max_backoff_s, 2 * wait_s)
 
     async def _list(self) -> None:
         """List all objects in pages; the copy is replaced when the last page has arrived."""
         fresh: dict[str, T] = {}
-        query = {**self._kind.query, "limit": str(self._pace.page)}
+        query = {**self._kind.query, "limit": str(self._pace.page_size)}
         while True:
-            page = await self._api.page(self._kind.path, query)
+            page = await self._api.list_page(self._kind.path, query)
             for item in page.items or ():
                 self._put(fresh, item)
             if not page.metadata.continue_:
@@ -299,17 +309,17 @@ class Reflection(Generic[T]):
                 self._take(line)
                 self._note_word()
                 has_told = True
-        return has_told or self._clock() - began_s >= self._pace.brief_s
+        return has_told or self._clock() - began_s >= self._pace.min_watch_s
 
     def _take(self, line: bytes) -> None:
-        """Apply one event. Raises `Gone` and `Refused`."""
+        """Apply one event. Raises `ResourceVersionExpired` and `ApiError`."""
         try:
-            event = msgspec.json.decode(line, type=Event)
+            event = msgspec.json.decode(line, type=WatchEvent)
             if event.type == "ERROR":
-                raise _failure(msgspec.json.decode(event.object, type=Status))
-            meta = msgspec.json.decode(event.object, type=Meta).metadata
+                raise _failure(msgspec.json.decode(event.object, type=ApiStatus))
+            meta = msgspec.json.decode(event.object, type=ObjectHeader).metadata
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Refused(f"{self._kind.path}: {error}") from None
+            raise ApiError(f"{self._kind.path}: {error}") from None
         if event.type == "DELETED":
             self.held.pop(meta.name, None)
         elif event.type in ("ADDED", "MODIFIED"):
@@ -320,7 +330,7 @@ class Reflection(Generic[T]):
         """Store one object, replacing its previous state."""
         name = ""
         try:
-            name = msgspec.json.decode(written, type=Meta).metadata.name
+            name = msgspec.json.decode(written, type=ObjectHeader).metadata.name
             value = self._kind.read(written)
         except (ValueError, RecursionError) as error:
             self._say(
@@ -330,8 +340,8 @@ class Reflection(Generic[T]):
         if value is None:
             held.pop(name, None)
             return
-        if len(held) >= MOST_OBJECTS and name not in held:
-            raise Refused(f"{self._kind.path}: more than {MOST_OBJECTS} objects: narrow the selector")
+        if len(held) >= MAX_OBJECTS and name not in held:
+            raise ApiError(f"{self._kind.path}: more than {MAX_OBJECTS} objects: narrow the selector")
         held[name] = value
 
     def _note_word(self) -> None:
@@ -347,38 +357,38 @@ class Reflection(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class ReflectorContext:
     """Everything that the reflections of one namespace share."""
 
-    api: Api
+    api: KubernetesApi
     group: asyncio.TaskGroup
     changed: Callable[[], object]
-    say: Say
+    say: LogFunction
     clock: Callable[[], float]
     draw: Callable[[], float]
-    pace: Pace
-    running: list[Reflection[Any]]
+    pace: ReflectorIntervals
+    reflectors: list[Reflector[Any]]
 
     @property
     def namespace(self) -> str:
         return self.api.account.namespace
 
-    def begin(self, kind: Kind[T]) -> Reflection[T]:
+    def start_reflector(self, kind: ResourceQuery[T]) -> Reflector[T]:
         """Start and return a reflection."""
-        reflection = Reflection(
+        reflection = Reflector(
             self.api, kind, self.changed, say=self.say, clock=self.clock, draw=self.draw, pace=self.pace
         )
         reflection.start(self.group)
-        self.running.append(reflection)
+        self.reflectors.append(reflection)
         return reflection
 
-    def end(self, reflection: Reflection[T]) -> None:
+    def stop_reflector(self, reflection: Reflector[T]) -> None:
         """Stop a reflection."""
         reflection.stop()
-        self.running.remove(reflection)
+        self.reflectors.remove(reflection)
 
 
-def _failure(status: Status) -> Gone | Refused:
+def _failure(status: ApiStatus) -> ResourceVersionExpired | ApiError:
     if status.code == 410 or status.reason in ("Expired", "Gone"):
-        return Gone(status.message)
-    return Refused(f"watch: {status.code} {status.reason}: {status.message[:200]}")
+        return ResourceVersionExpired(status.message)
+    return ApiError(f"watch: {status.code} {status.reason}: {status.message[:200]}")

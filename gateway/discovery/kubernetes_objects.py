@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Raw, Struct, field
 
-from gateway.config.discovery import Found, KubernetesPlace
-from gateway.discovery.aggregator import facts_over, merged
-from routing.facts import NO_FACTS, WORDS, BadFacts, PodFacts, read_facts
-from routing.pods import Standing
+from gateway.config.discovery import DiscoveredPod, KubernetesSourceConfig
+from gateway.discovery.aggregator import merge_facts, merge_pods
+from routing.facts import FACT_NAMES, NO_FACTS, InvalidFacts, PodFacts, read_facts
+from routing.pods import PodState
 
 
-class Metadata(Struct, frozen=True, rename="camel"):
+class ObjectMetadata(Struct, frozen=True, rename="camel"):
     """Metadata of an object."""
 
     name: str = ""
@@ -27,32 +27,32 @@ class Metadata(Struct, frozen=True, rename="camel"):
     deletion_timestamp: str | None = None
 
 
-class Meta(Struct, frozen=True):
+class ObjectHeader(Struct, frozen=True):
     """Any object: only its metadata."""
 
-    metadata: Metadata = Metadata()
+    metadata: ObjectMetadata = ObjectMetadata()
 
 
-class PageMetadata(Struct, frozen=True, rename="camel"):
+class ListMetadata(Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     continue_: str = field(name="continue", default="")
 
 
-class Page(Struct, frozen=True):
+class ObjectList(Struct, frozen=True):
     """One page of a list; its objects are parsed one by one."""
 
-    metadata: PageMetadata = PageMetadata()
+    metadata: ListMetadata = ListMetadata()
     items: list[Raw] | None = None
 
 
-class Event(Struct, frozen=True):
+class WatchEvent(Struct, frozen=True):
     """One event of a watch."""
 
     type: str
     object: Raw
 
 
-class Status(Struct, frozen=True):
+class ApiStatus(Struct, frozen=True):
     """The API server's error response."""
 
     code: int = 0
@@ -74,7 +74,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     node_name: str = ""
 
 
-class Condition(Struct, frozen=True):
+class PodCondition(Struct, frozen=True):
     type: str
     status: str
 
@@ -82,40 +82,40 @@ class Condition(Struct, frozen=True):
 class PodStatus(Struct, frozen=True, rename="camel"):
     phase: str = ""
     pod_ip: str = field(name="podIP", default="")
-    conditions: list[Condition] | None = None
+    conditions: list[PodCondition] | None = None
 
 
-class Pod(Struct, frozen=True):
-    metadata: Metadata
+class PodObject(Struct, frozen=True):
+    metadata: ObjectMetadata
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
 
-class Node(Struct, frozen=True):
-    metadata: Metadata
+class NodeObject(Struct, frozen=True):
+    metadata: ObjectMetadata
 
 
 class TargetPort(Struct, frozen=True):
     number: int
 
 
-class Selector(Struct, frozen=True, rename="camel"):
+class LabelSelector(Struct, frozen=True, rename="camel"):
     match_labels: dict[str, str]
 
 
-class PoolSpec(Struct, frozen=True, rename="camel"):
-    selector: Selector
+class InferencePoolSpec(Struct, frozen=True, rename="camel"):
+    selector: LabelSelector
     target_ports: list[TargetPort]
 
 
 class InferencePool(Struct, frozen=True):
     """A pool of `inference.networking.k8s.io/v1`."""
 
-    metadata: Metadata
-    spec: PoolSpec
+    metadata: ObjectMetadata
+    spec: InferencePoolSpec
 
 
-class Conditions(Struct, frozen=True):
+class EndpointConditions(Struct, frozen=True):
     """Conditions of an endpoint; a missing one counts as ready."""
 
     ready: bool | None = None
@@ -126,9 +126,9 @@ class TargetRef(Struct, frozen=True):
     name: str = ""
 
 
-class Endpoint(Struct, frozen=True, rename="camel"):
+class SliceEndpoint(Struct, frozen=True, rename="camel"):
     addresses: list[str]
-    conditions: Conditions = Conditions()
+    conditions: EndpointConditions = EndpointConditions()
     node_name: str | None = None
     zone: str | None = None
     target_ref: TargetRef | None = None
@@ -140,9 +140,9 @@ class EndpointPort(Struct, frozen=True):
 
 
 class EndpointSlice(Struct, frozen=True, rename="camel"):
-    metadata: Metadata
+    metadata: ObjectMetadata
     address_type: str = "IPv4"
-    endpoints: list[Endpoint] | None = None
+    endpoints: list[SliceEndpoint] | None = None
     ports: list[EndpointPort] | None = None
 
 
@@ -153,19 +153,19 @@ FACT_PREFIX = "hearth/"
 """Prefix of a fact as label or annotation: `hearth/kv_connector: NixlConnector`."""
 
 
-PRIORITY = f"{FACT_PREFIX}scheduling_policy"
+SCHEDULING_POLICY_LABEL = f"{FACT_PREFIX}scheduling_policy"
 
 
 REVISION_LABELS = ("controller-revision-hash", "pod-template-hash")
 """Labels by which StatefulSets and Deployments distinguish the pods of rollouts."""
 
 
-USUAL_PORT = 8000
+DEFAULT_PORT = 8000
 """Default port of vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ObservedPod:
     """The fields of a Pod object that matter, before one of its ports is chosen."""
 
     address: str
@@ -173,40 +173,44 @@ class Sight:
     node: str
     facts: PodFacts
     takes_priority: bool
-    held: Standing | None
+    held: PodState | None
 
     def port(self, wanted: int | None) -> int:
         """Return `wanted`, else the port called `http`, else the only one, else vLLM's default."""
         named = dict(self.ports)
-        only = self.ports[0][1] if len(self.ports) == 1 else USUAL_PORT
+        only = self.ports[0][1] if len(self.ports) == 1 else DEFAULT_PORT
         return wanted or named.get("http", only)
 
-    def found(self, scheme: str, port: int, pool: str | None, nodes: Mapping[str, PodFacts]) -> Found:
+    def to_discovered_pod(
+        self, scheme: str, port: int, pool: str | None, nodes: Mapping[str, PodFacts]
+    ) -> DiscoveredPod:
         """Return the engine behind a port; topology facts that the pod lacks come from its node."""
-        facts = facts_over(self.facts, nodes[self.node]) if self.node in nodes else self.facts
-        return Found(url(scheme, self.address, port), pool, facts, takes_priority=self.takes_priority, held=self.held)
+        facts = merge_facts(self.facts, nodes[self.node]) if self.node in nodes else self.facts
+        return DiscoveredPod(
+            pod_address_url(scheme, self.address, port), pool, facts, takes_priority=self.takes_priority, held=self.held
+        )
 
 
-def read_pod(written: Raw, place: KubernetesPlace) -> Sight | None:
+def read_pod(written: Raw, place: KubernetesSourceConfig) -> ObservedPod | None:
     """Parse a Pod. Returns None if it has no address or has ended. Raises ValueError."""
-    pod = msgspec.json.decode(written, type=Pod)
+    pod = msgspec.json.decode(written, type=PodObject)
     if not pod.status.pod_ip or pod.status.phase in ("Succeeded", "Failed"):
         return None
     said = {**(pod.metadata.annotations or {}), **(pod.metadata.labels or {})}
     ports = tuple((port.name, port.container_port) for each in pod.spec.containers or () for port in each.ports or ())
-    return Sight(
+    return ObservedPod(
         address=pod.status.pod_ip,
         ports=ports,
         node=pod.spec.node_name,
         facts=_facts(said, pod.spec.node_name, place),
-        takes_priority=said.get(PRIORITY) == "priority",
+        takes_priority=said.get(SCHEDULING_POLICY_LABEL) == "priority",
         held=_held(pod),
     )
 
 
-def read_node(written: Raw, place: KubernetesPlace) -> PodFacts | None:
+def read_node(written: Raw, place: KubernetesSourceConfig) -> PodFacts | None:
     """Parse the topology labels of a Node. Raises ValueError."""
-    node = msgspec.json.decode(written, type=Node)
+    node = msgspec.json.decode(written, type=NodeObject)
     return _readable(_placed(node.metadata.labels or {}, place))
 
 
@@ -220,33 +224,33 @@ def read_slice(written: Raw) -> EndpointSlice:
     return msgspec.json.decode(written, type=EndpointSlice)
 
 
-def selector_of(pool: InferencePool) -> str:
+def label_selector(pool: InferencePool) -> str:
     """Return the label selector of a pool in the form of a list query."""
     return ",".join(f"{key}={value}" for key, value in sorted(pool.spec.selector.match_labels.items()))
 
 
-def found_in_slices(
-    slices: Iterable[EndpointSlice], place: KubernetesPlace, nodes: Mapping[str, PodFacts]
-) -> tuple[Found, ...]:
+def pods_of_slices(
+    slices: Iterable[EndpointSlice], place: KubernetesSourceConfig, nodes: Mapping[str, PodFacts]
+) -> tuple[DiscoveredPod, ...]:
     """Return the endpoints of a service; one in several slices, or with IPv4 and IPv6 addresses, counts once."""
-    pods: dict[str, list[Found]] = {}
+    pods: dict[str, list[DiscoveredPod]] = {}
     for each in sorted(slices, key=lambda each: (each.address_type, each.metadata.name)):
         port = _slice_port(each, place)
         for endpoint in each.endpoints or () if port else ():
             for address in endpoint.addresses[:1]:
-                found = _endpoint(endpoint, url(place.scheme, address, port), nodes)
+                found = _endpoint(endpoint, pod_address_url(place.scheme, address, port), nodes)
                 same = pods.setdefault(endpoint.target_ref.name if endpoint.target_ref else found.url, [])
                 if not same or same[0].url == found.url:
                     same.append(found)
-    return tuple(merged(pods.values()).values())
+    return tuple(merge_pods(pods.values()).values())
 
 
-def url(scheme: str, address: str, port: int) -> str:
+def pod_address_url(scheme: str, address: str, port: int) -> str:
     """Return the URL that identifies a pod."""
     return f"{scheme}://{f'[{address}]' if ':' in address else address}:{port}"
 
 
-def _slice_port(each: EndpointSlice, place: KubernetesPlace) -> int:
+def _slice_port(each: EndpointSlice, place: KubernetesSourceConfig) -> int:
     """Return the port of a slice's endpoints, 0 if it has none that fits."""
     ports = {port.name or "": port.port for port in each.ports or () if port.port}
     if place.port:
@@ -254,31 +258,31 @@ def _slice_port(each: EndpointSlice, place: KubernetesPlace) -> int:
     return ports.get("http") or next(iter(ports.values()), 0)
 
 
-def _endpoint(endpoint: Endpoint, at: str, nodes: Mapping[str, PodFacts]) -> Found:
+def _endpoint(endpoint: SliceEndpoint, at: str, nodes: Mapping[str, PodFacts]) -> DiscoveredPod:
     facts = _readable({"zone": endpoint.zone, "host": endpoint.node_name})
-    facts = facts_over(facts, nodes.get(endpoint.node_name or "", NO_FACTS))
-    held = Standing.UNREADY if endpoint.conditions.ready is False else None
-    return Found(at, facts=facts, held=Standing.DRAINING if endpoint.conditions.terminating else held)
+    facts = merge_facts(facts, nodes.get(endpoint.node_name or "", NO_FACTS))
+    held = PodState.UNREADY if endpoint.conditions.ready is False else None
+    return DiscoveredPod(at, facts=facts, held=PodState.DRAINING if endpoint.conditions.terminating else held)
 
 
-def _held(pod: Pod) -> Standing | None:
+def _held(pod: PodObject) -> PodState | None:
     """Return DRAINING for a pod that is being deleted, UNREADY for one that is not ready, else None."""
     if pod.metadata.deletion_timestamp is not None:
-        return Standing.DRAINING
+        return PodState.DRAINING
     ready = next((each.status for each in pod.status.conditions or () if each.type == "Ready"), "False")
-    return None if ready == "True" else Standing.UNREADY
+    return None if ready == "True" else PodState.UNREADY
 
 
-def _facts(said: Mapping[str, str], node: str, place: KubernetesPlace) -> PodFacts:
+def _facts(said: Mapping[str, str], node: str, place: KubernetesSourceConfig) -> PodFacts:
     """Return the facts in labels and annotations; invalid values are ignored."""
     known: dict[str, str | None] = {"host": node or None, **_placed(said, place)}
     known["revision"] = next((said[label] for label in REVISION_LABELS if label in said), None)
     known["role"] = said.get(ROLE_LABEL)
     ours = {word.removeprefix(FACT_PREFIX): value for word, value in said.items() if word.startswith(FACT_PREFIX)}
-    return _readable(known | {word: value for word, value in ours.items() if word in WORDS})
+    return _readable(known | {word: value for word, value in ours.items() if word in FACT_NAMES})
 
 
-def _placed(labels: Mapping[str, str], place: KubernetesPlace) -> dict[str, str | None]:
+def _placed(labels: Mapping[str, str], place: KubernetesSourceConfig) -> dict[str, str | None]:
     named = {"region": place.region_label, "zone": place.zone_label, "rack": place.rack_label}
     return {word: labels.get(label) for word, label in named.items()}
 
@@ -287,6 +291,6 @@ def _readable(said: Mapping[str, str | None]) -> PodFacts:
     """Return the valid facts: one bad label must not hide a pod."""
     try:
         return read_facts(said)
-    except BadFacts as bad:
-        wrong = {fault.partition(":")[0] for fault in bad.faults}
+    except InvalidFacts as bad:
+        wrong = {fault.partition(":")[0] for fault in bad.errors}
         return read_facts({word: value for word, value in said.items() if word not in wrong})

@@ -15,39 +15,47 @@ from math import inf
 from operator import itemgetter
 from typing import Any
 
-from gateway.config.discovery import Found
-from gateway.discovery.source import Tell
-from gateway.runtime.guard import heed_cancel, restarted
-from gateway.runtime.redis_client import Client, connected
-from gateway.runtime.redis_location import RedisPlace
-from routing.pod_record import BadRecord, Record, Registered, State, channel, keys_pattern, read_record
-from routing.pods import Standing
+from gateway.config.discovery import DiscoveredPod
+from gateway.discovery.source import PodsCallback
+from gateway.runtime.guard import raise_if_cancelled, restarted
+from gateway.runtime.redis_client import RedisClient, connect_redis
+from gateway.runtime.redis_location import RedisLocation
+from routing.pod_record import (
+    AgentRecord,
+    InvalidRecord,
+    RegisteredPod,
+    RegistrationState,
+    read_record,
+    record_channel,
+    record_keys_pattern,
+)
+from routing.pods import PodState
 
-MOST_AGENTS = 4096
+MAX_AGENTS = 4096
 """Bounds the memory that writers of this Redis can take."""
 
 
-MOST_PODS = 8192
+MAX_REGISTERED_PODS = 8192
 """Of all agents together: each pod is probed every second."""
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class AgentLease:
     """The last record of an agent, and when it expires."""
 
     life: int
     beat: int
     ttl_s: float
-    found: tuple[Found, ...]
+    pods: tuple[DiscoveredPod, ...]
     """Empty after an agent has left, until it expires: a late older record must not restore its pods."""
-    until_s: float
+    expires_s: float
 
 
-class Roll:
+class AgentRegistry:
     """The agents and their pods. Pure: time is an argument."""
 
-    def __init__(self, *, most: int = MOST_AGENTS, most_pods: int = MOST_PODS) -> None:
-        self._leases: dict[str, Word] = {}
+    def __init__(self, *, most: int = MAX_AGENTS, most_pods: int = MAX_REGISTERED_PODS) -> None:
+        self._leases: dict[str, AgentLease] = {}
         self._most = most
         self._most_pods = most_pods
         self._pods = 0
@@ -55,7 +63,7 @@ class Roll:
     def knows(self, agent: str) -> bool:
         return agent in self._leases
 
-    def take(self, record: Record, now_s: float, *, left_s: float | None = None) -> bool:
+    def update(self, record: AgentRecord, now_s: float, *, left_s: float | None = None) -> bool:
         """Take an agent's record, unless a later one is known or a bound is reached (known agents keep their place).
 
         `left_s`: seconds until the record expires, if it may be old. Returns whether the agent's pods have changed.
@@ -63,81 +71,81 @@ class Roll:
         known = self._leases.get(record.agent)
         if known is not None and known.life == record.life and known.beat >= record.beat:
             return False
-        more = len(record.pods) - (len(known.found) if known is not None else 0)
+        more = len(record.pods) - (len(known.pods) if known is not None else 0)
         if (known is None and len(self._leases) >= self._most) or (more > 0 and self._pods + more > self._most_pods):
             return False
         self._pods += more
         counts_s = record.ttl_s if left_s is None else min(left_s, record.ttl_s)
         found = tuple(map(_discovered, record.pods))
-        self._leases[record.agent] = Word(record.life, record.beat, record.ttl_s, found, now_s + counts_s)
-        return known is None or known.found != found
+        self._leases[record.agent] = AgentLease(record.life, record.beat, record.ttl_s, found, now_s + counts_s)
+        return known is None or known.pods != found
 
     def expire(self, now_s: float) -> bool:
         """Drop expired agents. Returns whether there were any."""
-        kept = {agent: lease for agent, lease in self._leases.items() if lease.until_s > now_s}
+        kept = {agent: lease for agent, lease in self._leases.items() if lease.expires_s > now_s}
         is_less, self._leases = len(kept) < len(self._leases), kept
-        self._pods = sum(len(lease.found) for lease in kept.values())
+        self._pods = sum(len(lease.pods) for lease in kept.values())
         return is_less
 
-    def wait_on(self, now_s: float) -> None:
+    def extend_leases(self, now_s: float) -> None:
         """After an outage of Redis, give every agent its full ttl to write again."""
         for agent, lease in self._leases.items():
-            self._leases[agent] = replace(lease, until_s=max(lease.until_s, now_s + lease.ttl_s))
+            self._leases[agent] = replace(lease, expires_s=max(lease.expires_s, now_s + lease.ttl_s))
 
-    def found(self) -> tuple[Found, ...]:
+    def pods(self) -> tuple[DiscoveredPod, ...]:
         """Return the pods of all agents; of a pod that several register, the first agent by name wins."""
-        pods: dict[str, Found] = {}
+        pods: dict[str, DiscoveredPod] = {}
         for _, lease in sorted(self._leases.items(), key=itemgetter(0)):
-            for pod in lease.found:
+            for pod in lease.pods:
                 pods.setdefault(pod.url, pod)
         return tuple(pods.values())
 
 
-def _discovered(pod: Registered) -> Found:
-    held = Standing.DRAINING if pod.state is State.DRAINING else None
-    return Found(pod.url, facts=pod.facts, takes_priority=pod.takes_priority, held=held)
+def _discovered(pod: RegisteredPod) -> DiscoveredPod:
+    held = PodState.DRAINING if pod.state is RegistrationState.DRAINING else None
+    return DiscoveredPod(pod.url, facts=pod.facts, takes_priority=pod.takes_priority, held=held)
 
 
-Say = Callable[..., None]
+LogFunction = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PollIntervals:
     """How often Redis is read, in seconds."""
 
-    poll_s: float = 5.0
+    poll_interval_s: float = 5.0
     """Between two reads of all keys."""
-    tick_s: float = 1.0
+    expiry_interval_s: float = 1.0
     """Between two checks for expired agents."""
-    answer_s: float = 2.0
+    response_timeout_s: float = 2.0
     """A Redis that has not answered after this time is away."""
-    first_wait_s: float = 0.1
-    longest_wait_s: float = 5.0
+    min_backoff_s: float = 0.1
+    max_backoff_s: float = 5.0
 
 
-MOST_KEYS = 4 * MOST_AGENTS
+MAX_KEYS = 4 * MAX_AGENTS
 """Maximum number of keys that are scanned."""
 
 
-AT_ONCE = 256
+KEYS_PER_ROUND_TRIP = 256
 """Keys read in one round trip."""
 
 
-class Registry:
+class RegistrySource:
     """One per gateway. Calls `heard` with every record received on the channel, for the load figures in it."""
 
     name = "redis"
 
     def __init__(
         self,
-        place: RedisPlace,
+        place: RedisLocation,
         *,
         keep_s: float,
-        say: Say,
+        say: LogFunction,
         clock: Callable[[], float],
         draw: Callable[[], float],
-        heard: Callable[[Record], object] = lambda _: None,
-        pace: Pace | None = None,
+        heard: Callable[[AgentRecord], object] = lambda _: None,
+        pace: PollIntervals | None = None,
         warns: bool = True,
     ) -> None:
         """`warns`: False if another component or process of this host logs outages of the same Redis."""
@@ -149,27 +157,27 @@ class Registry:
         self._clock = clock
         self._draw = draw
         self._on_record = heard
-        self._pace = pace or Pace()
-        self._agents = Roll()
+        self._pace = pace or PollIntervals()
+        self._agents = AgentRegistry()
         self._away_since_s: float | None = None
         self._bad: dict[str, str] = {}
         """Agents whose last record was invalid, and why; logged once each."""
         self.trouble = ""
 
-    async def follow(self, tell: Tell) -> None:
+    async def follow(self, tell: PodsCallback) -> None:
         """Report all registered pods whenever they change, through outages of Redis, until cancelled."""
-        wait_s = self._pace.first_wait_s
+        wait_s = self._pace.min_backoff_s
         async with asyncio.TaskGroup() as group:
             group.create_task(self._drop_expired(tell), name="forget registered pods")
             while True:
                 try:
-                    async with connected(self._place, answer_s=self._pace.answer_s) as client:
+                    async with connect_redis(self._place, answer_s=self._pace.response_timeout_s) as client:
                         await self._follow_redis(client, tell)
                 except Exception as error:  # noqa: BLE001 - not all of the library's errors are its own, none may end us
-                    heed_cancel()
-                    wait_s = wait_s if self._note_outage(error) else self._pace.first_wait_s
+                    raise_if_cancelled()
+                    wait_s = wait_s if self._note_outage(error) else self._pace.min_backoff_s
                 await asyncio.sleep(wait_s * (0.5 + self._draw()))
-                wait_s = min(self._pace.longest_wait_s, 2 * wait_s)
+                wait_s = min(self._pace.max_backoff_s, 2 * wait_s)
 
     def _note_outage(self, error: Exception) -> bool:
         """Note an outage. Returns whether Redis was away before."""
@@ -184,19 +192,19 @@ class Registry:
         return was_away
 
     @restarted("discovery")
-    async def _drop_expired(self, tell: Tell) -> None:
+    async def _drop_expired(self, tell: PodsCallback) -> None:
         """Drop expired agents; while Redis is away, drop all of them after `keep_s`."""
         while True:
-            await asyncio.sleep(self._pace.tick_s)
+            await asyncio.sleep(self._pace.expiry_interval_s)
             now_s = self._clock()
             if self._away_since_s is None:
                 is_less = self._agents.expire(now_s)
             else:
                 is_less = now_s - self._away_since_s > self._keep_s and self._agents.expire(inf)
             if is_less:
-                tell(self._agents.found())
+                tell(self._agents.pods())
 
-    async def _follow_redis(self, client: Client, tell: Tell) -> None:
+    async def _follow_redis(self, client: RedisClient, tell: PodsCallback) -> None:
         """Read and listen until Redis fails. Raises the failure."""
         async with asyncio.TaskGroup() as group:
             if hasattr(client, "pubsub"):
@@ -204,73 +212,73 @@ class Registry:
             while True:
                 await self._read_all(client)
                 self._note_recovery()
-                tell(self._agents.found())
-                await asyncio.sleep(self._pace.poll_s)
+                tell(self._agents.pods())
+                await asyncio.sleep(self._pace.poll_interval_s)
 
     def _note_recovery(self) -> None:
         if self._away_since_s is None:
             return
         self._away_since_s, self.trouble = None, ""
-        self._agents.wait_on(self._clock())
+        self._agents.extend_leases(self._clock())
         self._say(self._levels[1], "Redis is back: reading registered pods", redis=str(self._place))
 
-    async def _read_all(self, client: Client) -> None:
+    async def _read_all(self, client: RedisClient) -> None:
         """Read the record of every agent. Raises if Redis does not answer in time."""
-        async with asyncio.timeout(self._pace.answer_s):
-            found = client.scan_iter(match=keys_pattern(self._place.prefix), count=1000)
+        async with asyncio.timeout(self._pace.response_timeout_s):
+            found = client.scan_iter(match=record_keys_pattern(self._place.prefix), count=1000)
             keys: list[Any] = []
             async for key in found:
                 keys.append(key)
-                if len(keys) >= MOST_KEYS:
+                if len(keys) >= MAX_KEYS:
                     break
-        heed_cancel()
-        if len(keys) > MOST_AGENTS:
-            self._say("error", "more agents in Redis than we follow", agents=len(keys), followed=MOST_AGENTS)
+        raise_if_cancelled()
+        if len(keys) > MAX_AGENTS:
+            self._say("error", "more agents in Redis than we follow", agents=len(keys), followed=MAX_AGENTS)
         # Known agents come first, so that a flood of new names cannot displace them.
-        keys = sorted(keys, key=lambda key: (not self._agents.knows(_agent_of(key)), key))[:MOST_AGENTS]
-        for at in range(0, len(keys), AT_ONCE):
-            await self._read(client, keys[at : at + AT_ONCE])
+        keys = sorted(keys, key=lambda key: (not self._agents.knows(_agent_of(key)), key))[:MAX_AGENTS]
+        for at in range(0, len(keys), KEYS_PER_ROUND_TRIP):
+            await self._read(client, keys[at : at + KEYS_PER_ROUND_TRIP])
 
-    async def _read(self, client: Client, keys: list[Any]) -> None:
+    async def _read(self, client: RedisClient, keys: list[Any]) -> None:
         pipeline = client.pipeline(transaction=False)
         for key in keys:
             pipeline.get(key)  # type: ignore[unused-awaitable]  # a pipeline only notes it
             pipeline.pttl(key)  # type: ignore[unused-awaitable]
-        async with asyncio.timeout(self._pace.answer_s):
+        async with asyncio.timeout(self._pace.response_timeout_s):
             answers = await pipeline.execute()
-        heed_cancel()
+        raise_if_cancelled()
         for agent, written, left_ms in zip(map(_agent_of, keys), answers[0::2], answers[1::2], strict=True):
             # A record that is read for the first time may be about to expire.
             left_s = None if self._agents.knows(agent) or left_ms < 0 else left_ms / 1000
             record = self._parse_record(agent, written) if written is not None else None
             if record is not None:
-                self._agents.take(record, self._clock(), left_s=left_s)
+                self._agents.update(record, self._clock(), left_s=left_s)
 
-    async def _listen(self, client: Client, tell: Tell) -> None:
+    async def _listen(self, client: RedisClient, tell: PodsCallback) -> None:
         """Take records as they are published. Raises if Redis fails."""
         async with client.pubsub(ignore_subscribe_messages=True) as listening:
-            await listening.subscribe(channel(self._place.prefix))
+            await listening.subscribe(record_channel(self._place.prefix))
             while True:
-                message = await listening.get_message(timeout=self._pace.poll_s)
-                heed_cancel()
+                message = await listening.get_message(timeout=self._pace.poll_interval_s)
+                raise_if_cancelled()
                 if message is None or message.get("type") != "message":
                     continue
                 self._take_message(message["data"], tell)
 
-    def _take_message(self, written: bytes, tell: Tell) -> None:
+    def _take_message(self, written: bytes, tell: PodsCallback) -> None:
         record = self._parse_record("(by channel)", written)
         if record is None:
             return
-        if self._agents.take(record, self._clock()):
-            tell(self._agents.found())
+        if self._agents.update(record, self._clock()):
+            tell(self._agents.pods())
         self._on_record(record)
 
-    def _parse_record(self, agent: str, written: bytes) -> Record | None:
+    def _parse_record(self, agent: str, written: bytes) -> AgentRecord | None:
         """Parse a record. Returns None if it is invalid, which is logged once."""
         try:
             record = read_record(written)
-        except BadRecord as bad:
-            if self._bad.get(agent) != str(bad) and len(self._bad) < MOST_AGENTS:
+        except InvalidRecord as bad:
+            if self._bad.get(agent) != str(bad) and len(self._bad) < MAX_AGENTS:
                 self._bad[agent] = str(bad)
                 self._say("warning", "an agent's record cannot be read", agent=agent, why=str(bad))
             return None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from gateway.config.discovery import Found
+from gateway.config.discovery import DiscoveredPod
 
-Tell = Callable[[tuple[Found, ...]], None]
+PodsCallback = Callable[[tuple[DiscoveredPod, ...]], None]
 """Receives all pods that a source knows now; each call replaces the last list, and may repeat it."""
 
 
-class Source(Protocol):
+class PodSource(Protocol):
     """One way to find pods. While it fails it reports nothing, so that its last valid list stays in force."""
 
     @property
@@ -24,20 +24,20 @@ class Source(Protocol):
         """Why the source fails now; empty while it works. Holds no secret."""
         ...
 
-    async def follow(self, tell: Tell) -> None:
+    async def follow(self, tell: PodsCallback) -> None:
         """Report the pods known now, and again whenever they change, until cancelled."""
         ...
 
 
-class Static:
+class StaticSource:
     """Pods named by flags or configuration; the list changes only by a reload."""
 
     name = "static"
     trouble = ""
 
-    def __init__(self, found: Iterable[Found]) -> None:
+    def __init__(self, found: Iterable[DiscoveredPod]) -> None:
         self._found = tuple(found)
 
-    async def follow(self, tell: Tell) -> None:
+    async def follow(self, tell: PodsCallback) -> None:
         """Report the list once."""
         tell(self._found)

@@ -11,76 +11,76 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from gateway.config.settings import Settings
-from gateway.discovery.kubernetes import Kubernetes
-from gateway.discovery.kubernetes_api import Refused
-from gateway.discovery.source import Source
+from gateway.discovery.kubernetes import KubernetesSource
+from gateway.discovery.kubernetes_api import ApiError
+from gateway.discovery.source import PodSource
 from gateway.runtime.redis_location import parse_redis_url
-from routing.pod_record import Record
-from tenancy.document import Fault, Invalid
+from routing.pod_record import AgentRecord
+from tenancy.document import ConfigError, InvalidDocument
 
-Say = Callable[..., None]
+LogFunction = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class SourceContext:
     """Clock, randomness and callbacks that sources are built with."""
 
-    say: Say
+    log: LogFunction
     clock: Callable[[], float]
-    draw: Callable[[], float]
-    heard: Callable[[Record], object] = lambda _: None
+    random: Callable[[], float]
+    on_record: Callable[[AgentRecord], object] = lambda _: None
     """Called with every record that an agent publishes, for the load figures in it."""
-    is_first: bool = True
+    logs_outages: bool = True
     """Whether this process logs outages that affect all workers of the host."""
 
 
-def asked_sources(settings: Settings, means: Means) -> Iterator[Source]:
-    """Yield the sources that query a remote system, by precedence. Raises `Invalid` if a library is missing."""
+def remote_sources(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
+    """Yield the sources that query a remote system, by precedence. Raises `InvalidDocument` if a library is missing."""
     yield from _registry(settings, means)
     yield from _kubernetes(settings, means)
     yield from _dns(settings, means)
 
 
-def _registry(settings: Settings, means: Means) -> Iterator[Source]:
+def _registry(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
     place = settings.places.registry
     url = (place and place.url) or (settings.redis and settings.redis.value)
     if place is None or not url:
         return
     is_shared = settings.redis is not None and url == settings.redis.value
-    from gateway.discovery.registry import Registry  # noqa: PLC0415 - redis-py takes ten megabytes
+    from gateway.discovery.registry import RegistrySource  # noqa: PLC0415 - redis-py takes ten megabytes
 
-    yield Registry(
+    yield RegistrySource(
         parse_redis_url(url),
         keep_s=place.keep_s,
-        say=means.say,
+        say=means.log,
         clock=means.clock,
-        draw=means.draw,
-        heard=means.heard,
-        warns=means.is_first and not is_shared,
+        draw=means.random,
+        heard=means.on_record,
+        warns=means.logs_outages and not is_shared,
     )
 
 
-def missing_libraries(settings: Settings) -> list[Fault]:
+def missing_libraries(settings: Settings) -> list[ConfigError]:
     """Return a fault for each extra that the settings need and that is not installed."""
     if settings.places.dns and find_spec("dns") is None:
-        return [Fault("discovery.dns", "needs a library: pip install 'hearth-gateway[dns]'")]
+        return [ConfigError("discovery.dns", "needs a library: pip install 'hearth-gateway[dns]'")]
     return []
 
 
-def _dns(settings: Settings, means: Means) -> Iterator[Source]:
+def _dns(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
     if not settings.places.dns:
         return
     if missing := missing_libraries(settings):
-        raise Invalid(missing)
-    from gateway.discovery.dns import DnsNames  # noqa: PLC0415 - an extra
+        raise InvalidDocument(missing)
+    from gateway.discovery.dns import DnsSource  # noqa: PLC0415 - an extra
 
     for place in settings.places.dns:
-        yield DnsNames(place, say=means.say, draw=means.draw)
+        yield DnsSource(place, say=means.log, draw=means.random)
 
 
-def _kubernetes(settings: Settings, means: Means) -> Iterator[Source]:
+def _kubernetes(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
     for place in settings.places.kubernetes:
         try:
-            yield Kubernetes(place, say=means.say, clock=means.clock, draw=means.draw)
-        except Refused as refused:
-            raise Invalid([Fault("discovery.kubernetes", str(refused))]) from None
+            yield KubernetesSource(place, say=means.log, clock=means.clock, draw=means.random)
+        except ApiError as refused:
+            raise InvalidDocument([ConfigError("discovery.kubernetes", str(refused))]) from None

@@ -8,29 +8,29 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from gateway.ext_proc.protocol import PATH, PREFILLER, PRIORITY, RANK, REQUEST_ID, Sight, endpoint_of
-from gateway.ext_proc.response import AnswerSide
-from gateway.http.response_writer import Reply
-from gateway.limits.accounts import Tab
-from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.relay.relay import Placed, Relay
+from gateway.ext_proc.protocol import PATH, PREFILLER, PRIORITY, RANK, REQUEST_ID, ResponseVisibility, endpoint_of
+from gateway.ext_proc.response import ResponseSide
+from gateway.http.response_writer import ResponseWriter
+from gateway.limits.accounts import RequestMeter
+from gateway.pipeline.attempt import AttemptResult, AttemptStatus
+from gateway.relay.relay import PlacedAttempt, Relay
 from gateway.relay.upstream_request import (
+    APIS_WITH_PRIORITY,
+    CASCADE_MODEL_HEADER,
     DOWNGRADED_HEADER,
     MAX_TOKENS_HEADER,
-    RUNG_HEADER,
-    WITH_PRIORITY,
     PodKeys,
     TakesPriority,
-    capped_for,
+    with_token_cap,
 )
 from routing.decision.placement import Placement
 from routing.reading import with_fields
-from routing.rejection import Refused
+from routing.rejection import RequestRejected
 from routing.request import Api
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class EndpointPick:
     """Destination of a request, headers to set, and its body."""
 
     endpoints: str
@@ -39,25 +39,25 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ExtProcTransportConfig:
     """Settings of all transports of one gateway."""
 
     key_of: PodKeys
     takes_priority: TakesPriority
     kept_bytes: int
-    most_endpoints: int = 1
+    max_endpoints: int = 1
 
 
-class EnvoyCarrier:
+class ExtProcTransport:
     """Sends one request by way of Envoy. Implements the pipeline's transport."""
 
     def __init__(
         self,
-        answer: AnswerSide,
-        send_pick: Callable[[Pick, Relay], None],
+        answer: ResponseSide,
+        send_pick: Callable[[EndpointPick, Relay], None],
         target: bytes,
-        reply: Reply,
-        means: Means,
+        reply: ResponseWriter,
+        means: ExtProcTransportConfig,
         *,
         path: str,
         body: bytes,
@@ -74,42 +74,44 @@ class EnvoyCarrier:
         self._body = body
         self._usage_added = usage_added
         self._body_needed_no_more = body_needed_no_more
-        self._tab: Tab | None = None
+        self._tab: RequestMeter | None = None
 
     @property
     def body(self) -> bytes:
         """The request body; empty once Envoy has it."""
         return self._body
 
-    def ask_instead(self, body: bytes, model: str) -> None:
+    def downgrade(self, body: bytes, model: str) -> None:
         """Replace the body: a smaller model answers for `model`; a response header says so."""
-        self._body = capped_for(self._tab, body)
-        self._reply.fields += ((DOWNGRADED_HEADER, model),)
+        self._body = with_token_cap(self._tab, body)
+        self._reply.headers += ((DOWNGRADED_HEADER, model),)
 
-    def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
+    def use_cascade_model(self, body: bytes, model: str, *, usage_added: bool) -> None:
         """Replace the body by that for a cascade model; a response header names it."""
-        self._body, self._usage_added = capped_for(self._tab, body), usage_added
-        others = tuple(field for field in self._reply.fields if field[0] != RUNG_HEADER)
-        self._reply.fields = (*others, (RUNG_HEADER, model))
+        self._body, self._usage_added = with_token_cap(self._tab, body), usage_added
+        others = tuple(field for field in self._reply.headers if field[0] != CASCADE_MODEL_HEADER)
+        self._reply.headers = (*others, (CASCADE_MODEL_HEADER, model))
 
-    def open_tab(self, tab: Tab) -> None:
-        self._reply.fields = tab.fields()
+    def open_meter(self, tab: RequestMeter) -> None:
+        self._reply.headers = tab.headers()
         self._tab = tab
         if tab.max_tokens is not None:
-            self._body = capped_for(tab, self._body)
-            self._reply.fields += ((MAX_TOKENS_HEADER, str(tab.max_tokens)),)
+            self._body = with_token_cap(tab, self._body)
+            self._reply.headers += ((MAX_TOKENS_HEADER, str(tab.max_tokens)),)
 
-    def judged_by(self, judge: object) -> None:
+    def set_judge(self, judge: object) -> None:
         """Do nothing: responses cannot be held back here, and such cascades are rejected when settings are read."""
 
     async def prefill(self, placement: object, order: object, by_s: float) -> None:
         """Do nothing: the sidecar beside the decode engine prefills; a header names the prefill engine."""
 
-    def refuse(self, refusal: Refused) -> None:
-        self._reply.refuse(refusal)
+    def reject(self, rejection: RequestRejected) -> None:
+        self._reply.reject(rejection)
 
-    async def carry(self, placement: Placed, first_byte_by_s: float) -> Leg:
-        """Run one attempt, as `Carrier.carry` says. Envoy takes one destination only, so no attempt may be retried."""
+    async def run_attempt(self, placement: PlacedAttempt, first_byte_by_s: float) -> AttemptResult:
+        """Run one attempt, as `AttemptTransport.run_attempt` says. Envoy takes one destination only, so no attempt may
+        be retried.
+        """
         loop, tab = asyncio.get_running_loop(), self._tab
         relay = Relay(
             self._reply,
@@ -118,7 +120,7 @@ class EnvoyCarrier:
             loop=loop,
             withholds_usage=self._usage_added,
             recorded_bytes=self._means.kept_bytes,
-            meter=tab if tab is not None and tab.is_watched and self._answer.sight is Sight.FULL else None,
+            meter=tab if tab is not None and tab.is_watched and self._answer.sight is ResponseVisibility.FULL else None,
         )
         self._send_pick(self._pick(placement), relay)
         self._body = b""
@@ -129,20 +131,20 @@ class EnvoyCarrier:
         finally:
             timer.cancel()
             self._estimate()
-        leg = relay.leg()
+        leg = relay.result()
         return leg if leg.begun else replace(leg, begun=True)
 
     def _time_is_up(self, relay: Relay) -> None:
         if not self._answer.has_heard_head:
-            relay.fail(LegEnd.TIMEOUT, f"{relay.placement.engine.pod} did not answer in time.")
+            relay.fail(AttemptStatus.TIMEOUT, f"{relay.placement.engine.pod} did not answer in time.")
 
     def _estimate(self) -> None:
         """Charge a stream that was not seen: by its events, or by the expected output."""
         tab = self._tab
-        if tab is not None and tab.request.stream and self._answer.sight is not Sight.FULL:
-            tab.passed(self._answer.events or tab.request.expected_output_tokens)
+        if tab is not None and tab.request.stream and self._answer.sight is not ResponseVisibility.FULL:
+            tab.count_events(self._answer.events or tab.request.expected_output_tokens)
 
-    def _pick(self, placement: Placed) -> Pick:
+    def _pick(self, placement: PlacedAttempt) -> EndpointPick:
         engine, request, body, means = placement.engine, placement.request, self._body, self._means
         fields = [(REQUEST_ID, self._reply.request_id)]
         if self._target != self._path.encode("ascii"):
@@ -154,19 +156,19 @@ class EnvoyCarrier:
             fields.append((RANK, str(engine.rank)))
         # Set only where the pod supports it: elsewhere it may be an error. Higher goes first here, lower at the pod.
         priority = -request.priority if request.priority and means.takes_priority(engine.pod) else 0
-        if priority and request.api in WITH_PRIORITY:
+        if priority and request.api in APIS_WITH_PRIORITY:
             body = with_fields(body, b'"priority":%d' % priority)
         elif priority and request.api is Api.MESSAGES:
             fields.append((PRIORITY, str(priority)))
         prefill = getattr(placement, "prefill", None)
         if prefill is not None:
             fields.append((PREFILLER, endpoint_of(prefill.engine.pod)))
-        return Pick(self._endpoints(placement), fields, body)
+        return EndpointPick(self._endpoints(placement), fields, body)
 
-    def _endpoints(self, placement: Placed) -> str:
+    def _endpoints(self, placement: PlacedAttempt) -> str:
         """Return the chosen endpoint, followed by those that scored next if a list is supported."""
-        first, most = endpoint_of(placement.engine.pod), self._means.most_endpoints
+        first, most = endpoint_of(placement.engine.pod), self._means.max_endpoints
         if most == 1 or not isinstance(placement, Placement):
             return first
-        others = dict.fromkeys(endpoint_of(shown.engine.partition("#")[0]) for shown in placement.few())
+        others = dict.fromkeys(endpoint_of(shown.engine.partition("#")[0]) for shown in placement.top_candidates())
         return ",".join([first, *(endpoint for endpoint in others if endpoint != first)][:most])

@@ -2,8 +2,8 @@
 
 A stream must not be ended before the exchange is over: bodies that pass through it in full duplex would be lost. A
 request is settled when its response has ended, by whatever shows that first: the response's own end, Envoy's access
-log, or the end of the stream. A second filter may show the response without waiting for anything (`Observer`); it is
-joined to the exchange by the request id that the exchange has set, which a client cannot forge.
+log, or the end of the stream. A second filter may show the response without waiting for anything (`ResponseObserver`);
+it is joined to the exchange by the request id that the exchange has set, which a client cannot forge.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from google.protobuf.message import DecodeError
 
 from gateway.config.limits import Limits, Timeouts
 from gateway.ext_proc import messages
-from gateway.ext_proc.access_log import AccessLog, Word
-from gateway.ext_proc.carrier import EnvoyCarrier, Means, Pick
-from gateway.ext_proc.http2.stream import Stream, Taker
-from gateway.ext_proc.listener import Crowd
-from gateway.ext_proc.messages import LARGE_BYTES, RECEIVED_REQUEST_BODY, large_body
+from gateway.ext_proc.access_log import AccessLog, TerminationCause
+from gateway.ext_proc.carrier import EndpointPick, ExtProcTransport, ExtProcTransportConfig
+from gateway.ext_proc.http2.stream import GrpcStream, GrpcStreamHandler
+from gateway.ext_proc.listener import StreamCounter
+from gateway.ext_proc.messages import LARGE_BYTES, RECEIVED_REQUEST_BODY, split_large_body
 from gateway.ext_proc.messages_pb2 import HeaderMap, ProcessingRequest
 from gateway.ext_proc.protocol import (
     BUFFERED,
     BUFFERED_PARTIAL,
+    DEFAULT_MODES,
     FULL_DUPLEX,
     NONE,
     REQUEST_ID,
-    USUAL,
-    Modes,
-    Sight,
+    BodyModes,
+    ResponseVisibility,
     endpoint_of,
     engine_at,
     modes_of,
@@ -37,41 +37,41 @@ from gateway.ext_proc.protocol import (
     source_of,
     subset_of,
 )
-from gateway.ext_proc.response import AnswerSide, EnvoyReply, head_of
-from gateway.http.client_request import Asked, Budget, body_too_large, too_many_bodies
-from gateway.pipeline.attempt import LegEnd
+from gateway.ext_proc.response import ExtProcResponseWriter, ResponseSide, head_of
+from gateway.http.client_request import BodyBudget, IncomingRequest, body_memory_exhausted, body_too_large
+from gateway.pipeline.attempt import AttemptStatus
 from gateway.relay.relay import Relay
-from gateway.server.dispatcher import Desk
+from gateway.server.dispatcher import HttpDispatcher
 from routing.decision.placement import Placement
 from routing.fleet import Fleet
-from routing.rejection import Reason, Refused
+from routing.rejection import Reason, RequestRejected
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ExchangeConfig:
     """Settings of all exchanges."""
 
     limits: Limits
     timeouts: Timeouts
     queue_s: float
     """Maximum wait for an engine, in seconds."""
-    sample: float
+    sample_share: float
     """Share of responses to observe that would not be seen."""
-    trusts: Callable[[str], bool]
+    is_trusted_proxy: Callable[[str], bool]
     """Whether a client address is a trusted proxy."""
 
 
-class Office:
+class ExtProcContext:
     """One per gateway process."""
 
     def __init__(
         self,
-        desk: Desk,
+        desk: HttpDispatcher,
         fleet: Fleet,
-        means: Means,
+        means: ExtProcTransportConfig,
         *,
-        rules: Rules,
-        budget: Budget,
+        rules: ExchangeConfig,
+        budget: BodyBudget,
         pass_over: Callable[[str], object],
         clock: Callable[[], float],
         draw: Callable[[], float],
@@ -84,39 +84,39 @@ class Office:
         self.rules = rules
         self.note_passed_over = pass_over
         self.clock = clock
-        self.crowd = crowd = Crowd(rules.limits.max_connections)
-        self.log = AccessLog(lambda: crowd.now > 0)
-        self.usual_modes = USUAL
+        self.crowd = crowd = StreamCounter(rules.limits.max_connections)
+        self.log = AccessLog(lambda: crowd.count > 0)
+        self.usual_modes = DEFAULT_MODES
         self._draw = draw
         self._kept: Mapping[str, bytes] = {}
         self._exchanges: dict[str, Exchange] = {}
         self._under_way: set[Exchange] = set()
 
     def __repr__(self) -> str:
-        return f"<Office with {self.crowd.now} exchanges>"
+        return f"<Office with {self.crowd.count} exchanges>"
 
-    def kept(self) -> Mapping[str, bytes]:
+    def kept_headers(self) -> Mapping[str, bytes]:
         """Return the headers that matter here, by their names as Envoy writes them."""
         if len(self._kept) != len(self.desk.kept_headers):
             self._kept = {name.decode("latin-1"): name for name in self.desk.kept_headers}
         return self._kept
 
-    def wants_sample(self) -> bool:
+    def should_sample(self) -> bool:
         """Draw whether to observe a response that would not be seen."""
-        return self.rules.sample > 0 and self._draw() < self.rules.sample
+        return self.rules.sample_share > 0 and self._draw() < self.rules.sample_share
 
     def enter(self, exchange: Exchange) -> None:
-        self.crowd.now += 1
+        self.crowd.count += 1
         self._under_way.add(exchange)
 
     def leave(self, exchange: Exchange) -> None:
         if exchange in self._under_way:
             self._under_way.discard(exchange)
-            self.crowd.now -= 1
+            self.crowd.count -= 1
             if exchange.reply is not None:
                 self._exchanges.pop(exchange.reply.request_id, None)
 
-    def under_way(self) -> tuple[Exchange, ...]:
+    def open_exchanges(self) -> tuple[Exchange, ...]:
         return tuple(self._under_way)
 
     def expect_observer(self, exchange: Exchange) -> None:
@@ -131,14 +131,14 @@ class Office:
 
 INVALID_ARGUMENT = 3
 
-ENDS_BY_WORD = {
-    Word.POD_LOST: (LegEnd.LOST, "The pod's connection ended inside its answer."),
-    Word.POD_UNREACHABLE: (LegEnd.UNREACHABLE, "Envoy could not reach the pod."),
-    Word.POD_TIMEOUT: (LegEnd.TIMEOUT, "Envoy waited too long for the pod."),
+STATUS_BY_CAUSE = {
+    TerminationCause.POD_LOST: (AttemptStatus.LOST, "The pod's connection ended inside its answer."),
+    TerminationCause.POD_UNREACHABLE: (AttemptStatus.UNREACHABLE, "Envoy could not reach the pod."),
+    TerminationCause.POD_TIMEOUT: (AttemptStatus.TIMEOUT, "Envoy waited too long for the pod."),
 }
 
 
-class Exchange(Taker):
+class Exchange(GrpcStreamHandler):
     """One request and its response. Serves its stream."""
 
     __slots__ = (
@@ -146,19 +146,19 @@ class Exchange(Taker):
         *("_since_s", "_stream", "answer", "asked", "is_observed", "reply"),
     )
 
-    def __init__(self, office: Office, stream: Stream) -> None:
+    def __init__(self, office: ExtProcContext, stream: GrpcStream) -> None:
         self._office = office
         self._stream = stream
-        self._modes: Modes = office.usual_modes
-        self.answer = AnswerSide(stream, office.wants_sample, self._end)
+        self._modes: BodyModes = office.usual_modes
+        self.answer = ResponseSide(stream, office.should_sample, self._end)
         self._since_s = office.clock()
         self._chunks = 0
         """Chunks of a streamed body, each of which needs a response of its own."""
         self._has_all = self._has_trailers = self._has_picked = self._is_over = False
         self.is_observed = False
         """A second filter shows its response, and will show its end."""
-        self.asked: Asked | None = None
-        self.reply: EnvoyReply | None = None
+        self.asked: IncomingRequest | None = None
+        self.reply: ExtProcResponseWriter | None = None
         office.enter(self)
 
     def __repr__(self) -> str:
@@ -166,10 +166,10 @@ class Exchange(Taker):
 
     # -- handling of the stream -------------------------------------------------------------------------------------
 
-    def take(self, message: bytes) -> None:
-        if len(message) >= LARGE_BYTES and self.asked is not None and (found := large_body(message)) is not None:
+    def on_message(self, message: bytes) -> None:
+        if len(message) >= LARGE_BYTES and self.asked is not None and (found := split_large_body(message)) is not None:
             phase, piece, ends = found
-            (self._take_body if phase == RECEIVED_REQUEST_BODY else self.answer.take_body)(piece, ends=ends)
+            (self._take_body if phase == RECEIVED_REQUEST_BODY else self.answer.on_body)(piece, ends=ends)
             return
         try:
             told = ProcessingRequest.FromString(message)
@@ -188,71 +188,73 @@ class Exchange(Taker):
         elif kind == "response_headers":
             self._take_answer_head(told)
         elif kind == "response_body":
-            self.answer.take_body(told.response_body.body, ends=told.response_body.end_of_stream)
+            self.answer.on_body(told.response_body.body, ends=told.response_body.end_of_stream)
         elif kind == "request_trailers":
             self._has_trailers = True
             self._serve()
         elif kind == "response_trailers":
-            self.answer.take_trailers()
+            self.answer.on_trailers()
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         self._end()
         self._stream.finish()
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         self._end()
 
-    def overfull(self) -> None:
+    def on_too_large(self) -> None:
         limits, asked = self._office.rules.limits, self.asked
         is_long = asked is not None and self._office.budget.has_room(limits.max_body_bytes)
-        self._refuse(body_too_large(limits) if is_long else too_many_bodies())
+        self._refuse(body_too_large(limits) if is_long else body_memory_exhausted())
 
-    def check(self, now_s: float) -> None:
+    def on_tick(self, now_s: float) -> None:
         """Reject a client that sends too slowly, and a request that has waited too long in the queue."""
         office, waited_s = self._office, now_s - self._since_s
         if self._has_picked or self._is_over:
             return
         if self._has_all and waited_s > office.rules.queue_s:
-            self._refuse(Refused(Reason.QUEUE_TIMEOUT, "No engine was free in time.", retry_after_s=1.0))
+            self._refuse(RequestRejected(Reason.QUEUE_TIMEOUT, "No engine was free in time.", retry_after_s=1.0))
         elif not self._has_all and waited_s > office.rules.timeouts.body_s:
-            self._refuse(Refused(Reason.REQUEST_TOO_SLOW, "The body of the request took too long."))
+            self._refuse(RequestRejected(Reason.REQUEST_TOO_SLOW, "The body of the request took too long."))
 
     # -- the request -----------------------------------------------------------------------------------------------
 
     def _take_head(self, told: ProcessingRequest) -> None:
         office = self._office
         if told.observability_mode:
-            self._stream.handler = Observer(self._stream, office.find(request_id_of(told)))
+            self._stream.handler = ResponseObserver(self._stream, office.find(request_id_of(told)))
             self._leave()
             return
         if self.asked is not None:
             return
         if told.HasField("protocol_config"):
             self._modes = modes_of(told.protocol_config)
-        self.answer.sight = sight = self._modes.sight
-        self.asked = asked = Asked()
+        self.answer.sight = sight = self._modes.visibility
+        self.asked = asked = IncomingRequest()
         self._read_head(asked, told.request_headers.headers)
-        asked.may_add_usage = sight is Sight.FULL
-        self.reply = self.answer.reply = EnvoyReply(asked, office.desk.new_id(), self.answer)
+        asked.may_add_usage = sight is ResponseVisibility.FULL
+        self.reply = self.answer.reply = ExtProcResponseWriter(asked, office.desk.new_id(), self.answer)
         if told.HasField("metadata_context"):
-            asked.pods = subset_of(told, office.fleet.pods)
+            asked.pod_subset = subset_of(told, office.fleet.pods)
         try:
             if not asked.target.startswith(b"/"):
                 # Absolute form: Envoy would forward it as it stands, and only our own proxy reads a path out of it.
-                raise Refused(Reason.UNKNOWN_PATH, f"There is nothing at {asked.target[:200]!r}.")
-            office.desk.route(asked, is_trusted=office.rules.trusts(source_of(told)))
-        except Refused as refusal:
-            asked.refusal = refusal
-        if asked.refusal is not None or told.request_headers.end_of_stream:
+                raise RequestRejected(Reason.UNKNOWN_PATH, f"There is nothing at {asked.target[:200]!r}.")
+            office.desk.route(asked, is_trusted=office.rules.is_trusted_proxy(source_of(told)))
+        except RequestRejected as refusal:
+            asked.rejection = refusal
+        if asked.rejection is not None or told.request_headers.end_of_stream:
             self._serve()
         elif self._modes.answers_headers_first:
-            self._stream.send(messages.REQUEST_HEADERS_GO_ON)
+            self._stream.send(messages.REQUEST_HEADERS_CONTINUE)
         elif self._modes.request == NONE:
-            asked.refusal = Refused(Reason.GATEWAY_ERROR, "Envoy does not show the body of requests: set a body mode.")
+            asked.rejection = RequestRejected(
+                Reason.GATEWAY_ERROR, "Envoy does not show the body of requests: set a body mode."
+            )
             self._serve()
 
-    def _read_head(self, asked: Asked, told: HeaderMap) -> None:
-        kept, headers = self._office.kept(), asked.headers
+    def _read_head(self, asked: IncomingRequest, told: HeaderMap) -> None:
+        kept, headers = self._office.kept_headers(), asked.headers
         for header in told.headers:
             name = header.key
             if name == ":path":
@@ -272,7 +274,7 @@ class Exchange(Taker):
         self._chunks += 1
         try:
             asked.add_body(piece, self._office.budget, self._office.rules.limits)
-        except Refused as refusal:
+        except RequestRejected as refusal:
             self._refuse(refusal)
             return
         if ends:
@@ -286,33 +288,33 @@ class Exchange(Taker):
             return
         self._has_all = True
         self._since_s = self._office.clock()
-        self._office.desk.serve(self.asked, self.reply, frontend=self._modes.shell, make_transport=self._carrier)
+        self._office.desk.serve(self.asked, self.reply, frontend=self._modes.frontend, make_transport=self._carrier)
 
-    def _refuse(self, refusal: Refused) -> None:
+    def _refuse(self, refusal: RequestRejected) -> None:
         """Reject the request, which may already be queued."""
         asked, reply = self.asked, self.reply
         if asked is None or reply is None:
             self._stream.finish(INVALID_ARGUMENT, refusal.message)
             self._end()
         elif reply.task is None:
-            asked.refusal = refusal
+            asked.rejection = refusal
             self._serve()
         else:
-            reply.refuse(refusal)
+            reply.reject(refusal)
             reply.task.cancel(refusal)
 
-    def cut(self, refusal: Refused) -> None:
+    def reject_pending(self, refusal: RequestRejected) -> None:
         """Reject the request if it was not sent to a pod yet."""
         if not self._has_picked and not self._is_over:
             self._refuse(refusal)
 
     # -- destination ---------------------------------------------------------------------------------------------
 
-    def _carrier(self, path: str, body: bytes, usage_added: bool) -> EnvoyCarrier:  # noqa: FBT001 - as asked for
+    def _carrier(self, path: str, body: bytes, usage_added: bool) -> ExtProcTransport:  # noqa: FBT001 - as asked for
         asked, reply, office = self.asked, self.reply, self._office
         assert asked is not None  # noqa: S101 - there is no carrier without a request
         assert reply is not None  # noqa: S101
-        return EnvoyCarrier(
+        return ExtProcTransport(
             self.answer,
             self._send_pick,
             asked.target,
@@ -324,7 +326,7 @@ class Exchange(Taker):
             body_needed_no_more=lambda: asked.drop_body(office.budget),
         )
 
-    def _send_pick(self, pick: Pick, relay: Relay) -> None:
+    def _send_pick(self, pick: EndpointPick, relay: Relay) -> None:
         self.answer.relay = relay
         if self._has_picked or self._is_over:
             return
@@ -342,14 +344,14 @@ class Exchange(Taker):
         if not self._chunks:
             return
         if self._modes.request == FULL_DUPLEX:
-            for piece in messages.request_pieces(pick.body, ends=not self._has_trailers):
+            for piece in messages.request_chunks(pick.body, ends=not self._has_trailers):
                 send(piece)
         else:
-            send(messages.replaced_piece(pick.body if is_new else None))
+            send(messages.chunk_replacement(pick.body if is_new else None))
             for _ in range(self._chunks - 1):
-                send(messages.replaced_piece(b"" if is_new else None))
+                send(messages.chunk_replacement(b"" if is_new else None))
         if self._has_trailers:
-            send(messages.REQUEST_TRAILERS_GO_ON)
+            send(messages.REQUEST_TRAILERS_CONTINUE)
 
     # -- the response ------------------------------------------------------------------------------------------------
 
@@ -357,7 +359,7 @@ class Exchange(Taker):
         relay, endpoint = self.answer.relay, served_by(told)
         if relay is not None and endpoint and endpoint != endpoint_of(relay.placement.engine.pod):
             self._note_served(relay, endpoint)
-        self.answer.take_head(head_of(told.response_headers.headers), ends=told.response_headers.end_of_stream)
+        self.answer.on_headers(head_of(told.response_headers.headers), ends=told.response_headers.end_of_stream)
 
     def _note_served(self, relay: Relay, endpoint: str) -> None:
         """Move the charge to the endpoint that served the request, as the first of the list has failed."""
@@ -367,7 +369,7 @@ class Exchange(Taker):
         relay.detail = f"{first.pod} failed, and Envoy had it served by {endpoint}."
         engine = engine_at(office.fleet.pods, endpoint, rank=first.rank)
         if engine is not None and isinstance(placement, Placement):
-            placement.moved(engine, office.clock())
+            placement.move(engine, office.clock())
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -382,27 +384,31 @@ class Exchange(Taker):
             asked.drop_body(self._office.budget)
         if reply is not None and self.answer.is_under_way:
             if not self.is_observed:
-                self._office.log.ask(reply.request_id, self.conclude)
+                self._office.log.wait_for_cause(reply.request_id, self.settle_unseen)
         elif reply is not None and self.answer.relay is None:
             reply.abandon()
         self._leave()
 
-    def observed_no_more(self) -> None:
+    def on_observer_end(self) -> None:
         """Settle after the end of the observer, if the stream has ended as well."""
         self.is_observed = False
         if self._is_over and self.reply is not None and self.answer.is_under_way:
-            self._office.log.ask(self.reply.request_id, self.conclude)
+            self._office.log.wait_for_cause(self.reply.request_id, self.settle_unseen)
 
-    def conclude(self, word: Word | None) -> None:
+    def settle_unseen(self, word: TerminationCause | None) -> None:
         """Settle a response whose end was not seen: as Envoy's log says, or as it looks (None)."""
         relay, reply, answer = self.answer.relay, self.reply, self.answer
         if relay is None or reply is None or not answer.is_under_way:
             return
-        if word in ENDS_BY_WORD:
-            relay.fail(*ENDS_BY_WORD[word])
-        elif word is not Word.CLIENT_GONE and not answer.is_seen and answer.sight is Sight.BLIND:
-            if answer.has_heard_head or word is Word.SERVED:
-                relay.answered()
+        if word in STATUS_BY_CAUSE:
+            relay.fail(*STATUS_BY_CAUSE[word])
+        elif (
+            word is not TerminationCause.CLIENT_GONE
+            and not answer.is_seen
+            and answer.sight is ResponseVisibility.HEADERS_ONLY
+        ):
+            if answer.has_heard_head or word is TerminationCause.SERVED:
+                relay.succeed()
                 return
             reply.abandon()
         else:
@@ -418,23 +424,23 @@ class Exchange(Taker):
     def _part(self) -> None:
         """Drop all references once nothing of it is running."""
         self._office.leave(self)
-        self.answer.part()
+        self.answer.detach()
         if self.reply is not None:
             self.reply.task = None
 
 
-class Observer(Taker):
+class ResponseObserver(GrpcStreamHandler):
     """One observed response. Envoy ignores replies on its stream, so it sends none."""
 
     __slots__ = ("_exchange", "_stream")
 
-    def __init__(self, stream: Stream, exchange: Exchange | None) -> None:
+    def __init__(self, stream: GrpcStream, exchange: Exchange | None) -> None:
         self._stream = stream
         self._exchange = exchange
         if exchange is not None:
             exchange.is_observed = True
 
-    def take(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         if self._exchange is None:
             return
         try:
@@ -444,22 +450,22 @@ class Observer(Taker):
         answer = self._exchange.answer
         kind = told.WhichOneof("request")
         if kind == "response_headers":
-            answer.show(head_of(told.response_headers.headers))
+            answer.observe(head_of(told.response_headers.headers))
             if told.response_headers.end_of_stream:
-                answer.end_seen()
+                answer.on_end()
         elif kind == "response_body":
             answer.feed(told.response_body.body, ends=told.response_body.end_of_stream)
         elif kind == "response_trailers":
-            answer.end_seen()
+            answer.on_end()
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         self._stop()
         self._stream.finish()
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         self._stop()
 
-    def overfull(self) -> None:
+    def on_too_large(self) -> None:
         self._stop()
         self._stream.finish()
 
@@ -467,7 +473,7 @@ class Observer(Taker):
         """End observing: the end of this stream, not that of the exchange, is the end of what is seen."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
-            exchange.observed_no_more()
+            exchange.on_observer_end()
 
 
 def request_id_of(told: ProcessingRequest) -> str:

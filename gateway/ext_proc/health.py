@@ -14,15 +14,15 @@ from contextlib import suppress
 
 from google.protobuf.message import DecodeError
 
-from gateway.ext_proc.http2.connection import Serve
-from gateway.ext_proc.http2.stream import Stream, Taker
+from gateway.ext_proc.http2.connection import HandlerFactory
+from gateway.ext_proc.http2.stream import GrpcStream, GrpcStreamHandler
 from gateway.ext_proc.messages_pb2 import HealthCheckRequest, HealthCheckResponse
 
-NOES = 2
+REQUIRED_NEGATIVES = 2
 """A client that checks again after a NOT_SERVING has acted on the first one: its checks follow each other."""
 
 
-class Checkers:
+class HealthCheckTracker:
     """Connections that check readiness. One per gateway process."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Checkers:
     def __repr__(self) -> str:
         return f"<Checkers on {len(self._noes)} connections>"
 
-    def tell(self, connection: object, *, is_ready: bool) -> None:
+    def record(self, connection: object, *, is_ready: bool) -> None:
         """Note the response that a connection was sent."""
         self._noes[connection] = 0 if is_ready else self._noes.get(connection, 0) + 1
         self._stirred.set()
@@ -47,7 +47,7 @@ class Checkers:
         asked = tuple(self._noes)
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                while any(self._noes.get(one, NOES) < NOES for one in asked):
+                while any(self._noes.get(one, REQUIRED_NEGATIVES) < REQUIRED_NEGATIVES for one in asked):
                     self._stirred.clear()
                     await self._stirred.wait()
 
@@ -59,17 +59,17 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 NOT_FOUND, INVALID_ARGUMENT = 5, 3
 
 
-class Health:
-    """The health service: responds once (`Check`) or on every change (`Watch`)."""
+class HealthService:
+    """The health service: responds once (`HealthCheckHandler`) or on every change (`HealthWatchHandler`)."""
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
         self._is_ready = is_ready
-        self.checkers = Checkers()
+        self.checkers = HealthCheckTracker()
 
-    def services(self) -> dict[bytes, Serve]:
+    def services(self) -> dict[bytes, HandlerFactory]:
         return {
-            b"/grpc.health.v1.Health/Check": lambda stream: Check(self, stream),
-            b"/grpc.health.v1.Health/Watch": lambda stream: Watch(self, stream),
+            b"/grpc.health.v1.Health/Check": lambda stream: HealthCheckHandler(self, stream),
+            b"/grpc.health.v1.Health/Watch": lambda stream: HealthWatchHandler(self, stream),
         }
 
     def status(self, service: str) -> int:
@@ -80,16 +80,16 @@ class Health:
         return SERVING if self._is_ready() else NOT_SERVING
 
 
-class Check(Taker):
+class HealthCheckHandler(GrpcStreamHandler):
     """A unary health check."""
 
     __slots__ = ("_health", "_stream")
 
-    def __init__(self, health: Health, stream: Stream) -> None:
+    def __init__(self, health: HealthService, stream: GrpcStream) -> None:
         self._health = health
         self._stream = stream
 
-    def take(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         status = self._health.status(name) if (name := _service_of(message)) is not None else None
         if status is None:
             self._stream.finish(INVALID_ARGUMENT, "This is no HealthCheckRequest.")
@@ -98,37 +98,37 @@ class Check(Taker):
         else:
             self._stream.send(HealthCheckResponse(status=status).SerializeToString())
             if name != LIVENESS:
-                self._health.checkers.tell(self._stream.wire, is_ready=status == SERVING)
+                self._health.checkers.record(self._stream.wire, is_ready=status == SERVING)
             self._stream.finish()
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         self._stream.finish(INVALID_ARGUMENT, "No question was asked.")
 
-    def overfull(self) -> None:
+    def on_too_large(self) -> None:
         self._stream.finish(INVALID_ARGUMENT, "The question is too long.")
 
 
-class Watch(Check):
+class HealthWatchHandler(HealthCheckHandler):
     """A streamed health check: the status now, and on every change."""
 
     __slots__ = ("_name", "_told")
 
-    def __init__(self, health: Health, stream: Stream) -> None:
+    def __init__(self, health: HealthService, stream: GrpcStream) -> None:
         super().__init__(health, stream)
         self._name: str | None = None
         self._told: int | None = None
 
-    def take(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         self._name = _service_of(message)
         self._tell()
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         """The request is complete; responses go on."""
 
-    def check(self, now_s: float) -> None:
+    def on_tick(self, now_s: float) -> None:
         self._tell()
 
-    def leave(self) -> None:
+    def on_drain(self) -> None:
         """Send the last status and end: the client has to watch another gateway."""
         self._tell()
         self._stream.finish()

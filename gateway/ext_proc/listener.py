@@ -8,38 +8,38 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.ext_proc.http2.connection import Connection, Guard, Serve
-from gateway.ext_proc.http2.frames import Bounds
-from gateway.http.client_request import Budget
-from gateway.http.timeout_sweeper import Patrol
-from gateway.runtime.closing import close_door
+from gateway.ext_proc.http2.connection import Authorize, HandlerFactory, Http2Connection
+from gateway.ext_proc.http2.frames import Http2Limits
+from gateway.http.client_request import BodyBudget
+from gateway.http.timeout_sweeper import TimeoutSweeper
+from gateway.runtime.closing import close_listeners
 
-MOST_CONNECTIONS = 1024
+MAX_CONNECTIONS = 1024
 """Envoys open one for each of their worker threads."""
 
-EMPTYING_S = 2.0
+CLOSE_TIMEOUT_S = 2.0
 
 
 @dataclass(slots=True)
-class Crowd:
+class StreamCounter:
     """Number of open streams over all connections, and its maximum."""
 
-    most: int
-    now: int = 0
+    limit: int
+    count: int = 0
 
 
-class Port:
+class GrpcListener:
     """One per listener."""
 
     def __init__(
         self,
-        services: Mapping[bytes, Serve],
-        budget: Budget,
-        crowd: Crowd,
-        bounds: Bounds,
+        services: Mapping[bytes, HandlerFactory],
+        budget: BodyBudget,
+        crowd: StreamCounter,
+        bounds: Http2Limits,
         *,
-        guard: Guard | None = None,
-        on_parted: Callable[[Connection], object] = lambda _: None,
+        guard: Authorize | None = None,
+        on_parted: Callable[[Http2Connection], object] = lambda _: None,
     ) -> None:
         """`budget` bounds the bytes of incomplete messages; `crowd` counts open streams; `guard` authorizes requests;
         `on_parted` is called with each connection that has ended.
@@ -50,12 +50,12 @@ class Port:
         self._budget = budget
         self._crowd = crowd
         self._on_parted = on_parted
-        self._patrol = Patrol(bounds.preface_s, bounds.silence_s)
+        self._patrol = TimeoutSweeper(bounds.preface_s, bounds.silence_s)
         self._left = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._tls: ssl.SSLContext | None = None
         self._is_closed = False
-        self.connections: set[Connection] = set()
+        self.connections: set[Http2Connection] = set()
         self.is_leaving = False
         """Draining: a connection that was under way gets GOAWAY as soon as it is accepted."""
 
@@ -77,24 +77,24 @@ class Port:
 
     def protocol(self) -> asyncio.Protocol:
         """A protocol for one connection."""
-        return Connection(self)
+        return Http2Connection(self)
 
-    async def leave(self) -> None:
+    async def begin_drain(self) -> None:
         """Close the listener, then send GOAWAY on all connections.
 
         In this order: a peer that receives GOAWAY reconnects at once, and must not reach this gateway again.
         """
-        await close_door(self._servers, self.protocol, self._tls)
+        await close_listeners(self._servers, self.protocol, self._tls)
         self.is_leaving = True
         for connection in tuple(self.connections):
-            connection.say_goodbye()
+            connection.send_goaway()
 
     async def drain(self, grace_s: float) -> None:
         """Wait for open streams to end, then close what is left."""
         await self.wait_until_empty(grace_s)
         for connection in tuple(self.connections):
             connection.close()
-        await self.wait_until_empty(EMPTYING_S)
+        await self.wait_until_empty(CLOSE_TIMEOUT_S)
         self.close()
 
     def close(self) -> None:
@@ -118,27 +118,27 @@ class Port:
 
     # -- for connections --------------------------------------------------------------------------------
 
-    def admit(self, connection: Connection) -> bool:
-        if len(self.connections) >= MOST_CONNECTIONS or self._is_closed:
+    def admit(self, connection: Http2Connection) -> bool:
+        if len(self.connections) >= MAX_CONNECTIONS or self._is_closed:
             return False
         self.connections.add(connection)
-        self._patrol.watch(connection)
+        self._patrol.add(connection)
         return True
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: Http2Connection) -> None:
         self.connections.discard(connection)
-        self._patrol.leave(connection)
+        self._patrol.remove(connection)
         self._on_parted(connection)
         self._left.set()
 
-    def service(self, path: bytes) -> Serve | None:
+    def service(self, path: bytes) -> HandlerFactory | None:
         return self._services.get(path)
 
     def has_room(self) -> bool:
-        return self._crowd.now < self._crowd.most
+        return self._crowd.count < self._crowd.limit
 
     def take_room(self, count: int) -> bool:
-        return self._budget.take(count)
+        return self._budget.reserve(count)
 
     def give_room(self, count: int) -> None:
-        self._budget.give(count)
+        self._budget.release(count)

@@ -21,7 +21,7 @@ from gateway.ext_proc.messages_pb2 import (
     ProcessingResponse,
     TrailersResponse,
 )
-from gateway.ext_proc.protocol import DESTINATION, LB_NAMESPACE, NOT_THE_CLIENTS, STREAMED
+from gateway.ext_proc.protocol import DESTINATION, LB_NAMESPACE, REMOVED_HEADERS, STREAMED
 
 LENGTH = 2
 """Wire type of fields whose content is preceded by its length."""
@@ -29,7 +29,7 @@ LENGTH = 2
 PAYLOAD = 0x7F
 
 
-def held(number: int, *contents: bytes) -> bytes:
+def encode_field(number: int, *contents: bytes) -> bytes:
     """Encode a field that holds bytes, text or a message. `number` is less than 16."""
     content = b"".join(contents)
     return b"".join((bytes((number << 3 | LENGTH,)), varint(len(content)), content))
@@ -63,7 +63,7 @@ def first_field(message: bytes, at: int, end: int, number: int) -> tuple[int, in
 
 Field = tuple[str, str]
 
-PIECE_BYTES = 62_000
+MAX_CHUNK_BYTES = 62_000
 """Of a body in full duplex: other data planes than Envoy take 64 KB and no more."""
 
 REQUEST_HEADERS, RESPONSE_HEADERS, REQUEST_BODY, RESPONSE_BODY = 1, 2, 3, 4
@@ -74,16 +74,16 @@ SET_HEADERS, REMOVE_HEADERS, HEADER, KEY, RAW_VALUE = 1, 2, 1, 1, 3
 BODY, STREAMED_RESPONSE, ENDS_STREAM = 1, 3, b"\x10\x01"
 """Fields within them, as messages.proto numbers them; two boolean fields are written out as bytes."""
 
-GO_ON = CommonResponse()
+CONTINUE = CommonResponse()
 
 
 @lru_cache(maxsize=256)
 def _named(name: str) -> bytes:
-    return held(KEY, name.encode("latin-1"))
+    return encode_field(KEY, name.encode("latin-1"))
 
 
 def _option(name: str, value: bytes) -> bytes:
-    return held(SET_HEADERS, held(HEADER, _named(name), held(RAW_VALUE, value)))
+    return encode_field(SET_HEADERS, encode_field(HEADER, _named(name), encode_field(RAW_VALUE, value)))
 
 
 def _mutation(fields: Iterable[Field]) -> bytes:
@@ -93,7 +93,7 @@ def _mutation(fields: Iterable[Field]) -> bytes:
 
 @lru_cache(maxsize=64)
 def _dropped(kept: frozenset[str]) -> bytes:
-    return b"".join(held(REMOVE_HEADERS, name.encode()) for name in NOT_THE_CLIENTS if name not in kept)
+    return b"".join(encode_field(REMOVE_HEADERS, name.encode()) for name in REMOVED_HEADERS if name not in kept)
 
 
 @lru_cache(maxsize=4096)
@@ -111,60 +111,62 @@ def _picked(endpoints: str, fields: list[Field], *, length: int | None) -> bytes
     if length is not None:
         options.append(("content-length", str(length)))
     dropped = _dropped(frozenset([name for name, _ in options]))
-    return held(HEADER_MUTATION, _mutation(options), dropped) + CLEARS_ROUTE
+    return encode_field(HEADER_MUTATION, _mutation(options), dropped) + CLEARS_ROUTE
 
 
 def pick_by_headers(endpoints: str, fields: list[Field], *, length: int | None = None) -> bytes:
     """Answer a request's headers with its destination. `length`: of a body that replaces the client's."""
     common = _picked(endpoints, fields, length=length)
-    return held(REQUEST_HEADERS, held(COMMON, common)) + _destination(endpoints)
+    return encode_field(REQUEST_HEADERS, encode_field(COMMON, common)) + _destination(endpoints)
 
 
 def pick_by_body(endpoints: str, fields: list[Field], body: bytes | None) -> bytes:
     """Answer a request's buffered body with its destination. `body`: replaces the client's, if not None."""
     common = _picked(endpoints, fields, length=None if body is None else len(body))
     if body is not None:
-        common += held(BODY_MUTATION, held(BODY, body))
-    return held(REQUEST_BODY, held(COMMON, common)) + _destination(endpoints)
+        common += encode_field(BODY_MUTATION, encode_field(BODY, body))
+    return encode_field(REQUEST_BODY, encode_field(COMMON, common)) + _destination(endpoints)
 
 
-def request_pieces(body: bytes, *, ends: bool) -> list[bytes]:
+def request_chunks(body: bytes, *, ends: bool) -> list[bytes]:
     """Split a request's body for full duplex. `ends`: no trailers follow."""
     return [
-        _piece(REQUEST_BODY, body[at : at + PIECE_BYTES], ends=ends and at + PIECE_BYTES >= len(body))
-        for at in range(0, max(1, len(body)), PIECE_BYTES)
+        _piece(REQUEST_BODY, body[at : at + MAX_CHUNK_BYTES], ends=ends and at + MAX_CHUNK_BYTES >= len(body))
+        for at in range(0, max(1, len(body)), MAX_CHUNK_BYTES)
     ]
 
 
-def answer_pieces(body: bytes) -> list[bytes]:
+def response_chunks(body: bytes) -> list[bytes]:
     """Split a part of a response for full duplex; its end is a message of its own."""
-    return [_piece(RESPONSE_BODY, body[at : at + PIECE_BYTES]) for at in range(0, len(body), PIECE_BYTES)]
+    return [_piece(RESPONSE_BODY, body[at : at + MAX_CHUNK_BYTES]) for at in range(0, len(body), MAX_CHUNK_BYTES)]
 
 
 def _piece(phase: int, body: bytes, *, ends: bool = False) -> bytes:
-    streamed = held(BODY, body) if body else b""
+    streamed = encode_field(BODY, body) if body else b""
     if ends:
         streamed += ENDS_STREAM
-    return held(phase, held(COMMON, held(BODY_MUTATION, held(STREAMED_RESPONSE, streamed))))
+    return encode_field(
+        phase, encode_field(COMMON, encode_field(BODY_MUTATION, encode_field(STREAMED_RESPONSE, streamed)))
+    )
 
 
-def replaced_piece(body: bytes | None) -> bytes:
+def chunk_replacement(body: bytes | None) -> bytes:
     """Answer one chunk of a streamed request: unchanged (None), replaced, or cleared (empty)."""
     if body is None:
-        return REQUEST_BODY_GOES_ON
+        return REQUEST_BODY_CONTINUE
     mutation = BodyMutation(body=body) if body else BodyMutation(clear_body=True)
     return ProcessingResponse(
         request_body=BodyResponse(response=CommonResponse(body_mutation=mutation))
     ).SerializeToString()
 
 
-def answer_head(fields: Iterable[Field], *, shows_body: bool = False) -> bytes:
+def response_head(fields: Iterable[Field], *, shows_body: bool = False) -> bytes:
     """Answer a pod's headers. `shows_body`: asks Envoy to stream the body of this response to us."""
-    told = held(RESPONSE_HEADERS, held(COMMON, held(HEADER_MUTATION, _mutation(fields))))
-    return told + BODY_IS_SHOWN if shows_body else told
+    told = encode_field(RESPONSE_HEADERS, encode_field(COMMON, encode_field(HEADER_MUTATION, _mutation(fields))))
+    return told + SHOW_RESPONSE_BODY if shows_body else told
 
 
-def no(status: int, fields: Iterable[Field], body: bytes, details: str) -> bytes:
+def immediate_response(status: int, fields: Iterable[Field], body: bytes, details: str) -> bytes:
     """Encode a response of the gateway instead of a pod's."""
     told = ImmediateResponse(status=HttpStatus(code=status), body=body, details=details)
     told.headers.MergeFromString(_mutation(fields))
@@ -173,18 +175,18 @@ def no(status: int, fields: Iterable[Field], body: bytes, details: str) -> bytes
 
 SHOW_BODY = ProcessingMode(response_header_mode=1, response_body_mode=STREAMED, response_trailer_mode=2)
 
-REQUEST_HEADERS_GO_ON = ProcessingResponse(request_headers=HeadersResponse(response=GO_ON)).SerializeToString()
-REQUEST_BODY_GOES_ON = ProcessingResponse(request_body=BodyResponse(response=GO_ON)).SerializeToString()
-REQUEST_TRAILERS_GO_ON = ProcessingResponse(request_trailers=TrailersResponse()).SerializeToString()
-ANSWER_HEADERS_GO_ON = ProcessingResponse(response_headers=HeadersResponse(response=GO_ON)).SerializeToString()
-ANSWER_BODY_GOES_ON = ProcessingResponse(response_body=BodyResponse(response=GO_ON)).SerializeToString()
-ANSWER_TRAILERS_GO_ON = ProcessingResponse(response_trailers=TrailersResponse()).SerializeToString()
-ANSWER_ENDS = _piece(RESPONSE_BODY, b"", ends=True)
-BODY_IS_SHOWN = ProcessingResponse(mode_override=SHOW_BODY).SerializeToString()
+REQUEST_HEADERS_CONTINUE = ProcessingResponse(request_headers=HeadersResponse(response=CONTINUE)).SerializeToString()
+REQUEST_BODY_CONTINUE = ProcessingResponse(request_body=BodyResponse(response=CONTINUE)).SerializeToString()
+REQUEST_TRAILERS_CONTINUE = ProcessingResponse(request_trailers=TrailersResponse()).SerializeToString()
+RESPONSE_HEADERS_CONTINUE = ProcessingResponse(response_headers=HeadersResponse(response=CONTINUE)).SerializeToString()
+RESPONSE_BODY_CONTINUE = ProcessingResponse(response_body=BodyResponse(response=CONTINUE)).SerializeToString()
+RESPONSE_TRAILERS_CONTINUE = ProcessingResponse(response_trailers=TrailersResponse()).SerializeToString()
+RESPONSE_END = _piece(RESPONSE_BODY, b"", ends=True)
+SHOW_RESPONSE_BODY = ProcessingResponse(mode_override=SHOW_BODY).SerializeToString()
 
 
 LARGE_BYTES = 8 << 10
-"""Messages of at least so many bytes are tried with `large_body` first."""
+"""Messages of at least so many bytes are tried with `split_large_body` first."""
 
 RECEIVED_REQUEST_BODY, RECEIVED_RESPONSE_BODY = 4, 5
 """Fields of a `ProcessingRequest`. Envoy writes fields in the order of their numbers, so these come first."""
@@ -192,7 +194,7 @@ ENDS = {b"": False, b"\x10\x01": True, b"\x10\x00": False}
 """What follows the body in an `HttpBody`: whether it ends the stream."""
 
 
-def large_body(message: bytes) -> tuple[int, bytes, bool] | None:
+def split_large_body(message: bytes) -> tuple[int, bytes, bool] | None:
     """Return which body a message carries, the bytes, and whether they are the last; None: decode the whole message."""
     phase = message[0] >> 3
     if phase not in (RECEIVED_REQUEST_BODY, RECEIVED_RESPONSE_BODY):

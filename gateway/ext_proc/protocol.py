@@ -9,7 +9,7 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from gateway.ext_proc.messages_pb2 import ProcessingRequest, ProtocolConfiguration
-from gateway.pipeline.record import Shell
+from gateway.pipeline.record import Frontend
 from routing.pods import Engine, Pod
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -34,7 +34,7 @@ ATTRIBUTES = "envoy.filters.http.ext_proc"
 UPSTREAM_ADDRESS = "upstream.address"
 SOURCE_ADDRESS = "source.address"
 
-NOT_THE_CLIENTS = (
+REMOVED_HEADERS = (
     *(DESTINATION, SERVED, SUBSET, "x-gateway-destination-endpoint-scores"),
     *(PREFILLER, "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port"),
     *(RANK, PRIORITY, "x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"),
@@ -58,71 +58,69 @@ NAMES = {
 }
 
 
-SHELLS = {
-    (request, response): Shell("extproc", f"{NAMES[request]}/{NAMES[response]}")
+FRONTENDS = {
+    (request, response): Frontend("extproc", f"{NAMES[request]}/{NAMES[response]}")
     for request in NAMES
     for response in NAMES
 }
 
 
-class Sight(Enum):
+class ResponseVisibility(Enum):
     """How much of a response is visible, and whether it can be changed."""
 
-    BLIND = "blind"
+    HEADERS_ONLY = "blind"
     """Headers only: usage is estimated."""
-    WATCHING = "watching"
+    READ_ONLY = "watching"
     """All of it, but it cannot be changed: usage is exact."""
     FULL = "full"
     """All of it, and it can be changed: usage is exact, limits end it, errors have the form of the client's API."""
 
 
 @dataclass(frozen=True, slots=True)
-class Modes:
+class BodyModes:
     """Body modes of one stream."""
 
     request: int
     response: int
-    body_comes_unasked: bool = False
+    sends_body_early: bool = False
     """STREAMED: the body is sent without waiting for the response to the headers."""
 
     @property
-    def sight(self) -> Sight:
+    def visibility(self) -> ResponseVisibility:
         if self.response == NONE:
-            return Sight.BLIND
-        return Sight.FULL if self.response == FULL_DUPLEX else Sight.WATCHING
+            return ResponseVisibility.HEADERS_ONLY
+        return ResponseVisibility.FULL if self.response == FULL_DUPLEX else ResponseVisibility.READ_ONLY
 
     @property
     def answers_headers_first(self) -> bool:
         """Whether no body is sent before the headers are answered."""
-        return self.request in (BUFFERED, BUFFERED_PARTIAL) or (
-            self.request == STREAMED and not self.body_comes_unasked
-        )
+        return self.request in (BUFFERED, BUFFERED_PARTIAL) or (self.request == STREAMED and not self.sends_body_early)
 
     @property
-    def shell(self) -> Shell:
+    def frontend(self) -> Frontend:
         """Its name on a receipt."""
-        return SHELLS[self.request, self.response]
+        return FRONTENDS[self.request, self.response]
 
 
-USUAL = Modes(FULL_DUPLEX, FULL_DUPLEX)
+DEFAULT_MODES = BodyModes(FULL_DUPLEX, FULL_DUPLEX)
 """Default: what gateways configure for an endpoint picker."""
 
 _KNOWN = {
-    (request, response, unasked): Modes(request, response, unasked)
+    (request, response, unasked): BodyModes(request, response, unasked)
     for request in NAMES
     for response in NAMES
     for unasked in (False, True)
 }
 
 
-def modes_of(config: ProtocolConfiguration) -> Modes:
+def modes_of(config: ProtocolConfiguration) -> BodyModes:
     """Return the modes of a stream's first message; unknown ones count as full duplex."""
     asked = (
         config.request_body_mode,
         config.response_body_mode,
         config.send_body_without_waiting_for_header_response,
     )
-    return _KNOWN.get(asked, USUAL)
+    return _KNOWN.get(asked, DEFAULT_MODES)
 
 
 @lru_cache(maxsize=8192)

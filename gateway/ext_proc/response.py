@@ -1,7 +1,7 @@
 """The response of one exchange: what Envoy shows of a pod's response goes into the relay, what comes out goes to Envoy.
 
-How much can be seen and changed depends on the mode (`Sight`); what the response means is the relay's business, as for
-clients of our own port.
+How much can be seen and changed depends on the mode (`ResponseVisibility`); what the response means is the relay's
+business, as for clients of our own port.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 from gateway.ext_proc import messages
-from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.http2.stream import GrpcStream
 from gateway.ext_proc.messages_pb2 import HeaderMap
-from gateway.ext_proc.protocol import Sight
-from gateway.http.client_request import Asked
-from gateway.http.response_writer import JSON, UNBUFFERED, Reply
+from gateway.ext_proc.protocol import ResponseVisibility
+from gateway.http.client_request import IncomingRequest
+from gateway.http.response_writer import JSON, UNBUFFERED_HEADERS, ResponseWriter
 from gateway.relay.fast_path import EVENT_END
-from gateway.relay.relay import BUSY, EVENT_STREAM, OUR_KEY_IS_WRONG, Relay
-from gateway.relay.upstream_connection import Answer, PodHead
+from gateway.relay.relay import BUSY_STATUSES, EVENT_STREAM, KEY_REJECTED_STATUSES, Relay
+from gateway.relay.upstream_connection import ResponseBodyHandler, ResponseHead
 
 Fields = list[tuple[str, str]]
 
 
-class AnswerSide:
+class ResponseSide:
     """The response side of one exchange; also what its reply writes to."""
 
     __slots__ = (
@@ -31,18 +31,18 @@ class AnswerSide:
         *("events", "has_heard_head", "relay", "reply", "sight"),
     )
 
-    def __init__(self, stream: Stream, samples: Callable[[], bool], said_all: Callable[[], None]) -> None:
+    def __init__(self, stream: GrpcStream, samples: Callable[[], bool], said_all: Callable[[], None]) -> None:
         """`samples`: draws whether to observe a response that is not shown. `said_all`: called after the last one."""
         self._stream = stream
         self._said_all = said_all
         self._samples = samples
-        self.sight = Sight.FULL
-        self.reply: EnvoyReply | None = None
+        self.sight = ResponseVisibility.FULL
+        self.reply: ExtProcResponseWriter | None = None
         self.relay: Relay | None = None
         self.events = 0
         """Events of a stream, as far as they were seen."""
         self.has_heard_head = False
-        self._answer: Answer | None = None
+        self._answer: ResponseBodyHandler | None = None
         self._is_begun = False
         self._has_said = False
         self._is_over = False
@@ -52,7 +52,7 @@ class AnswerSide:
         """Stop sending: the stream is over."""
         self._is_over = True
 
-    def part(self) -> None:
+    def detach(self) -> None:
         """Drop references after settlement: they form a cycle (see `http2.stream.NOBODY`)."""
         self.reply = self.relay = self._answer = None
         self._said_all = _nothing
@@ -68,66 +68,71 @@ class AnswerSide:
 
     # -- from Envoy ------------------------------------------------------------------------------------------
 
-    def take_head(self, head: PodHead, *, ends: bool) -> None:
+    def on_headers(self, head: ResponseHead, *, ends: bool) -> None:
         """Handle the pod's status and headers. They are answered now, or once the body has shown more."""
         self.has_heard_head = True
         relay, reply = self.relay, self.reply
         if relay is None or reply is None or relay.ended.done():
             if not self._has_said:
-                self._stream.send(messages.ANSWER_HEADERS_GO_ON)
+                self._stream.send(messages.RESPONSE_HEADERS_CONTINUE)
             return
-        if self.sight is Sight.FULL:
-            self._answer = relay.open_answer(head)
+        if self.sight is ResponseVisibility.FULL:
+            self._answer = relay.open_response(head)
             if ends:
-                self.end_seen()
-        elif is_pods_no(head.status):
-            refusal = relay.open_answer(head)
+                self.on_end()
+        elif is_upstream_error(head.status):
+            refusal = relay.open_response(head)
             if refusal is not None:
                 refusal.end()  # The client is told by whoever leads the request.
         else:
             self._let_pass(relay, reply, head, ends=ends)
 
-    def _let_pass(self, relay: Relay, reply: EnvoyReply, head: PodHead, *, ends: bool) -> None:
+    def _let_pass(self, relay: Relay, reply: ExtProcResponseWriter, head: ResponseHead, *, ends: bool) -> None:
         relay.status = head.status
         is_sample = False
         if head.status < 400 and not self.is_seen:
-            if self.sight is Sight.WATCHING:
-                self._answer = relay.open_answer(head)
+            if self.sight is ResponseVisibility.READ_ONLY:
+                self._answer = relay.open_response(head)
             else:
                 is_sample = not ends and self._samples()
                 self._begin_blind(relay, head)
         self._is_begun = True
         if not self.is_seen:  # Else it begins with its first token, as in every shell.
-            reply.begun = True
-        self._stream.send(messages.answer_head(reply.head_fields(), shows_body=is_sample))
+            reply.has_begun = True
+        self._stream.send(messages.response_head(reply.head_fields(), shows_body=is_sample))
         if ends:
-            self.end_seen()
+            self.on_end()
 
-    def _begin_blind(self, relay: Relay, head: PodHead) -> None:
+    def _begin_blind(self, relay: Relay, head: ResponseHead) -> None:
         relay.is_stream = head.content_type.startswith(EVENT_STREAM)
         relay.recorder.is_whole = False
         relay.begin(head, b"", is_stream=relay.is_stream)
 
-    def show(self, head: PodHead) -> None:
+    def observe(self, head: ResponseHead) -> None:
         """Observe a response that a second filter shows; it cannot be changed."""
-        if self.relay is not None and self.is_under_way and self.sight is Sight.BLIND and head.status < 400:
-            self._answer = self.relay.open_answer(head)
+        if (
+            self.relay is not None
+            and self.is_under_way
+            and self.sight is ResponseVisibility.HEADERS_ONLY
+            and head.status < 400
+        ):
+            self._answer = self.relay.open_response(head)
 
-    def take_body(self, piece: bytes, *, ends: bool) -> None:
+    def on_body(self, piece: bytes, *, ends: bool) -> None:
         """Handle a piece of the body, and answer it as the mode demands."""
-        if self.sight is Sight.FULL:
+        if self.sight is ResponseVisibility.FULL:
             self.feed(piece, ends=ends)
             return
         if self._answer is None and self.is_under_way and self.relay is not None and self.relay.status < 400:
             self._see_sample(self.relay)
         self.feed(piece, ends=ends)
-        self._stream.send(messages.ANSWER_BODY_GOES_ON)
+        self._stream.send(messages.RESPONSE_BODY_CONTINUE)
 
     def _see_sample(self, relay: Relay) -> None:
         """Start to observe a sampled response."""
         relay.recorder.is_whole = True
         kind = EVENT_STREAM if relay.is_stream else ""
-        self._answer = relay.open_answer(PodHead(relay.status, kind, None))
+        self._answer = relay.open_response(ResponseHead(relay.status, kind, None))
 
     def feed(self, piece: bytes, *, ends: bool) -> None:
         """Feed a piece of the response to the relay."""
@@ -137,61 +142,63 @@ class AnswerSide:
             self.events += piece.count(EVENT_END)
             self._answer.take(piece)
         if ends:
-            self.end_seen()
+            self.on_end()
 
-    def take_trailers(self) -> None:
+    def on_trailers(self) -> None:
         """Handle trailers, which end the response."""
         self._trailers_end = True
-        self.end_seen()
-        self._stream.send(messages.ANSWER_TRAILERS_GO_ON)
+        self.on_end()
+        self._stream.send(messages.RESPONSE_TRAILERS_CONTINUE)
 
-    def end_seen(self) -> None:
+    def on_end(self) -> None:
         """Handle the end of the response."""
         if self.relay is None or self.relay.ended.done():
             return
         if self._answer is not None:
             self._answer.end()
-        elif self.sight is not Sight.FULL:
-            self.relay.answered()
+        elif self.sight is not ResponseVisibility.FULL:
+            self.relay.succeed()
 
     # -- from the reply ---------------------------------------------------------------------------------------
 
-    def say(self, status: int, fields: Fields, body: bytes) -> None:
+    def send_immediate(self, status: int, fields: Fields, body: bytes) -> None:
         if self._is_over or self._is_begun:
             return
         self._is_begun = self._has_said = True
-        self._stream.send(messages.no(status, fields, body, "hearth"))
+        self._stream.send(messages.immediate_response(status, fields, body, "hearth"))
         self._stream.finish()
         self._said_all()
 
     def begin(self, fields: Fields) -> None:
-        if self.sight is Sight.FULL and not self._is_over:
+        if self.sight is ResponseVisibility.FULL and not self._is_over:
             self._is_begun = True
-            self._stream.send(messages.answer_head(fields))
+            self._stream.send(messages.response_head(fields))
 
     def write(self, piece: bytes) -> None:
-        if self.sight is Sight.FULL and not self._is_over:
-            for told in messages.answer_pieces(piece):
+        if self.sight is ResponseVisibility.FULL and not self._is_over:
+            for told in messages.response_chunks(piece):
                 self._stream.send(told)
 
     def end(self) -> None:
-        if self.sight is Sight.FULL and not self._is_over and not self._trailers_end:
-            self._stream.send(messages.ANSWER_ENDS)
+        if self.sight is ResponseVisibility.FULL and not self._is_over and not self._trailers_end:
+            self._stream.send(messages.RESPONSE_END)
 
     def abort(self) -> None:
         """Reset a response that cannot be completed: the client sees its connection end."""
-        if self.sight is Sight.FULL and self._is_begun and not self._is_over and not self._has_said:
+        if self.sight is ResponseVisibility.FULL and self._is_begun and not self._is_over and not self._has_said:
             self._is_over = True
             self._stream.reset()
             self._said_all()
 
 
-class EnvoyReply(Reply):
-    """The response to one request behind Envoy: a `Reply` that writes to the response side instead of a socket."""
+class ExtProcResponseWriter(ResponseWriter):
+    """The response to one request behind Envoy: a `ResponseWriter` that writes to the response side instead of a
+    socket.
+    """
 
     __slots__ = ("_answer_side",)
 
-    def __init__(self, asked: Asked, request_id: str, answer_side: AnswerSide) -> None:
+    def __init__(self, asked: IncomingRequest, request_id: str, answer_side: ResponseSide) -> None:
         # Of a transport a reply wants to write, and to abort; without chunks it writes what it is given.
         transport = cast("asyncio.Transport", answer_side)
         super().__init__(asked, request_id, transport, keep_alive=True, answered=_nothing)
@@ -200,15 +207,15 @@ class EnvoyReply(Reply):
     def answer(
         self, status: int, body: bytes, *, content_type: str = JSON, fields: Iterable[tuple[str, str]] = ()
     ) -> None:
-        self.begun = True
+        self.has_begun = True
         told = [("content-type", content_type), *self.head_fields(), *fields]
         self._end()
-        self._answer_side.say(status, told, body if self._wants_body else b"")
+        self._answer_side.send_immediate(status, told, body if self._wants_body else b"")
 
     def begin(self, status: int, content_type: str, first: bytes, *, length: int | None, is_stream: bool) -> None:
-        self.begun = True
+        self.has_begun = True
         self.is_stream = is_stream
-        self._answer_side.begin([*self.head_fields(), *(UNBUFFERED if is_stream else ())])
+        self._answer_side.begin([*self.head_fields(), *(UNBUFFERED_HEADERS if is_stream else ())])
         if first:
             self._write(first)
 
@@ -221,10 +228,10 @@ class EnvoyReply(Reply):
         told = [("x-request-id", self._echoed_id)]
         if self.api is not None:
             told.append(("x-hearth-receipt", self.request_id))
-        return [*told, *self.fields]
+        return [*told, *self.headers]
 
 
-def head_of(headers: HeaderMap) -> PodHead:
+def head_of(headers: HeaderMap) -> ResponseHead:
     """Return what matters of a pod's response headers."""
     status, kind, length, encoded = 0, "", None, False
     for header in headers.headers:
@@ -237,12 +244,12 @@ def head_of(headers: HeaderMap) -> PodHead:
             length = int(header.raw_value or header.value)
         elif name == "content-encoding":
             encoded = (header.raw_value or header.value.encode()) != b"identity"
-    return PodHead(status, kind, length, encoded)
+    return ResponseHead(status, kind, length, encoded)
 
 
-def is_pods_no(status: int) -> bool:
+def is_upstream_error(status: int) -> bool:
     """Return whether a status is an upstream error, which is reported to the client in the gateway's form."""
-    return status >= 500 or status in BUSY or status in OUR_KEY_IS_WRONG
+    return status >= 500 or status in BUSY_STATUSES or status in KEY_REJECTED_STATUSES
 
 
 def _nothing() -> None:

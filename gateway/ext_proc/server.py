@@ -14,37 +14,37 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.config.extproc import ExtProc
+from gateway.config.extproc import ExtProcConfig
 from gateway.config.fields import Secret
 from gateway.config.settings import Settings
-from gateway.ext_proc.carrier import Means
-from gateway.ext_proc.exchange import Exchange, Office, Rules
-from gateway.ext_proc.health import Health
-from gateway.ext_proc.http2.connection import Guard, Serve
-from gateway.ext_proc.http2.frames import Bounds, Fields
-from gateway.ext_proc.http2.stream import Stream, Taker
-from gateway.ext_proc.listener import EMPTYING_S, Port
-from gateway.http.request_headers import is_within
-from gateway.pipeline.attempt import LegEnd
+from gateway.ext_proc.carrier import ExtProcTransportConfig
+from gateway.ext_proc.exchange import Exchange, ExchangeConfig, ExtProcContext
+from gateway.ext_proc.health import HealthService
+from gateway.ext_proc.http2.connection import Authorize, HandlerFactory
+from gateway.ext_proc.http2.frames import Fields, Http2Limits
+from gateway.ext_proc.http2.stream import GrpcStream, GrpcStreamHandler
+from gateway.ext_proc.listener import CLOSE_TIMEOUT_S, GrpcListener
+from gateway.http.request_headers import is_in_networks
+from gateway.pipeline.attempt import AttemptStatus
 from gateway.relay.upstream_request import PodKeys
 from gateway.runtime.addresses import Address
 from gateway.runtime.event_log import LogFunction
-from gateway.runtime.ports import addresses_of, cannot_listen
-from gateway.runtime.tls import listener_tls, renew
-from gateway.server.http_server import Front
+from gateway.runtime.ports import addresses_of, listen_error
+from gateway.runtime.tls import reload_certificates, server_context
+from gateway.server.http_server import HttpServer
 from routing.decision.router import Router
-from routing.rejection import Reason, Refused
+from routing.rejection import Reason, RequestRejected
 
-LOGGED_EVERY_S = 60.0
+LOG_INTERVAL_S = 60.0
 """Minimum between two log lines about rejected callers of one kind."""
 
 TOKEN, CERTIFICATE = "token", "certificate"
 
-OF_CERTIFICATES = frozenset(("CERTIFICATE_VERIFY_FAILED", "PEER_DID_NOT_RETURN_A_CERTIFICATE"))
+CERTIFICATE_ERRORS = frozenset(("CERTIFICATE_VERIFY_FAILED", "PEER_DID_NOT_RETURN_A_CERTIFICATE"))
 """OpenSSL's reasons of a handshake that failed for lack of a valid client certificate."""
 
 
-class CallerCheck:
+class CallerAuthenticator:
     """Authenticates callers of the ext_proc port. One per gateway process."""
 
     def __init__(self, clock: Callable[[], float], say: LogFunction) -> None:
@@ -56,7 +56,7 @@ class CallerCheck:
     def __repr__(self) -> str:
         return f"<CallerCheck, rejected: {self.rejected}>"
 
-    def with_token(self, token: Secret, open_paths: Collection[bytes]) -> Guard:
+    def token_guard(self, token: Secret, open_paths: Collection[bytes]) -> Authorize:
         """Return a guard that serves requests with this token, and those for `open_paths` without."""
         wanted = token.value.encode()
 
@@ -79,7 +79,7 @@ class CallerCheck:
                 try:
                     super().do_handshake()
                 except ssl.SSLError as error:
-                    if error.reason in OF_CERTIFICATES:
+                    if error.reason in CERTIFICATE_ERRORS:
                         reject(CERTIFICATE)
                     raise
 
@@ -88,7 +88,7 @@ class CallerCheck:
     def _reject(self, by: str) -> None:
         self.rejected[by] += 1
         now_s, logged_s = self._clock(), self._logged_s.get(by)
-        if logged_s is None or now_s - logged_s >= LOGGED_EVERY_S:
+        if logged_s is None or now_s - logged_s >= LOG_INTERVAL_S:
             self._logged_s[by] = now_s
             self._say("warning", "extproc caller rejected", by=by)
 
@@ -96,7 +96,7 @@ class CallerCheck:
 class ExtProcCollector(Collector):
     """Shows connections, streams and rejected callers."""
 
-    def __init__(self, port: Port, office: Office, callers: CallerCheck) -> None:
+    def __init__(self, port: GrpcListener, office: ExtProcContext, callers: CallerAuthenticator) -> None:
         self._port = port
         self._office = office
         self._callers = callers
@@ -105,7 +105,7 @@ class ExtProcCollector(Collector):
         shown = {
             "hearth_extproc_connections": ("Connections of Envoys.", len(self._port.connections)),
             "hearth_extproc_streams": ("Streams open on them.", self._port.open_streams),
-            "hearth_extproc_requests": ("Requests under way behind Envoy.", self._office.crowd.now),
+            "hearth_extproc_requests": ("Requests under way behind Envoy.", self._office.crowd.count),
             "hearth_extproc_access_logs": ("Envoys that write their access log to us.", self._office.log.streams),
         }
         for name, (words, value) in shown.items():
@@ -124,23 +124,23 @@ EXT_PROC = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 
 BACKLOG = 1024
 
-KNOWN_S = 10.0
+MAX_CHECK_WAIT_S = 10.0
 """Maximum wait for Envoy's health checks to see that we drain: they come every second or two."""
 
 
-class EnvoyShell:
+class ExtProcServer:
     """One per gateway process. Its requests go to the same dispatcher as those of the traffic port."""
 
     def __init__(
         self,
         settings: Settings,
-        words: ExtProc,
-        front: Front,
+        words: ExtProcConfig,
+        front: HttpServer,
         router: Router,
         pods: PodKeys,
         *,
         is_ready: Callable[[], bool],
-        take_end: Callable[[str, LegEnd], object],
+        take_end: Callable[[str, AttemptStatus], object],
         number: int,
         say: LogFunction,
     ) -> None:
@@ -152,42 +152,50 @@ class EnvoyShell:
         self._is_one_of_several = number > 0
         loop = asyncio.get_running_loop()
         trusted: tuple[IPv4Network | IPv6Network, ...] = settings.trusted_proxies
-        self.office = Office(
-            front.desk,
+        self.office = ExtProcContext(
+            front.dispatcher,
             router.fleet,
-            Means(pods, front.desk.carriers.takes_priority, settings.limits.kept_answer_bytes, words.endpoints),
-            budget=front.budget,
-            rules=Rules(
+            ExtProcTransportConfig(
+                pods, front.dispatcher.transports.takes_priority, settings.limits.kept_answer_bytes, words.endpoints
+            ),
+            budget=front.body_budget,
+            rules=ExchangeConfig(
                 settings.limits,
                 settings.timeouts,
                 queue_s=words.queue_s,
-                sample=words.sample,
-                trusts=lambda source: words.trust_headers or bool(source and trusted and is_within(source, trusted)),
+                sample_share=words.sample,
+                is_trusted_proxy=lambda source: (
+                    words.trust_headers or bool(source and trusted and is_in_networks(source, trusted))
+                ),
             ),
-            pass_over=lambda url: take_end(url, LegEnd.UNREACHABLE),
+            pass_over=lambda url: take_end(url, AttemptStatus.UNREACHABLE),
             clock=loop.time,
             draw=random.Random().random,  # noqa: S311 - which answers are looked at is no secret
         )
-        health = Health(is_ready)
+        health = HealthService(is_ready)
         self._checkers = health.checkers
-        services: dict[bytes, Serve] = {EXT_PROC: self._exchange, **self.office.log.services(), **health.services()}
-        bounds = Bounds(
+        services: dict[bytes, HandlerFactory] = {
+            EXT_PROC: self._exchange,
+            **self.office.log.services(),
+            **health.services(),
+        }
+        bounds = Http2Limits(
             max_streams=settings.limits.max_connections,
             max_message_bytes=settings.limits.max_body_bytes + (1 << 20),
             preface_s=settings.timeouts.header_s,
             frame_s=settings.timeouts.body_s,
         )
-        common = front.budget, self.office.crowd, bounds
-        self.callers = CallerCheck(loop.time, say)
-        guard = None if words.token is None else self.callers.with_token(words.token, health.services())
-        self.port = Port(services, *common, guard=guard, on_parted=self._checkers.forget)
-        self.health_port = Port(health.services(), *common, on_parted=self._checkers.forget)
-        self.tls = listener_tls(words.tls, speaks="h2") if words.tls else None
+        common = front.body_budget, self.office.crowd, bounds
+        self.callers = CallerAuthenticator(loop.time, say)
+        guard = None if words.token is None else self.callers.token_guard(words.token, health.services())
+        self.port = GrpcListener(services, *common, guard=guard, on_parted=self._checkers.forget)
+        self.health_port = GrpcListener(health.services(), *common, on_parted=self._checkers.forget)
+        self.tls = server_context(words.tls, speaks="h2") if words.tls else None
         if self.tls is not None and words.tls is not None and words.tls.client_ca is not None:
             self.callers.watch_handshakes(self.tls)
         self.exposition = ExtProcCollector(self.port, self.office, self.callers)
 
-    def _exchange(self, stream: Stream) -> Taker:
+    def _exchange(self, stream: GrpcStream) -> GrpcStreamHandler:
         return Exchange(self.office, stream)
 
     async def open(self, stack: AsyncExitStack) -> dict[str, list[str]]:
@@ -199,7 +207,7 @@ class EnvoyShell:
         return listening
 
     async def _listen(
-        self, stack: AsyncExitStack, name: str, where: Address, port: Port, tls: ssl.SSLContext | None
+        self, stack: AsyncExitStack, name: str, where: Address, port: GrpcListener, tls: ssl.SSLContext | None
     ) -> list[str]:
         shares = self._words.shares_port
         number = where.port + self._number if where.port and not shares else where.port
@@ -212,14 +220,14 @@ class EnvoyShell:
                 reuse_port=shares and self._is_one_of_several,
             )
         except OSError as error:
-            raise cannot_listen(name, where, error) from None
+            raise listen_error(name, where, error) from None
         stack.callback(port.close)
         return addresses_of(server.sockets)
 
-    def renewing(self, say: LogFunction) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+    def renewal_tasks(self, say: LogFunction) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         """Return the task that renews its certificate, if it has one."""
         tls, words = self.tls, self._words
-        return [] if tls is None else [lambda: renew(tls, lambda: words.tls, say)]
+        return [] if tls is None else [lambda: reload_certificates(tls, lambda: words.tls, say)]
 
     async def drain(self, grace_s: float) -> None:
         """Serve until Envoy's health checks have seen NOT_SERVING, send GOAWAY, finish open exchanges, reject what is
@@ -227,17 +235,19 @@ class EnvoyShell:
         """
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + grace_s
-        await self._checkers.wait_until_known(min(KNOWN_S, grace_s / 2))
-        await self.port.leave()
+        await self._checkers.wait_until_known(min(MAX_CHECK_WAIT_S, grace_s / 2))
+        await self.port.begin_drain()
         left_s = max(0.0, ends_s - loop.time())
         async with asyncio.TaskGroup() as group:
             group.create_task(self._cut_late(left_s))
             group.create_task(self.port.drain(left_s))
-        await self.health_port.leave()
-        await self.health_port.drain(EMPTYING_S)
+        await self.health_port.begin_drain()
+        await self.health_port.drain(CLOSE_TIMEOUT_S)
 
     async def _cut_late(self, grace_s: float) -> None:
         """Reject the requests that still wait for an engine near the end of the grace period."""
         await self.port.wait_until_empty(grace_s * 0.9)
-        for exchange in self.office.under_way():
-            exchange.cut(Refused(Reason.GATEWAY_DRAINING, "The gateway is shutting down.", retry_after_s=1.0))
+        for exchange in self.office.open_exchanges():
+            exchange.reject_pending(
+                RequestRejected(Reason.GATEWAY_DRAINING, "The gateway is shutting down.", retry_after_s=1.0)
+            )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
-class State(StrEnum):
+class BreakerState(StrEnum):
     """Closed lets requests through; open lets none; on trial lets them through until the first failure."""
 
     CLOSED = "closed"
@@ -18,7 +18,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class BreakerThresholds:
     """Thresholds of a breaker."""
 
     failures: int = 3
@@ -27,75 +27,75 @@ class Rules:
     """Requests that must succeed before a pod on trial is trusted again."""
     cooldown_s: float = 1.0
     """How long it stays open at first; doubles with each failed trial."""
-    longest_cooldown_s: float = 30.0
+    max_cooldown_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Breaker:
+class CircuitBreaker:
     """One pod's. `opened`: how often it opened."""
 
-    rules: Rules = Rules()
-    state: State = State.CLOSED
+    thresholds: BreakerThresholds = BreakerThresholds()
+    state: BreakerState = BreakerState.CLOSED
     failures: int = 0
     successes: int = 0
     cooldown_s: float = 0.0
     open_until_s: float = 0.0
-    opened: int = 0
-    is_certain: bool = False
+    open_count: int = 0
+    is_unreachable: bool = False
     """Whether it opened because nothing listens there, not because requests failed."""
 
     @property
     def is_open(self) -> bool:
-        return self.state is State.OPEN
+        return self.state is BreakerState.OPEN
 
     @property
     def is_failing(self) -> bool:
         """Whether it has failed, with no success since."""
-        return self.failures > 0 or (self.state is not State.CLOSED and not self.successes)
+        return self.failures > 0 or (self.state is not BreakerState.CLOSED and not self.successes)
 
-    def failed(self, now_s: float) -> Breaker:
+    def on_failure(self, now_s: float) -> CircuitBreaker:
         """Return the state after a failure that was the pod's fault."""
-        if self.state is State.OPEN:
+        if self.state is BreakerState.OPEN:
             return self
-        if self.state is State.TRIAL or self.failures + 1 >= self.rules.failures:
+        if self.state is BreakerState.TRIAL or self.failures + 1 >= self.thresholds.failures:
             return self._opened(now_s)
         return replace(self, failures=self.failures + 1)
 
-    def succeeded(self) -> Breaker:
+    def on_success(self) -> CircuitBreaker:
         """Return the state after a successful request."""
         match self.state:
-            case State.OPEN:
+            case BreakerState.OPEN:
                 # It began before the breaker opened and shows nothing about the pod now.
                 return self
-            case State.TRIAL if self.successes + 1 < self.rules.trial_successes:
+            case BreakerState.TRIAL if self.successes + 1 < self.thresholds.trial_successes:
                 return replace(self, successes=self.successes + 1)
-            case State.TRIAL:
-                return Breaker(self.rules, opened=self.opened)
-            case State.CLOSED:
+            case BreakerState.TRIAL:
+                return CircuitBreaker(self.thresholds, open_count=self.open_count)
+            case BreakerState.CLOSED:
                 return replace(self, failures=0) if self.failures else self
 
-    def tripped(self, now_s: float) -> Breaker:
+    def on_unreachable(self, now_s: float) -> CircuitBreaker:
         """Return the state after a refused connection: nothing listens there."""
-        if self.is_open and self.is_certain:
+        if self.is_open and self.is_unreachable:
             return self
-        return replace(self if self.is_open else self._opened(now_s), is_certain=True)
+        return replace(self if self.is_open else self._opened(now_s), is_unreachable=True)
 
-    def _opened(self, now_s: float) -> Breaker:
-        rules = self.rules
-        longer = min(self.cooldown_s * 2, rules.longest_cooldown_s)
-        cooldown_s = longer if self.state is State.TRIAL else rules.cooldown_s
-        return Breaker(
+    def _opened(self, now_s: float) -> CircuitBreaker:
+        rules = self.thresholds
+        longer = min(self.cooldown_s * 2, rules.max_cooldown_s)
+        cooldown_s = longer if self.state is BreakerState.TRIAL else rules.cooldown_s
+        return CircuitBreaker(
             rules,
-            State.OPEN,
+            BreakerState.OPEN,
             cooldown_s=cooldown_s,
             open_until_s=now_s + cooldown_s,
-            opened=self.opened + 1,
+            open_count=self.open_count + 1,
         )
 
-    def probed(self, now_s: float) -> Breaker:
+    def on_healthy_probe(self, now_s: float) -> CircuitBreaker:
         """Return the state after a successful probe: on trial, once it has cooled down."""
         if not self.is_open:
             return self
         if now_s < self.open_until_s:
-            return replace(self, is_certain=False) if self.is_certain else self
-        return replace(self, state=State.TRIAL, successes=0, is_certain=False)
+            return replace(self, is_unreachable=False) if self.is_unreachable else self
+        return replace(self, state=BreakerState.TRIAL, successes=0, is_unreachable=False)

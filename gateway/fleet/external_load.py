@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gateway.fleet.scrape import Page
+from gateway.fleet.scrape import MetricsPage
 from routing.decision.router import Router
-from routing.ledger import Foreign
-from routing.pod_record import EngineLoad, Record
+from routing.ledger import ExternalLoad
+from routing.pod_record import AgentRecord, EngineLoad
 from routing.pods import Engine
-from routing.stores import StoreCount
+from routing.stores import StoreCounters
 
-Ours = Mapping[int, tuple[int, float]]
+OwnLoad = Mapping[int, tuple[int, float]]
 """Slot to our running sequences and KV tokens."""
 
 
-def ours(router: Router, url: str) -> Ours:
+def own_load_at(router: Router, url: str) -> OwnLoad:
     """Return what we have placed on the engines of a pod."""
     known, ledger = router.fleet.pod(url), router.ledger
     slots = [engine.slot for engine in known.engines] if known else []
     return {slot: (ledger.running[slot], ledger.kv_tokens[slot]) for slot in slots}
 
 
-def observe(router: Router, url: str, page: Page, before: Ours, now_s: float) -> None:
+def apply_scrape(router: Router, url: str, page: MetricsPage, before: OwnLoad, now_s: float) -> None:
     """Report to the router what a metrics page shows beyond our load: the larger of `before` the scrape and now."""
-    known, after = router.fleet.pod(url), ours(router, url)
+    known, after = router.fleet.pod(url), own_load_at(router, url)
     for engine in known.engines if known else ():
         reading = page.engines.get(engine.rank) if engine.rank is not None else next(iter(page.engines.values()), None)
         if reading is None:
@@ -33,15 +33,15 @@ def observe(router: Router, url: str, page: Page, before: Ours, now_s: float) ->
         kv_there = (reading.kv_usage or 0.0) * (engine.kv_tokens or 0)
         foreign = _beyond(running, kv_tokens, reading.running or 0.0, reading.waiting or 0.0, kv_there, now_s)
         router.observe_load(engine.slot, foreign)
-        router.stores.observe(engine.slot, StoreCount(reading.store_asked, reading.store_found))
+        router.stores.observe(engine.slot, StoreCounters(reading.store_asked, reading.store_found))
 
 
 def _beyond(
     our_running: float, our_kv_tokens: float, running: float, waiting: float, kv_tokens: float, at_s: float
-) -> Foreign:
+) -> ExternalLoad:
     """Return what an engine reports beyond what we have placed there; requests that wait are external first."""
     running_beyond = running + waiting - our_running
-    return Foreign(
+    return ExternalLoad(
         running=max(0.0, running_beyond),
         waiting=max(0.0, min(waiting, running_beyond)),
         kv_tokens=max(0.0, kv_tokens - our_kv_tokens),
@@ -49,7 +49,7 @@ def _beyond(
     )
 
 
-class Pushed:
+class PushedLoad:
     """Load that engines push by way of their agents, fresher than any scrape. One per gateway that has a registry."""
 
     def __init__(self, router: Router, clock: Callable[[], float]) -> None:
@@ -60,7 +60,7 @@ class Pushed:
         self._ours: dict[int, tuple[int, float]] = {}
         """By slot, our load at the last report: requests that ended since may still be in the next one."""
 
-    def take(self, record: Record) -> None:
+    def apply(self, record: AgentRecord) -> None:
         """Apply a pushed record. Engines that are unknown here, or not in it, keep their load."""
         for pod in record.pods:
             known = self._router.fleet.pod(pod.url)

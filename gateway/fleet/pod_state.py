@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from gateway.config.discovery import Found
+from gateway.config.discovery import DiscoveredPod
 from gateway.config.models import ModelEntry
-from gateway.fleet.breaker import Breaker
-from gateway.fleet.probe import Health, Listing
-from gateway.fleet.scrape import Page
+from gateway.fleet.breaker import CircuitBreaker
+from gateway.fleet.probe import ModelListing, ProbeResult
+from gateway.fleet.scrape import MetricsPage
 from routing.facts import PodFacts
-from routing.pods import EngineShape, ModelCard, Pod, Standing
+from routing.pods import EngineShape, ModelCard, Pod, PodState
 
-SILENCES = 3
+MAX_SILENT_PROBES = 3
 """Probes in a row without a response after which a pod counts as dead: one may be lost to a long pause."""
 
 
@@ -26,28 +26,28 @@ SILENCES = 3
 class WatchedPod:
     """State of one pod. Mutable; written by the watcher only."""
 
-    found: Found
-    breaker: Breaker = field(default_factory=Breaker)
+    discovered: DiscoveredPod
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     is_drained: bool = False
     is_hung: bool = False
     """Its engine hangs, whatever its server reports; until it generates a token."""
-    health: Health | None = None
+    health: ProbeResult | None = None
     """Result of the last probe, None before the first."""
-    was_well: bool = False
+    was_healthy: bool = False
     """Whether any probe has succeeded."""
     was_gone: bool = False
     """Whether nothing listened there since its last successful probe: it has then lost its cache."""
-    was_looked_at: bool = False
+    was_probed: bool = False
     """Whether health, models and metrics were all requested once."""
-    silences: int = 0
-    since_s: float | None = None
+    silent_probes: int = 0
+    first_probe_s: float | None = None
     """Time of its first probe."""
     is_reported_dead: bool = False
     cards: tuple[ModelCard, ...] | None = None
-    trouble: str = ""
+    problem: str = ""
     """Why it is not used though its probes succeed."""
-    page: Page | None = None
-    looked_s: float = -inf
+    metrics: MetricsPage | None = None
+    probed_s: float = -inf
     listed_s: float = -inf
     scraped_s: float = -inf
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -55,81 +55,81 @@ class WatchedPod:
 
     @property
     def url(self) -> str:
-        return self.found.url
+        return self.discovered.url
 
-    def standing(self) -> Standing:
+    def standing(self) -> PodState:
         """Return its standing, from all that is known."""
-        if self.is_drained or self.found.held is Standing.DRAINING:
-            return Standing.DRAINING
-        if not self.was_well or self.cards is None:
-            return Standing.STARTING
+        if self.is_drained or self.discovered.held is PodState.DRAINING:
+            return PodState.DRAINING
+        if not self.was_healthy or self.cards is None:
+            return PodState.STARTING
         # One probe without a response changes nothing: a busy pod may be late, and requests show more than probes.
-        looks_well = self.health in (Health.WELL, Health.SILENT)
-        if self.is_hung or (self.breaker.is_open and (self.breaker.is_certain or not looks_well)):
-            return Standing.BROKEN
-        if self.health is Health.NOT_READY or self.found.held is Standing.UNREADY:
-            return Standing.UNREADY
-        return Standing.DOUBTED if self.breaker.is_open else Standing.READY
+        looks_well = self.health in (ProbeResult.HEALTHY, ProbeResult.NO_RESPONSE)
+        if self.is_hung or (self.breaker.is_open and (self.breaker.is_unreachable or not looks_well)):
+            return PodState.UNREACHABLE
+        if self.health is ProbeResult.NOT_READY or self.discovered.held is PodState.UNREADY:
+            return PodState.UNREADY
+        return PodState.FAILING if self.breaker.is_open else PodState.READY
 
-    def take_health(self, health: Health, now_s: float) -> None:
+    def apply_health(self, health: ProbeResult, now_s: float) -> None:
         """Apply the result of a probe."""
-        self.health, self.looked_s = health, now_s
-        self.since_s = now_s if self.since_s is None else self.since_s
+        self.health, self.probed_s = health, now_s
+        self.first_probe_s = now_s if self.first_probe_s is None else self.first_probe_s
         match health:
-            case Health.WELL:
-                self.was_well, self.silences = True, 0
-                self.breaker = self.breaker.probed(now_s)
-            case Health.NOT_READY:
-                self.silences = 0
-            case Health.GONE:
-                self.was_gone, self.is_hung = self.was_well, False
-                self.breaker = self.breaker.tripped(now_s) if self.was_well else self.breaker
-            case Health.SILENT:
-                self.silences += 1
-                if self.silences >= SILENCES and self.was_well:
-                    self.breaker = self.breaker.tripped(now_s)
-        if health is not Health.WELL:
+            case ProbeResult.HEALTHY:
+                self.was_healthy, self.silent_probes = True, 0
+                self.breaker = self.breaker.on_healthy_probe(now_s)
+            case ProbeResult.NOT_READY:
+                self.silent_probes = 0
+            case ProbeResult.UNREACHABLE:
+                self.was_gone, self.is_hung = self.was_healthy, False
+                self.breaker = self.breaker.on_unreachable(now_s) if self.was_healthy else self.breaker
+            case ProbeResult.NO_RESPONSE:
+                self.silent_probes += 1
+                if self.silent_probes >= MAX_SILENT_PROBES and self.was_healthy:
+                    self.breaker = self.breaker.on_unreachable(now_s)
+        if health is not ProbeResult.HEALTHY:
             # Its models and metrics may be of a previous start: request them again before it is used.
             self.listed_s = self.scraped_s = -inf
 
-    def is_news_that_dead(self, now_s: float, after_s: float) -> bool:
+    def should_report_dead(self, now_s: float, after_s: float) -> bool:
         """Return True once, when no probe succeeded for `after_s` seconds since the first one. Pods that their source
         reports as not ready are expected to fail.
         """
-        if self.was_well or self.is_reported_dead or self.found.held is not None or self.since_s is None:
+        if self.was_healthy or self.is_reported_dead or self.discovered.held is not None or self.first_probe_s is None:
             return False
-        self.is_reported_dead = now_s - self.since_s >= after_s
+        self.is_reported_dead = now_s - self.first_probe_s >= after_s
         return self.is_reported_dead
 
-    def take_silence(self, now_s: float) -> None:
+    def mark_hung(self, now_s: float) -> None:
         """Note that its engine hangs."""
         self.is_hung = True
-        self.breaker = self.breaker.tripped(now_s)
+        self.breaker = self.breaker.on_unreachable(now_s)
 
-    def take_listing(self, listing: Listing, now_s: float) -> None:
+    def apply_models(self, listing: ModelListing, now_s: float) -> None:
         """Apply its list of models; a response that is none keeps the last list."""
-        self.trouble = listing.trouble
+        self.problem = listing.problem
         if listing.cards is not None:
             self.cards, self.listed_s = listing.cards, now_s
 
-    def take_page(self, page: Page | None, now_s: float) -> bool:
+    def apply_metrics(self, page: MetricsPage | None, now_s: float) -> bool:
         """Apply its metrics. Returns whether they, or its absence, show that it has lost its cache."""
-        before, was_gone = self.page, self.was_gone
+        before, was_gone = self.metrics, self.was_gone
         self.scraped_s, self.was_gone = now_s, False
         if page is not None:
-            self.page = page
+            self.metrics = page
         if page is None or page.started_s is None or before is None or before.started_s is None:
             return was_gone or _fell(before, page)
         return abs(page.started_s - before.started_s) > 0.5 or _fell(before, page)
 
     def shapes(self) -> tuple[EngineShape, ...]:
         """Return its engines as its metrics show them; empty if they show none."""
-        readings = self.page.engines if self.page else {}
+        readings = self.metrics.engines if self.metrics else {}
         is_single = len(readings) == 1
         return tuple(
             EngineShape(
                 rank=None if is_single else rank,
-                role=self.found.facts.duty,
+                role=self.discovered.facts.effective_role,
                 kv_tokens=reading.kv_capacity_tokens,
                 block_tokens=reading.block_tokens,
             )
@@ -137,7 +137,7 @@ class WatchedPod:
         )
 
 
-def _fell(before: Page | None, page: Page | None) -> bool:
+def _fell(before: MetricsPage | None, page: MetricsPage | None) -> bool:
     """Return whether a counter is lower than before."""
     if before is None or page is None:
         return False
@@ -148,25 +148,25 @@ def _fell(before: Page | None, page: Page | None) -> bool:
     )
 
 
-def as_shown(known: Pod, pod: WatchedPod, models: Mapping[str, ModelEntry]) -> Pod:
+def updated_pod(known: Pod, pod: WatchedPod, models: Mapping[str, ModelEntry]) -> Pod:
     """Return the router's pod `known`, brought up to date with its state and `model_list`."""
-    cards = tuple(card for card in pod.cards or () if _may_serve(pod.found, models.get(card.name)))
+    cards = tuple(card for card in pod.cards or () if _may_serve(pod.discovered, models.get(card.name)))
     entries = [models[card.name] for card in cards if card.name in models]
     return replace(
         known,
-        standing=pod.standing(),
+        state=pod.standing(),
         models=frozenset(card.name for card in cards),
         adapters=frozenset(card.name for card in cards if card.parent is not None),
         cards=cards,
-        has_told=pod.cards is not None,
-        pool=pod.found.pool,
-        region=pod.found.region,
-        facts=_facts(pod.found.facts, entries),
-        takes_priority=pod.found.takes_priority or any(entry.takes_priority for entry in entries),
+        has_reported_models=pod.cards is not None,
+        pool=pod.discovered.pool,
+        region=pod.discovered.region,
+        facts=_facts(pod.discovered.facts, entries),
+        takes_priority=pod.discovered.takes_priority or any(entry.takes_priority for entry in entries),
     )
 
 
-def _may_serve(found: Found, entry: ModelEntry | None) -> bool:
+def _may_serve(found: DiscoveredPod, entry: ModelEntry | None) -> bool:
     if entry is None:
         return True
     is_named = entry.pods is None or found.url in entry.pods

@@ -12,22 +12,22 @@ from enum import StrEnum
 import aiohttp
 import msgspec
 
-from gateway.fleet.scrape import Page, read_page
+from gateway.fleet.scrape import MetricsPage, read_page
 from routing.pods import ModelCard
 
-LARGEST_ANSWER = 8 << 20
+MAX_RESPONSE_BYTES = 8 << 20
 """Bytes. A metrics page is 60 KB; a pod must not be able to fill our memory."""
 
 
-class Health(StrEnum):
+class ProbeResult(StrEnum):
     """Result of a pod's /health."""
 
-    WELL = "well"
+    HEALTHY = "well"
     NOT_READY = "not_ready"
     """Responds, but not with 200: it is starting, draining, or its engine has died."""
-    GONE = "gone"
+    UNREACHABLE = "gone"
     """Nothing listens there."""
-    SILENT = "silent"
+    NO_RESPONSE = "silent"
     """No response in time, or a broken one."""
 
 
@@ -43,11 +43,11 @@ class _Cards(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ModelListing:
     """A pod's models, or why it does not list them."""
 
     cards: tuple[ModelCard, ...] | None
-    trouble: str = ""
+    problem: str = ""
 
 
 ONE_TOKEN: dict[str, object] = {"prompt": "1", "max_tokens": 1, "temperature": 0}
@@ -66,39 +66,41 @@ class Prober:
         self._timeout = aiohttp.ClientTimeout(total=2.5 * timeout_s)
         self._token_timeout = aiohttp.ClientTimeout(total=5 * timeout_s)
 
-    async def health(self, url: str) -> Health:
+    async def health(self, url: str) -> ProbeResult:
         """Request /health."""
         try:
             async with self._session.get(
                 f"{url}/health", timeout=self._health_timeout, allow_redirects=False
             ) as answer:
-                return Health.WELL if answer.status == 200 else Health.NOT_READY
+                return ProbeResult.HEALTHY if answer.status == 200 else ProbeResult.NOT_READY
         except aiohttp.ClientConnectorError:
-            return Health.GONE
+            return ProbeResult.UNREACHABLE
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return Health.SILENT
+            return ProbeResult.NO_RESPONSE
 
-    async def models(self, url: str) -> Listing:
+    async def models(self, url: str) -> ModelListing:
         """Request the models that it serves."""
         key = self._keys(url)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         status, body = await self._get(f"{url}/v1/models", headers)
         if status == 401:
-            return Listing(None, "refuses our key (pod_api_key)")
+            return ModelListing(None, "refuses our key (pod_api_key)")
         if status != 200 or body is None:
-            return Listing(None, f"does not list its models ({status or 'no answer'})")
+            return ModelListing(None, f"does not list its models ({status or 'no answer'})")
         try:
             found = msgspec.json.decode(body, type=_Cards)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return Listing(None, f"lists its models in a way we do not know ({error})")
-        return Listing(tuple(ModelCard(card.id, card.root, card.parent, card.max_model_len) for card in found.data))
+            return ModelListing(None, f"lists its models in a way we do not know ({error})")
+        return ModelListing(
+            tuple(ModelCard(card.id, card.root, card.parent, card.max_model_len) for card in found.data)
+        )
 
-    async def page(self, url: str) -> Page | None:
+    async def metrics(self, url: str) -> MetricsPage | None:
         """Request its metrics; None if it shows none."""
         status, body = await self._get(f"{url}/metrics", {})
         return read_page(body) if status == 200 and body is not None else None
 
-    async def speaks(self, url: str, model: str, rank: int | None) -> bool:
+    async def generates_token(self, url: str, model: str, rank: int | None) -> bool:
         """Return whether an engine still generates tokens, which `/health` does not check. A 4xx counts as yes: it is
         alive and has rejected the request.
         """
@@ -121,9 +123,9 @@ class Prober:
     async def _get(self, url: str, headers: dict[str, str]) -> tuple[int | None, bytes | None]:
         try:
             async with self._session.get(url, headers=headers, timeout=self._timeout, allow_redirects=False) as answer:
-                body = await answer.content.read(LARGEST_ANSWER)
-                while body and not answer.content.at_eof() and len(body) < LARGEST_ANSWER:
-                    body += await answer.content.read(LARGEST_ANSWER - len(body))
+                body = await answer.content.read(MAX_RESPONSE_BYTES)
+                while body and not answer.content.at_eof() and len(body) < MAX_RESPONSE_BYTES:
+                    body += await answer.content.read(MAX_RESPONSE_BYTES - len(body))
                 return answer.status, body
         except (aiohttp.ClientError, TimeoutError, OSError):
             return None, None

@@ -35,14 +35,14 @@ class EngineReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class MetricsPage:
     """A whole page. `started_s`: Unix time at which the pod's process began, where it says so."""
 
     engines: dict[int, EngineReading] = field(default_factory=dict)
     started_s: float | None = None
 
 
-def read_page(page: bytes) -> Page:
+def read_page(page: bytes) -> MetricsPage:
     """Read a page. What is missing or odd in it is left out."""
     engines: dict[int, EngineReading] = {}
     started_s = None
@@ -55,7 +55,7 @@ def read_page(page: bytes) -> Page:
             started_s = value
         else:
             engines[rank] = _taken(engines.get(rank, EngineReading()), name, value, labels)
-    return Page(dict(sorted(engines.items())), started_s)
+    return MetricsPage(dict(sorted(engines.items())), started_s)
 
 
 def _taken(engine: EngineReading, name: bytes, value: float, labels: bytes) -> EngineReading:

@@ -6,19 +6,19 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
-from gateway.discovery.aggregator import Census
+from gateway.discovery.aggregator import PodAggregator
 from gateway.fleet.pod_state import WatchedPod
-from gateway.replica_sync.peer_load import NOTHING, ByEngine, Load, own_load
+from gateway.replica_sync.peer_load import NO_LOAD, LoadBySlot, SlotLoad, own_load
 from routing.decision.router import Router
-from routing.pods import Engine, Standing
+from routing.pods import Engine, PodState
 
 
 def show_fleet(
     router: Router,
     watched: Iterable[WatchedPod],
     now_s: float,
-    theirs: ByEngine | None = None,
-    census: Census | None = None,
+    theirs: LoadBySlot | None = None,
+    census: PodAggregator | None = None,
 ) -> dict[str, Any]:
     """Return pods with their engines, models with their pods, and sources with their last report."""
     models = {
@@ -28,19 +28,19 @@ def show_fleet(
     pods = [_show_pod(router, pod, now_s, theirs or {}) for pod in watched]
     if census is None:
         return {"pods": pods, "models": models}
-    named_by = census.named_by()
+    named_by = census.sources_by_pod()
     for pod in pods:
         pod["named_by"] = named_by.get(str(pod["url"]), [])
     return {"pods": pods, "models": models, "sources": _show_sources(census, now_s)}
 
 
-def _show_sources(census: Census, now_s: float) -> list[dict[str, object]]:
+def _show_sources(census: PodAggregator, now_s: float) -> list[dict[str, object]]:
     """Sources in order of precedence."""
-    told = ((source, census.last_word(source)) for source in census.sources)
+    told = ((source, census.last_snapshot(source)) for source in census.sources)
     return [
         {
             "name": source.name,
-            "pods": len(word.found) if word else None,
+            "pods": len(word.pods) if word else None,
             "told_ago_s": _age(now_s, word.at_s) if word else None,
             "trouble": source.trouble or None,
         }
@@ -48,29 +48,29 @@ def _show_sources(census: Census, now_s: float) -> list[dict[str, object]]:
     ]
 
 
-def _show_pod(router: Router, pod: WatchedPod, now_s: float, theirs: ByEngine) -> dict[str, object]:
+def _show_pod(router: Router, pod: WatchedPod, now_s: float, theirs: LoadBySlot) -> dict[str, object]:
     known = router.fleet.pod(pod.url)
     return {
         "url": pod.url,
         # As the router has it: a probe may know more, but the pod is not chosen before all is known of it.
-        "standing": known.standing if known else pod.standing(),
-        "region": pod.found.region,
-        "pool": pod.found.pool,
-        "facts": pod.found.facts.told(),
-        "held": pod.found.held,
+        "standing": known.state if known else pod.standing(),
+        "region": pod.discovered.region,
+        "pool": pod.discovered.pool,
+        "facts": pod.discovered.facts.to_mapping(),
+        "held": pod.discovered.held,
         "takes_priority": bool(known and known.takes_priority),
         "health": pod.health,
-        "trouble": pod.trouble or None,
+        "trouble": pod.problem or None,
         "models": sorted(known.models) if known else [],
         "adapters": sorted(known.adapters) if known else [],
-        "ready_for_s": _age(now_s, known.ready_since_s) if known and known.standing is Standing.READY else None,
-        "breaker": {"state": pod.breaker.state, "failures": pod.breaker.failures, "opened": pod.breaker.opened},
+        "ready_for_s": _age(now_s, known.ready_since_s) if known and known.state is PodState.READY else None,
+        "breaker": {"state": pod.breaker.state, "failures": pod.breaker.failures, "opened": pod.breaker.open_count},
         "scraped_ago_s": _age(now_s, pod.scraped_s),
         "engines": [_show_engine(router, engine, theirs) for engine in known.engines] if known else [],
     }
 
 
-def _show_load(load: Load) -> dict[str, int]:
+def _show_load(load: SlotLoad) -> dict[str, int]:
     return {
         "running": load.running,
         "prefill_tokens": round(load.prefill_tokens),
@@ -78,9 +78,9 @@ def _show_load(load: Load) -> dict[str, int]:
     }
 
 
-def _show_engine(router: Router, engine: Engine, theirs: ByEngine) -> dict[str, object]:
+def _show_engine(router: Router, engine: Engine, theirs: LoadBySlot) -> dict[str, object]:
     slot, ledger, costs = engine.slot, router.ledger, router.costs
-    foreign = ledger.foreign[slot]
+    foreign = ledger.external[slot]
     return {
         "name": engine.name,
         "rank": engine.rank,
@@ -88,7 +88,7 @@ def _show_engine(router: Router, engine: Engine, theirs: ByEngine) -> dict[str, 
         "kv_capacity_tokens": engine.kv_tokens,
         "block_tokens": engine.block_tokens,
         "ledger": _show_load(own_load(ledger, slot, theirs)),
-        "others": _show_load(theirs.get(slot, NOTHING)),
+        "others": _show_load(theirs.get(slot, NO_LOAD)),
         "foreign": {
             "running": foreign.running,
             "waiting": foreign.waiting,
@@ -101,7 +101,7 @@ def _show_engine(router: Router, engine: Engine, theirs: ByEngine) -> dict[str, 
             "step_per_sequence_s": round(costs.step_per_sequence_s[slot], 7),
             "residence_s": round(costs.residence_s[slot], 3),
         },
-        "warmth": _show_warmth(router.event_doubts.get(engine.name)),
+        "warmth": _show_warmth(router.unreliable_engines.get(engine.name)),
         "shadow_bytes": router.index.size_of(slot),
         "store_share": round(router.stores.shares.get(slot, 0.0), 3),
     }

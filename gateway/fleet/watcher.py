@@ -12,31 +12,32 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
-from gateway.config.discovery import Found
+from gateway.config.discovery import DiscoveredPod
 from gateway.config.models import ModelEntry
-from gateway.discovery.aggregator import Census, EmptySources
-from gateway.discovery.source import Source, Static
-from gateway.fleet.breaker import Breaker
-from gateway.fleet.external_load import Ours, observe, ours
-from gateway.fleet.pod_state import WatchedPod, as_shown
-from gateway.fleet.probe import Health, Prober
-from gateway.fleet.scrape import Page
-from gateway.pipeline.attempt import LegEnd
+from gateway.discovery.aggregator import EmptySources, PodAggregator
+from gateway.discovery.source import PodSource, StaticSource
+from gateway.fleet.breaker import CircuitBreaker
+from gateway.fleet.external_load import OwnLoad, apply_scrape, own_load_at
+from gateway.fleet.pod_state import WatchedPod, updated_pod
+from gateway.fleet.probe import Prober, ProbeResult
+from gateway.fleet.scrape import MetricsPage
+from gateway.pipeline.attempt import AttemptStatus
 from gateway.runtime.event_log import LogFunction
-from gateway.runtime.guard import report, restarted
+from gateway.runtime.guard import report_exception, restarted
 from routing.decision.router import Router
-from routing.pods import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, PodState
 
-FIXES: Mapping[Health, str] = {
-    Health.GONE: "nothing listens there: check host and port of its URL, and that vLLM has started",
-    Health.SILENT: "/health does not answer in time: check its URL, the network between, and that vLLM is not stuck",
-    Health.NOT_READY: "/health does not answer 200: check that the port is vLLM's, and vLLM's own log",
+FIXES: Mapping[ProbeResult, str] = {
+    ProbeResult.UNREACHABLE: "nothing listens there: check host and port of its URL, and that vLLM has started",
+    ProbeResult.NO_RESPONSE: "/health does not answer in time: check its URL, the network between, "
+    "and that vLLM is not stuck",
+    ProbeResult.NOT_READY: "/health does not answer 200: check that the port is vLLM's, and vLLM's own log",
 }
 """How to fix a pod whose probes have never succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
+class ProbeIntervals:
     """Intervals of the watcher, in seconds."""
 
     probe_s: float = 2.0
@@ -45,48 +46,48 @@ class Rhythm:
     """Adapters come and go while a pod runs."""
     jitter: float = 0.1
     """Share by which every pause is drawn longer or shorter."""
-    least_s: float = 0.1
+    min_probe_s: float = 0.1
     """Minimum between two probes of one pod, however often its requests fail."""
-    settled_s: float = 5.0
+    startup_s: float = 5.0
     """Pods that are ready so soon after the gateway's start ran before it: they need no slow start."""
-    dead_s: float = 10.0
+    report_dead_s: float = 10.0
     """A pod without a successful probe for so long is reported."""
-    at_once: int = 32
-    crowd: int = 100
+    max_concurrent: int = 32
+    max_pods_at_full_rate: int = 100
     """Beyond so many pods all pauses grow with their number: probes must not take the event loop from the relay."""
 
 
-class Watcher:
+class FleetWatcher:
     """One per gateway."""
 
     def __init__(
         self,
         router: Router,
-        sources: Sequence[Source],
+        sources: Sequence[PodSource],
         prober: Prober,
         *,
         say: LogFunction,
         clock: Callable[[], float],
         draw: Callable[[], float],
         models: Mapping[str, ModelEntry] | None = None,
-        rhythm: Rhythm | None = None,
+        rhythm: ProbeIntervals | None = None,
         warns: bool = True,
     ) -> None:
         """`warns`: report pods that were never well and sources that find nothing; one worker of a host does."""
         self._warns = warns
         self._router = router
-        self.census = Census(sources)
+        self.census = PodAggregator(sources)
         self._prober = prober
         self._say = say
         self._clock = clock
         self._draw = draw
         self._models: dict[str, ModelEntry] = {}
-        self._rhythm = rhythm or Rhythm()
+        self._rhythm = rhythm or ProbeIntervals()
         self._gone: Callable[[str], object] = lambda _: None
         self._pods: dict[str, WatchedPod] = {}
-        self._following: dict[Source, asyncio.Task[None]] = {}
+        self._following: dict[PodSource, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
-        self._slots = asyncio.Semaphore(self._rhythm.at_once)
+        self._slots = asyncio.Semaphore(self._rhythm.max_concurrent)
         self._started_s = clock()
         self._drained: set[str] = set()
         self._empty = EmptySources()
@@ -94,11 +95,11 @@ class Watcher:
         self.has_looked = asyncio.Event()
         """Set once every source has reported its pods and each of them has been probed."""
         self.replace_models(models or {})
-        router.fleet.is_whole = self.census.is_whole()
+        router.fleet.is_complete = self.census.is_complete()
 
     # -- what others ask and tell ----------------------------------------------------------------------------------
 
-    def on_gone(self, tell: Callable[[str], object]) -> None:
+    def set_unreachable_listener(self, tell: Callable[[str], object]) -> None:
         """Set what is called after each probe of a pod that was well and where now nothing listens."""
         self._gone = tell
 
@@ -111,39 +112,39 @@ class Watcher:
         return (self.has_looked.is_set() or self._has_waited) and self._may_any_be_chosen()
 
     def _may_any_be_chosen(self) -> bool:
-        return any(pod.standing in (Standing.READY, Standing.DOUBTED) for pod in self._router.fleet.pods)
+        return any(pod.state in (PodState.READY, PodState.FAILING) for pod in self._router.fleet.pods)
 
-    async def first_look(self, most_s: float) -> None:
+    async def wait_for_first_probes(self, most_s: float) -> None:
         """Wait until all sources have reported their pods and all of these were probed, at most `most_s` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self.has_looked.wait()
         self._has_waited = True
 
-    def take_end(self, url: str, end: LegEnd) -> bool:
+    def on_attempt_end(self, url: str, end: AttemptStatus) -> bool:
         """Apply the end of an attempt on a pod. Returns whether other requests had failed there before."""
         pod = self._pods.get(url)
         if pod is None:
             return False
         was_failing = pod.breaker.is_failing
-        if end in (LegEnd.ANSWERED, LegEnd.UNCONVINCING):  # It was the model that was not good enough.
-            moved = pod.breaker.succeeded()
+        if end in (AttemptStatus.ANSWERED, AttemptStatus.UNCONVINCING):  # It was the model that was not good enough.
+            moved = pod.breaker.on_success()
             if moved is not pod.breaker:
                 self._move_breaker(pod, moved)
-        elif end.is_pods_fault:
+        elif end.is_pod_failure:
             self._take_failure(pod, end)
         return was_failing
 
-    def _take_failure(self, pod: WatchedPod, end: LegEnd) -> None:
-        if end is LegEnd.HUNG and not pod.is_hung:
+    def _take_failure(self, pod: WatchedPod, end: AttemptStatus) -> None:
+        if end is AttemptStatus.HUNG and not pod.is_hung:
             self._say("warning", "pod hangs, though its server may be well", pod=pod.url)
-            pod.take_silence(self._clock())
+            pod.mark_hung(self._clock())
             self._show(pod)
         else:
-            self._move_breaker(pod, pod.breaker.failed(self._clock()))
+            self._move_breaker(pod, pod.breaker.on_failure(self._clock()))
         pod.wake.set()
 
-    def keep_drained(self, urls: Iterable[str], *, drained: bool = True) -> None:
+    def set_drained(self, urls: Iterable[str], *, drained: bool = True) -> None:
         """Drain or undrain these pods, also those that are discovered later: set before this gateway started."""
         for url in urls:
             if not self.drain(url, drained=drained):
@@ -163,11 +164,11 @@ class Watcher:
     def replace_models(self, models: Mapping[str, ModelEntry]) -> None:
         """Apply another `model_list`: which pods may serve what."""
         self._models = dict(models)
-        self._router.fleet.named = frozenset(models)
+        self._router.fleet.configured_models = frozenset(models)
         for pod in self._pods.values():
             self._show(pod)
 
-    def replace_source(self, old: Source, new: Source) -> None:
+    def replace_source(self, old: PodSource, new: PodSource) -> None:
         """Follow another source in place of one."""
         self.census.replace(old, new)
         if (task := self._following.pop(old, None)) is not None:
@@ -186,22 +187,26 @@ class Watcher:
     # -- which pods there are --------------------------------------------------------------------------------------
 
     @restarted("discovery")
-    async def _follow(self, source: Source) -> None:
+    async def _follow(self, source: PodSource) -> None:
         while True:
             try:
                 return await source.follow(lambda found: self._take_found(source, found))
             except Exception as error:  # noqa: BLE001 - no odd answer of a source may end the watching of all
-                report("discovery", error)
+                report_exception("discovery", error)
                 self._say(
                     "error", "a source of pods failed, its last list stands", source=source.name, error=repr(error)
                 )
             await asyncio.sleep(self._rhythm.list_s)
 
-    def _take_found(self, source: Source, found: tuple[Found, ...]) -> None:
-        if self._warns and source.name != Static.name and (fix := self._empty.fix_for(source.name, is_empty=not found)):
+    def _take_found(self, source: PodSource, found: tuple[DiscoveredPod, ...]) -> None:
+        if (
+            self._warns
+            and source.name != StaticSource.name
+            and (fix := self._empty.hint_for(source.name, is_empty=not found))
+        ):
             self._say("warning", "source finds no pods", source=source.name, fix=fix)
-        is_news = self.census.take(source, found, self._clock())
-        self._router.fleet.is_whole = self.census.is_whole()
+        is_news = self.census.update(source, found, self._clock())
+        self._router.fleet.is_complete = self.census.is_complete()
         if not is_news:
             return
         wanted = self.census.wanted
@@ -210,21 +215,23 @@ class Watcher:
         for url, pod in wanted.items():
             if url not in self._pods:
                 self._add(pod)
-            elif self._pods[url].found != pod:
+            elif self._pods[url].discovered != pod:
                 self._learn(self._pods[url], pod)
         self._note_look()
 
-    def _add(self, found: Found) -> None:
+    def _add(self, found: DiscoveredPod) -> None:
         pod = self._pods[found.url] = WatchedPod(found, is_drained=found.url in self._drained)
-        self._router.put_pod(Pod(found.url, pool=found.pool, region=found.region, facts=found.facts, has_told=False))
-        self._router.reshape_pod(found.url, (EngineShape(role=found.facts.duty),))
+        self._router.put_pod(
+            Pod(found.url, pool=found.pool, region=found.region, facts=found.facts, has_reported_models=False)
+        )
+        self._router.reshape_pod(found.url, (EngineShape(role=found.facts.effective_role),))
         if self._group is not None:
             pod.task = self._group.create_task(self._watch(pod), name=f"watch {found.url}")
 
-    def _learn(self, pod: WatchedPod, found: Found) -> None:
+    def _learn(self, pod: WatchedPod, found: DiscoveredPod) -> None:
         """Apply what sources now report of it."""
-        pod.found = found
-        known, role = self._router.fleet.pod(pod.url), found.facts.duty
+        pod.discovered = found
+        known, role = self._router.fleet.pod(pod.url), found.facts.effective_role
         if known is not None and any(engine.role is not role for engine in known.engines):
             shapes = [EngineShape(each.rank, role, each.kv_tokens, each.block_tokens) for each in known.engines]
             self._router.reshape_pod(pod.url, shapes)
@@ -247,56 +254,58 @@ class Watcher:
                 try:
                     await self._look(pod)
                 except Exception as error:  # noqa: BLE001 - one odd pod must not end the watching of all
-                    report("pod probes", error)
+                    report_exception("pod probes", error)
                     self._say("error", "watching failed", pod=pod.url, error=repr(error))
-            pod.was_looked_at = True
+            pod.was_probed = True
             self._note_look()
             await self._pause(pod)
 
     def _note_look(self) -> None:
-        if self.has_looked.is_set() or not self.census.is_whole():
+        if self.has_looked.is_set() or not self.census.is_complete():
             return
-        if all(pod.was_looked_at for pod in self._pods.values()):
+        if all(pod.was_probed for pod in self._pods.values()):
             self.has_looked.set()
 
     async def _pause(self, pod: WatchedPod) -> None:
         jitter = 1 + self._rhythm.jitter * (2 * self._draw() - 1)
         try:
-            async with asyncio.timeout(self._rhythm.probe_s * jitter * max(1.0, len(self._pods) / self._rhythm.crowd)):
+            async with asyncio.timeout(
+                self._rhythm.probe_s * jitter * max(1.0, len(self._pods) / self._rhythm.max_pods_at_full_rate)
+            ):
                 await pod.wake.wait()
         except TimeoutError:
             return
         pod.wake.clear()
-        early_s = pod.looked_s + self._rhythm.least_s - self._clock()
+        early_s = pod.probed_s + self._rhythm.min_probe_s - self._clock()
         if early_s > 0:
             await asyncio.sleep(early_s)
 
     async def _look(self, pod: WatchedPod) -> None:
         health = await self._prober.health(pod.url)
-        opened = pod.breaker.opened
-        pod.take_health(health, self._clock())
+        opened = pod.breaker.open_count
+        pod.apply_health(health, self._clock())
         self._say_if_opened(pod, opened)
-        if self._warns and pod.is_news_that_dead(self._clock(), self._rhythm.dead_s):
+        if self._warns and pod.should_report_dead(self._clock(), self._rhythm.report_dead_s):
             self._say("warning", "pod has never been well", pod=pod.url, health=health, fix=FIXES[health])
-        if health is Health.WELL:
+        if health is ProbeResult.HEALTHY:
             await self._ask(pod)
             if pod.is_hung and not pod.breaker.is_open:
                 await self._ask_for_tokens(pod)
         self._show(pod)
-        if health is Health.GONE and pod.was_well:
+        if health is ProbeResult.UNREACHABLE and pod.was_healthy:
             self._gone(pod.url)
 
     async def _ask(self, pod: WatchedPod) -> None:
         """Request its models and metrics, if those we have are old."""
         rhythm, now_s = self._rhythm, self._clock()
         if now_s - pod.listed_s >= rhythm.list_s:
-            trouble = pod.trouble
-            pod.take_listing(await self._prober.models(pod.url), self._clock())
-            if pod.trouble and pod.trouble != trouble:
-                self._say("warning", "pod cannot be used", pod=pod.url, why=pod.trouble)
+            trouble = pod.problem
+            pod.apply_models(await self._prober.models(pod.url), self._clock())
+            if pod.problem and pod.problem != trouble:
+                self._say("warning", "pod cannot be used", pod=pod.url, why=pod.problem)
         if now_s - pod.scraped_s >= rhythm.scrape_s:
-            before = ours(self._router, pod.url)
-            page = await self._prober.page(pod.url)
+            before = own_load_at(self._router, pod.url)
+            page = await self._prober.metrics(pod.url)
             if pod.url in self._pods:
                 self._take_page(pod, page, before)
 
@@ -304,14 +313,14 @@ class Watcher:
         """Request a token of every engine of a pod that hung; after it, clients' requests go there on trial."""
         known = self._router.fleet.pod(pod.url)
         for engine in known.engines if known is not None and pod.cards else ():
-            if not await self._prober.speaks(pod.url, (pod.cards or ())[0].name, engine.rank):
+            if not await self._prober.generates_token(pod.url, (pod.cards or ())[0].name, engine.rank):
                 return
         pod.is_hung = False
         self._say("info", "pod shows tokens again", pod=pod.url)
 
-    def _take_page(self, pod: WatchedPod, page: Page | None, before: Ours) -> None:
-        if pod.take_page(page, self._clock()):
-            self._router.forget_warmth(pod.url)
+    def _take_page(self, pod: WatchedPod, page: MetricsPage | None, before: OwnLoad) -> None:
+        if pod.apply_metrics(page, self._clock()):
+            self._router.clear_caches(pod.url)
             self._say("info", "pod has restarted, its warmth is forgotten", pod=pod.url)
         known = self._router.fleet.pod(pod.url)
         shapes = pod.shapes()
@@ -324,18 +333,18 @@ class Watcher:
         else:
             self._router.resize_caches(pod.url)
         if page is not None:
-            observe(self._router, pod.url, page, before, self._clock())
+            apply_scrape(self._router, pod.url, page, before, self._clock())
 
     # -- what the router is told -----------------------------------------------------------------------------------
 
-    def _move_breaker(self, pod: WatchedPod, moved: Breaker) -> None:
-        opened = pod.breaker.opened
+    def _move_breaker(self, pod: WatchedPod, moved: CircuitBreaker) -> None:
+        opened = pod.breaker.open_count
         pod.breaker = moved
         self._say_if_opened(pod, opened)
         self._show(pod)
 
     def _say_if_opened(self, pod: WatchedPod, opened_before: int) -> None:
-        if pod.breaker.opened != opened_before:
+        if pod.breaker.open_count != opened_before:
             self._say("warning", "breaker opened", pod=pod.url, cooldown_s=pod.breaker.cooldown_s)
 
     def _show(self, pod: WatchedPod) -> None:
@@ -343,17 +352,17 @@ class Watcher:
         known = self._router.fleet.pod(pod.url)
         if known is None or self._pods.get(pod.url) is not pod:
             return
-        shown = as_shown(known, pod, self._models)
-        if shown.standing is Standing.READY and known.standing not in (Standing.READY, Standing.DRAINING):
-            shown = replace(shown, ready_since_s=self._ready_since(known.standing))
+        shown = updated_pod(known, pod, self._models)
+        if shown.state is PodState.READY and known.state not in (PodState.READY, PodState.DRAINING):
+            shown = replace(shown, ready_since_s=self._ready_since(known.state))
         if shown == known:
             return
         self._router.put_pod(shown)
-        if shown.standing is not known.standing:
-            self._say("info", f"pod {shown.standing}", pod=pod.url, models=sorted(shown.models))
+        if shown.state is not known.state:
+            self._say("info", f"pod {shown.state}", pod=pod.url, models=sorted(shown.models))
 
-    def _ready_since(self, before: Standing) -> float:
+    def _ready_since(self, before: PodState) -> float:
         """Return since when it is ready: slow start is for a pod that joins others or comes back to them."""
         now_s = self._clock()
-        is_fresh = before is Standing.STARTING and now_s - self._started_s < self._rhythm.settled_s
+        is_fresh = before is PodState.STARTING and now_s - self._started_s < self._rhythm.startup_s
         return -inf if is_fresh or not self._may_any_be_chosen() else now_s

@@ -12,14 +12,14 @@ from enum import Enum
 from typing import Protocol, cast
 
 from gateway.config.limits import Limits, Timeouts
-from gateway.http.client_request import Asked, Budget
-from gateway.http.request_headers import Trusted
+from gateway.http.client_request import BodyBudget, IncomingRequest
+from gateway.http.request_headers import TrustedProxies
 from gateway.http.request_reader import RequestReader
-from gateway.http.response_writer import CONTINUE, Reply
-from gateway.http.timeout_sweeper import Patrol
+from gateway.http.response_writer import CONTINUE, ResponseWriter
+from gateway.http.timeout_sweeper import TimeoutSweeper
 from gateway.runtime.closing import has_unread
 from gateway.runtime.descriptors import DescriptorShares
-from routing.rejection import Reason, Refused
+from routing.rejection import Reason, RequestRejected
 
 SLICE_BYTES = 8 << 10
 """Bytes parsed at a time, so that one read full of tiny requests cannot run far ahead of the responses."""
@@ -27,29 +27,29 @@ SLICE_BYTES = 8 << 10
 HEAD_END = b"\r\n\r\n"
 
 LINGER_S = 5.0
-LINGER_IN_ALL_S = 30.0
+MAX_LINGER_S = 30.0
 """After a rejection of a request that is still being sent, input is read and dropped for this long after the last byte,
 and in all: closing at once would reset the connection before the response is read (nginx's lingering_close)."""
 
-FAREWELL_S = 1.0
+CLOSE_LINGER_S = 1.0
 """How long a client may take to close after its last response: input that was left unread, or arrives once the socket
 is closed, would reset the connection before that response is read."""
 
-LAST_CALL_S = 1.0
+IDLE_CLOSE_DELAY_S = 1.0
 """How long a draining gateway keeps an idle connection open: a request that was on its way is served, and its response
 says `Connection: close`."""
 
 NEVER = float("inf")
 
 
-class Wait(Enum):
+class ConnectionWait(Enum):
     """What the connection waits for."""
 
     NOTHING = "nothing"
     REQUEST = "request"
     HEAD = "head"
     BODY = "body"
-    LEAVING = "leaving"
+    LINGERING = "leaving"
 
 
 class RequestHandler(Protocol):
@@ -64,36 +64,36 @@ class RequestHandler(Protocol):
         """Return a request id that no other gateway makes."""
         ...
 
-    def route(self, incoming: Asked, *, is_trusted: bool) -> None:
-        """Find endpoint and caller of a request by its head, before its body is read. Raises `Refused`."""
+    def route(self, incoming: IncomingRequest, *, is_trusted: bool) -> None:
+        """Find endpoint and caller of a request by its head, before its body is read. Raises `RequestRejected`."""
         ...
 
-    def serve(self, incoming: Asked, reply: Reply) -> None:
+    def serve(self, incoming: IncomingRequest, reply: ResponseWriter) -> None:
         """Answer a request, now or later. Raises nothing."""
         ...
 
 
-class Connections:
+class ClientConnections:
     """The open client connections of one listener, and what they share."""
 
     def __init__(
         self,
         handler: RequestHandler,
-        budget: Budget,
+        budget: BodyBudget,
         limits: Limits,
         timeouts: Timeouts,
         shares: DescriptorShares,
-        trusts: Trusted,
+        trusts: TrustedProxies,
     ) -> None:
         self.handler = handler
         self.budget = budget
         self.limits = limits
         self.timeouts = timeouts
         self.shares = shares
-        self.trusts = trusts
-        self.sweeper = Patrol(timeouts.header_s, timeouts.body_s, timeouts.idle_s, timeouts.client_stall_s)
+        self.trusted_proxies = trusts
+        self.sweeper = TimeoutSweeper(timeouts.header_s, timeouts.body_s, timeouts.idle_s, timeouts.client_stall_s)
         self.open: set[ClientConnection] = set()
-        self.left = asyncio.Event()
+        self.connection_ended = asyncio.Event()
         """Set when a connection has ended; cleared by whatever waits for it."""
 
     def admit(self, connection: ClientConnection) -> bool:
@@ -106,20 +106,20 @@ class Connections:
         if not is_room and open_now >= most + self.shares.overflow:
             connection.transport.abort()
         self.open.add(connection)
-        self.sweeper.watch(connection)
+        self.sweeper.add(connection)
         return is_room
 
-    def forget(self, connection: ClientConnection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         """Remove a connection that has ended."""
         self.open.discard(connection)
-        self.sweeper.leave(connection)
-        self.left.set()
+        self.sweeper.remove(connection)
+        self.connection_ended.set()
 
 
 class ClientConnection(asyncio.Protocol):
     """Serves one request at a time; reads ahead meanwhile, up to `max_pipelined` requests."""
 
-    def __init__(self, shared: Connections) -> None:
+    def __init__(self, shared: ClientConnections) -> None:
         self._shared = shared
         self._handler = shared.handler
         self._budget = shared.budget
@@ -128,14 +128,14 @@ class ClientConnection(asyncio.Protocol):
         self._reader = RequestReader(self, shared.budget, shared.limits, shared.handler.kept_headers)
         self._is_trusted = False
         self._unread = b""
-        self._waiting: deque[Asked] = deque()
-        self._serving: Asked | None = None
-        self._reply: Reply | None = None
+        self._waiting: deque[IncomingRequest] = deque()
+        self._serving: IncomingRequest | None = None
+        self._reply: ResponseWriter | None = None
         self._is_advancing = False
         self._is_closing = False
         self._linger_s = 0.0
         self._is_stalled = False
-        self._wait = Wait.NOTHING
+        self._wait = ConnectionWait.NOTHING
         self._wait_until_s: float | None = None
         """Loop time; None until the next sweep sets it, so that no request pays for reading a clock."""
         self._linger_until_s = NEVER
@@ -156,14 +156,16 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=self._limits.high_water_bytes)
-        self._is_trusted = self._shared.trusts(self.transport)
-        self._await(Wait.REQUEST)
+        self._is_trusted = self._shared.trusted_proxies(self.transport)
+        self._await(ConnectionWait.REQUEST)
         if not self._shared.admit(self):
-            self._reader.refuse(Refused(Reason.GATEWAY_BUSY, "There are too many connections.", retry_after_s=1.0))
+            self._reader.reject(
+                RequestRejected(Reason.GATEWAY_BUSY, "There are too many connections.", retry_after_s=1.0)
+            )
             self._advance()
 
     def data_received(self, data: bytes) -> None:
-        if self._reader.is_deaf:
+        if self._reader.ignores_input:
             self._linger()
         elif self._unread:
             self._unread += data
@@ -177,7 +179,7 @@ class ClientConnection(asyncio.Protocol):
         if self._is_closing:
             return  # The transport closes once its buffer is written.
         if self._reader.reading is not None and self._reply is None:
-            self._reader.refuse(Refused(Reason.BAD_REQUEST, "The connection ended inside the request."))
+            self._reader.reject(RequestRejected(Reason.BAD_REQUEST, "The connection ended inside the request."))
             self._advance()
         elif not self.is_idle:
             self._leave()
@@ -185,7 +187,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
-        self._shared.forget(self)
+        self._shared.remove(self)
 
     def pause_writing(self) -> None:
         self._is_stalled = True
@@ -204,30 +206,30 @@ class ClientConnection(asyncio.Protocol):
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def request_begins(self) -> None:
-        self._wait, self._wait_until_s = Wait.HEAD, None
+    def on_request_begin(self) -> None:
+        self._wait, self._wait_until_s = ConnectionWait.HEAD, None
 
-    def head_is_read(self, incoming: Asked) -> None:
-        self._wait, self._wait_until_s = Wait.BODY, None
+    def on_head(self, incoming: IncomingRequest) -> None:
+        self._wait, self._wait_until_s = ConnectionWait.BODY, None
         self._handler.route(incoming, is_trusted=self._is_trusted)
         if incoming.declared_bytes:
-            incoming.check_share(self._budget)
+            incoming.check_tenant_share(self._budget)
         # Behind an unanswered request `100 Continue` cannot be written yet; the client may wait for it or send anyway.
         if b"expect" in incoming.headers and incoming.expects_continue and self._reply is None and not self._waiting:
             self.transport.write(CONTINUE)
 
-    def request_is_read(self, incoming: Asked) -> None:
-        self._wait, self._wait_until_s = Wait.NOTHING, None
-        self._linger_s = LINGER_S if incoming.is_cut_off else 0.0
+    def on_request(self, incoming: IncomingRequest) -> None:
+        self._wait, self._wait_until_s = ConnectionWait.NOTHING, None
+        self._linger_s = LINGER_S if incoming.is_incomplete else 0.0
         self._waiting.append(incoming)
 
     def _read(self, unread: bytes) -> None:
         start = 0
-        while start < len(unread) and not self._reader.is_deaf:
+        while start < len(unread) and not self._reader.ignores_input:
             if len(self._waiting) >= self._limits.max_pipelined:
                 self._unread = unread[start:]
                 self.transport.pause_reading()
-                self._await(Wait.NOTHING)
+                self._await(ConnectionWait.NOTHING)
                 return
             end = self._slice_end(unread, start)
             self._reader.feed(unread if not start and end >= len(unread) else memoryview(unread)[start:end])
@@ -251,7 +253,7 @@ class ClientConnection(asyncio.Protocol):
         self.transport.resume_reading()
         reading = self._reader.reading
         if reading is not None:
-            self._await(Wait.BODY if reading.has_head else Wait.HEAD)
+            self._await(ConnectionWait.BODY if reading.has_head else ConnectionWait.HEAD)
         self._read(unread)
 
     # -- answering -------------------------------------------------------------------------------------------------
@@ -263,7 +265,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_advancing = True
         while self._waiting and self._reply is None and not self._is_stalled and not self._is_closing:
             self._serving = incoming = self._waiting.popleft()
-            self._reply = reply = Reply(
+            self._reply = reply = ResponseWriter(
                 incoming,
                 self._handler.new_id(),
                 self.transport,
@@ -279,13 +281,13 @@ class ClientConnection(asyncio.Protocol):
         self._drop_serving()
         if reply is None or not reply.keep_alive:
             if self.transport.can_write_eof():
-                self._linger_s = max(self._linger_s, FAREWELL_S)
+                self._linger_s = max(self._linger_s, CLOSE_LINGER_S)
             self._close()
             return
         if self.is_idle:
-            self._await(Wait.REQUEST)
+            self._await(ConnectionWait.REQUEST)
             if self._handler.is_draining:
-                self.say_last_call()
+                self.schedule_idle_close()
         if not self._is_advancing and (self._waiting or self._unread):
             self._go_on()
 
@@ -305,31 +307,33 @@ class ClientConnection(asyncio.Protocol):
         if now_s < self._wait_until_s:
             return
         match self._wait:
-            case Wait.HEAD | Wait.BODY:
+            case ConnectionWait.HEAD | ConnectionWait.BODY:
                 part = self._wait.value
-                self._reader.refuse(Refused(Reason.REQUEST_TOO_SLOW, f"The {part} of the request took too long."))
+                self._reader.reject(
+                    RequestRejected(Reason.REQUEST_TOO_SLOW, f"The {part} of the request took too long.")
+                )
                 self._advance()
-            case Wait.REQUEST:
+            case ConnectionWait.REQUEST:
                 self._close_when_idle()
-            case Wait.LEAVING if self.transport.get_write_buffer_size():
+            case ConnectionWait.LINGERING if self.transport.get_write_buffer_size():
                 self._linger()  # It still reads; `_check_progress` bounds how slowly.
             case _:
                 self.transport.abort()
 
-    def say_last_call(self) -> None:
-        """Close when idle, after `LAST_CALL_S`: a request that was on its way is served."""
-        self._loop.call_later(LAST_CALL_S, self._close_when_idle)
+    def schedule_idle_close(self) -> None:
+        """Close when idle, after `IDLE_CLOSE_DELAY_S`: a request that was on its way is served."""
+        self._loop.call_later(IDLE_CLOSE_DELAY_S, self._close_when_idle)
 
     def _close_when_idle(self) -> None:
         """Close, unless busy: then the response says `Connection: close`, or is followed by another last call."""
         if self._is_closing or not self.is_idle:
             return
         if has_unread(self.transport):
-            self.say_last_call()
+            self.schedule_idle_close()
         else:
             self._close()
 
-    def cut(self, refusal: Refused) -> None:
+    def terminate(self, refusal: RequestRejected) -> None:
         """End now; `refusal` is the response if none has begun.
 
         A stream that has begun is left without its terminator: clients treat that as a lost connection, and many retry.
@@ -339,9 +343,9 @@ class ClientConnection(asyncio.Protocol):
         if self._reply is not None:
             task = self._reply.task
             if self._reply.is_stream and self._reply.is_chunked:
-                self._reply.leave_off()
+                self._reply.stop_writing()
             else:
-                self._reply.refuse(refusal)
+                self._reply.reject(refusal)
             if task is not None:
                 task.cancel(refusal)
         if not self._is_closing:
@@ -359,13 +363,13 @@ class ClientConnection(asyncio.Protocol):
         self._stalled_until_s = self._loop.time() + self._shared.timeouts.client_stall_s
 
     def _close(self) -> None:
-        self._is_closing = self._reader.is_deaf = True
-        self._await(Wait.NOTHING)
+        self._is_closing = self._reader.ignores_input = True
+        self._await(ConnectionWait.NOTHING)
         self._expect_reading()
         if not self._linger_s:
             self.transport.close()
             return
-        self._linger_until_s = self._loop.time() + LINGER_IN_ALL_S
+        self._linger_until_s = self._loop.time() + MAX_LINGER_S
         if self.transport.can_write_eof():
             self.transport.write_eof()
         if self._unread:
@@ -377,7 +381,7 @@ class ClientConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """Read and drop input for a while."""
         if self._is_closing and self._linger_s:
-            self._wait = Wait.LEAVING
+            self._wait = ConnectionWait.LINGERING
             self._wait_until_s = min(self._loop.time() + self._linger_s, self._linger_until_s)
 
     def _leave(self) -> None:
@@ -400,18 +404,18 @@ class ClientConnection(asyncio.Protocol):
             incoming.drop_body(self._budget)
         self._waiting.clear()
 
-    def _await(self, wait: Wait) -> None:
+    def _await(self, wait: ConnectionWait) -> None:
         self._wait = wait
         self._wait_until_s = None
 
     def _limit_s(self) -> float:
         timeouts = self._shared.timeouts
         match self._wait:
-            case Wait.REQUEST:
+            case ConnectionWait.REQUEST:
                 return timeouts.idle_s
-            case Wait.HEAD:
+            case ConnectionWait.HEAD:
                 return timeouts.header_s
-            case Wait.BODY:
+            case ConnectionWait.BODY:
                 return timeouts.body_s
             case _:
                 return NEVER

@@ -10,10 +10,10 @@ from collections.abc import Set as AbstractSet
 from itertools import chain
 
 from gateway.config.limits import Limits
-from gateway.http.endpoints import Endpoint
-from gateway.http.request_headers import DEADLINES, MODEL_HEADERS, RETRIES, SPEAKING
-from routing.rejection import Reason, Refused
-from tenancy.tenants import NOBODY, Caller
+from gateway.http.endpoints import ApiEndpoint
+from gateway.http.request_headers import CALLER_HEADERS, MODEL_HEADERS, RETRY_COUNT_HEADER, SLO_HEADERS
+from routing.rejection import Reason, RequestRejected
+from tenancy.tenants import ANONYMOUS_CALLER, Caller
 
 KEPT_HEADERS = frozenset(
     (
@@ -23,10 +23,10 @@ KEPT_HEADERS = frozenset(
         *(b"x-request-id", b"traceparent", b"tracestate"),
         *(b"x-session-id", b"x-claude-code-session-id", b"session-id"),
         b"x-hearth-supersedes",
-        RETRIES,
-        *DEADLINES,
+        RETRY_COUNT_HEADER,
+        *SLO_HEADERS,
         *MODEL_HEADERS,
-        *SPEAKING,
+        *CALLER_HEADERS,
     )
 )
 """Headers that the gateway reads. All others count against the limits and are dropped, but for those a policy names."""
@@ -37,11 +37,11 @@ HEADER_OVERHEAD_BYTES = 4
 SMALL_PIECE_BYTES = 4 << 10
 """Smaller pieces of a body are joined on arrival: an object for each would take many times its bytes."""
 
-JOINED_BYTES = 256 << 10
+MAX_JOINED_BYTES = 256 << 10
 """Size at which a joined piece is not extended further, so that growing never copies much."""
 
 
-class Budget:
+class BodyBudget:
     """Bytes of request bodies that all connections together may hold in memory.
 
     A tenant may hold as much as is still free: alone at most half of the total, so that others always find room. One
@@ -53,11 +53,11 @@ class Budget:
         self._most = most
         self._largest = largest
         self._by_tenant: dict[str, int] = {}
-        self.held = 0
+        self.held_bytes = 0
 
     def has_room(self, count: int, tenant: str | None = None) -> bool:
         """Return whether `count` more bytes may be held, by `tenant` if one is named."""
-        held = self.held + count
+        held = self.held_bytes + count
         if held > self._most:
             return False
         if tenant is None:
@@ -65,18 +65,18 @@ class Budget:
         own = self._by_tenant.get(tenant, 0) + count
         return own <= self._largest or own <= self._most - held
 
-    def take(self, count: int, tenant: str | None = None) -> bool:
+    def reserve(self, count: int, tenant: str | None = None) -> bool:
         """Reserve `count` more bytes if they may be held; returns whether they may."""
         if not self.has_room(count, tenant):
             return False
-        self.held += count
+        self.held_bytes += count
         if tenant is not None:
             self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + count
         return True
 
-    def give(self, count: int, tenant: str | None = None) -> None:
+    def release(self, count: int, tenant: str | None = None) -> None:
         """Release bytes that were reserved for the same tenant."""
-        self.held -= count
+        self.held_bytes -= count
         if tenant is not None:
             left = self._by_tenant[tenant] - count
             if left:
@@ -85,7 +85,7 @@ class Budget:
                 del self._by_tenant[tenant]
 
 
-class Asked:
+class IncomingRequest:
     """A downstream request. `refusal`: the rejection to answer instead of serving it, None while there is none."""
 
     __slots__ = (
@@ -101,13 +101,13 @@ class Asked:
         "has_head",
         "head_bytes",
         "headers",
-        "is_cut_off",
+        "is_incomplete",
         "keep_alive",
         "may_add_usage",
         "method",
-        "model",
-        "pods",
-        "refusal",
+        "model_override",
+        "pod_subset",
+        "rejection",
         "target",
         "version",
     )
@@ -121,8 +121,8 @@ class Asked:
         self.head_bytes = 0
         """Bytes fed to the parser for the head, incomplete headers included."""
         self.keep_alive = False
-        self.refusal: Refused | None = None
-        self.is_cut_off = False
+        self.rejection: RequestRejected | None = None
+        self.is_incomplete = False
         """It was rejected before all of it was read."""
         self.declared_bytes: int | None = None
         """Length of the body by its Content-Length, 0 without one; None if the body is chunked."""
@@ -132,12 +132,12 @@ class Asked:
         """Bytes read behind the head that are not body: trailers, chunk sizes and extensions."""
         self.framing_run_bytes = 0
         """Of these, the bytes since the last body byte."""
-        self.endpoint: Endpoint | None = None
-        self.caller: Caller = NOBODY
+        self.endpoint: ApiEndpoint | None = None
+        self.caller: Caller = ANONYMOUS_CALLER
         """Set with `endpoint` once the head was routed."""
-        self.pods: frozenset[str] | None = None
+        self.pod_subset: frozenset[str] | None = None
         """URLs of the pods that may serve it, None for all: a subset chosen by Envoy."""
-        self.model: str | None = None
+        self.model_override: str | None = None
         """The model a trusted proxy has chosen; None: the one that the body names."""
         self.may_add_usage = True
         """Whether usage may be requested upstream on behalf of the client, because its event can be withheld again."""
@@ -149,8 +149,10 @@ class Asked:
     def __repr__(self) -> str:
         return f"<Asked {self.method} {self.target!r}, {self.body_bytes} bytes>"
 
-    def take_headers(self, fields: Sequence[tuple[bytes, bytes]], limits: Limits, kept: AbstractSet[bytes]) -> None:
-        """Keep the headers named in `kept`. `fields`: all headers as written. Raises `Refused` if they are too long."""
+    def set_headers(self, fields: Sequence[tuple[bytes, bytes]], limits: Limits, kept: AbstractSet[bytes]) -> None:
+        """Keep the headers named in `kept`. `fields`: all headers as written. Raises `RequestRejected` if they are too
+        long.
+        """
         if sum(map(len, chain.from_iterable(fields))) + HEADER_OVERHEAD_BYTES * len(fields) > limits.max_header_bytes:
             raise head_too_large(limits)
         headers = self.headers
@@ -162,41 +164,43 @@ class Asked:
         if b"transfer-encoding" not in headers:
             self.declared_bytes = int(headers.get(b"content-length", b"0"))
 
-    def check_head(self, budget: Budget, limits: Limits) -> None:
-        """Raise `Refused` if the body is too large, or its framing is ambiguous though llhttp accepts it."""
+    def check_head(self, budget: BodyBudget, limits: Limits) -> None:
+        """Raise `RequestRejected` if the body is too large, or its framing is ambiguous though llhttp accepts it."""
         headers, version = self.headers, self.version
         coding = headers.get(b"transfer-encoding")
         host = headers.get(b"host", b"")
         if version not in {"1.1", "1.0"}:
-            raise Refused(Reason.BAD_REQUEST, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+            raise RequestRejected(Reason.BAD_REQUEST, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
         if not host and version == "1.1":
-            raise Refused(Reason.BAD_REQUEST, "An HTTP/1.1 request needs one Host header.")
+            raise RequestRejected(Reason.BAD_REQUEST, "An HTTP/1.1 request needs one Host header.")
         if b"," in host:
-            raise Refused(Reason.BAD_REQUEST, "There is more than one Host header.")
+            raise RequestRejected(Reason.BAD_REQUEST, "There is more than one Host header.")
         if coding is not None and (version != "1.1" or coding.lower() != b"chunked"):
-            raise Refused(Reason.BAD_REQUEST, "The only Transfer-Encoding spoken here is `chunked`, in HTTP/1.1.")
+            raise RequestRejected(
+                Reason.BAD_REQUEST, "The only Transfer-Encoding spoken here is `chunked`, in HTTP/1.1."
+            )
         if headers.get(b"expect", b"100-continue").lower() != b"100-continue" and version == "1.1":
-            raise Refused(Reason.EXPECTATION_FAILED, "The only expectation met here is `100-continue`.")
+            raise RequestRejected(Reason.EXPECTATION_FAILED, "The only expectation met here is `100-continue`.")
         declared = self.declared_bytes or 0
         if declared > limits.max_body_bytes:
             raise body_too_large(limits)
         if declared and not budget.has_room(declared):
-            raise too_many_bodies()
+            raise body_memory_exhausted()
 
-    def add_body(self, piece: bytes | bytearray, budget: Budget, limits: Limits) -> None:
-        """Append a piece of body. Raises `Refused` if the body is too large or the budget has no room."""
+    def add_body(self, piece: bytes | bytearray, budget: BodyBudget, limits: Limits) -> None:
+        """Append a piece of body. Raises `RequestRejected` if the body is too large or the budget has no room."""
         self.body_bytes += len(piece)
         if self.body_bytes > limits.max_body_bytes:
             raise body_too_large(limits)
         tenant = self.caller.tenant.name
-        if not budget.take(len(piece), tenant):
-            raise no_room(budget, len(piece))
+        if not budget.reserve(len(piece), tenant):
+            raise no_body_memory(budget, len(piece))
         self._held_bytes += len(piece)
         self._holder = tenant
         parts = self._parts
         if parts and len(piece) < SMALL_PIECE_BYTES:
             last = parts[-1]
-            if isinstance(last, bytearray) and len(last) < JOINED_BYTES:
+            if isinstance(last, bytearray) and len(last) < MAX_JOINED_BYTES:
                 last += piece
                 return
             piece = bytearray(piece)
@@ -213,18 +217,18 @@ class Asked:
             self._parts = [whole]
         return whole
 
-    def drop_body(self, budget: Budget) -> None:
+    def drop_body(self, budget: BodyBudget) -> None:
         """Drop the body and release its bytes in the budget. Idempotent."""
         if self._held_bytes:
-            budget.give(self._held_bytes, self._holder)
+            budget.release(self._held_bytes, self._holder)
             self._held_bytes = 0
         self._parts.clear()
 
-    def check_share(self, budget: Budget) -> None:
-        """Raise `Refused` if the declared body is larger than what its tenant may hold now."""
+    def check_tenant_share(self, budget: BodyBudget) -> None:
+        """Raise `RequestRejected` if the declared body is larger than what its tenant may hold now."""
         declared = self.declared_bytes or 0
         if declared and not budget.has_room(declared, self.caller.tenant.name):
-            raise no_room(budget, declared)
+            raise no_body_memory(budget, declared)
 
     @property
     def expects_continue(self) -> bool:
@@ -232,35 +236,37 @@ class Asked:
         return self.version == "1.1" and b"expect" in self.headers
 
 
-def url_too_long(limits: Limits) -> Refused:
+def url_too_long(limits: Limits) -> RequestRejected:
     """Return the rejection of a URL above `max_url_bytes`."""
-    return Refused(Reason.URL_TOO_LONG, f"The URL is longer than {limits.max_url_bytes} bytes.")
+    return RequestRejected(Reason.URL_TOO_LONG, f"The URL is longer than {limits.max_url_bytes} bytes.")
 
 
-def head_too_large(limits: Limits) -> Refused:
+def head_too_large(limits: Limits) -> RequestRejected:
     """Return the rejection of a head above `max_header_bytes`."""
-    return Refused(Reason.HEADERS_TOO_LARGE, f"The headers are longer than {limits.max_header_bytes} bytes.")
+    return RequestRejected(Reason.HEADERS_TOO_LARGE, f"The headers are longer than {limits.max_header_bytes} bytes.")
 
 
-def body_too_large(limits: Limits) -> Refused:
+def body_too_large(limits: Limits) -> RequestRejected:
     """Return the rejection of a body above `max_body_bytes`."""
-    return Refused(Reason.BODY_TOO_LARGE, f"The body is longer than {limits.max_body_bytes} bytes.")
+    return RequestRejected(Reason.BODY_TOO_LARGE, f"The body is longer than {limits.max_body_bytes} bytes.")
 
 
-def no_room(budget: Budget, count: int) -> Refused:
+def no_body_memory(budget: BodyBudget, count: int) -> RequestRejected:
     """Return the rejection of `count` bytes: by the total budget, or by the share of their tenant."""
-    return too_many_bodies_of_tenant() if budget.has_room(count) else too_many_bodies()
+    return tenant_body_memory_exhausted() if budget.has_room(count) else body_memory_exhausted()
 
 
-def too_many_bodies_of_tenant() -> Refused:
+def tenant_body_memory_exhausted() -> RequestRejected:
     """Return the rejection of a body above the share of its tenant."""
-    return Refused(
+    return RequestRejected(
         Reason.GATEWAY_BUSY,
         "The request bodies of this tenant hold its share of the gateway's memory for bodies.",
         retry_after_s=1.0,
     )
 
 
-def too_many_bodies() -> Refused:
+def body_memory_exhausted() -> RequestRejected:
     """Return the rejection of a body for which the budget has no room."""
-    return Refused(Reason.GATEWAY_BUSY, "The gateway holds as many request bodies as it can.", retry_after_s=1.0)
+    return RequestRejected(
+        Reason.GATEWAY_BUSY, "The gateway holds as many request bodies as it can.", retry_after_s=1.0
+    )

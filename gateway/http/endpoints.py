@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import unquote
 
-from routing.rejection import Reason, Refused
+from routing.rejection import Reason, RequestRejected
 from routing.request import Api
 
 
-class Local(Enum):
+class LocalEndpoint(Enum):
     """Endpoints without placement: answered by the gateway, or by the one pod that stores the response."""
 
     HEALTH = "health"
@@ -23,29 +23,31 @@ class Local(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ApiEndpoint:
     """One path. With `api` its requests are placed on a pod, else `local` is set."""
 
     path: str
     methods: tuple[str, ...] = ("POST",)
     api: Api | None = None
-    local: Local | None = None
+    local: LocalEndpoint | None = None
     name: str = ""
     """Last part of the path: name of a model, id of a stored response."""
     needs_key: bool = field(init=False)
-    counted_as: Api | None = field(init=False)
+    accounted_api: Api | None = field(init=False)
     """The API under which requests are logged and counted against limits; None for local endpoints."""
     is_anthropic: bool = field(init=False)
     """Whether errors have the format of Anthropic's API."""
 
     def __post_init__(self) -> None:
-        is_stored = self.local is Local.STORED_RESPONSE
-        object.__setattr__(self, "needs_key", self.local not in (Local.HEALTH, Local.READY, Local.PREFLIGHT))
-        object.__setattr__(self, "counted_as", Api.RESPONSES if is_stored else self.api)
+        is_stored = self.local is LocalEndpoint.STORED_RESPONSE
+        object.__setattr__(
+            self, "needs_key", self.local not in (LocalEndpoint.HEALTH, LocalEndpoint.READY, LocalEndpoint.PREFLIGHT)
+        )
+        object.__setattr__(self, "accounted_api", Api.RESPONSES if is_stored else self.api)
         object.__setattr__(self, "is_anthropic", self.path.startswith("/v1/messages"))
 
     @property
-    def allow(self) -> str:
+    def allowed_methods(self) -> str:
         """The value of the Allow header."""
         return ", ".join(self.methods)
 
@@ -64,33 +66,35 @@ PATHS: dict[Api, tuple[str, ...]] = {
     Api.DETOKENIZE: ("/detokenize",),
 }
 
-READ = ("GET", "HEAD")
+READ_METHODS = ("GET", "HEAD")
 
-TABLE: dict[bytes, Endpoint] = {
-    **{path.encode(): Endpoint(path, api=api) for api, paths in PATHS.items() for path in paths},
-    b"/health": Endpoint("/health", READ, local=Local.HEALTH),
-    b"/ready": Endpoint("/ready", READ, local=Local.READY),
-    b"/v1/models": Endpoint("/v1/models", READ, local=Local.MODELS),
+ENDPOINTS: dict[bytes, ApiEndpoint] = {
+    **{path.encode(): ApiEndpoint(path, api=api) for api, paths in PATHS.items() for path in paths},
+    b"/health": ApiEndpoint("/health", READ_METHODS, local=LocalEndpoint.HEALTH),
+    b"/ready": ApiEndpoint("/ready", READ_METHODS, local=LocalEndpoint.READY),
+    b"/v1/models": ApiEndpoint("/v1/models", READ_METHODS, local=LocalEndpoint.MODELS),
 }
 
-MODELS_BELOW = "/v1/models/"
-RESPONSES_BELOW = "/v1/responses/"
-CANCEL = "/cancel"
+MODELS_PREFIX = "/v1/models/"
+RESPONSES_PREFIX = "/v1/responses/"
+CANCEL_SUFFIX = "/cancel"
 
 
-def find_endpoint(target: bytes) -> Endpoint:
-    """Return the endpoint of a request target. Raises `Refused` if there is none.
+def find_endpoint(target: bytes) -> ApiEndpoint:
+    """Return the endpoint of a request target. Raises `RequestRejected` if there is none.
 
     The path is compared as sent, without normalization: a proxy that forwards `//x/v1/models` or `/v1/./models` as it
-    stands could make a pod read another path than the one checked here. Exact targets are in `TABLE`.
+    stands could make a pod read another path than the one checked here. Exact targets are in `ENDPOINTS`.
     """
     path = _path_of(target)
-    endpoint = TABLE.get(path.encode())
+    endpoint = ENDPOINTS.get(path.encode())
     if endpoint is not None:
         return endpoint
-    if path.startswith(MODELS_BELOW) and path != MODELS_BELOW:
-        return Endpoint(path, READ, local=Local.MODEL, name=unquote(path.removeprefix(MODELS_BELOW)))
-    if path.startswith(RESPONSES_BELOW):
+    if path.startswith(MODELS_PREFIX) and path != MODELS_PREFIX:
+        return ApiEndpoint(
+            path, READ_METHODS, local=LocalEndpoint.MODEL, name=unquote(path.removeprefix(MODELS_PREFIX))
+        )
+    if path.startswith(RESPONSES_PREFIX):
         return _find_response(path)
     raise _unknown(path)
 
@@ -108,15 +112,15 @@ def _path_of(target: bytes) -> str:
     return raw.decode("ascii", "replace")
 
 
-def _find_response(path: str) -> Endpoint:
-    name = path.removeprefix(RESPONSES_BELOW)
+def _find_response(path: str) -> ApiEndpoint:
+    name = path.removeprefix(RESPONSES_PREFIX)
     methods: tuple[str, ...] = ("GET", "DELETE")
-    if name.endswith(CANCEL):
-        name, methods = name.removesuffix(CANCEL), ("POST",)
+    if name.endswith(CANCEL_SUFFIX):
+        name, methods = name.removesuffix(CANCEL_SUFFIX), ("POST",)
     if not name or not name.replace("_", "").replace("-", "").isalnum():
         raise _unknown(path)
-    return Endpoint(path, methods, local=Local.STORED_RESPONSE, name=name)
+    return ApiEndpoint(path, methods, local=LocalEndpoint.STORED_RESPONSE, name=name)
 
 
-def _unknown(path: str) -> Refused:
-    return Refused(Reason.UNKNOWN_PATH, f"There is nothing at {path[:200]!r}.")
+def _unknown(path: str) -> RequestRejected:
+    return RequestRejected(Reason.UNKNOWN_PATH, f"There is nothing at {path[:200]!r}.")

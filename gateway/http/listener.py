@@ -13,28 +13,30 @@ import ssl
 from collections.abc import Callable, Sized
 from typing import cast
 
-from gateway.http.client_connection import ClientConnection, Connections
-from gateway.runtime.closing import KNOCKING_S
-from routing.rejection import Reason, Refused
+from gateway.http.client_connection import ClientConnection, ClientConnections
+from gateway.runtime.closing import TLS_HANDSHAKE_TIMEOUT_S
+from routing.rejection import Reason, RequestRejected
 
-LEAVING_S = 1.0
+FLUSH_TIMEOUT_S = 1.0
 """How long the last bytes of connections that a drain has cut may take to reach their clients."""
 
 
 class DownstreamListener:
     """Makes a protocol for each accepted connection, as `loop.create_server` wants it."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: ClientConnections) -> None:
         self._connections = connections
-        self._handshakes: set[Handshake] = set()
+        self._handshakes: set[TlsHandshake] = set()
 
-    def protocol(self) -> asyncio.Protocol:
+    def make_protocol(self) -> asyncio.Protocol:
         """Return the protocol of a new client connection."""
         return ClientConnection(self._connections)
 
-    def door(self, tls: ssl.SSLContext | None) -> Callable[[], asyncio.Protocol]:
+    def protocol_factory(self, tls: ssl.SSLContext | None) -> Callable[[], asyncio.Protocol]:
         """Return the protocol factory for accepted connections; with TLS they count from before the handshake."""
-        return self.protocol if tls is None else lambda: Handshake(self, tls, self._connections.timeouts.header_s)
+        return (
+            self.make_protocol if tls is None else lambda: TlsHandshake(self, tls, self._connections.timeouts.header_s)
+        )
 
     async def drain(self, grace_s: float) -> None:
         """Wait until the open requests have ended, at most `grace_s` seconds, then cut the rest.
@@ -42,20 +44,22 @@ class DownstreamListener:
         A request on a connection that was open before is still served, and its connection closed: so idle connections
         get a last call.
         """
-        await self._wait_until_empty(self._handshakes, min(grace_s, KNOCKING_S))
+        await self._wait_until_empty(self._handshakes, min(grace_s, TLS_HANDSHAKE_TIMEOUT_S))
         for handshake in tuple(self._handshakes):
             handshake.abort()
         shared = self._connections
         for connection in tuple(shared.open):
-            connection.say_last_call()
+            connection.schedule_idle_close()
         await self._wait_until_empty(shared.open, grace_s)
         for connection in tuple(shared.open):
-            connection.cut(Refused(Reason.GATEWAY_DRAINING, "The gateway is shutting down.", retry_after_s=1.0))
-        await self.wait_until_left()
+            connection.terminate(
+                RequestRejected(Reason.GATEWAY_DRAINING, "The gateway is shutting down.", retry_after_s=1.0)
+            )
+        await self.wait_until_closed()
 
-    async def wait_until_left(self) -> None:
-        """Wait until all connections have ended, at most `LEAVING_S` seconds."""
-        await self._wait_until_empty(self._connections.open, LEAVING_S)
+    async def wait_until_closed(self) -> None:
+        """Wait until all connections have ended, at most `FLUSH_TIMEOUT_S` seconds."""
+        await self._wait_until_empty(self._connections.open, FLUSH_TIMEOUT_S)
 
     def close(self) -> None:
         """Abort all connections."""
@@ -65,7 +69,7 @@ class DownstreamListener:
             handshake.abort()
         self._connections.sweeper.stop()
 
-    def admit(self, handshake: Handshake) -> bool:
+    def admit(self, handshake: TlsHandshake) -> bool:
         """Register a connection that begins its TLS handshake. Returns False if it has to be closed at once."""
         shared = self._connections
         if len(shared.open) + len(self._handshakes) >= shared.shares.clients + shared.shares.overflow:
@@ -73,13 +77,13 @@ class DownstreamListener:
         self._handshakes.add(handshake)
         return True
 
-    def forget(self, handshake: Handshake) -> None:
+    def remove(self, handshake: TlsHandshake) -> None:
         """Remove a handshake that has ended, in a connection or without one."""
         self._handshakes.discard(handshake)
-        self._connections.left.set()
+        self._connections.connection_ended.set()
 
     async def _wait_until_empty(self, open_ones: Sized, limit_s: float) -> None:
-        left = self._connections.left
+        left = self._connections.connection_ended
         try:
             async with asyncio.timeout(limit_s):
                 while open_ones:
@@ -89,7 +93,7 @@ class DownstreamListener:
             pass
 
 
-class Handshake(asyncio.Protocol):
+class TlsHandshake(asyncio.Protocol):
     """One connection during its TLS handshake."""
 
     def __init__(self, listener: DownstreamListener, tls: ssl.SSLContext, limit_s: float) -> None:
@@ -114,9 +118,9 @@ class Handshake(asyncio.Protocol):
         connection.setblocking(False)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._listener.protocol, connection, ssl=self._tls, ssl_handshake_timeout=self._limit_s
+                self._listener.make_protocol, connection, ssl=self._tls, ssl_handshake_timeout=self._limit_s
             )
         except OSError:  # Timeouts included, and input that is not TLS: no request was made.
             connection.close()
         finally:
-            self._listener.forget(self)
+            self._listener.remove(self)

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 
-from routing.rejection import Reason, Refused
-from tenancy.objective import Promise, Tier, promise_of
+from routing.rejection import Reason, RequestRejected
+from tenancy.objective import LatencyObjective, Tier, objective_of
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 
-SPEAKING = frozenset(
+CALLER_HEADERS = frozenset(
     (
         *(b"x-llm-d-inference-objective", b"x-gateway-inference-objective"),
         *(b"x-llm-d-inference-fairness-id", b"x-gateway-inference-fairness-id"),
@@ -29,29 +29,29 @@ SPEAKING = frozenset(
 MODEL_HEADERS = (b"x-llm-d-model-name-rewrite", b"x-gateway-model-name-rewrite")
 """Model chosen by a proxy: llm-d's header, then its old name."""
 
-LONGEST_MODEL = 256
+MAX_MODEL_BYTES = 256
 
 TTFT_HEADERS = (b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms", b"x-hearth-ttft-ms")
 TPOT_HEADERS = (b"x-llm-d-slo-tpot-ms", b"x-slo-tpot-ms", b"x-hearth-tpot-ms")
 """The first one present counts: llm-d's, its old name, ours."""
 
-DEADLINES = frozenset((*TTFT_HEADERS, *TPOT_HEADERS))
+SLO_HEADERS = frozenset((*TTFT_HEADERS, *TPOT_HEADERS))
 
-RETRIES = b"x-stainless-retry-count"
+RETRY_COUNT_HEADER = b"x-stainless-retry-count"
 
 SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id")
-LONGEST_SESSION = 256
+MAX_SESSION_BYTES = 256
 
-LONGEST_TRACE = 512
+MAX_TRACE_BYTES = 512
 """Bytes; limit of W3C Trace Context."""
 
-LONGEST_MS = 86_400_000.0
+MAX_MS = 86_400_000.0
 """One day."""
 
 NUMBER = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,6})?")
 
 
-class Trusted:
+class TrustedProxies:
     """The networks of trusted proxies."""
 
     def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
@@ -62,11 +62,11 @@ class Trusted:
         if not self._networks:
             return False
         peer = transport.get_extra_info("peername")
-        return isinstance(peer, tuple) and is_within(peer[0], self._networks)
+        return isinstance(peer, tuple) and is_in_networks(peer[0], self._networks)
 
 
 @lru_cache(maxsize=1024)
-def is_within(host: str, networks: Networks) -> bool:
+def is_in_networks(host: str, networks: Networks) -> bool:
     """Return whether an IP address lies in one of the networks; IPv4-mapped IPv6 counts as IPv4."""
     try:
         address = ip_address(host.partition("%")[0])
@@ -77,31 +77,33 @@ def is_within(host: str, networks: Networks) -> bool:
     return any(address in network for network in networks)
 
 
-def promised(tier: Tier, headers: Mapping[bytes, bytes]) -> Promise | None:
-    """Return the SLO of a tier tightened by headers, None if they set none. Raises `Refused` for invalid values."""
-    if DEADLINES.isdisjoint(headers):
+def requested_slo(tier: Tier, headers: Mapping[bytes, bytes]) -> LatencyObjective | None:
+    """Return the SLO of a tier tightened by headers, None if they set none. Raises `RequestRejected` for invalid
+    values.
+    """
+    if SLO_HEADERS.isdisjoint(headers):
         return None
-    return promise_of(tier, ttft_s=_seconds(headers, TTFT_HEADERS), tpot_s=_seconds(headers, TPOT_HEADERS))
+    return objective_of(tier, ttft_s=_seconds(headers, TTFT_HEADERS), tpot_s=_seconds(headers, TPOT_HEADERS))
 
 
-def decided_model(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the model that a proxy has chosen, None if it has not. Raises `Refused` for an invalid name."""
+def model_override(headers: Mapping[bytes, bytes]) -> str | None:
+    """Return the model that a proxy has chosen, None if it has not. Raises `RequestRejected` for an invalid name."""
     for name in MODEL_HEADERS:
         if (value := headers.get(name)) is not None:
-            if not 0 < len(value) <= LONGEST_MODEL or not value.isascii():
+            if not 0 < len(value) <= MAX_MODEL_BYTES or not value.isascii():
                 header = name.decode()
-                raise Refused(Reason.BAD_REQUEST, f"`{header}` must be the name of a model.", param=header)
+                raise RequestRejected(Reason.BAD_REQUEST, f"`{header}` must be the name of a model.", param=header)
             return value.decode("ascii")
     return None
 
 
-def retries(headers: Mapping[bytes, bytes]) -> int:
+def retry_count(headers: Mapping[bytes, bytes]) -> int:
     """Return how often the client has retried, as OpenAI's and Anthropic's libraries report it."""
-    value = headers.get(RETRIES, b"0")
+    value = headers.get(RETRY_COUNT_HEADER, b"0")
     return int(value) if len(value) < 4 and value.isdigit() else 0
 
 
-def key_shown(headers: Mapping[bytes, bytes]) -> str | None:
+def api_key_of(headers: Mapping[bytes, bytes]) -> str | None:
     """Return the API key from `authorization` or `x-api-key`, None if there is none."""
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
     key = token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
@@ -112,15 +114,15 @@ def session_of(headers: Mapping[bytes, bytes]) -> str | None:
     """Return the id of the session, None if the client sends none."""
     for name in SESSION_HEADERS:
         value = headers.get(name)
-        if value and len(value) <= LONGEST_SESSION:
+        if value and len(value) <= MAX_SESSION_BYTES:
             return value.decode("latin-1")
     return None
 
 
-def trace_of(headers: Mapping[bytes, bytes]) -> str | None:
+def traceparent_of(headers: Mapping[bytes, bytes]) -> str | None:
     """Return the W3C `traceparent` of a request, None without one."""
     trace = headers.get(b"traceparent")
-    return trace.decode("latin-1") if trace and len(trace) <= LONGEST_TRACE else None
+    return trace.decode("latin-1") if trace and len(trace) <= MAX_TRACE_BYTES else None
 
 
 def _seconds(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> float | None:
@@ -129,9 +131,9 @@ def _seconds(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> float 
         if value is None:
             continue
         found = float(value) if NUMBER.fullmatch(value) else 0.0
-        if not 0 < found <= LONGEST_MS:
+        if not 0 < found <= MAX_MS:
             header = name.decode()
             message = f"`{header}` must be milliseconds, above 0 and at most a day."
-            raise Refused(Reason.BAD_REQUEST, message, param=header)
+            raise RequestRejected(Reason.BAD_REQUEST, message, param=header)
         return found / 1000
     return None

@@ -4,7 +4,7 @@ What llhttp does not bound is bounded here: the head, and framing (trailers, chu
 joins the pieces of a trailer's value by copying, so its cost without a bound would be quadratic in the length.
 
 After a rejection the rest of the connection cannot be parsed reliably: the reader ignores all further input
-(`is_deaf`). Does no I/O, reads no clock and writes no response.
+(`ignores_input`). Does no I/O, reads no clock and writes no response.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from typing import Protocol
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from gateway.config.limits import Limits
-from gateway.http.client_request import KEPT_HEADERS, Asked, Budget, head_too_large, url_too_long
-from routing.rejection import Reason, Refused
+from gateway.http.client_request import KEPT_HEADERS, BodyBudget, IncomingRequest, head_too_large, url_too_long
+from routing.rejection import Reason, RequestRejected
 
-UNWANTED_BODY_BYTES = 64 << 10
+MAX_DROPPED_BODY_BYTES = 64 << 10
 """Body of a rejected request that is read and dropped to keep its connection open; a longer one closes it."""
 
-MOST_FRAMING_BYTES = 16 << 10
+MAX_FRAMING_BYTES = 16 << 10
 """Trailers, chunk extensions and chunk sizes of one request, beyond the allowance for ordinary chunks."""
 
 FRAMING_BYTES_PER_BODY_BYTE = 16
 """Allowance: more than size line and line end of a chunk of one byte, also where the size has leading zeros."""
 
 
-class Listener(Protocol):
+class RequestListener(Protocol):
     """Receives the events of a `RequestReader`."""
 
-    def request_begins(self) -> None:
+    def on_request_begin(self) -> None:
         """The first byte of a request was read."""
         ...
 
-    def head_is_read(self, incoming: Asked) -> None:
-        """The head is complete, and none of the body is kept yet. May raise `Refused`."""
+    def on_head(self, incoming: IncomingRequest) -> None:
+        """The head is complete, and none of the body is kept yet. May raise `RequestRejected`."""
         ...
 
-    def request_is_read(self, incoming: Asked) -> None:
-        """The request is complete, or was rejected before its end (`incoming.is_cut_off`)."""
+    def on_request(self, incoming: IncomingRequest) -> None:
+        """The request is complete, or was rejected before its end (`incoming.is_incomplete`)."""
         ...
 
 
@@ -48,7 +48,7 @@ class RequestReader:
     """Parser state of one connection; holds at most one incomplete request."""
 
     def __init__(
-        self, listener: Listener, budget: Budget, limits: Limits, kept: AbstractSet[bytes] = KEPT_HEADERS
+        self, listener: RequestListener, budget: BodyBudget, limits: Limits, kept: AbstractSet[bytes] = KEPT_HEADERS
     ) -> None:
         """`kept`: lower-case names of the headers to keep; the others count against the limits and are dropped."""
         self._listener = listener
@@ -61,8 +61,8 @@ class RequestReader:
         self._raw: bytes | bytearray | memoryview = b""
         """Input from the earliest point where the current request can begin; kept only until its head is complete."""
         self._is_first_in_raw = True
-        self.reading: Asked | None = None
-        self.is_deaf = False
+        self.reading: IncomingRequest | None = None
+        self.ignores_input = False
 
     @property
     def missing_bytes(self) -> int:
@@ -85,7 +85,7 @@ class RequestReader:
                 self._raw = bytearray(self._raw)
             self._raw += piece
             incoming = None
-        while unparsed and not self.is_deaf:
+        while unparsed and not self.ignores_input:
             try:
                 self._parser.feed_data(unparsed)
             except HttpParserUpgrade as upgrade:
@@ -103,22 +103,22 @@ class RequestReader:
         if incoming is not None and reading is incoming and incoming.declared_bytes is None:
             self._bound_framing(incoming, len(piece), incoming.body_bytes - body_bytes)
 
-    def refuse(self, refusal: Refused) -> None:
+    def reject(self, refusal: RequestRejected) -> None:
         """Reject the request that is being read, and ignore further input."""
-        incoming, self.reading = self.reading or Asked(), None
+        incoming, self.reading = self.reading or IncomingRequest(), None
         incoming.drop_body(self._budget)
-        incoming.refusal = refusal
+        incoming.rejection = refusal
         incoming.keep_alive = False
-        incoming.is_cut_off = True
-        self.is_deaf = True
-        self._listener.request_is_read(incoming)
+        incoming.is_incomplete = True
+        self.ignores_input = True
+        self._listener.on_request(incoming)
 
     def close(self) -> None:
         """Drop the request that is being read, and ignore further input."""
         if self.reading is not None:
             self.reading.drop_body(self._budget)
         self.reading = None
-        self.is_deaf = True
+        self.ignores_input = True
         # The parser holds our methods and the listener holds us: without both, no closed connection is a cycle.
         vars(self).pop("_parser", None)
         vars(self).pop("_listener", None)
@@ -126,10 +126,10 @@ class RequestReader:
     # -- callbacks of llhttp ---------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self.is_deaf or self.reading is not None:  # After a declined upgrade, in the middle of a request.
+        if self.ignores_input or self.reading is not None:  # After a declined upgrade, in the middle of a request.
             return
-        self.reading = Asked()
-        self._listener.request_begins()
+        self.reading = IncomingRequest()
+        self._listener.on_request_begin()
 
     def on_url(self, url: bytes) -> None:
         incoming = self.reading
@@ -137,7 +137,7 @@ class RequestReader:
             return
         incoming.target += url
         if len(incoming.target) > self._limits.max_url_bytes:
-            self.refuse(url_too_long(self._limits))
+            self.reject(url_too_long(self._limits))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         incoming = self.reading
@@ -147,7 +147,7 @@ class RequestReader:
         headers.append((name, value))
         if len(headers) > self._limits.max_headers:
             most = self._limits.max_headers
-            self.refuse(Refused(Reason.HEADERS_TOO_LARGE, f"There are more than {most} headers."))
+            self.reject(RequestRejected(Reason.HEADERS_TOO_LARGE, f"There are more than {most} headers."))
 
     def on_headers_complete(self) -> None:
         incoming = self.reading
@@ -160,56 +160,56 @@ class RequestReader:
         headers, self._headers = self._headers, []
         try:
             self._check_line(incoming)
-            incoming.take_headers(headers, self._limits, self._kept)
+            incoming.set_headers(headers, self._limits, self._kept)
             incoming.check_head(self._budget, self._limits)
-        except Refused as refusal:
-            self.refuse(refusal)
+        except RequestRejected as refusal:
+            self.reject(refusal)
             return
         try:
-            self._listener.head_is_read(incoming)
-        except Refused as refusal:
-            incoming.refusal = refusal
-            if incoming.expects_continue or (incoming.declared_bytes or 0) > UNWANTED_BODY_BYTES:
-                self.refuse(refusal)
+            self._listener.on_head(incoming)
+        except RequestRejected as refusal:
+            incoming.rejection = refusal
+            if incoming.expects_continue or (incoming.declared_bytes or 0) > MAX_DROPPED_BODY_BYTES:
+                self.reject(refusal)
 
     def on_body(self, body: bytes) -> None:
         incoming = self.reading
         if incoming is None:
             return
-        if incoming.refusal is None:
+        if incoming.rejection is None:
             try:
                 incoming.add_body(body, self._budget, self._limits)
-            except Refused as refusal:
-                self.refuse(refusal)
+            except RequestRejected as refusal:
+                self.reject(refusal)
             return
         incoming.body_bytes += len(body)
-        if incoming.body_bytes > UNWANTED_BODY_BYTES:
-            self.refuse(incoming.refusal)
+        if incoming.body_bytes > MAX_DROPPED_BODY_BYTES:
+            self.reject(incoming.rejection)
 
     def on_message_complete(self) -> None:
         incoming = self.reading
         if incoming is None or self._parser.should_upgrade():  # With an upgrade, the body is yet to come.
             return
         self.reading = None
-        self.is_deaf = not incoming.keep_alive
-        self._listener.request_is_read(incoming)
+        self.ignores_input = not incoming.keep_alive
+        self._listener.on_request(incoming)
 
     def _refuse_syntax(self) -> None:
         """Reject what llhttp does not parse, unless a callback has already rejected it."""
-        if not self.is_deaf:
+        if not self.ignores_input:
             part = "body" if self.reading is not None and self.reading.has_head else "head"
-            self.refuse(Refused(Reason.BAD_REQUEST, f"The {part} of the request is not valid HTTP/1.1."))
+            self.reject(RequestRejected(Reason.BAD_REQUEST, f"The {part} of the request is not valid HTTP/1.1."))
 
     # -- what llhttp does not bound or does not read ---------------------------------------------------------------
 
-    def _bound_head(self, incoming: Asked, count: int) -> None:
+    def _bound_head(self, incoming: IncomingRequest, count: int) -> None:
         """Bound a head by its bytes: llhttp reports a header only once it is complete."""
         incoming.head_bytes += count
         if incoming.head_bytes > self._limits.max_header_bytes + self._limits.max_url_bytes:
-            self.refuse(head_too_large(self._limits))
+            self.reject(head_too_large(self._limits))
 
-    def _check_line(self, incoming: Asked) -> None:
-        """Raise `Refused` if the request line has more than one space between its parts: llhttp skips them."""
+    def _check_line(self, incoming: IncomingRequest) -> None:
+        """Raise `RequestRejected` if the request line has more than one space between its parts: llhttp skips them."""
         line = b"%b %b HTTP/%b" % (incoming.method.encode("ascii"), incoming.target, incoming.version.encode("ascii"))
         raw = self._raw if not isinstance(self._raw, memoryview) else bytes(self._raw)
         is_first, self._is_first_in_raw = self._is_first_in_raw, False
@@ -218,9 +218,11 @@ class RequestReader:
         # Empty lines may precede a request, and other requests in the same read.
         if raw.lstrip(b"\r\n").startswith(line) if is_first else line in raw:
             return
-        raise Refused(Reason.BAD_REQUEST, "The request line must be a method, a path and a version, one space between.")
+        raise RequestRejected(
+            Reason.BAD_REQUEST, "The request line must be a method, a path and a version, one space between."
+        )
 
-    def _bound_framing(self, incoming: Asked, count: int, body_bytes: int) -> None:
+    def _bound_framing(self, incoming: IncomingRequest, count: int, body_bytes: int) -> None:
         """Count one read behind the head of a chunked request: what was not body is framing.
 
         Framing without body may be a trailer, whose bytes the parser keeps: a run of it has a fixed bound.
@@ -228,9 +230,9 @@ class RequestReader:
         framing = count - body_bytes
         incoming.framing_bytes += framing
         incoming.framing_run_bytes = 0 if body_bytes else incoming.framing_run_bytes + framing
-        allowed = MOST_FRAMING_BYTES + FRAMING_BYTES_PER_BODY_BYTE * incoming.body_bytes
-        if incoming.framing_run_bytes > MOST_FRAMING_BYTES or incoming.framing_bytes > allowed:
-            self.refuse(incoming.refusal or framing_too_large())
+        allowed = MAX_FRAMING_BYTES + FRAMING_BYTES_PER_BODY_BYTE * incoming.body_bytes
+        if incoming.framing_run_bytes > MAX_FRAMING_BYTES or incoming.framing_bytes > allowed:
+            self.reject(incoming.rejection or framing_too_large())
 
     def _decline_upgrade(self) -> None:
         """Ignore the offer of another protocol, which JDK clients make with every request.
@@ -241,7 +243,7 @@ class RequestReader:
         if incoming is None:
             return
         if incoming.method == "CONNECT":
-            self.refuse(incoming.refusal or Refused(Reason.UNKNOWN_PATH, "This is no tunnel."))
+            self.reject(incoming.rejection or RequestRejected(Reason.UNKNOWN_PATH, "This is no tunnel."))
             return
         self._parser = HttpRequestParser(self)
         head = f"{incoming.method} / HTTP/1.1\r\n".encode("ascii")
@@ -251,9 +253,9 @@ class RequestReader:
         self._parser.feed_data(head + b"\r\n")
 
 
-def framing_too_large() -> Refused:
+def framing_too_large() -> RequestRejected:
     """Return the rejection of a chunked request with too much framing."""
-    return Refused(
+    return RequestRejected(
         Reason.HEADERS_TOO_LARGE,
-        f"The trailers, chunk extensions and chunk sizes of the request are longer than {MOST_FRAMING_BYTES} bytes.",
+        f"The trailers, chunk extensions and chunk sizes of the request are longer than {MAX_FRAMING_BYTES} bytes.",
     )

@@ -13,14 +13,14 @@ from enum import Enum
 from http import HTTPStatus
 from typing import Protocol
 
-from gateway.http.client_request import Asked
-from gateway.pipeline.rejections import refusal_body, refusal_event, refusal_headers, status_of
-from routing.rejection import Refused
+from gateway.http.client_request import IncomingRequest
+from gateway.pipeline.rejections import rejection_body, rejection_event, rejection_headers, status_of
+from routing.rejection import RequestRejected
 from routing.request import Api
 
 JSON = "application/json"
 
-SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+VALID_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 """Format of a client's request id that may be echoed and logged."""
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -29,10 +29,10 @@ LAST_CHUNK = b"0\r\n\r\n"
 PHRASES = {status.value: status.phrase for status in HTTPStatus} | {529: "Overloaded"}
 """Reason phrases by status; Anthropic's 529 is not registered."""
 
-ENDED_BY_DONE = frozenset({Api.CHAT, Api.COMPLETIONS})
+APIS_ENDED_BY_DONE = frozenset({Api.CHAT, Api.COMPLETIONS})
 DONE_EVENT = b"data: [DONE]\n\n"
 
-UNBUFFERED = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
+UNBUFFERED_HEADERS = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 """Headers of a stream that keep proxies from buffering its events."""
 
 
@@ -47,7 +47,7 @@ class Framing(Enum):
 CHUNKS = Framing.CHUNKS
 
 
-class Source(Protocol):
+class ResponseSource(Protocol):
     """The upstream connection that a response comes from."""
 
     def pause(self) -> None: ...
@@ -58,7 +58,7 @@ class Source(Protocol):
         ...
 
 
-class Reply:
+class ResponseWriter:
     """The response to one request. `answered` is called once, when its last byte is written."""
 
     __slots__ = (
@@ -70,9 +70,9 @@ class Reply:
         "_wants_body",
         "_write",
         "api",
-        "begun",
-        "ended",
-        "fields",
+        "has_begun",
+        "has_ended",
+        "headers",
         "is_anthropic",
         "is_stream",
         "keep_alive",
@@ -84,7 +84,7 @@ class Reply:
 
     def __init__(
         self,
-        incoming: Asked,
+        incoming: IncomingRequest,
         request_id: str,
         transport: asyncio.Transport,
         *,
@@ -92,7 +92,7 @@ class Reply:
         answered: Callable[[], None],
     ) -> None:
         client_id = incoming.headers.get(b"x-request-id", b"")
-        self._echoed_id = client_id.decode("ascii") if SANE_ID.fullmatch(client_id) else request_id
+        self._echoed_id = client_id.decode("ascii") if VALID_REQUEST_ID.fullmatch(client_id) else request_id
         self._transport = transport
         self._write: Callable[[bytes], None] = transport.write
         self.write_chunk: Callable[[bytes], None] = transport.write
@@ -105,16 +105,16 @@ class Reply:
         self.api: Api | None = None
         self.is_anthropic = False
         """Whether errors have the format of Anthropic's API."""
-        self.begun = False
-        self.ended = False
+        self.has_begun = False
+        self.has_ended = False
         self.is_stream = False
-        self.fields: tuple[tuple[str, str], ...] = ()
+        self.headers: tuple[tuple[str, str], ...] = ()
         """Additional headers of the response."""
-        self.source: Source | None = None
+        self.source: ResponseSource | None = None
         self.task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Reply to {self.request_id}{', begun' * self.begun}{', ended' * self.ended}>"
+        return f"<Reply to {self.request_id}{', begun' * self.has_begun}{', ended' * self.has_ended}>"
 
     def answer(
         self, status: int, body: bytes, *, content_type: str = JSON, fields: Iterable[tuple[str, str]] = ()
@@ -130,7 +130,7 @@ class Reply:
         if length is None:
             self._framing = Framing.UNTIL_CLOSE if self._is_http_1_0 else CHUNKS
             self.keep_alive = self.keep_alive and not self._is_http_1_0
-        head = self._head(status, content_type, length, UNBUFFERED if is_stream else ())
+        head = self._head(status, content_type, length, UNBUFFERED_HEADERS if is_stream else ())
         if self._framing is CHUNKS and first:
             first = b"%x\r\n%b\r\n" % (len(first), first)
         self._write(head + first)
@@ -138,7 +138,7 @@ class Reply:
     @property
     def is_chunked(self) -> bool:
         """Whether the response has begun with chunked framing, which `write_chunk` requires."""
-        return self.begun and self._framing is CHUNKS
+        return self.has_begun and self._framing is CHUNKS
 
     def send(self, payload: bytes) -> None:
         """Write a piece of body. `payload` is not empty: an empty chunk would end the body."""
@@ -153,57 +153,57 @@ class Reply:
             self._write(LAST_CHUNK)
         self._end()
 
-    def refuse(self, refusal: Refused, *, fields: Iterable[tuple[str, str]] = ()) -> None:
+    def reject(self, refusal: RequestRejected, *, fields: Iterable[tuple[str, str]] = ()) -> None:
         """Reject: by a complete response, by an error event in a stream that has begun, else by closing the connection.
 
         Does nothing once the response has ended. `fields`: additional headers of a complete response.
         """
-        if self.ended:
+        if self.has_ended:
             return
-        if not self.begun:
-            body = refusal_body(refusal, anthropic=self.is_anthropic, request_id=self.request_id)
-            headers = (*refusal_headers(refusal, anthropic=self.is_anthropic).items(), *fields)
+        if not self.has_begun:
+            body = rejection_body(refusal, anthropic=self.is_anthropic, request_id=self.request_id)
+            headers = (*rejection_headers(refusal, anthropic=self.is_anthropic).items(), *fields)
             self.answer(status_of(refusal.reason, anthropic=self.is_anthropic), body, fields=headers)
         elif self.is_stream:
-            self.send(refusal_event(refusal, anthropic=self.is_anthropic, request_id=self.request_id))
-            if self.api in ENDED_BY_DONE:
+            self.send(rejection_event(refusal, anthropic=self.is_anthropic, request_id=self.request_id))
+            if self.api in APIS_ENDED_BY_DONE:
                 self.send(DONE_EVENT)
             self.end()
         else:
-            self.cut()
+            self.abort()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Close the connection: the only valid way to end a body before its length."""
         self._stop()
         self._transport.abort()
 
-    def leave_off(self) -> None:
+    def stop_writing(self) -> None:
         """Stop writing without ending the body; what is in the write buffer is still sent."""
         self._stop()
 
     def abandon(self) -> None:
         """Stop because the client has gone: abort the upstream request and cancel the task."""
-        if self.ended:
+        if self.has_ended:
             return
-        self.ended = True
+        self.has_ended = True
         source, self.source = self.source, None
         has_all = source is not None and source.leave()
         if self.task is not None and not has_all:
             self.task.cancel()
 
     def _stop(self) -> None:
-        self.ended = True
+        self.has_ended = True
         if self.source is not None:
             self.source.abort()
             self.source = None
 
     def _end(self) -> None:
-        self.ended = True
+        self.has_ended = True
         self.source = None
         self._answered()
 
     def _head(self, status: int, content_type: str, length: int | None, fields: Iterable[tuple[str, str]]) -> bytes:
-        self.begun = True
+        self.has_begun = True
         head = f"HTTP/1.1 {status} {phrase_of(status)}\r\ncontent-type: {content_type}\r\n"
         head += f"x-request-id: {self._echoed_id}\r\n"
         if self.api is not None:
@@ -214,8 +214,8 @@ class Reply:
             head += "transfer-encoding: chunked\r\n"
         for name, value in fields:
             head += f"{name}: {value}\r\n"
-        if self.fields:
-            head += "".join([f"{name}: {value}\r\n" for name, value in self.fields])
+        if self.headers:
+            head += "".join([f"{name}: {value}\r\n" for name, value in self.headers])
         if not self.keep_alive:
             head += "connection: close\r\n"
         elif self._is_http_1_0:

@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from gateway.runtime.guard import Ticker, report
+from gateway.runtime.guard import PeriodicTimer, report_exception
 
 SWEEPS_PER_TIMEOUT = 8
 """Sweeps within the shortest timeout."""
 
-SHORTEST_PERIOD_S = 0.01
-LONGEST_PERIOD_S = 1.0
+MIN_PERIOD_S = 0.01
+MAX_PERIOD_S = 1.0
 
 LOOP = "patrol"
 """The name under which exceptions are reported."""
 
 
-class Watched(Protocol):
+class SweptConnection(Protocol):
     """A connection with timeouts."""
 
     def check(self, now_s: float) -> None:
@@ -30,14 +30,14 @@ class Watched(Protocol):
         ...
 
 
-class Patrol:
+class TimeoutSweeper:
     """Calls `check` of its connections once per period, while it has any."""
 
     def __init__(self, *waits_s: float) -> None:
         """`waits_s`: the timeouts of the connections; the shortest sets the period."""
-        self._watched: set[Watched] = set()
-        self._ticker = Ticker(LOOP, LONGEST_PERIOD_S, self._walk, lambda: self._watched)
-        self.heed(*waits_s)
+        self._watched: set[SweptConnection] = set()
+        self._ticker = PeriodicTimer(LOOP, MAX_PERIOD_S, self._walk, lambda: self._watched)
+        self.set_timeouts(*waits_s)
 
     def __repr__(self) -> str:
         return f"<TimeoutSweeper of {len(self._watched)} every {self._ticker.period_s} s>"
@@ -45,17 +45,17 @@ class Patrol:
     def __len__(self) -> int:
         return len(self._watched)
 
-    def heed(self, *waits_s: float) -> None:
+    def set_timeouts(self, *waits_s: float) -> None:
         """Shorten the period so that it suits these timeouts as well."""
         ticker = self._ticker
-        ticker.period_s = min(ticker.period_s, max(SHORTEST_PERIOD_S, min(waits_s) / SWEEPS_PER_TIMEOUT))
+        ticker.period_s = min(ticker.period_s, max(MIN_PERIOD_S, min(waits_s) / SWEEPS_PER_TIMEOUT))
 
-    def watch(self, one: Watched) -> None:
+    def add(self, one: SweptConnection) -> None:
         """Check this connection from now on."""
         self._watched.add(one)
         self._ticker.start()
 
-    def leave(self, one: Watched) -> None:
+    def remove(self, one: SweptConnection) -> None:
         """Check this connection no more."""
         self._watched.discard(one)
 
@@ -69,4 +69,4 @@ class Patrol:
             try:
                 one.check(now_s)
             except Exception as error:  # noqa: BLE001 - of one connection; the others are checked
-                report(LOOP, error)
+                report_exception(LOOP, error)

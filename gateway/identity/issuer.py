@@ -15,22 +15,22 @@ import aiohttp
 from gateway.identity.tokens import KeySet, read_keys
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
-from tenancy.document import Wrong
+from tenancy.document import InvalidValue
 from tenancy.policy import TokenRules
 from tenancy.reading.fields import url
 
-REFRESH_S = 300.0
+REFRESH_INTERVAL_S = 300.0
 """Issuers publish a new key hours before they sign with it."""
 
-LEAST_S = 10.0
+MIN_REFRESH_INTERVAL_S = 10.0
 """Minimum between two fetches, however many unknown keys are presented."""
 
 TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 
-LONGEST_ANSWER = 1 << 20
+MAX_RESPONSE_BYTES = 1 << 20
 
 
-class Issuer:
+class TokenIssuer:
     """One per gateway. Fetches the keys of the issuer that the current policy names."""
 
     def __init__(self, session: aiohttp.ClientSession, *, say: EventLog, clock: Callable[[], float]) -> None:
@@ -45,7 +45,7 @@ class Issuer:
         self.keys: KeySet | None = None
         """None until they have been fetched."""
 
-    def follow(self, rules: TokenRules | None, changed: Callable[[], None]) -> None:
+    def use_rules(self, rules: TokenRules | None, changed: Callable[[], None]) -> None:
         """Use these rules from now on. `changed` is called whenever the keys change."""
         before, self._rules, self._changed = self._rules, rules, changed
         if rules is None:
@@ -57,11 +57,11 @@ class Issuer:
             self._text = ""
         self._wake.set()
 
-    def look_again(self) -> bool:
+    def request_refresh(self) -> bool:
         """Ask for a fetch because of an unknown key. Returns whether there will be one soon."""
         if self._rules is None or self._rules.jwks is not None:
             return False
-        if self._fetched_s is not None and self._clock() < self._fetched_s + LEAST_S:
+        if self._fetched_s is not None and self._clock() < self._fetched_s + MIN_REFRESH_INTERVAL_S:
             return False
         self._wake.set()
         return True
@@ -75,7 +75,7 @@ class Issuer:
             if rules is None or rules.jwks is not None:
                 await self._wake.wait()
                 continue
-            wait_s = REFRESH_S if await self._refresh(rules) else LEAST_S
+            wait_s = REFRESH_INTERVAL_S if await self._refresh(rules) else MIN_REFRESH_INTERVAL_S
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
@@ -85,7 +85,7 @@ class Issuer:
             where = rules.jwks_url or await self._discovered(rules.issuer)
             text = await self._read(where)
             keys = read_keys(text)
-        except (aiohttp.ClientError, TimeoutError, Wrong, UnicodeDecodeError) as error:
+        except (aiohttp.ClientError, TimeoutError, InvalidValue, UnicodeDecodeError) as error:
             self._say("error", "the token issuer's keys cannot be had", issuer=rules.issuer, error=_words(error))
             return False
         finally:
@@ -103,20 +103,20 @@ class Issuer:
             told = json.loads(await self._read(f"{issuer.rstrip('/')}/.well-known/openid-configuration"))
             named, where = told["issuer"], url(told["jwks_uri"])
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise Wrong(f"its discovery document is none: {_words(error)}") from None
+            raise InvalidValue(f"its discovery document is none: {_words(error)}") from None
         if named != issuer:
-            raise Wrong("its discovery document is another issuer's")
+            raise InvalidValue("its discovery document is another issuer's")
         return where
 
     async def _read(self, where: str) -> str:
         async with self._session.get(where, timeout=TIMEOUT, allow_redirects=False) as answer:
             if answer.status != 200:
-                raise Wrong(f"{where} answers {answer.status}")
+                raise InvalidValue(f"{where} answers {answer.status}")
             body = b""
             async for piece in answer.content.iter_chunked(1 << 16):
                 body += piece
-                if len(body) > LONGEST_ANSWER:
-                    raise Wrong(f"{where} is too long")
+                if len(body) > MAX_RESPONSE_BYTES:
+                    raise InvalidValue(f"{where} is too long")
         return body.decode("utf-8")
 
 

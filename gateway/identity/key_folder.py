@@ -15,23 +15,23 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from tenancy.document import Wrong
+from tenancy.document import InvalidValue
 from tenancy.policy import KeyFile
 from tenancy.reading.auth import read_key_file
 from tenancy.reading.fields import KEY, name
 
 
-class Files:
+class PolicyFileSystem:
     """Reads the files that a policy names from the file system; implements `Shelf`."""
 
     def key_files(self, folder: str) -> Iterator[KeyFile]:
         """Yield the files `<tenant>/<key id>` of a folder, without names that begin with a dot (Kubernetes' own)."""
         if not Path(folder).is_dir():
-            raise Wrong(f"there is no folder `{folder}`")
+            raise InvalidValue(f"there is no folder `{folder}`")
         try:
             yield from self._listed(Path(folder))
         except OSError as error:
-            raise Wrong(f"cannot read `{error.filename}`: {error.strerror}") from None
+            raise InvalidValue(f"cannot read `{error.filename}`: {error.strerror}") from None
 
     def _listed(self, root: Path) -> Iterator[KeyFile]:
         for tenant in sorted(root.iterdir()):
@@ -46,7 +46,7 @@ class Files:
         try:
             return Path(path).read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            raise Wrong(f"cannot read `{path}`: {error.strerror}") from None
+            raise InvalidValue(f"cannot read `{path}`: {error.strerror}") from None
 
 
 PREFIX = "sk-hearth-"
@@ -57,7 +57,7 @@ RANDOM_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KeyEntry:
     """One key of a folder. `fault` is what is wrong with its file, empty if it is valid."""
 
     tenant: str
@@ -74,20 +74,20 @@ class KeyFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield all keys. Raises `Wrong` if the folder does not exist."""
-        for file in Files().key_files(str(self._root)):
+    def entries(self) -> Iterator[KeyEntry]:
+        """Yield all keys. Raises `InvalidValue` if the folder does not exist."""
+        for file in PolicyFileSystem().key_files(str(self._root)):
             yield _entry(file)
 
-    def find(self, tenant: str, key_id: str) -> Entry:
-        """Return one key. Raises `Wrong` if it does not exist."""
+    def find(self, tenant: str, key_id: str) -> KeyEntry:
+        """Return one key. Raises `InvalidValue` if it does not exist."""
         path = self._place(tenant, key_id)
         if not path.is_file():
-            raise Wrong(f"there is no key `{tenant}/{key_id}` in `{self._root}`")
-        return _entry(KeyFile(tenant, key_id, Files().text(str(path))))
+            raise InvalidValue(f"there is no key `{tenant}/{key_id}` in `{self._root}`")
+        return _entry(KeyFile(tenant, key_id, PolicyFileSystem().text(str(path))))
 
     def add(self, tenant: str, key_id: str | None = None, **said: Any) -> tuple[str, str]:
-        """Create a key. Returns its id and the key. `said`: user, group, until_s. Raises `Wrong`."""
+        """Create a key. Returns its id and the key. `said`: user, group, until_s. Raises `InvalidValue`."""
         key_id = key_id or f"k{secrets.token_hex(4)}"
         path = self._place(tenant, key_id)
         key = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
@@ -97,38 +97,38 @@ class KeyFolder:
         try:
             os.link(draft, path)  # appears whole, and never over another key
         except FileExistsError:
-            raise Wrong(f"there is a key `{tenant}/{key_id}` already") from None
+            raise InvalidValue(f"there is a key `{tenant}/{key_id}` already") from None
         finally:
             draft.unlink()
         return key_id, key
 
-    def end(self, tenant: str, key_id: str, until_s: float) -> float:
-        """Bring the expiry of a key forward to `until_s`. Returns the new expiry. Raises `Wrong`."""
+    def expire(self, tenant: str, key_id: str, until_s: float) -> float:
+        """Bring the expiry of a key forward to `until_s`. Returns the new expiry. Raises `InvalidValue`."""
         entry = self.find(tenant, key_id)
         path = self._place(tenant, key_id)
-        digest, _ = read_key_file(Files().text(str(path)))
+        digest, _ = read_key_file(PolicyFileSystem().text(str(path)))
         ends_s = min(until_s, entry.until_s)
         _draft(path, _content(digest, user=entry.user, group=entry.group, until_s=ends_s)).replace(path)
         return ends_s
 
     def remove(self, tenant: str, key_id: str) -> None:
-        """Delete a key. Raises `Wrong` if it does not exist."""
+        """Delete a key. Raises `InvalidValue` if it does not exist."""
         self.find(tenant, key_id)
         self._place(tenant, key_id).unlink()
 
     def _place(self, tenant: str, key_id: str) -> Path:
         for given in (tenant, key_id):
             if name(given).startswith("."):
-                raise Wrong(f"`{given}` must not begin with a dot")
+                raise InvalidValue(f"`{given}` must not begin with a dot")
         return self._root / tenant / key_id
 
 
-def _entry(file: KeyFile) -> Entry:
+def _entry(file: KeyFile) -> KeyEntry:
     try:
         _, said = read_key_file(file.content)
-    except Wrong as wrong:
-        return Entry(file.tenant, file.key_id, fault=str(wrong))
-    return Entry(file.tenant, file.key_id, said.get("user"), said.get("group"), said.get("until", inf))
+    except InvalidValue as wrong:
+        return KeyEntry(file.tenant, file.key_id, fault=str(wrong))
+    return KeyEntry(file.tenant, file.key_id, said.get("user"), said.get("group"), said.get("until", inf))
 
 
 def _content(digest: str, *, user: str | None = None, group: str | None = None, until_s: float = inf) -> str:
@@ -136,7 +136,7 @@ def _content(digest: str, *, user: str | None = None, group: str | None = None, 
     for word, value in (("group", group), ("user", user)):
         if value is not None:
             if value.split() != [KEY[word].kind.parse(value)]:
-                raise Wrong(f"{word} `{value}` must hold no spaces")
+                raise InvalidValue(f"{word} `{value}` must hold no spaces")
             words.append(f"{word}={value}")
     if until_s < inf:
         words.append(f"until={datetime.fromtimestamp(int(until_s), UTC):%Y-%m-%dT%H:%M:%SZ}")

@@ -12,48 +12,55 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 
-from gateway.identity.issuer import Issuer
-from gateway.identity.tokens import LONGEST_TOKEN, Claims, UnknownSigner, claimed, no, verify
-from routing.rejection import Reason, Refused
+from gateway.identity.issuer import TokenIssuer
+from gateway.identity.tokens import (
+    MAX_TOKEN_BYTES,
+    Claims,
+    UnknownSigningKey,
+    claim_values,
+    token_rejected,
+    verify_token,
+)
+from routing.rejection import Reason, RequestRejected
 from tenancy.objective import Tier
 from tenancy.policy import HMAC, Policy, TokenRules
 from tenancy.reading.tenants import next_below
-from tenancy.tenants import NOBODY, Caller, Tenant
+from tenancy.tenants import ANONYMOUS_CALLER, Caller, Tenant
 
-LONGEST_USER = 256
+MAX_USER_LENGTH = 256
 """Characters of a user name; the rest is cut off."""
 
 
-def claimant(claims: Claims, policy: Policy, rules: TokenRules) -> Caller:
-    """Return the caller that a verified token names. Raises `Refused` if it names no tenant of the policy."""
-    named = claimed(claims, rules.tenant_claim) if rules.tenant_claim else ()
+def caller_of_claims(claims: Claims, policy: Policy, rules: TokenRules) -> Caller:
+    """Return the caller that a verified token names. Raises `RequestRejected` if it names no tenant of the policy."""
+    named = claim_values(claims, rules.tenant_claim) if rules.tenant_claim else ()
     known = dict.fromkeys(name for name in named if name in policy.tenants)
     if len(known) > 1:
-        raise no("names several tenants")
+        raise token_rejected("names several tenants")
     tenant = policy.tenants.get(next(iter(known), rules.default_tenant or ""))
     if tenant is None:
-        raise no("names no tenant that is known here")
-    groups = claimed(claims, rules.group_claim) if rules.group_claim else ()
+        raise token_rejected("names no tenant that is known here")
+    groups = claim_values(claims, rules.group_claim) if rules.group_claim else ()
     group = next((name for name in groups if name in tenant.groups), None)
-    users = claimed(claims, rules.user_claim)
-    return tenant.caller(group=group, user=users[0][:LONGEST_USER] if users else None)
+    users = claim_values(claims, rules.user_claim)
+    return tenant.caller(group=group, user=users[0][:MAX_USER_LENGTH] if users else None)
 
 
-class Callers:
+class ProxyCallers:
     """The tenants of one policy as trusted proxies name them; each tenant in each tier is built once."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._tiered: dict[tuple[str | None, str], Tenant] = {}
 
-    def named(self, tenant: str) -> Caller:
-        """Return the caller of a tenant that a proxy names. Raises `Refused` if there is no such tenant."""
+    def caller_of(self, tenant: str) -> Caller:
+        """Return the caller of a tenant that a proxy names. Raises `RequestRejected` if there is no such tenant."""
         found = self._policy.tenants.get(tenant)
         if found is None:
-            raise Refused(Reason.INVALID_KEY, "The tenant that the proxy names is not known here.")
+            raise RequestRejected(Reason.INVALID_KEY, "The tenant that the proxy names is not known here.")
         return found.caller()
 
-    def served_as(self, caller: Caller, *, group: str, user: str, objective: str, priority: str) -> Caller:
+    def with_overrides(self, caller: Caller, *, group: str, user: str, objective: str, priority: str) -> Caller:
         """Apply the proxy's group, user and tier to a caller; unknown values are ignored."""
         tier = self._policy.tiers.get(objective) or self._at_most(priority)
         if tier is None and not group and not user:
@@ -62,7 +69,7 @@ class Callers:
         return tenant.caller(
             key_id=caller.key_id,
             group=group if group in tenant.groups else caller.group,
-            user=user[:LONGEST_USER] or caller.user,
+            user=user[:MAX_USER_LENGTH] or caller.user,
         )
 
     def _at_most(self, priority: str) -> Tier | None:
@@ -81,11 +88,11 @@ class Callers:
         return self._tiered[key]
 
 
-MOST_TOKENS = 10_000
+MAX_CACHED_TOKENS = 10_000
 """Verified tokens that are cached: about 1 KB each, which saves 50 us for a signature."""
 
 
-WORD = "latin-1"
+HEADER_ENCODING = "latin-1"
 """Encoding of header values."""
 
 
@@ -95,7 +102,7 @@ class Keyring:
     def __init__(
         self,
         policy: Policy | None = None,
-        issuer: Issuer | None = None,
+        issuer: TokenIssuer | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._issuer = issuer
@@ -112,35 +119,37 @@ class Keyring:
     def policy(self, policy: Policy | None) -> None:
         self._policy = policy
         self._verified.clear()
-        self._callers = Callers(policy) if policy is not None else None
+        self._callers = ProxyCallers(policy) if policy is not None else None
         if self._issuer is not None:
-            self._issuer.follow(policy.jwt if policy is not None else None, self._verified.clear)
+            self._issuer.use_rules(policy.jwt if policy is not None else None, self._verified.clear)
 
     def identify(self, key: str | None, spoken: Mapping[bytes, bytes] | None = None) -> Caller:
         """Return the caller of a key or token. `spoken`: the headers of a request that a trusted proxy has sent.
 
-        Raises `Refused` where it is nobody's.
+        Raises `RequestRejected` where it is nobody's.
         """
         policy, callers = self._policy, self._callers
         if policy is None or callers is None:
-            return NOBODY
+            return ANONYMOUS_CALLER
         if spoken is None:
             return self._shown(policy, key)
         names = policy.headers
         tenant, group, user, objective, priority = (
-            next((said.decode(WORD) for name in held if (said := spoken.get(name.encode()))), "")
+            next((said.decode(HEADER_ENCODING) for name in held if (said := spoken.get(name.encode()))), "")
             for held in (names.tenant, names.group, names.user, names.objective, names.priority)
         )
-        caller = callers.named(tenant) if tenant else self._shown(policy, key)
-        return callers.served_as(caller, group=group, user=user, objective=objective, priority=priority)
+        caller = callers.caller_of(tenant) if tenant else self._shown(policy, key)
+        return callers.with_overrides(caller, group=group, user=user, objective=objective, priority=priority)
 
     def _shown(self, policy: Policy, key: str | None) -> Caller:
         if not key:
             if policy.default is None:
-                raise Refused(Reason.INVALID_KEY, "No API key was given: send it as `Authorization: Bearer KEY`.")
+                raise RequestRejected(
+                    Reason.INVALID_KEY, "No API key was given: send it as `Authorization: Bearer KEY`."
+                )
             return policy.default
-        if len(key) > LONGEST_TOKEN:
-            raise Refused(Reason.INVALID_KEY, "The API key is too long.")
+        if len(key) > MAX_TOKEN_BYTES:
+            raise RequestRejected(Reason.INVALID_KEY, "The API key is too long.")
         raw = key.encode("utf-8", "surrogateescape")
         digest = sha256(raw).hexdigest()
         found = policy.keys.get(digest)
@@ -149,28 +158,28 @@ class Keyring:
         if found is None:
             if policy.jwt is not None and key.count(".") == 2:
                 return self._borne(policy, key, digest)
-            raise Refused(Reason.INVALID_KEY, "The API key is not known here.")
-        if self._wall_clock() >= found.until_s:
-            raise Refused(Reason.INVALID_KEY, "The API key has expired.")
+            raise RequestRejected(Reason.INVALID_KEY, "The API key is not known here.")
+        if self._wall_clock() >= found.expires_s:
+            raise RequestRejected(Reason.INVALID_KEY, "The API key has expired.")
         return found.caller
 
     def _borne(self, policy: Policy, token: str, digest: str) -> Caller:
         """Return the caller of a token. A verified one is cached until it expires, or keys or policy change."""
         now_s = self._wall_clock()
-        caller, until_s = self._verified.get(digest, (NOBODY, 0.0))
+        caller, until_s = self._verified.get(digest, (ANONYMOUS_CALLER, 0.0))
         if now_s < until_s:
             return caller
         if policy.jwt is None or self._issuer is None or (keys := self._issuer.keys) is None:
-            raise Refused(Reason.ISSUER_UNHEARD, "The issuer's keys are not known yet.", retry_after_s=1.0)
+            raise RequestRejected(Reason.ISSUER_UNAVAILABLE, "The issuer's keys are not known yet.", retry_after_s=1.0)
         try:
-            claims = verify(token, policy.jwt, keys, now_s)
-        except UnknownSigner:
-            if self._issuer.look_again():
+            claims = verify_token(token, policy.jwt, keys, now_s)
+        except UnknownSigningKey:
+            if self._issuer.request_refresh():
                 words = "The token's key is not known yet; the issuer is asked."
-                raise Refused(Reason.ISSUER_UNHEARD, words, retry_after_s=1.0) from None
-            raise no("is signed with a key that is not the issuer's") from None
-        caller = claimant(claims, policy, policy.jwt)
-        while len(self._verified) >= MOST_TOKENS:
+                raise RequestRejected(Reason.ISSUER_UNAVAILABLE, words, retry_after_s=1.0) from None
+            raise token_rejected("is signed with a key that is not the issuer's") from None
+        caller = caller_of_claims(claims, policy, policy.jwt)
+        while len(self._verified) >= MAX_CACHED_TOKENS:
             del self._verified[next(iter(self._verified))]
         self._verified[digest] = (caller, claims["exp"] + policy.jwt.leeway_s)
         return caller

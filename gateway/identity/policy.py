@@ -12,53 +12,55 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from gateway.config.loading import IN_POLICY, beside
+from gateway.config.loading import POLICY_FILE_KEYS, relative_to
 from gateway.config.models import ModelEntry
 from gateway.config.settings import Settings
-from gateway.identity.key_folder import Files
+from gateway.identity.key_folder import PolicyFileSystem
 from gateway.identity.tokens import read_keys
 from gateway.runtime.event_log import EventLog
-from gateway.runtime.guard import report, restarted
-from tenancy.document import Fault, Invalid, Wrong
+from gateway.runtime.guard import report_exception, restarted
+from tenancy.document import ConfigError, InvalidDocument, InvalidValue
 from tenancy.policy import Policy
 from tenancy.reading.policy import read_policy
 from tenancy.tenants import Tenant
 
 
 def load_policy(settings: Settings, variables: Mapping[str, str]) -> Policy | None:
-    """Load the policy of the settings. Returns None if they name none. Raises `Invalid`."""
-    return None if settings.policy is None else read_file(settings.policy, variables, settings.model_table)
+    """Load the policy of the settings. Returns None if they name none. Raises `InvalidDocument`."""
+    return None if settings.policy is None else load_policy_file(settings.policy, variables, settings.model_table)
 
 
-def read_file(path: Path, variables: Mapping[str, str], prices: Mapping[str, ModelEntry] | None) -> Policy:
-    """Load the policy of one file. Raises `Invalid`, with the file's name before each path.
+def load_policy_file(path: Path, variables: Mapping[str, str], prices: Mapping[str, ModelEntry] | None) -> Policy:
+    """Load the policy of one file. Raises `InvalidDocument`, with the file's name before each path.
 
     `prices`: the models' prices, which budgets need; None leaves budgets unchecked.
     """
     try:
-        policy = read_policy(path.read_text(encoding="utf-8"), variables, Files(), beside(path, IN_POLICY))
+        policy = read_policy(
+            path.read_text(encoding="utf-8"), variables, PolicyFileSystem(), relative_to(path, POLICY_FILE_KEYS)
+        )
         if faults := [*_bad_keys(policy), *_unpriced(policy, prices)]:
-            raise Invalid(faults)
-    except Invalid as invalid:
-        raise Invalid([fault.within(path) for fault in invalid.faults]) from None
+            raise InvalidDocument(faults)
+    except InvalidDocument as invalid:
+        raise InvalidDocument([fault.within(path) for fault in invalid.errors]) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise Invalid([Fault(str(path), f"cannot be read: {error}")]) from None
+        raise InvalidDocument([ConfigError(str(path), f"cannot be read: {error}")]) from None
     return policy
 
 
-def _bad_keys(policy: Policy) -> Iterator[Fault]:
+def _bad_keys(policy: Policy) -> Iterator[ConfigError]:
     if policy.jwt is None:
         return
     if find_spec("jwt") is None or find_spec("cryptography") is None:
-        yield Fault("auth.jwt", "needs a library: pip install 'hearth-gateway[jwt]'")
+        yield ConfigError("auth.jwt", "needs a library: pip install 'hearth-gateway[jwt]'")
     elif policy.jwt.jwks is not None:
         try:
             read_keys(policy.jwt.jwks)
-        except Wrong as wrong:
-            yield Fault("auth.jwt.jwks_file", str(wrong))
+        except InvalidValue as wrong:
+            yield ConfigError("auth.jwt.jwks_file", str(wrong))
 
 
-def _unpriced(policy: Policy, prices: Mapping[str, ModelEntry] | None) -> Iterator[Fault]:
+def _unpriced(policy: Policy, prices: Mapping[str, ModelEntry] | None) -> Iterator[ConfigError]:
     """Yield the models that a budget covers and that have no price."""
     if prices is None:
         return
@@ -66,22 +68,22 @@ def _unpriced(policy: Policy, prices: Mapping[str, ModelEntry] | None) -> Iterat
         if not _has_budget(tenant):
             continue
         if tenant.models is None:
-            yield Fault(f"tenants.{name}.models", "is missing: a budget needs to know which models it pays for")
+            yield ConfigError(f"tenants.{name}.models", "is missing: a budget needs to know which models it pays for")
         for model in sorted(tenant.models or ()):
             entry = prices.get(model)
             if entry is None or entry.input_cost_per_token is None or entry.output_cost_per_token is None:
                 words = f"`{model}` has no price in the model_list of the configuration"
-                yield Fault(f"tenants.{name}.max_budget", words)
+                yield ConfigError(f"tenants.{name}.max_budget", words)
 
 
 def _has_budget(tenant: Tenant) -> bool:
     return any(quota.budget is not None for quota in (tenant.quota, tenant.per_user, *tenant.groups.values()))
 
 
-POLL_S = 2.0
+POLL_INTERVAL_S = 2.0
 
 
-Stamps = frozenset[tuple[str, int, int, int]]
+FileVersions = frozenset[tuple[str, int, int, int]]
 
 
 @restarted("policy watch")
@@ -92,7 +94,7 @@ async def watch_policy(
     variables: Mapping[str, str],
     *,
     say: EventLog,
-    poll_s: float = POLL_S,
+    poll_s: float = POLL_INTERVAL_S,
 ) -> None:
     """Poll the files until cancelled. `renew` puts a policy in force and returns its faults."""
     known = seen = await asyncio.to_thread(_stamps, settings(), in_force())
@@ -107,10 +109,10 @@ async def watch_policy(
             if policy == in_force():
                 continue
             faults = await renew(policy)
-        except Invalid as invalid:
-            faults = [str(fault) for fault in invalid.faults]
+        except InvalidDocument as invalid:
+            faults = [str(fault) for fault in invalid.errors]
         except Exception as error:  # noqa: BLE001 - reported; the files are read again at the next look
-            report("policy watch", error)
+            report_exception("policy watch", error)
             known = before
             continue
         if faults:
@@ -119,7 +121,7 @@ async def watch_policy(
         say("info", "policy renewed", file=str(settings().policy))
 
 
-def _stamps(settings: Settings, policy: Policy | None) -> Stamps:
+def _stamps(settings: Settings, policy: Policy | None) -> FileVersions:
     """Return all files of the policy with their versions."""
     if settings.policy is None:
         return frozenset()

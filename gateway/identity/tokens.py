@@ -13,21 +13,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from routing.rejection import Reason, Refused
-from tenancy.document import Wrong
+from routing.rejection import Reason, RequestRejected
+from tenancy.document import InvalidValue
 from tenancy.policy import TokenRules
 
-LONGEST_TOKEN = 16 << 10
+MAX_TOKEN_BYTES = 16 << 10
 """Identity providers that list many groups need half of it."""
 
-MOST_KEYS = 100
+MAX_KEYS = 100
 
-SEGMENTS = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+JWT_PATTERN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 """Base64 for URLs without padding."""
 
 Claims = Mapping[str, Any]
 
-FAMILIES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+KEY_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 """Key type by how an algorithm's name begins."""
 
 
@@ -40,10 +40,10 @@ class IssuerKey:
     alg: str | None = None
 
     def fits(self, algorithm: str) -> bool:
-        return self.kty == FAMILIES[algorithm[:2]] and self.alg in (None, algorithm)
+        return self.kty == KEY_TYPES[algorithm[:2]] and self.alg in (None, algorithm)
 
 
-class UnknownSigner(Exception):  # noqa: N818 - not an error by itself: the issuer may have rotated its keys
+class UnknownSigningKey(Exception):  # noqa: N818 - not an error by itself: the issuer may have rotated its keys
     """The token names a signing key that is not among the known ones."""
 
 
@@ -52,10 +52,10 @@ KeySet = Mapping[str, IssuerKey]
 
 
 def read_keys(text: str) -> KeySet:
-    """Parse the public keys of a JWKS or of PEM blocks. Raises `Wrong`."""
+    """Parse the public keys of a JWKS or of PEM blocks. Raises `InvalidValue`."""
     keys = _pem_keys(text) if "-----BEGIN" in text else _jwks_keys(text)
     if not keys:
-        raise Wrong("holds no public key that can check a signature")
+        raise InvalidValue("holds no public key that can check a signature")
     return keys
 
 
@@ -66,18 +66,18 @@ def _jwks_keys(text: str) -> dict[str, IssuerKey]:
         listed = json.loads(text)["keys"]
         assert isinstance(listed, list)  # noqa: S101 - joins the other ways of not being a key set
     except (ValueError, TypeError, KeyError, AssertionError, RecursionError):
-        raise Wrong("is no JSON Web Key Set") from None
+        raise InvalidValue("is no JSON Web Key Set") from None
     keys = {}
-    for at, jwk in enumerate(listed[:MOST_KEYS]):
+    for at, jwk in enumerate(listed[:MAX_KEYS]):
         # Keys for other purposes, and of unknown kinds, are skipped.
-        if not isinstance(jwk, dict) or jwk.get("use", "sig") != "sig" or jwk.get("kty") not in FAMILIES.values():
+        if not isinstance(jwk, dict) or jwk.get("use", "sig") != "sig" or jwk.get("kty") not in KEY_TYPES.values():
             continue
         try:
             key = PyJWK.from_dict(jwk).key
         except (PyJWTError, ValueError, TypeError, KeyError):
             continue
         if hasattr(key, "public_key"):
-            raise Wrong("holds a private key: whoever can read it can make tokens")
+            raise InvalidValue("holds a private key: whoever can read it can make tokens")
         keys[str(jwk.get("kid", at))] = IssuerKey(jwk["kty"], key, jwk.get("alg"))
     return keys
 
@@ -92,26 +92,26 @@ def _pem_keys(text: str) -> dict[str, IssuerKey]:
         try:
             key = load_pem_public_key(block.encode())
         except (ValueError, TypeError):
-            raise Wrong("holds a PEM block that is no public key") from None
+            raise InvalidValue("holds a PEM block that is no public key") from None
         for kind, kty in kinds.items():
             if isinstance(key, kind):
                 keys[str(at)] = IssuerKey(kty, key)
     return keys
 
 
-def verify(token: str, rules: TokenRules, keys: KeySet, now_s: float) -> Claims:
-    """Return the claims of a valid token. Raises `Refused` and `UnknownSigner`."""
+def verify_token(token: str, rules: TokenRules, keys: KeySet, now_s: float) -> Claims:
+    """Return the claims of a valid token. Raises `RequestRejected` and `UnknownSigningKey`."""
     from jwt import PyJWTError, decode, get_unverified_header  # noqa: PLC0415 - an extra
 
-    if len(token) > LONGEST_TOKEN:
-        raise no("is too long")
+    if len(token) > MAX_TOKEN_BYTES:
+        raise token_rejected("is too long")
     if not _is_canonical(token):
-        raise no("is no valid token")
+        raise token_rejected("is no valid token")
     try:
         head = get_unverified_header(token)
         algorithm = head.get("alg")
         if algorithm not in rules.algorithms:
-            raise no("is signed in a way that is not accepted here")
+            raise token_rejected("is signed in a way that is not accepted here")
         claims: Claims = decode(
             token,
             key=_signer(head.get("kid"), algorithm, keys).key,
@@ -128,9 +128,9 @@ def verify(token: str, rules: TokenRules, keys: KeySet, now_s: float) -> Claims:
             },
         )
     except PyJWTError as error:
-        raise no(_WRONG.get(type(error).__name__, "is no valid token")) from None
+        raise token_rejected(_WRONG.get(type(error).__name__, "is no valid token")) from None
     except (ValueError, TypeError, RecursionError):
-        raise no("is no valid token") from None
+        raise token_rejected("is no valid token") from None
     _check_times(claims, rules.leeway_s, now_s)
     return claims
 
@@ -141,7 +141,7 @@ def _is_canonical(token: str) -> bool:
     Base64 decoders skip foreign characters, surplus padding and the last bits of a signature. One token would otherwise
     have many encodings, each of which would be verified and cached.
     """
-    if SEGMENTS.fullmatch(token) is None:
+    if JWT_PATTERN.fullmatch(token) is None:
         return False
     signature = token.rpartition(".")[2]
     try:
@@ -166,18 +166,18 @@ def _signer(kid: object, algorithm: str, keys: KeySet) -> IssuerKey:
         return fitting[0]
     key = keys.get(kid) if isinstance(kid, str) else None
     if key is None:
-        raise UnknownSigner
+        raise UnknownSigningKey
     if not key.fits(algorithm):
-        raise no("is signed in a way that does not fit its key")
+        raise token_rejected("is signed in a way that does not fit its key")
     return key
 
 
 def _check_times(claims: Claims, leeway_s: float, now_s: float) -> None:
     until_s, not_before_s, issued_s = (_time(claims, name) for name in ("exp", "nbf", "iat"))
     if until_s is None or now_s >= until_s + leeway_s:
-        raise no("has expired")
+        raise token_rejected("has expired")
     if any(since_s is not None and now_s < since_s - leeway_s for since_s in (not_before_s, issued_s)):
-        raise no("is not valid yet")
+        raise token_rejected("is not valid yet")
 
 
 def _time(claims: Claims, name: str) -> float | None:
@@ -185,11 +185,11 @@ def _time(claims: Claims, name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise no("has a time that is none")
+        raise token_rejected("has a time that is none")
     return float(value)
 
 
-def claimed(claims: Claims, path: str) -> tuple[str, ...]:
+def claim_values(claims: Claims, path: str) -> tuple[str, ...]:
     """Return the texts of a claim, empty if it does not exist. `a.b` looks into claim `a`."""
     value: object = claims.get(path)
     if value is None and "." in path:
@@ -199,6 +199,6 @@ def claimed(claims: Claims, path: str) -> tuple[str, ...]:
     return tuple(held for held in (value if isinstance(value, list) else [value]) if isinstance(held, str) and held)
 
 
-def no(words: str) -> Refused:
+def token_rejected(words: str) -> RequestRejected:
     """Return the rejection of a token."""
-    return Refused(Reason.INVALID_KEY, f"The token {words}.")
+    return RequestRejected(Reason.INVALID_KEY, f"The token {words}.")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ALWAYS_PASSED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 
-NOT_A_VARIABLE = frozenset(
+NEVER_PASSED = frozenset(
     {
         *("chat_template", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict"),
         *("return_assistant_tokens_mask", "tokenizer_kwargs", "conversation", "continue_final_message"),
@@ -68,7 +68,7 @@ class ChatTemplate:
         shown = {
             name: value
             for name, value in settings.items()
-            if name in self._variables | ALWAYS_PASSED and name not in NOT_A_VARIABLE
+            if name in self._variables | ALWAYS_PASSED and name not in NEVER_PASSED
         }
         fixed = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": False}
         try:

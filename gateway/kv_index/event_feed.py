@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.runtime.event_log import EventLog
-from routing.precise.event_reliability import Doubt, Trust
+from routing.precise.event_reliability import EventReliability, UnreliableReason
 from routing.precise.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
-from routing.precise.precise_index import ExactIndex
+from routing.precise.precise_index import PreciseIndex
 
 SEQUENCE_BYTES = 8
 
@@ -51,11 +51,11 @@ class _RawBatch(Struct, array_like=True, gc=False):
     events: list[Raw]
 
 
-class UnreadableError(Exception):
+class UndecodableEventsError(Exception):
     """A message that is not a batch of events."""
 
 
-class Reader:
+class EventBatchDecoder:
     """Decodes batches. `unread` counts the events that were skipped."""
 
     def __init__(self) -> None:
@@ -65,12 +65,12 @@ class Reader:
         self._raw_batch = msgspec.msgpack.Decoder(_RawBatch)
         self._one: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(BlockStored | BlockRemoved | AllBlocksCleared)
 
-    def read(self, payload: bytes) -> list[KvEvent]:
-        """Decode the events of a batch, in order. Raises `UnreadableError`."""
+    def decode(self, payload: bytes) -> list[KvEvent]:
+        """Decode the events of a batch, in order. Raises `UndecodableEventsError`."""
         try:
             return self._read(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise UnreadableError(str(error)) from None
+            raise UndecodableEventsError(str(error)) from None
 
     def _read(self, payload: bytes) -> list[KvEvent]:
         with suppress(msgspec.ValidationError):
@@ -89,7 +89,7 @@ class Reader:
         return events
 
 
-def sequence_of(frame: bytes) -> int | None:
+def sequence_number(frame: bytes) -> int | None:
     """The sequence number in a frame; None where it is malformed."""
     return int.from_bytes(frame, "big") if len(frame) == SEQUENCE_BYTES else None
 
@@ -99,7 +99,7 @@ MAX_WAITING = 4096
 
 
 @dataclass(slots=True)
-class FeedCount:
+class EventFeedCounts:
     """Counts for metrics."""
 
     batches: int = 0
@@ -113,31 +113,31 @@ class FeedCount:
     """Messages that could not be decoded or applied."""
 
 
-class Feed:
+class EventFeed:
     """The events of one followed engine."""
 
     def __init__(
         self,
         engine: str,
-        index: ExactIndex,
+        index: PreciseIndex,
         *,
         say: EventLog,
         ask: Callable[[int], bool],
         turned: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ask` requests a replay of all batches from a number on, which arrive at `take_again`, then `all_again`.
+        """`ask` requests a replay of all batches from a number on, which arrive at `take_replayed`, then `all_again`.
 
         It returns False where no replay is possible. `turned` is called whenever the engine's events have become
         reliable or unreliable.
         """
         self.engine = engine
-        self.reliability = Trust()
-        self.count = FeedCount()
+        self.reliability = EventReliability()
+        self.count = EventFeedCounts()
         self._index = index
         self._say = say
         self._request_replay = ask
         self._on_trust_change = turned
-        self._reader = Reader()
+        self._reader = EventBatchDecoder()
         self._next = 0
         """The number of the next batch."""
         self._replays_from: int | None = None
@@ -155,12 +155,12 @@ class Feed:
         """Events that could not be decoded, of unknown kinds for one."""
         return self._reader.unread
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Request all batches published before the subscription."""
         if self._replays_from is None:
             self._fetch(0)
 
-    def succeed(self, former: Feed) -> None:
+    def take_over(self, former: EventFeed) -> None:
         """Take over from the feed of the same engine at its former endpoint: the engine has restarted.
 
         The fleet has reported that restart already, or will.
@@ -180,7 +180,7 @@ class Feed:
         else:
             self._missed(number, payload)
 
-    def take_again(self, number: int, payload: bytes) -> None:
+    def take_replayed(self, number: int, payload: bytes) -> None:
         """Take a batch of a replay."""
         if self._replays_from is None or number < self._next:
             return
@@ -192,7 +192,7 @@ class Feed:
             self._lose()
         self._apply(number, payload)
 
-    def all_again(self, *, answered: bool) -> None:
+    def end_replay(self, *, answered: bool) -> None:
         """End the replay: all was sent, or with `answered` False the publisher did not respond."""
         start, self._replays_from = self._replays_from, None
         if start is None:
@@ -209,14 +209,14 @@ class Feed:
         else:
             self._take_waiting()
 
-    def pod_restarted(self) -> None:
+    def note_pod_restart(self) -> None:
         """The fleet reports a restart of the pod. Unless this feed detected it already, the cache is dropped now."""
         if self._has_restarted:
             self._has_restarted = False
             return
         self._was_reported = True
         self._lose_cache()
-        self.begin()
+        self.start()
 
     # -- batches out of order ------------------------------------------------------------------------------------------
 
@@ -226,11 +226,11 @@ class Feed:
         self._fetch(self._next)
 
     def _lose_cache(self) -> None:
-        self._index.drop(self.engine)
-        self._index.follow(self.engine)
+        self._index.remove_engine(self.engine)
+        self._index.add_engine(self.engine)
         self._next, self._replays_from = 0, None
         self._waiting.clear()
-        self._mark_unreliable(Doubt.UNHEARD)
+        self._mark_unreliable(UnreliableReason.NO_EVENTS)
 
     def _restarted(self, number: int, payload: bytes) -> None:
         self.count.restarts += 1
@@ -250,13 +250,16 @@ class Feed:
 
     def _give_up(self) -> None:
         """Go on without the missed batches: they cannot be replayed."""
-        started_late = self._next == 0 and self.reliability.doubt in (Doubt.UNHEARD, Doubt.LATE)
+        started_late = self._next == 0 and self.reliability.unreliable_reason in (
+            UnreliableReason.NO_EVENTS,
+            UnreliableReason.LATE,
+        )
         self._replays_from = None
         if not self._waiting:
             return
         first = self._waiting[0][0]
         if first != self._next:
-            self._lose(Doubt.LATE if started_late else Doubt.GAP)
+            self._lose(UnreliableReason.LATE if started_late else UnreliableReason.GAP)
             self._next = first
         self._take_waiting()
 
@@ -271,8 +274,8 @@ class Feed:
                 self._next = number
             self.take(number, payload)
 
-    def _lose(self, doubt: Doubt | None = None) -> None:
-        doubt = doubt or (Doubt.LATE if self._next == 0 else Doubt.GAP)
+    def _lose(self, doubt: UnreliableReason | None = None) -> None:
+        doubt = doubt or (UnreliableReason.LATE if self._next == 0 else UnreliableReason.GAP)
         self.count.unhealed += 1
         if self._mark_unreliable(doubt):
             self._say("warning", "KV events were missed: the shadow cache decides", engine=self.engine, why=str(doubt))
@@ -285,33 +288,33 @@ class Feed:
         if number == 0:
             self._mark_reliable()
         try:
-            events = self._reader.read(payload)
-        except UnreadableError:
+            events = self._reader.decode(payload)
+        except UndecodableEventsError:
             self.count.malformed += 1
-            self._lose(Doubt.GAP)
+            self._lose(UnreliableReason.GAP)
             return
         self.count.events += len(events)
         try:
-            self._index.take(self.engine, events)
+            self._index.apply(self.engine, events)
         except Exception as fault:  # noqa: BLE001 - events of one engine must not end the feeds of others
             self.count.malformed += 1
             self._say("error", "KV events could not be followed", engine=self.engine, fault=repr(fault))
-            self._lose(Doubt.GAP)
+            self._lose(UnreliableReason.GAP)
             return
         if any(isinstance(event, AllBlocksCleared) for event in events):
             self._heal("cleared")
 
     def _heal(self, why: str) -> None:
-        if not self.reliability.is_exact:
+        if not self.reliability.is_reliable:
             self._say("info", "KV events are complete again", engine=self.engine, why=why)
         self._mark_reliable()
 
     # -- trust ---------------------------------------------------------------------------------------------------------
 
     def _mark_reliable(self) -> None:
-        self.reliability.complete()
+        self.reliability.mark_complete()
         self._on_trust_change()
 
-    def _mark_unreliable(self, doubt: Doubt) -> bool:
+    def _mark_unreliable(self, doubt: UnreliableReason) -> bool:
         self._on_trust_change()
-        return self.reliability.fall(doubt)
+        return self.reliability.mark_unreliable(doubt)

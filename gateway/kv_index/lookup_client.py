@@ -14,22 +14,22 @@ from msgspec.structs import replace
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.replica_sync.host_client import WarmthClient
+from gateway.replica_sync.host_client import IndexProcessClient
 from gateway.replica_sync.ipc_messages import (
-    EnginesFollowed,
-    EngineTold,
-    FleetTold,
-    PodTold,
-    SightAsked,
-    SightGiven,
-    SightMoved,
-    Step,
+    EngineUpdate,
+    FleetUpdate,
+    FollowedEngines,
+    LookupProgress,
+    LookupRequest,
+    LookupResponse,
+    LookupStep,
+    PodUpdate,
 )
 from gateway.runtime.guard import restarted
-from routing.cache_lookup import Seen, Sight
+from routing.cache_lookup import CacheHit, CacheLookup
 from routing.decision.router import Router
 from routing.fleet import Fleet
-from routing.pods import Standing
+from routing.pods import PodState
 from routing.precise.lookup_notifier import LookupNotifier
 from routing.request import Request
 
@@ -48,14 +48,14 @@ LATE_IN_A_ROW = 8
 PROBE_S = 1.0
 """Interval of single lookups that probe it meanwhile."""
 
-Given = tuple[SightGiven, frozenset[int]]
+AnswerWithSlots = tuple[LookupResponse, frozenset[int]]
 """An answer, and the slots of engines with reliable events at that time: those it does not name hold nothing."""
 
 
-class Asking:
+class CacheLookupClient:
     """The lookups of one worker."""
 
-    def __init__(self, client: WarmthClient, router: Router, *, wait_s: float) -> None:
+    def __init__(self, client: IndexProcessClient, router: Router, *, wait_s: float) -> None:
         self.outcomes: Counter[str] = Counter()
         """Lookups by outcome: `exact`, `partly`, or why the approximate index decided."""
         self.doubts: dict[str, str] = {}
@@ -63,19 +63,19 @@ class Asking:
         self._client = client
         self._router = router
         self._wait_s = wait_s
-        self._waiting: dict[int, asyncio.Future[Given]] = {}
+        self._waiting: dict[int, asyncio.Future[AnswerWithSlots]] = {}
         self._last_ticket = 0
         self._late = 0
         """Timeouts in a row."""
         self._probe_at_s = 0.0
         self._sent_version = self._sent_losses = -1
         self._reliable_slots: frozenset[int] = frozenset()
-        router.observe(LookupNotifier())
-        client.on(SightGiven, self._take_given)
-        client.on(EnginesFollowed, self._take_followed)
+        router.subscribe(LookupNotifier())
+        client.on(LookupResponse, self._take_given)
+        client.on(FollowedEngines, self._take_followed)
         client.on_connected(self._greet)
 
-    async def look(self, request: Request, body: bytes) -> Request:
+    async def look_up(self, request: Request, body: bytes) -> Request:
         """Return the request with its cached tokens by engine, or unchanged where the lookup fails or is late."""
         if not request.api.generates:
             return request
@@ -92,7 +92,7 @@ class Asking:
         finally:
             self._waiting.pop(ticket, None)
             if response is None:
-                self._client.send(SightMoved(ticket, Step.OVER))
+                self._client.send(LookupProgress(ticket, LookupStep.ENDED))
         return request if response is None else self._with_hits(request, response)
 
     @restarted("exact warmth")
@@ -105,7 +105,7 @@ class Asking:
 
     # -- one lookup ----------------------------------------------------------------------------------------------------
 
-    def _start(self, request: Request, body: bytes) -> tuple[int, asyncio.Future[Given] | None]:
+    def _start(self, request: Request, body: bytes) -> tuple[int, asyncio.Future[AnswerWithSlots] | None]:
         if request.regions is not None:
             # A pod of another region might be sent the prompt for tokenizing.
             self.outcomes["region"] += 1
@@ -123,35 +123,35 @@ class Asking:
                 self.outcomes["slow"] += 1
                 return 0, None
             self._probe_at_s = loop.time() + PROBE_S
-        if self._router.losses != self._sent_losses and self._client.is_connected:
+        if self._router.cache_losses != self._sent_losses and self._client.is_connected:
             # Otherwise the cache of a pod before its restart would be attributed to it now.
             self._send_fleet()
         self._last_ticket += 1
-        answer: asyncio.Future[Given] = loop.create_future()
+        answer: asyncio.Future[AnswerWithSlots] = loop.create_future()
         self._waiting[self._last_ticket] = answer
-        if not self._client.send(SightAsked(self._last_ticket, request.api.value, request.model, body)):
+        if not self._client.send(LookupRequest(self._last_ticket, request.api.value, request.model, body)):
             del self._waiting[self._last_ticket]
             self.outcomes["away"] += 1
             return 0, None
         return self._last_ticket, answer
 
-    def _with_hits(self, request: Request, answer: Given) -> Request:
+    def _with_hits(self, request: Request, answer: AnswerWithSlots) -> Request:
         response, reliable_slots = answer
-        if response.why:
-            self.outcomes[response.why] += 1
+        if response.reason:
+            self.outcomes[response.reason] += 1
             return request
-        fleet, seen = self._router.fleet, dict[int, Seen]()
-        for name, tokens, load_s in response.seen:
+        fleet, seen = self._router.fleet, dict[int, CacheHit]()
+        for name, tokens, load_s in response.hits:
             engine = fleet.engine(name)
             if engine is not None:
-                seen[engine.slot] = Seen(tokens, load_s)
-        watch = Watching(response.ticket, self._client.send)
-        slots = fleet.roster(request.model).slots
+                seen[engine.slot] = CacheHit(tokens, load_s)
+        watch = LookupReporter(response.ticket, self._client.send)
+        slots = fleet.eligible(request.model).slots
         known = sum(map(reliable_slots.__contains__, slots))
         self.outcomes[EXACT if known == len(slots) else PARTLY if known else "doubt"] += 1
-        return replace(request, sight=Sight(response.prompt_tokens, seen, reliable_slots, watch))
+        return replace(request, lookup=CacheLookup(response.prompt_tokens, seen, reliable_slots, watch))
 
-    def _take_given(self, response: SightGiven) -> None:
+    def _take_given(self, response: LookupResponse) -> None:
         answer = self._waiting.get(response.ticket)
         if answer is not None and not answer.done():
             self._late = 0
@@ -159,9 +159,9 @@ class Asking:
 
     # -- state shared with the index process ---------------------------------------------------------------------------
 
-    def _take_followed(self, followed: EnginesFollowed) -> None:
-        self.doubts = followed.doubts
-        self._router.set_event_doubts(followed.doubts)
+    def _take_followed(self, followed: FollowedEngines) -> None:
+        self.doubts = followed.unreliable
+        self._router.set_unreliable_engines(followed.unreliable)
         self._update_slots()
 
     def _update_slots(self) -> None:
@@ -172,58 +172,60 @@ class Asking:
     def _greet(self) -> None:
         # The index process sends its state again after every connect.
         self.doubts, self._reliable_slots = {}, frozenset()
-        self._router.set_event_doubts({})
+        self._router.set_unreliable_engines({})
         self._send_fleet()
 
     def _send_fleet(self) -> None:
         self._update_slots()
-        self._sent_version, self._sent_losses = self._router.fleet.version, self._router.losses
-        self._client.send(tell_fleet(self._router.fleet, self._router.lives))
+        self._sent_version, self._sent_losses = self._router.fleet.version, self._router.cache_losses
+        self._client.send(fleet_update(self._router.fleet, self._router.cache_generations))
 
 
-class Watching:
+class LookupReporter:
     """Reports the progress of one request to the index process."""
 
     __slots__ = ("_send", "_ticket")
 
-    def __init__(self, ticket: int, send: Callable[[SightMoved], bool]) -> None:
+    def __init__(self, ticket: int, send: Callable[[LookupProgress], bool]) -> None:
         self._ticket = ticket
         self._send = send
 
     def placed(self, engine: str) -> None:
-        self._send(SightMoved(self._ticket, Step.PLACED, engine))
+        self._send(LookupProgress(self._ticket, LookupStep.PLACED, engine))
 
     def computed(self) -> None:
-        self._send(SightMoved(self._ticket, Step.COMPUTED))
+        self._send(LookupProgress(self._ticket, LookupStep.COMPUTED))
 
     def answered(self, prompt_tokens: int, cached_tokens: int | None) -> None:
-        self._send(SightMoved(self._ticket, Step.ANSWERED, prompt_tokens=prompt_tokens, cached_tokens=cached_tokens))
+        self._send(
+            LookupProgress(self._ticket, LookupStep.ANSWERED, prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
+        )
 
     def left(self) -> None:
-        self._send(SightMoved(self._ticket, Step.LEFT))
+        self._send(LookupProgress(self._ticket, LookupStep.LEFT))
 
     def over(self) -> None:
-        self._send(SightMoved(self._ticket, Step.OVER))
+        self._send(LookupProgress(self._ticket, LookupStep.ENDED))
 
 
-def tell_fleet(fleet: Fleet, lives: dict[str, int]) -> FleetTold:
+def fleet_update(fleet: Fleet, lives: dict[str, int]) -> FleetUpdate:
     """The message that lists the pods to follow: all that have started."""
     pods = (
-        PodTold(
+        PodUpdate(
             pod.url,
             lives.get(pod.url, 0),
             tuple(sorted(pod.models)),
             tuple(sorted(pod.adapters)),
             tuple(card.name for card in pod.cards if card.parent is None),
-            tuple(EngineTold(engine.name, engine.rank, engine.block_tokens) for engine in pod.engines),
+            tuple(EngineUpdate(engine.name, engine.rank, engine.block_tokens) for engine in pod.engines),
         )
         for pod in fleet.pods
-        if pod.standing is not Standing.STARTING
+        if pod.state is not PodState.STARTING
     )
-    return FleetTold(tuple(sorted(pods, key=lambda pod: pod.url)))
+    return FleetUpdate(tuple(sorted(pods, key=lambda pod: pod.url)))
 
 
-class AskingExposition(Collector):
+class LookupMetrics(Collector):
     """The lookup metrics of one worker."""
 
     def __init__(self, ends: Mapping[str, int]) -> None:
@@ -231,7 +233,7 @@ class AskingExposition(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """One metric family."""
-        yield by_why(
+        yield counter_by_label(
             "hearth_sights",
             "Requests by who knew what engines hold: events of all (exact) or some (partly), or why the shadow caches.",
             self._ends,
@@ -239,7 +241,7 @@ class AskingExposition(Collector):
         )
 
 
-def by_why(name: str, words: str, counts: Mapping[str, int], label: str = "why") -> CounterMetricFamily:
+def counter_by_label(name: str, words: str, counts: Mapping[str, int], label: str = "why") -> CounterMetricFamily:
     """A counter family with one label."""
     counter = CounterMetricFamily(name, words, labels=(label,))
     for why, count in counts.items():

@@ -12,27 +12,27 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gateway.config.kv_events import LoadTimes
+from gateway.config.kv_events import KvLoadTimes
 from gateway.config.models import TokenizerEntry
 from gateway.config.settings import Settings
-from gateway.kv_index.pod_subscriptions import Followers
-from gateway.kv_index.prompts import UnseenError
-from gateway.kv_index.tokenizer import Asked, Tokenizing
-from gateway.replica_sync.ipc import Line
+from gateway.kv_index.pod_subscriptions import PodSubscriptions
+from gateway.kv_index.prompts import UntokenizableError
+from gateway.kv_index.tokenizer import TokenizeJob, Tokenizers
+from gateway.replica_sync.ipc import IpcConnection
 from gateway.replica_sync.ipc_messages import (
-    EnginesFollowed,
-    FleetTold,
-    PodTold,
-    SightAsked,
-    SightGiven,
-    SightMoved,
-    Step,
+    FleetUpdate,
+    FollowedEngines,
+    LookupProgress,
+    LookupRequest,
+    LookupResponse,
+    LookupStep,
+    PodUpdate,
 )
 from gateway.runtime.event_log import EventLog
-from gateway.runtime.guard import restarted, run
-from routing.precise.event_reliability import Doubt
-from routing.precise.precise_index import NOTHING_HELD, ExactIndex, Held
-from routing.precise.token_chains import LINK_TOKENS, Ends, alike
+from gateway.runtime.guard import call_guarded, restarted
+from routing.precise.event_reliability import UnreliableReason
+from routing.precise.precise_index import NOTHING_CACHED, CachedPrefix, PreciseIndex
+from routing.precise.token_chains import LINK_TOKENS, BlockHashes, shared_links
 from routing.request import Api
 
 STATE_CHECK_S = 0.25
@@ -43,49 +43,49 @@ EVENTS_WITHIN_S = 2.0
 Until then the computed prompt counts as cached.
 """
 
-MAX_TICKETS = 1 << 14
+MAX_PENDING = 1 << 14
 """Requests in flight that were looked up; beyond it the oldest are dropped."""
 
 SIBLING_WAIT_S = 0.01
 """How long a lookup waits for the placement of an earlier request with the same beginning."""
 
-US = 1e-6
+SECONDS_PER_US = 1e-6
 
 
 @dataclass(slots=True)
-class Ticket:
+class PendingLookup:
     """A looked-up request, until it has ended."""
 
     model: str
-    ends: Ends
-    found: Mapping[str, Held] = field(default_factory=dict)
+    ends: BlockHashes
+    found: Mapping[str, CachedPrefix] = field(default_factory=dict)
     engine: str = ""
     is_settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it was placed, or will not be."""
 
 
-class Sights:
+class CacheLookupService:
     """The precise prefix index of one host, and its lookups."""
 
     def __init__(self, settings: Settings, say: EventLog) -> None:
         config = settings.kv_events
         if config is None:
             raise ValueError("kv_events is not configured")
-        self.index = ExactIndex(most_blocks=config.most_blocks)
-        self.subscriptions = Followers(config, self.index, say)
-        self.tokenizers = Tokenizing(_entries(settings), cache_bytes=config.tokenizer_cache_mb << 20, say=say)
+        self.index = PreciseIndex(most_blocks=config.most_blocks)
+        self.subscriptions = PodSubscriptions(config, self.index, say)
+        self.tokenizers = Tokenizers(_entries(settings), cache_bytes=config.tokenizer_cache_mb << 20, say=say)
         self.failed: dict[str, int] = {}
         """Failed lookups by reason."""
         self._say = say
         self._load_s = _load_seconds(config.load_us_per_token)
-        self._fleets: dict[Line, FleetTold] = {}
-        self._pods: dict[str, PodTold] = {}
+        self._fleets: dict[IpcConnection, FleetUpdate] = {}
+        self._pods: dict[str, PodUpdate] = {}
         self._pending: set[tuple[int, int]] = set()
         """Lookups that are not answered yet and not given up by their worker."""
-        self._tickets: dict[tuple[int, int], Ticket] = {}
-        self._newest: dict[int, Ticket] = {}
+        self._tickets: dict[tuple[int, int], PendingLookup] = {}
+        self._newest: dict[int, PendingLookup] = {}
         """The latest looked-up request that is not placed yet, by the first link of its chain."""
-        self._sent_state: EnginesFollowed | None = None
+        self._sent_state: FollowedEngines | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -106,21 +106,21 @@ class Sights:
 
     # -- messages of workers ---------------------------------------------------------------------------------------
 
-    def take_fleet(self, connection: Line, update: FleetTold) -> None:
+    def take_fleet(self, connection: IpcConnection, update: FleetUpdate) -> None:
         """Take the pods that a worker sees; the fleet is the union over all workers."""
         self._fleets[connection] = update
         self._renew_fleet()
         if self._sent_state is not None:
             connection.send(self._sent_state)
 
-    def take_asked(self, connection: Line, lookup: SightAsked) -> None:
+    def take_lookup(self, connection: IpcConnection, lookup: LookupRequest) -> None:
         """Answer the lookup of a worker."""
         self._pending.add((id(connection), lookup.ticket))
         task = asyncio.get_running_loop().create_task(self._answer(connection, lookup), name="look up a prompt")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def take_moved(self, connection: Line, progress: SightMoved) -> None:
+    def take_progress(self, connection: IpcConnection, progress: LookupProgress) -> None:
         """Take the progress of a request."""
         key = (id(connection), progress.ticket)
         ticket = self._tickets.get(key)
@@ -130,23 +130,23 @@ class Sights:
             return
         pending = f"{key[0]}/{key[1]}"
         match progress.step:
-            case Step.PLACED:
-                self.index.withdraw(pending)
+            case LookupStep.PLACED:
+                self.index.remove_pending(pending)
                 ticket.engine = progress.engine
-                self.index.promise(pending, progress.engine, ticket.ends)
+                self.index.add_pending(pending, progress.engine, ticket.ends)
                 self._settle(ticket)
-            case Step.COMPUTED:
+            case LookupStep.COMPUTED:
                 self._expect(pending)
-            case Step.ANSWERED:
+            case LookupStep.ANSWERED:
                 # A unary answer comes without a first token.
                 self._expect(pending)
                 self._learn(ticket, progress)
-            case Step.LEFT:
-                self.index.withdraw(pending)
-            case Step.OVER:
+            case LookupStep.LEFT:
+                self.index.remove_pending(pending)
+            case LookupStep.ENDED:
                 self._drop(key)
 
-    def leave(self, connection: Line) -> None:
+    def remove_worker(self, connection: IpcConnection) -> None:
         """Drop a worker that has disconnected, and its requests."""
         self._fleets.pop(connection, None)
         self._pending = {key for key in self._pending if key[0] != id(connection)}
@@ -156,25 +156,25 @@ class Sights:
             self._renew_fleet()
 
     def _expect(self, pending: str) -> None:
-        if self.index.computed(pending):
+        if self.index.prefill_done(pending):
             loop = asyncio.get_running_loop()
-            loop.call_later(EVENTS_WITHIN_S, run, "exact warmth", self.index.expect_no_more, pending)
+            loop.call_later(EVENTS_WITHIN_S, call_guarded, "exact warmth", self.index.expire, pending)
 
     # -- lookups ---------------------------------------------------------------------------------------------------
 
-    async def _answer(self, connection: Line, lookup: SightAsked) -> None:
+    async def _answer(self, connection: IpcConnection, lookup: LookupRequest) -> None:
         try:
-            ends = await self.tokenizers.ends(self._job(lookup))
-        except UnseenError as why:
+            ends = await self.tokenizers.tokenize(self._job(lookup))
+        except UntokenizableError as why:
             self._pending.discard((id(connection), lookup.ticket))
             self.failed[str(why)] = self.failed.get(str(why), 0) + 1
-            connection.send(SightGiven(lookup.ticket, why=str(why)))
+            connection.send(LookupResponse(lookup.ticket, reason=str(why)))
             return
         key = id(connection), lookup.ticket
         if key not in self._pending:
             return
         self._pending.remove(key)
-        ticket = Ticket(self._base(lookup.model), ends)
+        ticket = PendingLookup(self._base(lookup.model), ends)
         self._keep(key, ticket)
         ticket.found = await self._look(ticket)
         feeds = self.subscriptions.feeds
@@ -182,49 +182,51 @@ class Sights:
             (engine, tokens, self._seconds(held))
             for engine, held in ticket.found.items()
             if (feed := feeds.get(engine)) is not None
-            and feed.reliability.is_exact
-            and (tokens := feed.reliability.held(held.tokens))
+            and feed.reliability.is_reliable
+            and (tokens := feed.reliability.reusable(held.tokens))
         )
         if self.subscriptions.has_changed:
             # The worker must know by then which engines are reliable: those not named in the answer hold nothing.
             self._send_state()
-        connection.send(SightGiven(lookup.ticket, ends.tokens, seen))
+        connection.send(LookupResponse(lookup.ticket, ends.tokens, seen))
 
-    async def _look(self, ticket: Ticket) -> Mapping[str, Held]:
+    async def _look(self, ticket: PendingLookup) -> Mapping[str, CachedPrefix]:
         """Look up a prompt. Of requests with the same beginning, each waits for the placement of the one before it."""
         links = ticket.ends.of_blocks(LINK_TOKENS, LINK_TOKENS)
         earlier = self._newest.get(links[0]) if links else None
         if links:
             self._newest[links[0]] = ticket
             ticket.is_settled.clear()
-        self.subscriptions.catch_up()
-        found = self.index.look(ticket.ends)
+        self.subscriptions.drain()
+        found = self.index.lookup(ticket.ends)
         if earlier is None or earlier.is_settled.is_set():
             return found
-        shared = alike(links, earlier.ends.of_blocks(LINK_TOKENS, LINK_TOKENS)) * LINK_TOKENS
+        shared = shared_links(links, earlier.ends.of_blocks(LINK_TOKENS, LINK_TOKENS)) * LINK_TOKENS
         if shared <= max((held.tokens for held in found.values()), default=0):
             return found
         with suppress(TimeoutError):
             async with asyncio.timeout(SIBLING_WAIT_S):
                 await earlier.is_settled.wait()
-        return self.index.look(ticket.ends)
+        return self.index.lookup(ticket.ends)
 
-    def _settle(self, ticket: Ticket) -> None:
+    def _settle(self, ticket: PendingLookup) -> None:
         """Release the lookups that wait for the placement of this one."""
         ticket.is_settled.set()
         links = ticket.ends.of_blocks(LINK_TOKENS, LINK_TOKENS)
         if links and self._newest.get(links[0]) is ticket:
             del self._newest[links[0]]
 
-    def _job(self, lookup: SightAsked) -> Asked:
+    def _job(self, lookup: LookupRequest) -> TokenizeJob:
         pod = next((pod for pod in self._pods.values() if lookup.model in pod.models), None)
         if pod is None:
-            raise UnseenError("no_pod")
+            raise UntokenizableError("no_pod")
         try:
             api = Api(lookup.api)
         except ValueError:
-            raise UnseenError("api") from None
-        return Asked(api, lookup.model, self._base(lookup.model), lookup.model in pod.adapters, pod.url, lookup.body)
+            raise UntokenizableError("api") from None
+        return TokenizeJob(
+            api, lookup.model, self._base(lookup.model), lookup.model in pod.adapters, pod.url, lookup.body
+        )
 
     def _base(self, model: str) -> str:
         """The model whose tokenizer a model or adapter uses."""
@@ -233,16 +235,16 @@ class Sights:
                 return pod.bases[0]
         return model
 
-    def _keep(self, key: tuple[int, int], ticket: Ticket) -> None:
+    def _keep(self, key: tuple[int, int], ticket: PendingLookup) -> None:
         self._tickets[key] = ticket
-        while len(self._tickets) > MAX_TICKETS:
+        while len(self._tickets) > MAX_PENDING:
             self._drop(next(iter(self._tickets)))
 
     def _drop(self, key: tuple[int, int]) -> None:
         self._settle(self._tickets.pop(key))
-        self.index.withdraw(f"{key[0]}/{key[1]}")
+        self.index.remove_pending(f"{key[0]}/{key[1]}")
 
-    def _seconds(self, held: Held) -> float:
+    def _seconds(self, held: CachedPrefix) -> float:
         # Unknown media count as the slowest.
         return sum(
             tokens * self._load_s.get(medium, self._load_s["STORAGE"]) for medium, tokens in held.slow_tokens.items()
@@ -250,36 +252,36 @@ class Sights:
 
     # -- feedback --------------------------------------------------------------------------------------------------
 
-    def _learn(self, ticket: Ticket, progress: SightMoved) -> None:
+    def _learn(self, ticket: PendingLookup, progress: LookupProgress) -> None:
         """Compare the engine's count of cached tokens with the prediction, and correct the index."""
         self.tokenizers.check(ticket.model, ticket.ends.tokens, progress.prompt_tokens)
         feed = self.subscriptions.feeds.get(ticket.engine)
-        actual, held = progress.cached_tokens, ticket.found.get(ticket.engine, NOTHING_HELD)
+        actual, held = progress.cached_tokens, ticket.found.get(ticket.engine, NOTHING_CACHED)
         if feed is None or actual is None or ticket.ends.tokens != progress.prompt_tokens:
             return
         followed = self.index.engines.get(ticket.engine)
         blocks = [group.block_tokens for group in followed.groups.values()] if followed else []
-        was_exact = feed.reliability.is_exact
-        if feed.reliability.observe(feed.reliability.held(held.tokens), actual, min(blocks, default=1)):
+        was_exact = feed.reliability.is_reliable
+        if feed.reliability.observe(feed.reliability.reusable(held.tokens), actual, min(blocks, default=1)):
             self.subscriptions.has_changed = True
             word = "KV events do not tell what is reused" if was_exact else "KV events can be believed again"
             self._say(
                 "warning" if was_exact else "info", word, engine=ticket.engine, error=round(feed.reliability.error, 3)
             )
-        if not feed.reliability.is_exact and feed.reliability.doubt is not Doubt.UNHEARD:
+        if not feed.reliability.is_reliable and feed.reliability.unreliable_reason is not UnreliableReason.NO_EVENTS:
             self.index.correct(ticket.engine, ticket.ends, actual)
 
     # -- state sent to workers -----------------------------------------------------------------------------------------
 
     def _renew_fleet(self) -> None:
-        pods: dict[str, PodTold] = {}
+        pods: dict[str, PodUpdate] = {}
         for update in self._fleets.values():
             for pod in update.pods:
                 known = pods.get(pod.url)
                 if known is None or pod.life > known.life:
                     pods[pod.url] = pod
         self._pods = pods
-        self.subscriptions.take_fleet(pods)
+        self.subscriptions.follow(pods)
 
     @restarted("exact warmth")
     async def _send_states(self) -> None:
@@ -288,10 +290,12 @@ class Sights:
             await asyncio.sleep(STATE_CHECK_S)
 
     def _send_state(self) -> None:
-        doubts = {engine: str(feed.reliability.doubt or "") for engine, feed in self.subscriptions.feeds.items()}
+        doubts = {
+            engine: str(feed.reliability.unreliable_reason or "") for engine, feed in self.subscriptions.feeds.items()
+        }
         self.subscriptions.has_changed = False
-        if self._sent_state is None or self._sent_state.doubts != doubts:
-            self._sent_state = EnginesFollowed(doubts)
+        if self._sent_state is None or self._sent_state.unreliable != doubts:
+            self._sent_state = FollowedEngines(doubts)
             for connection in self._fleets:
                 connection.send(self._sent_state)
 
@@ -300,6 +304,6 @@ def _entries(settings: Settings) -> dict[str, TokenizerEntry]:
     return {entry.name: entry.tokenizer for entry in settings.models if entry.tokenizer is not None}
 
 
-def _load_seconds(times: LoadTimes) -> dict[str, float]:
+def _load_seconds(times: KvLoadTimes) -> dict[str, float]:
     """Seconds of loading per token, by the medium that holds it."""
-    return {"CPU": times.cpu * US, "STORAGE": times.storage * US}
+    return {"CPU": times.cpu * SECONDS_PER_US, "STORAGE": times.storage * SECONDS_PER_US}

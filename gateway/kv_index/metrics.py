@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.kv_index.event_feed import Feed
-from gateway.kv_index.lookup_client import by_why
-from gateway.kv_index.lookup_service import Sights
-from routing.precise.cache_mirror import Followed
+from gateway.kv_index.event_feed import EventFeed
+from gateway.kv_index.lookup_client import counter_by_label
+from gateway.kv_index.lookup_service import CacheLookupService
+from routing.precise.cache_mirror import EngineCacheMirror
 
 Family = CounterMetricFamily | GaugeMetricFamily
 
-FEED_COUNTERS: tuple[tuple[str, str, Callable[[Feed], float]], ...] = (
+FEED_COUNTERS: tuple[tuple[str, str, Callable[[EventFeed], float]], ...] = (
     ("hearth_kv_event_batches", "Batches of KV events taken.", lambda feed: feed.count.batches),
     ("hearth_kv_events", "KV events taken.", lambda feed: feed.count.events),
     ("hearth_kv_event_gaps", "Batches that did not follow the one before.", lambda feed: feed.count.gaps),
@@ -27,16 +27,16 @@ FEED_COUNTERS: tuple[tuple[str, str, Callable[[Feed], float]], ...] = (
     ),
 )
 
-ENGINE_COUNTERS: tuple[tuple[str, str, Callable[[Followed], float]], ...] = (
+ENGINE_COUNTERS: tuple[tuple[str, str, Callable[[EngineCacheMirror], float]], ...] = (
     ("hearth_kv_blocks_orphaned", "Blocks told before their parents.", lambda one: one.count.orphaned),
-    ("hearth_kv_blocks_given_up", "Blocks that could not be placed.", lambda one: one.count.given_up),
+    ("hearth_kv_blocks_given_up", "Blocks that could not be placed.", lambda one: one.count.dropped),
 )
 
 
-class ExactExposition(Collector):
+class KvIndexMetrics(Collector):
     """The metrics of one lookup service."""
 
-    def __init__(self, sights: Sights) -> None:
+    def __init__(self, sights: CacheLookupService) -> None:
         self._sights = sights
 
     def collect(self) -> Iterator[Family]:
@@ -53,9 +53,9 @@ class ExactExposition(Collector):
                 counter.add_metric((engine,), engine_count(followed))
             yield counter
         yield from self._gauges(feeds, engines)
-        yield by_why("hearth_prompts_unseen", "Prompts that could not be seen, by why.", self._sights.failed)
+        yield counter_by_label("hearth_prompts_unseen", "Prompts that could not be seen, by why.", self._sights.failed)
 
-    def _gauges(self, feeds: Mapping[str, Feed], engines: Mapping[str, Followed]) -> Iterator[Family]:
+    def _gauges(self, feeds: Mapping[str, EventFeed], engines: Mapping[str, EngineCacheMirror]) -> Iterator[Family]:
         exact = GaugeMetricFamily(
             "hearth_engine_exact", "1 where KV events decide, 0 where the shadow cache does.", labels=("engine",)
         )
@@ -66,7 +66,7 @@ class ExactExposition(Collector):
         )
         blocks = GaugeMetricFamily("hearth_engine_kv_blocks", "Blocks the engine is known to hold.", labels=("engine",))
         for engine, feed in feeds.items():
-            exact.add_metric((engine,), float(feed.reliability.is_exact))
+            exact.add_metric((engine,), float(feed.reliability.is_reliable))
             error.add_metric((engine,), feed.reliability.error)
             blocks.add_metric((engine,), len(engines[engine]) if engine in engines else 0)
         yield from (exact, error, blocks)

@@ -17,13 +17,13 @@ import aiohttp
 import msgspec
 import zmq
 
-from gateway.config.kv_events import EventSource, KvEvents
-from gateway.kv_index.event_feed import Feed
-from gateway.kv_index.subscriber import Sockets, Source, Subscriber
-from gateway.replica_sync.ipc_messages import PodTold
+from gateway.config.kv_events import KvEventsConfig, KvEventSource
+from gateway.kv_index.event_feed import EventFeed
+from gateway.kv_index.subscriber import EventEndpoint, EventSubscriber, ZmqContext
+from gateway.replica_sync.ipc_messages import PodUpdate
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import restarted
-from routing.precise.precise_index import ExactIndex
+from routing.precise.precise_index import PreciseIndex
 
 MAX_ANSWER_BYTES = 1 << 20
 
@@ -38,7 +38,7 @@ class _Publisher(msgspec.Struct):
     topic: str = ""
 
 
-def configured_sources(pod: PodTold, entry: EventSource) -> dict[str, Source]:
+def configured_endpoints(pod: PodUpdate, entry: KvEventSource) -> dict[str, EventEndpoint]:
     """Engine to source, for a pod whose publisher is configured."""
     host = _host_of(pod.url)
     found = {}
@@ -46,7 +46,7 @@ def configured_sources(pod: PodTold, entry: EventSource) -> dict[str, Source]:
         endpoint = _at_rank(entry.endpoint, engine.rank)
         replay = _at_rank(entry.replay_endpoint, engine.rank) if entry.replay_endpoint else None
         binds = not _publisher_binds(entry.endpoint) and _host_of(entry.endpoint) != host
-        found[engine.name] = Source(
+        found[engine.name] = EventEndpoint(
             endpoint if binds else _reachable(endpoint, host),
             _reachable(replay, host) if replay else None,
             entry.topic,
@@ -55,7 +55,7 @@ def configured_sources(pod: PodTold, entry: EventSource) -> dict[str, Source]:
     return found
 
 
-async def told_sources(pod: PodTold, session: aiohttp.ClientSession) -> dict[str, Source] | None:
+async def reported_endpoints(pod: PodUpdate, session: aiohttp.ClientSession) -> dict[str, EventEndpoint] | None:
     """Ask a pod for its sources, by engine: empty where it publishes nothing, None where it does not answer."""
     try:
         async with session.get(f"{pod.url}/kv_event_sources", allow_redirects=False) as answer:
@@ -64,10 +64,10 @@ async def told_sources(pod: PodTold, session: aiohttp.ClientSession) -> dict[str
             publishers = msgspec.json.decode(await answer.content.read(MAX_ANSWER_BYTES), type=dict[str, _Publisher])
     except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError):
         return None
-    return read_told(pod, publishers)
+    return parse_endpoints(pod, publishers)
 
 
-def read_told(pod: PodTold, publishers: Mapping[str, _Publisher]) -> dict[str, Source]:
+def parse_endpoints(pod: PodUpdate, publishers: Mapping[str, _Publisher]) -> dict[str, EventEndpoint]:
     """Engine to source, from the publishers that a pod reports by rank."""
     host = _host_of(pod.url)
     found = {}
@@ -75,11 +75,11 @@ def read_told(pod: PodTold, publishers: Mapping[str, _Publisher]) -> dict[str, S
         one = publishers.get(str(engine.rank or 0))
         if one is not None and one.enable_kv_cache_events and one.publisher == "zmq":
             replay = _reachable(one.replay_endpoint, host) if one.replay_endpoint else None
-            found[engine.name] = Source(_reachable(one.endpoint, host), replay, one.topic)
+            found[engine.name] = EventEndpoint(_reachable(one.endpoint, host), replay, one.topic)
     return found
 
 
-def entries_by_pod(entries: Sequence[EventSource]) -> dict[str, EventSource]:
+def entries_by_pod(entries: Sequence[KvEventSource]) -> dict[str, KvEventSource]:
     """The configured sources by pod URL."""
     return {entry.pod: entry for entry in entries}
 
@@ -120,44 +120,44 @@ MAX_DRAINED = 64
 
 
 @dataclass(slots=True)
-class PodFollowed:
+class FollowedPod:
     """One pod and its subscriptions."""
 
-    latest: PodTold
+    latest: PodUpdate
     task: asyncio.Task[None] | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    subscribers: dict[str, tuple[Subscriber, asyncio.Task[None]]] = field(default_factory=dict)
+    subscribers: dict[str, tuple[EventSubscriber, asyncio.Task[None]]] = field(default_factory=dict)
 
 
-class Followers:
+class PodSubscriptions:
     """The subscriptions of one index process: the only writer of the precise prefix index."""
 
-    def __init__(self, config: KvEvents, index: ExactIndex, say: EventLog) -> None:
-        self.feeds: dict[str, Feed] = {}
+    def __init__(self, config: KvEventsConfig, index: PreciseIndex, say: EventLog) -> None:
+        self.feeds: dict[str, EventFeed] = {}
         """By engine name."""
         self.has_changed = True
         """Whether `feeds` or the trust in them may have changed since a reader set this to False."""
         self._config = config
         self._index = index
         self._say = say
-        self._pods: dict[str, PodFollowed] = {}
+        self._pods: dict[str, FollowedPod] = {}
         self._group: asyncio.TaskGroup | None = None
         self._session: aiohttp.ClientSession | None = None
-        self._sockets: Sockets | None = None
+        self._sockets: ZmqContext | None = None
 
-    def take_fleet(self, pods: dict[str, PodTold]) -> None:
+    def follow(self, pods: dict[str, PodUpdate]) -> None:
         """Follow these pods, by URL, and no others."""
         for url in [url for url in self._pods if url not in pods]:
             self._remove(url)
         for url, update in pods.items():
             known = self._pods.get(url)
             if known is None:
-                self._pods[url] = PodFollowed(update)
+                self._pods[url] = FollowedPod(update)
                 self._start(self._pods[url])
             elif known.latest != update:
                 self._renew(known, update)
 
-    def catch_up(self) -> None:
+    def drain(self) -> None:
         """Apply the events that have arrived, before a lookup."""
         subscribers = [one for pod in self._pods.values() for one, _ in pod.subscribers.values()]
         for subscriber in subscribers if len(subscribers) <= MAX_DRAINED else ():
@@ -178,18 +178,18 @@ class Followers:
 
     # -- one pod -------------------------------------------------------------------------------------------------------
 
-    def _start(self, pod: PodFollowed) -> None:
+    def _start(self, pod: FollowedPod) -> None:
         if self._group is not None:
             pod.task = self._group.create_task(self._watch(pod), name=f"follow KV events of {pod.latest.url}")
 
-    def _renew(self, pod: PodFollowed, update: PodTold) -> None:
+    def _renew(self, pod: FollowedPod, update: PodUpdate) -> None:
         has_restarted = update.life > pod.latest.life
         pod.latest = update
         for engine in update.engines:
             if engine.name in self.feeds:
                 if has_restarted:
-                    self.feeds[engine.name].pod_restarted()
-                self._index.follow(engine.name, engine.block_tokens)
+                    self.feeds[engine.name].note_pod_restart()
+                self._index.add_engine(engine.name, engine.block_tokens)
         pod.wake.set()
 
     def _remove(self, url: str) -> None:
@@ -200,11 +200,11 @@ class Followers:
             self._unsubscribe(pod, name)
 
     @restarted("kv events")
-    async def _watch(self, pod: PodFollowed) -> None:
+    async def _watch(self, pod: FollowedPod) -> None:
         entries = entries_by_pod(self._config.sources)
         while True:
             entry = entries.get(pod.latest.url)
-            found = configured_sources(pod.latest, entry) if entry is not None else await self._reported(pod)
+            found = configured_endpoints(pod.latest, entry) if entry is not None else await self._reported(pod)
             self._subscribe(pod, found)
             pod.wake.clear()
             pause_s = POLL_S if found else RETRY_S
@@ -214,40 +214,40 @@ class Followers:
             except TimeoutError:
                 continue
 
-    async def _reported(self, pod: PodFollowed) -> dict[str, Source]:
+    async def _reported(self, pod: FollowedPod) -> dict[str, EventEndpoint]:
         if self._session is None:
             return {}
-        found = await told_sources(pod.latest, self._session)
+        found = await reported_endpoints(pod.latest, self._session)
         if found is None:
             # The pod does not answer now; its publishers may work all the same.
             return {name: subscriber.source for name, (subscriber, _) in pod.subscribers.items()}
         return found
 
-    def _subscribe(self, pod: PodFollowed, found: dict[str, Source]) -> None:
+    def _subscribe(self, pod: FollowedPod, found: dict[str, EventEndpoint]) -> None:
         former = {name: self.feeds[name] for name, (one, _) in pod.subscribers.items() if found.get(name) != one.source}
         for name in former:
             self._unsubscribe(pod, name)
         blocks = {engine.name: engine.block_tokens for engine in pod.latest.engines}
         for name, source in found.items():
             if name not in pod.subscribers and self._group is not None and self._sockets is not None:
-                self._index.follow(name, blocks.get(name))
-                subscriber = Subscriber(source, partial(self._feed, name), self._say, self._sockets)
+                self._index.add_engine(name, blocks.get(name))
+                subscriber = EventSubscriber(source, partial(self._feed, name), self._say, self._sockets)
                 if name in former:
-                    subscriber.feed.succeed(former[name])
+                    subscriber.feed.take_over(former[name])
                 self.feeds[name] = subscriber.feed
                 task = self._group.create_task(subscriber.run(), name=f"KV events of {name}")
                 pod.subscribers[name] = subscriber, task
                 self._say("info", "following KV events", engine=name, endpoint=source.endpoint)
 
-    def _feed(self, name: str, ask: Callable[[int], bool]) -> Feed:
-        return Feed(name, self._index, say=self._say, ask=ask, turned=self._note_change)
+    def _feed(self, name: str, ask: Callable[[int], bool]) -> EventFeed:
+        return EventFeed(name, self._index, say=self._say, ask=ask, turned=self._note_change)
 
     def _note_change(self) -> None:
         self.has_changed = True
 
-    def _unsubscribe(self, pod: PodFollowed, name: str) -> None:
+    def _unsubscribe(self, pod: FollowedPod, name: str) -> None:
         _, task = pod.subscribers.pop(name)
         task.cancel()
         self.feeds.pop(name, None)
-        self._index.drop(name)
+        self._index.remove_engine(name)
         self._note_change()

@@ -2,7 +2,7 @@
 
 One form for four APIs, restated from vLLM's own conversions. Messages are normalized for the chat template as vLLM's
 `renderers/chat_utils.py` does: content in the form that the template iterates over, tool arguments as objects. Prompts
-whose tokens cannot be known here (images, stored responses, several prompts) raise `UnseenError`.
+whose tokens cannot be known here (images, stored responses, several prompts) raise `UntokenizableError`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from routing.request import Api
 Message = dict[str, Any]
 
 
-class UnseenError(Exception):
+class UntokenizableError(Exception):
     """The tokens of a prompt cannot be known here. Its text is the reason, a metric label."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class ChatInput:
     """Messages for a chat template. `settings`: further variables of the template."""
 
     messages: Sequence[Message]
@@ -37,7 +37,7 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextInput:
     """A prompt without a template."""
 
     text: str
@@ -46,40 +46,40 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Ids:
+class TokenIdsInput:
     """A prompt of token ids."""
 
     ids: Sequence[int]
     salt: str = ""
 
 
-Spoken = Chat | Text | Ids
+PromptInput = ChatInput | TextInput | TokenIdsInput
 
-CHANGES_THE_PROMPT = ("chat_template", "truncate_prompt_tokens", "prompt_embeds", "mm_processor_kwargs")
+PROMPT_CHANGING_FIELDS = ("chat_template", "truncate_prompt_tokens", "prompt_embeds", "mm_processor_kwargs")
 """Fields that change how the engine renders a prompt."""
 
 
-def read_spoken(api: Api, body: bytes) -> Spoken:
-    """The tokenizer input of a request body. Raises `UnseenError`."""
+def read_prompt(api: Api, body: bytes) -> PromptInput:
+    """The tokenizer input of a request body. Raises `UntokenizableError`."""
     try:
         fields = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise UnseenError("body") from None
+        raise UntokenizableError("body") from None
     reader = _READERS.get(api)
     if reader is None or not isinstance(fields, dict):
-        raise UnseenError("api")
-    for name in CHANGES_THE_PROMPT:
+        raise UntokenizableError("api")
+    for name in PROMPT_CHANGING_FIELDS:
         if fields.get(name) is not None:
-            raise UnseenError("prompt_changed")
+            raise UntokenizableError("prompt_changed")
     try:
         return reader(fields)
     except (AttributeError, KeyError, TypeError, ValueError):
         # The engine will reject the body.
-        raise UnseenError("body") from None
+        raise UntokenizableError("body") from None
 
 
-def _of_chat(fields: dict[str, Any]) -> Spoken:
-    return Chat(
+def _of_chat(fields: dict[str, Any]) -> PromptInput:
+    return ChatInput(
         messages=[_renamed(message) for message in fields["messages"]],
         tools=_tools(fields.get("tools")),
         settings=_settings(fields, fields.get("reasoning_effort"), fields.get("add_generation_prompt", True)),
@@ -89,20 +89,20 @@ def _of_chat(fields: dict[str, Any]) -> Spoken:
     )
 
 
-def _of_completions(fields: dict[str, Any]) -> Spoken:
+def _of_completions(fields: dict[str, Any]) -> PromptInput:
     prompt, salt = fields["prompt"], fields.get("cache_salt") or ""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return Text(prompt, bool(fields.get("add_special_tokens", True)), salt)
+        return TextInput(prompt, bool(fields.get("add_special_tokens", True)), salt)
     if prompt and all(isinstance(token, int) for token in prompt):
-        return Ids(prompt, salt)
-    raise UnseenError("several_prompts")
+        return TokenIdsInput(prompt, salt)
+    raise UntokenizableError("several_prompts")
 
 
-def _of_responses(fields: dict[str, Any]) -> Spoken:
+def _of_responses(fields: dict[str, Any]) -> PromptInput:
     if fields.get("previous_response_id") or fields.get("prompt"):
-        raise UnseenError("stored")
+        raise UntokenizableError("stored")
     instructions, prompt = fields.get("instructions"), fields["input"]
     messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
     if isinstance(prompt, str):
@@ -111,12 +111,14 @@ def _of_responses(fields: dict[str, Any]) -> Spoken:
         for item in prompt:
             _add_item(messages, item)
         if messages and messages[-1]["role"] == "assistant":
-            raise UnseenError("continued")
+            raise UntokenizableError("continued")
     effort = (fields.get("reasoning") or {}).get("effort")
     tools = [{"type": "function", "function": tool} for tool in fields.get("tools") or () if tool["type"] == "function"]
     if len(tools) != len(fields.get("tools") or ()):
-        raise UnseenError("tools")
-    return Chat(messages, _tools(tools) or None, _settings(fields, effort, True), salt=fields.get("cache_salt") or "")
+        raise UntokenizableError("tools")
+    return ChatInput(
+        messages, _tools(tools) or None, _settings(fields, effort, True), salt=fields.get("cache_salt") or ""
+    )
 
 
 def _add_item(messages: list[Message], item: Message) -> None:
@@ -141,10 +143,10 @@ def _add_item(messages: list[Message], item: Message) -> None:
     elif kind == "message":
         messages.append(_renamed(item))
     else:
-        raise UnseenError("items")
+        raise UntokenizableError("items")
 
 
-def _of_messages(fields: dict[str, Any]) -> Spoken:
+def _of_messages(fields: dict[str, Any]) -> PromptInput:
     messages: list[Message] = []
     if system := _system_text(fields.get("system")):
         messages.append({"role": "system", "content": system})
@@ -156,7 +158,7 @@ def _of_messages(fields: dict[str, Any]) -> Spoken:
     tools = None
     if fields.get("tools") is not None:
         tools = _tools([{"function": {**tool, "parameters": tool.get("input_schema")}} for tool in fields["tools"]])
-    return Chat(messages, tools, _settings(fields, effort, True), salt=fields.get("cache_salt") or "")
+    return ChatInput(messages, tools, _settings(fields, effort, True), salt=fields.get("cache_salt") or "")
 
 
 def _system_text(system: str | Iterable[Message] | None) -> str:
@@ -170,7 +172,7 @@ def _add_anthropic(messages: list[Message], message: Message) -> None:
     role, content = message["role"], message["content"]
     if role == "system":
         # Where vLLM puts it depends on the template.
-        raise UnseenError("items")
+        raise UntokenizableError("items")
     made: Message = {"role": role}
     if isinstance(content, str):
         made["content"] = content
@@ -198,7 +200,7 @@ def _add_blocks(messages: list[Message], made: Message, blocks: Iterable[Message
             case "tool_result" if made["role"] == "user":
                 messages.append(_tool_result(block))
             case _:
-                raise UnseenError("media")
+                raise UntokenizableError("media")
     if thoughts:
         made["reasoning"] = "".join(thoughts)
     if calls:
@@ -211,7 +213,7 @@ def _tool_result(block: Message) -> Message:
     content = block.get("content")
     if isinstance(content, list):
         if any(item.get("type") != "text" for item in content):
-            raise UnseenError("media")
+            raise UntokenizableError("media")
         content = "\n".join(item.get("text", "") for item in content)
     return {"role": "tool", "tool_call_id": block.get("tool_use_id") or "", "content": content or ""}
 
@@ -257,7 +259,7 @@ def _settings(fields: Mapping[str, Any], effort: str | None, add_generation_prom
     return settings
 
 
-_READERS: Mapping[Api, Callable[[dict[str, Any]], Spoken]] = {
+_READERS: Mapping[Api, Callable[[dict[str, Any]], PromptInput]] = {
     Api.CHAT: _of_chat,
     Api.COMPLETIONS: _of_completions,
     Api.RESPONSES: _of_responses,
@@ -269,8 +271,8 @@ TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refu
 """Types of content parts that hold text, and the field that holds it."""
 
 
-def normal_messages(messages: Iterable[Message], *, wants_parts: bool, knows_developers: bool) -> list[Message]:
-    """Normalize messages for a template. Raises `UnseenError` where a part is not text."""
+def normalize_messages(messages: Iterable[Message], *, wants_parts: bool, knows_developers: bool) -> list[Message]:
+    """Normalize messages for a template. Raises `UntokenizableError` where a part is not text."""
     made = [_normal(message, wants_parts=wants_parts) for message in messages]
     if not knows_developers and any(message["role"] == "developer" for message in made):
         made = _one_system_first([_as_system(message) for message in made])
@@ -312,7 +314,7 @@ def _text_of(part: str | Mapping[str, Any]) -> str | None:
         return part
     field = TEXT_PARTS.get(part.get("type", ""))
     if field is None:
-        raise UnseenError("media")
+        raise UntokenizableError("media")
     text: str | None = part.get(field)
     return text
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import zmq
 import zmq.asyncio
 
-from gateway.kv_index.event_feed import Feed, sequence_of
+from gateway.kv_index.event_feed import EventFeed, sequence_number
 from gateway.runtime.event_log import EventLog
-from gateway.runtime.guard import report, restarted, run
+from gateway.runtime.guard import call_guarded, report_exception, restarted
 
-Sockets = zmq.Context[zmq.Socket[bytes]]
+ZmqContext = zmq.Context[zmq.Socket[bytes]]
 
 HIGH_WATER_MARK = 100_000
 """Messages that ZeroMQ buffers; the default of vLLM."""
@@ -31,12 +31,12 @@ REPLAY_WAIT_S = 2.0
 
 RETRY_S = 5.0
 
-END = b"\xff" * 8
+REPLAY_END = b"\xff" * 8
 """The sequence number that ends a replay."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class EventEndpoint:
     """Where one engine publishes. `bind`: the publisher connects, so the subscriber binds."""
 
     endpoint: str
@@ -45,15 +45,15 @@ class Source:
     bind: bool = False
 
 
-class Subscriber:
+class EventSubscriber:
     """The subscription to one engine; `run` until cancelled."""
 
     def __init__(
         self,
-        source: Source,
-        make_feed: Callable[[Callable[[int], bool]], Feed],
+        source: EventEndpoint,
+        make_feed: Callable[[Callable[[int], bool]], EventFeed],
         say: EventLog,
-        sockets: Sockets,
+        sockets: ZmqContext,
     ) -> None:
         """`make_feed` makes the feed, given the function that requests a replay."""
         self.source = source
@@ -70,9 +70,9 @@ class Subscriber:
             await self._open(socket)
             loop, descriptor = asyncio.get_running_loop(), socket.fileno()
             self._socket = socket
-            loop.add_reader(descriptor, run, "kv events", self.drain)
+            loop.add_reader(descriptor, call_guarded, "kv events", self.drain)
             try:
-                self.feed.begin()
+                self.feed.start()
                 self.drain()
                 await loop.create_future()
             finally:
@@ -111,12 +111,12 @@ class Subscriber:
             try:
                 self._take(frames)
             except Exception as error:  # noqa: BLE001 - of this batch alone: later ones are read
-                report("kv events", error)
+                report_exception("kv events", error)
         # The descriptor signals new messages only, not those left in the buffer.
-        asyncio.get_running_loop().call_soon(run, "kv events", self.drain)
+        asyncio.get_running_loop().call_soon(call_guarded, "kv events", self.drain)
 
     def _take(self, frames: list[bytes]) -> None:
-        number = sequence_of(frames[1]) if len(frames) == 3 else None
+        number = sequence_number(frames[1]) if len(frames) == 3 else None
         if number is None:
             self.feed.count.malformed += 1
         else:
@@ -149,16 +149,16 @@ class Subscriber:
         # Batches of the replay that were also published meanwhile lie on the other socket: read after the end of the
         # replay they would look like a restart.
         self.drain()
-        self.feed.all_again(answered=answered)
+        self.feed.end_replay(answered=answered)
 
     async def _read_replay(self, socket: zmq.asyncio.Socket) -> bool:
         with suppress(TimeoutError):
             while True:
                 async with asyncio.timeout(REPLAY_WAIT_S):
                     frames = await socket.recv_multipart()
-                if len(frames) != 4 or frames[2] == END:
-                    return frames[2:3] == [END]
-                number = sequence_of(frames[2])
+                if len(frames) != 4 or frames[2] == REPLAY_END:
+                    return frames[2:3] == [REPLAY_END]
+                number = sequence_number(frames[2])
                 if number is not None:
-                    self.feed.take_again(number, frames[3])
+                    self.feed.take_replayed(number, frames[3])
         return False

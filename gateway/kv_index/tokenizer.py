@@ -23,11 +23,19 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import msgspec
 
-from gateway.config.models import POD, TokenizerEntry
+from gateway.config.models import POD_TOKENIZER, TokenizerEntry
 from gateway.kv_index.chat_templates import CannotRenderError, ChatTemplate
-from gateway.kv_index.prompts import Chat, Ids, Spoken, Text, UnseenError, normal_messages, read_spoken
+from gateway.kv_index.prompts import (
+    ChatInput,
+    PromptInput,
+    TextInput,
+    TokenIdsInput,
+    UntokenizableError,
+    normalize_messages,
+    read_prompt,
+)
 from gateway.runtime.event_log import EventLog
-from routing.precise.token_chains import Ends, TokenPrompt, pack_tokens, root_of, text_digest
+from routing.precise.token_chains import BlockHashes, TokenPrompt, chain_root, pack_tokens, text_digest
 from routing.request import Api
 
 if TYPE_CHECKING:
@@ -55,7 +63,7 @@ class BadTokenizerError(Exception):
     """The folder holds no usable tokenizer."""
 
 
-class Pieces:
+class TokenCache:
     """An LRU cache of tokens by digest of the text, bounded in bytes."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -97,7 +105,7 @@ class LocalTokenizer:
         """Load a tokenizer from its folder. Raises `BadTokenizerError`, and `ModuleNotFoundError` without the extra."""
         from tokenizers import Tokenizer  # noqa: PLC0415 - an extra
 
-        self.pieces = Pieces(cache_bytes)
+        self.pieces = TokenCache(cache_bytes)
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
             settings = _read_json(folder / "tokenizer_config.json")
@@ -113,33 +121,33 @@ class LocalTokenizer:
         self.cuts_apart = self._is_same_apart()
         """Whether texts are tokenized piecewise."""
 
-    def prompt(self, prompt_input: Spoken, adapter: str = "") -> TokenPrompt:
-        """Tokenize a prompt. Raises `UnseenError`."""
-        root = root_of(adapter, prompt_input.salt)
+    def prompt(self, prompt_input: PromptInput, adapter: str = "") -> TokenPrompt:
+        """Tokenize a prompt. Raises `UntokenizableError`."""
+        root = chain_root(adapter, prompt_input.salt)
         match prompt_input:
-            case Ids(ids):
+            case TokenIdsInput(ids):
                 try:
                     return TokenPrompt(pack_tokens(ids), root)
                 except (OverflowError, TypeError):
-                    raise UnseenError("body") from None
-            case Text(text, special_tokens):
+                    raise UntokenizableError("body") from None
+            case TextInput(text, special_tokens):
                 return TokenPrompt(self._packed(text, wrapped=special_tokens), root)
-            case Chat():
+            case ChatInput():
                 return TokenPrompt(
                     self._packed(self._rendered(prompt_input), wrapped=prompt_input.special_tokens), root
                 )
 
-    def _rendered(self, chat: Chat) -> str:
+    def _rendered(self, chat: ChatInput) -> str:
         template = (self._templates.get("tool_use") if chat.tools else None) or self._templates.get("default")
         if template is None:
-            raise UnseenError("no_template")
-        messages = normal_messages(
+            raise UntokenizableError("no_template")
+        messages = normalize_messages(
             chat.messages, wants_parts=template.wants_parts, knows_developers=template.knows_developers
         )
         try:
             return template.render(messages, chat.tools, chat.settings, continue_final=chat.continue_final)
         except CannotRenderError:
-            raise UnseenError("template") from None
+            raise UntokenizableError("template") from None
 
     # -- text to tokens --------------------------------------------------------------------------------------------
 
@@ -149,7 +157,7 @@ class LocalTokenizer:
                 return self._whole(text, wrapped=wrapped)
             packed = self._apart(text)
         except UnicodeEncodeError:
-            raise UnseenError("body") from None
+            raise UntokenizableError("body") from None
         return self._before + packed + self._after if wrapped else packed
 
     def _whole(self, text: str, *, wrapped: bool) -> bytes:
@@ -242,15 +250,15 @@ THREADS = 2
 
 POD_TIMEOUT_S = 1.0
 
-MISMATCHES = 8
+MAX_MISMATCHES = 8
 """Prompts in a row whose length the engine counts differently, until a tokenizer counts as wrong."""
 
-RETRY_EVERY = 32
+RETRY_INTERVAL = 32
 """A wrong tokenizer is used for one of this many prompts, to see whether it matches again."""
 
 
 @dataclass(slots=True)
-class Voucher:
+class TokenizerCheck:
     """Whether the tokenizer of a model agrees with its engines on the length of prompts."""
 
     mismatches: int = 0
@@ -259,14 +267,14 @@ class Voucher:
 
     @property
     def is_wrong(self) -> bool:
-        return self.mismatches >= MISMATCHES
+        return self.mismatches >= MAX_MISMATCHES
 
     def may_try(self) -> bool:
         """Whether to use it for this prompt: always, or now and then while it is wrong."""
         if not self.is_wrong:
             return True
         self.skipped += 1
-        return self.skipped % RETRY_EVERY == 0
+        return self.skipped % RETRY_INTERVAL == 0
 
     def observe(self, expected: int, counted: int) -> bool:
         """Compare two counts of a prompt. True where the tokenizer thereby becomes wrong."""
@@ -276,7 +284,7 @@ class Voucher:
 
 
 @dataclass(slots=True)
-class Asked:
+class TokenizeJob:
     """A prompt to tokenize."""
 
     api: Api
@@ -289,7 +297,7 @@ class Asked:
     body: bytes
 
 
-class Tokenizing:
+class Tokenizers:
     """Tokenizes for all models of one index process."""
 
     def __init__(
@@ -308,22 +316,22 @@ class Tokenizing:
         self._now = now
         self._local: dict[str, LocalTokenizer | None] = {}
         self._loading = Lock()
-        self._vouchers: dict[str, Voucher] = {}
+        self._vouchers: dict[str, TokenizerCheck] = {}
         self._waiting = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
         self._session: aiohttp.ClientSession | None = None
 
-    async def ends(self, job: Asked) -> Ends:
-        """Tokenize a prompt and hash it in blocks. Raises `UnseenError`."""
+    async def tokenize(self, job: TokenizeJob) -> BlockHashes:
+        """Tokenize a prompt and hash it in blocks. Raises `UntokenizableError`."""
         if self._waiting >= MAX_WAITING:
-            raise UnseenError("busy")
-        if not self._vouchers.setdefault(job.base, Voucher()).may_try():
-            raise UnseenError("wrong_tokenizer")
+            raise UntokenizableError("busy")
+        if not self._vouchers.setdefault(job.base, TokenizerCheck()).may_try():
+            raise UntokenizableError("wrong_tokenizer")
         self._waiting += 1
         try:
             entry = self._entries.get(job.base)
-            if entry is None or entry.place == POD:
+            if entry is None or entry.place == POD_TOKENIZER:
                 return await self._tokenize_at_pod(job)
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._tokenize_here, job, entry)
         finally:
@@ -331,7 +339,7 @@ class Tokenizing:
 
     def check(self, model: str, expected: int, counted: int) -> None:
         """Compare our length of a prompt with the engine's."""
-        if self._vouchers.setdefault(model, Voucher()).observe(expected, counted):
+        if self._vouchers.setdefault(model, TokenizerCheck()).observe(expected, counted):
             self._say(
                 "warning",
                 "prompts are longer or shorter than our tokenizer says: the shadow caches decide",
@@ -352,7 +360,7 @@ class Tokenizing:
         """Load all configured tokenizers in the background."""
         self._loop = asyncio.get_running_loop()
         for model, entry in self._entries.items():
-            if entry.place != POD:
+            if entry.place != POD_TOKENIZER:
                 self._thread.submit(self._load, model, entry)
 
     async def close(self) -> None:
@@ -363,17 +371,17 @@ class Tokenizing:
 
     # -- in the thread -------------------------------------------------------------------------------------------------
 
-    def _tokenize_here(self, job: Asked, entry: TokenizerEntry) -> Ends:
+    def _tokenize_here(self, job: TokenizeJob, entry: TokenizerEntry) -> BlockHashes:
         tokenizer = self._load(job.base, entry)
         if tokenizer is None:
-            raise UnseenError("no_tokenizer")
-        prompt_input = read_spoken(job.api, job.body)
+            raise UntokenizableError("no_tokenizer")
+        prompt_input = read_prompt(job.api, job.body)
         try:
-            ends = Ends(tokenizer.prompt(prompt_input, job.model if job.is_adapter else ""))
-        except UnseenError:
+            ends = BlockHashes(tokenizer.prompt(prompt_input, job.model if job.is_adapter else ""))
+        except UntokenizableError:
             raise
         except Exception:  # noqa: BLE001 - the library raises errors of its own
-            raise UnseenError("fault") from None
+            raise UntokenizableError("fault") from None
         ends.of_blocks(16, 16)  # Hashed in this thread, off the loop.
         return ends
 
@@ -402,20 +410,20 @@ class Tokenizing:
 
     # -- at a pod ------------------------------------------------------------------------------------------------------
 
-    async def _tokenize_at_pod(self, job: Asked) -> Ends:
-        prompt_input = read_spoken(job.api, job.body)
-        root = root_of(job.model if job.is_adapter else "", prompt_input.salt)
-        if isinstance(prompt_input, Ids):
-            return Ends(TokenPrompt(pack_tokens(prompt_input.ids), root))
+    async def _tokenize_at_pod(self, job: TokenizeJob) -> BlockHashes:
+        prompt_input = read_prompt(job.api, job.body)
+        root = chain_root(job.model if job.is_adapter else "", prompt_input.salt)
+        if isinstance(prompt_input, TokenIdsInput):
+            return BlockHashes(TokenPrompt(pack_tokens(prompt_input.ids), root))
         payload = _tokenize_body(prompt_input) | {"model": job.model}
         try:
             async with self._open().post(f"{job.pod}/tokenize", json=payload) as answer:
                 if answer.status != 200:
-                    raise UnseenError("pod_refused")
+                    raise UntokenizableError("pod_refused")
                 result = msgspec.json.decode(await answer.read(), type=_Tokens)
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError):
-            raise UnseenError("pod_silent") from None
-        return Ends(TokenPrompt(pack_tokens(result.tokens), root))
+            raise UntokenizableError("pod_silent") from None
+        return BlockHashes(TokenPrompt(pack_tokens(result.tokens), root))
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -429,8 +437,8 @@ class _Tokens(msgspec.Struct):
     tokens: list[int]
 
 
-def _tokenize_body(prompt_input: Chat | Text) -> dict[str, Any]:
-    if isinstance(prompt_input, Text):
+def _tokenize_body(prompt_input: ChatInput | TextInput) -> dict[str, Any]:
+    if isinstance(prompt_input, TextInput):
         return {"prompt": prompt_input.text, "add_special_tokens": prompt_input.special_tokens}
     settings = dict(prompt_input.settings)
     adds = settings.pop("add_generation_prompt")

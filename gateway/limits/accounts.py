@@ -1,8 +1,8 @@
 """Enforces the quotas of tenants and users: reserves before a request is placed, settles when it has ended.
 
-`Quotas.reserve` charges every account of the caller with the expected usage, or raises `OverLimit`. It returns a meter,
-which counts the stream, extends the reservation in steps and ends the stream where a limit has no room left. Callers
-without accounts never come here.
+`QuotaEnforcer.reserve` charges every account of the caller with the expected usage, or raises `QuotaExceeded`. It
+returns a meter, which counts the stream, extends the reservation in steps and ends the stream where a limit has no room
+left. Callers without accounts never come here.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from math import inf
 from sys import maxsize
 
 from gateway.config.models import ModelEntry
-from gateway.limits.estimate import Expecting
-from gateway.limits.lease_keeper import Keeper
-from gateway.limits.rate_limit_response import REASONS, Fields, OverLimit, fields_of
-from routing.cost import Ratio
+from gateway.limits.estimate import UsageEstimator
+from gateway.limits.lease_keeper import QuotaLeaseClient
+from gateway.limits.rate_limit_response import REASONS, QuotaExceeded, RateLimitHeaders, rate_limit_headers
+from routing.cost import RunningRatio
 from routing.decision.router import Router
 from routing.rejection import Reason
 from routing.request import Request, Usage
-from tenancy.forecast import Forecast
-from tenancy.limits.account_usage import Book, Books, Lack
+from tenancy.forecast import OutputLengthForecast
+from tenancy.limits.account_usage import AccountUsage, LimitExceeded, UsageStore
 from tenancy.limits.reservation import Reservation, reserve
-from tenancy.limits.usage import NOTHING, Kind, Rates, Use
+from tenancy.limits.usage import NO_USAGE, LimitKind, RequestUsage, TokenPrices
 from tenancy.tenants import Caller, Quota, Tenant, quota_of, renewed
 
 WAIT_S = 1.0
@@ -34,53 +34,53 @@ WAIT_S = 1.0
 MAX_LEASE_REQUESTS = 200
 """Per request."""
 
-MEMORY = 200.0
+RATIO_WINDOW = 200.0
 """Observations after which older ones of tokens per event are decayed."""
 
-REMEMBERED = 4_096
+MAX_REMEMBERED = 4_096
 """Pairs of tenant and model whose tokens per event are kept."""
 
 TOP_UP_STEPS = (64, 8, 1)
 """Tokens by which a stream extends its reservation: the largest step that fits."""
 
-AHEAD = 32
+TOP_UP_AHEAD_TOKENS = 32
 """Tokens before the end of the reservation at which it is first extended: a lease may have to be requested."""
 
-LOOK = 64
+CHECK_EVENTS = 64
 """Events between two checks whether the limits of a stream have changed."""
 
 
-class Quotas:
+class QuotaEnforcer:
     """The accounts of one gateway process, and the reservations against them."""
 
     def __init__(
         self,
-        expecting: Expecting,
+        expecting: UsageEstimator,
         *,
         clock: Callable[[], float],
         draw: Callable[[], float],
         is_under_load: Callable[[], bool] = lambda: False,
     ) -> None:
         """`clock`: seconds since the epoch, never decreasing. `is_under_load`: whether requests wait for engines."""
-        self.accounts = Books(opened=self._open)
-        self.leases: Keeper | None = None
+        self.accounts = UsageStore(opened=self._open)
+        self.leases: QuotaLeaseClient | None = None
         """Leases of limits that are shared with other gateways; None where they are not shared."""
-        self.rejected: Counter[tuple[str, Kind]] = Counter()
+        self.rejected: Counter[tuple[str, LimitKind]] = Counter()
         """Rejected requests by tenant and limit."""
-        self.cut: Counter[tuple[str, Kind]] = Counter()
+        self.cut: Counter[tuple[str, LimitKind]] = Counter()
         """Streams that a limit has ended, by tenant and limit."""
         self.now_s = clock
         self.is_under_load = is_under_load
-        self.rates: Callable[[str], Rates] = expecting.rates
+        self.rates: Callable[[str], TokenPrices] = expecting.rates
         self._expecting = expecting
         self._draw = draw
         self._tenants: Mapping[str, Tenant] | None = None
         """Those of the policy in force; None before the first policy."""
-        self._per_event: OrderedDict[tuple[str | None, str], Ratio] = OrderedDict()
+        self._per_event: OrderedDict[tuple[str | None, str], RunningRatio] = OrderedDict()
         """Tokens per event by tenant and model. Under tenant None: by model alone, for tenants without observations."""
         self._tasks: set[asyncio.Task[bool]] = set()
 
-    def go_by(self, tenants: Mapping[str, Tenant]) -> None:
+    def apply_policy(self, tenants: Mapping[str, Tenant]) -> None:
         """Apply the quotas of a policy to all accounts, existing and future.
 
         This is the only place that gives quotas to accounts. Streams under way apply them at their next check, and
@@ -91,10 +91,10 @@ class Quotas:
         def quota_at(path: str) -> Quota | None:
             return quota_of(tenants, path)
 
-        self.accounts.go_by(quota_at, self.now_s())
+        self.accounts.apply_quotas(quota_at, self.now_s())
 
-    async def reserve(self, request: Request, caller: Caller) -> Tab:
-        """Reserve the expected usage of a request in all accounts of its caller. Raises `OverLimit`."""
+    async def reserve(self, request: Request, caller: Caller) -> RequestMeter:
+        """Reserve the expected usage of a request in all accounts of its caller. Raises `QuotaExceeded`."""
         if self._tenants is not None:
             caller = renewed(self._tenants, caller)
         accounts = self.accounts.of(caller.accounts, self.now_s())
@@ -102,10 +102,10 @@ class Quotas:
         if not isinstance(result, Reservation) and self.leases is not None:
             result = await self._retry_with_leases(self.leases, request, caller, accounts, result)
         if isinstance(result, Reservation):
-            return Tab(self, request, caller.tenant.name, result, self._max_tokens(request, result))
-        headers = fields_of(accounts, self.now_s(), anthropic=request.api.is_anthropic)
-        rejection = OverLimit(result, headers, self._draw())
-        self.rejected[tenant_of(rejection.lack.path), rejection.lack.kind] += 1
+            return RequestMeter(self, request, caller.tenant.name, result, self._max_tokens(request, result))
+        headers = rate_limit_headers(accounts, self.now_s(), anthropic=request.api.is_anthropic)
+        rejection = QuotaExceeded(result, headers, self._draw())
+        self.rejected[tenant_of_account(rejection.lack.path), rejection.lack.kind] += 1
         raise rejection
 
     def _max_tokens(self, request: Request, reservation: Reservation) -> int | None:
@@ -121,12 +121,12 @@ class Quotas:
             return None
         held, under_load, is_apart = reservation.held, self.is_under_load(), self._is_partitioned
         beyond = inf
-        for account in reservation.books:
-            for kind, meter in account.meters.items():
+        for account in reservation.accounts:
+            for kind, meter in account.limit_usages.items():
                 if not kind.counts_output or not account.binds(kind, under_load=under_load):
                     continue
-                left = max(0.0, meter.cap - meter.memory.used) if is_apart else meter.remaining
-                if kind is Kind.BUDGET:
+                left = max(0.0, meter.cap - meter.counter.used) if is_apart else meter.remaining
+                if kind is LimitKind.BUDGET:
                     left = left / held.rates.output if held.rates.output else inf
                 beyond = min(beyond, left)
         if beyond == inf:
@@ -145,33 +145,40 @@ class Quotas:
     def _is_partitioned(self) -> bool:
         return self.leases is not None and self.leases.is_partitioned
 
-    def _try(self, request: Request, caller: Caller, accounts: Sequence[Book]) -> Reservation | tuple[Lack, ...]:
+    def _try(
+        self, request: Request, caller: Caller, accounts: Sequence[AccountUsage]
+    ) -> Reservation | tuple[LimitExceeded, ...]:
         expected = self._expecting(request, caller, accounts)
         return reserve(accounts, expected, self.now_s(), under_load=self.is_under_load())
 
     async def _retry_with_leases(
-        self, keeper: Keeper, request: Request, caller: Caller, accounts: Sequence[Book], lacks: tuple[Lack, ...]
-    ) -> Reservation | tuple[Lack, ...]:
+        self,
+        keeper: QuotaLeaseClient,
+        request: Request,
+        caller: Caller,
+        accounts: Sequence[AccountUsage],
+        lacks: tuple[LimitExceeded, ...],
+    ) -> Reservation | tuple[LimitExceeded, ...]:
         """Request larger leases and try again, as long as the leases change."""
-        result: Reservation | tuple[Lack, ...] = lacks
+        result: Reservation | tuple[LimitExceeded, ...] = lacks
         try:
             async with asyncio.timeout(WAIT_S):
                 for _ in range(MAX_LEASE_REQUESTS):
                     if isinstance(result, Reservation) or any(lack.amount > lack.limit for lack in result):
                         break
-                    if not await keeper.relieve(accounts, result):
+                    if not await keeper.request_more(accounts, result):
                         break
                     result = self._try(request, caller, accounts)
         except TimeoutError:
             # The coordinator is late, or this process was suspended: it is not known that the limit is exhausted.
-            keeper.part()
+            keeper.mark_partitioned()
             result = self._try(request, caller, accounts)
         return result
 
-    def _open(self, account: Book) -> None:
+    def _open(self, account: AccountUsage) -> None:
         """Cap a new account of shared limits until its first lease."""
         if self.leases is not None:
-            self.leases.open(account)
+            self.leases.cap_until_leased(account)
 
     # -- used by meters ------------------------------------------------------------------------------------------------
 
@@ -180,16 +187,16 @@ class Quotas:
         known = self._per_event.get((tenant, model)) or self._per_event.get((None, model))
         return known.value if known is not None else 1.0
 
-    def want_more(self, reservation: Reservation, lacks: tuple[Lack, ...]) -> None:
+    def request_more(self, reservation: Reservation, lacks: tuple[LimitExceeded, ...]) -> None:
         """Request larger leases in the background: a stream will soon need them."""
         if self.leases is not None:
-            task = asyncio.get_running_loop().create_task(self.leases.relieve(reservation.books, lacks))
+            task = asyncio.get_running_loop().create_task(self.leases.request_more(reservation.accounts, lacks))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def note_cut(self, lack: Lack) -> None:
+    def count_cut(self, lack: LimitExceeded) -> None:
         """Count a stream that a limit has ended."""
-        self.cut[tenant_of(lack.path), lack.kind] += 1
+        self.cut[tenant_of_account(lack.path), lack.kind] += 1
 
     def learn(self, request: Request, tenant: str | None, usage: Usage, events: int) -> None:
         """Learn token counts from the usage that an engine reports. `events`: those the client was sent."""
@@ -200,21 +207,21 @@ class Quotas:
             for key in dict.fromkeys(((tenant, request.model), (None, request.model))):
                 self._events_of(key).observe(per_event, weight)
 
-    def _events_of(self, key: tuple[str | None, str]) -> Ratio:
+    def _events_of(self, key: tuple[str | None, str]) -> RunningRatio:
         known = self._per_event.get(key)
         if known is None:
-            if len(self._per_event) >= REMEMBERED:
+            if len(self._per_event) >= MAX_REMEMBERED:
                 self._per_event.popitem(last=False)
-            known = self._per_event[key] = Ratio(MEMORY, seen=1.0)
+            known = self._per_event[key] = RunningRatio(RATIO_WINDOW, seen=1.0)
         return known
 
 
-def tenant_of(path: str) -> str:
+def tenant_of_account(path: str) -> str:
     """The tenant of an account path: `search` of `search/user/ann`."""
     return path.partition("/")[0]
 
 
-class Tab:
+class RequestMeter:
     """Meters one request against its reservation, from the first token to the last.
 
     In whatever order its methods are called, nothing is charged twice and nothing stays reserved.
@@ -227,7 +234,7 @@ class Tab:
 
     def __init__(
         self,
-        quotas: Quotas,
+        quotas: QuotaEnforcer,
         request: Request,
         tenant: str | None,
         reservation: Reservation,
@@ -253,18 +260,18 @@ class Tab:
     def __repr__(self) -> str:
         return f"<Tab of {self.request.id}, {self._events} events, {self._reservation}>"
 
-    def fields(self) -> Fields:
+    def headers(self) -> RateLimitHeaders:
         """The rate-limit headers of the response."""
         anthropic = self.request.api.is_anthropic
-        return fields_of(self._reservation.books, self._quotas.now_s(), anthropic=anthropic)
+        return rate_limit_headers(self._reservation.accounts, self._quotas.now_s(), anthropic=anthropic)
 
-    def passed(self, events: int) -> Reason | None:
+    def count_events(self, events: int) -> Reason | None:
         """Count events sent to the client. Returns the reason why the stream must end, None while it may go on."""
         self._events += events
         return self._check() if self._events >= self._check_at else None
 
     @property
-    def unheeded(self) -> int:
+    def events_until_check(self) -> int:
         """How many events may be sent before the next check, at least 1."""
         return max(1, self._check_at - self._events)
 
@@ -287,7 +294,7 @@ class Tab:
         if usage is None:
             return
         self._settled = True
-        used = Use(
+        used = RequestUsage(
             input_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens or 0,
             output_tokens=usage.completion_tokens,
@@ -303,11 +310,15 @@ class Tab:
         """
         reservation, now_s = self._reservation, self._quotas.now_s()
         if not was_carried:
-            reservation.settle(NOTHING, now_s)
+            reservation.settle(NO_USAGE, now_s)
         elif not self._settled:
             held = reservation.held
             output = self.tokens if self.request.stream else held.output_tokens
-            used = Use(1, held.input_tokens, held.cached_tokens, output, held.rates) if was_served else Use(1)
+            used = (
+                RequestUsage(1, held.input_tokens, held.cached_tokens, output, held.rates)
+                if was_served
+                else RequestUsage(1)
+            )
             reservation.settle(used, now_s, under_load=self._quotas.is_under_load())
         reservation.close(now_s)
 
@@ -322,31 +333,33 @@ class Tab:
             if lacks:
                 return self._end_or_go_on(lacks)
             self._top_up_at = self._next_top_up()
-        self._check_at = min(self._top_up_at, self._events + LOOK)
+        self._check_at = min(self._top_up_at, self._events + CHECK_EVENTS)
         return None
 
-    def _end_or_go_on(self, lacks: tuple[Lack, ...]) -> Reason | None:
+    def _end_or_go_on(self, lacks: tuple[LimitExceeded, ...]) -> Reason | None:
         """No limit grants more: the stream ends at the end of its reservation."""
         held = self._reservation.held.output_tokens
         if self.tokens >= held:
-            self._quotas.note_cut(lacks[0])
+            self._quotas.count_cut(lacks[0])
             return REASONS[lacks[0].kind]
         self._top_up_at = max(self._events + 1, int(held / self._per_event))
-        self._check_at = min(self._top_up_at, self._events + LOOK)
-        self._quotas.want_more(self._reservation, lacks)
+        self._check_at = min(self._top_up_at, self._events + CHECK_EVENTS)
+        self._quotas.request_more(self._reservation, lacks)
         return None
 
     def _read_limits(self) -> None:
         """Take over the limits that are in force now."""
         self._version = self._reservation.version
-        self._counts = any(kind.counts_output for account in self._reservation.books for kind in account.meters)
+        self._counts = any(
+            kind.counts_output for account in self._reservation.accounts for kind in account.limit_usages
+        )
         self._top_up_at = self._next_top_up()
-        self._check_at = min(self._top_up_at, self._events + LOOK)
+        self._check_at = min(self._top_up_at, self._events + CHECK_EVENTS)
 
-    def _top_up(self) -> tuple[Lack, ...]:
+    def _top_up(self) -> tuple[LimitExceeded, ...]:
         """Extend the reservation by the largest step that fits. Returns the limits without room where none does."""
         reservation, quotas = self._reservation, self._quotas
-        lacks: tuple[Lack, ...] = ()
+        lacks: tuple[LimitExceeded, ...] = ()
         for step in TOP_UP_STEPS:
             more = min(step, self._max_output - reservation.held.output_tokens)
             lacks = reservation.top_up(more, quotas.now_s(), under_load=quotas.is_under_load())
@@ -359,21 +372,21 @@ class Tab:
         held = self._reservation.held.output_tokens
         if not self._counts or held >= self._max_output:
             return maxsize
-        return max(1, int((held - AHEAD) / self._per_event))
+        return max(1, int((held - TOP_UP_AHEAD_TOKENS) / self._per_event))
 
 
-def make_quotas(
+def make_quota_enforcer(
     router: Router,
     prices: Mapping[str, ModelEntry],
     is_under_load: Callable[[], bool],
     *,
     clock: Callable[[], float],
     draw: Callable[[], float],
-) -> Quotas:
+) -> QuotaEnforcer:
     """The quotas of one gateway. `clock` is the loop's; windows are aligned to the wall clock as it is now."""
     seconds_to_epoch = time.time() - clock()
-    return Quotas(
-        Expecting(router, Forecast(shares=False), prices),
+    return QuotaEnforcer(
+        UsageEstimator(router, OutputLengthForecast(shares=False), prices),
         clock=lambda: clock() + seconds_to_epoch,
         draw=draw,
         is_under_load=is_under_load,

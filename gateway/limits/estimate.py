@@ -15,13 +15,13 @@ from math import ceil, inf
 from msgspec.structs import replace
 
 from gateway.config.models import ModelEntry
-from routing.cost import Ratio
+from routing.cost import RunningRatio
 from routing.decision.router import Router
 from routing.request import Request, Usage
-from routing.tokens import TEMPLATE_TOKENS, USUAL_BYTES_PER_TOKEN, ExactCounter, Ruler
-from tenancy.forecast import Forecast
-from tenancy.limits.account_usage import Book
-from tenancy.limits.usage import FREE, Kind, Rates, Use, fitted
+from routing.tokens import DEFAULT_BYTES_PER_TOKEN, TEMPLATE_TOKENS, ExactCounter, PromptTokenEstimate
+from tenancy.forecast import OutputLengthForecast
+from tenancy.limits.account_usage import AccountUsage
+from tenancy.limits.usage import FREE, LimitKind, RequestUsage, TokenPrices, fit_to_limits
 from tenancy.tenants import Caller
 
 STREAMED, WHOLE = 0.9, 0.99
@@ -36,28 +36,28 @@ MAX_BYTES_PER_TOKEN = 16.0
 MAX_TOKENS_PER_BYTE = 1.0
 """A token is at least one byte. A higher ratio means that the prompt holds more than its text."""
 
-LONG = 500.0
+FULL_WEIGHT_TOKENS = 500.0
 """Tokens of a prompt with weight 1; shorter prompts weigh less, as the chat template dominates them."""
 
-REMEMBERED = 4_096
+MAX_REMEMBERED = 4_096
 """Pairs of tenant and model that are kept."""
 
-KNOWN_FOR_S = 10.0
+CONTEXT_CACHE_S = 10.0
 """Seconds for which the context lengths of a model are cached."""
 
 
 Contexts = tuple[int, int] | None
 
 
-class Counting:
+class PromptStatistics:
     """What was learned about the prompts of one tenant and model."""
 
     __slots__ = ("density", "error")
 
     def __init__(self) -> None:
-        self.density = Ratio(MEMORY, seen=1.0)
+        self.density = RunningRatio(MEMORY, seen=1.0)
         """Tokens per byte, relative to the default."""
-        self.error = Ratio(MEMORY, seen=1.0)
+        self.error = RunningRatio(MEMORY, seen=1.0)
         """Relative error of estimates, in units of `FIRST_ERROR`."""
 
     @property
@@ -65,35 +65,35 @@ class Counting:
         return 1.0 + ERRORS * FIRST_ERROR * self.error.value
 
 
-NEW = Counting()
+NO_STATISTICS = PromptStatistics()
 
 
-class Expecting:
+class UsageEstimator:
     """The estimator of one gateway process; learns from the usage that engines report."""
 
-    def __init__(self, router: Router, lengths: Forecast, prices: Mapping[str, ModelEntry]) -> None:
+    def __init__(self, router: Router, lengths: OutputLengthForecast, prices: Mapping[str, ModelEntry]) -> None:
         self._router = router
         self._lengths = lengths
         self._prices = prices
-        self._countings: OrderedDict[tuple[str | None, str], Counting] = OrderedDict()
+        self._countings: OrderedDict[tuple[str | None, str], PromptStatistics] = OrderedDict()
         self._contexts: dict[str, tuple[float, Contexts]] = {}
 
-    def __call__(self, request: Request, caller: Caller, accounts: Iterable[Book]) -> Use:
+    def __call__(self, request: Request, caller: Caller, accounts: Iterable[AccountUsage]) -> RequestUsage:
         """The usage to reserve for a request."""
-        limits: list[tuple[Kind, float]] = []
+        limits: list[tuple[LimitKind, float]] = []
         half, counts_cached, rates = inf, False, self.rates(request.model)
         for account in accounts:
-            for kind, meter in account.meters.items():
+            for kind, meter in account.limit_usages.items():
                 limits.append((kind, meter.limit))
-                if kind is Kind.OUTPUT or kind is Kind.TOKENS:
+                if kind is LimitKind.OUTPUT or kind is LimitKind.TOKENS:
                     half = min(half, meter.limit / 2)
-                elif kind is Kind.UNCACHED or (kind is Kind.BUDGET and rates.cached != rates.input):
+                elif kind is LimitKind.UNCACHED or (kind is LimitKind.BUDGET and rates.cached != rates.input):
                     counts_cached = True
-        counting = self._countings.get((caller.tenant.name, request.model), NEW)
+        counting = self._countings.get((caller.tenant.name, request.model), NO_STATISTICS)
         counted = self._prompt_tokens(request, counting)
         cached = int(min(counted, self._cached_tokens(request))) if counts_cached else 0
         min_input, min_output = self._minimum(request)
-        expected = Use(
+        expected = RequestUsage(
             1,
             max(ceil(counted * counting.margin), min_input),
             cached,
@@ -103,7 +103,7 @@ class Expecting:
         if not request.stream and request.max_tokens is not None and expected.output_tokens > half:
             # More than a limit would be rejected for good: reserve half of the limit.
             expected = replace(expected, output_tokens=max(min_output, int(half)))
-        return fitted(expected, Use(1, min_input, 0, min_output, rates), limits)
+        return fit_to_limits(expected, RequestUsage(1, min_input, 0, min_output, rates), limits)
 
     @staticmethod
     def _minimum(request: Request) -> tuple[int, int]:
@@ -114,24 +114,24 @@ class Expecting:
         output = (each or 1) * request.sequences if request.api.generates else 0
         return int(request.prompt.size / MAX_BYTES_PER_TOKEN), output
 
-    def rates(self, model: str) -> Rates:
+    def rates(self, model: str) -> TokenPrices:
         """Prices per token of a model; zero where the configuration has none."""
         entry = self._prices.get(model)
         if entry is None:
             return FREE
         price = entry.input_cost_per_token or 0.0
         cached = entry.cache_read_input_token_cost
-        return Rates(price, price if cached is None else cached, entry.output_cost_per_token or 0.0)
+        return TokenPrices(price, price if cached is None else cached, entry.output_cost_per_token or 0.0)
 
     def contexts(self, model: str, now_s: float) -> Contexts:
         """The shortest and longest `max_model_len` among pods of a model; None where no pod reports one."""
-        seen_s, found = self._contexts.get(model, (-KNOWN_FOR_S, None))
-        if now_s >= seen_s + KNOWN_FOR_S:
+        seen_s, found = self._contexts.get(model, (-CONTEXT_CACHE_S, None))
+        if now_s >= seen_s + CONTEXT_CACHE_S:
             pods = [pod for pod in self._router.fleet.pods if model in pod.models]
             lengths = [card.max_model_len for pod in pods for card in pod.cards if card.name == model]
             known = [length for length in lengths if length]
             found = (min(known), max(known)) if known else None
-            if len(self._contexts) >= REMEMBERED:
+            if len(self._contexts) >= MAX_REMEMBERED:
                 self._contexts.clear()
             self._contexts[model] = now_s, found
         return found
@@ -144,31 +144,37 @@ class Expecting:
         if not size or not usage.prompt_tokens:
             return
         counting = self._countings.get((tenant, request.model))
-        counted = self._prompt_tokens(request, counting or NEW)
+        counted = self._prompt_tokens(request, counting or NO_STATISTICS)
         if counting is None:
-            if len(self._countings) >= REMEMBERED:
+            if len(self._countings) >= MAX_REMEMBERED:
                 self._countings.popitem(last=False)
-            counting = self._countings[tenant, request.model] = Counting()
+            counting = self._countings[tenant, request.model] = PromptStatistics()
         counting.error.observe(abs(usage.prompt_tokens / counted - 1.0) / FIRST_ERROR)
-        usual = size / USUAL_BYTES_PER_TOKEN
+        usual = size / DEFAULT_BYTES_PER_TOKEN
         tokens = max(1.0, usage.prompt_tokens - TEMPLATE_TOKENS)
-        counting.density.observe(min(tokens / usual, USUAL_BYTES_PER_TOKEN * MAX_TOKENS_PER_BYTE), usual / LONG)
+        counting.density.observe(
+            min(tokens / usual, DEFAULT_BYTES_PER_TOKEN * MAX_TOKENS_PER_BYTE), usual / FULL_WEIGHT_TOKENS
+        )
 
-    def _prompt_tokens(self, request: Request, counting: Counting) -> float:
+    def _prompt_tokens(self, request: Request, counting: PromptStatistics) -> float:
         """Estimate prompt tokens: known turns as counted before, the rest by the tenant's bytes per token."""
         prompt, counter = request.prompt, self._router.counter(request.model)
         if isinstance(counter, ExactCounter):
             return counter.tokens(prompt.size)
-        per_byte = counting.density.value / USUAL_BYTES_PER_TOKEN
+        per_byte = counting.density.value / DEFAULT_BYTES_PER_TOKEN
         leaf, unseen = counter.known_leaf(prompt), request.unseen_bytes * per_byte
         if leaf is not None:
             return unseen + leaf.tokens + (prompt.size - leaf.size) * per_byte
         return unseen + (TEMPLATE_TOKENS + prompt.size * per_byte if prompt.size else 0.0)
 
     def _cached_tokens(self, request: Request) -> float:
-        mask = self._router.fleet.roster(request.model).mask
-        walked = list(self._router.index.walk(request.prompt, mask))
-        return Ruler(self._router.counter(request.model), request.prompt).tokens(walked[-1][1]) if walked else 0.0
+        mask = self._router.fleet.eligible(request.model).mask
+        walked = list(self._router.index.match(request.prompt, mask))
+        return (
+            PromptTokenEstimate(self._router.counter(request.model), request.prompt).tokens(walked[-1][1])
+            if walked
+            else 0.0
+        )
 
     def _output_tokens(self, request: Request, caller: Caller) -> int:
         if not request.api.generates:

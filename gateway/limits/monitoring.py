@@ -10,21 +10,21 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.limits.accounts import Quotas, tenant_of
-from tenancy.limits.account_usage import Book
-from tenancy.limits.usage import Kind
+from gateway.limits.accounts import QuotaEnforcer, tenant_of_account
+from tenancy.limits.account_usage import AccountUsage
+from tenancy.limits.usage import LimitKind
 
 Family = CounterMetricFamily | GaugeMetricFamily
 
-OTHER = "other"
+OTHER_TENANTS = "other"
 
-MOST_TENANTS = 100
+MAX_TENANT_LABELS = 100
 
 
-class LimitsExposition(Collector):
-    """The quota metrics of one gateway. Tenants beyond `MOST_TENANTS` are summed as `other`."""
+class QuotaMetrics(Collector):
+    """The quota metrics of one gateway. Tenants beyond `MAX_TENANT_LABELS` are summed as `other`."""
 
-    def __init__(self, quotas: Quotas, *, most_tenants: int = MOST_TENANTS) -> None:
+    def __init__(self, quotas: QuotaEnforcer, *, most_tenants: int = MAX_TENANT_LABELS) -> None:
         self._quotas = quotas
         self._most_tenants = most_tenants
         self._named: set[str] = set()
@@ -43,7 +43,7 @@ class LimitsExposition(Collector):
             yield GaugeMetricFamily("hearth_limit_replicas", "Gateways that share limits.", leases.replicas)
             yield CounterMetricFamily("hearth_limit_asks", "Asks for slices of shared limits.", leases.lease_requests)
 
-    def _counter(self, name: str, words: str, counts: Mapping[tuple[str, Kind], int]) -> CounterMetricFamily:
+    def _counter(self, name: str, words: str, counts: Mapping[tuple[str, LimitKind], int]) -> CounterMetricFamily:
         family = CounterMetricFamily(name, words, labels=("tenant", "limit"))
         shown: dict[tuple[str, str], int] = defaultdict(int)
         for (tenant, kind), count in counts.items():
@@ -59,11 +59,13 @@ class LimitsExposition(Collector):
         shown: dict[tuple[str, str], float] = {}
         now_s = self._quotas.now_s()
         for account in list(self._quotas.accounts):
-            if account.path == tenant_of(account.path):
+            if account.path == tenant_of_account(account.path):
                 account.advance(now_s)
-                for kind, meter in account.meters.items():
+                for kind, meter in account.limit_usages.items():
                     labels = self._name(account.path), kind.value
-                    shown[labels] = max(shown.get(labels, 0.0), meter.memory.used / meter.limit if meter.limit else 1.0)
+                    shown[labels] = max(
+                        shown.get(labels, 0.0), meter.counter.used / meter.limit if meter.limit else 1.0
+                    )
         for labels, ratio in shown.items():
             family.add_metric(labels, ratio)
         return family
@@ -71,24 +73,26 @@ class LimitsExposition(Collector):
     def _name(self, tenant: str) -> str:
         if tenant not in self._named:
             if len(self._named) >= self._most_tenants:
-                return OTHER
+                return OTHER_TENANTS
             self._named.add(tenant)
         return tenant
 
 
-Shown = dict[str, Any]
+AccountView = dict[str, Any]
 
 
-def show_accounts(quotas: Quotas, tenant: str | None, most: int) -> list[Shown]:
+def show_accounts(quotas: QuotaEnforcer, tenant: str | None, most: int) -> list[AccountView]:
     """The accounts of one tenant, or of all, most recently used first, at most `most`."""
     now_s = quotas.now_s()
     wanted = (
-        account for account in reversed(list(quotas.accounts)) if tenant is None or tenant_of(account.path) == tenant
+        account
+        for account in reversed(list(quotas.accounts))
+        if tenant is None or tenant_of_account(account.path) == tenant
     )
     return [_show(account, now_s) for account in islice(wanted, most)]
 
 
-def _show(account: Book, now_s: float) -> Shown:
+def _show(account: AccountUsage, now_s: float) -> AccountView:
     account.advance(now_s)
     return {
         "account": account.path,
@@ -96,12 +100,12 @@ def _show(account: Book, now_s: float) -> Shown:
         "limits": {
             kind.value: {
                 "limit": meter.limit,
-                "used": meter.memory.used,
-                "elsewhere": meter.lent.elsewhere + meter.lent.gone if meter.lent is not None else 0.0,
+                "used": meter.counter.used,
+                "elsewhere": meter.lease.elsewhere + meter.lease.gone if meter.lease is not None else 0.0,
                 "slice": meter.cap,
-                "all_free_in_s": round(meter.frees_in_s(meter.memory.used, now_s), 1),
+                "all_free_in_s": round(meter.frees_in_s(meter.counter.used, now_s), 1),
             }
-            for kind, meter in account.meters.items()
+            for kind, meter in account.limit_usages.items()
         },
     }
 
@@ -109,9 +113,9 @@ def _show(account: Book, now_s: float) -> Shown:
 SUMMED = ("used", "slice")
 
 
-def merge_accounts(lists: Iterable[list[Shown]], most: int) -> list[Shown]:
+def merge_accounts(lists: Iterable[list[AccountView]], most: int) -> list[AccountView]:
     """Sum the accounts of all workers. `elsewhere` then is the usage beyond this gateway."""
-    merged: dict[str, Shown] = {}
+    merged: dict[str, AccountView] = {}
     for shown in (account for accounts in lists for account in accounts):
         known = merged.setdefault(shown["account"], shown)
         if known is shown:

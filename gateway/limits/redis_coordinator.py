@@ -1,7 +1,7 @@
 """The quota coordinator in Redis: one hash and one script per account, in one cluster slot, on stock Redis 5 or later.
 
-Redis may be slow, hung, gone, emptied or failed over at any time. Callers then get `LenderAway` after `ANSWER_S` at the
-latest, and at once while there is no connection.
+Redis may be slow, hung, gone, emptied or failed over at any time. Callers then get `CoordinatorUnavailable` after
+`ANSWER_S` at the latest, and at once while there is no connection.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from redis.exceptions import ConnectionError as RedisLost
 from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisLate
 
-from gateway.limits.coordinator import LenderAway
+from gateway.limits.coordinator import CoordinatorUnavailable
 from gateway.runtime.event_log import EventLog
-from gateway.runtime.guard import heed_cancel, restarted
-from gateway.runtime.redis_client import Client, connected
-from gateway.runtime.redis_location import RedisPlace
-from tenancy.limits.leases import Ask, Granted
+from gateway.runtime.guard import raise_if_cancelled, restarted
+from gateway.runtime.redis_client import RedisClient, connect_redis
+from gateway.runtime.redis_location import RedisLocation
+from tenancy.limits.leases import LeaseGrant, LeaseRequest
 
-KEY = "hearth:quota:"
+KEY_PREFIX = "hearth:quota:"
 
 ANSWER_S = 0.2
 """Without an answer by then Redis counts as unreachable: requests wait for it."""
@@ -97,26 +97,27 @@ end
 redis.call('EXPIRE', KEYS[1], math.ceil(longest) + 60)
 return told
 """
-"""`Slices` of `tenancy/limits/leases.py`, by the clock of Redis. A field is NAME and WHO, separated by character 31; an
+"""`AccountLeases` of `tenancy/limits/leases.py`, by the clock of Redis. A field is NAME and WHO, separated by character
+31; an
 empty WHO holds the usage of gateways that have left. Its value is lease, demand, and when both expire."""
 
-LOSSES = (OSError, TimeoutError, RedisLost, RedisLate)
+CONNECTION_ERRORS = (OSError, TimeoutError, RedisLost, RedisLate)
 """Errors of a Redis that is unreachable. Others concern the coordinator alone: a missing permission, for one."""
 
 SHA = sha1(SCRIPT.encode()).hexdigest()  # noqa: S324 - how Redis names scripts
 
 
-class RedisLender:
+class RedisQuotaCoordinator:
     """The coordinator of all gateways of one Redis."""
 
     def __init__(
-        self, place: RedisPlace, *, say: EventLog, draw: Callable[[], float], answer_s: float = ANSWER_S
+        self, place: RedisLocation, *, say: EventLog, draw: Callable[[], float], answer_s: float = ANSWER_S
     ) -> None:
         self._place = place
         self._answer_s = answer_s
         self._say = say
         self._draw = draw
-        self._client: Client | None = None
+        self._client: RedisClient | None = None
         self._lost: asyncio.Future[None] | None = None
         """Set to the error that ended the current connection."""
         self._turns = asyncio.Semaphore(CONCURRENCY)
@@ -125,14 +126,14 @@ class RedisLender:
     def is_connected(self) -> bool:
         return self._client is not None
 
-    async def lease(self, path: str, holder: str, asks: Sequence[Ask]) -> list[Granted]:
+    async def lease(self, path: str, holder: str, asks: Sequence[LeaseRequest]) -> list[LeaseGrant]:
         reply = cast("list[bytes]", await self._run_script(path, holder, "ask", asks))
         if len(reply) != 5 * len(asks):
-            raise LenderAway
+            raise CoordinatorUnavailable
         found = zip(*[iter(reply)] * 5, strict=True)
-        return [Granted(float(s), float(f), float(e), float(g), known == b"1") for s, f, e, g, known in found]
+        return [LeaseGrant(float(s), float(f), float(e), float(g), known == b"1") for s, f, e, g, known in found]
 
-    async def release(self, path: str, holder: str, asks: Sequence[Ask]) -> None:
+    async def release(self, path: str, holder: str, asks: Sequence[LeaseRequest]) -> None:
         await self._run_script(path, holder, "leave", asks)
 
     @restarted("limits")
@@ -142,14 +143,14 @@ class RedisLender:
         while True:
             began_s = clock()
             try:
-                async with connected(self._place, answer_s=self._answer_s) as client:
+                async with connect_redis(self._place, answer_s=self._answer_s) as client:
                     await self._stay(client)
             except Exception as error:  # noqa: BLE001 - redis-py also raises errors of other libraries
-                heed_cancel()
+                raise_if_cancelled()
                 if not is_away:
                     words = "Redis is away: limits go by what this gateway knows"
                     # The bridge of the host loses the same Redis, and warns of it for all workers.
-                    level = "debug" if isinstance(error, LOSSES) else "warning"
+                    level = "debug" if isinstance(error, CONNECTION_ERRORS) else "warning"
                     self._say(level, words, redis=str(self._place), error=type(error).__name__)
                 is_away = True
             if clock() - began_s > MAX_BACKOFF_S:
@@ -157,11 +158,11 @@ class RedisLender:
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
             wait_s = min(MAX_BACKOFF_S, 2 * wait_s)
 
-    async def _stay(self, client: Client) -> None:
+    async def _stay(self, client: RedisClient) -> None:
         """Serve requests on a connection. Raises the error that ends it."""
         async with asyncio.timeout(self._answer_s):
             await client.ping()
-        heed_cancel()
+        raise_if_cancelled()
         lost = self._lost = asyncio.get_running_loop().create_future()
         self._client = client
         try:
@@ -169,11 +170,11 @@ class RedisLender:
         finally:
             self._client = None
 
-    async def _run_script(self, path: str, holder: str, verb: str, asks: Sequence[Ask]) -> object:
+    async def _run_script(self, path: str, holder: str, verb: str, asks: Sequence[LeaseRequest]) -> object:
         client = self._client
         if client is None:
-            raise LenderAway
-        arguments: list[Any] = [f"{self._place.prefix}{KEY}{{{path}}}", holder, verb]
+            raise CoordinatorUnavailable
+        arguments: list[Any] = [f"{self._place.prefix}{KEY_PREFIX}{{{path}}}", holder, verb]
         for ask in asks:
             numbers = (ask.limit, ask.held, ask.wanted, ask.least, ask.keeps_s, ask.gone)
             arguments += [ask.name, *(f"{number:.17g}" for number in numbers), int(ask.lasts)]
@@ -184,8 +185,8 @@ class RedisLender:
                 except NoScriptError:
                     return await client.eval(SCRIPT, 1, *arguments)
         except Exception as error:
-            heed_cancel()
+            raise_if_cancelled()
             self._client = None
             if self._lost is not None and not self._lost.done():
                 self._lost.set_exception(error)
-            raise LenderAway from error
+            raise CoordinatorUnavailable from error

@@ -10,46 +10,46 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from gateway.cascades.cascades import Ladders, show_ladders
-from gateway.config.fields import Secret, pod_url
+from gateway.cascades.cascades import Cascades, show_cascades
+from gateway.config.fields import Secret, parse_pod_base_url
 from gateway.fleet.view import show_fleet
-from gateway.fleet.watcher import Watcher
-from gateway.limits.accounts import Quotas
+from gateway.fleet.watcher import FleetWatcher
+from gateway.limits.accounts import QuotaEnforcer
 from gateway.limits.monitoring import show_accounts
-from gateway.observe.receipts import Receipts, Wanted
-from gateway.replica_sync.peer_load import ByEngine, own_load
+from gateway.observe.receipts import ReceiptFilter, ReceiptStore
+from gateway.replica_sync.peer_load import LoadBySlot, own_load
 from gateway.runtime.addresses import Address
-from gateway.runtime.ports import answer_json, reads_bodies
+from gateway.runtime.ports import body_timeout_middleware, json_response
 from routing.decision.router import Router
-from tenancy.document import Wrong
+from tenancy.document import InvalidValue
 
-MOST_SHOWN = 1000
+MAX_RECEIPTS_SHOWN = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Admin:
+class AdminBackend:
     """What the admin port shows and triggers."""
 
-    receipts: Receipts
+    receipts: ReceiptStore
     router: Router
-    watcher: Watcher
+    watcher: FleetWatcher
     settings: Callable[[], dict[str, object]]
     reload: Callable[[], Awaitable[dict[str, object]]]
     clock: Callable[[], float]
     token: Secret | None = None
-    theirs: Callable[[], ByEngine] = dict
+    peer_load: Callable[[], LoadBySlot] = dict
     """Load of other gateways on our engines."""
-    quotas: Quotas | None = None
-    ladders: Ladders | None = None
+    quotas: QuotaEnforcer | None = None
+    cascades: Cascades | None = None
 
 
 class _Named(msgspec.Struct, forbid_unknown_fields=True):
     pod: str
 
 
-def admin_app(admin: Admin) -> web.Application:
+def admin_app(admin: AdminBackend) -> web.Application:
     """Return the application of the admin port."""
-    app = web.Application(middlewares=guards(admin.token))
+    app = web.Application(middlewares=admin_middlewares(admin.token))
     app.add_routes(
         [
             web.get("/receipts", _bound(admin, _receipts)),
@@ -66,15 +66,15 @@ def admin_app(admin: Admin) -> web.Application:
     return app
 
 
-def guards(token: Secret | None) -> list[Middleware]:
+def admin_middlewares(token: Secret | None) -> list[Middleware]:
     """Return the middlewares of every admin application: JSON errors, authorization, bounded bodies."""
-    return [_errors_as_json, _guard(token) if token else _only_by_hand, reads_bodies]
+    return [_errors_as_json, _guard(token) if token else _only_by_hand, body_timeout_middleware]
 
 
-Answer = Callable[[Admin, web.Request], Awaitable[web.Response]]
+AdminHandler = Callable[[AdminBackend, web.Request], Awaitable[web.Response]]
 
 
-def _bound(admin: Admin, answer: Answer) -> Handler:
+def _bound(admin: AdminBackend, answer: AdminHandler) -> Handler:
     async def bound(request: web.Request) -> web.StreamResponse:
         return await answer(admin, request)
 
@@ -89,7 +89,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         headers = {
             name: value for name, value in error.headers.items() if name.lower() in ("allow", "www-authenticate")
         }
-        answer = answer_json({"error": error.text or error.reason}, error.status)
+        answer = json_response({"error": error.text or error.reason}, error.status)
         answer.headers.update(headers)
         return answer
 
@@ -120,11 +120,11 @@ def _guard(token: Secret) -> Middleware:
     return guarded
 
 
-async def _receipts(admin: Admin, request: web.Request) -> web.Response:
+async def _receipts(admin: AdminBackend, request: web.Request) -> web.Response:
     query = request.query
     if unknown := set(query) - {"model", "tenant", "session", "pod", "status", "limit"}:
         raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
-    wanted = Wanted(
+    wanted = ReceiptFilter(
         model=query.get("model"),
         tenant=query.get("tenant"),
         session=query.get("session"),
@@ -132,64 +132,64 @@ async def _receipts(admin: Admin, request: web.Request) -> web.Response:
         status=_whole(query.get("status"), "status"),
     )
     limit = _whole(query.get("limit"), "limit")
-    limit = 20 if limit is None else min(limit, MOST_SHOWN)
+    limit = 20 if limit is None else min(limit, MAX_RECEIPTS_SHOWN)
     shown = [receipt for receipt, _ in zip(admin.receipts.latest(wanted), range(limit), strict=False)]
-    return answer_json({"receipts": shown})
+    return json_response({"receipts": shown})
 
 
-async def _receipt(admin: Admin, request: web.Request) -> web.Response:
+async def _receipt(admin: AdminBackend, request: web.Request) -> web.Response:
     receipt = admin.receipts.find(request.match_info["id"])
     if receipt is None:
         raise web.HTTPNotFound(text=f"no receipt of that id among the last {len(admin.receipts)}")
-    return answer_json(receipt)
+    return json_response(receipt)
 
 
-async def _fleet(admin: Admin, _: web.Request) -> web.Response:
+async def _fleet(admin: AdminBackend, _: web.Request) -> web.Response:
     watcher = admin.watcher
-    return answer_json(show_fleet(admin.router, watcher.pods, admin.clock(), admin.theirs(), watcher.census))
+    return json_response(show_fleet(admin.router, watcher.pods, admin.clock(), admin.peer_load(), watcher.census))
 
 
-async def _drain(admin: Admin, request: web.Request) -> web.Response:
+async def _drain(admin: AdminBackend, request: web.Request) -> web.Response:
     return await _set_drained(admin, request, drained=True)
 
 
-async def _undrain(admin: Admin, request: web.Request) -> web.Response:
+async def _undrain(admin: AdminBackend, request: web.Request) -> web.Response:
     return await _set_drained(admin, request, drained=False)
 
 
-async def _set_drained(admin: Admin, request: web.Request, *, drained: bool) -> web.Response:
+async def _set_drained(admin: AdminBackend, request: web.Request, *, drained: bool) -> web.Response:
     try:
-        url = pod_url(msgspec.json.decode(await request.read(), type=_Named).pod)
-    except (msgspec.MsgspecError, UnicodeDecodeError, Wrong) as error:
+        url = parse_pod_base_url(msgspec.json.decode(await request.read(), type=_Named).pod)
+    except (msgspec.MsgspecError, UnicodeDecodeError, InvalidValue) as error:
         raise web.HTTPBadRequest(text=f'wanted {{"pod": "http://HOST:PORT"}}: {error}') from None
     if not admin.watcher.drain(url, drained=drained):
         raise web.HTTPNotFound(text=f"no pod {url}")
     known = admin.router.fleet.pod(url)
-    theirs, ledger = admin.theirs(), admin.router.ledger
+    theirs, ledger = admin.peer_load(), admin.router.ledger
     running = sum(own_load(ledger, engine.slot, theirs).running for engine in known.engines) if known else 0
-    return answer_json({"pod": url, "standing": known.standing if known else None, "running": running})
+    return json_response({"pod": url, "standing": known.state if known else None, "running": running})
 
 
-async def _limits(admin: Admin, request: web.Request) -> web.Response:
+async def _limits(admin: AdminBackend, request: web.Request) -> web.Response:
     if unknown := set(request.query) - {"tenant", "limit"}:
         raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
     most = _whole(request.query.get("limit"), "limit")
-    most = 100 if most is None else min(most, MOST_SHOWN)
+    most = 100 if most is None else min(most, MAX_RECEIPTS_SHOWN)
     quotas = admin.quotas
-    return answer_json({"accounts": show_accounts(quotas, request.query.get("tenant"), most) if quotas else []})
+    return json_response({"accounts": show_accounts(quotas, request.query.get("tenant"), most) if quotas else []})
 
 
-async def _ladders(admin: Admin, _: web.Request) -> web.Response:
-    return answer_json({"ladders": show_ladders(admin.ladders) if admin.ladders else []})
+async def _ladders(admin: AdminBackend, _: web.Request) -> web.Response:
+    return json_response({"ladders": show_cascades(admin.cascades) if admin.cascades else []})
 
 
-async def _reload(admin: Admin, _: web.Request) -> web.Response:
+async def _reload(admin: AdminBackend, _: web.Request) -> web.Response:
     told = await admin.reload()
-    return answer_json(told, 200 if not told.get("faults") else 422)
+    return json_response(told, 200 if not told.get("faults") else 422)
 
 
-async def _config(admin: Admin, _: web.Request) -> web.Response:
-    return answer_json(admin.settings())
+async def _config(admin: AdminBackend, _: web.Request) -> web.Response:
+    return json_response(admin.settings())
 
 
 def _whole(words: str | None, name: str) -> int | None:

@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from gateway.pipeline.record import Outcome, Receipt
 
-KEPT = 4096
+MAX_RECEIPTS = 4096
 """Some minutes of a busy gateway, some megabytes."""
 
-WRITTEN_AT_ONCE = 64
+BATCH_SIZE = 64
 """Receipts made in one go, or when somebody looks: one by one, each between two requests, they take twice as long."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReceiptFilter:
     """Which receipts to look for; None means any."""
 
     model: str | None = None
@@ -27,7 +27,7 @@ class Wanted:
     pod: str | None = None
     status: int | None = None
 
-    def has(self, receipt: Receipt) -> bool:
+    def matches(self, receipt: Receipt) -> bool:
         """Whether a receipt is one of them. A pod means any attempt on any of its engines."""
         return (
             self.model in (None, receipt.model)
@@ -38,10 +38,10 @@ class Wanted:
         )
 
 
-class Receipts:
+class ReceiptStore:
     """The last receipts by id."""
 
-    def __init__(self, most: int = KEPT) -> None:
+    def __init__(self, most: int = MAX_RECEIPTS) -> None:
         self._most = most
         self._by_id: OrderedDict[str, Receipt] = OrderedDict()
         self._fresh: list[Outcome] = []
@@ -49,19 +49,19 @@ class Receipts:
     def __len__(self) -> int:
         return len(self._written())
 
-    def witness(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         """Keep a receipt, and forget the oldest when there are too many."""
         self._fresh.append(outcome)
-        if len(self._fresh) == WRITTEN_AT_ONCE:
+        if len(self._fresh) == BATCH_SIZE:
             self._written()
 
     def find(self, receipt_id: str) -> Receipt | None:
         receipt = self._written().get(receipt_id)
         return _written_out(receipt) if receipt else None
 
-    def latest(self, wanted: Wanted) -> Iterator[Receipt]:
+    def latest(self, wanted: ReceiptFilter) -> Iterator[Receipt]:
         """Those that are wanted, newest first."""
-        return (_written_out(receipt) for receipt in reversed(self._written().values()) if wanted.has(receipt))
+        return (_written_out(receipt) for receipt in reversed(self._written().values()) if wanted.matches(receipt))
 
     def _written(self) -> OrderedDict[str, Receipt]:
         """All of them, the fresh ones written first."""

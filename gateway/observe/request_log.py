@@ -1,7 +1,7 @@
 """The request log: one JSON line per request, and one usage record per request for chargeback.
 
-An observer only queues the record; a moment later all of them are encoded at once and handed to a thread that writes.
-Contains no prompt, no answer and no key.
+A witness only puts the outcome aside; a moment later all of them are encoded at once and handed to a thread that
+writes. Says nothing of what was asked or answered, and no key.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ import msgspec
 from gateway.config.models import ModelEntry
 from gateway.pipeline.record import Outcome, RecordFields
 from gateway.runtime.event_log import LEVELS
-from gateway.runtime.guard import report, run
+from gateway.runtime.guard import call_guarded, report_exception
 from gateway.runtime.line_writer import LineWriter
 
-FLUSH_S = 0.05
+FLUSH_DELAY_S = 0.05
 """Lines are this late at most."""
 
-MOST_AT_ONCE = 200
+MAX_BATCH = 200
 """Lines encoded in one go: under half a millisecond of the loop."""
 
-Encode = Callable[[Outcome], bytes]
+EncodeOutcome = Callable[[Outcome], bytes]
 """One line, or nothing where nothing is to be said."""
 
 
 class OutcomeLog:
     """Writes one line per outcome, encoded off the hot path."""
 
-    def __init__(self, writer: LineWriter, encode: Encode) -> None:
+    def __init__(self, writer: LineWriter, encode: EncodeOutcome) -> None:
         self.writer = writer
         self._encode = encode
         self._waiting: list[Outcome] = []
 
-    def witness(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         """Take note of a request that has ended."""
         if not self._waiting:
-            asyncio.get_running_loop().call_later(FLUSH_S, run, "log", self._flush_some)
+            asyncio.get_running_loop().call_later(FLUSH_DELAY_S, call_guarded, "log", self._flush_some)
         self._waiting.append(outcome)
 
     def flush(self) -> None:
@@ -53,10 +53,10 @@ class OutcomeLog:
             self._hand_over()
         finally:
             if self._waiting:
-                asyncio.get_running_loop().call_soon(run, "log", self._flush_some)
+                asyncio.get_running_loop().call_soon(call_guarded, "log", self._flush_some)
 
     def _hand_over(self) -> None:
-        some, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+        some, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
         if lines := b"".join(map(self._encoded, some)):
             self.writer.put(lines, len(some))
 
@@ -64,7 +64,7 @@ class OutcomeLog:
         try:
             return self._encode(outcome)
         except Exception as error:  # noqa: BLE001 - of this line alone: the others are written
-            report("log", error)
+            report_exception("log", error)
             return b""
 
 
@@ -78,7 +78,7 @@ REQUEST_FIELDS = RecordFields(
 USAGE_FIELDS = RecordFields(
     *("timestamp", "request_id=id", "tenant", "model", "api", "status", "input_tokens", "cached_tokens"),
     *("output_tokens", "input_cost=unset", "output_cost=unset", "tier", "key_id", "user", "group", "duration_ms"),
-    *("shared", "cascade=climbed", "reason", "stream", "prompt_bytes", "max_tokens"),
+    *("shared", "cascade", "reason", "stream", "prompt_bytes", "max_tokens"),
 )
 """A usage record."""
 

@@ -11,16 +11,16 @@ from gateway.config.settings import Settings
 from gateway.observe.request_log import OutcomeLog, request_line, usage_line
 from gateway.observe.route_log import RouteRecorder, shared_key
 from gateway.runtime.event_log import EventLog
-from gateway.runtime.host import Host
+from gateway.runtime.host import HostProcess
 from gateway.runtime.line_writer import STDOUT, LineWriter
-from tenancy.document import Fault, Invalid
+from tenancy.document import ConfigError, InvalidDocument
 
 
 def open_logs(
-    settings: Settings, prices: Mapping[str, ModelEntry], host: Host
+    settings: Settings, prices: Mapping[str, ModelEntry], host: HostProcess
 ) -> tuple[EventLog, dict[str, OutcomeLog]]:
-    """Return the event log, and the logs of requests by name. Raises `Invalid` if a file cannot be written."""
-    stdout = LineWriter(STDOUT, lock=host.lock("stdout"))
+    """Return the event log, and the logs of requests by name. Raises `InvalidDocument` if a file cannot be written."""
+    stdout = LineWriter(STDOUT, lock=host.lock_path("stdout"))
     say = EventLog(stdout, settings.log_level, **({"worker": host.number} if host.number else {}))
     logs = {"requests": OutcomeLog(stdout, partial(request_line, level=lambda: say.level))}
     if settings.usage_log:
@@ -31,8 +31,8 @@ def open_logs(
     return say, logs
 
 
-def _writer(name: str, path: Path, host: Host) -> LineWriter:
+def _writer(name: str, path: Path, host: HostProcess) -> LineWriter:
     try:
-        return LineWriter(path, lock=host.lock(name))
+        return LineWriter(path, lock=host.lock_path(name))
     except OSError as error:
-        raise Invalid([Fault(f"{name}_log", f"cannot write `{path}`: {error.strerror}")]) from None
+        raise InvalidDocument([ConfigError(f"{name}_log", f"cannot write `{path}`: {error.strerror}")]) from None

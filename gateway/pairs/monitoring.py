@@ -12,9 +12,9 @@ from prometheus_client.registry import Collector
 from gateway.pipeline.record import Outcome
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import restarted
-from routing.decision.receipt import Attempt
+from routing.decision.receipt import AttemptReceipt
 from routing.decision.router import Router
-from routing.pairing.partners import Unpaired, unpaired
+from routing.pairing.partners import UnpairedReason, unpaired
 
 LOOK_S = 1.0
 
@@ -22,7 +22,7 @@ SETTLED_S = 10.0
 """How long a prefill pod is unpaired before it is reported: pods of a deployment start one after the other."""
 
 
-class PairTallies(Collector):
+class PairMetrics(Collector):
     """Counts pairs by connector and result, and fallbacks by reason. Observes records."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class PairTallies(Collector):
         self._fallbacks: Counter[str] = Counter()
         self._seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
 
-    def witness(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         """Count the attempts of a request that has ended."""
         for attempt in outcome.attempts:
             if attempt.prefill is not None:
@@ -38,7 +38,7 @@ class PairTallies(Collector):
             if attempt.fallback is not None:
                 self._fallbacks[attempt.fallback.value] += 1
 
-    def _count(self, attempt: Attempt) -> None:
+    def _count(self, attempt: AttemptReceipt) -> None:
         name = attempt.connector or ""
         self._pairs[name, attempt.ended] += 1
         if attempt.transfer_s is not None and attempt.predicted_transfer_s is not None:
@@ -71,7 +71,7 @@ class PairTallies(Collector):
         yield seconds
 
 
-class UnpairedWatch:
+class UnpairedPrefillMonitor:
     """Reports prefill pods that are in no pair, once each, with a fix. Requests are served without them."""
 
     def __init__(self, router: Router, say: LogFunction, clock: Callable[[], float]) -> None:
@@ -79,9 +79,9 @@ class UnpairedWatch:
         self._say = say
         self._clock = clock
         self._version = -1
-        self._found: dict[str, Unpaired] = {}
+        self._found: dict[str, UnpairedReason] = {}
         self._since_s: dict[str, float] = {}
-        self._reported: dict[str, Unpaired] = {}
+        self._reported: dict[str, UnpairedReason] = {}
 
     @restarted("unpaired pods")
     async def run(self) -> None:

@@ -15,33 +15,33 @@ from collections.abc import Callable
 from math import inf
 
 from gateway.pipeline.request_context import RequestContext
-from gateway.runtime.guard import Ticker, report, run
-from routing.candidates import NotNow
+from gateway.runtime.guard import PeriodicTimer, call_guarded, report_exception
+from routing.candidates import NoEngineAdmissible
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.rejection import Reason, Refused
+from routing.rejection import Reason, RequestRejected
 from routing.request import Usage
 from tenancy.admission import Admission
-from tenancy.objective import Promise
-from tenancy.queue import Queue, Waiter
+from tenancy.objective import LatencyObjective
+from tenancy.queue import ModelQueue, WaitingRequest
 
-STIR_S = 0.02
+WAKE_S = 0.02
 """Period of the re-evaluation while requests wait: what engines may take grows with every step that they decode."""
 
-NO_POD_LOOK_S = 0.25
+NO_POD_POLL_S = 0.25
 """How often a request that waits for a pod looks for one: pods take seconds to start."""
 
 LOOP = "queue"
 """The name under which exceptions of the queue's callbacks are reported."""
 
 
-class Seat:
+class QueuedRequest:
     """A request that waits."""
 
     __slots__ = ("avoid", "context", "future", "waiter")
 
     def __init__(
-        self, waiter: Waiter, avoid: frozenset[str], future: asyncio.Future[Placement], context: RequestContext
+        self, waiter: WaitingRequest, avoid: frozenset[str], future: asyncio.Future[Placement], context: RequestContext
     ) -> None:
         self.waiter = waiter
         self.avoid = avoid
@@ -49,7 +49,7 @@ class Seat:
         self.context = context
 
 
-class Room:
+class AdmissionQueue:
     """One per gateway process. Without an `Admission` no request waits for its turn."""
 
     def __init__(
@@ -73,34 +73,34 @@ class Room:
         self.admission: Admission | None = None
         self.waiting_for_pod: dict[str, int] = {}
         """Requests that wait for a pod of their model, by model; also of names that no pod is known to serve."""
-        self._seats: dict[int, Seat] = {}
-        self._granted: dict[Placement, tuple[Waiter, RequestContext]] = {}
+        self._seats: dict[int, QueuedRequest] = {}
+        self._granted: dict[Placement, tuple[WaitingRequest, RequestContext]] = {}
         """Placements that are not settled yet."""
-        self._stirring: asyncio.Handle | None = None
-        self._ticker = Ticker(LOOP, STIR_S, self._look, lambda: self._seats)
+        self._waking: asyncio.Handle | None = None
+        self._ticker = PeriodicTimer(LOOP, WAKE_S, self._grant_all, lambda: self._seats)
         if admission is not None:
-            self.admit_by(admission)
+            self.set_admission(admission)
 
-    def admit_by(self, admission: Admission) -> None:
+    def set_admission(self, admission: Admission) -> None:
         """Have requests with an objective wait for their turn from now on."""
         self.admission = admission
-        admission.relief = self.stir
+        admission.on_capacity_freed = self.wake_waiters
 
     @property
-    def is_crowded(self) -> bool:
+    def has_waiters(self) -> bool:
         """Whether requests wait for their turn."""
         return bool(self._seats)
 
     async def place(
         self,
         context: RequestContext,
-        promise: Promise,
+        objective: LatencyObjective,
         avoid: frozenset[str],
         since_s: float,
         *,
         late_by_s: float | None = None,
     ) -> Placement:
-        """Place a request on an engine, now or when one may take it. Raises `Refused`.
+        """Place a request on an engine, now or when one may take it. Raises `RequestRejected`.
 
         `avoid`: URLs of pods that have failed it; `since_s`: loop time from which its waiting counts. `late_by_s`: it
         was placed before and has lost its pod, so that until then it is served late rather than rejected. Where the
@@ -112,14 +112,14 @@ class Room:
                 # Nothing is kept of names that clients invent.
                 if (
                     admission is None
-                    or not promise.is_bound
+                    or not objective.is_bound
                     or not self._router.fleet.knows(request.model, request.regions)
                 ):
                     return self._router.place(request, avoid=avoid, now_s=now_s, draw=self._draw())
                 waiter = admission.arrive(
                     request,
                     context.caller,
-                    promise,
+                    objective,
                     came_s=since_s,
                     now_s=now_s,
                     draw=self._draw(),
@@ -131,10 +131,10 @@ class Room:
                 except BaseException:
                     admission.leave(waiter)
                     raise
-            except Refused as refusal:
-                if refusal.reason is not Reason.NO_POD_READY or avoid:
+            except RequestRejected as rejection:
+                if rejection.reason is not Reason.NO_POD_READY or avoid:
                     raise
-                first_s = 0.0 if self._router.fleet.has_told else self._first_pod_s
+                first_s = 0.0 if self._router.fleet.has_reported_models else self._first_pod_s
                 if self._clock() >= since_s + max(self._no_pod_s, first_s):
                     raise
             await self._wait_for_pod(context.request.model)
@@ -143,7 +143,7 @@ class Room:
         waiting = self.waiting_for_pod
         waiting[model] = waiting.get(model, 0) + 1
         try:
-            await asyncio.sleep(NO_POD_LOOK_S)
+            await asyncio.sleep(NO_POD_POLL_S)
         finally:
             waiting[model] -= 1
             if not waiting[model]:
@@ -158,10 +158,10 @@ class Room:
             finally:
                 self.admission.leave(waiter)
 
-    def stir(self) -> None:
+    def wake_waiters(self) -> None:
         """Re-evaluate the queue in the next tick, once: an engine may have become able to take a request."""
-        if self._stirring is None and self._seats:
-            self._stirring = asyncio.get_running_loop().call_soon(run, LOOP, self._look)
+        if self._waking is None and self._seats:
+            self._waking = asyncio.get_running_loop().call_soon(call_guarded, LOOP, self._grant_all)
 
     def reconcile(self) -> None:
         """Give back what belongs to no live request: an exception in a callback may leave something over."""
@@ -169,32 +169,32 @@ class Room:
         if admission is None:
             return
         for seat in [seat for seat in self._seats.values() if seat.future.done() and not seat.waiter.has_left]:
-            run(LOOP, seat.waiter.queue.take, seat.waiter, now_s)
+            call_guarded(LOOP, seat.waiter.queue.take, seat.waiter, now_s)
         for number in [number for number, seat in self._seats.items() if seat.context.has_ended]:
-            run(LOOP, admission.leave, self._seats.pop(number).waiter)  # Whether or not it has left already.
+            call_guarded(LOOP, admission.leave, self._seats.pop(number).waiter)  # Whether or not it has left already.
         for placement in [placement for placement, (_, context) in self._granted.items() if context.has_ended]:
-            run(LOOP, self.settle, placement, None)
-            run(LOOP, placement.release, now_s)
+            call_guarded(LOOP, self.settle, placement, None)
+            call_guarded(LOOP, placement.release, now_s)
 
     def _place_now(
-        self, admission: Admission, waiter: Waiter, avoid: frozenset[str], now_s: float, context: RequestContext
+        self, admission: Admission, waiter: WaitingRequest, avoid: frozenset[str], now_s: float, context: RequestContext
     ) -> Placement | None:
-        """Return None where it has to wait. Raises `Refused` where it would wait for nothing."""
+        """Return None where it has to wait. Raises `RequestRejected` where it would wait for nothing."""
         queue = waiter.queue
-        if not queue.comes_first(waiter.promise.tier):
+        if not queue.must_wait(waiter.objective.tier):
             try:
                 return self._grant(admission, waiter, avoid, context)
-            except NotNow:
+            except NoEngineAdmissible:
                 pass
         if waiter.start_by_s < now_s:
-            raise admission.overloaded(waiter, now_s, queue.backlog_s, self._draw())
+            raise admission.overload_rejection(waiter, now_s, queue.backlog_s, self._draw())
         return None
 
-    async def _wait(self, waiter: Waiter, avoid: frozenset[str], context: RequestContext) -> Placement:
+    async def _wait(self, waiter: WaitingRequest, avoid: frozenset[str], context: RequestContext) -> Placement:
         queue, future = waiter.queue, asyncio.get_running_loop().create_future()
-        seat = self._seats[waiter.number] = Seat(waiter, avoid, future, context)
+        seat = self._seats[waiter.number] = QueuedRequest(waiter, avoid, future, context)
         queue.put(waiter, self._clock())
-        self.stir()
+        self.wake_waiters()
         self._ticker.start()
         try:
             return await seat.future
@@ -207,7 +207,7 @@ class Room:
             self._seats.pop(waiter.number, None)
             if not waiter.has_left:
                 queue.take(waiter, self._clock())
-                self.stir()
+                self.wake_waiters()
 
     def _give_back(self, placement: Placement) -> None:
         """Give back a grant whose request has left."""
@@ -218,32 +218,36 @@ class Room:
         finally:
             placement.release(self._clock())
 
-    def _grant(self, admission: Admission, waiter: Waiter, avoid: frozenset[str], context: RequestContext) -> Placement:
+    def _grant(
+        self, admission: Admission, waiter: WaitingRequest, avoid: frozenset[str], context: RequestContext
+    ) -> Placement:
         placement = admission.place(waiter, avoid, now_s=self._clock(), draw=self._draw())
         self._granted[placement] = waiter, context
         return placement
 
-    def _look(self) -> None:
+    def _grant_all(self) -> None:
         """Grant whatever may be granted, and reject what can no longer be served in time."""
-        self._stirring = None
+        self._waking = None
         admission = self.admission
         if admission is None:
             return
         # What fails in one queue must not stop the others.
-        is_whole = [run(LOOP, self._look_at, admission, queue) for queue in tuple(admission.queues.values())]
-        if not all(is_whole):
+        is_single_engine = [
+            call_guarded(LOOP, self._grant_from, admission, queue) for queue in tuple(admission.queues.values())
+        ]
+        if not all(is_single_engine):
             self.reconcile()
 
-    def _look_at(self, admission: Admission, queue: Queue) -> None:
+    def _grant_from(self, admission: Admission, queue: ModelQueue) -> None:
         now_s = self._clock()
         for waiter in queue.overdue(now_s):
-            if not self._take_cancelled(queue, waiter) and not waiter.line.defer(waiter, now_s):
-                refusal = admission.overloaded(waiter, now_s, queue.backlog_s, self._draw())
-                self._reject(queue, waiter, refusal)
+            if not self._take_cancelled(queue, waiter) and not waiter.tier_queue.defer(waiter, now_s):
+                rejection = admission.overload_rejection(waiter, now_s, queue.backlog_s, self._draw())
+                self._reject(queue, waiter, rejection)
         while self._grant_next(admission, queue):
             pass
 
-    def _grant_next(self, admission: Admission, queue: Queue) -> bool:
+    def _grant_next(self, admission: Admission, queue: ModelQueue) -> bool:
         """Return whether another request may be next. None of lower rank overtakes one that no engine can take now."""
         blocked = -inf
         for line in queue.by_rank():
@@ -255,13 +259,13 @@ class Room:
             seat = self._seats[waiter.number]
             try:
                 placement = self._grant(admission, waiter, seat.avoid, seat.context)
-            except NotNow:
+            except NoEngineAdmissible:
                 blocked = max(blocked, line.tier.priority)
-            except Refused as refusal:
-                self._reject(queue, waiter, refusal)
+            except RequestRejected as rejection:
+                self._reject(queue, waiter, rejection)
                 return True
             except Exception as error:  # noqa: BLE001 - of this request alone: those behind it are served
-                report(LOOP, error)
+                report_exception(LOOP, error)
                 self._reject(queue, waiter, error)
                 return True
             else:
@@ -270,7 +274,7 @@ class Room:
                 return True
         return False
 
-    def _take_cancelled(self, queue: Queue, waiter: Waiter) -> bool:
+    def _take_cancelled(self, queue: ModelQueue, waiter: WaitingRequest) -> bool:
         """Return whether the waiter's task was cancelled and has not run since: then it waits no longer."""
         seat = self._seats.get(waiter.number)
         if seat is not None and not seat.future.done():
@@ -278,6 +282,6 @@ class Room:
         queue.take(waiter, self._clock())
         return True
 
-    def _reject(self, queue: Queue, waiter: Waiter, error: Exception) -> None:
+    def _reject(self, queue: ModelQueue, waiter: WaitingRequest, error: Exception) -> None:
         queue.take(waiter, self._clock())
         self._seats[waiter.number].future.set_exception(error)

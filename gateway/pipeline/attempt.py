@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from routing.eligible import Fallback
-from routing.rejection import Reason, Refused
+from routing.eligible import PairingFallback
+from routing.rejection import Reason, RequestRejected
 from routing.request import Request, Usage
 from routing.retries import RetryTerms
 
 
-class LegEnd(StrEnum):
+class AttemptStatus(StrEnum):
     """How one attempt at one pod ended. What follows from it is in `_CONSEQUENCES`."""
 
     ANSWERED = "answered"
@@ -51,9 +51,9 @@ class LegEnd(StrEnum):
         return _CONSEQUENCES[self].reason
 
     @property
-    def is_pods_fault(self) -> bool:
+    def is_pod_failure(self) -> bool:
         """Whether it counts against the pod's health."""
-        return _CONSEQUENCES[self].is_pods_fault
+        return _CONSEQUENCES[self].is_pod_failure
 
     @property
     def is_engine_gone(self) -> bool:
@@ -63,7 +63,7 @@ class LegEnd(StrEnum):
     @property
     def has_lost_engine(self) -> bool:
         """Whether a request that was admitted has lost its engine: it may be served late rather than rejected."""
-        return self.is_engine_gone or self is LegEnd.UNREACHABLE
+        return self.is_engine_gone or self is AttemptStatus.UNREACHABLE
 
     @property
     def is_counted(self) -> bool:
@@ -73,29 +73,29 @@ class LegEnd(StrEnum):
 
 class _Consequences(NamedTuple):
     reason: Reason | None = None
-    is_pods_fault: bool = False
+    is_pod_failure: bool = False
     is_engine_gone: bool = False
     is_counted: bool = True
 
 
 _CONSEQUENCES = {
-    LegEnd.ANSWERED: _Consequences(),
-    LegEnd.UNREACHABLE: _Consequences(Reason.POD_UNREACHABLE, is_pods_fault=True, is_counted=False),
-    LegEnd.LOST: _Consequences(Reason.POD_LOST, is_pods_fault=True, is_engine_gone=True),
-    LegEnd.TIMEOUT: _Consequences(Reason.POD_TIMEOUT, is_pods_fault=True),
-    LegEnd.HUNG: _Consequences(Reason.POD_TIMEOUT, is_pods_fault=True, is_engine_gone=True),
-    LegEnd.MALFORMED: _Consequences(Reason.POD_MALFORMED, is_pods_fault=True),
-    LegEnd.BUSY: _Consequences(Reason.POD_BUSY),
-    LegEnd.BROKEN: _Consequences(Reason.POD_BROKEN, is_pods_fault=True),
-    LegEnd.UNCONVINCING: _Consequences(is_counted=False),
-    LegEnd.UNWILLING: _Consequences(Reason.POD_LOST),
-    LegEnd.DIFFERENT: _Consequences(Reason.POD_LOST),
-    LegEnd.STALLED: _Consequences(Reason.POD_TIMEOUT),
+    AttemptStatus.ANSWERED: _Consequences(),
+    AttemptStatus.UNREACHABLE: _Consequences(Reason.POD_UNREACHABLE, is_pod_failure=True, is_counted=False),
+    AttemptStatus.LOST: _Consequences(Reason.POD_LOST, is_pod_failure=True, is_engine_gone=True),
+    AttemptStatus.TIMEOUT: _Consequences(Reason.POD_TIMEOUT, is_pod_failure=True),
+    AttemptStatus.HUNG: _Consequences(Reason.POD_TIMEOUT, is_pod_failure=True, is_engine_gone=True),
+    AttemptStatus.MALFORMED: _Consequences(Reason.POD_MALFORMED, is_pod_failure=True),
+    AttemptStatus.BUSY: _Consequences(Reason.POD_BUSY),
+    AttemptStatus.BROKEN: _Consequences(Reason.POD_BROKEN, is_pod_failure=True),
+    AttemptStatus.UNCONVINCING: _Consequences(is_counted=False),
+    AttemptStatus.UNWILLING: _Consequences(Reason.POD_LOST),
+    AttemptStatus.DIFFERENT: _Consequences(Reason.POD_LOST),
+    AttemptStatus.STALLED: _Consequences(Reason.POD_TIMEOUT),
 }
 """The one table of what follows from an end: rejection, pod health, retries."""
 
 
-class Bar(StrEnum):
+class ResumeBlocker(StrEnum):
     """Why a stream that was cut is not resumed on another pod. A closed list: values of metrics and logs."""
 
     OFF = "off"
@@ -126,10 +126,10 @@ class Bar(StrEnum):
     """It was cut too often, or no pod resumed it in time."""
 
 
-class Leg(Struct, frozen=True, gc=False):
+class AttemptResult(Struct, frozen=True, gc=False):
     """The result of one attempt. `begun`: the client has received some of this answer, so no other may begin one."""
 
-    end: LegEnd
+    end: AttemptStatus
     status: int = 0
     begun: bool = False
     usage: Usage | None = None
@@ -144,23 +144,23 @@ class Leg(Struct, frozen=True, gc=False):
     """How long a stream was held back before its client received the first of it."""
     detail: str = ""
     """What the pod or the network reported, for log and rejection. Never prompt or answer text."""
-    fallback: Fallback | None = None
+    fallback: PairingFallback | None = None
     """Why a pair failed as one, so that the request is to be served another way."""
     blames: str | None = None
     """URL of the pod that failed, where it is not the one that was to answer."""
-    rest: Request | None = None
+    continuation: Request | None = None
     """The request for the remaining answer, where the stream was cut and another pod can resume it."""
-    told: Usage | None = None
+    client_usage: Usage | None = None
     """Usage of the whole answer as its client receives it, where several pods have generated it."""
     is_behind: bool = False
     """A replay ended before it had repeated all that the client has."""
     repeated: int = 0
     """Tokens of the answer that were generated once more."""
-    barred: Bar | None = None
+    resume_blocker: ResumeBlocker | None = None
     """Why a stream that was cut cannot be resumed."""
 
 
-class Order(Struct, frozen=True, gc=False):
+class PrefillRequest(Struct, frozen=True, gc=False):
     """What the prefill pod of a pair is sent beside the client's own body."""
 
     request_id: str
@@ -170,10 +170,10 @@ class Order(Struct, frozen=True, gc=False):
     """Its one token must not be taken for the answer's end."""
 
 
-class Prefilled(Struct, frozen=True, gc=False):
+class PrefillResult(Struct, frozen=True, gc=False):
     """The result of the prefill half of a pair."""
 
-    end: LegEnd
+    end: AttemptStatus
     status: int = 0
     params: object = None
     """`kv_transfer_params` of the response as decoded JSON; not yet checked."""
@@ -183,11 +183,11 @@ class Prefilled(Struct, frozen=True, gc=False):
     @property
     def is_done(self) -> bool:
         """Whether the engine has computed the prompt."""
-        return self.end is LegEnd.ANSWERED and self.status < 400
+        return self.end is AttemptStatus.ANSWERED and self.status < 400
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class AttemptLimits:
     """How long and how often a request is tried."""
 
     deadline_s: float = 600.0
@@ -195,12 +195,14 @@ class Patience:
     resume_s: float = 30.0
     """From a cut to the first byte of the remaining answer."""
     retries: RetryTerms = field(default_factory=RetryTerms)
-    among: int = 1
+    processes: int = 1
     """Processes that share the retry budget."""
 
 
-def refusal_for(leg: Leg) -> Refused:
+def rejection_for(result: AttemptResult) -> RequestRejected:
     """Return the rejection of a client whose last attempt failed so."""
-    reason = leg.end.reason
-    assert reason is not None, leg  # noqa: S101 - an answer is no failure
-    return Refused(reason, leg.detail or f"The pod that served this request is gone ({leg.end}).", retry_after_s=1.0)
+    reason = result.end.reason
+    assert reason is not None, result  # noqa: S101 - an answer is no failure
+    return RequestRejected(
+        reason, result.detail or f"The pod that served this request is gone ({result.end}).", retry_after_s=1.0
+    )

@@ -12,29 +12,29 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import ClassVar
 
-from msgspec import Struct, defstruct
+from msgspec import Struct, defstruct, field
 
-from cascade.record import Climbed
-from gateway.pipeline.attempt import Bar
-from gateway.runtime.event_log import stamp
+from cascade.record import CascadeResult
+from gateway.pipeline.attempt import ResumeBlocker
+from gateway.runtime.event_log import format_timestamp
 from routing.blocks import EMPTY_PROMPT, Prompt
-from routing.decision.receipt import Attempt
+from routing.decision.receipt import AttemptReceipt
 from routing.rejection import Reason
 from routing.request import Api, Request, Usage
-from tenancy.objective import USUAL
+from tenancy.objective import DEFAULT_TIER
 
 CLIENT_GONE_STATUS = 499
 """No standard status exists for a client that left; nginx's number is the one that operators know."""
 
 
-class Shell(Struct, frozen=True, gc=False):
+class Frontend(Struct, frozen=True, gc=False):
     """The front end by which a request came, and what it shows us of the response where there are several modes."""
 
     name: str
     mode: str | None = None
 
 
-HTTP = Shell("http")
+HTTP = Frontend("http")
 
 
 class Receipt(Struct, gc=False):
@@ -61,8 +61,8 @@ class Receipt(Struct, gc=False):
     ttft_s: float | None = None
     """From the request's arrival to its first token, waiting and retries included."""
     duration_s: float = 0.0
-    attempts: tuple[Attempt, ...] = ()
-    tier: str = USUAL.name
+    attempts: tuple[AttemptReceipt, ...] = ()
+    tier: str = DEFAULT_TIER.name
     key_id: str | None = None
     user: str | None = None
     queued_s: float = 0.0
@@ -76,11 +76,11 @@ class Receipt(Struct, gc=False):
     shell: str = HTTP.name
     mode: str | None = None
     """What Envoy shows us of the response, where it came by Envoy."""
-    climbed: Climbed | None = None
+    cascade: CascadeResult | None = field(default=None, name="climbed")
     """What its cascade did; None where the model is not a cascade's name."""
     resumed: int = 0
     """How often another pod has resumed its stream."""
-    unresumed: Bar | None = None
+    unresumed: ResumeBlocker | None = None
     """Why no pod did."""
     wasted_tokens: int = 0
     """Tokens of prompt and answer that were computed again for that."""
@@ -127,7 +127,7 @@ class Outcome(Receipt, kw_only=True, gc=False):
     @property
     def timestamp(self) -> str:
         """RFC 3339, in UTC."""
-        return stamp(self.at_s)
+        return format_timestamp(self.at_s)
 
     @property
     def level(self) -> str:
@@ -209,7 +209,7 @@ class RecordFields:
         return row
 
 
-Witness = Callable[[Outcome], None]
+OutcomeListener = Callable[[Outcome], None]
 """Observes the record of every request that has ended. Must not wait, nor change it."""
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")

@@ -10,44 +10,44 @@ from math import ceil, isfinite
 
 import msgspec
 
-from gateway.limits.rate_limit_response import OverLimit
-from routing.rejection import Fault, Reason, Refused
+from gateway.limits.rate_limit_response import QuotaExceeded
+from routing.rejection import ErrorOwner, Reason, RequestRejected
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
+class ResponseSpec:
     """How a reason is told: HTTP status, OpenAI `type` and `code`, Anthropic `type`, and whose fault it is."""
 
     status: int
     type: str
     code: str
     anthropic: str
-    fault: Fault
+    fault: ErrorOwner
     hopeless: bool = False
     """A client that retries unchanged will fail again."""
 
 
-def _client(status: int, code: str, kind: str = "invalid_request_error", anthropic: str | None = None) -> Saying:
-    return Saying(status, kind, code, anthropic or kind, Fault.CLIENT, hopeless=True)
+def _client(status: int, code: str, kind: str = "invalid_request_error", anthropic: str | None = None) -> ResponseSpec:
+    return ResponseSpec(status, kind, code, anthropic or kind, ErrorOwner.CLIENT, hopeless=True)
 
 
-def _pod(status: int, code: str, kind: str = "server_error") -> Saying:
-    return Saying(status, kind, code, "api_error", Fault.POD)
+def _pod(status: int, code: str, kind: str = "server_error") -> ResponseSpec:
+    return ResponseSpec(status, kind, code, "api_error", ErrorOwner.POD)
 
 
-def _spent(kind: str, code: str = "rate_limit_exceeded", *, hopeless: bool = False) -> Saying:
+def _spent(kind: str, code: str = "rate_limit_exceeded", *, hopeless: bool = False) -> ResponseSpec:
     """A tenant that has used what it may: OpenAI's clients tell by the type whether requests or tokens ran out."""
-    return Saying(429, kind, code, "rate_limit_error", Fault.CLIENT, hopeless)
+    return ResponseSpec(429, kind, code, "rate_limit_error", ErrorOwner.CLIENT, hopeless)
 
 
-def _shed() -> Saying:
+def _shed() -> ResponseSpec:
     """Load that we turn away: 429, as the endpoint picker protocol demands; Anthropic's clients know it as 529."""
-    return Saying(429, "rate_limit_error", "slow_down", "overloaded_error", Fault.GATEWAY)
+    return ResponseSpec(429, "rate_limit_error", "slow_down", "overloaded_error", ErrorOwner.GATEWAY)
 
 
 _NO_POD = "service_unavailable_error"
 
-SAYINGS: dict[Reason, Saying] = {
+RESPONSES: dict[Reason, ResponseSpec] = {
     Reason.BAD_REQUEST: _client(400, "invalid_value"),
     Reason.BAD_JSON: _client(400, "invalid_json"),
     Reason.UNKNOWN_PATH: _client(404, "unknown_url", anthropic="not_found_error"),
@@ -56,8 +56,8 @@ SAYINGS: dict[Reason, Saying] = {
     Reason.BODY_TOO_LARGE: _client(413, "request_too_large", anthropic="request_too_large"),
     Reason.HEADERS_TOO_LARGE: _client(431, "headers_too_large"),
     Reason.URL_TOO_LONG: _client(414, "url_too_long"),
-    Reason.REQUEST_TOO_SLOW: Saying(
-        408, "invalid_request_error", "request_timeout", "invalid_request_error", Fault.CLIENT
+    Reason.REQUEST_TOO_SLOW: ResponseSpec(
+        408, "invalid_request_error", "request_timeout", "invalid_request_error", ErrorOwner.CLIENT
     ),
     Reason.EXPECTATION_FAILED: _client(417, "expectation_failed"),
     Reason.UNKNOWN_MODEL: _client(404, "model_not_found", anthropic="not_found_error"),
@@ -74,16 +74,18 @@ SAYINGS: dict[Reason, Saying] = {
     Reason.OVERLOADED: _shed(),
     Reason.QUEUE_FULL: _shed(),
     Reason.QUEUE_TIMEOUT: _shed(),
-    Reason.GATEWAY_BUSY: Saying(429, "rate_limit_error", "slow_down", "rate_limit_error", Fault.GATEWAY),
-    Reason.GATEWAY_DRAINING: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.GATEWAY),
-    Reason.GATEWAY_ERROR: Saying(500, "server_error", "internal_error", "api_error", Fault.GATEWAY),
-    Reason.ISSUER_UNHEARD: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.GATEWAY),
-    Reason.NO_POD_READY: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.POD),
+    Reason.GATEWAY_BUSY: ResponseSpec(429, "rate_limit_error", "slow_down", "rate_limit_error", ErrorOwner.GATEWAY),
+    Reason.GATEWAY_DRAINING: ResponseSpec(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.GATEWAY),
+    Reason.GATEWAY_ERROR: ResponseSpec(500, "server_error", "internal_error", "api_error", ErrorOwner.GATEWAY),
+    Reason.ISSUER_UNAVAILABLE: ResponseSpec(
+        503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.GATEWAY
+    ),
+    Reason.NO_POD_READY: ResponseSpec(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.POD),
     Reason.POD_UNREACHABLE: _pod(502, "pod_unreachable"),
     Reason.POD_LOST: _pod(502, "pod_lost"),
     Reason.POD_TIMEOUT: _pod(504, "pod_timeout"),
     Reason.POD_MALFORMED: _pod(502, "pod_malformed"),
-    Reason.POD_BUSY: Saying(503, _NO_POD, "server_is_overloaded", "overloaded_error", Fault.POD),
+    Reason.POD_BUSY: ResponseSpec(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.POD),
     Reason.POD_BROKEN: _pod(502, "pod_broken"),
 }
 
@@ -105,13 +107,13 @@ llm-d has no value for a tenant's own limits; the header is left out there, and 
 
 def status_of(reason: Reason, *, anthropic: bool = False) -> int:
     """The HTTP status a reason is told with."""
-    saying = SAYINGS[reason]
+    saying = RESPONSES[reason]
     return ANTHROPIC_OVERLOADED if anthropic and saying.anthropic == "overloaded_error" else saying.status
 
 
-def refusal_headers(refusal: Refused, *, anthropic: bool = False) -> dict[str, str]:
+def rejection_headers(refusal: RequestRejected, *, anthropic: bool = False) -> dict[str, str]:
     """Return retry hints, our own reason, the owner of the fault and llm-d's reason where it has one for a 429."""
-    saying = SAYINGS[refusal.reason]
+    saying = RESPONSES[refusal.reason]
     headers = {
         "x-hearth-reason": refusal.reason.value,
         "x-hearth-fault": saying.fault.value,
@@ -122,16 +124,16 @@ def refusal_headers(refusal: Refused, *, anthropic: bool = False) -> dict[str, s
     if refusal.retry_after_s is not None and isfinite(refusal.retry_after_s):
         headers["retry-after"] = str(max(1, ceil(refusal.retry_after_s)))
         headers["retry-after-ms"] = str(max(1, ceil(refusal.retry_after_s * 1000)))
-    if saying.hopeless or refusal.hopeless:
+    if saying.hopeless or refusal.is_permanent:
         headers["x-should-retry"] = "false"
-    if isinstance(refusal, OverLimit):
+    if isinstance(refusal, QuotaExceeded):
         headers.update(refusal.fields)
     return headers
 
 
-def refusal_body(refusal: Refused, *, anthropic: bool, request_id: str) -> bytes:
+def rejection_body(refusal: RequestRejected, *, anthropic: bool, request_id: str) -> bytes:
     """The JSON body of a refusal, in OpenAI's or Anthropic's shape."""
-    saying = SAYINGS[refusal.reason]
+    saying = RESPONSES[refusal.reason]
     if anthropic:
         told = {"type": saying.anthropic, "message": refusal.message}
         return msgspec.json.encode({"type": "error", "error": told, "request_id": request_id})
@@ -147,7 +149,7 @@ def refusal_body(refusal: Refused, *, anthropic: bool, request_id: str) -> bytes
     )
 
 
-def refusal_event(refusal: Refused, *, anthropic: bool, request_id: str) -> bytes:
+def rejection_event(refusal: RequestRejected, *, anthropic: bool, request_id: str) -> bytes:
     """The same inside a stream that has begun, as one server-sent event."""
-    body = refusal_body(refusal, anthropic=anthropic, request_id=request_id)
+    body = rejection_body(refusal, anthropic=anthropic, request_id=request_id)
     return b"event: error\ndata: " + body + b"\n\n" if anthropic else b"data: " + body + b"\n\n"

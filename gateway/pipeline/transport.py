@@ -9,19 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from cascade.judging import Judge
-from gateway.limits.accounts import Tab
-from gateway.pipeline.attempt import Leg, Order, Prefilled
+from cascade.judging import AnswerJudge
+from gateway.limits.accounts import RequestMeter
+from gateway.pipeline.attempt import AttemptResult, PrefillRequest, PrefillResult
 from routing.decision.placement import Placement
 from routing.pods import Engine
-from routing.rejection import Refused
+from routing.rejection import RequestRejected
 from routing.request import Request
 
 
-class Carrier(Protocol):
+class AttemptTransport(Protocol):
     """The transport of one downstream request."""
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
+    async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         """Send the request to the placement's engine and relay its response; report the first token to the placement.
 
         Ends when the pod's response has ended, or with `TIMEOUT` when no byte of it has come by the loop time
@@ -30,24 +30,24 @@ class Carrier(Protocol):
         """
         ...
 
-    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled | None:
+    async def prefill(self, placement: Placement, order: PrefillRequest, by_s: float) -> PrefillResult | None:
         """Have the placement's prefill engine compute the prompt and keep its KV; the client receives nothing of it.
 
-        Ends like `carry`. None where the next hop does it.
+        Ends like `run_attempt`. None where the next hop does it.
         """
         ...
 
-    def open_tab(self, tab: Tab) -> None:
-        """Count this request on the caller's accounts. Called before `carry`, where there are any."""
+    def open_meter(self, meter: RequestMeter) -> None:
+        """Count this request on the caller's accounts. Called before `run_attempt`, where there are any."""
         ...
 
-    def refuse(self, refusal: Refused) -> None:
+    def reject(self, rejection: RequestRejected) -> None:
         """Send the client a rejection: as a whole response, or inside a stream that has begun."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class PinnedRequest:
     """A request pinned to the engine that has stored what it is about: neither placed nor charged."""
 
     request: Request
@@ -58,7 +58,7 @@ class Errand:
         """Do nothing: no token is computed."""
 
 
-class Carries(Carrier, Protocol):
+class DownstreamTransport(AttemptTransport, Protocol):
     """A transport whose body can be replaced between attempts."""
 
     @property
@@ -66,25 +66,25 @@ class Carries(Carrier, Protocol):
         """The body that pods are sent; empty once a response has begun."""
         ...
 
-    def ask_instead(self, body: bytes, model: str) -> None:
-        """Send another body from now on: a smaller model answers for `model`, which a response header says."""
+    def downgrade(self, body: bytes, model: str) -> None:
+        """Send another body from now on: a make_downgraded model answers for `model`, which a response header says."""
         ...
 
-    def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
+    def use_cascade_model(self, body: bytes, model: str, *, usage_added: bool) -> None:
         """Send the body for one model of a cascade from now on; a response header names the one that answers.
 
         `usage_added`: usage was requested on the client's behalf, and is withheld from it.
         """
         ...
 
-    def judged_by(self, judge: Judge | None) -> None:
-        """Hold the next answer back until `judge` has accepted it; None: relay it at once. Called before `carry`."""
+    def set_judge(self, judge: AnswerJudge | None) -> None:
+        """Hold the next answer back until `judge` has accepted it; None: relay it at once."""
         ...
 
-    async def carry(self, placement: Placement | Errand, first_byte_by_s: float) -> Leg:
+    async def run_attempt(self, placement: Placement | PinnedRequest, first_byte_by_s: float) -> AttemptResult:
         """Send one attempt, also of a pinned request."""
         ...
 
 
-MakeCarrier = Callable[[str, bytes, bool], Carries]
+MakeTransport = Callable[[str, bytes, bool], DownstreamTransport]
 """Makes the transport of a request: path, body, and whether usage was requested on the client's behalf."""

@@ -15,14 +15,14 @@ from routing.request import Api, Usage
 
 Event = dict[str, Any]
 
-REASON = "hearth_reason"
+REASON_FIELD = "hearth_reason"
 
 DONE = b"data: [DONE]\n\n"
 
 HEAD_FIELDS = ("id", "object", "created", "model", "system_fingerprint")
 
 
-def ending_of(api: Api, sent: bytes, usage: Usage, *, reason: Reason, sequences: int, tells_usage: bool) -> bytes:
+def last_events(api: Api, sent: bytes, usage: Usage, *, reason: Reason, sequences: int, tells_usage: bool) -> bytes:
     """Return the events that end a stream of which the client has been sent `sent`.
 
     `tells_usage`: the client has requested the usage event.
@@ -68,7 +68,7 @@ def _end_choices(api: Api, events: list[Event], usage: Usage | None, reason: Rea
         for index in range(sequences)
         if index not in ended
     ]
-    yield {**head, "choices": choices, REASON: reason.value}
+    yield {**head, "choices": choices, REASON_FIELD: reason.value}
     if usage is not None:
         prompt, output = usage.prompt_tokens, usage.completion_tokens
         counts = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
@@ -89,7 +89,7 @@ def _end_message(events: list[Event], usage: Usage, reason: Reason) -> Iterator[
         yield {"type": "content_block_stop", "index": of_blocks[-1].get("index", 0)}
     delta = {"stop_reason": "max_tokens", "stop_sequence": None}
     counts = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
-    yield {"type": "message_delta", "delta": delta, "usage": counts, REASON: reason.value}
+    yield {"type": "message_delta", "delta": delta, "usage": counts, REASON_FIELD: reason.value}
     yield {"type": "message_stop"}
 
 
@@ -127,7 +127,7 @@ def _end_response(events: list[Event], usage: Usage, reason: Reason) -> Iterator
             "total_tokens": prompt + output,
         },
     }
-    yield {"type": "response.incomplete", "response": response, REASON: reason.value}
+    yield {"type": "response.incomplete", "response": response, REASON_FIELD: reason.value}
 
 
 def _end_content(events: list[Event], item: Event, where: Event) -> Iterator[Event]:

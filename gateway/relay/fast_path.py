@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.relay.recorder import LONGEST_RUN_BYTES, Kept
+from gateway.relay.recorder import LONGEST_RUN_BYTES, ResponseRecorder
 
 ONE_CHUNK_BYTES = 4096
 """Bytes; larger chunks are left to the parser, which handles them at less cost."""
@@ -51,14 +51,14 @@ TEXT_OF_EVENT = re.compile(
 )
 """The bytes before and behind the text of an event, for all generating APIs."""
 
-LESSONS = 8
+LEARNED_EVENTS = 8
 """Events from which the bytes around the text are learned; a stream that varies beyond it differs in more than text."""
 
 
-class Parsing(Protocol):
+class ParsingConnection(Protocol):
     """The connection, which parses what the fast path does not pass on."""
 
-    def take_back(self, left: bytes) -> None:
+    def resume_parsing(self, left: bytes) -> None:
         """Parse these bytes, and what comes behind them."""
         ...
 
@@ -66,7 +66,7 @@ class Parsing(Protocol):
     def connection_lost(self, exc: Exception | None) -> None: ...
 
 
-class Flow(asyncio.Protocol):
+class PassthroughStream(asyncio.Protocol):
     """One stream, while none of it is held back and its client takes chunks.
 
     It replaces the connection as the protocol of the transport, so that no frame stands between the pod's bytes and the
@@ -80,8 +80,8 @@ class Flow(asyncio.Protocol):
 
     def __init__(
         self,
-        line: Parsing,
-        kept: Kept,
+        line: ParsingConnection,
+        kept: ResponseRecorder,
         write: Callable[[bytes], None],
         told: Callable[[int], int],
         concerns: Callable[[bytes], bool],
@@ -99,7 +99,7 @@ class Flow(asyncio.Protocol):
         self.has_read = False
         """Bytes have come since the connection reset this."""
         self._before = self._after = EVENTS_END  # No event begins so.
-        self._lessons = LESSONS
+        self._lessons = LEARNED_EVENTS
 
     def data_received(self, data: bytes) -> None:
         self.has_read = True
@@ -113,12 +113,12 @@ class Flow(asyncio.Protocol):
             self._write(data)
             self._left -= 1
             if not self._left:
-                self.count()
+                self.report_count()
         elif left := self._pass_leading(data):
-            self.count()
-            self._line.take_back(left)
+            self.report_count()
+            self._line.resume_parsing(left)
 
-    def count(self) -> None:
+    def report_count(self) -> None:
         """Report how many events have passed since the last report."""
         passed, self._span = self._span - self._left, self._left
         self._left = self._span = self._told(passed)
@@ -142,7 +142,7 @@ class Flow(asyncio.Protocol):
             if not self._pass_chunk(read[at:end], payload_at - at):
                 break
             if self._left <= 0:
-                self.count()
+                self.report_count()
                 if not self._left:
                     return b""  # The stream was ended here: what comes behind is dropped.
             at = end
@@ -163,5 +163,5 @@ class Flow(asyncio.Protocol):
         event = TEXT_OF_EVENT.fullmatch(payload)
         if event is not None:
             before, after = event.groups()
-            self._kept.expect(before, after)
+            self._kept.begin_run(before, after)
             self._before, self._after = before, after + CRLF

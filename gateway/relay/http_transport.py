@@ -9,66 +9,68 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from cascade.judging import Judge
-from cascade.logprobs import Trim
+from cascade.judging import AnswerJudge
+from cascade.logprobs import LogprobFilter
 from gateway.config.limits import Limits
-from gateway.http.client_request import Asked, Budget
-from gateway.http.endpoints import Endpoint
-from gateway.http.response_writer import Reply
-from gateway.limits.accounts import Tab
-from gateway.pipeline.attempt import Bar, Leg, LegEnd, Order, Prefilled
-from gateway.pipeline.transport import Errand
+from gateway.http.client_request import BodyBudget, IncomingRequest
+from gateway.http.endpoints import ApiEndpoint
+from gateway.http.response_writer import ResponseWriter
+from gateway.limits.accounts import RequestMeter
+from gateway.pipeline.attempt import AttemptResult, AttemptStatus, PrefillRequest, PrefillResult, ResumeBlocker
+from gateway.pipeline.transport import PinnedRequest
 from gateway.relay.holdback import HoldbackRelay
 from gateway.relay.relay import PREFILL_ONLY, Relay, RelayOptions
 from gateway.relay.resumption import (
     ResumedRelay,
     continuation_after,
+    cut_result,
+    failed_prefill,
     recover_tokens,
-    still_cut,
-    unprepared,
     with_prompt_ids,
 )
-from gateway.relay.unary import ask_prefill
-from gateway.relay.upstream_pool import Pool, PoolIsFull, no_connection
+from gateway.relay.unary import call_prefill
+from gateway.relay.upstream_pool import PoolIsFull, UpstreamPool, no_connection
 from gateway.relay.upstream_request import (
+    CASCADE_MODEL_HEADER,
     DOWNGRADED_HEADER,
     MAX_TOKENS_HEADER,
-    RUNG_HEADER,
     PodKeys,
-    UpstreamRequests,
-    capped_for,
+    UpstreamRequestWriter,
+    with_token_cap,
 )
-from gateway.resume.continuation import Rest
+from gateway.resume.continuation import Continuation
 from routing.decision.placement import Placement
 from routing.fleet import Fleet
 from routing.pods import Engine
 from routing.reading import with_fields
 from routing.reading.rewriting import prefill_body
-from routing.rejection import Refused
+from routing.rejection import RequestRejected
 from routing.request import Request
-from routing.stall_detection import Lateness, Vigil
+from routing.stall_detection import StallDetector, StreamWatch
 
 
-class Carriers:
+class TransportFactory:
     """Makes the transports of a gateway; `budget` is that of the bodies of all requests being read or placed."""
 
-    def __init__(self, fleet: Fleet, pool: Pool, key_of: PodKeys, budget: Budget, limits: Limits) -> None:
+    def __init__(self, fleet: Fleet, pool: UpstreamPool, key_of: PodKeys, budget: BodyBudget, limits: Limits) -> None:
         self._fleet = fleet
         self._pool = pool
-        self._requests = UpstreamRequests(pool, key_of, self.takes_priority)
+        self._requests = UpstreamRequestWriter(pool, key_of, self.takes_priority)
         self._budget = budget
         self._limits = limits
-        self.kept_bodies = Budget(limits.kept_bodies_bytes, largest=limits.kept_body_bytes)
+        self.kept_bodies = BodyBudget(limits.kept_bodies_bytes, largest=limits.kept_body_bytes)
         """Of the bodies of requests whose responses stream, kept in case they have to be resumed."""
 
-    def make(self, endpoint: Endpoint, asked: Asked, reply: Reply, body: bytes, *, usage_added: bool) -> HttpCarrier:
+    def make(
+        self, endpoint: ApiEndpoint, asked: IncomingRequest, reply: ResponseWriter, body: bytes, *, usage_added: bool
+    ) -> HttpTransport:
         """Return the transport of one request, which is sent with this body.
 
         `usage_added`: usage was requested on the client's behalf, and is withheld from it.
         """
         tenant = asked.caller.tenant
         buffer = RetryBuffer(self.kept_bodies, self._limits, is_off=not tenant.resumes, tenant=tenant.name)
-        return HttpCarrier(
+        return HttpTransport(
             asked,
             reply,
             endpoint.path,
@@ -94,7 +96,7 @@ class RetryBuffer:
 
     __slots__ = ("_budget", "_counted", "_limits", "_tenant", "answer_bytes", "body", "is_off")
 
-    def __init__(self, budget: Budget, limits: Limits, *, is_off: bool, tenant: str | None = None) -> None:
+    def __init__(self, budget: BodyBudget, limits: Limits, *, is_off: bool, tenant: str | None = None) -> None:
         """`budget` is that of all bodies that are kept; `is_off`: resuming is disabled, and nothing is kept."""
         self._tenant = tenant
         self._budget = budget
@@ -119,28 +121,28 @@ class RetryBuffer:
     def end_attempt(self) -> None:
         """Release the budget; the next attempt, if there is one, follows at once."""
         if self._counted:
-            self._budget.give(self._counted, self._tenant)
+            self._budget.release(self._counted, self._tenant)
             self._counted = 0
 
     def _take(self, body: bytes) -> bool:
-        return self._budget.take(len(body), self._tenant)
+        return self._budget.reserve(len(body), self._tenant)
 
 
-class HttpCarrier:
+class HttpTransport:
     """Sends one downstream request to pods and relays the response."""
 
     def __init__(
         self,
-        asked: Asked,
-        reply: Reply,
+        asked: IncomingRequest,
+        reply: ResponseWriter,
         path: str,
         body: bytes,
         *,
         usage_added: bool,
-        pool: Pool,
-        requests: UpstreamRequests,
+        pool: UpstreamPool,
+        requests: UpstreamRequestWriter,
         buffer: RetryBuffer,
-        budget: Budget,
+        budget: BodyBudget,
     ) -> None:
         """`budget` is charged for the body that `asked` holds, until a response has begun."""
         self._asked = asked
@@ -153,11 +155,11 @@ class HttpCarrier:
         self._buffer = buffer
         self._budget = budget
         self._attempts = 0
-        self._meter: Tab | None = None
-        self._judge: Judge | None = None
-        self._trim: Trim | None = None
+        self._meter: RequestMeter | None = None
+        self._judge: AnswerJudge | None = None
+        self._trim: LogprobFilter | None = None
         """What was requested on a judge's behalf, and is taken out of the response."""
-        self._rest: Rest | None = None
+        self._rest: Continuation | None = None
         """What is left of a stream that was cut."""
 
     # -- called by the pipeline ------------------------------------------------------------------------------------
@@ -167,77 +169,77 @@ class HttpCarrier:
         """The body that pods are sent; empty once a response has begun."""
         return self._body
 
-    def ask_instead(self, body: bytes, model: str) -> None:
+    def downgrade(self, body: bytes, model: str) -> None:
         """Send another body from now on: a smaller model answers for `model`, which a response header says."""
-        self._body = capped_for(self._meter, body)
-        self._reply.fields += ((DOWNGRADED_HEADER, model),)
+        self._body = with_token_cap(self._meter, body)
+        self._reply.headers += ((DOWNGRADED_HEADER, model),)
 
-    def ask_rung(self, body: bytes, model: str, *, usage_added: bool) -> None:
+    def use_cascade_model(self, body: bytes, model: str, *, usage_added: bool) -> None:
         """Send the body for one model of a cascade from now on; a response header names the one that answers."""
-        self._body, self._usage_added, self._trim = capped_for(self._meter, body), usage_added, None
-        others = tuple(field for field in self._reply.fields if field[0] != RUNG_HEADER)
-        self._reply.fields = (*others, (RUNG_HEADER, model))
+        self._body, self._usage_added, self._trim = with_token_cap(self._meter, body), usage_added, None
+        others = tuple(field for field in self._reply.headers if field[0] != CASCADE_MODEL_HEADER)
+        self._reply.headers = (*others, (CASCADE_MODEL_HEADER, model))
 
-    def open_tab(self, tab: Tab) -> None:
+    def open_meter(self, tab: RequestMeter) -> None:
         """Meter the request: its answer is capped, and a stream ended, where the caller's accounts say so."""
         self._meter = tab
-        self._reply.fields += tab.fields()
+        self._reply.headers += tab.headers()
         if tab.max_tokens is not None:
-            self._body = capped_for(tab, self._body)
-            self._reply.fields += ((MAX_TOKENS_HEADER, str(tab.max_tokens)),)
+            self._body = with_token_cap(tab, self._body)
+            self._reply.headers += ((MAX_TOKENS_HEADER, str(tab.max_tokens)),)
 
-    def judged_by(self, judge: Judge | None) -> None:
+    def set_judge(self, judge: AnswerJudge | None) -> None:
         """Hold back what is carried next until `judge` has accepted it; None: hold nothing back."""
         self._judge = judge
         if judge is not None:
-            self._trim = judge.trim
+            self._trim = judge.logprob_filter
 
-    def refuse(self, refusal: Refused) -> None:
+    def reject(self, rejection: RequestRejected) -> None:
         """Send the client our rejection."""
-        self._reply.refuse(refusal)
+        self._reply.reject(rejection)
 
-    async def carry(self, placement: Placement | Errand, first_byte_by_s: float) -> Leg:
-        """Send one attempt and relay its response; see `Carrier.carry`."""
+    async def run_attempt(self, placement: Placement | PinnedRequest, first_byte_by_s: float) -> AttemptResult:
+        """Send one attempt and relay its response; see `AttemptTransport.run_attempt`."""
         self._attempts += 1
         self._buffer.begin_attempt()
         rest = self._rest
         try:
             if rest is not None and (failed := await self._recover(rest, placement, placement.engine, first_byte_by_s)):
-                return still_cut(failed, placement.request)
+                return cut_result(failed, placement.request)
             relay = await self._send(placement, first_byte_by_s, fresh=False)
             if relay.was_stale:
                 relay = await self._send(placement, first_byte_by_s, fresh=True)
         except (PoolIsFull, OSError) as error:
             end, detail = no_connection(placement.engine.pod, error)
-            leg = Leg(end, detail=detail)
+            leg = AttemptResult(end, detail=detail)
         else:
-            leg = relay.leg()
-            if relay.has_begun and leg.end is not LegEnd.ANSWERED:
+            leg = relay.result()
+            if relay.has_begun and leg.end is not AttemptStatus.ANSWERED:
                 return self._cut(leg, relay)
         finally:
             self._buffer.end_attempt()
-        return leg if rest is None or leg.end is LegEnd.ANSWERED else still_cut(leg, placement.request)
+        return leg if rest is None or leg.end is AttemptStatus.ANSWERED else cut_result(leg, placement.request)
 
-    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled:
-        """Have the placement's prefill engine compute the prompt and keep its KV; see `Carrier.prefill`."""
+    async def prefill(self, placement: Placement, order: PrefillRequest, by_s: float) -> PrefillResult:
+        """Have the placement's prefill engine compute the prompt and keep its KV; see `AttemptTransport.prefill`."""
         side = placement.prefill
         assert side is not None  # noqa: S101 - the pipeline sends a prefill attempt of pairs only
         if self._rest is not None and (failed := await self._recover(self._rest, placement, side.engine, by_s)):
-            return unprepared(failed)
+            return failed_prefill(failed)
         fields = order.fields if self._rest is None else with_prompt_ids(self._rest, order.fields)
         body = prefill_body(placement.request.api, self._body, fields, ends_by_length=order.ends_by_length)
         question = self._write(side.engine, placement.request, self._path, body, order.request_id)
-        return await ask_prefill(self._pool, side.engine.pod, question, by_s)
+        return await call_prefill(self._pool, side.engine.pod, question, by_s)
 
     # -- one attempt -----------------------------------------------------------------------------------------------
 
-    async def _send(self, placement: Placement | Errand, first_byte_by_s: float, *, fresh: bool) -> Relay:
+    async def _send(self, placement: Placement | PinnedRequest, first_byte_by_s: float, *, fresh: bool) -> Relay:
         url, pool = placement.engine.pod, self._pool
         connection = (None if fresh else pool.lease_idle(url)) or await pool.connect(url)
         relay = self._relay(placement)
         # Not kept in a local: it holds the body, and this frame lives as long as the stream.
         vigil = stall_timer(pool.lateness, placement, pool.loop.time())
-        connection.ask(relay, self._question(placement), first_byte_by_s, vigil)
+        connection.send_request(relay, self._question(placement), first_byte_by_s, vigil)
         try:
             await relay.ended
         except BaseException:
@@ -245,7 +247,7 @@ class HttpCarrier:
             raise
         return relay
 
-    def _relay(self, placement: Placement | Errand) -> Relay:
+    def _relay(self, placement: Placement | PinnedRequest) -> Relay:
         meter = self._meter
         options: RelayOptions = {
             "loop": self._pool.loop,
@@ -267,7 +269,7 @@ class HttpCarrier:
         self._body = b""
         self._asked.drop_body(self._budget)
 
-    def _question(self, placement: Placement | Errand) -> list[bytes]:
+    def _question(self, placement: Placement | PinnedRequest) -> list[bytes]:
         body, handover = self._body, placement.handover
         fields = handover.fields if handover is not None else b""
         if self._rest is not None:
@@ -288,28 +290,30 @@ class HttpCarrier:
 
     # -- a stream that was cut -------------------------------------------------------------------------------------
 
-    def _cut(self, leg: Leg, relay: Relay) -> Leg:
+    def _cut(self, leg: AttemptResult, relay: Relay) -> AttemptResult:
         """The client has part of the answer: prepare the request for the rest, or say why there is none."""
-        rest = Bar.OFF if self._buffer.is_off else continuation_after(relay, self._buffer.body)
-        if isinstance(rest, Bar):
-            return replace(leg, begun=True, barred=rest)
-        self._rest, self._body, self._path = rest, rest.asking.body, rest.path
-        return still_cut(leg, relay.placement.request)
+        rest = ResumeBlocker.OFF if self._buffer.is_off else continuation_after(relay, self._buffer.body)
+        if isinstance(rest, ResumeBlocker):
+            return replace(leg, begun=True, resume_blocker=rest)
+        self._rest, self._body, self._path = rest, rest.request.body, rest.path
+        return cut_result(leg, relay.placement.request)
 
-    async def _recover(self, rest: Rest, placement: Placement | Errand, engine: Engine, by_s: float) -> Leg | None:
+    async def _recover(
+        self, rest: Continuation, placement: Placement | PinnedRequest, engine: Engine, by_s: float
+    ) -> AttemptResult | None:
         """Have the rest known in token ids, where it has to be. Returns the attempt if that failed."""
 
         def write(path: str, body: bytes, suffix: str) -> list[bytes]:
             return self._write(engine, placement.request, path, body, f"{self._engine_id}{suffix}")
 
         recovered = await recover_tokens(self._pool, engine.pod, rest, write, by_s)
-        if isinstance(recovered, Leg):
+        if isinstance(recovered, AttemptResult):
             return recovered
-        self._rest, self._body = recovered, recovered.asking.body
+        self._rest, self._body = recovered, recovered.request.body
         return None
 
 
-def stall_timer(lateness: Lateness, placement: Placement | Errand, now_s: float) -> Vigil | None:
+def stall_timer(lateness: StallDetector, placement: Placement | PinnedRequest, now_s: float) -> StreamWatch | None:
     """Return the stall timer of a request that is about to be sent; None where nothing was predicted of it.
 
     A whole generated answer has no byte before its last token, and a pair's decode engine none before it has the KV:
@@ -320,7 +324,7 @@ def stall_timer(lateness: Lateness, placement: Placement | Errand, now_s: float)
         return None
     is_telling = placement.prefill is None and (request.stream or request.api in PREFILL_ONLY)
     expected_s = 0.0 if placement.prefill is not None else placement.predicted.ttft_s
-    return lateness.vigil(
+    return lateness.watch(
         placement.engine.name,
         request.model,
         expected_s,

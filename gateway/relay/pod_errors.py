@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 import msgspec
 from msgspec import Struct
 
-MESSAGE_CHARS = 2000
+MAX_MESSAGE_CHARS = 2000
 """Characters kept of a pod's message; validation errors quote the body, however large."""
 
-BUSY_WORDS = "currently busy and cannot accept new requests"
+BUSY_MESSAGE = "currently busy and cannot accept new requests"
 """On /v1/messages a full vLLM reports so inside an internal error."""
 
-CONTEXT_LENGTH = "maximum context length"
+CONTEXT_LENGTH_MESSAGE = "maximum context length"
 
 CODES = {400: "invalid_value", 404: "not_found", 409: "conflict", 413: "request_too_large", 422: "invalid_value"}
 ANTHROPIC_TYPES = {
@@ -30,7 +30,7 @@ ANTHROPIC_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class PodError:
+class UpstreamError:
     """An error that a pod has reported. `param` is the path of the field that is wrong, None where it names none."""
 
     status: int
@@ -38,7 +38,7 @@ class PodError:
     param: str | None = None
 
     @property
-    def is_clients(self) -> bool:
+    def is_client_error(self) -> bool:
         """Whether the request is at fault, not the pod."""
         return self.status < 500
 
@@ -61,20 +61,20 @@ class _RawError(Struct):
 _RAW = msgspec.json.Decoder(_RawError)
 
 
-def read_error(status: int, body: bytes) -> PodError:
+def read_error(status: int, body: bytes) -> UpstreamError:
     """Read the error of a response; of a body in an unknown format only the status."""
     try:
         raw = _RAW.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return PodError(status, f"The pod answered {status}.")
+        return UpstreamError(status, f"The pod answered {status}.")
     detail = raw.error if isinstance(raw.error, _Detail) else _Detail()
     text = raw.error if isinstance(raw.error, str) else raw.detail if isinstance(raw.detail, str) else None
     message = detail.message or text or raw.message or f"The pod answered {status}."
     param = detail.param.removeprefix("body.") if detail.param else None
-    return PodError(status, message[:MESSAGE_CHARS], param)
+    return UpstreamError(status, message[:MAX_MESSAGE_CHARS], param)
 
 
-def read_stream_error(payload: bytes) -> PodError | None:
+def read_stream_error(payload: bytes) -> UpstreamError | None:
     """Read the error that an event of a stream carries, None where it carries none."""
     try:
         event = _RAW.decode(payload)
@@ -85,10 +85,10 @@ def read_stream_error(payload: bytes) -> PodError | None:
     code = event.error.code if isinstance(event.error, _Detail) else None
     status = code if isinstance(code, int) and 400 <= code < 600 else 500
     error = read_error(status, payload)
-    return replace(error, status=503) if BUSY_WORDS in error.message else error
+    return replace(error, status=503) if BUSY_MESSAGE in error.message else error
 
 
-def about_model(error: PodError, model: str, path: str) -> PodError:
+def explain_not_found(error: UpstreamError, model: str, path: str) -> UpstreamError:
     """Word FastAPI's "Not Found" for the client: the pod does not serve this API for its kind of model."""
     if error.status == 404 and error.message == "Not Found":
         if not model:  # The request named a stored response, not a model.
@@ -97,7 +97,7 @@ def about_model(error: PodError, model: str, path: str) -> PodError:
     return error
 
 
-def error_body(error: PodError, *, anthropic: bool, request_id: str) -> bytes:
+def error_body(error: UpstreamError, *, anthropic: bool, request_id: str) -> bytes:
     """Return the JSON body of an error response for the client."""
     if anthropic:
         kind = ANTHROPIC_TYPES.get(error.status, "invalid_request_error")
@@ -112,14 +112,14 @@ def error_body(error: PodError, *, anthropic: bool, request_id: str) -> bytes:
     return msgspec.json.encode({"error": openai_error})
 
 
-def error_event(error: PodError, *, anthropic: bool, request_id: str) -> bytes:
+def error_event(error: UpstreamError, *, anthropic: bool, request_id: str) -> bytes:
     """Return the error as an event of a stream for the client."""
     name = b"event: error\n" if anthropic else b""
     return name + b"data: " + error_body(error, anthropic=anthropic, request_id=request_id) + b"\n\n"
 
 
-def _code(error: PodError) -> str:
-    if CONTEXT_LENGTH in error.message:
+def _code(error: UpstreamError) -> str:
+    if CONTEXT_LENGTH_MESSAGE in error.message:
         return "context_length_exceeded"
     if error.status == 404 and error.param == "model":
         return "unsupported_api" if "does not serve" in error.message else "model_not_found"

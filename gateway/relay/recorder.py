@@ -6,7 +6,7 @@ import json
 
 import msgspec
 
-from routing.reading import AnswerFacts, read_facts
+from routing.reading import ResponseFacts, read_response_facts
 from routing.request import Api
 
 TAIL_BYTES = 64 << 10
@@ -24,7 +24,7 @@ LONGEST_RUN_BYTES = 16 << 10
 """Bytes of text recorded as one event; then the bound is checked again."""
 
 
-class Kept:
+class ResponseRecorder:
     """Grows by whole reads; of a run of events that differ in their text alone, by the texts.
 
     Such a run is recorded as a single event with all of the text, which reads the same.
@@ -50,7 +50,7 @@ class Kept:
         if self._room < 0:
             self._drop_beginning()
 
-    def expect(self, before: bytes, after: bytes) -> None:
+    def begin_run(self, before: bytes, after: bytes) -> None:
         """Set the bytes around the texts of the run that begins."""
         if self.texts:
             self.end_run()
@@ -81,18 +81,18 @@ class Kept:
         self._room = 2 * TAIL_BYTES - count
 
 
-def facts_of_answer(api: Api, kept: Kept) -> AnswerFacts:
+def facts_of_answer(api: Api, kept: ResponseRecorder) -> ResponseFacts:
     """Read usage, finish reason and id of a whole JSON answer."""
     recorded = kept.joined()
-    return read_facts(api, recorded) if kept.is_whole else _facts_of_end(api, recorded)
+    return read_response_facts(api, recorded) if kept.is_whole else _facts_of_end(api, recorded)
 
 
-def facts_of_stream(api: Api, kept: Kept) -> AnswerFacts:
+def facts_of_stream(api: Api, kept: ResponseRecorder) -> ResponseFacts:
     """Read usage, finish reason and id from the last events of a stream, each from the last event that has it."""
     recorded = kept.joined()
     usage, finish_reason, response_id = None, None, None
     for event in _last_events(recorded):
-        facts = read_facts(api, event)
+        facts = read_response_facts(api, event)
         usage = usage or facts.usage
         finish_reason = finish_reason or facts.finish_reason
         response_id = response_id or facts.response_id
@@ -100,7 +100,7 @@ def facts_of_stream(api: Api, kept: Kept) -> AnswerFacts:
             break
     if usage is None and not kept.is_whole:
         usage = _facts_of_end(api, recorded).usage
-    return AnswerFacts(usage, finish_reason, response_id)
+    return ResponseFacts(usage, finish_reason, response_id)
 
 
 def _last_events(recorded: bytes) -> list[bytes]:
@@ -116,14 +116,14 @@ def _last_events(recorded: bytes) -> list[bytes]:
     return events
 
 
-def _facts_of_end(api: Api, recorded: bytes) -> AnswerFacts:
+def _facts_of_end(api: Api, recorded: bytes) -> ResponseFacts:
     """Read usage from where its key stands: what stood before it has been dropped."""
     at = recorded.rfind(USAGE_KEY)
     if at < 0:
-        return AnswerFacts()
+        return ResponseFacts()
     text = recorded[at + len(USAGE_KEY) :].decode("utf-8", "replace").lstrip()
     try:
         usage, _ = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
-        return AnswerFacts()
-    return read_facts(api, msgspec.json.encode({"usage": usage}))
+        return ResponseFacts()
+    return read_response_facts(api, msgspec.json.encode({"usage": usage}))

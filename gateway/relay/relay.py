@@ -21,19 +21,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NotRequired, Protocol, TypedDict, Unpack
 
-from gateway.http.response_writer import Reply
-from gateway.limits.accounts import Tab
-from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.pipeline.transport import Errand
-from gateway.relay.ending import ending_of
-from gateway.relay.fast_path import EVENT_END, Flow, Parsing
-from gateway.relay.pod_errors import PodError, about_model, error_body, error_event, read_error
-from gateway.relay.recorder import Kept, facts_of_answer, facts_of_stream
-from gateway.relay.sse import ABORTED, Scanner, is_whole_aborted
-from gateway.relay.upstream_connection import Answer, PodHead
-from routing.pairing.prefill_side import Handover
+from gateway.http.response_writer import ResponseWriter
+from gateway.limits.accounts import RequestMeter
+from gateway.pipeline.attempt import AttemptResult, AttemptStatus
+from gateway.pipeline.transport import PinnedRequest
+from gateway.relay.ending import last_events
+from gateway.relay.fast_path import EVENT_END, ParsingConnection, PassthroughStream
+from gateway.relay.pod_errors import UpstreamError, error_body, error_event, explain_not_found, read_error
+from gateway.relay.recorder import ResponseRecorder, facts_of_answer, facts_of_stream
+from gateway.relay.sse import ABORTED, EventScanner, is_whole_aborted
+from gateway.relay.upstream_connection import ResponseBodyHandler, ResponseHead
+from routing.pairing.prefill_side import DecodeHandover
 from routing.pods import Engine
-from routing.reading import AnswerFacts, answer_bytes, read_whole
+from routing.reading import ResponseFacts, read_complete, response_bytes
 from routing.rejection import Reason
 from routing.request import Api, Request, Usage
 
@@ -42,21 +42,21 @@ EVENT_STREAM = "text/event-stream"
 PREFILL_ONLY = frozenset({Api.EMBEDDINGS, Api.RERANK, Api.SCORE, Api.POOLING, Api.CLASSIFY})
 """APIs whose response is complete when the prefill is. A whole generated answer says nothing about its first token."""
 
-ERROR_BYTES = 64 << 10
+MAX_ERROR_BYTES = 64 << 10
 """Bytes kept of a pod's error body: enough for its message."""
 
-BODY_HELD_BYTES = 64 << 10
+MAX_HELD_BODY_BYTES = 64 << 10
 """Bytes held of a whole body: while the client has seen none of them, another pod can still give a whole answer."""
 
-BUSY = frozenset({429, 503})
-OUR_KEY_IS_WRONG = frozenset({401, 403})
-NOT_BUILT = 501
+BUSY_STATUSES = frozenset({429, 503})
+KEY_REJECTED_STATUSES = frozenset({401, 403})
+NOT_IMPLEMENTED = 501
 
-FAR = 1 << 29
+UNLIMITED_EVENTS = 1 << 29
 """Events; no stream has as many."""
 
 
-class Placed(Protocol):
+class PlacedAttempt(Protocol):
     """A placement, as far as a relay uses it."""
 
     @property
@@ -64,7 +64,7 @@ class Placed(Protocol):
     @property
     def engine(self) -> Engine: ...
     @property
-    def handover(self) -> Handover | None: ...
+    def handover(self) -> DecodeHandover | None: ...
     def first_token(self, now_s: float) -> None:
         """Note the time of the first token; later calls have no effect."""
         ...
@@ -78,7 +78,7 @@ class RelayOptions(TypedDict):
     """The usage event was requested on the client's behalf."""
     recorded_bytes: int
     """Bytes of the response that are recorded."""
-    meter: NotRequired[Tab | None]
+    meter: NotRequired[RequestMeter | None]
     """Meters the stream, and may end it; None: not metered here."""
     on_begin: NotRequired[Callable[[bool], None]]
     """Called when the client is sent the head, with whether the response is a stream."""
@@ -87,7 +87,9 @@ class RelayOptions(TypedDict):
 class Relay:
     """One attempt: one pod's response to one request, from sending it to the end of the response."""
 
-    def __init__(self, reply: Reply, placement: Placed, path: str, **options: Unpack[RelayOptions]) -> None:
+    def __init__(
+        self, reply: ResponseWriter, placement: PlacedAttempt, path: str, **options: Unpack[RelayOptions]
+    ) -> None:
         self._on_begin = options.get("on_begin")
         self._meter = options.get("meter")
         self._is_limited = False
@@ -98,15 +100,15 @@ class Relay:
         self.placement = placement
         self.api = placement.request.api
         self.path = path
-        self.recorder = Kept(options["recorded_bytes"])
+        self.recorder = ResponseRecorder(options["recorded_bytes"])
         self.events = 0
         """Events that the client has been sent, of the whole answer."""
-        self.scanner: Scanner | None = None
+        self.scanner: EventScanner | None = None
         """Of a stream, once its head has come."""
         self.has_begun = False
         self.is_stream = False
         self.ended: asyncio.Future[None] = self.loop.create_future()
-        self.end = LegEnd.ANSWERED
+        self.end = AttemptStatus.ANSWERED
         self.status = 0
         self.detail = ""
         self.metered_usage: Usage | None = None
@@ -120,25 +122,25 @@ class Relay:
 
     # -- the response as it comes ----------------------------------------------------------------------------------
 
-    def open_answer(self, head: PodHead) -> Answer | None:
+    def open_response(self, head: ResponseHead) -> ResponseBodyHandler | None:
         """Return the handler of the body that this head announces; None if it cannot be passed on."""
         self.status = head.status
         if head.status >= 400:
-            return Refusal(self)
+            return UpstreamErrorBody(self)
         if head.is_encoded or head.status >= 300:
             what = "compressed" if head.is_encoded else "redirected"
-            self.fail(LegEnd.MALFORMED, f"The pod {what} its answer, unasked.")
+            self.fail(AttemptStatus.MALFORMED, f"The pod {what} its answer, unasked.")
             return None
         self.is_stream = head.content_type.startswith(EVENT_STREAM)
         return self._open_body(head)
 
-    def _open_body(self, head: PodHead) -> Answer | None:
+    def _open_body(self, head: ResponseHead) -> ResponseBodyHandler | None:
         if not self.is_stream:
             return WholeBody(self, head)
-        self.scanner = Scanner(self.api, self.recorder, withholds_usage=self.withholds_usage)
+        self.scanner = EventScanner(self.api, self.recorder, withholds_usage=self.withholds_usage)
         return EventStream(self, head, self.scanner)
 
-    def begin(self, head: PodHead, first: bytes, *, is_stream: bool) -> None:
+    def begin(self, head: ResponseHead, first: bytes, *, is_stream: bool) -> None:
         """Send the client the head and the first bytes: from here on no other pod can begin an answer."""
         self.has_begun = True
         if self._on_begin is not None:
@@ -149,7 +151,7 @@ class Relay:
         length = None if is_stream else head.length
         self.reply.begin(head.status, head.content_type, first, length=length, is_stream=is_stream)
 
-    def passed(self, events: int) -> int:
+    def count_sent(self, events: int) -> int:
         """Count events that the client was sent, and end the stream where a limit is reached.
 
         Returns after how many more to call again; 0 where the stream was ended.
@@ -157,17 +159,17 @@ class Relay:
         self.events += events
         meter = self._meter
         if meter is None:
-            return FAR
-        if events and not self._is_limited and (reason := meter.passed(events)) is not None:
+            return UNLIMITED_EVENTS
+        if events and not self._is_limited and (reason := meter.count_events(events)) is not None:
             self._end_by_limit(meter, reason)
-        return 0 if self._is_limited else min(meter.unheeded, FAR)
+        return 0 if self._is_limited else min(meter.events_until_check, UNLIMITED_EVENTS)
 
-    def _end_by_limit(self, meter: Tab, reason: Reason) -> None:
+    def _end_by_limit(self, meter: RequestMeter, reason: Reason) -> None:
         """Send the client the events that end a stream at its longest, and stop the engine."""
         if not self.is_stream or self.ended.done():
             return
         usage, source, reply = meter.usage(), self.reply.source, self.reply
-        last = ending_of(
+        last = last_events(
             self.api,
             self.recorder.joined(),
             usage,
@@ -181,46 +183,46 @@ class Relay:
         reply.end()
         if source is not None:
             source.abort()
-        self._end(LegEnd.ANSWERED, f"ended by a limit: {reason.value}")
+        self._end(AttemptStatus.ANSWERED, f"ended by a limit: {reason.value}")
 
     # -- how it ends -----------------------------------------------------------------------------------------------
 
-    def tell(self, error: PodError) -> None:
+    def send_error(self, error: UpstreamError) -> None:
         """Send the client a pod's error as the whole response, in the client's dialect."""
         self.status = error.status
         reply = self.reply
         body = error_body(error, anthropic=reply.is_anthropic, request_id=reply.request_id)
         reply.answer(error.status, body)
 
-    def has_told_all(self) -> bool:
+    def finish_if_delivered(self) -> bool:
         """End it as answered if the client has the last event, though the pod has not ended the body.
 
         Returns whether that is so.
         """
         scanner = self.scanner
-        if self.ended.done() or not self.has_begun or scanner is None or not scanner.has_said_all:
+        if self.ended.done() or not self.has_begun or scanner is None or not scanner.has_sent_all:
             return False
-        self.answered()
+        self.succeed()
         return True
 
-    def answered(self) -> None:
+    def succeed(self) -> None:
         """End it: the client has been sent all of the answer, or what is wrong with its request."""
-        self._end(LegEnd.ANSWERED, "")
+        self._end(AttemptStatus.ANSWERED, "")
 
-    def fail(self, end: LegEnd, detail: str) -> None:
+    def fail(self, end: AttemptStatus, detail: str) -> None:
         """End the attempt as failed; as answered if only the end of the body was missing."""
-        if not self.ended.done() and not self.reply.ended and self.has_told_all():
+        if not self.ended.done() and not self.reply.has_ended and self.finish_if_delivered():
             self.reply.end()
             return
         self._end(end, detail)
 
-    def disown(self, end: LegEnd, detail: str) -> None:
+    def discard(self, end: AttemptStatus, detail: str) -> None:
         """End the attempt and stop the engine: none of what comes is for the client, even after its last event."""
         if self.reply.source is not None:
             self.reply.source.abort()
         self._end(end, detail)
 
-    def _end(self, end: LegEnd, detail: str) -> None:
+    def _end(self, end: AttemptStatus, detail: str) -> None:
         if self.ended.done():
             return
         self.end, self.detail = end, detail or self.detail
@@ -228,12 +230,14 @@ class Relay:
 
     # -- what came of it -------------------------------------------------------------------------------------------
 
-    def leg(self) -> Leg:
+    def result(self) -> AttemptResult:
         """Return the result of the attempt. Reads the recorded bytes, so it is not on the path of any token."""
-        if self.end is not LegEnd.ANSWERED or self.status >= 400:
-            return Leg(self.end, self.status, begun=self.reply.begun, counted=self.metered_usage, detail=self.detail)
+        if self.end is not AttemptStatus.ANSWERED or self.status >= 400:
+            return AttemptResult(
+                self.end, self.status, begun=self.reply.has_begun, counted=self.metered_usage, detail=self.detail
+            )
         facts, answer = self._facts()
-        return Leg(
+        return AttemptResult(
             self.end,
             self.status,
             begun=True,
@@ -246,14 +250,14 @@ class Relay:
             detail=self.detail,
         )
 
-    def _facts(self) -> tuple[AnswerFacts, bytes]:
+    def _facts(self) -> tuple[ResponseFacts, bytes]:
         """Return what the answer reports, and the canonical bytes of what was generated if all of it was recorded."""
         api, kept = self.api, self.recorder
         keeps_answer = api.generates and kept.is_whole
         if self.is_stream:
             facts = facts_of_stream(api, kept)
-            return facts, answer_bytes(api, kept.joined(), stream=True) if keeps_answer else b""
-        return read_whole(api, kept.joined()) if keeps_answer else (facts_of_answer(api, kept), b"")
+            return facts, response_bytes(api, kept.joined(), stream=True) if keeps_answer else b""
+        return read_complete(api, kept.joined()) if keeps_answer else (facts_of_answer(api, kept), b"")
 
 
 class EventStream:
@@ -261,22 +265,24 @@ class EventStream:
 
     __slots__ = ("_flow", "_head", "_relay", "_reply", "_scanner")
 
-    def __init__(self, relay: Relay, head: PodHead, scanner: Scanner) -> None:
+    def __init__(self, relay: Relay, head: ResponseHead, scanner: EventScanner) -> None:
         self._relay = relay
         self._reply = relay.reply
         self._head = head
         self._scanner = scanner
-        self._flow: Flow | None = None
+        self._flow: PassthroughStream | None = None
 
-    def flow(self, line: Parsing) -> Flow | None:
+    def fast_path(self, line: ParsingConnection) -> PassthroughStream | None:
         """Return the fast path if nothing is held and the client takes chunks as well."""
         if not self._scanner.is_flowing or not self._reply.is_chunked:
             return None
         if self._flow is None:
             relay = self._relay
-            self._flow = Flow(line, relay.recorder, self._reply.write_chunk, relay.passed, self._scanner.concerns)
+            self._flow = PassthroughStream(
+                line, relay.recorder, self._reply.write_chunk, relay.count_sent, self._scanner.concerns
+            )
         else:
-            self._flow.count()  # Events may have passed by the parser meanwhile.
+            self._flow.report_count()  # Events may have passed by the parser meanwhile.
         return self._flow
 
     def take(self, payload: bytes) -> None:
@@ -285,17 +291,17 @@ class EventStream:
             return
         passed = self._scanner.take(payload)
         if passed:
-            self.passes(passed)
+            self.pass_on(passed)
         if self._scanner.error is not None and not self._relay.ended.done():
             self._fail(self._scanner.error)
 
-    def passes(self, events: bytes) -> None:
+    def pass_on(self, events: bytes) -> None:
         """Send the client events that the scanner lets pass."""
-        if self._reply.begun:
+        if self._reply.has_begun:
             self._reply.send(events)
         else:
             self._relay.begin(self._head, events, is_stream=True)
-        self._relay.passed(events.count(EVENT_END))
+        self._relay.count_sent(events.count(EVENT_END))
 
     def end(self) -> None:
         """End the response: as lost where the last event of a whole stream has not come."""
@@ -303,37 +309,37 @@ class EventStream:
         if self._scanner.error is not None:
             self._fail(self._scanner.error)
         elif not self._scanner.is_complete:
-            self._relay.fail(LegEnd.LOST, "The pod ended its stream before the answer was complete.")
+            self._relay.fail(AttemptStatus.LOST, "The pod ended its stream before the answer was complete.")
         else:
-            if left or not self._reply.begun:
-                self.passes(left)
+            if left or not self._reply.has_begun:
+                self.pass_on(left)
             if self._relay.ended.done():
                 return
             self._reply.end()
-            self._relay.answered()
+            self._relay.succeed()
 
-    def _fail(self, error: PodError) -> None:
+    def _fail(self, error: UpstreamError) -> None:
         """Handle an error event: under a head that says 200 the pod reports that it failed, or rejects the request."""
         relay, reply = self._relay, self._reply
         relay.status = error.status
         if reply.source is not None:
             reply.source.abort()  # What follows has no meaning.
-        if error.status in BUSY or not error.is_clients:
+        if error.status in BUSY_STATUSES or not error.is_client_error:
             relay.fail(_end_of(error), error.message)
             return
-        if reply.begun:
+        if reply.has_begun:
             reply.send(error_event(error, anthropic=reply.is_anthropic, request_id=reply.request_id))
             reply.end()
         else:
-            relay.tell(error)
-        relay.answered()
+            relay.send_error(error)
+        relay.succeed()
 
 
-def _end_of(error: PodError) -> LegEnd:
+def _end_of(error: UpstreamError) -> AttemptStatus:
     """An engine that aborts a request is being shut down: that says nothing against the request."""
     if error is ABORTED:
-        return LegEnd.LOST
-    return LegEnd.BUSY if error.status in BUSY else LegEnd.BROKEN
+        return AttemptStatus.LOST
+    return AttemptStatus.BUSY if error.status in BUSY_STATUSES else AttemptStatus.BROKEN
 
 
 class WholeBody:
@@ -341,7 +347,7 @@ class WholeBody:
 
     __slots__ = ("_head", "_held", "_held_bytes", "_relay")
 
-    def __init__(self, relay: Relay, head: PodHead) -> None:
+    def __init__(self, relay: Relay, head: ResponseHead) -> None:
         self._relay = relay
         self._head = head
         self._held: list[bytes] = []
@@ -351,32 +357,32 @@ class WholeBody:
         """Hold these bytes, or send them if the body is already too long to be held."""
         relay = self._relay
         relay.recorder.add(payload)
-        if relay.reply.begun:
+        if relay.reply.has_begun:
             relay.reply.send(payload)
             return
         self._held.append(payload)
         self._held_bytes += len(payload)
-        if self._held_bytes > BODY_HELD_BYTES:
+        if self._held_bytes > MAX_HELD_BODY_BYTES:
             held, self._held = b"".join(self._held), []
             relay.begin(self._head, held, is_stream=False)
 
-    def flow(self, line: Parsing) -> None:
+    def fast_path(self, line: ParsingConnection) -> None:
         """Return None: a body is few reads."""
 
     def end(self) -> None:
         """Send what is held, and end the response."""
         relay = self._relay
-        if not relay.reply.begun:
+        if not relay.reply.has_begun:
             held = b"".join(self._held)
             if is_whole_aborted(relay.api, held):
                 relay.fail(_end_of(ABORTED), ABORTED.message)
                 return
             relay.begin(self._head, held, is_stream=False)
         relay.reply.end()
-        relay.answered()
+        relay.succeed()
 
 
-class Refusal:
+class UpstreamErrorBody:
     """Handles a pod's error response: sent to the client if it is about the request; else another pod may answer."""
 
     __slots__ = ("_body", "_relay")
@@ -387,25 +393,25 @@ class Refusal:
 
     def take(self, payload: bytes) -> None:
         """Keep these bytes, as far as a message may need them."""
-        self._body += payload[: ERROR_BYTES - len(self._body)]
+        self._body += payload[: MAX_ERROR_BYTES - len(self._body)]
 
-    def flow(self, line: Parsing) -> None:
+    def fast_path(self, line: ParsingConnection) -> None:
         """Return None: the error is read first."""
 
     def end(self) -> None:
         """End the attempt by what the error is about."""
         relay = self._relay
         error = read_error(relay.status, self._body)
-        if error.status in BUSY:
-            relay.fail(LegEnd.BUSY, error.message)
-        elif error.status in OUR_KEY_IS_WRONG:
-            relay.fail(LegEnd.BROKEN, f"The pod does not take the gateway's key ({error.status}).")
-        elif error.status >= 500 and error.status != NOT_BUILT:
-            relay.fail(LegEnd.BROKEN, error.message)
+        if error.status in BUSY_STATUSES:
+            relay.fail(AttemptStatus.BUSY, error.message)
+        elif error.status in KEY_REJECTED_STATUSES:
+            relay.fail(AttemptStatus.BROKEN, f"The pod does not take the gateway's key ({error.status}).")
+        elif error.status >= 500 and error.status != NOT_IMPLEMENTED:
+            relay.fail(AttemptStatus.BROKEN, error.message)
         else:
             # What no pod of the model can do (501) is an error of the request.
-            status = 400 if error.status == NOT_BUILT else error.status
+            status = 400 if error.status == NOT_IMPLEMENTED else error.status
             placement = relay.placement
-            model = "" if isinstance(placement, Errand) else placement.request.model
-            relay.tell(about_model(replace(error, status=status), model, relay.path))
-            relay.answered()
+            model = "" if isinstance(placement, PinnedRequest) else placement.request.model
+            relay.send_error(explain_not_found(replace(error, status=status), model, relay.path))
+            relay.succeed()

@@ -12,112 +12,114 @@ from typing import Unpack
 import msgspec
 from msgspec.structs import replace
 
-from cascade.logprobs import Trim
-from gateway.http.response_writer import Reply
-from gateway.pipeline.attempt import Bar, Leg, LegEnd, Prefilled
-from gateway.relay.pod_errors import PodError
-from gateway.relay.recorder import Kept
-from gateway.relay.relay import EventStream, Placed, Relay, RelayOptions
-from gateway.relay.sse import Scanner
-from gateway.relay.unary import Whole, ask_whole
-from gateway.relay.upstream_connection import Answer, PodHead
-from gateway.relay.upstream_pool import Pool
-from gateway.resume.continuation import Rest, rest_of
-from gateway.resume.delivered import Said, read_said
-from gateway.resume.splice import UNLIKE, Differs, Stitch, stitched
-from gateway.resume.token_recovery import Recalled, recalled_from
+from cascade.logprobs import LogprobFilter
+from gateway.http.response_writer import ResponseWriter
+from gateway.pipeline.attempt import AttemptResult, AttemptStatus, PrefillResult, ResumeBlocker
+from gateway.relay.pod_errors import UpstreamError
+from gateway.relay.recorder import ResponseRecorder
+from gateway.relay.relay import EventStream, PlacedAttempt, Relay, RelayOptions
+from gateway.relay.sse import EventScanner
+from gateway.relay.unary import UnaryResult, call_unary
+from gateway.relay.upstream_connection import ResponseBodyHandler, ResponseHead
+from gateway.relay.upstream_pool import UpstreamPool
+from gateway.resume.continuation import Continuation, continuation_of
+from gateway.resume.delivered import DeliveredOutput, read_delivered
+from gateway.resume.splice import MALFORMED_EVENT, ReplayMismatch, StreamSplicer, splice_events
+from gateway.resume.token_recovery import RecoveredTokens, read_recovered
 from routing.reading import with_fields
 from routing.request import Request
 
-EVENT_HELD_BYTES = 4 << 20
+MAX_HELD_EVENT_BYTES = 4 << 20
 """Bytes held of an event that has not ended: it is read, not passed on, and the first may list all prompt tokens."""
 
 CHAT_PATH, TOKENIZE_PATH = "/v1/chat/completions", "/tokenize"
 
 BAD_REQUEST = 400
 
-BARRED_BY = {LegEnd.UNWILLING: Bar.REFUSED, LegEnd.DIFFERENT: Bar.DIFFERS}
+BLOCKER_BY_STATUS = {AttemptStatus.UNWILLING: ResumeBlocker.REFUSED, AttemptStatus.DIFFERENT: ResumeBlocker.DIFFERS}
 """Ends of a continuation after which no further pod is tried: it would end the same."""
 
 WriteRequest = Callable[[str, bytes, str], list[bytes]]
 """Head and body of a request to the pod, of its path, its body and a suffix of its id."""
 
 
-def continuation_after(relay: Relay, body: bytes) -> Rest | Bar:
+def continuation_after(relay: Relay, body: bytes) -> Continuation | ResumeBlocker:
     """Return what is left of the stream that this relay has begun, or why it cannot be resumed.
 
     `body` is what the lost pod was sent; empty where it was not kept.
     """
     try:
         delivered = delivered_by(relay)
-    except UNLIKE:
-        return Bar.PROMPT
+    except MALFORMED_EVENT:
+        return ResumeBlocker.PROMPT
     if not body or delivered is None:
-        return Bar.TOO_LONG
-    return rest_of(body, delivered, sequences=relay.placement.request.sequences)
+        return ResumeBlocker.TOO_LONG
+    return continuation_of(body, delivered, sequences=relay.placement.request.sequences)
 
 
-def delivered_by(relay: Relay) -> Said | None:
+def delivered_by(relay: Relay) -> DeliveredOutput | None:
     """Return what the client has been sent of a stream; None where not all of that was recorded."""
     scanner = relay.scanner
     if not relay.is_stream or not relay.recorder.is_whole or (scanner is not None and scanner.is_inside_event):
         return None
-    return read_said(relay.api, relay.recorder.joined(), relay.events, withholds_usage=relay.withholds_usage)
+    return read_delivered(relay.api, relay.recorder.joined(), relay.events, withholds_usage=relay.withholds_usage)
 
 
-def still_cut(leg: Leg, request: Request) -> Leg:
+def cut_result(leg: AttemptResult, request: Request) -> AttemptResult:
     """The result of an attempt after which the stream still lacks its rest, which `request` asks for."""
-    barred = BARRED_BY.get(leg.end)
+    barred = BLOCKER_BY_STATUS.get(leg.end)
     if barred is not None:
-        return replace(leg, begun=True, barred=barred)
-    return replace(leg, begun=True, rest=request)
+        return replace(leg, begun=True, resume_blocker=barred)
+    return replace(leg, begun=True, continuation=request)
 
 
-def with_prompt_ids(rest: Rest, fields: bytes) -> bytes:
+def with_prompt_ids(rest: Continuation, fields: bytes) -> bytes:
     """Return `kv_transfer_params` with the prompt as token ids, where the continuation has one. `fields` are its
     others, as a JSON object or empty.
     """
-    ids = rest.asking.prompt_ids
+    ids = rest.request.prompt_ids
     if not ids:
         return fields
     prompt = b'{"prompt_token_ids":%b}' % msgspec.json.encode(ids)
     return with_fields(prompt, fields.strip()[1:-1]) if len(fields.strip()) > 2 else prompt
 
 
-async def recover_tokens(pool: Pool, url: str, rest: Rest, write: WriteRequest, by_s: float) -> Rest | Leg:
+async def recover_tokens(
+    pool: UpstreamPool, url: str, rest: Continuation, write: WriteRequest, by_s: float
+) -> Continuation | AttemptResult:
     """Have a pod tell the token ids that a continuation needs, where it needs them; any pod of the model can.
 
     Returns the continuation by its ids, or the attempt as it failed. Raises only `asyncio.CancelledError`. The first
     call's prefill is not in vain: the continuation begins with the same prompt.
     """
-    recall = rest.asking.recall
+    recall = rest.request.recovery
     if recall is None:
         return rest
-    prompt = await ask_whole(pool, url, write(CHAT_PATH, recall.prompt, "p"), by_s)
-    if not prompt.is_answer:
+    prompt = await call_unary(pool, url, write(CHAT_PATH, recall.prompt, "p"), by_s)
+    if not prompt.is_success:
         return _failed(prompt)
-    words = await ask_whole(pool, url, write(TOKENIZE_PATH, recall.words, "w"), by_s)
-    if not words.is_answer:
+    words = await call_unary(pool, url, write(TOKENIZE_PATH, recall.tokenize, "w"), by_s)
+    if not words.is_success:
         return _failed(words)
-    recalled: Recalled | None = recalled_from(recall, prompt.body, words.body)
+    recalled: RecoveredTokens | None = read_recovered(recall, prompt.body, words.body)
     if recalled is None:
-        return Leg(LegEnd.UNWILLING, detail="The pod does not tell thoughts in tokens that are known.")
-    return rest.recalled(recalled)
+        return AttemptResult(AttemptStatus.UNWILLING, detail="The pod does not tell thoughts in tokens that are known.")
+    return rest.with_tokens(recalled)
 
 
-def unprepared(failed: Leg) -> Prefilled:
+def failed_prefill(failed: AttemptResult) -> PrefillResult:
     """Return a failed token recovery as the end of a prefill attempt that was never sent.
 
     A pod that rejects the recovery has answered.
     """
-    if failed.end is LegEnd.UNWILLING:
-        return Prefilled(LegEnd.ANSWERED, failed.status or BAD_REQUEST, detail=failed.detail)
-    return Prefilled(failed.end, failed.status, detail=failed.detail)
+    if failed.end is AttemptStatus.UNWILLING:
+        return PrefillResult(AttemptStatus.ANSWERED, failed.status or BAD_REQUEST, detail=failed.detail)
+    return PrefillResult(failed.end, failed.status, detail=failed.detail)
 
 
-def _failed(whole: Whole) -> Leg:
-    end = LegEnd.UNWILLING if whole.end is LegEnd.ANSWERED else whole.end
-    return Leg(end, whole.status, detail=whole.detail)
+def _failed(whole: UnaryResult) -> AttemptResult:
+    end = AttemptStatus.UNWILLING if whole.end is AttemptStatus.ANSWERED else whole.end
+    return AttemptResult(end, whole.status, detail=whole.detail)
 
 
 class ResumedRelay(Relay):
@@ -125,39 +127,41 @@ class ResumedRelay(Relay):
 
     def __init__(
         self,
-        rest: Rest,
-        trim: Trim | None,
-        reply: Reply,
-        placement: Placed,
+        rest: Continuation,
+        trim: LogprobFilter | None,
+        reply: ResponseWriter,
+        placement: PlacedAttempt,
         path: str,
         **options: Unpack[RelayOptions],
     ) -> None:
         """`trim` takes out what was requested on a judge's behalf."""
         super().__init__(reply, placement, path, **options)
-        self._stitch = rest.stitch(withholds_usage=self.withholds_usage)
+        self._stitch = rest.splicer(withholds_usage=self.withholds_usage)
         self._trim = trim
-        self.recorder.add(rest.said.told)
-        self.events = rest.said.passed
+        self.recorder.add(rest.delivered.raw)
+        self.events = rest.delivered.event_count
 
-    def _open_body(self, head: PodHead) -> Answer | None:
+    def _open_body(self, head: ResponseHead) -> ResponseBodyHandler | None:
         if not self.is_stream:
-            self.fail(LegEnd.MALFORMED, "The pod does not stream what it was to go on with.")
+            self.fail(AttemptStatus.MALFORMED, "The pod does not stream what it was to go on with.")
             return None
-        self.scanner = Scanner(self._stitch.api, Kept(0), withholds_usage=False, held_bytes=EVENT_HELD_BYTES)
+        self.scanner = EventScanner(
+            self._stitch.api, ResponseRecorder(0), withholds_usage=False, held_bytes=MAX_HELD_EVENT_BYTES
+        )
         return ResumedStream(self, head, self.scanner, self._stitch, self._trim)
 
-    def tell(self, error: PodError) -> None:
+    def send_error(self, error: UpstreamError) -> None:
         """End the attempt: the client has part of an answer, and no use for an error of its continuation."""
         self.status = error.status
-        self.fail(LegEnd.UNWILLING, error.message)
+        self.fail(AttemptStatus.UNWILLING, error.message)
 
-    def leg(self) -> Leg:
+    def result(self) -> AttemptResult:
         """Return the result of the attempt, with usage of the whole answer as the client is sent it."""
-        leg, joint = super().leg(), self._stitch.joint
+        leg, joint = super().result(), self._stitch.joint
         leg = replace(leg, is_behind=joint.is_behind, repeated=joint.repeated)
-        if leg.end is not LegEnd.ANSWERED or leg.status >= 400:
+        if leg.end is not AttemptStatus.ANSWERED or leg.status >= 400:
             return leg
-        return replace(leg, usage=joint.usage, told=joint.whole, response_id=None)
+        return replace(leg, usage=joint.usage, client_usage=joint.whole, response_id=None)
 
 
 class ResumedStream(EventStream):
@@ -165,27 +169,29 @@ class ResumedStream(EventStream):
 
     __slots__ = ("_stitch", "_trim")
 
-    def __init__(self, relay: Relay, head: PodHead, scanner: Scanner, stitch: Stitch, trim: Trim | None) -> None:
+    def __init__(
+        self, relay: Relay, head: ResponseHead, scanner: EventScanner, stitch: StreamSplicer, trim: LogprobFilter | None
+    ) -> None:
         super().__init__(relay, head, scanner)
         self._stitch = stitch
         self._trim = trim
 
-    def flow(self, line: object) -> None:
+    def fast_path(self, line: object) -> None:
         """Return None: no event goes on as it came."""
 
-    def passes(self, events: bytes) -> None:
+    def pass_on(self, events: bytes) -> None:
         """Send the client what these events add to what it has."""
         relay = self._relay
         if not relay.has_begun:
             relay.has_begun = True
             relay.placement.first_token(relay.loop.time())
         try:
-            joined = stitched(self._stitch, self._trim.events(events) if self._trim is not None else events)
-        except Differs:
-            relay.disown(LegEnd.DIFFERENT, "Another pod, asked the same again, gave another answer.")
+            joined = splice_events(self._stitch, self._trim.filter_events(events) if self._trim is not None else events)
+        except ReplayMismatch:
+            relay.discard(AttemptStatus.DIFFERENT, "Another pod, asked the same again, gave another answer.")
             return
         if joined is None:
-            relay.disown(LegEnd.MALFORMED, "The pod's events are not what its API says.")
+            relay.discard(AttemptStatus.MALFORMED, "The pod's events are not what its API says.")
         elif joined:
             relay.recorder.add(joined)
-            super().passes(joined)
+            super().pass_on(joined)

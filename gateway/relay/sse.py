@@ -12,8 +12,8 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
-from gateway.relay.pod_errors import PodError, read_stream_error
-from gateway.relay.recorder import TAIL_BYTES, Kept
+from gateway.relay.pod_errors import UpstreamError, read_stream_error
+from gateway.relay.recorder import TAIL_BYTES, ResponseRecorder
 from routing.request import Api
 
 USAGE = b'"usage"'
@@ -26,7 +26,7 @@ CLOSING = (b'"content_block_stop"', b'"signature_delta"')
 
 EVENT_END = re.compile(rb"\n\r?\n")
 
-HELD_BYTES = 64 << 10
+MAX_HELD_BYTES = 64 << 10
 """Bytes held of an event that has not ended, or before the first token; what is longer is passed on as it comes."""
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -44,7 +44,7 @@ LAST_EVENT: dict[Api, re.Pattern[bytes]] = {
 """What the last event of a whole stream contains: a stream without it was cut, however cleanly its connection ended."""
 
 
-ABORTED = PodError(500, "The pod has given the request up.")
+ABORTED = UpstreamError(500, "The pod has given the request up.")
 
 
 class _Choice(Struct):
@@ -96,7 +96,7 @@ _TYPED = msgspec.json.Decoder(_Typed)
 _USAGE_ONLY = msgspec.json.Decoder(_UsageOnly)
 
 
-def concerns_us(events: bytes) -> bool:
+def needs_inspection(events: bytes) -> bool:
     """Whether some of these events may have to be looked at."""
     # CPython finds a short word backwards in half the time of a forward search.
     return events.rfind(USAGE) >= 0 or events.rfind(ERROR) >= 0 or events.rfind(ABORT) >= 0
@@ -107,24 +107,26 @@ def closes_block(events: bytes) -> bool:
     return any(events.rfind(word) >= 0 for word in CLOSING)
 
 
-def concern_us_in_message(events: bytes) -> bool:
+def message_needs_inspection(events: bytes) -> bool:
     """Whether some of these events of Anthropic's API may have to be looked at: the end of a block is held there."""
-    return concerns_us(events) or closes_block(events)
+    return needs_inspection(events) or closes_block(events)
 
 
-class Scanner:
+class EventScanner:
     """Scans one stream. `withholds_usage`: a usage event was requested on the client's behalf, and is withheld.
 
     The end of a message's block is held until the next event: an engine that aborts a message closes its block as if it
     were complete, and reports only behind that that it is not. To the client the block stays open, and can be resumed.
     """
 
-    def __init__(self, api: Api, kept: Kept, *, withholds_usage: bool, held_bytes: int = HELD_BYTES) -> None:
+    def __init__(
+        self, api: Api, kept: ResponseRecorder, *, withholds_usage: bool, held_bytes: int = MAX_HELD_BYTES
+    ) -> None:
         self._api = api
         self._held_bytes = held_bytes
         self._kept = kept
         self._withholds_usage = withholds_usage
-        self.concerns: Callable[[bytes], bool] = concern_us_in_message if api is Api.MESSAGES else concerns_us
+        self.concerns: Callable[[bytes], bool] = message_needs_inspection if api is Api.MESSAGES else needs_inspection
         """Whether some of these events may have to be looked at."""
         self._held = b""
         self._closing = b""
@@ -136,7 +138,7 @@ class Scanner:
         self._last_was_oversized = False
         self.has_first_token = False
         self.response_id: str | None = None
-        self.error: PodError | None = None
+        self.error: UpstreamError | None = None
         """The error that an event of the stream reports. Nothing behind it is passed on."""
 
     def take(self, payload: bytes) -> bytes:
@@ -161,7 +163,7 @@ class Scanner:
         return self._is_oversized
 
     @property
-    def has_said_all(self) -> bool:
+    def has_sent_all(self) -> bool:
         """Whether the last event has been sent on, so that only the end of the body is missing."""
         return self.has_first_token and not self._held and self.error is None and self.is_complete
 
@@ -198,7 +200,7 @@ class Scanner:
 
     def _released(self, event: bytes) -> bytes:
         """Return what was held for this event, and the event; nothing where it closes a block and is held itself."""
-        if self._api is Api.MESSAGES and closes_block(event) and len(self._closing) < HELD_BYTES:
+        if self._api is Api.MESSAGES and closes_block(event) and len(self._closing) < MAX_HELD_BYTES:
             self._closing += event
             return b""
         closing, self._closing = self._closing, b""
@@ -221,7 +223,7 @@ class Scanner:
         return b""
 
     def _lets_pass(self, event: bytes) -> bool:
-        if self.has_first_token and not concerns_us(event):
+        if self.has_first_token and not needs_inspection(event):
             return True
         data = _data_of(event)
         if not data:

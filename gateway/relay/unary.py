@@ -10,34 +10,34 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway.http.response_writer import Source
-from gateway.pipeline.attempt import LegEnd, Prefilled
-from gateway.relay.fast_path import Parsing
+from gateway.http.response_writer import ResponseSource
+from gateway.pipeline.attempt import AttemptStatus, PrefillResult
+from gateway.relay.fast_path import ParsingConnection
 from gateway.relay.pod_errors import read_error
-from gateway.relay.relay import BUSY, OUR_KEY_IS_WRONG
-from gateway.relay.upstream_connection import Answer, PodHead
-from gateway.relay.upstream_pool import Pool, PoolIsFull, no_connection
+from gateway.relay.relay import BUSY_STATUSES, KEY_REJECTED_STATUSES
+from gateway.relay.upstream_connection import ResponseBodyHandler, ResponseHead
+from gateway.relay.upstream_pool import PoolIsFull, UpstreamPool, no_connection
 from routing.request import Usage
 
-LARGEST_ANSWER = 4 << 20
+MAX_RESPONSE_BYTES = 4 << 20
 """Bytes of a response at most: one token, and where some ten thousand blocks lie, or a prompt's token ids."""
 
 
-class Whole(Struct, frozen=True):
+class UnaryResult(Struct, frozen=True):
     """Result of a unary call. `ANSWERED` with a status from 400 up: the pod has rejected the request."""
 
-    end: LegEnd
+    end: AttemptStatus
     status: int = 0
     body: bytes = b""
     detail: str = ""
 
     @property
-    def is_answer(self) -> bool:
+    def is_success(self) -> bool:
         """Whether the pod has answered with success."""
-        return self.end is LegEnd.ANSWERED and self.status < 400
+        return self.end is AttemptStatus.ANSWERED and self.status < 400
 
 
-async def ask_whole(pool: Pool, url: str, question: list[bytes], by_s: float) -> Whole:
+async def call_unary(pool: UpstreamPool, url: str, question: list[bytes], by_s: float) -> UnaryResult:
     """Send a request, head and body, and return its result by the loop time `by_s`.
 
     Raises only `asyncio.CancelledError`.
@@ -48,14 +48,14 @@ async def ask_whole(pool: Pool, url: str, question: list[bytes], by_s: float) ->
             call = await _send(pool, url, question, by_s, fresh=True)
     except (PoolIsFull, OSError) as error:
         end, detail = no_connection(url, error)
-        return Whole(end, detail=detail)
-    return call.whole()
+        return UnaryResult(end, detail=detail)
+    return call.result()
 
 
-async def _send(pool: Pool, url: str, question: list[bytes], by_s: float, *, fresh: bool) -> WholeLeg:
+async def _send(pool: UpstreamPool, url: str, question: list[bytes], by_s: float, *, fresh: bool) -> UnaryCall:
     connection = (None if fresh else pool.lease_idle(url)) or await pool.connect(url)
-    call = WholeLeg(pool.loop)
-    connection.ask(call, question, by_s)
+    call = UnaryCall(pool.loop)
+    connection.send_request(call, question, by_s)
     try:
         await call.ended
     except BaseException:
@@ -64,16 +64,16 @@ async def _send(pool: Pool, url: str, question: list[bytes], by_s: float, *, fre
     return call
 
 
-class Unheard:
+class NullResponseWriter:
     """Stands in for a client's response writer: holds the connection, and writes nothing."""
 
     __slots__ = ("source",)
 
     def __init__(self) -> None:
-        self.source: Source | None = None
+        self.source: ResponseSource | None = None
 
 
-class WholeLeg:
+class UnaryCall:
     """One unary call on a connection, and the handler of its body."""
 
     has_begun = False
@@ -81,36 +81,36 @@ class WholeLeg:
     __slots__ = ("_body", "_detail", "_end", "_status", "ended", "reply", "was_stale")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.reply = Unheard()
+        self.reply = NullResponseWriter()
         self.ended: asyncio.Future[None] = loop.create_future()
         self.was_stale = False
         self._status = 0
         self._body = bytearray()
-        self._end = LegEnd.ANSWERED
+        self._end = AttemptStatus.ANSWERED
         self._detail = ""
 
-    def has_told_all(self) -> bool:
+    def finish_if_delivered(self) -> bool:
         """Return False: a body is complete at its end."""
         return False
 
-    def open_answer(self, head: PodHead) -> Answer | None:
+    def open_response(self, head: ResponseHead) -> ResponseBodyHandler | None:
         """Return this call: all of the body is read, whatever its status."""
         self._status = head.status
         if head.is_encoded:
-            self.fail(LegEnd.MALFORMED, "The pod compressed its answer, unasked.")
+            self.fail(AttemptStatus.MALFORMED, "The pod compressed its answer, unasked.")
             return None
         return self
 
     def take(self, payload: bytes) -> None:
         """Keep these bytes; end the call where the body is too large."""
-        if len(self._body) + len(payload) > LARGEST_ANSWER:
+        if len(self._body) + len(payload) > MAX_RESPONSE_BYTES:
             if self.reply.source is not None:
                 self.reply.source.abort()
-            self.fail(LegEnd.MALFORMED, "The pod's answer to the gateway is too large.")
+            self.fail(AttemptStatus.MALFORMED, "The pod's answer to the gateway is too large.")
             return
         self._body += payload
 
-    def flow(self, line: Parsing) -> None:
+    def fast_path(self, line: ParsingConnection) -> None:
         """Return None: a body is few reads."""
 
     def end(self) -> None:
@@ -118,28 +118,32 @@ class WholeLeg:
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def fail(self, end: LegEnd, detail: str) -> None:
+    def fail(self, end: AttemptStatus, detail: str) -> None:
         """End the call without a result."""
         if not self.ended.done():
             self._end, self._detail = end, detail
             self.ended.set_result(None)
 
-    def whole(self) -> Whole:
+    def result(self) -> UnaryResult:
         """Return the result of a call that has ended."""
-        if self._end is not LegEnd.ANSWERED:
-            return Whole(self._end, detail=self._detail)
+        if self._end is not AttemptStatus.ANSWERED:
+            return UnaryResult(self._end, detail=self._detail)
         body = bytes(self._body)
-        return Whole(LegEnd.ANSWERED, self._status, body) if self._status < 400 else _rejected(self._status, body)
+        return (
+            UnaryResult(AttemptStatus.ANSWERED, self._status, body)
+            if self._status < 400
+            else _rejected(self._status, body)
+        )
 
 
-def _rejected(status: int, body: bytes) -> Whole:
+def _rejected(status: int, body: bytes) -> UnaryResult:
     error = read_error(status, body)
-    end = LegEnd.ANSWERED
-    if error.status in BUSY:
-        end = LegEnd.BUSY
-    elif error.status in OUR_KEY_IS_WRONG or error.status >= 500:
-        end = LegEnd.BROKEN
-    return Whole(end, error.status, detail=error.message)
+    end = AttemptStatus.ANSWERED
+    if error.status in BUSY_STATUSES:
+        end = AttemptStatus.BUSY
+    elif error.status in KEY_REJECTED_STATUSES or error.status >= 500:
+        end = AttemptStatus.BROKEN
+    return UnaryResult(end, error.status, detail=error.message)
 
 
 # -- the prefill attempt of a pair -------------------------------------------------------------------------------------
@@ -177,17 +181,17 @@ class _PrefillResponse(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_PrefillResponse)
 
 
-async def ask_prefill(pool: Pool, url: str, question: list[bytes], by_s: float) -> Prefilled:
+async def call_prefill(pool: UpstreamPool, url: str, question: list[bytes], by_s: float) -> PrefillResult:
     """Send a prefill request, head and body, and return its usage and transfer parameters by the loop time `by_s`.
 
     Raises only `asyncio.CancelledError`.
     """
-    whole = await ask_whole(pool, url, question, by_s)
-    if not whole.is_answer:
-        return Prefilled(whole.end, whole.status, detail=whole.detail)
+    whole = await call_unary(pool, url, question, by_s)
+    if not whole.is_success:
+        return PrefillResult(whole.end, whole.status, detail=whole.detail)
     try:
         response = _DECODER.decode(whole.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Prefilled(LegEnd.MALFORMED, whole.status, detail="The pod's answer to a prefill is not JSON.")
+        return PrefillResult(AttemptStatus.MALFORMED, whole.status, detail="The pod's answer to a prefill is not JSON.")
     usage = response.usage.usage() if response.usage is not None else None
-    return Prefilled(LegEnd.ANSWERED, whole.status, response.kv_transfer_params, usage)
+    return PrefillResult(AttemptStatus.ANSWERED, whole.status, response.kv_transfer_params, usage)

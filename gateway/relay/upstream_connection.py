@@ -29,16 +29,16 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from msgspec import Struct
 
 from gateway.config.limits import Timeouts
-from gateway.http.response_writer import Source
-from gateway.pipeline.attempt import LegEnd
-from gateway.relay.fast_path import Flow, Parsing
-from routing.stall_detection import Late, Vigil
+from gateway.http.response_writer import ResponseSource
+from gateway.pipeline.attempt import AttemptStatus
+from gateway.relay.fast_path import ParsingConnection, PassthroughStream
+from routing.stall_detection import StallVerdict, StreamWatch
 
-HEAD_BYTES = 64 << 10
-HEADERS = 256
+MAX_HEAD_BYTES = 64 << 10
+MAX_HEADER_FIELDS = 256
 """Header fields of a response at most. vLLM sends a handful."""
 
-FRAMING_BYTES = 16 << 10
+MAX_FRAMING_BYTES = 16 << 10
 """Consecutive bytes behind the head that are not body: trailers, chunk sizes and extensions. The parser adds up the
 pieces of a trailer by copying, so its cost would grow with the square of the length."""
 
@@ -46,14 +46,14 @@ NEVER = float("inf")
 
 CRLF = b"\r\n"
 
-SILENCES = {
-    Late.ENGINE: (LegEnd.HUNG, "The pod's engine has fallen silent."),
-    Late.STREAM: (LegEnd.TIMEOUT, "The pod has gone silent inside its answer."),
+STALL_ENDS = {
+    StallVerdict.ENGINE: (AttemptStatus.HUNG, "The pod's engine has fallen silent."),
+    StallVerdict.STREAM: (AttemptStatus.TIMEOUT, "The pod has gone silent inside its answer."),
 }
 """Verdict of the stall timer to how the attempt ends, and the detail that is logged."""
 
 
-class PodHead(Struct, frozen=True, gc=False):
+class ResponseHead(Struct, frozen=True, gc=False):
     """The head of a response, as far as it matters. `length` is None where only the end of the body tells it."""
 
     status: int
@@ -63,14 +63,14 @@ class PodHead(Struct, frozen=True, gc=False):
     """It has a content coding, which was not requested."""
 
 
-class Answer(Protocol):
+class ResponseBodyHandler(Protocol):
     """Handles the body of one response."""
 
     def take(self, payload: bytes) -> None:
         """Handle the next bytes of the body, never empty."""
         ...
 
-    def flow(self, line: Parsing) -> Flow | None:
+    def fast_path(self, line: ParsingConnection) -> PassthroughStream | None:
         """Return the fast path for the chunks that follow, None where the body has to be parsed."""
         ...
 
@@ -79,14 +79,14 @@ class Answer(Protocol):
         ...
 
 
-class Telling(Protocol):
+class ResponseReceiver(Protocol):
     """Receives a response: a client's response writer, or the collector of a unary call."""
 
-    source: Source | None
+    source: ResponseSource | None
     """The connection that the response comes from, None where there is none (any more)."""
 
 
-class Carried(Protocol):
+class UpstreamExchange(Protocol):
     """One request and its response on a connection."""
 
     was_stale: bool
@@ -94,35 +94,35 @@ class Carried(Protocol):
     ended: asyncio.Future[None]
 
     @property
-    def reply(self) -> Telling: ...
+    def reply(self) -> ResponseReceiver: ...
     @property
     def has_begun(self) -> bool:
         """Whether this pod's own output has begun to reach the receiver."""
         ...
 
-    def has_told_all(self) -> bool:
+    def finish_if_delivered(self) -> bool:
         """End it as answered if its last event has been passed on; return whether that is so."""
         ...
 
-    def open_answer(self, head: PodHead) -> Answer | None:
+    def open_response(self, head: ResponseHead) -> ResponseBodyHandler | None:
         """Return the handler of the body; None if the response is rejected, and the exchange has failed."""
         ...
 
-    def fail(self, end: LegEnd, detail: str) -> None:
+    def fail(self, end: AttemptStatus, detail: str) -> None:
         """End it without a response."""
         ...
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """The pool, as its connections use it."""
 
     timeouts: Timeouts
 
-    def give_back(self, line: Line) -> None:
+    def release(self, line: UpstreamConnection) -> None:
         """Take a connection that is idle again."""
         ...
 
-    def forget(self, line: Line) -> None:
+    def forget(self, line: UpstreamConnection) -> None:
         """Forget a connection that is closed."""
         ...
 
@@ -131,15 +131,15 @@ class Owner(Protocol):
         ...
 
 
-class Line(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """A keep-alive connection to one pod. See the table of its states at the top of the module."""
 
-    def __init__(self, owner: Owner, url: str) -> None:
+    def __init__(self, owner: ConnectionOwner, url: str) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self._exchange: Carried | None = None
-        self._body: Answer | None = None
-        self._fast_path: Flow | None = None
+        self._exchange: UpstreamExchange | None = None
+        self._body: ResponseBodyHandler | None = None
+        self._fast_path: PassthroughStream | None = None
         """The fast path of this response; the protocol of the transport while in state passthrough."""
         self._pieces: list[bytes] = []
         self.on_body: Callable[[bytes], None] = self._pieces.append  # Called by the parser without a frame between.
@@ -150,7 +150,7 @@ class Line(asyncio.Protocol):
         self._has_read = False
         self._last_read_s = self._loop.time()
         self._due_s = NEVER
-        self._stall_timer: Vigil | None = None
+        self._stall_timer: StreamWatch | None = None
         self._reset_message()
         self.url = url
         self.was_used = False
@@ -164,7 +164,13 @@ class Line(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def ask(self, exchange: Carried, question: list[bytes], first_byte_by_s: float, timer: Vigil | None = None) -> None:
+    def send_request(
+        self,
+        exchange: UpstreamExchange,
+        question: list[bytes],
+        first_byte_by_s: float,
+        timer: StreamWatch | None = None,
+    ) -> None:
         """Send a request, head and body in `question`; the response goes to `exchange`, and so does how it ends.
 
         `first_byte_by_s` is in loop time. `timer` says whether the engine has been silent for too long; without it only
@@ -197,12 +203,12 @@ class Line(asyncio.Protocol):
         """Close at once: the engine stops with its next step."""
         self._is_abandoned = True
         if self._fast_path is not None:
-            self._fast_path.count()
+            self._fast_path.report_count()
         if self._transport is not None:
             self._transport.abort()
 
     def leave(self) -> bool:
-        has_all = self._exchange is not None and self._exchange.has_told_all()
+        has_all = self._exchange is not None and self._exchange.finish_if_delivered()
         self.abort()
         return has_all
 
@@ -217,7 +223,7 @@ class Line(asyncio.Protocol):
         self._has_read = True
         self._parse(data)
 
-    def take_back(self, left: bytes) -> None:
+    def resume_parsing(self, left: bytes) -> None:
         """Parse what the fast path did not pass on, and what comes behind it."""
         self._leave_fast_path()
         self.data_received(left)
@@ -231,7 +237,7 @@ class Line(asyncio.Protocol):
         except (HttpParserError, HttpParserUpgrade):
             self._is_reusable = False
             if not self._is_complete:
-                self._fail(LegEnd.MALFORMED, "The pod's answer is not valid HTTP/1.1.")
+                self._fail(AttemptStatus.MALFORMED, "The pod's answer is not valid HTTP/1.1.")
                 return
         body = self._body or self._open_response(len(data))
         if body is None:
@@ -244,8 +250,10 @@ class Line(asyncio.Protocol):
             body.take(payload)
         elif not self._is_complete:
             self._framing_bytes += len(data)
-            if self._framing_bytes > FRAMING_BYTES:
-                self._fail(LegEnd.MALFORMED, "The trailers or chunk extensions of the pod's answer are too large.")
+            if self._framing_bytes > MAX_FRAMING_BYTES:
+                self._fail(
+                    AttemptStatus.MALFORMED, "The trailers or chunk extensions of the pod's answer are too large."
+                )
                 return
         if self._is_complete:
             self._complete(body)
@@ -259,7 +267,8 @@ class Line(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(
-            LegEnd.LOST, "The pod closed the connection." if exc is None else f"The connection to the pod broke: {exc}"
+            AttemptStatus.LOST,
+            "The pod closed the connection." if exc is None else f"The connection to the pod broke: {exc}",
         )
         del self._parser  # It holds our methods: without it there is no cycle to collect.
         self._owner.forget(self)
@@ -298,32 +307,32 @@ class Line(asyncio.Protocol):
 
     # -- one response ----------------------------------------------------------------------------------------------
 
-    def _open_response(self, count: int) -> Answer | None:
+    def _open_response(self, count: int) -> ResponseBodyHandler | None:
         exchange = self._exchange
         self._head_bytes += count
         if exchange is None:
             return None
-        if self._header_count > HEADERS or (not self._has_head and self._head_bytes > HEAD_BYTES):
-            self._fail(LegEnd.MALFORMED, "The head of the pod's answer is too large.")
+        if self._header_count > MAX_HEADER_FIELDS or (not self._has_head and self._head_bytes > MAX_HEAD_BYTES):
+            self._fail(AttemptStatus.MALFORMED, "The head of the pod's answer is too large.")
         elif self._has_head:
-            self._body = exchange.open_answer(self._head())
+            self._body = exchange.open_response(self._head())
             if self._body is None:
                 self.abort()
         return self._body
 
-    def _head(self) -> PodHead:
+    def _head(self) -> ResponseHead:
         headers = self._headers
         length = headers.get(b"content-length")
         coding = headers.get(b"transfer-encoding")
         self._ends_with_connection = length is None and coding is None
-        return PodHead(
+        return ResponseHead(
             status=self._status,
             content_type=headers.get(b"content-type", b"application/octet-stream").decode("latin-1"),
             length=None if length is None else int(length),
             is_encoded=b"content-encoding" in headers or coding not in {None, b"chunked"},
         )
 
-    def _complete(self, body: Answer) -> None:
+    def _complete(self, body: ResponseBodyHandler) -> None:
         exchange, self._exchange, self._body, self._fast_path = self._exchange, None, None, None
         # An error response of the server is no sign of life of its engine.
         self._end_stall_timer(lives=self._status < 400)
@@ -334,24 +343,24 @@ class Line(asyncio.Protocol):
         # The connection first, then the end: what the end sets off may lease a connection at once.
         if self._is_reusable:
             self.resume()
-            self._owner.give_back(self)
+            self._owner.release(self)
         else:
             self.abort()
         if exchange is not None and not exchange.ended.done():
             body.end()
 
-    def _fail(self, end: LegEnd, detail: str) -> None:
+    def _fail(self, end: AttemptStatus, detail: str) -> None:
         has_read = self._has_read
         if self._fast_path is not None:
             has_read |= self._fast_path.has_read
-            self._fast_path.count()
+            self._fast_path.report_count()
         exchange, self._exchange, self._body, self._fast_path = self._exchange, None, None, None
         self._end_stall_timer(lives=has_read and exchange is not None and exchange.has_begun)
         self.abort()
         if exchange is not None:
             if exchange.reply.source is self:  # Another pod may be answering already.
                 exchange.reply.source = None
-            exchange.was_stale = end is LegEnd.LOST and self.was_used and not self._head_bytes
+            exchange.was_stale = end is AttemptStatus.LOST and self.was_used and not self._head_bytes
             exchange.fail(end, detail)
 
     def _reset_message(self) -> None:
@@ -369,8 +378,8 @@ class Line(asyncio.Protocol):
         self._is_reusable = False
         self._ends_with_connection = False
 
-    def _enter_fast_path(self, body: Answer) -> None:
-        self._fast_path = body.flow(self)
+    def _enter_fast_path(self, body: ResponseBodyHandler) -> None:
+        self._fast_path = body.fast_path(self)
         if self._fast_path is not None and self._transport is not None:
             self._transport.set_protocol(self._fast_path)
 
@@ -388,14 +397,14 @@ class Line(asyncio.Protocol):
             if now_s >= self._due_s or not self._owner.knows(self.url):
                 self.abort()
         elif late is not None:
-            end, what = SILENCES[late]
+            end, what = STALL_ENDS[late]
             self._fail(end, what)
         elif self._exchange.has_begun and self._last_read_s == now_s:
             self._due_s = now_s + self._owner.timeouts.stall_s
         elif now_s >= self._due_s:
-            self._fail(LegEnd.TIMEOUT, "The pod has been silent for too long.")
+            self._fail(AttemptStatus.TIMEOUT, "The pod has been silent for too long.")
 
-    def cut_silent(self, silent_s: float) -> bool:
+    def fail_if_silent(self, silent_s: float) -> bool:
         """Fail the request in flight if no byte has come for so long; close an idle connection.
 
         Returns whether a request was failed.
@@ -405,11 +414,11 @@ class Line(asyncio.Protocol):
         if self._exchange is None:
             self.abort()
         elif now_s - self._last_read_s >= silent_s:
-            self._fail(LegEnd.LOST, "The pod has shut down without ending its answer.")
+            self._fail(AttemptStatus.LOST, "The pod has shut down without ending its answer.")
             return True
         return False
 
-    def _note_silence(self, now_s: float) -> Late | None:
+    def _note_silence(self, now_s: float) -> StallVerdict | None:
         """Note whether bytes have come since the last call; return the stall verdict if they have not for too long."""
         flow, timer = self._fast_path, self._stall_timer
         has_read = self._has_read or (flow is not None and flow.has_read)
@@ -423,9 +432,9 @@ class Line(asyncio.Protocol):
         if self._is_paused:
             timer.paused(now_s)
         elif has_read:
-            timer.heard(now_s, has_begun=self._exchange.has_begun)
+            timer.data_received(now_s, has_begun=self._exchange.has_begun)
         else:
-            return timer.silent(now_s)
+            return timer.check_silence(now_s)
         return None
 
     def _end_stall_timer(self, *, lives: bool) -> None:
@@ -434,6 +443,6 @@ class Line(asyncio.Protocol):
         if timer is None:
             return
         if lives:
-            timer.answered(self._loop.time())
+            timer.finished(self._loop.time())
         else:
-            timer.over()
+            timer.stop()

@@ -14,20 +14,20 @@ from functools import cached_property
 from urllib.parse import urlsplit
 
 from gateway.config.limits import Timeouts
-from gateway.http.timeout_sweeper import Patrol
-from gateway.pipeline.attempt import LegEnd
-from gateway.relay.upstream_connection import Line
-from routing.stall_detection import Bounds, Lateness
+from gateway.http.timeout_sweeper import TimeoutSweeper
+from gateway.pipeline.attempt import AttemptStatus
+from gateway.relay.upstream_connection import UpstreamConnection
+from routing.stall_detection import StallBounds, StallDetector
 
-IDLE_LINES = 256
+MAX_IDLE_CONNECTIONS = 256
 """Idle connections kept per pod; those of a burst beyond it are closed when they fall idle."""
 
-OPEN_LINES = 8192
+MAX_OPEN_CONNECTIONS = 8192
 """Connections per pod, busy ones included. An engine runs some hundreds of sequences: more would only queue there."""
 
 
 @dataclass(frozen=True)
-class Address:
+class UpstreamAddress:
     """The URL of a pod, split once."""
 
     url: str
@@ -44,14 +44,16 @@ class Address:
         return f"{host}:{self.port}"
 
 
-def read_address(url: str) -> Address:
+def read_address(url: str) -> UpstreamAddress:
     """Split the URL of a pod."""
     parts = urlsplit(url)
     is_tls = parts.scheme == "https"
-    return Address(url, parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls, parts.path.rstrip("/"))
+    return UpstreamAddress(
+        url, parts.hostname or "", parts.port or (443 if is_tls else 80), is_tls, parts.path.rstrip("/")
+    )
 
 
-NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 """The process, or the machine, has no file descriptor left."""
 
 
@@ -59,16 +61,16 @@ class PoolIsFull(Exception):  # noqa: N818 - like a rejection it is an outcome, 
     """No further connection to this pod is opened."""
 
 
-def no_connection(url: str, error: PoolIsFull | OSError) -> tuple[LegEnd, str]:
-    """Return how an attempt ends for which `Pool.connect` has raised this, and the detail for the log."""
+def no_connection(url: str, error: PoolIsFull | OSError) -> tuple[AttemptStatus, str]:
+    """Return how an attempt ends for which `UpstreamPool.connect` has raised this, and the detail for the log."""
     if isinstance(error, PoolIsFull):
-        return LegEnd.BUSY, f"There are too many connections to {url}."
+        return AttemptStatus.BUSY, f"There are too many connections to {url}."
     if isinstance(error, TimeoutError):
-        return LegEnd.UNREACHABLE, f"{url} did not take a connection in time."
-    return LegEnd.UNREACHABLE, f"{url} took no connection: {error.strerror or error}."
+        return AttemptStatus.UNREACHABLE, f"{url} did not take a connection in time."
+    return AttemptStatus.UNREACHABLE, f"{url} took no connection: {error.strerror or error}."
 
 
-class Pool:
+class UpstreamPool:
     """All connections of this process to all pods."""
 
     def __init__(self, timeouts: Timeouts, *, knows: Callable[[str], bool], max_open: int = sys.maxsize) -> None:
@@ -77,25 +79,25 @@ class Pool:
         """
         self._max_open = max_open
         self._open_count = 0
-        self._patrol = Patrol(timeouts.first_byte_s, timeouts.stall_s, timeouts.pod_idle_s)
-        self.lateness = Lateness(Bounds(), timeouts.stall_s)
-        self._idle: dict[str, list[Line]] = {}
-        self._open: dict[str, set[Line]] = {}
-        self._addresses: dict[str, Address] = {}
+        self._patrol = TimeoutSweeper(timeouts.first_byte_s, timeouts.stall_s, timeouts.pod_idle_s)
+        self.lateness = StallDetector(StallBounds(), timeouts.stall_s)
+        self._idle: dict[str, list[UpstreamConnection]] = {}
+        self._open: dict[str, set[UpstreamConnection]] = {}
+        self._addresses: dict[str, UpstreamAddress] = {}
         self.timeouts = timeouts
         self.knows = knows
 
     def __repr__(self) -> str:
         return f"<Pool {self.open_count} open, {self.idle_count} idle>"
 
-    def bear(self, silence: Bounds) -> None:
+    def set_stall_bounds(self, silence: StallBounds) -> None:
         """Set how much silence of engines is tolerated; called before the first request."""
-        self._patrol.heed(silence.least_s)
-        self.lateness = Lateness(silence, self.timeouts.stall_s)
+        self._patrol.set_timeouts(silence.least_s)
+        self.lateness = StallDetector(silence, self.timeouts.stall_s)
 
-    def spoke(self, engine: str, now_s: float) -> None:
+    def note_engine_response(self, engine: str, now_s: float) -> None:
         """Note that another gateway has had a response of this engine, at this loop time."""
-        self.lateness.spoke(engine, now_s)
+        self.lateness.engine_alive(engine, now_s)
 
     @property
     def open_count(self) -> int:
@@ -105,14 +107,14 @@ class Pool:
     def idle_count(self) -> int:
         return sum(map(len, self._idle.values()))
 
-    def address(self, url: str) -> Address:
+    def address(self, url: str) -> UpstreamAddress:
         """Return the split URL of a pod; kept for as long as there are connections to it."""
         address = self._addresses.get(url)
         if address is None:
             address = self._addresses[url] = read_address(url)
         return address
 
-    def lease_idle(self, url: str) -> Line | None:
+    def lease_idle(self, url: str) -> UpstreamConnection | None:
         """Take an idle connection to this pod out of the pool, None where there is none."""
         idle = self._idle.get(url)
         while idle:
@@ -121,18 +123,18 @@ class Pool:
                 return line
         return None
 
-    def give_back(self, line: Line) -> None:
+    def release(self, line: UpstreamConnection) -> None:
         """Put a connection that has become idle back; close it where there are enough."""
         idle = self._idle.setdefault(line.url, [])
         # The pod may have left the fleet: then nothing is sent there, and the sweeper closes it.
-        if len(idle) < IDLE_LINES and line.is_open:
+        if len(idle) < MAX_IDLE_CONNECTIONS and line.is_open:
             idle.append(line)
         else:
             line.abort()
 
-    def forget(self, line: Line) -> None:
+    def forget(self, line: UpstreamConnection) -> None:
         """Drop a connection that is closed. Safe to call again."""
-        self._patrol.leave(line)
+        self._patrol.remove(line)
         lines = self._open.get(line.url)
         if lines is not None:
             if line in lines:
@@ -148,9 +150,9 @@ class Pool:
             if not idle:
                 del self._idle[line.url]
 
-    def cut_silent(self, url: str, silent_s: float) -> int:
+    def fail_silent(self, url: str, silent_s: float) -> int:
         """Close the idle connections to a pod and those silent for so long. Returns how many requests were failed."""
-        return sum(line.cut_silent(silent_s) for line in tuple(self._open.get(url, ())))
+        return sum(line.fail_if_silent(silent_s) for line in tuple(self._open.get(url, ())))
 
     def close(self) -> None:
         """Close all connections at once."""
@@ -159,14 +161,14 @@ class Pool:
                 line.abort()
         self._patrol.stop()
 
-    async def connect(self, url: str) -> Line:
+    async def connect(self, url: str) -> UpstreamConnection:
         """Open a connection for one request. Raises `OSError`, `TimeoutError` among it, or `PoolIsFull`."""
         address = self.address(url)
-        if len(self._open.get(address.url, ())) >= OPEN_LINES:
+        if len(self._open.get(address.url, ())) >= MAX_OPEN_CONNECTIONS:
             raise PoolIsFull
         if self._open_count >= self._max_open and not self._close_an_idle():
             raise PoolIsFull
-        line = Line(self, address.url)
+        line = UpstreamConnection(self, address.url)
         self._open.setdefault(address.url, set()).add(line)
         self._open_count += 1
         try:
@@ -178,10 +180,10 @@ class Pool:
             # Also where the client has disconnected: a connection still being opened is closed as soon as it is open.
             line.abort()
             self.forget(line)
-            if isinstance(failed, OSError) and failed.errno in NO_DESCRIPTOR:
+            if isinstance(failed, OSError) and failed.errno in OUT_OF_DESCRIPTORS:
                 raise PoolIsFull from None  # That is not a fault of the pod.
             raise
-        self._patrol.watch(line)
+        self._patrol.add(line)
         return line
 
     def _close_an_idle(self) -> bool:

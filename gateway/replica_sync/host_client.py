@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from gateway.replica_sync.ipc import Line
-from gateway.replica_sync.ipc_messages import Hello, Message
+from gateway.replica_sync.ipc import IpcConnection
+from gateway.replica_sync.ipc_messages import Hello, IpcMessage
 from gateway.runtime.event_log import EventLog
-from gateway.runtime.guard import restarted, run
+from gateway.runtime.guard import call_guarded, restarted
 
 MIN_BACKOFF_S = 0.05
 
@@ -25,10 +25,10 @@ START_S = 10.0
 
 CONNECT_S = 2.0
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=IpcMessage)
 
 
-class WarmthClient:
+class IndexProcessClient:
     """The connection of one worker. Add handlers with `on`, then `run` it in the background."""
 
     def __init__(self, where: Path, hello: Hello, *, say: EventLog, draw: Callable[[], float]) -> None:
@@ -38,7 +38,7 @@ class WarmthClient:
         self._where = where
         self._say = say
         self._draw = draw
-        self._connection: Line | None = None
+        self._connection: IpcConnection | None = None
         self._handlers: dict[type, Callable[..., None]] = {}
         self._on_connected: list[Callable[[], None]] = []
 
@@ -54,7 +54,7 @@ class WarmthClient:
         """Call `greet` after every connect, once `Hello` is sent."""
         self._on_connected.append(greet)
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: IpcMessage) -> bool:
         """Send a message without waiting. Returns False where it, or an older one for its sake, was dropped."""
         if self._connection is None or not self._connection.send(message):
             self.dropped += 1
@@ -80,28 +80,28 @@ class WarmthClient:
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
             wait_s = min(MAX_BACKOFF_S, 2 * wait_s)
 
-    async def _connect(self) -> Line | None:
+    async def _connect(self) -> IpcConnection | None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_S):
                 _, connection = await loop.create_unix_connection(
-                    lambda: Line(self._take, began=self._begin, ended=self._end), str(self._where)
+                    lambda: IpcConnection(self._take, began=self._begin, ended=self._end), str(self._where)
                 )
         except (OSError, TimeoutError):
             return None
         return connection
 
-    def _begin(self, connection: Line) -> None:
+    def _begin(self, connection: IpcConnection) -> None:
         self._connection = connection
         connection.send(self.hello)
         for greet in self._on_connected:
-            run("replica sync", greet)
+            call_guarded("replica sync", greet)
 
-    def _end(self, connection: Line) -> None:
+    def _end(self, connection: IpcConnection) -> None:
         if self._connection is connection:
             self._connection = None
 
-    def _take(self, _: Line, message: Message) -> None:
+    def _take(self, _: IpcConnection, message: IpcMessage) -> None:
         handler = self._handlers.get(type(message))
         if handler is not None:
             handler(message)

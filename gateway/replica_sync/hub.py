@@ -9,19 +9,28 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
-from gateway.replica_sync.ipc import Line
-from gateway.replica_sync.ipc_messages import Batch, Hello, Message, Missed, Past, Recall, Restate, framed
-from gateway.replica_sync.updates import UnreadableError, head_of, write_batch
-from routing.replica_state import Stated
+from gateway.replica_sync.ipc import IpcConnection
+from gateway.replica_sync.ipc_messages import (
+    GapReport,
+    Hello,
+    HistoryChunk,
+    HistoryRequest,
+    IpcMessage,
+    SnapshotRequest,
+    UpdateBatch,
+    encode_frame,
+)
+from gateway.replica_sync.updates import UndecodableBatchError, batch_head, encode_batch
+from routing.replica_state import Snapshot
 
 MAX_HISTORY_BYTES = 64 << 20
 """Enough for what some dozen engines cache, at half a kilobyte per request."""
 
-PIECE_BYTES = 128 << 10
+CHUNK_BYTES = 128 << 10
 """Bytes of history per answer: a few milliseconds of work for the worker."""
 
 
-class Hub:
+class UpdateHub:
     """The connections of all workers of a host, each with the replica id of its worker."""
 
     def __init__(self, *, max_history_bytes: int = MAX_HISTORY_BYTES) -> None:
@@ -31,7 +40,7 @@ class Hub:
         self._request_snapshot: Callable[[int], None] = lambda _: None
         self._dropped = 0
         """Frames dropped for workers that have disconnected."""
-        self._connections: dict[Line, int] = {}
+        self._connections: dict[IpcConnection, int] = {}
         self._numbers: dict[int, int] = {}
         """The number of the last batch of each replica of this host."""
         self._history: deque[bytes] = deque()
@@ -67,48 +76,48 @@ class Hub:
         """Frames dropped so far because a worker read too slowly."""
         return self._dropped + sum(connection.dropped for connection in self._connections)
 
-    def join(self, connection: Line) -> None:
+    def join(self, connection: IpcConnection) -> None:
         """Add the connection of a worker, which sends `Hello` next."""
         self._connections[connection] = 0
 
-    def take(self, connection: Line, message: Message) -> None:
+    def take(self, connection: IpcConnection, message: IpcMessage) -> None:
         """Take a message of a worker."""
         match message:
             case Hello(replica_id):
                 self._connections[connection] = replica_id
                 self._request_snapshots(connection)
-            case Batch(payload):
+            case UpdateBatch(payload):
                 self._take_batch(connection, payload)
-            case Missed(replica_id):
+            case GapReport(replica_id):
                 self._request_snapshot_of(replica_id)
-            case Recall(start):
+            case HistoryRequest(start):
                 connection.send(self._history_from(start))
 
-    def take_abroad(self, payload: bytes) -> None:
+    def take_remote(self, payload: bytes) -> None:
         """Take a batch of another host. It is kept as history, and forwarded once the history is complete."""
         self._remember(payload)
         if self.is_history_complete:
             self._spread(payload, None)
 
-    def have_all_state(self) -> None:
+    def request_all_snapshots(self) -> None:
         """Request a snapshot of every worker: another host has just joined."""
         self._request_snapshots(None)
 
-    def states(self, replica_id: int) -> bool:
+    def request_local_snapshot(self, replica_id: int) -> bool:
         """Request a snapshot of a replica. Returns False where it is not a worker of this host."""
         for connection, known_id in self._connections.items():
             if known_id == replica_id:
-                connection.send(Restate())
+                connection.send(SnapshotRequest())
                 return True
         return False
 
-    def leave(self, connection: Line) -> None:
+    def leave(self, connection: IpcConnection) -> None:
         """Remove a worker that has disconnected, and publish for it that it has no open requests."""
         replica_id = self._connections.pop(connection, 0)
         self._dropped += connection.dropped
         number = self._numbers.pop(replica_id, None)
         if number is not None and replica_id not in self._connections.values():
-            last_batch = write_batch(replica_id, number + 1, [Stated(())])
+            last_batch = encode_batch(replica_id, number + 1, [Snapshot(())])
             self._spread(last_batch, None)
             self._publish(last_batch)
 
@@ -117,29 +126,29 @@ class Hub:
         for connection in list(self._connections):
             connection.close()
 
-    def _take_batch(self, connection: Line, payload: bytes) -> None:
+    def _take_batch(self, connection: IpcConnection, payload: bytes) -> None:
         try:
-            replica_id, number = head_of(payload)
-        except UnreadableError:
+            replica_id, number = batch_head(payload)
+        except UndecodableBatchError:
             return
         self._numbers[replica_id] = number
         self._remember(payload)
         self._spread(payload, connection)
         self._publish(payload)
 
-    def _spread(self, payload: bytes, sender: Line | None) -> None:
-        frame = framed(Batch(payload))
+    def _spread(self, payload: bytes, sender: IpcConnection | None) -> None:
+        frame = encode_frame(UpdateBatch(payload))
         for connection in self._connections:
             if connection is not sender:
                 connection.send_frame(frame)
 
-    def _request_snapshots(self, sender: Line | None) -> None:
+    def _request_snapshots(self, sender: IpcConnection | None) -> None:
         for connection in self._connections:
             if connection is not sender:
-                connection.send(Restate())
+                connection.send(SnapshotRequest())
 
     def _request_snapshot_of(self, replica_id: int) -> None:
-        if not self.states(replica_id):
+        if not self.request_local_snapshot(replica_id):
             self._request_snapshot(replica_id)
 
     def _remember(self, payload: bytes) -> None:
@@ -149,15 +158,15 @@ class Hub:
             self._history_bytes -= len(self._history.popleft())
             self._history_begins += 1
 
-    def _history_from(self, start: int) -> Past:
+    def _history_from(self, start: int) -> HistoryChunk:
         first = max(0, start - self._history_begins)
         payloads: list[bytes] = []
         size = 0
         for payload in islice(self._history, first, None):
             payloads.append(payload)
             size += len(payload)
-            if size >= PIECE_BYTES:
+            if size >= CHUNK_BYTES:
                 break
         following = self._history_begins + first + len(payloads)
         ends = self._history_begins + len(self._history)
-        return Past(following, payloads, has_more=following < ends or not self.is_history_complete)
+        return HistoryChunk(following, payloads, has_more=following < ends or not self.is_history_complete)

@@ -10,8 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from gateway.replica_sync.ipc_messages import BrokenFramesError, Frames, Message, framed, read_message
-from gateway.runtime.guard import run
+from gateway.replica_sync.ipc_messages import BrokenFramesError, FrameDecoder, IpcMessage, decode_message, encode_frame
+from gateway.runtime.guard import call_guarded
 
 MAX_WAITING_BYTES = 8 << 20
 """Kept for a slow reader: ten seconds of a busy fleet's updates."""
@@ -20,15 +20,15 @@ HIGH_WATER_BYTES = 256 << 10
 """Bytes in the transport beyond which frames are kept here, where the oldest can still be dropped."""
 
 
-class Line(asyncio.Protocol):
+class IpcConnection(asyncio.Protocol):
     """Both ends are alike. `take` gets every message of a known type; `ended` is called once, after the connection."""
 
     def __init__(
         self,
-        take: Callable[[Line, Message], None],
+        take: Callable[[IpcConnection, IpcMessage], None],
         *,
-        began: Callable[[Line], None] = lambda _: None,
-        ended: Callable[[Line], None] = lambda _: None,
+        began: Callable[[IpcConnection], None] = lambda _: None,
+        ended: Callable[[IpcConnection], None] = lambda _: None,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
         self.dropped = 0
@@ -38,15 +38,15 @@ class Line(asyncio.Protocol):
         self._began = began
         self._ended = ended
         self._max_waiting_bytes = max_waiting_bytes
-        self._frames = Frames()
+        self._frames = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._is_paused = False
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: IpcMessage) -> bool:
         """Send a message. Returns False where there is no connection, or an older frame was dropped for it."""
-        return self.send_frame(framed(message))
+        return self.send_frame(encode_frame(message))
 
     def send_frame(self, frame: bytes) -> bool:
         """Send a message that is encoded already, for many connections at once. Returns what `send` does."""
@@ -80,9 +80,9 @@ class Line(asyncio.Protocol):
         """Decode what was read; a malformed frame ends the connection."""
         try:
             for frame in self._frames.feed(data):
-                message = read_message(frame)
+                message = decode_message(frame)
                 if message is not None:
-                    run("replica sync", self._take, self, message)
+                    call_guarded("replica sync", self._take, self, message)
         except BrokenFramesError:
             self.close()
 

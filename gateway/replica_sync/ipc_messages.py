@@ -2,7 +2,7 @@
 
 A frame is a length of four bytes, big-endian, and one message: an array that begins with the tag of the message type.
 Unknown types are skipped, and so are fields beyond the known ones: during an upgrade the two processes may differ in
-version. The batches inside `Batch` and `Past` are encoded by `updates`.
+version. The batches inside `UpdateBatch` and `HistoryChunk` are encoded by `updates`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import IntEnum
 import msgspec
 from msgspec import Struct
 
-from tenancy.limits.leases import Ask, Granted
+from tenancy.limits.leases import LeaseGrant, LeaseRequest
 
 LENGTH_BYTES = 4
 
@@ -27,41 +27,41 @@ class BrokenFramesError(Exception):
 class Hello(Struct, frozen=True, array_like=True, tag=1):
     """The first message of a worker. `origin` is the replica id in its batches, drawn at every start."""
 
-    origin: int
+    replica_id: int
 
 
-class Batch(Struct, frozen=True, array_like=True, tag=2):
+class UpdateBatch(Struct, frozen=True, array_like=True, tag=2):
     """An encoded batch of updates: from a worker its own, to a worker those of peers."""
 
     payload: bytes
 
 
-class Restate(Struct, frozen=True, array_like=True, tag=3):
+class SnapshotRequest(Struct, frozen=True, array_like=True, tag=3):
     """To a worker: send a snapshot of your open requests, a peer has missed updates."""
 
 
-class Missed(Struct, frozen=True, array_like=True, tag=4):
+class GapReport(Struct, frozen=True, array_like=True, tag=4):
     """From a worker: updates of this replica were missed, request its snapshot."""
 
-    origin: int
+    replica_id: int
 
 
-class Recall(Struct, frozen=True, array_like=True, tag=6):
+class HistoryRequest(Struct, frozen=True, array_like=True, tag=6):
     """From a worker that has just started: send a chunk of history. It asks for chunks at its own pace."""
 
     start: int = 0
 
 
-class Past(Struct, frozen=True, array_like=True, tag=7):
-    """The answer to `Recall`: old batches, oldest first, and the start of the next chunk."""
+class HistoryChunk(Struct, frozen=True, array_like=True, tag=7):
+    """The answer to `HistoryRequest`: old batches, oldest first, and the start of the next chunk."""
 
-    following: int
+    next_start: int
     payloads: list[bytes]
     has_more: bool
     """False at the end of the history; true without payloads where it is not complete yet."""
 
 
-class EngineTold(Struct, frozen=True, array_like=True):
+class EngineUpdate(Struct, frozen=True, array_like=True):
     """One engine of a pod, by the name that all workers use."""
 
     name: str
@@ -69,7 +69,7 @@ class EngineTold(Struct, frozen=True, array_like=True):
     block_tokens: int | None = None
 
 
-class PodTold(Struct, frozen=True, array_like=True):
+class PodUpdate(Struct, frozen=True, array_like=True):
     """A pod that may serve requests. `life` grows whenever it was seen to lose its cache."""
 
     url: str
@@ -79,16 +79,16 @@ class PodTold(Struct, frozen=True, array_like=True):
     """Those of `models` that are LoRA adapters."""
     bases: tuple[str, ...]
     """Those that are not."""
-    engines: tuple[EngineTold, ...]
+    engines: tuple[EngineUpdate, ...]
 
 
-class FleetTold(Struct, frozen=True, array_like=True, tag=16):
+class FleetUpdate(Struct, frozen=True, array_like=True, tag=16):
     """From a worker, on connecting and on every change: the pods whose KV events to follow."""
 
-    pods: tuple[PodTold, ...]
+    pods: tuple[PodUpdate, ...]
 
 
-class SightAsked(Struct, frozen=True, array_like=True, tag=17):
+class LookupRequest(Struct, frozen=True, array_like=True, tag=17):
     """From a worker: look up how many tokens of this prompt engines hold."""
 
     ticket: int
@@ -97,17 +97,17 @@ class SightAsked(Struct, frozen=True, array_like=True, tag=17):
     body: bytes
 
 
-class SightGiven(Struct, frozen=True, array_like=True, tag=18):
+class LookupResponse(Struct, frozen=True, array_like=True, tag=18):
     """The answer to a lookup, without engines that hold nothing or are unreliable. `why`: the reason of a failure."""
 
     ticket: int
     prompt_tokens: int = 0
-    seen: tuple[tuple[str, int, float], ...] = ()
+    hits: tuple[tuple[str, int, float], ...] = ()
     """(engine, cached tokens, seconds to load them) each."""
-    why: str = ""
+    reason: str = ""
 
 
-class Step(IntEnum):
+class LookupStep(IntEnum):
     """The progress of a request that was looked up."""
 
     PLACED = 0
@@ -115,10 +115,10 @@ class Step(IntEnum):
     ANSWERED = 2
     LEFT = 3
     """It has left the engine; it may be placed on another."""
-    OVER = 4
+    ENDED = 4
 
 
-class SightMoved(Struct, frozen=True, array_like=True, tag=19):
+class LookupProgress(Struct, frozen=True, array_like=True, tag=19):
     """From a worker: the progress of a request, at its end with the token counts of the engine."""
 
     ticket: int
@@ -128,57 +128,57 @@ class SightMoved(Struct, frozen=True, array_like=True, tag=19):
     cached_tokens: int | None = None
 
 
-class EnginesFollowed(Struct, frozen=True, array_like=True, tag=20):
+class FollowedEngines(Struct, frozen=True, array_like=True, tag=20):
     """To every worker, on every change: followed engines, and why their events are unreliable ('' if reliable)."""
 
-    doubts: dict[str, str]
+    unreliable: dict[str, str]
 
 
-class SlicesAsked(Struct, frozen=True, array_like=True, tag=24):
+class LeaseRequestMessage(Struct, frozen=True, array_like=True, tag=24):
     """From a worker: renew its leases of the limits of one account, or release them (`leaves`)."""
 
     ticket: int
     path: str
-    who: str
-    asks: tuple[Ask, ...]
-    leaves: bool = False
+    holder: str
+    requests: tuple[LeaseRequest, ...]
+    releases: bool = False
 
 
-class SlicesGranted(Struct, frozen=True, array_like=True, tag=25):
+class LeaseGrantMessage(Struct, frozen=True, array_like=True, tag=25):
     """The grants, in the order of the requests."""
 
     ticket: int
-    grants: tuple[Granted, ...]
+    grants: tuple[LeaseGrant, ...]
 
 
-Message = (
+IpcMessage = (
     Hello
-    | Batch
-    | Restate
-    | Missed
-    | Recall
-    | Past
-    | FleetTold
-    | SightAsked
-    | SightGiven
-    | SightMoved
-    | EnginesFollowed
-    | SlicesAsked
-    | SlicesGranted
+    | UpdateBatch
+    | SnapshotRequest
+    | GapReport
+    | HistoryRequest
+    | HistoryChunk
+    | FleetUpdate
+    | LookupRequest
+    | LookupResponse
+    | LookupProgress
+    | FollowedEngines
+    | LeaseRequestMessage
+    | LeaseGrantMessage
 )
 """A new message type needs a tag that was never used before."""
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_DECODER: msgspec.msgpack.Decoder[IpcMessage] = msgspec.msgpack.Decoder(IpcMessage)
 
 
-def framed(message: Message) -> bytes:
+def encode_frame(message: IpcMessage) -> bytes:
     """Encode a message as a frame."""
     encoded = _ENCODER.encode(message)
     return len(encoded).to_bytes(LENGTH_BYTES, "big") + encoded
 
 
-def read_message(body: bytes | memoryview) -> Message | None:
+def decode_message(body: bytes | memoryview) -> IpcMessage | None:
     """Decode a frame without its length. None where its type is unknown. Raises `BrokenFramesError`."""
     try:
         return _DECODER.decode(body)
@@ -188,7 +188,7 @@ def read_message(body: bytes | memoryview) -> Message | None:
         raise BrokenFramesError(str(error)) from None
 
 
-class Frames:
+class FrameDecoder:
     """Splits the bytes of a connection into frames."""
 
     def __init__(self, max_bytes: int = MAX_FRAME_BYTES) -> None:

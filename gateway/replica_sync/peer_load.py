@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from routing.ledger import Ledger
-from routing.replica_state import Hearing
+from routing.replica_state import ReplicaState
 
 
-class Load(NamedTuple):
+class SlotLoad(NamedTuple):
     """The load of an engine."""
 
     running: int = 0
@@ -21,28 +21,28 @@ class Load(NamedTuple):
     kv_tokens: float = 0.0
 
 
-NOTHING = Load()
+NO_LOAD = SlotLoad()
 
-ByEngine = Mapping[int, Load]
+LoadBySlot = Mapping[int, SlotLoad]
 """Load by engine slot; slots without load are absent."""
 
 
 @dataclass(slots=True)
-class Others:
+class PeerLoad:
     """The load of all peers; none where `hearing` is None."""
 
-    hearing: Hearing | None = None
+    applier: ReplicaState | None = None
 
-    def load(self) -> ByEngine:
+    def load(self) -> LoadBySlot:
         """Load of peers by engine slot."""
-        loads = self.hearing.theirs() if self.hearing is not None else {}
-        return {slot: Load(*load) for slot, load in loads.items()}
+        loads = self.applier.remote_load() if self.applier is not None else {}
+        return {slot: SlotLoad(*load) for slot, load in loads.items()}
 
 
-def own_load(ledger: Ledger, slot: int, theirs: ByEngine) -> Load:
+def own_load(ledger: Ledger, slot: int, theirs: LoadBySlot) -> SlotLoad:
     """The load that this gateway has put on an engine. `theirs`: the load of peers."""
-    held = theirs.get(slot, NOTHING)
-    return Load(
+    held = theirs.get(slot, NO_LOAD)
+    return SlotLoad(
         max(0, ledger.running[slot] - held.running),
         max(0.0, ledger.prefill_tokens[slot] - held.prefill_tokens),
         max(0.0, ledger.kv_tokens[slot] - held.kv_tokens),

@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway.replica_sync.hub import Hub
+from gateway.replica_sync.hub import UpdateHub
 from gateway.runtime.event_log import EventLog
-from gateway.runtime.guard import heed_cancel, restarted
-from gateway.runtime.redis_client import Client, connected
-from gateway.runtime.redis_location import RedisPlace
+from gateway.runtime.guard import raise_if_cancelled, restarted
+from gateway.runtime.redis_client import RedisClient, connect_redis
+from gateway.runtime.redis_location import RedisLocation
 
-KEY = "hearth:news"
+STREAM_KEY = "hearth:news"
 
-FIELD = b"p"
+ENTRY_FIELD = b"p"
 
 MAX_ENTRIES = 50_000
 """Length of the stream: some minutes of a busy fleet, at one or two kilobytes per entry."""
@@ -52,12 +52,12 @@ HISTORY_S = 5.0
 ALL_REPLICAS = 0
 """In place of a replica id: snapshots of all replicas are requested."""
 
-Id = tuple[int, int]
+EntryId = tuple[int, int]
 
-BEGINNING: Id = (0, 0)
+STREAM_START: EntryId = (0, 0)
 
 
-class Parcel(Struct, frozen=True, array_like=True):
+class StreamEntry(Struct, frozen=True, array_like=True):
     """One entry of the stream."""
 
     host: int
@@ -65,12 +65,12 @@ class Parcel(Struct, frozen=True, array_like=True):
     sent_us: int
     """By the writer's clock: only the writer can compute its age."""
     batches: list[bytes]
-    asked: list[int]
+    snapshot_requests: list[int]
     """Replicas whose snapshots are requested."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Parcel)
+_DECODER = msgspec.msgpack.Decoder(StreamEntry)
 
 
 AWAY, BACK = "Redis is away: going on with what this host knows", "Redis is back"
@@ -81,8 +81,8 @@ class RedisBridge:
 
     def __init__(
         self,
-        place: RedisPlace,
-        hub: Hub,
+        place: RedisLocation,
+        hub: UpdateHub,
         *,
         host: int,
         say: EventLog,
@@ -105,17 +105,17 @@ class RedisBridge:
         self._say = say
         self._clock = clock
         self._draw = draw
-        self._key = f"{place.prefix}{KEY}"
+        self._key = f"{place.prefix}{STREAM_KEY}"
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
         self._requested: set[int] = {ALL_REPLICAS}
         self._has_work = asyncio.Event()
         self._has_work.set()
-        self._last = BEGINNING
+        self._last = STREAM_START
         self._round_trip_s: float | None = None
         self._unread_us: deque[int] = deque(maxlen=4096)
         """Send times of our entries that were not read back yet."""
-        hub.connect_bridge(self.put, self.ask)
+        hub.connect_bridge(self.publish, self.request_snapshot)
 
     @property
     def is_connected(self) -> bool:
@@ -128,7 +128,7 @@ class RedisBridge:
         waiting_s = self._clock() - self._unread_us[0] / 1e6
         return max(waiting_s, self._round_trip_s or 0.0)
 
-    def put(self, batch: bytes) -> None:
+    def publish(self, batch: bytes) -> None:
         """Queue a batch for writing. Never waits."""
         self._outbox.append(batch)
         self._outbox_bytes += len(batch)
@@ -137,7 +137,7 @@ class RedisBridge:
             self.dropped += 1
         self._has_work.set()
 
-    def ask(self, replica_id: int) -> None:
+    def request_snapshot(self, replica_id: int) -> None:
         """Request a snapshot of a replica on another host."""
         self._requested.add(replica_id)
         self._has_work.set()
@@ -151,16 +151,16 @@ class RedisBridge:
             self._hub.complete_history()
 
     @restarted("replica sync")
-    async def _keep(self, work: Callable[[Client], Any]) -> None:
+    async def _keep(self, work: Callable[[RedisClient], Any]) -> None:
         """Connect and work until that fails, then again."""
         wait_s = MIN_BACKOFF_S
         while True:
             began_s = self._clock()
             try:
-                async with connected(self._place, answer_s=ANSWER_S + BLOCK_S) as client:
+                async with connect_redis(self._place, answer_s=ANSWER_S + BLOCK_S) as client:
                     await work(client)
             except Exception as error:  # noqa: BLE001 - redis-py also raises errors of other libraries
-                heed_cancel()
+                raise_if_cancelled()
                 self._note_away(error)
             if self._clock() - began_s > MAX_BACKOFF_S + ANSWER_S:
                 wait_s = MIN_BACKOFF_S
@@ -183,7 +183,7 @@ class RedisBridge:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    async def _write_loop(self, client: Client) -> None:
+    async def _write_loop(self, client: RedisClient) -> None:
         while True:
             await self._has_work.wait()
             batches, requested = self._take()
@@ -197,20 +197,20 @@ class RedisBridge:
             self.writes = True
             self._note_success()
             self.written += 1
-            heed_cancel()
+            raise_if_cancelled()
             await asyncio.sleep(SPACING_S)
 
-    async def _write(self, client: Client, batches: list[bytes], requested: list[int]) -> None:
+    async def _write(self, client: RedisClient, batches: list[bytes], requested: list[int]) -> None:
         sent_us = int(self._clock() * 1e6)
-        entry = Parcel(self._host, sent_us, batches, requested)
+        entry = StreamEntry(self._host, sent_us, batches, requested)
         async with asyncio.timeout(ANSWER_S):
             entry_id = await client.xadd(
-                self._key, {FIELD: _ENCODER.encode(entry)}, maxlen=MAX_ENTRIES, approximate=True
+                self._key, {ENTRY_FIELD: _ENCODER.encode(entry)}, maxlen=MAX_ENTRIES, approximate=True
             )
         self._unread_us.append(sent_us)
-        if read_id(entry_id) < self._last:
+        if parse_entry_id(entry_id) < self._last:
             # The stream was created again, by a clock behind that of the old one.
-            self._last = BEGINNING
+            self._last = STREAM_START
 
     def _take(self) -> tuple[list[bytes], list[int]]:
         batches: list[bytes] = []
@@ -232,23 +232,23 @@ class RedisBridge:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    async def _read_loop(self, client: Client) -> None:
+    async def _read_loop(self, client: RedisClient) -> None:
         self._unread_us.clear()
         while True:
             try:
                 async with asyncio.timeout(BLOCK_S + ANSWER_S):
                     streams: Any = await client.xread(
-                        {self._key: write_id(self._last)}, READ_AT_ONCE, int(BLOCK_S * 1000)
+                        {self._key: format_entry_id(self._last)}, READ_AT_ONCE, int(BLOCK_S * 1000)
                     )
             except BaseException:
                 self.reads = False
                 raise
             self.reads = True
             self._note_success()
-            heed_cancel()
+            raise_if_cancelled()
             entries = streams[0][1] if streams else []
             for entry_id, fields in entries:
-                self._last = read_id(entry_id)
+                self._last = parse_entry_id(entry_id)
                 self._take_entry(fields)
             if len(entries) < READ_AT_ONCE:
                 self._hub.complete_history()
@@ -256,7 +256,7 @@ class RedisBridge:
 
     def _take_entry(self, fields: dict[bytes, bytes]) -> None:
         try:
-            entry = _DECODER.decode(fields[FIELD])
+            entry = _DECODER.decode(fields[ENTRY_FIELD])
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
             self.strange += 1
             return
@@ -265,25 +265,25 @@ class RedisBridge:
             self._read_back(entry)
             return
         for batch in entry.batches:
-            self._hub.take_abroad(batch)
-        for replica_id in entry.asked if self._hub.is_history_complete else ():
+            self._hub.take_remote(batch)
+        for replica_id in entry.snapshot_requests if self._hub.is_history_complete else ():
             if replica_id == ALL_REPLICAS:
-                self._hub.have_all_state()
+                self._hub.request_all_snapshots()
             else:
-                self._hub.states(replica_id)
+                self._hub.request_local_snapshot(replica_id)
 
-    def _read_back(self, entry: Parcel) -> None:
+    def _read_back(self, entry: StreamEntry) -> None:
         while self._unread_us and self._unread_us[0] <= entry.sent_us:
             self._unread_us.popleft()
         self._round_trip_s = self._clock() - entry.sent_us / 1e6
 
 
-def read_id(entry_id: bytes | str) -> Id:
+def parse_entry_id(entry_id: bytes | str) -> EntryId:
     """Parse an entry id, so that two can be compared."""
     milliseconds, _, count = (entry_id.decode() if isinstance(entry_id, bytes) else entry_id).partition("-")
     return int(milliseconds), int(count or 0)
 
 
-def write_id(entry: Id) -> str:
+def format_entry_id(entry: EntryId) -> str:
     """Format an entry id for Redis."""
     return f"{entry[0]}-{entry[1]}"

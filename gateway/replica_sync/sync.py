@@ -10,19 +10,19 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from gateway.replica_sync.host_client import WarmthClient
-from gateway.replica_sync.ipc_messages import Batch, Missed, Past, Recall, Restate
-from gateway.replica_sync.updates import UnreadableError, read_batch, write_batch
+from gateway.replica_sync.host_client import IndexProcessClient
+from gateway.replica_sync.ipc_messages import GapReport, HistoryChunk, HistoryRequest, SnapshotRequest, UpdateBatch
+from gateway.replica_sync.updates import UndecodableBatchError, decode_batch, encode_batch
 from gateway.runtime.event_log import EventLog
-from gateway.runtime.guard import report, restarted, run
-from routing.choice import seat_among
+from gateway.runtime.guard import call_guarded, report_exception, restarted
+from routing.choice import replica_position
 from routing.decision.router import Router
-from routing.replica_state import Bygone, Hearing, Voice
+from routing.replica_state import HistoryReplay, ReplicaState, UpdatePublisher
 
 SPACING_S = 0.002
 """Pause between batches. The first update after a pause is sent at once: a late peer would choose the same engine."""
 
-BEAT_S = 1.0
+HEARTBEAT_S = 1.0
 """Interval of empty batches while there are no updates."""
 
 SNAPSHOT_S = 10.0
@@ -42,17 +42,17 @@ MAX_BACKLOG = 20_000
 
 RETRY_S = 0.2
 
-JUMP = 1 << 20
+NUMBER_GAP = 1 << 20
 """Batch numbers skipped after a reconnect: the hub has published a last batch for us under the next number."""
 
 
-class Sharing:
+class ReplicaSync:
     """The replica sync of one worker."""
 
     def __init__(
         self,
         router: Router,
-        client: WarmthClient,
+        client: IndexProcessClient,
         *,
         say: EventLog,
         clock: Callable[[], float],
@@ -70,8 +70,8 @@ class Sharing:
         """Batches dropped because they arrived faster than they were applied."""
         self.history_updates = 0
         """Updates of the history that were applied."""
-        self._publisher = Voice(self._schedule)
-        self.applier = Hearing(router, on_answer)
+        self._publisher = UpdatePublisher(self._schedule)
+        self.applier = ReplicaState(router, on_answer)
         self._router = router
         self._client = client
         self._say = say
@@ -82,17 +82,17 @@ class Sharing:
         self._requested_s: dict[int, float] = {}
         self._backlog: deque[bytes] = deque()
         self._is_applying = False
-        self._chunks: asyncio.Queue[Past] = asyncio.Queue()
-        router.observe(self._publisher)
-        client.on(Batch, self._take)
-        client.on(Restate, self._take_snapshot_request)
-        client.on(Past, self._chunks.put_nowait)
+        self._chunks: asyncio.Queue[HistoryChunk] = asyncio.Queue()
+        router.subscribe(self._publisher)
+        client.on(UpdateBatch, self._take)
+        client.on(SnapshotRequest, self._take_snapshot_request)
+        client.on(HistoryChunk, self._chunks.put_nowait)
         client.on_connected(self._greet)
 
     @property
-    def origin(self) -> int:
+    def replica_id(self) -> int:
         """The replica id of this worker."""
-        return self._client.hello.origin
+        return self._client.hello.replica_id
 
     @property
     def is_connected(self) -> bool:
@@ -107,7 +107,7 @@ class Sharing:
     @restarted("replica sync")
     async def _keep_time(self) -> None:
         while True:
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(HEARTBEAT_S)
             self._beat()
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -116,29 +116,31 @@ class Sharing:
         loop = asyncio.get_running_loop()
         wait_s = self._sent_s + SPACING_S - loop.time()
         if wait_s > 0:
-            loop.call_later(wait_s, run, "replica sync", self._send)
+            loop.call_later(wait_s, call_guarded, "replica sync", self._send)
         else:
-            loop.call_soon(run, "replica sync", self._send)
+            loop.call_soon(call_guarded, "replica sync", self._send)
 
     def _send(self) -> None:
         updates = self._publisher.take()
         self._sent_s = asyncio.get_running_loop().time()
         self._number += 1
         if self._client.is_connected:
-            self._client.send(Batch(write_batch(self.origin, self._number, updates)))
+            self._client.send(UpdateBatch(encode_batch(self.replica_id, self._number, updates)))
             self.sent += len(updates)
         else:
             self.unsent += len(updates)
 
     def _greet(self) -> None:
-        self._number += JUMP
+        self._number += NUMBER_GAP
         self._send_snapshot()
 
-    def _take_snapshot_request(self, _: Restate) -> None:
+    def _take_snapshot_request(self, _: SnapshotRequest) -> None:
         if self._clock() - self._snapshot_s >= MIN_SNAPSHOT_S:
             self._send_snapshot()
         else:
-            asyncio.get_running_loop().call_later(MIN_SNAPSHOT_S, run, "replica sync", self._send_snapshot_if_due)
+            asyncio.get_running_loop().call_later(
+                MIN_SNAPSHOT_S, call_guarded, "replica sync", self._send_snapshot_if_due
+            )
 
     def _send_snapshot_if_due(self) -> None:
         if self._clock() - self._snapshot_s >= MIN_SNAPSHOT_S:
@@ -146,22 +148,22 @@ class Sharing:
 
     def _send_snapshot(self) -> None:
         self._snapshot_s = self._clock()
-        self._publisher.state()
+        self._publisher.publish_snapshot()
 
     def _beat(self) -> None:
         now_s = self._clock()
         if now_s - self._snapshot_s >= SNAPSHOT_S:
             self._send_snapshot()
-        elif now_s - self._sent_s >= BEAT_S:
+        elif now_s - self._sent_s >= HEARTBEAT_S:
             self._send()
-        self._router.seat = seat_among(self.origin, self.applier.names)
-        for replica_id in self.applier.forget_silent(now_s - TIMEOUT_S, now_s):
+        self._router.replica_position = replica_position(self.replica_id, self.applier.replica_ids)
+        for replica_id in self.applier.remove_stale(now_s - TIMEOUT_S, now_s):
             self._requested_s.pop(replica_id, None)
             self._say("info", "a gateway is heard no more: its requests count no longer", origin=f"{replica_id:016x}")
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
-    def _take(self, batch: Batch) -> None:
+    def _take(self, batch: UpdateBatch) -> None:
         self._backlog.append(batch.payload)
         if len(self._backlog) > MAX_BACKLOG:
             self._backlog.popleft()
@@ -177,25 +179,25 @@ class Sharing:
             try:
                 self._apply(payload)
             except Exception as error:  # noqa: BLE001 - of this batch alone: later ones are applied
-                report("replica sync", error)
+                report_exception("replica sync", error)
         self._is_applying = bool(self._backlog)
         if self._is_applying:
-            loop.call_soon(run, "replica sync", self._apply_backlog)
+            loop.call_soon(call_guarded, "replica sync", self._apply_backlog)
 
     def _apply(self, payload: bytes) -> None:
         try:
-            batch = read_batch(payload)
-        except UnreadableError:
+            batch = decode_batch(payload)
+        except UndecodableBatchError:
             self.unreadable += 1
             return
         now_s = self._clock()
-        self.applier.strange += batch.strange
-        if batch.origin == self.origin:
+        self.applier.rejected += batch.skipped
+        if batch.replica_id == self.replica_id:
             return
-        is_whole = self.applier.hear(batch.origin, batch.number, batch.news, now_s)
-        if not is_whole and now_s - self._requested_s.get(batch.origin, -MIN_SNAPSHOT_S) >= MIN_SNAPSHOT_S:
-            self._requested_s[batch.origin] = now_s
-            self._client.send(Missed(batch.origin))
+        is_whole = self.applier.apply(batch.replica_id, batch.number, batch.updates, now_s)
+        if not is_whole and now_s - self._requested_s.get(batch.replica_id, -MIN_SNAPSHOT_S) >= MIN_SNAPSHOT_S:
+            self._requested_s[batch.replica_id] = now_s
+            self._client.send(GapReport(batch.replica_id))
 
     # -- history -------------------------------------------------------------------------------------------------------
 
@@ -203,31 +205,31 @@ class Sharing:
     async def _replay_history(self) -> None:
         """Request the history once, when the fleet is known, and apply it chunk by chunk."""
         await self._fleet_known.wait()
-        replay, start, has_more = Bygone(self._router), 0, True
+        replay, start, has_more = HistoryReplay(self._router), 0, True
         while has_more:
-            if not self._client.send(Recall(start)):
+            if not self._client.send(HistoryRequest(start)):
                 await asyncio.sleep(RETRY_S)
                 continue
             try:
-                async with asyncio.timeout(BEAT_S):
+                async with asyncio.timeout(HEARTBEAT_S):
                     chunk = await self._chunks.get()
             except TimeoutError:
                 continue
-            start, has_more = chunk.following, chunk.has_more
+            start, has_more = chunk.next_start, chunk.has_more
             for payload in chunk.payloads:
                 self._apply_old(replay, payload)
                 await asyncio.sleep(0)
             if has_more and not chunk.payloads:
                 await asyncio.sleep(RETRY_S)
         replay.close()
-        self.history_updates = replay.heard
-        self._say("info", "warmed by the past of other gateways", words=replay.heard)
+        self.history_updates = replay.applied
+        self._say("info", "warmed by the past of other gateways", words=replay.applied)
 
-    def _apply_old(self, replay: Bygone, payload: bytes) -> None:
+    def _apply_old(self, replay: HistoryReplay, payload: bytes) -> None:
         try:
-            batch = read_batch(payload)
-        except UnreadableError:
+            batch = decode_batch(payload)
+        except UndecodableBatchError:
             self.unreadable += 1
             return
-        if batch.origin != self.origin:
-            replay.hear(batch.origin, batch.number, batch.news)
+        if batch.replica_id != self.replica_id:
+            replay.apply(batch.replica_id, batch.number, batch.updates)

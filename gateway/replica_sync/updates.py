@@ -18,23 +18,31 @@ from struct import pack, unpack
 import msgspec
 from msgspec import Raw, Struct
 
-from routing.blocks import BLOCK_ENDS, BLOCK_SIZES, Prompt, seed_of
-from routing.replica_state import Ended, FirstToken, News, Open, Placed, Settled, Stated
+from routing.blocks import BLOCK_ENDS, BLOCK_SIZES, Prompt, hash_seed
+from routing.replica_state import (
+    EndedUpdate,
+    FirstTokenUpdate,
+    OpenRequest,
+    PlacedUpdate,
+    SettledUpdate,
+    Snapshot,
+    StateUpdate,
+)
 
 SCHEMA = 1
 """The version written here, raised with every change of the encoding."""
 
-LEAST_READER = 1
+MIN_READER_SCHEMA = 1
 """The oldest version that can read what is written here."""
 
-CUTTING = seed_of(pack(f"<{len(BLOCK_SIZES)}Q", *BLOCK_SIZES)) & 0xFFFFFFFF
+BLOCK_SIZES_ID = hash_seed(pack(f"<{len(BLOCK_SIZES)}Q", *BLOCK_SIZES)) & 0xFFFFFFFF
 """Identifies the block sizes: prompts of a gateway with other sizes are ignored here, its charges are not."""
 
 MAX_INTEGER = 1 << 48
 """Beyond any count. NaN and infinity are written as this; readers discard it."""
 
 
-class UnreadableError(Exception):
+class UndecodableBatchError(Exception):
     """Bytes that are not a batch, or a batch for later versions only."""
 
 
@@ -105,13 +113,13 @@ class _RawBatch(_Head, frozen=True, array_like=True):
     updates: list[Raw]
 
 
-class Read(Struct, frozen=True):
+class DecodedBatch(Struct, frozen=True):
     """A decoded batch."""
 
-    origin: int
+    replica_id: int
     number: int
-    news: list[News]
-    strange: int
+    updates: list[StateUpdate]
+    skipped: int
     """Updates that were skipped."""
 
 
@@ -122,33 +130,35 @@ _RAW_BATCH = msgspec.msgpack.Decoder(_RawBatch)
 _UPDATE: msgspec.msgpack.Decoder[_Update] = msgspec.msgpack.Decoder(_Update)
 
 
-def write_batch(replica_id: int, number: int, updates: Iterable[News]) -> bytes:
+def encode_batch(replica_id: int, number: int, updates: Iterable[StateUpdate]) -> bytes:
     """Encode a batch of a replica, numbered `number`."""
     writer = _Writer()
     encoded = [writer.encode(update) for update in updates]
-    return _ENCODER.encode(_Batch(SCHEMA, LEAST_READER, CUTTING, replica_id, number, list(writer.names), encoded))
+    return _ENCODER.encode(
+        _Batch(SCHEMA, MIN_READER_SCHEMA, BLOCK_SIZES_ID, replica_id, number, list(writer.names), encoded)
+    )
 
 
-def head_of(batch: bytes) -> tuple[int, int]:
-    """The replica id and the number of a batch. Raises `UnreadableError`."""
+def batch_head(batch: bytes) -> tuple[int, int]:
+    """The replica id and the number of a batch. Raises `UndecodableBatchError`."""
     try:
         head = _HEAD.decode(batch)
         return head.origin, head.number
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableError(str(error)) from None
+        raise UndecodableBatchError(str(error)) from None
 
 
-def read_batch(batch: bytes) -> Read:
-    """Decode a batch; unknown updates are skipped. Raises `UnreadableError`."""
+def decode_batch(batch: bytes) -> DecodedBatch:
+    """Decode a batch; unknown updates are skipped. Raises `UndecodableBatchError`."""
     try:
         head, encoded = _split(batch)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableError(str(error)) from None
+        raise UndecodableBatchError(str(error)) from None
     if head.least_reader > SCHEMA:
-        raise UnreadableError(f"written for schema {head.least_reader} and later, this is {SCHEMA}")
+        raise UndecodableBatchError(f"written for schema {head.least_reader} and later, this is {SCHEMA}")
     reader = _Reader(head)
     updates = [update for each in encoded if (update := reader.decode(each)) is not None]
-    return Read(head.origin, head.number, updates, len(encoded) - len(updates))
+    return DecodedBatch(head.origin, head.number, updates, len(encoded) - len(updates))
 
 
 def _split(batch: bytes) -> tuple[_Head, Sequence[_Update | Raw]]:
@@ -175,16 +185,16 @@ class _Writer:
         self.names: dict[str, int] = {}
         self._last: tuple[int, ...] = ()
 
-    def encode(self, update: News) -> _Update:
+    def encode(self, update: StateUpdate) -> _Update:
         match update:
-            case Placed(charge, model, prompt, session):
+            case PlacedUpdate(charge, model, prompt, session):
                 shared = _shared(self._last, prompt.blocks)
                 self._last = prompt.blocks
                 blocks = _packed(prompt.blocks[shared:])
                 return _Placed(self._charge(charge), self._name(model), prompt.size, shared, blocks, session)
-            case FirstToken(number, work_tokens, took_s):
+            case FirstTokenUpdate(number, work_tokens, took_s):
                 return _FirstToken(number, _integer(work_tokens), _integer(took_s * 1e6))
-            case Settled():
+            case SettledUpdate():
                 return _Settled(
                     update.number,
                     update.prompt_tokens,
@@ -196,15 +206,15 @@ class _Writer:
                     None if update.decode_s is None else _integer(update.decode_s * 1e6),
                     update.response,
                 )
-            case Ended(number):
+            case EndedUpdate(number):
                 return _Ended(number)
-            case Stated(charges):
+            case Snapshot(charges):
                 return _Stated([self._charge(charge) for charge in charges])
 
     def _name(self, name: str) -> int:
         return self.names.setdefault(name, len(self.names))
 
-    def _charge(self, charge: Open) -> _Charge:
+    def _charge(self, charge: OpenRequest) -> _Charge:
         return _Charge(
             charge.number,
             self._name(charge.engine),
@@ -222,11 +232,11 @@ class _Reader:
 
     def __init__(self, head: _Head) -> None:
         self._names = head.names
-        self._knows_blocks = head.cutting == CUTTING
+        self._knows_blocks = head.cutting == BLOCK_SIZES_ID
         self._last: tuple[int, ...] | None = ()
         """Blocks of the previous prompt; None where it could not be read, as blocks shared with it are unknown then."""
 
-    def decode(self, update: _Update | Raw) -> News | None:
+    def decode(self, update: _Update | Raw) -> StateUpdate | None:
         """Decode one update. None where its type is unknown, or it refers to names that are not listed."""
         if isinstance(update, Raw):
             # It may have held a prompt.
@@ -237,15 +247,15 @@ class _Reader:
         except IndexError:
             return None
 
-    def _decode(self, update: _Update) -> News:
+    def _decode(self, update: _Update) -> StateUpdate:
         match update:
             case _Placed(charge, model, size, shared, blocks, session):
                 held = self._blocks(shared, blocks)
-                return Placed(self._charge(charge), self._names[model], Prompt(held, BLOCK_ENDS, size), session)
+                return PlacedUpdate(self._charge(charge), self._names[model], Prompt(held, BLOCK_ENDS, size), session)
             case _FirstToken(number, work_tokens, took_us):
-                return FirstToken(number, work_tokens, took_us / 1e6)
+                return FirstTokenUpdate(number, work_tokens, took_us / 1e6)
             case _Settled():
-                return Settled(
+                return SettledUpdate(
                     update.number,
                     update.prompt_tokens,
                     update.cached_tokens,
@@ -257,9 +267,9 @@ class _Reader:
                     None if update.decode_us is None else update.decode_us / 1e6,
                 )
             case _Ended(number):
-                return Ended(number)
+                return EndedUpdate(number)
             case _Stated(charges):
-                return Stated(tuple([self._charge(charge) for charge in charges]))
+                return Snapshot(tuple([self._charge(charge) for charge in charges]))
 
     def _blocks(self, shared: int, blocks: bytes) -> tuple[int, ...]:
         last = self._last if shared else ()
@@ -269,8 +279,8 @@ class _Reader:
         self._last = last[:shared] + _unpacked(blocks)
         return self._last
 
-    def _charge(self, charge: _Charge) -> Open:
-        return Open(
+    def _charge(self, charge: _Charge) -> OpenRequest:
+        return OpenRequest(
             charge.number,
             self._names[charge.engine],
             charge.prefill_tokens,

@@ -11,10 +11,10 @@ from typing import Any
 
 Body = dict[str, Any]
 
-BILLING = "x-anthropic-billing-header"
+BILLING_PREFIX = "x-anthropic-billing-header"
 """vLLM leaves out texts of the system prompt that begin so."""
 
-SAME = (
+SHARED_FIELDS = (
     "model",
     "temperature",
     "top_p",
@@ -27,18 +27,18 @@ SAME = (
 )
 """Fields of the same name and meaning in both APIs."""
 
-CHOICES: dict[Any, str] = {"auto": "auto", "none": "none", "any": "required"}
+TOOL_CHOICES: dict[Any, str] = {"auto": "auto", "none": "none", "any": "required"}
 
-FORMAT = "json_schema"
+FORMAT_TYPE = "json_schema"
 """The only type of output format, and the name that vLLM gives it."""
 
 
-def as_chat(fields: Body) -> Body | None:
+def chat_from_messages(fields: Body) -> Body | None:
     """Return the chat request; None where a part of the request is not known to translate."""
     turns = _turns(fields)
     if turns is None:
         return None
-    chat: Body = {name: fields[name] for name in SAME if fields.get(name) is not None}
+    chat: Body = {name: fields[name] for name in SHARED_FIELDS if fields.get(name) is not None}
     chat["messages"] = turns
     chat["stream"] = True
     chat["stream_options"] = {"include_usage": True}
@@ -56,7 +56,7 @@ def _put_output(wanted: Body, chat: Body) -> None:
         chat["reasoning_effort"] = wanted["effort"]
     schema = (wanted.get("format") or {}).get("schema")
     if schema is not None:
-        chat["response_format"] = {"type": FORMAT, "json_schema": {"name": FORMAT, "schema": schema}}
+        chat["response_format"] = {"type": FORMAT_TYPE, "json_schema": {"name": FORMAT_TYPE, "schema": schema}}
 
 
 def _put_thinking(thinking: Body | None, chat: Body) -> bool:
@@ -73,7 +73,7 @@ def _put_tools(fields: Body, chat: Body) -> bool:
         return True
     tools = [_tool(tool) for tool in fields["tools"]]
     choice = fields.get("tool_choice") or {"type": "auto"}
-    chosen = _forced(choice) if choice.get("type") == "tool" else CHOICES.get(choice.get("type"))
+    chosen = _forced(choice) if choice.get("type") == "tool" else TOOL_CHOICES.get(choice.get("type"))
     if None in tools or chosen is None:
         return False
     chat["tools"], chat["tool_choice"] = tools, chosen
@@ -118,7 +118,7 @@ def _system(system: Any) -> str | None:
         return system or ""
     if not isinstance(system, list) or not all(_is_text(block) for block in system):
         return None
-    return "".join([block["text"] for block in system if not block["text"].startswith(BILLING)])
+    return "".join([block["text"] for block in system if not block["text"].startswith(BILLING_PREFIX)])
 
 
 def _turn(message: Any) -> list[Body] | None:

@@ -5,12 +5,24 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.pipeline.attempt import Bar
-from gateway.resume.continuation_request import Asking, ask_on, ask_recalled
-from gateway.resume.delivered import Said
-from gateway.resume.replay import ChoicesAgain, MessagesAgain, ResponsesAgain
-from gateway.resume.splice import UNLIKE, ChoicesStitch, Joint, MessagesStitch, ResponsesStitch, Stitch
-from gateway.resume.token_recovery import Proof, Recalled, RecalledChat, RecalledMessage
+from gateway.pipeline.attempt import ResumeBlocker
+from gateway.resume.continuation_request import ContinuationRequest, build_recovered_request, build_request
+from gateway.resume.delivered import DeliveredOutput
+from gateway.resume.replay import ChoicesReplay, MessagesReplay, ResponsesReplay
+from gateway.resume.splice import (
+    MALFORMED_EVENT,
+    ChoicesSplicer,
+    MessagesSplicer,
+    ResponsesSplicer,
+    SplicedUsage,
+    StreamSplicer,
+)
+from gateway.resume.token_recovery import (
+    RecoveredChatSplicer,
+    RecoveredMessageSplicer,
+    RecoveredTokens,
+    TokenPrefixCheck,
+)
 from routing.request import Api
 
 PATHS = {
@@ -21,64 +33,66 @@ PATHS = {
 }
 
 
-class Rest(Struct, frozen=True):
+class Continuation(Struct, frozen=True):
     """The rest of one answer."""
 
-    said: Said
-    asking: Asking
+    delivered: DeliveredOutput
+    request: ContinuationRequest
 
     @property
     def path(self) -> str:
         """Path of the continuation request."""
-        return PATHS[self.asking.api]
+        return PATHS[self.request.api]
 
-    def recalled(self, recalled: Recalled) -> Rest:
+    def with_tokens(self, recalled: RecoveredTokens) -> Continuation:
         """Return the continuation by its token ids: no token has to be inferred from the length of the prompt."""
-        delivered = replace(self.said, tokens=recalled.tokens + self.said.tells_end, prompt_tokens=None)
-        return Rest(delivered, ask_recalled(self.asking.body, delivered, recalled))
+        delivered = replace(self.delivered, tokens=recalled.tokens + self.delivered.has_end_token, prompt_tokens=None)
+        return Continuation(delivered, build_recovered_request(self.request.body, delivered, recalled))
 
-    def stitch(self, *, withholds_usage: bool) -> Stitch:
+    def splicer(self, *, withholds_usage: bool) -> StreamSplicer:
         """Return a splicer for the events of one pod that continues; each attempt needs its own."""
-        delivered, asking = self.said, self.asking
-        if asking.is_anew:
+        delivered, asking = self.delivered, self.request
+        if asking.is_replay:
             return _anew(delivered, withholds_usage=withholds_usage)
-        joint = Joint(delivered, is_full=asking.is_full, again=asking.again)
-        if asking.recalled is not None:
-            return self._recalling(asking.recalled, joint, withholds_usage=withholds_usage)
+        joint = SplicedUsage(delivered, is_full=asking.is_exhausted, again=asking.repeated_text)
+        if asking.recovered is not None:
+            return self._recalling(asking.recovered, joint, withholds_usage=withholds_usage)
         match delivered.api:
             case Api.MESSAGES:
-                return MessagesStitch(delivered, joint)
+                return MessagesSplicer(delivered, joint)
             case Api.RESPONSES:
-                return ResponsesStitch(delivered, joint, may_be_full=asking.may_be_full)
+                return ResponsesSplicer(delivered, joint, may_be_full=asking.may_be_exhausted)
             case _:
-                return ChoicesStitch(delivered.api, delivered, joint, withholds_usage=withholds_usage)
+                return ChoicesSplicer(delivered.api, delivered, joint, withholds_usage=withholds_usage)
 
-    def _recalling(self, recalled: Recalled, joint: Joint, *, withholds_usage: bool) -> Stitch:
-        delivered, proof = self.said, Proof(self.said, recalled)
-        joint.thoughts = recalled.thoughts
+    def _recalling(self, recalled: RecoveredTokens, joint: SplicedUsage, *, withholds_usage: bool) -> StreamSplicer:
+        delivered, proof = self.delivered, TokenPrefixCheck(self.delivered, recalled)
+        joint.thoughts = recalled.reasoning_tokens
         if delivered.api is Api.MESSAGES:
-            return RecalledMessage(delivered, joint, proof)
-        return RecalledChat(delivered, joint, proof, withholds_usage=withholds_usage, tells_ids=self.asking.tells_ids)
+            return RecoveredMessageSplicer(delivered, joint, proof)
+        return RecoveredChatSplicer(
+            delivered, joint, proof, withholds_usage=withholds_usage, tells_ids=self.request.wants_token_ids
+        )
 
 
-def _anew(delivered: Said, *, withholds_usage: bool) -> Stitch:
+def _anew(delivered: DeliveredOutput, *, withholds_usage: bool) -> StreamSplicer:
     match delivered.api:
         case Api.MESSAGES:
-            return MessagesAgain(delivered)
+            return MessagesReplay(delivered)
         case Api.RESPONSES:
-            return ResponsesAgain(delivered)
+            return ResponsesReplay(delivered)
         case _:
-            return ChoicesAgain(delivered.api, delivered, withholds_usage=withholds_usage)
+            return ChoicesReplay(delivered.api, delivered, withholds_usage=withholds_usage)
 
 
-def rest_of(body: bytes, delivered: Said, *, sequences: int) -> Rest | Bar:
+def continuation_of(body: bytes, delivered: DeliveredOutput, *, sequences: int) -> Continuation | ResumeBlocker:
     """Return the continuation, or why there is none; `body` is what the first pod was sent."""
     try:
-        asking = ask_on(delivered.api, body, delivered, sequences)
-        if isinstance(asking, Bar):
+        asking = build_request(delivered.api, body, delivered, sequences)
+        if isinstance(asking, ResumeBlocker):
             return asking
-        rest = Rest(delivered, asking)
-        rest.stitch(withholds_usage=False)
-    except UNLIKE:
-        return Bar.PROMPT  # The events of the lost pod do not have the format of its API.
+        rest = Continuation(delivered, asking)
+        rest.splicer(withholds_usage=False)
+    except MALFORMED_EVENT:
+        return ResumeBlocker.PROMPT  # The events of the lost pod do not have the format of its API.
     return rest

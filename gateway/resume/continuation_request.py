@@ -14,17 +14,17 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway.pipeline.attempt import Bar
-from gateway.resume.anthropic import as_chat
-from gateway.resume.delivered import READ, UNREADABLE, Said
-from gateway.resume.replay import is_same_again
-from gateway.resume.token_recovery import Recall, Recalled, recall_of
+from gateway.pipeline.attempt import ResumeBlocker
+from gateway.resume.anthropic import chat_from_messages
+from gateway.resume.delivered import JSON_OBJECT, UNREADABLE, DeliveredOutput
+from gateway.resume.replay import is_deterministic
+from gateway.resume.token_recovery import RecoveredTokens, TokenRecovery, recovery_calls
 from routing.reading.rewriting import LIMITS
 from routing.request import Api
 
 Body = dict[str, Any]
 
-GRAMMARS = (
+GRAMMAR_FIELDS = (
     *(
         "structured_outputs",
         "guided_json",
@@ -35,98 +35,115 @@ GRAMMARS = (
     ),
 )
 
-USUAL_COMPLETION = 16
+DEFAULT_COMPLETION_TOKENS = 16
 """Tokens of a completion without `max_tokens`, the default of OpenAI and vLLM."""
 
-OPENS_MESSAGE = "assistant"
+ASSISTANT = "assistant"
 
-MOST_UNSEEN = 3
+MAX_UNSEEN_TOKENS = 3
 """Tokens that may be in no event yet: a character has at most four bytes."""
 
 
-SAME_AGAIN = frozenset({Bar.GRAMMAR, Bar.CALL, Bar.REASONING, Bar.ECHO, Bar.PROMPT, Bar.STOP})
+REPLAYABLE = frozenset(
+    {
+        ResumeBlocker.GRAMMAR,
+        ResumeBlocker.CALL,
+        ResumeBlocker.REASONING,
+        ResumeBlocker.ECHO,
+        ResumeBlocker.PROMPT,
+        ResumeBlocker.STOP,
+    }
+)
 """Reasons against a continuation that do not stand against a replay."""
 
 
-RECALLS = frozenset({Api.CHAT, Api.MESSAGES})
+RECOVERS_TOKENS = frozenset({Api.CHAT, Api.MESSAGES})
 """APIs whose reasoning can be continued by its token ids; Anthropic's as the chat that a message is."""
 
 
-class Asking(Struct, frozen=True):
+class ContinuationRequest(Struct, frozen=True):
     """The request that a pod is sent. `api` is its API, which may not be the client's."""
 
     api: Api
     body: bytes
-    left: float = inf
+    tokens_left: float = inf
     """Tokens that the client's limits leave, as far as events show; at 0 only the end of the answer is missing."""
-    again: str = ""
+    repeated_text: str = ""
     """Delivered text that the continuation will repeat."""
-    is_anew: bool = False
+    is_replay: bool = False
     """The whole answer is requested again, and compared with what was delivered."""
-    recall: Recall | None = None
+    recovery: TokenRecovery | None = None
     """The calls that have to recover token ids first; `body` is then the chat that the lost pod was sent."""
-    recalled: Recalled | None = None
+    recovered: RecoveredTokens | None = None
     """The prompt to continue, which replaces the body's messages."""
-    tells_ids: bool = False
+    wants_token_ids: bool = False
     """The client has requested token ids."""
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
         """The prompt as token ids; empty where the messages are the prompt."""
-        return self.recalled.ids if self.recalled is not None else ()
+        return self.recovered.ids if self.recovered is not None else ()
 
     @property
-    def is_full(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether the client's limits leave no token."""
-        return self.left <= 0
+        return self.tokens_left <= 0
 
     @property
-    def may_be_full(self) -> bool:
+    def may_be_exhausted(self) -> bool:
         """Whether they may leave none: tokens that did not end a character were in no event."""
-        return self.left <= MOST_UNSEEN
+        return self.tokens_left <= MAX_UNSEEN_TOKENS
 
 
-def ask_on(api: Api, body: bytes, delivered: Said, sequences: int) -> Asking | Bar:
+def build_request(
+    api: Api, body: bytes, delivered: DeliveredOutput, sequences: int
+) -> ContinuationRequest | ResumeBlocker:
     """Return the request that continues a stream which was cut. `body` is what the lost pod was sent."""
     if sequences != 1:
-        return Bar.COPIES
+        return ResumeBlocker.COPIES
     try:
-        fields = READ.decode(body)
+        fields = JSON_OBJECT.decode(body)
     except UNREADABLE:
-        return Bar.PROMPT
-    may_be_anew = is_same_again(api, fields)
+        return ResumeBlocker.PROMPT
+    may_be_anew = is_deterministic(api, fields)
     asking = _continuation(api, fields, delivered)
-    if may_be_anew and isinstance(asking, Bar) and asking in SAME_AGAIN:
-        return Asking(api, body, is_anew=True)
-    return _continuation_by_tokens(api, fields, delivered) if asking is Bar.REASONING and api in RECALLS else asking
-
-
-def _continuation_by_tokens(api: Api, fields: Body, delivered: Said) -> Asking | Bar:
-    """Return the continuation by its token ids, which have to be recovered first."""
-    chat = fields if api is Api.CHAT else as_chat(fields)
-    if chat is None:
-        return Bar.PROMPT
-    return _recovery_blocker(chat, delivered) or Asking(
-        Api.CHAT, msgspec.json.encode(chat), recall=recall_of(chat, delivered)
+    if may_be_anew and isinstance(asking, ResumeBlocker) and asking in REPLAYABLE:
+        return ContinuationRequest(api, body, is_replay=True)
+    return (
+        _continuation_by_tokens(api, fields, delivered)
+        if asking is ResumeBlocker.REASONING and api in RECOVERS_TOKENS
+        else asking
     )
 
 
-def ask_recalled(body: bytes, delivered: Said, recalled: Recalled) -> Asking:
+def _continuation_by_tokens(api: Api, fields: Body, delivered: DeliveredOutput) -> ContinuationRequest | ResumeBlocker:
+    """Return the continuation by its token ids, which have to be recovered first."""
+    chat = fields if api is Api.CHAT else chat_from_messages(fields)
+    if chat is None:
+        return ResumeBlocker.PROMPT
+    return _recovery_blocker(chat, delivered) or ContinuationRequest(
+        Api.CHAT, msgspec.json.encode(chat), recovery=recovery_calls(chat, delivered)
+    )
+
+
+def build_recovered_request(body: bytes, delivered: DeliveredOutput, recalled: RecoveredTokens) -> ContinuationRequest:
     """Return the continuation by its token ids, as a chat. `delivered` has the exact count of tokens."""
-    fields = READ.decode(body)
+    fields = JSON_OBJECT.decode(body)
     tells_ids = bool(fields.get("return_token_ids"))
     left = _lower_limits(Api.CHAT, fields, delivered, delivered.tokens)
     fields.pop("prompt_logprobs", None)
     fields["return_token_ids"] = True
-    return Asking(Api.CHAT, msgspec.json.encode(fields), left, recalled=recalled, tells_ids=tells_ids)
+    return ContinuationRequest(
+        Api.CHAT, msgspec.json.encode(fields), left, recovered=recalled, wants_token_ids=tells_ids
+    )
 
 
-def _recovery_blocker(fields: Body, delivered: Said) -> Bar | None:
+def _recovery_blocker(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     """Return what stands against it. A grammar does not: it begins behind the reasoning, in a second engine as well."""
-    if not delivered.thoughts or fields.get("include_reasoning") is False:
-        return Bar.REASONING
+    if not delivered.reasoning or fields.get("include_reasoning") is False:
+        return ResumeBlocker.REASONING
     if not _is_plain_chat(fields):
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     return _blocker_by_fields(fields, delivered)
 
 
@@ -141,7 +158,7 @@ def _is_plain_chat(fields: Body) -> bool:
     return is_text and fields.get("add_generation_prompt") is not False
 
 
-def _continuation(api: Api, fields: Body, delivered: Said) -> Asking | Bar:
+def _continuation(api: Api, fields: Body, delivered: DeliveredOutput) -> ContinuationRequest | ResumeBlocker:
     blocker = _blocker(fields, delivered)
     if blocker is not None:
         return blocker
@@ -150,30 +167,34 @@ def _continuation(api: Api, fields: Body, delivered: Said) -> Asking | Bar:
     if blocker is not None:
         return blocker
     dialect = Api.CHAT if api is Api.MESSAGES else api
-    return Asking(dialect, msgspec.json.encode(fields), left, again=_repeated_text(api, delivered))
+    return ContinuationRequest(dialect, msgspec.json.encode(fields), left, repeated_text=_repeated_text(api, delivered))
 
 
-def _blocker(fields: Body, delivered: Said) -> Bar | None:
+def _blocker(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     if fields.get("previous_response_id") or fields.get("conversation") or fields.get("background"):
-        return Bar.CONVERSATION
+        return ResumeBlocker.CONVERSATION
     if fields.get("use_beam_search"):
-        return Bar.COPIES
+        return ResumeBlocker.COPIES
     if delivered.has_call or _may_call_next(fields, delivered):
-        return Bar.CALL
-    if delivered.has_thought or fields.get("include_reasoning") is False:  # It may have reasoned without an event.
-        return Bar.REASONING
+        return ResumeBlocker.CALL
+    if delivered.has_reasoning or fields.get("include_reasoning") is False:  # It may have reasoned without an event.
+        return ResumeBlocker.REASONING
     return _blocker_by_fields(fields, delivered)
 
 
-def _blocker_by_fields(fields: Body, delivered: Said) -> Bar | None:
+def _blocker_by_fields(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     if fields.get("echo"):
-        return Bar.ECHO
-    if _has_grammar(fields) and (delivered.text or not delivered.thoughts):
-        return Bar.GRAMMAR
-    return Bar.STOP if fields.get("include_stop_str_in_output") and _may_be_stopping(fields, delivered.text) else None
+        return ResumeBlocker.ECHO
+    if _has_grammar(fields) and (delivered.text or not delivered.reasoning):
+        return ResumeBlocker.GRAMMAR
+    return (
+        ResumeBlocker.STOP
+        if fields.get("include_stop_str_in_output") and _may_be_stopping(fields, delivered.text)
+        else None
+    )
 
 
-def _may_call_next(fields: Body, delivered: Said) -> bool:
+def _may_call_next(fields: Body, delivered: DeliveredOutput) -> bool:
     """Whether the text was delivered to its end, and a tool call may follow: a continuation of the text would end at
     once, without the call.
     """
@@ -186,7 +207,7 @@ def _may_call_next(fields: Body, delivered: Said) -> bool:
 
 
 def _has_grammar(fields: Body) -> bool:
-    if any(fields.get(name) is not None for name in GRAMMARS):
+    if any(fields.get(name) is not None for name in GRAMMAR_FIELDS):
         return True
     wanted = [fields.get("response_format"), _at(fields, "text", "format"), _at(fields, "output_config", "format")]
     if any(isinstance(form, dict) and form.get("type") != "text" for form in wanted):
@@ -210,14 +231,14 @@ def _may_be_stopping(fields: Body, text: str) -> bool:
     return any(text.endswith(stop[:count]) for stop in stops for count in range(1, len(stop)))
 
 
-def _lower_limits(api: Api, fields: Body, delivered: Said, spent: int) -> float:
+def _lower_limits(api: Api, fields: Body, delivered: DeliveredOutput, spent: int) -> float:
     """Lower the limits of a body by the tokens spent, and return the tokens left.
 
     No engine generates none: a request that is only to report finish reason and usage asks for one token.
     """
     limits = [name for name in LIMITS[api] if type(fields.get(name)) is int]
     if api is Api.COMPLETIONS and not limits:
-        fields["max_tokens"], limits = USUAL_COMPLETION, ["max_tokens"]
+        fields["max_tokens"], limits = DEFAULT_COMPLETION_TOKENS, ["max_tokens"]
     left = min((fields[name] - spent for name in limits), default=inf)
     for name in limits:
         fields[name] = max(1, fields[name] - spent)
@@ -228,7 +249,7 @@ def _lower_limits(api: Api, fields: Body, delivered: Said, spent: int) -> float:
     return left
 
 
-def _repeated_text(api: Api, delivered: Said) -> str:
+def _repeated_text(api: Api, delivered: DeliveredOutput) -> str:
     """Return the text that is repeated: chat templates drop a message of blanks, so its answer begins again."""
     return delivered.text if api is not Api.COMPLETIONS and not delivered.text.strip() else ""
 
@@ -236,74 +257,74 @@ def _repeated_text(api: Api, delivered: Said) -> str:
 # -- by API ------------------------------------------------------------------------------------------------------------
 
 
-def _chat(fields: Body, delivered: Said) -> Bar | None:
+def _chat(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     fields.pop("prompt_logprobs", None)
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     if not delivered.text.strip():
         return None
     if fields.get("continue_final_message"):
         return _continue_last(messages, delivered)
     if fields.get("add_generation_prompt") is False:
-        return Bar.PROMPT
-    message: Body = {"role": OPENS_MESSAGE, "content": delivered.text}
+        return ResumeBlocker.PROMPT
+    message: Body = {"role": ASSISTANT, "content": delivered.text}
     fields["messages"] = [*messages, message]
     fields |= {"continue_final_message": True, "add_generation_prompt": False}
     return None
 
 
-def _continue_last(messages: list[Any], delivered: Said) -> Bar | None:
+def _continue_last(messages: list[Any], delivered: DeliveredOutput) -> ResumeBlocker | None:
     """Continue an answer whose beginning the client has sent."""
     last = messages[-1]
     if not isinstance(last, dict) or not isinstance(last.get("content"), str):
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     messages[-1] = {**last, "content": last["content"] + delivered.text}
     return None
 
 
-def _completions(fields: Body, delivered: Said) -> Bar | None:
+def _completions(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     fields.pop("prompt_logprobs", None)
     prompt = fields.get("prompt")
     if fields.get("suffix"):
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     if delivered.token_ids is not None and delivered.prompt_ids is not None and not fields.get("stop"):
         fields["prompt"] = [*delivered.prompt_ids, *delivered.token_ids]
         return None
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
         prompt = prompt[0]
     if not isinstance(prompt, str):
-        return Bar.PROMPT if delivered.text else None
+        return ResumeBlocker.PROMPT if delivered.text else None
     fields["prompt"] = prompt + delivered.text
     return None
 
 
-def _messages(fields: Body, delivered: Said) -> Bar | None:
-    chat = as_chat(fields)
+def _messages(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
+    chat = chat_from_messages(fields)
     if chat is None:
-        return Bar.PROMPT
+        return ResumeBlocker.PROMPT
     fields.clear()
     fields |= chat
-    if delivered.text.strip() and fields["messages"][-1]["role"] == OPENS_MESSAGE:
+    if delivered.text.strip() and fields["messages"][-1]["role"] == ASSISTANT:
         return (
-            Bar.PROMPT
+            ResumeBlocker.PROMPT
         )  # vLLM's Anthropic API ends a prefilled message before it answers, which no other API can express.
     return _chat(fields, delivered)
 
 
-def _responses(fields: Body, delivered: Said) -> Bar | None:
+def _responses(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     given = fields.get("input")
     items: list[Any] = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
-    begun = delivered.of("response.output_item.added")
+    begun = delivered.last_of_type("response.output_item.added")
     if begun is None or not delivered.text.strip():
         return None
     part = {"type": "output_text", "text": delivered.text, "annotations": []}
-    item = {"id": begun["item"].get("id"), "type": "message", "role": OPENS_MESSAGE, "status": "in_progress"}
+    item = {"id": begun["item"].get("id"), "type": "message", "role": ASSISTANT, "status": "in_progress"}
     fields["input"] = [*items, item | {"content": [part]}]
     return None
 
 
-WRITERS: dict[Api, Callable[[Body, Said], Bar | None]] = {
+WRITERS: dict[Api, Callable[[Body, DeliveredOutput], ResumeBlocker | None]] = {
     Api.CHAT: _chat,
     Api.COMPLETIONS: _completions,
     Api.MESSAGES: _messages,

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from gateway.resume.delivered import Event, Said, read_told
+from gateway.resume.delivered import DeliveredOutput, Event, read_usage_of
 from gateway.resume.splice import (
     ADDED,
     IDS,
-    OF_THE_PROMPT,
+    PROMPT_FIELDS,
     RESPONSE_FIELDS,
-    ChoicesStitch,
-    Differs,
-    Joint,
-    input_told,
-    last_number,
-    named,
-    response_told,
+    ChoicesSplicer,
+    ReplayMismatch,
+    SplicedUsage,
+    encode_named_event,
+    first_response,
+    input_usage,
+    last_sequence_number,
 )
 from routing.request import Api
 
@@ -29,7 +29,7 @@ GREEDY_BELOW = 1e-5
 """vLLM samples greedily below this temperature."""
 
 
-def is_same_again(api: Api, fields: dict[str, Any]) -> bool:
+def is_deterministic(api: Api, fields: dict[str, Any]) -> bool:
     """Whether an engine gives the same answer to the same request: it samples greedily, or from the same seed.
 
     Only fields that the client has set count: the defaults of a model are not known here. Anthropic's API has no seed.
@@ -48,11 +48,11 @@ Key = tuple[object, ...]
 """Identifies a text of an answer, or what stands between two texts."""
 
 
-class Hears(Protocol):
+class TextSink(Protocol):
     """Consumes an answer, text by text."""
 
     @property
-    def is_all(self) -> bool:
+    def is_all_new(self) -> bool:
         """Whether everything that follows is new."""
         ...
 
@@ -65,14 +65,14 @@ class Hears(Protocol):
         ...
 
 
-Walk = Callable[[Event, Hears], object]
+FeedEvent = Callable[[Event, TextSink], object]
 """Feeds all texts and marks of one event to a sink."""
 
 
-class Memory:
+class DeliveredTranscript:
     """The delivered output: texts by their keys, in order; None for what stands between them."""
 
-    is_all = True
+    is_all_new = True
 
     def __init__(self) -> None:
         self.told: list[tuple[Key, str | None]] = []
@@ -92,7 +92,7 @@ class Memory:
         self.told.append((key, None))
         return True
 
-    def whole(self) -> list[tuple[Key, str | None]]:
+    def transcript(self) -> list[tuple[Key, str | None]]:
         self._end_text()
         return self.told
 
@@ -102,14 +102,14 @@ class Memory:
         self._key, self._pieces = None, []
 
 
-class Rehearsal:
+class ReplayMatcher:
     """Matches the output of one pod against the delivered output."""
 
-    def __init__(self, told: Iterable[Event], walk: Walk) -> None:
-        memory = Memory()
+    def __init__(self, told: Iterable[Event], walk: FeedEvent) -> None:
+        memory = DeliveredTranscript()
         for event in told:
             walk(event, memory)
-        self._told = memory.whole()
+        self._told = memory.transcript()
         self._next = 0
         self._at = 0
         """Characters matched of the next text."""
@@ -117,43 +117,43 @@ class Rehearsal:
         """Pieces of text that were repeated, wholly or in part."""
 
     @property
-    def is_all(self) -> bool:
+    def is_all_new(self) -> bool:
         return self._next == len(self._told)
 
     def text(self, key: Key, text: str) -> str:
-        """Match a piece of text; return the part of it that is new. Raises `Differs`."""
-        self.texts += bool(text) and not self.is_all
-        while text and not self.is_all:
+        """Match a piece of text; return the part of it that is new. Raises `ReplayMismatch`."""
+        self.texts += bool(text) and not self.is_all_new
+        while text and not self.is_all_new:
             wanted, told = self._told[self._next]
             if told is None or wanted != key:
-                raise Differs
+                raise ReplayMismatch
             both = min(len(told) - self._at, len(text))
             if not told.startswith(text[:both], self._at):
-                raise Differs
+                raise ReplayMismatch
             self._at, text = self._at + both, text[both:]
             if self._at == len(told):
                 self._next, self._at = self._next + 1, 0
         return text
 
     def mark(self, *key: object) -> bool:
-        """Match what stands between texts; return whether it is new. Raises `Differs`."""
-        if self.is_all:
+        """Match what stands between texts; return whether it is new. Raises `ReplayMismatch`."""
+        if self.is_all_new:
             return True
         if self._at or self._told[self._next] != (key, None):
-            raise Differs
+            raise ReplayMismatch
         self._next += 1
         return False
 
     def end(self) -> None:
-        """End the output. Raises `Differs` where more was delivered."""
-        if not self.is_all:
-            raise Differs
+        """End the output. Raises `ReplayMismatch` where more was delivered."""
+        if not self.is_all_new:
+            raise ReplayMismatch
 
 
-class Anew(Joint):
+class ReplayUsage(SplicedUsage):
     """Usage of an answer that is replayed from its beginning: its pod reports that of the whole."""
 
-    def __init__(self, delivered: Said, rehearsal: Rehearsal) -> None:
+    def __init__(self, delivered: DeliveredOutput, rehearsal: ReplayMatcher) -> None:
         super().__init__(delivered, is_full=False, again="")
         self.tokens = self._begun = 0
         self.is_silent = False
@@ -162,32 +162,32 @@ class Anew(Joint):
 
     @property
     def is_behind(self) -> bool:
-        return not self._rehearsal.is_all
+        return not self._rehearsal.is_all_new
 
     @property
     def repeated(self) -> int:
         return min(self._rehearsal.texts, self._said_tokens) if self.is_behind else self._said_tokens
 
-    def tell(self, api: Api, told: Event) -> None:
+    def read_usage(self, api: Api, told: Event) -> None:
         """Read usage in the format of this API."""
-        self.usage = self.whole = read_told(told, api) or self.usage
+        self.usage = self.whole = read_usage_of(told, api) or self.usage
 
 
 # -- texts and marks of an event, by API -------------------------------------------------------------------------------
 
 
-THOUGHT = ("reasoning", "reasoning_content")
+REASONING_NAMES = ("reasoning", "reasoning_content")
 """Names of the reasoning text, new and old."""
 
-TEXTS = (THOUGHT, ("content",), ("refusal",))
+DELTA_TEXTS = (REASONING_NAMES, ("content",), ("refusal",))
 """Texts of a delta, in the order in which they are generated."""
 
-OF_BLOCKS = ("text", "thinking", "partial_json")
+BLOCK_TEXTS = ("text", "thinking", "partial_json")
 
 
-def hear_choice(choice: Event, heard: Hears) -> Event | None:
+def feed_choice(choice: Event, heard: TextSink) -> Event | None:
     """Return the new part of a choice, None where it has none."""
-    is_new = was_all = heard.is_all
+    is_new = was_all = heard.is_all_new
     made = dict(choice)
     if (delta := choice.get("delta")) is None:
         made["text"] = heard.text(("text",), choice.get("text") or "")
@@ -204,28 +204,28 @@ def hear_choice(choice: Event, heard: Hears) -> Event | None:
     return made if says or ends or is_new else None
 
 
-def hear_choices(event: Event, heard: Hears) -> None:
+def feed_choices(event: Event, heard: TextSink) -> None:
     """Feed all choices of an event to a sink."""
     for choice in event.get("choices") or ():
-        hear_choice(choice, heard)
+        feed_choice(choice, heard)
 
 
-def _hear_delta(delta: Event, heard: Hears) -> Event:
+def _hear_delta(delta: Event, heard: TextSink) -> Event:
     made = {name: value for name, value in delta.items() if name not in ("role", "tool_calls")}
-    for names in TEXTS:
+    for names in DELTA_TEXTS:
         told = [name for name in names if delta.get(name)]
         if told:
             made |= dict.fromkeys(told, heard.text(names[:1], delta[told[0]]))
-    was_all = heard.is_all
+    was_all = heard.is_all_new
     calls = [_hear_call(call, heard) for call in delta.get("tool_calls") or ()]
     if any(calls):
         made["tool_calls"] = [call for call in calls if call]
     return made if was_all or any(made.values()) else {}
 
 
-def _hear_call(call: Event, heard: Hears) -> Event | None:
+def _hear_call(call: Event, heard: TextSink) -> Event | None:
     """Return the new part of a call: id and name come once, then pieces of its arguments."""
-    was_all = heard.is_all
+    was_all = heard.is_all_new
     function, at = call.get("function") or {}, call["index"]
     name = heard.text(("name", at), function.get("name") or "")
     arguments = heard.text(("arguments", at), function.get("arguments") or "")
@@ -236,17 +236,17 @@ def _hear_call(call: Event, heard: Hears) -> Event | None:
     return {"index": at, "function": {"arguments": arguments}} if arguments else None
 
 
-def hear_of_message(event: Event, heard: Hears) -> Event | None:
+def feed_message_event(event: Event, heard: TextSink) -> Event | None:
     """Return the new part of an event of a message, None where it has none."""
-    was_all, new = heard.is_all, _hear_of_message(event, heard)
+    was_all, new = heard.is_all_new, _hear_of_message(event, heard)
     return event if was_all else new
 
 
-def _hear_of_message(event: Event, heard: Hears) -> Event | None:
+def _hear_of_message(event: Event, heard: TextSink) -> Event | None:
     kind, delta, block = event["type"], event.get("delta") or {}, event.get("content_block") or {}
     if kind == "ping":
         return None
-    name = next((name for name in OF_BLOCKS if name in delta), None)
+    name = next((name for name in BLOCK_TEXTS if name in delta), None)
     if name is not None:
         text = heard.text((name, event["index"]), delta[name] or "")
         return {**event, "delta": {**delta, name: text}} if text else None
@@ -254,13 +254,13 @@ def _hear_of_message(event: Event, heard: Hears) -> Event | None:
     return event if heard.mark(kind, event.get("index"), *what) else None
 
 
-def hear_of_response(event: Event, heard: Hears) -> Event | None:
+def feed_response_event(event: Event, heard: TextSink) -> Event | None:
     """Return the new part of an event of a response, None where it has none."""
-    was_all, new = heard.is_all, _hear_of_response(event, heard)
+    was_all, new = heard.is_all_new, _hear_of_response(event, heard)
     return event if was_all else new
 
 
-def _hear_of_response(event: Event, heard: Hears) -> Event | None:
+def _hear_of_response(event: Event, heard: TextSink) -> Event | None:
     kind, delta, item = event["type"], event.get("delta"), event.get("item") or {}
     where = (kind, event.get("output_index"), event.get("content_index"), event.get("summary_index"))
     if isinstance(delta, str):
@@ -272,12 +272,12 @@ def _hear_of_response(event: Event, heard: Hears) -> Event | None:
 # -- splicers of a replayed answer -------------------------------------------------------------------------------------
 
 
-class ChoicesAgain(ChoicesStitch):
+class ChoicesReplay(ChoicesSplicer):
     """Splices a replayed chat or completion."""
 
-    def __init__(self, api: Api, delivered: Said, *, withholds_usage: bool) -> None:
-        self._rehearsal = Rehearsal(delivered.events, hear_choices)
-        super().__init__(api, delivered, Anew(delivered, self._rehearsal), withholds_usage=withholds_usage)
+    def __init__(self, api: Api, delivered: DeliveredOutput, *, withholds_usage: bool) -> None:
+        self._rehearsal = ReplayMatcher(delivered.events, feed_choices)
+        super().__init__(api, delivered, ReplayUsage(delivered, self._rehearsal), withholds_usage=withholds_usage)
         self._has_ended = False
 
     def done(self) -> Iterator[bytes]:
@@ -285,41 +285,41 @@ class ChoicesAgain(ChoicesStitch):
         return super().done()
 
     def _joined(self, choice: Event) -> Event | None:
-        own = {name: value for name, value in choice.items() if name not in OF_THE_PROMPT}
-        return hear_choice(own, self._rehearsal)
+        own = {name: value for name, value in choice.items() if name not in PROMPT_FIELDS}
+        return feed_choice(own, self._rehearsal)
 
 
-class MessagesAgain:
+class MessagesReplay:
     """Splices a replayed message."""
 
-    def __init__(self, delivered: Said) -> None:
+    def __init__(self, delivered: DeliveredOutput) -> None:
         self.api = Api.MESSAGES
-        self._rehearsal = Rehearsal(delivered.events, hear_of_message)
-        self.joint = Anew(delivered, self._rehearsal)
-        self._input = input_told(delivered)
+        self._rehearsal = ReplayMatcher(delivered.events, feed_message_event)
+        self.joint = ReplayUsage(delivered, self._rehearsal)
+        self._input = input_usage(delivered)
 
     def event(self, event: Event) -> Iterator[bytes]:
         usage = event.get("usage")
         if isinstance(usage, dict):
-            self.joint.tell(self.api, usage)
+            self.joint.read_usage(self.api, usage)
             event = {**event, "usage": usage | self._input}
-        new = hear_of_message(event, self._rehearsal)
+        new = feed_message_event(event, self._rehearsal)
         if new is not None:
-            yield named(new)
+            yield encode_named_event(new)
 
     def done(self) -> Iterator[bytes]:
         return iter(())
 
 
-class ResponsesAgain:
+class ResponsesReplay:
     """Splices a replayed response: its items keep the ids that the client has."""
 
-    def __init__(self, delivered: Said) -> None:
+    def __init__(self, delivered: DeliveredOutput) -> None:
         self.api = Api.RESPONSES
-        self._rehearsal = Rehearsal(delivered.events, hear_of_response)
-        self.joint = Anew(delivered, self._rehearsal)
-        self._number = last_number(delivered)
-        response = response_told(delivered)
+        self._rehearsal = ReplayMatcher(delivered.events, feed_response_event)
+        self.joint = ReplayUsage(delivered, self._rehearsal)
+        self._number = last_sequence_number(delivered)
+        response = first_response(delivered)
         self._head = {name: response[name] for name in RESPONSE_FIELDS if name in response}
         self._items = {event["output_index"]: event["item"] for event in delivered.events if event["type"] == ADDED}
         self._ours: dict[object, object] = {}
@@ -328,9 +328,9 @@ class ResponsesAgain:
     def event(self, event: Event) -> Iterator[bytes]:
         if event["type"] == ADDED and (told := self._items.get(event["output_index"])) is not None:
             self._ours |= {event["item"][name]: told[name] for name in IDS if name in told}
-        if (new := hear_of_response(event, self._rehearsal)) is not None:
+        if (new := feed_response_event(event, self._rehearsal)) is not None:
             self._number += 1
-            yield named(self._as_ours(new) | {"sequence_number": self._number})
+            yield encode_named_event(self._as_ours(new) | {"sequence_number": self._number})
 
     def done(self) -> Iterator[bytes]:
         return iter(())
@@ -345,7 +345,7 @@ class ResponsesAgain:
             response = made["response"] = event["response"] | self._head
             response["output"] = [self._renamed(item) for item in response.get("output") or ()]
             if isinstance(response.get("usage"), dict):
-                self.joint.tell(self.api, response["usage"])
+                self.joint.read_usage(self.api, response["usage"])
         return made
 
     def _renamed(self, item: Event) -> Event:

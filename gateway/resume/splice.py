@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.resume.delivered import END, UNREADABLE, Event, Said, is_usage_only, read_event, read_told
+from gateway.resume.delivered import END, UNREADABLE, DeliveredOutput, Event, is_usage_only, read_event, read_usage_of
 from routing.request import Api, Usage
 
 DONE_EVENT = b"data: [DONE]\n\n"
@@ -19,17 +19,17 @@ DETAILS = ("prompt_tokens_details", "input_tokens_details")
 
 COMPLETION_DETAILS = "completion_tokens_details"
 
-UNLIKE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+MALFORMED_EVENT = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 """Raised for an event that does not have the format of its API."""
 
 
-class Stitch(Protocol):
+class StreamSplicer(Protocol):
     """Splices the events of one pod onto an answer. `api` is the API that the pod answers in."""
 
     @property
     def api(self) -> Api: ...
     @property
-    def joint(self) -> Joint:
+    def joint(self) -> SplicedUsage:
         """Usage of the answer as a whole."""
         ...
 
@@ -42,13 +42,13 @@ class Stitch(Protocol):
         ...
 
 
-class Joint:
+class SplicedUsage:
     """Usage of a spliced answer, and its text where both parts meet."""
 
-    def __init__(self, delivered: Said, *, is_full: bool, again: str) -> None:
+    def __init__(self, delivered: DeliveredOutput, *, is_full: bool, again: str) -> None:
         """`is_full`: no output of the continuation is sent on; `again`: text that it repeats."""
         self.tokens = (
-            delivered.tokens - delivered.tells_end if (delivered.text or delivered.thoughts) and not again else 0
+            delivered.tokens - delivered.has_end_token if (delivered.text or delivered.reasoning) and not again else 0
         )
         """Tokens of the answer that are in the continuation's prompt."""
         has_ended_itself = delivered.is_over and not is_full and delivered.api is Api.RESPONSES
@@ -74,7 +74,7 @@ class Joint:
         """Tokens of the answer that were generated once more."""
         return 0
 
-    def text(self, text: str) -> str:
+    def new_text(self, text: str) -> str:
         """Return the part of this text that the client does not have."""
         if self.is_silent:
             return ""
@@ -86,9 +86,9 @@ class Joint:
         self._again = self._again[common:] if common == len(text) else ""
         return text[common:]
 
-    def usage_told(self, told: Event) -> Event:
+    def total_usage(self, told: Event) -> Event:
         """Return usage of the whole answer, in the format in which the pod reports its own."""
-        self.usage = read_told(told) or self.usage
+        self.usage = read_usage_of(told) or self.usage
         asked, answered = (
             ("prompt_tokens", "completion_tokens") if "prompt_tokens" in told else ("input_tokens", "output_tokens")
         )
@@ -107,18 +107,18 @@ class Joint:
             details = told.get(name)
             if isinstance(details, dict) and details.get("cached_tokens") is not None:
                 whole[name] = {**details, "cached_tokens": min(details["cached_tokens"], whole[asked])}
-        self.whole = read_told(whole) or self.whole
+        self.whole = read_usage_of(whole) or self.whole
         return whole
 
 
-class Differs(Exception):  # noqa: N818 - an outcome, not an error
+class ReplayMismatch(Exception):  # noqa: N818 - an outcome, not an error
     """A pod's output differs from what was delivered: what follows belongs to another answer."""
 
 
-def stitched(stitch: Stitch, events: bytes) -> bytes | None:
+def splice_events(stitch: StreamSplicer, events: bytes) -> bytes | None:
     """Return what the client is sent for these whole events; None where one is not an event of the pod's API.
 
-    Raises `Differs`.
+    Raises `ReplayMismatch`.
     """
     out: list[bytes] = []
     try:
@@ -130,19 +130,19 @@ def stitched(stitch: Stitch, events: bytes) -> bytes | None:
                 out += stitch.event(event)
             elif raw.startswith(b"data:"):
                 out += stitch.done()
-    except UNLIKE:
+    except MALFORMED_EVENT:
         return None
     return b"".join(out)
 
 
-def plain(event: Event) -> bytes:
+def encode_event(event: Event) -> bytes:
     """Encode an event without a name."""
     return b"data: " + msgspec.json.encode(event) + END
 
 
-def named(event: Event) -> bytes:
+def encode_named_event(event: Event) -> bytes:
     """Encode an event under the name of its type."""
-    return b"event: %b\n" % str(event["type"]).encode() + plain(event)
+    return b"event: %b\n" % str(event["type"]).encode() + encode_event(event)
 
 
 def _split(events: bytes) -> Iterator[bytes]:
@@ -160,37 +160,37 @@ def _split(events: bytes) -> Iterator[bytes]:
 CHOICE_FIELDS = ("id", "object", "created", "model", "system_fingerprint")
 """Fields that are the same in every event of an answer."""
 
-OF_THE_PROMPT = ("prompt_token_ids", "prompt_logprobs")
+PROMPT_FIELDS = ("prompt_token_ids", "prompt_logprobs")
 """Sent once, with the first event; those of the continuation's prompt are taken out."""
 
 
-class ChoicesStitch:
+class ChoicesSplicer:
     """Splices a continuation onto a chat or a completion."""
 
-    def __init__(self, api: Api, delivered: Said, joint: Joint, *, withholds_usage: bool) -> None:
+    def __init__(self, api: Api, delivered: DeliveredOutput, joint: SplicedUsage, *, withholds_usage: bool) -> None:
         self.api = api
         self.joint = joint
-        self._head = {name: delivered.first[name] for name in CHOICE_FIELDS if name in delivered.first}
+        self._head = {name: delivered.first_event[name] for name in CHOICE_FIELDS if name in delivered.first_event}
         self._has_ended = delivered.is_over
         self._offset = len(delivered.text)
         self._withholds_usage = withholds_usage or any(map(is_usage_only, delivered.events))
 
     def event(self, event: Event) -> Iterator[bytes]:
-        whole = {**{name: value for name, value in event.items() if name not in OF_THE_PROMPT}, **self._head}
+        whole = {**{name: value for name, value in event.items() if name not in PROMPT_FIELDS}, **self._head}
         if isinstance(event.get("usage"), dict):
-            whole["usage"] = self.joint.usage_told(event["usage"])
+            whole["usage"] = self.joint.total_usage(event["usage"])
         if is_usage_only(event):
             if not self._withholds_usage:
-                yield plain(whole)
+                yield encode_event(whole)
         elif not self._has_ended and (choices := [self._joined(choice) for choice in event["choices"]]) != [None]:
-            yield plain(whole | {"choices": choices})
+            yield encode_event(whole | {"choices": choices})
 
     def done(self) -> Iterator[bytes]:
         yield DONE_EVENT
 
     def _joined(self, choice: Event) -> Event | None:
         """Return a choice as the client is sent it; None where it adds nothing."""
-        choice = {name: value for name, value in choice.items() if name not in OF_THE_PROMPT}
+        choice = {name: value for name, value in choice.items() if name not in PROMPT_FIELDS}
         was_said, ends = self._cut(choice), choice.get("finish_reason") is not None
         if self.joint.is_silent:
             choice["logprobs"] = None
@@ -207,13 +207,13 @@ class ChoicesStitch:
         joint, delta = self.joint, choice.get("delta")
         if delta is None:
             before = choice.get("text") or ""
-            choice["text"] = joint.text(before)
+            choice["text"] = joint.new_text(before)
             return bool(choice["text"]) or not (before or joint.is_silent)
         delta = choice["delta"] = dict(delta)
         opens = delta.pop("role", None) is not None
         before = delta.get("content")
         if before is not None:
-            delta["content"] = joint.text(before)
+            delta["content"] = joint.new_text(before)
         if joint.is_silent:
             delta.pop("reasoning", None), delta.pop("reasoning_content", None), delta.pop("tool_calls", None)
         tells = any(delta.get(name) for name in ("content", "reasoning", "reasoning_content", "tool_calls"))
@@ -226,25 +226,25 @@ class ChoicesStitch:
 TEXT, THINKING = "text", "thinking"
 """Types of blocks of a message."""
 
-OF_INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+INPUT_USAGE_FIELDS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 """Usage of the prompt, which the first event has reported."""
 
 
-def input_told(delivered: Said) -> Event:
+def input_usage(delivered: DeliveredOutput) -> Event:
     """Return the prompt's usage as the first event of a message has reported it."""
-    message = delivered.first.get("message") or {}
-    return {name: value for name, value in (message.get("usage") or {}).items() if name in OF_INPUT}
+    message = delivered.first_event.get("message") or {}
+    return {name: value for name, value in (message.get("usage") or {}).items() if name in INPUT_USAGE_FIELDS}
 
 
-class MessagesStitch:
+class MessagesSplicer:
     """Splices a continuation, in the chat API, onto a message. `_block`: index of its open block, None for none."""
 
-    def __init__(self, delivered: Said, joint: Joint) -> None:
+    def __init__(self, delivered: DeliveredOutput, joint: SplicedUsage) -> None:
         self.api = Api.CHAT
         self.joint = joint
-        self._input = input_told(delivered)
-        self._signature = (delivered.first.get("message") or {}).get("id") or ""
-        begun, ended = delivered.of("content_block_start"), delivered.of("content_block_stop")
+        self._input = input_usage(delivered)
+        self._signature = (delivered.first_event.get("message") or {}).get("id") or ""
+        begun, ended = delivered.last_of_type("content_block_start"), delivered.last_of_type("content_block_stop")
         self._next = 0 if begun is None else begun["index"] + 1
         self._block = None if begun is None or (ended and ended["index"] == begun["index"]) else begun["index"]
         self._kind = TEXT if begun is None else begun["content_block"]["type"]
@@ -254,11 +254,11 @@ class MessagesStitch:
         """Pieces of the arguments of the last call."""
         self._end: Event = {}
         """The choice that has the finish reason."""
-        self._has_ended = delivered.of("message_delta") is not None
+        self._has_ended = delivered.last_of_type("message_delta") is not None
 
     def event(self, event: Event) -> Iterator[bytes]:
         usage = event.get("usage")
-        told = self.joint.usage_told(usage) if isinstance(usage, dict) else None
+        told = self.joint.total_usage(usage) if isinstance(usage, dict) else None
         if is_usage_only(event) and told is not None:
             yield from self._stop(told)
             return
@@ -268,7 +268,7 @@ class MessagesStitch:
             yield from self._say(choice["delta"])
 
     def done(self) -> Iterator[bytes]:
-        yield named({"type": "message_stop"})
+        yield encode_named_event({"type": "message_stop"})
 
     def _say(self, delta: Event) -> Iterator[bytes]:
         thought = delta.get("reasoning") or delta.get("reasoning_content")
@@ -277,7 +277,7 @@ class MessagesStitch:
         if thought and not self.joint.is_silent:
             yield from self._turn_to({"type": THINKING, "thinking": ""})
             yield self._delta({"type": "thinking_delta", "thinking": thought})
-        if text := self.joint.text(delta.get("content") or ""):
+        if text := self.joint.new_text(delta.get("content") or ""):
             yield from self._turn_to({"type": TEXT, "text": ""})
             yield self._delta({"type": "text_delta", "text": text})
         if not self.joint.is_silent:
@@ -300,7 +300,7 @@ class MessagesStitch:
     def _open(self, block: Event) -> Iterator[bytes]:
         yield from self._close()
         self._block, self._next, self._kind = self._next, self._next + 1, block["type"]
-        yield named({"type": "content_block_start", "index": self._block, "content_block": block})
+        yield encode_named_event({"type": "content_block_start", "index": self._block, "content_block": block})
 
     def _close(self) -> Iterator[bytes]:
         if self._block is None:
@@ -308,11 +308,11 @@ class MessagesStitch:
         if self._kind == THINKING:
             # An engine signs with a random number, which it never reads; clients require one.
             yield self._delta({"type": "signature_delta", "signature": self._signature})
-        yield named({"type": "content_block_stop", "index": self._block})
+        yield encode_named_event({"type": "content_block_stop", "index": self._block})
         self._block = None
 
     def _delta(self, delta: Event) -> bytes:
-        return named({"type": "content_block_delta", "index": self._block, "delta": delta})
+        return encode_named_event({"type": "content_block_delta", "index": self._block, "delta": delta})
 
     def _why(self) -> Event:
         """Return the stop reason: of a complete call `tool_use`, whatever ended the answer behind it."""
@@ -333,7 +333,7 @@ class MessagesStitch:
             return
         yield from self._close()
         told = (self._input or {"input_tokens": usage["prompt_tokens"]}) | {"output_tokens": usage["completion_tokens"]}
-        yield named({"type": "message_delta", "delta": self._why(), "usage": told})
+        yield encode_named_event({"type": "message_delta", "delta": self._why(), "usage": told})
 
 
 def is_json(text: str) -> bool:
@@ -367,32 +367,32 @@ IDS = ("id", "call_id")
 """Ids of an item."""
 
 
-def last_number(delivered: Said) -> int:
+def last_sequence_number(delivered: DeliveredOutput) -> int:
     """Return the last sequence number that the client was sent; -1 before the first."""
     return max((event.get("sequence_number", 0) for event in delivered.events), default=-1)
 
 
-def response_told(delivered: Said) -> Event:
+def first_response(delivered: DeliveredOutput) -> Event:
     """Return the response as the client was first sent it; empty where it was not."""
     return next((event["response"] for event in delivered.events if "response" in event), {})
 
 
-class ResponsesStitch:
+class ResponsesSplicer:
     """Splices a continuation onto a response: same response and item, numbered on, ending with the whole text."""
 
-    def __init__(self, delivered: Said, joint: Joint, *, may_be_full: bool) -> None:
+    def __init__(self, delivered: DeliveredOutput, joint: SplicedUsage, *, may_be_full: bool) -> None:
         """Where the answer `may_be_full` and its text is over, the continuation shows whether the limit ended it."""
         self.api = Api.RESPONSES
         self.joint = joint
         self._had_ended_itself = delivered.is_over and not may_be_full
         self._text = delivered.text
-        self._number = last_number(delivered)
-        self._response = response_told(delivered)
-        added = delivered.of(ADDED)
+        self._number = last_sequence_number(delivered)
+        self._response = first_response(delivered)
+        added = delivered.last_of_type(ADDED)
         self._item: Event | None = None if added is None else added["item"]
         self._index = 0 if added is None else added.get("output_index", 0)
-        self._has_part = delivered.of("response.content_part.added") is not None
-        self._done = {kind for kind in (TEXT_DONE, PART_DONE, ITEM_DONE) if delivered.of(kind) is not None}
+        self._has_part = delivered.last_of_type("response.content_part.added") is not None
+        self._done = {kind for kind in (TEXT_DONE, PART_DONE, ITEM_DONE) if delivered.last_of_type(kind) is not None}
         self._their_id: str | None = None
         self._more: list[Event] = []
         """Items behind the one that was cut."""
@@ -427,7 +427,7 @@ class ResponsesStitch:
                 self._has_part = True
                 yield self._numbered({**event, **self._where})
         elif kind == "response.output_text.delta":
-            if text := self.joint.text(event["delta"]):
+            if text := self.joint.new_text(event["delta"]):
                 self._text += text
                 yield self._numbered({**event, **self._where, "delta": text})
         elif kind in {TEXT_DONE, PART_DONE, ITEM_DONE}:
@@ -464,7 +464,7 @@ class ResponsesStitch:
         whole = {**theirs, **{name: self._response[name] for name in RESPONSE_FIELDS if name in self._response}}
         whole["output"] = output
         if isinstance(theirs.get("usage"), dict):
-            whole["usage"] = self.joint.usage_told(theirs["usage"])
+            whole["usage"] = self.joint.total_usage(theirs["usage"])
         if self._had_ended_itself:
             whole |= {"status": "completed", "incomplete_details": None}
         yield self._numbered({**event, "response": whole})
@@ -482,4 +482,4 @@ class ResponsesStitch:
 
     def _numbered(self, event: Event) -> bytes:
         self._number += 1
-        return named({**event, "sequence_number": self._number})
+        return encode_named_event({**event, "sequence_number": self._number})

@@ -8,22 +8,22 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.roles.balancer import LOOK_S, RoleKeeper
+from gateway.roles.balancer import INTERVAL_S, RoleAssigner
 from gateway.roles.lease import RoleLease
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import restarted
 from routing.decision.router import Router
 from routing.facts import Role
-from routing.pairing.roles import Change
+from routing.pairing.roles import RoleChange
 
 
-class RolesAtWork(Collector):
+class RoleController(Collector):
     """One per gateway whose configuration has roles follow the traffic; shows the roles as metrics."""
 
     def __init__(
         self,
         router: Router,
-        keeper: RoleKeeper,
+        keeper: RoleAssigner,
         lease: RoleLease | None,
         say: LogFunction,
         clock: Callable[[], float],
@@ -40,20 +40,20 @@ class RolesAtWork(Collector):
         """Look every second until cancelled."""
         while True:
             await self.look()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(INTERVAL_S)
 
     async def look(self) -> None:
         """Decide or follow once. A decision counts only once it is stored under the lease: a gateway that was stopped
         meanwhile and has lost the lease follows the other, and logs no change.
         """
-        changes = self._keeper.look(self._clock()) if self._lease is None or self._lease.decides else []
+        changes = self._keeper.look(self._clock()) if self._lease is None or self._lease.is_held else []
         if self._lease is not None:
-            self._follow(await self._lease.exchange(self._roles()))
-            changes = changes if self._lease.decides else []
+            self._follow(await self._lease.propose(self._roles()))
+            changes = changes if self._lease.is_held else []
         for change in changes:
             self._announce(change)
 
-    def _announce(self, change: Change) -> None:
+    def _announce(self, change: RoleChange) -> None:
         pressures = {"prefill": change.prefill_pressure, "decode": change.decode_pressure}
         rounded = {f"{kind}_pressure": round(pressure, 2) for kind, pressure in pressures.items()}
         self._say("info", "role changed", engine=change.engine, role=change.role.value, **rounded)
@@ -64,7 +64,7 @@ class RolesAtWork(Collector):
     def _follow(self, roles: Mapping[str, str]) -> None:
         for name, role in roles.items():
             if role in set(Role):
-                self._router.fleet.assume(name, Role(role))
+                self._router.fleet.override_role(name, Role(role))
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Return all metric families of this moment."""

@@ -20,10 +20,10 @@ from msgspec import UNSET, Struct, UnsetType
 LEASE_S = 5.0
 """How long a lease is valid without renewal."""
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """A longer assignment was not written by a gateway."""
 
-NAME = "roles"
+FILE_NAME = "roles"
 
 
 class RoleAssignment(Struct, frozen=True):
@@ -45,11 +45,11 @@ class RoleLease(ABC):
         self._ours_until_s = 0.0
 
     @property
-    def decides(self) -> bool:
+    def is_held(self) -> bool:
         """Whether this gateway holds the lease."""
         return self._clock() < self._ours_until_s
 
-    async def exchange(self, roles: Mapping[str, str]) -> Mapping[str, str]:
+    async def propose(self, roles: Mapping[str, str]) -> Mapping[str, str]:
         """Propose these roles and return those in force: the holder's, or the proposed ones where this gateway holds
         the lease or its holder cannot be found out.
         """
@@ -73,8 +73,8 @@ class HostRoleLease(RoleLease):
     def __init__(self, folder: Path, who: str, clock: Callable[[], float]) -> None:
         """`clock`: the monotonic one, which all processes of a machine share."""
         super().__init__(who, clock)
-        self._path = folder / f"{NAME}.json"
-        self._lock = folder / f"{NAME}.lock"
+        self._path = folder / f"{FILE_NAME}.json"
+        self._lock = folder / f"{FILE_NAME}.lock"
 
     async def _propose(self, roles: Mapping[str, str], expires_s: float) -> RoleAssignment | None:
         try:
@@ -99,7 +99,7 @@ class HostRoleLease(RoleLease):
     def _read(self) -> RoleAssignment | None:
         try:
             with self._path.open("rb") as file:
-                return msgspec.json.decode(file.read(MOST_BYTES), type=RoleAssignment)
+                return msgspec.json.decode(file.read(MAX_BYTES), type=RoleAssignment)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
 

@@ -12,16 +12,16 @@ from typing import Any, cast
 
 import msgspec
 
-from gateway.roles.lease import LEASE_S, MOST_BYTES, RoleAssignment, RoleLease
-from gateway.runtime.guard import heed_cancel, restarted
-from gateway.runtime.redis_client import Client, connected
-from gateway.runtime.redis_location import RedisPlace
+from gateway.roles.lease import LEASE_S, MAX_BYTES, RoleAssignment, RoleLease
+from gateway.runtime.guard import raise_if_cancelled, restarted
+from gateway.runtime.redis_client import RedisClient, connect_redis
+from gateway.runtime.redis_location import RedisLocation
 
 KEY = "hearth:roles"
 
-ANSWER_S = 1.0
+TIMEOUT_S = 1.0
 
-AGAIN_S = 1.0
+RECONNECT_S = 1.0
 
 SCRIPT = """
 local said = redis.call('GET', KEYS[1])
@@ -35,11 +35,11 @@ return ARGV[2]
 class RedisRoleLease(RoleLease):
     """One per gateway that has a Redis. `run` keeps it connected."""
 
-    def __init__(self, place: RedisPlace, who: str, clock: Callable[[], float]) -> None:
+    def __init__(self, place: RedisLocation, who: str, clock: Callable[[], float]) -> None:
         super().__init__(who, clock)
         self._key = f"{place.prefix}{KEY}"
         self._place = place
-        self._client: Client | None = None
+        self._client: RedisClient | None = None
         self._lost = asyncio.Event()
 
     @property
@@ -53,11 +53,11 @@ class RedisRoleLease(RoleLease):
             return None
         proposed = msgspec.json.encode(RoleAssignment(self._who, roles=dict(roles)))
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 stored = cast("Any", await client.eval(SCRIPT, 1, self._key, self._who, proposed, int(LEASE_S * 1000)))
-            return msgspec.json.decode(stored[:MOST_BYTES], type=RoleAssignment)
+            return msgspec.json.decode(stored[:MAX_BYTES], type=RoleAssignment)
         except Exception:  # noqa: BLE001 - not all of the library's errors are its own, and none may end us
-            heed_cancel()
+            raise_if_cancelled()
             self._client = None
             self._lost.set()
             return None
@@ -67,14 +67,14 @@ class RedisRoleLease(RoleLease):
         """Keep connected until cancelled."""
         while True:
             try:
-                async with connected(self._place, answer_s=ANSWER_S) as client:
-                    async with asyncio.timeout(ANSWER_S):
+                async with connect_redis(self._place, answer_s=TIMEOUT_S) as client:
+                    async with asyncio.timeout(TIMEOUT_S):
                         await client.ping()
                     self._lost.clear()
                     self._client = client
                     await self._lost.wait()
             except Exception:  # noqa: BLE001 - Redis may be gone in any way
-                heed_cancel()
+                raise_if_cancelled()
             finally:
                 self._client = None
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RECONNECT_S)

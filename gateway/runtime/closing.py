@@ -19,10 +19,10 @@ import termios
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-ARRIVING_S = 0.1
+HANDSHAKE_GRACE_S = 0.1
 """Time for a TCP handshake in flight to finish: about a round trip."""
 
-KNOCKING_S = 2.0
+TLS_HANDSHAKE_TIMEOUT_S = 2.0
 """Timeout of the TLS handshake of connections accepted in the last step."""
 
 SO_ATTACH_FILTER = 26
@@ -30,7 +30,7 @@ SO_ATTACH_FILTER = 26
 
 LOAD_BYTE, JUMP_IF_SET, RETURN = 0x30, 0x45, 0x06
 FLAGS_AT, SYN = 13, 0x02
-NO_FIRST_PACKETS = (
+DROP_SYN_FILTER = (
     (LOAD_BYTE, 0, 0, FLAGS_AT),
     (JUMP_IF_SET, 0, 1, SYN),
     (RETURN, 0, 0, 0),
@@ -40,25 +40,25 @@ NO_FIRST_PACKETS = (
 another process on the port, if there is one."""
 
 
-async def close_door(
+async def close_listeners(
     servers: Sequence[asyncio.Server], protocol: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None
 ) -> None:
     """Close the listeners, and serve the connections that were waiting in their backlogs."""
-    loop, limit_s = asyncio.get_running_loop(), KNOCKING_S if tls is not None else None
+    loop, limit_s = asyncio.get_running_loop(), TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None
     taken = [
         loop.connect_accepted_socket(protocol, one, ssl=tls, ssl_handshake_timeout=limit_s)
-        for one in await close_kindly(servers)
+        for one in await drain_backlog(servers)
     ]
     await asyncio.gather(*taken, return_exceptions=True)
 
 
-async def close_kindly(servers: Sequence[asyncio.Server]) -> list[socket.socket]:
+async def drain_backlog(servers: Sequence[asyncio.Server]) -> list[socket.socket]:
     """Close the listeners. Returns the connections of their backlogs, which the caller must serve and close."""
     listening = [_another_of(held.fileno()) for server in servers for held in server.sockets]
     try:
         are_shut = [_is_shut_to_comers(one) for one in listening]
         if any(are_shut):
-            await asyncio.sleep(ARRIVING_S)
+            await asyncio.sleep(HANDSHAKE_GRACE_S)
         for server in servers:
             server.close()
         return [taken for one in listening for taken in _backlog_of(one)]
@@ -78,9 +78,9 @@ def _is_shut_to_comers(listener: socket.socket) -> bool:
     """Block new connections in the kernel. Returns whether it could; otherwise the latest ones may be reset."""
     if sys.platform != "linux":
         return False
-    written = b"".join(struct.pack("HBBI", *instruction) for instruction in NO_FIRST_PACKETS)
+    written = b"".join(struct.pack("HBBI", *instruction) for instruction in DROP_SYN_FILTER)
     program = ctypes.create_string_buffer(written)
-    words = struct.pack("HL", len(NO_FIRST_PACKETS), ctypes.addressof(program))
+    words = struct.pack("HL", len(DROP_SYN_FILTER), ctypes.addressof(program))
     with suppress(OSError):
         listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, words)
         return True

@@ -10,11 +10,11 @@ import resource
 import sys
 from dataclasses import dataclass
 
-LEAST_KEPT = 96
-MOST_KEPT = 1024
+MIN_RESERVED = 96
+MAX_RESERVED = 1024
 """Bounds of the reserved descriptors, which are a quarter of all."""
 
-MOST_OVERFLOW = 256
+MAX_OVERFLOW = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +27,17 @@ class DescriptorShares:
     pods: int
 
 
-def share_out(descriptors: int, max_connections: int) -> DescriptorShares:
+def divide_descriptors(descriptors: int, max_connections: int) -> DescriptorShares:
     """Divide descriptors: clients get half of what is not reserved, at most `max_connections`, pods the rest."""
-    free = max(3, descriptors - min(MOST_KEPT, max(LEAST_KEPT, descriptors // 4)))
-    overflow = max(1, min(MOST_OVERFLOW, free // 16))
+    free = max(3, descriptors - min(MAX_RESERVED, max(MIN_RESERVED, descriptors // 4)))
+    overflow = max(1, min(MAX_OVERFLOW, free // 16))
     clients = min(max_connections, max(1, (free - overflow) // 2))
     return DescriptorShares(clients, overflow, max(1, free - overflow - clients))
 
 
 def descriptors_wanted(max_connections: int) -> int:
     """Return the descriptors needed for `max_connections` clients, each with a connection to a pod."""
-    return 2 * max_connections + MOST_OVERFLOW + MOST_KEPT
+    return 2 * max_connections + MAX_OVERFLOW + MAX_RESERVED
 
 
 def descriptors_allowed() -> int:

@@ -30,11 +30,17 @@ class EventLog:
 
     def __call__(self, level: str, message: str, **fields: object) -> None:
         if LEVELS[level] >= LEVELS[self.level]:
-            line = {"timestamp": stamp(time.time()), "level": level, "message": message, **self._always, **fields}
+            line = {
+                "timestamp": format_timestamp(time.time()),
+                "level": level,
+                "message": message,
+                **self._always,
+                **fields,
+            }
             self.writer.put(msgspec.json.encode(line, enc_hook=str) + b"\n")
 
 
-class Bridge(logging.Handler):
+class LoggingBridge(logging.Handler):
     """Writes what libraries log through `logging` as events; warnings and errors only."""
 
     def __init__(self, say: EventLog) -> None:
@@ -49,7 +55,7 @@ class Bridge(logging.Handler):
         self._say(level, record.getMessage(), logger=record.name, **fields)
 
 
-def stamp(at_s: float) -> str:
+def format_timestamp(at_s: float) -> str:
     """Format a Unix time in seconds as RFC 3339 in UTC, with milliseconds."""
     second, thousandths = divmod(round(at_s * 1e6) // 1000, 1000)
     return f"{_second(second)}.{thousandths:03d}Z"

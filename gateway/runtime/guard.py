@@ -14,14 +14,14 @@ from typing import Any, ParamSpec
 
 P = ParamSpec("P")
 
-NAME = "hearth_loop"
+LOOP_CONTEXT_KEY = "hearth_loop"
 """Key of the name in the context of the loop's exception handler."""
 
-AGAIN_S = 1.0
+RESTART_DELAY_S = 1.0
 """Delay before an endless task that has raised is restarted."""
 
 
-def report(name: str, error: Exception) -> None:
+def report_exception(name: str, error: Exception) -> None:
     """Pass a caught exception to the loop's exception handler."""
     words = f"exception in {name}"
     try:
@@ -29,15 +29,15 @@ def report(name: str, error: Exception) -> None:
     except RuntimeError:
         logging.getLogger(__name__).exception(words, exc_info=error)
     else:
-        loop.call_exception_handler({"message": words, "exception": error, NAME: name})
+        loop.call_exception_handler({"message": words, "exception": error, LOOP_CONTEXT_KEY: name})
 
 
-def run(name: str, call: Callable[..., object], *args: object) -> bool:
+def call_guarded(name: str, call: Callable[..., object], *args: object) -> bool:
     """Call a function, and report what it raises. Returns whether it raised nothing."""
     try:
         call(*args)
     except Exception as error:  # noqa: BLE001 - reported; it must not end what repeats
-        report(name, error)
+        report_exception(name, error)
         return False
     return True
 
@@ -52,8 +52,8 @@ def restarted(name: str) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], C
                 try:
                     return await endless(*args, **kwargs)
                 except Exception as error:  # noqa: BLE001 - reported; it must not end the task
-                    report(name, error)
-                await asyncio.sleep(AGAIN_S)
+                    report_exception(name, error)
+                await asyncio.sleep(RESTART_DELAY_S)
 
         keep.restarted_as = name  # type: ignore[attr-defined]
         return keep
@@ -61,7 +61,7 @@ def restarted(name: str) -> Callable[[Callable[P, Coroutine[Any, Any, None]]], C
     return decorate
 
 
-def heed_cancel() -> None:
+def raise_if_cancelled() -> None:
     """Raise CancelledError if the current task has been cancelled and a library has swallowed the exception.
 
     `asyncio.wait_for` of Python 3.11 loses a cancellation that arrives together with a result.
@@ -71,7 +71,7 @@ def heed_cancel() -> None:
         raise asyncio.CancelledError
 
 
-class Ticker:
+class PeriodicTimer:
     """A periodic timer that continues while it is wanted, whatever its callback raises."""
 
     __slots__ = ("_is_wanted", "_name", "_tick", "_timer", "period_s")
@@ -98,7 +98,7 @@ class Ticker:
     def _ring(self) -> None:
         self._timer = None
         try:
-            run(self._name, self._tick)
+            call_guarded(self._name, self._tick)
         finally:
             if self._is_wanted():
                 self.start()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostProcess:
     """One process of those that a supervisor has started. The defaults describe a gateway without siblings."""
 
     number: int = 0
@@ -16,9 +16,9 @@ class Host:
     """Number of workers that share the host and its traffic port."""
     folder: Path | None = None
     """Private runtime directory of the supervisor and its children."""
-    warmth: Path | None = None
+    kv_index_socket: Path | None = None
     """Socket of the host's index process, if there is one."""
 
-    def lock(self, name: str) -> Path | None:
+    def lock_path(self, name: str) -> Path | None:
         """Return the lock file for writing to a shared target; None if no other process writes."""
         return self.folder / f"{name}.lock" if self.folder else None

@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
 
-MOST_WAITING_BYTES = 8 << 20
+MAX_BUFFERED_BYTES = 8 << 20
 """About 20,000 lines: a minute of a busy gateway while its log collector hangs."""
 
 STDOUT = 1
@@ -28,7 +28,7 @@ class LineWriter:
     """Appends to one target. `put` never waits and may be called from any thread."""
 
     def __init__(
-        self, target: Path | int, *, most_waiting_bytes: int = MOST_WAITING_BYTES, lock: Path | None = None
+        self, target: Path | int, *, most_waiting_bytes: int = MAX_BUFFERED_BYTES, lock: Path | None = None
     ) -> None:
         """`lock`: the lock file of all processes that write to the target."""
         self.dropped_lines = 0

@@ -34,7 +34,7 @@ class Histogram:
         self.total += other.total
 
 
-def cumulated(histogram: Histogram) -> list[tuple[str, float]]:
+def cumulative_buckets(histogram: Histogram) -> list[tuple[str, float]]:
     """Return the cumulative buckets that Prometheus expects: each bound as text, with the count of values up to it."""
     seen = 0
     buckets: list[tuple[str, float]] = []

@@ -24,18 +24,18 @@ class CannotListen(Exception):  # noqa: N818 - a message for the operator
     """An address is in use, or not one of this host."""
 
 
-def cannot_listen(name: str, where: Address, error: OSError) -> CannotListen:
+def listen_error(name: str, where: Address, error: OSError) -> CannotListen:
     """Return the error for an address that could not be opened."""
     return CannotListen(f"{name}: cannot listen on {where}: {error.strerror or error}")
 
 
-MOST_CONNECTIONS = 32
+MAX_CONNECTIONS = 32
 """Per port. Beyond it the oldest connection is closed, so that idle ones cannot block health checks and operators."""
 
-IDLE_S = 30.0
+IDLE_TIMEOUT_S = 30.0
 """From a connection's start, or its last response, to the end of the next request head."""
 
-BODY_S = 10.0
+BODY_TIMEOUT_S = 10.0
 """From the end of a request head to the end of its body."""
 
 
@@ -88,7 +88,7 @@ class _Site(web.TCPSite):
 
         def take() -> asyncio.Protocol:
             held = [one for one in server.connections if one.transport is not None]
-            for oldest in held[: len(held) - MOST_CONNECTIONS + 1]:
+            for oldest in held[: len(held) - MAX_CONNECTIONS + 1]:
                 if isinstance(oldest.transport, asyncio.Transport):
                     oldest.transport.abort()
                 oldest.force_close()
@@ -98,29 +98,29 @@ class _Site(web.TCPSite):
 
 
 @web.middleware
-async def reads_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def body_timeout_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Read the body of a request, within a timeout, before it is handled."""
     if request.body_exists:
         try:
-            async with asyncio.timeout(BODY_S):
+            async with asyncio.timeout(BODY_TIMEOUT_S):
                 await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body took too long") from None
     return await handler(request)
 
 
-async def open_port(name: str, app: web.Application, where: Address) -> tuple[web.AppRunner, list[str]]:
+async def serve_app(name: str, app: web.Application, where: Address) -> tuple[web.AppRunner, list[str]]:
     """Serve `app` on an address. Returns the runner to clean up, and the bound addresses. Raises `CannotListen`."""
     runner = await _running(app)
     try:
         await _Site(runner, where.host, where.port).start()
     except OSError as error:
         await runner.cleanup()
-        raise cannot_listen(name, where, error) from None
+        raise listen_error(name, where, error) from None
     return runner, [str(_address(name)) for name in runner.addresses]
 
 
-async def open_socket(app: web.Application, path: Path) -> web.AppRunner:
+async def serve_app_on_socket(app: web.Application, path: Path) -> web.AppRunner:
     """Serve `app` on a unix socket; a stale one is replaced."""
     runner = await _running(app)
     await web.UnixSite(runner, path).start()
@@ -129,7 +129,12 @@ async def open_socket(app: web.Application, path: Path) -> web.AppRunner:
 
 async def _running(app: web.Application) -> web.AppRunner:
     runner = web.AppRunner(
-        app, access_log=None, handle_signals=False, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, lingering_time=1.0
+        app,
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=1.0,
+        keepalive_timeout=IDLE_TIMEOUT_S,
+        lingering_time=1.0,
     )
     await runner.setup()
     return runner
@@ -152,7 +157,7 @@ async def reserve_port(name: str, where: Address) -> list[socket.socket]:
     except OSError as error:
         for held in reserved:
             held.close()
-        raise cannot_listen(name, where, error) from None
+        raise listen_error(name, where, error) from None
     for held in reserved:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
@@ -173,7 +178,7 @@ def share_port(name: str, bindings: Iterable[Binding]) -> list[socket.socket]:
         except OSError as error:
             for held in shared:
                 held.close()
-            raise cannot_listen(name, _address(at), error) from None
+            raise listen_error(name, _address(at), error) from None
     return shared
 
 
@@ -206,7 +211,7 @@ def _address(name: tuple[Any, ...]) -> Address:
     return Address(name[0], name[1])
 
 
-def answer_json(value: object, status: int = 200) -> web.Response:
+def json_response(value: object, status: int = 200) -> web.Response:
     """Return an indented JSON response: these ports are used with curl."""
     body = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2) + b"\n"
     return web.Response(body=body, status=status, content_type="application/json")

@@ -13,17 +13,17 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
-from gateway.runtime.redis_location import RedisPlace
+from gateway.runtime.redis_location import RedisLocation
 
-CONNECT_S = 2.0
+CONNECT_TIMEOUT_S = 2.0
 
-CLOSE_S = 1.0
+CLOSE_TIMEOUT_S = 1.0
 
-Client = Redis | RedisCluster
+RedisClient = Redis | RedisCluster
 
 
 @asynccontextmanager
-async def connected(place: RedisPlace, *, answer_s: float) -> AsyncIterator[Client]:
+async def connect_redis(place: RedisLocation, *, answer_s: float) -> AsyncIterator[RedisClient]:
     """Open a client with a response timeout of `answer_s` and without retries; it is closed at the end."""
     client, *asked = _made(place, answer_s)
     try:
@@ -31,17 +31,17 @@ async def connected(place: RedisPlace, *, answer_s: float) -> AsyncIterator[Clie
     finally:
         for each in (client, *asked):
             with suppress(Exception):
-                async with asyncio.timeout(CLOSE_S):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await each.aclose()
 
 
-def _made(place: RedisPlace, answer_s: float) -> tuple[Client, ...]:
+def _made(place: RedisLocation, answer_s: float) -> tuple[RedisClient, ...]:
     """Return the client, followed by those of its sentinels."""
     options: dict[str, Any] = {
         "username": place.username,
         "password": place.password,
         "socket_timeout": answer_s,
-        "socket_connect_timeout": CONNECT_S,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),
     }

@@ -18,13 +18,13 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 
-USUAL_PORT, USUAL_SENTINEL_PORT = 6379, 26379
+DEFAULT_PORT, DEFAULT_SENTINEL_PORT = 6379, 26379
 
 TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
 @dataclass(frozen=True, slots=True)
-class RedisPlace:
+class RedisLocation:
     """A single server, the master behind sentinels, or a cluster."""
 
     kind: str
@@ -48,7 +48,7 @@ class RedisPlace:
         return f"{self.kind} {where}{'/' + self.service if self.service else ''}"
 
 
-def parse_redis_url(words: str) -> RedisPlace:
+def parse_redis_url(words: str) -> RedisLocation:
     """Parse a URL. Raises ValueError, whose message contains no part of the URL that may be secret."""
     scheme, colon, rest = words.partition("://")
     if not colon or scheme not in SCHEMES or any(char <= " " for char in words):
@@ -67,7 +67,7 @@ def parse_redis_url(words: str) -> RedisPlace:
             raise ValueError("names no socket: unix:///PATH")
         socket_path, path = "/" + path, ""
     else:
-        hosts = _hosts(named, USUAL_SENTINEL_PORT if kind == "sentinel" else USUAL_PORT)
+        hosts = _hosts(named, DEFAULT_SENTINEL_PORT if kind == "sentinel" else DEFAULT_PORT)
     if kind == "sentinel":
         service, _, path = path.partition("/")
         if not service:
@@ -78,7 +78,7 @@ def parse_redis_url(words: str) -> RedisPlace:
     if kind == "cluster" and db:
         raise ValueError("a cluster has no database but 0: use ?prefix=NAME to tell fleets apart")
     user, _, password = login.partition(":")
-    return RedisPlace(
+    return RedisLocation(
         kind=kind or "single",
         hosts=hosts,
         path=socket_path,

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gateway.runtime.addresses import MutualTlsFiles, TlsFiles
-from gateway.runtime.guard import report, restarted
-from tenancy.document import Fault, Invalid
+from gateway.runtime.guard import report_exception, restarted
+from tenancy.document import ConfigError, InvalidDocument
 
-Say = Callable[..., None]
+LogFunction = Callable[..., None]
 
 
-def listener_tls(files: TlsFiles, *, speaks: str = "http/1.1") -> ssl.SSLContext:
-    """Return a server context for one ALPN protocol. Raises `Invalid` if the files are no certificate and key."""
+def server_context(files: TlsFiles, *, speaks: str = "http/1.1") -> ssl.SSLContext:
+    """Return a server context for one ALPN protocol. Raises `InvalidDocument` for an invalid certificate or key."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
     # HTTP/2 to clients is left to Envoy or nginx in front.
@@ -25,12 +25,14 @@ def listener_tls(files: TlsFiles, *, speaks: str = "http/1.1") -> ssl.SSLContext
 
 
 def load_certificate(tls: ssl.SSLContext, files: TlsFiles) -> None:
-    """Load the certificate into a context; open connections keep theirs. Raises `Invalid`."""
+    """Load the certificate into a context; open connections keep theirs. Raises `InvalidDocument`."""
     try:
         tls.load_cert_chain(files.cert, files.key, password=_no_password)
     except (ssl.SSLError, OSError, ValueError) as error:
         words = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-        raise Invalid([Fault("tls", f"{files.cert} and {files.key} are no certificate and its key: {words}")]) from None
+        raise InvalidDocument(
+            [ConfigError("tls", f"{files.cert} and {files.key} are no certificate and its key: {words}")]
+        ) from None
     if isinstance(files, MutualTlsFiles) and files.client_ca is not None:
         _ask_for_clients(tls, files.client_ca)
 
@@ -41,17 +43,21 @@ def _ask_for_clients(tls: ssl.SSLContext, authorities: Path) -> None:
         tls.load_verify_locations(cafile=authorities)
     except (ssl.SSLError, OSError, ValueError) as error:
         words = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-        raise Invalid([Fault("tls", f"{authorities} holds no certificates of authorities: {words}")]) from None
+        raise InvalidDocument(
+            [ConfigError("tls", f"{authorities} holds no certificates of authorities: {words}")]
+        ) from None
     tls.verify_mode = ssl.CERT_REQUIRED
 
 
 def check_certificate(files: TlsFiles) -> None:
-    """Raise `Invalid` if the files cannot be loaded."""
+    """Raise `InvalidDocument` if the files cannot be loaded."""
     load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files)
 
 
 @restarted("certificate")
-async def renew(tls: ssl.SSLContext, files: Callable[[], TlsFiles | None], say: Say, *, poll_s: float = 30.0) -> None:
+async def reload_certificates(
+    tls: ssl.SSLContext, files: Callable[[], TlsFiles | None], say: LogFunction, *, poll_s: float = 30.0
+) -> None:
     """Reload the certificate whenever its files change, until cancelled.
 
     Programs that renew certificates send no signal. Files that do not match yet are tried again.
@@ -65,10 +71,10 @@ async def renew(tls: ssl.SSLContext, files: Callable[[], TlsFiles | None], say: 
         try:
             check_certificate(named)
             load_certificate(tls, named)
-        except Invalid as invalid:
+        except InvalidDocument as invalid:
             say("error", "certificate is bad, the old one stays", error=str(invalid))
         except Exception as error:  # noqa: BLE001 - reported; the files are read again at the next look
-            report("certificate", error)
+            report_exception("certificate", error)
         else:
             say("info", "certificate renewed", file=str(named.cert))
             loaded = found

@@ -14,44 +14,44 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Struct
 
-from gateway.http.client_request import Asked
-from gateway.http.endpoints import Endpoint
-from gateway.http.response_writer import JSON, Reply
-from routing.rejection import Reason, Refused
+from gateway.http.client_request import IncomingRequest
+from gateway.http.endpoints import ApiEndpoint
+from gateway.http.response_writer import JSON, ResponseWriter
+from routing.rejection import Reason, RequestRejected
 from routing.request import Api, Request
 
-SHARED_HEADER = "x-hearth-shared"
+COALESCED_HEADER = "x-hearth-shared"
 """Response header: id of the request whose response it is."""
 
-STATEFUL = frozenset({Api.RESPONSES})
+STORING_APIS = frozenset({Api.RESPONSES})
 """APIs whose responses engines store one by one."""
 
 
-class Drawing(Struct):
+class SamplingParams(Struct):
     """Sampling parameters of a body that decide whether a response is deterministic."""
 
     temperature: float | None = None
     seed: int | None = None
 
 
-DRAWING = msgspec.json.Decoder(Drawing)
+SAMPLING_PARAMS = msgspec.json.Decoder(SamplingParams)
 
 
-def is_shareable(request: Request, body: bytes) -> bool:
+def is_coalescible(request: Request, body: bytes) -> bool:
     """Return whether two requests with this body would get the same response."""
-    if request.stream or request.api in STATEFUL:
+    if request.stream or request.api in STORING_APIS:
         return False
     if not request.api.generates:
         return True
     try:
-        sampling = DRAWING.decode(body)
+        sampling = SAMPLING_PARAMS.decode(body)
     except msgspec.MsgspecError:
         return False  # The engine rejects it with a reason.
     return sampling.temperature == 0 or sampling.seed is not None
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CompleteResponse:
     """A complete response."""
 
     status: int
@@ -59,25 +59,25 @@ class Told:
     body: bytes
 
 
-class SharedReply(Reply):
+class BufferedResponseWriter(ResponseWriter):
     """Writes nothing; keeps a response until it is complete, for clients that share it or for the gateway itself."""
 
-    __slots__ = ("_content_type", "_parts", "_status", "whole")
+    __slots__ = ("_content_type", "_parts", "_status", "complete")
 
-    def __init__(self, incoming: Asked, request_id: str, endpoint: Endpoint) -> None:
+    def __init__(self, incoming: IncomingRequest, request_id: str, endpoint: ApiEndpoint) -> None:
         super().__init__(incoming, request_id, asyncio.Transport(), keep_alive=True, answered=lambda: None)
-        self.api, self.is_anthropic = endpoint.counted_as, endpoint.is_anthropic
-        self.whole: asyncio.Future[Told | Refused] = asyncio.get_running_loop().create_future()
+        self.api, self.is_anthropic = endpoint.accounted_api, endpoint.is_anthropic
+        self.complete: asyncio.Future[CompleteResponse | RequestRejected] = asyncio.get_running_loop().create_future()
         self._status, self._content_type = 0, JSON
         self._parts: list[bytes] = []
 
     def answer(
         self, status: int, body: bytes, *, content_type: str = JSON, fields: Iterable[tuple[str, str]] = ()
     ) -> None:
-        self._complete(Told(status, content_type, body))
+        self._complete(CompleteResponse(status, content_type, body))
 
     def begin(self, status: int, content_type: str, first: bytes, *, length: int | None, is_stream: bool) -> None:
-        self.begun = True
+        self.has_begun = True
         self._status, self._content_type = status, content_type
         self._parts.append(first)
 
@@ -85,66 +85,71 @@ class SharedReply(Reply):
         self._parts.append(payload)
 
     def end(self) -> None:
-        self._complete(Told(self._status, self._content_type, b"".join(self._parts)))
+        self._complete(CompleteResponse(self._status, self._content_type, b"".join(self._parts)))
 
-    def refuse(self, refusal: Refused, *, fields: Iterable[tuple[str, str]] = ()) -> None:
+    def refuse(self, refusal: RequestRejected, *, fields: Iterable[tuple[str, str]] = ()) -> None:
         # Also if a response had begun: none of it was sent to a client.
         self._complete(refusal)
 
     def cut(self) -> None:
         self._stop()
-        self._complete(Refused(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
+        self._complete(RequestRejected(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
 
-    def _complete(self, response: Told | Refused) -> None:
-        self.begun = self.ended = True
+    def _complete(self, response: CompleteResponse | RequestRejected) -> None:
+        self.has_begun = self.has_ended = True
         self.source = None
-        if not self.whole.done():
-            self.whole.set_result(response)
+        if not self.complete.done():
+            self.complete.set_result(response)
 
 
-Begin = Callable[[SharedReply], None]
+StartRequest = Callable[[BufferedResponseWriter], None]
 """Starts a request for this response; `reply.task` is set to its task."""
 
 
-class Crowds:
+class RequestCoalescer:
     """Requests in flight by key, and the number of clients that wait for each."""
 
     def __init__(self) -> None:
-        self._by_key: dict[Hashable, SharedReply] = {}
-        self._members: Counter[SharedReply] = Counter()
+        self._by_key: dict[Hashable, BufferedResponseWriter] = {}
+        self._members: Counter[BufferedResponseWriter] = Counter()
 
-    def whose(self, key: Hashable) -> str | None:
+    def leader_id(self, key: Hashable) -> str | None:
         """Return the id of the request in flight with this key, None if there is none."""
         shared = self._by_key.get(key)
         return None if shared is None else shared.request_id
 
     async def answer(
-        self, key: Hashable, endpoint: Endpoint, incoming: Asked, reply: Reply, begin: Begin
-    ) -> Told | Refused:
+        self,
+        key: Hashable,
+        endpoint: ApiEndpoint,
+        incoming: IncomingRequest,
+        reply: ResponseWriter,
+        begin: StartRequest,
+    ) -> CompleteResponse | RequestRejected:
         """Answer one client from the request in flight with this key; returns the response.
 
         Without one, `begin` is called for a new one.
         """
-        joined, shared = self.whose(key), self._by_key.get(key)
+        joined, shared = self.leader_id(key), self._by_key.get(key)
         if shared is None:
-            shared = self._by_key[key] = SharedReply(incoming, reply.request_id, endpoint)
+            shared = self._by_key[key] = BufferedResponseWriter(incoming, reply.request_id, endpoint)
             begin(shared)
         self._members[shared] += 1
         try:
-            response = await asyncio.shield(shared.whole)
+            response = await asyncio.shield(shared.complete)
         finally:
             self._leave(key, shared)
         if joined is not None:
-            reply.fields += ((SHARED_HEADER, joined),)
-        if isinstance(response, Refused):
-            reply.refuse(response)
+            reply.headers += ((COALESCED_HEADER, joined),)
+        if isinstance(response, RequestRejected):
+            reply.reject(response)
         else:
-            reply.answer(response.status, response.body, content_type=response.content_type, fields=shared.fields)
+            reply.answer(response.status, response.body, content_type=response.content_type, fields=shared.headers)
         return response
 
-    def _leave(self, key: Hashable, shared: SharedReply) -> None:
+    def _leave(self, key: Hashable, shared: BufferedResponseWriter) -> None:
         self._members[shared] -= 1
-        if self._members[shared] and not shared.whole.done():
+        if self._members[shared] and not shared.complete.done():
             return
         if self._by_key.get(key) is shared:  # The next request with this key starts a new one.
             del self._by_key[key]

@@ -17,39 +17,49 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gateway.cascades.cascade_run import Climb
-from gateway.cascades.cascades import Ladders
-from gateway.cascades.constraints import HEADERS as CASCADE_HEADERS
-from gateway.cascades.model_requests import Rungs
-from gateway.config.cors import Cors
+from gateway.cascades.cascade_run import CascadeRun
+from gateway.cascades.cascades import Cascades
+from gateway.cascades.constraints import CASCADE_HEADERS
+from gateway.cascades.model_requests import CascadeModelRequests
+from gateway.config.cors import CorsPolicy
 from gateway.config.limits import Timeouts
-from gateway.http.client_request import KEPT_HEADERS, Asked
-from gateway.http.cors import KEPT_FOR_CORS, is_allowed_origin, preflight_fields, response_fields
-from gateway.http.endpoints import TABLE, Endpoint, Local, find_endpoint
-from gateway.http.request_headers import DEADLINES, decided_model, key_shown, promised, retries, session_of, trace_of
-from gateway.http.response_writer import Reply
-from gateway.pipeline.attempt import Leg, LegEnd
-from gateway.pipeline.pipeline import Passage
-from gateway.pipeline.record import HTTP, Shell
-from gateway.pipeline.transport import Carries, MakeCarrier
-from gateway.relay.http_transport import Carriers
-from gateway.server.coalescing import Crowds, Told, is_shareable
-from gateway.server.internal_request import Aside
-from gateway.server.local_endpoints import model_page, models_page, unknown_model
-from gateway.server.stored_responses import Stored
-from gateway.server.superseding import HEADER as SUPERSEDES
-from gateway.server.superseding import Latest, key_of
+from gateway.http.client_request import KEPT_HEADERS, IncomingRequest
+from gateway.http.cors import CORS_HEADERS, is_allowed_origin, preflight_fields, response_fields
+from gateway.http.endpoints import ENDPOINTS, ApiEndpoint, LocalEndpoint, find_endpoint
+from gateway.http.request_headers import (
+    SLO_HEADERS,
+    api_key_of,
+    model_override,
+    requested_slo,
+    retry_count,
+    session_of,
+    traceparent_of,
+)
+from gateway.http.response_writer import ResponseWriter
+from gateway.pipeline.attempt import AttemptResult, AttemptStatus
+from gateway.pipeline.pipeline import RequestPipeline
+from gateway.pipeline.record import HTTP, Frontend
+from gateway.pipeline.transport import DownstreamTransport, MakeTransport
+from gateway.relay.http_transport import TransportFactory
+from gateway.server.coalescing import CompleteResponse, RequestCoalescer, is_coalescible
+from gateway.server.internal_request import InternalRequest
+from gateway.server.local_endpoints import model_body, models_body, unknown_model
+from gateway.server.stored_responses import StoredResponses
+from gateway.server.superseding import SUPERSEDES_HEADER as SUPERSEDES
+from gateway.server.superseding import SupersedeRegistry, supersede_key_of
 from routing.decision.router import Router
-from routing.reading import Reading, read_request
-from routing.rejection import Reason, Refused
+from routing.reading import ParsedRequest, read_request
+from routing.rejection import Reason, RequestRejected
 from routing.request import Api, Request
-from tenancy.objective import Promise
+from tenancy.objective import LatencyObjective
 from tenancy.tenants import Caller
 
 Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]
-"""API key, None if there is none, and the headers if a trusted proxy sent them, to the caller. Raises `Refused`."""
+"""API key, None if there is none, and the headers if a trusted proxy sent them, to the caller. Raises
+`RequestRejected`.
+"""
 
-LookAt = Callable[[Request, bytes], Awaitable[Request]]
+PrefixLookup = Callable[[Request, bytes], Awaitable[Request]]
 """Adds to a request, given its body, what engines have of it in their caches."""
 
 JSON = b"application/json"
@@ -59,21 +69,21 @@ ANTHROPIC_TARGET = re.compile(rb"/v1/messages(?![^/?])")
 """Targets of Anthropic's API, also those that are not served."""
 
 
-class Desk:
+class HttpDispatcher:
     """One per gateway process; holds no state of a request."""
 
     def __init__(
         self,
-        passage: Passage,
+        passage: RequestPipeline,
         router: Router,
         identify: Identify,
-        carriers: Carriers,
-        ladders: Ladders,
+        carriers: TransportFactory,
+        ladders: Cascades,
         timeouts: Timeouts,
         *,
         readiness: Callable[[], bool],
-        on_refused: Callable[[Refused], None],
-        cors: Cors | None = None,
+        on_refused: Callable[[RequestRejected], None],
+        cors: CorsPolicy | None = None,
     ) -> None:
         """`readiness`: whether the fleet can serve; `on_refused`: called for each rejection outside the pipeline."""
         self._passage = passage
@@ -83,17 +93,17 @@ class Desk:
         self._readiness = readiness
         self._on_refused = on_refused
         self._cors = cors
-        self._stored = Stored(router, passage, first_byte_s=timeouts.first_byte_s)
-        self._coalescer = Crowds()
-        self._lookup: LookAt | None = None
+        self._stored = StoredResponses(router, passage, first_byte_s=timeouts.first_byte_s)
+        self._coalescer = RequestCoalescer()
+        self._lookup: PrefixLookup | None = None
         # 96 random bits per process and a count: an id finds a receipt on the admin port and grants nothing, so that
         # the next one may be guessed.
         self._id_prefix = secrets.token_hex(12)
         self._id_count = count()
-        self.carriers = carriers
-        self.latest = Latest()
+        self.transports = carriers
+        self.supersedes = SupersedeRegistry()
         self.in_flight: set[asyncio.Task[None]] = set()
-        self.kept_headers: set[bytes] = set(KEPT_HEADERS) | set(CASCADE_HEADERS) | set(KEPT_FOR_CORS if cors else ())
+        self.kept_headers: set[bytes] = set(KEPT_HEADERS) | set(CASCADE_HEADERS) | set(CORS_HEADERS if cors else ())
         self.is_draining = False
 
     def new_id(self) -> str:
@@ -104,7 +114,7 @@ class Desk:
         """Read these headers as well, also on open connections: a policy names them."""
         self.kept_headers.update(name.lower().encode("latin-1") for name in names)
 
-    def use_lookup(self, lookup: LookAt) -> None:
+    def use_lookup(self, lookup: PrefixLookup) -> None:
         """Look up each request in the precise prefix index before it is placed."""
         self._lookup = lookup
 
@@ -116,26 +126,33 @@ class Desk:
         """Report not ready, and close each connection with its next response; requests are still served."""
         self.is_draining = True
 
-    def route(self, incoming: Asked, *, is_trusted: bool) -> None:
-        """Set endpoint and caller of a request by its head. Raises `Refused`.
+    def route(self, incoming: IncomingRequest, *, is_trusted: bool) -> None:
+        """Set endpoint and caller of a request by its head. Raises `RequestRejected`.
 
         `is_trusted`: it comes from a trusted proxy, whose headers may name the caller and the model.
         """
-        incoming.endpoint = endpoint = TABLE.get(incoming.target) or find_endpoint(incoming.target)
+        incoming.endpoint = endpoint = ENDPOINTS.get(incoming.target) or find_endpoint(incoming.target)
         if incoming.method not in endpoint.methods:
             is_options, cors = incoming.method == "OPTIONS", self._cors
             if is_options and cors is not None and is_allowed_origin(cors, incoming.headers):
-                incoming.endpoint = Endpoint(endpoint.path, ("OPTIONS",), local=Local.PREFLIGHT, name=endpoint.allow)
+                incoming.endpoint = ApiEndpoint(
+                    endpoint.path, ("OPTIONS",), local=LocalEndpoint.PREFLIGHT, name=endpoint.allowed_methods
+                )
                 return
-            raise Refused(Reason.WRONG_METHOD, f"{endpoint.path} takes {endpoint.allow}.")
+            raise RequestRejected(Reason.WRONG_METHOD, f"{endpoint.path} takes {endpoint.allowed_methods}.")
         if endpoint.needs_key:
-            incoming.caller = self._identify(key_shown(incoming.headers), incoming.headers if is_trusted else None)
-            incoming.model = decided_model(incoming.headers) if is_trusted else None
+            incoming.caller = self._identify(api_key_of(incoming.headers), incoming.headers if is_trusted else None)
+            incoming.model_override = model_override(incoming.headers) if is_trusted else None
         if endpoint.api is not None:
             _check_media_type(incoming)
 
     def serve(
-        self, incoming: Asked, reply: Reply, *, frontend: Shell = HTTP, make_transport: MakeCarrier | None = None
+        self,
+        incoming: IncomingRequest,
+        reply: ResponseWriter,
+        *,
+        frontend: Frontend = HTTP,
+        make_transport: MakeTransport | None = None,
     ) -> None:
         """Answer a complete or rejected request, now or later. Raises nothing.
 
@@ -143,23 +160,23 @@ class Desk:
         """
         endpoint = incoming.endpoint
         if endpoint is None:  # Rejected before it was routed; the error has the format of its API all the same.
-            endpoint = incoming.endpoint = TABLE.get(incoming.target)
+            endpoint = incoming.endpoint = ENDPOINTS.get(incoming.target)
         if endpoint is not None:
-            reply.api, reply.is_anthropic = endpoint.counted_as, endpoint.is_anthropic
+            reply.api, reply.is_anthropic = endpoint.accounted_api, endpoint.is_anthropic
         elif ANTHROPIC_TARGET.match(incoming.target):
             reply.is_anthropic = True
         if self._cors is not None:
-            reply.fields += response_fields(self._cors, incoming.headers)
+            reply.headers += response_fields(self._cors, incoming.headers)
         try:
-            if incoming.refusal is not None or endpoint is None:
-                raise incoming.refusal or Refused(Reason.GATEWAY_ERROR, "The request was not routed.")
+            if incoming.rejection is not None or endpoint is None:
+                raise incoming.rejection or RequestRejected(Reason.GATEWAY_ERROR, "The request was not routed.")
             if endpoint.api is not None:
                 self._infer(endpoint, endpoint.api, incoming, reply, frontend, make_transport)
-            elif endpoint.local is Local.STORED_RESPONSE:
+            elif endpoint.local is LocalEndpoint.STORED_RESPONSE:
                 self._forward_stored(endpoint, incoming, reply, make_transport)
             else:
                 self._answer_locally(endpoint, incoming, reply)
-        except Refused as refusal:
+        except RequestRejected as refusal:
             self._reject(incoming, reply, refusal, frontend)
         except Exception as fault:  # noqa: BLE001 - whatever fails in the gateway, the client gets a response
             self._report(fault, reply)
@@ -168,43 +185,43 @@ class Desk:
 
     def _infer(
         self,
-        endpoint: Endpoint,
+        endpoint: ApiEndpoint,
         api: Api,
-        incoming: Asked,
-        reply: Reply,
-        frontend: Shell,
-        make_transport: MakeCarrier | None,
+        incoming: IncomingRequest,
+        reply: ResponseWriter,
+        frontend: Frontend,
+        make_transport: MakeTransport | None,
     ) -> None:
-        """Read and check the body, then serve it. Raises `Refused` if it cannot be read."""
+        """Read and check the body, then serve it. Raises `RequestRejected` if it cannot be read."""
         tenant = incoming.caller.tenant
-        supersede_key = key_of(incoming) if SUPERSEDES in incoming.headers else None
-        reading = read_asked(api, incoming, incoming.body(), reply.request_id, model=incoming.model)
+        supersede_key = supersede_key_of(incoming) if SUPERSEDES in incoming.headers else None
+        reading = read_incoming(api, incoming, incoming.body(), reply.request_id, model=incoming.model_override)
         request = reading.request
         try:
             if not tenant.may_use(request.model):
                 raise unknown_model(request.model, Reason.MODEL_NOT_ALLOWED)
             if request.continues:
-                self._stored.check(request, tenant)
-            promise = promised(tenant.tier, incoming.headers)
-        except Refused as refusal:
+                self._stored.check_continuation(request, tenant)
+            promise = requested_slo(tenant.tier, incoming.headers)
+        except RequestRejected as refusal:
             self._reject(incoming, reply, refusal, frontend, request.model)
             return
-        if tenant.coalesces and make_transport is None and is_shareable(request, reading.body):
+        if tenant.coalesces and make_transport is None and is_coalescible(request, reading.body):
             self._run(reply, self._coalesce(endpoint, incoming, reply, reading, promise))
         else:
             self._begin(endpoint, incoming, reply, reading, promise, frontend, make_transport)
         if supersede_key is not None:
-            self.latest.take(supersede_key, reply)
+            self.supersedes.supersede(supersede_key, reply)
 
     def _begin(
         self,
-        endpoint: Endpoint,
-        incoming: Asked,
-        reply: Reply,
-        reading: Reading,
-        promise: Promise | None,
-        frontend: Shell = HTTP,
-        make_transport: MakeCarrier | None = None,
+        endpoint: ApiEndpoint,
+        incoming: IncomingRequest,
+        reply: ResponseWriter,
+        reading: ParsedRequest,
+        promise: LatencyObjective | None,
+        frontend: Frontend = HTTP,
+        make_transport: MakeTransport | None = None,
     ) -> None:
         """Run a request through the pipeline in a task of its own.
 
@@ -213,154 +230,178 @@ class Desk:
         """
         request, caller, lookup = reading.request, incoming.caller, self._lookup
         transport = (
-            self.carriers.make(endpoint, incoming, reply, reading.body, usage_added=reading.usage_added)
+            self.transports.make(endpoint, incoming, reply, reading.body, usage_added=reading.usage_added)
             if make_transport is None
             else make_transport(endpoint.path, reading.body, reading.usage_added)
         )
-        climb: Climb | None = None
+        climb: CascadeRun | None = None
         if request.model in self._cascades.names:
             try:
                 climb, request = self._begin_cascade(endpoint, incoming, request, transport)
-            except Refused as refusal:
+            except RequestRejected as refusal:
                 self._reject(incoming, reply, refusal, frontend, request.model)
                 return
 
         def smaller(model: str) -> Request:
-            reread = read_asked(request.api, incoming, transport.body, request.id, model=model)
-            transport.ask_instead(reread.body, request.model)
+            reread = read_incoming(request.api, incoming, transport.body, request.id, model=model)
+            transport.downgrade(reread.body, request.model)
             return reread.request
 
         self._run(
             reply,
-            self._passage.lead(
+            self._passage.handle_request(
                 request,
                 transport,
                 caller=caller,
-                promise=promise,
-                trace=trace_of(incoming.headers),
-                look=None if lookup is None else lambda request: lookup(request, transport.body),
-                smaller=smaller if caller.tenant.downgrades and climb is None else None,
-                shell=frontend,
+                objective=promise,
+                trace=traceparent_of(incoming.headers),
+                lookup=None if lookup is None else lambda request: lookup(request, transport.body),
+                make_downgraded=smaller if caller.tenant.downgrades and climb is None else None,
+                frontend=frontend,
                 hook=climb,
             ),
         )
 
     def _begin_cascade(
-        self, endpoint: Endpoint, incoming: Asked, request: Request, transport: Carries
-    ) -> tuple[Climb, Request]:
-        """Return the cascade state of a request, and the request for its first model. Raises `Refused`."""
+        self, endpoint: ApiEndpoint, incoming: IncomingRequest, request: Request, transport: DownstreamTransport
+    ) -> tuple[CascadeRun, Request]:
+        """Return the cascade state of a request, and the request for its first model. Raises `RequestRejected`."""
         body = incoming.body()
 
-        def read(model: str) -> Reading:
-            return read_asked(request.api, incoming, incoming.body(), request.id, model=model)
+        def read(model: str) -> ParsedRequest:
+            return read_incoming(request.api, incoming, incoming.body(), request.id, model=model)
 
-        internal = Aside(self._passage, self.carriers, incoming, endpoint, body, request.id)
-        climb = self._cascades.begin(
+        internal = InternalRequest(self._passage, self.transports, incoming, endpoint, body, request.id)
+        climb = self._cascades.plan_run(
             request,
             body,
             incoming.caller.tenant,
             incoming.headers,
-            Rungs(transport, read),
+            CascadeModelRequests(transport, read),
             asyncio.get_running_loop().time(),
-            internal.ask,
+            internal.send,
         )
-        return climb, climb.ask()
+        return climb, climb.next_request()
 
     async def _coalesce(
-        self, endpoint: Endpoint, incoming: Asked, reply: Reply, reading: Reading, promise: Promise | None
+        self,
+        endpoint: ApiEndpoint,
+        incoming: IncomingRequest,
+        reply: ResponseWriter,
+        reading: ParsedRequest,
+        promise: LatencyObjective | None,
     ) -> None:
         """Answer from an identical request in flight, or for those that join this one. Only the first is charged.
 
         Requests of different accounts are never identical: a limit may reject one and not the other.
         """
-        caller, deadlines = incoming.caller, tuple(incoming.headers.get(name) for name in sorted(DEADLINES))
+        caller, deadlines = incoming.caller, tuple(incoming.headers.get(name) for name in sorted(SLO_HEADERS))
         key = (caller.tenant.name, caller.tenant.tier.name, caller.accounts, endpoint.path, deadlines, reading.body)
-        shared, started_s = self._coalescer.whose(key), asyncio.get_running_loop().time()
-        response: Told | Refused | None = None
+        shared, started_s = self._coalescer.leader_id(key), asyncio.get_running_loop().time()
+        response: CompleteResponse | RequestRejected | None = None
         try:
             response = await self._coalescer.answer(
                 key, endpoint, incoming, reply, lambda shared: self._begin(endpoint, incoming, shared, reading, promise)
             )
         finally:
             if shared is not None:
-                self._passage.note_shared(
+                self._passage.record_coalesced(
                     reading.request,
                     shared,
                     started_s=started_s,
-                    leg=Leg(LegEnd.ANSWERED, response.status) if isinstance(response, Told) else None,
-                    refusal=response if isinstance(response, Refused) else None,
+                    result=AttemptResult(AttemptStatus.ANSWERED, response.status)
+                    if isinstance(response, CompleteResponse)
+                    else None,
+                    rejection=response if isinstance(response, RequestRejected) else None,
                     caller=caller,
-                    trace=trace_of(incoming.headers),
+                    trace=traceparent_of(incoming.headers),
                 )
 
     # -- other endpoints -------------------------------------------------------------------------------------------
 
     def _forward_stored(
-        self, endpoint: Endpoint, incoming: Asked, reply: Reply, make_transport: MakeCarrier | None
+        self,
+        endpoint: ApiEndpoint,
+        incoming: IncomingRequest,
+        reply: ResponseWriter,
+        make_transport: MakeTransport | None,
     ) -> None:
-        """Forward a request about a stored response to the engine that stores it. Raises `Refused`."""
-        pinned = self._stored.errand(reply.request_id, endpoint.name, incoming.caller.tenant)
+        """Forward a request about a stored response to the engine that stores it. Raises `RequestRejected`."""
+        pinned = self._stored.pinned_request(reply.request_id, endpoint.name, incoming.caller.tenant)
         body = incoming.body()
         transport = (
-            self.carriers.make(endpoint, incoming, reply, body, usage_added=False)
+            self.transports.make(endpoint, incoming, reply, body, usage_added=False)
             if make_transport is None
             else make_transport(endpoint.path, body, False)
         )
-        self._run(reply, self._stored.run(pinned, transport, incoming.caller, trace_of(incoming.headers)))
+        self._run(reply, self._stored.forward(pinned, transport, incoming.caller, traceparent_of(incoming.headers)))
 
-    def _answer_locally(self, endpoint: Endpoint, incoming: Asked, reply: Reply) -> None:
-        """Answer what no pod is needed for. Raises `Refused` for an unknown model."""
+    def _answer_locally(self, endpoint: ApiEndpoint, incoming: IncomingRequest, reply: ResponseWriter) -> None:
+        """Answer what no pod is needed for. Raises `RequestRejected` for an unknown model."""
         tenant, wall_clock = incoming.caller.tenant, self._passage.wall_clock
         match endpoint.local:
-            case Local.PREFLIGHT if self._cors is not None:
+            case LocalEndpoint.PREFLIGHT if self._cors is not None:
                 fields = preflight_fields(self._cors, incoming.headers, endpoint.name)
                 reply.answer(200, b"", content_type=PLAIN, fields=fields)
-            case Local.HEALTH:
+            case LocalEndpoint.HEALTH:
                 reply.answer(200, b"", content_type=PLAIN)
-            case Local.READY if self.is_ready():
+            case LocalEndpoint.READY if self.is_ready():
                 reply.answer(200, b"", content_type=PLAIN)
-            case Local.READY:
-                reply.refuse(Refused(Reason.NO_POD_READY, "The gateway is not ready.", retry_after_s=1.0))
-            case Local.MODELS:
-                reply.answer(200, models_page(self._fleet, tenant, int(wall_clock()), self._cascades.all))
+            case LocalEndpoint.READY:
+                reply.reject(RequestRejected(Reason.NO_POD_READY, "The gateway is not ready.", retry_after_s=1.0))
+            case LocalEndpoint.MODELS:
+                reply.answer(200, models_body(self._fleet, tenant, int(wall_clock()), self._cascades.by_name))
             case _:
-                reply.answer(200, model_page(self._fleet, tenant, endpoint.name, int(wall_clock()), self._cascades.all))
+                reply.answer(
+                    200, model_body(self._fleet, tenant, endpoint.name, int(wall_clock()), self._cascades.by_name)
+                )
 
     # -- how requests end ------------------------------------------------------------------------------------------
 
-    def _run(self, reply: Reply, serving: Coroutine[Any, Any, None]) -> None:
+    def _run(self, reply: ResponseWriter, serving: Coroutine[Any, Any, None]) -> None:
         """Answer a request in a task of its own; `_finish` ends the response whatever becomes of it."""
         reply.task = task = asyncio.get_running_loop().create_task(serving)
         self.in_flight.add(task)
         task.add_done_callback(partial(self._finish, reply))
 
-    def _finish(self, reply: Reply, task: asyncio.Task[None]) -> None:
+    def _finish(self, reply: ResponseWriter, task: asyncio.Task[None]) -> None:
         self.in_flight.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
             self._report(fault, reply)
-        if not reply.ended:
-            reply.cut()
+        if not reply.has_ended:
+            reply.abort()
 
-    def _reject(self, incoming: Asked, reply: Reply, refusal: Refused, frontend: Shell, model: str = "") -> None:
+    def _reject(
+        self,
+        incoming: IncomingRequest,
+        reply: ResponseWriter,
+        refusal: RequestRejected,
+        frontend: Frontend,
+        model: str = "",
+    ) -> None:
         """Answer with a rejection. An inference request leaves an outcome, and so a receipt; others are counted."""
         if reply.api is None:
             self._on_refused(refusal)
         else:
-            request, trace = Request(reply.request_id, reply.api, model=model), trace_of(incoming.headers)
-            self._passage.turn_away(request, refusal, caller=incoming.caller, trace=trace, shell=frontend)
+            request, trace = Request(reply.request_id, reply.api, model=model), traceparent_of(incoming.headers)
+            self._passage.record_rejection(request, refusal, caller=incoming.caller, trace=trace, frontend=frontend)
         is_method = refusal.reason is Reason.WRONG_METHOD and incoming.endpoint is not None
-        reply.refuse(refusal, fields=[("allow", incoming.endpoint.allow)] if is_method and incoming.endpoint else ())
+        reply.reject(
+            refusal, fields=[("allow", incoming.endpoint.allowed_methods)] if is_method and incoming.endpoint else ()
+        )
 
-    def _report(self, fault: BaseException, reply: Reply) -> None:
+    def _report(self, fault: BaseException, reply: ResponseWriter) -> None:
         """Log a bug of ours with its traceback, and answer with 500."""
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"serving request {reply.request_id} failed", "exception": fault}
         )
-        reply.refuse(Refused(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
+        reply.reject(RequestRejected(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
 
 
-def read_asked(api: Api, incoming: Asked, body: bytes, request_id: str, *, model: str | None) -> Reading:
-    """Read a body under the tenant's terms; `model` replaces the one it names. Raises `Refused`."""
+def read_incoming(
+    api: Api, incoming: IncomingRequest, body: bytes, request_id: str, *, model: str | None
+) -> ParsedRequest:
+    """Read a body under the tenant's terms; `model` replaces the one it names. Raises `RequestRejected`."""
     tenant = incoming.caller.tenant
     reading = read_request(
         api,
@@ -369,19 +410,19 @@ def read_asked(api: Api, incoming: Asked, body: bytes, request_id: str, *, model
         session=session_of(incoming.headers),
         terms=tenant,
         priority=tenant.tier.priority,
-        retried=retries(incoming.headers),
+        retried=retry_count(incoming.headers),
         model=model,
         adds_usage=incoming.may_add_usage,
     )
-    if incoming.pods is None:
+    if incoming.pod_subset is None:
         return reading
-    return replace(reading, request=replace(reading.request, pods=incoming.pods))
+    return replace(reading, request=replace(reading.request, pods=incoming.pod_subset))
 
 
-def _check_media_type(incoming: Asked) -> None:
+def _check_media_type(incoming: IncomingRequest) -> None:
     kind = incoming.headers.get(b"content-type", b"")
     if kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
-        raise Refused(Reason.WRONG_MEDIA_TYPE, "Send the body as `Content-Type: application/json`.")
+        raise RequestRejected(Reason.WRONG_MEDIA_TYPE, "Send the body as `Content-Type: application/json`.")
     if incoming.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         # Engines would take the compressed bytes for the body.
-        raise Refused(Reason.WRONG_MEDIA_TYPE, "Send the body without a Content-Encoding.")
+        raise RequestRejected(Reason.WRONG_MEDIA_TYPE, "Send the body without a Content-Encoding.")

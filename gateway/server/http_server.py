@@ -6,29 +6,29 @@ import asyncio
 from collections.abc import Callable, Iterable
 from ipaddress import IPv4Network, IPv6Network
 
-from gateway.cascades.cascades import Ladders
-from gateway.config.cors import Cors
+from gateway.cascades.cascades import Cascades
+from gateway.config.cors import CorsPolicy
 from gateway.config.limits import Limits, Timeouts
-from gateway.http.client_connection import Connections
-from gateway.http.client_request import Budget
+from gateway.http.client_connection import ClientConnections
+from gateway.http.client_request import BodyBudget
 from gateway.http.listener import DownstreamListener
-from gateway.http.request_headers import Trusted
-from gateway.pipeline.pipeline import Passage
-from gateway.relay.http_transport import Carriers
-from gateway.relay.upstream_pool import Pool
+from gateway.http.request_headers import TrustedProxies
+from gateway.pipeline.pipeline import RequestPipeline
+from gateway.relay.http_transport import TransportFactory
+from gateway.relay.upstream_pool import UpstreamPool
 from gateway.relay.upstream_request import PodKeys
-from gateway.runtime.descriptors import descriptors_wanted, share_out
-from gateway.server.dispatcher import Desk, Identify
+from gateway.runtime.descriptors import descriptors_wanted, divide_descriptors
+from gateway.server.dispatcher import HttpDispatcher, Identify
 from routing.decision.router import Router
-from routing.rejection import Refused
+from routing.rejection import RequestRejected
 
 
-class Front:
+class HttpServer:
     """One per gateway process; `protocol` is what `loop.create_server` wants."""
 
     def __init__(  # noqa: PLR0913 - the parts of a gateway that it needs, put together in one place
         self,
-        passage: Passage,
+        passage: RequestPipeline,
         router: Router,
         identify: Identify,
         pods: PodKeys,
@@ -36,11 +36,11 @@ class Front:
         timeouts: Timeouts,
         readiness: Callable[[], bool],
         *,
-        ladders: Ladders | None = None,
+        ladders: Cascades | None = None,
         trusted: Iterable[IPv4Network | IPv6Network] = (),
-        on_refused: Callable[[Refused], None] = lambda _: None,
+        on_refused: Callable[[RequestRejected], None] = lambda _: None,
         descriptors: int | None = None,
-        cors: Cors | None = None,
+        cors: CorsPolicy | None = None,
     ) -> None:
         """Put the parts together; opens no port.
 
@@ -49,26 +49,28 @@ class Front:
         `descriptors`: how many files the process may have open, by default as many as are needed; `cors`: by default
         no page of another origin may call the gateway.
         """
-        shares = share_out(descriptors or descriptors_wanted(limits.max_connections), limits.max_connections)
+        shares = divide_descriptors(descriptors or descriptors_wanted(limits.max_connections), limits.max_connections)
         self.limits = limits
         self.timeouts = timeouts
-        self.budget = Budget(limits.max_bodies_bytes, largest=limits.max_body_bytes)
-        self.pool = Pool(timeouts, knows=lambda url: router.fleet.pod(url) is not None, max_open=shares.pods)
-        self.desk = Desk(
+        self.body_budget = BodyBudget(limits.max_bodies_bytes, largest=limits.max_body_bytes)
+        self.pool = UpstreamPool(timeouts, knows=lambda url: router.fleet.pod(url) is not None, max_open=shares.pods)
+        self.dispatcher = HttpDispatcher(
             passage,
             router,
             identify,
-            Carriers(router.fleet, self.pool, pods, self.budget, limits),
-            ladders or Ladders(router),
+            TransportFactory(router.fleet, self.pool, pods, self.body_budget, limits),
+            ladders or Cascades(router),
             timeouts,
             readiness=readiness,
             on_refused=on_refused,
             cors=cors,
         )
-        self._connections = Connections(self.desk, self.budget, limits, timeouts, shares, Trusted(trusted))
+        self._connections = ClientConnections(
+            self.dispatcher, self.body_budget, limits, timeouts, shares, TrustedProxies(trusted)
+        )
         self._listener = DownstreamListener(self._connections)
-        self.protocol = self._listener.protocol
-        self.door = self._listener.door
+        self.make_protocol = self._listener.make_protocol
+        self.protocol_factory = self._listener.protocol_factory
         self.max_connections = shares.clients
         """Client connections at one time: the limit, or less if the process has too few file descriptors."""
 
@@ -79,7 +81,7 @@ class Front:
     @property
     def is_draining(self) -> bool:
         """Whether each response closes its connection."""
-        return self.desk.is_draining
+        return self.dispatcher.is_draining
 
     @property
     def open_connections(self) -> int:
@@ -89,19 +91,19 @@ class Front:
     @property
     def open_requests(self) -> int:
         """Requests in flight to a pod or back."""
-        return len(self.desk.in_flight)
+        return len(self.dispatcher.in_flight)
 
     async def drain(self, grace_s: float) -> None:
         """Finish the requests in flight within `grace_s` seconds, then cut what is left and close everything."""
-        self.desk.begin_drain()
+        self.dispatcher.begin_drain()
         await self._listener.drain(grace_s)
         self.close()
-        await self._listener.wait_until_left()
-        if self.desk.in_flight:
-            await asyncio.wait(self.desk.in_flight)
+        await self._listener.wait_until_closed()
+        if self.dispatcher.in_flight:
+            await asyncio.wait(self.dispatcher.in_flight)
 
     def close(self) -> None:
         """Close everything at once."""
-        self.desk.begin_drain()
+        self.dispatcher.begin_drain()
         self._listener.close()
         self.pool.close()

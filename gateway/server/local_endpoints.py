@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from cascade.models import Ladder
+from cascade.models import Cascade
 from routing.fleet import Fleet
 from routing.pods import ModelCard
-from routing.rejection import Reason, Refused
+from routing.rejection import Reason, RequestRejected
 from tenancy.tenants import Tenant
 
 
-def models_page(fleet: Fleet, tenant: Tenant, created_s: int, ladders: Mapping[str, Ladder]) -> bytes:
+def models_body(fleet: Fleet, tenant: Tenant, created_s: int, ladders: Mapping[str, Cascade]) -> bytes:
     """Return the list of the models a tenant may use, under all their names, also if their pods are not ready now."""
     models = _cards_of(fleet, tenant)
     cards = [_card(name, name, listed, created_s) for name, listed in models.items() if tenant.may_use(name)]
@@ -25,8 +25,8 @@ def models_page(fleet: Fleet, tenant: Tenant, created_s: int, ladders: Mapping[s
     return msgspec.json.encode({"object": "list", "data": cards})
 
 
-def model_page(fleet: Fleet, tenant: Tenant, name: str, created_s: int, ladders: Mapping[str, Ladder]) -> bytes:
-    """Return one model. Raises `Refused` if this tenant has none of this name."""
+def model_body(fleet: Fleet, tenant: Tenant, name: str, created_s: int, ladders: Mapping[str, Cascade]) -> bytes:
+    """Return one model. Raises `RequestRejected` if this tenant has none of this name."""
     resolved = tenant.aliases.get(name, name)
     models = _cards_of(fleet, tenant)
     if (ladder := ladders.get(resolved)) is not None and _is_shown(ladder, tenant, models):
@@ -51,19 +51,19 @@ def _cards_of(fleet: Fleet, tenant: Tenant) -> Cards:
     return models
 
 
-def unknown_model(name: str, reason: Reason = Reason.UNKNOWN_MODEL) -> Refused:
+def unknown_model(name: str, reason: Reason = Reason.UNKNOWN_MODEL) -> RequestRejected:
     """Return the rejection; its text does not reveal whether a model does not exist or may not be used."""
-    return Refused(reason, f"The model `{name}` does not exist.", param="model")
+    return RequestRejected(reason, f"The model `{name}` does not exist.", param="model")
 
 
-def _is_shown(ladder: Ladder, tenant: Tenant, models: Cards) -> bool:
+def _is_shown(ladder: Cascade, tenant: Tenant, models: Cards) -> bool:
     """Return whether a tenant may use a cascade, and any of its models is served to it."""
-    return tenant.may_use(ladder.name) and any(rung.model in models for rung in ladder.rungs)
+    return tenant.may_use(ladder.name) and any(rung.name in models for rung in ladder.models)
 
 
-def _ladder_card(ladder: Ladder, models: Cards, created_s: int) -> dict[str, object]:
+def _ladder_card(ladder: Cascade, models: Cards, created_s: int) -> dict[str, object]:
     """Return the card of a cascade; its maximum length is that of its longest model."""
-    rungs = [_card(rung.model, rung.model, models.get(rung.model, ()), created_s) for rung in ladder.rungs]
+    rungs = [_card(rung.name, rung.name, models.get(rung.name, ()), created_s) for rung in ladder.models]
     lengths = [length for rung in rungs if isinstance(length := rung["max_model_len"], int)]
     return {
         "id": ladder.name,

@@ -4,43 +4,45 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.pipeline.pipeline import Passage
-from gateway.pipeline.transport import Carries, Errand
+from gateway.pipeline.pipeline import RequestPipeline
+from gateway.pipeline.transport import DownstreamTransport, PinnedRequest
 from routing.decision.router import Router
 from routing.pods import Pod
-from routing.reading import owned
-from routing.rejection import Reason, Refused
+from routing.reading import scoped_name
+from routing.rejection import Reason, RequestRejected
 from routing.request import Api, Request
 from tenancy.tenants import Caller, Tenant
 
 
-class Stored:
+class StoredResponses:
     """One per dispatcher."""
 
-    def __init__(self, router: Router, passage: Passage, *, first_byte_s: float) -> None:
+    def __init__(self, router: Router, passage: RequestPipeline, *, first_byte_s: float) -> None:
         self._router = router
         self._passage = passage
         self._first_byte_s = first_byte_s
 
-    def errand(self, request_id: str, response_id: str, tenant: Tenant) -> Errand:
-        """Return a request to the engine that stores a tenant's response. Raises `Refused` if it is unknown."""
-        slot = self._router.responses.get(owned(response_id, tenant.name))
+    def pinned_request(self, request_id: str, response_id: str, tenant: Tenant) -> PinnedRequest:
+        """Return a request to the engine that stores a tenant's response. Raises `RequestRejected` if it is unknown."""
+        slot = self._router.responses.get(scoped_name(response_id, tenant.name))
         for pod in self._router.fleet.pods:
             for engine in pod.engines:
                 if engine.slot == slot and (tenant.regions is None or pod.region in tenant.regions):
                     # It computes no tokens: none are reserved, and it counts as one request.
-                    return Errand(Request(request_id, Api.RESPONSES, _model_of(pod), max_tokens=0), engine)
+                    return PinnedRequest(Request(request_id, Api.RESPONSES, _model_of(pod), max_tokens=0), engine)
         raise _unknown_response("response_id")
 
-    async def run(self, errand: Errand, transport: Carries, caller: Caller, trace: str | None) -> None:
+    async def forward(
+        self, errand: PinnedRequest, transport: DownstreamTransport, caller: Caller, trace: str | None
+    ) -> None:
         """Forward the request, and record its outcome."""
         by_s = asyncio.get_running_loop().time() + self._first_byte_s
-        await self._passage.run_errand(
-            errand.request, lambda: transport.carry(errand, by_s), transport.refuse, caller=caller, trace=trace
+        await self._passage.run_pinned(
+            errand.request, lambda: transport.run_attempt(errand, by_s), transport.reject, caller=caller, trace=trace
         )
 
-    def check(self, request: Request, tenant: Tenant) -> None:
-        """Raise `Refused` if a request continues a response of another tenant: pods do not check that."""
+    def check_continuation(self, request: Request, tenant: Tenant) -> None:
+        """Raise `RequestRejected` if a request continues a response of another tenant: pods do not check that."""
         if request.continues and tenant.name is not None and self._router.responses.get(request.continues) is None:
             raise _unknown_response("previous_response_id")
 
@@ -50,6 +52,6 @@ def _model_of(pod: Pod) -> str:
     return next((card.name for card in pod.cards if card.parent is None), "")
 
 
-def _unknown_response(param: str) -> Refused:
+def _unknown_response(param: str) -> RequestRejected:
     """Return the rejection; its text is the same if the response does not exist or belongs to another tenant."""
-    return Refused(Reason.UNKNOWN_RESPONSE, "No response with this id is known here.", param=param)
+    return RequestRejected(Reason.UNKNOWN_RESPONSE, "No response with this id is known here.", param=param)

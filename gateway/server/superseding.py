@@ -7,46 +7,48 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from gateway.http.client_request import Asked
-from gateway.http.response_writer import SANE_ID, Reply
-from routing.rejection import Reason, Refused
+from gateway.http.client_request import IncomingRequest
+from gateway.http.response_writer import VALID_REQUEST_ID, ResponseWriter
+from routing.rejection import Reason, RequestRejected
 
-HEADER = b"x-hearth-supersedes"
+SUPERSEDES_HEADER = b"x-hearth-supersedes"
 
 
-def key_of(incoming: Asked) -> Hashable | None:
-    """Return the key of a request, distinct from other users' keys; None without one. Raises `Refused` if invalid."""
-    key = incoming.headers.get(HEADER)
+def supersede_key_of(incoming: IncomingRequest) -> Hashable | None:
+    """Return the key of a request, distinct from other users' keys; None without one. Raises `RequestRejected` if
+    invalid.
+    """
+    key = incoming.headers.get(SUPERSEDES_HEADER)
     if key is None:
         return None
-    if not SANE_ID.fullmatch(key):
-        name = HEADER.decode()
-        raise Refused(Reason.BAD_REQUEST, f"`{name}` must be 1 to 128 visible ASCII characters.", param=name)
+    if not VALID_REQUEST_ID.fullmatch(key):
+        name = SUPERSEDES_HEADER.decode()
+        raise RequestRejected(Reason.BAD_REQUEST, f"`{name}` must be 1 to 128 visible ASCII characters.", param=name)
     return incoming.caller.tenant.name, incoming.caller.user, key
 
 
-class Latest:
+class SupersedeRegistry:
     """The newest response in flight of each key."""
 
     def __init__(self) -> None:
-        self._replies: dict[Hashable, Reply] = {}
+        self._replies: dict[Hashable, ResponseWriter] = {}
 
     def __len__(self) -> int:
         return len(self._replies)
 
-    def take(self, key: Hashable, reply: Reply) -> None:
+    def supersede(self, key: Hashable, reply: ResponseWriter) -> None:
         """Reject the older request of this key; `reply` is the newest until its task has ended."""
         older, self._replies[key] = self._replies.get(key), reply
         if reply.task is not None:
             reply.task.add_done_callback(lambda _: self._drop(key, reply))
-        if older is None or older.ended:
+        if older is None or older.has_ended:
             return
-        refusal = Refused(Reason.SUPERSEDED, "A newer request has taken the place of this one.")
+        refusal = RequestRejected(Reason.SUPERSEDED, "A newer request has taken the place of this one.")
         task = older.task
-        older.refuse(refusal)
+        older.reject(refusal)
         if task is not None:
             task.cancel(refusal)
 
-    def _drop(self, key: Hashable, reply: Reply) -> None:
+    def _drop(self, key: Hashable, reply: ResponseWriter) -> None:
         if self._replies.get(key) is reply:
             del self._replies[key]

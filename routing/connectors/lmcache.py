@@ -13,8 +13,15 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from routing.connectors.pooled import Pooled
-from routing.connectors.shape import Meeting, Params, Plain, Terms, checked, place_of
+from routing.connectors.pooled import PooledConnector
+from routing.connectors.shape import (
+    ConnectorCapabilities,
+    KvTransferSession,
+    Params,
+    PointToPointConnector,
+    parse_host_port,
+    validated,
+)
 from routing.facts import PodFacts
 
 NAMES = ("LMCacheConnectorV1",)
@@ -22,28 +29,30 @@ NAMES = ("LMCacheConnectorV1",)
 SPLIT_ROLES = frozenset({"kv_producer", "kv_consumer"})
 
 
-class Told(Struct):
+class LmCachePrefillResponse(Struct):
     """What a PD producer answers."""
 
     first_tok: int
 
 
 @dataclass(frozen=True, slots=True)
-class LmCachePool(Pooled):
+class LmCachePool(PooledConnector):
     """One store; engines do both."""
 
     def group(self, facts: PodFacts) -> Hashable | None:
         return None if facts.kv_role in SPLIT_ROLES else (facts.tp, facts.pp)
 
 
-LMCACHE_POOL = LmCachePool(Terms(names=(*NAMES, "LMCacheMPConnector"), is_pooled=True, both_roles=True))
+LMCACHE_POOL = LmCachePool(
+    ConnectorCapabilities(names=(*NAMES, "LMCacheMPConnector"), is_pooled=True, supports_both_roles=True)
+)
 
 
 @dataclass(frozen=True, slots=True)
-class LmCachePd(Plain):
+class LmCachePd(PointToPointConnector):
     """Producers push to consumers."""
 
-    terms: ClassVar[Terms] = Terms(names=NAMES)
+    terms: ClassVar[ConnectorCapabilities] = ConnectorCapabilities(names=NAMES)
 
     def group(self, facts: PodFacts) -> Hashable | None:
         return (facts.tp, facts.pp) if facts.kv_role in SPLIT_ROLES else None
@@ -51,9 +60,9 @@ class LmCachePd(Plain):
     def may_decode(self, facts: PodFacts) -> bool:
         return facts.kv_role == "kv_consumer" and facts.side_channel is not None and facts.bootstrap is not None
 
-    def ask(self, meeting: Meeting) -> Params | None:
-        host, init_port = place_of(meeting.decode.facts.side_channel)
-        _, alloc_port = place_of(meeting.decode.facts.bootstrap)
+    def ask(self, meeting: KvTransferSession) -> Params | None:
+        host, init_port = parse_host_port(meeting.decode.facts.side_channel)
+        _, alloc_port = parse_host_port(meeting.decode.facts.bootstrap)
         spec = {
             "req_id": meeting.request_id,
             "receiver_host": host,
@@ -62,6 +71,6 @@ class LmCachePd(Plain):
         }
         return {"ret_first_tok": True, "disagg_spec": spec}
 
-    def hand(self, meeting: Meeting, answered: object) -> Params | None:
-        checked(answered, Told)
+    def hand(self, meeting: KvTransferSession, answered: object) -> Params | None:
+        validated(answered, LmCachePrefillResponse)
         return None

@@ -10,29 +10,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from routing.connectors.shape import Flow, Meeting, Params, Plain, Terms, UnfitError, place_of
+from routing.connectors.shape import (
+    ConnectorCapabilities,
+    InvalidTransferParams,
+    KvTransferSession,
+    Params,
+    PointToPointConnector,
+    TransferMode,
+    parse_host_port,
+)
 from routing.facts import PodFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Mooncake(Plain):
+class Mooncake(PointToPointConnector):
     """`MooncakeConnector`."""
 
-    terms: ClassVar[Terms] = Terms(
-        names=("MooncakeConnector",), flow=Flow.CONCURRENT, asks_engine_id=True, ends_by_length=True
+    terms: ClassVar[ConnectorCapabilities] = ConnectorCapabilities(
+        names=("MooncakeConnector",), transfer_mode=TransferMode.CONCURRENT, needs_engine_id=True, ends_by_length=True
     )
 
     def may_prefill(self, facts: PodFacts) -> bool:
         return facts.kv_role != "kv_consumer" and facts.bootstrap is not None
 
-    def ask(self, meeting: Meeting) -> Params | None:
+    def ask(self, meeting: KvTransferSession) -> Params | None:
         return {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": _transfer(meeting)}
 
-    def hand(self, meeting: Meeting, answered: object) -> Params | None:
+    def hand(self, meeting: KvTransferSession, answered: object) -> Params | None:
         side = meeting.prefill
         if not side.engine_id:
-            raise UnfitError("the prefill pod's bootstrap server has not told its engine id")
-        host, port = place_of(side.facts.bootstrap)
+            raise InvalidTransferParams("the prefill pod's bootstrap server has not told its engine id")
+        host, port = parse_host_port(side.facts.bootstrap)
         told: dict[str, object] = {
             "do_remote_decode": False,
             "do_remote_prefill": True,
@@ -45,5 +53,5 @@ class Mooncake(Plain):
         return told
 
 
-def _transfer(meeting: Meeting) -> str:
+def _transfer(meeting: KvTransferSession) -> str:
     return f"xfer-{meeting.key}"

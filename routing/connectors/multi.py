@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from routing.connectors.shape import Connector, Meeting, Params, Terms
+from routing.connectors.shape import Connector, ConnectorCapabilities, KvTransferSession, Params
 from routing.facts import PodFacts
 
 NAME = "MultiConnector"
 
 
 @dataclass(frozen=True, slots=True)
-class Multi:
+class MultiConnector:
     """Speaks for the child that pairs."""
 
     child: Connector
-    beside: tuple[str, ...]
+    children: tuple[str, ...]
     """The names of all children, which must be alike on both sides."""
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> ConnectorCapabilities:
         return self.child.terms
 
     def group(self, facts: PodFacts) -> Hashable | None:
         group = self.child.group(facts)
-        return None if group is None else (group, self.beside)
+        return None if group is None else (group, self.children)
 
     def may_prefill(self, facts: PodFacts) -> bool:
         return self.child.may_prefill(facts)
@@ -37,10 +37,10 @@ class Multi:
     def may_decode(self, facts: PodFacts) -> bool:
         return self.child.may_decode(facts)
 
-    def ask(self, meeting: Meeting) -> Params | None:
+    def ask(self, meeting: KvTransferSession) -> Params | None:
         return self.child.ask(meeting)
 
-    def hand(self, meeting: Meeting, answered: object) -> Params | None:
+    def hand(self, meeting: KvTransferSession, answered: object) -> Params | None:
         return self.child.hand(meeting, answered)
 
 

@@ -13,13 +13,24 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from routing.connectors.shape import Meeting, Name, No, Params, Plain, Port, Terms, Yes, checked, passed_on
+from routing.connectors.shape import (
+    ConnectorCapabilities,
+    KvTransferSession,
+    Name,
+    No,
+    Params,
+    PointToPointConnector,
+    Port,
+    Yes,
+    passed_through,
+    validated,
+)
 from routing.facts import PodFacts
 
 LEASE_S = 30.0
 
 
-class Told(Struct, kw_only=True):
+class NixlPrefillResponse(Struct, kw_only=True):
     """What a NIXL producer answers, as far as its peer cannot do without."""
 
     do_remote_prefill: Yes
@@ -33,24 +44,28 @@ class Told(Struct, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class NixlPull(Plain):
+class NixlPull(PointToPointConnector):
     """`NixlConnector` is the same by its older name."""
 
-    terms: ClassVar[Terms] = Terms(names=("NixlConnector", "NixlPullConnector"), lease_s=LEASE_S, both_roles=True)
+    terms: ClassVar[ConnectorCapabilities] = ConnectorCapabilities(
+        names=("NixlConnector", "NixlPullConnector"), lease_s=LEASE_S, supports_both_roles=True
+    )
 
     def group(self, facts: PodFacts) -> Hashable | None:
         return (facts.pp,)  # Engines of different tensor parallelism read each other's heads.
 
-    def ask(self, meeting: Meeting) -> Params | None:
+    def ask(self, meeting: KvTransferSession) -> Params | None:
         return {"do_remote_decode": True, "do_remote_prefill": False}
 
-    def hand(self, meeting: Meeting, answered: object) -> Params | None:
-        checked(answered, Told)
-        return passed_on(answered)
+    def hand(self, meeting: KvTransferSession, answered: object) -> Params | None:
+        validated(answered, NixlPrefillResponse)
+        return passed_through(answered)
 
 
 @dataclass(frozen=True, slots=True)
 class NixlPush(NixlPull):
     """The engines match their halves by request id: with two different ones the decode engine waits for ever."""
 
-    terms: ClassVar[Terms] = Terms(names=("NixlPushConnector",), lease_s=LEASE_S, both_roles=True)
+    terms: ClassVar[ConnectorCapabilities] = ConnectorCapabilities(
+        names=("NixlPushConnector",), lease_s=LEASE_S, supports_both_roles=True
+    )

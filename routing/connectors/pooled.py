@@ -10,27 +10,29 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from routing.connectors.shape import Meeting, Params, Plain, Terms
+from routing.connectors.shape import ConnectorCapabilities, KvTransferSession, Params, PointToPointConnector
 from routing.facts import PodFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled(Plain):
+class PooledConnector(PointToPointConnector):
     """One store that all pods of a group share."""
 
-    terms: Terms
+    terms: ConnectorCapabilities
 
     def group(self, facts: PodFacts) -> Hashable | None:
         return (facts.tp, facts.pp)
 
-    def ask(self, meeting: Meeting) -> Params | None:
+    def ask(self, meeting: KvTransferSession) -> Params | None:
         return None
 
-    def hand(self, meeting: Meeting, answered: object) -> Params | None:
+    def hand(self, meeting: KvTransferSession, answered: object) -> Params | None:
         return None
 
 
-MOONCAKE_STORE = Pooled(Terms(names=("MooncakeStoreConnector",), is_pooled=True, both_roles=True))
+MOONCAKE_STORE = PooledConnector(
+    ConnectorCapabilities(names=("MooncakeStoreConnector",), is_pooled=True, supports_both_roles=True)
+)
 
 
-EXAMPLE = Pooled(Terms(names=("ExampleConnector",), is_pooled=True, both_roles=True))
+EXAMPLE = PooledConnector(ConnectorCapabilities(names=("ExampleConnector",), is_pooled=True, supports_both_roles=True))

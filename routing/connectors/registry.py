@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 from routing.connectors.lmcache import LMCACHE_POOL, LmCachePd
 from routing.connectors.mooncake import Mooncake
-from routing.connectors.multi import Multi, children_of
+from routing.connectors.multi import MultiConnector, children_of
 from routing.connectors.nixl import NixlPull, NixlPush
 from routing.connectors.pooled import EXAMPLE, MOONCAKE_STORE
 from routing.connectors.shape import Connector
@@ -33,7 +33,7 @@ def connector_of(facts: PodFacts, known: Sequence[Connector] = CONNECTORS) -> Co
     return next((each for each in fitting if each.group(facts) is not None), None)
 
 
-def kinship(facts: PodFacts, connector: Connector) -> Hashable | None:
+def compatibility_key(facts: PodFacts, connector: Connector) -> Hashable | None:
     """Equal for two pods whose engines understand each other's KV: what nobody has said of both counts as alike, what
     was said of one only does not. None for a pod that pairs with nobody.
     """
@@ -49,4 +49,4 @@ def _multi(children: tuple[str, ...], known: Sequence[Connector]) -> Connector |
     speaking = [child for child in found if not child.terms.is_pooled]
     if not found or len(speaking) > 1:
         return None
-    return Multi(child=(speaking or found)[0], beside=children)
+    return MultiConnector(child=(speaking or found)[0], children=children)

@@ -25,7 +25,7 @@ Yes = Literal[True]
 S = TypeVar("S", bound=Struct)
 
 
-class Flow(StrEnum):
+class TransferMode(StrEnum):
     """When the decode leg is sent."""
 
     SEQUENTIAL = "sequential"
@@ -34,25 +34,25 @@ class Flow(StrEnum):
     """With the prefill leg."""
 
 
-class Terms(Struct, frozen=True):
+class ConnectorCapabilities(Struct, frozen=True):
     """What a connector holds its pods, its pairs and the gateway to."""
 
     names: tuple[str, ...]
     """In vLLM's registry."""
-    flow: Flow = Flow.SEQUENTIAL
+    transfer_mode: TransferMode = TransferMode.SEQUENTIAL
     lease_s: float = 0.0
     """How long the prefill engine keeps blocks for the decode leg; 0 where it does not say, or keeps none."""
     is_pooled: bool = False
     """KV goes through a store that any peer may read, as often as it likes."""
-    both_roles: bool = False
+    supports_both_roles: bool = False
     """An engine may prefill for one request and decode another's, so its role may change as it runs."""
-    asks_engine_id: bool = False
+    needs_engine_id: bool = False
     """The prefill engine's id has to be asked of its bootstrap server."""
     ends_by_length: bool = False
     """A prefill leg that ends by its first token being a stop hands over nothing."""
 
 
-class Side(Struct, frozen=True):
+class TransferPeer(Struct, frozen=True):
     """One engine of a pair, as its peer sees it."""
 
     facts: PodFacts
@@ -61,20 +61,20 @@ class Side(Struct, frozen=True):
     """As its bootstrap server says it; empty where it was not asked."""
 
 
-class Meeting(Struct, frozen=True):
+class KvTransferSession(Struct, frozen=True):
     """One request's hand-over: who meets, and under which names. Both are ours and made for this one attempt."""
 
     request_id: str
-    """What both engines see in `X-Request-Id`."""
+    """What both engines see in `X-Request-EntryId`."""
     key: str
     """32 random hexadecimal digits: a transfer cannot be claimed by guessing its name."""
-    prefill: Side
-    decode: Side
+    prefill: TransferPeer
+    decode: TransferPeer
     cached_tokens: int | None = None
     """What the prefill engine held already, where its answer has come and said so."""
 
 
-class UnfitError(Exception):
+class InvalidTransferParams(Exception):  # noqa: N818 - names what was received
     """A prefill answer's parameters are not such as the decode engine may be told: that could kill it."""
 
 
@@ -82,7 +82,7 @@ class Connector(Protocol):
     """One way of handing over. Remembers nothing."""
 
     @property
-    def terms(self) -> Terms: ...
+    def terms(self) -> ConnectorCapabilities: ...
 
     def group(self, facts: PodFacts) -> Hashable | None:
         """What must be alike in two pods for them to pair, beyond what all pairs want; None for those that never do."""
@@ -96,18 +96,18 @@ class Connector(Protocol):
         """Whether such a pod can be a pair's decode engine."""
         ...
 
-    def ask(self, meeting: Meeting) -> Params | None:
+    def ask(self, meeting: KvTransferSession) -> Params | None:
         """Return the `kv_transfer_params` of the prefill leg; None for none."""
         ...
 
-    def hand(self, meeting: Meeting, answered: object) -> Params | None:
+    def hand(self, meeting: KvTransferSession, answered: object) -> Params | None:
         """Return the `kv_transfer_params` of the decode leg. `answered` is what the prefill leg's answer had as
-        `kv_transfer_params`, None where that has not come or had none. Raises `UnfitError`.
+        `kv_transfer_params`, None where that has not come or had none. Raises `InvalidTransferParams`.
         """
         ...
 
 
-class Plain:
+class PointToPointConnector:
     """What most connectors have in common: roles as the engine was started with."""
 
     __slots__ = ()
@@ -122,23 +122,23 @@ class Plain:
         return facts.kv_role != "kv_producer"
 
 
-def checked(answered: object, kind: type[S]) -> S:
-    """Parameters as a connector's own value. Raises `UnfitError` where one is missing or not as it must be."""
+def validated(answered: object, kind: type[S]) -> S:
+    """Parse a connector's parameters. Raises `InvalidTransferParams` where one is missing or invalid."""
     try:
         return msgspec.convert(answered, kind, strict=True)
     except (msgspec.ValidationError, TypeError) as fault:
-        raise UnfitError(f"the prefill pod's kv_transfer_params cannot be passed on: {fault}") from None
+        raise InvalidTransferParams(f"the prefill pod's kv_transfer_params cannot be passed on: {fault}") from None
 
 
-def passed_on(answered: object) -> dict[str, object]:
+def passed_through(answered: object) -> dict[str, object]:
     """Checked parameters as they came: a later engine's further words are for its peer to read."""
     assert isinstance(answered, dict)  # noqa: S101 - `checked` has seen to it
     return answered
 
 
-def place_of(address: str | None) -> tuple[str, int]:
-    """Host and port of an address among a pod's facts. Raises `UnfitError` where it is unknown."""
+def parse_host_port(address: str | None) -> tuple[str, int]:
+    """Host and port of an address among a pod's facts. Raises `InvalidTransferParams` where it is unknown."""
     host, _, port = (address or "").rpartition(":")
     if not host or not port.isdecimal():
-        raise UnfitError("the pod's facts do not tell the address that its peer needs")
+        raise InvalidTransferParams("the pod's facts do not tell the address that its peer needs")
     return host, int(port)

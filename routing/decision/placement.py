@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from routing.candidates import Ballot, Few, predicted
-from routing.eligible import Fallback
+from routing.candidates import RoutingDecision, TopCandidates, predict
+from routing.eligible import PairingFallback
 from routing.ledger import Charge
 from routing.observers import Settlement
-from routing.pairing.prefill_side import Handover, PrefillSide
+from routing.pairing.prefill_side import DecodeHandover, PrefillPlacement
 from routing.pods import Engine
-from routing.prefix_index import Trace
+from routing.prefix_index import CacheInsertion
 from routing.request import Request, Usage
 from routing.state import RoutingState
 
@@ -44,11 +44,11 @@ class Placement:
         request: Request,
         engine: Engine,
         charge: Charge,
-        trace: Trace,
-        ballot: Ballot,
+        trace: CacheInsertion,
+        ballot: RoutingDecision,
         *,
-        prefill: PrefillSide | None = None,
-        fallback: Fallback | None = None,
+        prefill: PrefillPlacement | None = None,
+        fallback: PairingFallback | None = None,
     ) -> None:
         """`prefill` is the other side of a pair; without it the engine does its own prefill. `fallback` says why it is
         no pair where it should be one.
@@ -62,12 +62,12 @@ class Placement:
         self.prefill = prefill
         self.fallback = fallback
         self._ballot = ballot
-        self._few: Few | None = None
+        self._few: TopCandidates | None = None
         self.candidates_in_all = candidates.engines_in_all or len(candidates.engines)
         self.placed_s = candidates.now_s
         self.first_token_s: float | None = None
         self._is_moved = False
-        self.predicted = predicted(candidates, at)
+        self.predicted = predict(candidates, at)
 
     def __repr__(self) -> str:
         return f"<Placement of {self.request.id} on {self.engine.name}>"
@@ -78,18 +78,18 @@ class Placement:
         return self._charge
 
     @property
-    def handover(self) -> Handover | None:
+    def handover(self) -> DecodeHandover | None:
         """What the decode engine of a pair is sent; None where the engine does its own prefill."""
         return None if self.prefill is None else self.prefill.handover
 
-    def few(self) -> Few:
+    def top_candidates(self) -> TopCandidates:
         """The candidates that a receipt shows. All others are let go: a stream may last, and engines are many."""
         if self._few is None:
-            self._few = self._ballot.few()
+            self._few = self._ballot.top()
             del self._ballot
         return self._few
 
-    def moved(self, engine: Engine, now_s: float) -> None:
+    def move(self, engine: Engine, now_s: float) -> None:
         """Another engine has begun to answer it (Envoy chose one of several): charge it there from now on.
 
         What comes of it is learned for that engine; how long its prefill took is not known: some was lost on the way.
@@ -97,7 +97,7 @@ class Placement:
         state, left, old = self._state, self.engine, self._charge
         if old.released:
             return
-        self.few()
+        self.top_candidates()
         state.index.retract(self._trace)
         state.ledger.release(old, now_s)
         self.engine, self._is_moved = engine, True
@@ -108,10 +108,10 @@ class Placement:
             kv_tokens=old.kv_tokens,
             sequences=old.sequences,
             now_s=now_s,
-            pledge=old.pledge,
+            pledge=old.objective,
             queues=False,
         )
-        self._trace = state.index.put(engine.slot, self.request.prompt)
+        self._trace = state.index.insert(engine.slot, self.request.prompt)
         if self.request.session:
             state.sessions.put(self.request.session, engine.slot)
         if state.observers is not None:
@@ -124,13 +124,13 @@ class Placement:
         if self.first_token_s is not None:
             return
         self.first_token_s = now_s
-        self.few()
+        self.top_candidates()
         state, took_s = self._state, now_s - self.placed_s
         state.ledger.prefill_done(self._charge, now_s)
-        state.index.computed(self._trace)
+        state.index.prefill_done(self._trace)
         work_tokens = 0.0
         if self.prefill is not None:
-            self.prefill.handed_over(now_s)
+            self.prefill.transfer_done(now_s)
         elif not self._is_moved:
             work_tokens = self._learn_prefill(took_s)
         if state.observers is not None:
@@ -141,7 +141,7 @@ class Placement:
         costs, predicted, slot = self._state.costs, self.predicted, self.engine.slot
         costs.observe_first_token(slot, predicted.work_tokens, took_s)
         if predicted.is_alone:
-            cold_tokens = predicted.prompt_tokens - predicted.warm_tokens
+            cold_tokens = predicted.prompt_tokens - predicted.cached_tokens
             costs.observe_alone(slot, cold_tokens, predicted.prompt_tokens, took_s)
         return predicted.work_tokens
 
@@ -155,7 +155,7 @@ class Placement:
             # What a pair's decode engine calls cached is what was held elsewhere, or moved.
             usage = replace(usage, cached_tokens=None)
         # An answer without a first token of its own (not streamed) still shows that the prompt was computed.
-        state.index.computed(self._trace)
+        state.index.prefill_done(self._trace)
         if response_id:
             state.responses.put(response_id, slot)
         running = (self.predicted.running + state.ledger.running[slot]) / 2

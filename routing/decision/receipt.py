@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from routing.candidates import CandidateShown, Few
+from routing.candidates import CandidateShown, TopCandidates
 from routing.decision.placement import Placement
-from routing.eligible import Fallback
+from routing.eligible import PairingFallback
 from routing.request import Usage
 
 
-class Attempt(Struct, frozen=True, gc=False):
+class AttemptReceipt(Struct, frozen=True, gc=False):
     """One engine that was tried, in the order of trying."""
 
     engine: str
     ended: str
-    candidates: Few | tuple[CandidateShown, ...]
+    candidates: TopCandidates | tuple[CandidateShown, ...]
     """The best of them; written out where they are to be read."""
     candidates_in_all: int
     predicted_prompt_tokens: int
@@ -37,30 +37,30 @@ class Attempt(Struct, frozen=True, gc=False):
     predicted_transfer_s: float | None = None
     transfer_s: float | None = None
     """From that answer to the first token."""
-    fallback: Fallback | None = None
+    fallback: PairingFallback | None = None
     """Why it was no pair where it should have been one, or what its pair came to nothing by."""
     was_failing: bool = False
     """Its pod had failed other requests before, and has completed none since."""
 
 
-def show_attempt(
+def attempt_receipt(
     placement: Placement,
     ended: str,
     usage: Usage | None,
-    fallback: Fallback | None = None,
+    fallback: PairingFallback | None = None,
     *,
     was_failing: bool = False,
-) -> Attempt:
+) -> AttemptReceipt:
     """The receipt's line for one placement that has ended."""
     predicted, side = placement.predicted, placement.prefill
     first = placement.first_token_s
-    return Attempt(
+    return AttemptReceipt(
         engine=placement.engine.name,
         ended=ended,
-        candidates=placement.few(),
+        candidates=placement.top_candidates(),
         candidates_in_all=placement.candidates_in_all,
         predicted_prompt_tokens=round(predicted.prompt_tokens),
-        predicted_warm_tokens=round(predicted.warm_tokens),
+        predicted_warm_tokens=round(predicted.cached_tokens),
         real_warm_tokens=usage.cached_tokens if usage else None,
         predicted_ttft_s=predicted.ttft_s,
         real_ttft_s=None if first is None else first - placement.placed_s,
@@ -76,5 +76,5 @@ def show_attempt(
 
 
 def _was_seen(placement: Placement) -> bool:
-    sight = placement.request.sight
-    return sight is not None and placement.engine.slot in sight.known
+    sight = placement.request.lookup
+    return sight is not None and placement.engine.slot in sight.reliable_slots

@@ -12,31 +12,40 @@ from operator import add, mul
 
 from msgspec.structs import replace
 
-from routing.cache_lookup import seen_warmth
-from routing.canary import Rollout, not_meant
-from routing.candidates import Ballot, Candidates, Foreseen, Gate, Scored, Scorer, foreseen, predicted
-from routing.choice import ALONE, TIE_S, choose
-from routing.cost import CostBook
+from routing.cache_lookup import cached_by_lookup
+from routing.canary import Rollout, excluded_pods
+from routing.candidates import (
+    AdmissionGate,
+    Candidates,
+    PlacementEstimate,
+    RoutingDecision,
+    Scorer,
+    ScoreTable,
+    estimate,
+    predict,
+)
+from routing.choice import SINGLE_REPLICA, TIE_S, choose
+from routing.cost import CostModel
 from routing.decision.placement import Placement
-from routing.eligible import SCORED_WHOLE, Roster, shortlist
-from routing.fleet import eligible
-from routing.observers import Report, drop
-from routing.pairing.pairing import Pairing, Pairs, View
-from routing.pairing.prefill_side import PrefillSide
-from routing.pairing.roles import PairsOnly
-from routing.prefix_index import WarmIndex, prefix_of, warmth_of
+from routing.eligible import MAX_FULLY_SCORED, EligibleEngines, shortlist
+from routing.fleet import eligible_for
+from routing.observers import Report, report_nowhere
+from routing.pairing.pairing import CandidatePairs, Pairing, ScoredOptions
+from routing.pairing.prefill_side import PrefillPlacement
+from routing.pairing.roles import PairsOnlyGate
+from routing.prefix_index import PrefixIndex, cached_and_work, last_block_of_prefix
 from routing.request import Request
 from routing.state import RoutingState
-from routing.stores import fetched
-from routing.tokens import Ruler
+from routing.stores import with_stores
+from routing.tokens import PromptTokenEstimate
 
-SECONDS_OF_LOAD = frozenset(
+LOAD_SCORERS = frozenset(
     {"prefill", "interference", "copies", "kv_room", "session", "lora", "slow_start", "suited", "duty", "stall"}
 )
 """The scorers that, between engines as warm as each other, speak for the shorter queue. With any other all engines of
 a fleet are scored, however many they are."""
 
-SETTLED_S = 60.0
+SETTLING_S = 60.0
 """A pod that is newer may be worth less than its empty queue says."""
 
 
@@ -47,24 +56,24 @@ class Router(RoutingState):
         self,
         scorers: Sequence[Scorer],
         *,
-        costs: CostBook | None = None,
-        index: WarmIndex | None = None,
+        costs: CostModel | None = None,
+        index: PrefixIndex | None = None,
         rollout: Rollout | None = None,
         keeps_roles: bool = False,
         exact_sizes: bool = False,
-        report: Report = drop,
+        report: Report = report_nowhere,
     ) -> None:
         """`rollout` restricts pods on trial to their share of requests; None without canaries. `keeps_roles`: engines
         with role decode prefill nothing that another engine can, where no gate of admission decides that.
         """
         super().__init__(costs=costs, index=index, exact_sizes=exact_sizes, report=report)
         self.scorers = tuple(scorers)
-        self._counts_seconds = {scorer.name for scorer in self.scorers} <= SECONDS_OF_LOAD
-        self.seat = ALONE
+        self._counts_seconds = {scorer.name for scorer in self.scorers} <= LOAD_SCORERS
+        self.replica_position = SINGLE_REPLICA
         """This replica's position among those that share its engines."""
         self.rollout = rollout
-        self.keeps_roles = keeps_roles
-        self._default_gate: Gate | None = PairsOnly() if keeps_roles else None
+        self.enforces_roles = keeps_roles
+        self._default_gate: AdmissionGate | None = PairsOnlyGate() if keeps_roles else None
         self.pairing = Pairing(self.fleet)
         self.transfers = self.pairing.transfers
 
@@ -75,21 +84,22 @@ class Router(RoutingState):
     # -- one decision -----------------------------------------------------------------------------------------------
 
     def place(
-        self, request: Request, *, avoid: frozenset[str], now_s: float, draw: float, gate: Gate | None = None
+        self, request: Request, *, avoid: frozenset[str], now_s: float, draw: float, gate: AdmissionGate | None = None
     ) -> Placement:
         """Choose an engine, or a pair of engines, and charge it.
 
         `avoid` names pods that have failed this request; `draw` in [0, 1) breaks ties; `gate` decides which may be
-        chosen. Raises `Refused` where no engine may serve the model now, and `NotNow` where the gate opens to none.
+        chosen. Raises `Refused` where no engine may serve the model now, and `NoEngineAdmissible` where the gate opens
+        to none.
         """
         view = self._look(request, avoid, now_s)
         candidates, pairs = view.candidates, view.pairs
         if gate is None:
             gate = self._default_gate
-        at = choose(view.scored, candidates, draw, self.seat, gate)
+        at = choose(view.scored, candidates, draw, self.replica_position, gate)
         engine = candidates.engines[at]
         prefill = None if pairs is None or at < pairs.first else self._charge_prefill(request, pairs, at, now_s)
-        self.costs.usual.asked(candidates.own_s[at])
+        self.costs.averages.observe_prefill(candidates.own_s[at])
         held = candidates.warm_tokens[at if pairs is None or prefill is None else pairs.singles[at - pairs.first]]
         charge = self.ledger.charge(
             engine.slot,
@@ -98,60 +108,62 @@ class Router(RoutingState):
             kv_tokens=candidates.prompt_tokens - held + request.expected_output_tokens,
             sequences=request.sequences,
             now_s=now_s,
-            pledge=None if gate is None else gate.pledge,
+            pledge=None if gate is None else gate.stream_objective,
             queues=prefill is None,
         )
-        trace = self.index.put(engine.slot, request.prompt)
-        if prefill is None and candidates.prefix is not None and not trace.is_ahead:
-            self.demand.add(candidates.prefix, _missed_s(candidates, at), now_s)
+        trace = self.index.insert(engine.slot, request.prompt)
+        if prefill is None and candidates.prefix is not None and not trace.is_pending:
+            self.prefix_demand.add(candidates.prefix, _missed_s(candidates, at), now_s)
         if request.session:
             self.sessions.put(request.session, engine.slot)
         if candidates.holds_adapter:
             self.adapters.put((request.model, engine.slot), engine.slot)
         if self.observers is not None:
             self.observers.placed(request, engine, charge)
-        ballot = Ballot(candidates, view.scored, at)
+        ballot = RoutingDecision(candidates, view.scored, at)
         return Placement(self, request, engine, charge, trace, ballot, prefill=prefill, fallback=view.fallback)
 
-    def foresee(self, request: Request, *, avoid: frozenset[str], now_s: float) -> Foreseen:
+    def estimate(self, request: Request, *, avoid: frozenset[str], now_s: float) -> PlacementEstimate:
         """Estimate what `place` would choose now without a gate. Charges nothing. Raises `Refused` as it does."""
         view = self._look(request, avoid, now_s)
-        return foreseen(view.candidates, view.scored, choose(view.scored, view.candidates, 0.0, self.seat, None))
+        return estimate(
+            view.candidates, view.scored, choose(view.scored, view.candidates, 0.0, self.replica_position, None)
+        )
 
-    def _look(self, request: Request, avoid: frozenset[str], now_s: float) -> View:
+    def _look(self, request: Request, avoid: frozenset[str], now_s: float) -> ScoredOptions:
         """All that may serve a request, scored."""
         if self.rollout is not None:
-            avoid |= not_meant(self.fleet, self.rollout, request, avoid)
-        roster = eligible(self.fleet, request, avoid)
+            avoid |= excluded_pods(self.fleet, self.rollout, request, avoid)
+        roster = eligible_for(self.fleet, request, avoid)
         pairs = roster.has_prefillers and request.may_pair
         candidates = self._candidates(request, roster, now_s, pairs=pairs)
         scored = self._score(request, candidates)
         if not pairs:
-            return View(candidates, scored, None, roster.fallback)
-        return self.pairing.widen(request, avoid, View(candidates, scored), self._weigh, self._score)
+            return ScoredOptions(candidates, scored, None, roster.fallback)
+        return self.pairing.add_pairs(request, avoid, ScoredOptions(candidates, scored), self._weigh, self._score)
 
-    def _candidates(self, request: Request, roster: Roster, now_s: float, *, pairs: bool) -> Candidates:
+    def _candidates(self, request: Request, roster: EligibleEngines, now_s: float, *, pairs: bool) -> Candidates:
         ledger, costs = self.ledger, self.costs
-        walked = self.index.walk(request.prompt, roster.mask)
+        walked = self.index.match(request.prompt, roster.mask)
         engines_in_all = len(roster.engines)
-        if engines_in_all > SCORED_WHOLE and self._may_shorten(request, roster, now_s):
-            queue_rank, session_at = roster.pick(ledger.queue_rank), self._session_at(request, roster)
-            roster = roster.only(shortlist(roster, walked, queue_rank, session_at))
+        if engines_in_all > MAX_FULLY_SCORED and self._may_shorten(request, roster, now_s):
+            queue_rank, session_at = roster.select(ledger.queue_rank), self._session_at(request, roster)
+            roster = roster.narrowed_to(shortlist(roster, walked, queue_rank, session_at))
             walked = [(mask & roster.mask, size) for mask, size in walked if mask & roster.mask]
-        pick = roster.pick
+        pick = roster.select
         deepest = walked[-1][1] if walked else 0
-        prefix = prefix_of(request.prompt, deepest) if deepest and walked[-1][0] != roster.mask else None
-        ruler = Ruler(self.counter(request.model), request.prompt, deepest)
+        prefix = last_block_of_prefix(request.prompt, deepest) if deepest and walked[-1][0] != roster.mask else None
+        ruler = PromptTokenEstimate(self.counter(request.model), request.prompt, deepest)
         prompt_tokens = ruler.tokens(request.prompt.size)
-        warm_tokens, work = warmth_of(walked, roster, ruler, prompt_tokens, costs.growth.per_token)
+        warm_tokens, work = cached_and_work(walked, roster, ruler, prompt_tokens, costs.growth.per_token)
         seconds_per_token = pick(costs.seconds_per_token)
-        if request.sight is not None:
-            prompt_tokens = float(request.sight.prompt_tokens)
-            warm_tokens, work = seen_warmth(
-                request.sight, roster, warm_tokens, seconds_per_token, costs.growth.per_token
+        if request.lookup is not None:
+            prompt_tokens = float(request.lookup.prompt_tokens)
+            warm_tokens, work = cached_by_lookup(
+                request.lookup, roster, warm_tokens, seconds_per_token, costs.growth.per_token
             )
         if self.stores.shares:
-            warm_tokens, work = fetched(self.stores.shares, roster.slots, warm_tokens, work, prompt_tokens)
+            warm_tokens, work = with_stores(self.stores.shares, roster.slots, warm_tokens, work, prompt_tokens)
         ledger.forget_stale(now_s)
         return Candidates(
             engines=roster.engines,
@@ -161,11 +173,11 @@ class Router(RoutingState):
             warm_tokens=warm_tokens,
             prefill_work=work,
             own_s=list(map(mul, work, seconds_per_token)),
-            ahead_s=ledger.ahead_s(pick, now_s),
+            ahead_s=ledger.queued_s(pick, now_s),
             running=pick(ledger.all_running),
             kv_tokens=pick(ledger.all_kv_tokens),
             kv_capacity=roster.kv_capacity,
-            least_kv_capacity=roster.least_kv_capacity,
+            least_kv_capacity=roster.min_kv_capacity,
             prefill_overhead_s=pick(costs.prefill_overhead_s),
             seconds_per_token=seconds_per_token,
             step_base_s=pick(costs.step_base_s),
@@ -174,28 +186,28 @@ class Router(RoutingState):
             last_turn=pick(ledger.last_turn),
             ready_since_s=roster.ready_since_s,
             newest_since_s=roster.newest_since_s,
-            open_steps=ledger.open_steps(roster.place_of, now_s),
+            open_steps=ledger.open_steps(roster.position_of, now_s),
             prefix=prefix,
-            waited_s=0.0 if prefix is None else self.demand.waited_s(prefix, now_s),
+            waited_s=0.0 if prefix is None else self.prefix_demand.waited_s(prefix, now_s),
             displaced_share=self.index.reuse.share,
             session_at=self._session_at(request, roster),
             holds_adapter=self._holds_adapter(request, roster),
             prompts=roster.prompts,
             prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
-            usual_prefill_s=costs.usual.prefill_s if pairs else 0.0,
-            usual_stream_s=costs.usual.stream_s if pairs else 0.0,
+            usual_prefill_s=costs.averages.prefill_s if pairs else 0.0,
+            usual_stream_s=costs.averages.stream_s if pairs else 0.0,
         )
 
-    def _may_shorten(self, request: Request, roster: Roster, now_s: float) -> bool:
+    def _may_shorten(self, request: Request, roster: EligibleEngines, now_s: float) -> bool:
         """Whether the shortest queues and longest cached prefixes suffice: not where other terms decide."""
         return (
             self._counts_seconds
-            and request.sight is None
+            and request.lookup is None
             and not roster.is_adapter
-            and now_s - roster.newest_since_s > SETTLED_S
+            and now_s - roster.newest_since_s > SETTLING_S
         )
 
-    def _score(self, request: Request, candidates: Candidates) -> Scored:
+    def _score(self, request: Request, candidates: Candidates) -> ScoreTable:
         names, terms = [], []
         for scorer in self.scorers:
             seconds = scorer.score(request, candidates)
@@ -205,26 +217,26 @@ class Router(RoutingState):
         totals: Iterable[float] = terms[0] if terms else [0.0] * len(candidates.engines)
         for seconds in terms[1:]:
             totals = map(add, totals, seconds)
-        return Scored(tuple(names), tuple(terms), list(totals))
+        return ScoreTable(tuple(names), tuple(terms), list(totals))
 
-    def _session_at(self, request: Request, roster: Roster) -> int | None:
+    def _session_at(self, request: Request, roster: EligibleEngines) -> int | None:
         slot = None
         if request.continues:
             slot = self.responses.get(request.continues)
         elif request.session:
             slot = self.sessions.get(request.session)
-        return None if slot is None else roster.place_of.get(slot)
+        return None if slot is None else roster.position_of.get(slot)
 
-    def _holds_adapter(self, request: Request, roster: Roster) -> Sequence[bool]:
+    def _holds_adapter(self, request: Request, roster: EligibleEngines) -> Sequence[bool]:
         if not roster.is_adapter:
             return ()
         return [self.adapters.get((request.model, slot)) is not None for slot in roster.slots]
 
-    def _weigh(self, request: Request, roster: Roster, now_s: float) -> tuple[Candidates, Scored]:
+    def _weigh(self, request: Request, roster: EligibleEngines, now_s: float) -> tuple[Candidates, ScoreTable]:
         candidates = self._candidates(request, roster, now_s, pairs=True)
         return candidates, self._score(request, candidates)
 
-    def _charge_prefill(self, request: Request, pairs: Pairs, at: int, now_s: float) -> PrefillSide:
+    def _charge_prefill(self, request: Request, pairs: CandidatePairs, at: int, now_s: float) -> PrefillPlacement:
         """Put the first half of a request on its pair's prefill engine."""
         match, seen = pairs.matches[at - pairs.first], pairs.prefill
         engine = seen.engines[match.at]
@@ -236,22 +248,22 @@ class Router(RoutingState):
             sequences=1,
             now_s=now_s,
         )
-        trace = self.index.put(engine.slot, request.prompt)
-        if seen.prefix is not None and not trace.is_ahead:
-            self.demand.add(seen.prefix, _missed_s(seen, match.at), now_s)
+        trace = self.index.insert(engine.slot, request.prompt)
+        if seen.prefix is not None and not trace.is_pending:
+            self.prefix_demand.add(seen.prefix, _missed_s(seen, match.at), now_s)
         # The session, and what was looked up of the prompt, belong to the decode engine.
-        leg = replace(request, session=None, sight=None)
+        leg = replace(request, session=None, lookup=None)
         if self.observers is not None:
             self.observers.placed(leg, engine, charge)
         decode = pairs.decode[at - pairs.first].slot
-        return PrefillSide(
+        return PrefillPlacement(
             self,
             self.transfers,
             leg,
             engine,
             charge,
             trace,
-            predicted(seen, match.at),
+            predict(seen, match.at),
             match.transfer,
             decode_slot=decode,
             placed_s=now_s,

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf
 
-from routing.cost import Ratio
+from routing.cost import RunningRatio
 from routing.facts import PodFacts
 
-MEMORY = 200.0
+TRANSFER_MEMORY = 200.0
 """Transfers of one kind that are remembered."""
 
 FIXED_S = 0.008
@@ -22,18 +22,18 @@ FIXED_S = 0.008
 SLOWER, SELDOM = 0.5, 0.02
 """A transfer's bound is a multiple of what is expected, at first half as much again, which so few may exceed."""
 
-MOST_SLOWER = 16.0
+MAX_SLOWER = 16.0
 
-LEAST_BOUND_S = 5.0
+MIN_TIMEOUT_S = 5.0
 """No transfer is given up before this: the first between two engines shakes hands for half a second, and vLLM gives
 up a peer that does not answer after five."""
 
-SLACK = 3.0
+TIMEOUT_FACTOR = 3.0
 """A transfer is given up when it takes so many times what nearly all take."""
 
-DISTRUST_HALF_LIFE_S = 30.0
+PENALTY_HALF_LIFE_S = 30.0
 
-MOST_DISTRUSTED = 4096
+MAX_PENALISED = 4096
 
 
 class Link(IntEnum):
@@ -49,11 +49,11 @@ class Link(IntEnum):
 BYTES_PER_S = (40e9, 20e9, 10e9, 5e9)
 """By link, where no pod tells better: NVLink or a fast NIC within a host, RDMA beyond it."""
 
-USABLE = 0.6
+USABLE_SHARE = 0.6
 """Of what a link can do, what KV gets."""
 
 
-def places_of(facts: PodFacts) -> tuple[tuple[str, ...] | None, ...]:
+def topology_keys(facts: PodFacts) -> tuple[tuple[str, ...] | None, ...]:
     """By link, equal for two pods that are joined by it; None where a pod does not say where it stands."""
     zone = facts.zone
     rack = (zone or "", facts.rack) if facts.rack else None
@@ -64,9 +64,9 @@ def bytes_per_s(link: Link, prefill: PodFacts, decode: PodFacts) -> float:
     """What a link should do, before any transfer was seen."""
     ends = (prefill, decode)
     if link is Link.HOST and all(end.nvlink_gb_s for end in ends):
-        return USABLE * 1e9 * min(end.nvlink_gb_s or 0 for end in ends)
+        return USABLE_SHARE * 1e9 * min(end.nvlink_gb_s or 0 for end in ends)
     if all(end.nic_gbit_s for end in ends):
-        return USABLE * 1e9 / 8 * min(end.nic_gbit_s or 0 for end in ends)
+        return USABLE_SHARE * 1e9 / 8 * min(end.nic_gbit_s or 0 for end in ends)
     return BYTES_PER_S[link]
 
 
@@ -74,45 +74,45 @@ def bytes_per_s(link: Link, prefill: PodFacts, decode: PodFacts) -> float:
 class _Pace:
     """Of one kind of link: how many times the prior's seconds transfers take, and nearly all of them at most."""
 
-    ratio: Ratio = field(default_factory=lambda: Ratio(MEMORY))
+    ratio: RunningRatio = field(default_factory=lambda: RunningRatio(TRANSFER_MEMORY))
     slowest: float = 1.0 + SLOWER
 
     def observe(self, ratio: float) -> None:
         is_slower = ratio > self.ratio.value * self.slowest
         moved = self.slowest + SLOWER * (1 - SELDOM if is_slower else -SELDOM)
-        self.slowest = min(max(1.0, moved), MOST_SLOWER)
+        self.slowest = min(max(1.0, moved), MAX_SLOWER)
         self.ratio.observe(ratio)
 
 
 @dataclass(slots=True)
-class Distrust:
+class LinkPenalty:
     """Seconds that an engine's last stalled transfers are still held against it."""
 
     seconds: float = 0.0
     at_s: float = -inf
 
     def now(self, now_s: float) -> float:
-        return self.seconds * 0.5 ** ((now_s - self.at_s) / DISTRUST_HALF_LIFE_S) if self.seconds else 0.0
+        return self.seconds * 0.5 ** ((now_s - self.at_s) / PENALTY_HALF_LIFE_S) if self.seconds else 0.0
 
 
-class Transfers:
+class TransferCosts:
     """What is known of all links. Kinds are few: links times connectors."""
 
     def __init__(self) -> None:
         self._paces: dict[tuple[Link, str], _Pace] = {}
-        self._distrusts: dict[int, Distrust] = {}
+        self._distrusts: dict[int, LinkPenalty] = {}
 
     def seconds(self, link: Link, connector: str, prior_s: float) -> float:
         """What a transfer will take that should take `prior_s`."""
         pace = self._paces.get((link, connector))
         return prior_s if pace is None else prior_s * pace.ratio.value
 
-    def bound_s(self, link: Link, connector: str, prior_s: float, again_s: float) -> float:
+    def timeout_s(self, link: Link, connector: str, prior_s: float, again_s: float) -> float:
         """After how long a transfer has stalled: when it takes far more than nearly all do, and has cost as much as
         doing the prefill again, `again_s`, would: so that in the end no more than twice the least is lost.
         """
         pace = self._paces.get((link, connector)) or _Pace()
-        return max(LEAST_BOUND_S, again_s, SLACK * prior_s * pace.ratio.value * pace.slowest)
+        return max(MIN_TIMEOUT_S, again_s, TIMEOUT_FACTOR * prior_s * pace.ratio.value * pace.slowest)
 
     def observe(self, link: Link, connector: str, prior_s: float, took_s: float) -> None:
         """A transfer has come that should have taken `prior_s`."""
@@ -121,27 +121,27 @@ class Transfers:
             pace = self._paces[link, connector] = _Pace()
         pace.observe(max(took_s, 0.0) / prior_s)
 
-    def distrust_s(self, slot: int, now_s: float) -> float:
+    def penalty_s(self, slot: int, now_s: float) -> float:
         """Penalty in seconds of an engine whose transfers have stalled; half-life 30 s."""
         held = self._distrusts.get(slot)
         return held.now(now_s) if held is not None else 0.0
 
     @property
-    def has_distrust(self) -> bool:
+    def has_penalties(self) -> bool:
         return bool(self._distrusts)
 
-    def stalled(self, slots: tuple[int, ...], waited_s: float, now_s: float) -> None:
+    def penalise(self, slots: tuple[int, ...], waited_s: float, now_s: float) -> None:
         """A transfer between these engines was given up after `waited_s`. Both ends are penalised."""
         for slot in slots:
-            if slot not in self._distrusts and len(self._distrusts) >= MOST_DISTRUSTED:
+            if slot not in self._distrusts and len(self._distrusts) >= MAX_PENALISED:
                 self._distrusts.clear()
-            held = self._distrusts.setdefault(slot, Distrust())
+            held = self._distrusts.setdefault(slot, LinkPenalty())
             held.seconds, held.at_s = held.now(now_s) + waited_s, now_s
 
-    def came(self, slots: tuple[int, ...]) -> None:
+    def clear_penalty(self, slots: tuple[int, ...]) -> None:
         """A transfer between these engines came: they are trusted again."""
         for slot in slots:
             self._distrusts.pop(slot, None)
 
-    forget = came
+    forget = clear_penalty
     """Another engine stands in these slots."""

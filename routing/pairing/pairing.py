@@ -20,70 +20,70 @@ from operator import add
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routing.candidates import Candidates, Scored
+from routing.candidates import Candidates, ScoreTable
 from routing.connectors.registry import CONNECTORS
 from routing.connectors.shape import Connector
-from routing.eligible import Fallback, Roster
+from routing.eligible import EligibleEngines, PairingFallback
 from routing.fleet import Fleet
-from routing.kv_bytes import USUAL_KV_BYTES
-from routing.pairing.links import FIXED_S, Link, Transfers, bytes_per_s
+from routing.kv_bytes import DEFAULT_KV_BYTES
+from routing.pairing.links import FIXED_S, Link, TransferCosts, bytes_per_s
 from routing.pairing.partners import Partners, find_partners
-from routing.pairing.prefill_side import Transfer
+from routing.pairing.prefill_side import PredictedTransfer
 from routing.pods import Engine
 from routing.request import Request
 
 
-class Match(Struct, frozen=True, gc=False):
+class PartnerMatch(Struct, frozen=True, gc=False):
     """A decode engine's best partner: its position among the prefill candidates, and what the hand-over takes."""
 
     at: int
-    transfer: Transfer
+    transfer: PredictedTransfer
 
 
-class Pairs(Struct, frozen=True, gc=False):
+class CandidatePairs(Struct, frozen=True, gc=False):
     """The pairs of one decision: positions from `first` on stand for `matches`, in order."""
 
     first: int
     prefill: Candidates
-    matches: Sequence[Match]
+    matches: Sequence[PartnerMatch]
     singles: Sequence[int]
     """By match, the position of the decode engine as a single candidate."""
     decode: Sequence[Engine]
     """By match."""
 
 
-class View(Struct, frozen=True, gc=False):
+class ScoredOptions(Struct, frozen=True, gc=False):
     """All that may serve one request now."""
 
     candidates: Candidates
-    scored: Scored
-    pairs: Pairs | None = None
-    fallback: Fallback | None = None
+    scored: ScoreTable
+    pairs: CandidatePairs | None = None
+    fallback: PairingFallback | None = None
     """Why the single engines do what they are not there for."""
 
 
 STEPS_TO_JOIN = 1.5
 """A decode engine is in the middle of a step when KV comes, and the first token takes one more."""
 
-Score = Callable[[Request, Candidates], Scored]
+ScoreFn = Callable[[Request, Candidates], ScoreTable]
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
+class ScoredSides:
     """Both sides of a decision, each scored by itself."""
 
     singles: Candidates
-    scored: Scored
+    scored: ScoreTable
     prefill: Candidates
-    costs: Scored
+    costs: ScoreTable
 
 
-def widened(
+def with_pairs(
     request: Request,
-    weighed: Weighed,
-    matched: Sequence[tuple[int, Match]],
-    score: Score,
-) -> View:
+    weighed: ScoredSides,
+    matched: Sequence[tuple[int, PartnerMatch]],
+    score: ScoreFn,
+) -> ScoredOptions:
     """Singles and pairs in one list."""
     singles, prefill = weighed.singles, weighed.prefill
     places = [place for place, _ in matched]
@@ -103,12 +103,12 @@ def widened(
         replace(match, transfer=replace(match.transfer, step_s=ahead_s + step_s))
         for match, ahead_s, step_s in zip(matches, decode.ahead_s, decode.prefill_overhead_s, strict=True)
     ]
-    pairs = Pairs(len(singles.engines), prefill, joined, places, decode.engines)
-    return View(whole, scored, pairs)
+    pairs = CandidatePairs(len(singles.engines), prefill, joined, places, decode.engines)
+    return ScoredOptions(whole, scored, pairs)
 
 
 def _decode_sides(
-    singles: Candidates, prefill: Candidates, places: Sequence[int], matches: Sequence[Match]
+    singles: Candidates, prefill: Candidates, places: Sequence[int], matches: Sequence[PartnerMatch]
 ) -> Candidates:
     """Decode engines as they are when the KV comes: nothing to compute, and less queued than now."""
     here = _Columns(singles, places)
@@ -125,7 +125,10 @@ def _decode_sides(
     at = {place: number for number, place in enumerate(places)}
     return replace(
         singles,
-        **{name: here(name) for name in ("engines", "warm_tokens", "running", "kv_tokens", "kv_capacity", *COLUMNS)},
+        **{
+            name: here(name)
+            for name in ("engines", "warm_tokens", "running", "kv_tokens", "kv_capacity", *DECODE_COLUMNS)
+        },
         prefill_work=nothing,
         own_s=nothing,
         ahead_s=[max(0.0, ahead_s - by_s) for ahead_s, by_s in zip(here("ahead_s"), later, strict=True)],
@@ -139,7 +142,9 @@ def _decode_sides(
     )
 
 
-COLUMNS = (*("seconds_per_token", "step_base_s", "step_per_sequence_s", "residence_s", "last_turn", "ready_since_s"),)
+DECODE_COLUMNS = (
+    *("seconds_per_token", "step_base_s", "step_per_sequence_s", "residence_s", "last_turn", "ready_since_s"),
+)
 """What a decode engine has as it is, whatever is asked of it."""
 
 
@@ -155,7 +160,9 @@ class _Columns:
         return [column[place] for place in self._places]
 
 
-def _pair_columns(decode: Candidates, prefill: Candidates, matches: Sequence[Match]) -> dict[str, Sequence[object]]:
+def _pair_columns(
+    decode: Candidates, prefill: Candidates, matches: Sequence[PartnerMatch]
+) -> dict[str, Sequence[object]]:
     """A pair's columns: room and steps of its decode engine, work and queue of its prefill engine."""
     at = [match.at for match in matches]
     took = [
@@ -167,7 +174,7 @@ def _pair_columns(decode: Candidates, prefill: Candidates, matches: Sequence[Mat
         for name in ("warm_tokens", "prefill_work", "own_s", "ahead_s")
     }
     ours: dict[str, Sequence[object]] = {
-        name: getattr(decode, name) for name in ("engines", "running", "kv_tokens", "kv_capacity", *COLUMNS)
+        name: getattr(decode, name) for name in ("engines", "running", "kv_tokens", "kv_capacity", *DECODE_COLUMNS)
     }
     beside = {
         name: getattr(decode, name) for name in ("holds_adapter", "prompts", "prefill_shares") if getattr(decode, name)
@@ -175,7 +182,9 @@ def _pair_columns(decode: Candidates, prefill: Candidates, matches: Sequence[Mat
     return {**ours, **theirs, **beside, "prefill_overhead_s": took}
 
 
-def _joined(weighed: Weighed, said: Scored, matches: Sequence[Match], waits: Sequence[float]) -> Scored:
+def _joined(
+    weighed: ScoredSides, said: ScoreTable, matches: Sequence[PartnerMatch], waits: Sequence[float]
+) -> ScoreTable:
     """One table of what all scorers said: of singles, and of both sides of pairs together."""
     scored, costs = weighed.scored, weighed.costs
     singles = len(scored.totals)
@@ -192,10 +201,10 @@ def _joined(weighed: Weighed, said: Scored, matches: Sequence[Match], waits: Seq
         *scored.totals,
         *(own + costs.totals[match.at] + wait for own, match, wait in zip(said.totals, matches, waits, strict=True)),
     ]
-    return Scored((*names, "transfer"), (*terms, [*nothing, *waits]), totals)
+    return ScoreTable((*names, "transfer"), (*terms, [*nothing, *waits]), totals)
 
 
-Weigh = Callable[[Request, Roster, float], tuple[Candidates, Scored]]
+ScoreEnginesFn = Callable[[Request, EligibleEngines, float], tuple[Candidates, ScoreTable]]
 """Candidates of a roster as single engines, and their scores."""
 
 
@@ -203,7 +212,7 @@ class Pairing:
     """One per router: what it knows of partners and links."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self.transfers = Transfers()
+        self.transfers = TransferCosts()
         self.connectors: tuple[Connector, ...] = CONNECTORS
         self.kv_bytes: dict[str, float] = {}
         """By model, bytes of KV per token, as configured: before what pods say of themselves."""
@@ -219,18 +228,18 @@ class Pairing:
             self._version = fleet.version
         found = self._partners.get((model, regions))
         if found is None:
-            decode, prefill = fleet.roster(model, regions), fleet.prefill_roster(model, regions)
+            decode, prefill = fleet.eligible(model, regions), fleet.eligible_prefill(model, regions)
             found = self._partners[model, regions] = find_partners(fleet, decode, prefill, self.connectors)
         return found
 
-    def widen(
+    def add_pairs(
         self,
         request: Request,
         avoid: frozenset[str],
-        view: View,
-        weigh: Weigh,
-        score: Score,
-    ) -> View:
+        view: ScoredOptions,
+        weigh: ScoreEnginesFn,
+        score: ScoreFn,
+    ) -> ScoredOptions:
         """Put the pairs behind the single engines of a view."""
         singles = view.candidates
         partners = self.partners(request.model, request.regions)
@@ -238,17 +247,17 @@ class Pairing:
         if request.pods is not None:
             avoid |= {engine.pod for engine in roster.engines} - request.pods
         if avoid:
-            roster = roster.without(avoid)
+            roster = roster.excluding(avoid)
         if not roster.engines or not any(partners.decoding.get(engine.slot) for engine in singles.engines):
             return view
         # A prefill leg makes one token that is discarded, and belongs to no session: that goes to the decode engine.
         leg = replace(request, max_tokens=1, session=None)
         prefill, costs = weigh(leg, roster, singles.now_s)
-        weighed = Weighed(singles, view.scored, prefill, costs)
+        weighed = ScoredSides(singles, view.scored, prefill, costs)
         matched = self._match(request, partners, weighed)
-        return widened(request, weighed, matched, score) if matched else view
+        return with_pairs(request, weighed, matched, score) if matched else view
 
-    def _match(self, request: Request, partners: Partners, weighed: Weighed) -> list[tuple[int, Match]]:
+    def _match(self, request: Request, partners: Partners, weighed: ScoredSides) -> list[tuple[int, PartnerMatch]]:
         """(Position of a decode engine, its best partner) for all that have one."""
         singles, prefill = weighed.singles, weighed.prefill
         totals = self._distrusted(prefill.engines, weighed.costs.totals, singles.now_s)
@@ -259,7 +268,7 @@ class Pairing:
             if not circles:
                 continue
             tokens = max(0.0, prefill.prompt_tokens - singles.warm_tokens[place])
-            match: Match | None = None
+            match: PartnerMatch | None = None
             least_s = float("inf")
             for circle in circles:
                 at = _of_another_pod(best[circle.number], prefill.engines, engine)
@@ -270,15 +279,15 @@ class Pairing:
                 transfer = self._transfer(request, partners, prefill.engines[at], engine, circle.link, tokens, again_s)
                 seconds = totals[at] + transfer.seconds
                 if seconds < least_s:
-                    match, least_s = Match(at, transfer), seconds
+                    match, least_s = PartnerMatch(at, transfer), seconds
             if match is not None:
                 found.append((place, match))
         return found
 
     def _distrusted(self, engines: Sequence[Engine], totals: Sequence[float], now_s: float) -> Sequence[float]:
-        if not self.transfers.has_distrust:
+        if not self.transfers.has_penalties:
             return totals
-        held = (self.transfers.distrust_s(engine.slot, now_s) for engine in engines)
+        held = (self.transfers.penalty_s(engine.slot, now_s) for engine in engines)
         return list(map(add, totals, held))
 
     def _transfer(
@@ -290,17 +299,17 @@ class Pairing:
         link: Link,
         tokens: float,
         again_s: float,
-    ) -> Transfer:
+    ) -> PredictedTransfer:
         connector = partners.connectors[prefill.slot]
         own, other = partners.facts[prefill.slot], partners.facts[decode.slot]
-        told = own.kv_bytes_per_token or other.kv_bytes_per_token or USUAL_KV_BYTES
+        told = own.kv_bytes_per_token or other.kv_bytes_per_token or DEFAULT_KV_BYTES
         each = self.kv_bytes.get(request.model) or told
         speed = bytes_per_s(link, own, other)
         prior_s = FIXED_S + tokens * each / speed
         name = connector.terms.names[0]
         seconds = self.transfers.seconds(link, name, prior_s)
-        bound_s = self.transfers.bound_s(link, name, prior_s, again_s)
-        return Transfer(connector, link, tokens, prior_s, seconds, bound_s)
+        bound_s = self.transfers.timeout_s(link, name, prior_s, again_s)
+        return PredictedTransfer(connector, link, tokens, prior_s, seconds, bound_s)
 
 
 def _best_of_circles(
@@ -309,7 +318,7 @@ def _best_of_circles(
     """By circle, the positions of its two best prefill engines, of different pods: one of them may be the decode
     engine's own.
     """
-    best: list[tuple[int, int | None] | None] = [None] * partners.circles
+    best: list[tuple[int, int | None] | None] = [None] * partners.domain_count
     for at in sorted(range(len(engines)), key=totals.__getitem__):
         for number in partners.prefilling.get(engines[at].slot, ()):
             held = best[number]

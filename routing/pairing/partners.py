@@ -11,17 +11,17 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from routing.connectors.registry import CONNECTORS, connector_of, kinship
+from routing.connectors.registry import CONNECTORS, compatibility_key, connector_of
 from routing.connectors.shape import Connector
-from routing.eligible import Roster
+from routing.eligible import EligibleEngines
 from routing.facts import PodFacts, Role
 from routing.fleet import Fleet
-from routing.pairing.links import Link, places_of
-from routing.pods import Pod, Standing
+from routing.pairing.links import Link, topology_keys
+from routing.pods import Pod, PodState
 
 
 @dataclass(frozen=True, slots=True)
-class Circle:
+class TopologyDomain:
     """A topology domain with prefill engines, as seen from a decode engine."""
 
     number: int
@@ -32,12 +32,12 @@ class Circle:
 class Partners:
     """All that may pair."""
 
-    prefill: Roster
-    circles: int
+    prefill: EligibleEngines
+    domain_count: int
     """Number of topology domains."""
     prefilling: Mapping[int, tuple[int, ...]]
     """Slot of each prefill engine to the numbers of its domains."""
-    decoding: Mapping[int, tuple[Circle, ...]]
+    decoding: Mapping[int, tuple[TopologyDomain, ...]]
     """Slot of each decode engine to its domains with a prefill engine, nearest first."""
     facts: Mapping[int, PodFacts]
     """By slot, of both kinds."""
@@ -45,11 +45,13 @@ class Partners:
     """By slot, of prefill engines."""
 
 
-def find_partners(fleet: Fleet, decode: Roster, prefill: Roster, known: Sequence[Connector] = CONNECTORS) -> Partners:
+def find_partners(
+    fleet: Fleet, decode: EligibleEngines, prefill: EligibleEngines, known: Sequence[Connector] = CONNECTORS
+) -> Partners:
     """Find which engines of two rosters of one model may pair. Linear in engines."""
     numbers: dict[Hashable, int] = {}
     prefilling: dict[int, tuple[int, ...]] = {}
-    decoding: dict[int, tuple[Circle, ...]] = {}
+    decoding: dict[int, tuple[TopologyDomain, ...]] = {}
     facts: dict[int, PodFacts] = {}
     connectors: dict[int, Connector] = {}
     for engine in prefill.engines:
@@ -63,7 +65,7 @@ def find_partners(fleet: Fleet, decode: Roster, prefill: Roster, known: Sequence
         own = facts[engine.slot] = _facts(fleet, engine.pod)
         connector = connector_of(own, known)
         if connector is not None and connector.may_decode(own):
-            met = [Circle(numbers[key], link) for link, key in _circles(own, connector) if key in numbers]
+            met = [TopologyDomain(numbers[key], link) for link, key in _circles(own, connector) if key in numbers]
             decoding[engine.slot] = tuple(met)
     return Partners(prefill, len(numbers), prefilling, decoding, facts, connectors)
 
@@ -74,13 +76,15 @@ def _facts(fleet: Fleet, url: str) -> PodFacts:
 
 
 def _circles(facts: PodFacts, connector: Connector) -> list[tuple[Link, Hashable]]:
-    kin = kinship(facts, connector)
+    kin = compatibility_key(facts, connector)
     if kin is None:
         return []
-    return [(link, (kin, link, place)) for link, place in zip(Link, places_of(facts), strict=True) if place is not None]
+    return [
+        (link, (kin, link, place)) for link, place in zip(Link, topology_keys(facts), strict=True) if place is not None
+    ]
 
 
-class Unpaired(StrEnum):
+class UnpairedReason(StrEnum):
     """Why a prefill pod is in no pair. The value says what to do."""
 
     NO_CONNECTOR = "its kv_connector is not known: set it in its facts (discovery, labels, agent) or in model_list"
@@ -95,16 +99,16 @@ class Unpaired(StrEnum):
     )
 
 
-def unpaired(fleet: Fleet, known: Sequence[Connector] = CONNECTORS) -> dict[str, Unpaired]:
+def unpaired(fleet: Fleet, known: Sequence[Connector] = CONNECTORS) -> dict[str, UnpairedReason]:
     """Ready pods that only prefill and that no decode pod can be paired with, by URL."""
-    prefilling = [pod for pod in fleet.pods if pod.standing is Standing.READY and _only_prefills(pod)]
+    prefilling = [pod for pod in fleet.pods if pod.state is PodState.READY and _only_prefills(pod)]
     paired = set[str]()
     has_decode = set[str]()
     # Adapters are served by the pods of their base model.
     for model in sorted({model for pod in prefilling for model in pod.models - pod.adapters}):
-        decode = fleet.roster(model)
+        decode = fleet.eligible(model)
         if any(engine.role is not Role.PREFILL for engine in decode.engines):
-            prefill = fleet.prefill_roster(model, at_large=True)
+            prefill = fleet.eligible_prefill(model, at_large=True)
             has_decode |= {engine.pod for engine in prefill.engines}
             paired |= _paired(decode, find_partners(fleet, decode, prefill, known))
     return {pod.url: _why(pod, known, has_decode) for pod in prefilling if pod.url not in paired}
@@ -114,7 +118,7 @@ def _only_prefills(pod: Pod) -> bool:
     return bool(pod.engines) and all(engine.role is Role.PREFILL for engine in pod.engines)
 
 
-def _paired(decode: Roster, partners: Partners) -> set[str]:
+def _paired(decode: EligibleEngines, partners: Partners) -> set[str]:
     """Prefill pods that meet a decode engine anywhere."""
     met = {circle.number for engine in decode.engines for circle in partners.decoding.get(engine.slot, ())}
     return {
@@ -122,10 +126,10 @@ def _paired(decode: Roster, partners: Partners) -> set[str]:
     }
 
 
-def _why(pod: Pod, known: Sequence[Connector], has_decode: set[str]) -> Unpaired:
+def _why(pod: Pod, known: Sequence[Connector], has_decode: set[str]) -> UnpairedReason:
     if pod.facts.kv_connector is None:
-        return Unpaired.NO_CONNECTOR
+        return UnpairedReason.NO_CONNECTOR
     connector = connector_of(pod.facts, known)
     if connector is None or not connector.may_prefill(pod.facts):
-        return Unpaired.UNFIT_CONNECTOR
-    return Unpaired.NO_PARTNER if pod.url in has_decode else Unpaired.NO_DECODE_POD
+        return UnpairedReason.UNFIT_CONNECTOR
+    return UnpairedReason.NO_PARTNER if pod.url in has_decode else UnpairedReason.NO_DECODE_POD

@@ -11,14 +11,14 @@ from routing.candidates import Prediction
 from routing.connectors.shape import Connector
 from routing.ledger import Charge
 from routing.observers import Settlement
-from routing.pairing.links import Link, Transfers
+from routing.pairing.links import Link, TransferCosts
 from routing.pods import Engine
-from routing.prefix_index import Trace
+from routing.prefix_index import CacheInsertion
 from routing.request import Request, Usage
 from routing.state import RoutingState
 
 
-class Transfer(Struct, frozen=True, gc=False):
+class PredictedTransfer(Struct, frozen=True, gc=False):
     """What is predicted of one KV transfer."""
 
     connector: Connector
@@ -29,7 +29,7 @@ class Transfer(Struct, frozen=True, gc=False):
     """By bytes and bandwidth alone."""
     seconds: float
     """As learned."""
-    bound_s: float
+    timeout_s: float
     """After so long it has stalled."""
     step_s: float = 0.0
     """Seconds at the decode engine beside it: the queue there, and a step."""
@@ -40,7 +40,7 @@ class Transfer(Struct, frozen=True, gc=False):
         return self.connector.terms.names[0]
 
 
-class Handover(Struct, frozen=True, gc=False):
+class DecodeHandover(Struct, frozen=True, gc=False):
     """What the decode leg is sent beside the client's own body."""
 
     request_id: str
@@ -48,7 +48,7 @@ class Handover(Struct, frozen=True, gc=False):
     """`kv_transfer_params` as JSON; empty where there are none."""
 
 
-class PrefillSide:
+class PrefillPlacement:
     """One prefill leg, from the choice to its end."""
 
     __slots__ = (
@@ -72,13 +72,13 @@ class PrefillSide:
     def __init__(
         self,
         state: RoutingState,
-        transfers: Transfers,
+        transfers: TransferCosts,
         request: Request,
         engine: Engine,
         charge: Charge,
-        trace: Trace,
+        trace: CacheInsertion,
         predicted: Prediction,
-        transfer: Transfer,
+        transfer: PredictedTransfer,
         *,
         decode_slot: int,
         placed_s: float,
@@ -95,7 +95,7 @@ class PrefillSide:
         self.transfer = transfer
         self.placed_s = placed_s
         self.done_s: float | None = None
-        self.handover: Handover | None = None
+        self.handover: DecodeHandover | None = None
         self.cached_tokens: int | None = None
         """What the engine says it held of the prompt already."""
         self.transfer_s: float | None = None
@@ -114,7 +114,7 @@ class PrefillSide:
         """How long its leg took, None before its answer."""
         return None if self.done_s is None else self.done_s - self.placed_s
 
-    def done(self, usage: Usage | None, now_s: float) -> None:
+    def prefill_done(self, usage: Usage | None, now_s: float) -> None:
         """The engine has computed the prompt. Learn what that took, and what it held before."""
         if self.done_s is not None or self._has_left:
             return
@@ -122,11 +122,11 @@ class PrefillSide:
         state, predicted, slot = self._state, self.predicted, self.engine.slot
         took_s = now_s - self.placed_s
         state.ledger.prefill_done(self._charge, now_s)
-        state.index.computed(self._trace)
+        state.index.prefill_done(self._trace)
         if predicted.work_tokens > 0:
             state.costs.observe_first_token(slot, predicted.work_tokens, took_s)
         if predicted.is_alone:
-            cold_tokens = predicted.prompt_tokens - predicted.warm_tokens
+            cold_tokens = predicted.prompt_tokens - predicted.cached_tokens
             state.costs.observe_alone(slot, cold_tokens, predicted.prompt_tokens, took_s)
         if state.observers is not None:
             state.observers.first_token(self.request, self._charge, predicted.work_tokens, took_s)
@@ -136,7 +136,7 @@ class PrefillSide:
             # A response that is not streamed has no visible first token; its KV is fetched well before its end.
             self.release(now_s)
 
-    def handed_over(self, now_s: float) -> None:
+    def transfer_done(self, now_s: float) -> None:
         """The decode engine has begun to answer: it has the KV, and this engine may forget it."""
         if self.transfer_s is None and self.done_s is not None:
             transfer, slots = self.transfer, (self.engine.slot, self._decode_slot)
@@ -144,13 +144,13 @@ class PrefillSide:
             if transfer.tokens > 0:
                 moved_s = self.transfer_s - transfer.step_s
                 self._transfers.observe(transfer.link, transfer.name, transfer.prior_s, moved_s)
-            self._transfers.came(slots)
+            self._transfers.clear_penalty(slots)
         self.release(now_s)
 
-    def stalled(self, now_s: float) -> None:
+    def transfer_stalled(self, now_s: float) -> None:
         """The hand-over was given up."""
         waited_s = now_s - (self.done_s or self.placed_s)
-        self._transfers.stalled((self.engine.slot, self._decode_slot), waited_s, now_s)
+        self._transfers.penalise((self.engine.slot, self._decode_slot), waited_s, now_s)
 
     def release(self, now_s: float) -> None:
         """Nothing of the request is left on the engine, however that came. Safe to call again."""

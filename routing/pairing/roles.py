@@ -15,7 +15,7 @@ from math import exp
 
 from routing.candidates import Candidates
 from routing.facts import Role
-from routing.ledger import Pledge
+from routing.ledger import StreamObjective
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class RoleTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class PoolEngine:
     """One engine now. `decode_load` is the share of what it can bear within the promised TPOT and its KV cache that its
     decoding takes; `owed_s` the prefill queued there.
     """
@@ -79,7 +79,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RoleChange:
     """One engine's new role, and the pressures (need by engines there) that speak for it."""
 
     engine: str
@@ -89,19 +89,19 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class EngineNeed:
     """How many engines each kind of work could just keep busy."""
 
     prefill: float
     decode: float
 
-    def after_peak(self, peak: Need, keep: float) -> Need:
+    def after_peak(self, peak: EngineNeed, keep: float) -> EngineNeed:
         """This need, or what is kept of one that was greater, each kind by itself."""
         prefill, decode = max(0.0, peak.prefill - self.prefill), max(0.0, peak.decode - self.decode)
-        return Need(self.prefill + keep * prefill, self.decode + keep * decode)
+        return EngineNeed(self.prefill + keep * prefill, self.decode + keep * decode)
 
 
-class Balance:
+class RoleBalancer:
     """One pool's split. Fed with what is asked for and what is there; remembers its own changes."""
 
     def __init__(self, terms: RoleTerms | None = None) -> None:
@@ -112,9 +112,9 @@ class Balance:
         self._decode = 0.0
         self._decode_growth = 0.0
         self._seen_s: float | None = None
-        self._peak = Need(0.0, 0.0)
+        self._peak = EngineNeed(0.0, 0.0)
 
-    def look(self, workers: Sequence[Worker], prefill_s: float, now_s: float) -> Need:
+    def observe(self, workers: Sequence[PoolEngine], prefill_s: float, now_s: float) -> EngineNeed:
         """Take note: `prefill_s` of prefill was asked for since the last look."""
         # A draining engine finishes its decodes itself: they need no other engine.
         decode = sum(worker.decode_need for worker in workers if not worker.is_draining)
@@ -133,14 +133,14 @@ class Balance:
         growth = (self._decode - before) / span_s
         self._decode_growth = keep_decode * self._decode_growth + (1 - keep_decode) * growth
 
-    def _need(self, workers: Sequence[Worker]) -> Need:
+    def _need(self, workers: Sequence[PoolEngine]) -> EngineNeed:
         # What is owed has to be done within the promised time, beside what keeps coming.
         owed = sum(worker.owed_s for worker in workers)
         waits = max(0.0, owed - len(workers) * self.terms.ttft_s / 4) / self.terms.memory_s
         coming = max(0.0, self._decode_growth) * self.terms.ahead_s
-        return Need(self._prefill_rate / self.terms.prefill_busy + waits, self._decode + coming)
+        return EngineNeed(self._prefill_rate / self.terms.prefill_busy + waits, self._decode + coming)
 
-    def change(self, workers: Sequence[Worker], need: Need, now_s: float) -> Change | None:
+    def next_change(self, workers: Sequence[PoolEngine], need: EngineNeed, now_s: float) -> RoleChange | None:
         """The next role change; None where none is worth it."""
         prefill, decode = _split(workers)
         if not prefill or not decode:
@@ -152,14 +152,19 @@ class Balance:
             return self._move(decode, Role.PREFILL, now, _pressures(need, len(prefill) + 1, len(decode) - 1), now_s)
         return self._move(prefill, Role.DECODE, now, _pressures(need, len(prefill) - 1, len(decode) + 1), now_s)
 
-    def moved(self, now_s: float) -> None:
+    def change_applied(self, now_s: float) -> None:
         """A change was carried out."""
         self.changes += 1
         self._moved_s.append(now_s)
 
     def _move(
-        self, givers: Sequence[Worker], role: Role, now: tuple[float, float], then: tuple[float, float], now_s: float
-    ) -> Change | None:
+        self,
+        givers: Sequence[PoolEngine],
+        role: Role,
+        now: tuple[float, float],
+        then: tuple[float, float],
+        now_s: float,
+    ) -> RoleChange | None:
         least = self.terms.least_decode if role is Role.PREFILL else self.terms.least_prefill
         if len(givers) <= least or max(then) > max(now) * (1 - self.terms.gain):
             return None
@@ -168,30 +173,30 @@ class Balance:
             return None
         # The engine with the least to finish in its old role.
         chosen = min(free, key=_unfinished)
-        return Change(chosen.name, role, *now)
+        return RoleChange(chosen.name, role, *now)
 
-    def _may_move(self, workers: Sequence[Worker], now_s: float) -> bool:
+    def _may_move(self, workers: Sequence[PoolEngine], now_s: float) -> bool:
         while self._moved_s and now_s - self._moved_s[0] >= 60.0:
             self._moved_s.popleft()
         most = max(1, int(self.terms.moved_per_minute * sum(worker.may_change for worker in workers)))
         return len(self._moved_s) < most
 
 
-def _unfinished(worker: Worker) -> tuple[float, float, str]:
+def _unfinished(worker: PoolEngine) -> tuple[float, float, str]:
     if worker.role is Role.PREFILL:
         return worker.owed_s, worker.decoding, worker.name
     return worker.decode_load, worker.decoding, worker.name
 
 
-def _split(workers: Iterable[Worker]) -> tuple[list[Worker], list[Worker]]:
-    prefill: list[Worker] = []
-    decode: list[Worker] = []
+def _split(workers: Iterable[PoolEngine]) -> tuple[list[PoolEngine], list[PoolEngine]]:
+    prefill: list[PoolEngine] = []
+    decode: list[PoolEngine] = []
     for worker in workers:
         (prefill if worker.role is Role.PREFILL else decode).append(worker)
     return prefill, decode
 
 
-def _pressures(need: Need, prefill: int, decode: int) -> tuple[float, float]:
+def _pressures(need: EngineNeed, prefill: int, decode: int) -> tuple[float, float]:
     return need.prefill / max(prefill, 1e-9), need.decode / max(decode, 1e-9)
 
 
@@ -216,11 +221,11 @@ def decode_load(
     return max(running / bearable, kv_tokens / capacity if capacity > 0 else 0.0)
 
 
-class PairsOnly:
+class PairsOnlyGate:
     """Opens to pairs, and to single engines where there are no pairs."""
 
-    pledge: Pledge | None = None
+    stream_objective: StreamObjective | None = None
 
-    def opens(self, candidates: Candidates, at: int) -> bool:
+    def admits(self, candidates: Candidates, at: int) -> bool:
         """Whether another engine prefills here, if any does anywhere."""
         return not candidates.prefillers or candidates.prefillers[at] is not None

@@ -10,31 +10,31 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 
-class Shelf:
+class BlockRefcounts:
     """Holds how often each block stands here: engines compute the same block twice and remove the copies one by one."""
 
-    __slots__ = ("bit", "copies", "due", "promised", "supposed", "told")
+    __slots__ = ("bit", "copies", "inferred", "overdue", "pending", "reported")
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
         self.copies: dict[int, int] = {}
         """Copies beyond the first, by link."""
-        self.promised: dict[int, int] = {}
+        self.pending: dict[int, int] = {}
         """How many requests will leave this link here, by link."""
-        self.told: set[int] = set()
+        self.reported: set[int] = set()
         """Promised links that an event has reported since: from then on events decide."""
-        self.due: dict[int, str] = {}
+        self.overdue: dict[int, str] = {}
         """Links that must have been computed here by now, though no event has reported them yet; by ticket."""
-        self.supposed: set[int] = set()
+        self.inferred: set[int] = set()
         """Links that no event has reported, but that the engine was seen to reuse."""
 
 
-class Masks:
+class BlockBitmap:
     """Link to a mask of shelves, for what is held and for what is promised or due."""
 
     def __init__(self) -> None:
         self.held: dict[int, int] = {}
-        self.promised: dict[int, int] = {}
+        self.pending: dict[int, int] = {}
         self.version = 0
         """Another whenever there is a new shelf, or one has become of another kind."""
         self._free: list[int] = []
@@ -44,30 +44,30 @@ class Masks:
     def __len__(self) -> int:
         return len(self.held)
 
-    def new_shelf(self) -> Shelf:
+    def new_refcounts(self) -> BlockRefcounts:
         self.version += 1
         if self._free:
-            return Shelf(self._free.pop())
+            return BlockRefcounts(self._free.pop())
         self._made += 1
-        return Shelf(1 << (self._made - 1))
+        return BlockRefcounts(1 << (self._made - 1))
 
-    def put(self, shelf: Shelf, link: int) -> None:
+    def put(self, shelf: BlockRefcounts, link: int) -> None:
         """One copy more. What was only supposed to be there is told now, and stands there once."""
-        if link in shelf.promised:
-            shelf.told.add(link)
-        if link in shelf.due:
-            del shelf.due[link]
+        if link in shelf.pending:
+            shelf.reported.add(link)
+        if link in shelf.overdue:
+            del shelf.overdue[link]
             self._unpromise(shelf, link)
         mask = self.held.get(link, 0)
-        if link in shelf.supposed:
-            shelf.supposed.discard(link)
+        if link in shelf.inferred:
+            shelf.inferred.discard(link)
         elif mask & shelf.bit:
             shelf.copies[link] = shelf.copies.get(link, 0) + 1
         else:
             # A block that stands on this shelf only shares the shelf's own integer: with many engines masks are large.
             self.held[link] = mask | shelf.bit if mask else shelf.bit
 
-    def take(self, shelf: Shelf, link: int) -> None:
+    def remove(self, shelf: BlockRefcounts, link: int) -> None:
         """One copy less."""
         more = shelf.copies.get(link, 0)
         if more > 1:
@@ -77,76 +77,76 @@ class Masks:
         else:
             self._unset(shelf.bit, link)
 
-    def suppose(self, shelf: Shelf, link: int) -> None:
+    def infer(self, shelf: BlockRefcounts, link: int) -> None:
         """It must be there, though no event has said so."""
         if not self.is_held(shelf, link):
-            shelf.supposed.add(link)
+            shelf.inferred.add(link)
             self.held[link] = self.held.get(link, 0) | shelf.bit
 
-    def erase(self, shelf: Shelf, link: int) -> None:
+    def erase(self, shelf: BlockRefcounts, link: int) -> None:
         """It cannot be there, whatever events have said."""
         shelf.copies.pop(link, None)
-        shelf.supposed.discard(link)
+        shelf.inferred.discard(link)
         self._unset(shelf.bit, link)
 
-    def is_held(self, shelf: Shelf, link: int) -> bool:
+    def is_held(self, shelf: BlockRefcounts, link: int) -> bool:
         return bool(self.held.get(link, 0) & shelf.bit)
 
-    def promise(self, shelf: Shelf, links: Iterable[int]) -> None:
+    def add_pending(self, shelf: BlockRefcounts, links: Iterable[int]) -> None:
         """One request more that will leave these blocks on the shelf."""
-        counts, masks, bit = shelf.promised, self.promised, shelf.bit
+        counts, masks, bit = shelf.pending, self.pending, shelf.bit
         for link in links:
             counts[link] = counts.get(link, 0) + 1
             masks[link] = masks.get(link, 0) | bit
 
-    def withdraw(self, shelf: Shelf, links: Iterable[int]) -> None:
+    def remove_pending(self, shelf: BlockRefcounts, links: Iterable[int]) -> None:
         """The opposite of `promise`."""
-        counts = shelf.promised
+        counts = shelf.pending
         for link in links:
             if counts[link] > 1:
                 counts[link] -= 1
                 continue
             del counts[link]
-            shelf.told.discard(link)
+            shelf.reported.discard(link)
             self._unpromise(shelf, link)
 
-    def expect(self, shelf: Shelf, links: Sequence[int], who: str) -> Sequence[int]:
+    def mark_computed(self, shelf: BlockRefcounts, links: Sequence[int], who: str) -> Sequence[int]:
         """What was promised has been computed. Returns the links that no event has reported: those are due."""
-        due = [link for link in links if link not in shelf.told and not self.is_held(shelf, link)]
-        shelf.due.update(dict.fromkeys(due, who))
-        self.withdraw(shelf, links)
+        due = [link for link in links if link not in shelf.reported and not self.is_held(shelf, link)]
+        shelf.overdue.update(dict.fromkeys(due, who))
+        self.remove_pending(shelf, links)
         return due
 
-    def expect_no_more(self, shelf: Shelf, links: Iterable[int], who: str) -> None:
+    def expire(self, shelf: BlockRefcounts, links: Iterable[int], who: str) -> None:
         """Give up what events have not reported by now."""
         for link in links:
-            if shelf.due.get(link) == who:
-                del shelf.due[link]
+            if shelf.overdue.get(link) == who:
+                del shelf.overdue[link]
                 self._unpromise(shelf, link)
 
-    def hand_over(self, old: Shelf, new: Shelf) -> None:
+    def transfer_pending(self, old: BlockRefcounts, new: BlockRefcounts) -> None:
         """What is promised or due on one shelf is so on another instead."""
-        new.promised, new.told, new.due = old.promised, old.told, old.due
-        old.promised, old.told, old.due = {}, set(), {}
-        for link in new.promised.keys() | new.due.keys():
-            self.promised[link] = self.promised[link] & ~old.bit | new.bit
+        new.pending, new.reported, new.overdue = old.pending, old.reported, old.overdue
+        old.pending, old.reported, old.overdue = {}, set(), {}
+        for link in new.pending.keys() | new.overdue.keys():
+            self.pending[link] = self.pending[link] & ~old.bit | new.bit
 
     def masks_of(self, links: Iterable[int]) -> Sequence[int]:
         """What is held, promised or due of each link."""
-        held, promised = self.held.get, self.promised.get
-        if not self.promised:
+        held, promised = self.held.get, self.pending.get
+        if not self.pending:
             return [held(link, 0) for link in links]
         return [held(link, 0) | promised(link, 0) for link in links]
 
-    def discard(self, shelves: Collection[Shelf], links: Iterable[int]) -> None:
+    def discard(self, shelves: Collection[BlockRefcounts], links: Iterable[int]) -> None:
         """Shelves are thrown away, with all the links that may stand on them. Their bits come back once swept."""
         for shelf in shelves:
-            links_left, shelf.promised, shelf.due = shelf.promised.keys() | shelf.due.keys(), {}, {}
+            links_left, shelf.pending, shelf.overdue = shelf.pending.keys() | shelf.overdue.keys(), {}, {}
             for link in links_left:
                 self._unpromise(shelf, link)
         mask = sum(shelf.bit for shelf in shelves)
         if mask:
-            supposed = [link for shelf in shelves for link in shelf.supposed]
+            supposed = [link for shelf in shelves for link in shelf.inferred]
             self._stale.append((mask, chain(supposed, links)))
 
     def sweep(self, most: int) -> None:
@@ -164,14 +164,14 @@ class Masks:
                 self._free.append(lowest)
                 mask ^= lowest
 
-    def _unpromise(self, shelf: Shelf, link: int) -> None:
-        if link in shelf.promised or link in shelf.due:
+    def _unpromise(self, shelf: BlockRefcounts, link: int) -> None:
+        if link in shelf.pending or link in shelf.overdue:
             return
-        left = self.promised[link] & ~shelf.bit
+        left = self.pending[link] & ~shelf.bit
         if left:
-            self.promised[link] = left
+            self.pending[link] = left
         else:
-            del self.promised[link]
+            del self.pending[link]
 
     def _unset(self, bits: int, link: int) -> None:
         mask = self.held.get(link, 0)

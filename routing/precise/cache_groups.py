@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from math import ceil, lcm
 from typing import Protocol
 
-RUNNING = frozenset({"mamba"})
+RECURRENT_KINDS = frozenset({"mamba"})
 """Recurrent states: the one at the very end stands for all before it."""
 
-SLIDING = frozenset({"sliding_window", "sliding_window_mla"})
+SLIDING_WINDOW_KINDS = frozenset({"sliding_window", "sliding_window_mla"})
 """Only the blocks of the last window are needed."""
 
-OF_NO_PREFIX = frozenset({"cross_attention", "encoder_only_attention"})
+UNCACHED_KINDS = frozenset({"cross_attention", "encoder_only_attention"})
 """Never reused across prompts by their prefix."""
 
 
@@ -31,16 +31,16 @@ class GroupShape(Protocol):
     def block_tokens(self) -> int: ...
 
 
-class GroupHeld(GroupShape, Protocol):
+class GroupBlocks(GroupShape, Protocol):
     """And for a given prompt which of its full blocks the group holds."""
 
     @property
     def held(self) -> Sequence[object]: ...
 
 
-def longest_hit(groups: Sequence[GroupHeld], most_tokens: int) -> int:
+def longest_hit(groups: Sequence[GroupBlocks], most_tokens: int) -> int:
     """Tokens of the longest prefix, of at most `most_tokens`, that all groups can go on from."""
-    needed = [group for group in groups if group.kind not in OF_NO_PREFIX]
+    needed = [group for group in groups if group.kind not in UNCACHED_KINDS]
     if not needed:
         return 0
     grain = lcm(*(group.block_tokens for group in needed))
@@ -54,15 +54,15 @@ def longest_hit(groups: Sequence[GroupHeld], most_tokens: int) -> int:
     return length
 
 
-def _longest(group: GroupHeld, most_tokens: int, grain: int) -> int:
-    if group.kind in RUNNING:
+def _longest(group: GroupBlocks, most_tokens: int, grain: int) -> int:
+    if group.kind in RECURRENT_KINDS:
         return _last_state(group, most_tokens, grain)
-    if group.kind in SLIDING and group.window_tokens:
+    if group.kind in SLIDING_WINDOW_KINDS and group.window_tokens:
         return _last_window(group, most_tokens, grain)
-    return leading_run(group.held, most_tokens // group.block_tokens) * group.block_tokens // grain * grain
+    return leading_held(group.held, most_tokens // group.block_tokens) * group.block_tokens // grain * grain
 
 
-def leading_run(held: Sequence[object], most: int) -> int:
+def leading_held(held: Sequence[object], most: int) -> int:
     """How many of the first `most` are held without a gap."""
     for place, one in enumerate(held[:most]):
         if not one:
@@ -70,7 +70,7 @@ def leading_run(held: Sequence[object], most: int) -> int:
     return min(most, len(held))
 
 
-def _last_state(group: GroupHeld, most_tokens: int, grain: int) -> int:
+def _last_state(group: GroupBlocks, most_tokens: int, grain: int) -> int:
     for end in range(most_tokens, 0, -grain):
         if group.held[end // group.block_tokens - 1]:
             return end
@@ -82,7 +82,7 @@ def window_blocks(group: GroupShape) -> int:
     return ceil((group.window_tokens - 1) / group.block_tokens)
 
 
-def _last_window(group: GroupHeld, most_tokens: int, grain: int) -> int:
+def _last_window(group: GroupBlocks, most_tokens: int, grain: int) -> int:
     """The longest prefix whose last window is held, or whose whole is where it is shorter than a window."""
     window = window_blocks(group)
     for end in range(most_tokens, 0, -grain):

@@ -14,39 +14,46 @@ from typing import Any
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from routing.precise.block_bitmap import Masks, Shelf
-from routing.precise.cache_groups import OF_NO_PREFIX, RUNNING, SLIDING, window_blocks
+from routing.precise.block_bitmap import BlockBitmap, BlockRefcounts
+from routing.precise.cache_groups import RECURRENT_KINDS, SLIDING_WINDOW_KINDS, UNCACHED_KINDS, window_blocks
 from routing.precise.kv_events import GPU, AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, KvEvent
-from routing.precise.token_chains import BYTES_PER_TOKEN, Ends, link_tokens_for, links_of, pack_tokens, root_of
+from routing.precise.token_chains import (
+    BYTES_PER_TOKEN,
+    BlockHashes,
+    chain_hashes,
+    chain_root,
+    link_tokens_for,
+    pack_tokens,
+)
 
-MOST_WAITING = 1 << 14
+MAX_ORPHANED_BLOCKS = 1 << 14
 """Blocks of one engine whose place is not known yet; the oldest are given up."""
 
-FULL = "full_attention"
+FULL_ATTENTION = "full_attention"
 
 
 @dataclass(slots=True)
-class Group:
+class CacheGroup:
     """One cache group: layers that keep their KV alike."""
 
     kind: str
     window_tokens: int
     block_tokens: int
-    shelves: dict[str, Shelf]
+    refcounts: dict[str, BlockRefcounts]
     """By medium; the accelerator's own is always there."""
 
     @property
-    def first(self) -> Shelf:
-        return self.shelves[GPU]
+    def on_gpu(self) -> BlockRefcounts:
+        return self.refcounts[GPU]
 
     @property
     def is_plain(self) -> bool:
         """Whether a prefix is warm exactly as far as its blocks stand on the accelerator."""
-        return len(self.shelves) == 1 and self.kind not in RUNNING | SLIDING | OF_NO_PREFIX
+        return len(self.refcounts) == 1 and self.kind not in RECURRENT_KINDS | SLIDING_WINDOW_KINDS | UNCACHED_KINDS
 
 
 @dataclass(slots=True)
-class Orphan:
+class OrphanedBlocks:
     """Blocks that came before their parent, and which of them have been removed since."""
 
     event: BlockStored
@@ -54,30 +61,30 @@ class Orphan:
 
 
 @dataclass(slots=True)
-class Count:
+class MirrorCounts:
     """What was seen of one engine's events, in blocks."""
 
     orphaned: int = 0
-    given_up: int = 0
+    dropped: int = 0
     """Waited in vain, came beyond the bound, or could not be read."""
 
 
-class Followed:
-    """Mutable; written by `ExactIndex` only."""
+class EngineCacheMirror:
+    """Mutable; written by `PreciseIndex` only."""
 
-    def __init__(self, masks: Masks, most_blocks: int) -> None:
+    def __init__(self, masks: BlockBitmap, most_blocks: int) -> None:
         self._masks = masks
         self._most_blocks = most_blocks
         self._names: dict[EngineHash, int] = {}
-        self._orphans: dict[EngineHash, list[Orphan]] = {}
+        self._orphans: dict[EngineHash, list[OrphanedBlocks]] = {}
         """By the parent they wait for."""
-        self._waiting: dict[EngineHash, Orphan] = {}
+        self._waiting: dict[EngineHash, OrphanedBlocks] = {}
         """By the name of each block in them."""
-        self._unnamed: dict[EngineHash, list[Shelf]] = {}
+        self._unnamed: dict[EngineHash, list[BlockRefcounts]] = {}
         """Where blocks stand that were told without their tokens, by name."""
         self.link_tokens = 0
-        self.groups: dict[int, Group] = {}
-        self.count = Count()
+        self.groups: dict[int, CacheGroup] = {}
+        self.count = MirrorCounts()
 
     def __len__(self) -> int:
         return len(self._names)
@@ -88,16 +95,16 @@ class Followed:
         return len(self.groups) == 1 and all(group.is_plain for group in self.groups.values())
 
     @property
-    def shelves(self) -> list[Shelf]:
-        return [shelf for group in self.groups.values() for shelf in group.shelves.values()]
+    def refcounts(self) -> list[BlockRefcounts]:
+        return [shelf for group in self.groups.values() for shelf in group.refcounts.values()]
 
-    def suppose(self, block_tokens: int) -> None:
+    def assume_block_size(self, block_tokens: int) -> None:
         """Before its first event: it will have one ordinary group with blocks of this size."""
         if not self.groups and block_tokens > 0:
             self.link_tokens = link_tokens_for(block_tokens)
-            self.groups[0] = Group(FULL, 0, block_tokens, {GPU: self._masks.new_shelf()})
+            self.groups[0] = CacheGroup(FULL_ATTENTION, 0, block_tokens, {GPU: self._masks.new_refcounts()})
 
-    def take(self, event: KvEvent) -> None:
+    def apply(self, event: KvEvent) -> None:
         """Follow one event."""
         match event:
             case BlockStored():
@@ -110,22 +117,22 @@ class Followed:
 
     def clear(self) -> None:
         """Hold nothing any more; what is promised or due stays so. Takes no longer for a large cache."""
-        fresh = [self._masks.new_shelf() for _ in self.groups]
+        fresh = [self._masks.new_refcounts() for _ in self.groups]
         for group, shelf in zip(self.groups.values(), fresh, strict=True):
-            self._masks.hand_over(group.first, shelf)
-        self.leave()
+            self._masks.transfer_pending(group.on_gpu, shelf)
+        self.detach()
         for group, shelf in zip(self.groups.values(), fresh, strict=True):
-            group.shelves = {GPU: shelf}
+            group.refcounts = {GPU: shelf}
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Take all of it out of the masks."""
-        self._masks.discard(self.shelves, self._names.values())
+        self._masks.discard(self.refcounts, self._names.values())
         self._names = {}
         self._orphans.clear()
         self._waiting.clear()
         self._unnamed.clear()
 
-    def promised_links(self, ends: Ends) -> list[tuple[int, Sequence[int]]]:
+    def pending_links(self, ends: BlockHashes) -> list[tuple[int, Sequence[int]]]:
         """What a prompt is sure to leave in which group once its prefill is done."""
         return [
             (number, links)
@@ -133,22 +140,22 @@ class Followed:
             if (links := _left_by(group, ends.of_blocks(group.block_tokens, self.link_tokens), ends.tokens))
         ]
 
-    def correct(self, ends: Ends, real_tokens: int) -> None:
+    def correct(self, ends: BlockHashes, real_tokens: int) -> None:
         """The engine has reused exactly so much of a prompt. What tells of it is known to be incomplete."""
         for group in self.groups.values():
-            if group.kind in RUNNING | SLIDING | OF_NO_PREFIX:
+            if group.kind in RECURRENT_KINDS | SLIDING_WINDOW_KINDS | UNCACHED_KINDS:
                 continue
             links = ends.of_blocks(group.block_tokens, self.link_tokens)[: (ends.tokens - 1) // group.block_tokens]
             real = real_tokens // group.block_tokens
             for link in links[:real]:
-                self._masks.suppose(group.first, link)
+                self._masks.infer(group.on_gpu, link)
             for link in links[real:]:
-                self._masks.erase(group.first, link)
+                self._masks.erase(group.on_gpu, link)
 
     # -- storing ---------------------------------------------------------------------------------------------------
 
     def _store(self, event: BlockStored) -> None:
-        pending = [Orphan(event)]
+        pending = [OrphanedBlocks(event)]
         while pending:
             for name in self._place(pending.pop()):
                 adopted = self._orphans.pop(name, ())
@@ -157,16 +164,16 @@ class Followed:
                     for block in orphan.event.block_hashes:
                         self._waiting.pop(block, None)
 
-    def _place(self, found: Orphan) -> Sequence[EngineHash]:
+    def _place(self, found: OrphanedBlocks) -> Sequence[EngineHash]:
         """Put an event's blocks on their shelf. Returns the names that are new."""
         event = found.event
-        if not event.tells_every_block:
+        if not event.has_all_tokens:
             self._put_by_name(event)
             return ()
         group = self._group_of(event)
         parent = self._parent_of(event)
         if group is None:
-            self.count.given_up += len(event.block_hashes)
+            self.count.dropped += len(event.block_hashes)
             return ()
         if parent is None:
             self._set_aside(event)
@@ -174,7 +181,7 @@ class Followed:
         try:
             links = self._links(event, parent)
         except (OverflowError, TypeError):
-            self.count.given_up += len(event.block_hashes)
+            self.count.dropped += len(event.block_hashes)
             return ()
         new = self._name(event, links)
         shelf, names = self._shelf(group, event.medium), self._names
@@ -189,7 +196,7 @@ class Followed:
         new = [(name, link) for name, link in zip(event.block_hashes, links, strict=True) if name not in names]
         room = self._most_blocks - len(names)
         if len(new) > room:
-            self.count.given_up += len(new) - room
+            self.count.dropped += len(new) - room
             new = new[:room]
         names.update(new)
         if self._unnamed:
@@ -200,19 +207,19 @@ class Followed:
 
     def _parent_of(self, event: BlockStored) -> int | None:
         if event.parent_block_hash is None:
-            return root_of(event.lora_name or "", _salt(event))
+            return chain_root(event.lora_name or "", _salt(event))
         return self._names.get(event.parent_block_hash)
 
     def _links(self, event: BlockStored, parent: int) -> Sequence[int]:
         packed, extras = pack_tokens(event.token_ids), _media(event)
         if not extras:
             every = event.block_size // self.link_tokens
-            return links_of(packed, self.link_tokens, parent)[every - 1 :: every]
+            return chain_hashes(packed, self.link_tokens, parent)[every - 1 :: every]
         links, size = [], event.block_size * BYTES_PER_TOKEN
         for place, extra in enumerate(extras):
             # What is in the picture belongs to what the block says.
             start = xxh3_64_intdigest(extra, parent) if extra else parent
-            parent = links_of(packed[place * size : (place + 1) * size], self.link_tokens, start)[-1]
+            parent = chain_hashes(packed[place * size : (place + 1) * size], self.link_tokens, start)[-1]
             links.append(parent)
         return links
 
@@ -220,7 +227,7 @@ class Followed:
         """Blocks whose tokens are not told: other groups or the accelerator's own events name them, now or later."""
         group = self._group_of(event)
         if group is None:
-            self.count.given_up += len(event.block_hashes)
+            self.count.dropped += len(event.block_hashes)
             return
         shelf = self._shelf(group, event.medium)
         for name in event.block_hashes:
@@ -229,35 +236,35 @@ class Followed:
                 self._masks.put(shelf, link)
                 continue
             self._unnamed.setdefault(name, []).append(shelf)
-            if len(self._unnamed) > MOST_WAITING:
+            if len(self._unnamed) > MAX_ORPHANED_BLOCKS:
                 self._unnamed.pop(next(iter(self._unnamed)))
-                self.count.given_up += 1
+                self.count.dropped += 1
 
     def _set_aside(self, event: BlockStored) -> None:
         if event.parent_block_hash is None:
             return
-        orphan = Orphan(event)
+        orphan = OrphanedBlocks(event)
         self.count.orphaned += len(event.block_hashes)
         self._orphans.setdefault(event.parent_block_hash, []).append(orphan)
         self._waiting.update(dict.fromkeys(event.block_hashes, orphan))
-        while len(self._waiting) > MOST_WAITING:
+        while len(self._waiting) > MAX_ORPHANED_BLOCKS:
             self._give_up(next(iter(self._orphans)))
 
     def _give_up(self, parent: EngineHash) -> None:
         for orphan in self._orphans.pop(parent):
             for name in orphan.event.block_hashes:
                 self._waiting.pop(name, None)
-            self.count.given_up += len(orphan.event.block_hashes)
+            self.count.dropped += len(orphan.event.block_hashes)
 
     # -- removing --------------------------------------------------------------------------------------------------
 
     def _remove(self, event: BlockRemoved, name: EngineHash) -> None:
         group = self.groups.get(event.group_idx or 0)
-        shelf = group.shelves.get(event.medium or GPU) if group else None
+        shelf = group.refcounts.get(event.medium or GPU) if group else None
         link = self._names.get(name)
         if link is not None and shelf is not None:
-            self._masks.take(shelf, link)
-            if not any(self._masks.is_held(one, link) for one in self.shelves):
+            self._masks.remove(shelf, link)
+            if not any(self._masks.is_held(one, link) for one in self.refcounts):
                 del self._names[name]
         elif link is None and (orphan := self._waiting.pop(name, None)) is not None:
             orphan.removed.add(name)
@@ -268,7 +275,7 @@ class Followed:
 
     # -- groups ----------------------------------------------------------------------------------------------------
 
-    def _group_of(self, event: BlockStored) -> Group | None:
+    def _group_of(self, event: BlockStored) -> CacheGroup | None:
         """The group an event speaks of, made or corrected by it. None where its blocks cannot be followed."""
         block = event.block_size
         number = event.group_idx or 0
@@ -280,7 +287,7 @@ class Followed:
         if block % self.link_tokens:
             return None
         if group is None:
-            group = self.groups[number] = Group(FULL, 0, block, {GPU: self._masks.new_shelf()})
+            group = self.groups[number] = CacheGroup(FULL_ATTENTION, 0, block, {GPU: self._masks.new_refcounts()})
         kind = event.kv_cache_spec_kind or group.kind
         window = event.kv_cache_spec_sliding_window or group.window_tokens
         if (event.medium or GPU) != GPU:
@@ -290,17 +297,17 @@ class Followed:
             self._masks.version += 1
         return group
 
-    def _shelf(self, group: Group, medium: str | None) -> Shelf:
-        shelf = group.shelves.get(medium or GPU)
+    def _shelf(self, group: CacheGroup, medium: str | None) -> BlockRefcounts:
+        shelf = group.refcounts.get(medium or GPU)
         if shelf is None:
-            shelf = group.shelves[medium or GPU] = self._masks.new_shelf()
+            shelf = group.refcounts[medium or GPU] = self._masks.new_refcounts()
         return shelf
 
 
-def _left_by(group: Group, links: Sequence[int], tokens: int) -> Sequence[int]:
-    if group.kind in RUNNING:
+def _left_by(group: CacheGroup, links: Sequence[int], tokens: int) -> Sequence[int]:
+    if group.kind in RECURRENT_KINDS:
         return links[-1:]
-    if group.kind in SLIDING and group.window_tokens:
+    if group.kind in SLIDING_WINDOW_KINDS and group.window_tokens:
         # The window that the same prompt would go on from: its last token is computed in any case.
         end = (tokens - 1) // group.block_tokens
         return links[max(0, end - window_blocks(group)) : end]

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-AGREEMENTS = 12
+MIN_AGREEMENTS = 12
 """Responses in a row predicted to the block before an unreliable engine is trusted again."""
 
-MEMORY = 32.0
+ANSWER_MEMORY = 32.0
 """Answers that the running error looks back on."""
 
-LEAST_ANSWERS = 8
+MIN_ANSWERS = 8
 """Before so many no error is an alarm: one evicted prompt is chance."""
 
-DRIFT = 0.25
+MAX_ERROR = 0.25
 """Share of wrongly predicted tokens from which the events cannot be right any more."""
 
 
@@ -26,10 +26,10 @@ SHORT_ANSWERS = 8
 """Answers in a row that reused exactly one block less than foretold, until that is taken to be the engine's way."""
 
 
-class Doubt(StrEnum):
+class UnreliableReason(StrEnum):
     """Why an engine's events are not reliable."""
 
-    UNHEARD = "unheard"
+    NO_EVENTS = "unheard"
     """It publishes nothing, or nothing has been received yet."""
     LATE = "late"
     """We joined when it had cached already, and it could not tell us what."""
@@ -40,10 +40,10 @@ class Doubt(StrEnum):
 
 
 @dataclass(slots=True)
-class Trust:
+class EventReliability:
     """One engine's. Mutable; asked before every sight."""
 
-    doubt: Doubt | None = Doubt.UNHEARD
+    unreliable_reason: UnreliableReason | None = UnreliableReason.NO_EVENTS
     answers: float = 0.0
     error_tokens: float = 0.0
     """Wrongly predicted, over the responses remembered."""
@@ -57,30 +57,30 @@ class Trust:
     """Answers in a row that were wrong by one block, all the same way."""
 
     @property
-    def is_exact(self) -> bool:
-        return self.doubt is None
+    def is_reliable(self) -> bool:
+        return self.unreliable_reason is None
 
     @property
     def error(self) -> float:
         """Share of cached tokens that was predicted wrongly, decayed over 32 responses."""
         return self.error_tokens / self.tokens if self.tokens else 0.0
 
-    def complete(self) -> None:
+    def mark_complete(self) -> None:
         """All that the engine holds is known: from its first event on, or since it was cleared."""
-        self.doubt = None
+        self.unreliable_reason = None
         self._begin_anew()
 
-    def fall(self, doubt: Doubt) -> bool:
+    def mark_unreliable(self, doubt: UnreliableReason) -> bool:
         """Something was missed. True where that is news."""
-        is_news = self.doubt is None
-        self.doubt = doubt
+        is_news = self.unreliable_reason is None
+        self.unreliable_reason = doubt
         self._begin_anew()
         return is_news
 
     def observe(self, foretold: int, real: int, block_tokens: int) -> bool:
         """Take note of an answer. True where the engine lost or won our trust by it."""
         self._learn_trim(foretold - real, foretold, block_tokens)
-        kept = 1 - 1 / MEMORY
+        kept = 1 - 1 / ANSWER_MEMORY
         self.answers = self.answers * kept + 1
         self.error_tokens = self.error_tokens * kept + abs(foretold - real)
         self.tokens = self.tokens * kept + max(foretold, real)
@@ -91,7 +91,7 @@ class Trust:
             self.agreed += 1
         return self._fell_by_drift() or self._rose()
 
-    def held(self, tokens: int) -> int:
+    def reusable(self, tokens: int) -> int:
         """How much of what it holds it will reuse."""
         return max(0, tokens - self.trim_tokens)
 
@@ -105,14 +105,18 @@ class Trust:
 
     def _fell_by_drift(self) -> bool:
         # Small prompts are a block or none: they alone do not condemn.
-        if self.doubt is None and self.answers > LEAST_ANSWERS and self.error > DRIFT:
-            return self.fall(Doubt.DRIFT)
+        if self.unreliable_reason is None and self.answers > MIN_ANSWERS and self.error > MAX_ERROR:
+            return self.mark_unreliable(UnreliableReason.DRIFT)
         return False
 
     def _rose(self) -> bool:
-        if self.doubt is None or self.doubt is Doubt.UNHEARD or self.agreed < AGREEMENTS:
+        if (
+            self.unreliable_reason is None
+            or self.unreliable_reason is UnreliableReason.NO_EVENTS
+            or self.agreed < MIN_AGREEMENTS
+        ):
             return False
-        self.complete()
+        self.mark_complete()
         return True
 
     def _begin_anew(self) -> None:

@@ -36,7 +36,7 @@ class BlockStored(Struct, tag=True, frozen=True, gc=False):
     kv_cache_spec_sliding_window: int | None = None
 
     @property
-    def tells_every_block(self) -> bool:
+    def has_all_tokens(self) -> bool:
         """Whether each hash can be matched with its tokens."""
         return 0 < len(self.token_ids) == len(self.block_hashes) * self.block_size
 

@@ -19,18 +19,18 @@ class LookupNotifier:
     name = "exact warmth"
 
     def placed(self, request: Request, engine: Engine, charge: Charge) -> None:
-        if request.sight is not None:
-            request.sight.watch.placed(engine.name)
+        if request.lookup is not None:
+            request.lookup.listener.placed(engine.name)
 
     def first_token(self, request: Request, charge: Charge, work_tokens: float, took_s: float) -> None:
-        if request.sight is not None:
-            request.sight.watch.computed()
+        if request.lookup is not None:
+            request.lookup.listener.computed()
 
     def settled(self, request: Request, charge: Charge, settlement: Settlement) -> None:
         usage = settlement.usage
-        if request.sight is not None and usage is not None:
-            request.sight.watch.answered(usage.prompt_tokens, usage.cached_tokens)
+        if request.lookup is not None and usage is not None:
+            request.lookup.listener.answered(usage.prompt_tokens, usage.cached_tokens)
 
     def ended(self, request: Request, charge: Charge) -> None:
-        if request.sight is not None:
-            request.sight.watch.left()
+        if request.lookup is not None:
+            request.lookup.listener.left()

@@ -12,34 +12,34 @@ from math import gcd
 
 from msgspec import Struct
 
-from routing.precise.block_bitmap import Masks
-from routing.precise.cache_groups import leading_run, longest_hit
-from routing.precise.cache_mirror import Followed, Group
+from routing.precise.block_bitmap import BlockBitmap
+from routing.precise.cache_groups import leading_held, longest_hit
+from routing.precise.cache_mirror import CacheGroup, EngineCacheMirror
 from routing.precise.kv_events import GPU, KvEvent
-from routing.precise.token_chains import Ends
+from routing.precise.token_chains import BlockHashes
 
-SWEPT_PER_EVENT = 256
+MAX_SWEPT_PER_EVENT = 256
 """Links of thrown-away shelves that are cleaned up with every event: a sweep keeps pace with any stream of events."""
 
-MOST_BLOCKS = 1 << 22
+MAX_BLOCKS = 1 << 22
 """Per engine: 67 million tokens in blocks of 16. An engine that holds more is followed so far."""
 
-MOST_PROMISES = 1 << 14
+MAX_PENDING = 1 << 14
 """Requests under way at once; beyond it the oldest promise is withdrawn."""
 
 
-class Held(Struct, frozen=True, gc=False):
+class CachedPrefix(Struct, frozen=True, gc=False):
     """How much of a prompt one engine holds: in all, and of that on slower media."""
 
     tokens: int = 0
     slow_tokens: Mapping[str, int] = {}
 
 
-NOTHING_HELD = Held()
+NOTHING_CACHED = CachedPrefix()
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class PendingPrefill:
     """A prompt that is on its way to an engine, or being computed there."""
 
     engine: str
@@ -47,21 +47,21 @@ class Promise:
     """By cache group. Of a computed prompt: links that no event had reported by then."""
 
 
-class ExactIndex:
+class PreciseIndex:
     """One per KV index process."""
 
-    def __init__(self, *, most_blocks: int = MOST_BLOCKS) -> None:
-        self._masks = Masks()
-        self._engines: dict[str, Followed] = {}
-        self._promises: dict[str, Promise] = {}
+    def __init__(self, *, most_blocks: int = MAX_BLOCKS) -> None:
+        self._masks = BlockBitmap()
+        self._engines: dict[str, EngineCacheMirror] = {}
+        self._promises: dict[str, PendingPrefill] = {}
         """By ticket, until the prompt is computed or has left without."""
-        self._due: dict[str, Promise] = {}
+        self._due: dict[str, PendingPrefill] = {}
         """By ticket, from then on."""
         self._most_blocks = most_blocks
         self._version = -1
         self._alike: dict[tuple[int, int], tuple[int, dict[int, str]]] = {}
         """(block, link) to the engines with blocks of that size and nothing else: their shelves, and whose they are."""
-        self._odd: dict[str, Followed] = {}
+        self._odd: dict[str, EngineCacheMirror] = {}
         """Engines with several groups or media."""
 
     def __repr__(self) -> str:
@@ -71,39 +71,39 @@ class ExactIndex:
         return len(self._masks)
 
     @property
-    def engines(self) -> Mapping[str, Followed]:
+    def engines(self) -> Mapping[str, EngineCacheMirror]:
         return self._engines
 
-    def follow(self, engine: str, block_tokens: int | None = None) -> None:
+    def add_engine(self, engine: str, block_tokens: int | None = None) -> None:
         """Begin to follow an engine. `block_tokens`: the size of its blocks, where its pod reports it."""
         followed = self._engines.get(engine)
         if followed is None:
-            followed = self._engines[engine] = Followed(self._masks, self._most_blocks)
-        followed.suppose(block_tokens or 0)
+            followed = self._engines[engine] = EngineCacheMirror(self._masks, self._most_blocks)
+        followed.assume_block_size(block_tokens or 0)
 
-    def drop(self, engine: str) -> None:
+    def remove_engine(self, engine: str) -> None:
         """Stop following an engine."""
         for ticket in [ticket for ticket, promise in self._promises.items() if promise.engine == engine]:
-            self.withdraw(ticket)
+            self.remove_pending(ticket)
         for ticket in [ticket for ticket, promise in self._due.items() if promise.engine == engine]:
-            self.expect_no_more(ticket)
+            self.expire(ticket)
         followed = self._engines.pop(engine, None)
         if followed:
-            followed.leave()
+            followed.detach()
             self._masks.version += 1
 
-    def take(self, engine: str, events: Iterable[KvEvent]) -> None:
+    def apply(self, engine: str, events: Iterable[KvEvent]) -> None:
         """Apply the events of one engine, in their order."""
         followed = self._engines[engine]
         for event in events:
-            followed.take(event)
-            self._masks.sweep(SWEPT_PER_EVENT)
+            followed.apply(event)
+            self._masks.sweep(MAX_SWEPT_PER_EVENT)
 
     def clear(self, engine: str) -> None:
         """An engine has lost its cache, or its events were lost."""
         self._engines[engine].clear()
 
-    def correct(self, engine: str, ends: Ends, real_tokens: int) -> None:
+    def correct(self, engine: str, ends: BlockHashes, real_tokens: int) -> None:
         """An engine in doubt has reused exactly so much of a prompt: believe that, whatever its events said."""
         followed = self._engines.get(engine)
         if followed is not None and followed.groups:
@@ -111,70 +111,70 @@ class ExactIndex:
 
     # -- promises --------------------------------------------------------------------------------------------------
 
-    def promise(self, ticket: str, engine: str, ends: Ends) -> None:
+    def add_pending(self, ticket: str, engine: str, ends: BlockHashes) -> None:
         """A prompt was placed on an engine: later requests will find it there."""
         followed = self._engines.get(engine)
         if followed is None or ticket in self._promises:
             return
-        if len(self._promises) >= MOST_PROMISES:
-            self.withdraw(next(iter(self._promises)))
-        promise = Promise(engine, followed.promised_links(ends))
+        if len(self._promises) >= MAX_PENDING:
+            self.remove_pending(next(iter(self._promises)))
+        promise = PendingPrefill(engine, followed.pending_links(ends))
         self._promises[ticket] = promise
         for number, links in promise.links:
-            self._masks.promise(followed.groups[number].first, links)
+            self._masks.add_pending(followed.groups[number].on_gpu, links)
 
-    def withdraw(self, ticket: str) -> None:
+    def remove_pending(self, ticket: str) -> None:
         """The prompt will not be computed there. Safe to call again, and changes nothing about one that was."""
         promise = self._promises.pop(ticket, None)
         followed = self._engines.get(promise.engine) if promise else None
         if promise is None or followed is None:
             return
         for number, links in promise.links:
-            self._masks.withdraw(followed.groups[number].first, links)
+            self._masks.remove_pending(followed.groups[number].on_gpu, links)
 
-    def computed(self, ticket: str) -> bool:
+    def prefill_done(self, ticket: str) -> bool:
         """The prompt has been computed: from now on its blocks stand there as far as events say so, and those that none
-        has told of yet count until it does. True where there are such, to be given up by `expect_no_more` in the end.
+        has told of yet count until it does. True where there are such, to be given up by `expire` in the end.
         """
         promise = self._promises.pop(ticket, None)
         followed = self._engines.get(promise.engine) if promise else None
         if promise is None or followed is None:
             return False
-        if len(self._due) >= MOST_PROMISES:
-            self.expect_no_more(next(iter(self._due)))
+        if len(self._due) >= MAX_PENDING:
+            self.expire(next(iter(self._due)))
         due = [
-            (number, self._masks.expect(followed.groups[number].first, links, ticket))
+            (number, self._masks.mark_computed(followed.groups[number].on_gpu, links, ticket))
             for number, links in promise.links
         ]
         if not any(links for _, links in due):
             return False
-        self._due[ticket] = Promise(promise.engine, due)
+        self._due[ticket] = PendingPrefill(promise.engine, due)
         return True
 
-    def expect_no_more(self, ticket: str) -> None:
+    def expire(self, ticket: str) -> None:
         """Events that have not come by now never will. Safe to call again."""
         promise = self._due.pop(ticket, None)
         followed = self._engines.get(promise.engine) if promise else None
         if promise is None or followed is None:
             return
         for number, links in promise.links:
-            self._masks.expect_no_more(followed.groups[number].first, links, ticket)
+            self._masks.expire(followed.groups[number].on_gpu, links, ticket)
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def look(self, ends: Ends) -> dict[str, Held]:
+    def lookup(self, ends: BlockHashes) -> dict[str, CachedPrefix]:
         """Return what engines have cached of a prompt, by name; engines with nothing cached are left out.
 
         Its last token is computed in any case, so it counts as held nowhere.
         """
-        most, found = ends.tokens - 1, dict[str, Held]()
+        most, found = ends.tokens - 1, dict[str, CachedPrefix]()
         if most <= 0:
             return found
         if self._version != self._masks.version:
             self._sort()
         for (block, link), (among, names) in self._alike.items():
             for bit, blocks in self._walk(ends.of_blocks(block, link)[: most // block], among):
-                found[names[bit]] = Held(blocks * block)
+                found[names[bit]] = CachedPrefix(blocks * block)
         for name, followed in self._odd.items():
             held = self._look_closely(followed, ends, most)
             if held.tokens:
@@ -189,14 +189,14 @@ class ExactIndex:
             if followed.is_plain:
                 group = next(iter(followed.groups.values()))
                 among, names = self._alike.get((group.block_tokens, followed.link_tokens), (0, {}))
-                names[group.first.bit] = name
-                self._alike[group.block_tokens, followed.link_tokens] = (among | group.first.bit, names)
+                names[group.on_gpu.bit] = name
+                self._alike[group.block_tokens, followed.link_tokens] = (among | group.on_gpu.bit, names)
             elif followed.groups:
                 self._odd[name] = followed
 
     def _walk(self, links: Sequence[int], among: int) -> Iterator[tuple[int, int]]:
         """Yield (bit of a shelf, leading blocks on it) for the shelves of `among` that hold any."""
-        held, promised = self._masks.held.get, self._masks.promised.get
+        held, promised = self._masks.held.get, self._masks.pending.get
         alive, depth = among, 0
         for depth, link in enumerate(links):
             still = alive & (held(link, 0) | promised(link, 0))
@@ -209,23 +209,23 @@ class ExactIndex:
                 return
         yield from ((bit, len(links)) for bit in _bits(alive) if links)
 
-    def _look_closely(self, followed: Followed, ends: Ends, most: int) -> Held:
+    def _look_closely(self, followed: EngineCacheMirror, ends: BlockHashes, most: int) -> CachedPrefix:
         """Where groups or media differ."""
         views = [_view(group, self._masks, ends, followed.link_tokens) for group in followed.groups.values()]
         near = longest_hit(views, most)
         slow: dict[str, int] = {}
-        for medium in sorted({medium for group in followed.groups.values() for medium in group.shelves} - {GPU}):
+        for medium in sorted({medium for group in followed.groups.values() for medium in group.refcounts} - {GPU}):
             reached = min(
                 (view.reach(near + sum(slow.values()), medium, most) for view in views if view.has(medium)), default=0
             )
             more = reached - near - sum(slow.values())
             if more > 0:
                 slow[medium] = more
-        return Held(near + sum(slow.values()), slow)
+        return CachedPrefix(near + sum(slow.values()), slow)
 
 
 @dataclass(slots=True)
-class View:
+class GroupPrefix:
     """One cache group's blocks of one prompt."""
 
     kind: str
@@ -248,17 +248,17 @@ class View:
         every = gcd(*there)
         steps = [mask & bit for mask in self.masks[every - 1 :: every]]
         first = start // (self.block_tokens * every)
-        run = leading_run(steps[first:], len(steps))
+        run = leading_held(steps[first:], len(steps))
         return max(start, min((first + run) * every * self.block_tokens, most // self.block_tokens * self.block_tokens))
 
 
-def _view(group: Group, masks: Masks, ends: Ends, link_tokens: int) -> View:
+def _view(group: CacheGroup, masks: BlockBitmap, ends: BlockHashes, link_tokens: int) -> GroupPrefix:
     links = ends.of_blocks(group.block_tokens, link_tokens)
     seen = masks.masks_of(links)
-    bits = {medium: shelf.bit for medium, shelf in group.shelves.items()}
+    bits = {medium: shelf.bit for medium, shelf in group.refcounts.items()}
     first = bits[GPU]
     held = [mask & first for mask in seen]
-    return View(group.kind, group.window_tokens, group.block_tokens, held, seen, bits)
+    return GroupPrefix(group.kind, group.window_tokens, group.block_tokens, held, seen, bits)
 
 
 def _bits(mask: int) -> Iterator[int]:

@@ -14,7 +14,7 @@ from math import gcd
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
-from routing.blocks import seed_of
+from routing.blocks import hash_seed
 
 LINK_TOKENS = 16
 """The smallest block that engines use on accelerators; all others are multiples of it."""
@@ -32,9 +32,9 @@ def text_digest(text: str) -> bytes:
     return xxh3_128_digest(text.encode())
 
 
-def root_of(adapter: str = "", salt: str = "") -> int:
+def chain_root(adapter: str = "", salt: str = "") -> int:
     """Where a chain starts: what makes equal tokens different on an engine."""
-    return seed_of(adapter.encode(), salt.encode()) if adapter or salt else 0
+    return hash_seed(adapter.encode(), salt.encode()) if adapter or salt else 0
 
 
 def link_tokens_for(block_tokens: int) -> int:
@@ -42,7 +42,7 @@ def link_tokens_for(block_tokens: int) -> int:
     return gcd(LINK_TOKENS, block_tokens)
 
 
-def links_of(packed: bytes, link_tokens: int, parent: int) -> list[int]:
+def chain_hashes(packed: bytes, link_tokens: int, parent: int) -> list[int]:
     """The hashes at the end of every full link, chained from `parent`."""
     step = link_tokens * BYTES_PER_TOKEN
     links: list[int] = []
@@ -63,7 +63,7 @@ class TokenPrompt(Struct, frozen=True, gc=False):
         return len(self.packed) // BYTES_PER_TOKEN
 
 
-class Ends:
+class BlockHashes:
     """The hashes of a prompt at the ends of blocks, for any size of block; every chain is walked once."""
 
     __slots__ = ("_blocks", "_links", "_prompt")
@@ -84,13 +84,13 @@ class Ends:
         if ends is None:
             links = self._links.get(link_tokens)
             if links is None:
-                links = self._links[link_tokens] = links_of(self._prompt.packed, link_tokens, self._prompt.root)
+                links = self._links[link_tokens] = chain_hashes(self._prompt.packed, link_tokens, self._prompt.root)
             every = block_tokens // link_tokens
             ends = self._blocks[key] = links if every == 1 else links[every - 1 :: every]
         return ends
 
 
-def alike(one: Sequence[int], other: Sequence[int]) -> int:
+def shared_links(one: Sequence[int], other: Sequence[int]) -> int:
     """How many leading links two chains share. Chains that have parted never meet again."""
     most = min(len(one), len(other))
     return bisect_left(range(most), True, key=lambda place: one[place] != other[place])

@@ -3,18 +3,18 @@
 Pure: no sockets, no HTTP, no second parse. The only place where JSON of clients and pods is understood.
 """
 
-from routing.reading.requests import Reading, owned, read_request
-from routing.reading.responses import AnswerFacts, answer_bytes, read_facts, read_usage, read_whole
+from routing.reading.requests import ParsedRequest, read_request, scoped_name
+from routing.reading.responses import ResponseFacts, read_complete, read_response_facts, read_usage, response_bytes
 from routing.reading.rewriting import with_fields
 
 __all__ = [
-    "AnswerFacts",
-    "Reading",
-    "answer_bytes",
-    "owned",
-    "read_facts",
+    "ParsedRequest",
+    "ResponseFacts",
+    "read_complete",
     "read_request",
+    "read_response_facts",
     "read_usage",
-    "read_whole",
+    "response_bytes",
+    "scoped_name",
     "with_fields",
 ]

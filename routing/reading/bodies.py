@@ -14,10 +14,10 @@ from xxhash import xxh3_128_hexdigest
 from routing.reading.conversation import (
     MEDIA,
     NEXT,
-    Item,
-    Message,
-    Part,
-    Prompts,
+    ChatMessage,
+    ContentPart,
+    PlainPrompts,
+    ResponsesItem,
     open_message,
     write_content,
     write_items,
@@ -30,7 +30,7 @@ from routing.request import Api
 TOOLS = b"\xf7"
 """Before the tools, as the client wrote them. They stand first, as most templates have it: where one has the system
 prompt first, we believe too little warm, never too much."""
-USUAL_COMPLETION_TOKENS = 16
+DEFAULT_COMPLETION_TOKENS = 16
 """What OpenAI's completions API makes of a missing `max_tokens`."""
 
 NOTHING_ASKED = (b"", b"null", b"false")
@@ -53,7 +53,7 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class Body(Struct, kw_only=True):
+class RequestBody(Struct, kw_only=True):
     """What all APIs share."""
 
     cache_salt: Raw = Raw()
@@ -79,7 +79,7 @@ class Body(Struct, kw_only=True):
         """How many tokens each answer may have."""
         return None
 
-    def over(self, cap: int) -> list[str]:
+    def exceeds(self, cap: int) -> list[str]:
         """The fields that must say `cap` for no answer to have more tokens."""
         given = [(name, limit) for name in self.LIMITED_BY if type(limit := getattr(self, name)) is int]
         if not given and (self.output_limit is None or self.output_limit > cap):
@@ -107,12 +107,12 @@ class Body(Struct, kw_only=True):
         return 1
 
     @property
-    def least_output(self) -> int:
+    def min_output(self) -> int:
         """How many tokens each answer has at least, as the client wants it."""
         return 0
 
     @property
-    def outlives(self) -> bool:
+    def outlives_request(self) -> bool:
         """Whether an engine continues it when its client has disconnected."""
         return False
 
@@ -138,7 +138,7 @@ class Body(Struct, kw_only=True):
         return 0
 
 
-class StreamedBody(Body, kw_only=True):
+class StreamedBody(RequestBody, kw_only=True):
     """What chat and plain completions share: usage stands in a stream only where it is asked for."""
 
     echo: Raw = Raw()
@@ -179,7 +179,7 @@ class StreamedBody(Body, kw_only=True):
 class ChatBody(StreamedBody, kw_only=True):
     """Chat completions."""
 
-    messages: list[Message] | None = None
+    messages: list[ChatMessage] | None = None
     tools: Raw = Raw()
     include_reasoning: Raw = Raw()
     max_tokens: Limit | UnsetType | None = UNSET
@@ -225,7 +225,7 @@ class ChatBody(StreamedBody, kw_only=True):
 class CompletionsBody(StreamedBody, kw_only=True):
     """Completions of text or token ids, one or many."""
 
-    prompt: Prompts = None
+    prompt: PlainPrompts = None
     prompt_embeds: Raw = Raw()
     max_tokens: Count | UnsetType | None = UNSET
     truncate_prompt_tokens: Raw = Raw()
@@ -239,7 +239,7 @@ class CompletionsBody(StreamedBody, kw_only=True):
 
     @property
     def output_limit(self) -> int | None:
-        return USUAL_COMPLETION_TOKENS if self.max_tokens is UNSET else _limit(self.max_tokens)
+        return DEFAULT_COMPLETION_TOKENS if self.max_tokens is UNSET else _limit(self.max_tokens)
 
     def shaping(self) -> tuple[Raw, ...]:
         return self.truncate_prompt_tokens, self.add_special_tokens
@@ -254,10 +254,10 @@ class Conversation(Struct):
     id: str | None = None
 
 
-class ResponsesBody(Body, kw_only=True):
+class ResponsesBody(RequestBody, kw_only=True):
     """OpenAI's responses."""
 
-    input: str | list[Item] | None = None
+    input: str | list[ResponsesItem] | None = None
     instructions: str | None = None
     previous_response_id: Name | None = None
     conversation: str | Conversation | None = None
@@ -316,11 +316,11 @@ class ResponsesBody(Body, kw_only=True):
         return 1
 
 
-class MessagesBody(Body, kw_only=True):
+class MessagesBody(RequestBody, kw_only=True):
     """Anthropic's messages."""
 
-    system: str | list[str | Part] | None = None
-    messages: list[Message] | None = None
+    system: str | list[str | ContentPart] | None = None
+    messages: list[ChatMessage] | None = None
     tools: Raw = Raw()
     max_tokens: Limit | UnsetType | None = UNSET
     stream: bool | None = None
@@ -352,13 +352,13 @@ class MessagesBody(Body, kw_only=True):
         return 1
 
 
-class InputsBody(Body, kw_only=True):
+class InputsBody(RequestBody, kw_only=True):
     """Embeddings, pooling, classify: texts, token ids or chats."""
 
-    input: Prompts = None
+    input: PlainPrompts = None
     data: Raw = Raw()
     """What a plugin of the engine makes a prompt of, in its own words."""
-    messages: list[Message | list[Message]] | None = None
+    messages: list[ChatMessage | list[ChatMessage]] | None = None
     chat_template: Raw = Raw()
     chat_template_kwargs: Raw = Raw()
     mm_processor_kwargs: Raw = Raw()
@@ -377,20 +377,20 @@ class InputsBody(Body, kw_only=True):
     def write(self, out: list[bytes]) -> int:
         if self.data:
             out.append(bytes(self.data))
-        return write_prompts(out, cast("Prompts", self.messages) or self.input)
+        return write_prompts(out, cast("PlainPrompts", self.messages) or self.input)
 
 
-class PairsBody(Body, kw_only=True):
+class PairsBody(RequestBody, kw_only=True):
     """Rerank and score: one text or many against others."""
 
-    query: Prompts = None
-    queries: Prompts = None
-    text_1: Prompts = None
-    data_1: Prompts = None
-    documents: Prompts = None
-    items: Prompts = None
-    text_2: Prompts = None
-    data_2: Prompts = None
+    query: PlainPrompts = None
+    queries: PlainPrompts = None
+    text_1: PlainPrompts = None
+    data_1: PlainPrompts = None
+    documents: PlainPrompts = None
+    items: PlainPrompts = None
+    text_2: PlainPrompts = None
+    data_2: PlainPrompts = None
     instruction: Raw = Raw()
     chat_template_kwargs: Raw = Raw()
 
@@ -404,11 +404,11 @@ class PairsBody(Body, kw_only=True):
         return max(left, right)
 
 
-class TokenizeBody(Body, kw_only=True):
+class TokenizeBody(RequestBody, kw_only=True):
     """Tokenise and detokenise: nothing of it is read but what all share."""
 
 
-BODIES: dict[Api, type[Body]] = {
+BODIES: dict[Api, type[RequestBody]] = {
     Api.CHAT: ChatBody,
     Api.COMPLETIONS: CompletionsBody,
     Api.RESPONSES: ResponsesBody,

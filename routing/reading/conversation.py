@@ -39,7 +39,7 @@ UNSEEN_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoni
 """Reasoning of earlier turns: most chat templates leave it out of the prompt."""
 
 
-class Function(Struct, gc=False):
+class CalledFunction(Struct, gc=False):
     """What a tool call of chat completions calls."""
 
     name: str = ""
@@ -49,10 +49,10 @@ class Function(Struct, gc=False):
 class ToolCall(Struct, gc=False):
     """One tool call of chat completions."""
 
-    function: Function | None = None
+    function: CalledFunction | None = None
 
 
-class Part(Struct, gc=False):
+class ContentPart(Struct, gc=False):
     """One part of a message's content, in OpenAI's or Anthropic's words."""
 
     type: str = ""
@@ -60,7 +60,7 @@ class Part(Struct, gc=False):
     refusal: str | None = None
     name: str | None = None
     input: Raw = Raw()
-    content: str | list[str | Part] | None = None
+    content: str | list[str | ContentPart] | None = None
     uuid: Raw = Raw()
     image_url: Raw = Raw()
     image: Raw = Raw()
@@ -76,31 +76,31 @@ class Part(Struct, gc=False):
     source: Raw = Raw()
 
 
-Content = str | list[str | Part] | None
+Content = str | list[str | ContentPart] | None
 
 
-class Message(Struct, gc=False):
+class ChatMessage(Struct, gc=False):
     """One message of chat completions or of Anthropic's messages."""
 
     role: str = ""
-    content: str | list[str | Part] | None = None
+    content: str | list[str | ContentPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
 
 
-class Item(Struct, gc=False):
+class ResponsesItem(Struct, gc=False):
     """One item of a responses input or output: a message, a tool call, a tool's result, or reasoning."""
 
     type: str = "message"
     role: str = ""
-    content: str | list[str | Part] | None = None
+    content: str | list[str | ContentPart] | None = None
     name: str = ""
     arguments: Raw = Raw()
     input: Raw = Raw()
-    output: str | list[str | Part] | None = None
+    output: str | list[str | ContentPart] | None = None
 
 
-def write_messages(out: list[bytes], messages: Iterable[Message]) -> None:
+def write_messages(out: list[bytes], messages: Iterable[ChatMessage]) -> None:
     """Append the canonical bytes of messages."""
     for message in messages:
         role = message.role.encode()
@@ -112,7 +112,7 @@ def write_messages(out: list[bytes], messages: Iterable[Message]) -> None:
                 write_call(out, call.function.name, call.function.arguments)
 
 
-def write_items(out: list[bytes], items: Iterable[Item]) -> None:
+def write_items(out: list[bytes], items: Iterable[ResponsesItem]) -> None:
     """Append the canonical bytes of responses items; tool calls belong to the assistant's message before them."""
     is_assistants = False
     for item in items:
@@ -156,7 +156,7 @@ def write_content(out: list[bytes], opening: bytes, content: Content) -> None:
         out.append(opening)
 
 
-def _write_parts(out: list[bytes], opening: bytes, parts: Sequence[str | Part]) -> None:
+def _write_parts(out: list[bytes], opening: bytes, parts: Sequence[str | ContentPart]) -> None:
     before = opening
     has_results = False
     for part in parts:
@@ -184,7 +184,7 @@ def write_call(out: list[bytes], name: str, arguments: Raw | str) -> None:
     out += (CALL, name.encode(), BODY, _compact(arguments))
 
 
-def _part_bytes(part: Part) -> bytes:
+def _part_bytes(part: ContentPart) -> bytes:
     text = part.text if part.text is not None else part.refusal
     if text is not None:
         return text.encode()
@@ -221,8 +221,8 @@ def _compact(arguments: Raw | str) -> bytes:
         return arguments.encode() if isinstance(arguments, str) else bytes(arguments)
 
 
-def _is_billing(block: str | Part | None) -> bool:
-    text = block.text if isinstance(block, Part) else block
+def _is_billing(block: str | ContentPart | None) -> bool:
+    text = block.text if isinstance(block, ContentPart) else block
     return text is not None and text.startswith(BILLING_HEADER)
 
 
@@ -232,13 +232,13 @@ NEXT = b"\xf8"
 """Between the prompts of a batch."""
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Row = list[TokenId | Message]
+Row = list[TokenId | ChatMessage]
 """Token ids, or the messages of a chat: one prompt in either case."""
-Prompt = str | TokenId | Message | Row
-Prompts = str | Message | list[str | TokenId | Message | Row] | None
+PlainPrompt = str | TokenId | ChatMessage | Row
+PlainPrompts = str | ChatMessage | list[str | TokenId | ChatMessage | Row] | None
 
 
-def write_prompts(out: list[bytes], prompts: Prompts) -> int:
+def write_prompts(out: list[bytes], prompts: PlainPrompts) -> int:
     """Append one prompt or a batch of them. Returns how many they are."""
     each = _apart(prompts)
     for place, prompt in enumerate(each):
@@ -248,22 +248,22 @@ def write_prompts(out: list[bytes], prompts: Prompts) -> int:
     return len(each)
 
 
-def _apart(prompts: Prompts) -> Sequence[Prompt]:
+def _apart(prompts: PlainPrompts) -> Sequence[PlainPrompt]:
     if prompts is None:
         return ()
     if not isinstance(prompts, list):
         return (prompts,)
-    if prompts and isinstance(prompts[0], int | Message):
+    if prompts and isinstance(prompts[0], int | ChatMessage):
         return (cast("Row", prompts),)
     return prompts
 
 
-def _write_prompt(out: list[bytes], prompt: Prompt) -> None:
+def _write_prompt(out: list[bytes], prompt: PlainPrompt) -> None:
     if isinstance(prompt, str):
         out.append(prompt.encode())
     elif isinstance(prompt, list):
         _write_row(out, prompt)
-    elif isinstance(prompt, Message):
+    elif isinstance(prompt, ChatMessage):
         write_messages(out, (prompt,))
 
 
@@ -272,4 +272,4 @@ def _write_row(out: list[bytes], row: Row) -> None:
         out += (TOKENS, array("I", cast("list[int]", row)).tobytes())
     except TypeError:
         # What is neither all ids nor all messages is the engine's to refuse.
-        write_messages(out, (element for element in row if isinstance(element, Message)))
+        write_messages(out, (element for element in row if isinstance(element, ChatMessage)))

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from routing.reading.bodies import BODIES
-from routing.reading.rewriting import NOT_THE_CLIENTS
+from routing.reading.rewriting import RESERVED_FIELDS
 from routing.request import Api
 
 
-class Handling(StrEnum):
+class FieldHandling(StrEnum):
     """What the gateway does with a field."""
 
     PASSED = "passed"
@@ -28,7 +28,7 @@ class Handling(StrEnum):
     """What a client sends is taken out or replaced: the gateway sets it, or it is absent."""
 
 
-OURS = frozenset((*NOT_THE_CLIENTS, "model", "stream_options"))
+GATEWAY_FIELDS = frozenset((*RESERVED_FIELDS, "model", "stream_options"))
 """`model` where the policy has an alias for it, `stream_options` where usage has to be asked for."""
 
 REJECTED = frozenset(("background",))
@@ -165,19 +165,19 @@ PASSED: Mapping[Api, frozenset[str]] = {
 }
 """By API, as vLLM 0.32 has them."""
 
-STREAM_OPTIONS: Mapping[str, Handling] = {
-    "include_usage": Handling.OURS,
-    "continuous_usage_stats": Handling.PASSED,
+STREAM_OPTIONS: Mapping[str, FieldHandling] = {
+    "include_usage": FieldHandling.OURS,
+    "continuous_usage_stats": FieldHandling.PASSED,
 }
 """The fields inside `stream_options`."""
 
 
-def handling_of(api: Api, field: str) -> Handling | None:
+def handling_of(api: Api, field: str) -> FieldHandling | None:
     """Return what becomes of a field of this API's requests, None where the field is not known."""
     if field in BODIES[api].LIMITED_BY:
-        return Handling.CLAMPED
+        return FieldHandling.CLAMPED
     if field in REJECTED:
-        return Handling.REJECTED
-    if field in OURS:
-        return Handling.OURS
-    return Handling.PASSED if field in PASSED[api] else None
+        return FieldHandling.REJECTED
+    if field in GATEWAY_FIELDS:
+        return FieldHandling.OURS
+    return FieldHandling.PASSED if field in PASSED[api] else None

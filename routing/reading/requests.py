@@ -16,15 +16,22 @@ from msgspec import Raw, Struct
 from msgspec.json import encode
 from xxhash import xxh3_128_hexdigest
 
-from routing.blocks import EMPTY_PROMPT, Prompt, cut_prompt, seed_of
-from routing.reading.bodies import BODIES, Body
+from routing.blocks import EMPTY_PROMPT, Prompt, cut_prompt, hash_seed
+from routing.reading.bodies import BODIES, RequestBody
 from routing.reading.rewriting import NO_CHANGES, rewrite
-from routing.reading.validation import MOST_DIGITS, OnceDecoder, check_text, long_integer, refusal_of, repeated
-from routing.rejection import Reason, Refused
+from routing.reading.validation import (
+    MAX_DIGITS,
+    UniqueFieldDecoder,
+    check_text,
+    long_integer,
+    rejection_of,
+    repeated_field,
+)
+from routing.rejection import Reason, RequestRejected
 from routing.request import Api, Request
 
 
-class Terms(Protocol):
+class ParsePolicy(Protocol):
     """Of one who asks."""
 
     @property
@@ -54,7 +61,7 @@ class Terms(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PlainTerms:
+class DefaultParsePolicy:
     """Everything goes, and nothing is kept apart."""
 
     name: str | None = None
@@ -64,24 +71,24 @@ class PlainTerms:
     regions: frozenset[str] | None = None
 
 
-PLAIN = PlainTerms()
+PLAIN = DefaultParsePolicy()
 
 
-def changes_of(body: Body, model: str, terms: Terms) -> dict[str, bytes]:
+def body_changes(body: RequestBody, model: str, terms: ParsePolicy) -> dict[str, bytes]:
     """The fields of a body that must say something else for its terms to hold, in JSON."""
     changes: dict[str, bytes] = {}
     if model != body.model:
         changes["model"] = encode(model)
     cap, salt = terms.output_cap, terms.trust_domain
     if cap is not None:
-        changes.update(dict.fromkeys(body.over(cap), b"%d" % cap))
+        changes.update(dict.fromkeys(body.exceeds(cap), b"%d" % cap))
     if salt and body.makes_kv:
-        changes["cache_salt"] = encode(salt_of(salt))
+        changes["cache_salt"] = encode(cache_salt(salt))
     return changes
 
 
 @lru_cache(maxsize=1024)
-def salt_of(domain: str) -> str:
+def cache_salt(domain: str) -> str:
     r"""Return the `cache_salt` that engines receive for a trust domain: 71 characters of letters, digits and `-`.
 
     vLLM rejects salts of more than 128 characters and those with `@`, `/`, `\` or NUL, all of which a tenant's name
@@ -90,12 +97,12 @@ def salt_of(domain: str) -> str:
     return f"hearth-{sha256(domain.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def owned(name: str, owner: str | None) -> str:
+def scoped_name(name: str, owner: str | None) -> str:
     """A name that clients choose or guess, apart from what other tenants call the same."""
     return name if owner is None else f"{owner}/{name}"
 
 
-LONGEST_SESSION = 256
+MAX_SESSION_CHARS = 256
 """Characters of a session's name that are kept; a longer one is kept as its digest."""
 
 NO_BACKGROUND = (
@@ -103,10 +110,10 @@ NO_BACKGROUND = (
     "against limits. Send the request without it, with `stream: true` where the answer takes long."
 )
 
-DECODERS: dict[Api, OnceDecoder[Body]] = {api: OnceDecoder(body) for api, body in BODIES.items()}
+DECODERS: dict[Api, UniqueFieldDecoder[RequestBody]] = {api: UniqueFieldDecoder(body) for api, body in BODIES.items()}
 
 
-class Reading(Struct, frozen=True, gc=False):
+class ParsedRequest(Struct, frozen=True, gc=False):
     """What a body says, and the body for the pod.
 
     `usage_added`: the pod was asked for a usage event that the client did not ask for; it is to be withheld.
@@ -123,25 +130,29 @@ def read_request(
     *,
     request_id: str,
     session: str | None = None,
-    terms: Terms = PLAIN,
+    terms: ParsePolicy = PLAIN,
     priority: int = 0,
     retried: int = 0,
     model: str | None = None,
     adds_usage: bool = True,
-) -> Reading:
+) -> ParsedRequest:
     """Read a client's body. `session` is its name for the conversation from a header, where it sent one.
 
     `model` answers in the place of the one that is asked for; `adds_usage`: an event that the client did not ask for
-    could be withheld from it. Raises `Refused` where the body is no JSON object or a
+    could be withheld from it. Raises `RequestRejected` where the body is no JSON object or a
     field we use has a wrong type or value.
     """
     fields = _decode(api, body)
     if not fields.model:
-        raise Refused(Reason.BAD_REQUEST, "`model` is missing: name the model that is to answer.", param="model")
-    if fields.outlives and terms.name is not None:
-        raise Refused(Reason.BAD_REQUEST, NO_BACKGROUND, param="background")
+        raise RequestRejected(
+            Reason.BAD_REQUEST, "`model` is missing: name the model that is to answer.", param="model"
+        )
+    if fields.outlives_request and terms.name is not None:
+        raise RequestRejected(Reason.BAD_REQUEST, NO_BACKGROUND, param="background")
     if fields.output_limit == 0 and fields.lacks_answer:
-        raise Refused(Reason.BAD_REQUEST, "`max_tokens`: 0 is for a completion with `echo`.", param="max_tokens")
+        raise RequestRejected(
+            Reason.BAD_REQUEST, "`max_tokens`: 0 is for a completion with `echo`.", param="max_tokens"
+        )
     if model is None:
         model = terms.aliases.get(fields.model, fields.model)
     out: list[bytes] = []
@@ -159,50 +170,50 @@ def read_request(
         prompt=_prompt(fields, shaping, canonical, model, terms.trust_domain or "") if out else EMPTY_PROMPT,
         stream=fields.streams,
         max_tokens=limit,
-        min_tokens=fields.least_output,
+        min_tokens=fields.min_output,
         unseen_bytes=sum([memoryview(raw).nbytes for raw in shaping]) if any(shaping) else 0,
         sequences=max(1, prompts) * fields.copies,
         session=_bounded(named, owner) if (named := session or fields.session) else None,
-        continues=owned(stored, owner) if (stored := fields.continued_response) else None,
+        continues=scoped_name(stored, owner) if (stored := fields.continued_response) else None,
         regions=terms.regions,
         priority=priority,
-        retried=retried,
-        is_whole=fields.is_whole,
+        retry_count=retried,
+        is_single_engine=fields.is_whole,
         holds_back=fields.holds_back,
     )
     is_plain = terms.output_cap is None and not terms.trust_domain and model == fields.model
-    changes = NO_CHANGES if is_plain else changes_of(fields, model, terms)
+    changes = NO_CHANGES if is_plain else body_changes(fields, model, terms)
     sent, usage_added = rewrite(body, fields, changes, adds_usage=adds_usage)
-    return Reading(request, sent, usage_added)
+    return ParsedRequest(request, sent, usage_added)
 
 
-def _decode(api: Api, body: bytes) -> Body:
+def _decode(api: Api, body: bytes) -> RequestBody:
     check_text(body)
     try:
         fields, repeats = DECODERS[api].decode(body)
-        too_long = long_integer(body) if len(body) > MOST_DIGITS else None
+        too_long = long_integer(body) if len(body) > MAX_DIGITS else None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
-        raise refusal_of(fault, body) from None
+        raise rejection_of(fault, body) from None
     if repeats:
         _check_once(body)
     if too_long is not None:
-        words = f"`{too_long}` holds an integer of more than {MOST_DIGITS} digits."
-        raise Refused(Reason.BAD_REQUEST, words, param=too_long)
+        words = f"`{too_long}` holds an integer of more than {MAX_DIGITS} digits."
+        raise RequestRejected(Reason.BAD_REQUEST, words, param=too_long)
     return fields
 
 
 def _check_once(body: bytes) -> None:
-    """Raise `Refused` where a field stands twice at the top of the body."""
-    if (name := repeated(body)) is not None:
-        raise Refused(Reason.BAD_REQUEST, f"`{name}` stands twice in the body: send it once.", param=name)
+    """Raise `RequestRejected` where a field stands twice at the top of the body."""
+    if (name := repeated_field(body)) is not None:
+        raise RequestRejected(Reason.BAD_REQUEST, f"`{name}` stands twice in the body: send it once.", param=name)
 
 
-def _prompt(fields: Body, shaping: tuple[Raw, ...], canonical: bytes, model: str, salt: str) -> Prompt:
+def _prompt(fields: RequestBody, shaping: tuple[Raw, ...], canonical: bytes, model: str, salt: str) -> Prompt:
     # Only the pod that stored the continued response knows its text: what follows it is warm nowhere else.
     continued = fields.continued_response or ""
     if continued or any(shaping):
         parts = [memoryview(raw).tobytes() for raw in shaping]
-        seed = seed_of(model.encode(), continued.encode(), *parts, salt.encode())
+        seed = hash_seed(model.encode(), continued.encode(), *parts, salt.encode())
     else:
         seed = _plain_seed(model, len(shaping), salt)
     return cut_prompt(canonical, seed)
@@ -211,10 +222,10 @@ def _prompt(fields: Body, shaping: tuple[Raw, ...], canonical: bytes, model: str
 @lru_cache(maxsize=1024)
 def _plain_seed(model: str, parts: int, salt: str) -> int:
     """The seed of nearly all prompts: nothing but model and trust domain set them apart. Both are few."""
-    return seed_of(model.encode(), b"", *[b""] * parts, salt.encode())
+    return hash_seed(model.encode(), b"", *[b""] * parts, salt.encode())
 
 
 def _bounded(session: str, owner: str | None) -> str:
-    if len(session) > LONGEST_SESSION:
+    if len(session) > MAX_SESSION_CHARS:
         session = xxh3_128_hexdigest(session.encode("utf-8", "surrogatepass"))
-    return owned(session, owner)
+    return scoped_name(session, owner)

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from routing.reading.conversation import (
-    Item,
-    Message,
-    Part,
+    ChatMessage,
+    ContentPart,
+    ResponsesItem,
     open_message,
     write_call,
     write_content,
@@ -25,7 +25,7 @@ from routing.reading.conversation import (
 )
 from routing.request import Api, Usage
 
-NO_ANSWER = b""
+NO_RESPONSE = b""
 
 DATA = b"data:"
 DONE = b"[DONE]"
@@ -33,7 +33,7 @@ DONE = b"[DONE]"
 FINAL_STATUS = frozenset({"completed", "incomplete"})
 
 
-class AnsweredMessage(Message):
+class AnsweredMessage(ChatMessage):
     """A chat answer as a whole."""
 
     reasoning: str | None = None
@@ -66,58 +66,58 @@ class StreamChoice(Struct, gc=False):
     delta: Delta | None = None
 
 
-class Choices(Struct, gc=False):
+class ResponseChoices(Struct, gc=False):
     """A chat or completions answer, or one event of it."""
 
     choices: list[StreamChoice] = []
     error: Raw = Raw()
 
 
-class Blocks(Struct, gc=False):
+class ResponseBlocks(Struct, gc=False):
     """An Anthropic answer."""
 
     type: str = ""
-    content: list[Part] = []
+    content: list[ContentPart] = []
 
 
-class BlockDelta(Struct, gc=False):
+class ResponseBlockDelta(Struct, gc=False):
     text: str | None = None
     partial_json: str | None = None
 
 
-class BlockEvent(Struct, gc=False):
+class ResponseBlockEvent(Struct, gc=False):
     """One event of an Anthropic stream."""
 
     type: str = ""
     index: int = 0
-    content_block: Part | None = None
-    delta: BlockDelta | None = None
+    content_block: ContentPart | None = None
+    delta: ResponseBlockDelta | None = None
 
 
-class Response(Struct, gc=False):
+class ResponseOutput(Struct, gc=False):
     status: str = ""
-    output: list[Item] = []
+    output: list[ResponsesItem] = []
 
 
-class ResponseEvent(Struct, gc=False):
-    response: Response | None = None
+class ResponseOutputEvent(Struct, gc=False):
+    response: ResponseOutput | None = None
 
 
-CHOICES = msgspec.json.Decoder(Choices)
-CHOICES_EVENTS = msgspec.json.Decoder(list[Choices])
-BLOCKS = msgspec.json.Decoder(Blocks)
-BLOCK_EVENTS = msgspec.json.Decoder(list[BlockEvent])
-RESPONSE = msgspec.json.Decoder(Response)
-RESPONSE_EVENT = msgspec.json.Decoder(ResponseEvent)
+CHOICES = msgspec.json.Decoder(ResponseChoices)
+CHOICES_EVENTS = msgspec.json.Decoder(list[ResponseChoices])
+BLOCKS = msgspec.json.Decoder(ResponseBlocks)
+BLOCK_EVENTS = msgspec.json.Decoder(list[ResponseBlockEvent])
+RESPONSE = msgspec.json.Decoder(ResponseOutput)
+RESPONSE_EVENT = msgspec.json.Decoder(ResponseOutputEvent)
 
 
-def answer_bytes(api: Api, raw: bytes, stream: bool) -> bytes:  # noqa: FBT001 - asked of every answer in these words
+def response_bytes(api: Api, raw: bytes, stream: bool) -> bytes:  # noqa: FBT001 - asked of every answer in these words
     """Canonical bytes of the generated message, `b""` where they cannot be known."""
     read = (STREAMS if stream else WHOLES).get(api)
     try:
-        return read(raw) if read else NO_ANSWER
+        return read(raw) if read else NO_RESPONSE
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return NO_ANSWER
+        return NO_RESPONSE
 
 
 def _chat(raw: bytes) -> bytes:
@@ -128,9 +128,9 @@ def _chat(raw: bytes) -> bytes:
 def message_bytes(message: AnsweredMessage | None) -> bytes:
     """Canonical bytes of a whole chat message."""
     if message is None or message.reasoning or message.reasoning_content:
-        return NO_ANSWER
+        return NO_RESPONSE
     out: list[bytes] = []
-    write_messages(out, (Message("assistant", message.content, None, message.tool_calls),))
+    write_messages(out, (ChatMessage("assistant", message.content, None, message.tool_calls),))
     return b"".join(out)
 
 
@@ -142,13 +142,13 @@ def _chat_stream(raw: bytes) -> bytes:
         if delta is None:
             continue
         if delta.reasoning or delta.reasoning_content:
-            return NO_ANSWER
+            return NO_RESPONSE
         if delta.content:
             text.append(delta.content)
         if delta.tool_calls:
             _add_calls(calls, delta.tool_calls)
     if not text and not calls:
-        return NO_ANSWER
+        return NO_RESPONSE
     out: list[bytes] = []
     write_content(out, open_message("assistant"), "".join(text))
     for name, arguments in calls.values():
@@ -166,7 +166,7 @@ def _add_calls(calls: dict[int, tuple[list[str], list[str]]], pieces: list[CallP
 
 def _completions(raw: bytes) -> bytes:
     choices = CHOICES.decode(raw).choices
-    return (choices[0].text or "").encode() if len(choices) == 1 else NO_ANSWER
+    return (choices[0].text or "").encode() if len(choices) == 1 else NO_RESPONSE
 
 
 def _completions_stream(raw: bytes) -> bytes:
@@ -186,14 +186,14 @@ def _streamed_choices(raw: bytes) -> list[StreamChoice]:
 
 def _messages(raw: bytes) -> bytes:
     answer = BLOCKS.decode(raw)
-    return _blocks(answer.content) if answer.type == "message" else NO_ANSWER
+    return _blocks(answer.content) if answer.type == "message" else NO_RESPONSE
 
 
 def _messages_stream(raw: bytes) -> bytes:
     events = BLOCK_EVENTS.decode(_as_array(_events(raw)))
     if not events or events[-1].type != "message_stop" or any(event.type == "error" for event in events):
-        return NO_ANSWER
-    blocks: dict[int, Part] = {}
+        return NO_RESPONSE
+    blocks: dict[int, ContentPart] = {}
     pieces: dict[int, list[str]] = {}
     for event in events:
         if event.content_block:
@@ -204,15 +204,15 @@ def _messages_stream(raw: bytes) -> bytes:
     return _blocks([_filled(block, "".join(pieces[index])) for index, block in blocks.items()])
 
 
-def _filled(block: Part, streamed: str) -> Part:
+def _filled(block: ContentPart, streamed: str) -> ContentPart:
     if block.type == "tool_use":
-        return Part(type=block.type, name=block.name, input=Raw(streamed.encode()) if streamed else block.input)
-    return Part(type=block.type, text=streamed)
+        return ContentPart(type=block.type, name=block.name, input=Raw(streamed.encode()) if streamed else block.input)
+    return ContentPart(type=block.type, text=streamed)
 
 
-def _blocks(blocks: list[Part]) -> bytes:
+def _blocks(blocks: list[ContentPart]) -> bytes:
     if not blocks or any(block.type not in {"text", "tool_use"} for block in blocks):
-        return NO_ANSWER
+        return NO_RESPONSE
     out: list[bytes] = []
     write_content(out, open_message("assistant"), [*blocks])
     return b"".join(out)
@@ -226,12 +226,12 @@ def _response_stream(raw: bytes) -> bytes:
     """The last event repeats the whole answer."""
     events = _events(raw)
     last = RESPONSE_EVENT.decode(events[-1]).response if events else None
-    return _items(last) if last else NO_ANSWER
+    return _items(last) if last else NO_RESPONSE
 
 
-def _items(response: Response) -> bytes:
+def _items(response: ResponseOutput) -> bytes:
     if response.status not in FINAL_STATUS or any(item.type == "reasoning" for item in response.output):
-        return NO_ANSWER
+        return NO_RESPONSE
     out: list[bytes] = []
     write_items(out, response.output)
     return b"".join(out)
@@ -260,7 +260,7 @@ STREAMS: dict[Api, Callable[[bytes], bytes]] = {
 }
 
 
-class AnswerFacts(Struct, frozen=True, gc=False):
+class ResponseFacts(Struct, frozen=True, gc=False):
     """What an answer, or one event of its stream, tells. None where it does not."""
 
     usage: Usage | None = None
@@ -269,14 +269,14 @@ class AnswerFacts(Struct, frozen=True, gc=False):
     response_id: str | None = None
 
 
-NO_RESPONSE_FACTS = AnswerFacts()
+NO_RESPONSE_FACTS = ResponseFacts()
 
 
 class CachedTokens(Struct):
     cached_tokens: int | None = None
 
 
-class UsageTold(Struct):
+class ReportedUsage(Struct):
     """Usage in the words of all APIs."""
 
     prompt_tokens: int | None = None
@@ -293,51 +293,51 @@ class FinishedChoice(Struct):
     finish_reason: str | None = None
 
 
-class Incomplete(Struct):
+class IncompleteDetails(Struct):
     reason: str | None = None
 
 
-class Stop(Struct):
+class StopDelta(Struct):
     stop_reason: str | None = None
 
 
-class Told(Struct):
+class ResponseEnvelope(Struct):
     """An answer or an event, in the words of all APIs."""
 
     id: str | None = None
-    usage: UsageTold | None = None
+    usage: ReportedUsage | None = None
     choices: list[FinishedChoice] | None = None
     status: str | None = None
-    incomplete_details: Incomplete | None = None
+    incomplete_details: IncompleteDetails | None = None
     stop_reason: str | None = None
-    delta: Stop | str | None = None
-    response: Told | None = None
-    message: Told | str | None = None
+    delta: StopDelta | str | None = None
+    response: ResponseEnvelope | None = None
+    message: ResponseEnvelope | str | None = None
 
 
-TOLD = msgspec.json.Decoder(Told)
+ENVELOPE = msgspec.json.Decoder(ResponseEnvelope)
 
 ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
 """Status words of a response that has ended."""
 
 
-def read_facts(api: Api, told: bytes) -> AnswerFacts:
+def read_response_facts(api: Api, told: bytes) -> ResponseFacts:
     """The facts in a whole JSON answer, or in the JSON of one event. Nothing where it is not as the API says."""
     try:
-        answer = TOLD.decode(told)
+        answer = ENVELOPE.decode(told)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return NO_RESPONSE_FACTS
-    inner = answer.response or (answer.message if isinstance(answer.message, Told) else None) or answer
-    stop = answer.delta.stop_reason if isinstance(answer.delta, Stop) else None
-    return AnswerFacts(usage_of(api, inner.usage), stop or _finish_reason(inner), inner.id)
+    inner = answer.response or (answer.message if isinstance(answer.message, ResponseEnvelope) else None) or answer
+    stop = answer.delta.stop_reason if isinstance(answer.delta, StopDelta) else None
+    return ResponseFacts(usage_of(api, inner.usage), stop or _finish_reason(inner), inner.id)
 
 
 def read_usage(api: Api, told: bytes) -> Usage | None:
     """The usage in a whole JSON answer or in one event."""
-    return read_facts(api, told).usage
+    return read_response_facts(api, told).usage
 
 
-def _finish_reason(answer: Told) -> str | None:
+def _finish_reason(answer: ResponseEnvelope) -> str | None:
     if answer.choices:
         return next((choice.finish_reason for choice in answer.choices if choice.finish_reason), None)
     if answer.status in ENDED:
@@ -345,7 +345,7 @@ def _finish_reason(answer: Told) -> str | None:
     return answer.stop_reason
 
 
-def usage_of(api: Api, told: UsageTold | None) -> Usage | None:
+def usage_of(api: Api, told: ReportedUsage | None) -> Usage | None:
     """Usage in one form, whichever API's words told it."""
     if told is None:
         return None
@@ -367,32 +367,32 @@ def _counted(prompt: int, completion: int | None, cached: CachedTokens | None) -
     return usage
 
 
-class WholeChoice(Struct, gc=False):
+class CompleteChoice(Struct, gc=False):
     finish_reason: str | None = None
     text: str | None = None
     message: AnsweredMessage | None = None
 
 
-class Whole(Struct, gc=False):
+class CompleteResponseBody(Struct, gc=False):
     id: str | None = None
-    usage: UsageTold | None = None
-    choices: list[WholeChoice] = []
+    usage: ReportedUsage | None = None
+    choices: list[CompleteChoice] = []
 
 
-WHOLE = msgspec.json.Decoder(Whole)
+COMPLETE = msgspec.json.Decoder(CompleteResponseBody)
 
 
-def read_whole(api: Api, told: bytes) -> tuple[AnswerFacts, bytes]:
+def read_complete(api: Api, told: bytes) -> tuple[ResponseFacts, bytes]:
     """The facts in an answer, and the canonical bytes of what it generated; as `read_facts` and `answer_bytes` say."""
     if api is not Api.CHAT and api is not Api.COMPLETIONS:
-        return read_facts(api, told), answer_bytes(api, told, stream=False)
+        return read_response_facts(api, told), response_bytes(api, told, stream=False)
     try:
-        answer = WHOLE.decode(told)
+        answer = COMPLETE.decode(told)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return read_facts(api, told), answer_bytes(api, told, stream=False)
+        return read_response_facts(api, told), response_bytes(api, told, stream=False)
     choices = answer.choices
     ended = next((choice.finish_reason for choice in choices if choice.finish_reason), None)
-    facts = AnswerFacts(usage_of(api, answer.usage), ended, answer.id)
+    facts = ResponseFacts(usage_of(api, answer.usage), ended, answer.id)
     if len(choices) != 1:
-        return facts, NO_ANSWER
+        return facts, NO_RESPONSE
     return facts, message_bytes(choices[0].message) if api is Api.CHAT else (choices[0].text or "").encode()

@@ -13,10 +13,10 @@ from operator import attrgetter
 import msgspec
 from msgspec import UNSET, Raw
 
-from routing.reading.bodies import BODIES, Body, StreamedBody
+from routing.reading.bodies import BODIES, RequestBody, StreamedBody
 from routing.request import Api
 
-NOT_THE_CLIENTS = (
+RESERVED_FIELDS = (
     "cache_salt",
     "priority",
     "kv_transfer_params",
@@ -33,7 +33,7 @@ WITH_USAGE = b'{"include_usage":true}'
 
 NO_CHANGES: dict[str, bytes] = {}
 
-steering = attrgetter(*NOT_THE_CLIENTS)
+steering = attrgetter(*RESERVED_FIELDS)
 
 TOP_LEVEL = msgspec.json.Decoder(dict[str, Raw])
 OPTIONS = msgspec.json.Decoder(dict[str, Raw] | None)
@@ -43,7 +43,7 @@ PLAIN_VALUE = re.compile(rb'\s*:\s*([-+.\w]+|"(?:[^"\\]|\\.)*+")')
 
 
 def rewrite(
-    raw: bytes, body: Body, changes: dict[str, bytes] = NO_CHANGES, *, adds_usage: bool = True
+    raw: bytes, body: RequestBody, changes: dict[str, bytes] = NO_CHANGES, *, adds_usage: bool = True
 ) -> tuple[bytes, bool]:
     """The body for the pod, and whether usage was asked for on the client's behalf.
 
@@ -65,11 +65,11 @@ def with_fields(raw: bytes, added: bytes) -> bytes:
     return raw.rstrip()[:-1] + b"," + added + b"}"
 
 
-def _spliced(raw: bytes, body: Body, changes: dict[str, bytes]) -> bytes:
+def _spliced(raw: bytes, body: RequestBody, changes: dict[str, bytes]) -> bytes:
     """The same bytes but for some fields: read once already, a large body need not be read again."""
     spliced, added = raw, []
     for name, value in changes.items():
-        if name in NOT_THE_CLIENTS or getattr(body, name) is UNSET:
+        if name in RESERVED_FIELDS or getattr(body, name) is UNSET:
             added.append(b'"%b":%b' % (name.encode(), value))
             continue
         spliced = _replaced(spliced, name.encode(), value)
@@ -93,7 +93,7 @@ def _replaced(raw: bytes, name: bytes, value: bytes) -> bytes:
 
 def _edit(raw: bytes, changes: dict[str, bytes], *, lacks_usage: bool) -> bytes:
     fields = TOP_LEVEL.decode(raw)
-    for name in NOT_THE_CLIENTS:
+    for name in RESERVED_FIELDS:
         fields.pop(name, None)
     for name, value in changes.items():
         fields[name] = Raw(value)
@@ -109,7 +109,7 @@ def _edit(raw: bytes, changes: dict[str, bytes], *, lacks_usage: bool) -> bytes:
 NUMBER = msgspec.json.Decoder(int | None)
 
 
-def capped(api: Api, body: bytes, most: int) -> bytes:
+def with_output_limit(api: Api, body: bytes, most: int) -> bytes:
     """Return a body by which no answer has more than `most` tokens. What allows less is left as it is."""
     names = BODIES[api].LIMITED_BY
     if not names:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args, get_
 import msgspec
 from msgspec import Meta, Raw, Struct, UnsetType
 
-from routing.rejection import Reason, Refused
+from routing.rejection import Reason, RequestRejected
 
 TRUNCATED = "truncated"
 
@@ -28,44 +28,48 @@ PLACE = re.compile(r" - at `\$([^`]*)`")
 
 
 def check_text(body: bytes) -> None:
-    """Raise `Refused` where a body is no UTF-8 text. Engines would guess at UTF-16 and byte order marks; we do not."""
+    """Raise `RequestRejected` where a body is no UTF-8 text. Engines would guess at UTF-16 and byte order marks; we do
+    not.
+    """
     if body.isascii() and b"\0" not in body[:4]:
         return
     if body[:3] == b"\xef\xbb\xbf":
-        raise Refused(Reason.BAD_JSON, "The body begins with a byte order mark; send plain UTF-8.")
+        raise RequestRejected(Reason.BAD_JSON, "The body begins with a byte order mark; send plain UTF-8.")
     if b"\0" in body[:4]:
-        raise Refused(Reason.BAD_JSON, "The body is not UTF-8; UTF-16 and UTF-32 are not accepted.")
+        raise RequestRejected(Reason.BAD_JSON, "The body is not UTF-8; UTF-16 and UTF-32 are not accepted.")
     try:
         body.decode()
     except UnicodeDecodeError as fault:
-        raise Refused(Reason.BAD_JSON, f"The body is not valid UTF-8 (byte {fault.start}).") from None
+        raise RequestRejected(Reason.BAD_JSON, f"The body is not valid UTF-8 (byte {fault.start}).") from None
 
 
-def refusal_of(fault: Exception, body: bytes) -> Refused:
+def rejection_of(fault: Exception, body: bytes) -> RequestRejected:
     """The refusal for what msgspec raised over a body."""
     if isinstance(fault, msgspec.ValidationError):
         return _wrong_type(str(fault))
     if isinstance(fault, RecursionError):
-        return Refused(Reason.BAD_JSON, "The body is nested too deeply.")
+        return RequestRejected(Reason.BAD_JSON, "The body is nested too deeply.")
     if not body.strip():
-        return Refused(Reason.BAD_JSON, "The body is empty; a JSON object is expected.")
+        return RequestRejected(Reason.BAD_JSON, "The body is empty; a JSON object is expected.")
     if re.search(rb"\\u[dD][89a-fA-F]", body):
-        return Refused(Reason.BAD_JSON, "The body is not valid JSON, or has an unpaired \\ud800-\\udfff in a text.")
+        return RequestRejected(
+            Reason.BAD_JSON, "The body is not valid JSON, or has an unpaired \\ud800-\\udfff in a text."
+        )
     why = str(fault).removeprefix("JSON is malformed: ")
     if TRUNCATED in why:
         # A client that counts wrong, or whose connection broke, has to know how much came.
         why = f"it is truncated, it ends after byte {len(body)}"
-    return Refused(Reason.BAD_JSON, f"The body is not valid JSON: {why}.")
+    return RequestRejected(Reason.BAD_JSON, f"The body is not valid JSON: {why}.")
 
 
-def _wrong_type(told: str) -> Refused:
+def _wrong_type(told: str) -> RequestRejected:
     # A value that is looked at by itself is located within itself first, and then within the body.
     place = "".join(reversed(PLACE.findall(told))).removeprefix(".")
     fault = PLACE.sub("", told)
     fault = re.sub(r"\b(str|int|bool)\b", lambda word: PYTHON_WORDS[word[0]], fault)
     if not place:
-        return Refused(Reason.BAD_REQUEST, f"The body must be a JSON object: {_lowered(fault)}.")
-    return Refused(Reason.BAD_REQUEST, f"`{place}`: {_lowered(fault)}.", param=place)
+        return RequestRejected(Reason.BAD_REQUEST, f"The body must be a JSON object: {_lowered(fault)}.")
+    return RequestRejected(Reason.BAD_REQUEST, f"`{place}`: {_lowered(fault)}.", param=place)
 
 
 def _lowered(words: str) -> str:
@@ -106,7 +110,7 @@ class _Watched(metaclass=_AnyValue):
     most: int = -1
 
 
-class OnceDecoder(Generic[T]):
+class UniqueFieldDecoder(Generic[T]):
     """Decodes bodies of one type, and notices fields that stand twice. Not for two threads at a time."""
 
     def __init__(self, body: type[T]) -> None:
@@ -163,7 +167,7 @@ def _stands_once(body: bytes) -> bool:
     return len(compact) == len(body) or msgspec.json.format(compact, indent=0) == body
 
 
-def repeated(body: bytes) -> str | None:
+def repeated_field(body: bytes) -> str | None:
     """Return the first field that stands twice at the top of a body that is known to be JSON; None: none does."""
     try:
         pairs = json.loads(body, object_pairs_hook=list, parse_int=str, parse_float=str)
@@ -207,14 +211,14 @@ def _watch(name: str, hint: Any) -> type[_Watched]:
     return cast("type[_Watched]", _AnyValue(f"Once_{name}", (_Watched,), words))
 
 
-MOST_DIGITS = 4300
+MAX_DIGITS = 4300
 """As `sys.set_int_max_str_digits` has it unless told otherwise."""
 
 DIGITS = b"0123456789"
 
 ENDS = 64
 
-RUN = re.compile(rb"(?<![0-9])[0-9]{%d}" % (MOST_DIGITS + 1))
+RUN = re.compile(rb"(?<![0-9])[0-9]{%d}" % (MAX_DIGITS + 1))
 """Looked for at the first digit of a run only: else ten runs that are just short enough take a tenth of a second."""
 
 
@@ -223,9 +227,9 @@ class _TooLong(Exception):  # noqa: N818 - says where to stop
 
 
 def long_integer(body: bytes) -> str | None:
-    """Return the top-level field that holds an integer of more than `MOST_DIGITS` digits, None where there is none.
+    """Return the top-level field that holds an integer of more than `MAX_DIGITS` digits, None where there is none.
 
-    The body must be a JSON object. A run of so many digits covers one of every `MOST_DIGITS + 1` bytes: only those
+    The body must be a JSON object. A run of so many digits covers one of every `MAX_DIGITS + 1` bytes: only those
     are looked at, 30 of them in 128 KB.
     """
     if not _may_hold(body):
@@ -242,16 +246,16 @@ def long_integer(body: bytes) -> str | None:
 
 
 def _may_hold(body: bytes) -> bool:
-    step = MOST_DIGITS + 1
-    probes = body[MOST_DIGITS::step]
+    step = MAX_DIGITS + 1
+    probes = body[MAX_DIGITS::step]
     if len(probes.translate(None, DIGITS)) == len(probes):
         return False
     return any(
-        body[at : at + ENDS].isdigit() or body[at - ENDS : at].isdigit() for at in range(MOST_DIGITS, len(body), step)
+        body[at : at + ENDS].isdigit() or body[at - ENDS : at].isdigit() for at in range(MAX_DIGITS, len(body), step)
     )
 
 
 def _checked(digits: str) -> str:
-    if len(digits.lstrip("-")) > MOST_DIGITS:
+    if len(digits.lstrip("-")) > MAX_DIGITS:
         raise _TooLong
     return digits

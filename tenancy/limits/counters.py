@@ -27,7 +27,7 @@ ROUNDING = 1e-9
 """Money is added up in floats: what is over by less is not over."""
 
 
-class Memory(Protocol):
+class UsageCounter(Protocol):
     """What of a limit is used. `slot` says to which moment an amount belongs, `room` how much may be used in all."""
 
     used: float
@@ -49,7 +49,7 @@ class Memory(Protocol):
         ...
 
 
-class Window:
+class SlidingWindowCounter:
     """The last sixty seconds, and what is owed: it takes the room of what is forgotten, as far as there is any."""
 
     __slots__ = ("_slots", "owed", "used")
@@ -155,20 +155,20 @@ def _gone_in_s(slot: int, now_s: float) -> float:
     return max(0.0, (slot + 1) * SLOT_S + SPAN_S - now_s)
 
 
-USUAL_STAY_S = 5.0
+DEFAULT_DURATION_S = 5.0
 
-STAY_MEMORY = 20
+DURATION_MEMORY = 20
 """Requests."""
 
 
-class Gauge:
+class ConcurrencyCounter:
     """What is held until it is given back. Nothing is owed: it is free when its request has ended."""
 
     __slots__ = ("_stay_s", "used")
 
     def __init__(self) -> None:
         self.used = 0.0
-        self._stay_s = USUAL_STAY_S
+        self._stay_s = DEFAULT_DURATION_S
 
     def advance(self, now_s: float, room: float = inf) -> None:
         """Time frees nothing."""
@@ -182,13 +182,13 @@ class Gauge:
 
     def left_after(self, stay_s: float) -> None:
         """A request has ended: the mean tells when the next one will."""
-        self._stay_s += (stay_s - self._stay_s) / STAY_MEMORY
+        self._stay_s += (stay_s - self._stay_s) / DURATION_MEMORY
 
     def frees_in_s(self, amount: float, now_s: float, room: float = inf) -> float:
         return 0.0 if amount <= 0 else self._stay_s * amount / max(1.0, self.used)
 
 
-class Period:
+class PeriodCounter:
     """A stretch of time, counted from the epoch: days end at midnight UTC. A debt begins the next one."""
 
     __slots__ = ("length_s", "number", "owed", "used")

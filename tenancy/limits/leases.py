@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 
-class Ask(Struct, frozen=True, array_like=True):
+class LeaseRequest(Struct, frozen=True, array_like=True):
     """What one gateway says of one limit of one account."""
 
     name: str
@@ -35,7 +35,7 @@ class Ask(Struct, frozen=True, array_like=True):
     """Whether what a gateway has used stays used when it leaves: a budget."""
 
 
-class Granted(Struct, frozen=True, array_like=True):
+class LeaseGrant(Struct, frozen=True, array_like=True):
     """The answer."""
 
     slice: float
@@ -48,7 +48,7 @@ class Granted(Struct, frozen=True, array_like=True):
     """Whether anything was known of the asker. Where it held a slice before, a no says that all was forgotten."""
 
 
-class Held(Struct):
+class Lease(Struct):
     """One gateway's slice of one limit."""
 
     slice: float
@@ -56,20 +56,20 @@ class Held(Struct):
     until_s: float
 
 
-class Slices:
+class AccountLeases:
     """All slices of one account."""
 
     def __init__(self) -> None:
-        self._holders: dict[str, dict[str, Held]] = {}
+        self._holders: dict[str, dict[str, Lease]] = {}
         self._gone: dict[str, tuple[float, float]] = {}
         """By name: how much, and until when it counts."""
 
-    def ask(self, who: str, asks: Iterable[Ask], now_s: float) -> list[Granted]:
+    def grant(self, who: str, asks: Iterable[LeaseRequest], now_s: float) -> list[LeaseGrant]:
         """Give a gateway its slices anew."""
         self._forget(now_s)
         return [self._grant(who, ask, now_s) for ask in asks]
 
-    def leave(self, who: str, asks: Iterable[Ask], now_s: float) -> None:
+    def release(self, who: str, asks: Iterable[LeaseRequest], now_s: float) -> None:
         """A gateway is no more."""
         for ask in asks:
             known = self._holders.get(ask.name, {}).pop(who, None)
@@ -88,7 +88,7 @@ class Slices:
                 del self._holders[name]
         self._gone = {name: (used, until_s) for name, (used, until_s) in self._gone.items() if until_s > now_s}
 
-    def _grant(self, who: str, ask: Ask, now_s: float) -> Granted:
+    def _grant(self, who: str, ask: LeaseRequest, now_s: float) -> LeaseGrant:
         holders, until_s = self._holders.setdefault(ask.name, {}), now_s + ask.keeps_s
         was_known = holders.pop(who, None) is not None
         gone = max(ask.gone, self._gone.get(ask.name, (0.0, 0.0))[0])
@@ -98,8 +98,8 @@ class Slices:
         limit = ask.limit - gone
         fair = fair_share(limit, ask.wanted, [held.wanted for held in holders.values()])
         granted = max(ask.held, min(max(fair, ask.least), limit - elsewhere))
-        holders[who] = Held(granted, ask.wanted, until_s)
-        return Granted(granted, fair, elsewhere, gone, was_known)
+        holders[who] = Lease(granted, ask.wanted, until_s)
+        return LeaseGrant(granted, fair, elsewhere, gone, was_known)
 
 
 def fair_share(limit: float, wanted: float, others: Iterable[float]) -> float:

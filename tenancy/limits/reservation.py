@@ -11,24 +11,26 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tenancy.limits.account_usage import Book, Lack, Meter
-from tenancy.limits.counters import Gauge
-from tenancy.limits.usage import NOTHING, Kind, Use
+from tenancy.limits.account_usage import AccountUsage, LimitExceeded, LimitUsage
+from tenancy.limits.counters import ConcurrencyCounter
+from tenancy.limits.usage import NO_USAGE, LimitKind, RequestUsage
 
 
 def reserve(
-    books: Sequence[Book], expected: Use, now_s: float, *, under_load: bool = True
-) -> Reservation | tuple[Lack, ...]:
+    books: Sequence[AccountUsage], expected: RequestUsage, now_s: float, *, under_load: bool = True
+) -> Reservation | tuple[LimitExceeded, ...]:
     """Take what a request is expected to use from all accounts, or, where a limit has no room, say which, and nothing.
 
     `under_load`: whether others wait, for limits that bind only then.
     """
-    lacks = _lacks(books, expected, NOTHING, now_s, under_load=under_load)
+    lacks = _lacks(books, expected, NO_USAGE, now_s, under_load=under_load)
     return lacks or Reservation(books, expected, now_s, under_load=under_load)
 
 
-def _lacks(books: Sequence[Book], more: Use, held: Use, now_s: float, *, under_load: bool) -> tuple[Lack, ...]:
-    return tuple(lack for book in books for lack in book.lacks(more, held, now_s, under_load=under_load))
+def _lacks(
+    books: Sequence[AccountUsage], more: RequestUsage, held: RequestUsage, now_s: float, *, under_load: bool
+) -> tuple[LimitExceeded, ...]:
+    return tuple(lack for book in books for lack in book.exceeded(more, held, now_s, under_load=under_load))
 
 
 class Reservation:
@@ -36,13 +38,15 @@ class Reservation:
 
     __slots__ = ("_began_s", "_books", "_grants", "held", "is_open")
 
-    def __init__(self, books: Sequence[Book], expected: Use, now_s: float, *, under_load: bool = True) -> None:
+    def __init__(
+        self, books: Sequence[AccountUsage], expected: RequestUsage, now_s: float, *, under_load: bool = True
+    ) -> None:
         self.held = expected
         """What the accounts are charged with."""
         self.is_open = True
         self._books = books
         self._began_s = now_s
-        self._grants = [_Grant(book, meter) for book in books for meter in book.meters.values()]
+        self._grants = [_Grant(book, meter) for book in books for meter in book.limit_usages.values()]
         for book in books:
             book.hold(self)
         self._charge(expected, now_s, under_load=under_load)
@@ -51,7 +55,7 @@ class Reservation:
         return f"<Reservation of {self.held}{'' if self.is_open else ', closed'}>"
 
     @property
-    def books(self) -> Sequence[Book]:
+    def accounts(self) -> Sequence[AccountUsage]:
         return self._books
 
     @property
@@ -59,7 +63,7 @@ class Reservation:
         """Changes when the limits of one of its accounts do."""
         return sum([book.version for book in self._books])
 
-    def take_meter(self, book: Book, meter: Meter, now_s: float) -> None:
+    def add_limit(self, book: AccountUsage, meter: LimitUsage, now_s: float) -> None:
         """One of its accounts has another limit from now on: it is charged with what is held."""
         if all(grant.meter is not meter for grant in self._grants):
             grant = _Grant(book, meter)
@@ -67,7 +71,7 @@ class Reservation:
             # It was granted before there was this limit: that is not owed.
             grant.put(meter.amount(self.held), now_s, binds=False)
 
-    def top_up(self, output_tokens: int, now_s: float, *, under_load: bool = True) -> tuple[Lack, ...]:
+    def top_up(self, output_tokens: int, now_s: float, *, under_load: bool = True) -> tuple[LimitExceeded, ...]:
         """Take room for so many more tokens of output; where a limit has none, say which, and take nothing."""
         if not self.is_open:
             return ()
@@ -82,7 +86,7 @@ class Reservation:
         if self.is_open and output_tokens < self.held.output_tokens:
             self._charge(replace(self.held, output_tokens=output_tokens), now_s, under_load=True)
 
-    def settle(self, used: Use, now_s: float, *, under_load: bool = True) -> None:
+    def settle(self, used: RequestUsage, now_s: float, *, under_load: bool = True) -> None:
         """What the request has really taken: the rest is given back, what is missing is charged, and owed where it is
         beyond a limit.
         """
@@ -97,9 +101,9 @@ class Reservation:
         for grant in self._grants:
             grant.end(now_s - self._began_s)
         for book in self._books:
-            book.let_go(self)
+            book.release(self)
 
-    def _charge(self, used: Use, now_s: float, *, under_load: bool) -> None:
+    def _charge(self, used: RequestUsage, now_s: float, *, under_load: bool) -> None:
         self.held = used
         for grant in self._grants:
             total = grant.meter.amount(used)
@@ -113,7 +117,7 @@ class _Grant:
 
     __slots__ = ("_amounts", "book", "meter", "total")
 
-    def __init__(self, book: Book, meter: Meter) -> None:
+    def __init__(self, book: AccountUsage, meter: LimitUsage) -> None:
         self.book = book
         self.meter = meter
         self._amounts: list[tuple[int, float]] = []
@@ -133,13 +137,13 @@ class _Grant:
         while less > 0 and self._amounts:
             slot, amount = self._amounts.pop()
             taken = min(amount, less)
-            self.meter.memory.take_back(taken, slot)
+            self.meter.counter.take_back(taken, slot)
             if taken < amount:
                 self._amounts.append((slot, amount - taken))
             less -= taken
 
     def end(self, stay_s: float) -> None:
-        memory = self.meter.memory
-        if self.meter.kind is Kind.PARALLEL and isinstance(memory, Gauge):
+        memory = self.meter.counter
+        if self.meter.kind is LimitKind.PARALLEL and isinstance(memory, ConcurrencyCounter):
             memory.left_after(stay_s)
             self.put(0.0, 0.0)

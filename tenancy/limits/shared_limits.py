@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import ceil
 
-from tenancy.limits.account_usage import Book, Meter, Needs
-from tenancy.limits.counters import SPAN_S, Period
-from tenancy.limits.leases import Ask, Granted
-from tenancy.limits.usage import Kind
+from tenancy.limits.account_usage import AccountUsage, LimitNeeds, LimitUsage
+from tenancy.limits.counters import SPAN_S, PeriodCounter
+from tenancy.limits.leases import LeaseGrant, LeaseRequest
+from tenancy.limits.usage import LimitKind
 
-FLOATS = 8
+FLOAT_DIVISOR = 8
 """The floats of all gateways together are this part of a limit."""
 
 GRACE_S = 8.0
@@ -33,21 +33,21 @@ LEEWAY_S = 7.0
 
 SETTLED_S = GRACE_S + LEEWAY_S + SPAN_S + LEEWAY_S
 
-COUNTED = frozenset({Kind.REQUESTS, Kind.PARALLEL})
+COUNTED = frozenset({LimitKind.REQUESTS, LimitKind.PARALLEL})
 
 
-def float_of(meter: Meter, replicas: int) -> float:
+def float_amount(meter: LimitUsage, replicas: int) -> float:
     """What may be used beyond the lease."""
-    even = meter.limit / (FLOATS * replicas)
+    even = meter.limit / (FLOAT_DIVISOR * replicas)
     return max(1.0, even) if meter.kind in COUNTED else even
 
 
-def cap_apart(meter: Meter, replicas: int, silent_s: float) -> float:
+def partitioned_cap(meter: LimitUsage, replicas: int, silent_s: float) -> float:
     """What may be used by a gateway that was one of so many, so long after it last heard of the others."""
-    even, extra = meter.limit / replicas, float_of(meter, replicas)
-    lent = meter.lent
+    even, extra = meter.limit / replicas, float_amount(meter, replicas)
+    lent = meter.lease
     held = lent.slice if lent is not None else 0.0
-    if meter.kind is Kind.BUDGET and lent is not None:
+    if meter.kind is LimitKind.BUDGET and lent is not None:
         rest = meter.limit - held - lent.elsewhere - lent.gone
         return min(meter.limit, held + extra + max(0.0, rest) / replicas)
     if silent_s < GRACE_S:
@@ -59,11 +59,11 @@ def cap_apart(meter: Meter, replicas: int, silent_s: float) -> float:
     return min(meter.limit, cap)
 
 
-def stretch(book: Book, needs: Needs) -> bool:
+def allow_first_request(book: AccountUsage, needs: LimitNeeds) -> bool:
     """Allow one request to an account that has used nothing, however small its share is. Returns whether that helps."""
     for kind, amount in needs.items():
-        meter = book.meters.get(kind)
-        if meter is None or meter.memory.used or amount > meter.limit or kind is Kind.BUDGET:
+        meter = book.limit_usages.get(kind)
+        if meter is None or meter.counter.used or amount > meter.limit or kind is LimitKind.BUDGET:
             return False
         meter.cap = max(meter.cap, amount)
     return True
@@ -72,17 +72,19 @@ def stretch(book: Book, needs: Needs) -> bool:
 FORESIGHT = 2.0
 """Slices have room for what was used since the last ask, so many times."""
 
-LEAST_STEP = 0.25
+MIN_STEP = 0.25
 """Share of a step: an account with any usage gets that much more, so that few have to request twice."""
 
-MOST_WINDOWS = 1_440
+MAX_WINDOWS = 1_440
 """A debt of a gateway that has died is remembered for a day at most."""
 
 DEAD_S = 15.0
 """A gateway without a request for so long is dead, and so are its requests."""
 
 
-def asks_of(book: Book, now_s: float, *, replicas: int, is_gathering: bool, needs: Needs) -> list[Ask]:
+def lease_requests(
+    book: AccountUsage, now_s: float, *, replicas: int, is_gathering: bool, needs: LimitNeeds
+) -> list[LeaseRequest]:
     """What to ask for. From here on the book goes by the less where that is wanted.
 
     `is_gathering`: others have not said yet what they hold, so nobody takes more than an even share. Who asks for what
@@ -91,62 +93,64 @@ def asks_of(book: Book, now_s: float, *, replicas: int, is_gathering: bool, need
     book.advance(now_s)
     return [
         _ask(meter, now_s, replicas, needs.get(kind, 0.0), is_gathering=is_gathering, keeps=bool(needs))
-        for kind, meter in book.meters.items()
+        for kind, meter in book.limit_usages.items()
     ]
 
 
-def _ask(meter: Meter, now_s: float, replicas: int, need: float, *, is_gathering: bool, keeps: bool) -> Ask:
-    used, step = meter.memory.used, max(float_of(meter, replicas), need)
+def _ask(
+    meter: LimitUsage, now_s: float, replicas: int, need: float, *, is_gathering: bool, keeps: bool
+) -> LeaseRequest:
+    used, step = meter.counter.used, max(float_amount(meter, replicas), need)
     coming = max(FORESIGHT * meter.demand, meter.unmet)
-    slack = min(step, max(coming, LEAST_STEP * step)) if coming else 0.0
+    slack = min(step, max(coming, MIN_STEP * step)) if coming else 0.0
     wanted = min(meter.limit, max(used + max(slack, need), meter.cap if keeps else 0.0))
     if is_gathering:
         wanted = min(wanted, meter.limit / replicas)
         need = 0.0
     meter.demand = meter.unmet = 0.0
     meter.cap = min(meter.cap, max(wanted, used))
-    return Ask(
-        name_of(meter, now_s),
+    return LeaseRequest(
+        limit_name(meter, now_s),
         meter.limit,
         held=max(meter.cap, used),
         wanted=max(wanted, used),
         least=need if not used else 0.0,
         keeps_s=_keeps_s(meter, now_s),
-        gone=meter.lent.gone if meter.lent is not None else 0.0,
-        lasts=meter.kind is Kind.BUDGET,
+        gone=meter.lease.gone if meter.lease is not None else 0.0,
+        lasts=meter.kind is LimitKind.BUDGET,
     )
 
 
-def name_of(meter: Meter, now_s: float) -> str:
+def limit_name(meter: LimitUsage, now_s: float) -> str:
     """A budget is another one in each period."""
-    if isinstance(meter.memory, Period):
-        return f"{meter.kind}/{meter.memory.length_s:g}/{int(now_s // meter.memory.length_s)}"
+    if isinstance(meter.counter, PeriodCounter):
+        return f"{meter.kind}/{meter.counter.length_s:g}/{int(now_s // meter.counter.length_s)}"
     return meter.kind
 
 
-def _kind_of(name: str) -> Kind:
-    return Kind(name.partition("/")[0])
+def _kind_of(name: str) -> LimitKind:
+    return LimitKind(name.partition("/")[0])
 
 
-def _keeps_s(meter: Meter, now_s: float) -> float:
-    if isinstance(meter.memory, Period):
-        return meter.memory.length_s - now_s % meter.memory.length_s + SPAN_S
-    if meter.kind is Kind.PARALLEL:
+def _keeps_s(meter: LimitUsage, now_s: float) -> float:
+    if isinstance(meter.counter, PeriodCounter):
+        return meter.counter.length_s - now_s % meter.counter.length_s + SPAN_S
+    if meter.kind is LimitKind.PARALLEL:
         return DEAD_S
     # What is owed is paid one window after the other, and must not be forgotten with whoever owes it.
-    windows = ceil(meter.memory.used / meter.limit) if meter.limit else 1
-    return DEAD_S + SPAN_S * max(1, min(windows, MOST_WINDOWS))
+    windows = ceil(meter.counter.used / meter.limit) if meter.limit else 1
+    return DEAD_S + SPAN_S * max(1, min(windows, MAX_WINDOWS))
 
 
-def take_grants(book: Book, asks: Sequence[Ask], grants: Iterable[Granted]) -> bool:
+def apply_grants(book: AccountUsage, asks: Sequence[LeaseRequest], grants: Iterable[LeaseGrant]) -> bool:
     """Go by what was granted. Returns whether the lender has forgotten what it had granted before."""
     has_forgotten = False
     for ask, granted in zip(asks, grants, strict=False):
-        meter = book.meters.get(_kind_of(ask.name))
+        meter = book.limit_usages.get(_kind_of(ask.name))
         if meter is None or meter.limit != ask.limit:  # The quota has changed meanwhile.
             continue
-        has_forgotten |= meter.lent is not None and meter.lent.slice > 0 and not granted.was_known
-        meter.lent = granted
+        has_forgotten |= meter.lease is not None and meter.lease.slice > 0 and not granted.was_known
+        meter.lease = granted
         # Who has more than is fair comes down to it, also below what is used; what is used stays counted until it ends.
         # What is owed is told as used, and may be more than the limit: it gives no right to use more.
         cap = granted.slice if ask.least or granted.fair >= granted.slice else granted.fair
@@ -154,14 +158,14 @@ def take_grants(book: Book, asks: Sequence[Ask], grants: Iterable[Granted]) -> b
     return has_forgotten
 
 
-def farewell_of(book: Book, now_s: float) -> tuple[list[Ask], list[Ask]]:
+def final_requests(book: AccountUsage, now_s: float) -> tuple[list[LeaseRequest], list[LeaseRequest]]:
     """What a gateway that ends says: what of its slices stays used for a while, and what it gives up."""
     book.advance(now_s)
-    stays: list[Ask] = []
-    ends: list[Ask] = []
-    for meter in book.meters.values():
-        used = meter.memory.used
-        lasts = meter.kind is Kind.BUDGET
-        said = Ask(name_of(meter, now_s), meter.limit, used, used, 0.0, _keeps_s(meter, now_s), lasts=lasts)
-        (ends if lasts or meter.kind is Kind.PARALLEL else stays).append(said)
+    stays: list[LeaseRequest] = []
+    ends: list[LeaseRequest] = []
+    for meter in book.limit_usages.values():
+        used = meter.counter.used
+        lasts = meter.kind is LimitKind.BUDGET
+        said = LeaseRequest(limit_name(meter, now_s), meter.limit, used, used, 0.0, _keeps_s(meter, now_s), lasts=lasts)
+        (ends if lasts or meter.kind is LimitKind.PARALLEL else stays).append(said)
     return stays, ends

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tenancy.tenants import Quota
 
 
-class Kind(StrEnum):
+class LimitKind(StrEnum):
     """What is limited."""
 
     REQUESTS = "requests"
@@ -38,11 +38,11 @@ class Kind(StrEnum):
         return self in OUTPUT_KINDS
 
 
-TOKEN_KINDS = frozenset({Kind.TOKENS, Kind.INPUT, Kind.OUTPUT, Kind.UNCACHED})
-OUTPUT_KINDS = frozenset({Kind.TOKENS, Kind.OUTPUT, Kind.BUDGET})
+TOKEN_KINDS = frozenset({LimitKind.TOKENS, LimitKind.INPUT, LimitKind.OUTPUT, LimitKind.UNCACHED})
+OUTPUT_KINDS = frozenset({LimitKind.TOKENS, LimitKind.OUTPUT, LimitKind.BUDGET})
 
 
-class Rates(Struct, frozen=True, gc=False):
+class TokenPrices(Struct, frozen=True, gc=False):
     """Money per token; input that an engine held already may be cheaper."""
 
     input: float = 0.0
@@ -50,10 +50,10 @@ class Rates(Struct, frozen=True, gc=False):
     output: float = 0.0
 
 
-FREE = Rates()
+FREE = TokenPrices()
 
 
-class Use(Struct, frozen=True, gc=False):
+class RequestUsage(Struct, frozen=True, gc=False):
     """What a request takes, or is expected to take."""
 
     requests: int = 1
@@ -61,7 +61,7 @@ class Use(Struct, frozen=True, gc=False):
     cached_tokens: int = 0
     """Of `input_tokens`."""
     output_tokens: int = 0
-    rates: Rates = FREE
+    rates: TokenPrices = FREE
 
     @property
     def cost(self) -> float:
@@ -70,38 +70,38 @@ class Use(Struct, frozen=True, gc=False):
         return cold * rates.input + self.cached_tokens * rates.cached + self.output_tokens * rates.output
 
 
-NOTHING = Use(requests=0)
+NO_USAGE = RequestUsage(requests=0)
 
-AMOUNT: Mapping[Kind, Callable[[Use], float]] = {
-    Kind.REQUESTS: attrgetter("requests"),
-    Kind.TOKENS: lambda use: use.input_tokens + use.output_tokens,
-    Kind.INPUT: attrgetter("input_tokens"),
-    Kind.OUTPUT: attrgetter("output_tokens"),
-    Kind.UNCACHED: lambda use: use.input_tokens - use.cached_tokens,
-    Kind.PARALLEL: attrgetter("requests"),
-    Kind.BUDGET: attrgetter("cost"),
+AMOUNT: Mapping[LimitKind, Callable[[RequestUsage], float]] = {
+    LimitKind.REQUESTS: attrgetter("requests"),
+    LimitKind.TOKENS: lambda use: use.input_tokens + use.output_tokens,
+    LimitKind.INPUT: attrgetter("input_tokens"),
+    LimitKind.OUTPUT: attrgetter("output_tokens"),
+    LimitKind.UNCACHED: lambda use: use.input_tokens - use.cached_tokens,
+    LimitKind.PARALLEL: attrgetter("requests"),
+    LimitKind.BUDGET: attrgetter("cost"),
 }
 """How much of each limit a use takes."""
 
 
-def limits_of(quota: Quota) -> dict[Kind, float]:
+def limits_of(quota: Quota) -> dict[LimitKind, float]:
     """The limits that a quota sets."""
     every = {
-        Kind.REQUESTS: quota.requests_per_min,
-        Kind.TOKENS: quota.tokens_per_min,
-        Kind.INPUT: quota.input_tokens_per_min,
-        Kind.OUTPUT: quota.output_tokens_per_min,
-        Kind.UNCACHED: quota.uncached_tokens_per_min,
-        Kind.PARALLEL: quota.parallel_requests,
-        Kind.BUDGET: quota.budget,
+        LimitKind.REQUESTS: quota.requests_per_min,
+        LimitKind.TOKENS: quota.tokens_per_min,
+        LimitKind.INPUT: quota.input_tokens_per_min,
+        LimitKind.OUTPUT: quota.output_tokens_per_min,
+        LimitKind.UNCACHED: quota.uncached_tokens_per_min,
+        LimitKind.PARALLEL: quota.parallel_requests,
+        LimitKind.BUDGET: quota.budget,
     }
     return {kind: float(limit) for kind, limit in every.items() if limit is not None}
 
 
-Limits = Iterable[tuple[Kind, float]]
+Limits = Iterable[tuple[LimitKind, float]]
 
 
-def fitted(expected: Use, least: Use, limits: Limits) -> Use:
+def fit_to_limits(expected: RequestUsage, least: RequestUsage, limits: Limits) -> RequestUsage:
     """Return what to reserve: `expected`, cut to `limits`, and at least `least`."""
     limits = tuple(limits)
     for kind, limit in limits:
@@ -114,34 +114,34 @@ def fitted(expected: Use, least: Use, limits: Limits) -> Use:
     if input_tokens > most:
         input_tokens = max(least.input_tokens, int(most))
     cut = replace(expected, input_tokens=input_tokens, cached_tokens=min(expected.cached_tokens, input_tokens))
-    most = most_output(cut, limits)
+    most = max_output(cut, limits)
     if cut.output_tokens > most:
         cut = replace(cut, output_tokens=max(least.output_tokens, int(most)))
     return cut
 
 
-def most_output(use: Use, limits: Limits) -> float:
+def max_output(use: RequestUsage, limits: Limits) -> float:
     """Return how many tokens of output there is room for beside the input of `use`; infinite where none is limited."""
     rooms = [inf]
     for kind, limit in limits:
-        if kind is Kind.OUTPUT:
+        if kind is LimitKind.OUTPUT:
             rooms.append(limit)
-        elif kind is Kind.TOKENS:
+        elif kind is LimitKind.TOKENS:
             rooms.append(limit - use.input_tokens)
-        elif kind is Kind.BUDGET and use.rates.output:
+        elif kind is LimitKind.BUDGET and use.rates.output:
             rooms.append((limit - replace(use, output_tokens=0).cost) / use.rates.output)
     return max(0.0, min(rooms))
 
 
-def _most_input(kind: Kind, limit: float, expected: Use, least: Use) -> float:
-    if kind is Kind.INPUT:
+def _most_input(kind: LimitKind, limit: float, expected: RequestUsage, least: RequestUsage) -> float:
+    if kind is LimitKind.INPUT:
         return limit
-    if kind is Kind.TOKENS:
+    if kind is LimitKind.TOKENS:
         return limit - least.output_tokens
-    if kind is Kind.UNCACHED:
+    if kind is LimitKind.UNCACHED:
         return limit + expected.cached_tokens
     rates = expected.rates
-    if kind is not Kind.BUDGET or not rates.input:
+    if kind is not LimitKind.BUDGET or not rates.input:
         return inf
     room, cached = limit - least.output_tokens * rates.output, expected.cached_tokens
     if room < cached * rates.cached:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tenancy.document import Table, Wrong
-from tenancy.objective import USUAL, Overload, Tier
-from tenancy.reading.fields import OFF, QUOTA, TENANT, TIER, Word, name
+from tenancy.document import DocumentTable, InvalidValue
+from tenancy.objective import DEFAULT_TIER, OverloadAction, Tier
+from tenancy.reading.fields import OFF, QUOTA, TENANT, TIER, FieldSpec, name
 from tenancy.tenants import UNLIMITED, Quota, Tenant
 
 RENAMED = ("aliases", "downgrades")
@@ -17,39 +17,39 @@ Given = dict[str, Any]
 """Fields of a value by name, as far as something was said of them."""
 
 
-def read_words(table: Table, words: Mapping[str, Word]) -> Given:
+def read_fields_of(table: DocumentTable, words: Mapping[str, FieldSpec]) -> Given:
     """What is said, by field. Does not close the table."""
     found = {word.field: table.get(key, word.kind.parse, None) for key, word in words.items()}
     return {field: value for field, value in found.items() if value is not None}
 
 
-def names_in(table: Table | None) -> Iterator[str]:
+def tenant_names(table: DocumentTable | None) -> Iterator[str]:
     """The keys of a table that are fit to be names; of others it says so."""
     for key in table.keys if table is not None else ():
         try:
             yield name(key)
-        except Wrong as wrong:
-            table.fault(key, f"a name {wrong}")  # type: ignore[union-attr]
+        except InvalidValue as wrong:
+            table.error(key, f"a name {wrong}")  # type: ignore[union-attr]
 
 
-def read_tiers(table: Table | None) -> dict[str, Tier]:
+def read_tiers(table: DocumentTable | None) -> dict[str, Tier]:
     """The tiers by name, as promised."""
     if table is None:
         return {}
     tiers = {}
-    for key in names_in(table):
-        if key == USUAL.name:
-            table.fault(key, "is what those have who name no tier; defaults.tier can name another")
+    for key in tenant_names(table):
+        if key == DEFAULT_TIER.name:
+            table.error(key, "is what those have who name no tier; defaults.tier can name another")
         if (entry := table.table(key)) is not None:
-            tiers[key] = Tier(key, **read_words(entry, TIER))
+            tiers[key] = Tier(key, **read_fields_of(entry, TIER))
             entry.close()
         else:
             tiers[key] = Tier(key)
     if (reserved := sum(tier.reserve for tier in tiers.values())) > 1 + 1e-9:
-        table.blame(f"the reserves are {reserved:g} of the fleet together, and there is only 1")
+        table.add_error(f"the reserves are {reserved:g} of the fleet together, and there is only 1")
     for tier in tiers.values():
-        if tier.on_overload is Overload.RELAX and next_below(tier, tiers) is None:
-            table.fault(f"{tier.name}.on_overload", "there is no lower tier to relax to")
+        if tier.on_overload is OverloadAction.RELAX and next_below(tier, tiers) is None:
+            table.error(f"{tier.name}.on_overload", "there is no lower tier to relax to")
     table.close()
     return tiers
 
@@ -61,18 +61,18 @@ def next_below(tier: Tier, tiers: Mapping[str, Tier]) -> Tier | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TenantSpec:
     """What is said of a tenant, in its own table or in `defaults`."""
 
-    table: Table
+    table: DocumentTable
     of_tenant: Given
     of_quota: Given
     per_user: Given | None
     groups: dict[str, Given] | None
 
-    def over(self, usual: Said) -> Said:
+    def overrides(self, usual: TenantSpec) -> TenantSpec:
         """What it says stands before what is usual, word by word."""
-        return Said(
+        return TenantSpec(
             self.table,
             usual.of_tenant | self.of_tenant,
             usual.of_quota | self.of_quota,
@@ -81,38 +81,38 @@ class Said:
         )
 
 
-def read_said(table: Table) -> Said:
+def read_tenant_spec(table: DocumentTable) -> TenantSpec:
     """What stands in a tenant's table, or in `defaults`."""
     per_user, groups = table.table("per_user"), table.table("groups")
-    said = Said(
+    said = TenantSpec(
         table,
-        read_words(table, TENANT),
-        read_words(table, QUOTA),
+        read_fields_of(table, TENANT),
+        read_fields_of(table, QUOTA),
         _quota(per_user) if per_user is not None else None,
-        None if groups is None else {key: _quota(groups.table(key)) for key in names_in(groups)},
+        None if groups is None else {key: _quota(groups.table(key)) for key in tenant_names(groups)},
     )
     table.close()
     return said
 
 
-def _quota(table: Table | None) -> Given:
+def _quota(table: DocumentTable | None) -> Given:
     if table is None:
         return {}
-    found = read_words(table, QUOTA)
+    found = read_fields_of(table, QUOTA)
     _check_budget(table, found)
     table.close()
     return found
 
 
-def _check_budget(table: Table, found: Given) -> None:
+def _check_budget(table: DocumentTable, found: Given) -> None:
     if "budget_duration" in table and found.get("budget", OFF) is OFF:
-        table.fault("budget_duration", "stands without max_budget")
+        table.error("budget_duration", "stands without max_budget")
 
 
 class Tenants:
     """Makes tenants of what is usual and of what is said of each."""
 
-    def __init__(self, usual: Said, tiers: Mapping[str, Tier]) -> None:
+    def __init__(self, usual: TenantSpec, tiers: Mapping[str, Tier]) -> None:
         self._usual = usual
         self._tiers = tiers
         self._reached: set[str] = set()
@@ -123,23 +123,23 @@ class Tenants:
         """One of whom nothing is said."""
         return self._made(tenant, self._usual)
 
-    def named(self, tenant: str, said: Said) -> Tenant:
+    def named(self, tenant: str, said: TenantSpec) -> Tenant:
         """One of whom something is said."""
         _check_tier(said, self._tiers)
-        full = said.over(self._usual)
+        full = said.overrides(self._usual)
         _check_budget(said.table, full.of_quota)
         made = self._made(tenant, full)
         _check_renamings(said, made.may_use)
         own = said.of_tenant.get("on_overload")
-        if own is Overload.DOWNGRADE and not made.downgrades:
-            said.table.fault("on_overload", "there are no downgrades to answer instead")
-        if own is Overload.RELAX and made.relaxed is None:
-            said.table.fault("on_overload", "there is no lower tier to relax to")
+        if own is OverloadAction.DOWNGRADE and not made.downgrades:
+            said.table.error("on_overload", "there are no downgrades to answer instead")
+        if own is OverloadAction.RELAX and made.relaxed is None:
+            said.table.error("on_overload", "there is no lower tier to relax to")
         return made
 
-    def _made(self, tenant: str, said: Said) -> Tenant:
+    def _made(self, tenant: str, said: TenantSpec) -> Tenant:
         held = {field: value for field, value in said.of_tenant.items() if value is not OFF}
-        tier = self._tiers.get(held.pop("tier", ""), USUAL)
+        tier = self._tiers.get(held.pop("tier", ""), DEFAULT_TIER)
         domain = held.pop("trust_domain", "shared")
         regions = held.pop("regions", None)
         may_use = Tenant(models=held.get("models")).may_use
@@ -165,7 +165,7 @@ class Tenants:
         for field in RENAMED:
             for old, new in self._usual.of_tenant.get(field, {}).items():
                 if new not in self._reached:
-                    self._usual.table.fault(f"{field}.{old}", f"no tenant may use `{new}`")
+                    self._usual.table.error(f"{field}.{old}", f"no tenant may use `{new}`")
 
 
 def make_quota(given: Given) -> Quota:
@@ -173,22 +173,22 @@ def make_quota(given: Given) -> Quota:
     return Quota(**{field: value for field, value in given.items() if value is not OFF}) if given else UNLIMITED
 
 
-def _check_tier(said: Said, tiers: Mapping[str, Tier]) -> None:
+def _check_tier(said: TenantSpec, tiers: Mapping[str, Tier]) -> None:
     named = said.of_tenant.get("tier")
     if named is not None and named not in tiers:
-        said.table.fault("tier", f"`{named}` is no tier of this policy")
+        said.table.error("tier", f"`{named}` is no tier of this policy")
 
 
-def _check_renamings(said: Said, may_use: Callable[[str], bool]) -> None:
+def _check_renamings(said: TenantSpec, may_use: Callable[[str], bool]) -> None:
     for field in RENAMED:
         renamed = said.of_tenant.get(field, {})
         for old, new in renamed.items():
             if not may_use(new):
-                said.table.fault(f"{field}.{old}", f"the tenant may not use `{new}`")
+                said.table.error(f"{field}.{old}", f"the tenant may not use `{new}`")
             elif _is_circle(old, renamed):
-                said.table.fault(f"{field}.{old}", "leads back to itself")
+                said.table.error(f"{field}.{old}", "leads back to itself")
             elif new in renamed and field == "aliases":
-                said.table.fault(f"{field}.{old}", f"`{new}` is itself an alias")
+                said.table.error(f"{field}.{old}", f"`{new}` is itself an alias")
 
 
 def _is_circle(first: str, renamed: Mapping[str, str]) -> bool:

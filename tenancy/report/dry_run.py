@@ -15,9 +15,9 @@ from itertools import count
 
 import msgspec
 
-from tenancy.limits.account_usage import Book, Books
+from tenancy.limits.account_usage import AccountUsage, UsageStore
 from tenancy.limits.reservation import Reservation, reserve
-from tenancy.limits.usage import FREE, Kind, Rates, Use
+from tenancy.limits.usage import FREE, LimitKind, RequestUsage, TokenPrices
 from tenancy.policy import Policy
 from tenancy.tenants import Account, Tenant
 
@@ -25,7 +25,7 @@ NO_TENANT, NO_MODEL = "unknown tenant", "model_not_allowed"
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class LoggedRequest:
     """A request that was. Times are Unix time."""
 
     at_s: float
@@ -37,7 +37,7 @@ class Past:
     cached_tokens: int = 0
     output_tokens: int = 0
     duration_s: float = 0.0
-    was_refused: bool = False
+    was_rejected: bool = False
     """By the gateway, so that its tokens and its duration are not known."""
     is_whole: bool = False
     """Whether it is known to have been answered in one piece: `max_tokens` is then reserved for it at first."""
@@ -46,55 +46,57 @@ class Past:
 
 
 @dataclass(slots=True)
-class Fate:
+class DryRunResult:
     """What became of one tenant's requests."""
 
     requests: int = 0
-    were_refused: int = 0
+    were_rejected: int = 0
     """When they were made."""
-    refused: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
     """By reason."""
 
 
-def try_on(policy: Policy, requests: Iterable[Past], rates: Callable[[str], Rates] = lambda _: FREE) -> dict[str, Fate]:
+def dry_run(
+    policy: Policy, requests: Iterable[LoggedRequest], rates: Callable[[str], TokenPrices] = lambda _: FREE
+) -> dict[str, DryRunResult]:
     """By tenant, in the order in which they came. `requests` in order of time; `rates` are those of a model."""
-    fates: dict[str, Fate] = {}
-    books, running, turns = Books(), list[tuple[float, int, Reservation, Use]](), count()
+    fates: dict[str, DryRunResult] = {}
+    books, running, turns = UsageStore(), list[tuple[float, int, Reservation, RequestUsage]](), count()
     for past in with_sizes(requests):
         while running and running[0][0] <= past.at_s:
             ended_s, _, reservation, used = heappop(running)
             reservation.settle(used, ended_s)
             reservation.close(ended_s)
-        fate = fates.setdefault(past.tenant or "", Fate())
+        fate = fates.setdefault(past.tenant or "", DryRunResult())
         fate.requests += 1
-        fate.were_refused += past.was_refused
+        fate.were_rejected += past.was_rejected
         tenant = policy.tenants.get(past.tenant or "")
         model = tenant.aliases.get(past.model, past.model) if tenant is not None else past.model
         if tenant is None or not tenant.may_use(model):
-            fate.refused[NO_TENANT if tenant is None else NO_MODEL] += 1
+            fate.rejected[NO_TENANT if tenant is None else NO_MODEL] += 1
             continue
         accounts, used = books.of(_accounts(tenant, past), past.at_s), _use(past, rates(model))
         found = reserve(accounts, _expected(past, used, accounts), past.at_s)
         if isinstance(found, tuple):
-            fate.refused[" and ".join(sorted({lack.kind.value for lack in found}))] += 1
+            fate.rejected[" and ".join(sorted({lack.kind.value for lack in found}))] += 1
         else:
             heappush(running, (past.at_s + past.duration_s, next(turns), found, used))
     return fates
 
 
-def with_sizes(requests: Iterable[Past]) -> list[Past]:
+def with_sizes(requests: Iterable[LoggedRequest]) -> list[LoggedRequest]:
     """The same, where rejected requests have the tokens and the duration that they can be expected to have had."""
     requests = list(requests)
     means: dict[tuple[str | None, str | None], _Mean] = {}
     for past in requests:
-        if not past.was_refused:
+        if not past.was_rejected:
             for key in ((past.tenant, past.model), (None, past.model), (None, None)):
                 means.setdefault(key, _Mean()).add(past)
     found = []
     for past in requests:
         keys = ((past.tenant, past.model), (None, past.model), (None, None))
         mean = next((means[key] for key in keys if key in means), _Mean())
-        found.append(mean.sized(past) if past.was_refused else past)
+        found.append(mean.sized(past) if past.was_rejected else past)
     return found
 
 
@@ -114,7 +116,7 @@ class _Mean:
     """Input of those whose bytes are known."""
     counted_bytes: int = 0
 
-    def add(self, past: Past) -> None:
+    def add(self, past: LoggedRequest) -> None:
         self.requests += 1
         self.input_tokens += past.input_tokens
         self.cached_tokens += past.cached_tokens
@@ -124,7 +126,7 @@ class _Mean:
             self.counted_tokens += past.input_tokens
             self.counted_bytes += past.prompt_bytes
 
-    def sized(self, past: Past) -> Past:
+    def sized(self, past: LoggedRequest) -> LoggedRequest:
         """A rejected request as it would have been."""
         served = max(self.requests, 1)
         tokens = self.input_tokens / served
@@ -142,23 +144,23 @@ class _Mean:
         )
 
 
-def _expected(past: Past, used: Use, books: Sequence[Book]) -> Use:
+def _expected(past: LoggedRequest, used: RequestUsage, books: Sequence[AccountUsage]) -> RequestUsage:
     """What is reserved at first: of an answer in one piece all that it may take, but at most half of a limit."""
     if not past.is_whole or past.max_tokens is None:
         return used
-    limits = [meter.limit / 2 for book in books for meter in book.meters.values() if meter.kind in _OF_ANSWERS]
+    limits = [meter.limit / 2 for book in books for meter in book.limit_usages.values() if meter.kind in _OF_ANSWERS]
     return msgspec.structs.replace(used, output_tokens=max(used.output_tokens, int(min([past.max_tokens, *limits]))))
 
 
-_OF_ANSWERS = frozenset({Kind.TOKENS, Kind.OUTPUT})
+_OF_ANSWERS = frozenset({LimitKind.TOKENS, LimitKind.OUTPUT})
 
 
-def _accounts(tenant: Tenant, past: Past) -> tuple[Account, ...]:
+def _accounts(tenant: Tenant, past: LoggedRequest) -> tuple[Account, ...]:
     return tenant.caller(group=past.group, user=past.user).accounts
 
 
-def _use(past: Past, rates: Rates) -> Use:
-    return Use(
+def _use(past: LoggedRequest, rates: TokenPrices) -> RequestUsage:
+    return RequestUsage(
         input_tokens=past.input_tokens,
         cached_tokens=past.cached_tokens,
         output_tokens=past.output_tokens,

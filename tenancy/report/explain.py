@@ -16,27 +16,27 @@ from tenancy.tenants import Quota, Tenant
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class PolicyField:
     """One word and what it comes to."""
 
-    word: str
+    field: str
     """A path below the tenant: `rpm`, `per_user.rpm`; `tier.priority` of its tier."""
     value: str
 
 
-def facts(tenant: Tenant) -> Iterator[Fact]:
+def fields_of(tenant: Tenant) -> Iterator[PolicyField]:
     """All that a tenant gets; limits only where there are any."""
-    yield Fact("tier", tenant.tier.name)
+    yield PolicyField("tier", tenant.tier.name)
     for word, of_tier in TIER.items():
         value = getattr(tenant.tier, of_tier.field)
         in_ms = word.endswith("_ms") and isinstance(value, float)
-        yield Fact(f"tier.{word}", shown(value * 1000 if in_ms else value))
+        yield PolicyField(f"tier.{word}", shown(value * 1000 if in_ms else value))
     for word, of_tenant in TENANT.items():
         if word == "cache_isolation":
             domain = tenant.trust_domain or "shared"
-            yield Fact(word, "tenant" if domain.startswith("tenant:") else domain.removeprefix("domain:"))
+            yield PolicyField(word, "tenant" if domain.startswith("tenant:") else domain.removeprefix("domain:"))
         elif word != "tier":
-            yield Fact(word, shown(getattr(tenant, of_tenant.field), _UNSAID.get(word, "none")))
+            yield PolicyField(word, shown(getattr(tenant, of_tenant.field), _UNSAID.get(word, "none")))
     yield from _limits("", tenant.quota)
     yield from _limits("per_user.", tenant.per_user)
     for name, quota in tenant.groups.items():
@@ -46,12 +46,12 @@ def facts(tenant: Tenant) -> Iterator[Fact]:
 _UNSAID = {"models": "all", "allowed_regions": "anywhere", "max_tokens": "no limit"}
 
 
-def _limits(prefix: str, quota: Quota) -> Iterator[Fact]:
+def _limits(prefix: str, quota: Quota) -> Iterator[PolicyField]:
     for word, of_quota in QUOTA.items():
         value = getattr(quota, of_quota.field)
         is_said = value is not None and (word != "budget_duration" or quota.budget is not None) and value is not False
         if is_said:
-            yield Fact(f"{prefix}{word}", f"{value:g}s" if word == "budget_duration" else shown(value))
+            yield PolicyField(f"{prefix}{word}", f"{value:g}s" if word == "budget_duration" else shown(value))
 
 
 def shown(value: object, unsaid: str = "none") -> str:
@@ -74,10 +74,10 @@ def shown(value: object, unsaid: str = "none") -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class ExplainedField:
     """One fact, and whence: a path and a line, or nothing where the file says nothing."""
 
-    word: str
+    field: str
     value: str
     path: str = ""
     line: int = 0
@@ -87,12 +87,12 @@ class Explained:
         return f"{self.path}, line {self.line}" if self.line else "unless said otherwise"
 
 
-def explain(source: str, policy: Policy, name: str) -> Iterator[Explained]:
+def explain(source: str, policy: Policy, name: str) -> Iterator[ExplainedField]:
     """What one tenant of the policy in this text gets."""
     lines, tenant = lines_of(source), policy.tenants[name]
-    for fact in facts(tenant):
-        path = next((path for path in _paths(fact.word, name, tenant.tier.name, lines) if path in lines), "")
-        yield Explained(fact.word, fact.value, path, lines.get(path, 0))
+    for fact in fields_of(tenant):
+        path = next((path for path in _paths(fact.field, name, tenant.tier.name, lines) if path in lines), "")
+        yield ExplainedField(fact.field, fact.value, path, lines.get(path, 0))
 
 
 def _paths(word: str, tenant: str, tier: str, lines: Mapping[str, int]) -> Iterator[str]:
@@ -132,45 +132,45 @@ def _note(node: yaml.Node, path: str, lines: dict[str, int]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PolicyChange:
     """One word that comes to something else. `whose` is a tenant, or empty for what is everybody's."""
 
-    whose: str
-    word: str
+    tenant: str
+    field: str
     before: str
     after: str
 
 
-def differences(old: Policy, new: Policy) -> Iterator[Change]:
+def differences(old: Policy, new: Policy) -> Iterator[PolicyChange]:
     """All of them, tenant by tenant."""
     yield from _changed("", _everybodys(old), _everybodys(new))
     for name in dict.fromkeys((*old.tenants, *new.tenants)):
         before, after = old.tenants.get(name), new.tenants.get(name)
         if before is None:
-            yield Change(name, "tenant", "none", "new")
+            yield PolicyChange(name, "tenant", "none", "new")
         elif after is None:
-            yield Change(name, "tenant", "was", "gone")
+            yield PolicyChange(name, "tenant", "was", "gone")
         else:
             yield from _changed(name, _facts(before), _facts(after))
         yield from _changed(name, _keys(old, name), _keys(new, name))
 
 
-def _changed(whose: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+def _changed(whose: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[PolicyChange]:
     for word in dict.fromkeys((*before, *after)):
         was, comes = before.get(word, "none"), after.get(word, "none")
         if was != comes:
-            yield Change(whose, word, was, comes)
+            yield PolicyChange(whose, word, was, comes)
 
 
 def _facts(tenant: Tenant) -> dict[str, str]:
-    return {fact.word: fact.value for fact in facts(tenant)}
+    return {fact.field: fact.value for fact in fields_of(tenant)}
 
 
 def _keys(policy: Policy, tenant: str) -> dict[str, str]:
     found = {}
     for key in policy.keys.values():
         if key.caller.tenant.name == tenant:
-            ends = datetime.fromtimestamp(key.until_s, UTC) if key.until_s < inf else None
+            ends = datetime.fromtimestamp(key.expires_s, UTC) if key.expires_s < inf else None
             until = f"until {ends:%Y-%m-%d %H:%MZ}" if ends is not None else "good"
             words = [("group", key.caller.group), ("user", key.caller.user)]
             found[f"key {key.caller.key_id}"] = ", ".join([until, *(f"{word} {held}" for word, held in words if held)])

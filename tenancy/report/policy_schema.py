@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tenancy.json_schema import DRAFT, Schema, described, is_said, named, or_nothing, table
-from tenancy.reading.auth import WAYS_IN
-from tenancy.reading.fields import DIGEST, HEADERS, JWT, KEY, NAME, QUOTA, SECRET, TENANT, TEXT, TIER, Word
+from tenancy.json_schema import DRAFT, Schema, described, named, nullable, requires, table
+from tenancy.reading.auth import AUTH_METHODS
+from tenancy.reading.fields import DIGEST, HEADERS, JWT, KEY, NAME, QUOTA, SECRET, TENANT, TEXT, TIER, FieldSpec
 
 
 def policy_schema() -> Schema:
@@ -31,11 +31,11 @@ def policy_schema() -> Schema:
     }
 
 
-def _table(words: Mapping[str, Word], *, required: tuple[str, ...] = (), **more: object) -> Schema:
+def _table(words: Mapping[str, FieldSpec], *, required: tuple[str, ...] = (), **more: object) -> Schema:
     return table(_properties(words), required=required, **more)
 
 
-def _properties(words: Mapping[str, Word]) -> dict[str, Schema]:
+def _properties(words: Mapping[str, FieldSpec]) -> dict[str, Schema]:
     return {key: described(word.kind.schema, word.help) for key, word in words.items()}
 
 
@@ -53,7 +53,7 @@ def _tenant() -> Schema:
 
 def _auth() -> Schema:
     key: Schema = {"anyOf": [DIGEST.schema, _table(KEY, required=("digest",))]}
-    keys: Schema = {"type": "object", "additionalProperties": or_nothing({"type": "array", "items": key})}
+    keys: Schema = {"type": "object", "additionalProperties": nullable({"type": "array", "items": key})}
     return table(
         {
             "keys": described(keys, "Digests of keys, by tenant."),
@@ -65,10 +65,10 @@ def _auth() -> Schema:
                 _table(
                     JWT,
                     required=("issuer", "audiences"),
-                    anyOf=[is_said("tenant_claim"), is_said("default_tenant")],
+                    anyOf=[requires("tenant_claim"), requires("default_tenant")],
                 ),
                 "Whose tokens are believed, and what they say. Needs the extra `jwt`.",
             ),
         },
-        anyOf=[is_said(key) for key in WAYS_IN],
+        anyOf=[requires(key) for key in AUTH_METHODS],
     )

@@ -11,16 +11,16 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from agent.agent import Agent, Plan
-from agent.server import Asker, Spot
-from agent.server_process import Command
+from agent.agent import Agent, AgentPlan
+from agent.server import ServerAddress, ServerProber
+from agent.server_process import ServerCommand
 from gateway.runtime.redis_location import parse_redis_url
-from routing.pod_record import Record, key, read_record
+from routing.pod_record import AgentRecord, read_record, record_key
 from tests.gateway.kv_index.redis_servers import Server, free_port
 
 GUARD_S = 120.0
 
-COMMAND = Command(
+COMMAND = ServerCommand(
     ("vllm", "serve", "m", "--kv-transfer-config", '{"kv_connector": "NixlConnector", "kv_role": "kv_producer"}'),
     {"VLLM_NIXL_SIDE_CHANNEL_PORT": "5601"},
 )
@@ -52,8 +52,8 @@ class VllmLike:
             await self._runner.cleanup()
 
     @property
-    def spot(self) -> Spot:
-        return Spot(f"http://127.0.0.1:{self.port}", f"http://10.0.0.7:{self.port}")
+    def spot(self) -> ServerAddress:
+        return ServerAddress(f"http://127.0.0.1:{self.port}", f"http://10.0.0.7:{self.port}")
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=self.health)
@@ -79,14 +79,14 @@ class Node:
         self._redis = redis
         self._name = name
 
-    async def registered(self) -> Record | None:
+    async def registered(self) -> AgentRecord | None:
         """What stands in Redis; None where there is nothing, or no Redis."""
         with suppress(Exception):
-            written = await self._redis.say("GET", key("", self._name))
+            written = await self._redis.say("GET", record_key("", self._name))
             return read_record(written) if isinstance(written, bytes) else None
         return None
 
-    async def until(self, is_so: Callable[[Record | None], bool]) -> Record | None:
+    async def until(self, is_so: Callable[[AgentRecord | None], bool]) -> AgentRecord | None:
         """Wait until what stands in Redis is so."""
         async with asyncio.timeout(GUARD_S):
             while not is_so(found := await self.registered()):
@@ -97,7 +97,9 @@ class Node:
 
 
 @asynccontextmanager
-async def node(redis: Server, plan: Plan, behind: Callable[[int], Command] = lambda _: COMMAND) -> AsyncIterator[Node]:
+async def node(
+    redis: Server, plan: AgentPlan, behind: Callable[[int], ServerCommand] = lambda _: COMMAND
+) -> AsyncIterator[Node]:
     """An agent that looks and beats; stopped without leaving, as one that is killed."""
     log: list[str] = []
 
@@ -105,7 +107,7 @@ async def node(redis: Server, plan: Plan, behind: Callable[[int], Command] = lam
         log.append(f"{message} {json.dumps(fields, default=str)}")
 
     async with aiohttp.ClientSession() as session:
-        asker, clock = Asker(session, behind), asyncio.get_running_loop().time
+        asker, clock = ServerProber(session, behind), asyncio.get_running_loop().time
         agent = Agent(plan, asker, parse_redis_url(redis.url), say=say, clock=clock, draw=lambda: 0.5, life=1)
         tasks = [asyncio.create_task(agent.run(), name="look"), asyncio.create_task(agent.heart.run(), name="beat")]
         try:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.agent import Plan
-from agent.heartbeat import Rhythm
-from routing.facts import PodFacts, Prompts, Role
-from routing.pod_record import Record, State, channel, key, read_record
+from agent.agent import AgentPlan
+from agent.heartbeat import HeartbeatIntervals
+from routing.facts import PodFacts, PromptLengths, Role
+from routing.pod_record import AgentRecord, RegistrationState, read_record, record_channel, record_key
 from tests.agent.node import GUARD_S, Node, VllmLike, node
 from tests.gateway.kv_index.redis_servers import Server, redis_server
 
@@ -35,8 +35,13 @@ async def scene(redis: Server, *, ttl_s: float = 60.0, given: bool = False) -> A
     try:
         where = {"given" if given else "probed": (server.spot,)}
         said = {"zone": "a", "prompts": "long"}
-        plan = Plan(
-            NAME, **where, machine={"gpu": "none", "gpus": 0}, said=said, rhythm=Rhythm(ttl_s, 0.01), look_s=0.02
+        plan = AgentPlan(
+            NAME,
+            **where,
+            machine_facts={"gpu": "none", "gpus": 0},
+            configured_facts=said,
+            intervals=HeartbeatIntervals(ttl_s, 0.01),
+            probe_interval_s=0.02,
         )
         async with node(redis, plan) as started:
             yield started, server
@@ -44,11 +49,11 @@ async def scene(redis: Server, *, ttl_s: float = 60.0, given: bool = False) -> A
         await server.stop()
 
 
-def serves(record: Record | None) -> bool:
+def serves(record: AgentRecord | None) -> bool:
     return record is not None and len(record.pods) == 1
 
 
-def is_empty(record: Record | None) -> bool:
+def is_empty(record: AgentRecord | None) -> bool:
     return record is not None and not record.pods
 
 
@@ -59,7 +64,7 @@ async def test_a_server_is_registered_as_it_is(redis: Server) -> None:
         assert record is not None
         (pod,) = record.pods
         assert pod.url == server.spot.url
-        assert pod.state is State.SERVING
+        assert pod.state is RegistrationState.SERVING
         assert pod.facts == PodFacts(
             models=("m",),
             version="0.32.0",
@@ -69,9 +74,9 @@ async def test_a_server_is_registered_as_it_is(redis: Server) -> None:
             gpu="none",
             gpus=0,
             zone="a",
-            prompts=Prompts.LONG,
+            prompts=PromptLengths.LONG,
         )
-        assert pod.facts.duty is Role.PREFILL
+        assert pod.facts.effective_role is Role.PREFILL
 
 
 async def test_a_server_that_dies_is_taken_out_and_found_again(redis: Server) -> None:
@@ -125,7 +130,7 @@ async def test_an_agent_that_is_killed_is_forgotten_after_its_ttl(redis: Server)
         left_ms: object = GONE
         # Between two beats the key may have run out, where the machine stands still for so long.
         while left_ms in (GONE, 0):
-            left_ms = await redis.say("PTTL", key("", NAME))
+            left_ms = await redis.say("PTTL", record_key("", NAME))
         assert isinstance(left_ms, int)
         assert 0 < left_ms <= 3000
     await started.until(lambda record: record is None)
@@ -137,9 +142,9 @@ async def test_draining_is_told_and_leaving_takes_all_out(redis: Server) -> None
         await started.until(serves)
         started.agent.drain()
         await started.until(
-            lambda record: serves(record) and record is not None and record.pods[0].state is State.DRAINING
+            lambda record: serves(record) and record is not None and record.pods[0].state is RegistrationState.DRAINING
         )
-        await started.heart.leave()
+        await started.heart.deregister()
     assert await started.registered() is None
 
 
@@ -148,7 +153,7 @@ async def test_figures_of_load_go_out_by_channel(redis: Server) -> None:
     client = redis.client()
     async with scene(redis) as (started, server), client, client.pubsub(ignore_subscribe_messages=True) as heard:
         await started.until(serves)
-        await heard.subscribe(channel(""))
+        await heard.subscribe(record_channel(""))
         word = {"port": server.port, "running": 2, "waiting": 1, "kv_usage": 0.5}
         async with asyncio.timeout(GUARD_S):
             while True:

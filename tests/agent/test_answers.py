@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.server import (
-    told_by_bootstrap,
-    told_by_event_sources,
-    told_by_metrics,
-    told_by_models,
-    told_by_server,
-    told_by_version,
+    facts_from_bootstrap,
+    facts_from_event_sources,
+    facts_from_metrics,
+    facts_from_models,
+    facts_from_server_info,
+    facts_from_version,
 )
 
 PAGE = b"""# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
@@ -29,13 +29,13 @@ def body(said: Any) -> bytes:
 
 def test_answers_are_read_as_vllm_gives_them() -> None:
     """Each in the shape that vLLM 0.32 was seen to give."""
-    assert told_by_version(b'{"version":"0.32.0"}') == {"version": "0.32.0"}
-    assert told_by_models(body({"data": [{"id": "a", "root": "/m"}, {"id": "lora"}]})) == {"models": ["a", "lora"]}
-    assert told_by_metrics(PAGE) == {"dp": 2, "block_size": "32", "kv_dtype": "fp8_e5m2"}
+    assert facts_from_version(b'{"version":"0.32.0"}') == {"version": "0.32.0"}
+    assert facts_from_models(body({"data": [{"id": "a", "root": "/m"}, {"id": "lora"}]})) == {"models": ["a", "lora"]}
+    assert facts_from_metrics(PAGE) == {"dp": 2, "block_size": "32", "kv_dtype": "fp8_e5m2"}
     source = {"publisher": "zmq", "endpoint": "tcp://*:5557", "topic": "kv"}
-    assert told_by_event_sources(body({"0": source}), "10.0.0.7") == {"kv_events": "tcp://10.0.0.7:5557"}
+    assert facts_from_event_sources(body({"0": source}), "10.0.0.7") == {"kv_events": "tcp://10.0.0.7:5557"}
     query = {"0": {"engine_id": "75b1fe15", "worker_addr": {"0": {"0": "tcp://127.0.0.1:45945"}}}}
-    assert told_by_bootstrap(body(query)) == {"engine_id": "75b1fe15"}
+    assert facts_from_bootstrap(body(query)) == {"engine_id": "75b1fe15"}
 
 
 def test_the_servers_own_account_is_read() -> None:
@@ -47,7 +47,7 @@ def test_the_servers_own_account_is_read() -> None:
         "kv_transfer_config": {"kv_connector": "NixlConnector", "kv_role": "kv_consumer", "engine_id": "e"},
     }
     said = {"vllm_config": config, "vllm_env": {"VLLM_NIXL_SIDE_CHANNEL_PORT": 5601}}
-    told, takes_priority = told_by_server(body(said), "h")
+    told, takes_priority = facts_from_server_info(body(said), "h")
     assert told == {
         "tp": 2,
         "pp": 1,
@@ -63,9 +63,9 @@ def test_the_servers_own_account_is_read() -> None:
 @given(st.none() | st.binary(max_size=80) | st.recursive(st.none() | st.text(), st.lists).map(body))
 def test_whatever_is_answered_is_read_or_not(answer: bytes | None) -> None:
     """Something else may listen there: it says nothing, and breaks nothing."""
-    assert told_by_version(answer) == {}
-    assert told_by_models(answer) == {}
-    assert told_by_metrics(answer) == {}
-    assert told_by_event_sources(answer, "h") == {}
-    assert told_by_bootstrap(answer) == {}
-    assert told_by_server(answer, "h") == ({}, False)
+    assert facts_from_version(answer) == {}
+    assert facts_from_models(answer) == {}
+    assert facts_from_metrics(answer) == {}
+    assert facts_from_event_sources(answer, "h") == {}
+    assert facts_from_bootstrap(answer) == {}
+    assert facts_from_server_info(answer, "h") == ({}, False)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.hardware import look_for_gpus, told_by_nvml, told_by_torch
+from agent.hardware import detect_gpus, facts_from_nvml, facts_from_torch
 
 
 class NVMLError(Exception):
@@ -77,13 +77,13 @@ SLICE = Machine("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 1, 10_200_547_328, None, 26
 def test_boards_are_told_as_their_data_sheets_have_them(machine: Machine, told: dict[str, Any]) -> None:
     """Bandwidths within a per cent or two of what NVIDIA states; what a device does not support is left out."""
     calls: list[str] = []
-    assert told_by_nvml(machine.nvml(calls)) == told | {"gpu_memory_bytes": machine.memory}
+    assert facts_from_nvml(machine.nvml(calls)) == told | {"gpu_memory_bytes": machine.memory}
     assert calls == ["open", "shut"]
 
 
 def test_links_that_are_down_carry_nothing() -> None:
     """Six of eighteen are up."""
-    assert told_by_nvml(Machine("x", 1, 1, 1, 1, (4,) * 6 + (0,) * 12).nvml([]))["nvlink_gb_s"] == 150
+    assert facts_from_nvml(Machine("x", 1, 1, 1, 1, (4,) * 6 + (0,) * 12).nvml([]))["nvlink_gb_s"] == 150
 
 
 def torch(count: int) -> Any:
@@ -102,10 +102,10 @@ def test_torch_tells_where_nvml_cannot() -> None:
             raise ImportError("No module named 'pynvml'")
         return torch(8)
 
-    gpus = look_for_gpus(load)
-    assert gpus.told == {"gpu": "AMD Instinct MI300X", "gpus": 8, "gpu_memory_bytes": 205_822_885_888}
-    assert "torch" in gpus.words
-    assert told_by_torch(torch(0)) == {}
+    gpus = detect_gpus(load)
+    assert gpus.facts == {"gpu": "AMD Instinct MI300X", "gpus": 8, "gpu_memory_bytes": 205_822_885_888}
+    assert "torch" in gpus.source
+    assert facts_from_torch(torch(0)) == {}
 
 
 def test_a_machine_without_gpus_says_so_and_why() -> None:
@@ -116,12 +116,12 @@ def test_a_machine_without_gpus_says_so_and_why() -> None:
             return torch(0)
         raise OSError("driver/library version mismatch")
 
-    gpus = look_for_gpus(load)
-    assert gpus.told == {"gpu": "none", "gpus": 0}
-    assert gpus.words == "no GPU here (pynvml: driver/library version mismatch; torch: no device)"
+    gpus = detect_gpus(load)
+    assert gpus.facts == {"gpu": "none", "gpus": 0}
+    assert gpus.source == "no GPU here (pynvml: driver/library version mismatch; torch: no device)"
 
 
 def test_this_machine_is_told_as_it_is() -> None:
     """The real library, with whatever is here: facts, or that there are none."""
-    gpus = look_for_gpus()
-    assert gpus.told["gpus"] == 0 or gpus.told["gpu_memory_bytes"]
+    gpus = detect_gpus()
+    assert gpus.facts["gpus"] == 0 or gpus.facts["gpu_memory_bytes"]

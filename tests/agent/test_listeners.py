@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from agent.server_process import Command, command_behind
+from agent.server_process import ServerCommand, command_behind
 
 TALKS = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
 
@@ -25,16 +25,16 @@ async def test_a_real_listener_is_found_with_its_words_and_variables() -> None:
     finally:
         child.kill()
         await child.wait()
-    assert found.words[3:7] == ("vllm", "serve", "model", "--port")
+    assert found.arguments[3:7] == ("vllm", "serve", "model", "--port")
     assert found.variables == {"VLLM_NIXL_SIDE_CHANNEL_PORT": "5601"}
 
 
 def test_nobody_and_nothing_readable_is_no_command(tmp_path: Path) -> None:
     """No such port, and a machine without /proc."""
-    assert command_behind(1, tmp_path) == Command()
+    assert command_behind(1, tmp_path) == ServerCommand()
     (tmp_path / "net").mkdir()
     (tmp_path / "net" / "tcp").write_text("  sl  local_address\n   0: 0100007F:0001 00000000:0000 0A 0 0 0 0 0 77 1\n")
-    assert command_behind(1, tmp_path) == Command()
+    assert command_behind(1, tmp_path) == ServerCommand()
 
 
 def test_a_child_is_known_by_its_parent(tmp_path: Path) -> None:
@@ -48,5 +48,7 @@ def test_a_child_is_known_by_its_parent(tmp_path: Path) -> None:
         (folder / "cmdline").write_text(words)
         (folder / "environ").write_text("VLLM_A=1\0B=2\0HF_HOME=/models")
     (tmp_path / "20" / "fd" / "3").symlink_to("socket:[77]")
-    known = Command(("python", "vllm", "serve", "m"), {"VLLM_A": "1", "HF_HOME": "/models"}, tmp_path / "10" / "root")
+    known = ServerCommand(
+        ("python", "vllm", "serve", "m"), {"VLLM_A": "1", "HF_HOME": "/models"}, tmp_path / "10" / "root"
+    )
     assert command_behind(8000, tmp_path) == known

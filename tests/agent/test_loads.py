@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.loads import MOST_ENGINES, STALE_S, Loads
+from agent.loads import MAX_ENGINES, STALE_S, LoadListener
 from routing.pod_record import EngineLoad
 
 
@@ -15,7 +15,7 @@ class Scene:
     def __init__(self) -> None:
         self.now_s = 100.0
         self.news = 0
-        self.loads = Loads(lambda: self.now_s, self.note)
+        self.loads = LoadListener(lambda: self.now_s, self.note)
 
     def note(self) -> None:
         self.news += 1
@@ -34,7 +34,7 @@ def test_the_last_word_of_each_engine_counts() -> None:
     scene.say(running=3)
     scene.say(port=8001)
     scene.now_s += 0.25
-    assert scene.loads.of(8000) == (EngineLoad(0, 3, 0, 0.5, 0.25), EngineLoad(1, 1, 2, 0.5, 0.25))
+    assert scene.loads.loads_of(8000) == (EngineLoad(0, 3, 0, 0.5, 0.25), EngineLoad(1, 1, 2, 0.5, 0.25))
     assert scene.news == 4
 
 
@@ -44,18 +44,18 @@ def test_old_words_and_those_of_servers_gone_are_not_told() -> None:
     scene.say()
     scene.say(port=8001)
     scene.loads.forget(8001)
-    assert scene.loads.of(8001) == ()
+    assert scene.loads.loads_of(8001) == ()
     scene.now_s += STALE_S
-    assert scene.loads.of(8000) == ()
+    assert scene.loads.loads_of(8000) == ()
 
 
 def test_memory_is_bounded() -> None:
     """Whoever can reach the port can invent engines, but not endlessly."""
     scene = Scene()
-    for port in range(1, MOST_ENGINES + 11):
+    for port in range(1, MAX_ENGINES + 11):
         scene.say(port=port)
     assert scene.loads.invalid == 10
-    assert scene.loads.of(MOST_ENGINES + 5) == ()
+    assert scene.loads.loads_of(MAX_ENGINES + 5) == ()
 
 
 @given(st.binary(max_size=100))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent.hardware import look_for_nics, own_address, read_labels
+from agent.hardware import detect_nics, facts_from_labels, own_address
 
 
 def test_labels_become_facts(tmp_path: Path) -> None:
@@ -11,7 +11,7 @@ def test_labels_become_facts(tmp_path: Path) -> None:
     labels.write_text(
         'app="vllm"\nllm-d.ai/role="prefill"\ntopology.kubernetes.io/zone="eu-1"\npod-template-hash="5c9"\nempty=""\n'
     )
-    assert read_labels(labels) == {"role": "prefill", "zone": "eu-1", "revision": "5c9"}
+    assert facts_from_labels(labels) == {"role": "prefill", "zone": "eu-1", "revision": "5c9"}
 
 
 def device(folder: Path, name: str, rate: str, state: str) -> None:
@@ -27,8 +27,8 @@ def test_rdma_devices_that_are_up_are_told(tmp_path: Path) -> None:
     device(tmp_path, "mlx5_1", "400 Gb/sec (4X NDR)\n", "4: ACTIVE\n")
     device(tmp_path, "mlx5_2", "400 Gb/sec (4X NDR)\n", "1: DOWN\n")
     device(tmp_path, "odd", "fast\n", "4: ACTIVE\n")
-    assert look_for_nics(tmp_path) == {"nics": ["mlx5_0", "mlx5_1"], "nic_gbit_s": 800}
-    assert look_for_nics(tmp_path / "none") == {}
+    assert detect_nics(tmp_path) == {"nics": ["mlx5_0", "mlx5_1"], "nic_gbit_s": 800}
+    assert detect_nics(tmp_path / "none") == {}
 
 
 def test_this_machine_has_an_address() -> None:

@@ -2,7 +2,7 @@
 
 import json
 
-from agent.server_process import is_server, told_by_command
+from agent.server_process import facts_from_command, is_vllm_command
 
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_producer", "engine_id": "e-1"}
 
@@ -12,7 +12,7 @@ def test_a_prefill_server_is_read() -> None:
     words = ["vllm", "serve", "m", "-tp", "4", "--pipeline_parallel_size=2", "--kv-cache-dtype", "fp8_e4m3"]
     words += ["--scheduling-policy", "priority", "--kv-transfer-config", json.dumps(NIXL), "--enforce-eager"]
     variables = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "0.0.0.0", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5601"}
-    told, takes_priority = told_by_command(words, variables, "10.0.0.7")
+    told, takes_priority = facts_from_command(words, variables, "10.0.0.7")
     assert told == {
         "tp": "4",
         "pp": "2",
@@ -29,20 +29,20 @@ def test_mooncake_has_a_bootstrap_address_where_it_prefills() -> None:
     """On its own port, or vLLM's usual one; dotted options say the same as one JSON text."""
     words = ["vllm", "serve", "m", "--kv-transfer-config.kv_connector", "MooncakeConnector"]
     producer = [*words, "--kv-transfer-config.kv_role=kv_producer"]
-    told, _ = told_by_command(producer, {}, "fd00::7")
+    told, _ = facts_from_command(producer, {}, "fd00::7")
     assert told["bootstrap"] == "[fd00::7]:8998"
-    assert "bootstrap" not in told_by_command([*words, "--kv-transfer-config.kv_role", "kv_consumer"], {}, "a")[0]
+    assert "bootstrap" not in facts_from_command([*words, "--kv-transfer-config.kv_role", "kv_consumer"], {}, "a")[0]
 
 
 def test_nonsense_says_nothing() -> None:
     """A config that is no JSON, options without values, and `auto`."""
     words = ["vllm", "serve", "--kv-transfer-config", "{", "--kv-cache-dtype", "auto", "--block-size"]
-    assert told_by_command(words, {}, "a") == ({}, False)
+    assert facts_from_command(words, {}, "a") == ({}, False)
 
 
 def test_a_server_is_told_from_other_commands() -> None:
     """By what was started, not by who listens."""
-    assert is_server(["python", "/venv/bin/vllm", "serve", "m"])
-    assert is_server(["python", "-m", "vllm.entrypoints.openai.api_server"])
-    assert not is_server(["python", "-m", "http.server"])
-    assert not is_server(["nginx", "serve"])
+    assert is_vllm_command(["python", "/venv/bin/vllm", "serve", "m"])
+    assert is_vllm_command(["python", "-m", "vllm.entrypoints.openai.api_server"])
+    assert not is_vllm_command(["python", "-m", "http.server"])
+    assert not is_vllm_command(["nginx", "serve"])

@@ -5,25 +5,25 @@ from typing import Any
 
 import pytest
 
-from agent.settings import AgentSettings, gather
+from agent.settings import AgentSettings, load_agent_settings
 from gateway.runtime.addresses import Address
-from tenancy.document import Invalid
+from tenancy.document import InvalidDocument
 
 REDIS = "redis://:secret@r:6379/1"
 
 
 def told(variables: dict[str, str] | None = None, host: str = "node-7", **flags: Any) -> AgentSettings:
-    return gather({"redis": REDIS, **flags}, variables or {}, host)
+    return load_agent_settings({"redis": REDIS, **flags}, variables or {}, host)
 
 
 def test_little_has_to_be_said() -> None:
     """A Redis; the rest has defaults, and the machine its name."""
     settings = told()
     assert settings.name == "node-7"
-    assert settings.said == {"host": "node-7"}
+    assert settings.facts == {"host": "node-7"}
     assert settings.ports == tuple(range(8000, 8010))
-    assert settings.loads == Address("127.0.0.1", 8126)
-    assert settings.leaves
+    assert settings.load_listen == Address("127.0.0.1", 8126)
+    assert settings.deregisters
     assert "secret" not in repr(settings)
 
 
@@ -33,16 +33,16 @@ def test_flags_win_over_environment_over_labels(tmp_path: Path) -> None:
     labels.write_text('topology.kubernetes.io/zone="a"\ntopology.kubernetes.io/region="b"\nllm-d.ai/role="decode"\n')
     variables = {"HEARTH_AGENT_LABELS_FILE": str(labels), "HEARTH_AGENT_REGION": "c", "HEARTH_AGENT_POD": "http://x:1"}
     settings = told(variables, region="d", on_stop="stay", loads="off", ttl="30")
-    assert settings.said == {"host": "node-7", "zone": "a", "region": "d", "role": "decode"}
+    assert settings.facts == {"host": "node-7", "zone": "a", "region": "d", "role": "decode"}
     assert settings.pods == ("http://x:1",)
     assert settings.ports == ()
-    assert (settings.leaves, settings.loads, settings.ttl_s) == (False, None, 30.0)
+    assert (settings.deregisters, settings.load_listen, settings.ttl_s) == (False, None, 30.0)
 
 
 def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
     """As Kubernetes mounts it."""
     (tmp_path / "url").write_text("redis://other:6379\n")
-    settings = gather({}, {"HEARTH_REDIS_FILE": str(tmp_path / "url")}, "n")
+    settings = load_agent_settings({}, {"HEARTH_REDIS_FILE": str(tmp_path / "url")}, "n")
     assert settings.redis.hosts == (("other", 6379),)
 
 
@@ -50,20 +50,22 @@ def test_pods_may_stand_in_a_file(tmp_path: Path) -> None:
     """Several, as in their variable; and a file that is not there is named."""
     (tmp_path / "pods").write_text("http://a:1, http://b:1\n")
     assert told({"HEARTH_AGENT_POD_FILE": str(tmp_path / "pods")}).pods == ("http://a:1", "http://b:1")
-    with pytest.raises(Invalid, match="HEARTH_AGENT_POD_FILE: cannot read `/nowhere`"):
+    with pytest.raises(InvalidDocument, match="HEARTH_AGENT_POD_FILE: cannot read `/nowhere`"):
         told({"HEARTH_AGENT_POD_FILE": "/nowhere"})
 
 
 def test_all_faults_are_named_at_once() -> None:
     """Each by flag or variable, as it was said."""
-    with pytest.raises(Invalid) as caught:
-        gather({"pod": ["ftp://x"], "ports": "9-1", "ttl": "0", "role": "cook"}, {"HEARTH_AGENT_LOOK": "x"}, "bad name")
-    named = [fault.path for fault in caught.value.faults]
+    with pytest.raises(InvalidDocument) as caught:
+        load_agent_settings(
+            {"pod": ["ftp://x"], "ports": "9-1", "ttl": "0", "role": "cook"}, {"HEARTH_AGENT_LOOK": "x"}, "bad name"
+        )
+    named = [fault.path for fault in caught.value.errors]
     assert named == ["--pod", "--ports", "--ttl", "HEARTH_AGENT_LOOK", "facts", "--name", "--redis"]
 
 
 @pytest.mark.parametrize("ports", ["0", "1-70000", "x", "1-2-3", "1-300", ""])
 def test_ports_are_few_and_real(ports: str) -> None:
     """An agent that looks everywhere would be a scanner."""
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidDocument):
         told(ports=ports)

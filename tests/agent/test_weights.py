@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.server_process import LARGEST_CONFIG, told_by_weights
+from agent.server_process import MAX_CONFIG_BYTES, facts_from_model_config
 
 CONFIG = {"num_hidden_layers": 64, "num_attention_heads": 24, "num_key_value_heads": 4, "head_dim": 256}
 HYBRID = {"text_config": {**CONFIG, "full_attention_interval": 4}}
@@ -21,8 +21,8 @@ def test_a_folder_is_read_as_the_server_sees_it(tmp_path: Path) -> None:
     """Under its own root; of a hybrid only the layers that keep KV count, at the width that the cache was given."""
     put(tmp_path / "models" / "q")
     words = ["vllm", "serve", "/models/q"]
-    assert told_by_weights(words, {}, tmp_path, None) == {"kv_bytes_per_token": 2 * 16 * 4 * 256 * 2}
-    assert told_by_weights(words, {}, tmp_path, "fp8_e4m3") == {"kv_bytes_per_token": 2 * 16 * 4 * 256}
+    assert facts_from_model_config(words, {}, tmp_path, None) == {"kv_bytes_per_token": 2 * 16 * 4 * 256 * 2}
+    assert facts_from_model_config(words, {}, tmp_path, "fp8_e4m3") == {"kv_bytes_per_token": 2 * 16 * 4 * 256}
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_a_name_is_looked_up_in_the_cache(tmp_path: Path, variables: dict[str, s
     os.utime(kept / "old", (1, 1))
     (kept / "empty").mkdir()
     words = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", "org/m"]
-    assert told_by_weights(words, variables, tmp_path, None) == {"kv_bytes_per_token": 2 * 64 * 4 * 256 * 2}
+    assert facts_from_model_config(words, variables, tmp_path, None) == {"kv_bytes_per_token": 2 * 64 * 4 * 256 * 2}
 
 
-@pytest.mark.parametrize("said", ["{", "[]", "{}", "[" * 100_000, '{"a": "' + "x" * LARGEST_CONFIG + '"}'])
+@pytest.mark.parametrize("said", ["{", "[]", "{}", "[" * 100_000, '{"a": "' + "x" * MAX_CONFIG_BYTES + '"}'])
 def test_what_makes_no_sense_was_not_said(tmp_path: Path, said: str) -> None:
     """Broken, empty, too deep or too long."""
     put(tmp_path / "m", said)
-    assert told_by_weights(["vllm", "serve", "/m"], {}, tmp_path, None) == {}
+    assert facts_from_model_config(["vllm", "serve", "/m"], {}, tmp_path, None) == {}
 
 
 def test_nothing_is_read_where_nothing_is_named(tmp_path: Path) -> None:
@@ -57,6 +57,6 @@ def test_nothing_is_read_where_nothing_is_named(tmp_path: Path) -> None:
     (tmp_path / "pipe").mkdir()
     os.mkfifo(tmp_path / "pipe" / "config.json")
     for words in (["vllm", "serve"], ["vllm", "serve", "--port", "1"], ["vllm", "serve", "org/m"]):
-        assert told_by_weights(words, {}, tmp_path, None) == {}
-    assert told_by_weights(["vllm", "serve", "../../m"], {"HF_HOME": "/"}, tmp_path, None) == {}
-    assert told_by_weights(["vllm", "serve", "/pipe"], {}, tmp_path, None) == {}
+        assert facts_from_model_config(words, {}, tmp_path, None) == {}
+    assert facts_from_model_config(["vllm", "serve", "../../m"], {"HF_HOME": "/"}, tmp_path, None) == {}
+    assert facts_from_model_config(["vllm", "serve", "/pipe"], {}, tmp_path, None) == {}

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.commands.check import find_faults
-from gateway.discovery.file import read_pods
-from gateway.identity.policy import read_file
+from gateway.commands.check import find_config_errors
+from gateway.discovery.file import parse_pods
+from gateway.identity.policy import load_policy_file
 from routing.reading import read_request
-from routing.rejection import Refused
+from routing.rejection import RequestRejected
 from routing.request import Api
-from tenancy.document import Invalid, Wrong
+from tenancy.document import InvalidDocument, InvalidValue
 
 TIMES = 3
 
@@ -49,7 +49,7 @@ def outcome(work: Callable[[], object]) -> Callable[[], bool]:
     def tried() -> bool:
         try:
             work()
-        except (Invalid, Wrong, Refused):
+        except (InvalidDocument, InvalidValue, RequestRejected):
             return True
         return False
 
@@ -94,12 +94,12 @@ def test_yaml_takes_what_its_length_allows(tmp_path: Path, kind: str, bomb: str)
 
     def read() -> object:
         if kind == "policy":
-            return read_file(file, {}, None)
+            return load_policy_file(file, {}, None)
         if kind == "configuration":
-            if faults := find_faults(file, {}):
-                raise Invalid(faults)
+            if faults := find_config_errors(file, {}):
+                raise InvalidDocument(faults)
             return None
-        return read_pods(file.read_text())
+        return parse_pods(file.read_text())
 
     text = BOMBS[bomb]
     file.write_text(plain_yaml(len(text)))
@@ -166,7 +166,7 @@ def test_json_takes_what_its_length_allows(attack: str) -> None:
     assert seconds(read(body)) < 100 * plain_s
     assert peak_bytes(read(body)) < 40 * len(body)
     if attack in REFUSED:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRejected) as refused:
             read_request(Api.CHAT, body, request_id="r")
         assert refused.value.param == REFUSED[attack]
     else:

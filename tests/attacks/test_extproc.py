@@ -14,11 +14,11 @@ from typing import cast
 import pytest
 from hpack import Encoder
 
-from gateway.ext_proc.http2.connection import Connection
-from gateway.ext_proc.http2.frames import Bounds
-from gateway.ext_proc.http2.stream import Stream, Taker
-from gateway.ext_proc.listener import Crowd, Port
-from gateway.http.client_request import Budget
+from gateway.ext_proc.http2.connection import Http2Connection
+from gateway.ext_proc.http2.frames import Http2Limits
+from gateway.ext_proc.http2.stream import GrpcStream, GrpcStreamHandler
+from gateway.ext_proc.listener import GrpcListener, StreamCounter
+from gateway.http.client_request import BodyBudget
 
 ECHO, HOLD, KEEP = "/test.Echo/Echo", "/test.Hold/Hold", "/test.Keep/Keep"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, _, PING, GOAWAY, WINDOW_UPDATE, _ = range(10)
@@ -67,22 +67,22 @@ def window(stream: int, more: int) -> bytes:
     return frame(WINDOW_UPDATE, 0, stream, struct.pack(">L", more))
 
 
-class Service(Taker):
+class Service(GrpcStreamHandler):
     """Says every message back; `ends`: and ends when its client has."""
 
-    def __init__(self, stream: Stream, *, ends: bool, says: bytes = b"") -> None:
+    def __init__(self, stream: GrpcStream, *, ends: bool, says: bytes = b"") -> None:
         self._stream = stream
         self._ends = ends
         self._says = says
 
-    def take(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         self._stream.send(self._says or message)
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         if self._ends:
             self._stream.finish()
 
-    def overfull(self) -> None:
+    def on_too_large(self) -> None:
         self._stream.finish(8)
 
 
@@ -94,7 +94,7 @@ class Pipe(asyncio.Transport):
         self.written = bytearray()
         self.reads = reads
         self.is_closed = False
-        self.protocol: Connection | None = None
+        self.protocol: Http2Connection | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
@@ -118,7 +118,7 @@ class Rig:
 
     def __init__(
         self,
-        bounds: Bounds | None = None,
+        bounds: Http2Limits | None = None,
         *,
         reads: bool = True,
         says: bytes = b"",
@@ -126,13 +126,13 @@ class Rig:
         most: int = 1_000_000,
     ) -> None:
         """`gives`: bytes that the peer has room for on the connection, beyond the usual; `most`: requests at once."""
-        self.budget = Budget(1 << 26)
+        self.budget = BodyBudget(1 << 26)
         services = {
             ECHO.encode(): lambda stream: Service(stream, ends=True, says=says),
             HOLD.encode(): lambda stream: Service(stream, ends=False, says=says),
         }
-        self.port = Port(services, self.budget, Crowd(most), bounds or Bounds())
-        self.connection = cast("Connection", self.port.protocol())
+        self.port = GrpcListener(services, self.budget, StreamCounter(most), bounds or Http2Limits())
+        self.connection = cast("Http2Connection", self.port.protocol())
         self.pipe = Pipe(reads=reads)
         self.pipe.protocol = self.connection
         self.connection.connection_made(self.pipe)
@@ -252,7 +252,7 @@ async def test_blocks_of_very_many_fields_are_bounded() -> None:
 
 async def test_rapid_resets_are_bounded() -> None:
     """As many as streams may be open at once (all clients of an Envoy may leave together), then it is closed."""
-    rig = Rig(Bounds(max_streams=2_000))
+    rig = Rig(Http2Limits(max_streams=2_000))
     reset = [opened(number, HOLD) + frame(RST_STREAM, 0, number, b"\0\0\0\x08") for number in range(1, 20_000, 2)]
     await rig.feed(*reset[:2_000])
     assert rig.goaway != CALM
@@ -331,14 +331,14 @@ async def test_messages_of_no_bytes_are_cut_apart_in_one_go() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 async def test_small_pieces_of_a_message_take_what_they_are_counted_as(size: int) -> None:
     """An unfinished message in tiny frames: memory is at most twice the bytes that the budget counts."""
-    rig = Rig(Bounds(stream_window=1 << 22))
+    rig = Rig(Http2Limits(stream_window=1 << 22))
     await rig.feed(opened(1, HOLD) + frame(DATA, 0, 1, b"\0" + struct.pack(">L", 4 << 20)))
     piece = frame(DATA, 0, 1, b"x" * size) * 100
     rig.connection.data_received(piece)
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        held = rig.budget.held
+        held = rig.budget.held_bytes
         for _ in range(5_000 // (size + 9)):
             rig.connection.data_received(bytes(piece))
             rig.connection._flush()
@@ -346,19 +346,19 @@ async def test_small_pieces_of_a_message_take_what_they_are_counted_as(size: int
     finally:
         tracemalloc.stop()
     assert rig.goaway is None
-    assert after - before < 2 * (rig.budget.held - held) + 64_000
+    assert after - before < 2 * (rig.budget.held_bytes - held) + 64_000
     rig.close()
 
 
 @pytest.mark.parametrize("name", ["PING", "no such service"])
 async def test_a_peer_that_does_not_read_is_closed(name: str) -> None:
     """Answers that nobody takes are bounded, whatever asks for them."""
-    bounds = Bounds(unread_answers_bytes=1 << 17, idle_frames=1 << 30)
+    bounds = Http2Limits(max_unread_response_bytes=1 << 17, max_idle_frames=1 << 30)
     rig = Rig(bounds, reads=False)
     if name == "PING":
         await rig.feed(*[frame(PING, 0, 0, b"12345678") * 100] * 1_000)
     else:
         await rig.feed(*(frame(HEADERS, END_HEADERS, number, block(KEEP)) for number in range(1, 40_000, 2)))
     assert rig.goaway == CALM
-    assert len(rig.pipe.written) < 2 * bounds.unread_answers_bytes
+    assert len(rig.pipe.written) < 2 * bounds.max_unread_response_bytes
     rig.close()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.limits.accounts import LOOK, Quotas, make_quotas
-from gateway.pipeline.admission_queue import Room
+from gateway.limits.accounts import CHECK_EVENTS, QuotaEnforcer, make_quota_enforcer
+from gateway.pipeline.admission_queue import AdmissionQueue
 from routing.decision.router import Router
 from tenancy.tenants import Caller, Quota, Tenant
 from tests.gateway.http.rig import CHAT_PATH, MODEL, RawClient, Rig, a_chat, a_rig
@@ -30,11 +30,13 @@ class Stage:
     def __init__(self, **quotas: Quota) -> None:
         self.now_s = 1_000.0
         self.tenants = {name: Tenant(name, quota=quota) for name, quota in quotas.items()}
-        self.quotas: Quotas
+        self.quotas: QuotaEnforcer
 
-    def make(self, router: Router) -> Quotas:
-        room = Room(router, clock=lambda: self.now_s, draw=lambda: 0.0)
-        self.quotas = make_quotas(router, {}, lambda: room.is_crowded, clock=lambda: self.now_s, draw=lambda: 0.0)
+    def make(self, router: Router) -> QuotaEnforcer:
+        room = AdmissionQueue(router, clock=lambda: self.now_s, draw=lambda: 0.0)
+        self.quotas = make_quota_enforcer(
+            router, {}, lambda: room.has_waiters, clock=lambda: self.now_s, draw=lambda: 0.0
+        )
         return self.quotas
 
     def identify(self, key: str | None, *_: object) -> Caller:
@@ -149,14 +151,14 @@ async def test_a_running_stream_is_bound_by_a_reload() -> None:
     """Without any further request of its account, by the first look after it, and whatever it had reserved."""
     stage = Stage(a=Quota(output_tokens_per_min=10**6, requests_per_min=100))
     async with stage.rig() as rig:
-        stage.quotas.go_by(stage.tenants)
+        stage.quotas.apply_policy(stage.tenants)
         goes_on = asyncio.Event()
-        first, rest = ([chunk(chat_event("w")) for _ in range(count)] for count in (100, 2 * LOOK))
+        first, rest = ([chunk(chat_event("w")) for _ in range(count)] for count in (100, 2 * CHECK_EVENTS))
         rig.pod.plays([STREAM_HEAD, *first, goes_on, *rest, asyncio.Event()])
         client = await rig.client()
         asking = asyncio.create_task(client.ask(CHAT_PATH, a_chat(stream=True), **key("a")))
         await until(lambda: seen(client).count(b'"content":"w"') >= 100 or asking.done())
-        stage.quotas.go_by({"a": Tenant("a", quota=Quota(output_tokens_per_min=50, requests_per_min=100))})
+        stage.quotas.apply_policy({"a": Tenant("a", quota=Quota(output_tokens_per_min=50, requests_per_min=100))})
         goes_on.set()
         answer = await asking
         # The pod has no more to say and does not end: only the limit can have ended it, two looks later.

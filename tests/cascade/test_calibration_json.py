@@ -7,37 +7,45 @@ from math import inf
 
 import pytest
 
-from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Map, Promise, Stage
-from cascade.calibration_json import BadLadderFile, read_ladder_file, write_ladder_file
+from cascade.calibration_file import (
+    ANY_BUCKET,
+    AcceptanceThreshold,
+    BenefitCurve,
+    CalibrationEvidence,
+    CalibrationFile,
+    QualityGuarantee,
+    SignalStage,
+)
+from cascade.calibration_json import InvalidCalibrationFile, read_calibration_file, write_calibration_file
 
-FILE = LadderFile(
+FILE = CalibrationFile(
     models=("small", "middle", "large"),
     signal="margin",
-    stage=Stage.WINDOW,
-    promise=Promise(0.01, 0.95),
-    evidence=Evidence(1000, "sha256:00", loss=0.002, kept=0.4, cost=0.6, cost_always_top=1.0),
+    stage=SignalStage.WINDOW,
+    promise=QualityGuarantee(0.01, 0.95),
+    evidence=CalibrationEvidence(1000, "sha256:00", loss=0.002, kept=0.4, cost=0.6, cost_always_top=1.0),
     cuts=(
-        Cut(0, ANY_BUCKET, 0.75, 0.05, Map((0.1, 0.9), (0.5, -0.1))),
-        Cut(0, "code", inf, edge=0.9, edge_share=0.25),
-        Cut(1, ANY_BUCKET, -1.5),
+        AcceptanceThreshold(0, ANY_BUCKET, 0.75, 0.05, BenefitCurve((0.1, 0.9), (0.5, -0.1))),
+        AcceptanceThreshold(0, "code", inf, edge=0.9, edge_share=0.25),
+        AcceptanceThreshold(1, ANY_BUCKET, -1.5),
     ),
     is_promised=True,
 )
 
 
 def changed(**words: object) -> bytes:
-    return json.dumps({**json.loads(write_ladder_file(FILE)), **words}).encode()
+    return json.dumps({**json.loads(write_calibration_file(FILE)), **words}).encode()
 
 
 def faults_of(raw: bytes) -> tuple[str, ...]:
-    with pytest.raises(BadLadderFile) as refused:
-        read_ladder_file(raw)
+    with pytest.raises(InvalidCalibrationFile) as refused:
+        read_calibration_file(raw)
     return refused.value.faults
 
 
 def test_what_is_written_is_read() -> None:
     """Nothing is lost on the way, an infinite threshold included."""
-    assert read_ladder_file(write_ladder_file(FILE)) == FILE
+    assert read_calibration_file(write_calibration_file(FILE)) == FILE
 
 
 def test_every_fault_is_named_with_its_path() -> None:
@@ -77,21 +85,21 @@ def test_a_map_that_rises_is_a_fault() -> None:
 
 def test_a_guarantee_that_its_evidence_contradicts_is_a_fault() -> None:
     """Somebody has set it by hand: more examples are needed, more is lost than may be, more is kept than there is."""
-    evidence = json.loads(write_ladder_file(FILE))["evidence"]
+    evidence = json.loads(write_calibration_file(FILE))["evidence"]
     assert any("would do" in fault for fault in faults_of(changed(evidence=evidence | {"needs": 3400})))
     assert any("evidence.loss" in fault for fault in faults_of(changed(evidence=evidence | {"loss": 0.5})))
     assert any("evidence.kept" in fault for fault in faults_of(changed(evidence=evidence | {"kept": 1.5})))
-    unpromised = read_ladder_file(changed(is_promised=False, evidence=evidence | {"needs": 3400}))
+    unpromised = read_calibration_file(changed(is_promised=False, evidence=evidence | {"needs": 3400}))
     assert unpromised.evidence.needs == 3400
 
 
 def test_a_guarantee_on_too_few_examples_is_a_fault() -> None:
     """Without a single loss among them, one point at 95 % takes 299."""
-    evidence = json.loads(write_ladder_file(FILE))["evidence"]
-    assert read_ladder_file(changed(evidence=evidence | {"examples": 299})).is_promised
+    evidence = json.loads(write_calibration_file(FILE))["evidence"]
+    assert read_calibration_file(changed(evidence=evidence | {"examples": 299})).is_promised
     for few in (0, 1, 298):
         assert any("fewer than 299" in fault for fault in faults_of(changed(evidence=evidence | {"examples": few})))
-    assert not read_ladder_file(changed(is_promised=False, evidence=evidence | {"examples": 1})).is_promised
+    assert not read_calibration_file(changed(is_promised=False, evidence=evidence | {"examples": 1})).is_promised
 
 
 @pytest.mark.parametrize("number", [10**400, -(10**400), 1e308, -1e308])

@@ -10,15 +10,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Map, Promise, Stage, Verdict, judge
-from cascade.drift import CEILING, FEWEST, PACE, TRIAL, Alarm, FreezeWatch, Staying
+from cascade.calibration_file import (
+    ANY_BUCKET,
+    AcceptanceThreshold,
+    AnswerVerdict,
+    BenefitCurve,
+    CalibrationEvidence,
+    CalibrationFile,
+    QualityGuarantee,
+    SignalStage,
+    judge_signal,
+)
+from cascade.drift import (
+    MAX_STEPS,
+    MIN_ANSWERS,
+    STEP_PER_SAMPLE,
+    TRIAL_INTERVAL,
+    DriftAlarm,
+    DriftController,
+    FreezeDetector,
+)
 
-FILE = LadderFile(
-    *(("small", "middle", "large"), "margin", Stage.WINDOW, Promise(0.02, 0.95), Evidence(1_000, "sha256:0", kept=0.4)),
+FILE = CalibrationFile(
+    *(
+        ("small", "middle", "large"),
+        "margin",
+        SignalStage.WINDOW,
+        QualityGuarantee(0.02, 0.95),
+        CalibrationEvidence(1_000, "sha256:0", kept=0.4),
+    ),
     cuts=(
-        Cut(0, ANY_BUCKET, 0.5, grey=0.1),
-        Cut(1, ANY_BUCKET, 0.3, map=Map((0.0, 1.0), (0.5, 0.0))),
-        Cut(1, "x", inf),
+        AcceptanceThreshold(0, ANY_BUCKET, 0.5, grey=0.1),
+        AcceptanceThreshold(1, ANY_BUCKET, 0.3, map=BenefitCurve((0.0, 1.0), (0.5, 0.0))),
+        AcceptanceThreshold(1, "x", inf),
     ),
     is_promised=True,
 )
@@ -26,116 +50,122 @@ FILE = LadderFile(
 
 def test_what_is_allowed_is_the_guarantee_among_the_kept() -> None:
     """2 points of all are 5 of the 40 % that are kept."""
-    assert Staying(FILE).allowed == pytest.approx(0.05)
-    assert Staying(FILE, harmless=0.2).allowed == pytest.approx(0.25)
+    assert DriftController(FILE).allowed_rate == pytest.approx(0.05)
+    assert DriftController(FILE, harmless=0.2).allowed_rate == pytest.approx(0.25)
 
 
 def test_agreement_leaves_the_file_as_it_is() -> None:
     """Calibrated thresholds are the floor."""
-    staying = Staying(FILE)
+    staying = DriftController(FILE)
     for _ in range(100):
-        staying.take(0, 1.0)
-    assert staying.file == FILE
-    assert (staying.shadows, staying.agreement, staying.alarm) == (100, 1.0, False)
+        staying.record_sample(0, 1.0)
+    assert staying.calibration == FILE
+    assert (staying.shadows, staying.agreement, staying.is_withdrawn) == (100, 1.0, False)
 
 
 def test_a_worse_answer_makes_its_model_stricter() -> None:
     """And no other; what was just good enough escalates now."""
-    staying = Staying(FILE)
-    staying.take(0, 0.0)
-    assert judge(FILE, 0, "chat", 0.5) is Verdict.KEEP
-    assert judge(staying.file, 0, "chat", 0.5) is Verdict.ESCALATE
-    assert staying.file.cut(1, "chat") == FILE.cut(1, "chat")
-    assert staying.correction == (PACE * 0.95, 0.0)
+    staying = DriftController(FILE)
+    staying.record_sample(0, 0.0)
+    assert judge_signal(FILE, 0, "chat", 0.5) is AnswerVerdict.KEEP
+    assert judge_signal(staying.calibration, 0, "chat", 0.5) is AnswerVerdict.ESCALATE
+    assert staying.calibration.threshold_for(1, "chat") == FILE.threshold_for(1, "chat")
+    assert staying.raised_steps == (STEP_PER_SAMPLE * 0.95, 0.0)
 
 
-SUREST = replace(FILE, cuts=(Cut(0, ANY_BUCKET, 1.0, map=Map((0.0, 1.0), (0.5, 0.0))), Cut(1, ANY_BUCKET, 0.3)))
+SUREST = replace(
+    FILE,
+    cuts=(
+        AcceptanceThreshold(0, ANY_BUCKET, 1.0, map=BenefitCurve((0.0, 1.0), (0.5, 0.0))),
+        AcceptanceThreshold(1, ANY_BUCKET, 0.3),
+    ),
+)
 """Only answers at the greatest margin there is are kept."""
 
 
 def test_a_threshold_does_not_rise_past_the_range_of_its_signal() -> None:
     """A share of the answers at its greatest value is kept, fewer with each worse shadow, so that shadows go on."""
-    staying = Staying(SUREST)
+    staying = DriftController(SUREST)
     shares = []
     for _ in range(3):
-        staying.take(0, 0.0)
-        cut = staying.file.cut(0, "chat")
+        staying.record_sample(0, 0.0)
+        cut = staying.calibration.threshold_for(0, "chat")
         assert cut is not None
         shares.append(cut.edge_share)
-        assert judge(staying.file, 0, "chat", 1.0, draw=0.5) is Verdict.KEEP
-        assert judge(staying.file, 0, "chat", 1.0, draw=cut.edge_share) is Verdict.ESCALATE
-        assert judge(staying.file, 0, "chat", 0.99, draw=0.0) is Verdict.ESCALATE
+        assert judge_signal(staying.calibration, 0, "chat", 1.0, draw=0.5) is AnswerVerdict.KEEP
+        assert judge_signal(staying.calibration, 0, "chat", 1.0, draw=cut.edge_share) is AnswerVerdict.ESCALATE
+        assert judge_signal(staying.calibration, 0, "chat", 0.99, draw=0.0) is AnswerVerdict.ESCALATE
     assert 1.0 > shares[0] > shares[1] > shares[2] > 0.0
     for _ in range(100):
-        staying.take(0, 1.0)
-    assert staying.file == SUREST
+        staying.record_sample(0, 1.0)
+    assert staying.calibration == SUREST
 
 
 def test_answers_that_are_not_kept_ease_a_model_that_keeps_none() -> None:
     """By as much as good shadows would; an ended promise stays ended."""
-    staying, shadowed = Staying(FILE), Staying(FILE)
-    staying.take(0, 0.0)
-    shadowed.take(0, 0.0)
+    staying, shadowed = DriftController(FILE), DriftController(FILE)
+    staying.record_sample(0, 0.0)
+    shadowed.record_sample(0, 0.0)
     for _ in range(5):
-        staying.ease(0)
-        shadowed.take(0, 1.0)
-    assert 0.0 < staying.correction[0] == shadowed.correction[0] < PACE
+        staying.lower_thresholds(0)
+        shadowed.record_sample(0, 1.0)
+    assert 0.0 < staying.raised_steps[0] == shadowed.raised_steps[0] < STEP_PER_SAMPLE
     for _ in range(30):
-        staying.ease(0)
-    assert staying.file == FILE
+        staying.lower_thresholds(0)
+    assert staying.calibration == FILE
     for _ in range(200):
-        staying.take(0, 0.0)
-    staying.ease(0)
-    assert not staying.file.is_promised
+        staying.record_sample(0, 0.0)
+    staying.lower_thresholds(0)
+    assert not staying.calibration.is_promised
 
 
 def test_chance_is_forgiven() -> None:
     """Good shadows bring it back down."""
-    staying = Staying(FILE)
-    staying.take(1, 0.0)
+    staying = DriftController(FILE)
+    staying.record_sample(1, 0.0)
     for _ in range(30):
-        staying.take(1, 1.0)
-    assert staying.file == FILE
+        staying.record_sample(1, 1.0)
+    assert staying.calibration == FILE
 
 
 def test_drift_is_given_up() -> None:
     """When every other kept answer is worse nothing is kept any more, and later shadows change nothing."""
-    random, staying = Random(1), Staying(FILE)
+    random, staying = Random(1), DriftController(FILE)
     for _ in range(200):
-        staying.take(0, float(random.random() < 0.5))
-    assert staying.alarm
-    assert not staying.file.is_promised
+        staying.record_sample(0, float(random.random() < 0.5))
+    assert staying.is_withdrawn
+    assert not staying.calibration.is_promised
     shadows = staying.shadows
-    staying.take(0, 1.0)
+    staying.record_sample(0, 1.0)
     assert staying.shadows == shadows < 200
 
 
 def test_traffic_as_calibrated_rings_no_alarm() -> None:
     """At the rate that is allowed, over 3,000 shadows (seeded)."""
-    random, staying = Random(2), Staying(FILE)
+    random, staying = Random(2), DriftController(FILE)
     for _ in range(3_000):
-        staying.take(0, float(random.random() >= 0.04))
-    assert not staying.alarm
-    assert staying.strain < 1.0
+        staying.record_sample(0, float(random.random() >= 0.04))
+    assert not staying.is_withdrawn
+    assert staying.alarm_level < 1.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1)), max_size=200))
 def test_thresholds_stay_within_bounds(shadows: list[tuple[int, float]]) -> None:
     """Whatever shadows say: never looser than calibrated, never above the ceiling, infinite ones infinite."""
-    staying = Staying(FILE)
+    staying = DriftController(FILE)
     for rung, agreed in shadows:
-        staying.take(rung, agreed)
-    assert all(0.0 <= steps <= CEILING for steps in staying.correction)
-    for cut, calibrated in zip(staying.file.cuts, FILE.cuts, strict=True):
+        staying.record_sample(rung, agreed)
+    assert all(0.0 <= steps <= MAX_STEPS for steps in staying.raised_steps)
+    for cut, calibrated in zip(staying.calibration.cuts, FILE.cuts, strict=True):
         assert cut.threshold >= calibrated.threshold
-        assert cut.threshold <= calibrated.threshold + CEILING * 0.1 + 1e-9
+        assert cut.threshold <= calibrated.threshold + MAX_STEPS * 0.1 + 1e-9
 
 
 def heard(rate: float, allowed: float, *, most: int, seed: int, patience: float = 2_000.0) -> int | None:
     """After how many samples it rings."""
-    random, alarm = Random(seed), Alarm(allowed, patience)
+    random, alarm = Random(seed), DriftAlarm(allowed, patience)
     for at in range(most):
-        if alarm.hear(float(random.random() < rate)):
+        if alarm.observe(float(random.random() < rate)):
             return at + 1
     return None
 
@@ -156,71 +186,71 @@ def test_a_rise_is_heard(rate: float, within: int) -> None:
 
 def test_a_rise_after_long_quiet_is_heard_too() -> None:
     """Years of good answers buy no patience."""
-    random, alarm = Random(3), Alarm(0.1)
+    random, alarm = Random(3), DriftAlarm(0.1)
     for _ in range(20_000):
-        alarm.hear(float(random.random() < 0.03))
-    assert not alarm.rings
-    assert any(alarm.hear(float(random.random() < 0.5)) for _ in range(100))
+        alarm.observe(float(random.random() < 0.03))
+    assert not alarm.is_raised
+    assert any(alarm.observe(float(random.random() < 0.5)) for _ in range(100))
 
 
 def test_it_stays_raised() -> None:
     """Good samples do not take it back; the strain stays a number."""
-    alarm = Alarm(0.05)
+    alarm = DriftAlarm(0.05)
     for _ in range(2_000):
-        alarm.hear(1.0)
+        alarm.observe(1.0)
     for _ in range(50):
-        assert alarm.hear(0.0)
-    assert alarm.strain < 1e12
+        assert alarm.observe(0.0)
+    assert alarm.level < 1e12
 
 
 @pytest.mark.parametrize("allowed", [-1.0, 0.0, 1.0, 5.0])
 def test_ends_are_no_fault(allowed: float) -> None:
     """A guarantee of nothing or of everything divides by nothing."""
-    alarm = Alarm(allowed)
-    assert not alarm.hear(0.0)
-    assert alarm.seen == 1
+    alarm = DriftAlarm(allowed)
+    assert not alarm.observe(0.0)
+    assert alarm.samples == 1
 
 
 def test_a_model_that_keeps_nothing_freezes() -> None:
     """With the last of so many answers in a row, and not before."""
-    keeping = FreezeWatch(0.4)
-    assert keeping.enough == FEWEST
-    assert not any(keeping.take(is_kept=False) for _ in range(FEWEST - 1))
-    assert keeping.take(is_kept=False)
+    keeping = FreezeDetector(0.4)
+    assert keeping.freeze_after == MIN_ANSWERS
+    assert not any(keeping.record(is_kept=False) for _ in range(MIN_ANSWERS - 1))
+    assert keeping.record(is_kept=False)
     assert keeping.is_frozen
-    assert not keeping.take(is_kept=False)
+    assert not keeping.record(is_kept=False)
 
 
 def test_a_frozen_model_is_tried_now_and_then() -> None:
     """And asked for every request again with the first answer that is kept."""
-    keeping = FreezeWatch(0.4)
-    assert all(keeping.asks() for _ in range(1_000))
-    for _ in range(FEWEST):
-        keeping.take(is_kept=False)
-    assert sum(keeping.asks() for _ in range(10 * TRIAL)) == 10
-    assert keeping.take(is_kept=True)
-    assert keeping.asks()
+    keeping = FreezeDetector(0.4)
+    assert all(keeping.should_ask() for _ in range(1_000))
+    for _ in range(MIN_ANSWERS):
+        keeping.record(is_kept=False)
+    assert sum(keeping.should_ask() for _ in range(10 * TRIAL_INTERVAL)) == 10
+    assert keeping.record(is_kept=True)
+    assert keeping.should_ask()
 
 
 def test_one_kept_answer_begins_the_count_anew() -> None:
     """Only an unbroken row shows anything."""
-    keeping = FreezeWatch(0.4)
-    for number in range(20 * FEWEST):
-        keeping.take(is_kept=number % FEWEST == 0)
+    keeping = FreezeDetector(0.4)
+    for number in range(20 * MIN_ANSWERS):
+        keeping.record(is_kept=number % MIN_ANSWERS == 0)
     assert not keeping.is_frozen
 
 
 @pytest.mark.parametrize("kept", [0.02, 0.1, 0.9])
 def test_a_model_that_keeps_what_was_calibrated_does_not_freeze(kept: float) -> None:
     """The fewer it keeps, the longer a row has to be."""
-    random, keeping = Random(5), FreezeWatch(kept)
+    random, keeping = Random(5), FreezeDetector(kept)
     for _ in range(50_000):
-        keeping.take(is_kept=random.random() < kept)
+        keeping.record(is_kept=random.random() < kept)
         assert not keeping.is_frozen
 
 
 def test_where_nothing_was_kept_nothing_is_expected() -> None:
     """A calibration that keeps none is contradicted by no row."""
-    keeping = FreezeWatch(0.0)
+    keeping = FreezeDetector(0.0)
     for _ in range(5_000):
-        assert not keeping.take(is_kept=False)
+        assert not keeping.record(is_kept=False)

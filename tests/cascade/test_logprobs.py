@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cascade.logprobs import Trim, with_logprobs
+from cascade.logprobs import LogprobFilter, add_logprobs
 from routing.request import Api
 from tests.gateway.cascades.logprob_streams import chat, entry, told
 
@@ -25,22 +25,22 @@ from tests.gateway.cascades.logprob_streams import chat, entry, told
 )
 def test_what_a_pod_is_asked(api: Api, given: dict[str, Any], asked: dict[str, Any], most: int | None) -> None:
     """Everything else is as the client wrote it."""
-    body, trim = with_logprobs(api, json.dumps({"model": "a", "stream": True} | given).encode(), 5)
+    body, trim = add_logprobs(api, json.dumps({"model": "a", "stream": True} | given).encode(), 5)
     assert json.loads(body) == {"model": "a", "stream": True} | given | asked
-    assert trim == Trim(api, most)
+    assert trim == LogprobFilter(api, most)
 
 
 def test_who_asks_for_as_many_gets_them_all() -> None:
     """Nothing is taken out."""
     given = json.dumps({"model": "a", "logprobs": True, "top_logprobs": 8}).encode()
-    body, trim = with_logprobs(Api.CHAT, given, 5)
+    body, trim = add_logprobs(Api.CHAT, given, 5)
     assert json.loads(body)["top_logprobs"] == 8
     assert trim is None
 
 
 def test_messages_have_none() -> None:
     """The body goes on as it came."""
-    assert with_logprobs(Api.MESSAGES, b'{"model":"a"}', 5) == (b'{"model":"a"}', None)
+    assert add_logprobs(Api.MESSAGES, b'{"model":"a"}', 5) == (b'{"model":"a"}', None)
 
 
 def test_who_asks_for_fewer_gets_fewer() -> None:
@@ -48,13 +48,13 @@ def test_who_asks_for_fewer_gets_fewer() -> None:
     sure = chat({"content": "a"}, {"content": [entry("a", -0.1)]})
     fewer = entry("a", -0.1)
     fewer["top_logprobs"] = fewer["top_logprobs"][:1]
-    assert Trim(Api.CHAT, 1).event(sure) == chat({"content": "a"}, {"content": [fewer]})
+    assert LogprobFilter(Api.CHAT, 1).filter_event(sure) == chat({"content": "a"}, {"content": [fewer]})
     choice = {
         "index": 0,
         "text": "a",
         "logprobs": {"tokens": ["a"], "top_logprobs": [{"a": -1.0, "b": -2.0, "c": -3.0}]},
     }
-    [kept] = json.loads(Trim(Api.COMPLETIONS, 1).event(told({"choices": [choice]}))[5:])["choices"]
+    [kept] = json.loads(LogprobFilter(Api.COMPLETIONS, 1).filter_event(told({"choices": [choice]}))[5:])["choices"]
     assert kept["logprobs"]["top_logprobs"] == [{"a": -1.0, "b": -2.0}]
 
 
@@ -63,4 +63,4 @@ def test_who_asks_for_fewer_gets_fewer() -> None:
 )
 def test_what_is_no_answer_goes_on_as_it_came(event: bytes) -> None:
     """Ends, comments and what is no JSON."""
-    assert Trim(Api.CHAT).events(event) == event
+    assert LogprobFilter(Api.CHAT).filter_events(event) == event

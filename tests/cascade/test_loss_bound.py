@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from cascade.loss_bound import TERNARY, critical_value, distance, fewest
+from cascade.loss_bound import TERNARY, critical_value, distance, min_examples
 
 
 def error_by_counting(examples: int, limit: float, gains: float, far: float) -> float:
@@ -32,8 +32,8 @@ def test_the_error_is_at_most_what_is_allowed(examples: int, limit: float) -> No
 
 def test_without_losses_it_is_clopper_and_pearsons() -> None:
     """299 examples without a loss show a loss below 1 %; 298 do not."""
-    assert fewest(0.01, 0.05) == 299
-    assert fewest(0.03, 0.05) == 99
+    assert min_examples(0.01, 0.05) == 299
+    assert min_examples(0.03, 0.05) == 99
     assert critical_value(298, 0.01, 0.05) == inf
     assert distance((0, 310, 0), TERNARY, 0.01) >= critical_value(310, 0.01, 0.05)
     assert log(0.05) / log1p(-0.01) < 299

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cascade.record import ESCALATED, FAILED, KEPT, UNJUDGED, Climbed, Step
+from cascade.record import ESCALATED, FAILED, KEPT, UNJUDGED, CascadeResult, CascadeStep
 
 
 @pytest.mark.parametrize(
@@ -11,7 +11,7 @@ from cascade.record import ESCALATED, FAILED, KEPT, UNJUDGED, Climbed, Step
 )
 def test_the_answer_is_that_of_the_last_step(ends: tuple[str, ...], answered: int | None, is_escalated: bool) -> None:
     """A step that was kept or not judged has answered; a failed or an escalated one has not."""
-    steps = tuple(Step(f"m{at}", end) for at, end in enumerate(ends))
-    found = Climbed("auto", "chat", "m0", steps)
-    assert found.answered == (None if answered is None else steps[answered])
+    steps = tuple(CascadeStep(f"m{at}", end) for at, end in enumerate(ends))
+    found = CascadeResult("auto", "chat", "m0", steps)
+    assert found.answering_step == (None if answered is None else steps[answered])
     assert found.is_escalated is is_escalated

@@ -13,7 +13,7 @@ def test_its_configuration_and_policy_are_right(tmp_path: Path) -> None:
     """The files that are mounted say nothing that the gateway would refuse."""
     text = (COMPOSE / "hearth.yaml").read_text().replace("/etc/hearth", str(COMPOSE))
     settings, root = read_settings(text, {})
-    assert not root.faults, root.faults
+    assert not root.errors, root.errors
     policy = load_policy(settings, {})
     assert policy is not None
     assert "try" in policy.tenants

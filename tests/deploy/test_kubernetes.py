@@ -34,7 +34,7 @@ def settings(manifests: dict[str, Document], tmp_path: Path) -> Settings:
         words = text.replace("/etc/hearth-keys", str(tmp_path / "keys")).replace("/etc/hearth", str(tmp_path))
         (tmp_path / name).write_text(words)
     settings, root = read_settings((tmp_path / "hearth.yaml").read_text(), {})
-    assert not root.faults, root.faults
+    assert not root.errors, root.errors
     return settings
 
 

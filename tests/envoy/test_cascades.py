@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from cascade.calibration_file import Stage
-from cascade.calibration_json import write_ladder_file
+from cascade.calibration_file import SignalStage
+from cascade.calibration_json import write_calibration_file
 from gateway.config.loading import check_file
-from tenancy.document import Invalid
+from tenancy.document import InvalidDocument
 from tests.envoy.envoys import BUFFERED_NONE, DUPLEX, Way
 from tests.envoy.scene import a_scene, asking
-from tests.scenarios.cascade_pods import LADDER, ladder_file
+from tests.scenarios.cascade_pods import CASCADE, calibration_file
 
 
 def settings(folder: Path, **ladder: Any) -> dict[str, Any]:
     """A cascade that goes by the prompt: all that is easier than anything begins, and ends, at the small model."""
     file = folder / "auto.json"
-    file.write_bytes(write_ladder_file(ladder_file(-1e6, signal="ease", stage=Stage.PROMPT)))
-    entry = {"model_name": LADDER, "ladder": ["small", "big"], "calibration": str(file)}
+    file.write_bytes(write_calibration_file(calibration_file(-1e6, signal="ease", stage=SignalStage.PROMPT)))
+    entry = {"model_name": CASCADE, "ladder": ["small", "big"], "calibration": str(file)}
     return {"model_list": [entry | ladder]}
 
 
@@ -36,7 +36,7 @@ async def test_the_starting_model_is_chosen(tmp_path: Path, way: Way, headers: d
     async with a_scene(way, settings=told) as scene:
         for stream in (True, False):
             async with scene.session.post(
-                f"{scene.url}/v1/chat/completions", json=asking(model=LADDER, stream=stream), headers=headers
+                f"{scene.url}/v1/chat/completions", json=asking(model=CASCADE, stream=stream), headers=headers
             ) as answer:
                 text = await answer.text()
                 assert answer.status == 200, text
@@ -52,8 +52,8 @@ def test_a_judging_cascade_is_refused(tmp_path: Path) -> None:
     """With the reason, and what to write instead."""
     config = tmp_path / "hearth.yaml"
     config.write_text(json.dumps(settings(tmp_path) | {"extproc": "127.0.0.1:9002"}))
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidDocument) as refused:
         check_file(config, {})
-    [fault] = [str(fault) for fault in refused.value.faults]
+    [fault] = [str(fault) for fault in refused.value.errors]
     assert "model_list" in fault
     assert "judges answers, and Envoy carries them past us: set `hold_back: off`" in fault

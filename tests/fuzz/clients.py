@@ -6,14 +6,14 @@ import contextlib
 import json
 
 from gateway.config.limits import Limits
-from gateway.http.client_request import Asked, Budget
-from gateway.http.request_headers import promised, retries
+from gateway.http.client_request import BodyBudget, IncomingRequest
+from gateway.http.request_headers import requested_slo, retry_count
 from gateway.http.request_reader import RequestReader
-from gateway.pipeline.rejections import SAYINGS
-from routing.reading import Reading, read_request
-from routing.rejection import Fault, Refused
+from gateway.pipeline.rejections import RESPONSES
+from routing.reading import ParsedRequest, read_request
+from routing.rejection import ErrorOwner, RequestRejected
 from routing.request import Api
-from tenancy.objective import USUAL
+from tenancy.objective import DEFAULT_TIER
 from tests.fuzz.target import Target, cut, split
 
 APIS = tuple(Api)
@@ -24,44 +24,44 @@ ROOM = 1 << 20
 class Listening:
     """Takes what is read as the proxy does, and gives back the room that bodies took."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: BodyBudget) -> None:
         self.budget = budget
         self.open = 0
 
-    def request_begins(self) -> None:
+    def on_request_begin(self) -> None:
         self.open += 1
 
-    def head_is_read(self, asked: Asked) -> None:
-        assert asked.method
+    def on_head(self, incoming: IncomingRequest) -> None:
+        assert incoming.method
 
-    def request_is_read(self, asked: Asked) -> None:
-        if asked.refusal is not None:
-            assert SAYINGS[asked.refusal.reason].fault is not Fault.POD
-        asked.drop_body(self.budget)
+    def on_request(self, incoming: IncomingRequest) -> None:
+        if incoming.rejection is not None:
+            assert RESPONSES[incoming.rejection.reason].fault is not ErrorOwner.POD
+        incoming.drop_body(self.budget)
 
 
 def feed_http(raw: bytes) -> None:
     """A client's bytes in any pieces: each request is whole or refused, and no room stays taken."""
     steer, raw = split(raw)
-    budget = Budget(ROOM)
+    budget = BodyBudget(ROOM)
     reader = RequestReader(Listening(budget), budget, Limits())
     for piece in cut(raw, steer):
         reader.feed(piece)
     reader.close()
-    assert budget.held == 0
+    assert budget.held_bytes == 0
 
 
 def feed_body(raw: bytes) -> None:
     """A body: read, or refused by the client's fault; what goes on to the pod is JSON where it was changed."""
     steer, raw = split(raw)
     api = APIS[steer % len(APIS)]
-    reading: Reading | Refused
+    reading: ParsedRequest | RequestRejected
     try:
         reading = read_request(api, raw, request_id="r")
-    except Refused as refusal:
+    except RequestRejected as refusal:
         reading = refusal
-    if isinstance(reading, Refused):
-        assert SAYINGS[reading.reason].fault is Fault.CLIENT
+    if isinstance(reading, RequestRejected):
+        assert RESPONSES[reading.reason].fault is ErrorOwner.CLIENT
         return
     assert reading.request.prompt.size >= 0
     assert reading.request.sequences >= 1
@@ -72,9 +72,9 @@ def feed_body(raw: bytes) -> None:
 def feed_spoken(raw: bytes) -> None:
     """Header values about deadlines and retries."""
     headers = {b"x-slo-ttft-ms": raw[:40], b"x-hearth-tpot-ms": raw[40:], b"x-stainless-retry-count": raw[:8]}
-    assert 0 <= retries(headers) < 1000
-    with contextlib.suppress(Refused):
-        promise = promised(USUAL, headers)
+    assert 0 <= retry_count(headers) < 1000
+    with contextlib.suppress(RequestRejected):
+        promise = requested_slo(DEFAULT_TIER, headers)
         assert promise is not None
 
 

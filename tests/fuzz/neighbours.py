@@ -11,25 +11,25 @@ from google.protobuf.message import DecodeError
 from msgspec import Raw
 
 from agent import server
-from agent.loads import Loads
-from cascade.calibration_json import BadLadderFile, read_ladder_file, write_ladder_file
-from gateway.config.discovery import KubernetesPlace
+from agent.loads import LoadListener
+from cascade.calibration_json import InvalidCalibrationFile, read_calibration_file, write_calibration_file
+from gateway.config.discovery import KubernetesSourceConfig
 from gateway.discovery.kubernetes_objects import (
-    found_in_slices,
+    label_selector,
+    pods_of_slices,
     read_node,
     read_pod,
     read_pool,
     read_slice,
-    selector_of,
 )
-from gateway.ext_proc.http2.connection import Connection
-from gateway.ext_proc.http2.frames import Bounds
-from gateway.ext_proc.http2.stream import Stream, Taker
-from gateway.ext_proc.listener import Crowd, Port
-from gateway.ext_proc.messages import large_body
+from gateway.ext_proc.http2.connection import Http2Connection
+from gateway.ext_proc.http2.frames import Http2Limits
+from gateway.ext_proc.http2.stream import GrpcStream, GrpcStreamHandler
+from gateway.ext_proc.listener import GrpcListener, StreamCounter
+from gateway.ext_proc.messages import split_large_body
 from gateway.ext_proc.messages_pb2 import ProcessingRequest
-from gateway.http.client_request import Budget
-from routing.pod_record import BadRecord, read_record, write_record
+from gateway.http.client_request import BodyBudget
+from routing.pod_record import InvalidRecord, read_record, write_record
 from tests.fuzz.target import Target, cut, split
 
 ROOM = 1 << 20
@@ -61,19 +61,19 @@ class Deaf(asyncio.Transport):
         self.is_over = True
 
 
-class Parrot(Taker):
+class Parrot(GrpcStreamHandler):
     """Says every message back, and ends when it is told to."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: GrpcStream) -> None:
         self.stream = stream
 
-    def take(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         self.stream.send(message)
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         self.stream.finish()
 
-    def overfull(self) -> None:
+    def on_too_large(self) -> None:
         self.stream.finish(8, "too much")
 
 
@@ -87,9 +87,9 @@ def feed_http2(raw: bytes) -> None:
     steer, raw = split(raw)
 
     async def hear() -> None:
-        budget, deaf = Budget(ROOM), Deaf()
-        port = Port({b"/test.Echo/Echo": Parrot}, budget, Crowd(100), Bounds())
-        connection = cast("Connection", port.protocol())
+        budget, deaf = BodyBudget(ROOM), Deaf()
+        port = GrpcListener({b"/test.Echo/Echo": Parrot}, budget, StreamCounter(100), Http2Limits())
+        connection = cast("Http2Connection", port.protocol())
         connection.connection_made(deaf)
         for piece in cut(raw, steer):
             if not deaf.is_over:
@@ -97,7 +97,7 @@ def feed_http2(raw: bytes) -> None:
         await asyncio.sleep(0)
         connection.check(asyncio.get_running_loop().time() + 1e6)
         connection.connection_lost(None)
-        assert budget.held == 0
+        assert budget.held_bytes == 0
         port.close()
 
     a_loop().run_until_complete(hear())
@@ -105,7 +105,7 @@ def feed_http2(raw: bytes) -> None:
 
 def feed_extproc(raw: bytes) -> None:
     """Envoy's messages: what is cut out of one lies within it, whatever protobuf says of the rest."""
-    found = large_body(raw) if raw else None
+    found = split_large_body(raw) if raw else None
     if found is None:
         return
     with contextlib.suppress(DecodeError):
@@ -115,44 +115,44 @@ def feed_extproc(raw: bytes) -> None:
 
 def feed_record(raw: bytes) -> None:
     """What an agent has written into Redis: read or refused, and what was read can be written again."""
-    with contextlib.suppress(BadRecord):
+    with contextlib.suppress(InvalidRecord):
         record = read_record(raw)
         assert read_record(write_record(record)) == record
 
 
 def feed_kubernetes(raw: bytes) -> None:
     """Objects of Kubernetes."""
-    place = KubernetesPlace()
+    place = KubernetesSourceConfig()
     written = Raw(raw)
     with contextlib.suppress(*UNREADABLE):
         read_pod(written, place)
     with contextlib.suppress(*UNREADABLE):
         read_node(written, place)
     with contextlib.suppress(*UNREADABLE):
-        found_in_slices([read_slice(written)], place, {})
+        pods_of_slices([read_slice(written)], place, {})
     with contextlib.suppress(*UNREADABLE):
-        selector_of(read_pool(written))
+        label_selector(read_pool(written))
 
 
-def feed_ladder(raw: bytes) -> None:
+def feed_calibration(raw: bytes) -> None:
     """A cascade's thresholds, from a file."""
-    with contextlib.suppress(BadLadderFile, UnicodeDecodeError):
-        file = read_ladder_file(raw)
-        assert read_ladder_file(write_ladder_file(file)) == file
+    with contextlib.suppress(InvalidCalibrationFile, UnicodeDecodeError):
+        file = read_calibration_file(raw)
+        assert read_calibration_file(write_calibration_file(file)) == file
 
 
 def feed_agent(raw: bytes) -> None:
     """What servers of a node tell its agent."""
     for told in (
-        server.told_by_version(raw),
-        server.told_by_models(raw),
-        server.told_by_metrics(raw),
-        server.told_by_event_sources(raw, "10.0.0.1"),
-        server.told_by_bootstrap(raw),
-        server.told_by_server(raw, "10.0.0.1")[0],
+        server.facts_from_version(raw),
+        server.facts_from_models(raw),
+        server.facts_from_metrics(raw),
+        server.facts_from_event_sources(raw, "10.0.0.1"),
+        server.facts_from_bootstrap(raw),
+        server.facts_from_server_info(raw, "10.0.0.1")[0],
     ):
         assert isinstance(told, dict)
-    loads = Loads(lambda: 0.0, lambda: None)
+    loads = LoadListener(lambda: 0.0, lambda: None)
     loads.datagram_received(raw, None)
     assert loads.invalid in (0, 1)
 
@@ -176,6 +176,6 @@ TARGETS = (
     Target(
         "kubernetes", feed_kubernetes, (b'"metadata":{', b'"status":{', b'"podIP":"', b'"labels":{', b"null", b"[{")
     ),
-    Target("ladder", feed_ladder, (b'"cuts": [', b'"threshold": ', b"NaN", b"1e999", b"null", b"[[")),
+    Target("ladder", feed_calibration, (b'"cuts": [', b'"threshold": ', b"NaN", b"1e999", b"null", b"[[")),
     Target("agent", feed_agent, (b'"0":{', b'"data":[', b'"vllm_config":{', b"vllm:cache_config_info{", b'engine="')),
 )

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from gateway.config.settings import read_settings
-from tenancy.document import Fault, Invalid
-from tenancy.policy import Bare, KeyFile
+from tenancy.document import ConfigError, InvalidDocument
+from tenancy.policy import InlineFiles, KeyFile
 from tenancy.reading.policy import read_policy
 from tests.fuzz.target import Target
 
@@ -17,7 +17,7 @@ NAMED = {"HERE": "x"}
 def feed_policy(raw: bytes) -> None:
     """A policy: read, or refused with its faults, each of which says where."""
     with contextlib.suppress(UnicodeDecodeError):
-        faults_of(lambda source: read_policy(source, NAMED, Bare(KeyFile("a", "k", "0" * 64))), raw)
+        faults_of(lambda source: read_policy(source, NAMED, InlineFiles(KeyFile("a", "k", "0" * 64))), raw)
 
 
 def feed_settings(raw: bytes) -> None:
@@ -27,13 +27,13 @@ def feed_settings(raw: bytes) -> None:
 
 
 def faults_of(read: Callable[[str], object], raw: bytes) -> None:
-    faults: Sequence[Fault] | None = None
+    faults: Sequence[ConfigError] | None = None
     source = raw.decode()
     try:
         read(source)
-    except Invalid as invalid:
-        faults = invalid.faults
-    assert faults is None or all(fault.words for fault in faults)
+    except InvalidDocument as invalid:
+        faults = invalid.errors
+    assert faults is None or all(fault.message for fault in faults)
 
 
 WORDS = (b": ", b"\n  ", b"{", b"}", b"[", b"]", b"&a ", b"*a", b"!!", b"<<: *a", b"1e9", b"0x", b"${HERE}")

@@ -6,19 +6,19 @@ import contextlib
 
 import msgspec
 
-from gateway.discovery.file import read_pods
+from gateway.discovery.file import parse_pods
 from gateway.fleet.scrape import read_page
-from gateway.kv_index.event_feed import Reader, UnreadableError, sequence_of
+from gateway.kv_index.event_feed import EventBatchDecoder, UndecodableEventsError, sequence_number
 from gateway.relay.pod_errors import error_body, read_error, read_stream_error
-from gateway.relay.recorder import Kept, facts_of_stream
-from gateway.relay.sse import Scanner
-from gateway.replica_sync.ipc_messages import BrokenFramesError, Frames, read_message
-from gateway.replica_sync.updates import UnreadableError as UnreadableBatchError
-from gateway.replica_sync.updates import head_of, read_batch, write_batch
-from routing.reading import read_facts, read_whole
-from routing.reading.responses import answer_bytes
+from gateway.relay.recorder import ResponseRecorder, facts_of_stream
+from gateway.relay.sse import EventScanner
+from gateway.replica_sync.ipc_messages import BrokenFramesError, FrameDecoder, decode_message
+from gateway.replica_sync.updates import UndecodableBatchError as UnreadableBatchError
+from gateway.replica_sync.updates import batch_head, decode_batch, encode_batch
+from routing.reading import read_complete, read_response_facts
+from routing.reading.responses import response_bytes
 from routing.request import GENERATING, Api
-from tenancy.document import Wrong
+from tenancy.document import InvalidValue
 from tests.fuzz.target import Target, cut, split
 
 SPEAKING = tuple(sorted(GENERATING))
@@ -37,8 +37,8 @@ def feed_stream(raw: bytes) -> None:
 
 
 def passed(api: Api, pieces: list[bytes], *, withholds: bool) -> tuple[bytes, object]:
-    kept = Kept(1 << 18)
-    scanner = Scanner(api, kept, withholds_usage=withholds)
+    kept = ResponseRecorder(1 << 18)
+    scanner = EventScanner(api, kept, withholds_usage=withholds)
     out = b""
     for piece in pieces:
         out += scanner.take(piece)
@@ -54,10 +54,10 @@ def feed_answer(raw: bytes) -> None:
     """A pod's answer, whole or streamed, and its error."""
     steer, raw = split(raw)
     api = APIS[steer % len(APIS)]
-    facts, _ = read_whole(api, raw)
+    facts, _ = read_complete(api, raw)
     assert facts.usage is None or facts.usage.prompt_tokens >= 0
-    read_facts(api, raw)
-    answer_bytes(api, raw, stream=True)
+    read_response_facts(api, raw)
+    response_bytes(api, raw, stream=True)
     error = read_stream_error(raw) or read_error(500, raw)
     msgspec.json.decode(error_body(error, anthropic=api.is_anthropic, request_id="r"))
 
@@ -70,35 +70,35 @@ def feed_page(raw: bytes) -> None:
 
 def feed_kv_events(raw: bytes) -> None:
     """A batch of an engine's KV events."""
-    sequence_of(raw[:8])
-    reader = Reader()
-    with contextlib.suppress(UnreadableError):
-        assert isinstance(reader.read(raw), list)
+    sequence_number(raw[:8])
+    reader = EventBatchDecoder()
+    with contextlib.suppress(UndecodableEventsError):
+        assert isinstance(reader.decode(raw), list)
 
 
 def feed_frames(raw: bytes) -> None:
     """What a worker and its warmth process say to each other."""
     steer, raw = split(raw)
-    frames = Frames(max_bytes=1 << 16)
+    frames = FrameDecoder(max_bytes=1 << 16)
     with contextlib.suppress(BrokenFramesError):
         for piece in cut(raw, steer):
             for frame in frames.feed(piece):
-                read_message(frame)
+                decode_message(frame)
 
 
 def feed_batch(raw: bytes) -> None:
     """A batch of words as Redis gives it: read or refused whole; what was read can be written again."""
     with contextlib.suppress(UnreadableBatchError):
-        head_of(raw)
-        read = read_batch(raw)
-        again = read_batch(write_batch(read.origin, read.number, read.news))
-        assert len(again.news) == len(read.news)
+        batch_head(raw)
+        read = decode_batch(raw)
+        again = decode_batch(encode_batch(read.replica_id, read.number, read.updates))
+        assert len(again.updates) == len(read.updates)
 
 
 def feed_pods(raw: bytes) -> None:
     """A file that lists pods."""
-    with contextlib.suppress(Wrong, UnicodeDecodeError):
-        assert all(found.url for found in read_pods(raw.decode()))
+    with contextlib.suppress(InvalidValue, UnicodeDecodeError):
+        assert all(found.url for found in parse_pods(raw.decode()))
 
 
 TARGETS = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from gateway.pipeline.attempt import Bar
-from gateway.resume.continuation import Rest, rest_of
-from gateway.resume.delivered import read_said
-from gateway.resume.splice import UNLIKE, Differs, stitched
-from gateway.resume.token_recovery import Recalled, recalled_from
+from gateway.pipeline.attempt import ResumeBlocker
+from gateway.resume.continuation import Continuation, continuation_of
+from gateway.resume.delivered import read_delivered
+from gateway.resume.splice import MALFORMED_EVENT, ReplayMismatch, splice_events
+from gateway.resume.token_recovery import RecoveredTokens, read_recovered
 from routing.request import GENERATING
 from tests.fuzz.target import Target, split
 
@@ -31,7 +31,7 @@ GREEDY = json.dumps(json.loads(BODY) | {"temperature": 0}).encode()
 LOST = b"\x00"
 """Stands between what the one has said and what the other says: where there are thoughts, first of their tokens."""
 
-PLAIN = Recalled(ids=(1, 2, 3), tokens=2, thoughts=1, end=9)
+PLAIN = RecoveredTokens(ids=(1, 2, 3), tokens=2, reasoning_tokens=1, end_id=9)
 """The tokens of thoughts whose pod tells none that can be read: what it says next is read all the same."""
 
 
@@ -42,30 +42,30 @@ def feed_resuming(raw: bytes) -> None:
     body = GREEDY if steer & 8 else BODY
     kept, _, more = raw.partition(LOST)
     try:
-        said = read_said(api, kept, kept.count(b"\n\n"), withholds_usage=withholds)
-    except UNLIKE:  # As the carrier does.
+        said = read_delivered(api, kept, kept.count(b"\n\n"), withholds_usage=withholds)
+    except MALFORMED_EVENT:  # As the carrier does.
         return
-    rest = rest_of(body, said, sequences=1)
-    if isinstance(rest, Bar):
+    rest = continuation_of(body, said, sequences=1)
+    if isinstance(rest, ResumeBlocker):
         return
-    json.loads(rest.asking.body)
+    json.loads(rest.request.body)
     rest, more = recall(rest, more)
     try:
-        joined = stitched(rest.stitch(withholds_usage=withholds), more)
-    except Differs:
-        assert rest.asking.is_anew or rest.asking.recalled
+        joined = splice_events(rest.splicer(withholds_usage=withholds), more)
+    except ReplayMismatch:
+        assert rest.request.is_replay or rest.request.recovered
         return
     assert joined is None or not joined or joined.endswith(b"\n\n")
 
 
-def recall(rest: Rest, more: bytes) -> tuple[Rest, bytes]:
+def recall(rest: Continuation, more: bytes) -> tuple[Continuation, bytes]:
     """The rest as its pod knows it in tokens, where it has to be asked for them, and what the pod says then."""
-    if rest.asking.recall is None:
+    if rest.request.recovery is None:
         return rest, more
     prompt, _, more = more.partition(LOST)
     words, _, more = more.partition(LOST)
-    rest = rest.recalled(recalled_from(rest.asking.recall, prompt, words) or PLAIN)
-    json.loads(rest.asking.body)
+    rest = rest.with_tokens(read_recovered(rest.request.recovery, prompt, words) or PLAIN)
+    json.loads(rest.request.body)
     return rest, more
 
 

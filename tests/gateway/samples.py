@@ -6,14 +6,14 @@ from typing import Any
 
 from gateway.pipeline.record import Outcome
 from routing.candidates import CandidateShown
-from routing.decision.receipt import Attempt
+from routing.decision.receipt import AttemptReceipt
 from routing.request import Api, Request, Usage
 
 AT_S = 1_795_186_398.25
 """2026-11-20T14:53:18.250Z."""
 
 
-def an_attempt(**changes: Any) -> Attempt:
+def an_attempt(**changes: Any) -> AttemptReceipt:
     values: dict[str, Any] = {
         "engine": "http://a:1",
         "ended": "answered",
@@ -25,7 +25,7 @@ def an_attempt(**changes: Any) -> Attempt:
         "predicted_ttft_s": 0.1,
         "real_ttft_s": 0.15,
     }
-    return Attempt(**values | changes)
+    return AttemptReceipt(**values | changes)
 
 
 def a_request(**changes: Any) -> Request:

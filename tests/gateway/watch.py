@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.config.discovery import Found
+from gateway.config.discovery import DiscoveredPod
 from gateway.config.models import ModelEntry
-from gateway.discovery.source import Source, Static
+from gateway.discovery.source import PodSource, StaticSource
 from gateway.fleet.probe import Prober, probe_session
-from gateway.fleet.watcher import Rhythm, Watcher
+from gateway.fleet.watcher import FleetWatcher, ProbeIntervals
 from routing.decision.router import Router
 from routing.facts import PodFacts
-from routing.ledger import Foreign
-from routing.pods import Pod, Standing
+from routing.ledger import ExternalLoad
+from routing.pods import Pod, PodState
 from scorers.registry import routings
 from tests.gateway.fake_pod import Pulse
 
-FAST = Rhythm(probe_s=0.02, scrape_s=0.02, list_s=0.02, least_s=0.0)
+FAST = ProbeIntervals(probe_s=0.02, scrape_s=0.02, list_s=0.02, min_probe_s=0.0)
 
 
 @dataclass
@@ -39,8 +39,8 @@ class TellingRouter(Router):
         super().__init__(routings()["warm"])
         self.pulse = Pulse()
 
-    def standings(self) -> list[Standing]:
-        return [pod.standing for pod in self.fleet.pods]
+    def standings(self) -> list[PodState]:
+        return [pod.state for pod in self.fleet.pods]
 
     def put_pod(self, pod: Pod) -> None:
         super().put_pod(pod)
@@ -50,7 +50,7 @@ class TellingRouter(Router):
         super().remove_pod(url)
         self.pulse.beat()
 
-    def observe_load(self, slot: int, foreign: Foreign) -> None:
+    def observe_load(self, slot: int, foreign: ExternalLoad) -> None:
         super().observe_load(slot, foreign)
         self.pulse.beat()
 
@@ -62,18 +62,18 @@ class Told:
     trouble = ""
 
     def __init__(self) -> None:
-        self._lists: asyncio.Queue[tuple[Found, ...] | None] = asyncio.Queue()
+        self._lists: asyncio.Queue[tuple[DiscoveredPod, ...] | None] = asyncio.Queue()
 
     def tell(self, *urls: str) -> None:
-        self.tell_of(*map(Found, urls))
+        self.tell_of(*map(DiscoveredPod, urls))
 
-    def tell_of(self, *pods: Found) -> None:
+    def tell_of(self, *pods: DiscoveredPod) -> None:
         self._lists.put_nowait(pods)
 
     def break_down(self) -> None:
         self._lists.put_nowait(None)
 
-    async def follow(self, take: Callable[[tuple[Found, ...]], None]) -> None:
+    async def follow(self, take: Callable[[tuple[DiscoveredPod, ...]], None]) -> None:
         while (found := await self._lists.get()) is not None:
             take(found)
         raise RuntimeError
@@ -82,7 +82,7 @@ class Told:
 @dataclass
 class Watch:
     router: TellingRouter
-    watcher: Watcher
+    watcher: FleetWatcher
     heard: Heard
     gone: list[str]
 
@@ -91,8 +91,8 @@ class Watch:
         assert pod is not None
         return pod
 
-    async def stands(self, url: str, standing: Standing) -> Pod:
-        await self.until(lambda: (pod := self.router.fleet.pod(url)) is not None and pod.standing is standing)
+    async def stands(self, url: str, standing: PodState) -> Pod:
+        await self.until(lambda: (pod := self.router.fleet.pod(url)) is not None and pod.state is standing)
         return self.pod(url)
 
     async def until(self, is_so: Callable[[], bool]) -> None:
@@ -100,24 +100,24 @@ class Watch:
         await self.router.pulse.until(is_so)
 
 
-def placed(url: str, region: str) -> Found:
-    return Found(url, "p", PodFacts(region=region))
+def placed(url: str, region: str) -> DiscoveredPod:
+    return DiscoveredPod(url, "p", PodFacts(region=region))
 
 
-def static(*urls: str) -> Static:
-    return Static(map(Found, urls))
+def static(*urls: str) -> StaticSource:
+    return StaticSource(map(DiscoveredPod, urls))
 
 
 @asynccontextmanager
 async def watching(
-    *sources: Source,
-    rhythm: Rhythm = FAST,
+    *sources: PodSource,
+    rhythm: ProbeIntervals = FAST,
     models: dict[str, ModelEntry] | None = None,
     timeout_s: float = 60.0,
 ) -> AsyncIterator[Watch]:
     router, heard, gone = TellingRouter(), Heard(), list[str]()
     async with probe_session() as session:
-        watcher = Watcher(
+        watcher = FleetWatcher(
             router,
             sources,
             Prober(session, lambda _: None, timeout_s=timeout_s),
@@ -127,7 +127,7 @@ async def watching(
             models=models,
             rhythm=rhythm,
         )
-        watcher.on_gone(gone.append)
+        watcher.set_unreachable_listener(gone.append)
         task = asyncio.create_task(watcher.run())
         try:
             yield Watch(router, watcher, heard, gone)

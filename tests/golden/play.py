@@ -20,10 +20,17 @@ from typing import Any
 from httptools import HttpRequestParser, HttpResponseParser
 from prometheus_client.parser import text_string_to_metric_families
 
-from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
-from cascade.calibration_json import write_ladder_file
+from cascade.calibration_file import (
+    ANY_BUCKET,
+    AcceptanceThreshold,
+    CalibrationEvidence,
+    CalibrationFile,
+    QualityGuarantee,
+    SignalStage,
+)
+from cascade.calibration_json import write_calibration_file
 from gateway.app.serving import serve
-from gateway.config.loading import gather
+from gateway.config.loading import load_settings
 from simulator.faults import NO_FAULT, parse_fault
 from simulator.options import Options
 from simulator.pod import SimulatedPod
@@ -85,19 +92,19 @@ def policy_of(changed: dict[str, Any]) -> dict[str, Any]:
     return POLICY | {"tenants": tenants, "auth": {"keys": keys}}
 
 
-def ladder_file() -> LadderFile:
+def calibration_file() -> CalibrationFile:
     """A margin that some simulated answers reach and others do not."""
-    cuts = (Cut(0, ANY_BUCKET, 0.55, grey=0.02),)
-    evidence = Evidence(1000, "sha256:0", kept=0.5)
-    return LadderFile(
-        ("small", "big"), "margin", Stage.WINDOW, Promise(0.02, 0.95), evidence, cuts, is_promised=True
+    cuts = (AcceptanceThreshold(0, ANY_BUCKET, 0.55, grey=0.02),)
+    evidence = CalibrationEvidence(1000, "sha256:0", kept=0.5)
+    return CalibrationFile(
+        ("small", "big"), "margin", SignalStage.WINDOW, QualityGuarantee(0.02, 0.95), evidence, cuts, is_promised=True
     )  # fmt: skip
 
 
 def settings_in(folder: Path, *, with_envoy: bool) -> Path:
     """Writes all files that the gateway reads; returns that of its settings."""
     (folder / "policy.yaml").write_text(json.dumps(policy_of({})))
-    (folder / "auto.json").write_bytes(write_ladder_file(ladder_file()))
+    (folder / "auto.json").write_bytes(write_calibration_file(calibration_file()))
     auto: dict[str, Any] = {"model_name": "auto", "ladder": ["small", "big"], "calibration": str(folder / "auto.json")}
     auto |= {"hold_back": {"tokens": 8, "max_added_ttft_ms": 400}, "shadow_fraction": 0.2}
     if with_envoy:
@@ -312,7 +319,7 @@ class Run:
         config = settings_in(self.folder, with_envoy=with_envoy)
 
         def reread() -> Any:
-            return gather({}, {}, config)
+            return load_settings({}, {}, config)
 
         async with AsyncExitStack() as stack:
             for port, options, _ in PODS:

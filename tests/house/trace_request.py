@@ -20,8 +20,14 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gateway.app.build import build
-from gateway.app.serving import Signals, furnished, looked, taking_traffic, watching
-from gateway.config.loading import gather
+from gateway.app.serving import (
+    Signals,
+    running_background_tasks,
+    running_components,
+    serving_traffic,
+    wait_for_first_probes,
+)
+from gateway.config.loading import load_settings
 from gateway.identity.policy import load_policy
 from simulator.options import Options
 from simulator.pod import SimulatedPod
@@ -103,13 +109,13 @@ async def a_gateway(policy: str | None, config: str = "") -> AsyncIterator[int]:
             (folder / "policy.yaml").write_text(policy, encoding="utf-8")
             text += f"policy: {folder}/policy.yaml\n"
         (folder / "hearth.yaml").write_text(text, encoding="utf-8")
-        settings = gather({}, {"HEARTH_LOG_LEVEL": "error"}, folder / "hearth.yaml")
+        settings = load_settings({}, {"HEARTH_LOG_LEVEL": "error"}, folder / "hearth.yaml")
         gateway = build(settings, load_policy(settings, {}))
-        await stack.enter_async_context(furnished(gateway))
-        servers = await stack.enter_async_context(taking_traffic(gateway, None))
+        await stack.enter_async_context(running_components(gateway))
+        servers = await stack.enter_async_context(serving_traffic(gateway, None))
         signals = Signals()
-        await stack.enter_async_context(watching(gateway, signals))
-        await looked(gateway, signals)
+        await stack.enter_async_context(running_background_tasks(gateway, signals))
+        await wait_for_first_probes(gateway, signals)
         await servers[0].start_serving()
         yield servers[0].sockets[0].getsockname()[1]
 

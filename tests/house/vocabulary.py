@@ -1,6 +1,6 @@
 """Counts retired words: in names that the sources define, and in prose. The glossary is in ARCHITECTURE.md.
 
-Names are counted by their parts (`open_tab` has the parts `open` and `tab`), wherever they are defined. Depends on no
+Names are counted by their parts (`open_meter` has the parts `open` and `tab`), wherever they are defined. Depends on no
 package of the gateway.
 """
 

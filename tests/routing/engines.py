@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from routing.blocks import cut_prompt, seed_of
+from routing.blocks import cut_prompt, hash_seed
 from routing.candidates import Scorer
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.pods import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, PodState
 from routing.request import Api, Request
 from scorers.registry import routings
 
@@ -33,7 +33,7 @@ def add_pod(
     ready_since_s: float = -1e6,
 ) -> None:
     names = frozenset((*models, *adapters))
-    router.put_pod(Pod(url, Standing.READY, names, frozenset(adapters), ready_since_s=ready_since_s))
+    router.put_pod(Pod(url, PodState.READY, names, frozenset(adapters), ready_since_s=ready_since_s))
     router.reshape_pod(url, [EngineShape(rank, kv_tokens=kv_tokens, block_tokens=16) for rank in ranks])
 
 
@@ -46,7 +46,7 @@ def ask(
     continues: str | None = None,
     sequences: int = 1,
 ) -> Request:
-    prompt = cut_prompt(text, seed_of(model.encode()))
+    prompt = cut_prompt(text, hash_seed(model.encode()))
     return Request("r", api, model, prompt, session=session, continues=continues, sequences=sequences)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.replica_state import Hearing, News, Voice
+from routing.replica_state import ReplicaState, StateUpdate, UpdatePublisher
 from scorers.registry import routings
 from tests.routing.engines import add_pod
 
@@ -15,24 +15,24 @@ class Talker:
 
     name: int
     router: Router
-    voice: Voice
-    hearing: Hearing
+    voice: UpdatePublisher
+    hearing: ReplicaState
     batches: int = 0
     placements: list[Placement] = field(default_factory=list)
 
-    def batch(self) -> tuple[int, int, list[News]]:
+    def batch(self) -> tuple[int, int, list[StateUpdate]]:
         """What it has said, as the next batch."""
         self.batches += 1
         return self.name, self.batches, self.voice.take()
 
 
 def talker(name: int, pods: int) -> Talker:
-    voice = Voice()
+    voice = UpdatePublisher()
     router = Router(routings()["warm"])
-    router.observe(voice)
+    router.subscribe(voice)
     for number in range(pods):
         add_pod(router, f"http://{number}")
-    return Talker(name, router, voice, Hearing(router))
+    return Talker(name, router, voice, ReplicaState(router))
 
 
 def pair(pods: int = 3) -> tuple[Talker, Talker]:
@@ -44,7 +44,7 @@ def tell_all(talkers: list[Talker], now_s: float) -> None:
     for said in [one.batch() for one in talkers]:
         for other in talkers:
             if other.name != said[0]:
-                other.hearing.hear(*said, now_s)
+                other.hearing.apply(*said, now_s)
 
 
 def loads(router: Router) -> dict[str, tuple[float, float, int]]:

@@ -2,51 +2,53 @@
 
 from __future__ import annotations
 
-from routing.stall_detection import Bounds, Late, Lateness, Vigil
+from routing.stall_detection import StallBounds, StallDetector, StallVerdict, StreamWatch
 
-BOUNDS = Bounds(times=4.0, least_s=2.0, least_alone_s=8.0, held_s=20.0, first_s=3.0, half_s=60.0)
+BOUNDS = StallBounds(times=4.0, least_s=2.0, least_alone_s=8.0, held_s=20.0, first_s=3.0, half_s=60.0)
 LOOK_S = 0.5
 
 
 class Watch:
     """Engines that are looked at every half second, and who waits for what they say."""
 
-    def __init__(self, most_s: float = 300.0, bounds: Bounds = BOUNDS) -> None:
+    def __init__(self, most_s: float = 300.0, bounds: StallBounds = BOUNDS) -> None:
         self.now_s = 0.0
-        self.lateness = Lateness(bounds, most_s)
+        self.lateness = StallDetector(bounds, most_s)
 
     def asks(
         self, engine: str = "e", expected_s: float = 0.1, *, is_telling: bool = True, holds_back: bool = False
-    ) -> Vigil:
-        return self.lateness.vigil(engine, "m", expected_s, self.now_s, is_telling=is_telling, holds_back=holds_back)
+    ) -> StreamWatch:
+        return self.lateness.watch(engine, "m", expected_s, self.now_s, is_telling=is_telling, holds_back=holds_back)
 
-    def streams(self, engine: str = "e", expected_s: float = 0.1, *, holds_back: bool = False) -> Vigil:
+    def streams(self, engine: str = "e", expected_s: float = 0.1, *, holds_back: bool = False) -> StreamWatch:
         """One whose client has had its first token."""
         vigil = self.asks(engine, expected_s, holds_back=holds_back)
         self.now_s += LOOK_S
-        vigil.heard(self.now_s, has_begun=True)
+        vigil.data_received(self.now_s, has_begun=True)
         return vigil
 
-    def flows(self, *vigils: Vigil, seconds: float) -> None:
+    def flows(self, *vigils: StreamWatch, seconds: float) -> None:
         for _ in range(round(seconds / LOOK_S)):
             self.now_s += LOOK_S
             for vigil in vigils:
-                vigil.heard(self.now_s, has_begun=True)
+                vigil.data_received(self.now_s, has_begun=True)
 
-    def silent_for(self, seconds: float, *vigils: Vigil, flowing: tuple[Vigil, ...] = ()) -> dict[int, Late]:
+    def silent_for(
+        self, seconds: float, *vigils: StreamWatch, flowing: tuple[StreamWatch, ...] = ()
+    ) -> dict[int, StallVerdict]:
         """Who is found late within so many seconds in which these have nothing, while those go on."""
-        found: dict[int, Late] = {}
+        found: dict[int, StallVerdict] = {}
         for _ in range(round(seconds / LOOK_S)):
             self.now_s += LOOK_S
             for vigil in flowing:
-                vigil.heard(self.now_s, has_begun=True)
+                vigil.data_received(self.now_s, has_begun=True)
             for number, vigil in enumerate(vigils):
-                late = vigil.silent(self.now_s) if number not in found else None
+                late = vigil.check_silence(self.now_s) if number not in found else None
                 if late is not None:
                     found[number] = late
         return found
 
     def bound_s(self, engine: str = "e") -> float:
-        bound_s = self.lateness.bound_s(engine, "m")
+        bound_s = self.lateness.max_silence_s(engine, "m")
         assert bound_s is not None
         return bound_s

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.affinity import LastSeen
+from routing.affinity import RecentMap
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3))), st.integers(1, 5))
 def test_the_newest_entries_are_kept(writes: list[tuple[int, int]], most: int) -> None:
     """As many as there is room for, each with its last value; the oldest are forgotten."""
-    seen: LastSeen[int, int] = LastSeen(most)
+    seen: RecentMap[int, int] = RecentMap(most)
     expected: dict[int, int] = {}
     for key, value in writes:
         seen.put(key, value)
@@ -22,10 +22,10 @@ def test_the_newest_entries_are_kept(writes: list[tuple[int, int]], most: int) -
 
 def test_a_value_can_be_forgotten() -> None:
     """All keys that point to something that is gone."""
-    seen: LastSeen[str, int] = LastSeen(9)
+    seen: RecentMap[str, int] = RecentMap(9)
     for key, value in (("a", 1), ("b", 2), ("c", 1)):
         seen.put(key, value)
-    seen.drop_value(1)
+    seen.remove_value(1)
     assert [seen.get(key) for key in "abc"] == [None, 2, None]
-    seen.drop_value(7)
+    seen.remove_value(7)
     assert len(seen) == 1

@@ -10,11 +10,11 @@ from routing.blocks import (
     BLOCKS_PER_DOUBLING,
     EMPTY_PROMPT,
     LARGEST_BLOCK,
-    MOST_BLOCKS,
+    MAX_BLOCKS,
     OPENING_BLOCKS,
     SMALLEST_BLOCK,
     cut_prompt,
-    seed_of,
+    hash_seed,
 )
 
 # Long texts cheaply: a few bytes, many times over.
@@ -69,17 +69,17 @@ parts = st.lists(st.binary(max_size=12), max_size=4)
 @given(parts, parts)
 def test_a_seed_is_of_its_parts(one: list[bytes], other: list[bytes]) -> None:
     """Different lists of parts have different seeds, also where their bytes run together to the same."""
-    assert (seed_of(*one) == seed_of(*other)) == (one == other)
+    assert (hash_seed(*one) == hash_seed(*other)) == (one == other)
 
 
 def test_seeds_are_the_same_in_every_process() -> None:
     """Gateways share what they learn, so hashes may not depend on a process's own randomness."""
-    assert seed_of(b"model", b"") == 14819935466007438517
+    assert hash_seed(b"model", b"") == 14819935466007438517
     text = b"warm" * SMALLEST_BLOCK
     assert cut_prompt(text, 1).blocks[0] == xxh3_64_intdigest(text[: OPENING_BLOCKS[0]], 1)
 
 
-@pytest.mark.parametrize("index", [len(OPENING_BLOCKS), 4, 31, 32, 100, 500, MOST_BLOCKS - 1])
+@pytest.mark.parametrize("index", [len(OPENING_BLOCKS), 4, 31, 32, 100, 500, MAX_BLOCKS - 1])
 def test_blocks_grow_with_depth(index: int) -> None:
     """From the smallest to the largest, and a cut inside a block loses little of what stands before it."""
     end = BLOCK_ENDS[index]
@@ -114,6 +114,6 @@ def test_a_prompt_beyond_the_table_is_still_a_prompt() -> None:
     """What is longer than the table of ends keeps its first blocks; the rest is tail."""
     text = bytes(BLOCK_ENDS[-1] + 10)
     prompt = cut_prompt(text, 0)
-    assert len(prompt.blocks) == MOST_BLOCKS
+    assert len(prompt.blocks) == MAX_BLOCKS
     assert prompt.tail == bytes(10)
     assert prompt.extended(b"more").tail == bytes(10) + b"more"

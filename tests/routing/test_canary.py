@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from routing.canary import Canary, CanaryTerms, Rollout, Stage, Wager, Why
+from routing.canary import Canary, CanaryStage, CanaryTerms, Rollout, SequentialTest, TrialEndReason
 
 NEW, OLD = (None, "v2"), (None, "v1")
 TERMS = CanaryTerms("v2", revision="v2", share=0.1)
@@ -18,7 +18,7 @@ def trial(
 ) -> tuple[Canary, int]:
     """A canary that takes `slower` times as long, and how many of its requests it took to say so."""
     random, rollout = Random(seed), Rollout([TERMS])
-    canary = rollout.begin(PODS)
+    canary = rollout.start_next(PODS)
     assert canary is not None
     for number in range(rounds):
         size = 10 ** random.uniform(2, 4)
@@ -26,8 +26,8 @@ def trial(
             ttft_s = size / 10_000 * factor * random.lognormvariate(0.0, 0.5)
             failed = marks is NEW and random.random() < fails
             tpot_s = 0.02 * pace * random.lognormvariate(0.0, 0.2)
-            rollout.take(marks, size, None if failed else ttft_s, None if failed else tpot_s, float(number))
-        if canary.stage is not Stage.ON_TRIAL:
+            rollout.observe(marks, size, None if failed else ttft_s, None if failed else tpot_s, float(number))
+        if canary.stage is not CanaryStage.ON_TRIAL:
             return canary, number
     return canary, rounds
 
@@ -41,20 +41,21 @@ def test_a_worse_one_is_rolled_back(worse: dict[str, float]) -> None:
     """Whichever of its times is worse, within some hundreds of its requests."""
     for seed in range(5):
         canary, after = trial(seed, **worse)  # type: ignore[arg-type]
-        assert canary.stage is Stage.ROLLED_BACK
+        assert canary.stage is CanaryStage.ROLLED_BACK
         assert after < 800
 
 
 def test_one_that_is_alike_is_accepted() -> None:
     """Exactly as fast: within the gate, and in the end that is known."""
     stages = [trial(seed, 0.8, 4_000, tpot=0.9)[0].stage for seed in range(8)]
-    assert stages == [Stage.ACCEPTED] * 8
+    assert stages == [CanaryStage.ACCEPTED] * 8
 
 
 def test_a_sound_one_is_rarely_rolled_back() -> None:
     """At the very gate, looked at after each of 300 requests: the stated chance of error holds."""
     back = sum(
-        trial(seed, TERMS.ttft_gate, 300, tpot=TERMS.tpot_gate)[0].stage is Stage.ROLLED_BACK for seed in range(60)
+        trial(seed, TERMS.ttft_gate, 300, tpot=TERMS.tpot_gate)[0].stage is CanaryStage.ROLLED_BACK
+        for seed in range(60)
     )
     assert back / 60 <= TERMS.error + 0.04
 
@@ -63,33 +64,33 @@ def test_a_fair_bet_makes_nobody_rich() -> None:
     """However long it goes on."""
     rich = 0
     for seed in range(200):
-        random, wager = Random(seed), Wager()
+        random, wager = Random(seed), SequentialTest()
         for _ in range(500):
-            wager.take(won=random.random() < 0.5)
-        rich += wager.best >= 20.0
+            wager.observe(won=random.random() < 0.5)
+        rich += wager.max_wealth >= 20.0
     assert rich / 200 <= 0.05 + 0.02
 
 
 def test_a_share_goes_to_the_canary() -> None:
     """A session goes the same way each time."""
     rollout = Rollout([TERMS])
-    assert set(rollout.pods_for("s", PODS)) == {"http://a", "http://b"}
-    rollout.begin(PODS)
-    tried = [key for key in map(str, range(5_000)) if set(rollout.pods_for(key, PODS)) == {"http://c"}]
+    assert set(rollout.eligible_pods("s", PODS)) == {"http://a", "http://b"}
+    rollout.start_next(PODS)
+    tried = [key for key in map(str, range(5_000)) if set(rollout.eligible_pods(key, PODS)) == {"http://c"}]
     assert len(tried) / 5_000 == pytest.approx(TERMS.share, abs=0.02)
-    assert all(set(rollout.pods_for(key, PODS)) == {"http://c"} for key in tried)
+    assert all(set(rollout.eligible_pods(key, PODS)) == {"http://c"} for key in tried)
 
 
 def test_who_was_rolled_back_serves_nobody_and_who_was_accepted_serves_as_all() -> None:
     """Unless there is nobody else."""
     rollout = Rollout([TERMS])
-    canary = rollout.begin(PODS)
+    canary = rollout.start_next(PODS)
     assert canary is not None
-    canary.stage = Stage.ROLLED_BACK
-    assert all(set(rollout.pods_for(str(key), PODS)) == {"http://a", "http://b"} for key in range(100))
-    assert set(rollout.pods_for("s", {"http://c": NEW})) == {"http://c"}
-    canary.stage = Stage.ACCEPTED
-    assert set(rollout.pods_for("s", PODS)) == set(PODS)
+    canary.stage = CanaryStage.ROLLED_BACK
+    assert all(set(rollout.eligible_pods(str(key), PODS)) == {"http://a", "http://b"} for key in range(100))
+    assert set(rollout.eligible_pods("s", {"http://c": NEW})) == {"http://c"}
+    canary.stage = CanaryStage.ACCEPTED
+    assert set(rollout.eligible_pods("s", PODS)) == set(PODS)
 
 
 def test_one_at_a_time() -> None:
@@ -97,13 +98,13 @@ def test_one_at_a_time() -> None:
     later = CanaryTerms("fast", pool="fast")
     pods = {**PODS, "http://d": ("fast", "v1")}
     rollout = Rollout([TERMS, later])
-    first = rollout.begin(pods)
+    first = rollout.start_next(pods)
     assert first is not None
     assert first.terms is TERMS
-    assert rollout.begin(pods) is None
-    assert all("http://d" not in rollout.pods_for(str(key), pods) for key in range(100))
-    first.stage = Stage.ACCEPTED
-    second = rollout.begin(pods)
+    assert rollout.start_next(pods) is None
+    assert all("http://d" not in rollout.eligible_pods(str(key), pods) for key in range(100))
+    first.stage = CanaryStage.ACCEPTED
+    second = rollout.start_next(pods)
     assert second is not None
     assert second.terms is later
 
@@ -113,12 +114,12 @@ def test_an_undecided_trial_ends() -> None:
     later = CanaryTerms("fast", pool="fast")
     pods = {**PODS, "http://d": ("fast", "v1")}
     rollout = Rollout([CanaryTerms("v2", revision="v2", max_duration_s=600.0), later])
-    first = rollout.begin(pods, 1_000.0)
+    first = rollout.start_next(pods, 1_000.0)
     assert first is not None
     assert rollout.expire(1_599.0) is None
     assert rollout.expire(1_600.0) is first
-    assert (first.stage, first.why) == (Stage.ROLLED_BACK, Why.MAX_DURATION)
-    second = rollout.begin(pods, 1_600.0)
+    assert (first.stage, first.end_reason) == (CanaryStage.ROLLED_BACK, TrialEndReason.MAX_DURATION)
+    second = rollout.start_next(pods, 1_600.0)
     assert second is not None
     assert second.terms is later
     assert rollout.expire(1_601.0) is None
@@ -129,12 +130,14 @@ def test_split_pods_are_never_on_trial() -> None:
     later = CanaryTerms("fast", pool="fast")
     pods = {**PODS, "http://d": ("fast", "v1")}
     rollout = Rollout([TERMS, later])
-    rollout.begin(pods)
-    assert rollout.end_split({"http://a": OLD}) == []
-    ended = rollout.end_split({"http://a": OLD, "http://c": NEW})
-    assert [(canary.terms.name, canary.stage, canary.why) for canary in ended] == [("v2", Stage.ROLLED_BACK, Why.SPLIT)]
-    assert rollout.end_split({"http://c": NEW}) == []
-    assert all("http://c" not in rollout.pods_for(str(key), pods) for key in range(100))
+    rollout.start_next(pods)
+    assert rollout.end_disaggregated({"http://a": OLD}) == []
+    ended = rollout.end_disaggregated({"http://a": OLD, "http://c": NEW})
+    assert [(canary.terms.name, canary.stage, canary.end_reason) for canary in ended] == [
+        ("v2", CanaryStage.ROLLED_BACK, TrialEndReason.SPLIT)
+    ]
+    assert rollout.end_disaggregated({"http://c": NEW}) == []
+    assert all("http://c" not in rollout.eligible_pods(str(key), pods) for key in range(100))
 
 
 @pytest.mark.parametrize(

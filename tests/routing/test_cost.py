@@ -8,23 +8,23 @@ from hypothesis import strategies as st
 
 from routing.cost import (
     CONTEXT_SCALE_TOKENS,
-    LARGEST_STEP,
-    LEAST_TOKENS,
+    MAX_STEP,
     MEAN_MEMORY,
+    MIN_SCALE_TOKENS,
+    MIN_TOKENS,
     OUTLIER,
-    SHORTEST_SCALE_TOKENS,
-    CostBook,
-    Growth,
-    Prior,
-    Ratio,
-    Usual,
+    ContextGrowth,
+    CostModel,
+    CostPrior,
+    RunningRatio,
+    WorkloadAverages,
     prefill_work,
 )
 
 
 def test_it_begins_with_doubt_and_ends_with_what_is_seen() -> None:
     """The first observations move it a little, many of them all the way."""
-    ratio = Ratio(memory=40.0, seen=8.0)
+    ratio = RunningRatio(memory=40.0, seen=8.0)
     ratio.observe(2.0)
     assert 1.0 < ratio.value < 1.2
     for _ in range(400):
@@ -34,7 +34,7 @@ def test_it_begins_with_doubt_and_ends_with_what_is_seen() -> None:
 
 def test_much_counts_for_much() -> None:
     """Observations of little weight do not move what one of much weight says."""
-    ratio = Ratio(memory=1000.0, seen=1.0)
+    ratio = RunningRatio(memory=1000.0, seen=1.0)
     for _ in range(10):
         ratio.observe(3.0, 0.01)
         ratio.observe(1.0, 1.0)
@@ -43,7 +43,7 @@ def test_much_counts_for_much() -> None:
 
 def test_it_forgets() -> None:
     """What was true for long gives way to what is true now."""
-    ratio = Ratio(memory=40.0)
+    ratio = RunningRatio(memory=40.0)
     for _ in range(1000):
         ratio.observe(1.0)
     for _ in range(200):
@@ -54,30 +54,30 @@ def test_it_forgets() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1e9), st.floats(-1, 1e6)), max_size=50))
 def test_one_observation_moves_it_within_bounds(seen: list[tuple[float, float]]) -> None:
     """However far off and heavy an observation is, the mean goes a quarter of the way to four times itself at most."""
-    ratio = Ratio(memory=50.0)
+    ratio = RunningRatio(memory=50.0)
     for seen_ratio, weight in seen:
         before = ratio.value
         ratio.observe(seen_ratio, weight)
-        assert before * (1 - LARGEST_STEP) * 0.999 <= ratio.value <= before * (1 + LARGEST_STEP * OUTLIER)
+        assert before * (1 - MAX_STEP) * 0.999 <= ratio.value <= before * (1 + MAX_STEP * OUTLIER)
 
 
 def test_it_leans_on_another_while_little_is_seen() -> None:
     """Nothing seen: all the other's. Much seen: nearly all its own."""
-    other, ratio = Ratio(memory=40.0, value=5.0), Ratio(memory=40.0)
-    assert ratio.leaning_on(other, 8.0) == 5.0
+    other, ratio = RunningRatio(memory=40.0, value=5.0), RunningRatio(memory=40.0)
+    assert ratio.shrunk_towards(other, 8.0) == 5.0
     for _ in range(8):
         ratio.observe(1.0)
-    assert ratio.leaning_on(other, 8.0) == pytest.approx(3.0)
+    assert ratio.shrunk_towards(other, 8.0) == pytest.approx(3.0)
     for _ in range(2000):
         ratio.observe(1.0)
-    assert ratio.leaning_on(other, 8.0) == pytest.approx(1.0, rel=0.05)
+    assert ratio.shrunk_towards(other, 8.0) == pytest.approx(1.0, rel=0.05)
 
 
 def taught(
     scale_tokens: float, *, longest: float, count: int = 200, wait_s: float = 0.0, pace_s: float = 1e-4
-) -> Growth:
+) -> ContextGrowth:
     """Prompts of all lengths, some of them mostly warm, on an engine whose L0 is `scale_tokens`."""
-    draw, growth = random.Random(1), Growth()
+    draw, growth = random.Random(1), ContextGrowth()
     for _ in range(count):
         cold = draw.uniform(500, longest)
         context = cold + draw.choice((0, 0, 20_000, 60_000))
@@ -109,9 +109,9 @@ def test_what_all_wait_alike_does_not_look_like_growth() -> None:
 
 def test_short_prompts_say_nothing_of_it() -> None:
     """What they take is the step's time, not their own."""
-    growth = Growth()
+    growth = ContextGrowth()
     for _ in range(100):
-        growth.observe(LEAST_TOKENS - 1, 100_000, 30.0)
+        growth.observe(MIN_TOKENS - 1, 100_000, 30.0)
     assert growth.per_token == 1 / CONTEXT_SCALE_TOKENS
 
 
@@ -125,45 +125,45 @@ def test_one_pause_changes_little() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1e7), st.floats(0, 1e7), st.floats(0, 1e5)), max_size=50))
 def test_it_stays_within_its_bounds(seen: list[tuple[float, float, float]]) -> None:
     """Whatever is seen."""
-    growth = Growth()
+    growth = ContextGrowth()
     for cold, more, seconds in seen:
         growth.observe(cold, cold + more, seconds)
-        assert 0 <= growth.per_token <= 1 / SHORTEST_SCALE_TOKENS
+        assert 0 <= growth.per_token <= 1 / MIN_SCALE_TOKENS
 
 
 def test_nothing_is_known_at_first() -> None:
     """Nor from prompts that are all warm."""
-    usual = Usual(step_s=0.01)
-    usual.asked(0.0)
+    usual = WorkloadAverages(step_s=0.01)
+    usual.observe_prefill(0.0)
     assert usual.prefill_s == usual.stream_s == 0.0
 
 
 def test_the_first_count_in_full() -> None:
     """Prefill in seconds, answers by their tokens in steps of an undisturbed engine."""
-    usual = Usual(step_s=0.01)
+    usual = WorkloadAverages(step_s=0.01)
     for own_s, tokens in ((0.2, 10), (0.4, 30)):
-        usual.asked(own_s)
-        usual.answered(tokens)
+        usual.observe_prefill(own_s)
+        usual.observe_output(tokens)
     assert usual.prefill_s == pytest.approx(0.3)
     assert usual.stream_s == pytest.approx(0.2)
 
 
 def test_an_answer_of_one_token_is_a_stream_of_one_step() -> None:
     """So that nothing is ever divided by nothing."""
-    usual = Usual(step_s=0.01)
-    usual.answered(0)
+    usual = WorkloadAverages(step_s=0.01)
+    usual.observe_output(0)
     assert usual.stream_s == pytest.approx(0.01)
 
 
 def test_what_was_is_forgotten() -> None:
     """After some memories nothing is left of it."""
-    usual = Usual(step_s=0.01)
+    usual = WorkloadAverages(step_s=0.01)
     for own_s in [9.0] * 10 + [1.0] * int(8 * MEAN_MEMORY):
-        usual.asked(own_s)
+        usual.observe_prefill(own_s)
     assert usual.prefill_s == pytest.approx(1.0, rel=0.01)
 
 
-def paced(book: CostBook, slot: int, tokens: float) -> float:
+def paced(book: CostModel, slot: int, tokens: float) -> float:
     """Predicted seconds of prefill."""
     return book.prefill_overhead_s[slot] + tokens * book.seconds_per_token[slot]
 
@@ -171,8 +171,8 @@ def paced(book: CostBook, slot: int, tokens: float) -> float:
 @given(st.lists(st.tuples(st.integers(0, 2), st.floats(0, 1e6), st.floats(0, 1e4)), max_size=60))
 def test_predictions_stay_sane(seen: list[tuple[int, float, float]]) -> None:
     """Whatever is seen, more work never takes less time, and nothing is infinite."""
-    book = CostBook()
-    book.reach(3)
+    book = CostModel()
+    book.resize(3)
     for slot, tokens, seconds in seen:
         book.observe_first_token(slot, tokens, seconds)
         for each in range(3):
@@ -183,8 +183,8 @@ def test_predictions_stay_sane(seen: list[tuple[int, float, float]]) -> None:
 def test_a_true_pace_is_found_in_noise(seconds_per_token: float) -> None:
     """After a thousand noisy times of engines far from the prior, what is predicted is nearly the truth."""
     rng = random.Random(1)
-    book = CostBook()
-    book.reach(4)
+    book = CostModel()
+    book.resize(4)
     for _ in range(1000):
         tokens = rng.choice([100, 500, 2_000, 8_000, 16_000])
         book.observe_first_token(rng.randrange(4), tokens, (0.02 + tokens * seconds_per_token) * rng.uniform(0.9, 1.1))
@@ -195,8 +195,8 @@ def test_a_true_pace_is_found_in_noise(seconds_per_token: float) -> None:
 
 def test_before_anything_is_seen_the_prior_counts() -> None:
     """The first request is predicted sanely, and one odd time does not overturn that."""
-    book = CostBook()
-    book.reach(1)
+    book = CostModel()
+    book.resize(1)
     assert paced(book, 0, 12_000) == pytest.approx(1.015)
     book.observe_first_token(0, 1_000, 5.0)
     assert paced(book, 0, 12_000) < 5.0
@@ -205,9 +205,9 @@ def test_before_anything_is_seen_the_prior_counts() -> None:
 @given(st.floats(0, 30_000), st.floats(OUTLIER, 1e6))
 def test_an_outlier_is_bounded(tokens: float, times_as_long: float) -> None:
     """An engine that stood still once is not taken for slow: one time counts four times what was expected at most."""
-    steady, disturbed = CostBook(), CostBook()
+    steady, disturbed = CostModel(), CostModel()
     for book in (steady, disturbed):
-        book.reach(1)
+        book.resize(1)
         for _ in range(50):
             for each in (2_000, 10_000):
                 book.observe_first_token(0, each, paced(book, 0, each))
@@ -219,8 +219,8 @@ def test_an_outlier_is_bounded(tokens: float, times_as_long: float) -> None:
 
 def test_waits_of_small_requests_do_not_make_work_look_free() -> None:
     """Small requests that wait for the step in flight say nothing against the price of a long prompt."""
-    book = CostBook()
-    book.reach(1)
+    book = CostModel()
+    book.resize(1)
     for _ in range(300):
         for tokens, seconds in ((300, 0.7), (10_000, 10_000 / 12_000), (30_000, 30_000 / 12_000)):
             book.observe_first_token(0, tokens, seconds)
@@ -229,8 +229,8 @@ def test_waits_of_small_requests_do_not_make_work_look_free() -> None:
 
 def test_a_very_first_step_that_compiles_is_no_measure() -> None:
     """An engine's first request may take a minute: it is not priced by that, or it would never get another one."""
-    book = CostBook()
-    book.reach(1)
+    book = CostModel()
+    book.resize(1)
     before = book.prefill_overhead_s[0] + 2_000 * book.seconds_per_token[0]
     book.observe_first_token(0, 2_000, 60.0)
     assert book.prefill_overhead_s[0] + 2_000 * book.seconds_per_token[0] < OUTLIER * before
@@ -238,8 +238,8 @@ def test_a_very_first_step_that_compiles_is_no_measure() -> None:
 
 def test_a_machine_a_hundred_times_slower_is_believed_in_time() -> None:
     """The bound on single points does not keep a slow fleet from being seen as it is."""
-    book = CostBook()
-    book.reach(1)
+    book = CostModel()
+    book.resize(1)
     for _ in range(30):
         book.observe_first_token(0, 2_000, 20.0)
     assert book.prefill_overhead_s[0] + 2_000 * book.seconds_per_token[0] == pytest.approx(20.0, rel=0.2)
@@ -247,8 +247,8 @@ def test_a_machine_a_hundred_times_slower_is_believed_in_time() -> None:
 
 def test_an_engine_that_becomes_slower_is_noticed() -> None:
     """Old times fade: what an engine shows now outweighs what it and its siblings showed before."""
-    book = CostBook()
-    book.reach(2)
+    book = CostModel()
+    book.resize(2)
     for slot, seconds_per_token in ((0, 1 / 20_000), (1, 1 / 20_000), (1, 1 / 5_000)):
         for _ in range(100):
             for tokens in (500, 4_000, 12_000):
@@ -259,8 +259,8 @@ def test_an_engine_that_becomes_slower_is_noticed() -> None:
 
 def test_engines_that_are_alike_stay_alike_while_little_is_seen() -> None:
     """Three answers of one of two equal engines, both far from the prior, do not make the other look much cheaper."""
-    book = CostBook()
-    book.reach(2)
+    book = CostModel()
+    book.resize(2)
     for tokens in (20, 154, 582):
         book.observe_first_token(0, tokens, 0.05 + tokens / 600)
     warm, cold = (
@@ -272,8 +272,8 @@ def test_engines_that_are_alike_stay_alike_while_little_is_seen() -> None:
 
 def test_leaning_on_the_fleet_spares_an_engine_a_wrong_first_slope() -> None:
     """An engine that has seen short prompts only prices long ones as the fleet does, not as its first prior did."""
-    book = CostBook()
-    book.reach(2)
+    book = CostModel()
+    book.resize(2)
     for _ in range(100):
         for tokens in (500, 8_000, 16_000):
             book.observe_first_token(0, tokens, 0.01 + tokens / 48_000)
@@ -283,26 +283,28 @@ def test_leaning_on_the_fleet_spares_an_engine_a_wrong_first_slope() -> None:
 
 def test_a_new_engine_starts_from_what_its_siblings_showed() -> None:
     """After learning on one engine a forgotten slot, and a new one, begin there; how long sequences stay, anew."""
-    book = CostBook()
-    book.reach(2)
+    book = CostModel()
+    book.resize(2)
     for _ in range(200):
         for tokens in (500, 8_000, 16_000):
             book.observe_first_token(0, tokens, 0.01 + tokens / 48_000)
             book.observe_decode(0, 10, 100, 100 * 0.03)
     book.forget(1)
-    book.reach(3)
+    book.resize(3)
     for slot in (1, 2):
         assert book.seconds_per_token[slot] == pytest.approx(1 / 48_000, rel=0.1)
         assert book.step_base_s[slot] + 10 * book.step_per_sequence_s[slot] == pytest.approx(0.03, rel=0.1)
-        assert book.residence_s[slot] == Prior().residence_s
+        assert book.residence_s[slot] == CostPrior().residence_s
     assert book.residence_s[0] == pytest.approx(3.0, rel=0.01)
 
 
 def test_columns_have_one_entry_per_slot() -> None:
     """Room is made once, and asking for less takes nothing away."""
-    book = CostBook(Prior(prefill_overhead_s=0.5, seconds_per_token=0.25, step_base_s=0.125, step_per_sequence_s=0.5))
-    book.reach(3)
-    book.reach(2)
+    book = CostModel(
+        CostPrior(prefill_overhead_s=0.5, seconds_per_token=0.25, step_base_s=0.125, step_per_sequence_s=0.5)
+    )
+    book.resize(3)
+    book.resize(2)
     assert book.prefill_overhead_s == [0.5] * 3
     assert book.seconds_per_token == [0.25] * 3
     assert book.step_base_s == [0.125] * 3
@@ -313,8 +315,8 @@ def test_columns_have_one_entry_per_slot() -> None:
 @pytest.mark.parametrize("tokens", [0, -1])
 def test_a_single_token_says_nothing_of_steps(tokens: int) -> None:
     """There is no step between one token and none; how long it stayed is learned all the same."""
-    book = CostBook()
-    book.reach(1)
+    book = CostModel()
+    book.resize(1)
     before = book.step_base_s[0], book.step_per_sequence_s[0]
     book.observe_decode(0, 4, tokens, 1.0)
     assert (book.step_base_s[0], book.step_per_sequence_s[0]) == before

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.eligible import LEAST_QUEUED, SCORED_WHOLE, Fallback, Roster, make_roster, roster_of, shortlist
-from routing.facts import PodFacts, Prompts
+from routing.eligible import (
+    MAX_FULLY_SCORED,
+    SHORTEST_QUEUES,
+    EligibleEngines,
+    PairingFallback,
+    engines_of,
+    make_eligible,
+    shortlist,
+)
+from routing.facts import PodFacts, PromptLengths
 from routing.pods import Engine, Pod
 from scorers.registry import routings
 from tests.routing.engines import ask, place, router_of
@@ -17,21 +25,21 @@ from tests.routing.engines import ask, place, router_of
 
 def test_reasons_are_words_fit_for_labels() -> None:
     """Lower case and underscores, each once."""
-    assert all(reason.value == reason.name.lower() for reason in Fallback)
-    assert len({reason.value for reason in Fallback}) == len(Fallback)
+    assert all(reason.value == reason.name.lower() for reason in PairingFallback)
+    assert len({reason.value for reason in PairingFallback}) == len(PairingFallback)
 
 
 GAPS = (1, 3, 0, 4)
 """Slots as they are after pods have come and gone."""
 
 
-def roster(slots: Iterable[int]) -> Roster:
+def roster(slots: Iterable[int]) -> EligibleEngines:
     """Engines that say what they hold in the even slots only, each ready since as many seconds as its slot."""
     members = [
         (Engine(slot, f"http://{slot}", kv_tokens=None if slot % 2 else 1000, block_tokens=16 << slot % 2), float(slot))
         for slot in slots
     ]
-    return make_roster(members, is_adapter=False)
+    return make_eligible(members, is_adapter=False)
 
 
 def test_the_roster_indexes_columns() -> None:
@@ -39,28 +47,28 @@ def test_the_roster_indexes_columns() -> None:
     gaps = roster(GAPS)
     assert gaps.slots == GAPS
     assert gaps.mask == 0b11011
-    assert list(gaps.pick("abcdefgh")) == ["b", "d", "a", "e"]
-    assert [gaps.place_of[slot] for slot in gaps.slots] == [0, 1, 2, 3]
-    assert sorted(gaps.places(0b10001)) == [2, 3]
+    assert list(gaps.select("abcdefgh")) == ["b", "d", "a", "e"]
+    assert [gaps.position_of[slot] for slot in gaps.slots] == [0, 1, 2, 3]
+    assert sorted(gaps.positions(0b10001)) == [2, 3]
     assert gaps.ready_since_s == (1.0, 3.0, 0.0, 4.0)
     assert gaps.newest_since_s == 4.0
     assert gaps.kv_capacity == (inf, inf, 1000.0, 1000.0)
-    assert gaps.least_kv_capacity == 1000.0
+    assert gaps.min_kv_capacity == 1000.0
     assert gaps.block_tokens == 32
 
 
 @pytest.mark.parametrize("slots", [(), (0,), (0, 1), (0, 1, 2, 3, 4), (2, 3), (3,), (1, 0)])
 def test_a_roster_of_any_size_picks(slots: tuple[int, ...]) -> None:
     """One engine and none are no special case to who reads a column, nor are slots in one run."""
-    assert list(roster(slots).pick(list(range(10)))) == list(slots)
+    assert list(roster(slots).select(list(range(10)))) == list(slots)
 
 
 @given(st.sets(st.sampled_from("abcde")))
 def test_failed_pods_are_left_out(avoided: set[str]) -> None:
     """A roster without some pods is the roster of the others, all their engines gone."""
     members = [(Engine(2 * at + rank, name, rank), float(at)) for at, name in enumerate("abcde") for rank in (0, 1)]
-    left = make_roster(members, is_adapter=True).without(frozenset(avoided))
-    others = make_roster([each for each in members if each[0].pod not in avoided], is_adapter=True)
+    left = make_eligible(members, is_adapter=True).excluding(frozenset(avoided))
+    others = make_eligible([each for each in members if each[0].pod not in avoided], is_adapter=True)
     assert (left.engines, left.slots, left.mask) == (others.engines, others.slots, others.mask)
     assert (left.ready_since_s, left.is_adapter) == (others.ready_since_s, True)
     assert left.mask.bit_count() == 2 * (5 - len(avoided))
@@ -69,55 +77,58 @@ def test_failed_pods_are_left_out(avoided: set[str]) -> None:
 def test_some_of_the_same_engines_stand_in_the_order_asked_for() -> None:
     """A short list indexes the same columns, and its bounds stay those of the whole."""
     gaps = roster(GAPS)
-    short = gaps.only((3, 0))
+    short = gaps.narrowed_to((3, 0))
     assert [engine.pod for engine in short.engines] == ["http://4", "http://1"]
-    assert (short.slots, short.mask, short.place_of) == ((4, 1), 0b10010, {4: 0, 1: 1})
-    assert list(short.pick("abcdefgh")) == ["e", "b"]
+    assert (short.slots, short.mask, short.position_of) == ((4, 1), 0b10010, {4: 0, 1: 1})
+    assert list(short.select("abcdefgh")) == ["e", "b"]
     assert (short.ready_since_s, short.kv_capacity) == ((4.0, 1.0), (1000.0, inf))
     assert (short.newest_since_s, short.block_tokens) == (gaps.newest_since_s, gaps.block_tokens)
 
 
 def test_what_a_pod_was_put_up_for_goes_with_its_engines() -> None:
     """For which prompts, why it answers and who prefills: in a part of a roster as in the whole."""
-    pods = [Pod(f"http://{each}", facts=PodFacts(prompts=each)) for each in (Prompts.SHORT, Prompts.ANY, Prompts.LONG)]
-    whole = roster_of([(Engine(slot, pod.url), pod) for slot, pod in enumerate(pods)], "m")
-    whole = replace(whole, has_prefillers=True, fallback=Fallback.NO_PREFILL_POD)
-    assert whole.prompts == (Prompts.SHORT, Prompts.ANY, Prompts.LONG)
-    for part in (whole.only((0, 2)), whole.without(frozenset({"http://any"}))):
-        assert part.prompts == (Prompts.SHORT, Prompts.LONG)
-        assert (part.has_prefillers, part.fallback) == (True, Fallback.NO_PREFILL_POD)
-    assert roster_of([(Engine(1, pods[1].url), pods[1])], "m").prompts == ()
+    pods = [
+        Pod(f"http://{each}", facts=PodFacts(prompts=each))
+        for each in (PromptLengths.SHORT, PromptLengths.ANY, PromptLengths.LONG)
+    ]
+    whole = engines_of([(Engine(slot, pod.url), pod) for slot, pod in enumerate(pods)], "m")
+    whole = replace(whole, has_prefillers=True, fallback=PairingFallback.NO_PREFILL_POD)
+    assert whole.prompts == (PromptLengths.SHORT, PromptLengths.ANY, PromptLengths.LONG)
+    for part in (whole.narrowed_to((0, 2)), whole.excluding(frozenset({"http://any"}))):
+        assert part.prompts == (PromptLengths.SHORT, PromptLengths.LONG)
+        assert (part.has_prefillers, part.fallback) == (True, PairingFallback.NO_PREFILL_POD)
+    assert engines_of([(Engine(1, pods[1].url), pods[1])], "m").prompts == ()
 
 
 def test_a_model_is_an_adapter_where_any_pod_says_so() -> None:
     """The same name may be an adapter here and merged into its base there."""
     merged, adapter = Pod("http://a"), Pod("http://b", adapters=frozenset({"lora"}))
     members = [(Engine(slot, pod.url), pod) for slot, pod in enumerate((merged, adapter))]
-    assert roster_of(members, "lora").is_adapter
-    assert not roster_of(members[:1], "lora").is_adapter
+    assert engines_of(members, "lora").is_adapter
+    assert not engines_of(members[:1], "lora").is_adapter
 
 
-MANY = 3 * SCORED_WHOLE
+MANY = 3 * MAX_FULLY_SCORED
 
 
-def numbered_roster(count: int) -> Roster:
-    return make_roster(((Engine(slot, f"http://{slot}"), 0.0) for slot in range(count)), is_adapter=False)
+def numbered_roster(count: int) -> EligibleEngines:
+    return make_eligible(((Engine(slot, f"http://{slot}"), 0.0) for slot in range(count)), is_adapter=False)
 
 
 def test_those_with_the_shortest_queues_are_looked_at() -> None:
     """In whatever order they stand, and not many more."""
     queue_rank = [float(place * 37 % MANY) for place in range(MANY)]
     chosen = shortlist(numbered_roster(MANY), [], queue_rank, None)
-    assert sorted(queue_rank[place] for place in chosen) == [float(each) for each in range(LEAST_QUEUED)]
+    assert sorted(queue_rank[place] for place in chosen) == [float(each) for each in range(SHORTEST_QUEUES)]
 
 
 def test_whoever_holds_more_is_looked_at_however_busy() -> None:
     """A conversation's engine, the session's, and of a prefix that many hold those of them with the shortest queues."""
     queue_rank = [float(place) for place in range(MANY)]
-    many = sum(1 << slot for slot in range(MANY - 2 * LEAST_QUEUED, MANY - 1))
+    many = sum(1 << slot for slot in range(MANY - 2 * SHORTEST_QUEUES, MANY - 1))
     chosen = shortlist(numbered_roster(MANY), [(many, 100), (1 << (MANY - 1), 900)], queue_rank, MANY - 20)
-    assert set(chosen) >= {MANY - 1, MANY - 20, *range(MANY - 2 * LEAST_QUEUED, MANY - LEAST_QUEUED)}
-    assert len(chosen) <= 2 * LEAST_QUEUED + 2
+    assert set(chosen) >= {MANY - 1, MANY - 20, *range(MANY - 2 * SHORTEST_QUEUES, MANY - SHORTEST_QUEUES)}
+    assert len(chosen) <= 2 * SHORTEST_QUEUES + 2
 
 
 def test_a_receipt_still_counts_all() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.facts import LARGEST_COUNT, WORDS, BadFacts, PodFacts, Prompts, Role, read_facts
+from routing.facts import FACT_NAMES, MAX_COUNT, InvalidFacts, PodFacts, PromptLengths, Role, read_facts
 
 FULL = PodFacts(
     role=Role.PREFILL,
@@ -35,36 +35,36 @@ FULL = PodFacts(
     rack="r2",
     zone="a",
     region="eu-north",
-    prompts=Prompts.LONG,
+    prompts=PromptLengths.LONG,
 )
 
 
 def test_what_is_told_is_read_again() -> None:
     """A full set of facts survives the flat mapping; one of nothing is an empty mapping."""
-    assert read_facts(FULL.told()) == FULL
-    assert set(FULL.told()) == WORDS
-    assert PodFacts().told() == {}
+    assert read_facts(FULL.to_mapping()) == FULL
+    assert set(FULL.to_mapping()) == FACT_NAMES
+    assert PodFacts().to_mapping() == {}
     assert read_facts({}) == PodFacts()
 
 
 def test_labels_are_texts() -> None:
     """Where all values are texts, numbers and lists are read from them."""
     said = {"tp": "8", "gpus": "0", "models": "a, b", "role": "prefill-decode", "prompts": "short", "host": ""}
-    assert read_facts(said) == PodFacts(tp=8, gpus=0, models=("a", "b"), role=Role.EITHER, prompts=Prompts.SHORT)
+    assert read_facts(said) == PodFacts(tp=8, gpus=0, models=("a", "b"), role=Role.EITHER, prompts=PromptLengths.SHORT)
 
 
 def test_all_faults_are_said_at_once() -> None:
     """Each word that is wrong has its line, unknown words too."""
     said = {"role": "cook", "tp": 0, "side_channel": "nowhere", "models": {"a": 1}, "colour": "red", "host": "x\ny"}
-    with pytest.raises(BadFacts) as caught:
+    with pytest.raises(InvalidFacts) as caught:
         read_facts(said)
-    assert sorted(fault.partition(":")[0] for fault in caught.value.faults) == sorted(said)
+    assert sorted(fault.partition(":")[0] for fault in caught.value.errors) == sorted(said)
 
 
 @pytest.mark.parametrize("port", ["0", "70000", "x", ""])
 def test_a_port_must_be_one(port: str) -> None:
     """An address that nobody can connect to is a fault, not a pod."""
-    with pytest.raises(BadFacts, match="HOST:PORT"):
+    with pytest.raises(InvalidFacts, match="HOST:PORT"):
         read_facts({"bootstrap": f"host:{port}"})
 
 
@@ -80,20 +80,22 @@ def test_a_port_must_be_one(port: str) -> None:
 )
 def test_a_duty_follows_from_what_was_said(facts: PodFacts, duty: Role) -> None:
     """A role that was said decides; else the connector's."""
-    assert facts.duty is duty
+    assert facts.effective_role is duty
 
 
-@given(st.dictionaries(st.sampled_from(sorted(WORDS)), st.none() | st.integers() | st.text() | st.lists(st.text())))
+@given(
+    st.dictionaries(st.sampled_from(sorted(FACT_NAMES)), st.none() | st.integers() | st.text() | st.lists(st.text()))
+)
 def test_nonsense_gives_facts_or_faults(said: dict[str, object]) -> None:
     """Whatever is said, there is no other error; and what is read can be told and read again."""
     try:
         facts = read_facts(said)
-    except BadFacts:
+    except InvalidFacts:
         return
-    assert read_facts(facts.told()) == facts
+    assert read_facts(facts.to_mapping()) == facts
 
 
 def test_a_count_has_an_end() -> None:
     """No number that another reader would round."""
-    with pytest.raises(BadFacts):
-        read_facts({"gpu_memory_bytes": LARGEST_COUNT + 1})
+    with pytest.raises(InvalidFacts):
+        read_facts({"gpu_memory_bytes": MAX_COUNT + 1})

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from routing.canary import CanaryTerms, Rollout, not_meant
-from routing.eligible import Fallback
+from routing.canary import CanaryTerms, Rollout, excluded_pods
+from routing.eligible import PairingFallback
 from routing.facts import PodFacts, Role
-from routing.fleet import Fleet, eligible
-from routing.pods import EngineShape, Pod, Standing
-from routing.rejection import Reason, Refused
+from routing.fleet import Fleet, eligible_for
+from routing.pods import EngineShape, Pod, PodState
+from routing.rejection import Reason, RequestRejected
 from tests.routing.engines import MODEL, ask, place, router_of, serve, texts_apart
 
 
-def pod(url: str, *models: str, standing: Standing = Standing.READY, adapters: frozenset[str] = frozenset()) -> Pod:
+def pod(url: str, *models: str, standing: PodState = PodState.READY, adapters: frozenset[str] = frozenset()) -> Pod:
     return Pod(url, standing, models=frozenset(models), adapters=adapters, ready_since_s=float(len(url)))
 
 
@@ -33,23 +33,23 @@ def shapes(ranks: int, kv_tokens: int | None = 1000) -> list[EngineShape]:
 
 
 def names(fleet: Fleet, model: str) -> list[str]:
-    return [engine.name for engine in fleet.roster(model).engines]
+    return [engine.name for engine in fleet.eligible(model).engines]
 
 
-@pytest.mark.parametrize("standing", list(Standing))
-def test_only_ready_pods_are_chosen(standing: Standing) -> None:
+@pytest.mark.parametrize("standing", list(PodState))
+def test_only_ready_pods_are_chosen(standing: PodState) -> None:
     """Starting, unready, broken and draining pods are known, but serve nobody; nor do doubted ones beside them."""
     fleet = fleet_of(pod("http://a", "m"), pod("http://b", "m", standing=standing))
-    assert ("http://b" in names(fleet, "m")) == (standing is Standing.READY)
+    assert ("http://b" in names(fleet, "m")) == (standing is PodState.READY)
     assert fleet.knows("m")
 
 
 def test_doubted_pods_have_a_roster_of_their_own() -> None:
     """Of those that serve the model, in the regions asked for."""
-    doubted = pod("http://a", "m", standing=Standing.DOUBTED)
-    fleet = fleet_of(doubted, pod("http://b", "m"), pod("http://c", "other", standing=Standing.DOUBTED))
-    assert [engine.name for engine in fleet.doubted_roster("m").engines] == ["http://a"]
-    assert not fleet.doubted_roster("m", frozenset({"elsewhere"})).engines
+    doubted = pod("http://a", "m", standing=PodState.FAILING)
+    fleet = fleet_of(doubted, pod("http://b", "m"), pod("http://c", "other", standing=PodState.FAILING))
+    assert [engine.name for engine in fleet.eligible_failing("m").engines] == ["http://a"]
+    assert not fleet.eligible_failing("m", frozenset({"elsewhere"})).engines
     assert names(fleet, "m") == ["http://b"]
 
 
@@ -60,8 +60,8 @@ def test_a_roster_is_of_those_that_serve_the_model() -> None:
     )
     assert names(fleet, "m") == ["http://a", "http://b"]
     assert names(fleet, "lora") == ["http://b"]
-    assert fleet.roster("lora").is_adapter
-    assert not fleet.roster("m").is_adapter
+    assert fleet.eligible("lora").is_adapter
+    assert not fleet.eligible("m").is_adapter
     assert names(fleet, "nope") == []
     assert not fleet.knows("nope")
     assert {model: len(pods) for model, pods in fleet.models().items()} == {"m": 2, "lora": 1, "other": 1}
@@ -73,7 +73,7 @@ def test_changes_show_at_once() -> None:
     assert len(names(fleet, "m")) == 2
     known = fleet.pod("http://a")
     assert known
-    fleet.put(replace(known, standing=Standing.BROKEN))
+    fleet.put(replace(known, state=PodState.UNREACHABLE))
     assert names(fleet, "m") == ["http://b"]
     fleet.put(replace(known, models=frozenset({"m", "n"})))
     assert names(fleet, "m") == ["http://a", "http://b"]
@@ -88,21 +88,21 @@ def test_clients_cannot_fill_memory_with_models() -> None:
     """Rosters are kept for models that exist only."""
     fleet = fleet_of(pod("http://a", "m"))
     for number in range(100):
-        fleet.roster(f"invented-{number}")
-    fleet.roster("m")
+        fleet.eligible(f"invented-{number}")
+    fleet.eligible("m")
     assert set(fleet._rosters) == {("m", None)}
 
 
 def test_engines_keep_their_slots() -> None:
     """A rank that is still there keeps its slot when its pod says more of it, or gains and loses others."""
     fleet = fleet_of(pod("http://a", "m"), ranks=3)
-    before = {engine.rank: engine.slot for engine in fleet.roster("m").engines}
+    before = {engine.rank: engine.slot for engine in fleet.eligible("m").engines}
     freed = fleet.reshape("http://a", [EngineShape(2, kv_tokens=5), EngineShape(0), EngineShape(3)])
-    after = {engine.rank: engine.slot for engine in fleet.roster("m").engines}
+    after = {engine.rank: engine.slot for engine in fleet.eligible("m").engines}
     assert freed == (before[1],)
     assert (after[0], after[2]) == (before[0], before[2])
     assert after[3] not in before.values()
-    assert fleet.roster("m").engines[0].kv_tokens == 5
+    assert fleet.eligible("m").engines[0].kv_tokens == 5
 
 
 def test_slots_are_given_out_again_only_when_recycled() -> None:
@@ -111,11 +111,11 @@ def test_slots_are_given_out_again_only_when_recycled() -> None:
     (slot,) = fleet.remove("http://a")
     fleet.put(pod("http://c", "m"))
     fleet.reshape("http://c", shapes(1))
-    assert fleet.roster("m").slots == (1, 2)
+    assert fleet.eligible("m").slots == (1, 2)
     fleet.recycle(slot)
     fleet.put(pod("http://d", "m"))
     fleet.reshape("http://d", shapes(1))
-    assert sorted(fleet.roster("m").slots) == [0, 1, 2]
+    assert sorted(fleet.eligible("m").slots) == [0, 1, 2]
     assert fleet.slot_count == 3
 
 
@@ -129,7 +129,7 @@ def test_removing_who_is_not_there_frees_nothing() -> None:
 
 def test_who_is_ready_shows() -> None:
     """For logs."""
-    fleet = fleet_of(pod("http://a", "m"), pod("http://b", "m", standing=Standing.BROKEN))
+    fleet = fleet_of(pod("http://a", "m"), pod("http://b", "m", standing=PodState.UNREACHABLE))
     assert repr(fleet) == "<Fleet 1 of 2 pods ready>"
 
 
@@ -138,16 +138,16 @@ def test_regions_narrow_every_roster() -> None:
     placed = {"http://a": "eu", "http://b": "us", "http://c": None}
     fleet = fleet_of(*(replace(pod(url, "m"), region=region) for url, region in placed.items()))
     eu, nowhere = frozenset({"eu"}), frozenset({"mars"})
-    assert [engine.pod for engine in fleet.roster("m", eu).engines] == ["http://a"]
-    assert len(fleet.roster("m").engines) == 3
-    assert fleet.roster("m", frozenset()).engines == fleet.roster("m", nowhere).engines == ()
+    assert [engine.pod for engine in fleet.eligible("m", eu).engines] == ["http://a"]
+    assert len(fleet.eligible("m").engines) == 3
+    assert fleet.eligible("m", frozenset()).engines == fleet.eligible("m", nowhere).engines == ()
     assert (fleet.knows("m", eu), fleet.knows("m", nowhere)) == (True, False)
     assert set(fleet.models(eu)) == {"m"}
     assert not fleet.models(nowhere)
     known = fleet.pod("http://b")
     assert known
     fleet.put(replace(known, region="eu"))
-    assert [engine.pod for engine in fleet.roster("m", eu).engines] == ["http://a", "http://b"]
+    assert [engine.pod for engine in fleet.eligible("m", eu).engines] == ["http://a", "http://b"]
 
 
 def single_engine_fleet(*pods: Pod, roles: Sequence[Role] = ()) -> Fleet:
@@ -159,19 +159,19 @@ def single_engine_fleet(*pods: Pod, roles: Sequence[Role] = ()) -> Fleet:
     return fleet
 
 
-def eligible_pod(name: str, standing: Standing = Standing.READY, **said: Any) -> Pod:
+def eligible_pod(name: str, standing: PodState = PodState.READY, **said: Any) -> Pod:
     return Pod(f"http://{name}", standing, frozenset({MODEL}), **said)
 
 
 def letters(fleet: Fleet, *, avoid: Sequence[str] = (), **bounds: frozenset[str]) -> str:
     """Who may serve a request that is bound so, one letter a pod."""
-    roster = eligible(fleet, structs.replace(ask(), **bounds), frozenset(f"http://{name}" for name in avoid))
+    roster = eligible_for(fleet, structs.replace(ask(), **bounds), frozenset(f"http://{name}" for name in avoid))
     return "".join(engine.pod[-1] for engine in roster.engines)
 
 
-def refusal(fleet: Fleet, *, model: str = MODEL, avoid: str = "", **bounds: frozenset[str]) -> Refused:
-    with pytest.raises(Refused) as refused:
-        eligible(fleet, structs.replace(ask(model=model), **bounds), frozenset({avoid}))
+def refusal(fleet: Fleet, *, model: str = MODEL, avoid: str = "", **bounds: frozenset[str]) -> RequestRejected:
+    with pytest.raises(RequestRejected) as refused:
+        eligible_for(fleet, structs.replace(ask(model=model), **bounds), frozenset({avoid}))
     return refused.value
 
 
@@ -196,13 +196,13 @@ def test_those_that_are_there_for_prefill_answer_where_no_others_are_left() -> N
     )
     assert letters(fleet) == "a"
     assert letters(fleet, avoid="a") == "b"
-    assert eligible(fleet, ask(), frozenset({"http://a"})).fallback is Fallback.NO_DECODE_POD
+    assert eligible_for(fleet, ask(), frozenset({"http://a"})).fallback is PairingFallback.NO_DECODE_POD
     assert refusal(fleet, avoid="http://a", pods=frozenset({"http://a"})).reason is Reason.NO_POD_READY
 
 
 def test_doubted_pods_are_asked_where_nobody_else_is_left() -> None:
     """Not while another is ready, but rather than refuse; and never where the request must not go."""
-    fleet = single_engine_fleet(eligible_pod("a", Standing.DOUBTED), eligible_pod("b"))
+    fleet = single_engine_fleet(eligible_pod("a", PodState.FAILING), eligible_pod("b"))
     assert letters(fleet) == "b"
     assert letters(fleet, avoid="b") == "a"
     assert refusal(fleet, avoid="http://b", pods=frozenset({"http://b"})).reason is Reason.NO_POD_READY
@@ -221,7 +221,7 @@ def test_requests_are_computed_where_they_may_be() -> None:
     assert letters(fleet, regions=eu, avoid="a") == "c"
     assert refusal(fleet, regions=frozenset({"mars"})).reason is Reason.REGION_NOT_ALLOWED
     for name in "ac":
-        fleet.put(replace(eligible_pod(name, Standing.UNREADY), region="eu"))
+        fleet.put(replace(eligible_pod(name, PodState.UNREADY), region="eu"))
     assert refusal(fleet, regions=eu).reason is Reason.NO_POD_READY
 
 
@@ -249,24 +249,24 @@ def test_an_unknown_model_is_refused(pods: Sequence[Pod]) -> None:
 
 def test_nothing_is_said_to_be_unknown_while_somebody_has_yet_to_tell() -> None:
     """A pod or a source: the model may be theirs, so the client may come again; a pod elsewhere cannot help."""
-    silent = Pod("http://b", Standing.BROKEN, region="eu", has_told=False)
+    silent = Pod("http://b", PodState.UNREACHABLE, region="eu", has_reported_models=False)
     fleet = single_engine_fleet(eligible_pod("a", region="us"), silent)
     refused = refusal(fleet, model="nope")
     assert refused.reason is Reason.NO_POD_READY
     assert "not all have told yet" in refused.message, "who has misspelt a name is to guess it"
     assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.NO_POD_READY
     assert refusal(fleet, regions=frozenset({"asia"})).reason is Reason.REGION_NOT_ALLOWED
-    fleet.put(replace(silent, has_told=True))
+    fleet.put(replace(silent, has_reported_models=True))
     assert refusal(fleet, model="nope").reason is Reason.UNKNOWN_MODEL
     assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.REGION_NOT_ALLOWED
-    fleet.is_whole = False
+    fleet.is_complete = False
     assert refusal(fleet, model="nope").reason is Reason.NO_POD_READY
 
 
 def test_a_model_that_the_operator_names_exists() -> None:
     """Also while it has no pod, as when it is scaled from zero; that names nothing in a region where it is not."""
     fleet = single_engine_fleet(eligible_pod("a", region="us"))
-    fleet.named = frozenset({MODEL, "asleep"})
+    fleet.configured_models = frozenset({MODEL, "asleep"})
     refused = refusal(fleet, model="asleep")
     assert (refused.reason, refused.message) == (Reason.NO_POD_READY, "No pod serves `asleep` now.")
     assert refusal(fleet, model="nope").reason is Reason.UNKNOWN_MODEL
@@ -275,7 +275,7 @@ def test_a_model_that_the_operator_names_exists() -> None:
 
 def test_a_known_model_without_a_ready_pod_is_refused_for_now() -> None:
     """Worth coming back for."""
-    refused = refusal(single_engine_fleet(eligible_pod("a", Standing.UNREADY)))
+    refused = refusal(single_engine_fleet(eligible_pod("a", PodState.UNREADY)))
     assert (refused.reason, refused.message) == (Reason.NO_POD_READY, f"No pod that serves `{MODEL}` is ready.")
     assert refused.retry_after_s
     assert refused.retry_after_s > 0
@@ -290,9 +290,9 @@ def test_a_refused_request_leaves_nothing_behind() -> None:
     """Nothing is charged, and a client cannot grow our tables by inventing models."""
     router = router_of(1)
     for number in range(50):
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRejected):
             place(router, ask(model=f"invented-{number}"))
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRejected):
         place(router, ask(), avoid="http://0")
     assert set(router._counters) <= {MODEL}
     assert router.ledger.is_empty()
@@ -304,7 +304,7 @@ def test_a_refused_request_leaves_nothing_behind() -> None:
 def on_trial(fleet: Fleet, share: float) -> Rollout:
     """The pods of revision `new` on trial."""
     rollout = Rollout([CanaryTerms("c", revision="new", share=share)])
-    assert rollout.begin({pod.url: (pod.pool, pod.facts.revision) for pod in fleet.pods}) is not None
+    assert rollout.start_next({pod.url: (pod.pool, pod.facts.revision) for pod in fleet.pods}) is not None
     return rollout
 
 
@@ -315,23 +315,23 @@ def test_a_request_is_meant_for_the_canary_or_for_the_others() -> None:
     """By its session: each goes to the same side again."""
     fleet = single_engine_fleet(eligible_pod("a"), eligible_pod("b"), eligible_pod("c", facts=NEW))
     rollout = on_trial(fleet, 0.5)
-    sides = [not_meant(fleet, rollout, ask(session=str(number)), frozenset()) for number in range(100)]
+    sides = [excluded_pods(fleet, rollout, ask(session=str(number)), frozenset()) for number in range(100)]
     assert set(sides) == {frozenset({"http://c"}), frozenset({"http://a", "http://b"})}
-    assert sides == [not_meant(fleet, rollout, ask(session=str(number)), frozenset()) for number in range(100)]
+    assert sides == [excluded_pods(fleet, rollout, ask(session=str(number)), frozenset()) for number in range(100)]
 
 
 def test_nobody_is_refused_for_a_canarys_sake() -> None:
     """Where those it is meant for have failed, or only prefill, all others serve it as if there were no canary."""
     fleet = single_engine_fleet(eligible_pod("a"), eligible_pod("c", facts=NEW))
     rollout = on_trial(fleet, 0.01)
-    sides = {not_meant(fleet, rollout, ask(session=str(number)), frozenset({"http://a"})) for number in range(100)}
+    sides = {excluded_pods(fleet, rollout, ask(session=str(number)), frozenset({"http://a"})) for number in range(100)}
     assert sides == {frozenset()}
     prefiller = replace(NEW, kv_connector="NixlConnector")
     pairs = single_engine_fleet(
         eligible_pod("a"), eligible_pod("c", facts=prefiller), roles=(Role.EITHER, Role.PREFILL)
     )
     rollout = on_trial(pairs, 0.99)
-    sides = {not_meant(pairs, rollout, ask(session=str(number)), frozenset()) for number in range(100)}
+    sides = {excluded_pods(pairs, rollout, ask(session=str(number)), frozenset()) for number in range(100)}
     assert sides == {frozenset(), frozenset({"http://c"})}
 
 

@@ -5,12 +5,20 @@ from math import inf, nan
 import pytest
 
 from routing.blocks import BLOCK_ENDS, Prompt
-from routing.replica_state import Ended, FirstToken, News, Open, Placed, Settled, Stated
+from routing.replica_state import (
+    EndedUpdate,
+    FirstTokenUpdate,
+    OpenRequest,
+    PlacedUpdate,
+    SettledUpdate,
+    Snapshot,
+    StateUpdate,
+)
 from tests.routing.engines import MODEL, ask, place
 from tests.routing.exchanges import loads, pair
 
 
-def opened(number: int = 9, **changed: float | str) -> Open:
+def opened(number: int = 9, **changed: float | str) -> OpenRequest:
     said = {
         "engine": "http://0",
         "prefill_tokens": 10.0,
@@ -19,33 +27,33 @@ def opened(number: int = 9, **changed: float | str) -> Open:
         "sequences": 1,
         **changed,
     }
-    return Open(number=number, **said)  # type: ignore[arg-type]
+    return OpenRequest(number=number, **said)  # type: ignore[arg-type]
 
 
-STRANGE: list[News] = [
-    *(Placed(opened(prefill_tokens=value), MODEL, ask().prompt) for value in (nan, inf, -1.0, 1e300)),
-    *(Placed(opened(prefill_s=value), MODEL, ask().prompt) for value in (nan, inf, -1.0, 1e300)),
-    *(Placed(opened(kv_tokens=value), MODEL, ask().prompt) for value in (nan, inf, -1.0, 1e300)),
-    *(Placed(opened(sequences=count), MODEL, ask().prompt) for count in (0, -1, 1 << 40)),
-    Placed(opened(engine="http://nowhere"), MODEL, ask().prompt),
-    Stated((opened(1), opened(engine="http://nowhere"))),
-    *(FirstToken(1, work, 1.0) for work in (nan, -1.0, 1e300)),
-    *(FirstToken(1, 10.0, took) for took in (nan, -1.0, 0.0, 1e300)),
-    *(Settled(1, tokens) for tokens in (-1, 1 << 63)),
-    Settled(1, 1, -1),
-    Settled(1, 1, 0, -1),
-    *(Settled(1, decode_s=took, completion_tokens=5) for took in (nan, inf, -1.0)),
-    Settled(1, running=nan, decode_s=1.0, completion_tokens=5),
+STRANGE: list[StateUpdate] = [
+    *(PlacedUpdate(opened(prefill_tokens=value), MODEL, ask().prompt) for value in (nan, inf, -1.0, 1e300)),
+    *(PlacedUpdate(opened(prefill_s=value), MODEL, ask().prompt) for value in (nan, inf, -1.0, 1e300)),
+    *(PlacedUpdate(opened(kv_tokens=value), MODEL, ask().prompt) for value in (nan, inf, -1.0, 1e300)),
+    *(PlacedUpdate(opened(sequences=count), MODEL, ask().prompt) for count in (0, -1, 1 << 40)),
+    PlacedUpdate(opened(engine="http://nowhere"), MODEL, ask().prompt),
+    Snapshot((opened(1), opened(engine="http://nowhere"))),
+    *(FirstTokenUpdate(1, work, 1.0) for work in (nan, -1.0, 1e300)),
+    *(FirstTokenUpdate(1, 10.0, took) for took in (nan, -1.0, 0.0, 1e300)),
+    *(SettledUpdate(1, tokens) for tokens in (-1, 1 << 63)),
+    SettledUpdate(1, 1, -1),
+    SettledUpdate(1, 1, 0, -1),
+    *(SettledUpdate(1, decode_s=took, completion_tokens=5) for took in (nan, inf, -1.0)),
+    SettledUpdate(1, running=nan, decode_s=1.0, completion_tokens=5),
 ]
 
 
 @pytest.mark.parametrize("word", STRANGE)
-def test_what_cannot_be_is_counted_and_passed_over(word: News) -> None:
+def test_what_cannot_be_is_counted_and_passed_over(word: StateUpdate) -> None:
     """A number that no request has, or an engine that is not known here, changes neither ledger nor costs nor index."""
     here, there = pair(1)
     place(there.router, ask())
-    there.voice.state()
-    here.hearing.hear(*there.batch(), 0.0)
+    there.voice.publish_snapshot()
+    here.hearing.apply(*there.batch(), 0.0)
 
     def state() -> tuple[object, ...]:
         router = here.router
@@ -57,21 +65,21 @@ def test_what_cannot_be_is_counted_and_passed_over(word: News) -> None:
         )
 
     before = state()
-    here.hearing.hear(there.name, 2, [word], 0.0)
-    if isinstance(word, FirstToken):
+    here.hearing.apply(there.name, 2, [word], 0.0)
+    if isinstance(word, FirstTokenUpdate):
         before = ({"http://0": (0.0, *before[0]["http://0"][1:])}, *before[1:])  # type: ignore[index]
-    assert (state(), here.hearing.strange) == (before, 1)
+    assert (state(), here.hearing.rejected) == (before, 1)
 
 
 def test_a_first_token_without_work_teaches_nothing() -> None:
     """Its prefill was done elsewhere: that is no fault, and says nothing of this engine's speed."""
     here, there = pair(1)
     place(there.router, ask())
-    there.voice.state()
-    here.hearing.hear(*there.batch(), 0.0)
+    there.voice.publish_snapshot()
+    here.hearing.apply(*there.batch(), 0.0)
     before = list(here.router.costs.seconds_per_token)
-    here.hearing.hear(there.name, 2, [FirstToken(1, 0.0, 1.0)], 0.0)
-    assert (list(here.router.costs.seconds_per_token), here.hearing.strange) == (before, 0)
+    here.hearing.apply(there.name, 2, [FirstTokenUpdate(1, 0.0, 1.0)], 0.0)
+    assert (list(here.router.costs.seconds_per_token), here.hearing.rejected) == (before, 0)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +94,9 @@ def test_a_first_token_without_work_teaches_nothing() -> None:
 def test_a_prompt_that_cannot_be_is_charged_but_not_warm(prompt: Prompt) -> None:
     """More blocks than its size has, or none: nothing is believed of it, and its load still counts."""
     here, there = pair(1)
-    here.hearing.hear(there.name, 1, [Placed(opened(), MODEL, prompt)], 0.0)
+    here.hearing.apply(there.name, 1, [PlacedUpdate(opened(), MODEL, prompt)], 0.0)
     assert (here.router.index.size_of(0), here.router.ledger.running) == (0, [1])
-    here.hearing.hear(there.name, 2, [Settled(9, 100, 0, 5, (4, 5), 999), Ended(9)], 0.0)
+    here.hearing.apply(there.name, 2, [SettledUpdate(9, 100, 0, 5, (4, 5), 999), EndedUpdate(9)], 0.0)
     assert (here.router.index.size_of(0), here.router.ledger.running) == (0, [0])
 
 
@@ -96,9 +104,9 @@ def test_an_answer_that_cannot_be_is_not_believed() -> None:
     """A prompt with its answer has no more blocks than its size allows."""
     here, there = pair(1)
     prompt = Prompt((1, 2, 3), BLOCK_ENDS, 140)
-    here.hearing.hear(there.name, 1, [Placed(opened(), MODEL, prompt)], 0.0)
+    here.hearing.apply(there.name, 1, [PlacedUpdate(opened(), MODEL, prompt)], 0.0)
     for number, size in enumerate((1, 140, 255, -5, 1 << 62), start=2):
-        here.hearing.hear(there.name, number, [Settled(9, 100, 0, 5, (4,), size)], 0.0)
+        here.hearing.apply(there.name, number, [SettledUpdate(9, 100, 0, 5, (4,), size)], 0.0)
         assert here.router.index.size_of(0) == 128
-    here.hearing.hear(there.name, 9, [Settled(9, 100, 0, 5, (4,), 256)], 0.0)
+    here.hearing.apply(there.name, 9, [SettledUpdate(9, 100, 0, 5, (4,), 256)], 0.0)
     assert here.router.index.size_of(0) == 256

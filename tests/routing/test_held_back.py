@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from routing.stall_detection import Late
+from routing.stall_detection import StallVerdict
 from tests.routing.listening import BOUNDS, LOOK_S, Watch
 
 
 def test_one_that_may_be_held_back_has_time_of_its_own() -> None:
     """A call that is made for as long as this is told when it is whole, whether others flow or nobody else asks."""
-    for late, flowing in (Late.STREAM, 1), (Late.ENGINE, 0):
+    for late, flowing in (StallVerdict.STREAM, 1), (StallVerdict.ENGINE, 0):
         watch = Watch()
         others = tuple(watch.streams() for _ in range(flowing))
         held = watch.streams(holds_back=True)
@@ -28,7 +28,7 @@ def test_what_is_held_back_says_nothing_of_others() -> None:
     flowing = watch.streams()
     watch.silent_for(18.0, held, flowing=(flowing,))
     watch.flows(held, flowing, seconds=LOOK_S)
-    assert watch.silent_for(8.5, watch.streams(), flowing=(flowing,)) == {0: Late.STREAM}
+    assert watch.silent_for(8.5, watch.streams(), flowing=(flowing,)) == {0: StallVerdict.STREAM}
 
 
 def test_an_engine_of_which_only_such_are_asked_becomes_known_too() -> None:
@@ -36,7 +36,7 @@ def test_an_engine_of_which_only_such_are_asked_becomes_known_too() -> None:
     watch = Watch()
     watch.flows(watch.streams(holds_back=True), seconds=600)
     assert watch.bound_s() == BOUNDS.least_s
-    assert watch.silent_for(2.0, watch.asks(holds_back=True)) == {0: Late.ENGINE}
+    assert watch.silent_for(2.0, watch.asks(holds_back=True)) == {0: StallVerdict.ENGINE}
 
 
 def test_they_leave_an_engine_that_others_show_to_hang() -> None:
@@ -44,4 +44,4 @@ def test_they_leave_an_engine_that_others_show_to_hang() -> None:
     watch = Watch()
     held, other = watch.streams(holds_back=True), watch.streams()
     watch.flows(held, other, seconds=600)
-    assert watch.silent_for(2.5, other, held) == {0: Late.ENGINE, 1: Late.ENGINE}
+    assert watch.silent_for(2.5, other, held) == {0: StallVerdict.ENGINE, 1: StallVerdict.ENGINE}

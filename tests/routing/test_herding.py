@@ -26,7 +26,7 @@ def test_siblings_join_the_prefill_of_the_first() -> None:
     """Eight requests on one long document, all at once: it is computed once or twice, not eight times."""
     router, document = router_of(4, kv_tokens=1_000_000), prompt("document", 200_000)
     placed = [place(router, ask(document + f"question {number}".encode() * 9)) for number in range(8)]
-    computing = [each for each in placed if each.predicted.warm_tokens < 1_000]
+    computing = [each for each in placed if each.predicted.cached_tokens < 1_000]
     assert len(computing) <= 2
     assert len(pods_of(placed)) <= 2
 
@@ -49,7 +49,7 @@ def test_a_system_prompt_that_all_share_gathers_nobody() -> None:
         placed[-1].first_token(now_s + 0.01 + placed[-1].predicted.ttft_s)
         if number >= 40:
             old = placed[number - 40]
-            old.settle(Usage(5_800, 200, int(old.predicted.warm_tokens)), now_s)
+            old.settle(Usage(5_800, 200, int(old.predicted.cached_tokens)), now_s)
             old.release(now_s)
     shares = pods_of(placed)
     assert len(shares) >= 3

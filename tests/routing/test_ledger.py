@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.ledger import (
-    FOREIGN_MEMORY_S,
-    NOTHING_FOREIGN,
+    EXTERNAL_LOAD_TTL_S,
+    NO_EXTERNAL_LOAD,
     SHARE_MEMORY_S,
     STEP_S,
     STEP_TOKENS,
     Charge,
-    Foreign,
+    ExternalLoad,
     Ledger,
 )
 
@@ -31,7 +31,7 @@ def ledger() -> Ledger:
 
 def new_ledger() -> Ledger:
     ledger = Ledger()
-    ledger.reach(SLOTS)
+    ledger.resize(SLOTS)
     return ledger
 
 
@@ -47,7 +47,7 @@ def every_slot(column: Sequence[float]) -> Sequence[float]:
 
 def ahead(ledger: Ledger, now_s: float = 0.0) -> list[float]:
     """In tokens."""
-    return [seconds / PACE for seconds in ledger.ahead_s(every_slot, now_s)]  # type: ignore[arg-type]
+    return [seconds / PACE for seconds in ledger.queued_s(every_slot, now_s)]  # type: ignore[arg-type]
 
 
 amounts = st.floats(0, 1e7, allow_nan=False)
@@ -144,7 +144,7 @@ def test_choices_are_counted(ledger: Ledger) -> None:
 def test_foreign_load_stands_beside_our_own(ledger: Ledger) -> None:
     """It counts in what decisions read, and never in what we have to give back."""
     made = charge(ledger, 1)
-    ledger.observe(1, Foreign(running=5, waiting=2, kv_tokens=900, at_s=10.0))
+    ledger.observe_external(1, ExternalLoad(running=5, waiting=2, kv_tokens=900, at_s=10.0))
     assert (ledger.running[1], ledger.kv_tokens[1]) == (1, 110.0)
     assert ledger.all_running[1] >= 6
     assert ledger.all_kv_tokens[1] == 1010
@@ -155,23 +155,23 @@ def test_foreign_load_stands_beside_our_own(ledger: Ledger) -> None:
 
 def test_foreign_load_is_believed_for_a_while(ledger: Ledger) -> None:
     """Without scrapes it counts as last seen, and after a minute no longer; a newer scrape outlives an older one."""
-    ledger.observe(0, Foreign(running=5, at_s=10.0))
-    ledger.observe(1, Foreign(running=7, at_s=30.0))
+    ledger.observe_external(0, ExternalLoad(running=5, at_s=10.0))
+    ledger.observe_external(1, ExternalLoad(running=7, at_s=30.0))
     for now_s, expected in (
-        (10.0 + FOREIGN_MEMORY_S - 1, [5, 7, 0]),
-        (10.0 + FOREIGN_MEMORY_S, [0, 7, 0]),
-        (30.0 + FOREIGN_MEMORY_S, [0, 0, 0]),
+        (10.0 + EXTERNAL_LOAD_TTL_S - 1, [5, 7, 0]),
+        (10.0 + EXTERNAL_LOAD_TTL_S, [0, 7, 0]),
+        (30.0 + EXTERNAL_LOAD_TTL_S, [0, 0, 0]),
     ):
         ledger.forget_stale(now_s)
         assert list(ledger.all_running) == expected
-    assert ledger.foreign == [NOTHING_FOREIGN] * SLOTS
+    assert ledger.external == [NO_EXTERNAL_LOAD] * SLOTS
 
 
 def test_reaching_keeps_what_is_there(ledger: Ledger) -> None:
     """New engines come while old ones work."""
     made = charge(ledger, 2)
-    ledger.reach(5)
-    ledger.reach(1)
+    ledger.resize(5)
+    ledger.resize(1)
     assert len(ledger.running) == len(ledger.last_turn) == len(ledger.all_running) == 5
     ledger.release(made, 0)
     assert ledger.is_empty()
@@ -229,7 +229,7 @@ def test_a_first_token_is_the_end_of_a_step(ledger: Ledger) -> None:
 
 def test_steps_of_other_engines_are_left_out_and_old_ones_swept(ledger: Ledger) -> None:
     """A roster sees its own engines only; a thousand engines leave nothing behind."""
-    ledger.reach(1000)
+    ledger.resize(1000)
     for slot in range(1000):
         charge(ledger, slot, prefill=STEP_TOKENS, now_s=0.0)
         charge(ledger, slot, prefill=10.0, now_s=0.0)

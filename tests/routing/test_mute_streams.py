@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.stall_detection import Bounds, Late, Vigil
+from routing.stall_detection import StallBounds, StallVerdict, StreamWatch
 from tests.routing.listening import BOUNDS, LOOK_S, Watch
 
-USUAL = Bounds()
+USUAL = StallBounds()
 
 
-def answered(watch: Watch, silent: Vigil, apart_s: float) -> Late | None:
+def answered(watch: Watch, silent: StreamWatch, apart_s: float) -> StallVerdict | None:
     """Another answer of a second, and nothing until so many seconds after it began: what `silent` turned out to be."""
     other = watch.asks()
     late = watch.silent_for(1.0, silent, flowing=(other,))
-    other.over()
+    other.stop()
     return (late or watch.silent_for(apart_s - 1.0, silent)).get(0)
 
 
@@ -31,23 +31,23 @@ def test_a_mute_stream_is_found_however_few_others_there_are(apart_s: float, pau
         stream = watch.streams()
         watch.silent_for(pauses_s, stream)
         watch.flows(stream, seconds=1.0)
-        stream.over()
+        stream.stop()
         watch.now_s += max(0.0, apart_s - pauses_s)
     for _ in range(3):  # The next waits no longer than the last has.
         mute, late, began_s = watch.streams(), None, watch.now_s
         while late is None:
             late = answered(watch, mute, apart_s)
-        mute.over()
+        mute.stop()
         assert watch.now_s - began_s < 40.0 + apart_s
 
 
 def test_whom_others_outrun_is_found_in_the_least_time() -> None:
     """Six seconds apart are enough to know that the engine is alive, from the first request on."""
     watch = Watch(bounds=USUAL)
-    mute, found = watch.streams(), list[Late | None]()
+    mute, found = watch.streams(), list[StallVerdict | None]()
     while not any(found):
         found.append(answered(watch, mute, 6.0))
-    assert found == [None, None, None, Late.STREAM]
+    assert found == [None, None, None, StallVerdict.STREAM]
 
 
 def test_a_mute_stream_teaches_nothing_of_its_engine() -> None:
@@ -84,7 +84,7 @@ def test_who_is_told_a_moment_after_others_was_not_alone() -> None:
     watch.silent_for(5.0, first, second, waiting, last)
     assert watch.silent_for(LOOK_S, first, second, flowing=(waiting, last)) == {}
     watch.flows(first, second, seconds=LOOK_S)
-    assert watch.silent_for(BOUNDS.least_alone_s + 2 * LOOK_S, first, flowing=(second,)) == {0: Late.STREAM}
+    assert watch.silent_for(BOUNDS.least_alone_s + 2 * LOOK_S, first, flowing=(second,)) == {0: StallVerdict.STREAM}
 
 
 def test_who_is_put_aside_behind_a_silence_of_all_has_its_time_yet() -> None:
@@ -95,7 +95,7 @@ def test_who_is_put_aside_behind_a_silence_of_all_has_its_time_yet() -> None:
     waiting = watch.asks(expected_s=10.0)
     watch.silent_for(35.0, aside, other, waiting)
     assert watch.silent_for(7.5, aside, flowing=(other, waiting)) == {}
-    assert watch.silent_for(1.0, aside, flowing=(other, waiting)) == {0: Late.STREAM}
+    assert watch.silent_for(1.0, aside, flowing=(other, waiting)) == {0: StallVerdict.STREAM}
 
 
 def test_who_reads_on_has_its_time_yet() -> None:
@@ -105,10 +105,10 @@ def test_who_reads_on_has_its_time_yet() -> None:
     for _ in range(60):
         watch.now_s += LOOK_S
         slow.paused(watch.now_s)
-        whole.silent(watch.now_s)
+        whole.check_silence(watch.now_s)
     other = watch.asks()
     assert watch.silent_for(7.5, slow, flowing=(other,)) == {}
-    assert watch.silent_for(1.5, slow, flowing=(other,)) == {0: Late.STREAM}
+    assert watch.silent_for(1.5, slow, flowing=(other,)) == {0: StallVerdict.STREAM}
 
 
 def test_bytes_that_lay_behind_a_pause_say_nothing_of_now() -> None:
@@ -120,10 +120,10 @@ def test_bytes_that_lay_behind_a_pause_say_nothing_of_now() -> None:
     for _ in range(60):
         watch.now_s += LOOK_S
         slow.paused(watch.now_s)
-        assert (other.silent(watch.now_s), waiting.silent(watch.now_s)) == (None, None)
+        assert (other.check_silence(watch.now_s), waiting.check_silence(watch.now_s)) == (None, None)
     watch.flows(slow, seconds=LOOK_S)
     assert watch.silent_for(9.0, other, waiting) == {}
-    assert watch.silent_for(2.0, other, waiting) == {0: Late.ENGINE, 1: Late.ENGINE}
+    assert watch.silent_for(2.0, other, waiting) == {0: StallVerdict.ENGINE, 1: StallVerdict.ENGINE}
 
 
 def test_one_stream_that_falls_silent_with_nobody_beside_it_is_no_reason_to_bear_with_the_next() -> None:
@@ -131,11 +131,11 @@ def test_one_stream_that_falls_silent_with_nobody_beside_it_is_no_reason_to_bear
     watch = Watch()
     first = watch.streams()
     watch.flows(first, seconds=600)
-    first.over()
+    first.stop()
     for _ in range(5):
         stream = watch.streams()
-        assert watch.silent_for(2.5, stream) == {0: Late.ENGINE}
-        stream.over()
+        assert watch.silent_for(2.5, stream) == {0: StallVerdict.ENGINE}
+        stream.stop()
 
 
 @given(
@@ -159,6 +159,6 @@ def test_whoever_is_told_again_with_all_others_is_never_given_up(
         assert watch.silent_for(LOOK_S, *(one for one in streams if one not in first), flowing=tuple(first)) == {}
         watch.flows(*streams, seconds=LOOK_S)
         for one in streams[4:]:
-            one.over()
+            one.stop()
         del streams[4:]
-    assert watch.lateness.vigil("e", "m", 0.1, watch.now_s)._pulse.bound_alone_s() == USUAL.least_alone_s
+    assert watch.lateness.watch("e", "m", 0.1, watch.now_s)._pulse.max_stream_silence_s() == USUAL.least_alone_s

@@ -58,7 +58,7 @@ def test_the_state_is_charged_before_observers_are_called() -> None:
     router = Router(routings()["warm"])
     add_pod(router, "http://0")
     recorder = Recorder(router)
-    router.observe(recorder)
+    router.subscribe(recorder)
     serve_one(router)
     assert recorder.events == [("placed", 1), ("first_token", 1), ("settled", 1), ("ended", 0)]
 
@@ -69,7 +69,7 @@ def test_an_observer_that_raises_is_counted_and_stops_nothing() -> None:
     router = Router(routings()["warm"], report=lambda name, error: reported.append((name, type(error).__name__)))
     add_pod(router, "http://0")
     recorder = Recorder(router)
-    router.observe(Broken(), recorder)
+    router.subscribe(Broken(), recorder)
     serve_one(router)
     assert router.ledger.is_empty()
     assert [event for event, _ in recorder.events] == ["placed", "first_token", "settled", "ended"]
@@ -82,7 +82,7 @@ def test_exceptions_are_counted_where_nobody_reads_reports() -> None:
     """A router by itself has no log."""
     router = Router(routings()["warm"])
     add_pod(router, "http://0")
-    router.observe(Broken())
+    router.subscribe(Broken())
     place(router, ask()).release(1.0)
     assert router.observers is not None
     assert router.observers.errors == 2

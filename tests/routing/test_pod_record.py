@@ -9,24 +9,24 @@ from hypothesis import strategies as st
 
 from routing.facts import PodFacts, Role
 from routing.pod_record import (
-    LARGEST_RECORD,
-    MOST_PODS,
-    BadRecord,
+    MAX_PODS,
+    MAX_RECORD_BYTES,
+    AgentRecord,
     EngineLoad,
-    Record,
-    Registered,
-    State,
+    InvalidRecord,
+    RegisteredPod,
+    RegistrationState,
     is_agent_name,
-    key,
-    keys_pattern,
     read_record,
+    record_key,
+    record_keys_pattern,
     write_record,
 )
 
-POD = Registered(
+POD = RegisteredPod(
     "http://10.0.0.7:8000",
     PodFacts(role=Role.PREFILL, kv_connector="NixlConnector", side_channel="10.0.0.7:5600", models=("qwen",), tp=2),
-    State.DRAINING,
+    RegistrationState.DRAINING,
     takes_priority=True,
     loads=(EngineLoad(0, running=3, waiting=1, kv_usage=0.25, age_s=0.01), EngineLoad(1)),
 )
@@ -34,13 +34,16 @@ POD = Registered(
 
 def test_what_was_written_is_read() -> None:
     """A full record and an empty one survive the wire."""
-    for record in (Record("node-7", 12, 15.0, (POD, Registered("https://a:443")), life=99), Record("a", 0, 0.5)):
+    for record in (
+        AgentRecord("node-7", 12, 15.0, (POD, RegisteredPod("https://a:443")), life=99),
+        AgentRecord("a", 0, 0.5),
+    ):
         assert read_record(write_record(record)) == record
 
 
 def test_words_of_a_later_writer_are_passed_over() -> None:
     """Rolling upgrades: fields and facts that this version does not know cost nothing."""
-    said = json.loads(write_record(Record("a", 1, 15.0, (POD,))))
+    said = json.loads(write_record(AgentRecord("a", 1, 15.0, (POD,))))
     said["mood"] = "good"
     said["pods"][0]["colour"] = "red"
     said["pods"][0]["facts"]["quantum"] = True
@@ -63,33 +66,33 @@ def changed(**words: Any) -> bytes:
         (changed(pods=[{"url": "ftp://x"}]), r"pods\[0\]"),
         (changed(pods=[{"url": "http://x:1", "facts": {"tp": -1}}]), "tp"),
         (changed(pods=[{"url": "http://x:1", "state": "asleep"}]), "state"),
-        (changed(pods=[{"url": "http://x:1"}] * (MOST_PODS + 1)), "pods"),
-        (b" " * (LARGEST_RECORD + 1), "bytes"),
+        (changed(pods=[{"url": "http://x:1"}] * (MAX_PODS + 1)), "pods"),
+        (b" " * (MAX_RECORD_BYTES + 1), "bytes"),
     ],
 )
 def test_a_bad_record_says_what_is_wrong_with_it(written: bytes, named: str) -> None:
     """Whoever wrote it can be told."""
-    with pytest.raises(BadRecord, match=named):
+    with pytest.raises(InvalidRecord, match=named):
         read_record(written)
 
 
 def test_nothing_is_written_that_nobody_would_read() -> None:
     """An agent with too many pods hears of it at once."""
-    with pytest.raises(BadRecord):
-        write_record(Record("a", 1, 15.0, (POD,) * (MOST_PODS + 1)))
+    with pytest.raises(InvalidRecord):
+        write_record(AgentRecord("a", 1, 15.0, (POD,) * (MAX_PODS + 1)))
 
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.text() | st.floats(), st.lists).map(repr).map(str.encode))
 def test_nonsense_is_refused(written: bytes) -> None:
     """Whatever stands in the key, there is no other error."""
-    with pytest.raises(BadRecord):
+    with pytest.raises(InvalidRecord):
         read_record(written)
 
 
 def test_keys_are_found_by_their_pattern() -> None:
     """A prefix with a star in it matches itself only."""
-    assert key("a*:", "node-1") == "a*:hearth:agent:node-1"
-    assert keys_pattern("a*:") == "a\\*:hearth:agent:*"
+    assert record_key("a*:", "node-1") == "a*:hearth:agent:node-1"
+    assert record_keys_pattern("a*:") == "a\\*:hearth:agent:*"
     assert is_agent_name("node-1.rack_2")
     assert not is_agent_name("node:1")
     assert not is_agent_name("")

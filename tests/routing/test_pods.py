@@ -1,7 +1,7 @@
 """What a pod is before anybody has asked it, and what its engines are called."""
 
 from routing.facts import NO_FACTS, Role
-from routing.pods import Engine, EngineShape, Pod, Standing
+from routing.pods import Engine, EngineShape, Pod, PodState
 
 
 def test_a_pod_without_ranks_is_one_engine_of_its_own_name() -> None:
@@ -13,7 +13,7 @@ def test_a_pod_without_ranks_is_one_engine_of_its_own_name() -> None:
 def test_a_pod_just_found_serves_nobody() -> None:
     """It is starting, and nothing is known of it: no model, no engine, no region."""
     pod = Pod("http://a")
-    assert pod.standing is Standing.STARTING
+    assert pod.state is PodState.STARTING
     assert not {*pod.models, *pod.adapters, *pod.cards, *pod.engines}
     assert (pod.pool, pod.region, pod.facts) == (None, None, NO_FACTS)
 

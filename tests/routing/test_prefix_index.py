@@ -9,40 +9,49 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from routing.blocks import Prompt, cut_prompt
-from routing.prefix_index import MEMORY, SLACK, Reuse, ShadowCache, Trace, WarmIndex, prefix_of, warmth_of
+from routing.prefix_index import (
+    PREDICTION_SLACK,
+    REUSE_MEMORY,
+    CacheInsertion,
+    EngineRadixCache,
+    PrefixIndex,
+    ReuseRate,
+    cached_and_work,
+    last_block_of_prefix,
+)
 from tests.routing.engines import MODEL, ask, router_of, serve
 from tests.routing.prompts import ENDS, prompt_of, prompts
 
 
 def test_hits_on_what_would_go_soon_tell_what_displacing_costs() -> None:
     """A half is a doubling of age, and hits come about evenly by doublings."""
-    reuse = Reuse()
+    reuse = ReuseRate()
     reuse.observe(100.0, 30.0)
     assert reuse.share == pytest.approx(30.0 / (log(2) * 100.0))
 
 
 def test_a_warm_prompt_alone_teaches_nothing() -> None:
     """No token was computed, so none was displaced."""
-    reuse = Reuse()
+    reuse = ReuseRate()
     reuse.observe(0.0, 80.0)
     assert reuse.share == 0.0
 
 
 def test_what_was_learned_fades_when_caches_have_room_again() -> None:
     """Pods were added: within a few memories displacing is as good as free."""
-    reuse = Reuse()
+    reuse = ReuseRate()
     reuse.observe(100.0, 100.0)
-    for _ in range(5 * int(MEMORY)):
+    for _ in range(5 * int(REUSE_MEMORY)):
         reuse.observe(100.0, 0.0)
     assert 0.0 < reuse.share < 0.001
 
 
 def play(capacity: int) -> float:
     """Four prompts by turns on one engine, and what the index has learned of its cache."""
-    index = WarmIndex()
+    index = PrefixIndex()
     index.resize(0, capacity)
     for letter in "abcd" * 50:
-        index.computed(index.put(0, prompt_of(letter * 4)))
+        index.prefill_done(index.insert(0, prompt_of(letter * 4)))
     return index.reuse.share
 
 
@@ -55,20 +64,20 @@ def test_an_index_learns_it_from_what_it_puts_on_engines() -> None:
 
 def test_a_cache_in_which_nothing_comes_round_loses_nothing() -> None:
     """Prompts that are never asked for again may be displaced."""
-    index = WarmIndex()
+    index = PrefixIndex()
     index.resize(0, 100)
     for number in range(200):
-        index.computed(index.put(0, prompt_of(f"{number:04}")))
+        index.prefill_done(index.insert(0, prompt_of(f"{number:04}")))
     assert index.reuse.share < 0.1
 
 
 def test_hits_on_what_was_just_used_would_be_kept_anyway() -> None:
     """Only the older half of what an engine holds tells what it would lose by forgetting sooner."""
-    index = WarmIndex()
+    index = PrefixIndex()
     index.resize(0, 100)
     for number in range(100):
         for _ in range(2):
-            index.computed(index.put(0, prompt_of(f"{number:04}")))
+            index.prefill_done(index.insert(0, prompt_of(f"{number:04}")))
     assert index.reuse.share < 0.1
 
 
@@ -139,18 +148,18 @@ class Pair:
     """The same operations on both caches."""
 
     def __init__(self, most_blocks: int) -> None:
-        self.real = ShadowCache(UNBOUNDED, most_blocks)
+        self.real = EngineRadixCache(UNBOUNDED, most_blocks)
         self.naive = NaiveCache(UNBOUNDED, most_blocks)
         self.used: list[tuple[Prompt, int]] = []
 
     def use(self, prompt: Prompt, *, again: bool) -> None:
         turn = max(1, len(self.used)) if again else len(self.used) + 1
-        found, earlier = self.real.use(prompt, turn), self.naive.use(prompt, turn)
-        assert found.warm_blocks == len(earlier)
+        found, earlier = self.real.insert(prompt, turn), self.naive.use(prompt, turn)
+        assert found.cached_blocks == len(earlier)
         assert turns_of_blocks(found.earlier) == earlier
         if not again:
-            self.used.append((prompt, found.warm_blocks))
-        assert sorted(self.real.shrink()) == sorted(self.naive.shrink())
+            self.used.append((prompt, found.cached_blocks))
+        assert sorted(self.real.evict()) == sorted(self.naive.shrink())
 
     def retract(self, turn: int) -> None:
         if turn < len(self.used):
@@ -160,7 +169,7 @@ class Pair:
 
     def shrink_to(self, capacity: int) -> None:
         self.real.capacity = self.naive.capacity = capacity
-        assert sorted(self.real.shrink()) == sorted(self.naive.shrink())
+        assert sorted(self.real.evict()) == sorted(self.naive.shrink())
 
     def check(self) -> None:
         assert list(self.real) == list(self.naive.turn_of)
@@ -208,20 +217,20 @@ def test_whoever_holds_a_block_holds_all_before_it(operations: list[tuple[str, o
 
 def test_the_head_of_a_prompt_is_forgotten_last() -> None:
     """As in the engine: what many prompts share stands longest."""
-    cache = ShadowCache(UNBOUNDED, UNBOUNDED)
+    cache = EngineRadixCache(UNBOUNDED, UNBOUNDED)
     prompt = prompt_of("abcd")
-    cache.use(prompt, 1)
+    cache.insert(prompt, 1)
     cache.capacity = ENDS[1]
-    assert set(cache.shrink()) == set(prompt.blocks[2:])
+    assert set(cache.evict()) == set(prompt.blocks[2:])
     assert list(cache) == [prompt.blocks[1], prompt.blocks[0]]
 
 
 def test_a_prompt_larger_than_the_cache_keeps_its_head() -> None:
     """An engine cannot hold it whole either."""
-    cache = ShadowCache(ENDS[2], UNBOUNDED)
+    cache = EngineRadixCache(ENDS[2], UNBOUNDED)
     prompt = prompt_of("abcdef")
-    cache.use(prompt, 1)
-    cache.shrink()
+    cache.insert(prompt, 1)
+    cache.evict()
     assert set(cache) == set(prompt.blocks[:3])
     assert cache.used == ENDS[2]
 
@@ -229,20 +238,20 @@ def test_a_prompt_larger_than_the_cache_keeps_its_head() -> None:
 @pytest.mark.parametrize("capacity", [0, UNBOUNDED])
 def test_the_empty_prompt_is_nothing(capacity: int) -> None:
     """Using it holds nothing and finds nothing."""
-    cache = ShadowCache(capacity, UNBOUNDED)
-    use = cache.use(prompt_of(""), 1)
-    assert (use.warm_blocks, use.earlier, len(cache), cache.used) == (0, (), 0, 0)
-    assert cache.shrink() == cache.forget_before(9) == cache.retract(prompt_of(""), 1, 0) == []
+    cache = EngineRadixCache(capacity, UNBOUNDED)
+    use = cache.insert(prompt_of(""), 1)
+    assert (use.cached_blocks, use.earlier, len(cache), cache.used) == (0, (), 0, 0)
+    assert cache.evict() == cache.forget_before(9) == cache.retract(prompt_of(""), 1, 0) == []
 
 
 def test_what_others_stand_on_is_not_retracted() -> None:
     """Answers of an earlier request have grown behind a prompt that is then taken back: their beginning has to stay."""
-    cache = ShadowCache(UNBOUNDED, UNBOUNDED)
-    cache.use(prompt_of("ab"), 1)
+    cache = EngineRadixCache(UNBOUNDED, UNBOUNDED)
+    cache.insert(prompt_of("ab"), 1)
     asked = prompt_of("abc")
-    warm_blocks = cache.use(asked, 2).warm_blocks
+    warm_blocks = cache.insert(asked, 2).cached_blocks
     for grown in ("abcd", "abce"):
-        cache.use(prompt_of(grown), 2)
+        cache.insert(prompt_of(grown), 2)
     assert cache.retract(asked, 2, warm_blocks) == []
     held = {block for grown in ("abcd", "abce") for block in prompt_of(grown).blocks}
     assert set(cache) == held
@@ -252,31 +261,31 @@ def test_what_others_stand_on_is_not_retracted() -> None:
 @given(st.lists(prompts, max_size=8), prompts)
 def test_the_depth_is_how_many_blocks_are_held(used: list[Prompt], asked: Prompt) -> None:
     """Wherever a prompt leaves the tree: at a run's end, in its middle, at the root."""
-    cache = ShadowCache(UNBOUNDED, UNBOUNDED)
+    cache = EngineRadixCache(UNBOUNDED, UNBOUNDED)
     for turn, prompt in enumerate(used):
-        cache.use(prompt, turn + 1)
+        cache.insert(prompt, turn + 1)
     held = set(cache)
     assert cache.depth(asked.blocks) == sum(block in held for block in asked.blocks)
 
 
 def test_what_goes_next_is_told_when_the_cache_is_full() -> None:
     """When it was last used; nothing where there is room."""
-    shadow = ShadowCache(10, 100)
-    assert shadow.next_to_go is None
-    shadow.use(prompt_of("aaaa"), 1)
-    assert shadow.next_to_go is None
-    shadow.use(prompt_of("bbbbb"), 2)
-    assert shadow.next_to_go == 1
+    shadow = EngineRadixCache(10, 100)
+    assert shadow.next_evicted_turn is None
+    shadow.insert(prompt_of("aaaa"), 1)
+    assert shadow.next_evicted_turn is None
+    shadow.insert(prompt_of("bbbbb"), 2)
+    assert shadow.next_evicted_turn == 1
 
 
 SLOTS = range(3)
 EVERYONE = 0b111
 
 
-def warm(index: WarmIndex, prompt: Prompt, among: int = EVERYONE) -> dict[int, int]:
+def warm(index: PrefixIndex, prompt: Prompt, among: int = EVERYONE) -> dict[int, int]:
     """Slot to warm size, of those that hold some."""
     found: dict[int, int] = {}
-    for mask, size in index.walk(prompt, among):
+    for mask, size in index.match(prompt, among):
         for slot in SLOTS:
             if mask >> slot & 1:
                 assert slot not in found
@@ -284,40 +293,40 @@ def warm(index: WarmIndex, prompt: Prompt, among: int = EVERYONE) -> dict[int, i
     return found
 
 
-def held_by(index: WarmIndex, slot: int) -> set[int]:
+def held_by(index: PrefixIndex, slot: int) -> set[int]:
     engine = index._engines.get(slot)
-    return set(engine.shadow) if engine else set()
+    return set(engine.cache) if engine else set()
 
 
 class AnyHistory(RuleBasedStateMachine):
     """Everything that can happen to an index, in any order."""
 
-    traces: Bundle[tuple[Trace, str]] = Bundle("traces")
+    traces: Bundle[tuple[CacheInsertion, str]] = Bundle("traces")
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = WarmIndex(most_blocks_per_engine=15)
+        self.index = PrefixIndex(most_blocks_per_engine=15)
         for slot in SLOTS:
             self.index.resize(slot, 30)
 
     @rule(target=traces, slot=st.sampled_from(SLOTS), letters=st.text("ab", max_size=8))
-    def put(self, slot: int, letters: str) -> tuple[Trace, str]:
-        return self.index.put(slot, prompt_of(letters)), letters
+    def put(self, slot: int, letters: str) -> tuple[CacheInsertion, str]:
+        return self.index.insert(slot, prompt_of(letters)), letters
 
     @rule(put=traces)
-    def computed(self, put: tuple[Trace, str]) -> None:
-        self.index.computed(put[0])
+    def computed(self, put: tuple[CacheInsertion, str]) -> None:
+        self.index.prefill_done(put[0])
 
     @rule(put=traces)
-    def retract(self, put: tuple[Trace, str]) -> None:
+    def retract(self, put: tuple[CacheInsertion, str]) -> None:
         self.index.retract(put[0])
 
     @rule(put=traces, answer=st.text("ab", max_size=4))
-    def grow(self, put: tuple[Trace, str], answer: str) -> None:
-        self.index.grow(put[0], prompt_of(put[1] + answer))
+    def grow(self, put: tuple[CacheInsertion, str], answer: str) -> None:
+        self.index.extend(put[0], prompt_of(put[1] + answer))
 
     @rule(put=traces, real=st.floats(0, ENDS[-1]))
-    def correct(self, put: tuple[Trace, str], real: float) -> None:
+    def correct(self, put: tuple[CacheInsertion, str], real: float) -> None:
         self.index.correct(put[0], real)
 
     @rule(slot=st.sampled_from(SLOTS), capacity=st.integers(0, 60))
@@ -326,7 +335,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(slot=st.sampled_from(SLOTS))
     def forget(self, slot: int) -> None:
-        self.index.forget(slot)
+        self.index.clear(slot)
         assert self.index.size_of(slot) == 0
         assert not any(mask >> slot & 1 for mask in self.index._holders.values())
 
@@ -343,10 +352,10 @@ class AnyHistory(RuleBasedStateMachine):
     def nobody_holds_more_than_fits(self) -> None:
         """Capacity, in size and in blocks: what prompts displace goes when they have been computed, or never were."""
         for engine in self.index._engines.values():
-            assert 0 <= engine.shadow.capacity <= engine.nominal_capacity
+            assert 0 <= engine.cache.capacity <= engine.nominal_capacity
             if not engine.unfinished:
-                assert 0 <= engine.shadow.used <= engine.shadow.capacity
-                assert len(engine.shadow) <= 15
+                assert 0 <= engine.cache.used <= engine.cache.capacity
+                assert len(engine.cache) <= 15
 
     @invariant()
     def walks_tell_the_longest_prefix_held(self) -> None:
@@ -368,52 +377,52 @@ TestAnyHistory.settings = settings(stateful_step_count=40)
 
 
 @pytest.fixture
-def index() -> WarmIndex:
-    index = WarmIndex()
+def index() -> PrefixIndex:
+    index = PrefixIndex()
     for slot in SLOTS:
         index.resize(slot, 1000)
     return index
 
 
-def test_a_prompt_is_warm_where_it_was_put(index: WarmIndex) -> None:
+def test_a_prompt_is_warm_where_it_was_put(index: PrefixIndex) -> None:
     """There and nowhere else, from the moment it was put; a continuation is warm up to where it leaves."""
-    index.put(0, prompt_of("abc"))
-    index.put(1, prompt_of("ab"))
+    index.insert(0, prompt_of("abc"))
+    index.insert(1, prompt_of("ab"))
     assert warm(index, prompt_of("abcd")) == {0: ENDS[2], 1: ENDS[1]}
     assert warm(index, prompt_of("abd")) == {0: ENDS[1], 1: ENDS[1]}
     assert warm(index, prompt_of("b")) == warm(index, prompt_of("")) == {}
     assert len(index) == 3
 
 
-def test_engines_that_leave_together_are_told_together(index: WarmIndex) -> None:
+def test_engines_that_leave_together_are_told_together(index: PrefixIndex) -> None:
     """A system prompt that all hold costs one step of the walk, not one an engine."""
     for slot in SLOTS:
-        index.put(slot, prompt_of("aa"))
-    index.put(2, prompt_of("aab"))
-    assert list(index.walk(prompt_of("aaba"), EVERYONE)) == [(0b011, ENDS[1]), (0b100, ENDS[2])]
+        index.insert(slot, prompt_of("aa"))
+    index.insert(2, prompt_of("aab"))
+    assert list(index.match(prompt_of("aaba"), EVERYONE)) == [(0b011, ENDS[1]), (0b100, ENDS[2])]
 
 
-def test_what_was_never_computed_is_taken_back(index: WarmIndex) -> None:
+def test_what_was_never_computed_is_taken_back(index: PrefixIndex) -> None:
     """A request that fails before its first token promises nothing any more; what was warm before stays."""
-    index.computed(index.put(0, prompt_of("ab")))
-    trace = index.put(0, prompt_of("abcd"))
+    index.prefill_done(index.insert(0, prompt_of("ab")))
+    trace = index.insert(0, prompt_of("abcd"))
     index.retract(trace)
     assert warm(index, prompt_of("abcd")) == {0: ENDS[1]}
     index.retract(trace)
     assert warm(index, prompt_of("abcd")) == {0: ENDS[1]}
 
 
-def test_what_was_computed_is_not_taken_back(index: WarmIndex) -> None:
+def test_what_was_computed_is_not_taken_back(index: PrefixIndex) -> None:
     """After the first token the engine holds the prompt, however the request ends."""
-    trace = index.put(0, prompt_of("abcd"))
-    index.computed(trace)
+    trace = index.insert(0, prompt_of("abcd"))
+    index.prefill_done(trace)
     index.retract(trace)
     assert warm(index, prompt_of("abcd")) == {0: ENDS[3]}
 
 
-def test_what_a_later_request_shares_is_not_taken_back(index: WarmIndex) -> None:
+def test_what_a_later_request_shares_is_not_taken_back(index: PrefixIndex) -> None:
     """Two requests for one prompt: one fails, the other still brings the engine to hold it."""
-    first, second = index.put(0, prompt_of("abcd")), index.put(0, prompt_of("abcd"))
+    first, second = index.insert(0, prompt_of("abcd")), index.insert(0, prompt_of("abcd"))
     index.retract(first)
     assert warm(index, prompt_of("abcd")) == {0: ENDS[3]}
     index.retract(second)
@@ -421,32 +430,32 @@ def test_what_a_later_request_shares_is_not_taken_back(index: WarmIndex) -> None
     assert warm(index, prompt_of("abcd")) == {0: ENDS[3]}
 
 
-def test_an_answer_makes_its_conversation_warmer(index: WarmIndex) -> None:
+def test_an_answer_makes_its_conversation_warmer(index: PrefixIndex) -> None:
     """What was decoded is in the engine's cache too."""
-    index.grow(index.put(0, prompt_of("ab")), prompt_of("abcd"))
+    index.extend(index.insert(0, prompt_of("ab")), prompt_of("abcd"))
     assert warm(index, prompt_of("abcde")) == {0: ENDS[3]}
 
 
-def test_nothing_from_before_a_reset_comes_back(index: WarmIndex) -> None:
+def test_nothing_from_before_a_reset_comes_back(index: PrefixIndex) -> None:
     """A pod that restarted holds nothing of what it was given before, whatever is learned of that later."""
-    before = index.put(0, prompt_of("ab"))
-    index.forget(0)
+    before = index.insert(0, prompt_of("ab"))
+    index.clear(0)
     index.resize(0, 1000)
-    index.put(0, prompt_of("b"))
-    index.grow(before, prompt_of("abcd"))
+    index.insert(0, prompt_of("b"))
+    index.extend(before, prompt_of("abcd"))
     assert not index.correct(before, 0)
     index.retract(before)
-    index.computed(before)
+    index.prefill_done(before)
     assert warm(index, prompt_of("abcd")) == {}
     assert warm(index, prompt_of("b")) == {0: ENDS[0]}
 
 
-def test_what_the_engine_forgot_is_forgotten(index: WarmIndex) -> None:
+def test_what_the_engine_forgot_is_forgotten(index: PrefixIndex) -> None:
     """Told that it reused less than believed, all that was last used no later is given up, and no more."""
     for letters in ("aaaa", "bbbb", "abab"):
-        index.computed(index.put(0, prompt_of(letters)))
-    index.computed(index.put(1, prompt_of("bbbb")))
-    again = index.put(0, prompt_of("bbbb"))
+        index.prefill_done(index.insert(0, prompt_of(letters)))
+    index.prefill_done(index.insert(1, prompt_of("bbbb")))
+    again = index.insert(0, prompt_of("bbbb"))
     assert index.correct(again, ENDS[1])
     # "bbbb" was lost in turn 2: what was last used in turn 1 is lost as well; turn 3 and what is computed now are not.
     assert warm(index, prompt_of("aaaa")) == {0: ENDS[0]}
@@ -454,53 +463,53 @@ def test_what_the_engine_forgot_is_forgotten(index: WarmIndex) -> None:
     assert warm(index, prompt_of("bbbb")) == {0: ENDS[3], 1: ENDS[3]}
 
 
-def test_a_shadow_too_large_shrinks_and_recovers(index: WarmIndex) -> None:
+def test_a_shadow_too_large_shrinks_and_recovers(index: PrefixIndex) -> None:
     """Wrong promises make the shadow smaller than its engine says it is; kept ones let it grow back, and no further."""
-    index.computed(index.put(0, prompt_of("aaaa")))
-    shadow = index._engines[0].shadow
-    assert index.correct(index.put(0, prompt_of("aaaa")), 0)
+    index.prefill_done(index.insert(0, prompt_of("aaaa")))
+    shadow = index._engines[0].cache
+    assert index.correct(index.insert(0, prompt_of("aaaa")), 0)
     assert shadow.capacity < 1000
     for _ in range(200):
-        trace = index.put(0, prompt_of("aaaa"))
-        index.computed(trace)
+        trace = index.insert(0, prompt_of("aaaa"))
+        index.prefill_done(trace)
         assert not index.correct(trace, ENDS[3])
     assert shadow.capacity == 1000
 
 
-def test_a_prompt_that_two_gave_up_does_not_overfill(index: WarmIndex) -> None:
+def test_a_prompt_that_two_gave_up_does_not_overfill(index: PrefixIndex) -> None:
     """The second of two was told that the first one's blocks stood there; when both fail nothing exceeds the cache."""
     index.resize(0, ENDS[3])
-    index.computed(index.put(0, prompt_of("bb")))
-    first, second = index.put(0, prompt_of("aaaa")), index.put(0, prompt_of("aaaaa"))
+    index.prefill_done(index.insert(0, prompt_of("bb")))
+    first, second = index.insert(0, prompt_of("aaaa")), index.insert(0, prompt_of("aaaaa"))
     index.retract(first)
     index.retract(second)
     assert index.size_of(0) <= ENDS[3]
 
 
-@pytest.mark.parametrize("reused", [ENDS[3], ENDS[3] * 1.5, ENDS[3] * (1 - SLACK)])
-def test_a_kept_promise_changes_nothing(index: WarmIndex, reused: float) -> None:
+@pytest.mark.parametrize("reused", [ENDS[3], ENDS[3] * 1.5, ENDS[3] * (1 - PREDICTION_SLACK)])
+def test_a_kept_promise_changes_nothing(index: PrefixIndex, reused: float) -> None:
     """Bytes are not tokens: what is nearly what was promised is what was promised; more is no fault."""
-    index.computed(index.put(0, prompt_of("aaaa")))
-    assert not index.correct(index.put(0, prompt_of("aaaa")), reused)
+    index.prefill_done(index.insert(0, prompt_of("aaaa")))
+    assert not index.correct(index.insert(0, prompt_of("aaaa")), reused)
     assert warm(index, prompt_of("aaaa")) == {0: ENDS[3]}
 
 
-def test_nothing_promised_is_nothing_to_correct(index: WarmIndex) -> None:
+def test_nothing_promised_is_nothing_to_correct(index: PrefixIndex) -> None:
     """A cold prompt that was reused all the same (by somebody else's doing) teaches nothing."""
-    assert not index.correct(index.put(0, prompt_of("aaaa")), ENDS[3])
+    assert not index.correct(index.insert(0, prompt_of("aaaa")), ENDS[3])
 
 
-def test_two_at_once_may_both_be_cold(index: WarmIndex) -> None:
+def test_two_at_once_may_both_be_cold(index: PrefixIndex) -> None:
     """The second of two equal prompts finds the first one not yet computed: that is not forgetting."""
-    index.put(0, prompt_of("aaaa"))
-    second = index.put(0, prompt_of("aaaa"))
+    index.insert(0, prompt_of("aaaa"))
+    second = index.insert(0, prompt_of("aaaa"))
     assert not index.correct(second, 0)
     assert warm(index, prompt_of("aaaa")) == {0: ENDS[3]}
 
 
-def test_a_smaller_cache_forgets_at_once(index: WarmIndex) -> None:
+def test_a_smaller_cache_forgets_at_once(index: PrefixIndex) -> None:
     """A pod that says it holds less is believed at once; saying the same again changes nothing."""
-    index.computed(index.put(0, prompt_of("aaaa")))
+    index.prefill_done(index.insert(0, prompt_of("aaaa")))
     index.resize(0, 1000)
     assert index.size_of(0) == ENDS[3]
     index.resize(0, ENDS[1])
@@ -510,18 +519,18 @@ def test_a_smaller_cache_forgets_at_once(index: WarmIndex) -> None:
 
 def test_an_engine_nobody_sized_holds_nothing() -> None:
     """Until its size is known an engine is not believed warm."""
-    index = WarmIndex()
-    index.computed(index.put(5, prompt_of("aaaa")))
-    assert list(index.walk(prompt_of("aaaa"), 1 << 5)) == []
+    index = PrefixIndex()
+    index.prefill_done(index.insert(5, prompt_of("aaaa")))
+    assert list(index.match(prompt_of("aaaa"), 1 << 5)) == []
     assert index.size_of(5) == index.size_of(6) == 0
-    index.forget(6)
+    index.clear(6)
 
 
-def test_an_evicted_prompt_is_not_warm(index: WarmIndex) -> None:
+def test_an_evicted_prompt_is_not_warm(index: PrefixIndex) -> None:
     """What no longer fits is forgotten, least recently used first, as in the engine."""
     index.resize(0, ENDS[3] + ENDS[3] - ENDS[0])
     for letters in ("aaaa", "bbbb", "aaaa", "abbb"):
-        index.computed(index.put(0, prompt_of(letters)))
+        index.prefill_done(index.insert(0, prompt_of(letters)))
     assert warm(index, prompt_of("bbbb")) == {}
     assert warm(index, prompt_of("aaaa")) == {0: ENDS[3]}
     assert warm(index, prompt_of("abbb")) == {0: ENDS[3]}
@@ -530,25 +539,25 @@ def test_an_evicted_prompt_is_not_warm(index: WarmIndex) -> None:
 @given(st.binary(min_size=1, max_size=4000), st.binary(max_size=4000))
 def test_real_prompts_are_warm_up_to_their_last_full_block(text: bytes, more: bytes) -> None:
     """With prompts cut from bytes: the next turn is warm for all that the first one covered in full blocks."""
-    index = WarmIndex()
+    index = PrefixIndex()
     index.resize(0, 1 << 20)
     first = cut_prompt(text, 3)
-    index.computed(index.put(0, first))
+    index.prefill_done(index.insert(0, first))
     expected = [(1, first.covered)] if first.covered else []
-    assert list(index.walk(cut_prompt(text + more, 3), 1)) == expected
-    assert list(index.walk(cut_prompt(text + more, 4), 1)) == []
+    assert list(index.match(cut_prompt(text + more, 3), 1)) == expected
+    assert list(index.match(cut_prompt(text + more, 4), 1)) == []
 
 
 def test_a_resize_keeps_what_corrections_taught() -> None:
     """A better ratio of bytes to tokens scales the cache; a change within the ratio's noise leaves it."""
-    index = WarmIndex()
+    index = PrefixIndex()
     index.resize(0, 10_000)
     engine = index._engines[0]
-    engine.shadow.capacity = 8_000
+    engine.cache.capacity = 8_000
     index.resize(0, 10_200)
-    assert (engine.nominal_capacity, engine.shadow.capacity) == (10_000, 8_000)
+    assert (engine.nominal_capacity, engine.cache.capacity) == (10_000, 8_000)
     index.resize(0, 5_000)
-    assert (engine.nominal_capacity, engine.shadow.capacity) == (5_000, 4_000)
+    assert (engine.nominal_capacity, engine.cache.capacity) == (5_000, 4_000)
 
 
 def test_warm_tokens_are_whole_blocks_and_leave_something_to_compute() -> None:
@@ -566,6 +575,6 @@ def test_warm_tokens_are_whole_blocks_and_leave_something_to_compute() -> None:
 def test_a_prefix_is_the_last_block_that_is_so_long() -> None:
     """By its end."""
     prompt = ask().prompt
-    assert prefix_of(prompt, prompt.ends[3]) == prompt.blocks[3]
-    assert callable(warmth_of)
+    assert last_block_of_prefix(prompt, prompt.ends[3]) == prompt.blocks[3]
+    assert callable(cached_and_work)
     assert MODEL

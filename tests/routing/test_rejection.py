@@ -1,11 +1,11 @@
 """The one exception of the decisions."""
 
-from routing.rejection import Reason, Refused
+from routing.rejection import Reason, RequestRejected
 
 
 def test_a_refusal_says_why_and_where() -> None:
     """Reason, words, field, and when to come back."""
-    refused = Refused(Reason.BAD_REQUEST, "no good", param="messages[2]", retry_after_s=1.5)
+    refused = RequestRejected(Reason.BAD_REQUEST, "no good", param="messages[2]", retry_after_s=1.5)
     assert (refused.reason, refused.message, refused.param, refused.retry_after_s) == (
         Reason.BAD_REQUEST,
         "no good",
@@ -14,7 +14,7 @@ def test_a_refusal_says_why_and_where() -> None:
     )
     assert str(refused) == "no good"
     assert repr(refused) == "Refused(bad_request, 'no good', param='messages[2]')"
-    assert repr(Refused(Reason.NO_POD_READY, "none")) == "Refused(no_pod_ready, 'none')"
+    assert repr(RequestRejected(Reason.NO_POD_READY, "none")) == "Refused(no_pod_ready, 'none')"
 
 
 def test_reasons_are_stable_codes() -> None:

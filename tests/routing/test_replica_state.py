@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from routing.affinity import key_of
+from routing.affinity import hashed_id
 from routing.blocks import BLOCK_ENDS, Prompt
 from routing.replica_state import (
-    MOST_ORIGINS,
-    Bygone,
-    Ended,
-    FirstToken,
-    Hearing,
-    News,
-    Open,
-    Placed,
-    Settled,
-    Stated,
-    Voice,
+    MAX_REPLICAS,
+    EndedUpdate,
+    FirstTokenUpdate,
+    HistoryReplay,
+    OpenRequest,
+    PlacedUpdate,
+    ReplicaState,
+    SettledUpdate,
+    Snapshot,
+    StateUpdate,
+    UpdatePublisher,
 )
 from routing.request import Usage
 from tests.routing.engines import MODEL, TALK, add_pod, ask, place, router_of, serve
@@ -38,18 +38,18 @@ def test_a_request_is_told_from_its_place_to_its_end() -> None:
     placement.release(2.0)
     placement.release(2.1)
     placed, first, settled, ended = one.voice.take()
-    assert isinstance(placed, Placed)
-    assert (placed.charge.engine, placed.model, placed.session) == (placement.engine.name, "m", key_of("talk"))
+    assert isinstance(placed, PlacedUpdate)
+    assert (placed.charge.engine, placed.model, placed.session) == (placement.engine.name, "m", hashed_id("talk"))
     assert placed.prompt is request.prompt
     assert placed.charge.prefill_tokens > 1000
-    assert isinstance(first, FirstToken)
+    assert isinstance(first, FirstTokenUpdate)
     assert (first.number, first.took_s) == (placed.charge.number, 0.5)
-    assert isinstance(settled, Settled)
+    assert isinstance(settled, SettledUpdate)
     assert (settled.prompt_tokens, settled.completion_tokens, settled.decode_s) == (2000, 11, 0.5)
-    assert settled.response == key_of("resp")
+    assert settled.response == hashed_id("resp")
     grown = request.prompt.extended(b"x" * 300)
     assert (request.prompt.blocks + settled.grown_blocks, settled.grown_size) == (grown.blocks, grown.size)
-    assert ended == Ended(placed.charge.number)
+    assert ended == EndedUpdate(placed.charge.number)
     assert one.voice.take() == []
 
 
@@ -60,9 +60,9 @@ def test_a_statement_holds_what_is_open() -> None:
     gone.release(1.0)
     begun.first_token(1.0)
     one.voice.take()
-    one.voice.state()
+    one.voice.publish_snapshot()
     (stated,) = one.voice.take()
-    assert isinstance(stated, Stated)
+    assert isinstance(stated, Snapshot)
     assert [charge.in_prefill for charge in stated.open] == [False, True]
     assert stated.open[1].kv_tokens == one.router.ledger.kv_tokens[0] - stated.open[0].kv_tokens
     assert one.voice.open_count == 2
@@ -72,12 +72,12 @@ def test_a_statement_holds_what_is_open() -> None:
 def test_a_voice_wakes_whoever_takes_once() -> None:
     """The first word wakes, those behind it do not, and after a taking the next one wakes again."""
     woken: list[int] = []
-    voice = Voice(lambda: woken.append(1))
-    voice.state()
-    voice.state()
+    voice = UpdatePublisher(lambda: woken.append(1))
+    voice.publish_snapshot()
+    voice.publish_snapshot()
     assert len(woken) == 1
     voice.take()
-    voice.state()
+    voice.publish_snapshot()
     assert len(woken) == 2
 
 
@@ -95,7 +95,7 @@ def test_what_continues_a_response_does_not_tell_of_warmth() -> None:
     placement.first_token(0.1)
     placement.settle(Usage(9000, 5, 8000), 1.0, answer=b"hello")
     settled = one.voice.take()[-1]
-    assert isinstance(settled, Settled)
+    assert isinstance(settled, SettledUpdate)
     assert (settled.prompt_tokens, settled.grown_blocks, settled.completion_tokens) == (0, (), 5)
     placement.release(1.0)
 
@@ -110,23 +110,23 @@ def test_another_s_request_is_charged_and_given_back() -> None:
     tell_all([here, there], 0.1)
     assert loads(here.router) == loads(there.router) != {}
     slot = placement.engine.slot
-    assert here.hearing.theirs() == {slot: pytest.approx((1, *loads(here.router)[placement.engine.name][:2]))}
+    assert here.hearing.remote_load() == {slot: pytest.approx((1, *loads(here.router)[placement.engine.name][:2]))}
     placement.first_token(1.0)
     tell_all([here, there], 1.0)
     assert loads(here.router) == loads(there.router)
-    assert here.hearing.theirs()[slot][:2] == (1, 0.0)
+    assert here.hearing.remote_load()[slot][:2] == (1, 0.0)
     assert here.router.ledger.prefill_tokens[placement.engine.slot] == 0
     placement.release(2.0)
     tell_all([here, there], 2.0)
     assert here.router.ledger.is_empty()
-    assert here.hearing.theirs() == {}
+    assert here.hearing.remote_load() == {}
 
 
 def test_what_engines_answer_others_is_passed_on_as_a_sign_of_life() -> None:
     """First tokens and whole answers, by the engine's name; not a request that is only placed, or ends unanswered."""
     here, there = pair()
     spoken: list[tuple[str, float]] = []
-    here.hearing = Hearing(here.router, lambda engine, now_s: spoken.append((engine, now_s)))
+    here.hearing = ReplicaState(here.router, lambda engine, now_s: spoken.append((engine, now_s)))
     streamed, whole, gone = (place(there.router, ask()) for _ in range(3))
     tell_all([here, there], 0.1)
     streamed.first_token(1.0)
@@ -145,7 +145,7 @@ def test_another_s_prompt_is_warm_and_its_session_known() -> None:
     tell_all([here, there], 1.0)
     second = place(here.router, ask(TALK + b"And then?", session="talk"), now_s=1.0)
     assert second.engine.name == first.engine.name
-    assert second.predicted.warm_tokens > 0.9 * second.predicted.prompt_tokens
+    assert second.predicted.cached_tokens > 0.9 * second.predicted.prompt_tokens
 
 
 def test_a_response_is_known_to_all() -> None:
@@ -167,7 +167,7 @@ def test_an_answer_grows_the_prefix_for_all() -> None:
     placement.settle(Usage(2000, 1400, 0), 1.0, answer=answer)
     placement.release(1.0)
     tell_all([here, there], 1.0)
-    walked = list(here.router.index.walk(request.prompt.extended(answer), 0b111))
+    walked = list(here.router.index.match(request.prompt.extended(answer), 0b111))
     assert walked[-1][1] > request.prompt.size + 0.9 * len(answer)
 
 
@@ -177,7 +177,7 @@ def test_a_request_that_never_began_leaves_no_warmth() -> None:
     request = ask()
     place(there.router, request).release(1.0)
     tell_all([here, there], 1.0)
-    assert list(here.router.index.walk(request.prompt, 0b111)) == []
+    assert list(here.router.index.match(request.prompt, 0b111)) == []
 
 
 def test_paces_are_learned_from_others() -> None:
@@ -222,7 +222,7 @@ def test_routers_that_hear_each_other_choose_like_one() -> None:
                 one = routers[(talk + turn) % len(routers)]
                 text = b"Talk %d. " % talk * 200 + b"".join(b"Turn %d. " % past * 100 for past in range(turn))
                 placement = serve(one.router, ask(text), now_s=now_s, draw=(talk * 0.37) % 1)
-                warm += placement.predicted.warm_tokens
+                warm += placement.predicted.cached_tokens
                 asked += placement.predicted.prompt_tokens
                 tell_all(routers, now_s)
         sizes = [routers[0].router.index.size_of(slot) for slot in range(4)]
@@ -230,7 +230,7 @@ def test_routers_that_hear_each_other_choose_like_one() -> None:
 
     alone, together, apart = play([talker(1, 4)]), play([talker(1, 4), talker(2, 4)]), [talker(1, 4), talker(2, 4)]
     for one in apart:
-        one.hearing.hear = lambda *_: True  # type: ignore[method-assign]
+        one.hearing.apply = lambda *_: True  # type: ignore[method-assign]
     assert together == pytest.approx(alone, rel=0.02)
     assert play(apart)[0] < 0.9 * alone[0]
 
@@ -239,15 +239,15 @@ def test_a_gap_is_seen_and_a_statement_heals_it() -> None:
     """Who has lost a batch says so until the origin states what it has open."""
     here, there = pair()
     first = place(there.router, ask())
-    assert not here.hearing.hear(*there.batch(), 0.0), "of an origin heard for the first time the past is unknown"
-    there.voice.state()
-    assert here.hearing.hear(*there.batch(), 0.0)
+    assert not here.hearing.apply(*there.batch(), 0.0), "of an origin heard for the first time the past is unknown"
+    there.voice.publish_snapshot()
+    assert here.hearing.apply(*there.batch(), 0.0)
     first.release(1.0)
     there.batch()
     place(there.router, ask(TEXTS[3]))
-    assert not here.hearing.hear(*there.batch(), 1.0)
-    there.voice.state()
-    assert here.hearing.hear(*there.batch(), 1.0)
+    assert not here.hearing.apply(*there.batch(), 1.0)
+    there.voice.publish_snapshot()
+    assert here.hearing.apply(*there.batch(), 1.0)
     assert (here.hearing.gaps, loads(here.router)) == (1, loads(there.router))
 
 
@@ -256,9 +256,9 @@ def test_a_batch_told_twice_or_late_is_passed_over() -> None:
     here, there = pair()
     place(there.router, ask())
     batch = there.batch()
-    here.hearing.hear(*batch, 0.0)
-    here.hearing.hear(*batch, 0.0)
-    here.hearing.hear(there.name, 0, [Ended(1)], 0.0)
+    here.hearing.apply(*batch, 0.0)
+    here.hearing.apply(*batch, 0.0)
+    here.hearing.apply(there.name, 0, [EndedUpdate(1)], 0.0)
     assert loads(here.router) == loads(there.router)
 
 
@@ -268,15 +268,15 @@ def test_who_falls_silent_is_forgotten() -> None:
     other = talker(3, 3)
     place(there.router, ask())
     place(other.router, ask(TEXTS[3]), draw=0.5)
-    here.hearing.hear(*there.batch(), 1.0)
-    here.hearing.hear(*other.batch(), 9.0)
-    assert here.hearing.forget_silent(5.0, 10.0) == [there.name]
+    here.hearing.apply(*there.batch(), 1.0)
+    here.hearing.apply(*other.batch(), 9.0)
+    assert here.hearing.remove_stale(5.0, 10.0) == [there.name]
     assert loads(here.router) == loads(other.router)
-    there.voice.state()
-    assert here.hearing.hear(*there.batch(), 11.0)
-    here.hearing.forget(other.name, 11.0)
+    there.voice.publish_snapshot()
+    assert here.hearing.apply(*there.batch(), 11.0)
+    here.hearing.remove(other.name, 11.0)
     assert loads(here.router) == loads(there.router)
-    here.hearing.forget(4711, 11.0)
+    here.hearing.remove(4711, 11.0)
 
 
 def test_a_pod_removed_here_gets_its_slot_back_when_others_have_ended_there() -> None:
@@ -301,7 +301,7 @@ class Loss(RuleBasedStateMachine):
         self.now_s = 0.0
         self.talkers = [talker(1, 3), talker(2, 3)]
         self.here = router_of(3)
-        self.hearing = Hearing(self.here)
+        self.hearing = ReplicaState(self.here)
 
     @rule(which=st.integers(0, 1), text=st.sampled_from(TEXTS), draw=st.floats(0, 0.99))
     def place(self, which: int, text: bytes, draw: float) -> None:
@@ -324,14 +324,14 @@ class Loss(RuleBasedStateMachine):
     def speak(self, which: int, is_lost: bool, is_stated: bool) -> None:
         one = self.talkers[which]
         if is_stated:
-            one.voice.state()
+            one.voice.publish_snapshot()
         batch = one.batch()
         if not is_lost:
-            self.hearing.hear(*batch, self.now_s)
+            self.hearing.apply(*batch, self.now_s)
 
     @rule(which=st.integers(0, 1))
     def forget(self, which: int) -> None:
-        self.hearing.forget(self.talkers[which].name, self.now_s)
+        self.hearing.remove(self.talkers[which].name, self.now_s)
 
     @rule()
     def pass_time(self) -> None:
@@ -354,15 +354,15 @@ class Loss(RuleBasedStateMachine):
             return
         here, hearing = router_of(3), self.hearing
         for one in self.talkers:
-            one.voice.state()
+            one.voice.publish_snapshot()
             batch = one.batch()
-            assert hearing.hear(*batch, self.now_s)
-            Hearing(here).hear(*batch, self.now_s)
+            assert hearing.apply(*batch, self.now_s)
+            ReplicaState(here).apply(*batch, self.now_s)
         # Slots that were freed while something was charged to them keep that: it is the sum over all slots that counts.
         for column in ("running", "prefill_tokens", "kv_tokens"):
             assert sum(getattr(self.here.ledger, column)) == pytest.approx(sum(getattr(here.ledger, column)))
         for one in self.talkers:
-            hearing.forget(one.name, self.now_s)
+            hearing.remove(one.name, self.now_s)
         assert self.here.ledger.is_empty()
 
 
@@ -371,8 +371,8 @@ TestLoss = Loss.TestCase
 NUMBERS = st.integers(0, 2)
 ANY_FLOAT = st.one_of(st.floats(), st.sampled_from([0.0, 1.0, -1.0, 1e308, inf, nan]))
 ANY_COUNT = st.one_of(st.integers(-(2**63), 2**64 - 1), st.integers(0, 4))
-CHARGES = st.builds(Open, NUMBERS, st.just("http://0"), *[st.just(100.0)] * 3, st.just(1)) | st.builds(
-    Open,
+CHARGES = st.builds(OpenRequest, NUMBERS, st.just("http://0"), *[st.just(100.0)] * 3, st.just(1)) | st.builds(
+    OpenRequest,
     NUMBERS,
     st.sampled_from(["http://0", "http://1", "http://0#3", "", "nobody"]),
     ANY_FLOAT,
@@ -382,11 +382,11 @@ CHARGES = st.builds(Open, NUMBERS, st.just("http://0"), *[st.just(100.0)] * 3, s
     st.booleans(),
 )
 PROMPTS = st.builds(Prompt, st.lists(st.integers(0, 2**64 - 1), max_size=4).map(tuple), st.just(BLOCK_ENDS), ANY_COUNT)
-WORDS: st.SearchStrategy[News] = st.one_of(
-    st.builds(Placed, CHARGES, st.sampled_from([MODEL, "strange", ""]), PROMPTS, st.none() | ANY_COUNT),
-    st.builds(FirstToken, NUMBERS, ANY_FLOAT, ANY_FLOAT),
+WORDS: st.SearchStrategy[StateUpdate] = st.one_of(
+    st.builds(PlacedUpdate, CHARGES, st.sampled_from([MODEL, "strange", ""]), PROMPTS, st.none() | ANY_COUNT),
+    st.builds(FirstTokenUpdate, NUMBERS, ANY_FLOAT, ANY_FLOAT),
     st.builds(
-        Settled,
+        SettledUpdate,
         NUMBERS,
         ANY_COUNT,
         st.none() | ANY_COUNT,
@@ -397,33 +397,33 @@ WORDS: st.SearchStrategy[News] = st.one_of(
         ANY_FLOAT,
         st.none() | ANY_FLOAT,
     ),
-    st.builds(Ended, NUMBERS),
-    st.builds(Stated, st.lists(CHARGES, max_size=4).map(tuple)),
+    st.builds(EndedUpdate, NUMBERS),
+    st.builds(Snapshot, st.lists(CHARGES, max_size=4).map(tuple)),
 )
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), ANY_COUNT, st.lists(WORDS, max_size=6)), max_size=8))
-def test_nothing_that_can_be_said_raises(batches: list[tuple[int, int, list[News]]]) -> None:
+def test_nothing_that_can_be_said_raises(batches: list[tuple[int, int, list[StateUpdate]]]) -> None:
     """Unknown engines and models, numbers that cannot be: passed over; we decide as before, and owe nothing after."""
     router = router_of(2)
-    hearing = Hearing(router)
+    hearing = ReplicaState(router)
     for name, number, words in batches:
-        hearing.hear(name, number, words, 1.0)
+        hearing.apply(name, number, words, 1.0)
         placement = serve(router, ask(), now_s=1.0)
         assert all(0 < pace < inf for pace in (*router.costs.seconds_per_token, *router.costs.step_base_s))
         assert all(0 <= router.index.size_of(slot) < inf for slot in range(2))
         assert 0 < placement.predicted.ttft_s < inf
     for name in range(3):
-        hearing.forget(name, 2.0)
+        hearing.remove(name, 2.0)
     assert router.ledger.is_empty()
 
 
 def test_origins_cannot_be_invented_without_end() -> None:
     """Beyond a bound new ones are not heard."""
-    hearing = Hearing(router_of(1))
-    for name in range(MOST_ORIGINS + 5):
-        hearing.hear(name, 1, [], 0.0)
-    assert (hearing.origins, hearing.strange) == (MOST_ORIGINS, 5)
+    hearing = ReplicaState(router_of(1))
+    for name in range(MAX_REPLICAS + 5):
+        hearing.apply(name, 1, [], 0.0)
+    assert (hearing.replica_count, hearing.rejected) == (MAX_REPLICAS, 5)
 
 
 def test_the_past_makes_warm_and_charges_nothing() -> None:
@@ -432,25 +432,25 @@ def test_the_past_makes_warm_and_charges_nothing() -> None:
     first = serve(old.router, ask(session="talk"), draw=0.5)
     begun = place(old.router, ask(b"Call me Ishmael. " * 300), now_s=9.0)
     begun.first_token(10.0)
-    bygone = Bygone(joiner.router)
-    bygone.hear(*old.batch())
+    bygone = HistoryReplay(joiner.router)
+    bygone.apply(*old.batch())
     bygone.close()
     assert joiner.router.ledger.is_empty()
     assert loads(joiner.router) == {}
     second = place(joiner.router, ask(TALK + b"And then?", session="talk"))
     assert second.engine.name == first.engine.name
-    assert second.predicted.warm_tokens > 0.9 * second.predicted.prompt_tokens
+    assert second.predicted.cached_tokens > 0.9 * second.predicted.prompt_tokens
     assert joiner.router.costs.seconds_per_token == pytest.approx(old.router.costs.seconds_per_token)
     assert joiner.router.index.size_of(begun.engine.slot) >= begun.request.prompt.covered
-    assert bygone.heard > 3
+    assert bygone.applied > 3
 
 
 def test_what_never_began_in_the_past_is_not_warm() -> None:
     """A prompt that was placed and not seen to be computed is not believed to be there."""
     old, joiner = talker(1, 1), talker(2, 1)
     place(old.router, ask())
-    bygone = Bygone(joiner.router)
-    bygone.hear(*old.batch())
+    bygone = HistoryReplay(joiner.router)
+    bygone.apply(*old.batch())
     assert joiner.router.index.size_of(0) > 0
     bygone.close()
     assert joiner.router.index.size_of(0) == 0
@@ -459,14 +459,14 @@ def test_what_never_began_in_the_past_is_not_warm() -> None:
 def test_a_slot_taken_later_is_no_trouble() -> None:
     """Pods may come while the past is heard."""
     old, joiner = talker(1, 3), talker(2, 1)
-    bygone = Bygone(joiner.router)
+    bygone = HistoryReplay(joiner.router)
     placement = place(old.router, ask())
     placement.settle(Usage(2000, 5, 0), 1.0)
     placement.release(1.0)
-    bygone.hear(*old.batch())
+    bygone.apply(*old.batch())
     joiner.router.remove_pod("http://0")
     for number in range(1, 5):
         place(old.router, ask(b"%d" % number * 2000))
-    bygone.hear(*old.batch())
+    bygone.apply(*old.batch())
     bygone.close()
     assert joiner.router.ledger.is_empty()

@@ -2,18 +2,18 @@
 
 import pytest
 
-from routing.request import USUAL_OUTPUT_TOKENS, Api, Request
+from routing.request import DEFAULT_OUTPUT_TOKENS, Api, Request
 
 
 @pytest.mark.parametrize(
     ("request_", "tokens"),
     [
-        (Request("r", Api.CHAT, "m"), USUAL_OUTPUT_TOKENS),
+        (Request("r", Api.CHAT, "m"), DEFAULT_OUTPUT_TOKENS),
         (Request("r", Api.CHAT, "m", max_tokens=5), 5),
         (Request("r", Api.CHAT, "m", max_tokens=0), 0),
-        (Request("r", Api.CHAT, "m", max_tokens=10**6), USUAL_OUTPUT_TOKENS),
+        (Request("r", Api.CHAT, "m", max_tokens=10**6), DEFAULT_OUTPUT_TOKENS),
         (Request("r", Api.CHAT, "m", max_tokens=5, sequences=4), 20),
-        (Request("r", Api.COMPLETIONS, "m", sequences=2), 2 * USUAL_OUTPUT_TOKENS),
+        (Request("r", Api.COMPLETIONS, "m", sequences=2), 2 * DEFAULT_OUTPUT_TOKENS),
         (Request("r", Api.EMBEDDINGS, "m", sequences=2), 0),
         (Request("r", Api.TOKENIZE, "m"), 0),
     ],

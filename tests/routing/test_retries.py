@@ -6,77 +6,79 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.retries import Budget, RetryTerms, Try
+from routing.retries import AttemptKind, RetryBudget, RetryTerms
 
-ORDER = (Try.AGAIN, Try.MOVE, Try.CUT)
+ORDER = (AttemptKind.RETRY, AttemptKind.FAILOVER, AttemptKind.RESUME)
 """Refused first to last."""
 
 
 def test_requests_pay_for_second_attempts() -> None:
     """One for every five, once what was saved is spent."""
-    budget = Budget(RetryTerms(share=0.2, saved=2))
-    assert [budget.take(Try.AGAIN) for _ in range(3)] == [True, True, False]
+    budget = RetryBudget(RetryTerms(share=0.2, saved=2))
+    assert [budget.take(AttemptKind.RETRY) for _ in range(3)] == [True, True, False]
     for _ in range(5):
         budget.begin()
-    assert [budget.take(Try.AGAIN) for _ in range(2)] == [True, False]
-    assert (budget.taken[Try.AGAIN], budget.refused[Try.AGAIN]) == (3, 2)
+    assert [budget.take(AttemptKind.RETRY) for _ in range(2)] == [True, False]
+    assert (budget.taken[AttemptKind.RETRY], budget.rejected[AttemptKind.RETRY]) == (3, 2)
 
 
 def test_no_more_is_saved_than_may_come_at_once() -> None:
     """A quiet night does not pay for a storm."""
-    budget = Budget(RetryTerms(share=0.2, saved=3))
+    budget = RetryBudget(RetryTerms(share=0.2, saved=3))
     for _ in range(1000):
         budget.begin()
         budget.end()
-    assert [budget.take(Try.AGAIN) for _ in range(4)] == [True, True, True, False]
+    assert [budget.take(AttemptKind.RETRY) for _ in range(4)] == [True, True, True, False]
 
 
 def test_all_requests_of_an_engine_that_is_gone_may_move() -> None:
     """However many there are, and those who have seen some of their answer even where all are at it twice."""
-    budget = Budget(RetryTerms(share=0.0, saved=0))
+    budget = RetryBudget(RetryTerms(share=0.0, saved=0))
     for _ in range(500):
         budget.begin()
-    assert not budget.take(Try.AGAIN)
-    assert all(budget.take(Try.MOVE) for _ in range(500))
-    assert not budget.take(Try.MOVE)
-    assert all(budget.take(Try.CUT) for _ in range(500))
-    assert not budget.take(Try.CUT)
+    assert not budget.take(AttemptKind.RETRY)
+    assert all(budget.take(AttemptKind.FAILOVER) for _ in range(500))
+    assert not budget.take(AttemptKind.FAILOVER)
+    assert all(budget.take(AttemptKind.RESUME) for _ in range(500))
+    assert not budget.take(AttemptKind.RESUME)
 
 
 def test_processes_divide_what_is_saved() -> None:
     """All together they save what one would."""
-    budget = Budget(RetryTerms(saved=8), among=4)
-    assert [budget.take(Try.AGAIN) for _ in range(3)] == [True, True, False]
+    budget = RetryBudget(RetryTerms(saved=8), among=4)
+    assert [budget.take(AttemptKind.RETRY) for _ in range(3)] == [True, True, False]
 
 
-@given(events=st.lists(st.sampled_from([*Try, "begin", "end"])), saved=st.integers(0, 20), share=st.floats(0, 1))
-def test_the_budget_holds(events: list[Try | str], saved: int, share: float) -> None:
+@given(
+    events=st.lists(st.sampled_from([*AttemptKind, "begin", "end"])), saved=st.integers(0, 20), share=st.floats(0, 1)
+)
+def test_the_budget_holds(events: list[AttemptKind | str], saved: int, share: float) -> None:
     """Never more second attempts than were saved, paid for, or are under way twice; the order of refusals is kept."""
-    budget = Budget(RetryTerms(share=share, saved=saved))
+    budget = RetryBudget(RetryTerms(share=share, saved=saved))
     begun = most_under_way = 0
     for event in events:
-        if isinstance(event, Try):
+        if isinstance(event, AttemptKind):
             may = budget.take(event)
-            trial = [Budget(RetryTerms(share=share, saved=saved)) for _ in ORDER]
+            trial = [RetryBudget(RetryTerms(share=share, saved=saved)) for _ in ORDER]
             for other in trial:
-                other.left, other.under_way = budget.left + may, budget.under_way
+                other.balance, other.in_flight = budget.balance + may, budget.in_flight
             answers = [other.take(what) for other, what in zip(trial, ORDER, strict=True)]
             assert answers == sorted(answers)
         elif event == "begin":
             budget.begin()
             begun += 1
-        elif budget.under_way:
+        elif budget.in_flight:
             budget.end()
-        most_under_way = max(most_under_way, budget.under_way)
+        most_under_way = max(most_under_way, budget.in_flight)
         assert sum(budget.taken.values()) <= saved + begun * share + 2 * most_under_way + 1e-6
 
 
 @pytest.mark.parametrize(("failed", "asked", "may"), [(2, 2, True), (3, 3, False), (2, 8, True), (2, 9, False)])
 def test_a_request_is_sent_to_few_pods(failed: int, asked: int, may: bool) -> None:
     """Three that failed nobody else before; with those that did, nine in all."""
-    assert RetryTerms().may_ask_again(failed, asked) is may
+    assert RetryTerms().may_retry(failed, asked) is may
 
 
 def test_one_attempt_is_one() -> None:
     """Whoever wants no second attempts gets none, whatever is known of the pod."""
-    assert not RetryTerms(attempts=1).may_ask_again(failed=0, asked=1)
+    assert not RetryTerms(attempts=1).may_retry(failed=0, asked=1)

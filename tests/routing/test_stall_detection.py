@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.stall_detection import Late, Pulse
+from routing.stall_detection import EngineActivity, StallVerdict
 from tests.routing.listening import LOOK_S, Watch
 
 
@@ -15,7 +15,7 @@ def test_an_engine_of_which_nothing_is_known_has_time() -> None:
     watch = Watch()
     vigil = watch.streams()
     assert watch.silent_for(11.0, vigil) == {}
-    assert watch.silent_for(2.0, vigil) == {0: Late.ENGINE}
+    assert watch.silent_for(2.0, vigil) == {0: StallVerdict.ENGINE}
 
 
 def test_an_engine_that_never_pauses_is_found_soon() -> None:
@@ -25,7 +25,7 @@ def test_an_engine_that_never_pauses_is_found_soon() -> None:
     watch.flows(vigil, seconds=600)
     assert watch.bound_s() == 2.0
     assert watch.silent_for(1.5, vigil) == {}
-    assert watch.silent_for(1.0, vigil) == {0: Late.ENGINE}
+    assert watch.silent_for(1.0, vigil) == {0: StallVerdict.ENGINE}
 
 
 def test_bursts_are_no_silence() -> None:
@@ -49,7 +49,7 @@ def test_a_long_prompt_keeps_its_neighbours_silent() -> None:
     watch.flows(vigil, waiting, seconds=1.0)
     assert watch.bound_s() > 38.0
     watch.flows(vigil, waiting, seconds=600)
-    assert watch.silent_for(3.0, vigil, waiting) == {0: Late.ENGINE, 1: Late.ENGINE}
+    assert watch.silent_for(3.0, vigil, waiting) == {0: StallVerdict.ENGINE, 1: StallVerdict.ENGINE}
 
 
 def test_a_client_that_does_not_read_says_nothing_of_its_engine() -> None:
@@ -65,8 +65,8 @@ def test_a_client_that_does_not_read_says_nothing_of_its_engine() -> None:
     for _ in range(10):
         watch.now_s += LOOK_S
         paused.paused(watch.now_s)
-        late = late or other.silent(watch.now_s)
-    assert late is Late.ENGINE
+        late = late or other.check_silence(watch.now_s)
+    assert late is StallVerdict.ENGINE
 
 
 def test_a_stream_that_is_put_aside_has_more_time_than_an_engine() -> None:
@@ -75,7 +75,7 @@ def test_a_stream_that_is_put_aside_has_more_time_than_an_engine() -> None:
     aside, flowing = watch.streams(), watch.streams()
     watch.flows(aside, flowing, seconds=600)
     assert watch.silent_for(7.5, aside, flowing=(flowing,)) == {}
-    assert watch.silent_for(1.0, aside, flowing=(flowing,)) == {0: Late.STREAM}
+    assert watch.silent_for(1.0, aside, flowing=(flowing,)) == {0: StallVerdict.STREAM}
 
 
 def test_streams_that_are_put_aside_often_get_more_time() -> None:
@@ -86,7 +86,7 @@ def test_streams_that_are_put_aside_often_get_more_time() -> None:
     assert watch.silent_for(6.0, aside, flowing=(flowing,)) == {}
     watch.flows(aside, flowing, seconds=1.0)
     assert watch.silent_for(15.0, aside, flowing=(flowing,)) == {}
-    assert watch.silent_for(9.0, aside, flowing=(flowing,)) == {0: Late.STREAM}
+    assert watch.silent_for(9.0, aside, flowing=(flowing,)) == {0: StallVerdict.STREAM}
 
 
 def test_streams_that_are_stuck_one_after_another_are_all_given_up_in_time() -> None:
@@ -94,7 +94,7 @@ def test_streams_that_are_stuck_one_after_another_are_all_given_up_in_time() -> 
     watch = Watch()
     flowing = watch.streams()
     for _ in range(10):
-        assert watch.silent_for(13.0, watch.streams(), flowing=(flowing,)) == {0: Late.STREAM}
+        assert watch.silent_for(13.0, watch.streams(), flowing=(flowing,)) == {0: StallVerdict.STREAM}
 
 
 def test_what_an_engine_is_silent_for_altogether_is_no_stream_put_aside() -> None:
@@ -107,7 +107,7 @@ def test_what_an_engine_is_silent_for_altogether_is_no_stream_put_aside() -> Non
     watch.flows(second, waiting, seconds=LOOK_S)
     watch.flows(first, second, waiting, seconds=1.0)
     assert watch.silent_for(7.0, first, flowing=(second,)) == {}
-    assert watch.silent_for(2.0, first, flowing=(second,)) == {0: Late.STREAM}
+    assert watch.silent_for(2.0, first, flowing=(second,)) == {0: StallVerdict.STREAM}
 
 
 def test_all_who_wait_for_a_hung_engine_are_told_at_once() -> None:
@@ -116,7 +116,7 @@ def test_all_who_wait_for_a_hung_engine_are_told_at_once() -> None:
     stream = watch.streams()
     watch.flows(stream, seconds=600)
     whole = watch.asks(is_telling=False)
-    assert watch.silent_for(2.0, stream, whole) == {0: Late.ENGINE, 1: Late.ENGINE}
+    assert watch.silent_for(2.0, stream, whole) == {0: StallVerdict.ENGINE, 1: StallVerdict.ENGINE}
     watch.now_s += LOOK_S
     after = watch.asks()
     assert watch.silent_for(1.5, after) == {}
@@ -124,14 +124,14 @@ def test_all_who_wait_for_a_hung_engine_are_told_at_once() -> None:
 
 def test_what_an_engine_may_be_silent_for_is_reckoned_once_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many wait for it: thousands may, and each of them is looked at every time."""
-    watch, looks, bound_s = Watch(), list[float](), Pulse.bound_s
+    watch, looks, bound_s = Watch(), list[float](), EngineActivity.max_silence_s
     vigils = [watch.asks(expected_s=60.0) for _ in range(50)]
 
-    def reckoned(pulse: Pulse) -> float:
+    def reckoned(pulse: EngineActivity) -> float:
         looks.append(watch.now_s)
         return bound_s(pulse)
 
-    monkeypatch.setattr(Pulse, "bound_s", reckoned)
+    monkeypatch.setattr(EngineActivity, "bound_s", reckoned)
     assert watch.silent_for(6.0, *vigils) == {}
     assert len(looks) == len(set(looks)) > 0
 
@@ -142,8 +142,8 @@ def test_a_head_is_no_pulse() -> None:
     watch.flows(watch.streams(), seconds=600)
     vigil = watch.asks()
     watch.now_s += LOOK_S
-    vigil.heard(watch.now_s, has_begun=False)
-    assert watch.silent_for(3.0, vigil) == {0: Late.ENGINE}
+    vigil.data_received(watch.now_s, has_begun=False)
+    assert watch.silent_for(3.0, vigil) == {0: StallVerdict.ENGINE}
 
 
 @pytest.mark.parametrize("is_telling", [True, False])
@@ -151,14 +151,14 @@ def test_answers_between_two_looks_are_signs_of_life(is_telling: bool) -> None:
     """Streams that wait for long do not condemn an engine that answers others meanwhile, streams or whole answers."""
     watch = Watch()
     quiet = watch.asks(), watch.asks()
-    found: dict[int, Late] = {}
+    found: dict[int, StallVerdict] = {}
     for _ in range(120):
         other = watch.asks(is_telling=is_telling)
         watch.now_s += 0.1
-        other.answered(watch.now_s)
+        other.finished(watch.now_s)
         found |= watch.silent_for(LOOK_S, *quiet)
     assert found == {}
-    assert watch.silent_for(20.0, *quiet) == {0: Late.ENGINE, 1: Late.ENGINE}
+    assert watch.silent_for(20.0, *quiet) == {0: StallVerdict.ENGINE, 1: StallVerdict.ENGINE}
 
 
 def test_answers_of_another_model_are_signs_of_life_of_the_engine() -> None:
@@ -166,10 +166,10 @@ def test_answers_of_another_model_are_signs_of_life_of_the_engine() -> None:
     watch = Watch()
     quiet = watch.streams()
     for _ in range(60):
-        other = watch.lateness.vigil("e", "adapter", 0.1, watch.now_s)
+        other = watch.lateness.watch("e", "adapter", 0.1, watch.now_s)
         watch.now_s += 0.1
-        other.answered(watch.now_s)
-        assert quiet.silent(watch.now_s + 0.4) is not Late.ENGINE
+        other.finished(watch.now_s)
+        assert quiet.check_silence(watch.now_s + 0.4) is not StallVerdict.ENGINE
         watch.now_s += 0.4
 
 
@@ -178,10 +178,10 @@ def test_what_others_were_told_by_an_engine_is_a_sign_of_life() -> None:
     watch = Watch()
     waiting = watch.asks()
     for _ in range(60):
-        watch.lateness.spoke("e", watch.now_s)
-        watch.lateness.spoke("unknown", watch.now_s)
+        watch.lateness.engine_alive("e", watch.now_s)
+        watch.lateness.engine_alive("unknown", watch.now_s)
         assert watch.silent_for(LOOK_S, waiting) == {}
-    assert watch.silent_for(12.5, waiting) == {0: Late.ENGINE}
+    assert watch.silent_for(12.5, waiting) == {0: StallVerdict.ENGINE}
 
 
 def test_a_whole_answer_teaches_nothing_of_silences() -> None:
@@ -191,7 +191,7 @@ def test_a_whole_answer_teaches_nothing_of_silences() -> None:
     assert watch.bound_s() == 2.0
     whole = watch.asks(is_telling=False)
     assert watch.silent_for(60.0, whole) == {}
-    whole.answered(watch.now_s)
+    whole.finished(watch.now_s)
     assert watch.bound_s() == 2.0
 
 
@@ -208,9 +208,9 @@ def test_time_in_which_nobody_listened_does_not_count() -> None:
     vigil = watch.streams()
     watch.flows(vigil, seconds=600)
     watch.now_s += 60.0
-    assert vigil.silent(watch.now_s) is None
+    assert vigil.check_silence(watch.now_s) is None
     watch.flows(vigil, seconds=LOOK_S)
-    vigil.over()
+    vigil.stop()
     watch.now_s += 600.0
     assert watch.silent_for(1.5, watch.asks()) == {}
 
@@ -230,7 +230,7 @@ def test_one_that_is_given_up_in_vain_is_borne_for_longer() -> None:
     watch = Watch()
     several = watch.streams(), watch.streams()
     watch.flows(*several, seconds=600)
-    assert watch.silent_for(2.0, *several) == {0: Late.ENGINE, 1: Late.ENGINE}
+    assert watch.silent_for(2.0, *several) == {0: StallVerdict.ENGINE, 1: StallVerdict.ENGINE}
     assert 3.5 < watch.bound_s() <= 4.0
 
 
@@ -245,7 +245,7 @@ def test_bounds_stay_between_the_least_and_the_most(gaps: list[float], most_s: f
     vigil = watch.asks(expected_s=expected_s)
     for gap in gaps:
         watch.now_s += gap
-        vigil.heard(watch.now_s, has_begun=gap > 50)
+        vigil.data_received(watch.now_s, has_begun=gap > 50)
         assert 2.0 <= watch.bound_s() <= most_s
 
 
@@ -263,7 +263,7 @@ def test_engines_that_nobody_asks_any_more_are_forgotten() -> None:
     """Pods come and go; what is known stays bounded."""
     watch = Watch()
     for number in range(50):
-        watch.asks(f"e{number}").over()
+        watch.asks(f"e{number}").stop()
         watch.now_s += 600.0
-    assert watch.lateness.bound_s("e0", "m") is None
-    assert watch.lateness.bound_s("e49", "m") is not None
+    assert watch.lateness.max_silence_s("e0", "m") is None
+    assert watch.lateness.max_silence_s("e49", "m") is not None

@@ -4,9 +4,9 @@ import pytest
 
 from routing.blocks import Prompt
 from routing.decision.router import Router
-from routing.prefix_index import Trace
+from routing.prefix_index import CacheInsertion
 from routing.request import Usage
-from routing.tokens import Ruler
+from routing.tokens import PromptTokenEstimate
 from tests.routing.engines import MODEL, ask, router_of, serve
 
 ANSWER = b"A far, far better thing that I do. " * 40
@@ -21,20 +21,20 @@ def router() -> Router:
     return router
 
 
-def computed(router: Router) -> Trace:
+def computed(router: Router) -> CacheInsertion:
     """The prompt once more, on its way through the engine."""
-    trace = router.index.put(0, ask().prompt)
-    router.index.computed(trace)
+    trace = router.index.insert(0, ask().prompt)
+    router.index.prefill_done(trace)
     return trace
 
 
 def counted(router: Router, prompt: Prompt) -> float:
-    return Ruler(router.counter(MODEL), prompt).tokens(prompt.size)
+    return PromptTokenEstimate(router.counter(MODEL), prompt).tokens(prompt.size)
 
 
 def held(router: Router, prompt: Prompt) -> int:
     """Bytes of a prompt that the engine is believed to hold."""
-    walked = router.index.walk(prompt, EVERYBODY)
+    walked = router.index.match(prompt, EVERYBODY)
     return walked[-1][1] if walked else 0
 
 
@@ -61,6 +61,6 @@ def test_a_cache_that_held_less_than_believed_is_smaller(
     router: Router, cached_tokens: int | None, is_smaller: bool
 ) -> None:
     """Unknown is not zero."""
-    before = router.index._engines[0].shadow.capacity
+    before = router.index._engines[0].cache.capacity
     router.learn_usage(MODEL, computed(router), Usage(2000, 1, cached_tokens), None)
-    assert (router.index._engines[0].shadow.capacity < before) == is_smaller
+    assert (router.index._engines[0].cache.capacity < before) == is_smaller

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from routing import tokens
 from routing.blocks import SMALLEST_BLOCK, cut_prompt
-from routing.tokens import ExactCounter, Ruler, TokenCounter
+from routing.tokens import ExactCounter, PromptTokenEstimate, TokenCounter
 
 TEXT = b"The quick brown fox jumps over the lazy dog. " * 200
 MORE = b"And then it went home and slept. " * 100
@@ -41,7 +41,7 @@ def test_a_counted_prompt_is_measured_exactly() -> None:
     counter = TokenCounter(4.0)
     first = cut_prompt(TEXT, 0)
     counter.remember(first, 1234)
-    ruler = Ruler(counter, first.extended(MORE))
+    ruler = PromptTokenEstimate(counter, first.extended(MORE))
     assert ruler.tokens(first.covered) == 1234
     assert ruler.tokens(first.size + 400) == pytest.approx(1234 + 100)
     assert ruler.tokens(first.covered / 2) == pytest.approx(1234 / 2, rel=0.05)
@@ -54,8 +54,8 @@ def test_the_longest_counted_prompt_counts() -> None:
     second = first.extended(MORE)
     counter.remember(first, 1000)
     counter.remember(second, 2000)
-    assert Ruler(counter, second.extended(MORE)).tokens(second.covered) == 2000
-    assert Ruler(counter, first.extended(b"something else " * 100)).tokens(first.covered) == 1000
+    assert PromptTokenEstimate(counter, second.extended(MORE)).tokens(second.covered) == 2000
+    assert PromptTokenEstimate(counter, first.extended(b"something else " * 100)).tokens(first.covered) == 1000
 
 
 def test_a_turn_that_nobody_holds_any_more_is_no_measure() -> None:
@@ -66,9 +66,9 @@ def test_a_turn_that_nobody_holds_any_more_is_no_measure() -> None:
     counter.remember(first, 1000)
     counter.remember(second, 2000)
     third = second.extended(MORE)
-    assert Ruler(counter, third, held=second.covered).tokens(second.covered) == 2000
-    assert Ruler(counter, third, held=second.covered - 1).tokens(first.covered) == 1000
-    assert Ruler(counter, third, held=0).tokens(third.size) == counter.tokens(third.size)
+    assert PromptTokenEstimate(counter, third, held=second.covered).tokens(second.covered) == 2000
+    assert PromptTokenEstimate(counter, third, held=second.covered - 1).tokens(first.covered) == 1000
+    assert PromptTokenEstimate(counter, third, held=0).tokens(third.size) == counter.tokens(third.size)
 
 
 def test_a_longer_prompt_is_no_measure_for_a_shorter_one() -> None:
@@ -76,7 +76,7 @@ def test_a_longer_prompt_is_no_measure_for_a_shorter_one() -> None:
     counter = TokenCounter(4.0)
     short = cut_prompt(b"a" * (SMALLEST_BLOCK + 6), 0)
     counter.remember(short.extended(b"b" * 20), 999)
-    assert Ruler(counter, short).tokens(short.size) == counter.tokens(short.size)
+    assert PromptTokenEstimate(counter, short).tokens(short.size) == counter.tokens(short.size)
 
 
 sizes = st.lists(st.floats(0, 20_000), min_size=2, max_size=10).map(sorted)
@@ -88,7 +88,7 @@ def test_a_longer_stretch_is_never_fewer_tokens(sizes: list[float], counted: int
     counter = TokenCounter(4.0)
     prompt = cut_prompt(TEXT + MORE, 0)
     counter.remember(cut_prompt((TEXT + MORE)[:counted], 0), told)
-    ruler = Ruler(counter, prompt)
+    ruler = PromptTokenEstimate(counter, prompt)
     measures = [ruler.tokens(size) for size in sizes]
     assert measures == sorted(measures)
     assert all(measure >= 0 for measure in measures)
@@ -98,7 +98,7 @@ def test_other_prompts_are_not_touched() -> None:
     """What was counted under one seed says nothing of the same text under another."""
     counter = TokenCounter(4.0)
     counter.remember(cut_prompt(TEXT, 1), 5)
-    assert Ruler(counter, cut_prompt(TEXT, 2)).tokens(1000) == counter.tokens(1000)
+    assert PromptTokenEstimate(counter, cut_prompt(TEXT, 2)).tokens(1000) == counter.tokens(1000)
 
 
 def test_nothing_is_remembered_of_less_than_a_block() -> None:
@@ -110,7 +110,7 @@ def test_nothing_is_remembered_of_less_than_a_block() -> None:
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest counts are forgotten first; one that is told again counts as new."""
-    monkeypatch.setattr(tokens, "REMEMBERED_LEAVES", 2)
+    monkeypatch.setattr(tokens, "MAX_LEAVES", 2)
     counter = TokenCounter(4.0)
     turns = [cut_prompt(TEXT, seed) for seed in range(3)]
     for seed in (0, 1, 0, 2):
@@ -124,4 +124,4 @@ def test_sizes_that_are_tokens_stay_what_they_are(size: int, told: int) -> None:
     counter, prompt = ExactCounter(), cut_prompt(TEXT, 0)
     counter.learn(prompt, told)
     counter.remember(prompt, told)
-    assert Ruler(counter, prompt).tokens(size) == size
+    assert PromptTokenEstimate(counter, prompt).tokens(size) == size

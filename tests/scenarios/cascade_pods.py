@@ -13,34 +13,43 @@ from typing import Any
 import aiohttp
 import openai
 
-from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
-from cascade.calibration_json import write_ladder_file
+from cascade.calibration_file import (
+    ANY_BUCKET,
+    AcceptanceThreshold,
+    CalibrationEvidence,
+    CalibrationFile,
+    QualityGuarantee,
+    SignalStage,
+)
+from cascade.calibration_json import write_calibration_file
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile
 from tests.gateway.running import Running, serving
 
-LADDER = "auto"
+CASCADE = "auto"
 KEEPS, ESCALATES = 0.0, 2.0
 """Thresholds of a margin, which lies between 0 and 1: any answer is good enough, none is."""
 
 FAST = Profile(step_base_s=0.002)
 
 
-def ladder_file(threshold: float, *, signal: str = "margin", stage: Stage = Stage.WINDOW) -> LadderFile:
-    return LadderFile(
+def calibration_file(
+    threshold: float, *, signal: str = "margin", stage: SignalStage = SignalStage.WINDOW
+) -> CalibrationFile:
+    return CalibrationFile(
         models=("small", "big"),
         signal=signal,
         stage=stage,
-        promise=Promise(0.01, 0.95),
-        evidence=Evidence(1000, "sha256:0", kept=0.6),
-        cuts=(Cut(0, ANY_BUCKET, threshold),),
+        promise=QualityGuarantee(0.01, 0.95),
+        evidence=CalibrationEvidence(1000, "sha256:0", kept=0.6),
+        cuts=(AcceptanceThreshold(0, ANY_BUCKET, threshold),),
         is_promised=True,
     )
 
 
 @dataclass
-class Rungs:
+class CascadePods:
     """The gateway and its pods."""
 
     gateway: Running
@@ -75,23 +84,23 @@ class Rungs:
 
 
 @asynccontextmanager
-async def some_rungs(
+async def some_cascade_pods(
     folder: Path,
     threshold: float = KEEPS,
     *,
-    file: LadderFile | None = None,
+    file: CalibrationFile | None = None,
     policy: dict[str, Any] | None = None,
     profile: Profile = FAST,
     models: dict[str, dict[str, Any]] | None = None,
     copies: int = 1,
     **ladder: Any,
-) -> AsyncIterator[Rungs]:
+) -> AsyncIterator[CascadePods]:
     """`models` says more of each, of which there are `copies` pods; `cascade` says more of the cascade."""
 
     def said(model: str) -> dict[str, Any]:
         return (models or {}).get(model, {})
 
-    (folder / "auto.json").write_bytes(write_ladder_file(file or ladder_file(threshold)))
+    (folder / "auto.json").write_bytes(write_calibration_file(file or calibration_file(threshold)))
     async with AsyncExitStack() as stack:
         options = [Options(models=(name,), profile=profile, longest_answer=60) for name in ("small", "big") * copies]
         pods = [await stack.enter_async_context(SimulatedPod(each)) for each in options]
@@ -101,7 +110,7 @@ async def some_rungs(
                 {"model_name": "small", "input_cost_per_token": 1e-7, "output_cost_per_token": 4e-7, **said("small")},
                 {"model_name": "big", "input_cost_per_token": 1e-6, "output_cost_per_token": 4e-6, **said("big")},
                 {
-                    "model_name": LADDER,
+                    "model_name": CASCADE,
                     "ladder": ["small", "big"],
                     "calibration": str(folder / "auto.json"),
                     # A busy machine stalls streams: what is tested here must not hang on a window's time.
@@ -117,14 +126,14 @@ async def some_rungs(
         gateway = await stack.enter_async_context(serving("--config", str(folder / "hearth.yaml")))
         for _ in options:
             await gateway.until("pod ready")
-        yield Rungs(gateway, pods[0], pods[1], pods[2:], folder)
+        yield CascadePods(gateway, pods[0], pods[1], pods[2:], folder)
 
 
 def asking(text: str = "Hi", **more: Any) -> dict[str, Any]:
-    return {"model": LADDER, "messages": [{"role": "user", "content": text}], "max_tokens": 24} | more
+    return {"model": CASCADE, "messages": [{"role": "user", "content": text}], "max_tokens": 24} | more
 
 
-async def settled(rungs: Rungs, receipt_id: str) -> dict[str, Any]:
+async def settled(rungs: CascadePods, receipt_id: str) -> dict[str, Any]:
     """The receipt, once the request has left."""
     async with asyncio.timeout(120):
         while "climbed" not in (receipt := await rungs.receipt(receipt_id)):
@@ -132,7 +141,7 @@ async def settled(rungs: Rungs, receipt_id: str) -> dict[str, Any]:
     return receipt
 
 
-async def empty(rungs: Rungs) -> None:
+async def empty(rungs: CascadePods) -> None:
     """Wait until the ledger holds nothing."""
     async with asyncio.timeout(120):
         while await rungs.charged():

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from cascade.calibration_file import Stage
+from cascade.calibration_file import SignalStage
 from simulator.faults import NO_FAULT, Fault, FaultKind
 from simulator.profile import Profile
 from tests.scenarios.cascade_pods import (
+    CASCADE,
     ESCALATES,
     KEEPS,
-    LADDER,
-    Rungs,
+    CascadePods,
     asking,
+    calibration_file,
     empty,
-    ladder_file,
     settled,
-    some_rungs,
+    some_cascade_pods,
 )
 
 CHAT = "/v1/chat/completions"
@@ -45,30 +45,30 @@ POLICY = {
         "free": {},
         "open": {},
         "modest": {"max_rung": "small"},
-        "best": {"prefer": "quality", "models": [LADDER]},
+        "best": {"prefer": "quality", "models": [CASCADE]},
         "frugal": {"max_escalation_share": 0},
     },
 }
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def keeping(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rungs]:
+async def keeping(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CascadePods]:
     """Every answer that can be judged is good enough."""
-    async with some_rungs(tmp_path_factory.mktemp("keeping"), KEEPS, policy=POLICY) as rungs:
+    async with some_cascade_pods(tmp_path_factory.mktemp("keeping"), KEEPS, policy=POLICY) as rungs:
         yield rungs
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def climbing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rungs]:
+async def escalating(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CascadePods]:
     """None is, and steps take a while."""
     slow = Profile(step_base_s=0.01)
-    async with some_rungs(tmp_path_factory.mktemp("climbing"), NEVER, policy=POLICY, profile=slow) as rungs:
+    async with some_cascade_pods(tmp_path_factory.mktemp("climbing"), NEVER, policy=POLICY, profile=slow) as rungs:
         yield rungs
 
 
 @pytest.mark.parametrize("rung", ["small", "big"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_one_model_answers(keeping: Rungs, climbing: Rungs, rung: str, *, stream: bool) -> None:
+async def test_one_model_answers(keeping: CascadePods, climbing: CascadePods, rung: str, *, stream: bool) -> None:
     """The client gets one clean answer, the receipt every model, and what was thrown away is told as waste."""
     rungs = keeping if rung == "small" else climbing
     status, body, head = await rungs.post(CHAT, asking(stream=stream))
@@ -113,9 +113,11 @@ def _is_clean(body: bytes, rung: str) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-async def test_other_apis_are_judged_too(keeping: Rungs, path: str, body: dict[str, Any], *, stream: bool) -> None:
+async def test_other_apis_are_judged_too(
+    keeping: CascadePods, path: str, body: dict[str, Any], *, stream: bool
+) -> None:
     """By their own words for log-probabilities, which are gone from what the client gets."""
-    status, told, head = await keeping.post(path, {"model": LADDER, "stream": stream} | body)
+    status, told, head = await keeping.post(path, {"model": CASCADE, "stream": stream} | body)
     assert (status, head["x-hearth-rung"]) == (200, "small")
     assert b'"logprobs":{' not in told
     assert b'"logprobs":[{' not in told
@@ -123,7 +125,7 @@ async def test_other_apis_are_judged_too(keeping: Rungs, path: str, body: dict[s
     assert receipt["climbed"]["judged"] == 1
 
 
-async def test_what_cannot_be_judged_is_answered_from_the_top(keeping: Rungs) -> None:
+async def test_what_cannot_be_judged_is_answered_from_the_top(keeping: CascadePods) -> None:
     """Anthropic's API gives no log-probabilities, several answers to one prompt are not looked at."""
     _, _, head = await keeping.post("/v1/messages", asking(stream=True))
     assert head["x-hearth-rung"] == "big"
@@ -131,7 +133,7 @@ async def test_what_cannot_be_judged_is_answered_from_the_top(keeping: Rungs) ->
     assert head["x-hearth-rung"] == "big"
 
 
-async def test_log_probabilities_come_as_asked(keeping: Rungs) -> None:
+async def test_log_probabilities_come_as_asked(keeping: CascadePods) -> None:
     """Who wants them gets as many as wanted, from a judged model too."""
     _, told, head = await keeping.post(CHAT, asking(logprobs=True, top_logprobs=1))
     assert head["x-hearth-rung"] == "small"
@@ -140,12 +142,12 @@ async def test_log_probabilities_come_as_asked(keeping: Rungs) -> None:
     assert {len(entry["top_logprobs"]) for entry in entries} == {1}
 
 
-async def test_an_openai_client_sees_a_clean_stream(climbing: Rungs) -> None:
+async def test_an_openai_client_sees_a_clean_stream(climbing: CascadePods) -> None:
     """Escalated as it was; usage that it asks for is that of the answer it got."""
     async with climbing.openai("sk-open") as client:
-        assert LADDER in [model.id async for model in client.models.list()]
+        assert CASCADE in [model.id async for model in client.models.list()]
         stream = await client.chat.completions.create(
-            model=LADDER,
+            model=CASCADE,
             messages=[{"role": "user", "content": "Hi"}],
             max_tokens=16,
             stream=True,
@@ -173,7 +175,7 @@ async def test_an_openai_client_sees_a_clean_stream(climbing: Rungs) -> None:
     ],
 )
 async def test_words_of_clients_and_tenants_bind(
-    keeping: Rungs, tenant: str, body: dict[str, Any], headers: dict[str, str], answered: str
+    keeping: CascadePods, tenant: str, body: dict[str, Any], headers: dict[str, str], answered: str
 ) -> None:
     """The tightest counts; what is no model is refused by name."""
     key = {"authorization": f"Bearer sk-{tenant}"} if tenant else {}
@@ -190,7 +192,7 @@ async def test_words_of_clients_and_tenants_bind(
     ],
 )
 async def test_who_may_not_escalate_gets_what_there_is(
-    climbing: Rungs, headers: dict[str, str], ended: str, why: str
+    climbing: CascadePods, headers: dict[str, str], ended: str, why: str
 ) -> None:
     """Unjudged where nothing is to be thrown away; kept all the same where too much has been."""
     _, _, head = await climbing.post(CHAT, asking(stream=True), **headers)
@@ -200,7 +202,7 @@ async def test_who_may_not_escalate_gets_what_there_is(
     assert (step["ended"], step["why"]) == (ended, why)
 
 
-async def test_broken_json_escalates(keeping: Rungs) -> None:
+async def test_broken_json_escalates(keeping: CascadePods) -> None:
     """Whatever its log-probabilities say: the simulated answer is no JSON once it is cut."""
     wanted = {"type": "json_object"}
     _, _, head = await keeping.post(CHAT, asking(response_format=wanted, max_tokens=3))
@@ -211,7 +213,7 @@ async def test_broken_json_escalates(keeping: Rungs) -> None:
     assert head["x-hearth-rung"] == "small"
 
 
-async def test_a_conversation_stays_where_it_went(keeping: Rungs) -> None:
+async def test_a_conversation_stays_where_it_went(keeping: CascadePods) -> None:
     """Once answered by the higher model it goes on there, while its prefix is warm."""
     story, session = asking("A long story. " * 60), {"x-session-id": "talk"}
     _, _, head = await keeping.post(CHAT, story, **session, **{"x-hearth-min-rung": "big"})
@@ -222,7 +224,7 @@ async def test_a_conversation_stays_where_it_went(keeping: Rungs) -> None:
     assert head["x-hearth-rung"] == "small"
 
 
-async def test_a_model_thrown_away_stops(climbing: Rungs) -> None:
+async def test_a_model_thrown_away_stops(climbing: CascadePods) -> None:
     """Nothing runs there afterwards, and it has made no more than its window and what was on its way."""
     engine = climbing.small.engines[0]
     before = engine.statistics().generation_tokens
@@ -236,7 +238,7 @@ async def test_a_model_thrown_away_stops(climbing: Rungs) -> None:
     assert engine.statistics().generation_tokens - before < 120
 
 
-async def test_the_ledger_is_empty_after_clients_that_leave(climbing: Rungs) -> None:
+async def test_the_ledger_is_empty_after_clients_that_leave(climbing: CascadePods) -> None:
     """At any point of a escalate."""
 
     async def leave(after_s: float) -> None:
@@ -250,7 +252,7 @@ async def test_the_ledger_is_empty_after_clients_that_leave(climbing: Rungs) -> 
 
 async def test_a_model_that_is_down_is_passed_over(tmp_path: Path) -> None:
     """What was thrown away is asked for again where nothing above can be had."""
-    async with some_rungs(tmp_path, NEVER) as rungs:
+    async with some_cascade_pods(tmp_path, NEVER) as rungs:
         await rungs.big.stop()
         status, body, head = await rungs.post(CHAT, asking(stream=True))
         assert (status, head["x-hearth-rung"]) == (200, "small")
@@ -262,7 +264,7 @@ async def test_a_model_that_is_down_is_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("threshold", "rung"), [(NEVER, "big"), (KEEPS, "small")])
 async def test_a_cut_stream_goes_on_with_its_model(tmp_path: Path, threshold: float, rung: str) -> None:
     """Whichever model answers, first or last: the same model sends the same text as without the cut."""
-    async with some_rungs(tmp_path, threshold) as rungs:
+    async with some_cascade_pods(tmp_path, threshold) as rungs:
         _, whole, _ = await rungs.post(CHAT, asking(stream=True, min_tokens=20))
         pod = rungs.big if rung == "big" else rungs.small
         pod.set_fault(Fault(FaultKind.ABORT, after_chunks=16, requests=1))
@@ -288,7 +290,7 @@ def said(body: bytes) -> str:
 
 async def test_what_failed_one_model_is_not_held_against_the_next(tmp_path: Path) -> None:
     """Both small pods break, and of the big ones the one that is warm: the fourth attempt is answered."""
-    async with some_rungs(tmp_path, copies=2) as rungs:
+    async with some_cascade_pods(tmp_path, copies=2) as rungs:
         asked = asking("Once upon a time there was a gateway. " * 50, stream=True)
         _, _, head = await rungs.post(CHAT, asked | {"model": "big"})
         warm = (await _left(rungs, head["x-hearth-receipt"]))["attempts"][0]["engine"]
@@ -302,7 +304,7 @@ async def test_what_failed_one_model_is_not_held_against_the_next(tmp_path: Path
         assert receipt["attempts"][2]["engine"] == warm
 
 
-async def _left(rungs: Rungs, receipt_id: str) -> dict[str, Any]:
+async def _left(rungs: CascadePods, receipt_id: str) -> dict[str, Any]:
     """The receipt of a request that escalated nothing."""
     async with asyncio.timeout(120):
         while not (receipt := await rungs.receipt(receipt_id)).get("attempts"):
@@ -312,9 +314,9 @@ async def _left(rungs: Rungs, receipt_id: str) -> dict[str, Any]:
 
 async def test_a_guarantee_of_the_prompt_needs_no_judge(tmp_path: Path) -> None:
     """A file of the prompt's stage chooses where to begin; nothing is held back. Models are asked what they can."""
-    easy = ladder_file(-1e6, signal="ease", stage=Stage.PROMPT)
+    easy = calibration_file(-1e6, signal="ease", stage=SignalStage.PROMPT)
     unable = {"small": {"abilities": ["json"]}}
-    async with some_rungs(tmp_path, file=easy, models=unable, hold_back="off", judge_whole=False) as rungs:
+    async with some_cascade_pods(tmp_path, file=easy, models=unable, hold_back="off", judge_whole=False) as rungs:
         _, _, head = await rungs.post("/v1/messages", asking(stream=True))
         assert head["x-hearth-rung"] == "small"
         receipt = await settled(rungs, head["x-hearth-receipt"])
@@ -330,7 +332,7 @@ async def test_a_guarantee_of_the_prompt_needs_no_judge(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 async def test_shadows_keep_a_guarantee_true(tmp_path: Path) -> None:
     """Kept answers are asked of the next model too; two that never agree end the guarantee: the largest answers."""
-    async with some_rungs(tmp_path, KEEPS, shadow_fraction=1.0) as rungs:
+    async with some_cascade_pods(tmp_path, KEEPS, shadow_fraction=1.0) as rungs:
         async with asyncio.timeout(240):
             for number in range(4000):
                 _, _, head = await rungs.post(CHAT, asking(f"Question {number}", max_tokens=8, stream=number % 2 == 0))

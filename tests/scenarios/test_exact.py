@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from gateway.kv_index.prompts import read_spoken
+from gateway.kv_index.prompts import read_prompt
 from gateway.kv_index.tokenizer import LocalTokenizer
 from routing.request import Api
 from tests.gateway.kv_index.publisher import Publisher
@@ -36,7 +36,7 @@ class Pod:
         self._engine = ModelEngine(BLOCKS, BLOCK, secret=7)
 
     async def chat(self, request: web.Request) -> web.Response:
-        packed = self._tokenizer.prompt(read_spoken(Api.CHAT, await request.read())).packed
+        packed = self._tokenizer.prompt(read_prompt(Api.CHAT, await request.read())).packed
         tokens = list(memoryview(packed).cast("I"))
         cached = self._engine.hit_tokens(tokens)
         running = self._engine.begin(tokens)

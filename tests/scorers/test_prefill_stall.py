@@ -3,7 +3,7 @@
 import pytest
 
 from routing.request import Api, Request
-from scorers.prefill_stall import MOST_BUSY, Stall
+from scorers.prefill_stall import MAX_PREFILL_SHARE, PrefillStallCost
 from tests.scorers.columns import candidates_of
 
 REQUEST = Request("r", Api.CHAT, "m")
@@ -14,30 +14,32 @@ LONG = {"usual_prefill_s": 0.2, "usual_stream_s": 4.0}
 
 def test_without_pairs_it_says_nothing() -> None:
     """Somebody must then be stalled; nor does it before it knows how long answers are."""
-    assert Stall().score(REQUEST, candidates_of(2, running=[3.0, 0.0], **SHORT)) == []
-    assert Stall().score(REQUEST, candidates_of(2, prefill_shares=[0.5, 0.0])) == []
+    assert PrefillStallCost().score(REQUEST, candidates_of(2, running=[3.0, 0.0], **SHORT)) == []
+    assert PrefillStallCost().score(REQUEST, candidates_of(2, prefill_shares=[0.5, 0.0])) == []
 
 
 def test_who_decodes_is_stalled_for_ones_own_prefill() -> None:
     """By as much of its stream as that is, each of them, and by no more than it takes."""
-    score = Stall(felt_s=0.2, coarse=0.5).score
+    score = PrefillStallCost(felt_s=0.2, coarse=0.5).score
     seconds = score(LEG, candidates_of(2, running=[3.0, 0.0], own_s=[0.1, 0.1], prefill_shares=[0.4, 0.4], **SHORT))
     assert seconds == pytest.approx([3 * 0.1 * 0.2 / 0.4, 0.0])
-    most = Stall(felt_s=9.0).score(LEG, candidates_of(1, running=[2.0], own_s=[0.1], prefill_shares=[0.0], **SHORT))
+    most = PrefillStallCost(felt_s=9.0).score(
+        LEG, candidates_of(1, running=[2.0], own_s=[0.1], prefill_shares=[0.0], **SHORT)
+    )
     assert most == pytest.approx([0.2])
 
 
 def test_a_stream_is_drawn_to_where_little_is_prefilled() -> None:
     """What it would be longer there; a prefill leg has no stream."""
     idle = {"own_s": [0.1] * 3, "prefill_shares": [0.0, 0.25, 5.0]}
-    seconds = Stall(felt_s=0.3).score(REQUEST, candidates_of(3, **idle, **SHORT))
-    assert seconds == pytest.approx([0.0, 0.1, 0.3 * MOST_BUSY / (1 - MOST_BUSY)])
-    assert Stall().score(LEG, candidates_of(3, **idle, **SHORT)) == [0.0] * 3
+    seconds = PrefillStallCost(felt_s=0.3).score(REQUEST, candidates_of(3, **idle, **SHORT))
+    assert seconds == pytest.approx([0.0, 0.1, 0.3 * MAX_PREFILL_SHARE / (1 - MAX_PREFILL_SHARE)])
+    assert PrefillStallCost().score(LEG, candidates_of(3, **idle, **SHORT)) == [0.0] * 3
 
 
 def test_long_streams_hardly_notice() -> None:
     """By the square of how fine stalls are beside them."""
     columns = {"own_s": [0.1], "prefill_shares": [0.5]}
-    short = Stall(coarse=0.5).score(REQUEST, candidates_of(1, **columns, **SHORT))
-    long = Stall(coarse=0.5).score(REQUEST, candidates_of(1, **columns, **LONG))
+    short = PrefillStallCost(coarse=0.5).score(REQUEST, candidates_of(1, **columns, **SHORT))
+    long = PrefillStallCost(coarse=0.5).score(REQUEST, candidates_of(1, **columns, **LONG))
     assert long == pytest.approx([short[0] * 0.1**2])

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from routing.decision.router import Router
-from routing.replica_state import Stated
+from routing.replica_state import Snapshot
 from scorers.registry import routings
 from simulator.clock import run_virtually
 from simulator.exchange import Exchange
@@ -84,7 +84,7 @@ def test_without_loss_nobody_states_but_once() -> None:
         for _ in range(50):
             place(members[0], ask()).release(asyncio.get_running_loop().time())
             await asyncio.sleep(0.1)
-        assert sum(isinstance(word, Stated) for word in stated) == 1
+        assert sum(isinstance(word, Snapshot) for word in stated) == 1
         assert hearings[1].gaps == 0
 
     run_virtually(scene())
@@ -106,10 +106,10 @@ def test_what_was_said_while_it_was_cut_is_heard_after() -> None:
         meanwhile.first_token(asyncio.get_running_loop().time())
         meanwhile.release(asyncio.get_running_loop().time())
         await asyncio.sleep(1)
-        assert not list(there.index.walk(meanwhile.request.prompt, 0b111))
+        assert not list(there.index.match(meanwhile.request.prompt, 0b111))
         exchange.mend()
         await exchange.settle()
-        assert list(there.index.walk(meanwhile.request.prompt, 0b111))
+        assert list(there.index.match(meanwhile.request.prompt, 0b111))
         assert loads(there) == loads(here) != {}
         held.release(asyncio.get_running_loop().time())
         await exchange.settle()

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.observe.route_log import RouteRecorder
 from routing.blocks import cut_prompt
-from routing.decision.receipt import Attempt
+from routing.decision.receipt import AttemptReceipt
 from routing.request import Api, Request, Usage
 from simulator.command import main
 from simulator.prompt_text import block_text
@@ -21,7 +21,7 @@ RECORDER = RouteRecorder(bytes(32))
 
 def line(text: str, at_s: float, *, pod: int, session: str | None = None, model: str = "qwen") -> bytes:
     tokens = len(text) // 4
-    attempt = Attempt(f"http://pod-{pod}:8000", "answered", (), 2, tokens, 0, 0, 0.1, 0.1)
+    attempt = AttemptReceipt(f"http://pod-{pod}:8000", "answered", (), 2, tokens, 0, 0, 0.1, 0.1)
     request = Request("r", Api.CHAT, model, cut_prompt(text.encode(), 1), session=session)
     usage = Usage(tokens, 9, 0)
     times = {"at_s": at_s + 1.0, "ttft_s": 0.1, "duration_s": 1.0, "decode_s": 0.9}

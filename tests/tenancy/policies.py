@@ -4,8 +4,8 @@ from hashlib import sha256
 
 import pytest
 
-from tenancy.document import Invalid
-from tenancy.policy import Bare, KeyFile, Policy
+from tenancy.document import InvalidDocument
+from tenancy.policy import InlineFiles, KeyFile, Policy
 from tenancy.reading.policy import read_policy
 from tenancy.tenants import Tenant
 
@@ -23,13 +23,13 @@ tiers:
 
 
 def policy(source: str, *files: KeyFile) -> Policy:
-    return read_policy(source, {}, Bare(*files))
+    return read_policy(source, {}, InlineFiles(*files))
 
 
 def faults(source: str, *files: KeyFile) -> list[str]:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidDocument) as refused:
         policy(source, *files)
-    return [str(fault) for fault in refused.value.faults]
+    return [str(fault) for fault in refused.value.errors]
 
 
 def whose(found: Policy) -> dict[str, Tenant]:

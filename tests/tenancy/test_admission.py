@@ -8,55 +8,63 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routing.blocks import cut_prompt
-from routing.candidates import Candidates, NotNow
+from routing.candidates import Candidates, NoEngineAdmissible
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.ledger import STEP_TOKENS, Pledge
-from routing.pods import EngineShape, Pod, Standing
-from routing.rejection import Reason, Refused
+from routing.ledger import STEP_TOKENS, StreamObjective
+from routing.pods import EngineShape, Pod, PodState
+from routing.rejection import Reason, RequestRejected
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.admission import LATEST_S, MOST_WAITING, RETURNING_MEMORY_S, Admission, Gate, Returning, face_of
-from tenancy.objective import Tier, promise_of
-from tenancy.queue import Waiter
+from tenancy.admission import (
+    MAX_RETRY_AFTER_S,
+    MAX_WAITING,
+    RETURNING_MEMORY_S,
+    Admission,
+    AdmissionFilter,
+    RejectedRequests,
+    request_fingerprint,
+)
+from tenancy.objective import Tier, objective_of
+from tenancy.queue import WaitingRequest
 from tenancy.tenants import Caller, Tenant
 
 REQUEST = Request("1", Api.CHAT, "m", cut_prompt(b"tell me a tale " * 200, 0))
-FACE = face_of(REQUEST, "acme")
+FACE = request_fingerprint(REQUEST, "acme")
 
 
 def test_its_promise_runs_from_its_first_coming() -> None:
     """However often it was refused since."""
-    returning = Returning()
-    returning.refused(FACE, 10.0, 10.0)
-    returning.refused(FACE, 12.0, 12.0)
+    returning = RejectedRequests()
+    returning.rejected(FACE, 10.0, 10.0)
+    returning.rejected(FACE, 12.0, 12.0)
     assert returning.first_s(FACE, 20.0) == 10.0
 
 
 def test_who_was_served_is_forgotten() -> None:
     """The same question later is another request."""
-    returning = Returning()
-    returning.refused(FACE, 10.0, 10.0)
+    returning = RejectedRequests()
+    returning.rejected(FACE, 10.0, 10.0)
     returning.served(FACE)
     assert returning.first_s(FACE, 20.0) == 20.0
 
 
 def test_another_tenants_like_is_another() -> None:
     """Nobody is late for another's sake."""
-    assert face_of(REQUEST, "acme") != face_of(REQUEST, "other")
+    assert request_fingerprint(REQUEST, "acme") != request_fingerprint(REQUEST, "other")
 
 
 def test_a_prompt_without_blocks_has_no_face() -> None:
     """Too short to be told from others."""
-    assert face_of(Request("1", Api.CHAT, "m"), "acme") is None
+    assert request_fingerprint(Request("1", Api.CHAT, "m"), "acme") is None
 
 
 def test_memory_is_bounded_by_time() -> None:
     """Clients give up."""
-    returning = Returning()
+    returning = RejectedRequests()
     for number in range(10):
-        returning.refused(("t", "m", number, 1), float(number), float(number))
-    returning.refused(FACE, RETURNING_MEMORY_S + 5.0, RETURNING_MEMORY_S + 5.0)
+        returning.rejected(("t", "m", number, 1), float(number), float(number))
+    returning.rejected(FACE, RETURNING_MEMORY_S + 5.0, RETURNING_MEMORY_S + 5.0)
     assert len(returning) == 6
 
 
@@ -72,7 +80,7 @@ class Stage:
         self.router = Router(routings()["least-loaded"], exact_sizes=True)
         for number in range(engines):
             url = f"http://{number}"
-            self.router.put_pod(Pod(url, Standing.READY, frozenset({MODEL}), ready_since_s=-1e6))
+            self.router.put_pod(Pod(url, PodState.READY, frozenset({MODEL}), ready_since_s=-1e6))
             self.router.reshape_pod(url, [EngineShape(kv_tokens=kv_tokens)])
         self.admission = Admission(self.router)
         for _ in range(200):
@@ -88,27 +96,27 @@ class Stage:
         retried: int = 0,
         text: int = 0,
         came_s: float | None = None,
-    ) -> Waiter:
+    ) -> WaitingRequest:
         self._asked += 1
         prompt = cut_prompt((b"%d " % (text or self._asked) * tokens)[:tokens], 0)
-        request = Request(str(self._asked), Api.CHAT, MODEL, prompt, stream=True, retried=retried)
+        request = Request(str(self._asked), Api.CHAT, MODEL, prompt, stream=True, retry_count=retried)
         caller = Caller(Tenant(tenant, tier=tier))
         return self.admission.arrive(
-            request, caller, promise_of(tier), came_s=now_s if came_s is None else came_s, now_s=now_s, draw=0.0
+            request, caller, objective_of(tier), came_s=now_s if came_s is None else came_s, now_s=now_s, draw=0.0
         )
 
-    def place(self, waiter: Waiter, now_s: float = 0.0) -> Placement:
+    def place(self, waiter: WaitingRequest, now_s: float = 0.0) -> Placement:
         return self.admission.place(waiter, frozenset(), now_s=now_s, draw=0.5)
 
-    def wait(self, waiter: Waiter, now_s: float = 0.0) -> None:
+    def wait(self, waiter: WaitingRequest, now_s: float = 0.0) -> None:
         waiter.queue.put(waiter, now_s)
 
-    def fill(self, tenant: str = "a") -> Refused:
+    def fill(self, tenant: str = "a") -> RequestRejected:
         """Gold comes until it is refused."""
         for _ in range(10_000):
             try:
                 self.wait(self.arrive(GOLD, 1_200, tenant=tenant))
-            except Refused as refusal:
+            except RequestRejected as refusal:
                 return refusal
         raise AssertionError("nobody is ever refused")
 
@@ -118,7 +126,7 @@ def test_a_first_token_that_would_come_too_late_is_not_begun() -> None:
     stage = Stage()
     bronze = [stage.place(stage.arrive(BRONZE, 20_000)) for _ in range(2)]
     gold = stage.arrive(GOLD, 600)
-    with pytest.raises(NotNow):
+    with pytest.raises(NoEngineAdmissible):
         stage.place(gold)
     bronze[1].first_token(0.7)
     assert stage.place(gold, now_s=0.7).engine is bronze[1].engine
@@ -130,8 +138,8 @@ def test_a_stream_is_not_stalled_beyond_its_promise() -> None:
     gold = stage.place(stage.arrive(GOLD, 400))
     gold.first_token(0.1)
     long = stage.arrive(BRONZE, 60_000, now_s=0.1)
-    long.queue.lines["bronze"].credit_s = 1.0
-    with pytest.raises(NotNow):
+    long.queue.tier_queues["bronze"].credit_s = 1.0
+    with pytest.raises(NoEngineAdmissible):
         stage.place(long, now_s=0.2)
     assert stage.place(long, now_s=9.0).engine is gold.engine
 
@@ -142,7 +150,7 @@ def test_another_engine_is_chosen_where_the_nearest_may_not_be() -> None:
     gold = stage.place(stage.arrive(GOLD, 400))
     gold.first_token(0.1)
     long = stage.arrive(BRONZE, 8_000, now_s=0.1)
-    long.queue.lines["bronze"].credit_s = 1.0
+    long.queue.tier_queues["bronze"].credit_s = 1.0
     assert stage.place(long, now_s=0.2).engine is not gold.engine
 
 
@@ -151,7 +159,7 @@ def test_an_engine_is_kept_open_for_a_tier_that_is_expected() -> None:
     stage = Stage(engines=2)
     stage.place(stage.arrive(GOLD, 400)).release(0.1)
     first = stage.place(stage.arrive(BRONZE, 60_000, now_s=0.2), now_s=0.2)
-    with pytest.raises(NotNow):
+    with pytest.raises(NoEngineAdmissible):
         stage.place(stage.arrive(BRONZE, 60_000, now_s=0.3), now_s=0.3)
     gold = stage.place(stage.arrive(GOLD, 400, now_s=0.4), now_s=0.4)
     assert gold.engine is not first.engine
@@ -161,7 +169,7 @@ def test_nobody_is_put_where_the_cache_would_overflow() -> None:
     """KV is counted with the whole answer: for the moment of decoding, not for now."""
     stage = Stage(engines=1, kv_tokens=5_000)
     stage.place(stage.arrive(BRONZE, 3_000))
-    with pytest.raises(NotNow):
+    with pytest.raises(NoEngineAdmissible):
         stage.place(stage.arrive(BRONZE, 3_000))
 
 
@@ -170,7 +178,7 @@ def test_who_cannot_start_in_time_is_refused_as_it_comes() -> None:
     stage = Stage()
     refusal = stage.fill()
     assert refusal.reason is Reason.OVERLOADED
-    assert 0.0 < (refusal.retry_after_s or 0.0) <= LATEST_S
+    assert 0.0 < (refusal.retry_after_s or 0.0) <= MAX_RETRY_AFTER_S
     assert 1 < stage.admission.queues[MODEL].waiting < 100
 
 
@@ -184,7 +192,7 @@ def test_a_modest_tenant_is_not_refused_for_a_greedy_ones_sake() -> None:
 def test_nobody_is_refused_for_the_sake_of_those_behind_it() -> None:
     """Bronze waits, and gold that comes again has little time left: no reason to have it come a third time."""
     stage = Stage()
-    stage.admission.overloaded(stage.arrive(GOLD, 1_200, text=7), 0.0, 1.0, 0.0)
+    stage.admission.overload_rejection(stage.arrive(GOLD, 1_200, text=7), 0.0, 1.0, 0.0)
     stage.wait(stage.arrive(BRONZE))
     assert stage.arrive(GOLD, 1_200, 0.9, retried=1, text=7).arrived_s == 0.0
 
@@ -193,9 +201,9 @@ def test_a_modest_tenant_waits_as_long_as_it_may() -> None:
     """It will be the next, however little of late was served."""
     stage = Stage()
     stage.fill(tenant="greedy")
-    line = stage.arrive(GOLD, tenant="modest").line
-    line.service.serve("greedy", 1e6, 1.0)
-    line.rate.pass_time(1e3, is_waiting=True)
+    line = stage.arrive(GOLD, tenant="modest").tier_queue
+    line.fair_share.serve("greedy", 1e6, 1.0)
+    line.rate.advance(1e3, is_waiting=True)
     stage.wait(stage.arrive(GOLD, 1_200, 1e3, tenant="modest"), 1e3)
     assert stage.arrive(GOLD, 1_200, 1e3, tenant="modest").start_by_s > 1e3
 
@@ -204,7 +212,7 @@ def test_who_was_refused_and_comes_again_is_as_late_as_it_is() -> None:
     """Its promise runs from its first coming, if its client says that it has asked before."""
     stage = Stage()
     stage.wait(first := stage.arrive(GOLD, 1_200, text=7))
-    stage.admission.overloaded(first, 0.0, 1.0, 0.0)
+    stage.admission.overload_rejection(first, 0.0, 1.0, 0.0)
     again, other = stage.arrive(GOLD, 1_200, 0.5, retried=1, text=7), stage.arrive(GOLD, 1_200, 0.5, text=7)
     assert (again.arrived_s, other.arrived_s) == (0.0, 0.5)
 
@@ -213,9 +221,9 @@ def test_the_queue_is_bounded() -> None:
     """However patient a tier is."""
     stage = Stage()
     patient = Tier("patient", ttft_s=1e9, longest_wait_s=1e9)
-    for _ in range(MOST_WAITING):
+    for _ in range(MAX_WAITING):
         stage.wait(stage.arrive(patient, 10))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         stage.arrive(patient, 10)
     assert refused.value.reason is Reason.QUEUE_FULL
 
@@ -224,25 +232,25 @@ def test_service_is_settled_with_what_it_was() -> None:
     """Expected at first; what was cached costs nothing, and what came to nothing is given back."""
     stage = Stage()
     waiter = stage.arrive(GOLD)
-    line = waiter.line
-    line.service.enter("a")
+    line = waiter.tier_queue
+    line.fair_share.enter("a")
     placement = stage.place(waiter)
-    expected = line.service.of("a")
+    expected = line.fair_share.served("a")
     placement.first_token(0.1)
     stage.admission.settle(waiter, placement, Usage(1_200, 50, 1_000), 1.0)
-    assert expected > line.service.of("a") == 200 + 2 * 50
+    assert expected > line.fair_share.served("a") == 200 + 2 * 50
     gone = stage.arrive(GOLD)
     placement = stage.place(gone)
     stage.admission.settle(gone, placement, None, 2.0)
-    assert line.service.of("a") == pytest.approx(300)
+    assert line.fair_share.served("a") == pytest.approx(300)
 
 
 def test_models_on_the_same_engines_wait_in_one_queue() -> None:
     """Adapters and their base compete for the same seconds."""
     stage = Stage()
-    stage.router.put_pod(Pod("http://0", Standing.READY, frozenset({MODEL, "adapter"})))
+    stage.router.put_pod(Pod("http://0", PodState.READY, frozenset({MODEL, "adapter"})))
     other = Request("1", Api.CHAT, "adapter")
-    waiter = stage.admission.arrive(other, Caller(), promise_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0)
+    waiter = stage.admission.arrive(other, Caller(), objective_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0)
     assert waiter.queue is stage.admission.queues["adapter"]
 
 
@@ -252,8 +260,8 @@ def test_who_may_be_computed_in_one_region_only_waits_by_itself() -> None:
     request = Request("1", Api.CHAT, MODEL)
     bound = Request("2", Api.CHAT, MODEL, regions=frozenset({"eu"}))
     admit = stage.admission.arrive
-    one = admit(request, Caller(), promise_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0)
-    other = admit(bound, Caller(), promise_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0)
+    one = admit(request, Caller(), objective_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0)
+    other = admit(bound, Caller(), objective_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0)
     assert one.queue is not other.queue
 
 
@@ -262,7 +270,7 @@ def test_room_is_kept_for_who_has_reserved_some_before_he_first_comes() -> None:
     stage = Stage(engines=2)
     stage.admission.tiers = {"gold": GOLD, "bronze": BRONZE}
     stage.place(stage.arrive(BRONZE, 60_000))
-    with pytest.raises(NotNow):
+    with pytest.raises(NoEngineAdmissible):
         stage.place(stage.arrive(BRONZE, 60_000))
 
 
@@ -273,7 +281,7 @@ def test_a_reserve_without_a_promised_first_token_keeps_an_engine_open() -> None
         stage.admission.tiers = {"plain": plain, "bronze": BRONZE}
         first = stage.place(stage.arrive(BRONZE, 60_000))
         if is_kept:
-            with pytest.raises(NotNow):
+            with pytest.raises(NoEngineAdmissible):
                 stage.place(stage.arrive(BRONZE, 60_000))
             assert stage.place(stage.arrive(plain, 400)).engine is not first.engine
         else:
@@ -286,15 +294,15 @@ def test_what_has_lost_its_pod_is_not_refused_at_the_door() -> None:
     stage.fill()
     queue = stage.admission.queues[MODEL]
     request = Request("lost", Api.CHAT, MODEL, cut_prompt(b"lost " * 240, 0), stream=True)
-    caller, promise = Caller(Tenant("a", tier=GOLD)), promise_of(GOLD)
-    with pytest.raises(Refused):
+    caller, promise = Caller(Tenant("a", tier=GOLD)), objective_of(GOLD)
+    with pytest.raises(RequestRejected):
         stage.admission.arrive(request, caller, promise, came_s=-9.0, now_s=0.0, draw=0.0)
     lost = stage.admission.arrive(request, caller, promise, came_s=-9.0, now_s=0.0, draw=0.0, late_by_s=30.0)
     stage.wait(lost)
     assert next(queue.by_rank()[0].heads()) is lost
     assert lost not in queue.overdue(29.0)
     assert lost in queue.overdue(30.1)
-    assert not lost.line.defer(lost, 30.1)
+    assert not lost.tier_queue.defer(lost, 30.1)
 
 
 def test_a_prompt_that_is_computed_again_is_charged_to_nobody() -> None:
@@ -302,11 +310,13 @@ def test_a_prompt_that_is_computed_again_is_charged_to_nobody() -> None:
     stage = Stage()
     request = Request("lost", Api.CHAT, MODEL, cut_prompt(b"lost " * 240, 0), stream=True)
     caller, before = Caller(Tenant("a", tier=GOLD)), stage.admission.forecast.mean("a", MODEL)
-    waiter = stage.admission.arrive(request, caller, promise_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0, late_by_s=30.0)
+    waiter = stage.admission.arrive(
+        request, caller, objective_of(GOLD), came_s=0.0, now_s=0.0, draw=0.0, late_by_s=30.0
+    )
     placement = stage.place(waiter)
     assert waiter.charged == 2.0 * waiter.answer_tokens
     stage.admission.settle(waiter, placement, Usage(1_200, 7, 0), 1.0)
-    assert waiter.line.service.of("a") == pytest.approx(2.0 * 7 / caller.tenant.weight)
+    assert waiter.tier_queue.fair_share.served("a") == pytest.approx(2.0 * 7 / caller.tenant.weight)
     assert stage.admission.forecast.mean("a", MODEL) == before
 
 
@@ -315,9 +325,9 @@ def test_who_waits_is_placed_on_an_engine_that_came_since() -> None:
     stage = Stage(engines=1)
     busy = stage.place(stage.arrive(BRONZE, 20_000))
     gold = stage.arrive(GOLD, 600)
-    with pytest.raises(NotNow):
+    with pytest.raises(NoEngineAdmissible):
         stage.place(gold)
-    stage.router.put_pod(Pod("http://new", Standing.READY, frozenset({MODEL}), ready_since_s=-1e6))
+    stage.router.put_pod(Pod("http://new", PodState.READY, frozenset({MODEL}), ready_since_s=-1e6))
     stage.router.reshape_pod("http://new", [EngineShape(kv_tokens=1_000_000)])
     assert stage.place(gold).engine is not busy.engine
 
@@ -325,10 +335,10 @@ def test_who_waits_is_placed_on_an_engine_that_came_since() -> None:
 class Look:
     """A gate that opens to nobody and keeps what it was shown."""
 
-    pledge: Pledge | None = None
+    stream_objective: StreamObjective | None = None
     candidates: Candidates
 
-    def opens(self, candidates: Candidates, at: int) -> bool:
+    def admits(self, candidates: Candidates, at: int) -> bool:
         self.candidates = candidates
         return False
 
@@ -339,20 +349,20 @@ def test_a_pair_is_barred_where_its_prefill_would_stall_somebody() -> None:
     gold = stage.place(stage.arrive(GOLD, 400))
     gold.first_token(0.1)
     long, look = stage.arrive(BRONZE, 60_000, now_s=0.1), Look()
-    long.queue.lines["bronze"].credit_s = 1.0
-    with pytest.raises(NotNow):
+    long.queue.tier_queues["bronze"].credit_s = 1.0
+    with pytest.raises(NoEngineAdmissible):
         stage.router.place(long.request, avoid=frozenset(), now_s=0.1, draw=0.5, gate=look)
     engines = look.candidates.engines
     pairs = replace(look.candidates, prefillers=list(reversed(engines)), burden_s=[0.0, 0.0])
     by_gold = 1 - engines.index(gold.engine)
-    assert not Gate(stage.admission, long, 0.2).opens(pairs, by_gold)
-    assert Gate(stage.admission, long, 0.2).opens(pairs, 1 - by_gold)
-    assert Gate(stage.admission, long, 9.0).opens(pairs, by_gold)
+    assert not AdmissionFilter(stage.admission, long, 0.2).admits(pairs, by_gold)
+    assert AdmissionFilter(stage.admission, long, 0.2).admits(pairs, 1 - by_gold)
+    assert AdmissionFilter(stage.admission, long, 9.0).admits(pairs, by_gold)
 
 
-def plainly_open(stage: Stage, waiter: Waiter, seen: Candidates, now_s: float) -> list[bool]:
+def plainly_open(stage: Stage, waiter: WaitingRequest, seen: Candidates, now_s: float) -> list[bool]:
     """Every condition over every engine, written out."""
-    promise, tier, lines = waiter.promise, waiter.promise.tier, waiter.queue.lines.values()
+    promise, tier, lines = waiter.objective, waiter.objective.tier, waiter.queue.tier_queues.values()
     engines, is_late = len(seen.engines), waiter.start_by_s < now_s
     left_s = waiter.arrived_s + promise.ttft_s - now_s
     in_time = [
@@ -367,7 +377,7 @@ def plainly_open(stage: Stage, waiter: Waiter, seen: Candidates, now_s: float) -
         for own_s, engine in zip(seen.own_s, seen.engines, strict=True)
     ]
     opened = [all(each) for each in zip(in_time, short, fits, borne, strict=True)]
-    for line in lines if is_late or waiter.line.credit_s <= 0 else ():
+    for line in lines if is_late or waiter.tier_queue.credit_s <= 0 else ():
         within_s = line.tier.ttft_s
         wanted = max(line.demand.wanted(now_s), 1 if line.tier.reserve else 0)
         claimed = min(wanted, max(1, round(line.tier.reserve * engines)), engines - 1)
@@ -410,14 +420,14 @@ def test_asking_of_one_engine_is_as_good_as_asking_of_all(
             else:
                 placement.release(now_s)
         waiter, look = stage.arrive(tier, tokens, now_s), Look()
-        waiter.line.credit_s = 1.0 if is_owed else 0.0
-        with pytest.raises(NotNow):
+        waiter.tier_queue.credit_s = 1.0 if is_owed else 0.0
+        with pytest.raises(NoEngineAdmissible):
             stage.router.place(waiter.request, avoid=frozenset(), now_s=now_s, draw=0.5, gate=look)
-        asked = [Gate(stage.admission, waiter, now_s).opens(look.candidates, at) for at in range(engines)]
+        asked = [AdmissionFilter(stage.admission, waiter, now_s).admits(look.candidates, at) for at in range(engines)]
         opened = plainly_open(stage, waiter, look.candidates, now_s)
         assert asked == opened
         if not any(opened):
-            with pytest.raises(NotNow):
+            with pytest.raises(NoEngineAdmissible):
                 stage.place(waiter, now_s)
             continue
         running.append(stage.place(waiter, now_s))

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenancy.document import (
-    DEEPEST,
+    MAX_DEPTH,
     NODES_BY_ALIAS,
-    Invalid,
+    DocumentTable,
+    InvalidDocument,
+    InvalidValue,
     Parse,
-    Table,
-    Wrong,
     compose_yaml,
     flag,
     load_yaml,
@@ -70,11 +70,11 @@ def test_what_holds_itself_is_refused() -> None:
 
 def test_depth_is_bounded() -> None:
     """At the bracket that is too much, whatever comes behind it."""
-    assert load_yaml("[" * DEEPEST + "]" * DEEPEST)
+    assert load_yaml("[" * MAX_DEPTH + "]" * MAX_DEPTH)
     with pytest.raises(yaml.MarkedYAMLError, match="nested too deeply") as refused:
         load_yaml("[" * 100_000)
     assert refused.value.problem_mark is not None
-    assert refused.value.problem_mark.column == DEEPEST
+    assert refused.value.problem_mark.column == MAX_DEPTH
 
 
 def test_aliases_of_everyday_use_are_read() -> None:
@@ -120,12 +120,12 @@ def test_the_bound_is_as_stated() -> None:
         load_yaml(listed(last + 1))
 
 
-def table(source: str, **variables: str) -> Table:
+def table(source: str, **variables: str) -> DocumentTable:
     return read_document(source, variables)
 
 
-def faults(source: Table) -> list[str]:
-    return [str(fault) for fault in source.faults]
+def faults(source: DocumentTable) -> list[str]:
+    return [str(fault) for fault in source.errors]
 
 
 def test_values_are_read_by_type_and_absent_ones_are_their_defaults() -> None:
@@ -148,7 +148,7 @@ def test_every_fault_is_told_with_its_path() -> None:
     assert inner.each("b", whole) == (1,)
     inner.get("c", text, "")
     for entry in root.tables("list"):
-        entry.need("n", whole, 0)
+        entry.get_required("n", whole, 0)
         entry.close()
     root.get("name", text, "")
     root.close()
@@ -175,7 +175,7 @@ def test_every_fault_is_told_with_its_path() -> None:
 )
 def test_what_is_no_yaml_is_refused_with_its_place(source: str, words: str) -> None:
     """Syntax, keys that stand twice, and tags that would run code."""
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidDocument) as refused:
         table(source)
     assert str(refused.value).startswith(words)
 
@@ -251,7 +251,7 @@ def test_merged_mappings_are_allowed() -> None:
 )
 def test_parsers_say_what_is_wrong(parse: Parse[object], value: object, words: str) -> None:
     """Each names the rule that is broken."""
-    with pytest.raises(Wrong) as refused:
+    with pytest.raises(InvalidValue) as refused:
         parse(value)
     assert str(refused.value) == words
 

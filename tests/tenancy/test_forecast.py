@@ -6,20 +6,20 @@ from random import Random
 
 import pytest
 
-from routing.request import USUAL_OUTPUT_TOKENS
-from tenancy.forecast import REMEMBERED, Forecast
+from routing.request import DEFAULT_OUTPUT_TOKENS
+from tenancy.forecast import MAX_TABLES, OutputLengthForecast
 
 
 def test_before_anything_is_seen_little_is_counted_on() -> None:
     """The mean is the usual one, the least likely length next to nothing."""
-    forecast = Forecast()
-    assert forecast.mean("a", "m") == USUAL_OUTPUT_TOKENS
+    forecast = OutputLengthForecast()
+    assert forecast.mean("a", "m") == DEFAULT_OUTPUT_TOKENS
     assert forecast.tokens("a", "m", 0.01) < 10
 
 
 def test_quantiles_come_near_what_was_seen() -> None:
     """Within a bucket's width, after some hundred answers."""
-    forecast, draws = Forecast(), Random(1)
+    forecast, draws = OutputLengthForecast(), Random(1)
     lengths = sorted(round(draws.lognormvariate(5.0, 0.7)) for _ in range(900))
     for tokens in lengths:
         forecast.observe("a", "m", tokens)
@@ -30,7 +30,7 @@ def test_quantiles_come_near_what_was_seen() -> None:
 
 def test_a_tenant_of_its_own_kind_is_told_from_the_others() -> None:
     """A newcomer is taken to be like all, until it shows otherwise."""
-    forecast = Forecast()
+    forecast = OutputLengthForecast()
     for _ in range(500):
         forecast.observe("long", "m", 800)
     newcomer = forecast.tokens("short", "m", 0.5)
@@ -43,7 +43,7 @@ def test_a_tenant_of_its_own_kind_is_told_from_the_others() -> None:
 
 def test_it_forgets() -> None:
     """When a model's answers become shorter, so do those foretold."""
-    forecast = Forecast()
+    forecast = OutputLengthForecast()
     for _ in range(2_000):
         forecast.observe("a", "m", 1_000)
     for _ in range(5_000):
@@ -53,15 +53,15 @@ def test_it_forgets() -> None:
 
 def test_memory_is_bounded() -> None:
     """However many tenants and models come by."""
-    forecast = Forecast()
-    for number in range(REMEMBERED + 100):
+    forecast = OutputLengthForecast()
+    for number in range(MAX_TABLES + 100):
         forecast.observe(str(number), "m", 10)
-    assert len(forecast._tables) == REMEMBERED
+    assert len(forecast._tables) == MAX_TABLES
 
 
 def test_what_is_not_shared_is_each_tenants_own() -> None:
     """Whatever others show, a newcomer is expected to be as usual, and learns from itself."""
-    forecast = Forecast(shares=False)
+    forecast = OutputLengthForecast(shares=False)
     before = forecast.tokens("short", "m", 0.9)
     for _ in range(500):
         forecast.observe("long", "m", 20_000)

@@ -2,7 +2,7 @@
 
 from jsonschema import Draft202012Validator
 
-from tenancy.json_schema import Schema, described, is_said, named, or_nothing, table
+from tenancy.json_schema import Schema, described, named, nullable, requires, table
 
 TEXT: Schema = {"type": "string", "minLength": 1}
 CHOICE: Schema = {"anyOf": [{"type": "integer"}, {"enum": ["off"]}]}
@@ -16,8 +16,8 @@ def test_an_empty_value_is_as_if_it_were_absent() -> None:
     """Whatever else may stand there."""
     for schema, right, wrong in ((TEXT, "x", ""), (CHOICE, "off", "on"), ({"enum": ["a"]}, "a", "b")):
         for held in (schema, described(schema, "words")):
-            assert [accepts(or_nothing(held), value) for value in (right, None, wrong)] == [True, True, False]
-    assert or_nothing(described(CHOICE, "words"))["description"] == "words"
+            assert [accepts(nullable(held), value) for value in (right, None, wrong)] == [True, True, False]
+    assert nullable(described(CHOICE, "words"))["description"] == "words"
 
 
 def test_a_table_knows_its_keys() -> None:
@@ -37,4 +37,4 @@ def test_names_lead_to_entries() -> None:
 
 def test_something_must_be_said() -> None:
     """An empty value says nothing."""
-    assert [accepts(is_said("a"), value) for value in ({"a": 1}, {"a": None}, {})] == [True, False, False]
+    assert [accepts(requires("a"), value) for value in ({"a": 1}, {"a": None}, {})] == [True, False, False]

@@ -4,13 +4,13 @@ from math import inf
 
 import pytest
 
-from tenancy.objective import NO_PROMISE, USUAL, Overload, Tier, promise_of, relaxed
+from tenancy.objective import DEFAULT_TIER, NO_OBJECTIVE, OverloadAction, Tier, objective_of, relaxed
 
 
 def test_the_usual_tier_promises_nothing() -> None:
     """So nothing can be refused for a promise's sake, and nobody goes before anybody."""
-    assert (USUAL.ttft_s, USUAL.tpot_s, USUAL.reserve, USUAL.priority) == (inf, inf, 0.0, 0)
-    assert (USUAL.on_overload, USUAL.is_batch) == (Overload.REJECT, False)
+    assert (DEFAULT_TIER.ttft_s, DEFAULT_TIER.tpot_s, DEFAULT_TIER.reserve, DEFAULT_TIER.priority) == (inf, inf, 0.0, 0)
+    assert (DEFAULT_TIER.on_overload, DEFAULT_TIER.is_batch) == (OverloadAction.REJECT, False)
 
 
 GOLD = Tier("gold", ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05)
@@ -19,15 +19,15 @@ BRONZE = Tier("bronze", ttft_s=15.0, ttft_per_cold=5.0, tpot_s=0.15)
 
 def test_nothing_is_promised_where_nobody_says_so() -> None:
     """No tier, no wish: the same value for all, and it binds nobody."""
-    assert promise_of(USUAL) is NO_PROMISE
-    assert not NO_PROMISE.is_bound
-    assert promise_of(USUAL, ttft_s=1.0).is_bound
+    assert objective_of(DEFAULT_TIER) is NO_OBJECTIVE
+    assert not NO_OBJECTIVE.is_bound
+    assert objective_of(DEFAULT_TIER, ttft_s=1.0).is_bound
 
 
 def test_a_relaxed_promise_keeps_what_the_request_asked_for() -> None:
     """The lower tier's, but for a deadline that came with the request."""
-    assert relaxed(promise_of(GOLD), BRONZE) == promise_of(BRONZE)
-    asked = relaxed(promise_of(GOLD, ttft_s=0.5), BRONZE)
+    assert relaxed(objective_of(GOLD), BRONZE) == objective_of(BRONZE)
+    asked = relaxed(objective_of(GOLD, ttft_s=0.5), BRONZE)
     assert (asked.tier, asked.ttft_s, asked.ttft_per_cold, asked.tpot_s) == (BRONZE, 0.5, 0.0, 0.15)
 
 
@@ -50,13 +50,13 @@ def test_a_promise_is_kept_to_the_last_token(
     first_token_s: float | None, took_s: float, tokens: int, is_kept: bool
 ) -> None:
     """First token in time for its own cold prompt, then a pace; an answer that comes whole has both together."""
-    promise = promise_of(GOLD)
-    assert promise.is_kept(own_s=0.2, first_token_s=first_token_s, took_s=took_s, tokens=tokens) is is_kept
+    promise = objective_of(GOLD)
+    assert promise.is_met(own_s=0.2, first_token_s=first_token_s, took_s=took_s, tokens=tokens) is is_kept
 
 
 def test_what_promises_no_pace_keeps_any() -> None:
     """Infinite seconds per token, whole answers included."""
-    promise = promise_of(Tier("slow", ttft_s=1.0))
+    promise = objective_of(Tier("slow", ttft_s=1.0))
     assert promise.tpot_s == inf
-    assert promise.is_kept(own_s=0.0, first_token_s=None, took_s=100.0, tokens=2)
-    assert not promise.is_kept(own_s=0.0, first_token_s=1.1, took_s=100.0, tokens=2)
+    assert promise.is_met(own_s=0.0, first_token_s=None, took_s=100.0, tokens=2)
+    assert not promise.is_met(own_s=0.0, first_token_s=1.1, took_s=100.0, tokens=2)

@@ -9,82 +9,91 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.request import Api, Request
-from tenancy.objective import Tier, promise_of
-from tenancy.queue import MOST_CREDIT_S, TRICKLE, Demand, Queue, Rate, Service, Waiter, price
+from tenancy.objective import Tier, objective_of
+from tenancy.queue import (
+    MAX_CREDIT_S,
+    MIN_FLOOR,
+    FairShare,
+    ModelQueue,
+    ServiceRate,
+    TierDemand,
+    WaitingRequest,
+    weighted_tokens,
+)
 from tenancy.tenants import Caller, Tenant
 
 
 def test_a_steady_load_is_seen_as_it_is() -> None:
     """Ten requests a second of 0.1 s each keep one engine busy."""
-    demand = Demand(0.0)
+    demand = TierDemand(0.0)
     for tick in range(400):
-        demand.ask(0.1, tick * 0.1)
+        demand.add(0.1, tick * 0.1)
     assert demand.engines(40.0) == pytest.approx(1.0, rel=0.05)
     assert demand.wanted(40.0) == 2
 
 
 def test_who_has_gone_wants_no_engine() -> None:
     """A minute later nothing is kept for it."""
-    demand = Demand(0.0)
-    demand.ask(1.0, 0.0)
+    demand = TierDemand(0.0)
+    demand.add(1.0, 0.0)
     assert demand.wanted(0.0) > 0
     assert demand.wanted(60.0) == 0
 
 
 def test_a_rate_counts_only_the_time_in_which_somebody_waited() -> None:
     """What was served while nobody waited says nothing of how soon a waiter is served."""
-    rate = Rate(1.0, 10.0, 0.0)
-    rate.pass_time(100.0, is_waiting=False)
+    rate = ServiceRate(1.0, 10.0, 0.0)
+    rate.advance(100.0, is_waiting=False)
     for second in range(101, 160):
         rate.serve(0.5)
-        rate.pass_time(float(second), is_waiting=True)
+        rate.advance(float(second), is_waiting=True)
     assert rate.per_s == pytest.approx(0.5, rel=0.1)
 
 
 def test_an_answer_costs_more_than_a_prompt() -> None:
     """A generated token counts double."""
-    assert price(100, 0) == 100
-    assert price(0, 100) == 200
+    assert weighted_tokens(100, 0) == 100
+    assert weighted_tokens(0, 100) == 200
 
 
 def test_weights_stretch_what_was_had() -> None:
     """Who has twice the weight may have twice as much."""
-    service = Service()
+    service = FairShare()
     service.enter("light")
     service.enter("heavy")
     service.serve("light", 100, 1.0)
     service.serve("heavy", 200, 2.0)
-    assert service.of("light") == service.of("heavy") == 100
+    assert service.served("light") == service.served("heavy") == 100
 
 
 def test_who_comes_back_starts_with_the_least_of_those_here() -> None:
     """It is not owed what others were served meanwhile."""
-    service = Service()
+    service = FairShare()
     service.enter("busy")
     service.serve("busy", 1_000, 1.0)
     service.enter("late")
-    assert service.of("late") == 1_000
+    assert service.served("late") == 1_000
 
 
 def test_leaving_does_not_mend_what_one_has_had() -> None:
     """A tenant that ends all its requests for a moment comes back where it was, while others are here."""
-    service = Service()
+    service = FairShare()
     service.enter("modest")
     service.enter("greedy")
     service.serve("greedy", 500, 1.0)
     service.leave("greedy")
     service.enter("greedy")
-    assert service.of("greedy") == 500
-    assert service.of("modest") == 0
+    assert service.served("greedy") == 500
+    assert service.served("modest") == 0
 
 
 def test_what_came_to_nothing_is_refunded() -> None:
     """Served less than expected, the counter falls again."""
-    service = Service()
+    service = FairShare()
     service.enter("a")
     service.serve("a", 300, 1.0)
     service.serve("a", -300, 1.0)
-    assert service.of("a") == 0
+    assert service.served("a") == 0
 
 
 @given(
@@ -93,12 +102,12 @@ def test_what_came_to_nothing_is_refunded() -> None:
 )
 def test_counters_of_those_who_always_wait_converge(served: list[tuple[str, float]], weight: float) -> None:
     """Served by least counter, two backlogged tenants are never further apart than one request (VTC's bound)."""
-    service, weights = Service(), {"a": 1.0, "b": weight}
+    service, weights = FairShare(), {"a": 1.0, "b": weight}
     for tenant in weights:
         service.enter(tenant)
     for _, tokens in served:
-        service.serve(tenant := min(weights, key=service.of), tokens, weights[tenant])
-        assert abs(service.of("a") - service.of("b")) <= 1_000
+        service.serve(tenant := min(weights, key=service.served), tokens, weights[tenant])
+        assert abs(service.served("a") - service.served("b")) <= 1_000
 
 
 GOLD = Tier("gold", 10, ttft_s=1.0, tpot_s=0.05)
@@ -110,28 +119,38 @@ LEAVE_BY_S = 30.0
 
 def waiter(
     tier: Tier = GOLD, tenant: str = "a", start_by_s: float = 1.0, own_s: float = 0.1, weight: float = 1.0
-) -> Waiter:
+) -> WaitingRequest:
     caller = Caller(Tenant(tenant, tier=tier, weight=weight))
     request = Request(str(number := next(NUMBERS)), Api.CHAT, "m")
-    return Waiter(
-        number, request, caller, promise_of(tier), 0.0, own_s, 12_000 * own_s, own_s, start_by_s, LEAVE_BY_S, start_by_s
+    return WaitingRequest(
+        number,
+        request,
+        caller,
+        objective_of(tier),
+        0.0,
+        own_s,
+        12_000 * own_s,
+        own_s,
+        start_by_s,
+        LEAVE_BY_S,
+        start_by_s,
     )
 
 
-def put(queue: Queue, one: Waiter) -> Waiter:
-    one.queue, one.line = queue, queue.line(one.promise.tier, 1.0, 0.0)
-    one.line.service.enter(one.tenant)
+def put(queue: ModelQueue, one: WaitingRequest) -> WaitingRequest:
+    one.queue, one.tier_queue = queue, queue.tier_queue(one.objective.tier, 1.0, 0.0)
+    one.tier_queue.fair_share.enter(one.tenant)
     queue.put(one, 0.0)
     return one
 
 
-def first(queue: Queue) -> Waiter:
+def first(queue: ModelQueue) -> WaitingRequest:
     return next(queue.by_rank()[0].heads())
 
 
 def test_higher_tiers_go_first() -> None:
     """Whoever came first."""
-    queue = Queue()
+    queue = ModelQueue()
     put(queue, waiter(BRONZE))
     gold = put(queue, waiter(GOLD))
     assert first(queue) is gold
@@ -139,33 +158,33 @@ def test_higher_tiers_go_first() -> None:
 
 def test_a_floor_makes_a_trickle_of_the_lowest() -> None:
     """However much gold waits, bronze gets its part of all service; with batch nothing is owed."""
-    queue = Queue()
+    queue = ModelQueue()
     served = {"gold": 0, "bronze": 0, "batch": 0}
     for tier in (GOLD, BRONZE, BATCH):
         for _ in range(400):
             put(queue, waiter(tier))
     for _ in range(300):
         one = first(queue)
-        served[one.promise.tier.name] += 1
-        queue.serve(queue.lines[one.promise.tier.name], one, 0.0)
+        served[one.objective.tier.name] += 1
+        queue.serve(queue.tier_queues[one.objective.tier.name], one, 0.0)
         queue.take(one, 0.0)
-    assert served["bronze"] == pytest.approx(300 * TRICKLE, abs=2)
+    assert served["bronze"] == pytest.approx(300 * MIN_FLOOR, abs=2)
     assert served["batch"] == 0
 
 
 def test_a_floor_saves_up_no_flood() -> None:
     """What bronze is owed while it cannot be served is bounded."""
-    queue = Queue()
+    queue = ModelQueue()
     put(queue, waiter(BRONZE))
-    line = queue.line(GOLD, 1.0, 0.0)
+    line = queue.tier_queue(GOLD, 1.0, 0.0)
     for _ in range(10_000):
         queue.serve(line, waiter(GOLD), 0.0)
-    assert queue.lines["bronze"].credit_s == MOST_CREDIT_S
+    assert queue.tier_queues["bronze"].credit_s == MAX_CREDIT_S
 
 
 def test_the_earliest_deadline_of_a_tenant_goes_first() -> None:
     """Within one tenant order is by urgency."""
-    queue = Queue()
+    queue = ModelQueue()
     put(queue, waiter(start_by_s=3.0))
     soon = put(queue, waiter(start_by_s=1.0))
     assert first(queue) is soon
@@ -173,46 +192,46 @@ def test_the_earliest_deadline_of_a_tenant_goes_first() -> None:
 
 def test_who_has_had_least_goes_first() -> None:
     """Between tenants of a tier order is by service, not by urgency."""
-    queue = Queue()
+    queue = ModelQueue()
     put(queue, waiter(tenant="greedy", start_by_s=0.1))
     modest = put(queue, waiter(tenant="modest", start_by_s=5.0))
-    queue.lines["gold"].service.serve("greedy", 1_000, 1.0)
+    queue.tier_queues["gold"].fair_share.serve("greedy", 1_000, 1.0)
     assert first(queue) is modest
 
 
 def test_a_modest_tenant_waits_for_its_own_only() -> None:
     """A greedy one's backlog counts against it as far as its part goes."""
-    queue = Queue()
+    queue = ModelQueue()
     for _ in range(100):
         put(queue, waiter(tenant="greedy"))
-    line = queue.lines["gold"]
+    line = queue.tier_queues["gold"]
     assert line.wait_s(waiter(tenant="modest"), 0.0) == pytest.approx(0.1)
     assert line.wait_s(waiter(tenant="greedy"), 0.0) == pytest.approx(10.0)
 
 
 def test_a_short_one_does_not_wait_for_what_is_less_urgent() -> None:
     """A long prompt has time, and order inside a tenant is by urgency."""
-    queue = Queue()
+    queue = ModelQueue()
     put(queue, waiter(start_by_s=30.0, own_s=10.0))
-    line = queue.lines["gold"]
+    line = queue.tier_queues["gold"]
     assert line.wait_s(waiter(start_by_s=1.0), 0.0) == 0.0
     assert line.wait_s(waiter(start_by_s=31.0), 0.0) == pytest.approx(10.0)
 
 
 def test_a_tenant_is_modest_until_it_has_had_as_much_as_another() -> None:
     """What waits of it and goes first counts as had; alone in its tier it is neither."""
-    queue = Queue()
-    line = queue.line(GOLD, 1.0, 0.0)
-    line.service.enter("modest")
-    assert not line.is_modest(waiter(tenant="modest"))
-    line.service.enter("greedy")
-    line.service.serve("greedy", 2_500, 1.0)
-    assert line.is_modest(waiter(tenant="modest"))
+    queue = ModelQueue()
+    line = queue.tier_queue(GOLD, 1.0, 0.0)
+    line.fair_share.enter("modest")
+    assert not line.is_below_fair_share(waiter(tenant="modest"))
+    line.fair_share.enter("greedy")
+    line.fair_share.serve("greedy", 2_500, 1.0)
+    assert line.is_below_fair_share(waiter(tenant="modest"))
     put(queue, waiter(tenant="modest"))
-    assert line.is_modest(waiter(tenant="modest", start_by_s=0.5))
+    assert line.is_below_fair_share(waiter(tenant="modest", start_by_s=0.5))
     put(queue, waiter(tenant="modest"))
-    assert not line.is_modest(waiter(tenant="modest"))
-    assert not line.is_modest(waiter(tenant="greedy"))
+    assert not line.is_below_fair_share(waiter(tenant="modest"))
+    assert not line.is_below_fair_share(waiter(tenant="greedy"))
 
 
 COMERS = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 9), st.floats(0.01, 5)), max_size=20)
@@ -223,18 +242,18 @@ def test_the_more_urgent_of_a_tenant_never_waits_longer(
     comers: list[tuple[str, float, float]], by_s: float, later_s: float
 ) -> None:
     """Nor is it less modest."""
-    queue = Queue()
-    line = queue.line(GOLD, 1.0, 0.0)
+    queue = ModelQueue()
+    line = queue.tier_queue(GOLD, 1.0, 0.0)
     for tenant, start_by_s, own_s in comers:
         put(queue, waiter(tenant=tenant, start_by_s=start_by_s, own_s=own_s))
     sooner, later = (waiter(start_by_s=at_s) for at_s in sorted([by_s, later_s]))
     assert line.wait_s(sooner, 0.0) <= line.wait_s(later, 0.0)
-    assert line.is_modest(sooner) >= line.is_modest(later)
+    assert line.is_below_fair_share(sooner) >= line.is_below_fair_share(later)
 
 
 def test_overdue_are_those_that_cannot_start_in_time() -> None:
     """Of every tenant the most urgent, once its moment has passed."""
-    queue = Queue()
+    queue = ModelQueue()
     late = put(queue, waiter(start_by_s=1.0))
     put(queue, waiter(tenant="b", start_by_s=2.0))
     assert queue.overdue(1.5) == [late]
@@ -242,10 +261,10 @@ def test_overdue_are_those_that_cannot_start_in_time() -> None:
 
 def test_a_modest_tenant_is_served_late_rather_than_refused() -> None:
     """Behind what can still be in time, and no longer than it may wait; a greedy one is not."""
-    queue = Queue()
+    queue = ModelQueue()
     late, greedy = put(queue, waiter(tenant="modest")), put(queue, waiter(tenant="greedy"))
-    line = queue.lines["gold"]
-    line.service.serve("greedy", 1e6, 1.0)
+    line = queue.tier_queues["gold"]
+    line.fair_share.serve("greedy", 1e6, 1.0)
     assert [line.defer(one, 2.0) for one in queue.overdue(2.0)] == [True, False]
     fresh = put(queue, waiter(tenant="modest", start_by_s=3.0))
     assert (first(queue), queue.overdue(2.0), queue.waiting) == (fresh, [greedy], 3)
@@ -261,7 +280,7 @@ def test_a_modest_tenant_is_served_late_rather_than_refused() -> None:
 )
 def test_whoever_leaves_is_nowhere_left(comers: list[tuple[Tier, str, float]], random: object) -> None:
     """In whatever order they go, nothing of them stays: no work, no size, no head."""
-    queue = Queue()
+    queue = ModelQueue()
     waiters = [put(queue, waiter(tier, tenant, by_s)) for tier, tenant, by_s in comers]
     random.shuffle(waiters)  # type: ignore[attr-defined]
     for at, one in enumerate(waiters):

@@ -8,24 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.cost import CostBook
-from routing.ledger import Charge, Ledger, Pledge
-from tenancy.stall import SLOWER, Stalls
+from routing.cost import CostModel
+from routing.ledger import Charge, Ledger, StreamObjective
+from tenancy.stall import SLOWER, DecodeStalls
 
 STEP_S = 0.0121 * (1 + SLOWER)
 """As the prior has it of one sequence, as slow as it may be."""
 
 
-def scene() -> tuple[Ledger, Stalls]:
-    ledger, costs = Ledger(), CostBook()
-    ledger.reach(2)
-    costs.reach(2)
-    stalls = Stalls(ledger, costs)
+def scene() -> tuple[Ledger, DecodeStalls]:
+    ledger, costs = Ledger(), CostModel()
+    ledger.resize(2)
+    costs.resize(2)
+    stalls = DecodeStalls(ledger, costs)
     ledger.attach(stalls)
     return ledger, stalls
 
 
-def charge(ledger: Ledger, prefill_s: float, now_s: float, pledge: Pledge | None = None, slot: int = 0) -> Charge:
+def charge(
+    ledger: Ledger, prefill_s: float, now_s: float, pledge: StreamObjective | None = None, slot: int = 0
+) -> Charge:
     return ledger.charge(
         slot,
         prefill_tokens=prefill_s * 12_000,
@@ -47,7 +49,7 @@ def test_an_engine_without_promises_takes_anything() -> None:
 def test_a_new_stream_bears_what_it_will_surely_earn() -> None:
     """Sure tokens x (T - step), less what is put behind it."""
     ledger, stalls = scene()
-    one = charge(ledger, 0.5, 0.0, Pledge(0.05, 100))
+    one = charge(ledger, 0.5, 0.0, StreamObjective(0.05, 100))
     expected = 100 * (0.05 - STEP_S)
     assert stalls.room_now_s(0, 0.0) == pytest.approx(expected, rel=1e-3)
     ledger.prefill_done(one, 0.5)
@@ -59,7 +61,7 @@ def test_a_new_stream_bears_what_it_will_surely_earn() -> None:
 def test_a_stream_earns_with_every_token() -> None:
     """After k undisturbed tokens it can bear k x (T - step)."""
     ledger, stalls = scene()
-    ledger.prefill_done(charge(ledger, 0.5, 0.0, Pledge(0.05, 10)), 0.5)
+    ledger.prefill_done(charge(ledger, 0.5, 0.0, StreamObjective(0.05, 10)), 0.5)
     decoded_s = 300 * STEP_S
     assert stalls.room_now_s(0, 0.5 + decoded_s) == pytest.approx(300 * (0.05 - STEP_S), rel=1e-2)
 
@@ -67,16 +69,16 @@ def test_a_stream_earns_with_every_token() -> None:
 def test_the_tightest_promise_counts() -> None:
     """An engine takes what the one can bear that bears least."""
     ledger, stalls = scene()
-    ledger.prefill_done(charge(ledger, 0.1, 0.0, Pledge(0.05, 100)), 0.1)
+    ledger.prefill_done(charge(ledger, 0.1, 0.0, StreamObjective(0.05, 100)), 0.1)
     before_s = stalls.room_now_s(0, 0.1)
-    ledger.prefill_done(charge(ledger, 0.1, 0.1, Pledge(0.03, 10)), 0.2)
+    ledger.prefill_done(charge(ledger, 0.1, 0.1, StreamObjective(0.03, 10)), 0.2)
     assert stalls.room_now_s(0, 0.2) < before_s / 2
 
 
 def test_those_of_one_step_have_not_stalled_each_other() -> None:
     """Their first tokens came together, so each saw nothing of the other's prefill."""
     ledger, stalls = scene()
-    pledge = Pledge(0.05, 100)
+    pledge = StreamObjective(0.05, 100)
     first, second = charge(ledger, 0.3, 0.0, pledge), charge(ledger, 0.3, 0.0, pledge)
     ledger.prefill_done(first, 0.6)
     ledger.prefill_done(second, 0.6)
@@ -86,7 +88,7 @@ def test_those_of_one_step_have_not_stalled_each_other() -> None:
 def test_who_has_left_bars_nobody() -> None:
     """With the last promise gone the engine takes anything again."""
     ledger, stalls = scene()
-    one = charge(ledger, 0.1, 0.0, Pledge(0.05, 10))
+    one = charge(ledger, 0.1, 0.0, StreamObjective(0.05, 10))
     two = charge(ledger, 0.1, 0.0)
     ledger.release(one, 0.3)
     assert stalls.room_now_s(0, 0.3) == inf
@@ -111,7 +113,7 @@ def test_the_heaps_agree_with_reckoning_each_stream_by_itself(
     begun: list[tuple[float, float, float | None, int]] = []
     steps: list[tuple[float, float]] = []
     for prefill_s, pause_s, tpot_s, sure in visits:
-        one = charge(ledger, prefill_s, now_s, None if tpot_s is None else Pledge(tpot_s, sure))
+        one = charge(ledger, prefill_s, now_s, None if tpot_s is None else StreamObjective(tpot_s, sure))
         steps.append((now_s, stalls.step_s(0)))
         now_s += prefill_s
         ledger.prefill_done(one, now_s)

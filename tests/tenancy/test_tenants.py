@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenancy.tenants import ANONYMOUS, NOBODY, UNLIMITED, Account, Quota, Tenant, quota_of, renewed
+from tenancy.tenants import ANONYMOUS_CALLER, ANONYMOUS_TENANT, UNLIMITED, Account, Quota, Tenant, quota_of, renewed
 
 
 def test_without_limits_nothing_is_refused() -> None:
@@ -26,8 +26,8 @@ MANY, FEW, ONE = Quota(requests_per_min=100), Quota(requests_per_min=10), Quota(
 def test_a_tenant_without_a_list_may_use_every_model() -> None:
     """No list means all models; the anonymous tenant has none."""
     assert Tenant("search").may_use("any")
-    assert ANONYMOUS.name is None
-    assert ANONYMOUS.may_use("any")
+    assert ANONYMOUS_TENANT.name is None
+    assert ANONYMOUS_TENANT.may_use("any")
 
 
 def test_a_list_binds() -> None:
@@ -53,7 +53,7 @@ def test_what_has_no_limits_has_no_account() -> None:
     """Nothing need be reserved there: a group without limits, users without limits, nobody."""
     assert Tenant("search", quota=MANY).caller(group="staff", user="ann").accounts == (Account("search", MANY),)
     assert Tenant("search").caller(key_id="k1").accounts == ()
-    assert NOBODY.accounts == ()
+    assert ANONYMOUS_CALLER.accounts == ()
 
 
 def test_a_key_that_names_nobody_is_a_user_by_itself() -> None:

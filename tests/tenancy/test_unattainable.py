@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing.candidates import NotNow
-from routing.rejection import Reason, Refused
-from tenancy.objective import Tier, Unattainable
+from routing.candidates import NoEngineAdmissible
+from routing.rejection import Reason, RequestRejected
+from tenancy.objective import Tier, UnattainableAction
 from tests.tenancy.test_admission import GOLD, Stage
 
 FLAT = Tier("flat", 10, ttft_s=1.0, tpot_s=0.05)
-STRICT = Tier("strict", 10, ttft_s=1.0, tpot_s=0.05, unattainable=Unattainable.REJECT)
+STRICT = Tier("strict", 10, ttft_s=1.0, tpot_s=0.05, unattainable=UnattainableAction.REJECT)
 LONG = 60_000
 """Some six seconds of prefill on these engines."""
 
@@ -31,7 +31,7 @@ def test_it_waits_as_others_do_where_engines_are_busy() -> None:
     stage = Stage(engines=1)
     first = stage.place(stage.arrive(FLAT, LONG))
     waiter = stage.arrive(FLAT, LONG)
-    with pytest.raises(NotNow):
+    with pytest.raises(NoEngineAdmissible):
         stage.place(waiter)
     first.first_token(6.0)
     first.release(6.0)
@@ -43,7 +43,7 @@ def test_a_prompt_that_fits_is_still_held_to_its_promise() -> None:
     stage = Stage(engines=1)
     stage.place(stage.arrive(FLAT, LONG))
     waiter = stage.arrive(FLAT, 600)
-    with pytest.raises(NotNow):
+    with pytest.raises(NoEngineAdmissible):
         stage.place(waiter)
     assert not waiter.is_unattainable
 
@@ -52,11 +52,11 @@ def test_a_tier_may_reject_it_as_hopeless() -> None:
     """The rejection names both times, is never to be repeated, and gives no time to come back."""
     stage = Stage()
     waiter = stage.arrive(STRICT, LONG)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRejected) as caught:
         stage.place(waiter)
     refusal = caught.value
-    assert (refusal.reason, refusal.hopeless, refusal.retry_after_s) == (Reason.OVERLOADED, True, None)
-    assert refusal.promised_ttft_s == 1.0
+    assert (refusal.reason, refusal.is_permanent, refusal.retry_after_s) == (Reason.OVERLOADED, True, None)
+    assert refusal.objective_ttft_s == 1.0
     assert refusal.predicted_ttft_s is not None
     assert refusal.predicted_ttft_s > 3.0
     assert f"{refusal.predicted_ttft_s:.3g} s" in refusal.message
@@ -70,7 +70,7 @@ def test_a_tier_that_rejects_serves_what_an_engine_holds_already() -> None:
     first.first_token(6.0)
     first.release(6.5)
     again = stage.arrive(STRICT, LONG, text=7, now_s=7.0)
-    assert stage.place(again, now_s=7.0).predicted.warm_tokens > 0.9 * LONG
+    assert stage.place(again, now_s=7.0).predicted.cached_tokens > 0.9 * LONG
 
 
 def test_a_request_that_spent_its_time_on_the_way_is_served_by_an_idle_fleet() -> None:
@@ -91,7 +91,7 @@ def test_one_that_is_late_by_its_pods_fault_is_not_taken_for_too_long() -> None:
     first = stage.place(stage.arrive(FLAT, LONG))
     waiter = stage.arrive(STRICT, 600, now_s=5.0, came_s=0.0)
     assert waiter.start_by_s < 5.0
-    with pytest.raises(NotNow):
+    with pytest.raises(NoEngineAdmissible):
         stage.place(waiter, now_s=5.0)
     assert not waiter.is_unattainable
     first.release(5.0)
@@ -105,7 +105,7 @@ def test_one_that_is_found_unattainable_in_the_queue_keeps_its_place_there() -> 
     stage.wait(waiter)
     waiter.lead_s = 0.0  # As where the only engines that were fast enough have left since.
     queue = waiter.queue
-    with pytest.raises(NotNow):
+    with pytest.raises(NoEngineAdmissible):
         stage.place(waiter)
     assert waiter.is_unattainable
     assert queue.waiting == 1
@@ -113,7 +113,7 @@ def test_one_that_is_found_unattainable_in_the_queue_keeps_its_place_there() -> 
     assert queue.overdue(waiter.leave_by_s + 1) == [waiter]
     queue.take(waiter, 0.0)
     assert queue.waiting == 0
-    assert list(waiter.line.heads()) == []
+    assert list(waiter.tier_queue.heads()) == []
 
 
 def test_every_overload_tells_what_was_predicted() -> None:
@@ -121,8 +121,8 @@ def test_every_overload_tells_what_was_predicted() -> None:
     stage = Stage()
     refusal = stage.fill()
     assert refusal.predicted_ttft_s is not None
-    assert refusal.promised_ttft_s is not None
-    assert refusal.predicted_ttft_s > refusal.promised_ttft_s
+    assert refusal.objective_ttft_s is not None
+    assert refusal.predicted_ttft_s > refusal.objective_ttft_s
     assert (refusal.retry_after_s or 0.0) > 0
 
 

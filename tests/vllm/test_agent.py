@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from redis.asyncio.client import PubSub
 
-from routing.pod_record import Record, channel, key, read_record
+from routing.pod_record import AgentRecord, read_record, record_channel, record_key
 from tests.gateway.kv_index import redis_servers
 from tests.gateway.kv_index.redis_servers import Server, redis_server
 from tests.vllm.agents import AgentChild, found_on
@@ -79,9 +79,9 @@ def standing(gateway: Gateway, url: str) -> str | None:
     return shown[0] if shown else None
 
 
-async def registered(redis: Server) -> Record | None:
+async def registered(redis: Server) -> AgentRecord | None:
     """What stands in Redis now."""
-    written = await redis.say("GET", key("", NAME))
+    written = await redis.say("GET", record_key("", NAME))
     return read_record(written) if isinstance(written, bytes) else None
 
 
@@ -124,7 +124,7 @@ async def test_an_engine_tells_its_load_by_itself(finder: Gateway, redis: Server
     client = redis.client()
     try:
         async with asyncio.timeout(GUARD_S), client.pubsub(ignore_subscribe_messages=True) as heard:
-            await heard.subscribe(channel(""))
+            await heard.subscribe(record_channel(""))
             asking = asyncio.create_task(keep_asking(finder))
             try:
                 while not await says_running(heard):

@@ -14,8 +14,15 @@ import openai
 import pytest
 import pytest_asyncio
 
-from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
-from cascade.calibration_json import write_ladder_file
+from cascade.calibration_file import (
+    ANY_BUCKET,
+    AcceptanceThreshold,
+    CalibrationEvidence,
+    CalibrationFile,
+    QualityGuarantee,
+    SignalStage,
+)
+from cascade.calibration_json import write_calibration_file
 from tests.vllm.gateways import Gateway, in_front, read_json, until
 from tests.vllm.pods import Pod
 
@@ -32,10 +39,10 @@ def settings(folder: Path) -> Path:
         for name, (paid, got) in PRICES.items()
     ]
     for name, threshold in (("easy", KEEPS), ("strict", NEVER)):
-        cuts = (Cut(0, ANY_BUCKET, threshold),)
-        promise, evidence = Promise(0.01, 0.95), Evidence(1000, "sha256:0", kept=0.5)
-        file = LadderFile(tuple(PRICES), "margin", Stage.WINDOW, promise, evidence, cuts, is_promised=True)
-        (folder / f"{name}.json").write_bytes(write_ladder_file(file))
+        cuts = (AcceptanceThreshold(0, ANY_BUCKET, threshold),)
+        promise, evidence = QualityGuarantee(0.01, 0.95), CalibrationEvidence(1000, "sha256:0", kept=0.5)
+        file = CalibrationFile(tuple(PRICES), "margin", SignalStage.WINDOW, promise, evidence, cuts, is_promised=True)
+        (folder / f"{name}.json").write_bytes(write_calibration_file(file))
         # These pods share two cores: what is tested here must not hang on a window's time.
         hold_back = {"tokens": 6, "max_added_ttft_ms": 60000}
         calibration = str(folder / f"{name}.json")
@@ -46,7 +53,7 @@ def settings(folder: Path) -> Path:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ladders(all_pods: tuple[Pod, ...], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+async def cascades(all_pods: tuple[Pod, ...], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
     config = settings(tmp_path_factory.mktemp("ladders"))
     async with in_front([all_pods[0].url, all_pods[2].url], "--config", str(config)) as started:
         yield started
@@ -62,7 +69,7 @@ def asking(model: str, **more: Any) -> dict[str, Any]:
     return {"model": model, "messages": messages, "max_tokens": 16, "temperature": 0} | more
 
 
-def climbed(gateway: Gateway, receipt_id: str) -> dict[str, Any]:
+def cascade_results(gateway: Gateway, receipt_id: str) -> dict[str, Any]:
     """What the receipt says of the way up; it is written when the request has left."""
     receipt = until(lambda: read_json(f"{gateway.admin}/receipts/{receipt_id}"), f"a receipt {receipt_id}")
     return dict(receipt["climbed"], usage=receipt["usage"])
@@ -87,7 +94,7 @@ def test_a_stream_is_clean(ladders: Gateway, client: openai.OpenAI, ladder: str,
     assert all(choice.logprobs is None for choice in choices)
     told = chunks[-1].usage
     assert told is not None
-    way = climbed(ladders, raw.headers["x-hearth-receipt"])
+    way = cascade_results(ladders, raw.headers["x-hearth-receipt"])
     assert way["usage"]["completion_tokens"] == told.completion_tokens == way["rungs"][-1]["output_tokens"]
     assert way["usage"]["prompt_tokens"] == told.prompt_tokens
     if rung == "smollm2":
@@ -109,7 +116,7 @@ def test_a_whole_answer_is_judged(ladders: Gateway, client: openai.OpenAI, ladde
     answer = raw.parse()
     assert (raw.headers["x-hearth-rung"], answer.model) == (rung, rung)
     assert answer.choices[0].logprobs is None
-    way = climbed(ladders, raw.headers["x-hearth-receipt"])
+    way = cascade_results(ladders, raw.headers["x-hearth-receipt"])
     assert answer.usage is not None
     assert way["rungs"][-1]["output_tokens"] == answer.usage.completion_tokens
     assert way["rungs"][0]["signal"] is not None
@@ -131,7 +138,7 @@ def test_broken_json_goes_up(ladders: Gateway, client: openai.OpenAI) -> None:
     format_ = {"type": "json_schema", "json_schema": {"name": "city", "schema": city}}
     raw = client.chat.completions.with_raw_response.create(**asking("easy", response_format=format_, max_tokens=2))
     assert raw.headers["x-hearth-rung"] == "smollm2"
-    assert "json" in climbed(ladders, raw.headers["x-hearth-receipt"])["rungs"][0]["why"]
+    assert "json" in cascade_results(ladders, raw.headers["x-hearth-receipt"])["rungs"][0]["why"]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +166,7 @@ def test_other_apis(ladders: Gateway, client: openai.OpenAI) -> None:
     told = client.responses.with_raw_response.create(model="easy", input="Hello", max_output_tokens=12, stream=True)
     events = list(told.parse())
     assert told.headers["x-hearth-rung"] == "tinyqwen"
-    assert climbed(ladders, told.headers["x-hearth-receipt"])["judged"] == 1
+    assert cascade_results(ladders, told.headers["x-hearth-receipt"])["judged"] == 1
     deltas = [event for event in events if event.type == "response.output_text.delta"]
     assert deltas
     assert all(not event.logprobs for event in deltas)

@@ -17,11 +17,11 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from gateway.resume.anthropic import as_chat
-from gateway.resume.continuation import Rest, rest_of
-from gateway.resume.delivered import read_said
-from gateway.resume.splice import stitched
-from gateway.resume.token_recovery import recalled_from
+from gateway.resume.anthropic import chat_from_messages
+from gateway.resume.continuation import Continuation, continuation_of
+from gateway.resume.delivered import read_delivered
+from gateway.resume.splice import splice_events
+from gateway.resume.token_recovery import read_recovered
 from routing.request import Api
 from tests.gateway.resume.test_replay import events_of, hear
 from tests.vllm.gateways import in_front, until
@@ -116,21 +116,21 @@ async def gone_on_with(
     client: aiohttp.ClientSession, url: str, body: dict[str, Any], shown: bytes, api: Api = Api.CHAT
 ) -> bytes:
     """All that a client is sent whose stream was cut behind this."""
-    said = read_said(api, shown, shown.count(b"\n\n"), withholds_usage=False)
-    rest = rest_of(json.dumps(body).encode(), said, sequences=1)
-    assert isinstance(rest, Rest), rest
-    recall = rest.asking.recall
+    said = read_delivered(api, shown, shown.count(b"\n\n"), withholds_usage=False)
+    rest = continuation_of(json.dumps(body).encode(), said, sequences=1)
+    assert isinstance(rest, Continuation), rest
+    recall = rest.request.recovery
     assert recall is not None
     prompt = await post(client, url, PATH, json.loads(recall.prompt))
-    words = await post(client, url, "/tokenize", json.loads(recall.words))
-    recalled = recalled_from(recall, prompt, words)
+    words = await post(client, url, "/tokenize", json.loads(recall.tokenize))
+    recalled = read_recovered(recall, prompt, words)
     assert recalled is not None
-    rest = rest.recalled(recalled)
+    rest = rest.with_tokens(recalled)
     assert rest.path == PATH
-    asked = json.loads(rest.asking.body) | {"kv_transfer_params": {"prompt_token_ids": rest.asking.prompt_ids}}
-    joined = stitched(rest.stitch(withholds_usage=False), await post(client, url, PATH, asked))
+    asked = json.loads(rest.request.body) | {"kv_transfer_params": {"prompt_token_ids": rest.request.prompt_ids}}
+    joined = splice_events(rest.splicer(withholds_usage=False), await post(client, url, PATH, asked))
     assert joined is not None
-    return said.told + joined
+    return said.raw + joined
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -224,7 +224,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 async def test_a_message_and_its_chat_have_the_same_prompt(thinkers: tuple[Pod, ...], shape: str) -> None:
     """And all that shapes the answer: what the engine itself makes of both is the same, token by token."""
     asked = message(12) | {"thinking": None} | SHAPES[shape]
-    chat = as_chat(asked)
+    chat = chat_from_messages(asked)
     assert chat is not None
     async with aiohttp.ClientSession() as client:
         ours = json.loads(await post(client, thinkers[0].url, f"{PATH}/render", chat))

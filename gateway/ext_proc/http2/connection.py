@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from gateway.ext_proc.http2 import frames as f
-from gateway.ext_proc.http2.frames import BlockReader, Bounds, Broken, Fault, Fields, HeaderBlock
-from gateway.ext_proc.http2.stream import Stream, Taker
+from gateway.ext_proc.http2.frames import Fields, HeaderBlock, HeaderDecoder, Http2Error, Http2ErrorCode, Http2Limits
+from gateway.ext_proc.http2.stream import GrpcStream, GrpcStreamHandler
 from gateway.runtime.closing import has_unread
 
 
-class Allowance:
+class FrameAllowance:
     """A token bucket: spent by frames, refilled by time and by requests that were served."""
 
     __slots__ = ("_clock", "_left", "_most", "_per_s", "_since_s")
@@ -43,36 +43,36 @@ class Allowance:
         self._left -= cost
         return True
 
-    def earn(self, count: int) -> None:
+    def refund(self, count: int) -> None:
         """Put `count` back, up to the most that it holds."""
         self._left = min(self._most, self._left + count)
 
 
-Guard = Callable[[Fields], bool]
+Authorize = Callable[[Fields], bool]
 """Whether the caller of a request, as its fields show it, may make it."""
 
-Serve = Callable[[Stream], Taker]
+HandlerFactory = Callable[[GrpcStream], GrpcStreamHandler]
 """Serves the streams of one path."""
 
 
-class Host(Protocol):
+class Http2Server(Protocol):
     """What a connection needs of the port that accepted it."""
 
-    bounds: Bounds
+    bounds: Http2Limits
 
     @property
     def is_leaving(self) -> bool:
         """Whether no more streams are wanted."""
         ...
 
-    def admit(self, connection: Connection) -> bool: ...
-    def forget(self, connection: Connection) -> None: ...
+    def admit(self, connection: Http2Connection) -> bool: ...
+    def forget(self, connection: Http2Connection) -> None: ...
     @property
-    def guard(self) -> Guard | None:
+    def guard(self) -> Authorize | None:
         """Decides which requests are served; None: all."""
         ...
 
-    def service(self, path: bytes) -> Serve | None: ...
+    def service(self, path: bytes) -> HandlerFactory | None: ...
     def has_room(self) -> bool:
         """Whether one more stream may be begun."""
         ...
@@ -86,34 +86,34 @@ UNIMPLEMENTED, UNAUTHENTICATED = 12, 16
 SELF_DEPENDENT = 0x100
 """Set beside the flags of HEADERS whose stream was made to depend on itself: no flag of the wire has this bit."""
 
-SETTINGS_BYTES = 64
-WAITING_STREAMS = 16
-FIELDS = 16
+SETTINGS_BYTES_PER_FRAME = 64
+WAITING_STREAMS_PER_FRAME = 16
+FIELDS_PER_FRAME = 16
 """What costs as much as a frame of its own: so many bytes of settings, so many streams that a larger window wakes, so
-many fields of a header block that has more than `MANY_FIELDS`.
+many fields of a header block that has more than `MAX_FREE_FIELDS`.
 """
-MANY_FIELDS = 128
+MAX_FREE_FIELDS = 128
 
-LEAVING_S = 1.0
+GOAWAY_DELAY_S = 1.0
 """How long new streams are accepted after the first GOAWAY: they were under way."""
 
 
-class Connection(asyncio.Protocol):
+class Http2Connection(asyncio.Protocol):
     """Reads frames; each kind has one method."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Http2Server) -> None:
         bounds = host.bounds
         self._host = host
         self._unread = b""
-        self._fields = BlockReader(bounds.max_header_bytes)
+        self._fields = HeaderDecoder(bounds.max_header_bytes)
         self._block: list[bytes] | None = None
         self._block_stream = 0
         self._block_flags = 0
         self._last = 0
-        self._receive_window = f.LARGEST_WINDOW
-        self._waiting: OrderedDict[int, Stream] = OrderedDict()
+        self._receive_window = f.MAX_WINDOW
+        self._waiting: OrderedDict[int, GrpcStream] = OrderedDict()
         """Streams with something to send, held up by the window of the connection or by its transport."""
-        self._short: dict[int, Stream] = {}
+        self._short: dict[int, GrpcStream] = {}
         """Streams with something to send, held up by their own windows."""
         self._ended_here: dict[int, None] = {}
         """Streams that this side ended first, oldest first: their frames may still be under way."""
@@ -124,10 +124,10 @@ class Connection(asyncio.Protocol):
         self._most_credit = 0
         """The most that any stream was ever granted beyond the initial window."""
         clock = asyncio.get_running_loop().time
-        self._idle_frames = Allowance(bounds.idle_frames, bounds.idle_frames_per_s, clock)
+        self._idle_frames = FrameAllowance(bounds.max_idle_frames, bounds.idle_frames_per_s, clock)
         self._served = 0
         """Streams that were answered since the allowance of idle frames was last used up."""
-        self._resets = Allowance(max(bounds.max_streams, bounds.idle_frames), bounds.resets_per_s, clock)
+        self._resets = FrameAllowance(max(bounds.max_streams, bounds.max_idle_frames), bounds.resets_per_s, clock)
         self._has_preface = self._has_settings = False
         self._leaving_since_s: float | None = None
         self._takes_no_more = False
@@ -137,14 +137,14 @@ class Connection(asyncio.Protocol):
         self._heard = False
         self._silent_since_s = asyncio.get_running_loop().time()
         self._has_asked = False
-        self.streams: dict[int, Stream] = {}
-        self.send_window = f.USUAL_WINDOW
-        self.initial_window = f.USUAL_WINDOW
-        self.stream_window = max(bounds.stream_window, f.USUAL_WINDOW)
-        self.peer_frame = f.USUAL_FRAME
+        self.streams: dict[int, GrpcStream] = {}
+        self.send_window = f.DEFAULT_WINDOW
+        self.initial_window = f.DEFAULT_WINDOW
+        self.stream_window = max(bounds.stream_window, f.DEFAULT_WINDOW)
+        self.peer_frame = f.DEFAULT_FRAME_BYTES
         self.is_stuck = False
         self.max_message_bytes = bounds.max_message_bytes
-        self.pending_bytes = bounds.pending_bytes
+        self.pending_bytes = bounds.max_pending_bytes
         self._unsent: list[bytes] = []
         self._is_reading = False
         self._flushing: asyncio.Handle | None = None
@@ -167,9 +167,9 @@ class Connection(asyncio.Protocol):
             f.INITIAL_WINDOW: bounds.stream_window,
             f.MAX_HEADER_LIST: bounds.max_header_bytes,
         }
-        self.write(f.settings_frame(values) + f.window_frame(0, f.LARGEST_WINDOW - f.USUAL_WINDOW))
+        self.write(f.settings_frame(values) + f.window_frame(0, f.MAX_WINDOW - f.DEFAULT_WINDOW))
         if self._host.is_leaving:
-            self.say_goodbye()
+            self.send_goaway()
 
     def connection_lost(self, exc: Exception | None) -> None:
         streams, self.streams = self.streams, {}
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
         self._short.clear()
         self._unsent.clear()
         for stream in streams.values():
-            stream.lose()
+            stream.abandon()
         self._host.forget(self)
 
     def pause_writing(self) -> None:
@@ -207,15 +207,15 @@ class Connection(asyncio.Protocol):
                     self._unread = unread
                     return
                 if not unread.startswith(f.PREFACE):
-                    raise Broken(Fault.PROTOCOL, "this is no HTTP/2")
+                    raise Http2Error(Http2ErrorCode.PROTOCOL, "this is no HTTP/2")
                 self._has_preface, at = True, len(f.PREFACE)
             if not self._has_settings and len(unread) - at >= f.HEAD_BYTES:
                 _, _, kind, flags, _ = f.HEAD.unpack_from(unread, at)
                 if kind != f.SETTINGS or flags & f.ACK:
-                    raise Broken(Fault.PROTOCOL, "the first frame must be SETTINGS")
+                    raise Http2Error(Http2ErrorCode.PROTOCOL, "the first frame must be SETTINGS")
                 self._has_settings = True
             at = self._read(unread, at)
-        except Broken as broken:
+        except Http2Error as broken:
             self.close(broken.fault, str(broken))
             return
         self._unread = unread[at:]
@@ -227,20 +227,20 @@ class Connection(asyncio.Protocol):
         while end - at >= f.HEAD_BYTES:
             high, low, kind, flags, number = f.HEAD.unpack_from(unread, at)
             size = high << 8 | low
-            if size > f.USUAL_FRAME:
-                raise Broken(Fault.FRAME_SIZE, "a frame is longer than we take")
+            if size > f.DEFAULT_FRAME_BYTES:
+                raise Http2Error(Http2ErrorCode.FRAME_SIZE, "a frame is longer than we take")
             begin = at + f.HEAD_BYTES
             if end - begin < size:
                 break
             at = begin + size
-            self._take(kind, flags, number & f.LARGEST_WINDOW, unread[begin:at])
+            self._take(kind, flags, number & f.MAX_WINDOW, unread[begin:at])
         return at
 
     # -- frames ----------------------------------------------------------------------------------------------------
 
     def _take(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if self._block is not None and (kind != f.CONTINUATION or number != self._block_stream):
-            raise Broken(Fault.PROTOCOL, "a header block is interrupted")
+            raise Http2Error(Http2ErrorCode.PROTOCOL, "a header block is interrupted")
         if kind == f.DATA:
             self._take_piece(flags, number, payload)
         elif kind == f.HEADERS:
@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
         elif kind == f.GOAWAY:
             self._take_goaway(number, payload)
         elif kind == f.PUSH_PROMISE:
-            raise Broken(Fault.PROTOCOL, "a client promises nothing")
+            raise Http2Error(Http2ErrorCode.PROTOCOL, "a client promises nothing")
         else:
             self._spend()
 
@@ -273,8 +273,8 @@ class Connection(asyncio.Protocol):
         size = len(payload)
         self._receive_window -= size
         if self._receive_window < 1 << 30:
-            self.write(f.window_frame(0, f.LARGEST_WINDOW - self._receive_window))
-            self._receive_window = f.LARGEST_WINDOW
+            self.write(f.window_frame(0, f.MAX_WINDOW - self._receive_window))
+            self._receive_window = f.MAX_WINDOW
         stream, ends = self.streams.get(number), bool(flags & f.END_STREAM)
         if stream is None or stream.has_heard_end:
             self._take_late_piece(stream, number, is_idle=not payload, ends=ends)
@@ -282,14 +282,14 @@ class Connection(asyncio.Protocol):
         if flags & f.PADDED:
             payload = f.unpadded(flags, payload)
         if self._declared and not self._is_as_declared(number, len(payload), ends=ends):
-            self.fail(stream, Fault.PROTOCOL)
+            self.fail(stream, Http2ErrorCode.PROTOCOL)
             return
         if payload or ends:
             self._feed(stream, payload, size, ends=ends)
         else:
             self._spend()
 
-    def _feed(self, stream: Stream, payload: bytes, size: int, *, ends: bool) -> None:
+    def _feed(self, stream: GrpcStream, payload: bytes, size: int, *, ends: bool) -> None:
         """Deliver data and the end of a stream. An exception of its handler ends that stream alone."""
         try:
             if ends:
@@ -297,13 +297,13 @@ class Connection(asyncio.Protocol):
             if payload:
                 stream.feed(payload, size)
             if ends:
-                stream.end_heard()
-        except Broken:
+                stream.on_end_stream()
+        except Http2Error:
             raise
         except Exception as fault:  # noqa: BLE001 - the other streams have done nothing
             self.report(stream, fault)
 
-    def _take_late_piece(self, stream: Stream | None, number: int, *, is_idle: bool, ends: bool) -> None:
+    def _take_late_piece(self, stream: GrpcStream | None, number: int, *, is_idle: bool, ends: bool) -> None:
         """Take data that follows the end of its stream: under way when this side ended it, or a fault."""
         if number in self._ended_here:
             if ends:
@@ -311,11 +311,11 @@ class Connection(asyncio.Protocol):
             elif is_idle:
                 self._spend()
         elif stream is not None:
-            self.fail(stream, Fault.STREAM_CLOSED)
+            self.fail(stream, Http2ErrorCode.STREAM_CLOSED)
         else:
             self._check_closed(number)
             self._spend()
-            self._answer(f.reset_frame(number, Fault.STREAM_CLOSED))
+            self._answer(f.reset_frame(number, Http2ErrorCode.STREAM_CLOSED))
 
     def _is_as_declared(self, number: int, size: int, *, ends: bool) -> bool:
         """Whether so much more data, and its end, are what the stream's content-length says."""
@@ -327,7 +327,7 @@ class Connection(asyncio.Protocol):
 
     def _take_headers(self, flags: int, number: int, payload: bytes) -> None:
         if not number & 1:
-            raise Broken(Fault.PROTOCOL, "a client's streams have odd numbers")
+            raise Http2Error(Http2ErrorCode.PROTOCOL, "a client's streams have odd numbers")
         block = f.unpadded(flags, payload, priority=True)
         if flags & f.WITH_PRIORITY and f.dependency(payload, 1 if flags & f.PADDED else 0) == number:
             flags |= SELF_DEPENDENT
@@ -339,18 +339,18 @@ class Connection(asyncio.Protocol):
     def _take_continuation(self, flags: int, payload: bytes) -> None:
         block, bounds = self._block, self._host.bounds
         if block is None:
-            raise Broken(Fault.PROTOCOL, "a header block is continued that was not begun")
+            raise Http2Error(Http2ErrorCode.PROTOCOL, "a header block is continued that was not begun")
         block.append(payload)
         if len(block) > bounds.max_continuations or sum(map(len, block)) > bounds.max_header_bytes:
-            raise Broken(Fault.ENHANCE_YOUR_CALM, "a header block is longer than we take")
+            raise Http2Error(Http2ErrorCode.ENHANCE_YOUR_CALM, "a header block is longer than we take")
         if flags & f.END_HEADERS:
             self._block = None
             self._take_block(self._block_flags, self._block_stream, b"".join(block))
 
     def _take_block(self, flags: int, number: int, raw: bytes) -> None:
         block = self._fields.read(raw)
-        if block.count > MANY_FIELDS:
-            self._spend(block.count // FIELDS)
+        if block.count > MAX_FREE_FIELDS:
+            self._spend(block.count // FIELDS_PER_FRAME)
         if number > self._last:
             if number > self._last + 2:
                 self._skipped = self._last, number
@@ -361,11 +361,11 @@ class Connection(asyncio.Protocol):
         if stream is None:
             self._take_late_block(number, flags)
         elif stream.has_heard_end:
-            self.fail(stream, Fault.STREAM_CLOSED)
+            self.fail(stream, Http2ErrorCode.STREAM_CLOSED)
         elif flags & f.END_STREAM and not flags & SELF_DEPENDENT and self._are_trailers(number, block):
             self._end(stream)
         else:
-            self.fail(stream, Fault.PROTOCOL)
+            self.fail(stream, Http2ErrorCode.PROTOCOL)
 
     def _are_trailers(self, number: int, block: HeaderBlock) -> bool:
         """Whether a stream may end with this block."""
@@ -381,8 +381,8 @@ class Connection(asyncio.Protocol):
             return
         first, last = self._skipped
         if first < number < last:
-            raise Broken(Fault.PROTOCOL, "a stream with a lower number than one that was begun before")
-        raise Broken(Fault.STREAM_CLOSED, "headers of a stream that has ended")
+            raise Http2Error(Http2ErrorCode.PROTOCOL, "a stream with a lower number than one that was begun before")
+        raise Http2Error(Http2ErrorCode.STREAM_CLOSED, "headers of a stream that has ended")
 
     def _begin(self, number: int, block: HeaderBlock, flags: int) -> None:
         host, ends = self._host, bool(flags & f.END_STREAM)
@@ -390,27 +390,27 @@ class Connection(asyncio.Protocol):
         if self.is_stuck:
             self._check_is_read()
         if self._is_closed or self._takes_no_more or is_full:
-            self.write(f.reset_frame(number, Fault.REFUSED))
+            self.write(f.reset_frame(number, Http2ErrorCode.REFUSED))
             if not ends:
                 self._note_ended(number)
             return
-        stream = Stream(self, number)
+        stream = GrpcStream(self, number)
         stream.has_heard_end = ends
         fields = block.fields
         if block.request_fault or flags & SELF_DEPENDENT:
-            self.fail(stream, Fault.PROTOCOL)
+            self.fail(stream, Http2ErrorCode.PROTOCOL)
             return
         if (length := fields.get(b"content-length")) is not None:
             self._declared[number] = int(length)
             if not self._is_as_declared(number, 0, ends=ends):
-                self.fail(stream, Fault.PROTOCOL)
+                self.fail(stream, Http2ErrorCode.PROTOCOL)
                 return
         self.streams[number] = stream
         self._serve(stream, fields)
         if ends:
             self._end(stream)
 
-    def _serve(self, stream: Stream, fields: Fields) -> None:
+    def _serve(self, stream: GrpcStream, fields: Fields) -> None:
         """Attach a handler, if there is such a service and the caller is authorized."""
         host = self._host
         serve = host.service(fields.get(b":path", b"")) if fields.get(b":method") == b"POST" else None
@@ -424,10 +424,10 @@ class Connection(asyncio.Protocol):
             except Exception as fault:  # noqa: BLE001 - the other streams have done nothing
                 self.report(stream, fault)
 
-    def _end(self, stream: Stream) -> None:
+    def _end(self, stream: GrpcStream) -> None:
         """Call the handler of a stream whose client has ended."""
         try:
-            stream.end_heard()
+            stream.on_end_stream()
         except Exception as fault:  # noqa: BLE001 - the other streams have done nothing
             self.report(stream, fault)
 
@@ -435,29 +435,29 @@ class Connection(asyncio.Protocol):
         """Take a priority, which changes nothing here; a wrong one ends its stream, or the connection without one."""
         self._spend()
         if not number:
-            raise Broken(Fault.PROTOCOL, "a priority of no stream")
-        fault = Fault.NONE
+            raise Http2Error(Http2ErrorCode.PROTOCOL, "a priority of no stream")
+        fault = Http2ErrorCode.NONE
         if len(payload) != f.PRIORITY_BYTES:
-            fault = Fault.FRAME_SIZE
+            fault = Http2ErrorCode.FRAME_SIZE
         elif f.dependency(payload) == number:
-            fault = Fault.PROTOCOL
+            fault = Http2ErrorCode.PROTOCOL
         if fault:
             stream = self.streams.get(number)
             if stream is None:
-                raise Broken(fault, "a priority of a wrong form")
+                raise Http2Error(fault, "a priority of a wrong form")
             self.fail(stream, fault)
 
     def _take_goaway(self, number: int, payload: bytes) -> None:
         """Accept that the peer is about to close; it closes by itself."""
         self._spend()
         if number:
-            raise Broken(Fault.PROTOCOL, "a GOAWAY of a stream")
+            raise Http2Error(Http2ErrorCode.PROTOCOL, "a GOAWAY of a stream")
         if len(payload) < f.GOAWAY_BYTES:
-            raise Broken(Fault.FRAME_SIZE, "a GOAWAY of a wrong length")
+            raise Http2Error(Http2ErrorCode.FRAME_SIZE, "a GOAWAY of a wrong length")
 
     def _take_reset(self, number: int, payload: bytes) -> None:
         if len(payload) != f.WORD.size:
-            raise Broken(Fault.FRAME_SIZE, "a reset of a wrong length")
+            raise Http2Error(Http2ErrorCode.FRAME_SIZE, "a reset of a wrong length")
         stream = self.streams.get(number)
         if stream is None:
             if number in self._ended_here:
@@ -467,17 +467,17 @@ class Connection(asyncio.Protocol):
             self._spend()
             return
         if not stream.has_begun and not self._resets.spend():
-            raise Broken(Fault.ENHANCE_YOUR_CALM, "too many streams are reset before they are answered")
+            raise Http2Error(Http2ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset before they are answered")
         stream.has_heard_end = True
-        stream.lose()
+        stream.abandon()
         self.forget(stream)
 
     def _take_settings(self, flags: int, number: int, payload: bytes) -> None:
         if number:
-            raise Broken(Fault.PROTOCOL, "settings of a stream")
+            raise Http2Error(Http2ErrorCode.PROTOCOL, "settings of a stream")
         if len(payload) % f.SETTING.size or (flags & f.ACK and payload):
-            raise Broken(Fault.FRAME_SIZE, "settings of a wrong length")
-        self._spend(1 + len(payload) // SETTINGS_BYTES)
+            raise Http2Error(Http2ErrorCode.FRAME_SIZE, "settings of a wrong length")
+        self._spend(1 + len(payload) // SETTINGS_BYTES_PER_FRAME)
         if flags & f.ACK:
             return
         window = self._read_settings(payload)
@@ -490,15 +490,15 @@ class Connection(asyncio.Protocol):
         window = self.initial_window
         for name, value in f.SETTING.iter_unpack(payload):
             if name == f.INITIAL_WINDOW:
-                if value > f.LARGEST_WINDOW:
-                    raise Broken(Fault.FLOW_CONTROL, "a window larger than there can be")
+                if value > f.MAX_WINDOW:
+                    raise Http2Error(Http2ErrorCode.FLOW_CONTROL, "a window larger than there can be")
                 window = value
             elif name == f.MAX_FRAME:
-                if not f.USUAL_FRAME <= value <= f.LARGEST_FRAME:
-                    raise Broken(Fault.PROTOCOL, "a frame size that there cannot be")
+                if not f.DEFAULT_FRAME_BYTES <= value <= f.MAX_FRAME_BYTES:
+                    raise Http2Error(Http2ErrorCode.PROTOCOL, "a frame size that there cannot be")
                 self.peer_frame = value
             elif name == f.ENABLE_PUSH and value > 1:
-                raise Broken(Fault.PROTOCOL, "ENABLE_PUSH that is neither 0 nor 1")
+                raise Http2Error(Http2ErrorCode.PROTOCOL, "ENABLE_PUSH that is neither 0 nor 1")
         return window
 
     def _resize_windows(self, size: int) -> None:
@@ -506,29 +506,29 @@ class Connection(asyncio.Protocol):
         more, self.initial_window = size - self.initial_window, size
         if more <= 0:
             return
-        if size + self._most_credit > f.LARGEST_WINDOW:
-            self._spend(1 + len(self.streams) // WAITING_STREAMS)
+        if size + self._most_credit > f.MAX_WINDOW:
+            self._spend(1 + len(self.streams) // WAITING_STREAMS_PER_FRAME)
             self._most_credit = max((stream.credit for stream in self.streams.values()), default=0)
-            if size + self._most_credit > f.LARGEST_WINDOW:
-                raise Broken(Fault.FLOW_CONTROL, "a stream's window grows to what it cannot be")
+            if size + self._most_credit > f.MAX_WINDOW:
+                raise Http2Error(Http2ErrorCode.FLOW_CONTROL, "a stream's window grows to what it cannot be")
         if self._short:
-            self._spend(len(self._short) // WAITING_STREAMS)
+            self._spend(len(self._short) // WAITING_STREAMS_PER_FRAME)
             for stream in tuple(self._short.values()):
                 self._resume(stream)
 
     def _take_ping(self, flags: int, number: int, payload: bytes) -> None:
         if number:
-            raise Broken(Fault.PROTOCOL, "a ping of a stream")
+            raise Http2Error(Http2ErrorCode.PROTOCOL, "a ping of a stream")
         if len(payload) != f.PING_BYTES:
-            raise Broken(Fault.FRAME_SIZE, "a ping of a wrong length")
+            raise Http2Error(Http2ErrorCode.FRAME_SIZE, "a ping of a wrong length")
         self._spend()
         if not flags & f.ACK:
             self._answer(f.frame(f.PING, f.ACK, 0, payload))
 
     def _take_window(self, number: int, payload: bytes) -> None:
         if len(payload) != f.WORD.size:
-            raise Broken(Fault.FRAME_SIZE, "a window update of a wrong length")
-        more = f.WORD.unpack(payload)[0] & f.LARGEST_WINDOW
+            raise Http2Error(Http2ErrorCode.FRAME_SIZE, "a window update of a wrong length")
+        more = f.WORD.unpack(payload)[0] & f.MAX_WINDOW
         if not number:
             self._grow_window(more)
             return
@@ -539,8 +539,8 @@ class Connection(asyncio.Protocol):
                 self._spend()
             return
         stream.credit += more
-        if not more or stream.window > f.LARGEST_WINDOW:
-            self.fail(stream, Fault.FLOW_CONTROL if more else Fault.PROTOCOL)
+        if not more or stream.window > f.MAX_WINDOW:
+            self.fail(stream, Http2ErrorCode.FLOW_CONTROL if more else Http2ErrorCode.PROTOCOL)
             return
         self._most_credit = max(self._most_credit, stream.credit)
         if number in self._short:
@@ -549,39 +549,39 @@ class Connection(asyncio.Protocol):
     def _grow_window(self, more: int) -> None:
         self.send_window += more
         if not more:
-            raise Broken(Fault.PROTOCOL, "a window update of nothing")
-        if self.send_window > f.LARGEST_WINDOW:
-            raise Broken(Fault.FLOW_CONTROL, "a window grows to what it cannot be")
+            raise Http2Error(Http2ErrorCode.PROTOCOL, "a window update of nothing")
+        if self.send_window > f.MAX_WINDOW:
+            raise Http2Error(Http2ErrorCode.FLOW_CONTROL, "a window grows to what it cannot be")
         self._go_on()
 
     def _check_closed(self, number: int) -> None:
-        """Raise `Broken` for frames of a stream that never began; those of a stream that has ended were under way."""
+        """Raise `Http2Error` for frames of a stream that never began; those of an ended stream were under way."""
         if number > self._last or not number & 1:
-            raise Broken(Fault.PROTOCOL, "of a stream that was not begun")
+            raise Http2Error(Http2ErrorCode.PROTOCOL, "of a stream that was not begun")
 
     def _answer(self, raw: bytes) -> None:
-        """Send what the peer makes us send. Raises `Broken` if it does not read."""
+        """Send what the peer makes us send. Raises `Http2Error` if it does not read."""
         self._check_is_read()
         self.write(raw)
 
     def _check_is_read(self) -> None:
-        if self.transport.get_write_buffer_size() > self._host.bounds.unread_answers_bytes:
-            raise Broken(Fault.ENHANCE_YOUR_CALM, "asks and does not listen")
+        if self.transport.get_write_buffer_size() > self._host.bounds.max_unread_response_bytes:
+            raise Http2Error(Http2ErrorCode.ENHANCE_YOUR_CALM, "asks and does not listen")
 
     def _spend(self, cost: int = 1) -> None:
-        """Charge a frame that carries no part of a request. Raises `Broken` beyond the allowance."""
+        """Charge a frame that carries no part of a request. Raises `Http2Error` beyond the allowance."""
         if self._idle_frames.spend(cost):
             return
-        self._idle_frames.earn(self._served * self._host.bounds.frames_per_request)
+        self._idle_frames.refund(self._served * self._host.bounds.frames_per_request)
         self._served = 0
         if not self._idle_frames.spend(cost):
-            raise Broken(Fault.ENHANCE_YOUR_CALM, "too many frames that carry nothing")
+            raise Http2Error(Http2ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry nothing")
 
     def _note_ended(self, number: int) -> None:
         """Remember a stream that this side ended first."""
         ended = self._ended_here
         ended[number] = None
-        if len(ended) > self._host.bounds.remembered_streams:
+        if len(ended) > self._host.bounds.max_remembered_streams:
             del ended[next(iter(ended))]
 
     # -- for streams --------------------------------------------------------------------------------------
@@ -602,12 +602,12 @@ class Connection(asyncio.Protocol):
         if unsent and not self.transport.is_closing():
             self.transport.write(b"".join(unsent))
 
-    def wait_for_room(self, stream: Stream) -> None:
+    def wait_for_room(self, stream: GrpcStream) -> None:
         (self._waiting if stream.window > 0 else self._short)[stream.number] = stream
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, stream: GrpcStream) -> None:
         number = stream.number
-        stream.part()
+        stream.detach_handler()
         self.streams.pop(number, None)
         self._waiting.pop(number, None)
         self._short.pop(number, None)
@@ -618,19 +618,19 @@ class Connection(asyncio.Protocol):
         if not stream.has_heard_end:
             self._note_ended(number)
 
-    def fail(self, stream: Stream, fault: Fault) -> None:
-        """Reset a stream whose frames are malformed, and charge it. Raises `Broken` beyond the allowance."""
-        stream.lose()
+    def fail(self, stream: GrpcStream, fault: Http2ErrorCode) -> None:
+        """Reset a stream whose frames are malformed, and charge it. Raises `Http2Error` beyond the allowance."""
+        stream.abandon()
         stream.reset(fault)
         self._spend(self._host.bounds.frames_per_fault)
 
-    def report(self, stream: Stream, fault: Exception) -> None:
+    def report(self, stream: GrpcStream, fault: Exception) -> None:
         """Log an exception of a stream's handler, and reset that stream."""
         told = {"message": "the service of an HTTP/2 stream failed; the stream is reset", "exception": fault}
         asyncio.get_running_loop().call_exception_handler(told)
         if self.streams.get(stream.number) is stream:
-            stream.lose()
-            stream.reset(Fault.INTERNAL)
+            stream.abandon()
+            stream.reset(Http2ErrorCode.INTERNAL)
 
     def take_room(self, count: int) -> bool:
         return self._host.take_room(count)
@@ -638,10 +638,10 @@ class Connection(asyncio.Protocol):
     def give_room(self, count: int) -> None:
         self._host.give_room(count)
 
-    def _resume(self, stream: Stream) -> None:
+    def _resume(self, stream: GrpcStream) -> None:
         """Send what a stream has waiting, and have it wait for whatever holds up the rest."""
         self._short.pop(stream.number, None)
-        if not stream.room_came():
+        if not stream.flush():
             self.wait_for_room(stream)
 
     def _go_on(self) -> None:
@@ -649,7 +649,7 @@ class Connection(asyncio.Protocol):
         waiting = self._waiting
         while waiting and self.send_window > 0 and not self.is_stuck:
             _, stream = waiting.popitem(last=False)
-            if not stream.room_came():
+            if not stream.flush():
                 self.wait_for_room(stream)
 
     # -- timeouts and closing -----------------------------------------------------------------------------------------
@@ -673,17 +673,17 @@ class Connection(asyncio.Protocol):
         for stream in tuple(self.streams.values()):
             if not stream.is_finished:
                 try:
-                    stream.handler.check(now_s)
+                    stream.handler.on_tick(now_s)
                 except Exception as fault:  # noqa: BLE001 - the other streams want to be looked at too
                     self.report(stream, fault)
-        if self._leaving_since_s is not None and now_s - self._leaving_since_s > LEAVING_S:
+        if self._leaving_since_s is not None and now_s - self._leaving_since_s > GOAWAY_DELAY_S:
             self._leave()
 
-    def say_goodbye(self) -> None:
+    def send_goaway(self) -> None:
         """Send a first GOAWAY. Streams that are under way are still served."""
         if self._leaving_since_s is None:
             self._leaving_since_s = asyncio.get_running_loop().time()
-            self.write(f.goaway_frame(f.LARGEST_WINDOW, Fault.NONE))
+            self.write(f.goaway_frame(f.MAX_WINDOW, Http2ErrorCode.NONE))
 
     def _leave(self) -> None:
         """Send the final GOAWAY with the last stream that is served: the peer may retry later ones elsewhere.
@@ -693,18 +693,18 @@ class Connection(asyncio.Protocol):
             return
         if not self._takes_no_more:
             self._takes_no_more = True
-            self.write(f.goaway_frame(self._last, Fault.NONE))
+            self.write(f.goaway_frame(self._last, Http2ErrorCode.NONE))
         elif not self.streams:
             self.close()
         else:
             for stream in tuple(self.streams.values()):
                 if not stream.is_finished:
                     try:
-                        stream.handler.leave()
+                        stream.handler.on_drain()
                     except Exception as fault:  # noqa: BLE001 - the other streams have to leave too
                         self.report(stream, fault)
 
-    def close(self, fault: Fault = Fault.NONE, words: str = "") -> None:
+    def close(self, fault: Http2ErrorCode = Http2ErrorCode.NONE, words: str = "") -> None:
         """Close at once with a GOAWAY that gives the reason."""
         if not self._is_closed:
             self._is_closed = True

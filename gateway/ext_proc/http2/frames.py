@@ -32,13 +32,13 @@ PRIORITY_BYTES = 5
 
 HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_STREAMS, INITIAL_WINDOW, MAX_FRAME, MAX_HEADER_LIST = range(1, 7)
 
-USUAL_WINDOW = 65_535
-LARGEST_WINDOW = (1 << 31) - 1
-USUAL_FRAME = 16_384
-LARGEST_FRAME = (1 << 24) - 1
+DEFAULT_WINDOW = 65_535
+MAX_WINDOW = (1 << 31) - 1
+DEFAULT_FRAME_BYTES = 16_384
+MAX_FRAME_BYTES = (1 << 24) - 1
 
 
-class Fault(IntEnum):
+class Http2ErrorCode(IntEnum):
     """HTTP/2 error codes (RFC 9113, section 7)."""
 
     NONE = 0
@@ -53,10 +53,10 @@ class Fault(IntEnum):
     ENHANCE_YOUR_CALM = 11
 
 
-class Broken(Exception):  # noqa: N818 - it is what the connection is then
+class Http2Error(Exception):
     """The peer violates HTTP/2: the connection ends."""
 
-    def __init__(self, fault: Fault, words: str) -> None:
+    def __init__(self, fault: Http2ErrorCode, words: str) -> None:
         super().__init__(words)
         self.fault = fault
 
@@ -75,38 +75,38 @@ def window_frame(stream: int, more: int) -> bytes:
     return frame(WINDOW_UPDATE, 0, stream, WORD.pack(more))
 
 
-def reset_frame(stream: int, fault: Fault) -> bytes:
+def reset_frame(stream: int, fault: Http2ErrorCode) -> bytes:
     return frame(RST_STREAM, 0, stream, WORD.pack(fault))
 
 
-def goaway_frame(last: int, fault: Fault, words: str = "") -> bytes:
+def goaway_frame(last: int, fault: Http2ErrorCode, words: str = "") -> bytes:
     return frame(GOAWAY, 0, 0, WORD.pack(last) + WORD.pack(fault) + words.encode())
 
 
 def unpadded(flags: int, payload: bytes, *, priority: bool = False) -> bytes:
-    """Return what a frame carries, without padding and priority. Raises `Broken`."""
+    """Return what a frame carries, without padding and priority. Raises `Http2Error`."""
     start, padding = 0, 0
     if flags & PADDED:
         if not payload:
-            raise Broken(Fault.FRAME_SIZE, "a padded frame without its padding's length")
+            raise Http2Error(Http2ErrorCode.FRAME_SIZE, "a padded frame without its padding's length")
         start, padding = 1, payload[0]
     if priority and flags & WITH_PRIORITY:
         start += PRIORITY_BYTES
     if start > len(payload):
-        raise Broken(Fault.FRAME_SIZE, "a frame too short for its priority")
+        raise Http2Error(Http2ErrorCode.FRAME_SIZE, "a frame too short for its priority")
     end = len(payload) - padding
     if start > end:
-        raise Broken(Fault.PROTOCOL, "padding longer than its frame")
+        raise Http2Error(Http2ErrorCode.PROTOCOL, "padding longer than its frame")
     return payload[start:end] if start or padding else payload
 
 
 def dependency(payload: bytes, at: int = 0) -> int:
     """Return the stream that a priority names as its parent."""
-    return int(WORD.unpack_from(payload, at)[0]) & LARGEST_WINDOW
+    return int(WORD.unpack_from(payload, at)[0]) & MAX_WINDOW
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Http2Limits:
     """Limits of one connection. Envoy keeps a connection per worker thread, and a stream per request."""
 
     max_streams: int = 20_000
@@ -118,11 +118,11 @@ class Bounds:
     """Frames of one header block: many small ones cost much and mean nothing."""
     stream_window: int = 1 << 20
     """Bytes of one stream that may be under way to us."""
-    pending_bytes: int = 256 << 10
+    max_pending_bytes: int = 256 << 10
     """Unsent bytes of a stream beyond which nothing more of it is read."""
-    unread_answers_bytes: int = 4 << 20
+    max_unread_response_bytes: int = 4 << 20
     """Unsent bytes of a connection whose other end goes on asking and does not read: it is closed."""
-    idle_frames: int = 1_000
+    max_idle_frames: int = 1_000
     """Frames in a row that carry nothing of a request (settings, pings, priorities, empty data, unknown kinds). Each
     request that was served gives back `frames_per_request` of them, and each second `idle_frames_per_s`.
     """
@@ -132,7 +132,7 @@ class Bounds:
     """What a stream costs of these that had to be reset because its frames were wrong."""
     resets_per_s: float = 1_000.0
     """Streams that the other end may reset before they were answered, beyond `max_streams` of them at once."""
-    remembered_streams: int = 1_024
+    max_remembered_streams: int = 1_024
     """Streams ended by this side first, whose frames may still be under way and are ignored; older ones are reset."""
     preface_s: float = 10.0
     """From the connection to the first frame."""
@@ -144,13 +144,13 @@ class Bounds:
 
 NAME = re.compile(rb"[!-9;-@\[-~]+")
 """Visible ASCII without upper case and without the colon (section 8.2.1)."""
-NOT_IN_VALUES = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
+FORBIDDEN_IN_VALUES = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
 
-OF_CONNECTIONS = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
+CONNECTION_FIELDS = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
 """Fields of HTTP/1 connections, which mean nothing here (section 8.2.2)."""
 
-OF_REQUESTS = frozenset((b":method", b":scheme", b":path", b":authority"))
-LONGEST_LENGTH = 19
+REQUEST_PSEUDO_FIELDS = frozenset((b":method", b":scheme", b":path", b":authority"))
+MAX_LENGTH_DIGITS = 19
 """Digits of a content-length."""
 
 
@@ -160,12 +160,12 @@ def request_fault(fields: Iterable[tuple[bytes, bytes]]) -> str:
     has_regular = False
     lengths: set[bytes] = set()
     for name, value in fields:
-        if NOT_IN_VALUES.search(value):
+        if FORBIDDEN_IN_VALUES.search(value):
             return "a field's value holds a control character or begins or ends with a space"
         if name[:1] == b":":
             if has_regular:
                 return "a pseudo-header field after a regular one"
-            if name not in OF_REQUESTS or name in pseudo:
+            if name not in REQUEST_PSEUDO_FIELDS or name in pseudo:
                 return "a pseudo-header field that is unknown or repeated"
             pseudo[name] = value
             continue
@@ -174,7 +174,7 @@ def request_fault(fields: Iterable[tuple[bytes, bytes]]) -> str:
             return fault
         if name == b"content-length":
             lengths.add(value)
-    if len(lengths) > 1 or not all(value.isdigit() and len(value) <= LONGEST_LENGTH for value in lengths):
+    if len(lengths) > 1 or not all(value.isdigit() and len(value) <= MAX_LENGTH_DIGITS for value in lengths):
         return "a content-length that is not one number"
     return _pseudo_fault(pseudo)
 
@@ -182,7 +182,7 @@ def request_fault(fields: Iterable[tuple[bytes, bytes]]) -> str:
 def trailers_fault(fields: Iterable[tuple[bytes, bytes]]) -> str:
     """Return why the fields are no well-formed trailers, or an empty string where they are."""
     for name, value in fields:
-        if NOT_IN_VALUES.search(value):
+        if FORBIDDEN_IN_VALUES.search(value):
             return "a field's value holds a control character or begins or ends with a space"
         if fault := _regular_fault(name, value):
             return fault
@@ -192,7 +192,7 @@ def trailers_fault(fields: Iterable[tuple[bytes, bytes]]) -> str:
 def _regular_fault(name: bytes, value: bytes) -> str:
     if NAME.fullmatch(name) is None:
         return "a field's name holds a character that no name may hold"
-    if name in OF_CONNECTIONS or (name == b"te" and value != b"trailers"):
+    if name in CONNECTION_FIELDS or (name == b"te" and value != b"trailers"):
         return "a field of HTTP/1 connections"
     return ""
 
@@ -209,8 +209,8 @@ def _pseudo_fault(pseudo: dict[bytes, bytes]) -> str:
     return ""
 
 
-REMEMBERED = 64
-REMEMBERED_BYTES = 256
+MAX_CACHED_BLOCKS = 64
+MAX_CACHED_BLOCK_BYTES = 256
 """Of one block: those of an honest Envoy are about fifty bytes long."""
 
 Fields = Mapping[bytes, bytes]
@@ -229,7 +229,7 @@ class HeaderBlock:
     """Why it cannot end one; empty where it can."""
 
 
-class BlockReader:
+class HeaderDecoder:
     """One per connection: its dynamic table is shared by all streams."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -237,7 +237,7 @@ class BlockReader:
         self._known: dict[bytes, HeaderBlock] = {}
 
     def read(self, block: bytes) -> HeaderBlock:
-        """Read a block. Raises `Broken` where it cannot be decoded."""
+        """Read a block. Raises `Http2Error` where it cannot be decoded."""
         found = self._known.get(block)
         if found is not None:
             return found
@@ -245,12 +245,12 @@ class BlockReader:
         try:
             told = [(_raw(name), _raw(value)) for name, value in self._decoder.decode(block, raw=True)]
         except HPACKError as error:
-            raise Broken(Fault.COMPRESSION, f"a header block cannot be read: {error}") from None
+            raise Http2Error(Http2ErrorCode.COMPRESSION, f"a header block cannot be read: {error}") from None
         read = HeaderBlock(dict(told), len(told), request_fault(told), trailers_fault(told))
         front_now, most_now = self._table()
         if front_now is not front or most_now != most:
             self._known.clear()  # What an index means has changed.
-        elif len(self._known) < REMEMBERED and len(block) <= REMEMBERED_BYTES:
+        elif len(self._known) < MAX_CACHED_BLOCKS and len(block) <= MAX_CACHED_BLOCK_BYTES:
             self._known[block] = read
         return read
 

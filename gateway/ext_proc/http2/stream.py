@@ -10,7 +10,7 @@ from gateway.ext_proc.http2.frames import (
     END_HEADERS,
     END_STREAM,
     HEADERS,
-    Fault,
+    Http2ErrorCode,
     frame,
     reset_frame,
     window_frame,
@@ -23,45 +23,45 @@ SMALL_BYTES = 512
 """Pieces of unfinished messages that are shorter than this are joined."""
 
 # Literals without indexing: no table of ours has to be kept in step.
-ANSWER_HEAD = b"\x88" + b"\x0f\x10\x10application/grpc"
+RESPONSE_HEADERS = b"\x88" + b"\x0f\x10\x10application/grpc"
 
 
-class Taker:
+class GrpcStreamHandler:
     """Serves one stream; does nothing unless overridden. No method is called after `ended` or `lost`."""
 
     __slots__ = ()
 
-    def take(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """Handle a whole message."""
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         """Handle the end of the client's messages."""
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         """Handle the loss of the stream."""
 
-    def overfull(self) -> None:
+    def on_too_large(self) -> None:
         """Handle a message that is too long, or for which there is no room now. The stream must be finished."""
 
-    def check(self, now_s: float) -> None:
+    def on_tick(self, now_s: float) -> None:
         """End what has waited too long. Called every second or so."""
 
-    def leave(self) -> None:
+    def on_drain(self) -> None:
         """End what would never end by itself: the connection is draining. Called every second or so."""
 
 
-NOBODY = Taker()
+NULL_HANDLER = GrpcStreamHandler()
 """Serves a stream that is over. The former handler knows the stream: if the stream still knew its handler, both would
 stay in memory, with all that they hold, until the next garbage collection.
 """
 
 
-class Wire(Protocol):
+class StreamConnection(Protocol):
     """What a stream needs of its connection."""
 
     send_window: int
     initial_window: int
-    """The peer's initial window of each stream. It may change; `Stream.credit` counts from it."""
+    """The peer's initial window of each stream. It may change; `GrpcStream.credit` counts from it."""
     stream_window: int
     """The initial window that this side grants each stream."""
     is_stuck: bool
@@ -70,13 +70,13 @@ class Wire(Protocol):
     pending_bytes: int
 
     def write(self, raw: bytes) -> None: ...
-    def wait_for_room(self, stream: Stream) -> None: ...
-    def forget(self, stream: Stream) -> None: ...
-    def fail(self, stream: Stream, fault: Fault) -> None:
+    def wait_for_room(self, stream: GrpcStream) -> None: ...
+    def forget(self, stream: GrpcStream) -> None: ...
+    def fail(self, stream: GrpcStream, fault: Http2ErrorCode) -> None:
         """Reset a stream whose frames are malformed."""
         ...
 
-    def report(self, stream: Stream, fault: Exception) -> None:
+    def report(self, stream: GrpcStream, fault: Exception) -> None:
         """Log an exception of a stream's handler, and reset that stream."""
         ...
 
@@ -87,7 +87,7 @@ class Wire(Protocol):
     def give_room(self, count: int) -> None: ...
 
 
-class Stream:
+class GrpcStream:
     """From its request's headers to its trailers."""
 
     __slots__ = (
@@ -95,9 +95,9 @@ class Stream:
         *("credit", "handler", "has_begun", "has_heard_end", "number", "wire"),
     )
 
-    def __init__(self, wire: Wire, number: int) -> None:
+    def __init__(self, wire: StreamConnection, number: int) -> None:
         self.wire = wire
-        self.handler: Taker = NOBODY
+        self.handler: GrpcStreamHandler = NULL_HANDLER
         self.number = number
         self.credit = 0
         """Window granted beyond the initial one, less what was sent."""
@@ -136,34 +136,34 @@ class Stream:
             return
         self._owed += size
         if self._owed > self.wire.stream_window:
-            self.wire.fail(self, Fault.FLOW_CONTROL)
+            self.wire.fail(self, Http2ErrorCode.FLOW_CONTROL)
             return
         if not self._held and payload[:PREFIX_BYTES] == _prefix(len(payload) - PREFIX_BYTES):
-            self.handler.take(payload[PREFIX_BYTES:])
+            self.handler.on_message(payload[PREFIX_BYTES:])
         else:
             self._hold(payload)
             self._take_whole()
         self._pay()
 
-    def end_heard(self) -> None:
+    def on_end_stream(self) -> None:
         self.has_heard_end = True
         if not self._is_finished:
-            self.handler.ended()
+            self.handler.on_end()
 
-    def lose(self) -> None:
+    def abandon(self) -> None:
         """End a lost stream: release what is held of it and call its handler."""
         self._is_finished = True
         self._give_room()
         self._held.clear()
         self._pending.clear()
         try:
-            self.part().lost()
+            self.detach_handler().on_lost()
         except Exception as fault:  # noqa: BLE001 - a connection and its other streams outlive the service of one
             self.wire.report(self, fault)
 
-    def part(self) -> Taker:
+    def detach_handler(self) -> GrpcStreamHandler:
         """Detach the handler of a stream that is over. Returns it."""
-        handler, self.handler = self.handler, NOBODY
+        handler, self.handler = self.handler, NULL_HANDLER
         return handler
 
     def _hold(self, payload: bytes) -> None:
@@ -186,17 +186,17 @@ class Stream:
         self._held, self._held_bytes = [], 0
         self._give_room()
         at = size - PREFIX_BYTES
-        self.handler.take(whole[:at])
+        self.handler.on_message(whole[:at])
         while not self._is_finished and len(whole) - at >= PREFIX_BYTES:
             begin = at + PREFIX_BYTES
             size = int.from_bytes(whole[at + 1 : begin], "big")
             if whole[at] or size + PREFIX_BYTES > self.wire.max_message_bytes:
-                self.handler.overfull()
+                self.handler.on_too_large()
                 return
             if len(whole) - begin < size:
                 break
             at = begin + size
-            self.handler.take(whole[begin:at])
+            self.handler.on_message(whole[begin:at])
         if at < len(whole) and not self._is_finished:
             self._hold(whole[at:])
             self._first_size()
@@ -209,7 +209,7 @@ class Stream:
             self._held = [b"".join(self._held)]
         size = int.from_bytes(self._held[0][1:PREFIX_BYTES], "big") + PREFIX_BYTES
         if self._held[0][0] or size > self.wire.max_message_bytes:
-            self.handler.overfull()
+            self.handler.on_too_large()
             return None
         if self._held_bytes < size:
             self._hold_room()
@@ -220,7 +220,7 @@ class Stream:
         if self.wire.take_room(more):
             self._room_bytes += more
         else:
-            self.handler.overfull()
+            self.handler.on_too_large()
 
     def _give_room(self) -> None:
         if self._room_bytes:
@@ -253,16 +253,16 @@ class Stream:
         if words:
             trailers += _literal(b"grpc-message", words.encode("ascii", "replace").replace(b"%", b"%25"))
         if not self.has_begun:
-            trailers = ANSWER_HEAD + trailers
+            trailers = RESPONSE_HEADERS + trailers
         self._finish = frame(HEADERS, END_HEADERS | END_STREAM, self.number, trailers)
         self._close_when_sent()
 
-    def reset(self, fault: Fault = Fault.CANCEL) -> None:
+    def reset(self, fault: Http2ErrorCode = Http2ErrorCode.CANCEL) -> None:
         """Reset the stream at once."""
         self.wire.write(reset_frame(self.number, fault))
         self.wire.forget(self)
 
-    def room_came(self) -> bool:
+    def flush(self) -> bool:
         """Send queued messages. Returns whether all were sent."""
         while self._pending and (room := self._room()):
             piece = self._pending.popleft()
@@ -282,7 +282,7 @@ class Stream:
             return
         self._pending.append(raw)
         self._pending_bytes += len(raw)
-        if not self.room_came():
+        if not self.flush():
             self.wire.wait_for_room(self)
 
     def _room(self) -> int:
@@ -295,7 +295,7 @@ class Stream:
         written = frame(DATA, 0, self.number, raw)
         if not self.has_begun:
             self.has_begun = True
-            written = frame(HEADERS, END_HEADERS, self.number, ANSWER_HEAD) + written
+            written = frame(HEADERS, END_HEADERS, self.number, RESPONSE_HEADERS) + written
         self.wire.write(written)
 
     def _close_when_sent(self) -> None:
@@ -303,7 +303,7 @@ class Stream:
             self.wire.write(self._finish)
             self._finish = None
             if not self.has_heard_end:
-                self.wire.write(reset_frame(self.number, Fault.NONE))
+                self.wire.write(reset_frame(self.number, Http2ErrorCode.NONE))
             self.wire.forget(self)
 
 

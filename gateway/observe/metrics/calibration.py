@@ -13,85 +13,85 @@ from prometheus_client.registry import Collector
 
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.metric_families import Family
-from routing.decision.receipt import Attempt
+from routing.decision.receipt import AttemptReceipt
 
-MEMORY = 200.0
+AVERAGED_RESPONSES = 200.0
 """Responses over which the error is averaged (exponentially)."""
 
-LEAST_ANSWERS = 50
+MIN_RESPONSES = 50
 """Responses of a pod before it can raise an alarm: a new pod is still being learned."""
 
-ALARM = 0.5
+ALARM_ERROR = 0.5
 """Share of cached tokens predicted wrongly at which the alarm starts."""
 
-CALM = 0.35
+CLEAR_ERROR = 0.35
 """Share below which it ends."""
 
-MOST_PODS = 4096
+MAX_PODS = 4096
 
 
 @dataclass(slots=True)
-class PodJudged:
+class PodPredictionError:
     """Prediction error of one pod."""
 
     predicted_tokens: int = 0
-    real_tokens: int = 0
-    missed_tokens: int = 0
+    actual_tokens: int = 0
+    error_tokens: int = 0
     """Sum of differences, whichever way."""
-    answers: float = 0.0
-    lately_missed: float = 0.0
-    lately_warm: float = 0.0
+    response_weight: float = 0.0
+    recent_error_tokens: float = 0.0
+    recent_cached_tokens: float = 0.0
     is_alarming: bool = False
 
     @property
     def error(self) -> float:
         """Share of cached tokens predicted wrongly, recent responses weighing most."""
-        return self.lately_missed / self.lately_warm if self.lately_warm else 0.0
+        return self.recent_error_tokens / self.recent_cached_tokens if self.recent_cached_tokens else 0.0
 
-    def take(self, predicted: int, real: int) -> bool:
+    def add(self, predicted: int, real: int) -> bool:
         """Add a response. Returns whether the alarm started or ended with it."""
         self.predicted_tokens += predicted
-        self.real_tokens += real
-        self.missed_tokens += abs(predicted - real)
-        kept = 1 - 1 / MEMORY
-        self.answers = self.answers * kept + 1
-        self.lately_missed = self.lately_missed * kept + abs(predicted - real)
-        self.lately_warm = self.lately_warm * kept + max(predicted, real)
+        self.actual_tokens += real
+        self.error_tokens += abs(predicted - real)
+        kept = 1 - 1 / AVERAGED_RESPONSES
+        self.response_weight = self.response_weight * kept + 1
+        self.recent_error_tokens = self.recent_error_tokens * kept + abs(predicted - real)
+        self.recent_cached_tokens = self.recent_cached_tokens * kept + max(predicted, real)
         was_alarming = self.is_alarming
-        bound = CALM if was_alarming else ALARM
-        self.is_alarming = self.answers >= LEAST_ANSWERS and self.error > bound
+        bound = CLEAR_ERROR if was_alarming else ALARM_ERROR
+        self.is_alarming = self.response_weight >= MIN_RESPONSES and self.error > bound
         return self.is_alarming is not was_alarming
 
 
-class Calibration(Collector):
+class CalibrationCollector(Collector):
     """One per gateway. `pods` returns the URLs of current pods: those that left have no series."""
 
     def __init__(self, pods: Callable[[], Collection[str]], say: LogFunction) -> None:
         self._pods = pods
         self._say = say
-        self._judged: dict[str, PodJudged] = {}
+        self._judged: dict[str, PodPredictionError] = {}
 
-    def judge(self, attempt: Attempt) -> None:
+    def add(self, attempt: AttemptReceipt) -> None:
         """Add an attempt, if its engine reported cached tokens."""
         if attempt.real_warm_tokens is None:
             return
         url = attempt.engine.partition("#")[0]
         pod = self._judged.get(url)
         if pod is None:
-            if len(self._judged) >= MOST_PODS:
+            if len(self._judged) >= MAX_PODS:
                 self._forget_gone()
-            pod = self._judged[url] = PodJudged()
-        if pod.take(attempt.predicted_warm_tokens, attempt.real_warm_tokens):
+            pod = self._judged[url] = PodPredictionError()
+        if pod.add(attempt.predicted_warm_tokens, attempt.real_warm_tokens):
             level, words = ("warning", "drifts from") if pod.is_alarming else ("info", "is again")
             self._say(level, f"what is reused {words} what is predicted", pod=url, error=round(pod.error, 3))
 
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment."""
         self._forget_gone()
-        sums: tuple[tuple[str, str, Callable[[PodJudged], int]], ...] = (
+        sums: tuple[tuple[str, str, Callable[[PodPredictionError], int]], ...] = (
             ("hearth_pod_predicted_warm_tokens", "Warm tokens predicted of it.", lambda pod: pod.predicted_tokens),
-            ("hearth_pod_real_warm_tokens", "Warm tokens it told.", lambda pod: pod.real_tokens),
-            ("hearth_pod_missed_warm_tokens", "Sum of the differences.", lambda pod: pod.missed_tokens),
+            ("hearth_pod_real_warm_tokens", "Warm tokens it told.", lambda pod: pod.actual_tokens),
+            ("hearth_pod_missed_warm_tokens", "Sum of the differences.", lambda pod: pod.error_tokens),
         )
         for name, words, sum_of in sums:
             counter = CounterMetricFamily(name, words, labels=("pod",))

@@ -12,19 +12,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from cascade.record import ESCALATED, KEPT
-from gateway.cascades.cascades import Ladders
-from gateway.cascades.shadow_sampling import Standing
+from gateway.cascades.cascades import Cascades
+from gateway.cascades.shadow_sampling import GuaranteeStatus
 from gateway.pipeline.record import Outcome
-from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulated
+from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulative_buckets
 
-MOST_TENANTS = 100
+MAX_TENANTS = 100
 
 HELD_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
 
 Key = tuple[str, ...]
 
 
-class CascadeTallies:
+class CascadeCounters:
     """Counters of requests to cascades, updated by each outcome."""
 
     def __init__(self) -> None:
@@ -38,16 +38,16 @@ class CascadeTallies:
         self.always_first: dict[Key, float] = {}
         self.escalated: Counter[Key] = Counter()
         """By cascade and tenant."""
-        self.asked: Counter[Key] = Counter()
+        self.requests: Counter[Key] = Counter()
         self.held_s: dict[str, Histogram] = {}
         self._tenants: set[str] = set()
 
-    def witness(self, outcome: Outcome) -> None:
-        result = outcome.climbed
+    def on_outcome(self, outcome: Outcome) -> None:
+        result = outcome.cascade
         if result is None:
             return
-        cascade, tenant, answered = result.ladder, self._tenant(outcome.tenant), result.answered
-        self.asked[cascade, tenant] += 1
+        cascade, tenant, answered = result.ladder, self._tenant(outcome.tenant), result.answering_step
+        self.requests[cascade, tenant] += 1
         self.escalated[cascade, tenant] += result.is_escalated
         for step in result.rungs:
             _add(self.cost, (cascade, step.model, tenant), step.cost)
@@ -66,19 +66,19 @@ class CascadeTallies:
     def _tenant(self, name: str | None) -> str:
         if name is None:
             return ""
-        if name not in self._tenants and len(self._tenants) >= MOST_TENANTS:
+        if name not in self._tenants and len(self._tenants) >= MAX_TENANTS:
             return OTHER
         self._tenants.add(name)
         return name
 
 
-class CascadeExposition(Collector):
+class CascadeCollector(Collector):
     """Metric families of the counters, and of the quality guarantees."""
 
     def __init__(
         self,
-        tallies: CascadeTallies,
-        cascades: Ladders,
+        tallies: CascadeCounters,
+        cascades: Cascades,
     ) -> None:
         self._tallies = tallies
         self._ladders = cascades
@@ -87,7 +87,7 @@ class CascadeExposition(Collector):
         tallies = self._tallies
         counters: tuple[tuple[str, str, Key, Mapping[Key, float]], ...] = (
             ("answers", "Answers that clients got, by rung.", ("ladder", "rung", "bucket"), tallies.answers),
-            ("requests", "Requests to ladders.", ("ladder", "tenant"), tallies.asked),
+            ("requests", "Requests to ladders.", ("ladder", "tenant"), tallies.requests),
             ("escalated_requests", "Of them, those whose first answer was thrown away.", ("ladder", "tenant"),
              tallies.escalated),
             ("judged", "Answers that were judged.", ("ladder", "rung", "verdict", "why"), tallies.judged),
@@ -110,11 +110,11 @@ class CascadeExposition(Collector):
             "hearth_cascade_held_seconds", "How long kept streams were held back.", labels=("ladder",)
         )
         for cascade, histogram in self._tallies.held_s.items():
-            family.add_metric((cascade,), cumulated(histogram), histogram.total)
+            family.add_metric((cascade,), cumulative_buckets(histogram), histogram.total)
         return family
 
     def _promises(self) -> Iterator[Family]:
-        shown: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
+        shown: tuple[tuple[str, str, Callable[[GuaranteeStatus], float]], ...] = (
             ("promised", "Whether a promise about quality is made and stands.", lambda known: float(known.is_promised)),
             ("promised_loss", "Quality that may be lost, 0 to 1.", lambda known: known.max_loss),
             ("promise_examples", "Examples that the promise stands on.", lambda known: known.examples),
@@ -125,8 +125,8 @@ class CascadeExposition(Collector):
         )
         for name, words, value_of in shown:
             family = GaugeMetricFamily(f"hearth_cascade_{name}", words, labels=("ladder",))
-            for cascade in self._ladders.all:
-                if (known := self._ladders.standing(cascade)) is not None:
+            for cascade in self._ladders.by_name:
+                if (known := self._ladders.guarantee_status(cascade)) is not None:
                     family.add_metric((cascade,), value_of(known))
             yield family
         yield from self._rungs()
@@ -140,12 +140,12 @@ class CascadeExposition(Collector):
             "Steps that shadows have raised the thresholds of a rung by; at 10 the promise is withdrawn.",
             labels=("ladder", "rung"),
         )
-        for name, cascade in self._ladders.all.items():
-            if (known := self._ladders.standing(name)) is None:
+        for name, cascade in self._ladders.by_name.items():
+            if (known := self._ladders.guarantee_status(name)) is None:
                 continue
-            for model, is_frozen, steps in zip(cascade.rungs, known.frozen, known.raised, strict=False):
-                frozen.add_metric((name, model.model), float(is_frozen))
-                raised.add_metric((name, model.model), steps)
+            for model, is_frozen, steps in zip(cascade.models, known.frozen, known.raised, strict=False):
+                frozen.add_metric((name, model.name), float(is_frozen))
+                raised.add_metric((name, model.name), steps)
         yield frozen
         yield raised
 

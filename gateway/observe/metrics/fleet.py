@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.discovery.aggregator import Census
+from gateway.discovery.aggregator import PodAggregator
 from gateway.fleet.pod_state import WatchedPod
-from gateway.replica_sync.peer_load import ByEngine, own_load
+from gateway.replica_sync.peer_load import LoadBySlot, own_load
 from gateway.runtime.metric_families import Family
 from routing.decision.router import Router
-from routing.pods import Engine, Standing
+from routing.pods import Engine, PodState
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class FleetCollector(Collector):
     open_connections: Callable[[], int]
     dropped_lines: Callable[[], Mapping[str, int]]
     clock: Callable[[], float]
-    theirs: Callable[[], ByEngine] = dict
+    peer_load: Callable[[], LoadBySlot] = dict
     """The load that other gateways have placed on our engines."""
     tasks: Callable[[], int] = int
 
@@ -49,15 +49,15 @@ class FleetCollector(Collector):
         yield dropped
 
     def _pods(self) -> Iterator[Family]:
-        standings = dict.fromkeys(Standing, 0)
+        standings = dict.fromkeys(PodState, 0)
         opened = CounterMetricFamily("hearth_breaker_opens", "How often a pod's breaker opened.", labels=("pod",))
         age = GaugeMetricFamily("hearth_scrape_age_seconds", "Since a pod's metrics were read.", labels=("pod",))
         now_s = self.clock()
         for known in self.router.fleet.pods:
-            standings[known.standing] += 1
+            standings[known.state] += 1
         for pod in self.pods():
-            opened.add_metric((pod.url,), pod.breaker.opened)
-            if pod.page is not None and pod.scraped_s >= 0:
+            opened.add_metric((pod.url,), pod.breaker.open_count)
+            if pod.metrics is not None and pod.scraped_s >= 0:
                 age.add_metric((pod.url,), max(0.0, now_s - pod.scraped_s))
         by_standing = GaugeMetricFamily("hearth_pods", "Pods by standing.", labels=("standing",))
         for standing, count in standings.items():
@@ -65,7 +65,7 @@ class FleetCollector(Collector):
         yield from (by_standing, opened, age)
 
     def _engines(self) -> Iterator[Family]:
-        router, theirs = self.router, self.theirs()
+        router, theirs = self.router, self.peer_load()
         ledger, costs, index = router.ledger, router.costs, router.index
         engines = [engine for pod in router.fleet.pods for engine in pod.engines]
         own = {engine.slot: own_load(ledger, engine.slot, theirs) for engine in engines}
@@ -81,7 +81,7 @@ class FleetCollector(Collector):
             (
                 "hearth_engine_foreign_running",
                 "Sequences of others.",
-                lambda engine: ledger.foreign[engine.slot].running,
+                lambda engine: ledger.external[engine.slot].running,
             ),
             ("hearth_engine_shadow_bytes", "Prompt believed warm.", lambda engine: index.size_of(engine.slot)),
             (
@@ -99,10 +99,10 @@ class FleetCollector(Collector):
             yield family
 
 
-class SourcesExposition(Collector):
+class SourceCollector(Collector):
     """Shows what each source of pods has reported, when, and whether it can be reached."""
 
-    def __init__(self, census: Census, clock: Callable[[], float]) -> None:
+    def __init__(self, census: PodAggregator, clock: Callable[[], float]) -> None:
         self._census = census
         self._clock = clock
 
@@ -115,7 +115,7 @@ class SourcesExposition(Collector):
         now_s = self._clock()
         for source in self._census.sources:
             trouble.add_metric((source.name,), float(bool(source.trouble)))
-            if (word := self._census.last_word(source)) is not None:
-                pods.add_metric((source.name,), len(word.found))
+            if (word := self._census.last_snapshot(source)) is not None:
+                pods.add_metric((source.name,), len(word.pods))
                 age.add_metric((source.name,), max(0.0, now_s - word.at_s))
         yield from (pods, age, trouble)

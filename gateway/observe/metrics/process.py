@@ -14,16 +14,16 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.replica_sync.sync import Sharing
+from gateway.replica_sync.sync import ReplicaSync
 from gateway.runtime.event_log import LogFunction
-from gateway.runtime.guard import NAME
+from gateway.runtime.guard import LOOP_CONTEXT_KEY
 from gateway.runtime.metric_families import OTHER, Family
 
 if TYPE_CHECKING:
-    from gateway.replica_sync.hub import Hub
+    from gateway.replica_sync.hub import UpdateHub
     from gateway.replica_sync.redis_bridge import RedisBridge  # redis-py takes ten megabytes.
 
-MOST_KINDS = 256
+MAX_LOGGED_KINDS = 256
 """Kinds of exceptions that are logged; more are only counted."""
 
 
@@ -46,7 +46,7 @@ class BuildCollector(Collector):
         yield InfoMetricFamily("hearth_build", "Version of the gateway.", value=versions)
 
 
-class CallbackErrors(Collector):
+class CallbackErrorHandler(Collector):
     """The exception handler of one event loop: counts exceptions in timers, callbacks and endless tasks by name, and
     logs each kind once. See `gateway/runtime/guard.py`.
     """
@@ -60,14 +60,14 @@ class CallbackErrors(Collector):
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Count an exception. One that no guard names is `other`, and is logged by asyncio as well."""
-        name = context.get(NAME)
+        name = context.get(LOOP_CONTEXT_KEY)
         self.caught[name or OTHER] += 1
         if name is None:
             loop.default_exception_handler(context)
             return
         error = context["exception"]
         kind = (name, type(error).__name__, _place(error))
-        if kind not in self._logged and len(self._logged) < MOST_KINDS:
+        if kind not in self._logged and len(self._logged) < MAX_LOGGED_KINDS:
             self._logged.add(kind)
             self._say("error", "exception caught, its loop goes on", loop=name, error=kind[1], at=kind[2])
         self._after()
@@ -89,10 +89,10 @@ def _place(error: BaseException) -> str:
     return f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}" if trace is not None else "?"
 
 
-class SharingExposition(Collector):
+class ReplicaSyncCollector(Collector):
     """Shows the updates that a worker exchanges with other gateways."""
 
-    def __init__(self, sharing: Sharing) -> None:
+    def __init__(self, sharing: ReplicaSync) -> None:
         self._sharing = sharing
 
     def collect(self) -> Iterator[Family]:
@@ -100,28 +100,28 @@ class SharingExposition(Collector):
         sharing = self._sharing
         hearing = sharing.applier
         yield CounterMetricFamily("hearth_news_sent", "Words told to other gateways.", sharing.sent)
-        yield CounterMetricFamily("hearth_news_heard", "Words heard from other gateways.", hearing.heard)
+        yield CounterMetricFamily("hearth_news_heard", "Words heard from other gateways.", hearing.applied)
         yield CounterMetricFamily("hearth_news_recalled", "Words of the past that warmed us.", sharing.history_updates)
         lost = CounterMetricFamily("hearth_news_lost", "News that did not come through, by why.", labels=("why",))
         for why, count in (
             ("unsent", sharing.unsent),
             ("unheard", sharing.overflowed),
             ("unreadable", sharing.unreadable),
-            ("strange", hearing.strange),
+            ("strange", hearing.rejected),
             ("gap", hearing.gaps),
         ):
             lost.add_metric((why,), count)
         yield lost
-        yield GaugeMetricFamily("hearth_news_origins", "Other gateways heard of late.", hearing.origins)
+        yield GaugeMetricFamily("hearth_news_origins", "Other gateways heard of late.", hearing.replica_count)
         yield GaugeMetricFamily(
             "hearth_warmth_connected", "1 where the warmth process is there.", float(sharing.is_connected)
         )
 
 
-class ExchangeExposition(Collector):
+class HubCollector(Collector):
     """Shows what passes through the index process: between workers, and to and from Redis."""
 
-    def __init__(self, hub: Hub, bridge: RedisBridge | None) -> None:
+    def __init__(self, hub: UpdateHub, bridge: RedisBridge | None) -> None:
         self._hub = hub
         self._bridge = bridge
 

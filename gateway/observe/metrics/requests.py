@@ -14,15 +14,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from gateway.pipeline.record import Outcome
-from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulated
-from routing.decision.receipt import Attempt
+from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulative_buckets
+from routing.decision.receipt import AttemptReceipt
 from routing.rejection import Reason
-from routing.retries import Budget, Try
-from routing.stall_detection import Late
+from routing.retries import AttemptKind, RetryBudget
+from routing.stall_detection import StallVerdict
 
-Observe = Callable[[Outcome], None]
+OutcomeObserver = Callable[[Outcome], None]
 
-COUNTED_AT_ONCE = 64
+BATCH_SIZE = 64
 """Batch size: counting one by one, each between two requests, takes twice as long."""
 
 TTFT_BUCKETS = (
@@ -42,7 +42,7 @@ DURATION_BUCKETS = (
 
 
 @dataclass(slots=True)
-class ModelTally:
+class ModelCounters:
     """Counters of one model."""
 
     requests: Counter[tuple[int, str]] = field(default_factory=Counter)
@@ -55,7 +55,7 @@ class ModelTally:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
-    shared_answers: int = 0
+    coalesced_responses: int = 0
     """Requests that shared the response of another."""
     resumed: int = 0
     """How often a stream was resumed on another pod."""
@@ -63,18 +63,18 @@ class ModelTally:
     """Streams that were cut and not resumed, by reason."""
     wasted_tokens: int = 0
     """Tokens computed again to resume streams."""
-    judged_requests: int = 0
+    predicted_requests: int = 0
     """Requests whose engine reported cached tokens: the next five are about these only."""
-    predicted_warm_tokens: int = 0
-    real_warm_tokens: int = 0
-    missed_warm_tokens: int = 0
+    predicted_cached_tokens: int = 0
+    actual_cached_tokens: int = 0
+    prediction_error_tokens: int = 0
     """Sum of absolute differences: errors in both directions must not cancel."""
     predicted_ttft_s: float = 0.0
-    real_ttft_s: float = 0.0
+    actual_ttft_s: float = 0.0
 
 
 @dataclass(slots=True)
-class TenantTally:
+class TenantCounters:
     """Counters of one tenant."""
 
     requests: int = 0
@@ -83,21 +83,21 @@ class TenantTally:
     output_tokens: int = 0
 
 
-class Tallies(Collector):
+class RequestCounters(Collector):
     """All request counters of one gateway. Outcomes are counted in batches, or when the counters are read."""
 
     def __init__(
         self,
         is_known: Callable[[str], bool],
         *,
-        judge: Callable[[Attempt], None] = lambda _: None,
-        also: Sequence[Observe] = (),
+        judge: Callable[[AttemptReceipt], None] = lambda _: None,
+        also: Sequence[OutcomeObserver] = (),
         most_models: int = 200,
         most_tenants: int = 100,
     ) -> None:
         """`judge` is called with the last attempt of every request, `also` with every outcome: in the same batches."""
-        self._models: dict[str, ModelTally] = {}
-        self._tenants: dict[str, TenantTally] = {}
+        self._models: dict[str, ModelCounters] = {}
+        self._tenants: dict[str, TenantCounters] = {}
         self._fresh: list[Outcome] = []
         self.early: Counter[Reason] = Counter()
         """Rejections before a request was read: bad JSON, no key, too large."""
@@ -107,23 +107,23 @@ class Tallies(Collector):
         self._most_models = most_models
         self._most_tenants = most_tenants
 
-    def witness(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         """Add the outcome of a request."""
         self._fresh.append(outcome)
-        if len(self._fresh) == COUNTED_AT_ONCE:
+        if len(self._fresh) == BATCH_SIZE:
             self._count_fresh()
 
     @property
-    def models(self) -> dict[str, ModelTally]:
+    def models(self) -> dict[str, ModelCounters]:
         self._count_fresh()
         return self._models
 
     @property
-    def tenants(self) -> dict[str, TenantTally]:
+    def tenants(self) -> dict[str, TenantCounters]:
         self._count_fresh()
         return self._tenants
 
-    def count_early(self, reason: Reason) -> None:
+    def count_rejection(self, reason: Reason) -> None:
         """Count a rejection before a request was read."""
         self.early[reason] += 1
 
@@ -147,11 +147,11 @@ class Tallies(Collector):
         self._fresh.clear()
 
     @staticmethod
-    def _count(tally: ModelTally, outcome: Outcome) -> None:
+    def _count(tally: ModelCounters, outcome: Outcome) -> None:
         tally.requests[outcome.status, outcome.reason.value if outcome.reason else ""] += 1
         tally.duration_s.observe(outcome.duration_s)
         if outcome.shared is not None:
-            tally.shared_answers += 1
+            tally.coalesced_responses += 1
         if outcome.resumed or outcome.unresumed:
             tally.resumed += outcome.resumed
             tally.wasted_tokens += outcome.wasted_tokens
@@ -169,37 +169,37 @@ class Tallies(Collector):
         for attempt in attempts[:-1]:
             tally.retries[attempt.ended] += 1
         if attempts and (last := attempts[-1]).real_warm_tokens is not None:
-            tally.judged_requests += 1
-            tally.predicted_warm_tokens += last.predicted_warm_tokens
-            tally.real_warm_tokens += last.real_warm_tokens
-            tally.missed_warm_tokens += abs(last.predicted_warm_tokens - last.real_warm_tokens)
+            tally.predicted_requests += 1
+            tally.predicted_cached_tokens += last.predicted_warm_tokens
+            tally.actual_cached_tokens += last.real_warm_tokens
+            tally.prediction_error_tokens += abs(last.predicted_warm_tokens - last.real_warm_tokens)
             if last.real_ttft_s is not None:
                 tally.predicted_ttft_s += last.predicted_ttft_s
-                tally.real_ttft_s += last.real_ttft_s
+                tally.actual_ttft_s += last.real_ttft_s
 
     @staticmethod
-    def _count_tenant(tally: TenantTally, outcome: Outcome) -> None:
+    def _count_tenant(tally: TenantCounters, outcome: Outcome) -> None:
         tally.requests += 1
         if (usage := outcome.usage) is not None:
             tally.prompt_tokens += usage.prompt_tokens
             tally.cached_tokens += usage.cached_tokens or 0
             tally.output_tokens += usage.completion_tokens
 
-    def _model(self, name: str) -> ModelTally:
+    def _model(self, name: str) -> ModelCounters:
         tally = self._models.get(name)
         if tally is None:
             # A client must not be able to make series by inventing models.
             if len(self._models) >= self._most_models or not self._is_known(name):
                 name = OTHER
-            tally = self._models.setdefault(name, ModelTally())
+            tally = self._models.setdefault(name, ModelCounters())
         return tally
 
-    def _tenant(self, name: str) -> TenantTally:
+    def _tenant(self, name: str) -> TenantCounters:
         tally = self._tenants.get(name)
         if tally is None:
             if len(self._tenants) >= self._most_tenants:
                 name = OTHER
-            tally = self._tenants.setdefault(name, TenantTally())
+            tally = self._tenants.setdefault(name, TenantCounters())
         return tally
 
     def _requests(self) -> Iterator[Family]:
@@ -239,7 +239,7 @@ class Tallies(Collector):
         return family
 
     def _model_histograms(self) -> Iterator[Family]:
-        shown: tuple[tuple[str, str, Callable[[ModelTally], Histogram]], ...] = (
+        shown: tuple[tuple[str, str, Callable[[ModelCounters], Histogram]], ...] = (
             ("hearth_time_to_first_token_seconds", "From arrival to first token.", lambda tally: tally.ttft_s),
             ("hearth_time_per_output_token_seconds", "Mean per stream, after its first.", lambda tally: tally.tpot_s),
             ("hearth_request_duration_seconds", "From arrival to end.", lambda tally: tally.duration_s),
@@ -248,31 +248,35 @@ class Tallies(Collector):
             family = HistogramMetricFamily(name, words, labels=("model_name",))
             for model, tally in self.models.items():
                 histogram = histogram_of(tally)
-                family.add_metric((model,), cumulated(histogram), histogram.total)
+                family.add_metric((model,), cumulative_buckets(histogram), histogram.total)
             yield family
 
     def _model_counters(self) -> Iterator[Family]:
-        shown: tuple[tuple[str, str, Callable[[ModelTally], float]], ...] = (
+        shown: tuple[tuple[str, str, Callable[[ModelCounters], float]], ...] = (
             ("hearth_prompt_tokens", "Prompt tokens, by the engines' count.", lambda tally: tally.prompt_tokens),
             ("hearth_cached_tokens", "Prompt tokens that engines reused.", lambda tally: tally.cached_tokens),
             ("hearth_generation_tokens", "Tokens generated.", lambda tally: tally.output_tokens),
-            ("hearth_shared_answers", "Requests given another's answer as well.", lambda tally: tally.shared_answers),
+            (
+                "hearth_shared_answers",
+                "Requests given another's answer as well.",
+                lambda tally: tally.coalesced_responses,
+            ),
             ("hearth_resumed", "Streams whose pod was lost, gone on with by another.", lambda tally: tally.resumed),
             ("hearth_resume_wasted_tokens", "Computed again for that.", lambda tally: tally.wasted_tokens),
             (
                 "hearth_judged_requests",
                 "Requests whose prediction could be checked.",
-                lambda tally: tally.judged_requests,
+                lambda tally: tally.predicted_requests,
             ),
             (
                 "hearth_predicted_warm_tokens",
                 "Warm tokens predicted for them.",
-                lambda tally: tally.predicted_warm_tokens,
+                lambda tally: tally.predicted_cached_tokens,
             ),
-            ("hearth_real_warm_tokens", "Warm tokens their engines told.", lambda tally: tally.real_warm_tokens),
-            ("hearth_missed_warm_tokens", "Sum of their differences.", lambda tally: tally.missed_warm_tokens),
+            ("hearth_real_warm_tokens", "Warm tokens their engines told.", lambda tally: tally.actual_cached_tokens),
+            ("hearth_missed_warm_tokens", "Sum of their differences.", lambda tally: tally.prediction_error_tokens),
             ("hearth_predicted_ttft_seconds", "Engine TTFT predicted for them.", lambda tally: tally.predicted_ttft_s),
-            ("hearth_real_ttft_seconds", "Engine TTFT they really had.", lambda tally: tally.real_ttft_s),
+            ("hearth_real_ttft_seconds", "Engine TTFT they really had.", lambda tally: tally.actual_ttft_s),
         )
         for name, words, value_of in shown:
             family = CounterMetricFamily(name, words, labels=("model_name",))
@@ -292,10 +296,10 @@ class Tallies(Collector):
         yield tokens
 
 
-class RetriesExposition(Collector):
+class RetryCollector(Collector):
     """Shows second attempts, the retry budget and stalls."""
 
-    def __init__(self, budget: Budget, silences: Mapping[Late, int]) -> None:
+    def __init__(self, budget: RetryBudget, silences: Mapping[StallVerdict, int]) -> None:
         """`silences`: how often each kind of stall was detected."""
         self._budget = budget
         self._silences = silences
@@ -305,16 +309,16 @@ class RetriesExposition(Collector):
         budget = self._budget
         for name, words, counts in (
             ("hearth_second_attempts", "Attempts beyond a request's first, by what for.", budget.taken),
-            ("hearth_second_attempts_refused", "Those that the retry budget did not allow.", budget.refused),
+            ("hearth_second_attempts_refused", "Those that the retry budget did not allow.", budget.rejected),
         ):
             family = CounterMetricFamily(name, words, labels=("why",))
-            for what in Try:
+            for what in AttemptKind:
                 family.add_metric((what.value,), counts[what])
             yield family
-        yield GaugeMetricFamily("hearth_retry_budget", "Second attempts that may still come at once.", budget.left)
+        yield GaugeMetricFamily("hearth_retry_budget", "Second attempts that may still come at once.", budget.balance)
         silent = CounterMetricFamily(
             "hearth_stalls", "What fell silent for too long, by what it was.", labels=("what",)
         )
-        for late in Late:
+        for late in StallVerdict:
             silent.add_metric((late.name.lower(),), self._silences.get(late, 0))
         yield silent

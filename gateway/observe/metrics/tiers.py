@@ -13,18 +13,18 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.admission_queue import AdmissionQueue
 from gateway.pipeline.record import Outcome
-from gateway.runtime.metric_families import Family, Histogram, cumulated
+from gateway.runtime.metric_families import Family, Histogram, cumulative_buckets
 from routing.fleet import Fleet
-from tenancy.objective import USUAL
+from tenancy.objective import DEFAULT_TIER
 
 WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
 
 LABELS = ("tier", "pool")
 
 
-class Waiting(NamedTuple):
+class QueuedRequests(NamedTuple):
     """Requests of one tier that wait for engines of one model."""
 
     tier: str
@@ -34,21 +34,21 @@ class Waiting(NamedTuple):
     """Seconds that they would take at the recent rate."""
 
 
-def waiting_in(room: Room) -> Callable[[], Iterator[Waiting]]:
+def queued_requests_of(room: AdmissionQueue) -> Callable[[], Iterator[QueuedRequests]]:
     """Return a function that lists the waiting requests by tier and group of engines, named by one of their models."""
 
-    def now() -> Iterator[Waiting]:
+    def now() -> Iterator[QueuedRequests]:
         for model, queue in room.admission.queues.items() if room.admission is not None else ():
-            for line in queue.lines.values():
-                yield Waiting(line.tier.name, model, line.waiting, line.backlog_s)
+            for line in queue.tier_queues.values():
+                yield QueuedRequests(line.tier.name, model, line.waiting, line.backlog_s)
 
     return now
 
 
-class WaitingForPod(Collector):
+class WaitingForPodCollector(Collector):
     """Shows how many requests wait for a pod of each model that `model_list` names or a pod serves."""
 
-    def __init__(self, room: Room, fleet: Fleet) -> None:
+    def __init__(self, room: AdmissionQueue, fleet: Fleet) -> None:
         self._room = room
         self._fleet = fleet
 
@@ -59,7 +59,7 @@ class WaitingForPod(Collector):
             "Requests that wait because no pod of their model is ready.",
             labels=("model",),
         )
-        counts = dict.fromkeys(sorted(self._fleet.named), 0)
+        counts = dict.fromkeys(sorted(self._fleet.configured_models), 0)
         for model, count in self._room.waiting_for_pod.items():
             if model in counts or self._fleet.knows(model):  # A client must not be able to make series.
                 counts[model] = count
@@ -69,50 +69,50 @@ class WaitingForPod(Collector):
 
 
 @dataclass(slots=True)
-class TierTally:
+class TierModelCounters:
     """Requests of one tier for one model."""
 
-    promised: int = 0
+    slo_requests: int = 0
     """Requests with an SLO, gateway rejections included."""
-    met: int = 0
-    met_tokens: int = 0
-    refusals: Counter[str] = field(default_factory=Counter)
+    slo_met: int = 0
+    slo_met_tokens: int = 0
+    rejections: Counter[str] = field(default_factory=Counter)
     queued_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BUCKETS))
 
 
-class TierTallies:
+class TierCounters:
     """Counts outcomes of requests that have an SLO or a tier other than the default."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._tallies: dict[tuple[str, str], TierTally] = {}
+        self._tallies: dict[tuple[str, str], TierModelCounters] = {}
 
-    def witness(self, outcome: Outcome) -> None:
+    def on_outcome(self, outcome: Outcome) -> None:
         """Count a request that has ended."""
-        if outcome.tier == USUAL.name and outcome.promise_met is None:
+        if outcome.tier == DEFAULT_TIER.name and outcome.promise_met is None:
             return
         model = outcome.model
         if not self._fleet.knows(model):
             return  # A client must not be able to make series by inventing models.
         tally = self._tallies.get((outcome.tier, model))
         if tally is None:
-            tally = self._tallies[outcome.tier, model] = TierTally()
+            tally = self._tallies[outcome.tier, model] = TierModelCounters()
         if outcome.reason is not None:
-            tally.refusals[outcome.reason.value] += 1
+            tally.rejections[outcome.reason.value] += 1
         if outcome.promise_met is None:
             return
-        tally.promised += 1
+        tally.slo_requests += 1
         tally.queued_s.observe(outcome.queued_s)
         if outcome.promise_met:
-            tally.met += 1
-            tally.met_tokens += outcome.usage.completion_tokens if outcome.usage is not None else 0
+            tally.slo_met += 1
+            tally.slo_met_tokens += outcome.usage.completion_tokens if outcome.usage is not None else 0
 
-    def by_pool(self) -> dict[tuple[str, str], list[TierTally]]:
+    def by_pool(self) -> dict[tuple[str, str], list[TierModelCounters]]:
         """Return counts by tier and pool. Those of models that no pod serves any more are dropped."""
         pools = pools_of(self._fleet)
         for key in [key for key in self._tallies if key[1] not in pools]:
             del self._tallies[key]
-        grouped: dict[tuple[str, str], list[TierTally]] = {}
+        grouped: dict[tuple[str, str], list[TierModelCounters]] = {}
         for (tier, model), tally in self._tallies.items():
             grouped.setdefault((tier, pools[model]), []).append(tally)
         return grouped
@@ -124,10 +124,10 @@ def pools_of(fleet: Fleet) -> dict[str, str]:
     return {model: (next(iter(pools)) if len(pools) == 1 else None) or model for model, pools in named.items()}
 
 
-class TierExposition(Collector):
+class TierCollector(Collector):
     """Shows counts and queues by tier and pool at the moment of a scrape."""
 
-    def __init__(self, tallies: TierTallies, fleet: Fleet, waiting: Callable[[], Iterable[Waiting]]) -> None:
+    def __init__(self, tallies: TierCounters, fleet: Fleet, waiting: Callable[[], Iterable[QueuedRequests]]) -> None:
         self._tallies = tallies
         self._fleet = fleet
         self._waiting = waiting
@@ -136,10 +136,14 @@ class TierExposition(Collector):
         """Return all metric families of this moment."""
         grouped = self._tallies.by_pool()
         yield from self._queues(grouped)
-        shown: tuple[tuple[str, str, Callable[[TierTally], float]], ...] = (
-            ("hearth_promised_requests", "Requests that were ours to serve as promised.", lambda tally: tally.promised),
-            ("hearth_met_requests", "Those that got what was promised: goodput.", lambda tally: tally.met),
-            ("hearth_met_tokens", "Tokens that these generated.", lambda tally: tally.met_tokens),
+        shown: tuple[tuple[str, str, Callable[[TierModelCounters], float]], ...] = (
+            (
+                "hearth_promised_requests",
+                "Requests that were ours to serve as promised.",
+                lambda tally: tally.slo_requests,
+            ),
+            ("hearth_met_requests", "Those that got what was promised: goodput.", lambda tally: tally.slo_met),
+            ("hearth_met_tokens", "Tokens that these generated.", lambda tally: tally.slo_met_tokens),
         )
         for name, words, count_of in shown:
             counter = CounterMetricFamily(name, words, labels=LABELS)
@@ -148,7 +152,7 @@ class TierExposition(Collector):
             yield counter
         refused = CounterMetricFamily("hearth_tier_refusals", "Requests refused.", labels=(*LABELS, "reason"))
         for key, tallies in grouped.items():
-            for reason, count in sum((tally.refusals for tally in tallies), Counter[str]()).items():
+            for reason, count in sum((tally.rejections for tally in tallies), Counter[str]()).items():
                 refused.add_metric((*key, reason), count)
         yield refused
         waits = HistogramMetricFamily("hearth_queue_wait_seconds", "Waited here for an engine.", labels=LABELS)
@@ -156,7 +160,7 @@ class TierExposition(Collector):
             whole = Histogram(WAIT_BUCKETS)
             for tally in tallies:
                 whole.add(tally.queued_s)
-            waits.add_metric(key, cumulated(whole), whole.total)
+            waits.add_metric(key, cumulative_buckets(whole), whole.total)
         yield waits
 
     def _queues(self, known: Iterable[tuple[str, str]]) -> Iterator[Family]:

@@ -7,11 +7,11 @@ import pytest
 
 from bench.cascade.__main__ import given, main
 from bench.cascade.guarantees import Cell, judge_cell, targets
-from bench.cascade.population_loss import Truth
-from bench.cascade.populations import benefit_auroc, made_up, of_file, three_rungs, tied
+from bench.cascade.population_loss import PopulationLoss
+from bench.cascade.populations import benefit_auroc, made_up, of_file, three_models, tied
 from cascade.calibration.calibrate import calibrate
 from cascade.calibration.replay import replay
-from cascade.calibration_file import Promise
+from cascade.calibration_file import QualityGuarantee
 
 CELL = Cell("made up", 0.8, 0.03, 1_000, 200, 200, 10, 0.8, 90, 1.0, None, None)
 
@@ -45,15 +45,15 @@ def test_what_was_named_as_enough_must_be() -> None:
     assert not short(*whole(replace(CELL, size=300, needs=900, enough=0.8)))
 
 
-@pytest.mark.parametrize("change", [None, tied, three_rungs])
+@pytest.mark.parametrize("change", [None, tied, three_models])
 def test_truth_is_what_replay_says(change: object) -> None:
     """The short way through sums gives what production's verdicts give."""
     population = made_up("short way", 0.85, change)  # type: ignore[arg-type]
-    file = calibrate(population.examples[:900], population.subject, Promise(0.03, 0.95)).file
+    file = calibrate(population.examples[:900], population.subject, QualityGuarantee(0.03, 0.95)).file
     assert file.is_promised
-    played, effect = replay(file, population.examples), Truth(population.examples).of(file)
+    played, effect = replay(file, population.examples), PopulationLoss(population.examples).of(file)
     assert (effect.loss, effect.saved) == pytest.approx((played.loss, played.saved), abs=0.003)
-    assert Truth(population.examples).best(0.03).saved >= effect.saved - 0.05
+    assert PopulationLoss(population.examples).best(0.03).saved >= effect.saved - 0.05
 
 
 def test_made_up_signals_tell_as_much_as_they_say() -> None:

@@ -10,7 +10,7 @@ import yaml
 from bench.slo.contenders import policy_of, smg_classes, smg_header
 from bench.slo.live import headers_by_name
 from bench.slo.reading import known_scenarios, load_scenario
-from tenancy.policy import Bare
+from tenancy.policy import InlineFiles
 from tenancy.reading.policy import read_policy
 from tests.bench.slo.small import ANN, BOB, CARL, SMALL
 
@@ -39,7 +39,7 @@ def test_classes_of_smg_go_from_the_top() -> None:
 def test_a_scenario_is_a_policy_of_ours(name: str) -> None:
     """Its tiers and tenants are read as they stand in the scenario."""
     scenario = load_scenario(name)
-    policy = read_policy(yaml.safe_dump(policy_of(scenario)), {}, Bare())
+    policy = read_policy(yaml.safe_dump(policy_of(scenario)), {}, InlineFiles())
     assert dict(policy.tiers) == {tier.name: tier for tier in scenario.tiers.values()}
     told = {name: (tenant.tier, tenant.weight) for name, tenant in policy.tenants.items()}
     assert told == {one.name: (scenario.tiers[one.tier], one.weight) for one in scenario.tenants}

@@ -7,7 +7,7 @@ import pytest
 from bench.slo.lengths import LogNormal, Quantiles
 from bench.slo.reading import known_scenarios, load_scenario, read_scenario
 from bench.slo.scenario import Bursts, Loss
-from tenancy.document import Invalid
+from tenancy.document import InvalidDocument
 
 BASE = """
 about: two tenants
@@ -27,9 +27,9 @@ tenants:
 
 def faults(text: str) -> list[str]:
     """What is wrong with a text."""
-    with pytest.raises(Invalid) as told:
+    with pytest.raises(InvalidDocument) as told:
         read_scenario("it", {"it": text, "base": BASE}.__getitem__)
-    return [fault.path for fault in told.value.faults]
+    return [fault.path for fault in told.value.errors]
 
 
 def test_says_all() -> None:

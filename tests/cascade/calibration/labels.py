@@ -14,7 +14,7 @@ def example(
     return Example(bucket, (small, large), (signal,), (cost, 1.0), (cost,))
 
 
-def telling(count: int, *, seed: int = 1, shift: float = 2.0, bucket: str = ANY_BUCKET) -> list[Example]:
+def informative_examples(count: int, *, seed: int = 1, shift: float = 2.0, bucket: str = ANY_BUCKET) -> list[Example]:
     """A fifth gains from the large model, and its signal is lower by `shift` standard deviations."""
     random = Random(seed)
     drawn = []
@@ -24,7 +24,7 @@ def telling(count: int, *, seed: int = 1, shift: float = 2.0, bucket: str = ANY_
     return drawn
 
 
-def rungs_of_three(count: int, *, seed: int = 1) -> list[Example]:
+def three_models(count: int, *, seed: int = 1) -> list[Example]:
     """The middle model answers half of what the small one cannot."""
     random = Random(seed)
     drawn = []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade.calibration.labelled_file import MOST_FAULTS, BadLabels, read_labelled
+from cascade.calibration.labelled_file import MAX_FAULTS, InvalidLabelledFile, read_labelled
 
 CSV = b"""bucket,input_tokens,score@small,score@large,margin@small,length,output_tokens@small
 maths,100,1,0.5,0.9,12,50
@@ -27,7 +27,7 @@ is it?",True,False,"12345678","1234"
 
 
 def faults_of(raw: bytes, *models: str) -> str:
-    with pytest.raises(BadLabels) as refused:
+    with pytest.raises(InvalidLabelledFile) as refused:
         read_labelled(raw, models)
     return "\n".join(refused.value.faults)
 
@@ -38,7 +38,7 @@ def test_csv(raw: bytes) -> None:
     read = read_labelled(raw)
     assert read.models == ("small", "large")
     assert read.signals == ("margin", "length")
-    assert read.of_prompts == {"length"}
+    assert read.prompt_signals == {"length"}
     first, second = read.rows
     assert (first.bucket, first.input_tokens, first.scores) == ("maths", 100.0, (1.0, 0.5))
     assert first.signals["margin"][0] == 0.9
@@ -115,8 +115,8 @@ def test_a_model_is_named_once() -> None:
 def test_many_faults_are_counted() -> None:
     """A file of another format does not scroll past."""
     told = faults_of(b"score@a,score@b\n" + b"x,1\n" * 100)
-    assert told.count("line ") == MOST_FAULTS
-    assert f"and {100 - MOST_FAULTS} more" in told
+    assert told.count("line ") == MAX_FAULTS
+    assert f"and {100 - MAX_FAULTS} more" in told
 
 
 @given(st.binary(max_size=80) | st.text(max_size=80).map(str.encode))
@@ -125,7 +125,7 @@ def test_whatever_the_bytes_the_error_is_ours(raw: bytes) -> None:
     for prefix in (b"", b"score@a,score@b\n", b'{"rungs": {'):
         try:
             read_labelled(prefix + raw)
-        except BadLabels as fault:
+        except InvalidLabelledFile as fault:
             assert fault.faults  # noqa: PT017 - either outcome is fine
 
 
@@ -133,7 +133,7 @@ def test_a_gzip_that_is_cut_short_is_refused() -> None:
     """Its first lines are not the file; several gzips one behind the other are."""
     text = b"score@a,score@b,margin@a\n" + b"1,1,0.5\n" * 40 + b"0,1,0.25\n"
     whole = gzip.compress(text)
-    with pytest.raises(BadLabels, match="cut short"):
+    with pytest.raises(InvalidLabelledFile, match="cut short"):
         read_labelled(whole[:-9])
     both = gzip.compress(text[:100]) + gzip.compress(text[100:])
     assert len(read_labelled(both).rows) == len(read_labelled(whole).rows) == 41

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cascade.calibration.examples import Labelled, Row, Tariff, examples_of
+from cascade.calibration.examples import AnswerPricing, LabelledExamples, LabelledRow, examples_of
 from cascade.calibration.live_checks import (
     are_buckets_unproven,
     bucket_faults,
@@ -12,33 +12,33 @@ from cascade.calibration.live_checks import (
     signal_faults,
     value_faults,
 )
-from cascade.calibration_file import Stage
+from cascade.calibration_file import SignalStage
 
-ROW = Row((1.0, 1.0), {"margin": (0.5, 0.9)})
+ROW = LabelledRow((1.0, 1.0), {"margin": (0.5, 0.9)})
 
 
-def labelled(*rows: Row, signals: tuple[str, ...] = ("margin",)) -> Labelled:
+def labelled(*rows: LabelledRow, signals: tuple[str, ...] = ("margin",)) -> LabelledExamples:
     """Of two models."""
-    return Labelled(("small", "large"), signals, rows)
+    return LabelledExamples(("small", "large"), signals, rows)
 
 
 def test_signals_are_computed_at_their_stage() -> None:
     """A margin from an answer, ease from a prompt that is there."""
     asked = replace(ROW, prompt="Hi")
-    assert list(signal_faults(labelled(ROW), "margin", Stage.WINDOW)) == []
-    assert list(signal_faults(labelled(asked), "ease", Stage.PROMPT)) == []
-    assert "from the prompt" in next(signal_faults(labelled(ROW), "margin", Stage.PROMPT))
-    assert "the file has margin" in next(signal_faults(labelled(ROW), "ease", Stage.PROMPT))
-    assert "by `prompt`" in next(signal_faults(labelled(asked, signals=("ease",)), "ease", Stage.PROMPT))
+    assert list(signal_faults(labelled(ROW), "margin", SignalStage.WINDOW)) == []
+    assert list(signal_faults(labelled(asked), "ease", SignalStage.PROMPT)) == []
+    assert "from the prompt" in next(signal_faults(labelled(ROW), "margin", SignalStage.PROMPT))
+    assert "the file has margin" in next(signal_faults(labelled(ROW), "ease", SignalStage.PROMPT))
+    assert "by `prompt`" in next(signal_faults(labelled(asked, signals=("ease",)), "ease", SignalStage.PROMPT))
 
 
 def test_values_lie_where_the_signal_can() -> None:
     """Rounding apart; unknown ones are no values."""
     rows = [replace(ROW, signals={"margin": (value, 0.0)}) for value in (0.0, 1.0000001, float("nan"))]
     read = labelled(*rows)
-    assert list(value_faults(examples_of(read, "margin", Tariff()), read, "margin")) == []
+    assert list(value_faults(examples_of(read, "margin", AnswerPricing()), read, "margin")) == []
     read = labelled(*rows, replace(ROW, signals={"margin": (-0.5, 0.0)}))
-    (told,) = value_faults(examples_of(read, "margin", Tariff()), read, "margin")
+    (told,) = value_faults(examples_of(read, "margin", AnswerPricing()), read, "margin")
     assert "1 of 3 values are not, the first is -0.5" in told
 
 

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from cascade.signals.answer_checks import Fault, Whole, faults_of, is_refusal, repeats
+from cascade.signals.answer_checks import AnswerFault, CompleteAnswer, answer_faults, has_repetition, is_refusal
 
 
 @pytest.mark.parametrize(
     ("said", "faults"),
     [
-        (Whole("The answer is 42.", finish_reason="stop"), ()),
-        (Whole("  "), (Fault.EMPTY,)),
-        (Whole("The answer", finish_reason="length"), (Fault.LENGTH,)),
-        (Whole('{"a": 1}', is_json_asked=True), ()),
-        (Whole('Sure! {"a": 1}', is_json_asked=True), (Fault.INVALID_JSON,)),
-        (Whole('{"a": NaN}', is_json_asked=True), (Fault.INVALID_JSON,)),
-        (Whole("[" * 50_000, is_json_asked=True), (Fault.INVALID_JSON, Fault.REPETITION)),
-        (Whole('{"a": 1}', is_json_asked=True, schema={"required": ["b"]}), (Fault.SCHEMA,)),
-        (Whole(calls=['{"city": "Oslo"}', ""]), ()),
-        (Whole(calls=['{"city": "Os']), (Fault.TOOL_CALL,)),
-        (Whole(calls=['"Oslo"']), (Fault.TOOL_CALL,)),
-        (Whole(calls=['{"city": 3}'], call_schemas=[{"properties": {"city": {"type": "string"}}}]), (Fault.TOOL_CALL,)),
-        (Whole("I'm sorry, but I can't help with that."), (Fault.REFUSAL,)),
-        (Whole("I\u2019m sorry, I do not know."), (Fault.REFUSAL,)),
-        (Whole("and so on " * 20, finish_reason="length"), (Fault.REPETITION, Fault.LENGTH)),
+        (CompleteAnswer("The answer is 42.", finish_reason="stop"), ()),
+        (CompleteAnswer("  "), (AnswerFault.EMPTY,)),
+        (CompleteAnswer("The answer", finish_reason="length"), (AnswerFault.LENGTH,)),
+        (CompleteAnswer('{"a": 1}', is_json_asked=True), ()),
+        (CompleteAnswer('Sure! {"a": 1}', is_json_asked=True), (AnswerFault.INVALID_JSON,)),
+        (CompleteAnswer('{"a": NaN}', is_json_asked=True), (AnswerFault.INVALID_JSON,)),
+        (CompleteAnswer("[" * 50_000, is_json_asked=True), (AnswerFault.INVALID_JSON, AnswerFault.REPETITION)),
+        (CompleteAnswer('{"a": 1}', is_json_asked=True, schema={"required": ["b"]}), (AnswerFault.SCHEMA,)),
+        (CompleteAnswer(calls=['{"city": "Oslo"}', ""]), ()),
+        (CompleteAnswer(calls=['{"city": "Os']), (AnswerFault.TOOL_CALL,)),
+        (CompleteAnswer(calls=['"Oslo"']), (AnswerFault.TOOL_CALL,)),
+        (
+            CompleteAnswer(calls=['{"city": 3}'], call_schemas=[{"properties": {"city": {"type": "string"}}}]),
+            (AnswerFault.TOOL_CALL,),
+        ),
+        (CompleteAnswer("I'm sorry, but I can't help with that."), (AnswerFault.REFUSAL,)),
+        (CompleteAnswer("I\u2019m sorry, I do not know."), (AnswerFault.REFUSAL,)),
+        (CompleteAnswer("and so on " * 20, finish_reason="length"), (AnswerFault.REPETITION, AnswerFault.LENGTH)),
     ],
 )
-def test_faults(said: Whole, faults: tuple[Fault, ...]) -> None:
+def test_faults(said: CompleteAnswer, faults: tuple[AnswerFault, ...]) -> None:
     """Each fault is seen, and a good answer has none."""
-    assert faults_of(said) == faults
+    assert answer_faults(said) == faults
 
 
 def test_a_letter_of_apology_is_no_refusal() -> None:
@@ -49,10 +52,10 @@ def test_a_letter_of_apology_is_no_refusal() -> None:
 )
 def test_lists_tables_and_rules_are_no_loops(text: str) -> None:
     """Things that are alike by nature may stand."""
-    assert not repeats(text)
+    assert not has_repetition(text)
 
 
 @pytest.mark.parametrize("text", ["no " * 40, "Step 1: add the two. Step 2: stop.\n" * 9, "a" * 500])
 def test_loops_are_seen(text: str) -> None:
     """A model that has lost itself says the same until it is stopped."""
-    assert repeats("It began well. " + text)
+    assert has_repetition("It began well. " + text)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade.signals.json_schema import fits
+from cascade.signals.json_schema import conforms
 
 PERSON = {
     "type": "object",
@@ -42,7 +42,7 @@ PERSON = {
 )
 def test_what_fits(value: object, is_met: bool) -> None:
     """Types, bounds, options, names and references into the schema itself."""
-    assert fits(value, PERSON) is is_met
+    assert conforms(value, PERSON) is is_met
 
 
 VALUES = st.recursive(
@@ -76,13 +76,13 @@ SCHEMAS = st.recursive(
 @given(VALUES, SCHEMAS)
 def test_it_agrees_with_a_whole_validator(value: object, schema: object) -> None:
     """On the words that it knows it says what a full implementation says."""
-    assert fits(value, schema) == jsonschema.Draft202012Validator(schema).is_valid(value)
+    assert conforms(value, schema) == jsonschema.Draft202012Validator(schema).is_valid(value)
 
 
 def test_expressions_of_clients_are_never_run() -> None:
     """One that would run for years is passed over, and so are names that only an expression could judge."""
-    assert fits("a" * 40 + "!", {"type": "string", "pattern": "^(a+)+$"})
-    assert fits({"aaaa": 1}, {"patternProperties": {"^(a+)+$": {"type": "string"}}, "additionalProperties": False})
+    assert conforms("a" * 40 + "!", {"type": "string", "pattern": "^(a+)+$"})
+    assert conforms({"aaaa": 1}, {"patternProperties": {"^(a+)+$": {"type": "string"}}, "additionalProperties": False})
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,10 @@ def test_expressions_of_clients_are_never_run() -> None:
 )
 def test_what_cannot_be_told_is_taken_as_met(schema: object) -> None:
     """Loops, foreign places and nonsense neither run long nor make a good answer escalate."""
-    assert fits([[[1]]] * 1_000, schema)
+    assert conforms([[[1]]] * 1_000, schema)
 
 
 def test_long_lists_of_options_tire_the_check() -> None:
     """An answer of many items against many options is left after a bounded number of comparisons."""
-    assert fits([4_999] * 100_000 + [-1], {"items": {"enum": list(range(5_000))}})
-    assert not fits([4_999, -1], {"items": {"enum": list(range(5_000))}})
+    assert conforms([4_999] * 100_000 + [-1], {"items": {"enum": list(range(5_000))}})
+    assert not conforms([4_999, -1], {"items": {"enum": list(range(5_000))}})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade.signals.tokens import SIGNALS, Signals, quantile, read_signals
+from cascade.signals.tokens import SIGNALS, TokenSignals, quantile, read_signals
 
 
 def test_one_token_of_two() -> None:
@@ -27,8 +27,8 @@ def test_length_does_not_count() -> None:
 
 def test_nothing_told_is_nothing_known() -> None:
     """No tokens: nan everywhere, so that nothing is kept by mistake."""
-    assert all(isnan(read_signals([]).named(name)) for name in SIGNALS)
-    assert isnan(Signals(tokens=3, margin=1.0).named("colour"))
+    assert all(isnan(read_signals([]).value_of(name)) for name in SIGNALS)
+    assert isnan(TokenSignals(tokens=3, margin=1.0).value_of("colour"))
 
 
 def test_a_token_that_was_not_the_likeliest_lowers_only_its_own() -> None:
@@ -46,7 +46,7 @@ def test_surer_is_higher(chances: list[float]) -> None:
     """Every signal rises, or stays, when every token is likelier."""
     doubtful = read_signals([(log(c), (log(c), log((1 - c) + 1e-9))) for c in chances if c >= 0.5] or [(log(0.5), ())])
     sure = read_signals([(log(0.5 + c / 2), (log(0.5 + c / 2), log(0.5 - c / 2 + 1e-9))) for c in chances if c >= 0.5])
-    assert sure.tokens == 0 or all(sure.named(name) >= doubtful.named(name) - 1e-6 for name in SIGNALS)
+    assert sure.tokens == 0 or all(sure.value_of(name) >= doubtful.value_of(name) - 1e-6 for name in SIGNALS)
 
 
 ODD = st.floats(allow_nan=True, allow_infinity=True)
@@ -56,7 +56,7 @@ ODD = st.floats(allow_nan=True, allow_infinity=True)
 def test_odd_numbers_give_numbers(tokens: list[tuple[float, list[float]]]) -> None:
     """Engines send minus infinity, -9999 and worse: all signals stay finite."""
     signals = read_signals(tokens)
-    assert all(isfinite(signals.named(name)) for name in SIGNALS)
+    assert all(isfinite(signals.value_of(name)) for name in SIGNALS)
 
 
 @pytest.mark.parametrize("logprob", [nan, -inf, inf, 7.0, -9999.0])

@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.app.reload import in_force, needs_restart
+from gateway.app.reload import effective_settings, needs_restart
 from gateway.config.settings import Settings, read_settings
 from gateway.runtime.addresses import TlsFiles
 from simulator.options import Options
@@ -50,7 +50,7 @@ def test_tls_that_was_not_there_at_the_start_is_not_in_force() -> None:
     old, new = TlsFiles(Path("old.crt"), Path("old.key")), TlsFiles(Path("new.crt"), Path("new.key"))
     for before, after, runs in ((old, new, new), (None, new, None), (old, None, old)):
         was, comes = Settings(tls=before), Settings(tls=after)
-        assert in_force(was, comes).tls == runs
+        assert effective_settings(was, comes).tls == runs
         assert needs_restart(was, comes) == ([] if runs == after else ["tls"])
 
 
@@ -58,6 +58,6 @@ def test_only_live_settings_change() -> None:
     """Pods and the log level are those of the new file, routing is that of the start."""
     old, _ = read_settings("routing: warm\nlog: {level: info}", {})
     new, _ = read_settings("routing: round-robin\nlog: {level: debug}\ndiscovery: {static: {pods: ['http://a:1']}}", {})
-    runs = in_force(old, new)
-    assert (runs.routing, runs.log_level, runs.static_pods) == (old.routing, "debug", new.static_pods)
+    runs = effective_settings(old, new)
+    assert (runs.routing, runs.log_level, runs.configured_pods) == (old.routing, "debug", new.configured_pods)
     assert needs_restart(runs, new) == ["routing"]

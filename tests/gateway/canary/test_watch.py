@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.canary.watch import CanaryWatch
-from gateway.pipeline.attempt import LegEnd
+from gateway.canary.watch import CanaryMonitor
+from gateway.pipeline.attempt import AttemptStatus
 from gateway.pipeline.record import Outcome
 from routing.blocks import Prompt
-from routing.canary import CanaryTerms, Rollout, Stage
-from routing.decision.receipt import Attempt
+from routing.canary import CanaryStage, CanaryTerms, Rollout
+from routing.decision.receipt import AttemptReceipt
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
-from routing.pods import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, PodState
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tests.gateway.samples import an_outcome
@@ -33,10 +33,10 @@ class Scene:
         self.now_s = 0.0
         for url, revision in (("http://a", "v1"), ("http://b", "v1"), ("http://c", "v2")):
             facts = PodFacts(revision=revision)
-            self.router.put_pod(Pod(url, standing=Standing.READY, models=frozenset({MODEL}), facts=facts))
+            self.router.put_pod(Pod(url, state=PodState.READY, models=frozenset({MODEL}), facts=facts))
             self.router.reshape_pod(url, [EngineShape(kv_tokens=100_000)])
         self.rollout = self.router.rollout = Rollout([TERMS])
-        self.watch = CanaryWatch(self.rollout, self.router.fleet, self._say, lambda: self.now_s)
+        self.watch = CanaryMonitor(self.rollout, self.router.fleet, self._say, lambda: self.now_s)
 
     def _say(self, _level: str, words: str, **more: Any) -> None:
         self.said.append((words, more))
@@ -50,13 +50,13 @@ class Scene:
         self.now_s += took_s
         placement.first_token(self.now_s)
         placement.release(self.now_s)
-        self.watch.witness(outcome(request, placement.engine.pod, took_s))
+        self.watch.on_outcome(outcome(request, placement.engine.pod, took_s))
         return placement.engine.pod
 
 
 def outcome(request: Request, pod: str, ttft_s: float) -> Outcome:
     """A request that one pod answered in full, at twenty milliseconds a token."""
-    attempt = Attempt(pod, "answered", (), 3, 500, 0, 0, ttft_s, ttft_s)
+    attempt = AttemptReceipt(pod, "answered", (), 3, 500, 0, 0, ttft_s, ttft_s)
     return an_outcome(
         request=request,
         usage=Usage(500, 51, 0),
@@ -74,7 +74,7 @@ def test_a_slow_canary_is_taken_out_by_itself() -> None:
     assert scene.said == [("canary on trial", {"canary": "v2", "share": 0.2})]
     served = [scene.serve(number, slower=3.0) for number in range(1_000)]
     assert 0 < served.count("http://c") < 100
-    assert scene.rollout.canaries[0].stage is Stage.ROLLED_BACK
+    assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
     assert scene.said[-1][0] == "canary rolled back"
     assert "http://c" not in served[-500:]
 
@@ -85,11 +85,11 @@ def test_a_failing_canary_is_taken_out_too() -> None:
     scene.watch.look()
     for number in range(400):
         request = Request(f"r{number}", Api.CHAT, MODEL, Prompt((), (), 500), stream=True)
-        scene.watch.witness(outcome(request, "http://a", 0.1))
+        scene.watch.on_outcome(outcome(request, "http://a", 0.1))
         told = outcome(request, "http://c", 0.1)
         broken = replace(told.attempts[0], ended="broken", real_ttft_s=None)
-        scene.watch.witness(replace(told, attempts=(broken,)))
-    assert scene.rollout.canaries[0].stage is Stage.ROLLED_BACK
+        scene.watch.on_outcome(replace(told, attempts=(broken,)))
+    assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
 
 
 def test_a_sound_canary_joins_the_others() -> None:
@@ -97,7 +97,7 @@ def test_a_sound_canary_joins_the_others() -> None:
     scene = Scene()
     scene.watch.look()
     served = [scene.serve(number, slower=0.9) for number in range(1_500)]
-    assert scene.rollout.canaries[0].stage is Stage.ACCEPTED
+    assert scene.rollout.canaries[0].stage is CanaryStage.ACCEPTED
     assert served[-300:].count("http://c") > 60
 
 
@@ -110,18 +110,18 @@ def test_the_canary_gets_its_share_of_requests() -> None:
     assert 139 * 0.1 < served.count("http://c") < 139 * 0.3
 
 
-@pytest.mark.parametrize("end", [end for end in LegEnd if end.is_pods_fault])
-def test_every_fault_of_a_pod_counts(end: LegEnd) -> None:
+@pytest.mark.parametrize("end", [end for end in AttemptStatus if end.is_pod_failure])
+def test_every_fault_of_a_pod_counts(end: AttemptStatus) -> None:
     """What the pipeline counts against a pod's health counts against a canary: a hung engine too."""
     scene = Scene()
     scene.watch.look()
     for number in range(60):
         request = Request(f"r{number}", Api.CHAT, MODEL, Prompt((), (), 500), stream=True)
-        scene.watch.witness(outcome(request, "http://a", 0.1))
+        scene.watch.on_outcome(outcome(request, "http://a", 0.1))
         told = outcome(request, "http://c", 0.1)
         failed = replace(told.attempts[0], ended=end.value, real_ttft_s=None)
-        scene.watch.witness(replace(told, attempts=(failed,)))
-    assert scene.rollout.canaries[0].stage is Stage.ROLLED_BACK
+        scene.watch.on_outcome(replace(told, attempts=(failed,)))
+    assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
 
 
 def test_a_trial_without_traffic_ends_by_the_clock() -> None:
@@ -146,7 +146,7 @@ def test_split_pods_are_not_put_on_trial(role: Role) -> None:
         scene = Scene()
         if is_later:
             scene.watch.look()
-            scene.router.fleet.assume("http://c", role)
+            scene.router.fleet.override_role("http://c", role)
         else:
             scene.router.reshape_pod("http://c", [EngineShape(role=role, kv_tokens=100_000)])
         scene.watch.look()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from cascade.calibration_file import Verdict
-from cascade.judging import HoldBack
-from cascade.logprobs import WITH_LOGPROBS, Trim
-from gateway.pipeline.attempt import LegEnd
+from cascade.calibration_file import AnswerVerdict
+from cascade.judging import HoldbackSettings
+from cascade.logprobs import LOGPROB_APIS, LogprobFilter
+from gateway.pipeline.attempt import AttemptStatus
 from tests.gateway.cascades.logprob_streams import FixedJudge, cut_up, pair_of
 from tests.gateway.http.scene import Scene
 from tests.gateway.http.wire import LAST_CHUNK, STREAM_HEAD, chunk
@@ -25,11 +25,11 @@ def play(seed: int) -> bool:
     saw exactly what it was to see.
     """
     draw = Random(seed)
-    api = draw.choice(sorted(WITH_LOGPROBS))
+    api = draw.choice(sorted(LOGPROB_APIS))
     sure, plain = pair_of(api, draw)
-    verdict = draw.choice(list(Verdict))
-    hold_back = HoldBack(draw.randint(1, 8), HELD_LONG, draw.random() < 0.3, draw.random() < 0.2)
-    judge = FixedJudge(verdict, hold_back, Trim(api))
+    verdict = draw.choice(list(AnswerVerdict))
+    hold_back = HoldbackSettings(draw.randint(1, 8), HELD_LONG, draw.random() < 0.3, draw.random() < 0.2)
+    judge = FixedJudge(verdict, hold_back, LogprobFilter(api))
     scene = Scene(api, judge=judge)
     reads = reads_of(sure, draw)
     if is_cut := draw.random() < 0.15:
@@ -39,11 +39,11 @@ def play(seed: int) -> bool:
         scene.hang_up()
     if len(judge.asked) > 1:
         return False
-    if verdict is Verdict.KEEP:
+    if verdict is AnswerVerdict.KEEP:
         wanted, seen = b"".join(plain), scene.heard.body
         return wanted.startswith(seen) if is_cut else seen == wanted
-    ends = {LegEnd.UNCONVINCING, LegEnd.LOST} if is_cut else {LegEnd.UNCONVINCING}
-    if scene.client.written or scene.relay.leg().end not in ends:
+    ends = {AttemptStatus.UNCONVINCING, AttemptStatus.LOST} if is_cut else {AttemptStatus.UNCONVINCING}
+    if scene.client.written or scene.relay.result().end not in ends:
         return False
     scene.ask()
     scene.feed(reads_of(plain, draw))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from cascade.calibration_file import Verdict
-from cascade.judging import AnswerEvidence, HoldBack, Moment
-from cascade.logprobs import Trim
+from cascade.calibration_file import AnswerVerdict
+from cascade.judging import AnswerEvidence, HoldbackSettings, JudgingTrigger
+from cascade.logprobs import LogprobFilter
 from routing.request import Api
 from tests.gateway.http.wire import DONE, usage_event
 
@@ -20,13 +20,13 @@ WORDS = ("Paris", " is", " the", " capital", '"', "\\", "\n", " été", "{", "}"
 class FixedJudge:
     """Says what it was told to say, and remembers what it was asked."""
 
-    verdict: Verdict
-    hold_back: HoldBack = field(default_factory=HoldBack)
-    trim: Trim | None = None
-    asked: list[Moment] = field(default_factory=list)
+    verdict: AnswerVerdict
+    hold_back: HoldbackSettings = field(default_factory=HoldbackSettings)
+    logprob_filter: LogprobFilter | None = None
+    asked: list[JudgingTrigger] = field(default_factory=list)
     evidence: AnswerEvidence | None = None
 
-    def weigh(self, evidence: AnswerEvidence, moment: Moment) -> Verdict:
+    def judge(self, evidence: AnswerEvidence, moment: JudgingTrigger) -> AnswerVerdict:
         self.asked.append(moment)
         self.evidence = evidence
         return self.verdict

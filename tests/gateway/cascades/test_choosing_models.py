@@ -6,15 +6,22 @@ import json
 
 import pytest
 
-from cascade.calibration_file import ANY_BUCKET, Cut, Evidence, LadderFile, Promise, Stage
-from cascade.judging import HoldBack, Judge
-from cascade.logprobs import Trim
-from cascade.models import Ladder, Price, Rung, Window
-from gateway.cascades.cascade_config import Served
-from gateway.cascades.cascades import Ladders
+from cascade.calibration_file import (
+    ANY_BUCKET,
+    AcceptanceThreshold,
+    CalibrationEvidence,
+    CalibrationFile,
+    QualityGuarantee,
+    SignalStage,
+)
+from cascade.judging import AnswerJudge, HoldbackSettings
+from cascade.logprobs import LogprobFilter
+from cascade.models import Cascade, CascadeModel, HoldbackWindow, Price
+from gateway.cascades.cascade_config import CascadeConfig
+from gateway.cascades.cascades import Cascades
 from routing.blocks import cut_prompt
 from routing.decision.router import Router
-from routing.pods import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, PodState
 from routing.request import Api, Request
 from scorers.registry import routings
 from tenancy.tenants import Tenant
@@ -27,16 +34,16 @@ BODY = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "Hi
 class Asks:
     """A shell that only makes requests."""
 
-    def judge(self, judge: Judge | None) -> None: ...
+    def set_judge(self, judge: AnswerJudge | None) -> None: ...
 
-    def ask(self, model: str, top: int | None) -> tuple[Request, Trim | None]:
+    def ask(self, model: str, top: int | None) -> tuple[Request, LogprobFilter | None]:
         return Request("r", Api.CHAT, model, PROMPT, stream=True), None
 
 
 def a_router() -> Router:
     router = Router(routings()["warm"])
     for model in MODELS:
-        router.put_pod(Pod(f"http://{model}", Standing.READY, frozenset({model})))
+        router.put_pod(Pod(f"http://{model}", PodState.READY, frozenset({model})))
         router.reshape_pod(f"http://{model}", [EngineShape(kv_tokens=1_000_000)])
     return router
 
@@ -49,20 +56,26 @@ def warm(router: Router, model: str) -> None:
     placement.release(1.2)
 
 
-def ladders(router: Router) -> Ladders:
-    file = LadderFile(
+def some_cascades(router: Router) -> Cascades:
+    file = CalibrationFile(
         models=MODELS,
         signal="margin",
-        stage=Stage.WINDOW,
-        promise=Promise(0.01, 0.95),
-        evidence=Evidence(1000, "sha256:0", kept=0.5),
-        cuts=tuple(Cut(rung, ANY_BUCKET, 0.5) for rung in (0, 1)),
+        stage=SignalStage.WINDOW,
+        promise=QualityGuarantee(0.01, 0.95),
+        evidence=CalibrationEvidence(1000, "sha256:0", kept=0.5),
+        cuts=tuple(AcceptanceThreshold(rung, ANY_BUCKET, 0.5) for rung in (0, 1)),
         is_promised=True,
     )
     prices = (Price(1e-7, None, 1e-7), Price(1e-6, 1e-7, 1e-6), Price(3e-6, 5e-7, 3e-6))
-    rungs = tuple(Rung(model, price) for model, price in zip(MODELS, prices, strict=True))
-    return Ladders(
-        router, {"auto": Served(Ladder("auto", rungs, window=Window(), file=file), HoldBack())}, clock=lambda: 2.0
+    rungs = tuple(CascadeModel(model, price) for model, price in zip(MODELS, prices, strict=True))
+    return Cascades(
+        router,
+        {
+            "auto": CascadeConfig(
+                Cascade("auto", rungs, holdback_window=HoldbackWindow(), calibration=file), HoldbackSettings()
+            )
+        },
+        clock=lambda: 2.0,
     )
 
 
@@ -71,9 +84,9 @@ def test_a_warm_prefix_further_up_is_escalated_to_at_once(is_warm: list[str], go
     """Cold everywhere, or warm everywhere above: the next model; warm on the one after it alone: that one."""
     router = a_router()
     asked = Request("r", Api.CHAT, "auto", PROMPT, stream=True)
-    climb = ladders(router).begin(asked, BODY, Tenant("t"), {}, Asks(), 2.0)
+    climb = some_cascades(router).plan_run(asked, BODY, Tenant("t"), {}, Asks(), 2.0)
     assert climb.model == "small"
     for model in is_warm:
         warm(router, model)
-    assert climb.rise()
+    assert climb.escalate()
     assert climb.model == goes_to

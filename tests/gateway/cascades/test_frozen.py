@@ -9,18 +9,18 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cascade.calibration_file import Cut, Stage
-from cascade.drift import FEWEST, TRIAL
-from cascade.judging import HoldBack
-from cascade.models import Ladder, Rung, Window
-from gateway.cascades.cascade_config import Served
-from gateway.cascades.cascades import Ladders, show_ladders
+from cascade.calibration_file import AcceptanceThreshold, SignalStage
+from cascade.drift import MIN_ANSWERS, TRIAL_INTERVAL
+from cascade.judging import HoldbackSettings
+from cascade.models import Cascade, CascadeModel, HoldbackWindow
+from gateway.cascades.cascade_config import CascadeConfig
+from gateway.cascades.cascades import Cascades, show_cascades
 from routing.blocks import cut_prompt
 from routing.request import Api, Request
 from tenancy.tenants import Tenant
 from tests.gateway.cascades.test_choosing_models import BODY, MODELS, Asks, a_router
-from tests.gateway.cascades.test_choosing_models import ladders as some_ladders
-from tests.scenarios.cascade_pods import LADDER, Rungs, asking, ladder_file, settled, some_rungs
+from tests.gateway.cascades.test_choosing_models import some_cascades as some_ladders
+from tests.scenarios.cascade_pods import CASCADE, CascadePods, asking, calibration_file, settled, some_cascade_pods
 
 CHAT = "/v1/chat/completions"
 NEVER = 0.99
@@ -39,23 +39,23 @@ class Log:
         return [line[:2] for line in self.lines]
 
 
-def of_two(log: Log, **ladder: Any) -> Ladders:
+def of_two(log: Log, **ladder: Any) -> Cascades:
     """Of two models; draws rise evenly from 0 to 1."""
     draws = iter(number / 100 % 1 for number in range(100_000))
-    rungs = (Rung(MODELS[0]), Rung(MODELS[2]))
-    said: dict[str, Any] = {"window": Window(), "whole": True} | ladder
-    served = Served(Ladder("auto", rungs, **said), HoldBack())
-    return Ladders(a_router(), {"auto": served}, clock=lambda: 2.0, draw=lambda: next(draws), say=log)
+    rungs = (CascadeModel(MODELS[0]), CascadeModel(MODELS[2]))
+    said: dict[str, Any] = {"window": HoldbackWindow(), "whole": True} | ladder
+    served = CascadeConfig(Cascade("auto", rungs, **said), HoldbackSettings())
+    return Cascades(a_router(), {"auto": served}, clock=lambda: 2.0, draw=lambda: next(draws), say=log)
 
 
-def starts(ladders: Ladders, count: int = 1, session: str | None = None, *, stream: bool = True) -> list[str]:
+def starts(ladders: Cascades, count: int = 1, session: str | None = None, *, stream: bool = True) -> list[str]:
     """The models that so many requests begin at."""
     asked = Request("r", Api.CHAT, "auto", cut_prompt(b"Hi", 7), stream=stream, session=session)
-    return [ladders.begin(asked, BODY, Tenant("t"), {}, Asks(), 2.0).model for _ in range(count)]
+    return [ladders.plan_run(asked, BODY, Tenant("t"), {}, Asks(), 2.0).model for _ in range(count)]
 
 
 SMALL, BIG = MODELS[0], MODELS[2]
-FILE = replace(ladder_file(0.5), models=(SMALL, BIG))
+FILE = replace(calibration_file(0.5), models=(SMALL, BIG))
 
 
 def test_a_frozen_model_is_asked_seldom_and_recovers() -> None:
@@ -63,47 +63,47 @@ def test_a_frozen_model_is_asked_seldom_and_recovers() -> None:
     log = Log()
     ladders = of_two(log, file=FILE)
     assert set(starts(ladders, 200)) == {SMALL}
-    for _ in range(FEWEST):
-        ladders.shadowing.judged("auto", 0, is_kept=False)
+    for _ in range(MIN_ANSWERS):
+        ladders.shadow_sampler.record_verdict("auto", 0, is_kept=False)
     assert log.said() == [("warning", "cascade rung keeps no answer")]
-    assert {"ladder": "auto", "rung": SMALL, "judged_in_a_row": FEWEST}.items() <= log.lines[0][2].items()
-    assert starts(ladders, 3 * TRIAL).count(SMALL) == 3
-    (shown,) = show_ladders(ladders)
+    assert {"ladder": "auto", "rung": SMALL, "judged_in_a_row": MIN_ANSWERS}.items() <= log.lines[0][2].items()
+    assert starts(ladders, 3 * TRIAL_INTERVAL).count(SMALL) == 3
+    (shown,) = show_cascades(ladders)
     assert shown["standing"]["frozen"] == [SMALL]
-    ladders.shadowing.judged("auto", 0, is_kept=True)
+    ladders.shadow_sampler.record_verdict("auto", 0, is_kept=True)
     assert log.said()[1:] == [("info", "cascade rung keeps answers again")]
     assert set(starts(ladders, 200)) == {SMALL}
 
 
 def test_trials_of_a_frozen_model_lower_what_shadows_have_raised() -> None:
     """The way back from thresholds that shadows have raised beyond what answers reach."""
-    ladders = of_two(Log(), file=replace(FILE, cuts=(Cut(0, "*", 0.5, grey=4.0),)))
-    kept = ladders.shadowing._kept["auto"]
-    kept.staying.take(0, 0.0)
-    assert not kept.staying.file.cuts[0].keeps(0.75)
-    for _ in range(FEWEST - 1):
-        ladders.shadowing.judged("auto", 0, is_kept=False)
-    assert not kept.staying.file.cuts[0].keeps(0.75)
+    ladders = of_two(Log(), file=replace(FILE, cuts=(AcceptanceThreshold(0, "*", 0.5, grey=4.0),)))
+    kept = ladders.shadow_sampler._kept["auto"]
+    kept.drift.record_sample(0, 0.0)
+    assert not kept.drift.calibration.cuts[0].accepts(0.75)
+    for _ in range(MIN_ANSWERS - 1):
+        ladders.shadow_sampler.record_verdict("auto", 0, is_kept=False)
+    assert not kept.drift.calibration.cuts[0].accepts(0.75)
     for _ in range(100):
-        ladders.shadowing.judged("auto", 0, is_kept=False)
-    assert kept.staying.file == kept.file
+        ladders.shadow_sampler.record_verdict("auto", 0, is_kept=False)
+    assert kept.drift.calibration == kept.calibration
 
 
 def test_a_frozen_model_is_passed_over_on_the_way_up() -> None:
     """Three models, of which the middle keeps nothing."""
     router = a_router()
     ladders = some_ladders(router)
-    for _ in range(FEWEST):
-        ladders.shadowing.judged("auto", 1, is_kept=False)
+    for _ in range(MIN_ANSWERS):
+        ladders.shadow_sampler.record_verdict("auto", 1, is_kept=False)
     asked = Request("r", Api.CHAT, "auto", cut_prompt(b"Hi", 7), stream=True)
     reached = []
-    for _ in range(2 * TRIAL):
-        climb = ladders.begin(asked, BODY, Tenant("t"), {}, Asks(), 2.0)
+    for _ in range(2 * TRIAL_INTERVAL):
+        climb = ladders.plan_run(asked, BODY, Tenant("t"), {}, Asks(), 2.0)
         assert climb.model == SMALL
-        assert climb.rise()
+        assert climb.escalate()
         reached.append(climb.model)
     assert reached.count("middle") == 2
-    assert reached.count(BIG) == 2 * TRIAL - 2
+    assert reached.count(BIG) == 2 * TRIAL_INTERVAL - 2
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ OPEN: dict[str, Any] = {"window": None}
         ({}, "warning", "cascade without a calibration"),
         ({"file": replace(FILE, is_promised=False)}, "warning", "calibration without a promise"),
         ({"file": FILE, **OPEN}, "warning", "calibration cannot be applied"),
-        ({"file": replace(FILE, stage=Stage.WHOLE), "whole": False}, "warning", "calibration cannot be applied"),
+        ({"file": replace(FILE, stage=SignalStage.WHOLE), "whole": False}, "warning", "calibration cannot be applied"),
     ],
 )
 def test_a_cascade_that_uses_no_guarantee_warns_once(ladder: dict[str, Any], level: str, message: str) -> None:
@@ -146,37 +146,44 @@ def test_a_cascade_that_uses_no_guarantee_warns_once(ladder: dict[str, Any], lev
     assert log.lines[0][2]["effect"] == f"{BIG} answers every request"
     assert log.lines[0][2]["fix"]
     served = ladders._served
-    ladders.put(served)
+    ladders.apply(served)
     assert len(log.lines) == 1
-    assert show_ladders(ladders)[0]["unused"]["message"] == message
+    assert show_cascades(ladders)[0]["unused"]["message"] == message
     assert set(starts(ladders, 20) + starts(ladders, 20, stream=False)) == {BIG}
-    ladders.put({"auto": replace(served["auto"], ladder=replace(served["auto"].ladder, file=FILE, window=Window()))})
+    ladders.apply(
+        {
+            "auto": replace(
+                served["auto"],
+                cascade=replace(served["auto"].cascade, calibration=FILE, holdback_window=HoldbackWindow()),
+            )
+        }
+    )
     assert len(log.lines) == 1
-    assert show_ladders(ladders)[0]["unused"] is None
+    assert show_cascades(ladders)[0]["unused"] is None
 
 
-def chats(rungs: Rungs) -> int:
+def chats(rungs: CascadePods) -> int:
     """How often the small model was asked."""
     return sum(each.path == CHAT for each in rungs.small.received)
 
 
-async def view(rungs: Rungs) -> dict[str, Any]:
+async def view(rungs: CascadePods) -> dict[str, Any]:
     async with aiohttp.ClientSession() as session, session.get(rungs.gateway.at("admin", "/ladders")) as answer:
         return dict((await answer.json())["ladders"][0])
 
 
 async def test_a_frozen_cascade_shows_in_metrics_admin_and_log(tmp_path: Path) -> None:
     """A whole gateway: the small model is asked in vain so often, and then no more."""
-    async with some_rungs(tmp_path, NEVER, judge_whole=True) as rungs:
-        for number in range(FEWEST):
+    async with some_cascade_pods(tmp_path, NEVER, judge_whole=True) as rungs:
+        for number in range(MIN_ANSWERS):
             _, _, head = await rungs.post(CHAT, asking(f"Question {number}", max_tokens=8))
             assert head["x-hearth-rung"] == "big"
         await settled(rungs, head["x-hearth-receipt"])
         warning = await rungs.gateway.until("cascade rung keeps no answer")
         assert (warning["level"], warning["rung"]) == ("warning", "small")
         metrics = await rungs.metrics()
-        assert f'hearth_cascade_frozen{{ladder="{LADDER}",rung="small"}} 1.0' in metrics
-        assert f'hearth_cascade_raised_steps{{ladder="{LADDER}",rung="small"}} 0.0' in metrics
+        assert f'hearth_cascade_frozen{{ladder="{CASCADE}",rung="small"}} 1.0' in metrics
+        assert f'hearth_cascade_raised_steps{{ladder="{CASCADE}",rung="small"}} 0.0' in metrics
         assert (await view(rungs))["standing"]["frozen"] == ["small"]
         asked = chats(rungs)
         for number in range(20):
@@ -186,13 +193,13 @@ async def test_a_frozen_cascade_shows_in_metrics_admin_and_log(tmp_path: Path) -
 
 async def test_an_uncalibrated_cascade_warns_at_start_and_begins_as_configured(tmp_path: Path) -> None:
     """By default the largest answers, with a warning; `smallest` is what the operator wants, so it is no warning."""
-    async with some_rungs(tmp_path, calibration=None) as rungs:
+    async with some_cascade_pods(tmp_path, calibration=None) as rungs:
         warning = await rungs.gateway.until("cascade without a calibration")
         assert (warning["level"], warning["effect"]) == ("warning", "big answers every request")
         assert "hearth cascade calibrate" in warning["fix"]
         _, _, head = await rungs.post(CHAT, asking())
         assert head["x-hearth-rung"] == "big"
-    async with some_rungs(tmp_path, calibration=None, uncalibrated="smallest") as rungs:
+    async with some_cascade_pods(tmp_path, calibration=None, uncalibrated="smallest") as rungs:
         line = await rungs.gateway.until("cascade without a calibration")
         assert line["level"] == "info"
         for stream in (True, False):

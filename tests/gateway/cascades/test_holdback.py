@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
-from cascade.calibration_file import Verdict
-from cascade.judging import HoldBack, Moment
-from cascade.logprobs import Trim
-from gateway.pipeline.attempt import LegEnd
+from cascade.calibration_file import AnswerVerdict
+from cascade.judging import HoldbackSettings, JudgingTrigger
+from cascade.logprobs import LogprobFilter
+from gateway.pipeline.attempt import AttemptStatus
 from routing.request import Api
 from tests.gateway.cascades.fuzzed_holdback import HELD_LONG, play
 from tests.gateway.cascades.logprob_streams import FixedJudge, chat_pair
@@ -34,7 +34,7 @@ def test_no_byte_is_ever_retracted() -> None:
 def test_an_aborted_model_is_told_at_once() -> None:
     """With the read that fills the window its connection is closed; nothing more of it is read."""
     sure, _ = chat_pair([" a"] * 20)
-    judge = FixedJudge(Verdict.ESCALATE, HoldBack(4, HELD_LONG))
+    judge = FixedJudge(AnswerVerdict.ESCALATE, HoldbackSettings(4, HELD_LONG))
 
     def run() -> None:
         scene = Scene(judge=judge)
@@ -42,7 +42,7 @@ def test_an_aborted_model_is_told_at_once() -> None:
         for read, each in enumerate(sure):
             scene.feed([chunk(each)])
             assert scene.socket.is_aborted == (read >= 4)
-        assert scene.leg.end is LegEnd.UNCONVINCING
+        assert scene.leg.end is AttemptStatus.UNCONVINCING
         assert scene.leg.counted is not None
         assert scene.leg.counted.completion_tokens == 4
         assert not scene.leg.begun
@@ -50,11 +50,11 @@ def test_an_aborted_model_is_told_at_once() -> None:
     staged(run)
 
 
-@pytest.mark.parametrize("verdict", list(Verdict))
-def test_time_closes_a_window(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", list(AnswerVerdict))
+def test_time_closes_a_window(verdict: AnswerVerdict) -> None:
     """It is judged by what has come, at the end of its time and not before; the clock starts with the first token."""
     sure, plain = chat_pair([" a", " b", " c", " d"])
-    judge = FixedJudge(verdict, HoldBack(100, HELD_LONG), Trim(Api.CHAT))
+    judge = FixedJudge(verdict, HoldbackSettings(100, HELD_LONG), LogprobFilter(Api.CHAT))
 
     def run() -> None:
         scene = Scene(judge=judge)
@@ -73,8 +73,8 @@ def test_time_closes_a_window(verdict: Verdict) -> None:
         assert 0.8 * HELD_LONG < wait_s < HELD_LONG
         assert scene.client.written == b""
         ring()
-        assert judge.asked == [Moment.TIME]
-        if verdict is Verdict.KEEP:
+        assert judge.asked == [JudgingTrigger.TIME]
+        if verdict is AnswerVerdict.KEEP:
             scene.feed([*map(chunk, sure[3:]), LAST_CHUNK])
             assert scene.heard.body == b"".join(plain)
         else:
@@ -89,17 +89,17 @@ def test_reasoning_is_not_counted_as_answer() -> None:
     sure, _ = chat_pair([" a", " b"], ["hm"] * 6)
 
     def run() -> None:
-        held = FixedJudge(Verdict.KEEP, HoldBack(2, HELD_LONG))
+        held = FixedJudge(AnswerVerdict.KEEP, HoldbackSettings(2, HELD_LONG))
         scene = Scene(judge=held)
         scene.feed([STREAM_HEAD, *map(chunk, sure[:7])])
         assert held.asked == []
         scene.feed([*map(chunk, sure[7:9])])
-        assert held.asked == [Moment.WINDOW]
+        assert held.asked == [JudgingTrigger.WINDOW]
         assert held.evidence is not None
         assert (len(held.evidence.reasoning), len(held.evidence.answer)) == (6, 2)
-        streamed = FixedJudge(Verdict.KEEP, HoldBack(2, HELD_LONG, streams_reasoning=True))
+        streamed = FixedJudge(AnswerVerdict.KEEP, HoldbackSettings(2, HELD_LONG, streams_reasoning=True))
         Scene(judge=streamed).feed([STREAM_HEAD, *map(chunk, sure[:3])])
-        assert streamed.asked == [Moment.WINDOW]
+        assert streamed.asked == [JudgingTrigger.WINDOW]
 
     staged(run)
 
@@ -108,7 +108,7 @@ def test_reasoning_is_not_counted_as_answer() -> None:
 def test_a_released_stream_is_kept_as_its_client_got_it(read_bytes: int) -> None:
     """However it is cut into reads, log-probabilities behind the window are in neither; usage that was withheld is."""
     sure, plain = chat_pair([" a"] * 40)
-    judge = FixedJudge(Verdict.KEEP, HoldBack(1, HELD_LONG), Trim(Api.CHAT))
+    judge = FixedJudge(AnswerVerdict.KEEP, HoldbackSettings(1, HELD_LONG), LogprobFilter(Api.CHAT))
 
     def run() -> None:
         scene = Scene(judge=judge)
@@ -122,21 +122,21 @@ def test_a_released_stream_is_kept_as_its_client_got_it(read_bytes: int) -> None
     staged(run)
 
 
-@pytest.mark.parametrize("verdict", list(Verdict))
-def test_a_whole_answer_is_judged_whole(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", list(AnswerVerdict))
+def test_a_whole_answer_is_judged_whole(verdict: AnswerVerdict) -> None:
     """The client gets it with its new length and without what it did not ask for, or nothing of it."""
     answer = chat_answer("Paris.")
     sure = chat_answer("Paris.")
     sure["choices"][0]["logprobs"] = {"content": [{"token": "Paris", "logprob": -0.1, "top_logprobs": []}]}
-    judge = FixedJudge(verdict, HoldBack(), Trim(Api.CHAT))
+    judge = FixedJudge(verdict, HoldbackSettings(), LogprobFilter(Api.CHAT))
 
     def run() -> None:
         scene = Scene(judge=judge)
         scene.feed([answer_bytes(sure)])
-        assert judge.asked == [Moment.ENDED]
-        if verdict is Verdict.ESCALATE:
+        assert judge.asked == [JudgingTrigger.ENDED]
+        if verdict is AnswerVerdict.ESCALATE:
             assert scene.client.written == b""
-            assert scene.leg.end is LegEnd.UNCONVINCING
+            assert scene.leg.end is AttemptStatus.UNCONVINCING
             assert scene.leg.counted is not None
             assert scene.leg.counted.prompt_tokens == 42
         else:

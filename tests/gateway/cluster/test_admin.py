@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 from aiohttp.test_utils import TestClient, TestServer
 
-from gateway.cluster.admin import TeamAdmin, merge_drained, merge_fleets, merge_receipts
-from gateway.cluster.child import Answer
+from gateway.cluster.admin import SupervisorAdmin, merge_drained, merge_fleets, merge_receipts
+from gateway.cluster.child import ChildResponse
 
 
 class Workers:
     """Two workers, of which the second has a frozen rung."""
 
-    async def ask(self, path: str, **_: Any) -> dict[str, Answer]:
+    async def ask(self, path: str, **_: Any) -> dict[str, ChildResponse]:
         assert path == "/admin/ladders"
         frozen: dict[str, list[str]] = {"1": [], "2": ["small"]}
         shown = {name: [{"ladder": "auto", "standing": {"frozen": rungs}}] for name, rungs in frozen.items()}
-        return {name: Answer(200, msgspec.json.encode({"ladders": ladders})) for name, ladders in shown.items()}
+        return {name: ChildResponse(200, msgspec.json.encode({"ladders": ladders})) for name, ladders in shown.items()}
 
 
 async def test_the_ladders_of_all_workers_are_shown() -> None:
@@ -28,7 +28,7 @@ async def test_the_ladders_of_all_workers_are_shown() -> None:
         return {}
 
     workers: Any = Workers()
-    app = TeamAdmin(workers, reload).app(None)
+    app = SupervisorAdmin(workers, reload).app(None)
     async with TestClient(TestServer(app, host="127.0.0.1")) as client, client.get("/ladders") as answer:
         ladders = (await answer.json())["ladders"]
     assert [(each["worker"], each["standing"]["frozen"]) for each in ladders] == [("1", []), ("2", ["small"])]

@@ -5,15 +5,15 @@ import socket
 from ipaddress import ip_network
 from pathlib import Path
 
-from gateway.app.reload import Fresh
-from gateway.cluster.channel import Channel, Orders, Renew, Renewed
+from gateway.app.reload import LoadedConfig
+from gateway.cluster.channel import ApplyConfig, ChildConfig, ConfigApplied, ControlChannel
 from gateway.config.fields import Secret
-from gateway.config.kv_events import EventSource, KvEvents
+from gateway.config.kv_events import KvEventsConfig, KvEventSource
 from gateway.config.models import ModelEntry
 from gateway.config.settings import Settings
 from gateway.runtime.addresses import Address, TlsFiles
-from gateway.runtime.host import Host
-from tenancy.policy import Bare
+from gateway.runtime.host import HostProcess
+from tenancy.policy import InlineFiles
 from tenancy.reading.policy import read_policy
 
 POLICY = f"auth: {{keys: {{legal: [{'a' * 64}]}}}}\ntenants: {{legal: {{models: [tiny]}}}}\n"
@@ -27,18 +27,20 @@ async def test_orders_arrive_as_they_were_given() -> None:
         trusted_proxies=(ip_network("10.0.0.0/8"),),
         models=(ModelEntry("a", 1e-6),),
         tls=TlsFiles(Path("c"), Path("k")),
-        kv_events=KvEvents(sources=(EventSource("http://a:1", "tcp://a:5557"),)),
+        kv_events=KvEventsConfig(sources=(KvEventSource("http://a:1", "tcp://a:5557"),)),
     )
-    fresh = Fresh(settings, read_policy(POLICY, {}, Bare()))
-    orders = Orders("worker-1", Host(1, 2, Path("run")), fresh, ((2, ("127.0.0.1", 80)),), frozenset(("http://a:1",)))
-    ours, theirs = [await Channel.over(end) for end in socket.socketpair()]
+    fresh = LoadedConfig(settings, read_policy(POLICY, {}, InlineFiles()))
+    orders = ChildConfig(
+        "worker-1", HostProcess(1, 2, Path("run")), fresh, ((2, ("127.0.0.1", 80)),), frozenset(("http://a:1",))
+    )
+    ours, theirs = [await ControlChannel.over(end) for end in socket.socketpair()]
     ours.send(orders)
-    ours.send(Renew(fresh))
+    ours.send(ApplyConfig(fresh))
     async with asyncio.timeout(120):
         assert await theirs.receive() == orders
-        assert await theirs.receive() == Renew(fresh)
-        theirs.send(Renewed(("no",)))
-        assert await ours.receive() == Renewed(("no",))
+        assert await theirs.receive() == ApplyConfig(fresh)
+        theirs.send(ConfigApplied(("no",)))
+        assert await ours.receive() == ConfigApplied(("no",))
         await ours.close()
         assert await theirs.receive() is None
     await theirs.close()

@@ -7,12 +7,12 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gateway.app.reload import Fresh
-from gateway.cluster.channel import Orders
-from gateway.cluster.child import MAX_PAUSE_S, MIN_PAUSE_S, SETTLED_S, Child, Seat, next_pause
+from gateway.app.reload import LoadedConfig
+from gateway.cluster.channel import ChildConfig
+from gateway.cluster.child import MAX_PAUSE_S, MIN_PAUSE_S, STABLE_AFTER_S, ChildProcess, ProcessSlot, next_pause
 from gateway.config.settings import Settings
 from gateway.runtime.event_log import EventLog
-from gateway.runtime.host import Host
+from gateway.runtime.host import HostProcess
 from gateway.runtime.line_writer import LineWriter
 
 
@@ -24,21 +24,21 @@ def test_pauses_grow_with_every_early_death() -> None:
     assert pauses[1] == MIN_PAUSE_S
     assert all(later == min(MAX_PAUSE_S, 2 * earlier) for earlier, later in pairwise(pauses[1:]))
     assert pauses[-1] == MAX_PAUSE_S
-    assert next_pause(MAX_PAUSE_S, lived_s=SETTLED_S) == MIN_PAUSE_S
+    assert next_pause(MAX_PAUSE_S, lived_s=STABLE_AFTER_S) == MIN_PAUSE_S
 
 
 async def test_a_child_that_hangs_is_replaced() -> None:
     """Stopped in its tracks it answers no ping: it is killed, and another one follows."""
-    begun: asyncio.Queue[Child] = asyncio.Queue()
+    begun: asyncio.Queue[ChildProcess] = asyncio.Queue()
     with TemporaryDirectory(prefix="hearth-") as folder:
-        host = Host(folder=Path(folder), warmth=Path(folder) / "news.sock")
+        host = HostProcess(folder=Path(folder), kv_index_socket=Path(folder) / "news.sock")
 
-        async def orders() -> Orders:
-            return Orders("warmth", host, Fresh(Settings(), None))
+        async def orders() -> ChildConfig:
+            return ChildConfig("warmth", host, LoadedConfig(Settings(), None))
 
         say = EventLog(LineWriter(Path(folder) / "log"))
-        seat = Seat("warmth", orders, say=say, began=begun.put_nowait, ended=lambda _: None, ping_s=0.02)
-        keeping = asyncio.create_task(seat.keep())
+        seat = ProcessSlot("warmth", orders, say=say, began=begun.put_nowait, ended=lambda _: None, ping_s=0.02)
+        keeping = asyncio.create_task(seat.run())
         try:
             async with asyncio.timeout(120):
                 first = await begun.get()
@@ -47,7 +47,7 @@ async def test_a_child_that_hangs_is_replaced() -> None:
             assert second.pid != first.pid
             assert seat.restarts >= 1
         finally:
-            seat.leave()
+            seat.stop()
             seat.kill()
             await keeping
         say.writer.close()

@@ -6,18 +6,18 @@ from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.cluster.metrics import Legacy, Merged, Reading, merged, read_exposition
+from gateway.cluster.metrics import MergedMetrics, RetiredCounters, Scrape, merge_scrapes, parse_exposition
 from gateway.observe.metrics.fleet import FleetCollector
 from gateway.observe.metrics.process import make_registry
-from gateway.observe.metrics.requests import Tallies
+from gateway.observe.metrics.requests import RequestCounters
 from routing.decision.router import Router
 from scorers.registry import routings
 from tests.gateway.samples import an_outcome
 
 
-def page(*, requests: int, running: int, ready: int, open_requests: int, memory: int = 100) -> Reading:
+def page(*, requests: int, running: int, ready: int, open_requests: int, memory: int = 100) -> Scrape:
     """One process's exposition, with one family of each kind."""
-    return read_exposition(
+    return parse_exposition(
         f"""
 # TYPE hearth_requests_total counter
 hearth_requests_total{{model_name="a",status="200"}} {requests}
@@ -57,7 +57,7 @@ def test_each_family_is_put_together_by_its_rule() -> None:
         "worker-1": page(requests=3, running=1, ready=2, open_requests=5),
         "worker-2": page(requests=4, running=2, ready=1, open_requests=6, memory=200),
     }
-    assert lines(merged(readings, {})) == {
+    assert lines(merge_scrapes(readings, {})) == {
         "hearth_requests_total a 200": 7,
         "hearth_time_to_first_token_seconds_bucket a 0.1": 5,
         "hearth_time_to_first_token_seconds_bucket a +Inf": 7,
@@ -75,23 +75,23 @@ def test_each_family_is_put_together_by_its_rule() -> None:
 
 def test_who_has_gone_leaves_its_counts_and_nothing_else() -> None:
     """Gauges go with their process; counters and histograms stay, also of families that nobody else has."""
-    legacy = Legacy()
+    legacy = RetiredCounters()
     legacy.add(page(requests=3, running=1, ready=1, open_requests=5))
     legacy.add(page(requests=2, running=1, ready=1, open_requests=5))
-    alone = lines(merged({}, legacy.families))
+    alone = lines(merge_scrapes({}, legacy.families))
     assert alone["hearth_requests_total a 200"] == alone["hearth_time_to_first_token_seconds_count a"] == 5
     assert not [name for name in alone if "open_requests" in name or "running" in name or "process_" in name]
-    both = lines(merged({"worker-1": page(requests=1, running=1, ready=1, open_requests=1)}, legacy.families))
+    both = lines(merge_scrapes({"worker-1": page(requests=1, running=1, ready=1, open_requests=1)}, legacy.families))
     assert both["hearth_requests_total a 200"] == 6
-    assert lines(merged({}, legacy.families)) == alone
+    assert lines(merge_scrapes({}, legacy.families)) == alone
 
 
 async def test_what_a_gateway_really_shows_survives_the_merge() -> None:
     """All families of two real expositions, read and written in both formats that Prometheus asks for."""
     texts = []
     for _ in range(2):
-        tallies = Tallies(lambda _: True)
-        tallies.witness(an_outcome())
+        tallies = RequestCounters(lambda _: True)
+        tallies.on_outcome(an_outcome())
         fleet = FleetCollector(
             Router(routings()["warm"]), lambda: (), lambda: 1, lambda: 2, lambda: {"requests": 0}, lambda: 0.0
         )
@@ -100,11 +100,11 @@ async def test_what_a_gateway_really_shows_survives_the_merge() -> None:
         registry.register(tallies)
         registry.register(fleet)
         texts.append(encode(registry).decode())
-    readings = {f"worker-{at}": read_exposition(text) for at, text in enumerate(texts, 1)}
+    readings = {f"worker-{at}": parse_exposition(text) for at, text in enumerate(texts, 1)}
     for accepted in ("text/plain", "application/openmetrics-text; version=1.0.0"):
         encode, _ = choose_encoder(accepted)
-        text = encode(Merged(merged(readings, {}))).decode()
+        text = encode(MergedMetrics(merge_scrapes(readings, {}))).decode()
         assert 'hearth_requests_total{model_name="tiny",reason="",status="200"} 2.0' in text
         assert 'process_open_fds{process="worker-2"}' in text
     single = {metric.name for metric in text_string_to_metric_families(texts[0])}
-    assert {metric.name for metric in merged(readings, {})} == single
+    assert {metric.name for metric in merge_scrapes(readings, {})} == single

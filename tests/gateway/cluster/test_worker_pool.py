@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.cluster.worker_pool import needs_supervisor, needs_warmth
-from gateway.config.loading import gather
+from gateway.cluster.worker_pool import needs_index_process, needs_supervisor
+from gateway.config.loading import load_settings
 
 
 @pytest.mark.parametrize(
@@ -12,5 +12,5 @@ from gateway.config.loading import gather
 )
 def test_a_supervisor_stands_over_more_than_one(variables: dict[str, str], needed: bool) -> None:
     """Several workers, or a worker and a warmth process; else nothing beside the gateway."""
-    settings = gather({}, variables, None)
-    assert needs_supervisor(settings) is needs_warmth(settings) is needed
+    settings = load_settings({}, variables, None)
+    assert needs_supervisor(settings) is needs_index_process(settings) is needed

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from cascade.calibration_json import read_ladder_file
+from cascade.calibration_json import read_calibration_file
 from gateway.cli import main
-from gateway.commands.cascade import UNPROMISED
-from tests.cascade.calibration.labels import telling
+from gateway.commands.cascade import WITHOUT_GUARANTEE
+from tests.cascade.calibration.labels import informative_examples
 
 CONFIG = """
 model_list:
@@ -28,7 +28,7 @@ def margin(sureness: float) -> float:
 def labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("HEARTH_CONFIG", raising=False)
     lines = ["score@small,score@large,margin@small,mean@small"]
-    lines += [f"{one.scores[0]},{one.scores[1]},{margin(one.signals[0])},0" for one in telling(1_000)]
+    lines += [f"{one.scores[0]},{one.scores[1]},{margin(one.signals[0])},0" for one in informative_examples(1_000)]
     path = tmp_path / "labels.csv"
     path.write_text("\n".join(lines))
     return path
@@ -46,7 +46,7 @@ def test_from_labels_to_a_calibration_file(labels: Path, capsys: pytest.CaptureF
     status, out, _ = run(capsys, "calibrate", "--data", labels, "--max-loss", 0.03, "--out", ladder, "--plot", plot)
     assert status == 0
     assert "lose at most 3 points, 95 % sure" in out
-    assert read_ladder_file(ladder.read_bytes()).signal == "margin"
+    assert read_calibration_file(ladder.read_bytes()).signal == "margin"
     assert plot.read_text().startswith("<svg")
     status, out, _ = run(capsys, "evaluate", ladder, "--data", labels)
     assert status == 0
@@ -70,10 +70,10 @@ def test_too_few_labels_guarantee_nothing(labels: Path, capsys: pytest.CaptureFi
     labels.write_text("\n".join(labels.read_text().splitlines()[:101]))
     ladder = labels.parent / "ladder.json"
     status, out, _ = run(capsys, "calibrate", "--data", labels, "--max-loss", 0.01, "--out", ladder)
-    assert status == UNPROMISED
+    assert status == WITHOUT_GUARANTEE
     assert "cannot promise this with 100 examples" in out
     assert "would do" in out
-    assert not read_ladder_file(ladder.read_bytes()).is_promised
+    assert not read_calibration_file(ladder.read_bytes()).is_promised
 
 
 def test_a_guarantee_that_other_labels_break_is_told(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +82,7 @@ def test_a_guarantee_that_other_labels_break_is_told(labels: Path, capsys: pytes
     run(capsys, "calibrate", "--data", labels, "--max-loss", 0.01, "--out", ladder)
     worse.write_text("score@small,score@large,margin@small\n" + "0,1,1\n1,1,1\n" * 50)
     status, out, _ = run(capsys, "evaluate", ladder, "--data", worse)
-    assert status == UNPROMISED
+    assert status == WITHOUT_GUARANTEE
     assert "ABOVE the promise" in out
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.cli import main
 from gateway.identity.key_folder import PREFIX
-from gateway.identity.policy import read_file
+from gateway.identity.policy import load_policy_file
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_group_must_be_one_of_its_tenant(policy: Path, capsys: pytest.CaptureF
     assert (status, out) == (1, "")
     assert "`interns` is no group of `legal` in" in err
     assert "(there are partners)" in err
-    assert len(read_file(policy, {}, None).keys) == 2
+    assert len(load_policy_file(policy, {}, None).keys) == 2
 
 
 def test_a_key_whose_group_is_gone_cannot_be_rotated(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:

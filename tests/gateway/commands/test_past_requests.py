@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from gateway.commands.past_requests import read_past
-from tenancy.report.dry_run import Past
+from gateway.commands.past_requests import read_logged_requests
+from tenancy.report.dry_run import LoggedRequest
 
 
 def test_a_record_is_a_request_that_began_before(tmp_path: Path) -> None:
@@ -13,9 +13,9 @@ def test_a_record_is_a_request_that_began_before(tmp_path: Path) -> None:
     long = {"timestamp": "2026-11-20T10:00:10Z", "tenant": "a", "model": "m", "duration_ms": 9000, "user": "ann"}
     short = {"timestamp": "2026-11-20T10:00:05Z", "tenant": "b", "model": "m", "input_tokens": 7, "cached_tokens": None}
     log.write_text("\n".join(map(json.dumps, (short, long, {"message": "listening", "tenant": None}))))
-    assert read_past(log) == [
-        Past(1_795_168_801.0, "a", "m", user="ann", duration_s=9.0),
-        Past(1_795_168_805.0, "b", "m", input_tokens=7),
+    assert read_logged_requests(log) == [
+        LoggedRequest(1_795_168_801.0, "a", "m", user="ann", duration_s=9.0),
+        LoggedRequest(1_795_168_805.0, "b", "m", input_tokens=7),
     ]
 
 
@@ -30,7 +30,7 @@ def test_a_rejected_request_is_known_as_such(tmp_path: Path) -> None:
         line | {"status": 200, "input_tokens": 7, "stream": True},
     ]
     log.write_text("\n".join(map(json.dumps, lines)))
-    past = read_past(log)
-    assert [each.was_refused for each in past] == [True, False, False, False]
+    past = read_logged_requests(log)
+    assert [each.was_rejected for each in past] == [True, False, False, False]
     assert (past[0].prompt_bytes, past[0].max_tokens, past[0].is_whole) == (900, 50, True)
     assert not past[3].is_whole

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.commands.serve import COLLECT_AFTER, _tune_garbage_collector
+from gateway.commands.serve import GC_THRESHOLDS, _tune_garbage_collector
 
 
 @pytest.fixture
@@ -23,4 +23,4 @@ def test_what_was_loaded_is_walked_no_more() -> None:
     _tune_garbage_collector()
     assert gc.get_freeze_count() > 10_000
     assert len(gc.get_objects()) < gc.get_freeze_count() / 10
-    assert gc.get_threshold() == COLLECT_AFTER
+    assert gc.get_threshold() == GC_THRESHOLDS

@@ -8,44 +8,52 @@ from pathlib import Path
 
 import pytest
 
-from cascade.calibration_file import ANY_BUCKET, Cut, LadderFile, Stage
-from cascade.calibration_json import write_ladder_file
+from cascade.calibration_file import ANY_BUCKET, AcceptanceThreshold, CalibrationFile, SignalStage
+from cascade.calibration_json import write_calibration_file
 from gateway.config.loading import check_file
-from tenancy.document import Invalid
-from tests.scenarios.cascade_pods import ladder_file
+from tenancy.document import InvalidDocument
+from tests.scenarios.cascade_pods import calibration_file
 
 
-def faults_of(folder: Path, file: LadderFile) -> str:
+def faults_of(folder: Path, file: CalibrationFile) -> str:
     """What `config check` reports of a cascade with this calibration."""
-    (folder / "auto.json").write_bytes(write_ladder_file(file))
+    (folder / "auto.json").write_bytes(write_calibration_file(file))
     ladder = {"model_name": "auto", "ladder": ["small", "big"], "calibration": str(folder / "auto.json")}
     (folder / "hearth.yaml").write_text(json.dumps({"model_list": [ladder]}))
     try:
         check_file(folder / "hearth.yaml", {})
-    except Invalid as invalid:
-        return "\n".join(map(str, invalid.faults))
+    except InvalidDocument as invalid:
+        return "\n".join(map(str, invalid.errors))
     return ""
 
 
 def test_a_calibration_of_known_signals_is_taken(tmp_path: Path) -> None:
     """Of an answer, or of the prompt."""
-    assert faults_of(tmp_path, ladder_file(0.5)) == ""
-    assert faults_of(tmp_path, ladder_file(-3.0, signal="ease", stage=Stage.PROMPT)) == ""
+    assert faults_of(tmp_path, calibration_file(0.5)) == ""
+    assert faults_of(tmp_path, calibration_file(-3.0, signal="ease", stage=SignalStage.PROMPT)) == ""
 
 
 @pytest.mark.parametrize(
     ("file", "told"),
     [
-        (ladder_file(0.5, signal="confidence"), "signal: the gateway cannot compute the signal `confidence`"),
-        (ladder_file(0.5, signal="id", stage=Stage.PROMPT), "signal: the gateway cannot compute the signal `id`"),
-        (ladder_file(0.5, stage=Stage.PROMPT), "cannot compute the signal `margin` from the prompt"),
+        (calibration_file(0.5, signal="confidence"), "signal: the gateway cannot compute the signal `confidence`"),
         (
-            replace(ladder_file(0.5), cuts=(Cut(0, ANY_BUCKET, 0.5), Cut(0, "law", 0.1))),
+            calibration_file(0.5, signal="id", stage=SignalStage.PROMPT),
+            "signal: the gateway cannot compute the signal `id`",
+        ),
+        (calibration_file(0.5, stage=SignalStage.PROMPT), "cannot compute the signal `margin` from the prompt"),
+        (
+            replace(
+                calibration_file(0.5),
+                cuts=(AcceptanceThreshold(0, ANY_BUCKET, 0.5), AcceptanceThreshold(0, "law", 0.1)),
+            ),
             "cuts[1].bucket: the gateway never computes the bucket `law`",
         ),
     ],
 )
-def test_a_calibration_that_the_gateway_cannot_follow_is_a_fault(tmp_path: Path, file: LadderFile, told: str) -> None:
+def test_a_calibration_that_the_gateway_cannot_follow_is_a_fault(
+    tmp_path: Path, file: CalibrationFile, told: str
+) -> None:
     """By the path of the cascade and by what is wrong in its calibration."""
     found = faults_of(tmp_path, file)
     assert "model_list[0].calibration" in found
@@ -74,17 +82,17 @@ def test_an_uncalibrated_cascade_says_where_requests_begin(tmp_path: Path, said:
 def test_another_start_is_a_fault(tmp_path: Path, words: dict[str, object], told: str) -> None:
     """Neither of the two words, no share, or no cascade."""
     (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [{"model_name": "auto"} | words]}))
-    with pytest.raises(Invalid, match=r"model_list\[0\]\.uncalibrated") as refused:
+    with pytest.raises(InvalidDocument, match=r"model_list\[0\]\.uncalibrated") as refused:
         check_file(tmp_path / "hearth.yaml", {})
-    assert told in str(refused.value.faults[0])
+    assert told in str(refused.value.errors[0])
 
 
 def test_a_calibrated_cascade_takes_no_other_start(tmp_path: Path) -> None:
     """The calibration decides; saying both would leave one unused."""
-    (tmp_path / "auto.json").write_bytes(write_ladder_file(ladder_file(0.5)))
+    (tmp_path / "auto.json").write_bytes(write_calibration_file(calibration_file(0.5)))
     ladder = {"model_name": "auto", "ladder": ["small", "big"], "uncalibrated": "smallest"}
     ladder["calibration"] = str(tmp_path / "auto.json")
     (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [ladder]}))
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidDocument) as refused:
         check_file(tmp_path / "hearth.yaml", {})
-    assert "is for a ladder without `calibration`" in str(refused.value.faults[0])
+    assert "is for a ladder without `calibration`" in str(refused.value.errors[0])

@@ -4,21 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.discovery import DnsPlace, KubernetesPlace, RegistryPlace
-from gateway.config.loading import gather
+from gateway.config.discovery import DnsSourceConfig, KubernetesSourceConfig, RegistrySourceConfig
+from gateway.config.loading import load_settings
 from gateway.config.settings import Settings, read_settings, show_settings
 from routing.facts import PodFacts, Role
-from tenancy.document import Invalid
+from tenancy.document import InvalidDocument
 
 
 def settings(source: str) -> Settings:
     found, root = read_settings(source, {})
-    assert not root.faults, list(map(str, root.faults))
+    assert not root.errors, list(map(str, root.errors))
     return found
 
 
 def faults(source: str) -> list[str]:
-    return [str(fault) for fault in read_settings(source, {})[1].faults]
+    return [str(fault) for fault in read_settings(source, {})[1].errors]
 
 
 def test_every_source_is_read() -> None:
@@ -34,18 +34,20 @@ discovery:
 """
     ).places
     assert places.dns == (
-        DnsPlace("vllm.inference.svc.cluster.local", 8000, pool="p", facts=PodFacts(region="eu", role=Role.PREFILL)),
-        DnsPlace("_http._tcp.pods.example", servers=("127.0.0.1:5353", "10.0.0.2:53", "[::1]:53")),
+        DnsSourceConfig(
+            "vllm.inference.svc.cluster.local", 8000, pool="p", facts=PodFacts(region="eu", role=Role.PREFILL)
+        ),
+        DnsSourceConfig("_http._tcp.pods.example", servers=("127.0.0.1:5353", "10.0.0.2:53", "[::1]:53")),
     )
-    assert places.registry == RegistryPlace("redis://:secret@h", 60)
+    assert places.registry == RegistrySourceConfig("redis://:secret@h", 60)
     assert places.kubernetes == (
-        KubernetesPlace("inference", "app=vllm,tier!=test", port=8001, api="https://10.0.0.1:6443"),
+        KubernetesSourceConfig("inference", "app=vllm,tier!=test", port=8001, api="https://10.0.0.1:6443"),
     )
 
 
 def test_the_registry_may_be_the_redis_of_all() -> None:
     """`true` is enough, wherever that Redis was named; without one it is a fault."""
-    assert settings("redis: redis://h\ndiscovery: {redis: true}").places.registry == RegistryPlace()
+    assert settings("redis: redis://h\ndiscovery: {redis: true}").places.registry == RegistrySourceConfig()
     assert settings("discovery: {redis: false}").places.registry is None
 
 
@@ -53,9 +55,9 @@ def test_a_registry_without_redis_is_a_fault(tmp_path: Path) -> None:
     """Also where flags and environment might have named it."""
     config = tmp_path / "hearth.yaml"
     config.write_text("discovery: {redis: {}}\n")
-    with pytest.raises(Invalid, match=r"discovery\.redis: names no Redis"):
-        gather({}, {}, config)
-    assert gather({}, {"HEARTH_REDIS": "redis://h"}, config).places.registry == RegistryPlace()
+    with pytest.raises(InvalidDocument, match=r"discovery\.redis: names no Redis"):
+        load_settings({}, {}, config)
+    assert load_settings({}, {"HEARTH_REDIS": "redis://h"}, config).places.registry == RegistrySourceConfig()
 
 
 def test_pools_of_models_are_followed() -> None:

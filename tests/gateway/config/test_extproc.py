@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.app.serving import warn_of_idle_settings
-from gateway.config.extproc import ExtProc
+from gateway.config.extproc import ExtProcConfig
 from gateway.config.fields import Secret
 from gateway.config.settings import Settings, read_settings, show_settings
 from gateway.runtime.addresses import Address, MutualTlsFiles
@@ -19,7 +19,7 @@ TLS = MutualTlsFiles(Path("cert"), Path("key"))
 
 def read(source: str) -> tuple[Settings, list[str]]:
     settings, root = read_settings(source, {})
-    return settings, [str(fault) for fault in root.faults]
+    return settings, [str(fault) for fault in root.errors]
 
 
 def test_a_token_is_given_in_place_or_by_file(tmp_path: Path) -> None:
@@ -54,15 +54,15 @@ def test_the_authority_of_clients_is_a_file(tmp_path: Path) -> None:
     ("words", "is_warned_of"),
     [
         (None, False),
-        (ExtProc(Address("127.0.0.1", 9002)), False),
-        (ExtProc(Address("localhost", 9002)), False),
-        (ExtProc(Address("0.0.0.0", 9002)), True),
-        (ExtProc(Address("::", 9002), tls=TLS), True),
-        (ExtProc(Address("::", 9002), token=Secret("x")), False),
-        (ExtProc(Address("::", 9002), tls=MutualTlsFiles(Path("cert"), Path("key"), Path("ca"))), False),
+        (ExtProcConfig(Address("127.0.0.1", 9002)), False),
+        (ExtProcConfig(Address("localhost", 9002)), False),
+        (ExtProcConfig(Address("0.0.0.0", 9002)), True),
+        (ExtProcConfig(Address("::", 9002), tls=TLS), True),
+        (ExtProcConfig(Address("::", 9002), token=Secret("x")), False),
+        (ExtProcConfig(Address("::", 9002), tls=MutualTlsFiles(Path("cert"), Path("key"), Path("ca"))), False),
     ],
 )
-def test_a_port_that_serves_everybody_is_warned_of(words: ExtProc | None, *, is_warned_of: bool) -> None:
+def test_a_port_that_serves_everybody_is_warned_of(words: ExtProcConfig | None, *, is_warned_of: bool) -> None:
     """Once, with the fix; not where only this machine reaches it, or callers show who they are."""
     said: list[dict[str, Any]] = []
 

@@ -7,19 +7,19 @@ import pytest
 
 from gateway.config.fields import (
     Secret,
-    address,
-    address_or_off,
-    file,
-    network,
-    place,
-    pod_url,
-    processes,
-    redis_url,
-    secret,
-    secret_file,
+    parse_address,
+    parse_address_or_off,
+    parse_file,
+    parse_network,
+    parse_pod_base_url,
+    parse_processes,
+    parse_redis_secret,
+    parse_secret,
+    parse_secret_file,
+    parse_writable_path,
 )
 from gateway.runtime.addresses import Address
-from tenancy.document import Wrong
+from tenancy.document import InvalidValue
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from tenancy.document import Wrong
 )
 def test_addresses(words: str, where: Address, shown: str) -> None:
     """Read and shown alike."""
-    assert address(words) == where
+    assert parse_address(words) == where
     assert str(where) == shown
 
 
@@ -44,8 +44,8 @@ def test_loopback_is_known() -> None:
 
 def test_a_port_may_be_off() -> None:
     """`off`, which YAML reads as false."""
-    assert address_or_off("off") is address_or_off(False) is None
-    assert address_or_off("a:1") == Address("a", 1)
+    assert parse_address_or_off("off") is parse_address_or_off(False) is None
+    assert parse_address_or_off("a:1") == Address("a", 1)
 
 
 @pytest.mark.parametrize(
@@ -60,57 +60,57 @@ def test_a_port_may_be_off() -> None:
 )
 def test_a_pod_has_one_name(given: str, url: str) -> None:
     """However it is written, it is one pod."""
-    assert pod_url(given) == url
+    assert parse_pod_base_url(given) == url
 
 
 @pytest.mark.parametrize(
     ("parse", "value", "words"),
     [
-        (address, "8000", "must be HOST:PORT"),
-        (address, ":8000", "must be HOST:PORT"),
-        (address, "a:b", "`b` is no port"),
-        (address, "a:65536", "`65536` is no port"),
-        (address, "a:-1", "`-1` is no port"),
-        (address, "a:²", "is no port"),
-        (address, "::1:80", "an IPv6 host stands in brackets: [::1]:80"),
-        (address, 8000, "must be a text"),
-        (pod_url, "pod:8000", "must be a URL beginning with http:// or https://"),
-        (pod_url, "ftp://pod", "must be a URL beginning with"),
-        (pod_url, "http://", "must be a URL beginning with"),
-        (pod_url, "http://a b", "must be a URL beginning with"),
-        (pod_url, "http://pod:99999", "is no URL"),
-        (pod_url, "http://pod:0", "must be a URL beginning with"),
-        (pod_url, "http://pod/v1", "without a path"),
-        (pod_url, "http://pod?x=1", "without a path"),
-        (pod_url, "http://me:pw@pod", "a pod's key belongs into pod_api_key"),
-        (redis_url, "localhost:6379", "must be a URL beginning with redis://, rediss://, unix://"),
-        (processes, 0, "must be from 1 to 256, not 0"),
-        (processes, "257", "must be from 1 to 256, not 257"),
-        (processes, 1.5, "must be a whole number"),
-        (processes, "many", "must be a number"),
-        (network, "10.0.0.0/33", "is no network"),
-        (network, "10.0.0.1/8", "has host bits set"),
-        (secret, "a\nb", "one line of printable ASCII"),
-        (secret, "  ", "one line of printable ASCII"),
-        (file, "/nowhere/at/all", "there is no file"),
-        (place, "/nowhere/at/all", "is no place for a file"),
+        (parse_address, "8000", "must be HOST:PORT"),
+        (parse_address, ":8000", "must be HOST:PORT"),
+        (parse_address, "a:b", "`b` is no port"),
+        (parse_address, "a:65536", "`65536` is no port"),
+        (parse_address, "a:-1", "`-1` is no port"),
+        (parse_address, "a:²", "is no port"),
+        (parse_address, "::1:80", "an IPv6 host stands in brackets: [::1]:80"),
+        (parse_address, 8000, "must be a text"),
+        (parse_pod_base_url, "pod:8000", "must be a URL beginning with http:// or https://"),
+        (parse_pod_base_url, "ftp://pod", "must be a URL beginning with"),
+        (parse_pod_base_url, "http://", "must be a URL beginning with"),
+        (parse_pod_base_url, "http://a b", "must be a URL beginning with"),
+        (parse_pod_base_url, "http://pod:99999", "is no URL"),
+        (parse_pod_base_url, "http://pod:0", "must be a URL beginning with"),
+        (parse_pod_base_url, "http://pod/v1", "without a path"),
+        (parse_pod_base_url, "http://pod?x=1", "without a path"),
+        (parse_pod_base_url, "http://me:pw@pod", "a pod's key belongs into pod_api_key"),
+        (parse_redis_secret, "localhost:6379", "must be a URL beginning with redis://, rediss://, unix://"),
+        (parse_processes, 0, "must be from 1 to 256, not 0"),
+        (parse_processes, "257", "must be from 1 to 256, not 257"),
+        (parse_processes, 1.5, "must be a whole number"),
+        (parse_processes, "many", "must be a number"),
+        (parse_network, "10.0.0.0/33", "is no network"),
+        (parse_network, "10.0.0.1/8", "has host bits set"),
+        (parse_secret, "a\nb", "one line of printable ASCII"),
+        (parse_secret, "  ", "one line of printable ASCII"),
+        (parse_file, "/nowhere/at/all", "there is no file"),
+        (parse_writable_path, "/nowhere/at/all", "is no place for a file"),
     ],
 )
 def test_what_is_wrong_is_said(parse: Callable[[object], object], value: object, words: str) -> None:
     """Each refusal names the rule."""
-    with pytest.raises(Wrong) as refused:
+    with pytest.raises(InvalidValue) as refused:
         parse(value)
     assert words in str(refused.value)
 
 
 def test_secrets_do_not_show(tmp_path: Path) -> None:
     """Neither in a text nor in a representation nor in a refusal."""
-    held = redis_url("redis://user:hunter2@host:6379/0")
+    held = parse_redis_secret("redis://user:hunter2@host:6379/0")
     assert "hunter2" not in f"{held} {held!r} {[held]}"
     assert held.value.endswith("/0")
-    with pytest.raises(Wrong) as refused:
-        redis_url("http://user:hunter2@host")
+    with pytest.raises(InvalidValue) as refused:
+        parse_redis_secret("http://user:hunter2@host")
     assert "hunter2" not in str(refused.value)
     path = tmp_path / "key"
     path.write_text("sk-1\n")
-    assert secret_file(str(path)) == Secret("sk-1")
+    assert parse_secret_file(str(path)) == Secret("sk-1")

@@ -4,27 +4,27 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.kv_events import EventSource, KvEvents, LoadTimes
+from gateway.config.kv_events import KvEventsConfig, KvEventSource, KvLoadTimes
 from gateway.config.models import TokenizerEntry
 from gateway.config.settings import Settings, read_settings
 
 
 def settings(source: str) -> Settings:
     found, root = read_settings(source, {})
-    assert not root.faults, list(map(str, root.faults))
+    assert not root.errors, list(map(str, root.errors))
     return found
 
 
 def faults(source: str) -> list[str]:
-    return [str(fault) for fault in read_settings(source, {})[1].faults]
+    return [str(fault) for fault in read_settings(source, {})[1].errors]
 
 
 def test_exact_warmth_is_off_until_it_is_asked_for() -> None:
     """Absent and false are the same; true is all defaults."""
     assert settings("").kv_events is None
     assert settings("kv_events: false").kv_events is None
-    assert settings("kv_events: true").kv_events == KvEvents()
-    assert settings("kv_events: {}").kv_events == KvEvents()
+    assert settings("kv_events: true").kv_events == KvEventsConfig()
+    assert settings("kv_events: {}").kv_events == KvEventsConfig()
 
 
 def test_every_word_is_read(tmp_path: Path) -> None:
@@ -48,10 +48,10 @@ model_list:
 """
     )
     sources = (
-        EventSource("http://a:8000", "tcp://*:5557"),
-        EventSource("http://b:8000", "ipc:///run/kv", "tcp://b:5558", "kv"),
+        KvEventSource("http://a:8000", "tcp://*:5557"),
+        KvEventSource("http://b:8000", "ipc:///run/kv", "tcp://b:5558", "kv"),
     )
-    assert found.kv_events == KvEvents(5.0, 1000, 16, LoadTimes(cpu=3.0), sources)
+    assert found.kv_events == KvEventsConfig(5.0, 1000, 16, KvLoadTimes(cpu=3.0), sources)
     place = TokenizerEntry(tmp_path, tmp_path / "chat.jinja")
     assert [entry.tokenizer for entry in found.models] == [place, TokenizerEntry("pod"), None]
 

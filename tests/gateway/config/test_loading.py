@@ -4,21 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.discovery import Found
+from gateway.config.discovery import DiscoveredPod
 from gateway.config.fields import Secret
-from gateway.config.flags import Given
-from gateway.config.loading import WORDS, gather
+from gateway.config.flags import GivenValue
+from gateway.config.loading import SETTINGS, load_settings
 from gateway.config.settings import Settings
 from gateway.runtime.addresses import Address
-from tenancy.document import Invalid
+from tenancy.document import InvalidDocument
 
 
 def faults(
-    flags: dict[str, Given] | None = None, variables: dict[str, str] | None = None, config: Path | None = None
+    flags: dict[str, GivenValue] | None = None, variables: dict[str, str] | None = None, config: Path | None = None
 ) -> list[str]:
-    with pytest.raises(Invalid) as refused:
-        gather(flags or {}, variables or {}, config)
-    return [str(fault) for fault in refused.value.faults]
+    with pytest.raises(InvalidDocument) as refused:
+        load_settings(flags or {}, variables or {}, config)
+    return [str(fault) for fault in refused.value.errors]
 
 
 def test_flags_over_environment_over_file(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_flags_over_environment_over_file(tmp_path: Path) -> None:
     config = tmp_path / "hearth.yaml"
     config.write_text("listen: file:1\nmetrics: file:2\nadmin: off\nrouting: round-robin\ntimeouts: {drain_s: 7}\n")
     variables = {"HEARTH_LISTEN": "env:1", "HEARTH_METRICS": "env:2"}
-    found = gather({"listen": "flag:1", "routing": "least-loaded"}, variables, config)
+    found = load_settings({"listen": "flag:1", "routing": "least-loaded"}, variables, config)
     assert (found.listen, found.metrics, found.admin) == (Address("flag", 1), Address("env", 2), None)
     assert found.routing.name == "least-loaded"
     assert found.timeouts.drain_s == 7
@@ -34,14 +34,14 @@ def test_flags_over_environment_over_file(tmp_path: Path) -> None:
 
 def test_nothing_said_is_the_defaults() -> None:
     """No flag, no variable, no file."""
-    assert gather({}, {}, None) == Settings()
+    assert load_settings({}, {}, None) == Settings()
 
 
 def test_pods_may_be_many() -> None:
     """Repeated on the command line, listed in the environment, each pod once."""
-    one, other, third = (Found(f"http://{name}:1") for name in "abc")
-    assert gather({"pod": ["http://a:1", "http://b:1", "http://a:1/"]}, {}, None).pods == (one, other)
-    assert gather({}, {"HEARTH_POD": "http://a:1, http://b:1 http://c:1"}, None).pods == (one, other, third)
+    one, other, third = (DiscoveredPod(f"http://{name}:1") for name in "abc")
+    assert load_settings({"pod": ["http://a:1", "http://b:1", "http://a:1/"]}, {}, None).pods == (one, other)
+    assert load_settings({}, {"HEARTH_POD": "http://a:1, http://b:1 http://c:1"}, None).pods == (one, other, third)
 
 
 def test_secrets_come_by_file(tmp_path: Path) -> None:
@@ -49,15 +49,15 @@ def test_secrets_come_by_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("from-file\n")
     variables = {"HEARTH_ADMIN_TOKEN_FILE": str(path), "HEARTH_POD_API_KEY": "sk-1"}
-    found = gather({}, variables, None)
+    found = load_settings({}, variables, None)
     assert (found.admin_token, found.pod_api_key) == (Secret("from-file"), Secret("sk-1"))
-    assert gather({}, variables | {"HEARTH_ADMIN_TOKEN": "direct"}, None).admin_token == Secret("direct")
+    assert load_settings({}, variables | {"HEARTH_ADMIN_TOKEN": "direct"}, None).admin_token == Secret("direct")
     assert faults(variables={"HEARTH_REDIS_FILE": "/nowhere"}) == ["HEARTH_REDIS_FILE: cannot read `/nowhere`"]
 
 
 def test_secrets_are_no_flags() -> None:
     """A command line is seen by every user of the machine; the Redis URL may stand there, as it need hold no secret."""
-    assert {word.name for word in WORDS if word.by_file and word.flag} == {"redis"}
+    assert {word.name for word in SETTINGS if word.allows_file and word.has_flag} == {"redis"}
 
 
 def test_tls_wants_both_files(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_tls_wants_both_files(tmp_path: Path) -> None:
     cert.write_text("x")
     key.write_text("x")
     assert faults({"tls_cert": str(cert)}) == ["--tls-key: is missing: TLS needs a certificate and its key"]
-    found = gather({"tls_cert": str(cert)}, {"HEARTH_TLS_KEY": str(key)}, None)
+    found = load_settings({"tls_cert": str(cert)}, {"HEARTH_TLS_KEY": str(key)}, None)
     assert found.tls is not None
     assert (found.tls.cert, found.tls.key) == (cert, key)
 
@@ -76,13 +76,13 @@ def test_the_admin_port_wants_a_token_beyond_loopback() -> None:
     assert faults({"admin": "0.0.0.0:9091"}) == [
         "admin: 0.0.0.0:9091 can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"
     ]
-    assert gather({"admin": "0.0.0.0:9091"}, {"HEARTH_ADMIN_TOKEN": "t"}, None).admin_token
+    assert load_settings({"admin": "0.0.0.0:9091"}, {"HEARTH_ADMIN_TOKEN": "t"}, None).admin_token
 
 
 def test_two_ports_cannot_share_an_address() -> None:
     """But any number of them may let the system choose."""
     assert faults({"listen": "127.0.0.1:9090"}) == ["metrics: 127.0.0.1:9090 is taken by listen"]
-    gather({"listen": "127.0.0.1:0", "metrics": "127.0.0.1:0", "admin": "127.0.0.1:0"}, {}, None)
+    load_settings({"listen": "127.0.0.1:0", "metrics": "127.0.0.1:0", "admin": "127.0.0.1:0"}, {}, None)
 
 
 def test_all_faults_of_all_places_are_told_at_once(tmp_path: Path) -> None:

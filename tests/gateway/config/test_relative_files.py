@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.loading import IN_CONFIG, IN_POLICY, beside, check_file
-from gateway.identity.policy import read_file
-from tenancy.document import Invalid
+from gateway.config.loading import CONFIG_FILE_KEYS, POLICY_FILE_KEYS, check_file, relative_to
+from gateway.identity.policy import load_policy_file
+from tenancy.document import InvalidDocument
 
 CONFIG = """
 policy: policy.yaml
@@ -72,7 +72,7 @@ def test_a_policy_finds_its_files_from_anywhere(folder: Path, monkeypatch: pytes
     """Its folder of keys, its secret and the issuer's keys; those are also the files that are watched."""
     monkeypatch.setattr("gateway.identity.policy._bad_keys", lambda _: iter(()))
     (folder / "jwks.json").write_text("keys")
-    policy = read_file(folder / "policy.yaml", {}, None)
+    policy = load_policy_file(folder / "policy.yaml", {}, None)
     assert set(policy.keys) == {"0" * 64}
     assert policy.jwt
     assert policy.jwt.jwks == "keys"
@@ -83,7 +83,7 @@ def test_a_file_named_by_its_folder_alone_is_where_it_was(tmp_path: Path, monkey
     """`hearth.yaml` in the working directory goes on finding `policy.yaml` there, and faults name it so."""
     monkeypatch.chdir(tmp_path)
     Path("hearth.yaml").write_text("policy: policy.yaml\n")
-    with pytest.raises(Invalid, match=r"there is no file `policy\.yaml`"):
+    with pytest.raises(InvalidDocument, match=r"there is no file `policy\.yaml`"):
         check_file(Path("hearth.yaml"), {})
 
 
@@ -101,11 +101,11 @@ def test_a_file_named_by_its_folder_alone_is_where_it_was(tmp_path: Path, monkey
 )
 def test_what_is_located(path: str, said: str, found: str) -> None:
     """Relative names of files, also inside a URL; nothing else."""
-    assert beside(Path("/etc/hearth/hearth.yaml"), IN_CONFIG)(path, said) == found
+    assert relative_to(Path("/etc/hearth/hearth.yaml"), CONFIG_FILE_KEYS)(path, said) == found
 
 
 def test_tenants_are_no_files() -> None:
     """Only what stands under `auth` names files in a policy."""
-    locate = beside(Path("/etc/hearth/policy.yaml"), IN_POLICY)
+    locate = relative_to(Path("/etc/hearth/policy.yaml"), POLICY_FILE_KEYS)
     assert locate("tenants.a.tier", "gold") == "gold"
     assert locate("auth.keys_dir", "keys") == "/etc/hearth/keys"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from gateway.config.settings import read_settings
 from routing.retries import RetryTerms
-from routing.stall_detection import Bounds
+from routing.stall_detection import StallBounds
 
 
 def test_nothing_said_is_the_usual() -> None:
     """Three attempts, a fifth more in the long run."""
     settings, root = read_settings("{}", {})
-    assert (settings.retries, settings.stalls) == (RetryTerms(), Bounds())
-    assert not root.faults
+    assert (settings.retries, settings.stalls) == (RetryTerms(), StallBounds())
+    assert not root.errors
 
 
 def test_what_is_said_stands_beside_the_usual() -> None:
@@ -19,16 +19,16 @@ def test_what_is_said_stands_beside_the_usual() -> None:
     source = "retries: {attempts: 2, cuts: 0, share: 0.1}\nstalls: {least_s: 5}\ntimeouts: {resume_s: 7}"
     settings, root = read_settings(source, {})
     assert settings.retries == RetryTerms(attempts=2, cuts=0, share=0.1)
-    assert settings.stalls == Bounds(least_s=5.0)
+    assert settings.stalls == StallBounds(least_s=5.0)
     assert settings.timeouts.resume_s == 7.0
-    assert not root.faults
+    assert not root.errors
 
 
 def test_what_is_wrong_is_said_where_it_stands() -> None:
     """All of it at once."""
     source = "retries: {attempts: 0, share: 2, saved: -1, cuts: 1.5, hedge: true}\nstalls: {times: 0}"
     _, root = read_settings(source, {})
-    assert sorted(fault.path for fault in root.faults) == [
+    assert sorted(fault.path for fault in root.errors) == [
         "retries.attempts",
         "retries.cuts",
         "retries.hedge",

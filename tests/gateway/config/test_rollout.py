@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.loading import check_file, gather
+from gateway.config.loading import check_file, load_settings
 from gateway.config.settings import read_settings
 from routing.canary import CanaryTerms
 from routing.pairing.roles import RoleTerms
-from tenancy.document import Invalid
+from tenancy.document import InvalidDocument
 
 
 def test_roles_are_off_unless_asked_for() -> None:
@@ -43,12 +43,12 @@ def test_a_canary_of_split_pods_is_rejected(tmp_path: Path) -> None:
     """At the check and at the start, each pod by its URL and its role; a canary of whole pods is none of it."""
     config = tmp_path / "hearth.yaml"
     config.write_text(SPLIT)
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(InvalidDocument) as caught:
         check_file(config, {})
-    with pytest.raises(Invalid) as at_start:
-        gather({}, {}, config)
-    faults = [str(fault) for fault in caught.value.faults]
-    assert faults == [str(fault) for fault in at_start.value.faults]
+    with pytest.raises(InvalidDocument) as at_start:
+        load_settings({}, {}, config)
+    faults = [str(fault) for fault in caught.value.errors]
+    assert faults == [str(fault) for fault in at_start.value.errors]
     assert faults == [
         f"canaries[1]: `new`: {url} has role `{role}`; pods on trial must serve whole requests (role `either`)"
         for url, role in (("http://127.0.0.1:2", "prefill"), ("http://127.0.0.1:3", "decode"))
@@ -69,4 +69,4 @@ def test_a_canary_of_split_pods_is_rejected(tmp_path: Path) -> None:
 )
 def test_faults_name_their_place(words: str, fault: str) -> None:
     """As everywhere."""
-    assert fault in [str(each) for each in read_settings(words, {})[1].faults]
+    assert fault in [str(each) for each in read_settings(words, {})[1].errors]

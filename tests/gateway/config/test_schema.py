@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from gateway.config.settings import config_schema, read_settings
 from scorers.registry import SCORERS
-from tenancy.document import Table
+from tenancy.document import DocumentTable
 
 SCHEMA = config_schema()
 
@@ -84,15 +84,15 @@ def test_the_schema_is_one() -> None:
 def test_schema_and_reader_know_the_same_words(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a word may stand; those of later versions are known to neither."""
     asked: set[str] = set()
-    close = Table.close
+    close = DocumentTable.close
 
-    def closing(table: Table) -> None:
-        refused = {fault.path for fault in table.faults if "not supported" in fault.words}
+    def closing(table: DocumentTable) -> None:
+        refused = {fault.path for fault in table.errors if "not supported" in fault.message}
         known = {f"{table.path}.{key}" if table.path else key for key in table._asked}
         asked.update(known - refused)
         close(table)
 
-    monkeypatch.setattr(Table, "close", closing)
+    monkeypatch.setattr(DocumentTable, "close", closing)
     later = dict.fromkeys(("ladders", "telemetry"), 1)
     document = full(files)
     document["model_list"][0] |= {"aliases": 1, "litellm_params": 1}
@@ -144,4 +144,4 @@ def test_schema_and_reader_agree(files: Path, change: dict[str, Any]) -> None:
     document = full(files) | change
     _, root = read_settings(yaml.safe_dump(document), {})
     errors = [error.message for error in Draft202012Validator(SCHEMA).iter_errors(document)]
-    assert bool(root.faults) == bool(errors), (root.faults, errors)
+    assert bool(root.errors) == bool(errors), (root.errors, errors)

@@ -4,27 +4,27 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.discovery import Found
+from gateway.config.discovery import DiscoveredPod
 from gateway.config.fields import Secret
 from gateway.config.models import ModelEntry
 from gateway.config.settings import Settings, read_settings
 from gateway.runtime.addresses import Address
 from routing.facts import PodFacts
 from scorers.interference import Interference
-from scorers.prefill_time import Prefill
+from scorers.prefill_time import PrefillTime
 from scorers.registry import SCORERS, routings
-from scorers.round_robin import Turn
-from scorers.session_affinity import Session
+from scorers.round_robin import RoundRobin
+from scorers.session_affinity import SessionAffinity
 
 
 def settings(source: str, **variables: str) -> Settings:
     found, root = read_settings(source, variables)
-    assert not root.faults, list(map(str, root.faults))
+    assert not root.errors, list(map(str, root.errors))
     return found
 
 
 def faults(source: str) -> list[str]:
-    return [str(fault) for fault in read_settings(source, {})[1].faults]
+    return [str(fault) for fault in read_settings(source, {})[1].errors]
 
 
 def test_an_empty_file_is_the_defaults() -> None:
@@ -79,7 +79,7 @@ model_list:
         ModelEntry("small", 2e-7, 6e-7, 1e-8),
         ModelEntry("big", pods=("http://c:1",), takes_priority=True),
     )
-    assert [pod.url for pod in found.static_pods] == ["http://a:1", "http://b:1", "http://c:1"]
+    assert [pod.url for pod in found.configured_pods] == ["http://a:1", "http://b:1", "http://c:1"]
     assert found.pod_file == tmp_path / "pods.yaml"
     assert (found.limits.max_body_bytes, found.limits.max_headers) == (1 << 20, Settings().limits.max_headers)
     assert (found.timeouts.drain_s, found.timeouts.connect_s) == (2.5, 1.0)
@@ -99,10 +99,10 @@ discovery: {static: {pods: [http://a:1, {url: http://b:1, region: eu}]}}
 model_list: [{model_name: m, pods: [http://b:1, http://c:1]}]
 """
     )
-    assert found.static_pods == (
-        Found("http://a:1"),
-        Found("http://b:1", facts=PodFacts(region="eu")),
-        Found("http://c:1"),
+    assert found.configured_pods == (
+        DiscoveredPod("http://a:1"),
+        DiscoveredPod("http://b:1", facts=PodFacts(region="eu")),
+        DiscoveredPod("http://c:1"),
     )
 
 
@@ -111,11 +111,14 @@ def test_a_routing_is_a_name_or_its_scorers() -> None:
     assert settings("routing: round-robin").routing.scorers == routings()["round-robin"]
     assert settings("routing: {name: least-loaded}").routing.name == "least-loaded"
     custom = settings("routing: {name: warm, scorers: {session: {stay_s: 0.01}, interference: off, turn: {}}}").routing
-    kept = [scorer for scorer in routings()["warm"] if not isinstance(scorer, Interference | Session)]
-    assert set(custom.scorers) == {*kept, Session(stay_s=0.01), Turn()}
+    kept = [scorer for scorer in routings()["warm"] if not isinstance(scorer, Interference | SessionAffinity)]
+    assert set(custom.scorers) == {*kept, SessionAffinity(stay_s=0.01), RoundRobin()}
     assert settings("routing: {most_blocks: 1000}").routing.most_blocks == 1000
     assert settings("routing: {scorers: {prefill: }}").routing.scorers == routings()["warm"]
-    assert settings("routing: {name: round-robin, scorers: {prefill: {}}}").routing.scorers == (Prefill(), Turn())
+    assert settings("routing: {name: round-robin, scorers: {prefill: {}}}").routing.scorers == (
+        PrefillTime(),
+        RoundRobin(),
+    )
 
 
 def test_every_fault_is_told_at_once() -> None:

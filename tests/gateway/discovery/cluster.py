@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.config.discovery import KubernetesPlace
-from gateway.discovery.kubernetes import Kubernetes
-from gateway.discovery.kubernetes_api import Pace
+from gateway.config.discovery import KubernetesSourceConfig
+from gateway.discovery.kubernetes import KubernetesSource
+from gateway.discovery.kubernetes_api import ReflectorIntervals
 from tests.gateway.discovery.api_server import TOKEN, ApiServer, Object
 from tests.gateway.discovery.following import Heard, following
 
@@ -21,7 +21,9 @@ SLICES = f"/apis/discovery.k8s.io/v1{WITHIN}/endpointslices"
 POOLS = f"/apis/inference.networking.k8s.io/v1{WITHIN}/inferencepools"
 NODES = "/api/v1/nodes"
 
-QUICK = Pace(page=100, watch_s=3600, first_wait_s=0.01, longest_wait_s=0.05, brief_s=0.0, gather_s=0.01)
+QUICK = ReflectorIntervals(
+    page_size=100, watch_s=3600, min_backoff_s=0.01, max_backoff_s=0.05, min_watch_s=0.0, debounce_s=0.01
+)
 
 VLLM = {"app": "vllm"}
 
@@ -79,7 +81,7 @@ def an_endpoint(pod: str, address: str, **conditions: bool) -> Object:
 
 @asynccontextmanager
 async def followed(
-    server: ApiServer, folder: Path, pace: Pace = QUICK, token: str = TOKEN, **words: Any
+    server: ApiServer, folder: Path, pace: ReflectorIntervals = QUICK, token: str = TOKEN, **words: Any
 ) -> AsyncIterator[Heard]:
     """What the source tells of the namespace, by selector unless something else is said."""
     path = folder / "token"
@@ -87,8 +89,8 @@ async def followed(
     if not words.keys() & {"selector", "service", "inference_pools"}:
         words["selector"] = "app=vllm"
     heard = Heard()
-    source = Kubernetes(
-        KubernetesPlace("inference", api=server.url, token_file=path, **words),
+    source = KubernetesSource(
+        KubernetesSourceConfig("inference", api=server.url, token_file=path, **words),
         say=heard.say,
         clock=asyncio.get_running_loop().time,
         draw=lambda: 0.5,

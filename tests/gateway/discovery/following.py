@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from gateway.config.discovery import Found
-from gateway.discovery.source import Source
+from gateway.config.discovery import DiscoveredPod
+from gateway.discovery.source import PodSource
 from tests.gateway.fake_pod import Pulse
 
 
@@ -16,12 +16,12 @@ from tests.gateway.fake_pod import Pulse
 class Heard:
     """What a source has told and said so far."""
 
-    told: list[tuple[Found, ...]] = field(default_factory=list)
+    told: list[tuple[DiscoveredPod, ...]] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     pulse: Pulse = field(default_factory=Pulse)
-    source: Source | None = None
+    source: PodSource | None = None
 
-    def tell(self, found: tuple[Found, ...]) -> None:
+    def tell(self, found: tuple[DiscoveredPod, ...]) -> None:
         self.told.append(found)
         self.pulse.beat()
 
@@ -47,7 +47,7 @@ class Heard:
 
 
 @asynccontextmanager
-async def following(source: Source, heard: Heard) -> AsyncIterator[Heard]:
+async def following(source: PodSource, heard: Heard) -> AsyncIterator[Heard]:
     """The source tells while inside; that it ends by itself is a fault."""
     heard.source = source
     task = asyncio.create_task(source.follow(heard.tell))

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from routing.facts import PodFacts
-from routing.pod_record import Record, Registered, key, write_record
+from routing.pod_record import AgentRecord, RegisteredPod, record_key, write_record
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from tests.gateway.discovery.api_server import TOKEN, ApiServer, api_server
@@ -50,9 +50,9 @@ class Surroundings:
         self.zone.put("node.example", "A", "127.0.0.1")
         labels = {"app": "vllm", "topology.kubernetes.io/zone": "eu-1"}
         await self.api.put(PODS, a_pod("first", "127.0.0.1", labels, ports=(("http", first or 0),)))
-        registered = Registered(self.pods[1].url, PodFacts(zone="eu-2", gpu="none"))
-        written = write_record(Record("n1", 1, 3600.0, (registered,), life=1))
-        await self.redis.say("SET", key("", "n1"), written)  # type: ignore[arg-type]
+        registered = RegisteredPod(self.pods[1].url, PodFacts(zone="eu-2", gpu="none"))
+        written = write_record(AgentRecord("n1", 1, 3600.0, (registered,), life=1))
+        await self.redis.say("SET", record_key("", "n1"), written)  # type: ignore[arg-type]
         (self.folder / "pods.yaml").write_text(json.dumps([{"url": f"http://127.0.0.1:{second}", "zone": "mine"}]))
         (self.folder / "token").write_text(TOKEN)
 

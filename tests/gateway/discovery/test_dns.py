@@ -7,8 +7,8 @@ from math import inf
 import dns.rcode
 import pytest
 
-from gateway.config.discovery import DnsPlace, Found
-from gateway.discovery.dns import DnsNames, Hosts, Lookup, Outage, Pace
+from gateway.config.discovery import DiscoveredPod, DnsSourceConfig
+from gateway.discovery.dns import DnsIntervals, DnsResolver, DnsSource, DnsUnavailable, ResolvedHosts
 from routing.facts import PodFacts, Role
 from tests.gateway.discovery.following import Heard, following
 from tests.gateway.discovery.name_server import Zone, name_server
@@ -23,14 +23,14 @@ PATIENT_S = 60.0
 SILENT, AGAIN = "DNS gives no answer, the last list of pods stands", "DNS answers again"
 
 
-def place(zone: Zone, name: str = NAME, port: int | None = 8000, *, timeout_s: float = PATIENT_S) -> DnsPlace:
-    return DnsPlace(name, port, servers=(zone.address,), timeout_s=timeout_s, longest_s=0.02)
+def place(zone: Zone, name: str = NAME, port: int | None = 8000, *, timeout_s: float = PATIENT_S) -> DnsSourceConfig:
+    return DnsSourceConfig(name, port, servers=(zone.address,), timeout_s=timeout_s, longest_s=0.02)
 
 
 @asynccontextmanager
-async def asking(asked: DnsPlace) -> AsyncIterator[Heard]:
+async def asking(asked: DnsSourceConfig) -> AsyncIterator[Heard]:
     heard = Heard()
-    source = DnsNames(asked, say=heard.say, draw=lambda: 0.5, pace=Pace(least_s=0.01))
+    source = DnsSource(asked, say=heard.say, draw=lambda: 0.5, pace=DnsIntervals(min_interval_s=0.01))
     async with following(source, heard):
         yield heard
 
@@ -45,10 +45,12 @@ async def zone() -> AsyncIterator[Zone]:
 async def test_addresses_are_pods_and_change(zone: Zone) -> None:
     """With the facts that the configuration gives all of them."""
     facts = PodFacts(region="eu", role=Role.PREFILL)
-    named = DnsPlace(NAME, 8000, servers=(zone.address,), timeout_s=PATIENT_S, longest_s=0.02, pool="p", facts=facts)
+    named = DnsSourceConfig(
+        NAME, 8000, servers=(zone.address,), timeout_s=PATIENT_S, longest_s=0.02, pool="p", facts=facts
+    )
     async with asking(named) as heard:
         await heard.hears(A, B)
-        assert heard.told[-1][0] == Found(A, "p", facts)
+        assert heard.told[-1][0] == DiscoveredPod(A, "p", facts)
         zone.put(NAME, "A", "10.0.0.2")
         await heard.hears(B)
     assert heard.said == []
@@ -57,8 +59,8 @@ async def test_addresses_are_pods_and_change(zone: Zone) -> None:
 async def test_a_pod_with_two_addresses_is_one(zone: Zone) -> None:
     """IPv6 counts where there is no IPv4."""
     zone.put(NAME, "AAAA", "fd00::1")
-    hosts = await Lookup(place(zone)).hosts()
-    assert hosts == Hosts((("10.0.0.1", 8000), ("10.0.0.2", 8000)), 1.0)
+    hosts = await DnsResolver(place(zone)).resolve()
+    assert hosts == ResolvedHosts((("10.0.0.1", 8000), ("10.0.0.2", 8000)), 1.0)
     zone.put(NAME, "A")
     async with asking(place(zone)) as heard:
         await heard.hears("http://[fd00::1]:8000")
@@ -69,10 +71,10 @@ async def test_srv_records_say_the_port(zone: Zone) -> None:
     zone.put(SRV, "SRV", "0 10 8001 One.example.", "0 10 8002 two.example.", "0 10 8003 gone.example.")
     zone.put("one.example", "A", "10.0.0.1")
     zone.put("two.example", "AAAA", "fd00::2")
-    hosts = await Lookup(place(zone, SRV, None)).hosts()
-    assert hosts.found == (("10.0.0.1", 8001), ("fd00::2", 8002))
-    tls = DnsPlace(SRV, None, "https", servers=(zone.address,), timeout_s=PATIENT_S)
-    assert (await Lookup(tls).hosts()).found == (
+    hosts = await DnsResolver(place(zone, SRV, None)).resolve()
+    assert hosts.addresses == (("10.0.0.1", 8001), ("fd00::2", 8002))
+    tls = DnsSourceConfig(SRV, None, "https", servers=(zone.address,), timeout_s=PATIENT_S)
+    assert (await DnsResolver(tls).resolve()).addresses == (
         ("gone.example", 8003),
         ("one.example", 8001),
         ("two.example", 8002),
@@ -82,23 +84,23 @@ async def test_srv_records_say_the_port(zone: Zone) -> None:
 async def test_a_service_that_says_it_is_not_there_has_no_pods(zone: Zone) -> None:
     """RFC 2782: the root as the only target."""
     zone.put(SRV, "SRV", "0 0 0 .")
-    assert (await Lookup(place(zone, SRV, None)).hosts()).found == ()
+    assert (await DnsResolver(place(zone, SRV, None)).resolve()).addresses == ()
 
 
 async def test_aliases_are_followed_and_the_shortest_time_holds(zone: Zone) -> None:
     """A CNAME that runs out earlier is asked for again earlier."""
     zone.put("alias.example", "CNAME", f"{NAME}.")
     zone.ttl_s = 7
-    hosts = await Lookup(place(zone, "alias.example")).hosts()
-    assert (len(hosts.found), hosts.ttl_s) == (2, 7.0)
+    hosts = await DnsResolver(place(zone, "alias.example")).resolve()
+    assert (len(hosts.addresses), hosts.ttl_s) == (2, 7.0)
 
 
 async def test_an_answer_that_was_cut_comes_by_tcp(zone: Zone) -> None:
     """A thousand pods do not fit into a datagram."""
     zone.put(NAME, "A", *(f"10.0.{high}.{low}" for high in range(4) for low in range(250)))
     zone.is_cut = True
-    hosts = await Lookup(place(zone)).hosts()
-    assert len(hosts.found) == 1000
+    hosts = await DnsResolver(place(zone)).resolve()
+    assert len(hosts.addresses) == 1000
     assert ("tcp", NAME, "A") in zone.asked
 
 
@@ -118,20 +120,20 @@ async def test_an_empty_answer_is_believed(zone: Zone, *, is_there: bool) -> Non
 async def test_an_empty_answer_counts_when_it_is_said_twice() -> None:
     """A resolver that has just lost its upstream says so once."""
 
-    class Flickering(Lookup):
+    class Flickering(DnsResolver):
         def __init__(self) -> None:
             self.said = 0
 
-        async def hosts(self) -> Hosts:
+        async def hosts(self) -> ResolvedHosts:
             self.said += 1
-            return Hosts((), inf) if self.said % 2 == 0 else Hosts((("10.0.0.1", 8000),), 0.0)
+            return ResolvedHosts((), inf) if self.said % 2 == 0 else ResolvedHosts((("10.0.0.1", 8000),), 0.0)
 
     flickering, heard = Flickering(), Heard()
-    source = DnsNames(
-        DnsPlace(NAME, 8000, longest_s=0.01),
+    source = DnsSource(
+        DnsSourceConfig(NAME, 8000, longest_s=0.01),
         say=heard.say,
         draw=lambda: 0.5,
-        pace=Pace(least_s=0.0),
+        pace=DnsIntervals(min_interval_s=0.0),
         make_lookup=lambda _: flickering,
     )
     async with following(source, heard):
@@ -169,5 +171,5 @@ async def test_a_silent_server_costs_nothing(zone: Zone) -> None:
 async def test_no_answer_is_an_outage_with_a_name(zone: Zone) -> None:
     """So that the log says what was asked."""
     zone.failure = dns.rcode.SERVFAIL
-    with pytest.raises(Outage, match=r"vllm\.example A: "):
-        await Lookup(place(zone, timeout_s=0.3)).hosts()
+    with pytest.raises(DnsUnavailable, match=r"vllm\.example A: "):
+        await DnsResolver(place(zone, timeout_s=0.3)).resolve()

@@ -2,23 +2,27 @@
 
 import pytest
 
-from gateway.discovery.aggregator import FIXES, USUAL_FIX, EmptySources
+from gateway.discovery.aggregator import DEFAULT_EMPTY_HINT, EMPTY_HINTS, EmptySources
 
 
 @pytest.mark.parametrize(
     ("name", "fix"),
-    [("dns:vllm.example:8000", FIXES["dns"]), ("kubernetes:inference", FIXES["kubernetes"]), ("other", USUAL_FIX)],
+    [
+        ("dns:vllm.example:8000", EMPTY_HINTS["dns"]),
+        ("kubernetes:inference", EMPTY_HINTS["kubernetes"]),
+        ("other", DEFAULT_EMPTY_HINT),
+    ],
 )
 def test_each_kind_has_its_fix(name: str, fix: str) -> None:
     """By the beginning of a source's name."""
-    assert EmptySources().fix_for(name, is_empty=True) == fix
+    assert EmptySources().hint_for(name, is_empty=True) == fix
 
 
 def test_only_news_is_reported() -> None:
     """Once while it stays empty, and again after it has found pods; each source by itself."""
     empty = EmptySources()
-    assert empty.fix_for("file", is_empty=True)
-    assert not empty.fix_for("file", is_empty=True)
-    assert empty.fix_for("redis", is_empty=True)
-    assert not empty.fix_for("file", is_empty=False)
-    assert empty.fix_for("file", is_empty=True)
+    assert empty.hint_for("file", is_empty=True)
+    assert not empty.hint_for("file", is_empty=True)
+    assert empty.hint_for("redis", is_empty=True)
+    assert not empty.hint_for("file", is_empty=False)
+    assert empty.hint_for("file", is_empty=True)

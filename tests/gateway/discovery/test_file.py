@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.discovery import Found
+from gateway.config.discovery import DiscoveredPod
 from gateway.discovery import file
-from gateway.discovery.file import WatchedFile, read_pods
+from gateway.discovery.file import PodFileSource, parse_pods
 from routing.facts import PodFacts, Role
-from tenancy.document import Wrong
+from tenancy.document import InvalidValue
 from tests.gateway.fake_pod import Pulse
 
 
@@ -22,13 +22,13 @@ class Follower:
         self.told: list[list[str]] = []
         self.said: list[str] = []
         self.pulse = Pulse()
-        self.file = WatchedFile(path, self.say, poll_s=poll_s)
+        self.file = PodFileSource(path, self.say, poll_s=poll_s)
 
     def say(self, level: str, message: str, *, error: str, **_: object) -> None:
         self.said.append(error)
         self.pulse.beat()
 
-    def tell(self, found: tuple[Found, ...]) -> None:
+    def tell(self, found: tuple[DiscoveredPod, ...]) -> None:
         self.told.append([pod.url for pod in found])
         self.pulse.beat()
 
@@ -57,7 +57,7 @@ class Follower:
 )
 def test_pods_may_be_listed_as_people_like(text: str) -> None:
     """A mapping, a list, or one a line; each pod once."""
-    assert read_pods(text) == (Found("http://a:1"), Found("http://b:2"))
+    assert parse_pods(text) == (DiscoveredPod("http://a:1"), DiscoveredPod("http://b:2"))
 
 
 def test_a_pod_may_say_where_it_stands_and_how_it_schedules() -> None:
@@ -65,15 +65,18 @@ def test_a_pod_may_say_where_it_stands_and_how_it_schedules() -> None:
     text = "[{url: http://a:1, region: on-prem, pool: big, role: prefill,"
     text += " tp: 2, scheduling_policy: priority}, http://b:2]"
     facts = PodFacts(role=Role.PREFILL, region="on-prem", tp=2)
-    assert read_pods(text) == (Found("http://a:1", "big", facts, takes_priority=True), Found("http://b:2"))
+    assert parse_pods(text) == (
+        DiscoveredPod("http://a:1", "big", facts, takes_priority=True),
+        DiscoveredPod("http://b:2"),
+    )
 
 
 def test_an_empty_list_is_written() -> None:
     """An empty text is what a half-written file looks like."""
-    assert read_pods("[]") == read_pods("pods: []") == ()
+    assert parse_pods("[]") == parse_pods("pods: []") == ()
     for text in ("", "# nothing\n", "pods:"):
-        with pytest.raises(Wrong, match="lists nothing"):
-            read_pods(text)
+        with pytest.raises(InvalidValue, match="lists nothing"):
+            parse_pods(text)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +100,8 @@ def test_an_empty_list_is_written() -> None:
 )
 def test_a_bad_list_is_refused_with_its_place(text: str, words: str) -> None:
     """So that the line in the log helps."""
-    with pytest.raises(Wrong, match=words):
-        read_pods(text)
+    with pytest.raises(InvalidValue, match=words):
+        parse_pods(text)
 
 
 async def test_changes_are_told(tmp_path: Path) -> None:
@@ -175,5 +178,5 @@ async def test_it_can_be_told_to_look_at_once(tmp_path: Path) -> None:
     follower = Follower(path, poll_s=3600)
     async with follower.following():
         await follower.hears("http://a:1")
-        follower.file.look_now()
+        follower.file.reload_now()
         await follower.pulse.until(lambda: len(follower.told) == 2)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.discovery import Found, KubernetesPlace
-from gateway.discovery.kubernetes_api import Account, Refused
+from gateway.config.discovery import DiscoveredPod, KubernetesSourceConfig
+from gateway.discovery.kubernetes_api import ApiError, ServiceAccount
 from routing.facts import PodFacts, Role
-from routing.pods import Standing
+from routing.pods import PodState
 from tests.gateway.discovery.api_server import ApiServer, api_server
 from tests.gateway.discovery.cluster import (
     NODES,
@@ -77,23 +77,23 @@ async def test_what_labels_say_is_known(server: ApiServer, tmp_path: Path) -> No
     )
     async with followed(server, tmp_path, rack_label="rack") as heard:
         await heard.hears(A)
-        assert heard.told[-1] == (Found(A, facts=facts, takes_priority=True),)
+        assert heard.told[-1] == (DiscoveredPod(A, facts=facts, takes_priority=True),)
 
 
 async def test_a_pod_that_is_leaving_or_not_ready_is_held(server: ApiServer, tmp_path: Path) -> None:
     """Kubernetes knows it before its /health does."""
 
-    def held() -> list[Standing | None]:
+    def held() -> list[PodState | None]:
         return [pod.held for pod in heard.told[-1]]
 
     async with followed(server, tmp_path) as heard:
         await heard.hears(A)
         await server.put(PODS, a_pod("a", "10.0.0.1", ready=False))
-        await heard.until(lambda: held() == [Standing.UNREADY])
+        await heard.until(lambda: held() == [PodState.UNREADY])
         await server.put(PODS, a_pod("a", "10.0.0.1"))
         await heard.until(lambda: held() == [None])
         await server.put(PODS, a_pod("a", "10.0.0.1", deleting=True))
-        await heard.until(lambda: held() == [Standing.DRAINING])
+        await heard.until(lambda: held() == [PodState.DRAINING])
 
 
 async def test_the_port_is_the_named_the_only_or_the_usual_one(server: ApiServer, tmp_path: Path) -> None:
@@ -135,11 +135,11 @@ async def test_a_service_has_the_endpoints_in_its_slices(server: ApiServer, tmp_
     async with followed(server, tmp_path, service="vllm") as heard:
         await heard.hears(A, B, C)
         facts = PodFacts(host="n1", zone="eu-1")
-        unready = Found(B, facts=facts, held=Standing.UNREADY)
-        assert heard.told[-1] == (Found(A, facts=facts), unready, Found(C, facts=facts))
+        unready = DiscoveredPod(B, facts=facts, held=PodState.UNREADY)
+        assert heard.told[-1] == (DiscoveredPod(A, facts=facts), unready, DiscoveredPod(C, facts=facts))
         leaving = an_endpoint("c", "10.0.0.3", ready=False, serving=True, terminating=True)
         await server.put(SLICES, a_slice("vllm-2", leaving))
-        await heard.until(lambda: heard.told[-1][-1].held is Standing.DRAINING)
+        await heard.until(lambda: heard.told[-1][-1].held is PodState.DRAINING)
         await server.delete(SLICES, "vllm-2")
         await heard.hears(A, B)
 
@@ -159,10 +159,10 @@ def test_in_a_cluster_everything_is_where_pods_are_told(tmp_path: Path) -> None:
     for name, text in (("namespace", "mine\n"), ("token", "t1"), ("ca.crt", "x")):
         (tmp_path / name).write_text(text)
     inside = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
-    account = Account.of(KubernetesPlace(), inside, tmp_path)
+    account = ServiceAccount.from_config(KubernetesSourceConfig(), inside, tmp_path)
     assert (account.url, account.namespace, account.ca_file) == ("https://[fd00::1]:6443", "mine", tmp_path / "ca.crt")
     assert account.headers()["authorization"] == "Bearer t1"
     (tmp_path / "token").write_text("t2")
     assert account.headers()["authorization"] == "Bearer t2"
-    with pytest.raises(Refused, match="we run in no cluster"):
-        Account.of(KubernetesPlace(), {}, tmp_path)
+    with pytest.raises(ApiError, match="we run in no cluster"):
+        ServiceAccount.from_config(KubernetesSourceConfig(), {}, tmp_path)

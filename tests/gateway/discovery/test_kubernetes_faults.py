@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.discovery.kubernetes_api import Account, Api, Lost
+from gateway.discovery.kubernetes_api import ApiUnavailable, KubernetesApi, ServiceAccount
 from tests.gateway.discovery.api_server import ApiServer, api_server
 from tests.gateway.discovery.cluster import PODS, QUICK, a_pod, followed
 from tests.gateway.discovery.following import Heard
@@ -119,7 +119,7 @@ async def test_a_list_comes_in_pages_and_begins_anew_where_it_was_forgotten(serv
     """Nothing is told of half a list."""
     for number in range(25):
         await server.put(PODS, a_pod(f"p{number}", f"10.0.1.{number}"))
-    async with followed(server, tmp_path, replace(QUICK, page=10)) as heard:
+    async with followed(server, tmp_path, replace(QUICK, page_size=10)) as heard:
         await heard.until(lambda: len(heard.told[-1:] and heard.told[-1]) == 26)
         assert len(heard.told[0]) == 26
     assert (server.lists, server.pages) == (1, 3)
@@ -161,11 +161,11 @@ async def test_a_server_that_is_not_trusted_is_told_nothing(tmp_path: Path, trus
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=secure).start()
     ca_file = shown.cert if trusted == "localhost" else ours.cert
     (tmp_path / "token").write_text("secret")
-    account = Account(f"https://127.0.0.1:{runner.addresses[0][1]}", "default", tmp_path / "token", ca_file)
+    account = ServiceAccount(f"https://127.0.0.1:{runner.addresses[0][1]}", "default", tmp_path / "token", ca_file)
     try:
         async with aiohttp.ClientSession() as session:
-            with pytest.raises(Lost, match="certificate is not trusted"):
-                await Api(account, session).page("/api/v1/pods", {})
+            with pytest.raises(ApiUnavailable, match="certificate is not trusted"):
+                await KubernetesApi(account, session).list_page("/api/v1/pods", {})
     finally:
         await runner.cleanup()
     assert asked == []
@@ -174,7 +174,7 @@ async def test_a_server_that_is_not_trusted_is_told_nothing(tmp_path: Path, trus
 async def test_a_server_that_ends_every_watch_at_once_is_not_hammered(server: ApiServer, tmp_path: Path) -> None:
     """Pauses grow to the longest, and nothing is lost."""
     server.ends_watches_at_once = True
-    async with followed(server, tmp_path, replace(QUICK, brief_s=3600, longest_wait_s=3600)) as heard:
+    async with followed(server, tmp_path, replace(QUICK, min_watch_s=3600, max_backoff_s=3600)) as heard:
         await heard.hears(A)
         await server.pulse.until(lambda: server.watches > 3)
         server.ends_watches_at_once = False

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.discovery.registry import Pace, Registry
+from gateway.discovery.registry import PollIntervals, RegistrySource
 from gateway.runtime.redis_location import parse_redis_url
-from routing.pod_record import EngineLoad, Record, Registered, channel, key, write_record
+from routing.pod_record import AgentRecord, EngineLoad, RegisteredPod, record_channel, record_key, write_record
 from tests.gateway.discovery.following import Heard, following
 from tests.gateway.kv_index.redis_servers import Server, redis_server
 
 A, B, C = (f"http://10.0.0.{number}:8000" for number in (1, 2, 3))
 
-QUICK = Pace(poll_s=0.05, tick_s=0.02, answer_s=30, first_wait_s=0.02, longest_wait_s=0.1)
+QUICK = PollIntervals(
+    poll_interval_s=0.05, expiry_interval_s=0.02, response_timeout_s=30, min_backoff_s=0.02, max_backoff_s=0.1
+)
 """But patient with a Redis that is alive: the machine may be busy."""
 
 AWAY, BACK = "Redis is away: the last list of registered pods stands", "Redis is back: reading registered pods"
@@ -34,29 +36,29 @@ class Agent:
 
     def __init__(self, server: Server, name: str, *urls: str, ttl_s: float = 60.0) -> None:
         self.server, self.name, self.ttl_s = server, name, ttl_s
-        self.pods: tuple[Registered, ...] = tuple(map(Registered, urls))
+        self.pods: tuple[RegisteredPod, ...] = tuple(map(RegisteredPod, urls))
         self._beats: Iterator[int] = count(1)
 
     async def beat(self, *, aloud: bool = False) -> None:
-        written = write_record(Record(self.name, next(self._beats), self.ttl_s, self.pods, life=1))
-        await self.server.say("SET", key("", self.name), written, "PX", int(self.ttl_s * 1000))  # type: ignore[arg-type]
+        written = write_record(AgentRecord(self.name, next(self._beats), self.ttl_s, self.pods, life=1))
+        await self.server.say("SET", record_key("", self.name), written, "PX", int(self.ttl_s * 1000))  # type: ignore[arg-type]
         if aloud:
             await self._publish(written)
 
     async def leave(self) -> None:
-        await self.server.say("DEL", key("", self.name))
-        await self._publish(write_record(Record(self.name, next(self._beats), self.ttl_s, (), life=1)))
+        await self.server.say("DEL", record_key("", self.name))
+        await self._publish(write_record(AgentRecord(self.name, next(self._beats), self.ttl_s, (), life=1)))
 
     async def _publish(self, written: bytes) -> None:
-        await self.server.say("PUBLISH", channel(""), written)  # type: ignore[arg-type]
+        await self.server.say("PUBLISH", record_channel(""), written)  # type: ignore[arg-type]
 
 
 @asynccontextmanager
 async def registered(
-    server: Server, *, keep_s: float = 60.0, pace: Pace = QUICK, prefix: str = ""
-) -> AsyncIterator[tuple[Heard, list[Record]]]:
-    heard, records = Heard(), list[Record]()
-    source = Registry(
+    server: Server, *, keep_s: float = 60.0, pace: PollIntervals = QUICK, prefix: str = ""
+) -> AsyncIterator[tuple[Heard, list[AgentRecord]]]:
+    heard, records = Heard(), list[AgentRecord]()
+    source = RegistrySource(
         parse_redis_url(f"{server.url}?prefix={prefix}"),
         keep_s=keep_s,
         say=heard.say,
@@ -72,7 +74,7 @@ async def registered(
 async def somebody_listens(server: Server) -> None:
     """Until the subscription stands nobody hears what is published."""
     async with asyncio.timeout(60):
-        while not await server.say("PUBLISH", channel(""), "anybody?"):
+        while not await server.say("PUBLISH", record_channel(""), "anybody?"):
             retry = asyncio.Event()
             asyncio.get_running_loop().call_later(0.01, retry.set)
             await retry.wait()
@@ -81,7 +83,7 @@ async def somebody_listens(server: Server) -> None:
 async def test_registered_pods_are_found(server: Server) -> None:
     """Of all agents; other keys and other fleets on the same Redis do not matter."""
     await server.say("SET", "hearth:other", "x")
-    await server.say("SET", key("east:", "n9"), "x")
+    await server.say("SET", record_key("east:", "n9"), "x")
     await Agent(server, "n1", A, B).beat()
     async with registered(server) as (heard, _):
         await heard.hears(A, B)
@@ -94,9 +96,9 @@ async def test_an_agent_that_speaks_or_leaves_is_heard_at_once(server: Server) -
     """Without waiting for the next look at the keys; figures of load come the same way."""
     agent, other = Agent(server, "n1", A), Agent(server, "n2", B)
     await agent.beat()
-    async with registered(server, pace=replace(QUICK, poll_s=3600)) as (heard, records):
+    async with registered(server, pace=replace(QUICK, poll_interval_s=3600)) as (heard, records):
         await heard.hears(A)
-        other.pods = (Registered(B, loads=(EngineLoad(running=3),)),)
+        other.pods = (RegisteredPod(B, loads=(EngineLoad(running=3),)),)
         await somebody_listens(server)
         await other.beat(aloud=True)
         await heard.hears(A, B)
@@ -110,7 +112,7 @@ async def test_an_agent_that_falls_silent_is_forgotten(server: Server) -> None:
     agent, other = Agent(server, "n1", A), Agent(server, "n2", B)
     await agent.beat()
     await other.beat()
-    async with registered(server, pace=replace(QUICK, poll_s=3600)) as (heard, _):
+    async with registered(server, pace=replace(QUICK, poll_interval_s=3600)) as (heard, _):
         await heard.hears(A, B)
         await somebody_listens(server)
         other.ttl_s = 0.2
@@ -128,7 +130,7 @@ async def test_an_emptied_redis_costs_nothing(server: Server) -> None:
         seen = len(heard.told)
         await heard.until(lambda: len(heard.told) > seen + 3)
         assert heard.urls == [A]
-        agent.pods = (Registered(B),)
+        agent.pods = (RegisteredPod(B),)
         await agent.beat()
         await heard.hears(B)
 
@@ -144,7 +146,7 @@ async def test_the_last_list_stands_while_redis_is_dead(server: Server) -> None:
         await server.start()
         await heard.until(lambda: BACK in heard.said)
         assert heard.urls == [A]
-        agent.pods = (Registered(A), Registered(B))
+        agent.pods = (RegisteredPod(A), RegisteredPod(B))
         await agent.beat()
         await heard.hears(A, B)
     assert all(told for told in heard.told)
@@ -153,7 +155,7 @@ async def test_the_last_list_stands_while_redis_is_dead(server: Server) -> None:
 async def test_the_last_list_stands_while_redis_hangs(server: Server) -> None:
     """Connections stand and nothing is answered; that is noticed, and so is its end."""
     await Agent(server, "n1", A).beat()
-    async with registered(server, pace=replace(QUICK, answer_s=0.5)) as (heard, _):
+    async with registered(server, pace=replace(QUICK, response_timeout_s=0.5)) as (heard, _):
         await heard.hears(A)
         await server.hang()
         try:
@@ -178,7 +180,7 @@ async def test_the_last_list_does_not_stand_for_ever(server: Server) -> None:
 async def test_a_record_that_cannot_be_read_is_passed_over(server: Server, written: str) -> None:
     """It is said once; the others count."""
     await Agent(server, "n1", A).beat()
-    await server.say("SET", key("", "n9"), written)
+    await server.say("SET", record_key("", "n9"), written)
     async with registered(server) as (heard, _):
         await heard.hears(A)
         await heard.until(lambda: len(heard.told) > 3)

@@ -1,11 +1,11 @@
 """Named pods are told once."""
 
-from gateway.config.discovery import Found
-from gateway.discovery.source import Static
+from gateway.config.discovery import DiscoveredPod
+from gateway.discovery.source import StaticSource
 
 
 async def test_named_pods_are_told_once() -> None:
     """And then there is nothing more to follow."""
-    told: list[tuple[Found, ...]] = []
-    await Static([Found("http://a:1"), Found("http://b:1")]).follow(told.append)
-    assert told == [(Found("http://a:1"), Found("http://b:1"))]
+    told: list[tuple[DiscoveredPod, ...]] = []
+    await StaticSource([DiscoveredPod("http://a:1"), DiscoveredPod("http://b:1")]).follow(told.append)
+    assert told == [(DiscoveredPod("http://a:1"), DiscoveredPod("http://b:1"))]

@@ -7,61 +7,63 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from gateway.ext_proc.http2.connection import Connection, Guard, Serve
-from gateway.ext_proc.http2.frames import Bounds
-from gateway.ext_proc.http2.stream import Stream, Taker
-from gateway.ext_proc.listener import Crowd, Port
-from gateway.http.client_request import Budget
+from gateway.ext_proc.http2.connection import Authorize, HandlerFactory, Http2Connection
+from gateway.ext_proc.http2.frames import Http2Limits
+from gateway.ext_proc.http2.stream import GrpcStream, GrpcStreamHandler
+from gateway.ext_proc.listener import GrpcListener, StreamCounter
+from gateway.http.client_request import BodyBudget
 
 ECHO = "/test.Echo/Echo"
 
 
 @dataclass
-class Echo(Taker):
+class Echo(GrpcStreamHandler):
     """One stream: every message comes back twice where it is told to."""
 
-    stream: Stream
+    stream: GrpcStream
     fates: list[str]
 
-    def take(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         self.stream.send(message)
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         self.fates.append("ended")
         self.stream.finish()
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         self.fates.append("lost")
 
-    def overfull(self) -> None:
+    def on_too_large(self) -> None:
         self.fates.append("overfull")
         self.stream.finish(8, "too much")
 
 
 @dataclass
 class Echoing:
-    port: Port
+    port: GrpcListener
     where: str
-    budget: Budget
+    budget: BodyBudget
     fates: list[str] = field(default_factory=list)
 
 
 @asynccontextmanager
 async def echoing(
-    bounds: Bounds | None = None,
+    bounds: Http2Limits | None = None,
     *,
     most_bytes: int = 1 << 24,
     most: int = 10_000,
-    more: Mapping[bytes, Serve] | None = None,
-    on_parted: Callable[[Connection], object] = lambda _: None,
-    guard: Guard | None = None,
+    more: Mapping[bytes, HandlerFactory] | None = None,
+    on_parted: Callable[[Http2Connection], object] = lambda _: None,
+    guard: Authorize | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Echoing]:
     """`more`: what else is served there; `on_parted`: who is told of connections that are over."""
     fates: list[str] = []
-    budget = Budget(most_bytes)
-    services: dict[bytes, Serve] = {ECHO.encode(): lambda stream: Echo(stream, fates), **(more or {})}
-    port = Port(services, budget, Crowd(most), bounds or Bounds(), on_parted=on_parted, guard=guard)
+    budget = BodyBudget(most_bytes)
+    services: dict[bytes, HandlerFactory] = {ECHO.encode(): lambda stream: Echo(stream, fates), **(more or {})}
+    port = GrpcListener(
+        services, budget, StreamCounter(most), bounds or Http2Limits(), on_parted=on_parted, guard=guard
+    )
     server = await port.listen(tls=tls, host="127.0.0.1", port=0)
     name = server.sockets[0].getsockname()
     try:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gateway.config.fields import Secret
-from gateway.ext_proc.server import CallerCheck
+from gateway.ext_proc.server import CallerAuthenticator
 from gateway.runtime.addresses import MutualTlsFiles, TlsFiles
-from gateway.runtime.tls import check_certificate, listener_tls, renew
-from tenancy.document import Invalid
+from gateway.runtime.tls import check_certificate, reload_certificates, server_context
+from tenancy.document import InvalidDocument
 from tests.gateway.ext_proc.echoing import ECHO, echoing
 from tests.gateway.ext_proc.speaking import calling
 from tests.gateway.fake_pod import Pulse
@@ -37,8 +37,8 @@ class Log:
     def say(self, level: str, message: str, **more: object) -> None:
         self.lines.append((level, message, *(f"{name}={value}" for name, value in more.items())))
 
-    def callers(self) -> CallerCheck:
-        return CallerCheck(lambda: self.now_s, self.say)
+    def callers(self) -> CallerAuthenticator:
+        return CallerAuthenticator(lambda: self.now_s, self.say)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ async def test_a_token_is_asked_for_on_every_request(shown: str | None, *, is_kn
     """Without it a request ends UNAUTHENTICATED, and nothing is begun for it; the connection stays."""
     log = Log()
     callers = log.callers()
-    async with echoing(guard=callers.with_token(Secret(TOKEN), ())) as port, calling(port.where) as caller:
+    async with echoing(guard=callers.token_guard(Secret(TOKEN), ())) as port, calling(port.where) as caller:
         for _ in range(3):
             call = await caller.call(ECHO, fields=[] if shown is None else [("authorization", shown)])
             await call.say(b"Hi", ends=True)
@@ -72,7 +72,7 @@ async def test_a_token_is_asked_for_on_every_request(shown: str | None, *, is_kn
 
 async def test_some_paths_need_no_token() -> None:
     """Health: a probe has none."""
-    guard = Log().callers().with_token(Secret(TOKEN), {ECHO.encode()})
+    guard = Log().callers().token_guard(Secret(TOKEN), {ECHO.encode()})
     async with echoing(guard=guard) as port, calling(port.where) as caller:
         call = await caller.call(ECHO)
         await call.say(b"Hi", ends=True)
@@ -83,7 +83,7 @@ def test_a_rejected_caller_is_logged_once_a_minute_and_nothing_of_what_it_showed
     """The fact alone; how often is a metric."""
     log = Log()
     callers = log.callers()
-    guard = callers.with_token(Secret(TOKEN), ())
+    guard = callers.token_guard(Secret(TOKEN), ())
     for now_s in (0.0, 1.0, 59.0, 61.0):
         log.now_s = now_s
         assert not guard({b"authorization": b"Bearer wrong", b":path": b"/"})
@@ -119,7 +119,7 @@ async def test_a_client_certificate_of_the_authority_is_asked_for(tmp_path: Path
     server, client, other = (make_certificate(tmp_path / name, f"{name}.example") for name in ("a", "b", "c"))
     log = Log()
     callers = log.callers()
-    tls = listener_tls(MutualTlsFiles(server.cert, server.key, client.cert), speaks="h2")
+    tls = server_context(MutualTlsFiles(server.cert, server.key, client.cert), speaks="h2")
     callers.watch_handshakes(tls)
     async with echoing(tls=tls) as port:
         assert await is_served(port.where, client)
@@ -138,7 +138,7 @@ async def test_an_authority_that_is_added_is_read_anew(tmp_path: Path) -> None:
     authorities = tmp_path / "ca"
     authorities.write_bytes(old.cert.read_bytes())
     files = MutualTlsFiles(server.cert, server.key, authorities)
-    tls, pulse, said = listener_tls(files, speaks="h2"), Pulse(), list[str]()
+    tls, pulse, said = server_context(files, speaks="h2"), Pulse(), list[str]()
 
     def say(_: str, message: str, **__: object) -> None:
         said.append(message)
@@ -146,7 +146,7 @@ async def test_an_authority_that_is_added_is_read_anew(tmp_path: Path) -> None:
 
     async with echoing(tls=tls) as port:
         assert not await is_served(port.where, new)
-        task = asyncio.create_task(renew(tls, lambda: files, say, poll_s=0.01))
+        task = asyncio.create_task(reload_certificates(tls, lambda: files, say, poll_s=0.01))
         await asyncio.sleep(0)  # it has seen the files as they are
         authorities.write_bytes(old.cert.read_bytes() + new.cert.read_bytes())
         await pulse.until(lambda: said == ["certificate renewed"])
@@ -161,5 +161,5 @@ def test_a_file_that_holds_no_authority_is_refused(tmp_path: Path) -> None:
     """Before anything listens."""
     server = make_certificate(tmp_path / "a", "a.example")
     (tmp_path / "junk").write_text("junk")
-    with pytest.raises(Invalid, match="holds no certificates of authorities"):
+    with pytest.raises(InvalidDocument, match="holds no certificates of authorities"):
         check_certificate(MutualTlsFiles(server.cert, server.key, tmp_path / "junk"))

@@ -14,42 +14,44 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from gateway.ext_proc.carrier import EnvoyCarrier, Means
-from gateway.ext_proc.exchange import Exchange, Office, Rules
-from gateway.ext_proc.http2.frames import Bounds
-from gateway.ext_proc.http2.stream import Stream
-from gateway.ext_proc.listener import Port
+from gateway.ext_proc.carrier import ExtProcTransport, ExtProcTransportConfig
+from gateway.ext_proc.exchange import Exchange, ExchangeConfig, ExtProcContext
+from gateway.ext_proc.http2.frames import Http2Limits
+from gateway.ext_proc.http2.stream import GrpcStream
+from gateway.ext_proc.listener import GrpcListener
 from gateway.ext_proc.messages_pb2 import HeaderMap, HeaderValue, HttpBody, HttpHeaders, ProcessingRequest
 from gateway.ext_proc.messages_pb2 import ProtocolConfiguration as Config
 from gateway.ext_proc.protocol import BUFFERED, FULL_DUPLEX, NONE
-from gateway.ext_proc.response import AnswerSide, EnvoyReply
+from gateway.ext_proc.response import ExtProcResponseWriter, ResponseSide
 from gateway.relay.relay import Relay
 from tests.gateway.ext_proc.speaking import EXT_PROC, Call, calling
 from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig
 from tests.gateway.http.wire import chat_stream
 
-OURS = (Exchange, AnswerSide, EnvoyCarrier, EnvoyReply, Relay, Stream)
+OURS = (Exchange, ResponseSide, ExtProcTransport, ExtProcResponseWriter, Relay, GrpcStream)
 STREAM = chat_stream("Hi", " there")
-UNHURRIED = Bounds(silence_s=600, preface_s=600)
+UNHURRIED = Http2Limits(silence_s=600, preface_s=600)
 
 
 @asynccontextmanager
-async def an_office() -> AsyncIterator[tuple[Office, str]]:
+async def an_office() -> AsyncIterator[tuple[ExtProcContext, str]]:
     """Exchanges of a gateway with one pod, and where they are asked for."""
     async with a_rig() as rig:
         front, loop = rig.front, asyncio.get_running_loop()
-        office = Office(
-            front.desk,
+        office = ExtProcContext(
+            front.dispatcher,
             rig.router.fleet,
-            Means(lambda _: None, lambda _: False, kept_bytes=1 << 18),
-            rules=Rules(front.limits, front.timeouts, queue_s=600, sample=0, trusts=lambda _: False),
-            budget=front.budget,
+            ExtProcTransportConfig(lambda _: None, lambda _: False, kept_bytes=1 << 18),
+            rules=ExchangeConfig(
+                front.limits, front.timeouts, queue_s=600, sample_share=0, is_trusted_proxy=lambda _: False
+            ),
+            budget=front.body_budget,
             pass_over=lambda _: None,
             clock=loop.time,
             draw=lambda: 1.0,
         )
         services = {EXT_PROC.encode(): lambda stream: Exchange(office, stream), **office.log.services()}
-        port = Port(services, front.budget, office.crowd, UNHURRIED)
+        port = GrpcListener(services, front.body_budget, office.crowd, UNHURRIED)
         server = await port.listen(host="127.0.0.1", port=0)
         host, number = server.sockets[0].getsockname()
         try:
@@ -132,7 +134,7 @@ async def test_what_served_a_request_goes_with_it(request_mode: int, response_mo
             call = await caller.call(EXT_PROC)
             await lives(call, request_mode, response_mode)
             async with asyncio.timeout(60):
-                while office.crowd.now:
+                while office.crowd.count:
                     await caller.ping()
             await caller.ping()
             assert not left_over()

@@ -7,7 +7,7 @@ from hpack.struct import HeaderTuple, NeverIndexedHeaderTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.ext_proc.http2.frames import BlockReader
+from gateway.ext_proc.http2.frames import HeaderDecoder
 
 FIRST = bytes.fromhex(
     "8304a560b5773fa5d05b3b98855cbe5315761c8bf7657c1e525b2a1d1aec390a841ec635d87215084185acc4ea5b3f864002746586"
@@ -28,7 +28,7 @@ FIELDS = st.builds(
 
 def test_the_block_that_opens_every_stream_is_read_once() -> None:
     """Though its path is no index: it changes nothing, so it is the same the next time."""
-    reader = BlockReader(1 << 16)
+    reader = HeaderDecoder(1 << 16)
     opened = reader.read(FIRST)
     assert opened.fields[b":path"] == b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
     assert (opened.request_fault, opened.trailers_fault != "") == ("", True)
@@ -40,7 +40,7 @@ def test_the_block_that_opens_every_stream_is_read_once() -> None:
 @given(blocks=st.lists(st.lists(FIELDS, min_size=1, max_size=5), max_size=12), sizes=st.lists(st.integers(0, 200)))
 def test_what_is_remembered_is_what_was_said(blocks: list[list[HeaderTuple]], sizes: list[int]) -> None:
     """Whatever comes in between, the table's own changes of size included."""
-    encoder, reader = Encoder(), BlockReader(1 << 16)
+    encoder, reader = Encoder(), HeaderDecoder(1 << 16)
     for number, fields in enumerate(blocks * 2):
         if number < len(sizes):
             encoder.header_table_size = sizes[number]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from gateway.ext_proc.health import LIVENESS, NOT_SERVING, SERVING, Health
+from gateway.ext_proc.health import LIVENESS, NOT_SERVING, SERVING, HealthService
 from gateway.ext_proc.messages_pb2 import HealthCheckRequest, HealthCheckResponse
 from tests.gateway.ext_proc.echoing import echoing
 from tests.gateway.ext_proc.speaking import Caller, calling
@@ -24,7 +24,7 @@ class Picker:
     is_going: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.health = Health(lambda: not self.is_going.is_set())
+        self.health = HealthService(lambda: not self.is_going.is_set())
 
     def goes(self) -> asyncio.Task[None]:
         """It is told to, and waits."""

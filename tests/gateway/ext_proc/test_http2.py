@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.ext_proc.http2 import frames as f
-from gateway.ext_proc.http2.frames import Bounds
-from gateway.ext_proc.http2.stream import Stream
+from gateway.ext_proc.http2.frames import Http2Limits
+from gateway.ext_proc.http2.stream import GrpcStream
 from tests.gateway.ext_proc.echoing import ECHO, Echo, echoing
 from tests.gateway.ext_proc.speaking import calling
 
-P = f.Fault.PROTOCOL
+P = f.Http2ErrorCode.PROTOCOL
 
 HELLO = f.PREFACE + f.settings_frame({})
 
@@ -61,7 +61,7 @@ async def test_messages_of_all_sizes_come_back(size: int) -> None:
         assert await call.message() == b"x" * size
         await call.end()
         assert await call.status() == "0"
-        assert port.budget.held == 0
+        assert port.budget.held_bytes == 0
 
 
 async def test_many_streams_share_a_connection() -> None:
@@ -120,7 +120,7 @@ async def test_a_small_window_is_kept_to() -> None:
 
 async def test_who_does_not_listen_is_not_read_either() -> None:
     """What waits for a client that gives no window is bounded: in the end no more of its stream is taken."""
-    bounds = Bounds(stream_window=1 << 16, pending_bytes=1 << 15)
+    bounds = Http2Limits(stream_window=1 << 16, max_pending_bytes=1 << 15)
     async with echoing(bounds) as port, calling(port.where) as caller:
         caller.h2.update_settings({4: 0})
         await caller.ping()
@@ -135,12 +135,12 @@ async def test_who_does_not_listen_is_not_read_either() -> None:
             await caller.flush()
         [connection] = port.port.connections
         [stream] = connection.streams.values()
-        assert bounds.pending_bytes < stream._pending_bytes < 1 << 18
+        assert bounds.max_pending_bytes < stream._pending_bytes < 1 << 18
 
 
 async def test_a_message_beyond_the_bound_is_refused() -> None:
     """By its length alone, before it is held."""
-    async with echoing(Bounds(max_message_bytes=20_000)) as port, calling(port.where) as caller:
+    async with echoing(Http2Limits(max_message_bytes=20_000)) as port, calling(port.where) as caller:
         call = await caller.call(ECHO)
         await call.say(b"x" * 19_995)
         assert len(await call.message()) == 19_995
@@ -159,9 +159,9 @@ async def test_unfinished_messages_are_bounded_together() -> None:
             caller.h2.send_data(call.number, b"x" * 14_000)
         await caller.flush()
         assert await calls[2].status() == "8"
-        assert 0 < port.budget.held <= 100_000
+        assert 0 < port.budget.held_bytes <= 100_000
     await port.port.wait_until_empty(60)
-    assert port.budget.held == 0
+    assert port.budget.held_bytes == 0
 
 
 async def test_services_that_are_not_there_are_not_implemented() -> None:
@@ -188,7 +188,7 @@ async def test_a_stream_that_is_reset_is_lost_to_its_service() -> None:
 async def test_more_streams_than_there_may_be_are_refused() -> None:
     """One by one, and the connection lives."""
     async with echoing(most=0) as port, calling(port.where) as caller:
-        assert await (await caller.call(ECHO)).status() == f"reset {f.Fault.REFUSED.value}"
+        assert await (await caller.call(ECHO)).status() == f"reset {f.Http2ErrorCode.REFUSED.value}"
 
 
 async def test_pings_are_answered() -> None:
@@ -200,10 +200,10 @@ async def test_pings_are_answered() -> None:
 
 async def test_silent_peers_are_asked_and_then_closed() -> None:
     """A peer that answers is asked again and stays; one that has vanished is noticed."""
-    async with echoing(Bounds(silence_s=0.1, preface_s=5)) as port:
+    async with echoing(Http2Limits(silence_s=0.1, preface_s=5)) as port:
         assert f.frame(f.PING, 0, 0, b"hearth??") in await raw(port.where, HELLO)
     # Answers within a second: a busy machine is not taken for a peer that has vanished.
-    async with echoing(Bounds(silence_s=1.0, preface_s=5)) as port, calling(port.where) as caller:
+    async with echoing(Http2Limits(silence_s=1.0, preface_s=5)) as port, calling(port.where) as caller:
         while caller.pings < 2:
             await caller.hear()
         assert not caller.is_over
@@ -215,7 +215,7 @@ async def test_leaving_is_said_before_it_is_done() -> None:
         call = await caller.call(ECHO)
         await call.say(b"before")
         await call.message()
-        await port.port.leave()
+        await port.port.begin_drain()
         while caller.goodbye is None:
             await caller.hear()
         caller_h2_is_closed = caller.h2.state_machine.state.name == "CLOSED"
@@ -224,46 +224,50 @@ async def test_leaving_is_said_before_it_is_done() -> None:
 
 async def test_the_last_stream_is_named_and_none_beyond_it_begun() -> None:
     """First any are welcome that were on their way; then the last is named, and a later one is refused, not lost."""
-    async with echoing(Bounds(preface_s=0.4)) as port, calling(port.where) as caller:
+    async with echoing(Http2Limits(preface_s=0.4)) as port, calling(port.where) as caller:
         call = await caller.call(ECHO)
         await call.say(b"before")
         await call.message()
-        await port.port.leave()
+        await port.port.begin_drain()
         heard = b""
         async with asyncio.timeout(60):
             while len(goodbyes(heard)) < 2:
                 heard += await caller.reader.read(1 << 16)
             caller.writer.write(f.frame(f.HEADERS, f.END_HEADERS, 3, b"\x83"))
-            refused = f.reset_frame(3, f.Fault.REFUSED)
+            refused = f.reset_frame(3, f.Http2ErrorCode.REFUSED)
             while refused not in heard:
                 heard += await caller.reader.read(1 << 16)
-        assert f.goaway_frame(f.LARGEST_WINDOW, f.Fault.NONE) in heard
-        assert f.goaway_frame(1, f.Fault.NONE) in heard
+        assert f.goaway_frame(f.MAX_WINDOW, f.Http2ErrorCode.NONE) in heard
+        assert f.goaway_frame(1, f.Http2ErrorCode.NONE) in heard
 
 
 @pytest.mark.parametrize(
     ("written", "fault"),
     [
-        pytest.param(b"GET / HTTP/1.1\r\n\r\n", f.Fault.PROTOCOL, id="HTTP/1"),
-        pytest.param(HELLO + f.frame(f.DATA, 0, 1, b"x"), f.Fault.PROTOCOL, id="body without a stream"),
-        pytest.param(HELLO + f.frame(f.HEADERS, 4, 2, b"\x83"), f.Fault.PROTOCOL, id="even number"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", f.Http2ErrorCode.PROTOCOL, id="HTTP/1"),
+        pytest.param(HELLO + f.frame(f.DATA, 0, 1, b"x"), f.Http2ErrorCode.PROTOCOL, id="body without a stream"),
+        pytest.param(HELLO + f.frame(f.HEADERS, 4, 2, b"\x83"), f.Http2ErrorCode.PROTOCOL, id="even number"),
         pytest.param(
             HELLO + f.frame(f.HEADERS, 0, 1, b"\x83") + f.frame(f.PING, 0, 0, b"8" * 8),
-            f.Fault.PROTOCOL,
+            f.Http2ErrorCode.PROTOCOL,
             id="interrupted",
         ),
-        pytest.param(HELLO + f.frame(f.CONTINUATION, 4, 1, b"\x83"), f.Fault.PROTOCOL, id="continued"),
-        pytest.param(HELLO + f.frame(f.HEADERS, 4, 1, b"\xff\xff\xff\xff\xff"), f.Fault.COMPRESSION, id="bad block"),
-        pytest.param(HELLO + f.frame(f.HEADERS, 0xC, 1, b"\xff\x83"), f.Fault.PROTOCOL, id="too much padding"),
-        pytest.param(HELLO + f.frame(f.PUSH_PROMISE, 4, 1, b"1234"), f.Fault.PROTOCOL, id="promise"),
-        pytest.param(HELLO + f.window_frame(0, f.LARGEST_WINDOW), f.Fault.FLOW_CONTROL, id="window overflow"),
-        pytest.param(HELLO + f.settings_frame({4: 1 << 31}), f.Fault.FLOW_CONTROL, id="window setting"),
-        pytest.param(HELLO + f.frame(f.SETTINGS, 0, 0, b"12345"), f.Fault.FRAME_SIZE, id="settings of odd length"),
-        pytest.param(HELLO + f.frame(f.RST_STREAM, 0, 7, b"1234"), f.Fault.PROTOCOL, id="reset of no stream"),
-        pytest.param(HELLO + f.frame(f.DATA, 0, 1, b"x" * 20_000), f.Fault.FRAME_SIZE, id="long frame"),
+        pytest.param(HELLO + f.frame(f.CONTINUATION, 4, 1, b"\x83"), f.Http2ErrorCode.PROTOCOL, id="continued"),
+        pytest.param(
+            HELLO + f.frame(f.HEADERS, 4, 1, b"\xff\xff\xff\xff\xff"), f.Http2ErrorCode.COMPRESSION, id="bad block"
+        ),
+        pytest.param(HELLO + f.frame(f.HEADERS, 0xC, 1, b"\xff\x83"), f.Http2ErrorCode.PROTOCOL, id="too much padding"),
+        pytest.param(HELLO + f.frame(f.PUSH_PROMISE, 4, 1, b"1234"), f.Http2ErrorCode.PROTOCOL, id="promise"),
+        pytest.param(HELLO + f.window_frame(0, f.MAX_WINDOW), f.Http2ErrorCode.FLOW_CONTROL, id="window overflow"),
+        pytest.param(HELLO + f.settings_frame({4: 1 << 31}), f.Http2ErrorCode.FLOW_CONTROL, id="window setting"),
+        pytest.param(
+            HELLO + f.frame(f.SETTINGS, 0, 0, b"12345"), f.Http2ErrorCode.FRAME_SIZE, id="settings of odd length"
+        ),
+        pytest.param(HELLO + f.frame(f.RST_STREAM, 0, 7, b"1234"), f.Http2ErrorCode.PROTOCOL, id="reset of no stream"),
+        pytest.param(HELLO + f.frame(f.DATA, 0, 1, b"x" * 20_000), f.Http2ErrorCode.FRAME_SIZE, id="long frame"),
     ],
 )
-async def test_faults_end_the_connection_with_their_name(written: bytes, fault: f.Fault) -> None:
+async def test_faults_end_the_connection_with_their_name(written: bytes, fault: f.Http2ErrorCode) -> None:
     """As RFC 9113 numbers them."""
     async with echoing() as port:
         assert goodbyes(await raw(port.where, written)) == [fault]
@@ -273,11 +277,11 @@ async def test_endless_header_blocks_are_ended() -> None:
     """A flood of continuations costs a few frames and no more."""
     flood = f.frame(f.HEADERS, 0, 1, b"\x83") + f.frame(f.CONTINUATION, 0, 1, b"\x84") * 100
     async with echoing() as port:
-        assert goodbyes(await raw(port.where, HELLO, flood)) == [f.Fault.ENHANCE_YOUR_CALM]
+        assert goodbyes(await raw(port.where, HELLO, flood)) == [f.Http2ErrorCode.ENHANCE_YOUR_CALM]
     bomb = b"".join(b"\x40\x01a\x7f\x81\x1e" + b"x" * 4000 for _ in range(3))
-    async with echoing(replace(Bounds(), max_header_bytes=5000)) as port:
+    async with echoing(replace(Http2Limits(), max_header_bytes=5000)) as port:
         written = f.frame(f.HEADERS, 4, 1, bomb)
-        assert goodbyes(await raw(port.where, HELLO, written)) == [f.Fault.COMPRESSION]
+        assert goodbyes(await raw(port.where, HELLO, written)) == [f.Http2ErrorCode.COMPRESSION]
 
 
 async def test_rapid_resets_leave_nothing_behind() -> None:
@@ -327,12 +331,15 @@ async def test_a_service_that_fails_ends_its_stream_alone(at: str) -> None:
     failures: list[BaseException] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, told: failures.append(told["exception"]))
 
-    def serve(stream: Stream) -> Failing:
+    def serve(stream: GrpcStream) -> Failing:
         if at == "begin":
             raise RuntimeError("begin")
         return Failing(stream, [])
 
-    async with echoing(Bounds(preface_s=0.4), more={b"/test.Fail/Fail": serve}) as port, calling(port.where) as caller:
+    async with (
+        echoing(Http2Limits(preface_s=0.4), more={b"/test.Fail/Fail": serve}) as port,
+        calling(port.where) as caller,
+    ):
         other = await caller.call(ECHO)
         await other.say(b"before")
         assert await other.message() == b"before"
@@ -345,13 +352,13 @@ async def test_a_service_that_fails_ends_its_stream_alone(at: str) -> None:
             await caller.ping()
         elif at == "leave":
             await call.message()
-            await port.port.leave()
+            await port.port.begin_drain()
             async with asyncio.timeout(60):
                 while not failures:
                     await caller.reader.read(1 << 16)
             return
         else:
-            assert await call.status() == f"reset {f.Fault.INTERNAL.value}"
+            assert await call.status() == f"reset {f.Http2ErrorCode.INTERNAL.value}"
         await other.say(b"after")
         assert await other.message() == b"after"
         [connection] = port.port.connections
@@ -390,7 +397,7 @@ def test_nothing_that_is_written_breaks_us(pieces: list[bytes], has_hello: bool)
             writer.close()
             assert len(goodbyes(heard)) <= 1
             await port.port.wait_until_empty(60)
-            assert port.budget.held == 0
+            assert port.budget.held_bytes == 0
 
     failures: list[dict[str, object]] = []
     with asyncio.Runner() as runner:

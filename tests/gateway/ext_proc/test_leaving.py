@@ -13,9 +13,9 @@ import pytest
 import uvloop
 
 from gateway.ext_proc.access_log import AccessLog
-from gateway.ext_proc.health import Health
+from gateway.ext_proc.health import HealthService
 from gateway.ext_proc.http2 import frames as f
-from gateway.ext_proc.http2.frames import Bounds
+from gateway.ext_proc.http2.frames import Http2Limits
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from tests.gateway.ext_proc.echoing import ECHO, echoing
@@ -60,7 +60,7 @@ async def all_are_served() -> None:
     loop = asyncio.get_running_loop()
     async with echoing() as port, AsyncExitStack() as stack:
         host, _, number = port.where.rpartition(":")
-        leaving = loop.create_task(port.port.leave())
+        leaving = loop.create_task(port.port.begin_drain())
         clients = [stack.enter_context(knock((host, int(number)))) for _ in range(KNOCKING)]
         for client in clients:
             heard = await loop.run_in_executor(None, heard_by, client)
@@ -85,21 +85,21 @@ async def test_who_comes_to_a_port_that_is_left_is_served_and_asked_for_no_more(
         async with calling(port.where) as caller:
             while caller.goodbye is None:
                 await caller.hear()
-            assert caller.goodbye.last_stream_id == f.LARGEST_WINDOW
+            assert caller.goodbye.last_stream_id == f.MAX_WINDOW
 
 
 async def test_a_connection_that_is_left_is_ended_by_us_if_need_be() -> None:
     """A peer that stays though no stream is open: it is told the last stream, and then that it is over."""
-    async with echoing(Bounds(preface_s=0.4)) as port, calling(port.where) as caller:
+    async with echoing(Http2Limits(preface_s=0.4)) as port, calling(port.where) as caller:
         call = await caller.call(ECHO)
         await call.say(b"before", ends=True)
         assert await call.status() == "0"
-        await port.port.leave()
+        await port.port.begin_drain()
         heard = b""
         async with asyncio.timeout(PATIENCE_S):
             while piece := await caller.reader.read(1 << 16):
                 heard += piece
-        assert f.goaway_frame(call.number, f.Fault.NONE) in heard
+        assert f.goaway_frame(call.number, f.Http2ErrorCode.NONE) in heard
         await port.port.wait_until_empty(PATIENCE_S)
         assert not port.port.connections
 
@@ -108,13 +108,13 @@ async def test_streams_that_never_end_by_themselves_do_not_hold_a_port_that_is_l
     """Who watches our health is let go at once, an access log as soon as there is nothing that it could still tell."""
     under_way = {"a request"}
     log = AccessLog(lambda: bool(under_way))
-    more = {**log.services(), **Health(lambda: True).services()}
-    async with echoing(Bounds(preface_s=0.4), more=more) as port, calling(port.where) as caller:
+    more = {**log.services(), **HealthService(lambda: True).services()}
+    async with echoing(Http2Limits(preface_s=0.4), more=more) as port, calling(port.where) as caller:
         written, watched, work = [await caller.call(path) for path in (LOG, WATCH, ECHO)]
         for call in (written, watched, work):
             await call.say(b"")
         await work.message()
-        await port.port.leave()
+        await port.port.begin_drain()
         over = ends_told(caller.reader)
         assert await anext(over) == watched.number
         assert log.streams == 1

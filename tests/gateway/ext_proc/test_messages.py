@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.ext_proc import messages
-from gateway.ext_proc.messages import LARGE_BYTES, RECEIVED_REQUEST_BODY, RECEIVED_RESPONSE_BODY, held, large_body
+from gateway.ext_proc.messages import (
+    LARGE_BYTES,
+    RECEIVED_REQUEST_BODY,
+    RECEIVED_RESPONSE_BODY,
+    encode_field,
+    split_large_body,
+)
 from gateway.ext_proc.messages_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -50,12 +56,12 @@ def test_a_pick_by_body_brings_another_body_where_there_is_one(body: bytes | Non
 def test_pieces_are_the_body(size: int, *, ends: bool) -> None:
     """In order, none too large, and only the last one ends it, where no trailers follow."""
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-    pieces = [ProcessingResponse.FromString(piece) for piece in messages.request_pieces(body, ends=ends)]
+    pieces = [ProcessingResponse.FromString(piece) for piece in messages.request_chunks(body, ends=ends)]
     streamed = [piece.request_body.response.body_mutation.streamed_response for piece in pieces]
     assert b"".join(one.body for one in streamed) == body
     assert [one.end_of_stream for one in streamed] == [False] * (len(streamed) - 1) + [ends]
-    assert max(len(one.body) for one in streamed) <= messages.PIECE_BYTES
-    answers = [ProcessingResponse.FromString(piece) for piece in messages.answer_pieces(body)]
+    assert max(len(one.body) for one in streamed) <= messages.MAX_CHUNK_BYTES
+    answers = [ProcessingResponse.FromString(piece) for piece in messages.response_chunks(body)]
     assert b"".join(one.response_body.response.body_mutation.streamed_response.body for one in answers) == body
 
 
@@ -63,14 +69,16 @@ def test_pieces_are_the_body(size: int, *, ends: bool) -> None:
 def test_an_answers_head_sets_fields_and_may_ask_to_see_the_body(fields: list[tuple[str, str]]) -> None:
     """What is asked for is response mode STREAMED."""
     for shows_body in (False, True):
-        told = ProcessingResponse.FromString(messages.answer_head(fields, shows_body=shows_body))
+        told = ProcessingResponse.FromString(messages.response_head(fields, shows_body=shows_body))
         assert fields_of(told.response_headers.response.header_mutation) == fields
         assert told.mode_override.response_body_mode == (1 if shows_body else 0)
 
 
 def test_a_no_of_ours_is_told_whole() -> None:
     """Status, headers, body."""
-    told = ProcessingResponse.FromString(messages.no(429, [("retry-after", "1")], b"{}", "hearth")).immediate_response
+    told = ProcessingResponse.FromString(
+        messages.immediate_response(429, [("retry-after", "1")], b"{}", "hearth")
+    ).immediate_response
     assert (told.status.code, told.body, fields_of(told.headers)) == (429, b"{}", [("retry-after", "1")])
 
 
@@ -83,13 +91,18 @@ def test_a_large_body_is_cut_out_of_its_message(phase: int, size: int, *, ends: 
     said.body, said.end_of_stream = b"x" * size, ends
     if has_metadata:
         told.metadata_context.filter_metadata["envoy.lb"].fields["a"].string_value = "b"
-    assert large_body(told.SerializeToString()) == (phase, b"x" * size, ends)
+    assert split_large_body(told.SerializeToString()) == (phase, b"x" * size, ends)
 
 
 @given(message=st.binary(min_size=1, max_size=60))
 def test_bytes_that_are_no_message_are_no_body(message: bytes) -> None:
     """Nothing that is written breaks the reading; lengths that lie, and fields nobody knows, are left to protobuf."""
-    found = large_body(message)
+    found = split_large_body(message)
     assert found is None or found[1] in message
-    for odd in (held(4, b"\x0a\x85\x80"), held(4, b"\x0a\x05x"), held(4, held(1, b"x"), b"\x1a\x01x"), held(2, b"x")):
-        assert large_body(odd) is None
+    for odd in (
+        encode_field(4, b"\x0a\x85\x80"),
+        encode_field(4, b"\x0a\x05x"),
+        encode_field(4, encode_field(1, b"x"), b"\x1a\x01x"),
+        encode_field(2, b"x"),
+    ):
+        assert split_large_body(odd) is None

@@ -24,7 +24,7 @@ from hyperframe.frame import (
     SettingsFrame,
 )
 
-from gateway.ext_proc.http2.frames import Bounds
+from gateway.ext_proc.http2.frames import Http2Limits
 from tests.gateway.ext_proc.echoing import ECHO, Echo, Echoing, echoing
 
 HOLD = "/test.Hold/Hold"
@@ -487,7 +487,7 @@ async def test_section_3_4_the_preface_is_answered_with_settings() -> None:
 async def test_section_5_1_2_streams_beyond_the_limit_are_refused() -> None:
     """One by one; those within it are served."""
     hold = block(path=HOLD)
-    async with echoing(Bounds(max_streams=2), more={HOLD.encode(): lambda stream: Held(stream, [])}) as port:
+    async with echoing(Http2Limits(max_streams=2), more={HOLD.encode(): lambda stream: Held(stream, [])}) as port:
         found = await frames_of(port, hello(), headers(1, hold), headers(3, hold), headers(5, hold), ping())
     assert (goaways(found), resets(found)) == ([], [(5, Code.REFUSED)])
 
@@ -542,7 +542,7 @@ async def test_section_6_9_2_a_larger_window_wakes_what_waits() -> None:
 
 async def test_section_6_9_1_a_stream_that_ignores_its_window_is_reset() -> None:
     """What it was granted counts, and what was taken of it."""
-    bounds = Bounds(stream_window=1 << 16, pending_bytes=1 << 10)
+    bounds = Http2Limits(stream_window=1 << 16, max_pending_bytes=1 << 10)
     flood = frame(DATA, 0, 1, message(b"x" * 16_379)) * 6
     async with echoing(bounds) as port:
         found = await frames_of(port, hello((WINDOW, 0)), headers(1), flood, ping())
@@ -552,7 +552,7 @@ async def test_section_6_9_1_a_stream_that_ignores_its_window_is_reset() -> None
 async def test_section_6_9_1_padding_counts_and_is_given_back() -> None:
     """A stream of padded frames far beyond its window goes on."""
     padded = frame(DATA, PADDED, 1, b"\xff" + message(b"x") + b"\0" * 255) * 500
-    async with echoing(Bounds(stream_window=1 << 16)) as port:
+    async with echoing(Http2Limits(stream_window=1 << 16)) as port:
         found = await frames_of(port, hello(), window(0, 1 << 20), headers(1), padded, ping())
     given = sum(one.window_increment for one in found if one.stream_id == 1 and hasattr(one, "window_increment"))
     assert (goaways(found), resets(found)) == ([], [])
@@ -575,7 +575,7 @@ async def test_remembered_streams_are_bounded() -> None:
     numbers = range(1, 41, 2)
     written = b"".join(headers(n, block(path="/none")) for n in numbers)
     late = b"".join(frame(DATA, END_STREAM, n, b"x") for n in numbers)
-    async with echoing(Bounds(remembered_streams=5)) as port:
+    async with echoing(Http2Limits(max_remembered_streams=5)) as port:
         found = await frames_of(port, hello(), written, late, ping())
     assert goaways(found) == []
     assert resets(found) == [(n, Code.STREAM_CLOSED) for n in list(numbers)[:-5]]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import inf
 
-from gateway.fleet.external_load import Pushed, observe, ours
-from gateway.fleet.scrape import EngineReading, Page
+from gateway.fleet.external_load import PushedLoad, apply_scrape, own_load_at
+from gateway.fleet.scrape import EngineReading, MetricsPage
 from routing.decision.router import Router
-from routing.ledger import NOTHING_FOREIGN, Foreign
-from routing.pod_record import EngineLoad, Record, Registered
+from routing.ledger import NO_EXTERNAL_LOAD, ExternalLoad
+from routing.pod_record import AgentRecord, EngineLoad, RegisteredPod
 from routing.pods import EngineShape, Pod
 from scorers.registry import routings
 from tests.routing.engines import add_pod, ask, place, router_of
@@ -16,35 +16,35 @@ from tests.routing.engines import add_pod, ask, place, router_of
 URL = "http://0"
 
 
-def seen(router: Router, *readings: EngineReading) -> list[Foreign]:
+def seen(router: Router, *readings: EngineReading) -> list[ExternalLoad]:
     """What is held for foreign after a page of these readings, by rank, with what is now ours."""
-    observe(router, URL, Page(dict(enumerate(readings))), ours(router, URL), 7.0)
-    return list(router.ledger.foreign)
+    apply_scrape(router, URL, MetricsPage(dict(enumerate(readings))), own_load_at(router, URL), 7.0)
+    return list(router.ledger.external)
 
 
 def test_what_is_ours_is_not_counted_twice() -> None:
     """Of five requests and half of the memory two are ours; those who wait are foreign before those who run."""
     router = router_of(1)
     held = [place(router, ask(sequences=2))]
-    own = ours(router, URL)[0]
+    own = own_load_at(router, URL)[0]
     (foreign,) = seen(router, EngineReading(running=3, waiting=2, kv_usage=0.5))
-    assert foreign == Foreign(running=3, waiting=2, kv_tokens=50_000 - own[1], at_s=7.0)
+    assert foreign == ExternalLoad(running=3, waiting=2, kv_tokens=50_000 - own[1], at_s=7.0)
     held.append(place(router, ask(sequences=9)))
     (foreign,) = seen(router, EngineReading(running=3, waiting=2, kv_usage=0.0))
-    assert foreign == Foreign(at_s=7.0)
+    assert foreign == ExternalLoad(at_s=7.0)
 
 
 def test_what_was_ours_while_the_page_was_on_its_way_is_not_foreign() -> None:
     """Whether it has ended since the page was asked for, or has begun."""
     router = router_of(1)
-    idle = ours(router, URL)
+    idle = own_load_at(router, URL)
     placement = place(router, ask())
-    busy = ours(router, URL)
-    observe(router, URL, Page({0: EngineReading(running=1)}), idle, 7.0)
-    assert router.ledger.foreign == [Foreign(at_s=7.0)]
+    busy = own_load_at(router, URL)
+    apply_scrape(router, URL, MetricsPage({0: EngineReading(running=1)}), idle, 7.0)
+    assert router.ledger.external == [ExternalLoad(at_s=7.0)]
     placement.release(1.0)
-    observe(router, URL, Page({0: EngineReading(running=1)}), busy, 8.0)
-    assert router.ledger.foreign == [Foreign(at_s=8.0)]
+    apply_scrape(router, URL, MetricsPage({0: EngineReading(running=1)}), busy, 8.0)
+    assert router.ledger.external == [ExternalLoad(at_s=8.0)]
 
 
 def test_an_engine_of_several_has_the_reading_of_its_rank() -> None:
@@ -53,7 +53,7 @@ def test_an_engine_of_several_has_the_reading_of_its_rank() -> None:
     add_pod(router, URL, ranks=(0, 1, 2))
     foreign = seen(router, EngineReading(running=1, store_asked=0), EngineReading(running=4, store_asked=0))
     assert [each.running for each in foreign] == [1, 4, 0]
-    assert foreign[2] == NOTHING_FOREIGN
+    assert foreign[2] == NO_EXTERNAL_LOAD
     seen(router, EngineReading(), EngineReading(store_asked=10_000, store_found=10_000))
     assert set(router.stores.shares) == {1}
 
@@ -61,7 +61,7 @@ def test_an_engine_of_several_has_the_reading_of_its_rank() -> None:
 def test_a_pod_that_has_left_while_it_was_asked_is_nobodys() -> None:
     """Nothing is told of it."""
     router = router_of(0)
-    assert ours(router, URL) == {}
+    assert own_load_at(router, URL) == {}
     assert seen(router, EngineReading(running=1)) == []
 
 
@@ -76,21 +76,21 @@ class Scene:
         self.router = Router(routings()["warm"])
         self.router.put_pod(Pod(PUSHED_URL))
         self.router.reshape_pod(PUSHED_URL, (EngineShape(0, kv_tokens=1000), EngineShape(1, kv_tokens=1000)))
-        self.pushed = Pushed(self.router, lambda: self.now_s)
+        self.pushed = PushedLoad(self.router, lambda: self.now_s)
         pod = self.router.fleet.pod(PUSHED_URL)
         assert pod is not None
         self.slots = [engine.slot for engine in pod.engines]
 
     def push(self, *loads: EngineLoad, url: str = PUSHED_URL) -> None:
-        self.pushed.take(Record("a", 1, 15.0, (Registered(url, loads=loads),)))
+        self.pushed.apply(AgentRecord("a", 1, 15.0, (RegisteredPod(url, loads=loads),)))
 
 
 def test_figures_become_foreign_load() -> None:
     """By rank, at the time when they were taken."""
     scene = Scene()
     scene.push(EngineLoad(1, running=3, waiting=2, kv_usage=0.5, age_s=0.25))
-    first, second = (scene.router.ledger.foreign[slot] for slot in scene.slots)
-    assert first is NOTHING_FOREIGN or first.at_s == -inf
+    first, second = (scene.router.ledger.external[slot] for slot in scene.slots)
+    assert first is NO_EXTERNAL_LOAD or first.at_s == -inf
     assert (second.running, second.waiting, second.kv_tokens, second.at_s) == (5, 2, 500, 99.75)
 
 
@@ -100,12 +100,12 @@ def test_our_own_is_not_foreign() -> None:
     slot = scene.slots[0]
     held = scene.router.ledger.charge(slot, prefill_tokens=0.0, prefill_s=0.0, kv_tokens=300.0, sequences=1, now_s=0.0)
     scene.push(EngineLoad(0, running=1, kv_usage=0.3))
-    assert scene.router.ledger.foreign[slot].running == 0
+    assert scene.router.ledger.external[slot].running == 0
     scene.router.ledger.release(held, 1.0)
     scene.push(EngineLoad(0, running=1, kv_usage=0.3))
-    assert scene.router.ledger.foreign[slot].running == 0
+    assert scene.router.ledger.external[slot].running == 0
     scene.push(EngineLoad(0, running=1, kv_usage=0.3))
-    assert scene.router.ledger.foreign[slot].running == 1
+    assert scene.router.ledger.external[slot].running == 1
 
 
 def test_pods_that_are_not_ours_are_passed_over() -> None:

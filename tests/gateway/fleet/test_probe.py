@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.fleet.probe import Health, Prober, probe_session
+from gateway.fleet.probe import Prober, ProbeResult, probe_session
 from routing.pods import ModelCard
 from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page
 
@@ -32,20 +32,20 @@ async def impatient() -> AsyncIterator[Prober]:
 
 async def test_health_has_four_answers(pod: FakePod, prober: Prober, impatient: Prober) -> None:
     """Well, not ready, silent, gone."""
-    assert await prober.health(pod.url) is Health.WELL
+    assert await prober.health(pod.url) is ProbeResult.HEALTHY
     pod.health = 503
-    assert await prober.health(pod.url) is Health.NOT_READY
+    assert await prober.health(pod.url) is ProbeResult.NOT_READY
     pod.hangs = True
-    assert await impatient.health(pod.url) is Health.SILENT
+    assert await impatient.health(pod.url) is ProbeResult.NO_RESPONSE
     await pod.stop()
-    assert await prober.health(pod.url) is Health.GONE
+    assert await prober.health(pod.url) is ProbeResult.UNREACHABLE
 
 
 async def test_a_pod_that_only_serves_on_is_gone(pod: FakePod, prober: Prober) -> None:
     """Told to stop, a server may go on with the connections that it has: a probe must not be fooled by one of them."""
-    assert await prober.health(pod.url) is Health.WELL
+    assert await prober.health(pod.url) is ProbeResult.HEALTHY
     pod.stop_listening()
-    assert await prober.health(pod.url) is Health.GONE
+    assert await prober.health(pod.url) is ProbeResult.UNREACHABLE
 
 
 async def test_a_pod_that_breaks_off_is_silent(prober: Prober) -> None:
@@ -56,7 +56,7 @@ async def test_a_pod_that_breaks_off_is_silent(prober: Prober) -> None:
 
     server = await asyncio.start_server(break_off, "127.0.0.1", 0)
     async with server:
-        assert await prober.health(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") is Health.SILENT
+        assert await prober.health(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") is ProbeResult.NO_RESPONSE
 
 
 async def test_models_are_listed_with_our_key(pod: FakePod, prober: Prober) -> None:
@@ -70,35 +70,35 @@ async def test_models_are_listed_with_our_key(pod: FakePod, prober: Prober) -> N
 async def test_what_is_no_list_is_told(pod: FakePod, prober: Prober) -> None:
     """Each case in words for an operator."""
     pod.models_status = 401
-    assert (await prober.models(pod.url)).trouble == "refuses our key (pod_api_key)"
+    assert (await prober.models(pod.url)).problem == "refuses our key (pod_api_key)"
     pod.models_status = 500
-    assert (await prober.models(pod.url)).trouble == "does not list its models (500)"
+    assert (await prober.models(pod.url)).problem == "does not list its models (500)"
     pod.models_status, pod.models = 200, [{"name": "tiny"}]
-    assert "in a way we do not know" in (await prober.models(pod.url)).trouble
+    assert "in a way we do not know" in (await prober.models(pod.url)).problem
     await pod.stop()
-    assert (await prober.models(pod.url)).trouble == "does not list its models (no answer)"
+    assert (await prober.models(pod.url)).problem == "does not list its models (no answer)"
 
 
 async def test_metrics_may_be_missing(pod: FakePod, prober: Prober) -> None:
     """None where there is no page."""
-    assert await prober.page(pod.url) is None
+    assert await prober.metrics(pod.url) is None
     pod.page = metrics_page(running=3)
-    page = await prober.page(pod.url)
+    page = await prober.metrics(pod.url)
     assert page is not None
     assert page.engines[0].running == 3
     await pod.stop()
-    assert await prober.page(pod.url) is None
+    assert await prober.metrics(pod.url) is None
 
 
 async def test_an_engine_shows_that_it_works_by_a_token(pod: FakePod, prober: Prober, impatient: Prober) -> None:
     """Whoever makes none of this kind says so, and is no worse for it; a server without its engine says nothing."""
-    assert await prober.speaks(pod.url, "tiny", rank=1)
+    assert await prober.generates_token(pod.url, "tiny", rank=1)
     assert pod.keys_seen == {"Bearer sk-pods"}
     pod.tokens_status = 404
-    assert await prober.speaks(pod.url, "tiny", None)
+    assert await prober.generates_token(pod.url, "tiny", None)
     pod.tokens_status = 500
-    assert not await prober.speaks(pod.url, "tiny", None)
+    assert not await prober.generates_token(pod.url, "tiny", None)
     pod.is_silent = True
-    assert not await impatient.speaks(pod.url, "tiny", None)
+    assert not await impatient.generates_token(pod.url, "tiny", None)
     await pod.stop()
-    assert not await prober.speaks(pod.url, "tiny", None)
+    assert not await prober.generates_token(pod.url, "tiny", None)

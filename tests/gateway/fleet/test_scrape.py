@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fleet.scrape import EngineReading, Page, read_page
+from gateway.fleet.scrape import EngineReading, MetricsPage, read_page
 
 PAGE = b"""# HELP python_gc_objects_collected_total Objects collected during gc
 # TYPE python_gc_objects_collected_total counter
@@ -28,7 +28,7 @@ kv_cache_size_tokens="16384",num_gpu_blocks="512"} 1.0
 def test_the_lines_that_matter_are_found() -> None:
     """One engine, and the time its process began."""
     reading = EngineReading(2.0, 1.0, 0.25, 16384, 32, 1234.0)
-    assert read_page(PAGE) == Page({0: reading}, 1_795_186_398.17)
+    assert read_page(PAGE) == MetricsPage({0: reading}, 1_795_186_398.17)
 
 
 def test_every_rank_is_an_engine_of_its_own() -> None:
@@ -64,13 +64,13 @@ def test_label_values_may_hold_what_they_like() -> None:
 )
 def test_a_page_without_them_says_nothing(page: bytes) -> None:
     """A pod that is not vLLM, or half a page, is no error."""
-    assert read_page(page) == Page({}, None)
+    assert read_page(page) == MetricsPage({}, None)
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"+Inf", b"-Inf", b""])
 def test_values_that_are_no_numbers_are_left_out(value: bytes) -> None:
     """Prometheus may write them; routing must not reckon with them."""
-    assert read_page(b'vllm:num_requests_running{engine="0"} %s\n' % value) == Page({}, None)
+    assert read_page(b'vllm:num_requests_running{engine="0"} %s\n' % value) == MetricsPage({}, None)
 
 
 @given(st.binary(max_size=300), st.integers(0, len(PAGE)))

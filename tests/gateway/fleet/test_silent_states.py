@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config.discovery import Found
+from gateway.config.discovery import DiscoveredPod
 from gateway.fleet.pod_state import WatchedPod
-from gateway.fleet.probe import Health
-from gateway.fleet.watcher import FIXES, Rhythm
-from routing.pods import Standing
+from gateway.fleet.probe import ProbeResult
+from gateway.fleet.watcher import FIXES, ProbeIntervals
+from routing.pods import PodState
 from tests.gateway.fake_pod import FakePod, fake_pods
 from tests.gateway.kv_index.redis_servers import free_port
 from tests.gateway.watch import Told, static, watching
 
 DEAD = "pod has never been well"
 EMPTY = "source finds no pods"
-AT_ONCE = Rhythm(probe_s=0.02, scrape_s=0.02, list_s=0.02, least_s=0.0, dead_s=0.0)
+AT_ONCE = ProbeIntervals(probe_s=0.02, scrape_s=0.02, list_s=0.02, min_probe_s=0.0, report_dead_s=0.0)
 
 
 async def test_a_pod_that_is_dead_from_the_start_is_reported_once() -> None:
@@ -34,26 +34,26 @@ async def test_a_pod_whose_health_is_not_200_from_the_start_is_reported() -> Non
     async with fake_pods(pod), watching(static(pod.url), rhythm=AT_ONCE) as watch:
         await pod.pulse.until(lambda: (DEAD, pod.url) in watch.heard.events)
         pod.health = 200
-        await watch.stands(pod.url, Standing.READY)
+        await watch.stands(pod.url, PodState.READY)
 
 
 def test_what_is_reported_of_a_dead_pod() -> None:
     """Not before its time, once, never where a probe found it well or its source says that it is not ready."""
     for health in FIXES:
-        pod = WatchedPod(Found("http://a:1"))
-        assert not pod.is_news_that_dead(0.0, 10.0)
-        pod.take_health(health, 5.0)
-        assert [pod.is_news_that_dead(now_s, 10.0) for now_s in (14.9, 15.0, 16.0)] == [False, True, False]
-    well, held = WatchedPod(Found("http://a:1")), WatchedPod(Found("http://a:1", held=Standing.UNREADY))
-    well.take_health(Health.WELL, 0.0)
+        pod = WatchedPod(DiscoveredPod("http://a:1"))
+        assert not pod.should_report_dead(0.0, 10.0)
+        pod.apply_health(health, 5.0)
+        assert [pod.should_report_dead(now_s, 10.0) for now_s in (14.9, 15.0, 16.0)] == [False, True, False]
+    well, held = WatchedPod(DiscoveredPod("http://a:1")), WatchedPod(DiscoveredPod("http://a:1", held=PodState.UNREADY))
+    well.apply_health(ProbeResult.HEALTHY, 0.0)
     for pod in (well, held):
-        pod.take_health(Health.GONE, 1.0)
-        assert not pod.is_news_that_dead(100.0, 10.0)
+        pod.apply_health(ProbeResult.UNREACHABLE, 1.0)
+        assert not pod.should_report_dead(100.0, 10.0)
 
 
 def test_every_state_of_a_dead_pod_has_its_fix() -> None:
     """All that a probe can find but well."""
-    assert set(FIXES) == set(Health) - {Health.WELL}
+    assert set(FIXES) == set(ProbeResult) - {ProbeResult.HEALTHY}
 
 
 @pytest.mark.parametrize("first", [(), ("http://127.0.0.1:1",)], ids=["from the start", "later"])
@@ -67,5 +67,5 @@ async def test_a_source_that_finds_nothing_is_reported_once(first: tuple[str, ..
         source.tell()
         source.tell()
         source.tell(pod.url)
-        await watch.stands(pod.url, Standing.READY)
+        await watch.stands(pod.url, PodState.READY)
         assert [event for event in watch.heard.events if event[0] == EMPTY] == [(EMPTY, None)]

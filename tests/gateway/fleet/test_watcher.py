@@ -5,11 +5,11 @@ from contextlib import AsyncExitStack
 from math import inf
 
 from gateway.config.models import ModelEntry
-from gateway.discovery.source import Static
+from gateway.discovery.source import StaticSource
 from gateway.fleet.probe import Prober, probe_session
-from gateway.fleet.watcher import Rhythm, Watcher
-from gateway.pipeline.attempt import LegEnd
-from routing.pods import Standing
+from gateway.fleet.watcher import FleetWatcher, ProbeIntervals
+from gateway.pipeline.attempt import AttemptStatus
+from routing.pods import PodState
 from routing.request import Api, Request
 from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page
 from tests.gateway.watch import FAST, Heard, TellingRouter, Told, placed, static, watching
@@ -21,7 +21,7 @@ async def test_pods_that_stand_at_the_start_are_ready_without_slow_start() -> No
     pod.models.append({"id": "ad", "parent": "tiny"})
     async with fake_pods(pod), watching(static(pod.url)) as watch:
         assert not watch.watcher.is_ready()
-        known = await watch.stands(pod.url, Standing.READY)
+        known = await watch.stands(pod.url, PodState.READY)
         assert watch.watcher.is_ready()
         assert known.ready_since_s == -inf
         assert (sorted(known.models), sorted(known.adapters)) == (["ad", "tiny"], ["ad"])
@@ -35,7 +35,7 @@ async def test_a_pod_without_metrics_is_usable() -> None:
     """One engine of unknown size."""
     pod = FakePod()
     async with fake_pods(pod), watching(static(pod.url)) as watch:
-        known = await watch.stands(pod.url, Standing.READY)
+        known = await watch.stands(pod.url, PodState.READY)
         assert [(engine.rank, engine.kv_tokens) for engine in known.engines] == [(None, None)]
 
 
@@ -43,17 +43,17 @@ async def test_a_pod_that_dies_is_broken_and_comes_back_slowly() -> None:
     """Found by its probe, told to who holds its streams, warmth forgotten, slow start among those that went on."""
     dying, other = FakePod(page=metrics_page(started=1e9)), FakePod()
     async with fake_pods(dying, other), watching(static(other.url, dying.url)) as watch:
-        await watch.stands(other.url, Standing.READY)
-        await watch.stands(dying.url, Standing.READY)
-        await watch.until(lambda: watch.watcher.pods[1].page is not None)
+        await watch.stands(other.url, PodState.READY)
+        await watch.stands(dying.url, PodState.READY)
+        await watch.until(lambda: watch.watcher.pods[1].metrics is not None)
         await dying.stop()
-        await watch.stands(dying.url, Standing.BROKEN)
+        await watch.stands(dying.url, PodState.UNREACHABLE)
         assert watch.watcher.is_ready()
         assert ("breaker opened", dying.url) in watch.heard.events
         assert dying.url in watch.gone
         dying.page = metrics_page(started=2e9)
         await dying.start()
-        known = await watch.stands(dying.url, Standing.READY)
+        known = await watch.stands(dying.url, PodState.READY)
         assert known.ready_since_s > 0
         assert ("pod has restarted, its warmth is forgotten", dying.url) in watch.heard.events
 
@@ -61,78 +61,92 @@ async def test_a_pod_that_dies_is_broken_and_comes_back_slowly() -> None:
 async def test_a_pod_that_joins_later_starts_slowly() -> None:
     """Where others are at work, and only once we ourselves have settled."""
     early, late = FakePod(), FakePod(health=503)
-    rhythm = Rhythm(probe_s=0.02, settled_s=0.0)
+    rhythm = ProbeIntervals(probe_s=0.02, startup_s=0.0)
     async with fake_pods(early, late), watching(static(early.url, late.url), rhythm=rhythm) as watch:
-        assert (await watch.stands(early.url, Standing.READY)).ready_since_s == -inf
+        assert (await watch.stands(early.url, PodState.READY)).ready_since_s == -inf
         late.health = 200
-        assert (await watch.stands(late.url, Standing.READY)).ready_since_s > 0
+        assert (await watch.stands(late.url, PodState.READY)).ready_since_s > 0
 
 
 async def test_a_pod_that_says_it_is_not_ready_gets_nothing() -> None:
     """Readiness of the gateway is that of its pods."""
     pod = FakePod()
     async with fake_pods(pod), watching(static(pod.url)) as watch:
-        await watch.stands(pod.url, Standing.READY)
+        await watch.stands(pod.url, PodState.READY)
         pod.health = 503
-        await watch.stands(pod.url, Standing.UNREADY)
+        await watch.stands(pod.url, PodState.UNREADY)
         assert not watch.watcher.is_ready()
 
 
 async def test_failing_requests_open_the_breaker_though_the_probe_is_well() -> None:
     """Three in a row; busy is not broken; an answer between them counts."""
     pod = FakePod()
-    slow = Rhythm(probe_s=60)
+    slow = ProbeIntervals(probe_s=60)
     async with fake_pods(pod), watching(static(pod.url), rhythm=slow) as watch:
-        await watch.stands(pod.url, Standing.READY)
-        for end in (LegEnd.LOST, LegEnd.BROKEN, LegEnd.ANSWERED, LegEnd.BUSY, LegEnd.TIMEOUT, LegEnd.BUSY, LegEnd.LOST):
-            watch.watcher.take_end(pod.url, end)
-        assert watch.pod(pod.url).standing is Standing.READY
-        watch.watcher.take_end(pod.url, LegEnd.MALFORMED)
-        assert watch.pod(pod.url).standing is Standing.DOUBTED
+        await watch.stands(pod.url, PodState.READY)
+        for end in (
+            AttemptStatus.LOST,
+            AttemptStatus.BROKEN,
+            AttemptStatus.ANSWERED,
+            AttemptStatus.BUSY,
+            AttemptStatus.TIMEOUT,
+            AttemptStatus.BUSY,
+            AttemptStatus.LOST,
+        ):
+            watch.watcher.on_attempt_end(pod.url, end)
+        assert watch.pod(pod.url).state is PodState.READY
+        watch.watcher.on_attempt_end(pod.url, AttemptStatus.MALFORMED)
+        assert watch.pod(pod.url).state is PodState.FAILING
         assert watch.watcher.is_ready(), "it is better than nobody"
-        watch.watcher.take_end("http://unknown:1", LegEnd.LOST)
+        watch.watcher.on_attempt_end("http://unknown:1", AttemptStatus.LOST)
 
 
 async def test_what_is_nobodys_fault_is_not_held_against_a_pod() -> None:
     """One that says something else than another, or would not go on with what that one began, is as well as before."""
     pod = FakePod()
-    async with fake_pods(pod), watching(static(pod.url), rhythm=Rhythm(probe_s=60)) as watch:
-        await watch.stands(pod.url, Standing.READY)
-        for end in (LegEnd.DIFFERENT, LegEnd.UNWILLING, LegEnd.STALLED) * 3:
-            assert not watch.watcher.take_end(pod.url, end)
-        assert watch.pod(pod.url).standing is Standing.READY
+    async with fake_pods(pod), watching(static(pod.url), rhythm=ProbeIntervals(probe_s=60)) as watch:
+        await watch.stands(pod.url, PodState.READY)
+        for end in (AttemptStatus.DIFFERENT, AttemptStatus.UNWILLING, AttemptStatus.STALLED) * 3:
+            assert not watch.watcher.on_attempt_end(pod.url, end)
+        assert watch.pod(pod.url).state is PodState.READY
 
 
 async def test_it_is_told_whether_a_pod_was_failing_before() -> None:
     """The first failure is not known of before it; an answer ends it; of pods that nobody knows nothing is known."""
     pod = FakePod()
-    async with fake_pods(pod), watching(static(pod.url), rhythm=Rhythm(probe_s=60)) as watch:
-        await watch.stands(pod.url, Standing.READY)
-        ends = (LegEnd.BROKEN, LegEnd.BUSY, LegEnd.LOST, LegEnd.ANSWERED, LegEnd.BROKEN)
-        assert [watch.watcher.take_end(pod.url, end) for end in ends] == [False, True, True, True, False]
-        assert not watch.watcher.take_end("http://unknown:1", LegEnd.BROKEN)
+    async with fake_pods(pod), watching(static(pod.url), rhythm=ProbeIntervals(probe_s=60)) as watch:
+        await watch.stands(pod.url, PodState.READY)
+        ends = (
+            AttemptStatus.BROKEN,
+            AttemptStatus.BUSY,
+            AttemptStatus.LOST,
+            AttemptStatus.ANSWERED,
+            AttemptStatus.BROKEN,
+        )
+        assert [watch.watcher.on_attempt_end(pod.url, end) for end in ends] == [False, True, True, True, False]
+        assert not watch.watcher.on_attempt_end("http://unknown:1", AttemptStatus.BROKEN)
 
 
 async def test_a_refused_connection_is_looked_into_at_once() -> None:
     """The next probe does not wait for its turn."""
     pod = FakePod()
-    async with fake_pods(pod), watching(static(pod.url), rhythm=Rhythm(probe_s=60, least_s=0)) as watch:
-        await watch.stands(pod.url, Standing.READY)
+    async with fake_pods(pod), watching(static(pod.url), rhythm=ProbeIntervals(probe_s=60, min_probe_s=0)) as watch:
+        await watch.stands(pod.url, PodState.READY)
         await pod.stop()
-        watch.watcher.take_end(pod.url, LegEnd.UNREACHABLE)
-        await watch.stands(pod.url, Standing.BROKEN)
+        watch.watcher.on_attempt_end(pod.url, AttemptStatus.UNREACHABLE)
+        await watch.stands(pod.url, PodState.UNREACHABLE)
 
 
 async def test_drain_and_undrain() -> None:
     """A drained pod stays known and gets nothing; undrained it goes on as before."""
     pod = FakePod()
     async with fake_pods(pod), watching(static(pod.url)) as watch:
-        await watch.stands(pod.url, Standing.READY)
+        await watch.stands(pod.url, PodState.READY)
         assert watch.watcher.drain(pod.url, drained=True)
-        assert watch.pod(pod.url).standing is Standing.DRAINING
+        assert watch.pod(pod.url).state is PodState.DRAINING
         assert not watch.watcher.is_ready()
         assert watch.watcher.drain(pod.url, drained=False)
-        assert watch.pod(pod.url).standing is Standing.READY
+        assert watch.pod(pod.url).state is PodState.READY
         assert watch.pod(pod.url).ready_since_s == -inf
         assert not watch.watcher.drain("http://unknown:1", drained=True)
 
@@ -141,7 +155,7 @@ async def test_a_pod_that_was_drained_before_is_never_chosen() -> None:
     """A worker that starts again goes by what its siblings were told; a pod that has gone is forgotten with it."""
     router, found = TellingRouter(), Told()
     async with fake_pods(pod := FakePod()), probe_session() as session:
-        watcher = Watcher(
+        watcher = FleetWatcher(
             router,
             [found],
             Prober(session, lambda _: None),
@@ -150,20 +164,20 @@ async def test_a_pod_that_was_drained_before_is_never_chosen() -> None:
             draw=lambda: 0.5,
             rhythm=FAST,
         )
-        watcher.keep_drained([pod.url])
-        watcher.keep_drained([pod.url], drained=False)
-        watcher.keep_drained([pod.url])
+        watcher.set_drained([pod.url])
+        watcher.set_drained([pod.url], drained=False)
+        watcher.set_drained([pod.url])
         task = asyncio.create_task(watcher.run())
         found.tell(pod.url)
-        await router.pulse.until(lambda: router.standings() == [Standing.DRAINING])
-        watcher.keep_drained([pod.url], drained=False)
-        await router.pulse.until(lambda: router.standings() == [Standing.READY])
-        watcher.keep_drained([pod.url])
-        await router.pulse.until(lambda: router.standings() == [Standing.DRAINING])
+        await router.pulse.until(lambda: router.standings() == [PodState.DRAINING])
+        watcher.set_drained([pod.url], drained=False)
+        await router.pulse.until(lambda: router.standings() == [PodState.READY])
+        watcher.set_drained([pod.url])
+        await router.pulse.until(lambda: router.standings() == [PodState.DRAINING])
         found.tell()
         await router.pulse.until(lambda: router.standings() == [])
         found.tell(pod.url)
-        await router.pulse.until(lambda: router.standings() == [Standing.READY])
+        await router.pulse.until(lambda: router.standings() == [PodState.READY])
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -182,17 +196,17 @@ async def test_load_of_others_is_what_a_scrape_shows_beyond_ours() -> None:
     """Requests and KV of others count; our own are not counted twice."""
     pod = FakePod(page=metrics_page(running=3, waiting=2, usage=0.5))
     async with fake_pods(pod), watching(static(pod.url)) as watch:
-        known = await watch.stands(pod.url, Standing.READY)
+        known = await watch.stands(pod.url, PodState.READY)
         slot = known.engines[0].slot
         ledger = watch.router.ledger
-        await watch.until(lambda: ledger.foreign[slot].running == 5)
-        assert (ledger.foreign[slot].waiting, ledger.foreign[slot].kv_tokens) == (2, 800)
+        await watch.until(lambda: ledger.external[slot].running == 5)
+        assert (ledger.external[slot].waiting, ledger.external[slot].kv_tokens) == (2, 800)
         request = Request("r", Api.CHAT, "tiny", sequences=4)
         placement = watch.router.place(request, avoid=frozenset(), now_s=0, draw=0)
-        await watch.until(lambda: ledger.foreign[slot].running == 1)
+        await watch.until(lambda: ledger.external[slot].running == 1)
         placement.release(0)
         pod.page = metrics_page()
-        await watch.until(lambda: ledger.foreign[slot].running == 0)
+        await watch.until(lambda: ledger.external[slot].running == 0)
 
 
 async def test_a_model_list_says_which_pods_may_serve_a_model() -> None:
@@ -202,8 +216,8 @@ async def test_a_model_list_says_which_pods_may_serve_a_model() -> None:
         await stack.enter_async_context(fake_pods(one, two))
         entry = {"tiny": ModelEntry("tiny", pods=(one.url,))}
         watch = await stack.enter_async_context(watching(static(one.url, two.url), models=entry))
-        await watch.stands(one.url, Standing.READY)
-        await watch.stands(two.url, Standing.READY)
+        await watch.stands(one.url, PodState.READY)
+        await watch.stands(two.url, PodState.READY)
         assert (list(watch.pod(one.url).models), list(watch.pod(two.url).models)) == (["tiny"], [])
         watch.watcher.replace_models({})
         assert watch.pod(two.url).models == {"tiny"}
@@ -216,12 +230,12 @@ async def test_pods_come_and_go_with_their_source() -> None:
         await stack.enter_async_context(fake_pods(one, two))
         first = static(one.url)
         watch = await stack.enter_async_context(watching(first))
-        await watch.stands(one.url, Standing.READY)
+        await watch.stands(one.url, PodState.READY)
         second = static(one.url, two.url)
         watch.watcher.replace_source(first, second)
-        assert watch.pod(one.url).standing is Standing.READY
+        assert watch.pod(one.url).state is PodState.READY
         await watch.until(lambda: watch.router.fleet.pod(two.url) is not None)
-        await watch.stands(two.url, Standing.READY)
+        await watch.stands(two.url, PodState.READY)
         watch.watcher.replace_source(second, static(two.url))
         await watch.until(lambda: watch.router.fleet.pod(one.url) is None)
         assert [pod.url for pod in watch.watcher.pods] == [two.url]
@@ -233,9 +247,9 @@ async def test_where_a_pod_stands_is_news_like_any_other() -> None:
     pod = FakePod()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(fake_pods(pod))
-        first, second = Static([placed(pod.url, "eu")]), Static([placed(pod.url, "us")])
+        first, second = StaticSource([placed(pod.url, "eu")]), StaticSource([placed(pod.url, "us")])
         watch = await stack.enter_async_context(watching(first))
-        await watch.stands(pod.url, Standing.READY)
+        await watch.stands(pod.url, PodState.READY)
         assert (watch.pod(pod.url).pool, watch.pod(pod.url).region) == ("p", "eu")
         watch.watcher.replace_source(first, second)
         await watch.until(lambda: watch.pod(pod.url).region == "us")
@@ -249,7 +263,7 @@ async def test_a_pod_that_refuses_our_key_is_told_once() -> None:
     pod = FakePod(models_status=401)
     async with fake_pods(pod), watching(static(pod.url)) as watch:
         await pod.pulse.until(lambda: pod.asked.get("models", 0) > 5)
-        assert watch.pod(pod.url).standing is Standing.STARTING
+        assert watch.pod(pod.url).state is PodState.STARTING
         assert watch.heard.events.count(("pod cannot be used", pod.url)) == 1
 
 
@@ -257,7 +271,7 @@ async def test_quiet_pods_are_not_put_again() -> None:
     """Every put empties the rosters that decisions read: no news, no put."""
     pod = FakePod(page=metrics_page())
     async with fake_pods(pod), watching(static(pod.url)) as watch:
-        await watch.stands(pod.url, Standing.READY)
+        await watch.stands(pod.url, PodState.READY)
         asked = pod.asked["metrics"]
         await pod.pulse.until(lambda: pod.asked["metrics"] > asked + 1)
         known = watch.pod(pod.url)
@@ -269,29 +283,29 @@ async def test_quiet_pods_are_not_put_again() -> None:
 async def test_no_more_probes_at_once_than_allowed() -> None:
     """Hundreds of pods are looked at a few at a time."""
     pods = [FakePod() for _ in range(4)]
-    one_at_a_time = Rhythm(probe_s=2, at_once=1)
+    one_at_a_time = ProbeIntervals(probe_s=2, max_concurrent=1)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(fake_pods(*pods))
         found = static(*(pod.url for pod in pods))
         watch = await stack.enter_async_context(watching(found, rhythm=one_at_a_time, timeout_s=1.0))
         pods[0].hangs = True
         for pod in pods[1:]:
-            await watch.stands(pod.url, Standing.READY)
-        assert watch.pod(pods[0].url).standing is Standing.STARTING
+            await watch.stands(pod.url, PodState.READY)
+        assert watch.pod(pods[0].url).state is PodState.STARTING
 
 
 async def test_a_pod_that_hangs_comes_back_when_it_shows_tokens() -> None:
     """Whatever its health says: each of its engines is asked for one, and clients are not the ones to try."""
     pod = FakePod(page=metrics_page(ranks=2), is_silent=True)
     async with fake_pods(pod), watching(static(pod.url), timeout_s=1.0) as watch:
-        await watch.stands(pod.url, Standing.READY)
-        watch.watcher.take_end(pod.url, LegEnd.HUNG)
-        watch.watcher.take_end(pod.url, LegEnd.HUNG)
-        assert watch.pod(pod.url).standing is Standing.BROKEN
+        await watch.stands(pod.url, PodState.READY)
+        watch.watcher.on_attempt_end(pod.url, AttemptStatus.HUNG)
+        watch.watcher.on_attempt_end(pod.url, AttemptStatus.HUNG)
+        assert watch.pod(pod.url).state is PodState.UNREACHABLE
         await pod.pulse.until(lambda: pod.asked.get("tokens", 0) >= 2)
-        assert watch.pod(pod.url).standing is Standing.BROKEN
+        assert watch.pod(pod.url).state is PodState.UNREACHABLE
         assert pod.health == 200
         pod.is_silent = False
-        await watch.stands(pod.url, Standing.READY)
+        await watch.stands(pod.url, PodState.READY)
         assert watch.heard.events.count(("pod hangs, though its server may be well", pod.url)) == 1
         assert ("pod shows tokens again", pod.url) in watch.heard.events

@@ -9,22 +9,22 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.config.cors import Cors
+from gateway.config.cors import CorsPolicy
 from gateway.config.limits import Limits, Timeouts
 from gateway.http.request_headers import Networks
-from gateway.limits.accounts import Quotas
-from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt import LegEnd, Patience
-from gateway.pipeline.pipeline import Passage
+from gateway.limits.accounts import QuotaEnforcer
+from gateway.pipeline.admission_queue import AdmissionQueue
+from gateway.pipeline.attempt import AttemptLimits, AttemptStatus
+from gateway.pipeline.pipeline import RequestPipeline
 from gateway.pipeline.record import Outcome
 from gateway.server.dispatcher import Identify
-from gateway.server.http_server import Front
+from gateway.server.http_server import HttpServer
 from routing.decision.router import Router
-from routing.pods import EngineShape, ModelCard, Pod, Standing
-from routing.rejection import Refused
-from routing.retries import Budget
+from routing.pods import EngineShape, ModelCard, Pod, PodState
+from routing.rejection import RequestRejected
+from routing.retries import RetryBudget
 from scorers.registry import routings
-from tenancy.tenants import NOBODY
+from tenancy.tenants import ANONYMOUS_CALLER
 from tests.gateway.http.scripted import PATIENCE_S, ScriptedPod, read_head, until
 
 UNHURRIED = Timeouts(connect_s=PATIENCE_S)
@@ -151,15 +151,15 @@ def a_chat(*, stream: bool = False, **fields: Any) -> dict[str, Any]:
 class Rig:
     """Everything that stands while a test runs."""
 
-    front: Front
+    front: HttpServer
     router: Router
     pods: list[ScriptedPod]
     server: asyncio.Server
     outcomes: list[Outcome]
-    ends: list[tuple[str, LegEnd]]
-    refusals: list[Refused]
+    ends: list[tuple[str, AttemptStatus]]
+    refusals: list[RequestRejected]
     faults: list[dict[str, Any]]
-    passage: Passage
+    passage: RequestPipeline
     clients: list[RawClient] = field(default_factory=list)
 
     @property
@@ -167,7 +167,7 @@ class Rig:
         return self.pods[0]
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> RetryBudget:
         """Of second attempts."""
         return self.passage.budget
 
@@ -191,27 +191,27 @@ class Rig:
             client.leave()
         await until(lambda: not self.front.open_connections and not self.front.open_requests)
         assert self.router.ledger.is_empty()
-        assert self.front.budget.held == self.front.desk.carriers.kept_bodies.held == 0
+        assert self.front.body_budget.held_bytes == self.front.dispatcher.transports.kept_bodies.held_bytes == 0
         await until(lambda: self.front.pool.open_count == self.front.pool.idle_count)
 
 
 def a_passage(
     router: Router,
     outcomes: list[Outcome],
-    ends: list[tuple[str, LegEnd]],
-    patience: Patience | None,
-    make_room: Callable[[Router], Room] | None,
-    make_quotas: Callable[[Router], Quotas] | None,
-) -> Passage:
-    return Passage(
+    ends: list[tuple[str, AttemptStatus]],
+    patience: AttemptLimits | None,
+    make_room: Callable[[Router], AdmissionQueue] | None,
+    make_quotas: Callable[[Router], QuotaEnforcer] | None,
+) -> RequestPipeline:
+    return RequestPipeline(
         router,
         health=lambda url, end: ends.append((url, end)),
-        witnesses=[outcomes.append],
+        observers=[outcomes.append],
         clock=asyncio.get_running_loop().time,
         wall_clock=lambda: 1.8e9,
         draw=lambda: 0.0,
-        patience=patience or Patience(),
-        room=make_room(router) if make_room is not None else None,
+        limits=patience or AttemptLimits(),
+        queue=make_room(router) if make_room is not None else None,
         reserve=make_quotas(router).reserve if make_quotas is not None else None,
     )
 
@@ -222,15 +222,15 @@ async def a_rig(
     *,
     limits: Limits | None = None,
     timeouts: Timeouts | None = None,
-    patience: Patience | None = None,
-    identify: Identify = lambda *_: NOBODY,
+    patience: AttemptLimits | None = None,
+    identify: Identify = lambda *_: ANONYMOUS_CALLER,
     trusted: Networks = (),
     key: str | None = None,
     ranks: Sequence[int | None] = (None,),
     readiness: Callable[[], bool] = lambda: True,
-    make_room: Callable[[Router], Room] | None = None,
-    make_quotas: Callable[[Router], Quotas] | None = None,
-    cors: Cors | None = None,
+    make_room: Callable[[Router], AdmissionQueue] | None = None,
+    make_quotas: Callable[[Router], QuotaEnforcer] | None = None,
+    cors: CorsPolicy | None = None,
 ) -> AsyncIterator[Rig]:
     """A front over scripted pods. After the test nothing may be left over, and nothing of ours may have failed."""
     loop = asyncio.get_running_loop()
@@ -242,10 +242,10 @@ async def a_rig(
         await pod.start()
         put_pod(router, pod.url, ranks)
     outcomes: list[Outcome] = []
-    ends: list[tuple[str, LegEnd]] = []
-    refusals: list[Refused] = []
+    ends: list[tuple[str, AttemptStatus]] = []
+    refusals: list[RequestRejected] = []
     passage = a_passage(router, outcomes, ends, patience, make_room, make_quotas)
-    front = Front(
+    front = HttpServer(
         passage,
         router,
         identify,
@@ -257,7 +257,7 @@ async def a_rig(
         on_refused=refusals.append,
         cors=cors,
     )
-    server = await loop.create_server(front.protocol, "127.0.0.1", 0)
+    server = await loop.create_server(front.make_protocol, "127.0.0.1", 0)
     rig = Rig(front, router, scripted, server, outcomes, ends, refusals, faults, passage)
     try:
         yield rig
@@ -275,6 +275,6 @@ async def a_rig(
 
 def put_pod(router: Router, url: str, ranks: Sequence[int | None] = (None,), model: str = MODEL) -> None:
     router.put_pod(
-        Pod(url, Standing.READY, frozenset({model}), cards=(ModelCard(model, root=f"org/{model}", max_model_len=4096),))
+        Pod(url, PodState.READY, frozenset({model}), cards=(ModelCard(model, root=f"org/{model}", max_model_len=4096),))
     )
     router.reshape_pod(url, [EngineShape(rank, kv_tokens=100_000) for rank in ranks])

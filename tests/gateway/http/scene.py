@@ -9,15 +9,15 @@ from typing import Any, cast
 
 from httptools import HttpResponseParser
 
-from cascade.judging import Judge
+from cascade.judging import AnswerJudge
 from gateway.config.limits import Timeouts
-from gateway.http.client_request import Asked
-from gateway.http.response_writer import Reply
-from gateway.pipeline.attempt import Leg
+from gateway.http.client_request import IncomingRequest
+from gateway.http.response_writer import ResponseWriter
+from gateway.pipeline.attempt import AttemptResult
 from gateway.relay.holdback import HoldbackRelay
 from gateway.relay.relay import Relay, RelayOptions
-from gateway.relay.upstream_connection import Line
-from routing.pairing.prefill_side import Handover
+from gateway.relay.upstream_connection import UpstreamConnection
+from routing.pairing.prefill_side import DecodeHandover
 from routing.pods import Engine
 from routing.request import Api, Request
 
@@ -52,10 +52,10 @@ class FakeOwner:
     timeouts: Timeouts = field(default_factory=Timeouts)
     given_back: int = 0
 
-    def give_back(self, line: Line) -> None:
+    def release(self, line: UpstreamConnection) -> None:
         self.given_back += 1
 
-    def forget(self, line: Line) -> None:
+    def forget(self, line: UpstreamConnection) -> None:
         """It was never remembered."""
 
     def knows(self, url: str) -> bool:
@@ -67,7 +67,7 @@ class FakePlacement:
     request: Request
     engine: Engine = field(default_factory=lambda: Engine(0, "http://pod"))
     first_tokens: list[float] = field(default_factory=list)
-    handover: Handover | None = None
+    handover: DecodeHandover | None = None
 
     def first_token(self, now_s: float) -> None:
         self.first_tokens.append(now_s)
@@ -111,14 +111,14 @@ class Scene:
         withholds_usage: bool = True,
         version: str = "1.1",
         kept: int = 1 << 18,
-        judge: Judge | None = None,
+        judge: AnswerJudge | None = None,
     ):
         self.client = FakeTransport()
         self.owner = FakeOwner()
         self.answered = 0
-        asked = Asked()
+        asked = IncomingRequest()
         asked.version = version
-        self.reply = Reply(
+        self.reply = ResponseWriter(
             asked, "r-1", cast("asyncio.Transport", self.client), keep_alive=True, answered=self._count_answered
         )
         self.reply.api = api
@@ -127,7 +127,7 @@ class Scene:
         self._kept, self._withholds_usage = kept, withholds_usage
         self.ask(judge)
 
-    def ask(self, judge: Judge | None = None) -> None:
+    def ask(self, judge: AnswerJudge | None = None) -> None:
         """Have another pod answer, on a connection of its own."""
         self.socket = FakeTransport()
         options: RelayOptions = {
@@ -139,9 +139,9 @@ class Scene:
             self.relay = Relay(self.reply, self.placement, "/v1/x", **options)
         else:
             self.relay = HoldbackRelay(judge, self.reply, self.placement, "/v1/x", **options)
-        self.line = Line(self.owner, "http://pod")
+        self.line = UpstreamConnection(self.owner, "http://pod")
         self.line.connection_made(cast("asyncio.Transport", self.socket))
-        self.line.ask(self.relay, [b"question"], first_byte_by_s=1e9)
+        self.line.send_request(self.relay, [b"question"], first_byte_by_s=1e9)
 
     def _count_answered(self) -> None:
         self.answered += 1
@@ -163,9 +163,9 @@ class Scene:
         return hear(self.client.written)
 
     @property
-    def leg(self) -> Leg:
+    def leg(self) -> AttemptResult:
         assert self.relay.ended.done()
-        return self.relay.leg()
+        return self.relay.result()
 
 
 def staged(play: Callable[[], Any]) -> Any:

@@ -105,7 +105,7 @@ async def test_floods_are_stemmed_before_they_are_held(raw: bytes, status: int) 
         assert answer.status == status
         assert await client.is_closed()
         await asyncio.gather(sending, return_exceptions=True)
-        assert rig.front.budget.held == 0
+        assert rig.front.body_budget.held_bytes == 0
 
 
 async def test_a_hundred_megabytes_are_refused_by_their_length() -> None:

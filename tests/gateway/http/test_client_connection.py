@@ -52,7 +52,7 @@ async def test_reading_ahead_is_bounded_and_loses_nothing(count: int) -> None:
         sending = asyncio.create_task(client.send(asked * count))
         await until(lambda: rig.pod.questions)
         await client.send(b"")
-        assert rig.front.budget.held <= 10 * 8192
+        assert rig.front.body_budget.held_bytes <= 10 * 8192
         go_on.set()
         for _ in range(count):
             assert (await client.answer()).status == 200
@@ -380,7 +380,7 @@ async def test_a_body_is_dropped_when_the_answer_has_begun() -> None:
         client = await rig.client()
         await client.send(request_bytes(CHAT_PATH, a_chat(stream=True, user="x" * 100_000)))
         assert (await client.head())[0] == 200
-        assert rig.front.budget.held == 0
+        assert rig.front.body_budget.held_bytes == 0
         go_on.set()
         while await client.chunk():
             pass

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config.limits import Limits
-from gateway.http.client_request import JOINED_BYTES, Asked, Budget
-from routing.rejection import Refused
+from gateway.http.client_request import MAX_JOINED_BYTES, BodyBudget, IncomingRequest
+from routing.rejection import RequestRejected
 from tenancy.tenants import Caller, Tenant
 
 MB = 1 << 20
 LIMITS = Limits(max_body_bytes=8 * MB)
 
 
-def asked_by(name: str | None) -> Asked:
-    asked = Asked()
+def asked_by(name: str | None) -> IncomingRequest:
+    asked = IncomingRequest()
     asked.caller = Caller(Tenant(name))
     return asked
 
@@ -26,7 +26,7 @@ def asked_by(name: str | None) -> Asked:
 @pytest.mark.parametrize("size", [1, 2, 100, 4095, 4096, 5000])
 def test_a_body_in_pieces_holds_little_more_than_its_bytes(size: int) -> None:
     """However small the pieces of a megabyte are, they take at most a fifth more than is counted for them."""
-    asked, budget = Asked(), Budget(8 * MB)
+    asked, budget = IncomingRequest(), BodyBudget(8 * MB)
     tracemalloc.start()
     try:
         for _ in range(MB // size):
@@ -34,75 +34,75 @@ def test_a_body_in_pieces_holds_little_more_than_its_bytes(size: int) -> None:
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held < 1.2 * budget.held
+    assert held < 1.2 * budget.held_bytes
     assert asked.body() == bytes(MB // size * size)
     asked.drop_body(budget)
     asked.drop_body(budget)
-    assert budget.held == 0
+    assert budget.held_bytes == 0
 
 
-@given(st.lists(st.binary(max_size=9000) | st.just(b"x" * JOINED_BYTES), max_size=20))
+@given(st.lists(st.binary(max_size=9000) | st.just(b"x" * MAX_JOINED_BYTES), max_size=20))
 def test_a_body_is_what_its_pieces_say_in_their_order(pieces: list[bytes]) -> None:
     """Small pieces are joined and large ones are not: the body is the same, also where it is asked for in between."""
-    asked, budget = Asked(), Budget(64 * MB)
+    asked, budget = IncomingRequest(), BodyBudget(64 * MB)
     for number, piece in enumerate(pieces):
         asked.add_body(piece, budget, LIMITS)
         if number % 3 == 0:
             assert asked.body() == b"".join(pieces[: number + 1])
     assert asked.body() == b"".join(pieces)
     assert isinstance(asked.body(), bytes)
-    assert budget.held == sum(map(len, pieces))
+    assert budget.held_bytes == sum(map(len, pieces))
     asked.drop_body(budget)
-    assert (budget.held, asked.body()) == (0, b"")
+    assert (budget.held_bytes, asked.body()) == (0, b"")
 
 
 def test_a_tenant_alone_holds_half_of_all_and_others_find_room() -> None:
     """One tenant's bodies stop where as much is free as they hold; the next tenant has half of that."""
-    budget = Budget(8 * MB)
-    taken = sum(budget.take(MB, "greedy") for _ in range(8))
+    budget = BodyBudget(8 * MB)
+    taken = sum(budget.reserve(MB, "greedy") for _ in range(8))
     assert taken == 4
-    assert sum(budget.take(MB, "other") for _ in range(8)) == 2
-    assert not budget.take(MB, "greedy")
-    assert budget.take(2 * MB, None), "without tenants there are no shares"
+    assert sum(budget.reserve(MB, "other") for _ in range(8)) == 2
+    assert not budget.reserve(MB, "greedy")
+    assert budget.reserve(2 * MB, None), "without tenants there are no shares"
     for _ in range(4):
-        budget.give(MB, "greedy")
+        budget.release(MB, "greedy")
     for _ in range(2):
-        budget.give(MB, "other")
-    budget.give(2 * MB)
-    assert budget.held == 0
-    assert sum(budget.take(MB, "greedy") for _ in range(8)) == 4
+        budget.release(MB, "other")
+    budget.release(2 * MB)
+    assert budget.held_bytes == 0
+    assert sum(budget.reserve(MB, "greedy") for _ in range(8)) == 4
 
 
 def test_one_body_of_the_largest_size_always_fits_a_tenants_share() -> None:
     """Where all bodies together are hardly more than one, a tenant may still send one."""
-    budget = Budget(8 * MB, largest=8 * MB)
-    assert budget.take(8 * MB, "any")
-    assert not budget.take(1, "any")
+    budget = BodyBudget(8 * MB, largest=8 * MB)
+    assert budget.reserve(8 * MB, "any")
+    assert not budget.reserve(1, "any")
 
 
 def test_the_message_names_whose_room_is_used_up() -> None:
     """A tenant learns that its own bodies hold its share; where all is full, that all is."""
-    budget = Budget(4 * MB)
+    budget = BodyBudget(4 * MB)
     greedy, other, last = asked_by("greedy"), asked_by("other"), asked_by(None)
     greedy.add_body(bytes(2 * MB), budget, LIMITS)
-    with pytest.raises(Refused, match="of this tenant hold its share"):
+    with pytest.raises(RequestRejected, match="of this tenant hold its share"):
         greedy.add_body(b"x", budget, LIMITS)
     other.add_body(bytes(MB), budget, LIMITS)
     last.add_body(bytes(MB), budget, LIMITS)
-    with pytest.raises(Refused, match="as many request bodies as it can"):
+    with pytest.raises(RequestRejected, match="as many request bodies as it can"):
         other.add_body(b"x", budget, LIMITS)
 
 
 def test_a_declared_body_beyond_the_share_is_rejected_by_its_head() -> None:
     """Before a byte of it is sent; a request without a body is never rejected for that."""
-    budget = Budget(8 * MB)
-    assert budget.take(3 * MB, "greedy")
+    budget = BodyBudget(8 * MB)
+    assert budget.reserve(3 * MB, "greedy")
     asked = asked_by("greedy")
     asked.declared_bytes = 2 * MB
-    with pytest.raises(Refused, match="of this tenant"):
-        asked.check_share(budget)
+    with pytest.raises(RequestRejected, match="of this tenant"):
+        asked.check_tenant_share(budget)
     asked.declared_bytes = MB
-    asked.check_share(budget)
-    assert budget.take(5 * MB)
+    asked.check_tenant_share(budget)
+    assert budget.reserve(5 * MB)
     asked.declared_bytes = None
-    asked.check_share(budget)
+    asked.check_tenant_share(budget)

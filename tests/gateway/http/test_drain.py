@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.server.http_server import Front
+from gateway.server.http_server import HttpServer
 from routing.rejection import Reason
 from tests.gateway.http.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import until
@@ -141,7 +141,7 @@ async def test_a_drain_of_nothing_ends_at_once() -> None:
         assert left(rig.front) == (0, 0, 0)
 
 
-def left(front: Front) -> tuple[int, int, int]:
+def left(front: HttpServer) -> tuple[int, int, int]:
     return front.open_connections, front.open_requests, front.pool.open_count
 
 

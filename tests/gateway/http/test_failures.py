@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.config.limits import Timeouts
-from gateway.pipeline.attempt import LegEnd, Patience
+from gateway.pipeline.attempt import AttemptLimits, AttemptStatus
 from routing.retries import RetryTerms
 from tests.gateway.http.rig import CHAT_PATH, QUICK, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import Step, close, cut, until
@@ -30,31 +30,31 @@ GOOD = [answer_bytes(chat_answer())]
 DEAD = event({"error": {"message": "EngineCore died.", "type": "InternalServerError", "param": None, "code": 500}})
 
 
-def ends(rig: Rig) -> list[LegEnd]:
+def ends(rig: Rig) -> list[AttemptStatus]:
     return [end for _, end in rig.ends]
 
 
 @pytest.mark.parametrize(
     ("script", "end"),
     [
-        ([cut], LegEnd.LOST),
-        ([close], LegEnd.LOST),
-        ([b"HTTP/1.1 200 OK\r\ncontent-le", cut], LegEnd.LOST),
-        ([STREAM_HEAD, cut], LegEnd.LOST),
-        ([STREAM_HEAD, close], LegEnd.LOST),
-        ([STREAM_HEAD + chunk(b": ping\n\n"), cut], LegEnd.LOST),
-        ([STREAM_HEAD + chunk(chat_event("H")[:50]), cut], LegEnd.LOST),
-        ([STREAM_HEAD + LAST_CHUNK], LegEnd.LOST),
-        ([STREAM_HEAD + chunked([DEAD, DONE])], LegEnd.BROKEN),
-        ([b"220 smtp.example.com ESMTP\r\n"], LegEnd.MALFORMED),
-        ([error_answer("Busy.", 503)], LegEnd.BUSY),
-        ([error_answer("Slow down.", 429)], LegEnd.BUSY),
-        ([error_answer("Oh no.", 500)], LegEnd.BROKEN),
-        ([answer_bytes({"error": "Unauthorized"}, 401)], LegEnd.BROKEN),
-        ([error_answer("x" * 1000, 500)[:200], cut], LegEnd.LOST),
+        ([cut], AttemptStatus.LOST),
+        ([close], AttemptStatus.LOST),
+        ([b"HTTP/1.1 200 OK\r\ncontent-le", cut], AttemptStatus.LOST),
+        ([STREAM_HEAD, cut], AttemptStatus.LOST),
+        ([STREAM_HEAD, close], AttemptStatus.LOST),
+        ([STREAM_HEAD + chunk(b": ping\n\n"), cut], AttemptStatus.LOST),
+        ([STREAM_HEAD + chunk(chat_event("H")[:50]), cut], AttemptStatus.LOST),
+        ([STREAM_HEAD + LAST_CHUNK], AttemptStatus.LOST),
+        ([STREAM_HEAD + chunked([DEAD, DONE])], AttemptStatus.BROKEN),
+        ([b"220 smtp.example.com ESMTP\r\n"], AttemptStatus.MALFORMED),
+        ([error_answer("Busy.", 503)], AttemptStatus.BUSY),
+        ([error_answer("Slow down.", 429)], AttemptStatus.BUSY),
+        ([error_answer("Oh no.", 500)], AttemptStatus.BROKEN),
+        ([answer_bytes({"error": "Unauthorized"}, 401)], AttemptStatus.BROKEN),
+        ([error_answer("x" * 1000, 500)[:200], cut], AttemptStatus.LOST),
     ],
 )
-async def test_a_pod_that_fails_before_the_first_token_is_replaced(script: list[Step], end: LegEnd) -> None:
+async def test_a_pod_that_fails_before_the_first_token_is_replaced(script: list[Step], end: AttemptStatus) -> None:
     """The client gets the other pod's answer and never learns of the first."""
     async with a_rig(pods=2) as rig:
         rig.pods[0].plays(script)
@@ -62,7 +62,7 @@ async def test_a_pod_that_fails_before_the_first_token_is_replaced(script: list[
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert answer.status == 200
         assert answer.body == b"".join([*chat_stream("Hi", ".", usage=False)])
-        assert ends(rig) == [end, LegEnd.ANSWERED]
+        assert ends(rig) == [end, AttemptStatus.ANSWERED]
         first, second = (pod.questions[0].headers["x-request-id"] for pod in rig.pods)
         assert second == f"{first}-2"
         assert rig.pods[0].questions[0].body == rig.pods[1].questions[0].body
@@ -76,18 +76,18 @@ async def test_a_pod_that_takes_no_connection_is_replaced() -> None:
         rig.pods[0].close_listener()
         rig.pods[1].plays(GOOD)
         assert (await rig.ask(CHAT_PATH, a_chat())).status == 200
-        assert ends(rig) == [LegEnd.UNREACHABLE, LegEnd.ANSWERED]
+        assert ends(rig) == [AttemptStatus.UNREACHABLE, AttemptStatus.ANSWERED]
 
 
 async def test_a_pod_that_is_silent_is_given_up_in_time() -> None:
     """The deadline of the first byte holds for all attempts together."""
-    async with a_rig(pods=2, timeouts=QUICK, patience=Patience(deadline_s=0.1)) as rig:
+    async with a_rig(pods=2, timeouts=QUICK, patience=AttemptLimits(deadline_s=0.1)) as rig:
         rig.pods[0].plays([STREAM_HEAD, asyncio.Event()])
         rig.pods[1].plays(GOOD)
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert (answer.status, answer.code) == (504, "pod_timeout")
         assert answer.headers["x-hearth-fault"] == "pod"
-        assert ends(rig) == [LegEnd.TIMEOUT]
+        assert ends(rig) == [AttemptStatus.TIMEOUT]
         await until(lambda: not rig.pods[0].writers)
 
 
@@ -127,7 +127,7 @@ async def test_our_wrong_key_is_never_told_as_the_clients() -> None:
 async def test_a_stream_lost_in_the_middle_ends_with_an_error_event(last_words: list[Step]) -> None:
     """What was generated, an error that the SDK raises, [DONE], and a body that ends as bodies do."""
     go_on = asyncio.Event()
-    async with a_rig(pods=2, patience=Patience(retries=RetryTerms(cuts=0))) as rig:
+    async with a_rig(pods=2, patience=AttemptLimits(retries=RetryTerms(cuts=0))) as rig:
         rig.pods[0].plays([STREAM_HEAD + chunk(chat_event("Hi")), go_on, *last_words])
         rig.pods[1].plays(GOOD_STREAM)
         client = await rig.client()
@@ -152,7 +152,7 @@ async def test_a_whole_answer_lost_in_the_middle_is_asked_for_again() -> None:
         rig.pods[1].plays(GOOD)
         answer = await rig.ask(CHAT_PATH, a_chat())
         assert (answer.status, answer.json()) == (200, chat_answer())
-        assert ends(rig) == [LegEnd.LOST, LegEnd.ANSWERED]
+        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.ANSWERED]
 
 
 async def test_a_whole_answer_that_its_engine_gave_up_is_asked_for_again() -> None:
@@ -163,7 +163,7 @@ async def test_a_whole_answer_that_its_engine_gave_up_is_asked_for_again() -> No
         rig.pods[0].plays([answer_bytes(given_up)])
         rig.pods[1].plays(GOOD)
         assert (await rig.ask(CHAT_PATH, a_chat())).json() == chat_answer()
-        assert ends(rig) == [LegEnd.LOST, LegEnd.ANSWERED]
+        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.ANSWERED]
 
 
 @pytest.mark.parametrize("reason", [{"stop_reason": None}, {}], ids=["null", "left out"])
@@ -176,7 +176,7 @@ async def test_a_whole_message_that_ends_for_no_reason_is_asked_for_again(reason
         rig.pods[0].plays([answer_bytes(given_up)])
         rig.pods[1].plays([answer_bytes(whole)])
         assert (await rig.ask("/v1/messages", asked)).json() == whole
-        assert ends(rig) == [LegEnd.LOST, LegEnd.ANSWERED]
+        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.ANSWERED]
 
 
 async def test_who_leaves_with_the_last_words_has_been_answered() -> None:
@@ -190,7 +190,7 @@ async def test_who_leaves_with_the_last_words_has_been_answered() -> None:
             pass
         client.leave()
         await until(lambda: rig.outcomes)
-        assert ends(rig) == [LegEnd.ANSWERED]
+        assert ends(rig) == [AttemptStatus.ANSWERED]
     (outcome,) = rig.outcomes
     assert (outcome.status, outcome.finish_reason) == (200, "stop")
     assert outcome.usage is not None
@@ -209,7 +209,7 @@ async def test_a_stream_that_lacks_its_last_chunk_only_is_whole() -> None:
             pass
         go_on.set()
         assert await client.chunk() == b""
-        assert ends(rig) == [LegEnd.ANSWERED]
+        assert ends(rig) == [AttemptStatus.ANSWERED]
 
 
 async def test_a_body_lost_in_the_middle_ends_with_its_connection() -> None:
@@ -225,7 +225,7 @@ async def test_a_body_lost_in_the_middle_ends_with_its_connection() -> None:
         go_on.set()
         rest = await client.reader.read()
         assert 0 < len(rest) < int(headers["content-length"])
-        assert ends(rig) == [LegEnd.LOST]
+        assert ends(rig) == [AttemptStatus.LOST]
 
 
 async def test_a_messages_stream_is_told_of_its_loss_in_its_own_dialect() -> None:
@@ -246,13 +246,13 @@ async def test_a_messages_stream_is_told_of_its_loss_in_its_own_dialect() -> Non
 
 async def test_a_pod_that_falls_silent_inside_a_stream_is_given_up() -> None:
     """A frozen stream does not hold its client for ever."""
-    async with a_rig(timeouts=QUICK, patience=Patience(retries=RetryTerms(cuts=0))) as rig:
+    async with a_rig(timeouts=QUICK, patience=AttemptLimits(retries=RetryTerms(cuts=0))) as rig:
         rig.pod.plays([STREAM_HEAD + chunk(chat_event("Hi")), asyncio.Event()])
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert answer.is_whole
         assert answer.chunks[0] == chat_event("Hi")
         assert b'"pod_timeout"' in answer.chunks[1]
-        assert ends(rig) == [LegEnd.TIMEOUT]
+        assert ends(rig) == [AttemptStatus.TIMEOUT]
 
 
 async def test_the_pod_is_told_at_once_when_the_client_goes() -> None:
@@ -293,7 +293,7 @@ async def test_a_connection_that_the_pod_closed_meanwhile_is_replaced_silently()
         assert (await client.ask(CHAT_PATH, a_chat())).status == 200
         assert (await client.ask(CHAT_PATH, a_chat())).status == 200
         assert rig.pod.connections == 2
-        assert ends(rig) == [LegEnd.ANSWERED, LegEnd.ANSWERED]
+        assert ends(rig) == [AttemptStatus.ANSWERED, AttemptStatus.ANSWERED]
         assert len(rig.outcomes[1].attempts) == 1
 
 
@@ -303,7 +303,7 @@ async def test_a_fresh_connection_that_is_lost_is_not_asked_again() -> None:
         rig.pod.plays([cut])
         assert (await rig.ask(CHAT_PATH, a_chat())).status == 502
         assert len(rig.pod.questions) == 1
-        assert ends(rig) == [LegEnd.LOST]
+        assert ends(rig) == [AttemptStatus.LOST]
 
 
 async def test_a_pod_that_shuts_down_without_a_word_is_cut() -> None:
@@ -314,11 +314,11 @@ async def test_a_pod_that_shuts_down_without_a_word_is_cut() -> None:
         client = await rig.client()
         await client.send(request_bytes(CHAT_PATH, a_chat(stream=True)))
         await until(lambda: rig.pods[0].questions)
-        assert rig.front.pool.cut_silent(rig.pods[0].url, 3600.0) == 0
-        await until(lambda: rig.front.pool.cut_silent(rig.pods[0].url, 0.0) == 1)
+        assert rig.front.pool.fail_silent(rig.pods[0].url, 3600.0) == 0
+        await until(lambda: rig.front.pool.fail_silent(rig.pods[0].url, 0.0) == 1)
         answer = await client.answer()
         assert answer.is_whole
-        assert ends(rig) == [LegEnd.LOST, LegEnd.ANSWERED]
+        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.ANSWERED]
 
 
 async def test_idle_connections_are_closed_before_the_pod_does() -> None:
@@ -371,7 +371,7 @@ async def test_a_pod_that_said_what_nobody_can_make_out_is_to_blame_for_its_cut(
 
 async def test_retries_end_where_the_budget_does() -> None:
     """However many pods there are; who has not been reached costs nothing, and one that is gone may be left."""
-    broke = Patience(retries=RetryTerms(saved=0, share=0.0))
+    broke = AttemptLimits(retries=RetryTerms(saved=0, share=0.0))
     async with a_rig(pods=3, patience=broke) as rig:
         rig.pods[0].plays([error_answer("Busy.", 503)])
         rig.pods[1].plays([STREAM_HEAD + LAST_CHUNK], GOOD_STREAM)

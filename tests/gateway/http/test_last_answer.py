@@ -24,7 +24,7 @@ async def test_the_last_answer_is_not_lost_to_what_was_sent_behind_its_request(w
         client = await rig.client()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         if way == "draining":
-            rig.front.desk.begin_drain()
+            rig.front.dispatcher.begin_drain()
         headers = {"connection": "close"} if way == "asked for" else {}
         sending = asyncio.create_task(client.send(request_bytes(CHAT_PATH, a_chat(), **headers) + behind))
         await until(lambda: rig.pod.questions)
@@ -39,7 +39,7 @@ async def test_the_last_answer_is_not_lost_to_what_was_sent_behind_its_request(w
 
 async def test_who_does_not_close_after_the_last_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long he would stay."""
-    monkeypatch.setattr(connection, "FAREWELL_S", 0.05)
+    monkeypatch.setattr(connection, "CLOSE_LINGER_S", 0.05)
     async with a_rig() as rig:
         client = await rig.client()
         assert (await client.ask("/health", connection="close")).status == 200

@@ -12,10 +12,10 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from gateway.config.models import ModelEntry
-from gateway.limits.accounts import Quotas
+from gateway.limits.accounts import QuotaEnforcer
 from gateway.relay.relay import Relay
 from routing.request import Api
-from tenancy.limits.usage import Kind
+from tenancy.limits.usage import LimitKind
 from tenancy.tenants import Quota
 from tests.gateway.http.rig import CHAT_PATH, MODEL, Answer, Rig, a_chat, a_rig
 from tests.gateway.http.scripted import until
@@ -46,17 +46,17 @@ class Kit:
     def identify(self, *_: object) -> Any:
         return self.caller
 
-    def make(self, router: Any) -> Quotas:
+    def make(self, router: Any) -> QuotaEnforcer:
         self.quotas = quotas_of(router, self.clock, expected=self._expected, prices=PRICES)
         return self.quotas
 
     def rig(self) -> Any:
         return a_rig(identify=self.identify, make_quotas=self.make)
 
-    def used(self, kind: Kind) -> float:
+    def used(self, kind: LimitKind) -> float:
         book = self.quotas.accounts.find("search")
         assert book is not None
-        return book.meters[kind].memory.used
+        return book.limit_usages[kind].counter.used
 
     def is_square(self) -> bool:
         """Nobody holds anything any more."""
@@ -73,7 +73,7 @@ async def test_an_answer_says_how_limits_stand() -> None:
         assert answer.headers["x-ratelimit-limit-requests"] == "3"
         assert answer.headers["x-ratelimit-remaining-requests"] == "2"
         assert answer.headers["x-ratelimit-limit-tokens"] == "1000"
-        assert kit.used(Kind.TOKENS) == 45
+        assert kit.used(LimitKind.TOKENS) == 45
     assert kit.is_square()
 
 
@@ -138,7 +138,7 @@ async def test_a_stream_holds_its_place_until_it_ends() -> None:
         first.leave()
         await until(kit.is_square)
         assert (await rig.ask(CHAT_PATH, a_chat(stream=True))).status == 200
-    assert kit.used(Kind.PARALLEL) == 0
+    assert kit.used(LimitKind.PARALLEL) == 0
 
 
 async def test_a_client_that_leaves_pays_for_what_was_made() -> None:
@@ -150,12 +150,12 @@ async def test_a_client_that_leaves_pays_for_what_was_made() -> None:
         client = await rig.client()
         asking = asyncio.create_task(client.ask(CHAT_PATH, a_chat(stream=True)))
         await until(lambda: rig.pod.questions)
-        assert kit.used(Kind.OUTPUT) == 300
+        assert kit.used(LimitKind.OUTPUT) == 300
         await until(lambda: asking.done() or b"w19" in rig_seen(client))
         asking.cancel()
         client.leave()
         await until(kit.is_square)
-        assert kit.used(Kind.OUTPUT) == 20
+        assert kit.used(LimitKind.OUTPUT) == 20
 
 
 def rig_seen(client: Any) -> bytes:
@@ -168,7 +168,7 @@ async def test_a_pod_that_fails_costs_nothing() -> None:
     async with kit.rig() as rig:
         rig.pod.plays([answer_bytes({"error": {"message": "boom", "type": "x", "code": 500}}, 500)])
         assert (await rig.ask(CHAT_PATH, a_chat())).status == 502
-        assert (kit.used(Kind.REQUESTS), kit.used(Kind.TOKENS)) == (1, 0)
+        assert (kit.used(LimitKind.REQUESTS), kit.used(LimitKind.TOKENS)) == (1, 0)
     assert kit.is_square()
 
 
@@ -178,7 +178,7 @@ async def test_what_no_pod_has_seen_costs_nothing() -> None:
     async with kit.rig() as rig:
         answer = await rig.ask(CHAT_PATH, a_chat() | {"model": "unheard-of"})
         assert answer.status == 404
-        assert (kit.used(Kind.REQUESTS), kit.used(Kind.TOKENS)) == (0, 0)
+        assert (kit.used(LimitKind.REQUESTS), kit.used(LimitKind.TOKENS)) == (0, 0)
     assert kit.is_square()
 
 
@@ -285,13 +285,13 @@ async def test_a_stream_that_has_used_up_a_limit_ends_as_if_it_were_too_long(api
     assert outcome.detail == "ended by a limit: rate_limited_tokens"
     assert outcome.usage is not None
     # Events that came in one read are passed on together, and all of them are charged.
-    assert 100 <= outcome.usage.completion_tokens == kit.used(Kind.OUTPUT) <= 204
-    assert kit.quotas.cut == {("search", Kind.OUTPUT): 1}
+    assert 100 <= outcome.usage.completion_tokens == kit.used(LimitKind.OUTPUT) <= 204
+    assert kit.quotas.cut == {("search", LimitKind.OUTPUT): 1}
     told = [json.loads(line[5:]) for line in answer.body.splitlines() if line.startswith(b"data: {")]
     match api:
         case Api.CHAT:
             assert told[-2]["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}]
-            assert told[-1]["usage"]["completion_tokens"] == kit.used(Kind.OUTPUT)
+            assert told[-1]["usage"]["completion_tokens"] == kit.used(LimitKind.OUTPUT)
             assert (told[-2]["id"], told[-2]["model"]) == ("chatcmpl-x", MODEL)
             assert answer.body.endswith(b"data: [DONE]\n\n")
         case Api.COMPLETIONS:
@@ -407,11 +407,11 @@ async def test_fetching_a_stored_response_counts_as_a_request_and_takes_no_token
         client = await rig.client()
         asked = {"model": MODEL, "input": "Hi", "stream": True}
         assert (await client.ask("/v1/responses", asked)).status == 200
-        used = kit.used(Kind.TOKENS)
+        used = kit.used(LimitKind.TOKENS)
         for status in (200, 200, 429, 429):
             assert (await client.ask("/v1/responses/resp_1", method="GET")).status == status
-        assert kit.used(Kind.TOKENS) == used
-        assert kit.used(Kind.REQUESTS) == 3
+        assert kit.used(LimitKind.TOKENS) == used
+        assert kit.used(LimitKind.REQUESTS) == 3
         assert len(rig.pod.questions) == 3
         assert [outcome.status for outcome in rig.outcomes] == [200, 200, 200, 429, 429]
         assert kit.is_square()

@@ -75,7 +75,7 @@ async def test_health_and_models_are_answered_here() -> None:
 async def test_no_two_ids_are_the_same() -> None:
     """Not of one gateway, and not of two that started in the same moment."""
     async with a_rig() as rig, a_rig() as other:
-        ids = [desk.new_id() for desk in (rig.front.desk, other.front.desk) for _ in range(100)]
+        ids = [desk.new_id() for desk in (rig.front.dispatcher, other.front.dispatcher) for _ in range(100)]
     assert len(set(ids)) == 200
     assert {len(one) for one in ids} == {32}
     assert ids[0][:24] != ids[100][:24]

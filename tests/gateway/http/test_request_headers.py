@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.http.request_headers import Trusted, decided_model, promised, retries
-from routing.rejection import Reason, Refused
+from gateway.http.request_headers import TrustedProxies, model_override, requested_slo, retry_count
+from routing.rejection import Reason, RequestRejected
 from tenancy.objective import Tier
 from tenancy.tenants import Caller, Tenant
 from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig
@@ -21,7 +21,7 @@ GOLD = Tier("gold", ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05)
 
 
 def lets(peer: Any, *networks: str) -> bool:
-    return Trusted(map(ip_network, networks))(asyncio.Transport({"peername": peer}))
+    return TrustedProxies(map(ip_network, networks))(asyncio.Transport({"peername": peer}))
 
 
 @pytest.mark.parametrize(
@@ -47,20 +47,20 @@ def test_a_proxy_is_known_by_its_address(peer: Any, is_trusted: bool) -> None:
 
 def test_deadlines_tighten_and_never_loosen() -> None:
     """A request may want more than its tier promises, not less."""
-    tight = promised(GOLD, {b"x-hearth-ttft-ms": b"200", b"x-hearth-tpot-ms": b"12.5"})
+    tight = requested_slo(GOLD, {b"x-hearth-ttft-ms": b"200", b"x-hearth-tpot-ms": b"12.5"})
     assert tight is not None
     assert (tight.ttft_s, tight.tpot_s) == (0.2, 0.0125)
-    loose = promised(GOLD, {b"x-hearth-ttft-ms": b"86400000", b"x-hearth-tpot-ms": b"1000"})
+    loose = requested_slo(GOLD, {b"x-hearth-ttft-ms": b"86400000", b"x-hearth-tpot-ms": b"1000"})
     assert loose is not None
     assert (loose.ttft_s, loose.ttft_per_cold, loose.tpot_s) == (1.0, 2.0, 0.05)
-    assert promised(GOLD, {b"host": b"h"}) is None
+    assert requested_slo(GOLD, {b"host": b"h"}) is None
 
 
 def test_llm_ds_words_come_first() -> None:
     """Before its old ones, and those before ours."""
     said = {b"x-llm-d-slo-ttft-ms": b"100", b"x-slo-ttft-ms": b"200", b"x-hearth-ttft-ms": b"300"}
     for expected in (0.1, 0.2, 0.3):
-        promise = promised(GOLD, said)
+        promise = requested_slo(GOLD, said)
         assert promise is not None
         assert promise.ttft_s == expected
         del said[next(iter(said))]
@@ -76,8 +76,8 @@ def test_llm_ds_words_come_first() -> None:
 @pytest.mark.parametrize("name", [b"x-llm-d-slo-ttft-ms", b"x-slo-tpot-ms", b"x-hearth-tpot-ms"])
 def test_a_deadline_that_is_none_is_refused_by_name(name: bytes, value: bytes) -> None:
     """What is no plain number of milliseconds within a day is never guessed at."""
-    with pytest.raises(Refused) as refused:
-        promised(GOLD, {name: value})
+    with pytest.raises(RequestRejected) as refused:
+        requested_slo(GOLD, {name: value})
     assert (refused.value.reason, refused.value.param) == (Reason.BAD_REQUEST, name.decode())
 
 
@@ -87,8 +87,8 @@ def test_a_deadline_that_is_none_is_refused_by_name(name: bytes, value: bytes) -
 )
 def test_clients_say_how_often_they_have_asked(said: bytes, count: int) -> None:
     """As OpenAI's and Anthropic's libraries count; what is no count is none."""
-    assert retries({b"x-stainless-retry-count": said}) == count
-    assert retries({}) == 0
+    assert retry_count({b"x-stainless-retry-count": said}) == count
+    assert retry_count({}) == 0
 
 
 async def test_a_bad_deadline_is_the_clients_fault_on_the_wire() -> None:
@@ -131,7 +131,7 @@ async def test_a_policy_may_give_other_headers_a_meaning() -> None:
         rig.pod.plays(GOOD)
         client = await rig.client()
         await client.ask(CHAT_PATH, a_chat(), x_team="search")
-        rig.front.desk.keep_headers(["X-Team"])
+        rig.front.dispatcher.keep_headers(["X-Team"])
         await client.ask(CHAT_PATH, a_chat(), x_team="search")
     assert seen == [None, b"search"]
 
@@ -139,10 +139,10 @@ async def test_a_policy_may_give_other_headers_a_meaning() -> None:
 def test_the_model_that_was_decided_on_is_read() -> None:
     """llm-d's name before its old one; nothing where nobody says so; no name is the speaker's fault."""
     both = {b"x-gateway-model-name-rewrite": b"old", b"x-llm-d-model-name-rewrite": b"new"}
-    assert decided_model(both) == "new"
-    assert decided_model({b"x-gateway-model-name-rewrite": b"old"}) == "old"
-    assert decided_model({}) is None
+    assert model_override(both) == "new"
+    assert model_override({b"x-gateway-model-name-rewrite": b"old"}) == "old"
+    assert model_override({}) is None
     for value in (b"", b"x" * 257, b"\xff"):
-        with pytest.raises(Refused) as refused:
-            decided_model({b"x-llm-d-model-name-rewrite": value})
+        with pytest.raises(RequestRejected) as refused:
+            model_override({b"x-llm-d-model-name-rewrite": value})
         assert refused.value.param == "x-llm-d-model-name-rewrite"

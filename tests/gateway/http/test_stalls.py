@@ -7,37 +7,37 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from gateway.pipeline.attempt import LegEnd, Patience
+from gateway.pipeline.attempt import AttemptLimits, AttemptStatus
 from routing.retries import RetryTerms
-from routing.stall_detection import Bounds
+from routing.stall_detection import StallBounds
 from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import ScriptedPod, until
 from tests.gateway.http.wire import STREAM_HEAD, chat_event, chat_stream, chunk, chunked
 
-IMPATIENT = Bounds(times=1.0, least_s=1.0, least_alone_s=1.5, first_s=0.01)
+IMPATIENT = StallBounds(times=1.0, least_s=1.0, least_alone_s=1.5, first_s=0.01)
 """And yet so patient that no busy machine looks like a hung engine: what holds all of us up does not count."""
 
 GOOD = STREAM_HEAD + chunked(chat_stream("Hi", "."))
-NEVER = Patience(retries=RetryTerms(cuts=0))
+NEVER = AttemptLimits(retries=RetryTerms(cuts=0))
 
 
 async def test_a_stream_of_a_hung_engine_is_gone_on_with_elsewhere() -> None:
     """Its pod is known to hang, and its connection is closed."""
     async with a_rig(pods=2) as rig:
-        rig.front.pool.bear(IMPATIENT)
+        rig.front.pool.set_stall_bounds(IMPATIENT)
         rig.pods[0].plays([STREAM_HEAD + chunk(chat_event("Hi")), asyncio.Event()])
         rig.pods[1].plays([STREAM_HEAD + chunked(chat_stream("."))])
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert answer.is_whole
         assert b"error" not in answer.body
-        assert rig.ends == [(rig.pods[0].url, LegEnd.HUNG), (rig.pods[1].url, LegEnd.ANSWERED)]
+        assert rig.ends == [(rig.pods[0].url, AttemptStatus.HUNG), (rig.pods[1].url, AttemptStatus.ANSWERED)]
         await until(lambda: not rig.pods[0].writers)
 
 
 async def test_a_call_that_is_held_back_until_it_is_whole_is_waited_for() -> None:
     """Its engine makes it meanwhile: only for longer than engines ever do is its silence one."""
     async with a_rig(patience=NEVER) as rig:
-        rig.front.pool.bear(replace(IMPATIENT, held_s=1e9))
+        rig.front.pool.set_stall_bounds(replace(IMPATIENT, held_s=1e9))
         rig.pod.plays([STREAM_HEAD + chunk(chat_event("Hi")), asyncio.Event()])
         client = await rig.client()
         await client.send(request_bytes(CHAT_PATH, a_chat(stream=True, tools=[{"type": "function"}])))
@@ -58,19 +58,19 @@ async def test_a_call_that_is_held_back_until_it_is_whole_is_waited_for() -> Non
 async def test_a_request_that_waits_for_a_hung_engine_is_answered_elsewhere() -> None:
     """A head without a token is no answer."""
     async with a_rig(pods=2) as rig:
-        rig.front.pool.bear(IMPATIENT)
+        rig.front.pool.set_stall_bounds(IMPATIENT)
         rig.pods[0].plays([STREAM_HEAD, asyncio.Event()])
         rig.pods[1].plays([GOOD])
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert answer.body == b"".join(chat_stream("Hi", ".", usage=False))
-        assert rig.ends[0] == (rig.pods[0].url, LegEnd.HUNG)
+        assert rig.ends[0] == (rig.pods[0].url, AttemptStatus.HUNG)
 
 
 async def test_one_stream_that_is_stuck_does_not_condemn_its_engine() -> None:
     """Others on it go on: the stream has timed out, and the engine does not hang."""
     is_over = asyncio.Event()
     async with a_rig(patience=NEVER) as rig:
-        rig.front.pool.bear(IMPATIENT)
+        rig.front.pool.set_stall_bounds(IMPATIENT)
         rig.pod.plays(
             [STREAM_HEAD + chunk(chat_event("Hi")), asyncio.Event()],
             [STREAM_HEAD + chunk(chat_event("a")), asyncio.Event()],
@@ -94,13 +94,13 @@ async def test_one_stream_that_is_stuck_does_not_condemn_its_engine() -> None:
         is_over.set()
         await task
         assert b'"pod_timeout"' in answer.body
-        assert rig.ends == [(rig.pod.url, LegEnd.TIMEOUT)]
+        assert rig.ends == [(rig.pod.url, AttemptStatus.TIMEOUT)]
 
 
 async def test_quiet_streams_do_not_condemn_engines_that_serve_others() -> None:
     """One waits on each engine; others are answered at once, between two looks. No engine hangs, nothing moves."""
     async with a_rig(pods=2) as rig:
-        rig.front.pool.bear(IMPATIENT)
+        rig.front.pool.set_stall_bounds(IMPATIENT)
         released = asyncio.Event()
         for pod in rig.pods:
             pod.plays([STREAM_HEAD, released, chunked(chat_stream("late", "."))], [GOOD])
@@ -121,18 +121,18 @@ async def test_quiet_streams_do_not_condemn_engines_that_serve_others() -> None:
         while looks < 24:
             answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
             assert answer.status == 200
-        assert all(end is LegEnd.ANSWERED for _, end in rig.ends)
+        assert all(end is AttemptStatus.ANSWERED for _, end in rig.ends)
         released.set()
         for client in quiet:
             assert b"late" in (await client.answer()).body
-        assert {end for _, end in rig.ends} == {LegEnd.ANSWERED}
+        assert {end for _, end in rig.ends} == {AttemptStatus.ANSWERED}
 
 
 async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
     """Its pod is paused: when it reads on, the answer comes to its end."""
     texts = ["x" * 1000] * 4000
     async with a_rig(patience=NEVER) as rig:
-        rig.front.pool.bear(IMPATIENT)
+        rig.front.pool.set_stall_bounds(IMPATIENT)
         rig.pod.plays([STREAM_HEAD + chunked(chat_stream(*texts))])
         client = await rig.client()
         client.reader._limit = 1 << 10  # type: ignore[attr-defined]
@@ -153,7 +153,7 @@ async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
         client.reader._limit = 1 << 24  # type: ignore[attr-defined]
         answer = await client.answer()
         assert answer.is_whole
-        assert rig.ends == [(rig.pod.url, LegEnd.ANSWERED)]
+        assert rig.ends == [(rig.pod.url, AttemptStatus.ANSWERED)]
 
 
 def _have_been_asked(pods: Sequence[ScriptedPod], questions: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from gateway.server.dispatcher import Identify
-from routing.rejection import Reason, Refused
+from routing.rejection import Reason, RequestRejected
 from tenancy.tenants import Caller, Tenant
 from tests.gateway.http.rig import CHAT_PATH, MODEL, a_chat, a_rig, request_bytes
 from tests.gateway.http.wire import answer_bytes, chat_answer
@@ -17,7 +17,7 @@ GOOD = [answer_bytes(chat_answer())]
 
 def gold(key: str | None, spoken: Mapping[bytes, bytes] | None = None) -> Caller:
     if key != "sesame":
-        raise Refused(Reason.INVALID_KEY, "The API key is not known here.")
+        raise RequestRejected(Reason.INVALID_KEY, "The API key is not known here.")
     return Caller(Tenant("gold", frozenset({MODEL})))
 
 
@@ -55,7 +55,7 @@ async def test_a_stranger_cannot_make_us_hold_a_body() -> None:
         await client.send(raw[:1000])
         answer = await client.answer()
         assert answer.status == 401
-        assert rig.front.budget.held == 0
+        assert rig.front.body_budget.held_bytes == 0
         await client.send(raw[1000:])
         assert await client.is_closed()
 

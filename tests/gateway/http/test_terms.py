@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.pipeline.admission_queue import Room
+from gateway.pipeline.admission_queue import AdmissionQueue
 from gateway.pipeline.request_context import RequestContext
 from gateway.server.dispatcher import Identify
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.reading.requests import salt_of
-from routing.rejection import Reason, Refused
-from tenancy.objective import Overload, Promise, Tier
+from routing.reading.requests import cache_salt
+from routing.rejection import Reason, RequestRejected
+from tenancy.objective import LatencyObjective, OverloadAction, Tier
 from tenancy.tenants import Caller, Tenant
 from tests.gateway.http.rig import CHAT_PATH, MODEL, Rig, a_chat, a_rig
 from tests.gateway.http.wire import answer_bytes, chat_answer
@@ -82,7 +82,7 @@ async def test_a_body_says_what_its_tenant_may() -> None:
         rig.pod.plays(GOOD)
         assert (await rig.ask(CHAT_PATH, a_chat(model="gpt", max_tokens=99, cache_salt="x"))).status == 200
         sent = rig.pod.questions[0].json()
-        assert (sent["model"], sent["max_tokens"], sent["cache_salt"]) == (MODEL, 7, salt_of("t's"))
+        assert (sent["model"], sent["max_tokens"], sent["cache_salt"]) == (MODEL, 7, cache_salt("t's"))
         client = await rig.client()
         listed = (await client.ask("/v1/models")).json()["data"]
         assert [card["id"] for card in listed] == [MODEL, "gpt"]
@@ -110,22 +110,27 @@ class FullRoom:
         self._router, self._model, self._ttft_s = router, most_model, least_ttft_s
 
     async def place(
-        self, context: RequestContext, promise: Promise, avoid: frozenset[str], *_: float, **__: object
+        self,
+        context: RequestContext,
+        promise: LatencyObjective,
+        avoid: frozenset[str],
+        *_: float,
+        **__: object,
     ) -> Placement:
         request = context.request
         if request.model != self._model or promise.ttft_s < self._ttft_s:
-            raise Refused(Reason.OVERLOADED, "The promise cannot be kept.", retry_after_s=2.0)
+            raise RequestRejected(Reason.OVERLOADED, "The promise cannot be kept.", retry_after_s=2.0)
         return self._router.place(request, avoid=avoid, now_s=asyncio.get_running_loop().time(), draw=0.0)
 
     def settle(self, *_: object) -> None:
         """It remembers nobody."""
 
 
-def full(most_model: str = "", least_ttft_s: float = 0.0) -> Callable[[Router], Room]:
-    return lambda router: cast("Room", FullRoom(router, most_model, least_ttft_s))
+def full(most_model: str = "", least_ttft_s: float = 0.0) -> Callable[[Router], AdmissionQueue]:
+    return lambda router: cast("AdmissionQueue", FullRoom(router, most_model, least_ttft_s))
 
 
-SMALLER = Tenant("t", tier=GOLD.tier, on_overload=Overload.DOWNGRADE, downgrades={MODEL: "small"}, output_cap=9)
+SMALLER = Tenant("t", tier=GOLD.tier, on_overload=OverloadAction.DOWNGRADE, downgrades={MODEL: "small"}, output_cap=9)
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, "/v1/messages"])
@@ -158,7 +163,7 @@ BRONZE = Tier("bronze", priority=-10, ttft_s=15.0)
 @pytest.mark.parametrize(("headers", "status"), [({}, 200), ({"x_hearth_ttft_ms": "500"}, 429)])
 async def test_a_lower_tiers_promise_serves_under_overload(headers: dict[str, str], status: int) -> None:
     """Where the tenant relaxes, with that tier's priority; what the request itself asked for still binds."""
-    tenant = Tenant("t", tier=Tier("gold", 10, ttft_s=1.0), on_overload=Overload.RELAX, relaxed=BRONZE)
+    tenant = Tenant("t", tier=Tier("gold", 10, ttft_s=1.0), on_overload=OverloadAction.RELAX, relaxed=BRONZE)
     async with a_rig(identify=always(tenant), make_room=full(MODEL, 2.0)) as rig:
         rig.pod.plays(GOOD)
         change(rig, rig.pod.url, takes_priority=True)

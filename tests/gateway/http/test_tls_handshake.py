@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from gateway.config.limits import Limits, Timeouts
-from gateway.runtime.tls import listener_tls
+from gateway.runtime.tls import server_context
 from tests.gateway.http.rig import CHAT_PATH, RawClient, Rig, a_chat, a_rig
 from tests.gateway.http.scripted import PATIENCE_S, until
 from tests.gateway.http.wire import answer_bytes, chat_answer
@@ -33,7 +33,7 @@ async def a_tls_port(folder: Path, header_s: float = PATIENCE_S) -> AsyncIterato
     limits, timeouts = Limits(max_connections=MOST), Timeouts(header_s=header_s, connect_s=PATIENCE_S)
     async with a_rig(limits=limits, timeouts=timeouts) as rig:
         rig.pod.plays([answer_bytes(chat_answer())])
-        door = rig.front.door(listener_tls(files))
+        door = rig.front.protocol_factory(server_context(files))
         server = await asyncio.get_running_loop().create_server(door, "127.0.0.1", 0, backlog=512)
         try:
             yield rig, server.sockets[0].getsockname()[1], ssl.create_default_context(cafile=str(files.cert))

@@ -15,10 +15,10 @@ from aiohttp.test_utils import TestServer
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from gateway.identity import issuer as module
-from gateway.identity.issuer import LEAST_S, Issuer
-from gateway.identity.keyring import MOST_TOKENS, Keyring
-from routing.rejection import Reason, Refused
-from tenancy.policy import Bare, Policy
+from gateway.identity.issuer import MIN_REFRESH_INTERVAL_S, TokenIssuer
+from gateway.identity.keyring import MAX_CACHED_TOKENS, Keyring
+from routing.rejection import Reason, RequestRejected
+from tenancy.policy import InlineFiles, Policy
 from tenancy.reading.policy import read_policy
 from tenancy.tenants import Tenant
 from tests.gateway.identity.test_tokens import ALL, GOOD, NOW_S, jwk, jwks, token
@@ -85,7 +85,7 @@ async def provider() -> AsyncIterator[Provider]:
 @dataclass
 class Scene:
     keyring: Keyring
-    issuer: Issuer
+    issuer: TokenIssuer
     clock: Clock
     said: Said
 
@@ -94,7 +94,7 @@ class Scene:
 async def scene() -> AsyncIterator[Scene]:
     clock, said = Clock(), Said()
     async with aiohttp.ClientSession() as session:
-        issuer = Issuer(session, say=said, clock=clock)  # type: ignore[arg-type]
+        issuer = TokenIssuer(session, say=said, clock=clock)  # type: ignore[arg-type]
         keyring = Keyring(None, issuer, lambda: NOW_S)
         task = asyncio.create_task(issuer.run())
         yield Scene(keyring, issuer, clock, said)
@@ -108,11 +108,11 @@ def policy(where: str, more: str = "") -> Policy:
         f"auth: {{jwt: {{issuer: 'https://sso.example', audiences: [hearth], tenant_claim: team, {where}}}}}\n"
         f"tenants: {{legal: {{groups: {{interns: {{rpm: 5}}}}, per_user: {{rpm: 2}}}}, search: {{}}}}\n{more}"
     )
-    return read_policy(source, {}, Bare())
+    return read_policy(source, {}, InlineFiles())
 
 
-def refusal(keyring: Keyring, shown: str) -> Refused:
-    with pytest.raises(Refused) as refused:
+def refusal(keyring: Keyring, shown: str) -> RequestRejected:
+    with pytest.raises(RequestRejected) as refused:
         keyring.identify(shown)
     return refused.value
 
@@ -121,7 +121,7 @@ async def test_keys_are_fetched_and_tokens_then_count(provider: Provider, scene:
     """Before they are known nobody can say whether a token is good: later, not never."""
     scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
     early = refusal(scene.keyring, token())
-    assert (early.reason, early.retry_after_s) == (Reason.ISSUER_UNHEARD, 1.0)
+    assert (early.reason, early.retry_after_s) == (Reason.ISSUER_UNAVAILABLE, 1.0)
     assert (await scene.said.until("keys are known"))["keys"] == 3
     caller = scene.keyring.identify(token())
     assert (caller.tenant.name, caller.user) == ("legal", "ann")
@@ -134,7 +134,7 @@ async def test_the_issuer_says_where_its_keys_are(provider: Provider, scene: Sce
     path = "/.well-known/openid-configuration"
     issuer = f"issuer: '{provider.url}', audiences: [hearth], default_tenant: legal"
     provider.answers[path] = f'{{"issuer": "{provider.url}", "jwks_uri": "{provider.url}/keys"}}'
-    scene.keyring.policy = read_policy(f"auth: {{jwt: {{{issuer}}}}}\ntenants: {{legal: {{}}}}", {}, Bare())
+    scene.keyring.policy = read_policy(f"auth: {{jwt: {{{issuer}}}}}\ntenants: {{legal: {{}}}}", {}, InlineFiles())
     await scene.said.until("keys are known")
     assert scene.keyring.identify(token(iss=provider.url)).tenant.name == "legal"
     assert provider.asked == [path, "/keys"]
@@ -157,7 +157,7 @@ async def test_a_false_discovery_document_leads_nowhere(
     """What is wrong is logged."""
     provider.answers["/.well-known/openid-configuration"] = document.replace("HERE", provider.url)
     issuer = f"issuer: '{provider.url}', audiences: [hearth], default_tenant: legal"
-    scene.keyring.policy = read_policy(f"auth: {{jwt: {{{issuer}}}}}\ntenants: {{legal: {{}}}}", {}, Bare())
+    scene.keyring.policy = read_policy(f"auth: {{jwt: {{{issuer}}}}}\ntenants: {{legal: {{}}}}", {}, InlineFiles())
     assert words in (await scene.said.until("cannot be had"))["error"]
     assert scene.issuer.keys is None
 
@@ -167,7 +167,7 @@ async def test_a_false_discovery_document_leads_nowhere(
     [
         lambda: web.Response(status=302, headers={"location": "/keys"}),
         lambda: web.Response(status=404),
-        lambda: web.Response(text=ALL + " " * module.LONGEST_ANSWER),
+        lambda: web.Response(text=ALL + " " * module.MAX_RESPONSE_BYTES),
         lambda: web.Response(body=b"\xff\xfe"),
         lambda: web.Response(text="{}"),
     ],
@@ -189,8 +189,8 @@ async def test_a_rotated_key_is_found_when_it_is_shown(provider: Provider, scene
     rotated = token(kid="RSA-2")
     assert refusal(scene.keyring, rotated).reason is Reason.INVALID_KEY  # just asked: it would know
     provider.answers["/keys"] = jwks(jwk("RSA", kid="RSA-2"))
-    scene.clock.now_s += LEAST_S
-    assert refusal(scene.keyring, rotated).reason is Reason.ISSUER_UNHEARD
+    scene.clock.now_s += MIN_REFRESH_INTERVAL_S
+    assert refusal(scene.keyring, rotated).reason is Reason.ISSUER_UNAVAILABLE
     await scene.said.until("keys are known")
     assert scene.keyring.identify(rotated).tenant.name == "legal"
     assert provider.asked == ["/keys", "/keys"]
@@ -202,8 +202,8 @@ async def test_a_key_that_is_gone_signs_no_more(provider: Provider, scene: Scene
     await scene.said.until("keys are known")
     assert scene.keyring.identify(token()).tenant.name == "legal"
     provider.answers["/keys"] = jwks(jwk("EC"))
-    scene.clock.now_s += LEAST_S
-    assert scene.issuer.look_again()
+    scene.clock.now_s += MIN_REFRESH_INTERVAL_S
+    assert scene.issuer.request_refresh()
     await scene.said.until("keys are known")
     assert "key that is not the issuer's" in refusal(scene.keyring, token()).message
 
@@ -215,8 +215,8 @@ async def test_another_key_of_the_same_name_counts(provider: Provider, scene: Sc
     other = rsa.generate_private_key(65537, 2048)
     shown = {**json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(other.public_key())), "kid": "RSA"}
     provider.answers["/keys"] = jwks(shown)
-    scene.clock.now_s += LEAST_S
-    assert scene.issuer.look_again()
+    scene.clock.now_s += MIN_REFRESH_INTERVAL_S
+    assert scene.issuer.request_refresh()
     await scene.said.until("keys are known")
     assert "signature" in refusal(scene.keyring, token()).message
     assert scene.keyring.identify(jwt.encode(GOOD, other, "RS256", headers={"kid": "RSA"})).tenant.name == "legal"
@@ -227,8 +227,8 @@ async def test_known_keys_outlive_the_issuers_absence(provider: Provider, scene:
     scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
     await scene.said.until("keys are known")
     provider.answers.clear()
-    scene.clock.now_s += LEAST_S
-    assert scene.issuer.look_again()
+    scene.clock.now_s += MIN_REFRESH_INTERVAL_S
+    assert scene.issuer.request_refresh()
     assert "answers 500" in (await scene.said.until("cannot be had"))["error"]
     assert scene.keyring.identify(token()).tenant.name == "legal"
 
@@ -240,7 +240,7 @@ async def test_keys_of_a_file_are_there_at_once(scene: Scene) -> None:
         "tenants: {legal: {}}"
     )
 
-    class Shelf(Bare):
+    class Shelf(InlineFiles):
         def text(self, path: str) -> str:
             return ALL
 
@@ -271,12 +271,12 @@ async def test_a_verified_token_is_good_until_it_expires(provider: Provider, sce
     assert keyring.identify(token()) is keyring.identify(token())
     for at in range(20):
         keyring.identify(token(jti=str(at)))
-    assert len(keyring._verified) == 21 <= MOST_TOKENS
+    assert len(keyring._verified) == 21 <= MAX_CACHED_TOKENS
     now_s += 91
     assert "expired" in refusal(keyring, token()).message
     now_s = NOW_S
     assert keyring.identify(token()).accounts
     keyring.policy = replace(held := keyring.policy, tenants={**held.tenants, "legal": Tenant("legal")})
     assert not keyring.identify(token()).accounts
-    keyring.policy = read_policy("auth: {default_tenant: a}", {}, Bare())
+    keyring.policy = read_policy("auth: {default_tenant: a}", {}, InlineFiles())
     assert "not known here" in refusal(keyring, token()).message

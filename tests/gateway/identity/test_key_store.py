@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.identity.key_folder import Files
-from tenancy.document import Wrong
+from gateway.identity.key_folder import PolicyFileSystem
+from tenancy.document import InvalidValue
 from tenancy.policy import KeyFile
 
 
@@ -18,12 +18,12 @@ def test_key_files_are_found_as_kubernetes_mounts_them(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("x")
     (tmp_path / "search").mkdir()
     (tmp_path / "search" / ".k").write_text("x")
-    assert list(Files().key_files(str(tmp_path))) == [KeyFile("legal", "k1", "abc\n")]
-    with pytest.raises(Wrong, match="there is no folder"):
-        list(Files().key_files(str(tmp_path / "nowhere")))
+    assert list(PolicyFileSystem().key_files(str(tmp_path))) == [KeyFile("legal", "k1", "abc\n")]
+    with pytest.raises(InvalidValue, match="there is no folder"):
+        list(PolicyFileSystem().key_files(str(tmp_path / "nowhere")))
 
 
 def test_a_file_that_cannot_be_read_is_wrong(tmp_path: Path) -> None:
     """With its name and why."""
-    with pytest.raises(Wrong, match=r"cannot read .*nowhere.*: No such file"):
-        Files().text(str(tmp_path / "nowhere"))
+    with pytest.raises(InvalidValue, match=r"cannot read .*nowhere.*: No such file"):
+        PolicyFileSystem().text(str(tmp_path / "nowhere"))

@@ -6,10 +6,10 @@ from hashlib import sha256
 import pytest
 
 from gateway.identity.keyring import Keyring
-from routing.rejection import Reason, Refused
-from tenancy.policy import HMAC, Bare, KeyFile, Policy
+from routing.rejection import Reason, RequestRejected
+from tenancy.policy import HMAC, InlineFiles, KeyFile, Policy
 from tenancy.reading.policy import read_policy
-from tenancy.tenants import NOBODY, Account, Quota
+from tenancy.tenants import ANONYMOUS_CALLER, Account, Quota
 
 TIERED = """
 tiers: {gold: {priority: 10}, silver: {priority: 5, on_overload: relax}, bronze: {priority: -10}}
@@ -26,23 +26,23 @@ def digest(key: str) -> str:
 
 def policy(source: str, **keys: str) -> Policy:
     """With a key file for each tenant: what it holds."""
-    return read_policy(source, {}, Bare(*(KeyFile(tenant, "k1", held) for tenant, held in keys.items())))
+    return read_policy(source, {}, InlineFiles(*(KeyFile(tenant, "k1", held) for tenant, held in keys.items())))
 
 
 def legal(extra: str = "") -> Policy:
     return policy("auth: {keys_dir: keys}\n" + extra, legal=digest("sk-1"))
 
 
-def refusal(keyring: Keyring, key: str | None, spoken: dict[bytes, bytes] | None = None) -> Refused:
-    with pytest.raises(Refused) as refused:
+def refusal(keyring: Keyring, key: str | None, spoken: dict[bytes, bytes] | None = None) -> RequestRejected:
+    with pytest.raises(RequestRejected) as refused:
         keyring.identify(key, spoken)
     return refused.value
 
 
 def test_without_a_policy_everybody_is_nobody() -> None:
     """Whatever key is shown."""
-    assert Keyring().identify(None) is NOBODY
-    assert Keyring().identify("sk-anything") is NOBODY
+    assert Keyring().identify(None) is ANONYMOUS_CALLER
+    assert Keyring().identify("sk-anything") is ANONYMOUS_CALLER
 
 
 def test_a_known_key_leads_to_its_caller() -> None:

@@ -9,7 +9,7 @@ from gateway.config.models import ModelEntry
 from gateway.config.settings import Settings
 from gateway.identity import policy as load
 from gateway.identity.policy import load_policy
-from tenancy.document import Invalid
+from tenancy.document import InvalidDocument
 from tests.gateway.identity.test_tokens import ALL
 
 PRICED = (ModelEntry("small", 1e-6, 2e-6), ModelEntry("free", 0.0, 0.0), ModelEntry("half", 1e-6))
@@ -18,9 +18,9 @@ PRICED = (ModelEntry("small", 1e-6, 2e-6), ModelEntry("free", 0.0, 0.0), ModelEn
 def faults(folder: Path, source: str) -> list[str]:
     path = folder / "policy.yaml"
     path.write_text(source)
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidDocument) as refused:
         load_policy(Settings(policy=path, models=PRICED), {})
-    return [str(fault).removeprefix(f"{path}: ") for fault in refused.value.faults]
+    return [str(fault).removeprefix(f"{path}: ") for fault in refused.value.errors]
 
 
 def test_without_a_policy_there_is_none() -> None:
@@ -96,8 +96,8 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
 def test_a_file_that_is_no_text_is_said(tmp_path: Path) -> None:
     """And one that is gone."""
     path = tmp_path / "policy.yaml"
-    with pytest.raises(Invalid, match="cannot be read"):
+    with pytest.raises(InvalidDocument, match="cannot be read"):
         load_policy(Settings(policy=path), {})
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(Invalid, match="cannot be read"):
+    with pytest.raises(InvalidDocument, match="cannot be read"):
         load_policy(Settings(policy=path), {})

@@ -12,12 +12,12 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from gateway.cluster.index_process import Warmth
+from gateway.cluster.index_process import IndexProcessServer
 from gateway.config.fields import Secret
 from gateway.config.settings import Settings
-from gateway.replica_sync.host_client import WarmthClient
+from gateway.replica_sync.host_client import IndexProcessClient
 from gateway.replica_sync.ipc_messages import Hello
-from gateway.replica_sync.sync import Sharing
+from gateway.replica_sync.sync import ReplicaSync
 from gateway.runtime.event_log import EventLog
 from routing.decision.router import Router
 from tests.routing.engines import router_of
@@ -64,8 +64,8 @@ class Worker:
     """One gateway's part of the exchange."""
 
     router: Router
-    client: WarmthClient
-    sharing: Sharing
+    client: IndexProcessClient
+    sharing: ReplicaSync
     said: Said
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -84,7 +84,7 @@ class Host:
     """A warmth process, and the workers that were started on its host."""
 
     where: Path
-    warmth: Warmth
+    warmth: IndexProcessServer
     said: Said
     registry: CollectorRegistry
     running: asyncio.Task[None]
@@ -94,11 +94,11 @@ class Host:
         """Start a worker."""
         origin = Random(str(self.where) + str(len(self.workers))).getrandbits(63)
         router, said = router_of(pods), Said()
-        client = WarmthClient(self.where, Hello(origin), say=said, draw=lambda: 0.0)
+        client = IndexProcessClient(self.where, Hello(origin), say=said, draw=lambda: 0.0)
         known = asyncio.Event()
         if fleet_known:
             known.set()
-        sharing = Sharing(router, client, say=said, clock=asyncio.get_running_loop().time, fleet_known=known)
+        sharing = ReplicaSync(router, client, say=said, clock=asyncio.get_running_loop().time, fleet_known=known)
         worker = Worker(router, client, sharing, said)
         worker.tasks += [asyncio.create_task(client.run()), asyncio.create_task(sharing.run())]
         self.workers.append(worker)
@@ -107,7 +107,7 @@ class Host:
     def knows(self, *workers: Worker) -> bool:
         """Whether all are connected, and the warmth process has heard who they are: that comes a moment later."""
         heard = self.warmth.hub._connections.values()
-        return all(worker.sharing.is_connected and worker.sharing.origin in heard for worker in workers)
+        return all(worker.sharing.is_connected and worker.sharing.replica_id in heard for worker in workers)
 
     async def stop(self) -> None:
         """End the warmth process; workers live on."""
@@ -117,7 +117,7 @@ class Host:
     def start(self, settings: Settings) -> None:
         """Start it (again)."""
         self.registry = CollectorRegistry()
-        self.warmth = Warmth(settings, self.where, self.said, self.registry)
+        self.warmth = IndexProcessServer(settings, self.where, self.said, self.registry)
         self.running = asyncio.create_task(self.warmth.run())
 
 
@@ -127,7 +127,7 @@ async def host(folder: Path, redis: str | None = None, **changed: Any) -> AsyncI
     folder.mkdir(exist_ok=True)  # noqa: ASYNC240 - a folder of a test
     settings = replace(Settings(), redis=Secret(redis) if redis else None, **changed)
     where, said, registry = folder / "warmth.sock", Said(), CollectorRegistry()
-    warmth = Warmth(settings, where, said, registry)
+    warmth = IndexProcessServer(settings, where, said, registry)
     started = Host(where, warmth, said, registry, asyncio.create_task(warmth.run()))
     try:
         yield started

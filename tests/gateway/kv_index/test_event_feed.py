@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.kv_index.event_feed import Feed, Reader, UnreadableError, sequence_of
-from routing.precise.event_reliability import AGREEMENTS, Doubt
+from gateway.kv_index.event_feed import EventBatchDecoder, EventFeed, UndecodableEventsError, sequence_number
+from routing.precise.event_reliability import MIN_AGREEMENTS, UnreliableReason
 from routing.precise.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
-from routing.precise.precise_index import NOTHING_HELD, ExactIndex
-from routing.precise.token_chains import Ends, TokenPrompt, pack_tokens
+from routing.precise.precise_index import NOTHING_CACHED, PreciseIndex
+from routing.precise.token_chains import BlockHashes, TokenPrompt, pack_tokens
 from tests.gateway.kv_index.publisher import pack
 
 
 def test_maps_and_arrays_are_the_same_events() -> None:
     """Newer vLLM packs an event as a map, older as an array in the order of the fields."""
-    reader = Reader()
+    reader = EventBatchDecoder()
     stored, removed = BlockStored([1], None, [5, 6], 2, medium="GPU"), BlockRemoved([1], "GPU")
     rows = [["BlockStored", [1], None, [5, 6], 2, None, "GPU"], ["BlockRemoved", [1], "GPU"], ["AllBlocksCleared"]]
-    old = reader.read(msgspec.msgpack.encode([0.0, rows]))
-    new = reader.read(pack([stored, removed, AllBlocksCleared()]))
+    old = reader.decode(msgspec.msgpack.encode([0.0, rows]))
+    new = reader.decode(pack([stored, removed, AllBlocksCleared()]))
     assert new == [stored, removed, AllBlocksCleared()]
     assert [msgspec.structs.astuple(event) for event in old] == [msgspec.structs.astuple(event) for event in new]
     assert isinstance(old[0], BlockStored)
@@ -29,8 +29,8 @@ def test_maps_and_arrays_are_the_same_events() -> None:
 
 def test_unknown_events_are_passed_over_and_counted() -> None:
     """What a later vLLM says beside what we know does not cost us the rest."""
-    reader = Reader()
-    events = reader.read(pack([{"type": "BlockMoved", "to": 3}, AllBlocksCleared(), {"type": "BlockStored"}]))
+    reader = EventBatchDecoder()
+    events = reader.decode(pack([{"type": "BlockMoved", "to": 3}, AllBlocksCleared(), {"type": "BlockStored"}]))
     assert events == [AllBlocksCleared()]
     assert reader.unread == 2
 
@@ -38,14 +38,14 @@ def test_unknown_events_are_passed_over_and_counted() -> None:
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"hello", msgspec.msgpack.encode({"a": 1}), b"\x93" * 3000])
 def test_what_is_no_batch_is_refused(payload: bytes) -> None:
     """One error for all of it."""
-    with pytest.raises(UnreadableError):
-        Reader().read(payload)
+    with pytest.raises(UndecodableEventsError):
+        EventBatchDecoder().decode(payload)
 
 
 def test_numbers_are_eight_bytes() -> None:
     """Big end first; anything else is none."""
-    assert sequence_of((258).to_bytes(8, "big")) == 258
-    assert sequence_of(b"12") is None
+    assert sequence_number((258).to_bytes(8, "big")) == 258
+    assert sequence_number(b"12") is None
 
 
 BLOCK = 2
@@ -55,12 +55,12 @@ class Scene:
     """A feed whose missed batches are fetched by hand."""
 
     def __init__(self, *, replays: bool = True) -> None:
-        self.index = ExactIndex()
-        self.index.follow("e", BLOCK)
+        self.index = PreciseIndex()
+        self.index.add_engine("e", BLOCK)
         self.asked: list[int] = []
         self.replays = replays
         self.said: list[tuple[object, ...]] = []
-        self.feed = Feed("e", self.index, say=lambda *words, **_: self.said.append(words), ask=self.ask)  # type: ignore[arg-type]
+        self.feed = EventFeed("e", self.index, say=lambda *words, **_: self.said.append(words), ask=self.ask)  # type: ignore[arg-type]
 
     def ask(self, start: int) -> bool:
         if self.replays:
@@ -70,11 +70,11 @@ class Scene:
     def replay(self, batches: list[bytes], upto: int, *, first: int = 0) -> None:
         """Answer the last question, from what the publisher still has."""
         for number in range(max(first, self.asked[-1]), upto):
-            self.feed.take_again(number, batches[number])
-        self.feed.all_again(answered=True)
+            self.feed.take_replayed(number, batches[number])
+        self.feed.end_replay(answered=True)
 
     def held(self, tokens: list[int]) -> int:
-        return self.index.look(Ends(TokenPrompt(pack_tokens([*tokens, 99])))).get("e", NOTHING_HELD).tokens
+        return self.index.lookup(BlockHashes(TokenPrompt(pack_tokens([*tokens, 99])))).get("e", NOTHING_CACHED).tokens
 
 
 def chain(blocks: int) -> list[bytes]:
@@ -91,31 +91,31 @@ def prompt(blocks: int) -> list[int]:
 def test_the_first_batch_of_all_is_complete_knowledge() -> None:
     """Whoever hears an engine from its number 0 on may believe it."""
     scene = Scene(replays=False)
-    scene.feed.begin()
-    assert scene.feed.reliability.doubt is Doubt.UNHEARD
+    scene.feed.start()
+    assert scene.feed.reliability.unreliable_reason is UnreliableReason.NO_EVENTS
     for number, payload in enumerate(chain(3)):
         scene.feed.take(number, payload)
-    assert scene.feed.reliability.is_exact
+    assert scene.feed.reliability.is_reliable
     assert scene.held(prompt(3)) == 6
 
 
 def test_an_engine_that_never_spoke_holds_nothing() -> None:
     """A replay that is empty from the start is complete knowledge as well."""
     scene = Scene()
-    scene.feed.begin()
-    scene.feed.all_again(answered=True)
-    assert scene.feed.reliability.is_exact
+    scene.feed.start()
+    scene.feed.end_replay(answered=True)
+    assert scene.feed.reliability.is_reliable
 
 
 def test_a_late_joiner_has_the_past_told() -> None:
     """What comes by itself meanwhile waits, and what comes twice counts once."""
     scene, batches = Scene(), chain(5)
-    scene.feed.begin()
+    scene.feed.start()
     scene.feed.take(3, batches[3])
     scene.feed.take(4, batches[4])
     assert scene.held(prompt(5)) == 0
     scene.replay(batches, 4)
-    assert scene.feed.reliability.is_exact
+    assert scene.feed.reliability.is_reliable
     assert scene.held(prompt(5)) == 10
     assert scene.feed.count.batches == 5
 
@@ -123,9 +123,9 @@ def test_a_late_joiner_has_the_past_told() -> None:
 def test_a_past_that_is_forgotten_is_doubt() -> None:
     """The publisher keeps so many batches only: who comes later does not know all, and says so once."""
     scene, batches = Scene(), chain(6)
-    scene.feed.begin()
+    scene.feed.start()
     scene.replay(batches, 6, first=3)
-    assert scene.feed.reliability.doubt is Doubt.LATE
+    assert scene.feed.reliability.unreliable_reason is UnreliableReason.LATE
     assert [words[0] for words in scene.said] == []
     assert scene.index.engines["e"].count.orphaned == 3
 
@@ -138,7 +138,7 @@ def test_a_gap_is_filled_again() -> None:
     assert scene.asked == [2]
     scene.feed.take(5, batches[5])
     scene.replay(batches, 5)
-    assert scene.feed.reliability.is_exact
+    assert scene.feed.reliability.is_reliable
     assert scene.held(prompt(6)) == 12
     assert (scene.feed.count.gaps, scene.feed.count.unhealed) == (1, 0)
 
@@ -146,13 +146,13 @@ def test_a_gap_is_filled_again() -> None:
 def test_a_hole_in_what_is_sent_again_is_asked_for_once_more() -> None:
     """The publisher's socket drops what it cannot send at once."""
     scene, batches = Scene(), chain(6)
-    scene.feed.begin()
+    scene.feed.start()
     for number in (0, 1, 3, 5):
-        scene.feed.take_again(number, batches[number])
-    scene.feed.all_again(answered=True)
+        scene.feed.take_replayed(number, batches[number])
+    scene.feed.end_replay(answered=True)
     assert scene.asked == [0, 2]
     scene.replay(batches, 6)
-    assert scene.feed.reliability.is_exact
+    assert scene.feed.reliability.is_reliable
     assert scene.held(prompt(6)) == 12
 
 
@@ -163,9 +163,9 @@ def test_a_gap_that_cannot_be_filled_is_doubt(*, replays: bool) -> None:
     for number in (0, 1, 4):
         scene.feed.take(number, batches[number])
     if replays:
-        scene.feed.all_again(answered=False)
+        scene.feed.end_replay(answered=False)
     scene.feed.take(5, batches[5])
-    assert scene.feed.reliability.doubt is Doubt.GAP
+    assert scene.feed.reliability.unreliable_reason is UnreliableReason.GAP
     assert scene.feed.count.unhealed == 1
     assert scene.held(prompt(6)) == 4
     assert [words[0] for words in scene.said] == ["warning"]
@@ -176,9 +176,9 @@ def test_a_cleared_cache_heals() -> None:
     scene, batches = Scene(replays=False), chain(6)
     for number in (0, 4):
         scene.feed.take(number, batches[number])
-    assert scene.feed.reliability.doubt is Doubt.GAP
+    assert scene.feed.reliability.unreliable_reason is UnreliableReason.GAP
     scene.feed.take(5, pack([AllBlocksCleared(), BlockStored([9], None, [7, 7], BLOCK)]))
-    assert scene.feed.reliability.is_exact
+    assert scene.feed.reliability.is_reliable
     assert (scene.held(prompt(1)), scene.held([7, 7])) == (0, 2)
 
 
@@ -187,12 +187,12 @@ def test_answers_heal_what_events_cannot() -> None:
     scene, batches = Scene(replays=False), chain(3)
     for number in (0, 2):
         scene.feed.take(number, batches[number])
-    ends = Ends(TokenPrompt(pack_tokens([*prompt(3), 99])))
-    for _ in range(AGREEMENTS + 1):
-        foretold = scene.index.look(ends).get("e", NOTHING_HELD).tokens
+    ends = BlockHashes(TokenPrompt(pack_tokens([*prompt(3), 99])))
+    for _ in range(MIN_AGREEMENTS + 1):
+        foretold = scene.index.lookup(ends).get("e", NOTHING_CACHED).tokens
         scene.feed.reliability.observe(foretold, 6, BLOCK)
         scene.index.correct("e", ends, 6)
-    assert scene.feed.reliability.is_exact
+    assert scene.feed.reliability.is_reliable
     assert scene.held(prompt(3)) == 6
     scene.index.correct("e", ends, 2)
     assert scene.held(prompt(3)) == 2
@@ -205,9 +205,9 @@ def test_counting_from_the_start_is_a_restart() -> None:
         scene.feed.take(number, batches[number])
     scene.feed.take(0, pack([BlockStored([1], None, [5, 5], BLOCK)]))
     assert (scene.held(prompt(3)), scene.held([5, 5])) == (0, 2)
-    assert scene.feed.reliability.is_exact
+    assert scene.feed.reliability.is_reliable
     assert scene.feed.count.restarts == 1
-    scene.feed.pod_restarted()
+    scene.feed.note_pod_restart()
     assert scene.held([5, 5]) == 2
 
 
@@ -216,13 +216,13 @@ def test_a_restart_that_others_saw_first_is_believed() -> None:
     scene, batches = Scene(), chain(3)
     for number in range(3):
         scene.feed.take(number, batches[number])
-    scene.feed.pod_restarted()
+    scene.feed.note_pod_restart()
     assert scene.held(prompt(3)) == 0
     assert scene.asked == [0]
-    scene.feed.all_again(answered=True)
+    scene.feed.end_replay(answered=True)
     scene.feed.take(0, batches[0])
     assert scene.held(prompt(1)) == 2
-    assert scene.feed.reliability.is_exact
+    assert scene.feed.reliability.is_reliable
 
 
 def test_a_restart_is_believed_once_whoever_sees_it_first() -> None:
@@ -230,23 +230,23 @@ def test_a_restart_is_believed_once_whoever_sees_it_first() -> None:
     for told_first in (True, False):
         former, scene, batches = Scene(), Scene(), chain(1)
         if told_first:
-            former.feed.pod_restarted()
-        scene.feed.succeed(former.feed)
+            former.feed.note_pod_restart()
+        scene.feed.take_over(former.feed)
         scene.feed.take(0, batches[0])
         if not told_first:
-            scene.feed.pod_restarted()
+            scene.feed.note_pod_restart()
         assert scene.held(prompt(1)) == 2
-        assert scene.feed.reliability.is_exact
-        scene.feed.pod_restarted()
-        assert scene.feed.reliability.doubt is Doubt.UNHEARD
+        assert scene.feed.reliability.is_reliable
+        scene.feed.note_pod_restart()
+        assert scene.feed.reliability.unreliable_reason is UnreliableReason.NO_EVENTS
 
 
 def test_every_turn_of_trust_is_told() -> None:
     """Whoever tells others whom to believe need not look at every engine all the time."""
     turns: list[str] = []
-    index = ExactIndex()
-    index.follow("e", BLOCK)
-    feed = Feed("e", index, say=lambda *_, **__: None, ask=lambda _: False, turned=lambda: turns.append("turn"))  # type: ignore[arg-type]
+    index = PreciseIndex()
+    index.add_engine("e", BLOCK)
+    feed = EventFeed("e", index, say=lambda *_, **__: None, ask=lambda _: False, turned=lambda: turns.append("turn"))  # type: ignore[arg-type]
     batches = chain(4)
     for numbers, gone_by in (([0, 1], 1), ([3], 2)):
         for number in numbers:
@@ -261,7 +261,7 @@ def test_what_cannot_be_read_is_doubt_and_never_fatal() -> None:
     scene, batches = Scene(), chain(2)
     scene.feed.take(0, batches[0])
     scene.feed.take(1, b"noise")
-    assert scene.feed.reliability.doubt is Doubt.GAP
+    assert scene.feed.reliability.unreliable_reason is UnreliableReason.GAP
     assert scene.feed.count.malformed == 1
     scene.feed.take(2, pack([BlockRemoved([1])]))
     assert scene.held(prompt(1)) == 0
@@ -272,16 +272,16 @@ def test_events_that_break_the_index_break_nothing_else() -> None:
     scene, batches = Scene(), chain(2)
     scene.feed.take(0, batches[0])
     scene.feed.take(1, pack([{"type": "BlockStored", "block_hashes": [7], "extra_keys": [[["x", 2**63]]] * 3}]))
-    scene.index._engines["e"].take = None  # type: ignore[method-assign, assignment]
+    scene.index._engines["e"].apply = None  # type: ignore[method-assign, assignment]
     scene.feed.take(2, batches[1])
-    assert scene.feed.reliability.doubt is Doubt.GAP
+    assert scene.feed.reliability.unreliable_reason is UnreliableReason.GAP
     assert ("error", "KV events could not be followed") in scene.said
 
 
 def test_waiting_batches_are_bounded() -> None:
     """Who asks for the past does not keep all of the present."""
     scene = Scene()
-    scene.feed.begin()
+    scene.feed.start()
     payload = pack([AllBlocksCleared()])
     for number in range(10, 10 + 5000):
         scene.feed.take(number, payload)
@@ -294,7 +294,7 @@ def test_whatever_the_network_does_the_believed_are_right(steps: list[str], late
     """Batches get lost, replays come late or not at all: an engine that is believed holds exactly what it holds."""
     scene, batches = Scene(), chain(60)
     number = late
-    begin: Callable[[], None] = scene.feed.begin
+    begin: Callable[[], None] = scene.feed.start
     begin()
     for step in steps:
         if step == "say":
@@ -306,8 +306,8 @@ def test_whatever_the_network_does_the_believed_are_right(steps: list[str], late
             if step == "replay":
                 scene.replay(batches, number)
             else:
-                scene.feed.all_again(answered=False)
-    if scene.feed.reliability.is_exact and scene.feed._replays_from is None:
+                scene.feed.end_replay(answered=False)
+    if scene.feed.reliability.is_reliable and scene.feed._replays_from is None:
         assert scene.held(prompt(60)) == BLOCK * scene.feed._next
-        assert scene.feed.reliability.doubt is None
+        assert scene.feed.reliability.unreliable_reason is None
     assert scene.held(prompt(60)) <= BLOCK * number

@@ -15,19 +15,19 @@ import pytest
 from aiohttp import web
 from prometheus_client import generate_latest
 
-from gateway.config.kv_events import KvEvents
+from gateway.config.kv_events import KvEventsConfig
 from gateway.config.models import ModelEntry, TokenizerEntry
 from gateway.kv_index import lookup_service as sights_module
-from gateway.kv_index.event_feed import Feed
-from gateway.kv_index.lookup_client import LATE_IN_A_ROW, Asking, AskingExposition
-from gateway.kv_index.lookup_service import Sights
-from gateway.kv_index.prompts import read_spoken
+from gateway.kv_index.event_feed import EventFeed
+from gateway.kv_index.lookup_client import LATE_IN_A_ROW, CacheLookupClient, LookupMetrics
+from gateway.kv_index.lookup_service import CacheLookupService
+from gateway.kv_index.prompts import read_prompt
 from gateway.kv_index.tokenizer import LocalTokenizer
-from gateway.replica_sync.host_client import WarmthClient
-from gateway.replica_sync.ipc_messages import EnginesFollowed, Hello
+from gateway.replica_sync.host_client import IndexProcessClient
+from gateway.replica_sync.ipc_messages import FollowedEngines, Hello
 from routing.decision.router import Router
-from routing.pods import EngineShape, ModelCard, Pod, Standing
-from routing.precise.event_reliability import AGREEMENTS
+from routing.pods import EngineShape, ModelCard, Pod, PodState
+from routing.precise.event_reliability import MIN_AGREEMENTS
 from routing.reading import read_request
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
@@ -49,7 +49,7 @@ class Scene:
     publisher: Publisher
     engine: ModelEngine
     router: Router
-    asking: Asking
+    asking: CacheLookupClient
     url: str
     pod: dict[str, Any]
     """What the pod answers: its event sources, and its tokens."""
@@ -63,7 +63,7 @@ class Scene:
 
     async def look(self, text: str) -> Request:
         body = self.body(text)
-        return await self.asking.look(read_request(Api.CHAT, body, request_id=text[:8]).request, body)
+        return await self.asking.look_up(read_request(Api.CHAT, body, request_id=text[:8]).request, body)
 
     async def ask(self, text: str) -> tuple[Request, int]:
         """A whole request: looked at, placed, computed, settled. Returns it with what was really reused."""
@@ -78,8 +78,8 @@ class Scene:
         self.engine.end(running)
         placement.settle(Usage(len(tokens), 1, hit), 2.0)
         placement.release(2.0)
-        if request.sight is not None:
-            request.sight.watch.over()
+        if request.lookup is not None:
+            request.lookup.listener.over()
         return request, hit
 
     async def tell(self) -> None:
@@ -95,18 +95,18 @@ class Scene:
         await self.look("x")
 
     @property
-    def answering(self) -> Sights:
+    def answering(self) -> CacheLookupService:
         sights = self.host.warmth.lookups
         assert sights is not None
         return sights
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> EventFeed:
         return self.answering.subscriptions.feeds[self.url]
 
     def tokens(self, text: str) -> list[int]:
         """As the pod's tokenizer has them."""
-        packed = self.tokenizer.prompt(read_spoken(Api.CHAT, self.body(text))).packed
+        packed = self.tokenizer.prompt(read_prompt(Api.CHAT, self.body(text))).packed
         return list(memoryview(packed).cast("I"))
 
     async def until_exact(self) -> None:
@@ -114,11 +114,11 @@ class Scene:
         await self.pulse.until(lambda: self.asking.doubts.get(self.url) == "")
 
     def seen(self, request: Request) -> int | None:
-        if request.sight is None:
+        if request.lookup is None:
             return None
-        (slot,) = self.router.fleet.roster(MODEL).slots
-        found = request.sight.seen.get(slot)
-        return found.tokens if found else 0 if slot in request.sight.known else None
+        (slot,) = self.router.fleet.eligible(MODEL).slots
+        found = request.lookup.hits.get(slot)
+        return found.tokens if found else 0 if slot in request.lookup.reliable_slots else None
 
 
 @asynccontextmanager
@@ -129,7 +129,10 @@ async def scene(
     made = make_folder(folder / "tokenizer")
     local = LocalTokenizer(made, None, cache_bytes=1 << 20, now=datetime.now)
     entry = TokenizerEntry(made) if tokenizer else None
-    words: dict[str, Any] = {"kv_events": KvEvents(wait_ms=wait_ms), "models": (ModelEntry(MODEL, tokenizer=entry),)}
+    words: dict[str, Any] = {
+        "kv_events": KvEventsConfig(wait_ms=wait_ms),
+        "models": (ModelEntry(MODEL, tokenizer=entry),),
+    }
     pod: dict[str, Any] = {"sources": {}, "tokens": []}
     async with Publisher() as publisher, serving(pod) as url, host(folder / "host", **words) as started:
         if events:
@@ -137,17 +140,17 @@ async def scene(
             pod["sources"] = {"0": {"enable_kv_cache_events": True, "publisher": "zmq", **told}}
         router = Router(routings()["warm"])
         cards = (ModelCard(MODEL),)
-        router.put_pod(Pod(url, Standing.READY, frozenset({MODEL}), cards=cards, ready_since_s=-1e6))
+        router.put_pod(Pod(url, PodState.READY, frozenset({MODEL}), cards=cards, ready_since_s=-1e6))
         router.reshape_pod(url, [EngineShape(kv_tokens=10_000, block_tokens=BLOCK)])
-        client = WarmthClient(started.where, Hello(1), say=Said(), draw=lambda: 0.0)
-        asking = Asking(client, router, wait_s=wait_ms / 1000)
+        client = IndexProcessClient(started.where, Hello(1), say=Said(), draw=lambda: 0.0)
+        asking = CacheLookupClient(client, router, wait_s=wait_ms / 1000)
         pulse = Pulse()
 
-        def take_followed(followed: EnginesFollowed) -> None:
+        def take_followed(followed: FollowedEngines) -> None:
             asking._take_followed(followed)
             pulse.beat()
 
-        client.on(EnginesFollowed, take_followed)
+        client.on(FollowedEngines, take_followed)
         client.on_connected(pulse.beat)
         tasks = [asyncio.create_task(client.run()), asyncio.create_task(asking.run())]
         try:
@@ -199,8 +202,8 @@ async def test_what_is_seen_is_what_the_engine_reuses(tmp_path: Path) -> None:
                 one.engine.reset()
                 await one.tell()
             request, hit = await one.ask(text)
-            assert request.sight is not None
-            assert request.sight.prompt_tokens == len(one.tokens(text))
+            assert request.lookup is not None
+            assert request.lookup.prompt_tokens == len(one.tokens(text))
             assert one.seen(request) == hit
         assert one.asking.outcomes["exact"] >= len(texts) * 3
 
@@ -219,8 +222,8 @@ async def test_siblings_find_what_the_first_will_leave_behind(tmp_path: Path, mo
         assert (one.seen(sibling) or 0) >= 32
         placement.release(1.0)
         for each in (request, sibling):
-            assert each.sight is not None
-            each.sight.watch.over()
+            assert each.lookup is not None
+            each.lookup.listener.over()
         assert one.seen(await one.look(TALK + "and more")) == 0
 
 
@@ -238,8 +241,8 @@ async def test_what_was_computed_is_known_before_its_events_come(
         assert running is not None
         placement.settle(Usage(len(tokens), 1, 0), 1.0)
         placement.release(1.0)
-        assert request.sight is not None
-        request.sight.watch.over()
+        assert request.lookup is not None
+        request.lookup.listener.over()
         hit = one.engine.hit_tokens(tokens)
         assert one.seen(await one.look(TALK)) == hit > 0
         await one.tell()
@@ -258,7 +261,7 @@ async def test_whom_to_believe_is_known_with_every_answer(tmp_path: Path) -> Non
         request, hit = await one.ask(TALK)
         assert one.seen(request) == hit > 0
         one.publisher._buffer.clear()
-        one.router.forget_warmth(one.url)
+        one.router.clear_caches(one.url)
         # Nothing is known until the engine has been asked what it has said so far; then, that it is empty.
         assert one.seen(await one.look(TALK)) in (None, 0)
 
@@ -266,7 +269,7 @@ async def test_whom_to_believe_is_known_with_every_answer(tmp_path: Path) -> Non
 async def test_nobody_followed_costs_nothing(tmp_path: Path) -> None:
     """Pods without events are not asked about."""
     async with scene(tmp_path, events=False) as one:
-        assert (await one.look(TALK)).sight is None
+        assert (await one.look(TALK)).lookup is None
         assert one.asking.outcomes == {"nobody_followed": 1}
 
 
@@ -274,14 +277,14 @@ async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
     """The shadow cache decides, it is counted, and nobody remembers the question: no sibling waits for it."""
     async with scene(tmp_path, wait_ms=0.0) as one:
         await one.until_exact()
-        assert (await one.look(TALK)).sight is None
+        assert (await one.look(TALK)).lookup is None
         assert one.asking.outcomes == {"late": 1}
         assert not one.asking._waiting
         one.asking._wait_s = 20.0
         # An answer comes behind all that was said before its question: the first one has reached the process by then.
         later = await one.look(TALK)
-        assert later.sight is not None
-        later.sight.watch.over()
+        assert later.lookup is not None
+        later.lookup.listener.over()
         asked = one.answering
         await until(lambda: not (asked._tasks or asked._tickets or asked._newest or asked._pending))
 
@@ -292,11 +295,11 @@ async def test_who_is_always_late_is_not_asked_every_time(tmp_path: Path) -> Non
         await one.until_exact()
         for _ in range(LATE_IN_A_ROW + 1):
             await one.look(TALK)
-        assert (await one.look(TALK)).sight is None
+        assert (await one.look(TALK)).lookup is None
         assert one.asking.outcomes == {"late": LATE_IN_A_ROW + 1, "slow": 1}
         one.asking._wait_s, one.asking._probe_at_s = 20.0, 0.0
-        assert (await one.look(TALK)).sight is not None
-        assert (await one.look(TALK)).sight is not None
+        assert (await one.look(TALK)).lookup is not None
+        assert (await one.look(TALK)).lookup is not None
 
 
 async def test_a_dead_warmth_process_is_missed_and_comes_back(tmp_path: Path) -> None:
@@ -310,7 +313,7 @@ async def test_a_dead_warmth_process_is_missed_and_comes_back(tmp_path: Path) ->
         async with asyncio.timeout(120):
             while client.is_connected:
                 await one.look(TALK)
-        assert (await one.look(TALK)).sight is None
+        assert (await one.look(TALK)).lookup is None
         assert one.asking.outcomes["away"] >= 1
         one.host.start(settings)
         await one.pulse.until(lambda: client.is_connected)
@@ -326,12 +329,12 @@ async def test_a_wrong_tokenizer_is_found_out(tmp_path: Path) -> None:
         await one.until_exact()
         for _ in range(8):
             request = await one.look(TALK)
-            assert request.sight is not None
+            assert request.lookup is not None
             placement = one.router.place(request, avoid=frozenset(), now_s=0.0, draw=0.0)
             placement.settle(Usage(7, 1, 0), 1.0)
             placement.release(1.0)
         async with asyncio.timeout(120):
-            while (await one.look(TALK)).sight is not None:
+            while (await one.look(TALK)).lookup is not None:
                 pass
         assert one.asking.outcomes["wrong_tokenizer"] >= 1
 
@@ -347,7 +350,7 @@ async def test_an_engine_in_doubt_is_left_out_and_heals(tmp_path: Path) -> None:
         await one.ask(TALK)
         await one.pulse.until(lambda: one.asking.doubts.get(one.url) == "gap")
         assert one.seen(await one.look(TALK)) is None
-        for _ in range(2 * AGREEMENTS):
+        for _ in range(2 * MIN_AGREEMENTS):
             await one.ask(TALK)
         await one.until_exact()
         request, hit = await one.ask(TALK)
@@ -360,12 +363,12 @@ async def test_a_pod_may_be_the_tokenizer(tmp_path: Path) -> None:
         one.pod["tokens"] = list(range(40))
         await one.until_exact()
         request = await one.look(TALK)
-        assert request.sight is not None
-        assert request.sight.prompt_tokens == 40
+        assert request.lookup is not None
+        assert request.lookup.prompt_tokens == 40
         assert one.pod["asked"]["messages"] == [{"role": "user", "content": TALK}]
         assert one.pod["asked"]["add_generation_prompt"] is True
         one.pod["status"] = 500
-        assert (await one.look(TALK)).sight is None
+        assert (await one.look(TALK)).lookup is None
         assert one.asking.outcomes["pod_refused"] == 1
 
 
@@ -374,7 +377,7 @@ async def test_what_generates_nothing_is_not_asked_about(tmp_path: Path, api: Ap
     """It leaves no KV behind that anybody would tell of."""
     async with scene(tmp_path, events=False) as one:
         request = Request("r", api, MODEL)
-        assert await one.asking.look(request, b"{}") is request
+        assert await one.asking.look_up(request, b"{}") is request
         assert not one.asking.outcomes
 
 
@@ -386,5 +389,5 @@ async def test_metrics_say_who_decides(tmp_path: Path) -> None:
         page = generate_latest(one.host.registry).decode()
         assert f'hearth_engine_exact{{engine="{one.url}"}} 1.0' in page
         assert f'hearth_kv_event_gaps_total{{engine="{one.url}"}} 0.0' in page
-        (family,) = AskingExposition(one.asking.outcomes).collect()
+        (family,) = LookupMetrics(one.asking.outcomes).collect()
         assert {sample.labels["outcome"] for sample in family.samples} >= {"exact"}

@@ -5,7 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.kv_index.prompts import Chat, Ids, Spoken, Text, UnseenError, normal_messages, read_spoken
+from gateway.kv_index.prompts import (
+    ChatInput,
+    PromptInput,
+    TextInput,
+    TokenIdsInput,
+    UntokenizableError,
+    normalize_messages,
+    read_prompt,
+)
 from routing.request import Api
 
 ASKED = {"role": "user", "content": "Where?"}
@@ -14,12 +22,12 @@ TOOL = {"name": "f", "description": "Does f.", "parameters": {"type": "object"}}
 DUMPED = {"type": "function", "function": TOOL}
 
 
-def read(api: Api, **said: Any) -> Spoken:
-    return read_spoken(api, msgspec.json.encode({"model": "m", **said}))
+def read(api: Api, **said: Any) -> PromptInput:
+    return read_prompt(api, msgspec.json.encode({"model": "m", **said}))
 
 
-def chat(spoken: Spoken) -> Chat:
-    assert isinstance(spoken, Chat)
+def chat(spoken: PromptInput) -> ChatInput:
+    assert isinstance(spoken, ChatInput)
     return spoken
 
 
@@ -103,10 +111,10 @@ def test_tools_are_dumped_as_vllm_dumps_them() -> None:
 
 def test_completions_are_texts_or_ids() -> None:
     """One prompt, however it is packed."""
-    assert read(Api.COMPLETIONS, prompt="sea") == Text("sea")
-    assert read(Api.COMPLETIONS, prompt=["sea"], add_special_tokens=False) == Text("sea", special_tokens=False)
-    assert read(Api.COMPLETIONS, prompt=[1, 2]) == Ids([1, 2])
-    assert read(Api.COMPLETIONS, prompt=[[1, 2]], cache_salt="s") == Ids([1, 2], "s")
+    assert read(Api.COMPLETIONS, prompt="sea") == TextInput("sea")
+    assert read(Api.COMPLETIONS, prompt=["sea"], add_special_tokens=False) == TextInput("sea", special_tokens=False)
+    assert read(Api.COMPLETIONS, prompt=[1, 2]) == TokenIdsInput([1, 2])
+    assert read(Api.COMPLETIONS, prompt=[[1, 2]], cache_salt="s") == TokenIdsInput([1, 2], "s")
 
 
 def test_anthropics_thoughts_and_empty_blocks() -> None:
@@ -164,19 +172,19 @@ PICTURE = {"role": "user", "content": [{"type": "image", "source": {}}]}
 )
 def test_what_cannot_be_known_is_not_guessed(api: Api, said: dict[str, Any], why: str) -> None:
     """Each with the word that the metric shows."""
-    with pytest.raises(UnseenError, match=f"^{why}$"):
+    with pytest.raises(UntokenizableError, match=f"^{why}$"):
         read(api, **said)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b'{"a":' * 5000])
 def test_noise_is_unseen(body: bytes) -> None:
     """It is the engine's to refuse."""
-    with pytest.raises(UnseenError):
-        read_spoken(Api.CHAT, body)
+    with pytest.raises(UntokenizableError):
+        read_prompt(Api.CHAT, body)
 
 
 def normal(*messages: dict[str, Any], parts: bool = False, developers: bool = False) -> list[dict[str, Any]]:
-    return normal_messages(messages, wants_parts=parts, knows_developers=developers)
+    return normalize_messages(messages, wants_parts=parts, knows_developers=developers)
 
 
 PARTS = [{"type": "text", "text": "a"}, "b", {"type": "refusal", "refusal": "c"}, {"type": "text", "text": None}]
@@ -232,5 +240,5 @@ def test_developers_are_systems_where_the_template_knows_none() -> None:
 
 def test_media_are_unseen() -> None:
     """What becomes of a picture in tokens is the engine's secret."""
-    with pytest.raises(UnseenError, match="media"):
+    with pytest.raises(UntokenizableError, match="media"):
         normal({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]})

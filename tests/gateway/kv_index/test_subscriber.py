@@ -6,19 +6,19 @@ from contextlib import asynccontextmanager
 
 import zmq
 
-from gateway.kv_index.event_feed import Feed
-from gateway.kv_index.subscriber import Source, Subscriber
-from routing.precise.event_reliability import Doubt
+from gateway.kv_index.event_feed import EventFeed
+from gateway.kv_index.subscriber import EventEndpoint, EventSubscriber
+from routing.precise.event_reliability import UnreliableReason
 from routing.precise.kv_events import AllBlocksCleared, BlockStored
-from routing.precise.precise_index import NOTHING_HELD, ExactIndex
-from routing.precise.token_chains import Ends, TokenPrompt, pack_tokens
+from routing.precise.precise_index import NOTHING_CACHED, PreciseIndex
+from routing.precise.token_chains import BlockHashes, TokenPrompt, pack_tokens
 from tests.gateway.fake_pod import Pulse
 from tests.gateway.kv_index.publisher import Publisher
 
 BLOCK = 2
 
 
-class Heard(Feed):
+class Heard(EventFeed):
     """A feed that beats whenever something has come."""
 
     pulse: Pulse
@@ -28,22 +28,22 @@ class Heard(Feed):
         self.pulse.beat()
 
     def all_again(self, *, answered: bool) -> None:
-        super().all_again(answered=answered)
+        super().end_replay(answered=answered)
         self.pulse.beat()
 
 
 async def is_caught_up(publisher: Publisher, feed: Heard) -> None:
     """What was said before is told, to its end, and what is said from now on comes by itself."""
     await publisher.subscribed()
-    await feed.pulse.until(lambda: feed.reliability.is_exact)
+    await feed.pulse.until(lambda: feed.reliability.is_reliable)
 
 
 @asynccontextmanager
-async def subscribed(publisher: Publisher, source: Source | None = None) -> AsyncIterator[Heard]:
+async def subscribed(publisher: Publisher, source: EventEndpoint | None = None) -> AsyncIterator[Heard]:
     """A subscriber that runs beside the test, and its feed."""
-    source = source or Source(publisher.endpoint, publisher.replay_endpoint or None, publisher.topic.decode())
-    index, feeds = ExactIndex(), list[Heard]()
-    index.follow("e", BLOCK)
+    source = source or EventEndpoint(publisher.endpoint, publisher.replay_endpoint or None, publisher.topic.decode())
+    index, feeds = PreciseIndex(), list[Heard]()
+    index.add_engine("e", BLOCK)
 
     def make(ask: object) -> Heard:
         feeds.append(Heard("e", index, say=lambda *_, **__: None, ask=ask))  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ async def subscribed(publisher: Publisher, source: Source | None = None) -> Asyn
         return feeds[0]
 
     with zmq.Context() as sockets:
-        subscriber = Subscriber(source, make, lambda *_, **__: None, sockets)  # type: ignore[arg-type]
+        subscriber = EventSubscriber(source, make, lambda *_, **__: None, sockets)  # type: ignore[arg-type]
         task = asyncio.create_task(subscriber.run())
         try:
             yield feeds[0]
@@ -64,9 +64,12 @@ def block(name: int) -> BlockStored:
     return BlockStored([name + 1], name or None, [name] * BLOCK, BLOCK, medium="GPU")
 
 
-def held(feed: Feed, blocks: int) -> int:
+def held(feed: EventFeed, blocks: int) -> int:
     tokens = [token for token in range(blocks) for _ in range(BLOCK)]
-    return feed._index.look(Ends(TokenPrompt(pack_tokens([*tokens, 99])))).get("e", NOTHING_HELD).tokens // BLOCK
+    return (
+        feed._index.lookup(BlockHashes(TokenPrompt(pack_tokens([*tokens, 99])))).get("e", NOTHING_CACHED).tokens
+        // BLOCK
+    )
 
 
 async def test_a_late_joiner_has_the_past_told() -> None:
@@ -79,7 +82,7 @@ async def test_a_late_joiner_has_the_past_told() -> None:
             await feed.pulse.until(lambda: feed.count.batches >= 3000)
             await publisher.say(block(3000))
             await feed.pulse.until(lambda: held(feed, 3001) == 3001)
-            assert feed.reliability.is_exact
+            assert feed.reliability.is_reliable
             assert publisher.asked[0] == 0
 
 
@@ -91,7 +94,7 @@ async def test_a_gap_is_noticed_and_filled() -> None:
         await publisher.say(block(1), lost=True)
         await publisher.say(block(2))
         await feed.pulse.until(lambda: held(feed, 3) == 3)
-        assert feed.reliability.is_exact
+        assert feed.reliability.is_reliable
 
 
 async def test_without_replay_a_gap_is_doubt_until_the_cache_is_cleared() -> None:
@@ -99,12 +102,12 @@ async def test_without_replay_a_gap_is_doubt_until_the_cache_is_cleared() -> Non
     async with Publisher(replays=False) as publisher, subscribed(publisher) as feed:
         await publisher.subscribed()
         await publisher.say(block(0))
-        await feed.pulse.until(lambda: feed.reliability.is_exact)
+        await feed.pulse.until(lambda: feed.reliability.is_reliable)
         await publisher.say(block(1), lost=True)
         await publisher.say(block(2))
-        await feed.pulse.until(lambda: feed.reliability.doubt is Doubt.GAP)
+        await feed.pulse.until(lambda: feed.reliability.unreliable_reason is UnreliableReason.GAP)
         await publisher.say(AllBlocksCleared(), block(0))
-        await feed.pulse.until(lambda: feed.reliability.is_exact)
+        await feed.pulse.until(lambda: feed.reliability.is_reliable)
         assert held(feed, 3) == 1
 
 
@@ -138,7 +141,7 @@ async def test_a_publisher_may_connect_to_us(free_port: int) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port}"
     publisher = Publisher(replays=False)
     publisher.connect(endpoint)
-    async with publisher, subscribed(publisher, Source(endpoint, None, "kv", bind=True)) as feed:
+    async with publisher, subscribed(publisher, EventEndpoint(endpoint, None, "kv", bind=True)) as feed:
         await publisher.subscribed()
         await publisher.say(block(0))
         await feed.pulse.until(lambda: held(feed, 1) == 1)
@@ -147,9 +150,9 @@ async def test_a_publisher_may_connect_to_us(free_port: int) -> None:
 async def test_other_topics_are_not_for_us() -> None:
     """Several engines may publish at one address."""
     publisher = Publisher(topic="other", replays=False)
-    async with publisher, subscribed(publisher, Source(publisher.endpoint, None, "")) as feed:
+    async with publisher, subscribed(publisher, EventEndpoint(publisher.endpoint, None, "")) as feed:
         await publisher.subscribed()
-        async with subscribed(publisher, Source(publisher.endpoint, None, "kv")) as deaf:
+        async with subscribed(publisher, EventEndpoint(publisher.endpoint, None, "kv")) as deaf:
             await publisher.subscribed()
             await publisher.say(block(0))
             await feed.pulse.until(lambda: held(feed, 1) == 1)

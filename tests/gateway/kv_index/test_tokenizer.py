@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from gateway.config.models import TokenizerEntry
-from gateway.kv_index.prompts import Chat, Ids, Text, UnseenError
+from gateway.kv_index.prompts import ChatInput, TextInput, TokenIdsInput, UntokenizableError
 from gateway.kv_index.tokenizer import (
+    MAX_MISMATCHES,
     MAX_WAITING,
-    MISMATCHES,
-    RETRY_EVERY,
-    Asked,
+    RETRY_INTERVAL,
     BadTokenizerError,
     LocalTokenizer,
-    Pieces,
-    Tokenizing,
-    Voucher,
+    TokenCache,
+    TokenizeJob,
+    TokenizerCheck,
+    Tokenizers,
 )
-from routing.precise.token_chains import pack_tokens, root_of
+from routing.precise.token_chains import chain_root, pack_tokens
 from routing.request import Api
 from tests.gateway.kv_index.exchange import Said
 from tests.gateway.kv_index.tokenizers import SPECIALS, make_folder
@@ -60,7 +60,7 @@ def test_pieces_give_the_tokens_of_the_whole(local: LocalTokenizer, library: Tok
     """Whatever is written between special tokens, and whoever writes special tokens by hand."""
     assert local.cuts_apart
     for _ in range(2):
-        assert local.prompt(Text(text, special_tokens=False)).packed == pack_tokens(library.encode(text).ids)
+        assert local.prompt(TextInput(text, special_tokens=False)).packed == pack_tokens(library.encode(text).ids)
 
 
 def test_a_tokenizer_that_cannot_be_cut_is_used_whole(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_tokenizer_that_cannot_be_cut_is_used_whole(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "odd", odd=True)
     odd, library = load(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
     for text in ("sea <|eats|> ship", "sea<|im_end|> ship"):
-        assert odd.prompt(Text(text)).packed == pack_tokens(library.encode(text).ids)
+        assert odd.prompt(TextInput(text)).packed == pack_tokens(library.encode(text).ids)
 
 
 def test_what_a_tokenizer_adds_by_itself_is_added(tmp_path: Path) -> None:
@@ -76,19 +76,19 @@ def test_what_a_tokenizer_adds_by_itself_is_added(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "bos", bos=True)
     with_bos, library = load(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert with_bos.cuts_apart
-    assert with_bos.prompt(Text("sea ship")).packed == pack_tokens(library.encode("sea ship").ids)
+    assert with_bos.prompt(TextInput("sea ship")).packed == pack_tokens(library.encode("sea ship").ids)
     plain = library.encode("sea ship", add_special_tokens=False).ids
-    assert with_bos.prompt(Text("sea ship", special_tokens=False)).packed == pack_tokens(plain)
-    assert with_bos.prompt(Text("")).tokens == 1
+    assert with_bos.prompt(TextInput("sea ship", special_tokens=False)).packed == pack_tokens(plain)
+    assert with_bos.prompt(TextInput("")).tokens == 1
 
 
 def test_a_conversation_that_grows_is_tokenised_once(local: LocalTokenizer, library: Tokenizer) -> None:
     """Each turn adds its own pieces only, and the chain of the turn before is a beginning of it."""
     messages = [{"role": "user", "content": "a captain"}]
-    first = local.prompt(Chat(messages, settings={"add_generation_prompt": True}))
+    first = local.prompt(ChatInput(messages, settings={"add_generation_prompt": True}))
     known = len(local.pieces)
     messages += [{"role": "assistant", "content": "island storm"}, {"role": "user", "content": "ship"}]
-    second = local.prompt(Chat(messages, settings={"add_generation_prompt": True}))
+    second = local.prompt(ChatInput(messages, settings={"add_generation_prompt": True}))
     assert len(local.pieces) - known == 2
     assert second.packed.startswith(first.packed)
     text = (
@@ -100,23 +100,23 @@ def test_a_conversation_that_grows_is_tokenised_once(local: LocalTokenizer, libr
 
 def test_identity_is_adapter_and_salt(local: LocalTokenizer) -> None:
     """The same tokens under another adapter or salt are another prompt."""
-    assert local.prompt(Ids([1, 2], "s"), "lora").root == root_of("lora", "s")
-    assert local.prompt(Ids([1, 2])).packed == pack_tokens([1, 2])
-    with pytest.raises(UnseenError):
-        local.prompt(Ids([-1]))
+    assert local.prompt(TokenIdsInput([1, 2], "s"), "lora").root == chain_root("lora", "s")
+    assert local.prompt(TokenIdsInput([1, 2])).packed == pack_tokens([1, 2])
+    with pytest.raises(UntokenizableError):
+        local.prompt(TokenIdsInput([-1]))
 
 
 def test_lone_surrogates_are_the_engines_to_refuse(local: LocalTokenizer) -> None:
     """JSON can hold what is no text."""
-    with pytest.raises(UnseenError):
-        local.prompt(Text("a\ud800b"))
+    with pytest.raises(UntokenizableError):
+        local.prompt(TextInput("a\ud800b"))
 
 
 def test_a_template_of_the_configuration_wins(folder: Path, tmp_path: Path) -> None:
     """As vLLM's own --chat-template does; special tokens have their names in it."""
     template = tmp_path / "t.jinja"
     template.write_text("{{ bos_token }}{{ messages[0].content }}{{ strftime_now('%Y') }}")
-    told = load(folder, template).prompt(Chat([{"role": "user", "content": "sea"}]))
+    told = load(folder, template).prompt(ChatInput([{"role": "user", "content": "sea"}]))
     library = Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert told.packed == pack_tokens(library.encode("<|endoftext|>sea2026").ids)
 
@@ -128,16 +128,16 @@ def test_named_templates_are_found(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text(settings)
     named = load(folder)
     message = [{"role": "user", "content": "x"}]
-    lengths = [named.prompt(Chat(message, tools)).tokens for tools in (None, [{"type": "function"}])]
+    lengths = [named.prompt(ChatInput(message, tools)).tokens for tools in (None, [{"type": "function"}])]
     assert lengths == [1, 2]
 
 
 def test_without_a_template_chats_are_unseen(tmp_path: Path) -> None:
     """Completions are not."""
     bare = load(make_folder(tmp_path / "bare", template=None))
-    with pytest.raises(UnseenError, match="no_template"):
-        bare.prompt(Chat([{"role": "user", "content": "x"}]))
-    assert bare.prompt(Text("sea")).tokens > 0
+    with pytest.raises(UntokenizableError, match="no_template"):
+        bare.prompt(ChatInput([{"role": "user", "content": "x"}]))
+    assert bare.prompt(TextInput("sea")).tokens > 0
 
 
 @pytest.mark.parametrize("content", ["{", "{}", ""])
@@ -150,7 +150,7 @@ def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path, content: str) -> N
 
 def test_remembered_pieces_are_bounded_in_bytes() -> None:
     """The least recently used go first."""
-    pieces = Pieces(1000)
+    pieces = TokenCache(1000)
     for name in range(20):
         pieces.put(bytes([name]), b"x" * 50)
         pieces.get(bytes([0]))
@@ -163,8 +163,8 @@ def test_remembered_pieces_are_bounded_in_bytes() -> None:
 TEXT = msgspec.json.encode({"prompt": "sea ship"})
 
 
-def asked(body: bytes = TEXT, pod: str = "http://127.0.0.1:1") -> Asked:
-    return Asked(Api.COMPLETIONS, "m", "m", is_adapter=False, pod=pod, body=body)
+def asked(body: bytes = TEXT, pod: str = "http://127.0.0.1:1") -> TokenizeJob:
+    return TokenizeJob(Api.COMPLETIONS, "m", "m", is_adapter=False, pod=pod, body=body)
 
 
 def words(said: Said) -> list[str]:
@@ -172,9 +172,9 @@ def words(said: Said) -> list[str]:
 
 
 @asynccontextmanager
-async def tokenizing(entries: Mapping[str, TokenizerEntry]) -> AsyncIterator[tuple[Tokenizing, Said]]:
+async def tokenizing(entries: Mapping[str, TokenizerEntry]) -> AsyncIterator[tuple[Tokenizers, Said]]:
     said = Said()
-    made = Tokenizing(entries, cache_bytes=1 << 20, say=said)
+    made = Tokenizers(entries, cache_bytes=1 << 20, say=said)
     made.warm_up()
     try:
         yield made, said
@@ -187,8 +187,8 @@ async def test_a_folder_that_is_broken_is_said_once(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     async with tokenizing({"m": TokenizerEntry(tmp_path)}) as (made, said):
         for _ in range(2):
-            with pytest.raises(UnseenError, match="no_tokenizer"):
-                await made.ends(asked())
+            with pytest.raises(UntokenizableError, match="no_tokenizer"):
+                await made.tokenize(asked())
         assert words(said).count("no tokenizer: the shadow caches decide") == 1
 
 
@@ -198,10 +198,10 @@ async def test_a_reload_brings_another_tokenizer(tmp_path: Path) -> None:
     broken.mkdir()
     (broken / "tokenizer.json").write_text("{}")
     async with tokenizing({"m": TokenizerEntry(broken)}) as (made, _):
-        with pytest.raises(UnseenError, match="no_tokenizer"):
-            await made.ends(asked())
+        with pytest.raises(UntokenizableError, match="no_tokenizer"):
+            await made.tokenize(asked())
         made.renew({"m": TokenizerEntry(make_folder(tmp_path / "good"))})
-        assert (await made.ends(asked())).tokens > 0
+        assert (await made.tokenize(asked())).tokens > 0
 
 
 async def test_without_the_extra_it_is_said_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,8 +215,8 @@ async def test_without_the_extra_it_is_said_what_is_missing(tmp_path: Path, monk
 
     monkeypatch.setattr(builtins, "__import__", without)
     async with tokenizing({"m": TokenizerEntry(make_folder(tmp_path / "t"))}) as (made, said):
-        with pytest.raises(UnseenError, match="no_tokenizer"):
-            await made.ends(asked())
+        with pytest.raises(UntokenizableError, match="no_tokenizer"):
+            await made.tokenize(asked())
         await asyncio.sleep(0)
         assert "no tokenizer: the shadow caches decide" in words(said)
 
@@ -224,28 +224,30 @@ async def test_without_the_extra_it_is_said_what_is_missing(tmp_path: Path, monk
 async def test_a_silent_pod_is_unseen(free_port: int) -> None:
     """Nobody listens where the tokens should come from."""
     async with tokenizing({}) as (made, _):
-        with pytest.raises(UnseenError, match="pod_silent"):
-            await made.ends(asked(pod=f"http://127.0.0.1:{free_port}"))
+        with pytest.raises(UntokenizableError, match="pod_silent"):
+            await made.tokenize(asked(pod=f"http://127.0.0.1:{free_port}"))
         ids = msgspec.json.encode({"prompt": [1, 2, 3]})
-        assert (await made.ends(asked(ids, pod=f"http://127.0.0.1:{free_port}"))).tokens == 3
+        assert (await made.tokenize(asked(ids, pod=f"http://127.0.0.1:{free_port}"))).tokens == 3
 
 
 async def test_too_many_at_once_are_unseen(tmp_path: Path) -> None:
     """Their answers would come too late in any case."""
     async with tokenizing({"m": TokenizerEntry(make_folder(tmp_path / "t"))}) as (made, _):
-        results = await asyncio.gather(*(made.ends(asked()) for _ in range(MAX_WAITING + 5)), return_exceptions=True)
-        assert sum(isinstance(result, UnseenError) for result in results) == 5
+        results = await asyncio.gather(
+            *(made.tokenize(asked()) for _ in range(MAX_WAITING + 5)), return_exceptions=True
+        )
+        assert sum(isinstance(result, UntokenizableError) for result in results) == 5
 
 
 def test_a_voucher_falls_by_many_mismatches_in_a_row() -> None:
     """One equal count begins the row anew; a wrong tokenizer is tried now and then."""
-    voucher = Voucher()
-    for _ in range(MISMATCHES - 1):
+    voucher = TokenizerCheck()
+    for _ in range(MAX_MISMATCHES - 1):
         assert not voucher.observe(10, 11)
     assert not voucher.observe(10, 10)
-    fell = [voucher.observe(10, 11) for _ in range(MISMATCHES + 2)]
-    assert fell.index(True) == MISMATCHES - 1
+    fell = [voucher.observe(10, 11) for _ in range(MAX_MISMATCHES + 2)]
+    assert fell.index(True) == MAX_MISMATCHES - 1
     assert sum(fell) == 1
-    assert sum(voucher.may_try() for _ in range(2 * RETRY_EVERY)) == 2
+    assert sum(voucher.may_try() for _ in range(2 * RETRY_INTERVAL)) == 2
     voucher.observe(10, 10)
     assert voucher.may_try()

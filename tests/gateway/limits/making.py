@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.config.models import ModelEntry
-from gateway.limits.accounts import Quotas
-from gateway.limits.estimate import Expecting
+from gateway.limits.accounts import QuotaEnforcer
+from gateway.limits.estimate import UsageEstimator
 from routing.decision.router import Router
-from tenancy.forecast import Forecast
+from tenancy.forecast import OutputLengthForecast
 from tenancy.tenants import Account, Caller, Quota, Tenant
 
 NOW_S = 1.8e9
@@ -25,7 +25,7 @@ class Hand:
         return self.now_s
 
 
-class Told(Forecast):
+class Told(OutputLengthForecast):
     """Lengths of answers: as given, whatever was observed."""
 
     def __init__(self, expected: float = 10.0) -> None:
@@ -46,9 +46,9 @@ def quotas_of(
     *,
     expected: float = 10.0,
     prices: Mapping[str, ModelEntry] | None = None,
-) -> Quotas:
-    expecting = Expecting(router, Told(expected), prices or {})
-    return Quotas(expecting, clock=clock or Hand(), draw=lambda: 0.5)
+) -> QuotaEnforcer:
+    expecting = UsageEstimator(router, Told(expected), prices or {})
+    return QuotaEnforcer(expecting, clock=clock or Hand(), draw=lambda: 0.5)
 
 
 def caller_of(quota: Quota, name: str = "search") -> Caller:

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.limits.accounts import LOOK, TOP_UP_STEPS, Quotas, Tab
-from gateway.limits.estimate import Expecting
-from gateway.limits.rate_limit_response import OverLimit
+from gateway.limits.accounts import CHECK_EVENTS, TOP_UP_STEPS, QuotaEnforcer, RequestMeter
+from gateway.limits.estimate import UsageEstimator
+from gateway.limits.rate_limit_response import QuotaExceeded
 from routing.blocks import cut_prompt
 from routing.decision.router import Router
-from routing.pods import EngineShape, ModelCard, Pod, Standing
+from routing.pods import EngineShape, ModelCard, Pod, PodState
 from routing.rejection import Reason
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.forecast import Forecast
-from tenancy.limits.usage import Kind
+from tenancy.forecast import OutputLengthForecast
+from tenancy.limits.usage import LimitKind
 from tenancy.tenants import Caller, Quota, Tenant
 from tests.gateway.limits.making import Hand, quotas_of
 
@@ -26,7 +26,7 @@ CONTEXT = 8_192
 def a_router() -> Router:
     router = Router(routings()["round-robin"])
     cards = (ModelCard("tiny", max_model_len=CONTEXT),)
-    router.put_pod(Pod("http://a", Standing.READY, frozenset({"tiny"}), cards=cards))
+    router.put_pod(Pod("http://a", PodState.READY, frozenset({"tiny"}), cards=cards))
     router.reshape_pod("http://a", [EngineShape(None, kv_tokens=100_000)])
     return router
 
@@ -41,31 +41,31 @@ class Stage:
     def __init__(self, expected: float | None = 40.0, **quotas: Quota) -> None:
         self.clock = Hand()
         if expected is None:
-            expecting = Expecting(a_router(), Forecast(shares=False), {})
-            self.quotas = Quotas(expecting, clock=self.clock, draw=lambda: 0.5)
+            expecting = UsageEstimator(a_router(), OutputLengthForecast(shares=False), {})
+            self.quotas = QuotaEnforcer(expecting, clock=self.clock, draw=lambda: 0.5)
         else:
             self.quotas = quotas_of(a_router(), self.clock, expected=expected)
         self.put(**quotas)
 
     def put(self, **quotas: Quota) -> None:
         self.tenants: Mapping[str, Tenant] = {name: Tenant(name, quota=quota) for name, quota in quotas.items()}
-        self.quotas.go_by(self.tenants)
+        self.quotas.apply_policy(self.tenants)
 
     def caller(self, name: str, **words: str) -> Caller:
         return self.tenants[name].caller(**words)
 
-    async def open(self, name: str, **fields: object) -> Tab:
+    async def open(self, name: str, **fields: object) -> RequestMeter:
         return await self.quotas.reserve(a_request(**fields), self.caller(name))
 
-    def used(self, path: str, kind: Kind = Kind.OUTPUT) -> float:
+    def used(self, path: str, kind: LimitKind = LimitKind.OUTPUT) -> float:
         book = self.quotas.accounts.find(path)
         assert book is not None
-        return book.meters[kind].memory.used
+        return book.limit_usages[kind].counter.used
 
 
-def events_until_cut(tab: Tab, most: int) -> int:
+def events_until_cut(tab: RequestMeter, most: int) -> int:
     for passed in range(1, most + 1):
-        if tab.passed(1) is not None:
+        if tab.count_events(1) is not None:
             return passed
     return most
 
@@ -80,8 +80,8 @@ async def test_a_running_stream_is_bound_within_one_look(expected: float) -> Non
     tab = await stage.open("search", stream=True)
     assert events_until_cut(tab, 300) == 300
     stage.put(search=Quota(output_tokens_per_min=200))
-    assert events_until_cut(tab, 1_000) <= LOOK
-    assert stage.used("search") <= 300 + LOOK
+    assert events_until_cut(tab, 1_000) <= CHECK_EVENTS
+    assert stage.used("search") <= 300 + CHECK_EVENTS
 
 
 async def test_a_running_stream_takes_up_a_limit_that_is_higher() -> None:
@@ -99,13 +99,13 @@ async def test_a_running_stream_is_charged_to_a_new_kind_of_limit() -> None:
     tab = await stage.open("search", stream=True)
     assert events_until_cut(tab, 500) == 500
     stage.put(search=Quota(requests_per_min=100, output_tokens_per_min=600, parallel_requests=1))
-    assert stage.used("search", Kind.PARALLEL) == 1
-    with pytest.raises(OverLimit) as over:
+    assert stage.used("search", LimitKind.PARALLEL) == 1
+    with pytest.raises(QuotaExceeded) as over:
         await stage.open("search", stream=True)
     assert over.value.reason is Reason.TOO_MANY_PARALLEL
-    assert 100 - TOP_UP_STEPS[0] <= events_until_cut(tab, 1_000) <= 100 + LOOK
+    assert 100 - TOP_UP_STEPS[0] <= events_until_cut(tab, 1_000) <= 100 + CHECK_EVENTS
     tab.close(was_carried=True, was_served=True)
-    assert stage.used("search", Kind.PARALLEL) == 0
+    assert stage.used("search", LimitKind.PARALLEL) == 0
 
 
 async def test_a_limit_that_is_put_back_remembers_who_runs() -> None:
@@ -115,7 +115,7 @@ async def test_a_limit_that_is_put_back_remembers_who_runs() -> None:
     tab = await stage.open("search", stream=True)
     stage.put(search=Quota(requests_per_min=100))
     stage.put(search=one)
-    with pytest.raises(OverLimit):
+    with pytest.raises(QuotaExceeded):
         await stage.open("search", stream=True)
     tab.close(was_carried=True, was_served=True)
     await stage.open("search", stream=True)
@@ -128,12 +128,12 @@ async def test_a_request_that_came_before_a_reload_does_not_bring_its_limit_back
     stage.put(search=Quota(requests_per_min=2))
     for _ in range(2):
         await stage.quotas.reserve(a_request(), old)
-    with pytest.raises(OverLimit):
+    with pytest.raises(QuotaExceeded):
         await stage.quotas.reserve(a_request(), old)
     stage.tenants = {"search": Tenant("search", quota=Quota(100), per_user=Quota(parallel_requests=1))}
-    stage.quotas.go_by(stage.tenants)
+    stage.quotas.apply_policy(stage.tenants)
     await stage.quotas.reserve(a_request(), old)
-    with pytest.raises(OverLimit) as over:
+    with pytest.raises(QuotaExceeded) as over:
         await stage.quotas.reserve(a_request(), old)
     assert over.value.lack.path == "search/user/ann"
 
@@ -149,7 +149,7 @@ async def test_no_tenant_is_refused_for_the_answers_of_another() -> None:
         tab.settle(Usage(40, 20_000), "tiny")
         tab.close(was_carried=True, was_served=True)
     tabs = [await stage.open("b", stream=True) for _ in range(5)]
-    assert all(tab.passed(100) is None for tab in tabs)
+    assert all(tab.count_events(100) is None for tab in tabs)
 
 
 async def test_no_tenant_is_refused_for_the_prompts_of_another() -> None:
@@ -161,7 +161,7 @@ async def test_no_tenant_is_refused_for_the_prompts_of_another() -> None:
         tab.close(was_carried=True, was_served=True)
     for number in range(3):
         await stage.open("b", stream=True, prompt=cut_prompt(b"once upon a time " * 250, 900 + number))
-    assert stage.used("b", Kind.INPUT) < 5_000
+    assert stage.used("b", LimitKind.INPUT) < 5_000
 
 
 async def test_no_stream_is_cut_for_the_events_of_another_tenant() -> None:
@@ -170,7 +170,7 @@ async def test_no_stream_is_cut_for_the_events_of_another_tenant() -> None:
     for tenant, tokens, count in (("b", 60, 3), ("a", 6_000, 200)):
         for _ in range(count):
             tab = await stage.open(tenant, stream=True)
-            tab.passed(60)
+            tab.count_events(60)
             tab.settle(Usage(5, tokens), "tiny")
             tab.close(was_carried=True, was_served=True)
     assert events_until_cut(await stage.open("b", stream=True), 2_000) > 700
@@ -181,9 +181,9 @@ async def test_an_expectation_above_the_limit_reserves_the_limit() -> None:
     stage = Stage(20_000.0, search=Quota(output_tokens_per_min=5_000))
     tab = await stage.open("search", stream=True)
     assert stage.used("search") == 5_000
-    with pytest.raises(OverLimit) as over:
+    with pytest.raises(QuotaExceeded) as over:
         await stage.open("search", stream=True)
-    assert not over.value.hopeless
+    assert not over.value.is_permanent
     assert events_until_cut(tab, 9_000) == 5_000
 
 
@@ -191,9 +191,9 @@ async def test_what_a_request_needs_for_certain_may_be_too_much() -> None:
     """A prompt, a number of answers, their least length: said as what can never be served."""
     stage = Stage(search=Quota(tokens_per_min=100))
     for fields in ({"prompt": cut_prompt(b"x" * 4_000, 1)}, {"sequences": 101}, {"min_tokens": 101}):
-        with pytest.raises(OverLimit) as over:
+        with pytest.raises(QuotaExceeded) as over:
             await stage.open("search", stream=True, **fields)
-        assert over.value.hopeless, fields
+        assert over.value.is_permanent, fields
     await stage.open("search", stream=True, prompt=cut_prompt(b"x" * 1_200, 1))
 
 
@@ -245,7 +245,7 @@ async def test_what_whole_answers_took_beyond_the_limit_is_owed() -> None:
         tab.settle(Usage(5, 1_000), "tiny")
         tab.close(was_carried=True, was_served=True)
     stage.clock.now_s += 61
-    with pytest.raises(OverLimit):
+    with pytest.raises(QuotaExceeded):
         await stage.open("search")
     stage.clock.now_s += 61
     await stage.open("search")

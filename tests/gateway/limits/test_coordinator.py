@@ -7,45 +7,45 @@ from typing import Any
 
 import pytest
 
-from gateway.limits.coordinator import SWEPT_AFTER, HostLender, HostSlices, LenderAway
-from gateway.replica_sync.ipc_messages import SlicesAsked, SlicesGranted, framed, read_message
-from tenancy.limits.leases import Ask
+from gateway.limits.coordinator import SWEEP_REQUESTS, CoordinatorUnavailable, LocalQuotaCoordinator, LocalQuotaLeases
+from gateway.replica_sync.ipc_messages import LeaseGrantMessage, LeaseRequestMessage, decode_message, encode_frame
+from tenancy.limits.leases import LeaseRequest
 
-ASK = Ask("tokens", 100.0, 0.0, 70.0, 0.0, keeps_s=75.0)
+ASK = LeaseRequest("tokens", 100.0, 0.0, 70.0, 0.0, keeps_s=75.0)
 
 
 class Wire:
     """A connection between a worker and the warmth process: what is said goes through frames."""
 
-    def __init__(self, slices: HostSlices, *, is_connected: bool = True) -> None:
+    def __init__(self, slices: LocalQuotaLeases, *, is_connected: bool = True) -> None:
         self.is_connected = is_connected
         self.answers = True
         self._slices = slices
         self._take: Any = None
 
     def on(self, kind: type, take: Any) -> None:
-        assert kind is SlicesGranted
+        assert kind is LeaseGrantMessage
         self._take = take
 
     def send(self, message: Any) -> bool:
-        said = read_message(framed(message)[4:])
-        if isinstance(said, SlicesAsked) and self.is_connected:
+        said = decode_message(encode_frame(message)[4:])
+        if isinstance(said, LeaseRequestMessage) and self.is_connected:
             line: Any = self
             self._slices.take(line, said)
-        elif self.answers and isinstance(said, SlicesGranted):
+        elif self.answers and isinstance(said, LeaseGrantMessage):
             self._take(said)
         return self.is_connected
 
 
-def lender(slices: HostSlices, **words: bool) -> tuple[HostLender, Wire]:
+def lender(slices: LocalQuotaLeases, **words: bool) -> tuple[LocalQuotaCoordinator, Wire]:
     wire = Wire(slices, **words)
     client: Any = wire
-    return HostLender(client), wire
+    return LocalQuotaCoordinator(client), wire
 
 
 async def test_workers_get_slices_of_one_limit() -> None:
     """Both together no more than there is; and who leaves gives back what it had."""
-    slices = HostSlices(lambda: 0.0)
+    slices = LocalQuotaLeases(lambda: 0.0)
     (one, _), (other, _) = lender(slices), lender(slices)
     assert (await one.lease("search", "w1", [ASK]))[0].slice == 70
     assert (await other.lease("search", "w2", [ASK]))[0].slice == 30
@@ -55,26 +55,26 @@ async def test_workers_get_slices_of_one_limit() -> None:
 
 async def test_a_warmth_process_that_is_away_or_silent_lends_nothing() -> None:
     """The worker is told so, and goes by what it knows."""
-    away, _ = lender(HostSlices(lambda: 0.0), is_connected=False)
-    with pytest.raises(LenderAway):
+    away, _ = lender(LocalQuotaLeases(lambda: 0.0), is_connected=False)
+    with pytest.raises(CoordinatorUnavailable):
         await away.lease("search", "w1", [ASK])
-    with pytest.raises(LenderAway):
+    with pytest.raises(CoordinatorUnavailable):
         await away.release("search", "w1", [ASK])
-    silent, wire = lender(HostSlices(lambda: 0.0))
+    silent, wire = lender(LocalQuotaLeases(lambda: 0.0))
     wire.answers = False
     async with asyncio.timeout(120):
-        with pytest.raises(LenderAway):
+        with pytest.raises(CoordinatorUnavailable):
             await silent.lease("search", "w1", [ASK])
 
 
 async def test_accounts_that_nobody_uses_are_forgotten() -> None:
     """Users come and go, and the process lives long."""
     now_s = 0.0
-    slices = HostSlices(lambda: now_s)
+    slices = LocalQuotaLeases(lambda: now_s)
     one, _ = lender(slices)
-    for number in range(SWEPT_AFTER - 1):
+    for number in range(SWEEP_REQUESTS - 1):
         await one.lease(f"user{number}", "w1", [ASK])
-    assert len(slices) == SWEPT_AFTER - 1
+    assert len(slices) == SWEEP_REQUESTS - 1
     now_s = 80.0
     await one.lease("last", "w1", [ASK])
     assert len(slices) == 1

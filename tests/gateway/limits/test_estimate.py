@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from gateway.config.models import ModelEntry
-from gateway.limits.estimate import Expecting
+from gateway.limits.estimate import UsageEstimator
 from routing.blocks import cut_prompt
 from routing.decision.router import Router
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.limits.account_usage import Books
-from tenancy.limits.usage import Rates
+from tenancy.limits.account_usage import UsageStore
+from tenancy.limits.usage import TokenPrices
 from tenancy.tenants import Quota
 from tests.gateway.http.rig import put_pod
 from tests.gateway.limits.making import NOW_S, Told, caller_of
 
 PROMPT = cut_prompt(b"once upon a time " * 400, 7)
 CALLER = caller_of(Quota(tokens_per_min=10_000, uncached_tokens_per_min=5_000, budget=5.0))
-BOOKS = Books().of(CALLER.accounts, NOW_S)
+BOOKS = UsageStore().of(CALLER.accounts, NOW_S)
 
 
-def expecting(**prices: ModelEntry) -> tuple[Expecting, Router, Told]:
+def expecting(**prices: ModelEntry) -> tuple[UsageEstimator, Router, Told]:
     router, told = Router(routings()["warm"]), Told(120.0)
     put_pod(router, "http://a")
-    return Expecting(router, told, prices), router, told
+    return UsageEstimator(router, told, prices), router, told
 
 
 def a_request(**fields: object) -> Request:
@@ -76,6 +76,6 @@ def test_prices_are_those_of_the_model() -> None:
         plain=ModelEntry("plain", input_cost_per_token=2.0, output_cost_per_token=3.0),
         split=ModelEntry("split", input_cost_per_token=2.0, cache_read_input_token_cost=0.5),
     )
-    assert expect.rates("plain") == Rates(2.0, 2.0, 3.0)
-    assert expect.rates("split") == Rates(2.0, 0.5, 0.0)
-    assert expect.rates("other") == Rates()
+    assert expect.rates("plain") == TokenPrices(2.0, 2.0, 3.0)
+    assert expect.rates("split") == TokenPrices(2.0, 0.5, 0.0)
+    assert expect.rates("other") == TokenPrices()

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from gateway.limits import accounts as quotas_module
-from gateway.limits.accounts import Quotas, Tab
-from gateway.limits.lease_keeper import Keeper
-from gateway.limits.rate_limit_response import OverLimit
-from gateway.limits.redis_coordinator import RedisLender
+from gateway.limits.accounts import QuotaEnforcer, RequestMeter
+from gateway.limits.lease_keeper import QuotaLeaseClient
+from gateway.limits.rate_limit_response import QuotaExceeded
+from gateway.limits.redis_coordinator import RedisQuotaCoordinator
 from gateway.runtime.redis_location import parse_redis_url
 from routing.decision.router import Router
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.limits.usage import Kind
+from tenancy.limits.usage import LimitKind
 from tenancy.tenants import Quota
 from tests.gateway.kv_index.exchange import until
 from tests.gateway.kv_index.redis_servers import Server, redis_server
@@ -34,10 +34,10 @@ SIZE = 50
 class Replica:
     """One gateway, as far as limits are concerned. Its beats come when they are told to."""
 
-    quotas: Quotas
-    leases: Keeper
-    lender: RedisLender
-    tabs: list[Tab] = field(default_factory=list)
+    quotas: QuotaEnforcer
+    leases: QuotaLeaseClient
+    lender: RedisQuotaCoordinator
+    tabs: list[RequestMeter] = field(default_factory=list)
 
     @property
     def granted(self) -> int:
@@ -51,14 +51,14 @@ class Replica:
             request = Request("r", Api.CHAT, "tiny", stream=True)
             try:
                 self.tabs.append(await self.quotas.reserve(request, caller))
-            except OverLimit:
+            except QuotaExceeded:
                 return
 
         await asyncio.gather(*(one() for _ in range(times)))
 
-    def used(self, kind: Kind) -> float:
+    def used(self, kind: LimitKind) -> float:
         book = self.quotas.accounts.find("search")
-        return book.meters[kind].memory.used if book is not None else 0.0
+        return book.limit_usages[kind].counter.used if book is not None else 0.0
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +70,9 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def replica(redis: Server, clock: Hand, name: str) -> AsyncIterator[Replica]:
     say: Any = lambda *_, **__: None  # noqa: E731
-    lender = RedisLender(parse_redis_url(redis.url), say=say, draw=lambda: 0.0, answer_s=20.0)
+    lender = RedisQuotaCoordinator(parse_redis_url(redis.url), say=say, draw=lambda: 0.0, answer_s=20.0)
     quotas = quotas_of(Router(routings()["round-robin"]), clock, expected=float(SIZE), prices=PRICES)
-    leases = quotas.leases = Keeper(
+    leases = quotas.leases = QuotaLeaseClient(
         lender,
         holder=name,
         processes=1,

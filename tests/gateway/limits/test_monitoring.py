@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.limits.accounts import Quotas
-from gateway.limits.monitoring import LimitsExposition, merge_accounts, show_accounts
+from gateway.limits.accounts import QuotaEnforcer
+from gateway.limits.monitoring import QuotaMetrics, merge_accounts, show_accounts
 from routing.decision.router import Router
 from routing.request import Api, Request
 from scorers.registry import routings
-from tenancy.limits.usage import Kind
+from tenancy.limits.usage import LimitKind
 from tenancy.tenants import Account, Caller, Quota, Tenant
 from tests.gateway.limits.making import caller_of, quotas_of
 
 
-async def used(quotas: Quotas, caller: Caller, times: int = 1) -> None:
+async def used(quotas: QuotaEnforcer, caller: Caller, times: int = 1) -> None:
     for _ in range(times):
         await quotas.reserve(Request("r", Api.CHAT, "tiny", stream=True), caller)
 
 
-def made() -> Quotas:
+def made() -> QuotaEnforcer:
     return quotas_of(Router(routings()["round-robin"]))
 
 
@@ -53,10 +53,10 @@ async def test_workers_are_shown_as_one_gateway() -> None:
 async def test_metrics_tell_tenants_apart_up_to_a_number() -> None:
     """Never users; and beyond that number they are `other`."""
     quotas, registry = made(), CollectorRegistry()
-    registry.register(LimitsExposition(quotas, most_tenants=2))
+    registry.register(QuotaMetrics(quotas, most_tenants=2))
     for name in ("a", "b", "c", "d"):
         await used(quotas, caller_of(Quota(requests_per_min=10), name), 5)
-        quotas.rejected[name, Kind.REQUESTS] += 1
+        quotas.rejected[name, LimitKind.REQUESTS] += 1
     await used(quotas, caller_of(Quota(requests_per_min=10), "a/user/ann"), 9)
     told = generate_latest(registry).decode()
     assert 'hearth_limit_refused_total{limit="requests",tenant="a"} 1.0' in told

@@ -7,16 +7,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.limits.accounts import Quotas
-from gateway.limits.coordinator import LenderAway
-from gateway.limits.lease_keeper import Keeper
+from gateway.limits.accounts import QuotaEnforcer
+from gateway.limits.coordinator import CoordinatorUnavailable
+from gateway.limits.lease_keeper import QuotaLeaseClient
 from routing.decision.router import Router
 from routing.request import Api, Request
 from scorers.registry import routings
 from simulator.clock import run_virtually
-from tenancy.limits.leases import Ask, Granted, Slices
-from tenancy.limits.shared_limits import cap_apart
-from tenancy.limits.usage import Kind
+from tenancy.limits.leases import AccountLeases, LeaseGrant, LeaseRequest
+from tenancy.limits.shared_limits import partitioned_cap
+from tenancy.limits.usage import LimitKind
 from tenancy.tenants import Quota
 from tests.gateway.limits.making import caller_of, quotas_of
 
@@ -27,7 +27,7 @@ class FailingLender:
     """Lends from memory until it breaks: then what was asked of `late` is still granted, all else is lost."""
 
     def __init__(self) -> None:
-        self.slices: dict[str, Slices] = defaultdict(Slices)
+        self.slices: dict[str, AccountLeases] = defaultdict(AccountLeases)
         self.late = ""
         self.is_breaking = False
         self.late_s = LATE_S
@@ -36,29 +36,31 @@ class FailingLender:
     def is_connected(self) -> bool:
         return True
 
-    async def lease(self, path: str, holder: str, asks: Sequence[Ask]) -> list[Granted]:
+    async def lease(self, path: str, holder: str, asks: Sequence[LeaseRequest]) -> list[LeaseGrant]:
         if self.is_breaking:
             await asyncio.sleep(self.late_s if path == self.late else LOST_S)
             if path != self.late:
-                raise LenderAway
-        return self.slices[path].ask(holder, asks, asyncio.get_running_loop().time())
+                raise CoordinatorUnavailable
+        return self.slices[path].grant(holder, asks, asyncio.get_running_loop().time())
 
-    async def release(self, path: str, holder: str, asks: Sequence[Ask]) -> None:
-        raise LenderAway
+    async def release(self, path: str, holder: str, asks: Sequence[LeaseRequest]) -> None:
+        raise CoordinatorUnavailable
 
     async def run(self) -> None:
         await asyncio.Event().wait()
 
 
-def a_gateway(lender: FailingLender) -> tuple[Quotas, Keeper]:
+def a_gateway(lender: FailingLender) -> tuple[QuotaEnforcer, QuotaLeaseClient]:
     clock: Any = asyncio.get_running_loop().time
     say: Any = lambda *_, **__: None  # noqa: E731
     quotas = quotas_of(Router(routings()["round-robin"]), clock)
-    leases = quotas.leases = Keeper(lender, holder="r0", processes=1, accounts=quotas.accounts, clock=clock, say=say)
+    leases = quotas.leases = QuotaLeaseClient(
+        lender, holder="r0", processes=1, accounts=quotas.accounts, clock=clock, say=say
+    )
     return quotas, leases
 
 
-async def uses(quotas: Quotas, name: str, quota: Quota) -> None:
+async def uses(quotas: QuotaEnforcer, name: str, quota: Quota) -> None:
     await quotas.reserve(Request("r", Api.CHAT, "tiny", stream=True), caller_of(quota, name))
 
 
@@ -75,8 +77,8 @@ async def a_grant_comes_after_the_parting() -> None:
     assert leases.is_partitioned
     for book in books.values():
         assert book is not None
-        meter = book.meters[Kind.REQUESTS]
-        assert meter.cap == cap_apart(meter, leases.replicas, leases._unanswered_s)
+        meter = book.limit_usages[LimitKind.REQUESTS]
+        assert meter.cap == partitioned_cap(meter, leases.replicas, leases._unanswered_s)
     for _ in range(100):
         await uses(quotas, "late", quota)
 
@@ -95,10 +97,10 @@ async def an_ask_begins_after_the_parting() -> None:
     book = quotas.accounts.find("late")
     assert book is not None
     asked, asking = leases.lease_requests, asyncio.create_task(leases._lease_once(book, {}))
-    leases.part()
-    cap = book.meters[Kind.REQUESTS].cap
+    leases.mark_partitioned()
+    cap = book.limit_usages[LimitKind.REQUESTS].cap
     await asking
-    assert (book.meters[Kind.REQUESTS].cap, leases.lease_requests) == (cap, asked)
+    assert (book.limit_usages[LimitKind.REQUESTS].cap, leases.lease_requests) == (cap, asked)
 
 
 def test_who_stands_alone_asks_nobody() -> None:

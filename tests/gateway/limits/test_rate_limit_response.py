@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.limits.rate_limit_response import fields_of, show_moment, show_period, show_span, show_wait
-from gateway.pipeline.rejections import refusal_headers
-from routing.rejection import Reason, Refused
-from tenancy.limits.account_usage import Books
+from gateway.limits.rate_limit_response import format_period, format_span, format_time, format_wait, rate_limit_headers
+from gateway.pipeline.rejections import rejection_headers
+from routing.rejection import Reason, RequestRejected
+from tenancy.limits.account_usage import UsageStore
 from tenancy.limits.reservation import reserve
-from tenancy.limits.usage import Use
+from tenancy.limits.usage import RequestUsage
 from tenancy.tenants import Account, Quota
 
 NOW_S = 1.8e9
@@ -21,7 +21,7 @@ NOW_S = 1.8e9
 )
 def test_spans_are_written_as_openai_does(seconds: float, shown: str) -> None:
     """Milliseconds below a second, and no zeros that say nothing."""
-    assert show_span(seconds) == shown
+    assert format_span(seconds) == shown
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,8 @@ def test_spans_are_written_as_openai_does(seconds: float, shown: str) -> None:
 )
 def test_a_wait_is_told_as_its_headers_have_it(seconds: float, shown: str) -> None:
     """Rounded up as `retry-after` and `retry-after-ms` are."""
-    headers = refusal_headers(Refused(Reason.RATE_LIMITED_TOKENS, "No.", retry_after_s=seconds))
-    assert show_wait(seconds) == shown
+    headers = rejection_headers(RequestRejected(Reason.RATE_LIMITED_TOKENS, "No.", retry_after_s=seconds))
+    assert format_wait(seconds) == shown
     assert shown.split(maxsplit=1)[0] == headers["retry-after" if seconds >= 1 else "retry-after-ms"]
 
 
@@ -40,21 +40,21 @@ def test_a_wait_is_told_as_its_headers_have_it(seconds: float, shown: str) -> No
 )
 def test_a_period_is_told_in_its_largest_unit(seconds: float, shown: str) -> None:
     """As one says it behind "per"."""
-    assert show_period(seconds) == shown
+    assert format_period(seconds) == shown
 
 
 def test_moments_are_written_as_anthropic_does() -> None:
     """RFC 3339, in UTC."""
-    assert show_moment(1_800_000_000.7) == "2027-01-15T08:00:00Z"
+    assert format_time(1_800_000_000.7) == "2027-01-15T08:00:00Z"
 
 
 def test_the_tightest_account_is_told() -> None:
     """Of a tenant and its user, for each thing that is limited, the one with the least left."""
     tenant = Account("a", Quota(requests_per_min=100, tokens_per_min=5_000))
     user = Account("a/user/b", Quota(requests_per_min=10, output_tokens_per_min=9_000))
-    books = Books().of([tenant, user], NOW_S)
-    reserve(books, Use(1, 1_000, 0, 500), NOW_S)
-    assert fields_of(books, NOW_S + 30, anthropic=False) == (
+    books = UsageStore().of([tenant, user], NOW_S)
+    reserve(books, RequestUsage(1, 1_000, 0, 500), NOW_S)
+    assert rate_limit_headers(books, NOW_S + 30, anthropic=False) == (
         ("x-ratelimit-limit-requests", "10"),
         ("x-ratelimit-remaining-requests", "9"),
         ("x-ratelimit-reset-requests", "30.5s"),
@@ -62,7 +62,7 @@ def test_the_tightest_account_is_told() -> None:
         ("x-ratelimit-remaining-tokens", "3500"),
         ("x-ratelimit-reset-tokens", "30.5s"),
     )
-    told = dict(fields_of(books, NOW_S + 30, anthropic=True))
+    told = dict(rate_limit_headers(books, NOW_S + 30, anthropic=True))
     assert told["anthropic-ratelimit-requests-remaining"] == "9"
     assert told["anthropic-ratelimit-input-tokens-limit"] == "5000"
     assert told["anthropic-ratelimit-output-tokens-remaining"] == "3500"
@@ -71,5 +71,5 @@ def test_the_tightest_account_is_told() -> None:
 
 def test_who_has_no_limit_by_minute_is_told_nothing() -> None:
     """What runs at a time and money have no header."""
-    books = Books().of([Account("a", Quota(parallel_requests=3, budget=4.0))], NOW_S)
-    assert fields_of(books, NOW_S, anthropic=False) == fields_of(books, NOW_S, anthropic=True) == ()
+    books = UsageStore().of([Account("a", Quota(parallel_requests=3, budget=4.0))], NOW_S)
+    assert rate_limit_headers(books, NOW_S, anthropic=False) == rate_limit_headers(books, NOW_S, anthropic=True) == ()

@@ -13,14 +13,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gateway.limits.accounts import LOOK, Tab
-from gateway.limits.rate_limit_response import OverLimit
+from gateway.limits.accounts import CHECK_EVENTS, RequestMeter
+from gateway.limits.rate_limit_response import QuotaExceeded
 from routing.decision.router import Router
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.limits.account_usage import Meter
-from tenancy.limits.counters import Window
-from tenancy.limits.usage import Kind
+from tenancy.limits.account_usage import LimitUsage
+from tenancy.limits.counters import SlidingWindowCounter
+from tenancy.limits.usage import LimitKind
 from tenancy.tenants import Caller, Quota, Tenant
 from tests.gateway.limits.making import Hand, quotas_of
 
@@ -31,15 +31,15 @@ LIMITS = st.sampled_from([None, 100, 150, 400, 2_000])
 class Stream:
     """One that is under way, as its client sees it."""
 
-    tab: Tab
+    tab: RequestMeter
     beyond: int = 0
     """Tokens that it got one after the other while more was used than the limit in force."""
     got: int = 0
 
 
-def owed(meter: Meter) -> float:
-    assert isinstance(meter.memory, Window)
-    return meter.memory.owed
+def owed(meter: LimitUsage) -> float:
+    assert isinstance(meter.counter, SlidingWindowCounter)
+    return meter.counter.owed
 
 
 class Reloads(RuleBasedStateMachine):
@@ -50,7 +50,7 @@ class Reloads(RuleBasedStateMachine):
         self.clock = Hand()
         self.quotas = quotas_of(Router(routings()["round-robin"]), self.clock, expected=200.0)
         self.streams: list[Stream] = []
-        self.wholes: list[Tab] = []
+        self.wholes: list[RequestMeter] = []
         self.callers: list[Caller] = []
 
     @initialize(output=LIMITS)
@@ -64,7 +64,7 @@ class Reloads(RuleBasedStateMachine):
     def reload(self, output: int | None, parallel: int | None) -> None:
         quota = Quota(requests_per_min=10_000, output_tokens_per_min=output, parallel_requests=parallel)
         self.tenant = Tenant("search", quota=quota)
-        self.quotas.go_by({"search": self.tenant})
+        self.quotas.apply_policy({"search": self.tenant})
         # Callers whose head came earlier are still there.
         self.callers = [*self.callers[-2:], self.tenant.caller()]
 
@@ -72,14 +72,14 @@ class Reloads(RuleBasedStateMachine):
     def time_passes(self, pause_s: float) -> None:
         self.clock.now_s += pause_s
 
-    def open(self, caller: int, **fields: object) -> Tab | None:
+    def open(self, caller: int, **fields: object) -> RequestMeter | None:
         request = Request(**{"id": "r", "api": Api.CHAT, "model": "tiny"} | fields)  # type: ignore[arg-type]
         coming = self.quotas.reserve(request, self.callers[caller % len(self.callers)])
         try:
             coming.send(None)
         except StopIteration as told:
-            tab: Tab = told.value
-        except OverLimit:
+            tab: RequestMeter = told.value
+        except QuotaExceeded:
             return None
         limit = self.tenant.quota.parallel_requests
         assert limit is None or len(self.streams) + len(self.wholes) < limit
@@ -87,10 +87,10 @@ class Reloads(RuleBasedStateMachine):
         return tab
 
     @property
-    def meter(self) -> Meter | None:
+    def meter(self) -> LimitUsage | None:
         """The limit in force on output, where there is one."""
         book = self.quotas.accounts.find("search")
-        return book.meters.get(Kind.OUTPUT) if book is not None else None
+        return book.limit_usages.get(LimitKind.OUTPUT) if book is not None else None
 
     def check_grant(self) -> None:
         """Something has just been granted: all that is used, granted or owed, is within the limit in force."""
@@ -98,7 +98,7 @@ class Reloads(RuleBasedStateMachine):
         assert (meter is None) == (self.tenant.quota.output_tokens_per_min is None)
         if meter is not None:
             assert meter.limit == self.tenant.quota.output_tokens_per_min
-            assert meter.memory.used <= meter.limit
+            assert meter.counter.used <= meter.limit
 
     @rule(caller=st.integers(0, 2))
     def a_stream_comes(self, caller: int) -> None:
@@ -118,13 +118,13 @@ class Reloads(RuleBasedStateMachine):
         for _ in range(tokens):
             held = stream.tab.held_tokens
             stream.got += 1
-            is_over = stream.tab.passed(1) is not None
+            is_over = stream.tab.count_events(1) is not None
             if stream.tab.held_tokens > held:
                 self.check_grant()
             meter = self.meter
-            is_beyond = meter is not None and meter.memory.used > meter.limit and not owed(meter)
+            is_beyond = meter is not None and meter.counter.used > meter.limit and not owed(meter)
             stream.beyond = stream.beyond + 1 if is_beyond else 0
-            assert stream.beyond <= LOOK
+            assert stream.beyond <= CHECK_EVENTS
             if is_over:
                 self.end(stream, told=False)
                 return
@@ -156,8 +156,8 @@ class Reloads(RuleBasedStateMachine):
             return
         running = len(self.streams) + len(self.wholes)
         assert book.open == running
-        parallel = book.meters.get(Kind.PARALLEL)
-        assert parallel is None or parallel.memory.used == running
+        parallel = book.limit_usages.get(LimitKind.PARALLEL)
+        assert parallel is None or parallel.counter.used == running
 
     def teardown(self) -> None:
         """When all have ended and all is paid, nothing is left."""

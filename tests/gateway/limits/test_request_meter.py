@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from gateway.limits.accounts import AHEAD, LOOK, Quotas, Tab
+from gateway.limits.accounts import CHECK_EVENTS, TOP_UP_AHEAD_TOKENS, QuotaEnforcer, RequestMeter
 from routing.decision.router import Router
 from routing.rejection import Reason
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.limits.usage import Kind
+from tenancy.limits.usage import LimitKind
 from tenancy.tenants import Quota
 from tests.gateway.limits.making import caller_of, quotas_of
 
 
-def made(expected: float = 40.0) -> Quotas:
+def made(expected: float = 40.0) -> QuotaEnforcer:
     return quotas_of(Router(routings()["round-robin"]), expected=expected)
 
 
-async def opened(quotas: Quotas, quota: Quota, **fields: object) -> Tab:
+async def opened(quotas: QuotaEnforcer, quota: Quota, **fields: object) -> RequestMeter:
     request = Request(**{"id": "r", "api": Api.CHAT, "model": "tiny", "stream": True} | fields)  # type: ignore[arg-type]
     return await quotas.reserve(request, caller_of(quota))
 
 
-def used(quotas: Quotas, kind: Kind = Kind.OUTPUT) -> float:
+def used(quotas: QuotaEnforcer, kind: LimitKind = LimitKind.OUTPUT) -> float:
     book = quotas.accounts.find("search")
     assert book is not None
-    return book.meters[kind].memory.used
+    return book.limit_usages[kind].counter.used
 
 
 async def test_a_stream_takes_more_before_it_has_used_what_it_has() -> None:
@@ -32,8 +32,8 @@ async def test_a_stream_takes_more_before_it_has_used_what_it_has() -> None:
     quotas = made()
     tab = await opened(quotas, Quota(output_tokens_per_min=1000), max_tokens=120)
     for passed in range(1, 121):
-        assert tab.passed(1) is None
-        assert used(quotas) >= min(120, passed + AHEAD - 1) or used(quotas) == 40
+        assert tab.count_events(1) is None
+        assert used(quotas) >= min(120, passed + TOP_UP_AHEAD_TOKENS - 1) or used(quotas) == 40
     assert used(quotas) == 120
 
 
@@ -41,7 +41,7 @@ async def test_a_stream_ends_where_nothing_more_is_to_be_had() -> None:
     """At the last token that there is room for, not before and not after."""
     quotas = made()
     tab = await opened(quotas, Quota(output_tokens_per_min=100))
-    ends = [tab.passed(1) for _ in range(100)]
+    ends = [tab.count_events(1) for _ in range(100)]
     assert ends == [None] * 99 + [Reason.RATE_LIMITED_TOKENS]
     assert used(quotas) == 100
 
@@ -54,7 +54,7 @@ async def test_streams_share_what_is_left() -> None:
     while any(tabs):
         for tab in list(tabs):
             made_tokens += 1
-            if tab.passed(1):
+            if tab.count_events(1):
                 tabs.remove(tab)
     assert made_tokens <= 150 + 2
 
@@ -64,11 +64,11 @@ async def test_events_may_hold_several_tokens() -> None:
     quotas = made()
     for _ in range(300):
         tab = await opened(quotas, Quota(output_tokens_per_min=10**9))
-        tab.passed(30)
+        tab.count_events(30)
         tab.settle(Usage(5, 90), "tiny")
         tab.close(was_carried=True, was_served=True)
     tab = await opened(quotas, Quota(output_tokens_per_min=10**9))
-    tab.passed(30)
+    tab.count_events(30)
     assert 85 < tab.tokens <= 90
 
 
@@ -77,7 +77,7 @@ async def test_streams_of_callers_with_accounts_are_watched() -> None:
     quotas = made()
     tab = await opened(quotas, Quota(requests_per_min=5, parallel_requests=5))
     assert tab.is_watched
-    assert tab.unheeded == LOOK
+    assert tab.events_until_check == CHECK_EVENTS
     assert not (await opened(quotas, Quota(tokens_per_min=500), stream=False)).is_watched
     assert (await opened(quotas, Quota(budget=1.0))).is_watched
 
@@ -92,7 +92,7 @@ async def test_what_was_reserved_is_put_right_however_it_ends() -> None:
     ):
         quotas = made()
         tab = await opened(quotas, Quota(output_tokens_per_min=500))
-        tab.passed(9)
+        tab.count_events(9)
         tab.settle(told, "tiny")
         for _ in range(2):
             tab.close(was_carried=carried, was_served=served)

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from gateway.config.discovery import Found
+from gateway.config.discovery import DiscoveredPod
 from gateway.config.fields import Secret
-from gateway.discovery.source import Static
+from gateway.discovery.source import StaticSource
 from gateway.fleet.probe import Prober, probe_session
-from gateway.fleet.watcher import Rhythm, Watcher
-from gateway.observe.admin import Admin, admin_app
-from gateway.observe.receipts import Receipts
+from gateway.fleet.watcher import FleetWatcher, ProbeIntervals
+from gateway.observe.admin import AdminBackend, admin_app
+from gateway.observe.receipts import ReceiptStore
 from routing.decision.router import Router
-from routing.pods import Standing
+from routing.pods import PodState
 from scorers.registry import routings
 from tests.gateway.fake_pod import FakePod, Pulse, fake_pods, metrics_page
 from tests.gateway.samples import a_request, an_attempt, an_outcome
@@ -29,29 +29,34 @@ async def admin_client(
     *urls: str, token: str | None = None, told: dict[str, object] | None = None
 ) -> AsyncIterator[Client]:
     """A client of an admin port with a running watcher behind it, whose pods are all ready."""
-    router, receipts, clock, pulse = Router(routings()["warm"]), Receipts(), asyncio.get_running_loop().time, Pulse()
-    receipts.witness(an_outcome())
-    receipts.witness(an_outcome(request=a_request(id="r-2"), status=502, attempts=(an_attempt(ended="lost"),)))
+    router, receipts, clock, pulse = (
+        Router(routings()["warm"]),
+        ReceiptStore(),
+        asyncio.get_running_loop().time,
+        Pulse(),
+    )
+    receipts.on_outcome(an_outcome())
+    receipts.on_outcome(an_outcome(request=a_request(id="r-2"), status=502, attempts=(an_attempt(ended="lost"),)))
 
     async def reload() -> dict[str, object]:
         return told or {"reloaded": True}
 
     async with probe_session() as session:
-        watcher = Watcher(
+        watcher = FleetWatcher(
             router,
-            [Static(map(Found, urls))],
+            [StaticSource(map(DiscoveredPod, urls))],
             Prober(session, lambda _: None),
             say=lambda *_, **__: pulse.beat(),
             clock=clock,
             draw=lambda: 0.5,
-            rhythm=Rhythm(probe_s=60),
+            rhythm=ProbeIntervals(probe_s=60),
         )
-        admin = Admin(
+        admin = AdminBackend(
             receipts, router, watcher, lambda: {"listen": "x"}, reload, clock, Secret(token) if token else None
         )
         task = asyncio.create_task(watcher.run())
         try:
-            await pulse.until(lambda: sum(pod.standing is Standing.READY for pod in router.fleet.pods) == len(urls))
+            await pulse.until(lambda: sum(pod.state is PodState.READY for pod in router.fleet.pods) == len(urls))
             async with TestClient(TestServer(admin_app(admin))) as client:
                 yield client
         finally:

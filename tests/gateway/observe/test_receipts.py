@@ -2,15 +2,15 @@
 
 import msgspec
 
-from gateway.observe.receipts import WRITTEN_AT_ONCE, Receipts, Wanted
+from gateway.observe.receipts import BATCH_SIZE, ReceiptFilter, ReceiptStore
 from routing.blocks import cut_prompt
 from tests.gateway.samples import a_request, an_attempt, an_outcome
 
 
 def test_a_receipt_is_found_by_its_id() -> None:
     """What happened stands in it: predicted and real, per attempt."""
-    receipts = Receipts()
-    receipts.witness(an_outcome())
+    receipts = ReceiptStore()
+    receipts.on_outcome(an_outcome())
     receipt = receipts.find("r-1")
     assert receipt is not None
     assert receipt.engine == "http://a:1"
@@ -20,33 +20,33 @@ def test_a_receipt_is_found_by_its_id() -> None:
 
 def test_the_oldest_are_forgotten() -> None:
     """The ring is bounded."""
-    receipts = Receipts(most=2)
+    receipts = ReceiptStore(most=2)
     for name in ("a", "b", "c"):
-        receipts.witness(an_outcome(request=a_request(id=name)))
+        receipts.on_outcome(an_outcome(request=a_request(id=name)))
     assert len(receipts) == 2
-    assert [receipt.id for receipt in receipts.latest(Wanted())] == ["c", "b"]
+    assert [receipt.id for receipt in receipts.latest(ReceiptFilter())] == ["c", "b"]
     assert receipts.find("a") is None
 
 
 def test_receipts_are_written_together_and_whoever_looks_sees_all() -> None:
     """Before a batch is full, when it is, and behind it; a bound of less than a batch holds as well."""
-    receipts, few = Receipts(), Receipts(most=3)
-    for number in range(WRITTEN_AT_ONCE + 5):
+    receipts, few = ReceiptStore(), ReceiptStore(most=3)
+    for number in range(BATCH_SIZE + 5):
         for each in (receipts, few):
-            each.witness(an_outcome(request=a_request(id=str(number))))
-        if number in {0, WRITTEN_AT_ONCE - 1, WRITTEN_AT_ONCE}:
+            each.on_outcome(an_outcome(request=a_request(id=str(number))))
+        if number in {0, BATCH_SIZE - 1, BATCH_SIZE}:
             assert receipts.find(str(number)) is not None
             assert len(receipts) == number + 1
-    newest = [str(number) for number in reversed(range(WRITTEN_AT_ONCE + 5))]
-    assert [receipt.id for receipt in receipts.latest(Wanted())] == newest
-    assert [receipt.id for receipt in few.latest(Wanted())] == newest[:3]
+    newest = [str(number) for number in reversed(range(BATCH_SIZE + 5))]
+    assert [receipt.id for receipt in receipts.latest(ReceiptFilter())] == newest
+    assert [receipt.id for receipt in few.latest(ReceiptFilter())] == newest[:3]
 
 
 def test_times_are_read_rounded() -> None:
     """To a millisecond of the day and a microsecond of the rest: what is finer is noise."""
-    receipts = Receipts()
+    receipts = ReceiptStore()
     attempt = an_attempt(predicted_ttft_s=0.12345678, real_ttft_s=1 / 3)
-    receipts.witness(an_outcome(at_s=1.23456, ttft_s=None, duration_s=2 / 3, attempts=(attempt,)))
+    receipts.on_outcome(an_outcome(at_s=1.23456, ttft_s=None, duration_s=2 / 3, attempts=(attempt,)))
     receipt = receipts.find("r-1")
     assert receipt is not None
     assert (receipt.at_s, receipt.ttft_s, receipt.duration_s) == (1.235, None, 0.666667)
@@ -55,15 +55,15 @@ def test_times_are_read_rounded() -> None:
 
 def test_receipts_are_filtered() -> None:
     """By each fact, and by several; a pod is any engine of it in any attempt."""
-    receipts = Receipts()
-    receipts.witness(an_outcome(request=a_request(id="1", session="s"), status=502))
-    receipts.witness(an_outcome(request=a_request(id="2", model="big"), tenant=None))
+    receipts = ReceiptStore()
+    receipts.on_outcome(an_outcome(request=a_request(id="1", session="s"), status=502))
+    receipts.on_outcome(an_outcome(request=a_request(id="2", model="big"), tenant=None))
     retried = (an_attempt(engine="http://b:1#0", ended="lost"), an_attempt())
-    receipts.witness(an_outcome(request=a_request(id="3"), attempts=retried))
-    receipts.witness(an_outcome(request=a_request(id="4"), attempts=()))
+    receipts.on_outcome(an_outcome(request=a_request(id="3"), attempts=retried))
+    receipts.on_outcome(an_outcome(request=a_request(id="4"), attempts=()))
 
     def found(**wanted: object) -> list[str]:
-        return [receipt.id for receipt in receipts.latest(Wanted(**wanted))]  # type: ignore[arg-type]
+        return [receipt.id for receipt in receipts.latest(ReceiptFilter(**wanted))]  # type: ignore[arg-type]
 
     assert found(model="big") == ["2"]
     assert found(tenant="legal", status=200) == ["4", "3"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.config.models import ModelEntry
-from gateway.observe.request_log import MOST_AT_ONCE, OutcomeLog, request_line, usage_line
+from gateway.observe.request_log import MAX_BATCH, OutcomeLog, request_line, usage_line
 from gateway.pipeline.record import Outcome
 from gateway.runtime.line_writer import LineWriter
 from routing.blocks import Prompt
@@ -127,14 +127,14 @@ class Taker(LineWriter):
 
 async def test_outcomes_are_written_soon_and_all() -> None:
     """Off the hot path, in order, also when more come than are encoded in one go; a flush leaves none behind."""
-    many = 2 * MOST_AT_ONCE + 5
+    many = 2 * MAX_BATCH + 5
     taker = Taker(many)
     log = OutcomeLog(taker, lambda outcome: outcome.id.encode() + b"\n")
     for number in range(many):
-        log.witness(an_outcome(request=a_request(id=str(number))))
+        log.on_outcome(an_outcome(request=a_request(id=str(number))))
     assert not taker.lines
     async with asyncio.timeout(120):
         await taker.has_all.wait()
-    log.witness(an_outcome(request=a_request(id="last")))
+    log.on_outcome(an_outcome(request=a_request(id="last")))
     log.flush()
     assert taker.lines == [str(number).encode() for number in range(many)] + [b"last"]

@@ -8,7 +8,7 @@ import pytest
 from gateway.observe.route_log import RouteRecorder, shared_key
 from gateway.pipeline.record import Outcome
 from routing.blocks import cut_prompt
-from routing.decision.receipt import Attempt
+from routing.decision.receipt import AttemptReceipt
 from routing.request import Api, Request, Usage
 from tests.gateway.samples import an_outcome
 
@@ -18,7 +18,7 @@ USAGE = Usage(300, 20, 160)
 
 
 def outcome(text: bytes, *, session: str | None = "s-1", usage: Usage | None = USAGE) -> Outcome:
-    attempt = Attempt("http://pod:8000", "answered", (), 2, 310, 176, 160, 0.5, 0.4)
+    attempt = AttemptReceipt("http://pod:8000", "answered", (), 2, 310, 176, 160, 0.5, 0.4)
     return an_outcome(
         request=Request("r", Api.CHAT, "qwen", cut_prompt(text, 7), session=session),
         at_s=1_000.5,

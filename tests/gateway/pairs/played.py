@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.limits.accounts import Tab
-from gateway.pairs.pairs import Pairs
-from gateway.pipeline.attempt import Leg, LegEnd, Order, Patience, Prefilled
-from gateway.pipeline.pipeline import Passage
+from gateway.limits.accounts import RequestMeter
+from gateway.pairs.pairs import PairTransport
+from gateway.pipeline.attempt import AttemptLimits, AttemptResult, AttemptStatus, PrefillRequest, PrefillResult
+from gateway.pipeline.pipeline import RequestPipeline
 from gateway.pipeline.record import Outcome
 from routing.blocks import Prompt
 from routing.decision.placement import Placement
-from routing.decision.receipt import Attempt
+from routing.decision.receipt import AttemptReceipt
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
-from routing.pods import EngineShape, Pod, Standing
-from routing.rejection import Refused
+from routing.pods import EngineShape, Pod, PodState
+from routing.rejection import RequestRejected
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from simulator.clock import run_virtually
@@ -38,9 +38,9 @@ TOLD = {
 
 USAGE = Usage(16_000, 20, 0)
 
-ANSWERED = Leg(LegEnd.ANSWERED, 200, begun=True, usage=USAGE)
+ANSWERED = AttemptResult(AttemptStatus.ANSWERED, 200, begun=True, usage=USAGE)
 
-GOOD = Prefilled(LegEnd.ANSWERED, 200, TOLD, Usage(16_000, 1, 4_000))
+GOOD = PrefillResult(AttemptStatus.ANSWERED, 200, TOLD, Usage(16_000, 1, 4_000))
 
 NEVER_S = 1e6
 
@@ -62,20 +62,20 @@ class PairCarrier:
     decodes: Sequence[Part] = (Part(ANSWERED, token_after_s=0.05),)
     legs: list[tuple[str, str]] = field(default_factory=list)
     """(What, pod) of every leg."""
-    orders: list[Order] = field(default_factory=list)
+    orders: list[PrefillRequest] = field(default_factory=list)
     handed: list[bytes | None] = field(default_factory=list)
     """What each decode leg was told; None where it was no pair's."""
-    refusals: list[Refused] = field(default_factory=list)
+    refusals: list[RequestRejected] = field(default_factory=list)
     under_way: int = 0
 
-    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled | None:
+    async def prefill(self, placement: Placement, order: PrefillRequest, by_s: float) -> PrefillResult | None:
         assert placement.prefill is not None
         part = self._next("prefill", self.prefills, placement.prefill.engine.pod)
         self.orders.append(order)
         ended = await self._play(part, by_s)
-        return part.ends if ended else Prefilled(LegEnd.TIMEOUT)
+        return part.ends if ended else PrefillResult(AttemptStatus.TIMEOUT)
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
+    async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         part = self._next("decode", self.decodes, placement.engine.pod)
         self.handed.append(None if placement.handover is None else placement.handover.fields)
         if part.token_after_s is not None:
@@ -86,7 +86,7 @@ class PairCarrier:
                 self.under_way -= 1
             placement.first_token(asyncio.get_running_loop().time())
         ended = await self._play(part, first_byte_by_s)
-        leg: Leg = part.ends if ended else Leg(LegEnd.TIMEOUT)
+        leg: AttemptResult = part.ends if ended else AttemptResult(AttemptStatus.TIMEOUT)
         return replace_begun(leg) if part.token_after_s is not None else leg
 
     def _next(self, what: str, parts: Sequence[Part], pod: str) -> Part:
@@ -103,15 +103,15 @@ class PairCarrier:
             self.under_way -= 1
         return now_s + part.after_s <= by_s
 
-    def open_tab(self, tab: Tab) -> None: ...
+    def open_meter(self, tab: RequestMeter) -> None: ...
 
-    def refuse(self, refusal: Refused) -> None:
-        self.refusals.append(refusal)
+    def reject(self, rejection: RequestRejected) -> None:
+        self.refusals.append(rejection)
 
 
-def replace_begun(leg: Leg) -> Leg:
+def replace_begun(leg: AttemptResult) -> AttemptResult:
     """The same, of an answer that the client has begun to get."""
-    return Leg(leg.end, leg.status, begun=True, usage=leg.usage, detail=leg.detail)
+    return AttemptResult(leg.end, leg.status, begun=True, usage=leg.usage, detail=leg.detail)
 
 
 class Ground:
@@ -120,7 +120,7 @@ class Ground:
     def __init__(self, prefill: int = 2, decode: int = 2, *, connector: str = "NixlConnector") -> None:
         self.router = Router(routings()["warm"], exact_sizes=True)
         self.outcomes: list[Outcome] = []
-        self.ends: list[tuple[str, LegEnd]] = []
+        self.ends: list[tuple[str, AttemptStatus]] = []
         facts = PodFacts(kv_connector=connector, bootstrap="127.0.0.1:8998")
         for name, role in [
             *((f"p{at}", Role.PREFILL) for at in range(prefill)),
@@ -128,19 +128,19 @@ class Ground:
         ]:
             self._put(f"http://{name}", replace(facts, role=role))
         loop = asyncio.get_running_loop()
-        self.passage = Passage(
+        self.passage = RequestPipeline(
             self.router,
             health=lambda pod, end: self.ends.append((pod, end)),
-            witnesses=[self.outcomes.append],
+            observers=[self.outcomes.append],
             clock=loop.time,
             wall_clock=lambda: 1.8e9,
             draw=lambda: 0.5,
-            patience=Patience(),
-            carry_pair=Pairs(self.router.fleet, clock=loop.time, engine_ids=KnownIds()).carry,
+            limits=AttemptLimits(),
+            run_pair=PairTransport(self.router.fleet, clock=loop.time, engine_ids=KnownIds()).run_attempt,
         )
 
     @property
-    def attempts(self) -> tuple[Attempt, ...]:
+    def attempts(self) -> tuple[AttemptReceipt, ...]:
         """Of the last request."""
         return self.outcomes[-1].attempts
 
@@ -157,14 +157,14 @@ class Ground:
     async def lead(self, carrier: PairCarrier, *, tokens: int = 16_000, stream: bool = True) -> PairCarrier:
         ends = tuple(range(1000, tokens + 1, 1000))
         prompt = Prompt(tuple(hash((tokens, end)) for end in ends), ends, tokens)
-        await self.passage.lead(Request("r", Api.CHAT, MODEL, prompt, stream=stream, max_tokens=20), carrier)
+        await self.passage.handle_request(Request("r", Api.CHAT, MODEL, prompt, stream=stream, max_tokens=20), carrier)
         return carrier
 
     def _put(self, url: str, facts: PodFacts) -> None:
         router = self.router
-        router.put_pod(Pod(url, Standing.READY, frozenset({MODEL}), facts=facts, ready_since_s=-1e6))
-        router.reshape_pod(url, [EngineShape(None, facts.duty, 400_000, 16)])
-        if facts.duty is Role.DECODE:
+        router.put_pod(Pod(url, PodState.READY, frozenset({MODEL}), facts=facts, ready_since_s=-1e6))
+        router.reshape_pod(url, [EngineShape(None, facts.effective_role, 400_000, 16)])
+        if facts.effective_role is Role.DECODE:
             pod = router.fleet.pod(url)
             assert pod is not None
             charge = router.ledger.charge(

@@ -11,27 +11,27 @@ from typing import Any
 import aiohttp
 
 from gateway.config.limits import Limits, Timeouts
-from gateway.pairs.pairs import Bootstraps, Pairs
-from gateway.pipeline.attempt import LegEnd, Patience
-from gateway.pipeline.pipeline import Passage
+from gateway.pairs.pairs import BootstrapServers, PairTransport
+from gateway.pipeline.attempt import AttemptLimits, AttemptStatus
+from gateway.pipeline.pipeline import RequestPipeline
 from gateway.pipeline.record import Outcome
-from gateway.server.http_server import Front
-from routing.cost import CostBook, Prior
-from routing.decision.receipt import Attempt
+from gateway.server.http_server import HttpServer
+from routing.cost import CostModel, CostPrior
+from routing.decision.receipt import AttemptReceipt
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
-from routing.pods import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, PodState
 from scorers.registry import routings
 from simulator.pod import SimulatedPod
 from simulator.transfer.wiring import KvRole, Wiring
-from tenancy.tenants import NOBODY
+from tenancy.tenants import ANONYMOUS_CALLER
 from tests.gateway.http.scripted import PATIENCE_S, until
 from tests.simulator.asking import LONG, MODEL, Client, chat, running
 
 CHAT = "/v1/chat/completions"
 ASKED = chat(LONG, max_tokens=24, ignore_eos=True)
 
-DEAR = Prior(seconds_per_token=0.01)
+DEAR = CostPrior(seconds_per_token=0.01)
 
 ROLES = {KvRole.PRODUCER: Role.PREFILL, KvRole.CONSUMER: Role.DECODE, KvRole.BOTH: Role.EITHER}
 
@@ -41,17 +41,17 @@ class Scene:
     """Everything that stands while a test runs."""
 
     router: Router
-    front: Front
+    front: HttpServer
     client: Client
     pods: list[tuple[SimulatedPod, Client]]
     outcomes: list[Outcome]
-    ends: list[tuple[str, LegEnd]]
+    ends: list[tuple[str, AttemptStatus]]
 
     async def ask(self, body: dict[str, Any] = ASKED, path: str = CHAT) -> Any:
         return await self.client.ask(path, body)
 
     @property
-    def attempts(self) -> tuple[Attempt, ...]:
+    def attempts(self) -> tuple[AttemptReceipt, ...]:
         """Of the last request that has ended."""
         return self.outcomes[-1].attempts
 
@@ -89,25 +89,29 @@ async def a_scene(
         pods = [
             await stack.enter_async_context(running(wiring=each, longest_thought=longest_thought)) for each in wirings
         ]
-        router = Router(routings()["warm"], costs=CostBook(DEAR))
+        router = Router(routings()["warm"], costs=CostModel(DEAR))
         for (pod, _), role in zip(pods, roles, strict=True):
             put(router, pod, connector, role, facts or PodFacts())
         outcomes: list[Outcome] = []
-        ends: list[tuple[str, LegEnd]] = []
+        ends: list[tuple[str, AttemptStatus]] = []
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        passage = Passage(
+        passage = RequestPipeline(
             router,
             health=lambda url, end: ends.append((url, end)),
-            witnesses=[outcomes.append],
+            observers=[outcomes.append],
             clock=loop.time,
             wall_clock=lambda: 1.8e9,
             draw=lambda: 0.0,
-            patience=Patience(),
-            carry_pair=Pairs(router.fleet, clock=loop.time, engine_ids=Bootstraps(session, loop.time)).carry,
+            limits=AttemptLimits(),
+            run_pair=PairTransport(
+                router.fleet, clock=loop.time, engine_ids=BootstrapServers(session, loop.time)
+            ).run_attempt,
         )
         timeouts = Timeouts(connect_s=PATIENCE_S)
-        front = Front(passage, router, lambda *_: NOBODY, lambda _: None, Limits(), timeouts, lambda: True)
-        server = await loop.create_server(front.protocol, "127.0.0.1", 0)
+        front = HttpServer(
+            passage, router, lambda *_: ANONYMOUS_CALLER, lambda _: None, Limits(), timeouts, lambda: True
+        )
+        server = await loop.create_server(front.make_protocol, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()[:2]
         scene = Scene(router, front, Client(f"http://{host}:{port}", session), pods, outcomes, ends)
         try:
@@ -123,8 +127,8 @@ def put(router: Router, pod: SimulatedPod, connector: str, role: KvRole, facts: 
     """A pod as a watcher would put it; the router believes those that decode to be busy."""
     bootstrap = pod.bootstrap_url.removeprefix("http://") if pod.bootstrap_url else None
     told = replace(facts, kv_connector=connector, kv_role=role.value, role=ROLES[role], bootstrap=bootstrap)
-    router.put_pod(Pod(pod.url, Standing.READY, frozenset({MODEL}), facts=told, ready_since_s=-1e6))
-    router.reshape_pod(pod.url, [EngineShape(None, told.duty, 16_000, 16)])
+    router.put_pod(Pod(pod.url, PodState.READY, frozenset({MODEL}), facts=told, ready_since_s=-1e6))
+    router.reshape_pod(pod.url, [EngineShape(None, told.effective_role, 16_000, 16)])
     known = router.fleet.pod(pod.url)
     assert known is not None
     if role is KvRole.CONSUMER:

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.pairs.pairs import BELIEVED_S, Bootstraps
+from gateway.pairs.pairs import TTL_S, BootstrapServers
 
 ANSWER = '{"0": {"engine_id": "a", "worker_addr": {}}, "1": {"engine_id": "b", "worker_addr": {}}}'
 
@@ -21,7 +21,7 @@ class Server:
         self.asked = 0
         self.now_s = 0.0
         self.address = ""
-        self.bootstraps: Bootstraps
+        self.bootstraps: BootstrapServers
 
     async def query(self, request: web.Request) -> web.Response:
         self.asked += 1
@@ -39,7 +39,7 @@ async def serving(answer: str = ANSWER) -> AsyncIterator[Server]:
     host, port = runner.addresses[0][:2]
     server.address = f"{host}:{port}"
     async with aiohttp.ClientSession() as session:
-        server.bootstraps = Bootstraps(session, lambda: server.now_s)
+        server.bootstraps = BootstrapServers(session, lambda: server.now_s)
         yield server
     await runner.cleanup()
 
@@ -50,7 +50,7 @@ async def test_ids_are_asked_for_once_and_believed_for_a_while() -> None:
         ask = server.bootstraps.engine_id
         assert await asyncio.gather(*(ask(server.address, rank) for rank in (0, 1, 2))) == ["a", "b", ""]
         assert server.asked == 1
-        server.now_s = BELIEVED_S + 1
+        server.now_s = TTL_S + 1
         assert await ask(server.address, 0) == "a"
         server.bootstraps.forget(server.address)
         assert await ask(server.address, 0) == "a"
@@ -71,4 +71,4 @@ async def test_nobody_there_is_no_error() -> None:
     async with serving() as server:
         gone = server.address
     async with aiohttp.ClientSession() as session:
-        assert await Bootstraps(session, lambda: 0.0).engine_id(gone, 0) == ""
+        assert await BootstrapServers(session, lambda: 0.0).engine_id(gone, 0) == ""

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pipeline.attempt import Leg, LegEnd, Prefilled
-from routing.eligible import Fallback
+from gateway.pipeline.attempt import AttemptResult, AttemptStatus, PrefillResult
+from routing.eligible import PairingFallback
 from simulator.clock import run_virtually
 from tests.gateway.pairs.played import ANSWERED, GOOD, NEVER_S, TOLD, Ground, PairCarrier, Part, led
 
@@ -28,22 +28,25 @@ def test_both_legs_are_carried_under_one_request_id(connector: str) -> None:
     assert (carrier.handed == [b""]) == (connector == "ExampleConnector")
 
 
-@pytest.mark.parametrize("end", [LegEnd.UNREACHABLE, LegEnd.LOST, LegEnd.BROKEN, LegEnd.BUSY, LegEnd.MALFORMED])
-def test_a_prefill_that_fails_is_done_by_another_pod(end: LegEnd) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [AttemptStatus.UNREACHABLE, AttemptStatus.LOST, AttemptStatus.BROKEN, AttemptStatus.BUSY, AttemptStatus.MALFORMED],
+)
+def test_a_prefill_that_fails_is_done_by_another_pod(end: AttemptStatus) -> None:
     """The pod that failed is blamed, the decode pod is not."""
-    carrier, stage = led(PairCarrier(prefills=[Part(Prefilled(end)), Part(GOOD)]))
+    carrier, stage = led(PairCarrier(prefills=[Part(PrefillResult(end)), Part(GOOD)]))
     first, second = stage.attempts
-    assert first.fallback is Fallback.PREFILL_FAILED
+    assert first.fallback is PairingFallback.PREFILL_FAILED
     assert second.ended == "answered"
     assert second.prefill not in {None, first.prefill}
     assert (first.prefill, end) in stage.ends
-    assert all(ended is LegEnd.ANSWERED for pod, ended in stage.ends if pod.startswith("http://d"))
+    assert all(ended is AttemptStatus.ANSWERED for pod, ended in stage.ends if pod.startswith("http://d"))
     assert not carrier.refusals
 
 
 def test_when_all_prefills_fail_the_answer_is_prefilled_where_it_is_made() -> None:
     """After two pods the third way is the plain one."""
-    carrier, stage = led(PairCarrier(prefills=[Part(Prefilled(LegEnd.LOST))]), lambda: Ground(prefill=4))
+    carrier, stage = led(PairCarrier(prefills=[Part(PrefillResult(AttemptStatus.LOST))]), lambda: Ground(prefill=4))
     assert [what for what, _ in carrier.legs] == ["prefill", "prefill", "decode"]
     assert stage.attempts[-1].prefill is None
     assert stage.attempts[-1].ended == "answered"
@@ -53,7 +56,7 @@ def test_when_all_prefills_fail_the_answer_is_prefilled_where_it_is_made() -> No
 def test_a_prefill_that_hangs_is_given_up() -> None:
     """Far beyond what was foretold, and well within the request's deadline."""
     _, stage = led(PairCarrier(prefills=[Part(GOOD, NEVER_S), Part(GOOD)]))
-    assert stage.attempts[0].fallback is Fallback.PREFILL_SLOW
+    assert stage.attempts[0].fallback is PairingFallback.PREFILL_SLOW
     assert stage.attempts[-1].ended == "answered"
     assert stage.outcomes[0].duration_s < 60
 
@@ -62,8 +65,8 @@ def test_a_prefill_that_hangs_is_given_up() -> None:
 def test_poison_is_not_passed_on(missing: str) -> None:
     """Parameters that would kill the decode engine reach no engine."""
     poison = {name: value for name, value in TOLD.items() if name != missing}
-    carrier, stage = led(PairCarrier(prefills=[Part(Prefilled(LegEnd.ANSWERED, 200, poison))]))
-    assert stage.attempts[0].fallback is Fallback.UNFIT_PARAMS
+    carrier, stage = led(PairCarrier(prefills=[Part(PrefillResult(AttemptStatus.ANSWERED, 200, poison))]))
+    assert stage.attempts[0].fallback is PairingFallback.UNFIT_PARAMS
     assert carrier.handed == [None]
 
 
@@ -71,11 +74,11 @@ def test_kv_that_does_not_come_is_given_up_and_nobody_is_blamed() -> None:
     """The request then begins from scratch on one pod: who has lost so much time is not to lose it again."""
     carrier, stage = led(PairCarrier(decodes=[Part(ANSWERED, NEVER_S), ANSWERS]))
     first, second = stage.attempts
-    assert first.fallback is Fallback.TRANSFER_STALLED
-    assert first.ended == LegEnd.STALLED
+    assert first.fallback is PairingFallback.TRANSFER_STALLED
+    assert first.ended == AttemptStatus.STALLED
     assert second.prefill is None
     assert second.ended == "answered"
-    assert all(ended is LegEnd.ANSWERED for _, ended in stage.ends)
+    assert all(ended is AttemptStatus.ANSWERED for _, ended in stage.ends)
     assert carrier.handed[1] is None
     assert stage.outcomes[0].duration_s < 60
 
@@ -89,10 +92,10 @@ def test_an_answer_in_one_piece_may_take_its_time() -> None:
 
 def test_a_decode_pod_that_dies_is_replaced_in_a_pair() -> None:
     """The prompt is warm where it was prefilled, so that pairing again costs next to nothing."""
-    _, stage = led(PairCarrier(decodes=[Part(Leg(LegEnd.LOST)), ANSWERS]))
+    _, stage = led(PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.LOST)), ANSWERS]))
     first, second = stage.attempts
-    assert first.fallback is Fallback.DECODE_FAILED
-    assert (first.engine, LegEnd.LOST) in stage.ends
+    assert first.fallback is PairingFallback.DECODE_FAILED
+    assert (first.engine, AttemptStatus.LOST) in stage.ends
     assert second.engine != first.engine
     assert second.prefill == first.prefill
     assert second.ended == "answered"
@@ -100,10 +103,10 @@ def test_a_decode_pod_that_dies_is_replaced_in_a_pair() -> None:
 
 def test_a_decode_pod_that_breaks_over_the_kv_is_asked_without_it() -> None:
     """`kv_load_failure_policy: fail` says 500 where the KV cannot be had: that is nobody's breaker's affair."""
-    _, stage = led(PairCarrier(decodes=[Part(Leg(LegEnd.BROKEN, 500)), ANSWERS]))
-    assert stage.attempts[0].fallback is Fallback.TRANSFER_FAILED
+    _, stage = led(PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.BROKEN, 500)), ANSWERS]))
+    assert stage.attempts[0].fallback is PairingFallback.TRANSFER_FAILED
     assert stage.attempts[1].prefill is None
-    assert all(ended is LegEnd.ANSWERED for _, ended in stage.ends)
+    assert all(ended is AttemptStatus.ANSWERED for _, ended in stage.ends)
 
 
 def test_with_no_prefill_pod_the_decode_pod_does_it_all_and_says_so() -> None:
@@ -111,30 +114,34 @@ def test_with_no_prefill_pod_the_decode_pod_does_it_all_and_says_so() -> None:
     _, stage = led(PairCarrier(), lambda: Ground(prefill=0))
     (attempt,) = stage.attempts
     assert attempt.prefill is None
-    assert attempt.fallback is Fallback.NO_PREFILL_POD
+    assert attempt.fallback is PairingFallback.NO_PREFILL_POD
 
 
 def test_an_unreachable_decode_pod_costs_an_attempt_like_any_other() -> None:
     """What cannot be served is refused in the end."""
-    carrier, stage = led(PairCarrier(decodes=[Part(Leg(LegEnd.UNREACHABLE))]))
+    carrier, stage = led(PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.UNREACHABLE))]))
     assert len(carrier.refusals) == 1
     assert len(stage.attempts) <= 5
 
 
-FAILURES = [end for end in LegEnd if end not in (LegEnd.ANSWERED, LegEnd.UNCONVINCING)]
+FAILURES = [end for end in AttemptStatus if end not in (AttemptStatus.ANSWERED, AttemptStatus.UNCONVINCING)]
 WAITS = st.sampled_from([0.0, 0.1, 1.0, 20.0, NEVER_S])
 PREFILLS = st.lists(
     st.builds(
         Part,
         st.sampled_from(
-            [GOOD, *(Prefilled(end) for end in LegEnd if end is not LegEnd.ANSWERED), Prefilled(LegEnd.ANSWERED, 400)]
+            [
+                GOOD,
+                *(PrefillResult(end) for end in AttemptStatus if end is not AttemptStatus.ANSWERED),
+                PrefillResult(AttemptStatus.ANSWERED, 400),
+            ]
         ),
         WAITS,
     ),
     min_size=1,
     max_size=3,
 )
-ENDS = st.sampled_from([ANSWERED, *map(Leg, FAILURES)])
+ENDS = st.sampled_from([ANSWERED, *map(AttemptResult, FAILURES)])
 DECODES = st.lists(st.builds(Part, ENDS, WAITS, st.none() | WAITS), min_size=1, max_size=3)
 
 

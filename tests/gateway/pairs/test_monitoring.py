@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gateway.pairs.monitoring import SETTLED_S, PairTallies, UnpairedWatch
-from gateway.pipeline.attempt import Leg, LegEnd
+from gateway.pairs.monitoring import SETTLED_S, PairMetrics, UnpairedPrefillMonitor
+from gateway.pipeline.attempt import AttemptResult, AttemptStatus
 from routing.facts import Role
-from routing.pairing.partners import Unpaired
+from routing.pairing.partners import UnpairedReason
 from tests.gateway.pairs.played import ANSWERED, PairCarrier, Part, led
 from tests.routing.pairing.test_pairing import NIXL, put, split_fleet
 
@@ -21,7 +21,7 @@ class Scene:
         put(self.router, "http://lost", replace(NIXL, role=Role.PREFILL, kv_connector=None))
         self.said: list[tuple[str, str, dict[str, Any]]] = []
         self.now_s = 0.0
-        self.watch = UnpairedWatch(self.router, self._say, lambda: self.now_s)
+        self.watch = UnpairedPrefillMonitor(self.router, self._say, lambda: self.now_s)
 
     def _say(self, level: str, words: str, **more: Any) -> None:
         self.said.append((level, words, more))
@@ -41,7 +41,7 @@ def test_it_is_reported_once_with_the_fix() -> None:
         scene.look(now_s)
     put(scene.router, "http://more", replace(NIXL, role=Role.DECODE))
     scene.look(SETTLED_S + 2)
-    fix = {"pod": "http://lost", "kv_connector": None, "fix": Unpaired.NO_CONNECTOR.value}
+    fix = {"pod": "http://lost", "kv_connector": None, "fix": UnpairedReason.NO_CONNECTOR.value}
     assert scene.said == [("warning", "prefill pod is in no pair", fix)]
 
 
@@ -52,7 +52,10 @@ def test_another_reason_is_reported_too() -> None:
     scene.look(SETTLED_S)
     put(scene.router, "http://lost", replace(NIXL, role=Role.PREFILL, revision="v9"))
     scene.look(SETTLED_S + 1)
-    assert [more["fix"] for _, _, more in scene.said] == [Unpaired.NO_CONNECTOR.value, Unpaired.NO_PARTNER.value]
+    assert [more["fix"] for _, _, more in scene.said] == [
+        UnpairedReason.NO_CONNECTOR.value,
+        UnpairedReason.NO_PARTNER.value,
+    ]
 
 
 def test_one_that_finds_its_partner_in_time_is_not_reported() -> None:
@@ -66,11 +69,13 @@ def test_one_that_finds_its_partner_in_time_is_not_reported() -> None:
 
 def test_pairs_and_fallbacks_are_counted() -> None:
     """A stalled hand-over, and then an answer from one pod."""
-    _, stage = led(PairCarrier(decodes=[Part(Leg(LegEnd.BROKEN, 500)), Part(ANSWERED, token_after_s=0.05)]))
+    _, stage = led(
+        PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.BROKEN, 500)), Part(ANSWERED, token_after_s=0.05)])
+    )
     _, good = led(PairCarrier())
-    tallies = PairTallies()
+    tallies = PairMetrics()
     for outcome in (*stage.outcomes, *good.outcomes):
-        tallies.witness(outcome)
+        tallies.on_outcome(outcome)
     shown = {
         (sample.name, *sample.labels.values()): sample.value
         for family in tallies.collect()

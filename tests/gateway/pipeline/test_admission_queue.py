@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.pipeline.admission_queue import Room
-from gateway.pipeline.attempt import Patience
-from gateway.pipeline.pipeline import Passage
+from gateway.pipeline.admission_queue import AdmissionQueue
+from gateway.pipeline.attempt import AttemptLimits
+from gateway.pipeline.pipeline import RequestPipeline
 from gateway.pipeline.record import Outcome
 from routing.blocks import Prompt
 from routing.decision.router import Router
-from routing.pods import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, PodState
 from routing.rejection import Reason
 from routing.request import Api, Request
 from scorers.registry import routings
@@ -26,14 +26,14 @@ from simulator.virtual_carrier import VirtualCarrier
 from simulator.virtual_pod import VirtualPod
 from tenancy.admission import Admission
 from tenancy.objective import Tier
-from tenancy.tenants import NOBODY, Caller, Tenant
+from tenancy.tenants import ANONYMOUS_CALLER, Caller, Tenant
 
 MODEL = "m"
 TIERS = {
     "gold": Tier("gold", 10, ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05, reserve=0.5),
     "bronze": Tier("bronze", -10, ttft_s=15.0, ttft_per_cold=5.0, tpot_s=0.15),
 }
-CALLERS = {name: Caller(Tenant(name, tier=tier)) for name, tier in TIERS.items()} | {"nobody": NOBODY}
+CALLERS = {name: Caller(Tenant(name, tier=tier)) for name, tier in TIERS.items()} | {"nobody": ANONYMOUS_CALLER}
 
 
 class Stage:
@@ -44,38 +44,38 @@ class Stage:
         self.pods = {f"p{number}": VirtualPod(Profile(), loop) for number in range(engines)}
         self.router = Router(routings()["least-loaded"], exact_sizes=True)
         self.admission = Admission(self.router)
-        self.room = Room(self.router, clock=loop.time, draw=lambda: 0.5, admission=self.admission)
+        self.room = AdmissionQueue(self.router, clock=loop.time, draw=lambda: 0.5, admission=self.admission)
         self.outcomes: list[Outcome] = []
-        self.passage = Passage(
+        self.passage = RequestPipeline(
             self.router,
             health=lambda _pod, _end: None,
-            witnesses=[self.outcomes.append],
+            observers=[self.outcomes.append],
             clock=loop.time,
             wall_clock=loop.time,
             draw=lambda: 0.5,
-            patience=Patience(),
-            room=self.room,
+            limits=AttemptLimits(),
+            queue=self.room,
         )
         for url in self.pods:
             self.open(url)
 
     def open(self, url: str) -> None:
-        self.router.put_pod(Pod(url, Standing.READY, frozenset({MODEL}), ready_since_s=-1e6))
+        self.router.put_pod(Pod(url, PodState.READY, frozenset({MODEL}), ready_since_s=-1e6))
         self.router.reshape_pod(url, [EngineShape(kv_tokens=1_000_000)])
 
     def ask(self, name: str, caller: str, prompt_tokens: int, answer_tokens: int) -> asyncio.Task[None]:
         request = Request(name, Api.CHAT, MODEL, Prompt((), (), prompt_tokens), stream=True)
         carrier = VirtualCarrier(self.pods, Sequence(name, prompt_tokens, answer_tokens))
-        return asyncio.create_task(self.passage.lead(request, carrier, caller=CALLERS[caller]))
+        return asyncio.create_task(self.passage.handle_request(request, carrier, caller=CALLERS[caller]))
 
     def is_empty(self) -> bool:
         """Whether nothing is kept of anybody."""
-        lines = [line for queue in self.admission.queues.values() for line in queue.lines.values()]
+        lines = [line for queue in self.admission.queues.values() for line in queue.tier_queues.values()]
         return (
             self.router.ledger.is_empty()
-            and not self.room.is_crowded
+            and not self.room.has_waiters
             and not self.room._granted
-            and all(line.waiting == 0 and not line.service._open for line in lines)
+            and all(line.waiting == 0 and not line.fair_share._open for line in lines)
             and not self.admission.stalls.room_s
         )
 
@@ -88,7 +88,7 @@ def test_who_has_no_promise_never_waits() -> None:
         tasks = [stage.ask(f"b{number}", "bronze", 20_000, 100) for number in range(5)]
         tasks.append(stage.ask("n", "nobody", 20_000, 100))
         await asyncio.sleep(0.001)
-        assert stage.room.is_crowded
+        assert stage.room.has_waiters
         assert stage.pods["p0"].statistics().waiting + stage.pods["p0"].statistics().running == 2
         await asyncio.wait(tasks)
         assert stage.is_empty()
@@ -124,7 +124,7 @@ def test_who_leaves_frees_its_place_in_the_same_tick() -> None:
         second.cancel()
         await asyncio.wait([second])
         assert stage.admission.queues[MODEL].waiting == 0
-        assert not stage.room.is_crowded
+        assert not stage.room.has_waiters
         await first
         assert stage.is_empty()
 
@@ -139,7 +139,7 @@ def test_where_no_pod_is_ready_one_is_waited_for() -> None:
         stage.room._no_pod_s = 5.0
         pod = stage.router.fleet.pod("p0")
         assert pod is not None
-        stage.router.put_pod(replace(pod, standing=Standing.STARTING))
+        stage.router.put_pod(replace(pod, state=PodState.STARTING))
         loop.call_later(comes_s, stage.router.put_pod, pod)
         await stage.ask("n", "nobody", 1_000, 10)
         return stage.outcomes[0]
@@ -154,7 +154,7 @@ def test_where_the_model_has_no_pod_at_all_one_is_waited_for() -> None:
     async def play(*named: str) -> Outcome:
         stage, loop = Stage(), asyncio.get_running_loop()
         stage.room._no_pod_s = 5.0
-        stage.router.fleet.named = frozenset(named)
+        stage.router.fleet.configured_models = frozenset(named)
         for url in stage.pods:
             stage.router.remove_pod(url)
         loop.call_later(2.0, stage.open, "p0")
@@ -173,7 +173,7 @@ def test_a_room_that_has_just_opened_waits_for_its_first_pod(comes_s: float, sta
         stage, loop = Stage(), asyncio.get_running_loop()
         stage.room._first_pod_s = 5.0
         for url in stage.pods:
-            stage.router.put_pod(Pod(url, has_told=has_told))
+            stage.router.put_pod(Pod(url, has_reported_models=has_told))
         loop.call_later(comes_s, stage.open, "p0")
         await stage.ask("n", "nobody", 1_000, 10)
         return stage.outcomes[0]
@@ -263,7 +263,7 @@ def test_nobody_waits_while_an_engine_could_take_him(visits: list[Visit]) -> Non
             tasks.append(stage.ask(str(number), visit.caller, visit.prompt_tokens, visit.answer_tokens))
         while not all(task.done() for task in tasks):
             await asyncio.sleep(0.021)
-            if stage.room.is_crowded and stage.router.ledger.is_empty():
+            if stage.room.has_waiters and stage.router.ledger.is_empty():
                 raise AssertionError(f"an idle engine, and somebody waits at {loop.time()}")
 
     run_virtually(play())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.pipeline.attempt import Bar, Leg, LegEnd, Patience
+from gateway.pipeline.attempt import AttemptLimits, AttemptResult, AttemptStatus, ResumeBlocker
 from routing.decision.placement import Placement
 from routing.request import Api, Request, Usage
 from routing.retries import RetryTerms
@@ -15,20 +15,20 @@ from simulator.clock import run_virtually
 from tests.gateway.pipeline.test_pipeline import MODEL, PROMPT, PlayedCarrier, Stage
 
 REST = Request("r", Api.CHAT, MODEL, PROMPT, stream=True)
-CUT = Leg(LegEnd.LOST, begun=True, rest=REST)
-PREFILL_LOST = Leg(LegEnd.LOST)
+CUT = AttemptResult(AttemptStatus.LOST, begun=True, continuation=REST)
+PREFILL_LOST = AttemptResult(AttemptStatus.LOST)
 """As a pair says it whose prefill pod has failed: the client is told nothing by such an attempt."""
-ANSWERED = Leg(LegEnd.ANSWERED, 200, begun=True, usage=Usage(400, 10, 100))
+ANSWERED = AttemptResult(AttemptStatus.ANSWERED, 200, begun=True, usage=Usage(400, 10, 100))
 
 
 class Cutting(PlayedCarrier):
     """Ends its attempts so, one after the other, the last one again and again."""
 
-    def __init__(self, legs: Sequence[Leg]) -> None:
+    def __init__(self, legs: Sequence[AttemptResult]) -> None:
         super().__init__(())
         self._legs = legs
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
+    async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         leg = self._legs[min(len(self.pods), len(self._legs) - 1)]
         self.pods.append(placement.engine.pod)
         if leg.begun:
@@ -36,11 +36,11 @@ class Cutting(PlayedCarrier):
         return leg
 
 
-def led(*legs: Leg, cuts: int = 8) -> tuple[Cutting, Stage]:
+def led(*legs: AttemptResult, cuts: int = 8) -> tuple[Cutting, Stage]:
     async def play() -> tuple[Cutting, Stage]:
-        stage = Stage(Patience(retries=RetryTerms(cuts=cuts)), [f"http://pod{at}" for at in range(12)])
+        stage = Stage(AttemptLimits(retries=RetryTerms(cuts=cuts)), [f"http://pod{at}" for at in range(12)])
         carrier = Cutting(legs)
-        await stage.passage.lead(REST, carrier)
+        await stage.passage.handle_request(REST, carrier)
         return carrier, stage
 
     carrier, stage = run_virtually(play())
@@ -61,11 +61,11 @@ def test_it_is_cut_no_oftener_than_said() -> None:
     """And the outcome says that this was why, also where the last attempt said nothing."""
     carrier, stage = led(CUT, cuts=2)
     assert len(carrier.pods) == 3
-    assert (len(carrier.refusals), stage.outcomes[0].unresumed) == (1, Bar.CUTS)
+    assert (len(carrier.refusals), stage.outcomes[0].unresumed) == (1, ResumeBlocker.CUTS)
 
 
 def test_who_gives_up_says_why() -> None:
     """Nobody went on in time; the last attempt was one that its client heard nothing of."""
     _, stage = led(CUT, PREFILL_LOST)
     (outcome,) = stage.outcomes
-    assert outcome.unresumed is Bar.CUTS
+    assert outcome.unresumed is ResumeBlocker.CUTS

@@ -13,12 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from gateway.pipeline.record import Outcome
 from gateway.pipeline.request_context import RequestContext
-from gateway.runtime.guard import NAME
+from gateway.runtime.guard import LOOP_CONTEXT_KEY
 from routing.blocks import Prompt
 from routing.request import Api, Request
 from simulator.clock import VirtualLoop, run_virtually
-from tenancy.objective import promise_of
-from tenancy.queue import Queue
+from tenancy.objective import objective_of
+from tenancy.queue import ModelQueue
 from tests.gateway.pipeline.test_admission_queue import CALLERS, MODEL, TIERS, Stage
 
 QUEUED = 30
@@ -61,7 +61,7 @@ async def crowd(stage: Stage) -> list[asyncio.Task[None]]:
     """Requests of bronze, some of which wait."""
     tasks = [stage.ask(f"b{number}", "bronze", 12_000, 100) for number in range(8)]
     await asyncio.sleep(0.05)
-    assert stage.room.is_crowded
+    assert stage.room.has_waiters
     return tasks
 
 
@@ -99,7 +99,7 @@ def _raising_once(stage: Stage, name: str) -> tuple[object, str, object]:
     if name == "queues":  # The whole look fails.
         queues = admission.queues
 
-        class Breaking(dict[str, Queue]):
+        class Breaking(dict[str, ModelQueue]):
             def values(self) -> Any:
                 if first():
                     raise Planted
@@ -128,10 +128,10 @@ def test_a_charge_whose_request_has_ended_is_found_and_given_back() -> None:
 
         async def lose() -> None:
             request = Request("lost", Api.CHAT, MODEL, Prompt((), (), 100), stream=True)
-            promise = promise_of(TIERS["bronze"])
-            context = RequestContext(request, CALLERS["bronze"], promise, loop.time())
+            objective = objective_of(TIERS["bronze"])
+            context = RequestContext(request, CALLERS["bronze"], objective, loop.time())
             try:
-                await room.place(context, promise, frozenset(), loop.time())
+                await room.place(context, objective, frozenset(), loop.time())
             finally:
                 context.has_ended = True
 
@@ -139,7 +139,7 @@ def test_a_charge_whose_request_has_ended_is_found_and_given_back() -> None:
         assert sum(stage.router.ledger.running) == 2
         room.reconcile()
         assert sum(stage.router.ledger.running) == 1
-        assert list(admission.queues[MODEL].lines["bronze"].service._open.values()) == [1]
+        assert list(admission.queues[MODEL].tier_queues["bronze"].fair_share._open.values()) == [1]
         await alive
         assert stage.outcomes[-1].status == 200
         assert stage.is_empty()
@@ -167,12 +167,12 @@ def test_a_witness_that_raises_keeps_no_other_from_its_outcome() -> None:
 
     async def play() -> list[str]:
         stage, reported = Stage(), list[str]()
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context[NAME]))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context[LOOP_CONTEXT_KEY]))
 
         def fail(_: Outcome) -> None:
             raise Planted
 
-        stage.passage._witnesses = (fail, *stage.passage._witnesses)
+        stage.passage._observers = (fail, *stage.passage._observers)
         await stage.ask("n", "nobody", 1_000, 10)
         assert stage.outcomes[0].status == 200
         return reported
@@ -238,7 +238,7 @@ class HangUps(RuleBasedStateMachine):
             if moment == "in":
                 self.in_look += gone
             if moment in ("in", "before"):
-                stage.room.stir()
+                stage.room.wake_waiters()
             if moment == "in":
                 await asyncio.sleep(0)
                 return
@@ -249,8 +249,8 @@ class HangUps(RuleBasedStateMachine):
             for task in gone:
                 task.cancel()
             if moment == "with":
-                stage.room._look()
-            stage.room.stir()
+                stage.room._grant_all()
+            stage.room.wake_waiters()
 
         self.runner.run(go())
 

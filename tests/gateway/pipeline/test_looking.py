@@ -6,8 +6,8 @@ import asyncio
 
 from msgspec.structs import replace
 
-from gateway.pipeline.attempt import LegEnd
-from routing.cache_lookup import Seen, Sight
+from gateway.pipeline.attempt import AttemptStatus
+from routing.cache_lookup import CacheHit, CacheLookup
 from routing.precise.lookup_notifier import LookupNotifier
 from routing.request import Api, Request
 from simulator.clock import run_virtually
@@ -25,7 +25,7 @@ class Looker:
     def __init__(self, stage: Stage, warm: str, *, takes_s: float = 0.5) -> None:
         self.notes = Notes()
         self._stage = stage
-        stage.router.observe(LookupNotifier())
+        stage.router.subscribe(LookupNotifier())
         self._warm = warm
         self._takes_s = takes_s
 
@@ -33,8 +33,8 @@ class Looker:
         await asyncio.sleep(self._takes_s)
         engine = self._stage.router.fleet.engine(self._warm)
         assert engine is not None
-        slots = self._stage.router.fleet.roster(MODEL).slots
-        return replace(request, sight=Sight(400, {engine.slot: Seen(384)}, frozenset(slots), self.notes))
+        slots = self._stage.router.fleet.eligible(MODEL).slots
+        return replace(request, lookup=CacheLookup(400, {engine.slot: CacheHit(384)}, frozenset(slots), self.notes))
 
 
 def test_what_was_seen_decides_and_the_time_it_took_counts() -> None:
@@ -43,7 +43,7 @@ def test_what_was_seen_decides_and_the_time_it_took_counts() -> None:
     async def play() -> tuple[Stage, Looker, PlayedCarrier]:
         stage = Stage()
         looker, carrier = Looker(stage, PODS[2]), PlayedCarrier((Play(token_after_s=1.0),))
-        await stage.passage.lead(asked(), carrier, look=looker)
+        await stage.passage.handle_request(asked(), carrier, lookup=looker)
         return stage, looker, carrier
 
     stage, looker, carrier = run_virtually(play())
@@ -61,8 +61,8 @@ def test_a_failed_pod_is_left_and_the_next_is_told() -> None:
     async def play() -> tuple[Looker, PlayedCarrier]:
         stage = Stage()
         looker = Looker(stage, PODS[0])
-        carrier = PlayedCarrier((Play(LegEnd.LOST, token_after_s=None), Play()))
-        await stage.passage.lead(asked(), carrier, look=looker)
+        carrier = PlayedCarrier((Play(AttemptStatus.LOST, token_after_s=None), Play()))
+        await stage.passage.handle_request(asked(), carrier, lookup=looker)
         return looker, carrier
 
     looker, carrier = run_virtually(play())
@@ -79,7 +79,7 @@ def test_who_leaves_while_we_look_is_charged_to_nobody() -> None:
     async def play() -> Stage:
         stage = Stage()
         looker = Looker(stage, PODS[0], takes_s=5.0)
-        task = asyncio.create_task(stage.passage.lead(asked(), PlayedCarrier((Play(),)), look=looker))
+        task = asyncio.create_task(stage.passage.handle_request(asked(), PlayedCarrier((Play(),)), lookup=looker))
         await asyncio.sleep(1.0)
         task.cancel()
         await asyncio.wait([task])

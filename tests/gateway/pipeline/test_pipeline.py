@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits.accounts import Tab
-from gateway.pipeline.attempt import Leg, LegEnd, Order, Patience, Prefilled
-from gateway.pipeline.pipeline import Passage
+from gateway.limits.accounts import RequestMeter
+from gateway.pipeline.attempt import AttemptLimits, AttemptResult, AttemptStatus, PrefillRequest, PrefillResult
+from gateway.pipeline.pipeline import RequestPipeline
 from gateway.pipeline.record import CLIENT_GONE_STATUS, Outcome
 from routing.blocks import cut_prompt
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.pods import EngineShape, Pod, Standing
-from routing.rejection import Reason, Refused
+from routing.pods import EngineShape, Pod, PodState
+from routing.rejection import Reason, RequestRejected
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from simulator.clock import run_virtually
@@ -34,17 +34,17 @@ PROMPT = cut_prompt(b"once upon a time " * 100, 7)
 class Play:
     """How one attempt goes: after so long a first token or none, after so long its end."""
 
-    end: LegEnd = LegEnd.ANSWERED
+    end: AttemptStatus = AttemptStatus.ANSWERED
     token_after_s: float | None = 0.0
     end_after_s: float = 0.0
     begun: bool = False
 
     @property
-    def leg(self) -> Leg:
-        begun = self.begun or self.end is LegEnd.ANSWERED
-        status = 200 if self.end is LegEnd.ANSWERED else 0
-        usage = Usage(400, 10, 100) if self.end is LegEnd.ANSWERED else None
-        return Leg(self.end, status, begun=begun, usage=usage, answer=b" the end", response_id="resp_1")
+    def leg(self) -> AttemptResult:
+        begun = self.begun or self.end is AttemptStatus.ANSWERED
+        status = 200 if self.end is AttemptStatus.ANSWERED else 0
+        usage = Usage(400, 10, 100) if self.end is AttemptStatus.ANSWERED else None
+        return AttemptResult(self.end, status, begun=begun, usage=usage, answer=b" the end", response_id="resp_1")
 
 
 @dataclass
@@ -53,10 +53,10 @@ class PlayedCarrier:
 
     plays: Sequence[Play]
     pods: list[str] = field(default_factory=list)
-    refusals: list[Refused] = field(default_factory=list)
+    refusals: list[RequestRejected] = field(default_factory=list)
     deadlines_s: list[float] = field(default_factory=list)
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
+    async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         play = self.plays[min(len(self.pods), len(self.plays) - 1)]
         self.pods.append(placement.engine.pod)
         self.deadlines_s.append(first_byte_by_s)
@@ -66,37 +66,37 @@ class PlayedCarrier:
         await asyncio.sleep(play.end_after_s)
         return play.leg
 
-    async def prefill(self, placement: Placement, order: Order, by_s: float) -> Prefilled | None:
+    async def prefill(self, placement: Placement, order: PrefillRequest, by_s: float) -> PrefillResult | None:
         return None
 
-    def open_tab(self, tab: Tab) -> None:
+    def open_meter(self, tab: RequestMeter) -> None:
         self.tab = tab
 
-    def refuse(self, refusal: Refused) -> None:
-        self.refusals.append(refusal)
+    def reject(self, rejection: RequestRejected) -> None:
+        self.refusals.append(rejection)
 
 
 class Stage:
     """A router with pods, and a spine over it."""
 
-    def __init__(self, patience: Patience | None = None, pods: Sequence[str] = PODS) -> None:
+    def __init__(self, patience: AttemptLimits | None = None, pods: Sequence[str] = PODS) -> None:
         self.router = Router(routings()["warm"])
         self.outcomes: list[Outcome] = []
-        self.ends: list[tuple[str, LegEnd]] = []
+        self.ends: list[tuple[str, AttemptStatus]] = []
         for url in pods:
-            self.router.put_pod(Pod(url, Standing.READY, frozenset({MODEL})))
+            self.router.put_pod(Pod(url, PodState.READY, frozenset({MODEL})))
             self.router.reshape_pod(url, [EngineShape(kv_tokens=10_000)])
-        self.passage = Passage(
+        self.passage = RequestPipeline(
             self.router,
             health=self.take_end,
-            witnesses=[self.outcomes.append],
+            observers=[self.outcomes.append],
             clock=lambda: asyncio.get_running_loop().time(),
             wall_clock=lambda: 1.8e9,
             draw=lambda: 0.5,
-            patience=patience or Patience(),
+            limits=patience or AttemptLimits(),
         )
 
-    def take_end(self, pod: str, end: LegEnd) -> bool | None:
+    def take_end(self, pod: str, end: AttemptStatus) -> bool | None:
         """Told of every attempt."""
         self.ends.append((pod, end))
         return None
@@ -104,14 +104,14 @@ class Stage:
     async def lead(self, *plays: Play, model: str = MODEL, stream: bool = True) -> PlayedCarrier:
         carrier = PlayedCarrier(plays)
         request = Request("r", Api.CHAT, model, PROMPT, stream=stream)
-        await self.passage.lead(request, carrier, caller=GOLD, trace="00-1-2-01")
+        await self.passage.handle_request(request, carrier, caller=GOLD, trace="00-1-2-01")
         return carrier
 
 
 WAITS = st.sampled_from([0.0, 0.0, 0.5, 1.0])
 PLAYS = st.builds(
     Play,
-    st.sampled_from([end for end in LegEnd if end is not LegEnd.UNCONVINCING]),
+    st.sampled_from([end for end in AttemptStatus if end is not AttemptStatus.UNCONVINCING]),
     st.none() | WAITS,
     WAITS,
     st.booleans(),
@@ -169,7 +169,7 @@ async def visit_of(stage: Stage, visit: Visit) -> None:
     await asyncio.sleep(visit.comes_s)
     carrier = PlayedCarrier(visit.plays)
     request = Request("r", Api.CHAT, visit.model, PROMPT, stream=True)
-    task = asyncio.create_task(stage.passage.lead(request, carrier))
+    task = asyncio.create_task(stage.passage.handle_request(request, carrier))
     if visit.stays_s is not None:
         asyncio.get_running_loop().call_later(visit.stays_s, task.cancel)
     await asyncio.wait([task])
@@ -181,7 +181,7 @@ async def visit_of(stage: Stage, visit: Visit) -> None:
         assert not answered or stage.outcomes
 
 
-def led(*plays: Play, patience: Patience | None = None, pods: Sequence[str] = PODS) -> tuple[PlayedCarrier, Stage]:
+def led(*plays: Play, patience: AttemptLimits | None = None, pods: Sequence[str] = PODS) -> tuple[PlayedCarrier, Stage]:
     async def play() -> tuple[PlayedCarrier, Stage]:
         stage = Stage(patience, pods)
         return await stage.lead(*plays), stage
@@ -191,12 +191,15 @@ def led(*plays: Play, patience: Patience | None = None, pods: Sequence[str] = PO
     return carrier, stage
 
 
-def failing(end: LegEnd, *, begun: bool = False) -> Play:
+def failing(end: AttemptStatus, *, begun: bool = False) -> Play:
     return Play(end, token_after_s=None, begun=begun)
 
 
-@pytest.mark.parametrize("end", [LegEnd.UNREACHABLE, LegEnd.LOST, LegEnd.MALFORMED, LegEnd.BUSY, LegEnd.BROKEN])
-def test_another_pod_is_asked_before_the_first_byte(end: LegEnd) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [AttemptStatus.UNREACHABLE, AttemptStatus.LOST, AttemptStatus.MALFORMED, AttemptStatus.BUSY, AttemptStatus.BROKEN],
+)
+def test_another_pod_is_asked_before_the_first_byte(end: AttemptStatus) -> None:
     """The client sees the answer only; the receipt has both attempts."""
     carrier, stage = led(failing(end), Play())
     assert carrier.refusals == []
@@ -204,19 +207,21 @@ def test_another_pod_is_asked_before_the_first_byte(end: LegEnd) -> None:
     (outcome,) = stage.outcomes
     assert (outcome.status, outcome.reason) == (200, None)
     assert [attempt.ended for attempt in outcome.attempts] == [end, "answered"]
-    assert stage.ends == [(carrier.pods[0], end), (carrier.pods[1], LegEnd.ANSWERED)]
+    assert stage.ends == [(carrier.pods[0], end), (carrier.pods[1], AttemptStatus.ANSWERED)]
 
 
 def test_an_answer_that_has_begun_is_nobody_elses() -> None:
     """After the first byte the client is told of the loss."""
-    carrier, stage = led(Play(LegEnd.LOST, begun=True), Play())
+    carrier, stage = led(Play(AttemptStatus.LOST, begun=True), Play())
     assert len(carrier.pods) == 1
     assert [refusal.reason for refusal in carrier.refusals] == [Reason.POD_LOST]
     assert stage.outcomes[0].status == 502
 
 
-@pytest.mark.parametrize(("end", "attempts"), [(LegEnd.LOST, 3), (LegEnd.BUSY, 3), (LegEnd.BROKEN, 3)])
-def test_attempts_are_bounded(end: LegEnd, attempts: int) -> None:
+@pytest.mark.parametrize(
+    ("end", "attempts"), [(AttemptStatus.LOST, 3), (AttemptStatus.BUSY, 3), (AttemptStatus.BROKEN, 3)]
+)
+def test_attempts_are_bounded(end: AttemptStatus, attempts: int) -> None:
     """A request that breaks pods does not get the whole fleet."""
     carrier, _ = led(failing(end))
     assert len(carrier.pods) == attempts
@@ -225,8 +230,8 @@ def test_attempts_are_bounded(end: LegEnd, attempts: int) -> None:
 
 def test_attempts_end_with_the_deadline() -> None:
     """All attempts share one deadline, counted from the request's arrival."""
-    slow = Play(LegEnd.TIMEOUT, token_after_s=None, end_after_s=5.0)
-    carrier, stage = led(slow, patience=Patience(deadline_s=8.0))
+    slow = Play(AttemptStatus.TIMEOUT, token_after_s=None, end_after_s=5.0)
+    carrier, stage = led(slow, patience=AttemptLimits(deadline_s=8.0))
     assert len(carrier.pods) == 2
     assert len(set(carrier.deadlines_s)) == 1
     assert [refusal.reason for refusal in carrier.refusals] == [Reason.POD_TIMEOUT]
@@ -235,7 +240,7 @@ def test_attempts_end_with_the_deadline() -> None:
 
 def test_when_all_pods_have_failed_the_last_says_why() -> None:
     """What the last pod said tells more than that nobody is left."""
-    carrier, stage = led(failing(LegEnd.BUSY), pods=PODS[:1])
+    carrier, stage = led(failing(AttemptStatus.BUSY), pods=PODS[:1])
     assert [refusal.reason for refusal in carrier.refusals] == [Reason.POD_BUSY]
     assert stage.outcomes[0].reason is Reason.POD_BUSY
 
@@ -247,7 +252,7 @@ def test_what_cannot_be_placed_is_refused(model: str, reason: Reason) -> None:
     async def play() -> tuple[PlayedCarrier, Stage]:
         stage = Stage()
         for url in PODS:
-            stage.router.put_pod(Pod(url, Standing.DRAINING, frozenset({MODEL})))
+            stage.router.put_pod(Pod(url, PodState.DRAINING, frozenset({MODEL})))
         return await stage.lead(Play(), model=model), stage
 
     carrier, stage = run_virtually(play())

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fleet.breaker import Breaker
-from gateway.pipeline.attempt import Leg, LegEnd, Patience
+from gateway.fleet.breaker import CircuitBreaker
+from gateway.pipeline.attempt import AttemptLimits, AttemptResult, AttemptStatus
 from routing.decision.placement import Placement
 from routing.request import Api, Request
 from routing.retries import RetryTerms
@@ -34,13 +34,13 @@ class Fleet:
     broken_by: list[str] = field(default_factory=list)
     """The requests that broke a pod that was well."""
 
-    def ask(self, pod: str, name: str, *, is_poison: bool) -> LegEnd:
+    def ask(self, pod: str, name: str, *, is_poison: bool) -> AttemptStatus:
         if pod in self.gone:
-            return LegEnd.UNREACHABLE
+            return AttemptStatus.UNREACHABLE
         if is_poison and pod not in self.sick:
             self.sick.add(pod)
             self.broken_by.append(name)
-        return LegEnd.BROKEN if pod in self.sick else LegEnd.ANSWERED
+        return AttemptStatus.BROKEN if pod in self.sick else AttemptStatus.ANSWERED
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Asked(PlayedCarrier):
     is_poison: bool = False
     takes_s: float = 0.0
 
-    async def carry(self, placement: Placement, first_byte_by_s: float) -> Leg:
+    async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         pod = placement.engine.pod
         self.pods.append(pod)
         end = self.fleet.ask(pod, self.name, is_poison=self.is_poison)
@@ -64,19 +64,19 @@ class Guarded(Stage):
     """A stage that knows of its pods what a watcher does."""
 
     def __init__(self, fleet: Fleet) -> None:
-        super().__init__(Patience(retries=RetryTerms(saved=10_000)), fleet.pods)
+        super().__init__(AttemptLimits(retries=RetryTerms(saved=10_000)), fleet.pods)
         self.fleet = fleet
-        self.breakers = dict.fromkeys(fleet.pods, Breaker())
+        self.breakers = dict.fromkeys(fleet.pods, CircuitBreaker())
 
-    def take_end(self, pod: str, end: LegEnd) -> bool | None:
+    def take_end(self, pod: str, end: AttemptStatus) -> bool | None:
         """As the watcher does."""
         before = self.breakers[pod]
-        self.breakers[pod] = before.succeeded() if end is LegEnd.ANSWERED else before.failed(0.0)
+        self.breakers[pod] = before.on_success() if end is AttemptStatus.ANSWERED else before.on_failure(0.0)
         return before.is_failing
 
     async def ask(self, name: str, *, is_poison: bool = False, takes_s: float = 0.0) -> Asked:
         carrier = Asked((), fleet=self.fleet, name=name, is_poison=is_poison, takes_s=takes_s)
-        await self.passage.lead(Request(name, Api.CHAT, MODEL, PROMPT, stream=True), carrier)
+        await self.passage.handle_request(Request(name, Api.CHAT, MODEL, PROMPT, stream=True), carrier)
         return carrier
 
 
@@ -112,8 +112,8 @@ def test_pods_that_fail_others_are_not_held_against_a_request() -> None:
     async def play() -> tuple[Guarded, Asked]:
         stage = Guarded(Fleet(every, sick=set(every[1:])))
         for pod in every[1:]:
-            stage.take_end(pod, LegEnd.BROKEN)
-        stage.passage.budget.left = IN_ALL
+            stage.take_end(pod, AttemptStatus.BROKEN)
+        stage.passage.budget.balance = IN_ALL
         return stage, await stage.ask("late")
 
     stage, asked = run_virtually(play())

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from gateway.pipeline.rejections import SAYINGS, refusal_body, refusal_headers, status_of
-from routing.rejection import Reason, Refused
+from gateway.pipeline.rejections import RESPONSES, rejection_body, rejection_headers, status_of
+from routing.rejection import Reason, RequestRejected
 
 
 def test_every_reason_has_a_saying() -> None:
     """A refusal that nobody has words for would be a crash at the worst moment."""
-    assert set(SAYINGS) == set(Reason)
+    assert set(RESPONSES) == set(Reason)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_every_reason_has_a_saying() -> None:
 )
 def test_limits_and_overload_are_said_in_openais_words(reason: Reason, status: int, kind: str, code: str) -> None:
     """OpenAI's clients tell by type and code what ran out, and whether to slow down."""
-    body = json.loads(refusal_body(Refused(reason, "No."), anthropic=False, request_id="r"))
+    body = json.loads(rejection_body(RequestRejected(reason, "No."), anthropic=False, request_id="r"))
     assert status_of(reason) == status
     assert (body["error"]["type"], body["error"]["code"]) == (kind, code)
 
@@ -46,14 +46,18 @@ def test_limits_and_overload_are_said_in_openais_words(reason: Reason, status: i
 )
 def test_limits_and_overload_are_said_in_anthropics_words(reason: Reason, status: int, kind: str) -> None:
     """Anthropic's clients know overload as 529."""
-    body = json.loads(refusal_body(Refused(reason, "No."), anthropic=True, request_id="r"))
+    body = json.loads(rejection_body(RequestRejected(reason, "No."), anthropic=True, request_id="r"))
     assert status_of(reason, anthropic=True) == status
     assert body["error"]["type"] == kind
 
 
 def test_what_cannot_help_is_not_retried() -> None:
     """Clients that retry any 409 or 429 are told where that would be in vain, and only there."""
-    hopeless = {reason for reason in Reason if refusal_headers(Refused(reason, "No.")).get("x-should-retry") == "false"}
+    hopeless = {
+        reason
+        for reason in Reason
+        if rejection_headers(RequestRejected(reason, "No.")).get("x-should-retry") == "false"
+    }
     assert {Reason.SUPERSEDED, Reason.BUDGET_EXHAUSTED, Reason.REGION_NOT_ALLOWED} <= hopeless
     assert (
         not {Reason.RATE_LIMITED_TOKENS, Reason.OVERLOADED, Reason.QUEUE_TIMEOUT, Reason.TOO_MANY_PARALLEL} & hopeless
@@ -71,7 +75,7 @@ LLM_D_REASONS = {
 @pytest.mark.parametrize("reason", list(Reason))
 def test_llm_ds_header_carries_its_own_values_on_429_only(reason: Reason, *, anthropic: bool) -> None:
     """No reason of ours, no other status (Anthropic's 529 included)."""
-    value = refusal_headers(Refused(reason, "No."), anthropic=anthropic).get("x-llm-d-request-dropped-reason")
+    value = rejection_headers(RequestRejected(reason, "No."), anthropic=anthropic).get("x-llm-d-request-dropped-reason")
     assert value is None or (value in LLM_D_REASONS and status_of(reason, anthropic=anthropic) == 429)
 
 
@@ -89,4 +93,4 @@ def test_llm_ds_header_carries_its_own_values_on_429_only(reason: Reason, *, ant
 )
 def test_requests_dropped_under_load_carry_llm_ds_reason(reason: Reason, value: str | None) -> None:
     """Saturation and an expired wait have a value of llm-d's; a tenant's limits and 503 have none."""
-    assert refusal_headers(Refused(reason, "No.")).get("x-llm-d-request-dropped-reason") == value
+    assert rejection_headers(RequestRejected(reason, "No.")).get("x-llm-d-request-dropped-reason") == value

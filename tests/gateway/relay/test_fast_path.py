@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pipeline.attempt import LegEnd
-from gateway.relay.fast_path import ONE_CHUNK_BYTES, SIZE_OF_READ, Flow
-from gateway.relay.recorder import Kept
-from gateway.relay.sse import concerns_us
-from routing.reading import answer_bytes
+from gateway.pipeline.attempt import AttemptStatus
+from gateway.relay.fast_path import ONE_CHUNK_BYTES, SIZE_OF_READ, PassthroughStream
+from gateway.relay.recorder import ResponseRecorder
+from gateway.relay.sse import needs_inspection
+from routing.reading import response_bytes
 from routing.request import Api, Usage
 from tests.gateway.http.scene import Scene, staged
 from tests.gateway.http.wire import (
@@ -56,7 +56,7 @@ def test_chunks_that_come_whole_are_read_like_any_others(words: list[str], toget
     assert scene.heard.is_whole
     assert scene.heard.body == b"".join(passed(events))
     assert (scene.leg.usage, scene.leg.finish_reason) == (Usage(42, 3, 32), "stop")
-    assert scene.leg.answer == answer_bytes(Api.CHAT, b"".join(events), stream=True)
+    assert scene.leg.answer == response_bytes(Api.CHAT, b"".join(events), stream=True)
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
@@ -118,13 +118,13 @@ def test_a_chunk_without_its_line_end_is_no_http() -> None:
     """Its size is right, its end is not."""
     wrong = chunk(chat_event("no"))[:-2] + b"\n\n"
     scene = staged(lambda: Scene().feed([STREAM_HEAD, *map(chunk, [chat_event("Hi"), chat_event("Ho")]), wrong]))
-    assert scene.leg.end is LegEnd.MALFORMED
+    assert scene.leg.end is AttemptStatus.MALFORMED
 
 
 def test_an_error_in_a_read_of_its_own_is_noticed() -> None:
     """However smoothly the stream has flowed before."""
     scene = staged(lambda: Scene().feed(one_a_read(chat_event("Hi"), chat_event("!"), event(DEAD), DONE)))
-    assert scene.leg.end is LegEnd.BROKEN
+    assert scene.leg.end is AttemptStatus.BROKEN
     assert scene.heard.body == chat_event("Hi") + chat_event("!")
 
 
@@ -135,7 +135,7 @@ class FakeLine:
     left: bytes = b""
     told: list[str] = field(default_factory=list)
 
-    def take_back(self, left: bytes) -> None:
+    def resume_parsing(self, left: bytes) -> None:
         self.left = left
 
     def eof_received(self) -> None:
@@ -149,12 +149,12 @@ class Passing:
     """A flow, what it writes, and what it leaves to its line."""
 
     def __init__(self, most_bytes: int) -> None:
-        self.line, self.kept = FakeLine(), Kept(most_bytes)
+        self.line, self.kept = FakeLine(), ResponseRecorder(most_bytes)
         self.written: list[bytes] = []
         self.told: list[int] = []
         self.may_pass = 1 << 20
         """Events, before it wants to be told again."""
-        self.flow = Flow(self.line, self.kept, self.written.append, self._tell, concerns_us)
+        self.flow = PassthroughStream(self.line, self.kept, self.written.append, self._tell, needs_inspection)
 
     def _tell(self, events: int) -> int:
         self.told.append(events)
@@ -167,7 +167,7 @@ class Passing:
         return self.line.left
 
 
-def a_flow(most_bytes: int = 1 << 18) -> tuple[Passing, Kept, list[bytes]]:
+def a_flow(most_bytes: int = 1 << 18) -> tuple[Passing, ResponseRecorder, list[bytes]]:
     passing = Passing(most_bytes)
     return passing, passing.kept, passing.written
 
@@ -189,15 +189,15 @@ def test_whoever_counts_is_told_when_it_wants_to_be() -> None:
     """One by one or several at once; what was not told yet is told when it is asked for, and nothing twice."""
     flow, _, _ = a_flow()
     flow.may_pass = 3
-    flow.flow.count()
+    flow.flow.report_count()
     events = [chat_event(f" {n}") for n in range(8)]
     feed(flow, *events[:2])
     assert sum(flow.told) == 0
     feed(flow, *events[2:4], b"".join(events[4:6]))
     assert flow.told[2:] == [3, 3]
     feed(flow, events[6])
-    flow.flow.count()
-    flow.flow.count()
+    flow.flow.report_count()
+    flow.flow.report_count()
     assert sum(flow.told) == 7
 
 
@@ -205,7 +205,7 @@ def test_nothing_is_written_behind_the_end_that_whoever_counts_has_set() -> None
     """What stands in the same read is nobody's."""
     flow, _, written = a_flow()
     flow.may_pass = 2
-    flow.flow.count()
+    flow.flow.report_count()
     flow.may_pass = 0
     read = b"".join(chunk(chat_event(f" {n}")) for n in range(5))
     assert flow.pass_on(read) == b""
@@ -220,7 +220,7 @@ def test_of_events_that_are_alike_only_the_text_is_kept() -> None:
     assert written == [chunk(each) for each in events]
     told = kept.joined()
     assert len(told) < 10 * len(events[0])
-    assert answer_bytes(Api.CHAT, told, stream=True) == answer_bytes(Api.CHAT, b"".join(events), stream=True)
+    assert response_bytes(Api.CHAT, told, stream=True) == response_bytes(Api.CHAT, b"".join(events), stream=True)
 
 
 def a_thought(text: str) -> bytes:
@@ -250,7 +250,7 @@ def test_whatever_the_text_is_it_is_kept_as_it_was(words: list[str]) -> None:
         if flow.pass_on(chunk(each)):
             kept.add(each)
     kept.add(DONE)
-    assert answer_bytes(Api.CHAT, kept.joined(), stream=True) == answer_bytes(
+    assert response_bytes(Api.CHAT, kept.joined(), stream=True) == response_bytes(
         Api.CHAT, b"".join([*events, DONE]), stream=True
     )
 
@@ -303,7 +303,7 @@ def test_several_chunks_of_a_read_go_on_one_by_one() -> None:
     assert flow.pass_on(read + b"a4\r\nda") == b"a4\r\nda"
     assert b"".join(written) == read
     kept.add(DONE)
-    assert answer_bytes(Api.CHAT, kept.joined(), stream=True) == answer_bytes(
+    assert response_bytes(Api.CHAT, kept.joined(), stream=True) == response_bytes(
         Api.CHAT, b"".join([*events, DONE]), stream=True
     )
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from gateway.config.limits import Limits
-from gateway.pipeline.attempt import Bar, LegEnd
+from gateway.pipeline.attempt import AttemptStatus, ResumeBlocker
 from gateway.pipeline.record import Outcome
 from routing.reading import read_usage
 from routing.request import Api
-from tenancy.limits.usage import Kind
+from tenancy.limits.usage import LimitKind
 from tenancy.tenants import Caller, Quota, Tenant
 from tests.gateway.http.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import Step, close, cut, until
@@ -52,7 +52,7 @@ def text_of(body: bytes) -> str:
     return "".join(choice["delta"].get("content", "") for each in told for choice in each["choices"])
 
 
-def ends(rig: Rig) -> list[LegEnd]:
+def ends(rig: Rig) -> list[AttemptStatus]:
     return [end for _, end in rig.ends]
 
 
@@ -69,7 +69,7 @@ async def test_another_pod_goes_on(loss: Any) -> None:
         asked = rig.pods[1].questions[0].json()
         assert asked["messages"][-1] == {"role": "assistant", "content": "Once upon"}
         assert asked["max_tokens"] == 8
-        assert ends(rig) == [LegEnd.LOST, LegEnd.ANSWERED]
+        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.ANSWERED]
     (outcome,) = rig.outcomes
     assert (outcome.status, outcome.resumed, outcome.unresumed, outcome.wasted_tokens) == (200, 1, None, 9)
     assert outcome.usage is not None
@@ -108,7 +108,7 @@ async def test_who_cannot_be_reached_is_not_the_last() -> None:
         rig.pods[2].plays(continuation(" a", " time"))
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert text_of(answer.body) == "Once upon a time"
-        assert ends(rig) == [LegEnd.LOST, LegEnd.UNREACHABLE, LegEnd.ANSWERED]
+        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.UNREACHABLE, AttemptStatus.ANSWERED]
     assert (rig.outcomes[0].resumed, len(rig.outcomes[0].attempts)) == (1, 3)
 
 
@@ -129,9 +129,9 @@ async def test_a_pod_that_calls_the_rest_wrong_ends_it() -> None:
         assert answer.is_whole
         assert b'"pod_lost"' in answer.body
         assert answer.body.endswith(DONE)
-        assert ends(rig) == [LegEnd.LOST, LegEnd.UNWILLING]
-        assert not LegEnd.UNWILLING.is_pods_fault
-    assert rig.outcomes[0].unresumed is Bar.REFUSED
+        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.UNWILLING]
+        assert not AttemptStatus.UNWILLING.is_pod_failure
+    assert rig.outcomes[0].unresumed is ResumeBlocker.REFUSED
 
 
 async def test_a_tenant_may_want_none_of_it() -> None:
@@ -141,7 +141,7 @@ async def test_a_tenant_may_want_none_of_it() -> None:
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert b'"pod_lost"' in answer.body
         assert not rig.pods[1].questions
-    assert rig.outcomes[0].unresumed is Bar.OFF
+    assert rig.outcomes[0].unresumed is ResumeBlocker.OFF
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ async def test_what_is_too_large_to_be_kept_is_not_gone_on_with(limits: Limits) 
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert b'"pod_lost"' in answer.body
         assert not rig.pods[1].questions
-    assert rig.outcomes[0].unresumed is Bar.TOO_LONG
+    assert rig.outcomes[0].unresumed is ResumeBlocker.TOO_LONG
 
 
 async def test_limits_count_on_over_the_cut_and_once() -> None:
@@ -168,7 +168,7 @@ async def test_limits_count_on_over_the_cut_and_once() -> None:
         (told,) = [line for line in answer.body.splitlines() if b'"usage"' in line]
         usage = read_usage(Api.CHAT, told.removeprefix(b"data: "))
         assert usage is not None
-        assert usage.completion_tokens == kit.used(Kind.OUTPUT) == 4
+        assert usage.completion_tokens == kit.used(LimitKind.OUTPUT) == 4
 
 
 async def test_a_client_that_leaves_while_another_pod_goes_on_leaves_nothing() -> None:
@@ -194,7 +194,7 @@ async def test_a_pod_that_answers_a_stream_in_one_piece_does_not_go_on() -> None
         rig.pods[2].plays(continuation(" a", " time"))
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert text_of(answer.body) == "Once upon a time"
-        assert ends(rig) == [LegEnd.LOST, LegEnd.MALFORMED, LegEnd.ANSWERED]
+        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.MALFORMED, AttemptStatus.ANSWERED]
 
 
 def thinking(*thoughts: str, name: str = "chatcmpl-y") -> list[bytes]:
@@ -248,12 +248,12 @@ async def test_another_answer_than_was_told_ends_the_stream(is_ending: bool) -> 
         assert answer.body.endswith(DONE)
         assert b", no" not in answer.body
         assert not rig.pods[2].questions
-        assert ends(rig) == [LegEnd.LOST, LegEnd.DIFFERENT]
-        assert not LegEnd.DIFFERENT.is_pods_fault
+        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.DIFFERENT]
+        assert not AttemptStatus.DIFFERENT.is_pod_failure
         await until(lambda: not rig.pods[1].writers)
         assert rig.router.ledger.is_empty()
     (outcome,) = rig.outcomes
-    assert (outcome.resumed, outcome.unresumed) == (0, Bar.DIFFERS)
+    assert (outcome.resumed, outcome.unresumed) == (0, ResumeBlocker.DIFFERS)
     assert outcome.wasted_tokens == prefilled_again(outcome) + 2
 
 
@@ -265,7 +265,7 @@ async def test_a_pod_that_is_lost_while_it_says_it_again_is_followed_by_another(
         rig.pods[2].plays([STREAM_HEAD + chunked([*thinking("Hm, ", "well"), *ENDING])])
         answer = await rig.ask(CHAT_PATH, a_chat(**GREEDY))
         assert text_of(answer.body) == " so."
-        assert ends(rig) == [LegEnd.LOST, LegEnd.LOST, LegEnd.ANSWERED]
+        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.LOST, AttemptStatus.ANSWERED]
     (outcome,) = rig.outcomes
     assert (outcome.resumed, outcome.unresumed) == (1, None)
     assert outcome.wasted_tokens == prefilled_again(outcome) + 3
@@ -297,7 +297,7 @@ async def test_limits_do_not_count_what_is_said_again() -> None:
         rig.pods[1].plays([STREAM_HEAD + chunked([*thinking("Hm", ", well", ", then"), *end])])
         answer = await rig.ask(CHAT_PATH, a_chat(**GREEDY))
         assert text_of(answer.body) == " so."
-        assert kit.used(Kind.OUTPUT) == 4
+        assert kit.used(LimitKind.OUTPUT) == 4
 
 
 async def test_thoughts_that_are_drawn_are_not_asked_for_again() -> None:
@@ -309,7 +309,7 @@ async def test_thoughts_that_are_drawn_are_not_asked_for_again() -> None:
         assert b'"pod_lost"' in answer.body
         assert [each.path for each in rig.pods[1].questions] == [CHAT_PATH, "/tokenize"]
         assert rig.pods[1].questions[0].json()["max_tokens"] == 1
-    assert rig.outcomes[0].unresumed is Bar.REFUSED
+    assert rig.outcomes[0].unresumed is ResumeBlocker.REFUSED
 
 
 def whole(told: dict[str, Any]) -> bytes:
@@ -325,7 +325,7 @@ async def test_thoughts_that_were_hidden_are_not_gone_on_with() -> None:
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True, temperature=0.6, include_reasoning=False))
         assert b'"pod_lost"' in answer.body
         assert not rig.pods[1].questions
-    assert rig.outcomes[0].unresumed is Bar.REASONING
+    assert rig.outcomes[0].unresumed is ResumeBlocker.REASONING
 
 
 @pytest.mark.parametrize("leaves_first", [True, False])

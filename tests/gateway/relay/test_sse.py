@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.relay.recorder import Kept
-from gateway.relay.sse import HELD_BYTES, Scanner
+from gateway.relay.recorder import ResponseRecorder
+from gateway.relay.sse import MAX_HELD_BYTES, EventScanner
 from routing.request import Api
 from tests.gateway.http.wire import DONE, chat_event, chat_stream, event, usage_event
 from tests.gateway.resume.thinker import Thinker
 
 
-def a_scanner(api: Api = Api.CHAT, *, withholds_usage: bool = True, kept_bytes: int = 1 << 18) -> Scanner:
-    return Scanner(api, Kept(kept_bytes), withholds_usage=withholds_usage)
+def a_scanner(api: Api = Api.CHAT, *, withholds_usage: bool = True, kept_bytes: int = 1 << 18) -> EventScanner:
+    return EventScanner(api, ResponseRecorder(kept_bytes), withholds_usage=withholds_usage)
 
 
-def scan(scanner: Scanner, pieces: list[bytes]) -> bytes:
+def scan(scanner: EventScanner, pieces: list[bytes]) -> bytes:
     return b"".join(scanner.take(piece) for piece in pieces) + scanner.finish()
 
 
@@ -98,7 +98,7 @@ def test_a_prelude_that_grows_too_long_is_let_go() -> None:
     assert passed[-1] == ping
 
 
-@pytest.mark.parametrize("size", [HELD_BYTES - 10, HELD_BYTES + 10, 3 * HELD_BYTES])
+@pytest.mark.parametrize("size", [MAX_HELD_BYTES - 10, MAX_HELD_BYTES + 10, 3 * MAX_HELD_BYTES])
 @pytest.mark.parametrize("step", [1000, 65_536])
 def test_an_event_of_any_length_passes(size: int, step: int) -> None:
     """An event longer than what is held goes on as it comes; what follows it is looked at again."""
@@ -115,7 +115,7 @@ def test_an_event_of_any_length_passes(size: int, step: int) -> None:
         most_held = max(most_held, fed - len(out))
     out += scanner.finish()
     assert out == b"".join([stream[0], stream[1], DONE])
-    assert most_held <= HELD_BYTES + step
+    assert most_held <= MAX_HELD_BYTES + step
 
 
 ERROR = (
@@ -174,7 +174,7 @@ def test_the_end_of_a_block_goes_on_with_what_follows(cuts: list[int]) -> None:
         assert b"content_block_stop" not in last
         assert b"signature_delta" not in last
     assert out == raw
-    assert scanner.has_said_all
+    assert scanner.has_sent_all
 
 
 @given(cuts=CUTS, after=st.integers(2, 24))
@@ -205,7 +205,7 @@ def test_ends_of_blocks_without_end_are_not_held() -> None:
     """What is held back is bounded, whatever a pod sends; in order, it all goes on."""
     scanner, stop = a_scanner(Api.MESSAGES), event({"type": "content_block_stop", "index": 0})
     scanner.take(event({"type": "message_start"}))
-    fed = [stop] * (2 * HELD_BYTES // len(stop))
+    fed = [stop] * (2 * MAX_HELD_BYTES // len(stop))
     out = b"".join(map(scanner.take, fed))
-    assert len(out) >= HELD_BYTES
+    assert len(out) >= MAX_HELD_BYTES
     assert out + scanner.finish() == b"".join(fed)

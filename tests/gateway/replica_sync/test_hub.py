@@ -4,27 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.replica_sync.hub import PIECE_BYTES, Hub
-from gateway.replica_sync.ipc import Line
-from gateway.replica_sync.ipc_messages import Batch, Hello, Message, Missed, Past, Recall, Restate, read_message
-from gateway.replica_sync.updates import read_batch, write_batch
-from routing.replica_state import Ended, Stated
+from gateway.replica_sync.hub import CHUNK_BYTES, UpdateHub
+from gateway.replica_sync.ipc import IpcConnection
+from gateway.replica_sync.ipc_messages import (
+    GapReport,
+    Hello,
+    HistoryChunk,
+    HistoryRequest,
+    IpcMessage,
+    SnapshotRequest,
+    UpdateBatch,
+    decode_message,
+)
+from gateway.replica_sync.updates import decode_batch, encode_batch
+from routing.replica_state import EndedUpdate, Snapshot
 
 
-class Ear(Line):
+class Ear(IpcConnection):
     """A line that keeps what is said to it."""
 
     def __init__(self) -> None:
         super().__init__(lambda _line, _message: None)
-        self.told: list[Message | None] = []
+        self.told: list[IpcMessage | None] = []
 
     def send_frame(self, frame: bytes) -> bool:
-        self.told.append(read_message(frame[4:]))
+        self.told.append(decode_message(frame[4:]))
         return True
 
 
-def hub_of(*origins: int, **options: Any) -> tuple[Hub, list[Ear]]:
-    hub, ears = Hub(**options), [Ear() for _ in origins]
+def hub_of(*origins: int, **options: Any) -> tuple[UpdateHub, list[Ear]]:
+    hub, ears = UpdateHub(**options), [Ear() for _ in origins]
     for ear, origin in zip(ears, origins, strict=True):
         hub.join(ear)
         hub.take(ear, Hello(origin))
@@ -39,11 +48,11 @@ async def test_a_batch_goes_to_all_others_and_abroad() -> None:
     abroad: list[bytes] = []
     hub.connect_bridge(abroad.append, lambda _: None)
     hub.complete_history()
-    batch = Batch(write_batch(1, 1, [Ended(5)]))
+    batch = UpdateBatch(encode_batch(1, 1, [EndedUpdate(5)]))
     hub.take(one, batch)
     assert (one.told, two.told, three.told, abroad) == ([], [batch], [batch], [batch.payload])
-    hub.take_abroad(b"from elsewhere")
-    assert one.told == [Batch(b"from elsewhere")]
+    hub.take_remote(b"from elsewhere")
+    assert one.told == [UpdateBatch(b"from elsewhere")]
     assert len(abroad) == 1
 
 
@@ -52,9 +61,9 @@ async def test_the_missed_is_asked_for_here_or_abroad() -> None:
     hub, (one, two) = hub_of(1, 2)
     asked: list[int] = []
     hub.connect_bridge(lambda _: None, asked.append)
-    hub.take(one, Missed(2))
-    hub.take(one, Missed(99))
-    assert (one.told, two.told, asked) == ([], [Restate()], [99])
+    hub.take(one, GapReport(2))
+    hub.take(one, GapReport(99))
+    assert (one.told, two.told, asked) == ([], [SnapshotRequest()], [99])
 
 
 async def test_who_comes_has_the_others_state_what_is_open() -> None:
@@ -63,7 +72,7 @@ async def test_who_comes_has_the_others_state_what_is_open() -> None:
     late = Ear()
     hub.join(late)
     hub.take(late, Hello(3))
-    assert (one.told, two.told, late.told) == ([Restate()], [Restate()], [])
+    assert (one.told, two.told, late.told) == ([SnapshotRequest()], [SnapshotRequest()], [])
 
 
 async def test_the_dead_have_nothing_open() -> None:
@@ -72,12 +81,12 @@ async def test_the_dead_have_nothing_open() -> None:
     abroad: list[bytes] = []
     hub.connect_bridge(abroad.append, lambda _: None)
     hub.complete_history()
-    hub.take(one, Batch(write_batch(1, 7, [Ended(5)])))
+    hub.take(one, UpdateBatch(encode_batch(1, 7, [EndedUpdate(5)])))
     hub.leave(one)
     farewell = two.told[-1]
-    assert isinstance(farewell, Batch)
-    read = read_batch(farewell.payload)
-    assert (read.origin, read.number, read.news) == (1, 8, [Stated(())])
+    assert isinstance(farewell, UpdateBatch)
+    read = decode_batch(farewell.payload)
+    assert (read.replica_id, read.number, read.updates) == (1, 8, [Snapshot(())])
     assert abroad[-1] == farewell.payload
     hub.leave(two)
     assert len(abroad) == 2
@@ -86,7 +95,7 @@ async def test_the_dead_have_nothing_open() -> None:
 async def test_a_worker_that_came_back_before_its_old_line_ended_is_not_dead() -> None:
     """Its new line says who it is; the end of the old one says nothing."""
     hub, (one, two) = hub_of(1, 2)
-    hub.take(one, Batch(write_batch(1, 7, [])))
+    hub.take(one, UpdateBatch(encode_batch(1, 7, [])))
     again = Ear()
     hub.join(again)
     hub.take(again, Hello(1))
@@ -97,20 +106,20 @@ async def test_a_worker_that_came_back_before_its_old_line_ended_is_not_dead() -
 
 async def test_the_past_is_told_in_pieces_and_is_bounded() -> None:
     """Asked on and on, all that is kept is told once, in order; the oldest beyond the bound is gone."""
-    size = PIECE_BYTES // 4
+    size = CHUNK_BYTES // 4
     hub, (one,) = hub_of(1, max_history_bytes=10 * size)
     for number in range(16):
-        hub.take_abroad(bytes([number]) * size)
+        hub.take_remote(bytes([number]) * size)
     assert hub.history_bytes <= 10 * size
     one.told.clear()
     found, start = b"", 0
     while True:
-        hub.take(one, Recall(start))
+        hub.take(one, HistoryRequest(start))
         past = one.told.pop()
-        assert isinstance(past, Past)
-        assert sum(map(len, past.payloads)) <= PIECE_BYTES + size
+        assert isinstance(past, HistoryChunk)
+        assert sum(map(len, past.payloads)) <= CHUNK_BYTES + size
         found += b"".join(payload[:1] for payload in past.payloads)
-        start = past.following
+        start = past.next_start
         if not past.has_more:
             break
     assert found == bytes(range(6, 16))
@@ -120,18 +129,18 @@ async def test_a_past_that_is_still_being_read_is_promised() -> None:
     """As long as a bridge reads the stream's past, workers are told to ask again, and are not told it as news."""
     hub, (one,) = hub_of(1)
     hub.connect_bridge(lambda _: None, lambda _: None)
-    hub.take(one, Recall(0))
-    assert one.told.pop() == Past(0, [], has_more=True)
-    hub.take_abroad(b"old")
+    hub.take(one, HistoryRequest(0))
+    assert one.told.pop() == HistoryChunk(0, [], has_more=True)
+    hub.take_remote(b"old")
     assert one.told == []
     hub.complete_history()
-    hub.take(one, Recall(0))
-    assert one.told.pop() == Past(1, [b"old"], has_more=False)
+    hub.take(one, HistoryRequest(0))
+    assert one.told.pop() == HistoryChunk(1, [b"old"], has_more=False)
 
 
 async def test_nonsense_of_a_worker_goes_nowhere() -> None:
     """What has no head of a batch is neither kept nor passed on."""
     hub, (one, two) = hub_of(1, 2)
-    hub.take(one, Batch(b"\xc1"))
+    hub.take(one, UpdateBatch(b"\xc1"))
     assert two.told == []
     assert hub.history_bytes == 0

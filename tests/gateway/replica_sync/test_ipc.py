@@ -5,8 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from gateway.replica_sync.ipc import Line
-from gateway.replica_sync.ipc_messages import Batch, Frames, Hello, Message, Missed, framed, read_message
+from gateway.replica_sync.ipc import IpcConnection
+from gateway.replica_sync.ipc_messages import (
+    FrameDecoder,
+    GapReport,
+    Hello,
+    IpcMessage,
+    UpdateBatch,
+    decode_message,
+    encode_frame,
+)
 
 
 class Pipe(asyncio.Transport):
@@ -26,13 +34,13 @@ class Pipe(asyncio.Transport):
     def abort(self) -> None:
         self.is_aborted = True
 
-    def messages(self) -> list[Message | None]:
-        return [read_message(frame) for frame in Frames().feed(bytes(self.written))]
+    def messages(self) -> list[IpcMessage | None]:
+        return [decode_message(frame) for frame in FrameDecoder().feed(bytes(self.written))]
 
 
-def joined(**options: Any) -> tuple[Line, Pipe, list[Message]]:
-    taken: list[Message] = []
-    line, pipe = Line(lambda _, message: taken.append(message), **options), Pipe()
+def joined(**options: Any) -> tuple[IpcConnection, Pipe, list[IpcMessage]]:
+    taken: list[IpcMessage] = []
+    line, pipe = IpcConnection(lambda _, message: taken.append(message), **options), Pipe()
     line.connection_made(pipe)
     return line, pipe, taken
 
@@ -40,14 +48,14 @@ def joined(**options: Any) -> tuple[Line, Pipe, list[Message]]:
 async def test_what_is_not_read_is_kept_and_the_oldest_goes() -> None:
     """A paused reader gets the latest that fit, in order, and whoever said the rest was told."""
     line, pipe, _ = joined(max_waiting_bytes=60)
-    assert line.send(Missed(1))
+    assert line.send(GapReport(1))
     line.pause_writing()
-    told = [line.send(Batch(bytes([number]) * 10)) for number in range(10)]
+    told = [line.send(UpdateBatch(bytes([number]) * 10)) for number in range(10)]
     line.resume_writing()
-    assert pipe.messages() == [Missed(1), *(Batch(bytes([number]) * 10) for number in range(7, 10))]
+    assert pipe.messages() == [GapReport(1), *(UpdateBatch(bytes([number]) * 10) for number in range(7, 10))]
     assert (told, line.dropped) == ([True] * 3 + [False] * 7, 7)
-    assert line.send(Missed(2))
-    assert pipe.messages()[-1] == Missed(2)
+    assert line.send(GapReport(2))
+    assert pipe.messages()[-1] == GapReport(2)
 
 
 async def test_a_pause_while_going_on_is_heeded() -> None:
@@ -55,27 +63,27 @@ async def test_a_pause_while_going_on_is_heeded() -> None:
     line, pipe, _ = joined()
     line.pause_writing()
     for number in range(5):
-        line.send(Missed(number))
+        line.send(GapReport(number))
     pipe.write = lambda data: (Pipe.write(pipe, data), line.pause_writing())[0]  # type: ignore[method-assign,func-returns-value]
     line.resume_writing()
-    assert pipe.messages() == [Missed(0)]
+    assert pipe.messages() == [GapReport(0)]
     line.resume_writing()
-    assert pipe.messages() == [Missed(0), Missed(1)]
+    assert pipe.messages() == [GapReport(0), GapReport(1)]
 
 
 async def test_nonsense_ends_the_connection_and_the_unknown_does_not() -> None:
     """What a neighbouring version says is passed over; what is no message is no connection of ours."""
     line, pipe, taken = joined()
-    line.data_received(framed(Hello(1)) + b"\x00\x00\x00\x03\x92\xcd\xff" + framed(Missed(2)))
+    line.data_received(encode_frame(Hello(1)) + b"\x00\x00\x00\x03\x92\xcd\xff" + encode_frame(GapReport(2)))
     assert taken == [Hello(1)]
     assert pipe.is_aborted
 
 
 async def test_the_end_is_told_once_and_nothing_is_said_after_it() -> None:
     """Who holds the line hears of its end, and sending says that nobody is there."""
-    ended: list[Line] = []
+    ended: list[IpcConnection] = []
     line, _, _ = joined(ended=ended.append)
     line.connection_lost(None)
     assert ended == [line]
     assert line.closed.done()
-    assert not line.send(Missed(1))
+    assert not line.send(GapReport(1))

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from gateway.replica_sync import redis_bridge
-from gateway.replica_sync.redis_bridge import AWAY, BACK, FIELD, KEY, RedisBridge, read_id, write_id
+from gateway.replica_sync.redis_bridge import (
+    AWAY,
+    BACK,
+    ENTRY_FIELD,
+    STREAM_KEY,
+    RedisBridge,
+    format_entry_id,
+    parse_entry_id,
+)
 from tests.gateway.kv_index.exchange import Host, Worker, alike, host, until
 from tests.gateway.kv_index.redis_servers import Server, redis_server
 from tests.routing.engines import TALK, ask, place, serve
@@ -51,7 +59,7 @@ async def test_hosts_know_what_the_others_do(tmp_path: Path) -> None:
         await until(lambda: other.router.sessions.get("talk") is not None and owes_nothing(other))
         second = place(other.router, ask(TALK + b"And?", session="talk"), now_s=other.now_s())
         assert second.engine.name == first.engine.name
-        assert second.predicted.warm_tokens > 0.9 * second.predicted.prompt_tokens
+        assert second.predicted.cached_tokens > 0.9 * second.predicted.prompt_tokens
         second.release(other.now_s())
         staleness_s = bridge(here).staleness_s()
         assert staleness_s is not None
@@ -76,7 +84,7 @@ async def test_who_joins_is_warmed_by_the_stream_s_past(tmp_path: Path) -> None:
             other = there.worker()
             await until(lambda: other.sharing.history_updates)
             placement = place(other.router, ask(TALK + b"And?", session="talk"), now_s=other.now_s())
-            assert placement.predicted.warm_tokens > 0.9 * placement.predicted.prompt_tokens
+            assert placement.predicted.cached_tokens > 0.9 * placement.predicted.prompt_tokens
             placement.release(other.now_s())
             assert owes_nothing(other)
 
@@ -100,7 +108,7 @@ async def test_trouble_passes(tmp_path: Path, trouble: str, monkeypatch: pytest.
         during = place(one.router, ask(b"meanwhile " * 300), now_s=one.now_s(), draw=0.7)
         await mend(trouble, redis, here, there)
         await until(lambda: connected(here, there) and alike(one, other))
-        assert list(other.router.index.walk(during.request.prompt, 0b111)), "what was placed meanwhile is told after"
+        assert list(other.router.index.match(during.request.prompt, 0b111)), "what was placed meanwhile is told after"
         await agree_with(held, during, one, other)
 
 
@@ -115,7 +123,7 @@ async def make(trouble: str, redis: Server) -> None:
         case "clients killed":
             await redis.say("CLIENT", "KILL", "TYPE", "normal")
         case "key of another kind":
-            await redis.say("SET", KEY, "no stream")
+            await redis.say("SET", STREAM_KEY, "no stream")
 
 
 async def mend(trouble: str, redis: Server, *hosts: Host) -> None:
@@ -129,7 +137,7 @@ async def mend(trouble: str, redis: Server, *hosts: Host) -> None:
             await redis.wake()
         case "key of another kind":
             await until(lambda: not any(bridge(one).reads for one in hosts))
-            await redis.say("DEL", KEY)
+            await redis.say("DEL", STREAM_KEY)
 
 
 async def agree_with(held: object, during: object, one: Worker, other: Worker) -> None:
@@ -227,8 +235,8 @@ async def test_foreign_entries_and_a_full_disk_are_no_end(tmp_path: Path) -> Non
     ):
         one, other = here.worker(), there.worker()
         await until(lambda: connected(here, there))
-        await redis.say("XADD", KEY, "*", FIELD, b"\xc1")  # type: ignore[arg-type]
-        await redis.say("XADD", KEY, "*", "what", "is this")
+        await redis.say("XADD", STREAM_KEY, "*", ENTRY_FIELD, b"\xc1")  # type: ignore[arg-type]
+        await redis.say("XADD", STREAM_KEY, "*", "what", "is this")
         await until(lambda: bridge(here).strange == bridge(there).strange == 2)
         await redis.say("CONFIG", "SET", "maxmemory", "1")
         held = place(one.router, ask(), now_s=one.now_s())
@@ -266,5 +274,5 @@ async def test_no_password_is_ever_said(tmp_path: Path) -> None:
 
 def test_ids_are_compared_as_numbers() -> None:
     """The tenth entry of a millisecond comes behind the second."""
-    assert read_id(b"5-10") > read_id("5-2") > read_id("4")
-    assert write_id(read_id("1700000000000-3")) == "1700000000000-3"
+    assert parse_entry_id(b"5-10") > parse_entry_id("5-2") > parse_entry_id("4")
+    assert format_entry_id(parse_entry_id("1700000000000-3")) == "1700000000000-3"

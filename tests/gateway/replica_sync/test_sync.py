@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from gateway.config.settings import Settings
-from gateway.observe.metrics.process import SharingExposition
+from gateway.observe.metrics.process import ReplicaSyncCollector
 from gateway.replica_sync import sync as sharing_module
-from gateway.replica_sync.ipc_messages import Batch
-from gateway.replica_sync.updates import write_batch
-from routing.replica_state import Ended
+from gateway.replica_sync.ipc_messages import UpdateBatch
+from gateway.replica_sync.updates import encode_batch
+from routing.replica_state import EndedUpdate
 from tests.gateway.kv_index.exchange import Worker, alike, host, until
 from tests.routing.engines import TALK, ask, place, serve
 from tests.routing.exchanges import loads
@@ -36,7 +36,7 @@ async def test_workers_know_what_their_siblings_do(tmp_path: Path) -> None:
         await until(lambda: all(map(owes_nothing, here.workers)))
         again = place(three.router, ask(TALK + b"And then?", session="talk"), now_s=three.now_s())
         assert again.engine.name == placement.engine.name
-        assert again.predicted.warm_tokens > 0.9 * again.predicted.prompt_tokens
+        assert again.predicted.cached_tokens > 0.9 * again.predicted.prompt_tokens
         again.release(three.now_s())
 
 
@@ -55,7 +55,7 @@ async def test_who_comes_late_is_told_the_past_when_it_knows_the_pods(tmp_path: 
         late.sharing._fleet_known.set()
         await until(lambda: late.sharing.history_updates)
         placement = place(late.router, ask(b"Talk 7. " * 300 + b"And?"), now_s=late.now_s())
-        assert placement.predicted.warm_tokens > 0.8 * placement.predicted.prompt_tokens
+        assert placement.predicted.cached_tokens > 0.8 * placement.predicted.prompt_tokens
         placement.release(late.now_s())
         await until(lambda: alike(late, one))
         held.release(one.now_s())
@@ -97,7 +97,7 @@ async def test_a_worker_that_does_not_read_is_told_what_is_open_when_it_does(tmp
     async with host(tmp_path) as here:
         one, two = here.worker(), here.worker()
         await until(lambda: here.knows(one, two))
-        (line,) = (line for line, origin in here.warmth.hub._connections.items() if origin == two.sharing.origin)
+        (line,) = (line for line, origin in here.warmth.hub._connections.items() if origin == two.sharing.replica_id)
         line.pause_writing()
         line._max_waiting_bytes = 2000
         held = [place(one.router, ask(b"%d " % number * 500), now_s=one.now_s()) for number in range(5)]
@@ -116,9 +116,9 @@ async def test_nonsense_is_counted_and_passed_over(tmp_path: Path) -> None:
     async with host(tmp_path) as here:
         one, two = here.worker(), here.worker()
         await until(lambda: here.knows(one, two))
-        here.warmth.hub.take_abroad(b"nonsense")
-        here.warmth.hub.take_abroad(write_batch(two.sharing.origin, 99_999_999, [Ended(1)]))
-        one.client.send(Batch(b"\xc1"))
+        here.warmth.hub.take_remote(b"nonsense")
+        here.warmth.hub.take_remote(encode_batch(two.sharing.replica_id, 99_999_999, [EndedUpdate(1)]))
+        one.client.send(UpdateBatch(b"\xc1"))
         place(one.router, ask(), now_s=one.now_s())
         await until(lambda: loads(two.router))
         assert two.sharing.unreadable == 1
@@ -133,8 +133,8 @@ async def test_what_is_silent_too_long_is_forgotten(tmp_path: Path) -> None:
         await until(lambda: here.knows(stranger))
         place(stranger.router, ask(), now_s=stranger.now_s())
         await until(lambda: loads(two.router))
-        origin = two.sharing.applier._origins[stranger.sharing.origin]
-        origin.heard_s -= sharing_module.TIMEOUT_S + sharing_module.BEAT_S
+        origin = two.sharing.applier._origins[stranger.sharing.replica_id]
+        origin.last_update_s -= sharing_module.TIMEOUT_S + sharing_module.HEARTBEAT_S
         two.sharing._beat()
         assert owes_nothing(two)
         await until(
@@ -146,7 +146,7 @@ async def test_workers_find_seats_of_their_own(tmp_path: Path) -> None:
     """Among three everybody comes to sit on another place of the ring, and a lone one has all of it."""
     async with host(tmp_path) as here:
         workers = [here.worker() for _ in range(3)]
-        await until(lambda: sorted(worker.router.seat for worker in workers) == [(0, 3), (1, 3), (2, 3)])
+        await until(lambda: sorted(worker.router.replica_position for worker in workers) == [(0, 3), (1, 3), (2, 3)])
 
 
 async def test_metrics_show_the_exchange(tmp_path: Path) -> None:
@@ -155,10 +155,10 @@ async def test_metrics_show_the_exchange(tmp_path: Path) -> None:
         one, two = here.worker(), here.worker()
         await until(lambda: here.knows(one, two))
         serve(one.router, ask(), now_s=one.now_s())
-        await until(lambda: two.sharing.applier.heard >= 3)
-        here.registry.register(SharingExposition(two.sharing))
+        await until(lambda: two.sharing.applier.applied >= 3)
+        here.registry.register(ReplicaSyncCollector(two.sharing))
         shown = here.registry.get_sample_value
-        assert shown("hearth_news_heard_total") == two.sharing.applier.heard
+        assert shown("hearth_news_heard_total") == two.sharing.applier.applied
         assert shown("hearth_news_origins") == shown("hearth_warmth_connected") == 1
         assert shown("hearth_exchange_workers") == 2
         assert shown("hearth_news_lost_total", {"why": "strange"}) == 0

@@ -8,24 +8,47 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.replica_sync.updates import CUTTING, MAX_INTEGER, SCHEMA, UnreadableError, head_of, read_batch, write_batch
+from gateway.replica_sync.updates import (
+    BLOCK_SIZES_ID,
+    MAX_INTEGER,
+    SCHEMA,
+    UndecodableBatchError,
+    batch_head,
+    decode_batch,
+    encode_batch,
+)
 from routing.blocks import BLOCK_ENDS, Prompt, cut_prompt
-from routing.replica_state import Ended, FirstToken, News, Open, Placed, Settled, Stated
+from routing.replica_state import (
+    EndedUpdate,
+    FirstTokenUpdate,
+    OpenRequest,
+    PlacedUpdate,
+    SettledUpdate,
+    Snapshot,
+    StateUpdate,
+)
 
 COUNTS = st.integers(0, 1 << 40)
 TIMES = st.integers(0, 10**12).map(lambda us: us / 1e6)
 HASHES = st.integers(0, 2**64 - 1)
 CHARGES = st.builds(
-    Open, HASHES, st.sampled_from(["http://a", "http://b#1"]), COUNTS, TIMES, COUNTS, st.integers(1, 8), st.booleans()
+    OpenRequest,
+    HASHES,
+    st.sampled_from(["http://a", "http://b#1"]),
+    COUNTS,
+    TIMES,
+    COUNTS,
+    st.integers(1, 8),
+    st.booleans(),
 )
 TEXTS = st.text("ab", max_size=12).map(lambda letters: b"".join(letter.encode() * 60 for letter in letters))
 PROMPTS = TEXTS.map(lambda text: cut_prompt(text, 5)).map(lambda cut: Prompt(cut.blocks, (), cut.size))
 """Without their ends, which are the same for all and would fill pages where a test fails."""
-WORDS: st.SearchStrategy[News] = st.one_of(
-    st.builds(Placed, CHARGES, st.sampled_from(["m", "n"]), PROMPTS, st.none() | HASHES),
-    st.builds(FirstToken, HASHES, COUNTS, TIMES),
+WORDS: st.SearchStrategy[StateUpdate] = st.one_of(
+    st.builds(PlacedUpdate, CHARGES, st.sampled_from(["m", "n"]), PROMPTS, st.none() | HASHES),
+    st.builds(FirstTokenUpdate, HASHES, COUNTS, TIMES),
     st.builds(
-        Settled,
+        SettledUpdate,
         HASHES,
         COUNTS,
         st.none() | COUNTS,
@@ -36,58 +59,58 @@ WORDS: st.SearchStrategy[News] = st.one_of(
         COUNTS.map(lambda tenths: tenths / 10),
         st.none() | TIMES,
     ),
-    st.builds(Ended, HASHES),
-    st.builds(Stated, st.lists(CHARGES, max_size=3).map(tuple)),
+    st.builds(EndedUpdate, HASHES),
+    st.builds(Snapshot, st.lists(CHARGES, max_size=3).map(tuple)),
 )
 
 
-def bare(word: News) -> News:
-    if not isinstance(word, Placed):
+def bare(word: StateUpdate) -> StateUpdate:
+    if not isinstance(word, PlacedUpdate):
         return word
     assert word.prompt.ends is BLOCK_ENDS
     return replace(word, prompt=replace(word.prompt, ends=()))
 
 
 @given(HASHES, HASHES, st.lists(WORDS, max_size=12))
-def test_news_come_out_as_they_went_in(origin: int, number: int, news: list[News]) -> None:
+def test_news_come_out_as_they_went_in(origin: int, number: int, news: list[StateUpdate]) -> None:
     """Every word, with its blocks put together again from what it shares with the word before."""
-    batch = write_batch(origin, number, news)
-    found = read_batch(batch)
-    assert (found.origin, found.number, list(map(bare, found.news)), found.strange) == (origin, number, news, 0)
-    assert head_of(batch) == (origin, number)
+    batch = encode_batch(origin, number, news)
+    found = decode_batch(batch)
+    assert (found.replica_id, found.number, list(map(bare, found.updates)), found.skipped) == (origin, number, news, 0)
+    assert batch_head(batch) == (origin, number)
 
 
 @given(st.binary(max_size=60))
 def test_no_bytes_break_the_reader(noise: bytes) -> None:
     """Whatever stands in a stream is a batch or is unreadable."""
-    for read in (read_batch, head_of):
+    for read in (decode_batch, batch_head):
         try:
             read(noise)
-        except UnreadableError:
+        except UndecodableBatchError:
             continue
 
 
 @given(st.lists(WORDS, min_size=1, max_size=4), st.data())
-def test_no_broken_batch_breaks_the_reader(news: list[News], draw: st.DataObject) -> None:
+def test_no_broken_batch_breaks_the_reader(news: list[StateUpdate], draw: st.DataObject) -> None:
     """Nor does a batch with some of its bytes changed or cut off."""
-    batch = bytearray(write_batch(1, 2, news))
+    batch = bytearray(encode_batch(1, 2, news))
     for _ in range(3):
         batch[draw.draw(st.integers(0, len(batch) - 1))] = draw.draw(st.integers(0, 255))
     try:
-        read_batch(bytes(batch[: draw.draw(st.integers(0, len(batch)))]))
-    except UnreadableError:
+        decode_batch(bytes(batch[: draw.draw(st.integers(0, len(batch)))]))
+    except UndecodableBatchError:
         return
 
 
-def charge(number: int = 1) -> Open:
-    return Open(number, "http://a", 10, 0.5, 20, 1)
+def charge(number: int = 1) -> OpenRequest:
+    return OpenRequest(number, "http://a", 10, 0.5, 20, 1)
 
 
 def test_what_prompts_share_is_said_once() -> None:
     """Ten prompts with one long beginning weigh little more than one."""
     one, many = (
-        write_batch(
-            1, 1, [Placed(charge(n), "m", cut_prompt(b"x" * 40_000 + b"%d" % n * 500, 1)) for n in range(count)]
+        encode_batch(
+            1, 1, [PlacedUpdate(charge(n), "m", cut_prompt(b"x" * 40_000 + b"%d" % n * 500, 1)) for n in range(count)]
         )
         for count in (1, 10)
     )
@@ -107,46 +130,51 @@ def from_later(batch: bytes, *, words: Sequence[object], head: dict[int, object]
 def test_words_of_later_versions_are_passed_over() -> None:
     """What is known of a later version's batch is heard: old words, also where they have new fields."""
     words = [[99, "what is this", [1, 2]], [4, 7, "a field to come"], {"no": "array"}, [2, "no number", 1, 1]]
-    found = read_batch(from_later(write_batch(1, 2, [Ended(5)]), words=words, head={0: SCHEMA + 3}))
-    assert (found.news, found.strange) == ([Ended(5), Ended(7)], 3)
+    found = decode_batch(from_later(encode_batch(1, 2, [EndedUpdate(5)]), words=words, head={0: SCHEMA + 3}))
+    assert (found.updates, found.skipped) == ([EndedUpdate(5), EndedUpdate(7)], 3)
 
 
 def test_a_prompt_behind_an_unknown_word_is_read_only_where_it_stands_alone() -> None:
     """The unknown word may have held the prompt that the next one shares its beginning with."""
     prompts = [cut_prompt(b"x" * 500 + end, 1) for end in (b"", b"a" * 200, b"b" * 300)]
-    said = msgspec.msgpack.decode(write_batch(1, 2, [Placed(charge(n), "m", p) for n, p in enumerate(prompts)]))
+    said = msgspec.msgpack.decode(encode_batch(1, 2, [PlacedUpdate(charge(n), "m", p) for n, p in enumerate(prompts)]))
     said[6][1] = [1, "a placing of another shape"]
-    found = read_batch(msgspec.msgpack.encode(said))
-    assert [word.prompt.blocks for word in found.news if isinstance(word, Placed)] == [prompts[0].blocks, ()]
+    found = decode_batch(msgspec.msgpack.encode(said))
+    assert [word.prompt.blocks for word in found.updates if isinstance(word, PlacedUpdate)] == [prompts[0].blocks, ()]
 
 
 def test_a_batch_for_later_readers_only_is_unreadable() -> None:
     """Where neither new words nor new fields do, the whole batch is passed over, and said to be so."""
-    with pytest.raises(UnreadableError, match="schema"):
-        read_batch(from_later(write_batch(1, 2, [Ended(5)]), words=[], head={1: SCHEMA + 1}))
+    with pytest.raises(UndecodableBatchError, match="schema"):
+        decode_batch(from_later(encode_batch(1, 2, [EndedUpdate(5)]), words=[], head={1: SCHEMA + 1}))
 
 
 def test_prompts_cut_otherwise_are_charged_but_not_warm() -> None:
     """A version that cuts prompts into other blocks tells us its load, and nothing of its prefixes."""
-    news: list[News] = [Placed(charge(), "m", cut_prompt(b"x" * 500, 1)), Settled(1, 10, 0, 5, (1, 2), 900)]
-    found = read_batch(from_later(write_batch(1, 2, news), words=[], head={2: CUTTING + 1}))
-    placed, settled = found.news
-    assert isinstance(placed, Placed)
+    news: list[StateUpdate] = [
+        PlacedUpdate(charge(), "m", cut_prompt(b"x" * 500, 1)),
+        SettledUpdate(1, 10, 0, 5, (1, 2), 900),
+    ]
+    found = decode_batch(from_later(encode_batch(1, 2, news), words=[], head={2: BLOCK_SIZES_ID + 1}))
+    placed, settled = found.updates
+    assert isinstance(placed, PlacedUpdate)
     assert (placed.charge, placed.prompt.blocks) == (charge(), ())
-    assert isinstance(settled, Settled)
+    assert isinstance(settled, SettledUpdate)
     assert settled.grown_blocks == ()
 
 
 def test_what_is_no_number_is_written_as_what_nobody_believes() -> None:
     """A cost that has run away must not stop the news."""
-    found = read_batch(write_batch(1, 2, [FirstToken(1, float("nan"), float("inf"))])).news[0]
-    assert isinstance(found, FirstToken)
+    found = decode_batch(encode_batch(1, 2, [FirstTokenUpdate(1, float("nan"), float("inf"))])).updates[0]
+    assert isinstance(found, FirstTokenUpdate)
     assert found.work_tokens == MAX_INTEGER
 
 
 def test_names_that_are_not_there_are_passed_over() -> None:
     """A charge on an engine beyond the list of names is nobody's."""
-    said = msgspec.msgpack.decode(write_batch(1, 2, [Placed(charge(), "m", cut_prompt(b"", 1)), Stated((charge(),))]))
+    said = msgspec.msgpack.decode(
+        encode_batch(1, 2, [PlacedUpdate(charge(), "m", cut_prompt(b"", 1)), Snapshot((charge(),))])
+    )
     said[5] = []
-    found = read_batch(msgspec.msgpack.encode(said))
-    assert (found.news, found.strange) == ([], 2)
+    found = decode_batch(msgspec.msgpack.encode(said))
+    assert (found.updates, found.skipped) == ([], 2)

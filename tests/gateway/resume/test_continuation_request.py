@@ -7,24 +7,28 @@ from typing import Any
 
 import pytest
 
-from gateway.pipeline.attempt import Bar
-from gateway.resume.continuation_request import Asking, ask_on
-from gateway.resume.delivered import Said, piece_of, read_said
+from gateway.pipeline.attempt import ResumeBlocker
+from gateway.resume.continuation_request import ContinuationRequest, build_request
+from gateway.resume.delivered import DeliveredOutput, content_of, read_delivered
 from routing.request import Api
 
 MESSAGES = [{"role": "user", "content": "Tell."}]
 
 
-def said(api: Api, text: str = "Once upon", tokens: int = 2, **more: Any) -> Said:
-    return Said(api, b"", (), tokens, text=text, tokens=tokens, **more)
+def said(api: Api, text: str = "Once upon", tokens: int = 2, **more: Any) -> DeliveredOutput:
+    return DeliveredOutput(api, b"", (), tokens, text=text, tokens=tokens, **more)
 
 
-def asked(api: Api, body: dict[str, Any], before: Said | None = None, sequences: int = 1) -> Asking | Bar:
-    return ask_on(api, json.dumps({"model": "tiny", "stream": True} | body).encode(), before or said(api), sequences)
+def asked(
+    api: Api, body: dict[str, Any], before: DeliveredOutput | None = None, sequences: int = 1
+) -> ContinuationRequest | ResumeBlocker:
+    return build_request(
+        api, json.dumps({"model": "tiny", "stream": True} | body).encode(), before or said(api), sequences
+    )
 
 
-def body_of(asking: Asking | Bar) -> dict[str, Any]:
-    assert isinstance(asking, Asking), asking
+def body_of(asking: ContinuationRequest | ResumeBlocker) -> dict[str, Any]:
+    assert isinstance(asking, ContinuationRequest), asking
     read: dict[str, Any] = json.loads(asking.body)
     return read
 
@@ -52,16 +56,16 @@ def test_an_answer_that_a_client_began_goes_on_in_its_message() -> None:
 def test_an_answer_of_blanks_begins_anew() -> None:
     """Templates lose it; what the next pod says first is taken for what was said."""
     asking = asked(Api.CHAT, {"messages": MESSAGES, "max_tokens": 10}, said(Api.CHAT, "\n", 1))
-    assert isinstance(asking, Asking)
-    assert asking.again == "\n"
+    assert isinstance(asking, ContinuationRequest)
+    assert asking.repeated_text == "\n"
     assert (body_of(asking)["messages"], body_of(asking)["max_tokens"]) == (MESSAGES, 10)
 
 
 def test_nothing_left_is_asked_for_one_token() -> None:
     """No engine takes zero; nobody hears what it says."""
     asking = asked(Api.CHAT, {"messages": MESSAGES, "max_tokens": 2, "min_tokens": 2})
-    assert isinstance(asking, Asking)
-    assert asking.is_full
+    assert isinstance(asking, ContinuationRequest)
+    assert asking.is_exhausted
     assert (body_of(asking)["max_tokens"], body_of(asking)["min_tokens"]) == (1, 0)
 
 
@@ -96,7 +100,7 @@ def test_a_message_is_asked_for_as_the_chat_that_it_is() -> None:
     messages = [*turns, {"role": "user", "content": content}]
     asking = asked(Api.MESSAGES, {"messages": messages, "tools": [tool]} | fields)
     body = body_of(asking)
-    assert isinstance(asking, Asking)
+    assert isinstance(asking, ContinuationRequest)
     assert asking.api is Api.CHAT
     function = {"name": "weather", "arguments": '{"city": "Bern"}'}
     assert body["messages"] == [
@@ -117,7 +121,9 @@ def test_a_message_is_asked_for_as_the_chat_that_it_is() -> None:
 def test_a_response_goes_on_with_its_item() -> None:
     """As vLLM knows it: an item that is in progress is gone on with."""
     item = {"id": "msg_1", "type": "message"}
-    before = Said(Api.RESPONSES, b"", ({"type": "response.output_item.added", "item": item},), 3, "Once upon", tokens=2)
+    before = DeliveredOutput(
+        Api.RESPONSES, b"", ({"type": "response.output_item.added", "item": item},), 3, "Once upon", tokens=2
+    )
     body = body_of(asked(Api.RESPONSES, {"input": "Tell.", "max_output_tokens": 9}, before))
     first, last = body["input"]
     assert first == {"role": "user", "content": "Tell."}
@@ -128,25 +134,25 @@ def test_a_response_goes_on_with_its_item() -> None:
 @pytest.mark.parametrize(
     ("api", "fields", "bar"),
     [
-        (Api.CHAT, {"response_format": {"type": "json_object"}}, Bar.GRAMMAR),
-        (Api.CHAT, {"structured_outputs": {"regex": "a+"}}, Bar.GRAMMAR),
-        (Api.CHAT, {"tool_choice": "required"}, Bar.GRAMMAR),
-        (Api.CHAT, {"tool_choice": {"type": "function", "function": {"name": "f"}}}, Bar.GRAMMAR),
-        (Api.CHAT, {"echo": True}, Bar.ECHO),
-        (Api.CHAT, {"stop": "on a time", "include_stop_str_in_output": True}, Bar.STOP),
-        (Api.CHAT, {"add_generation_prompt": False}, Bar.PROMPT),
-        (Api.COMPLETIONS, {"prompt": [1, 2]}, Bar.PROMPT),
-        (Api.COMPLETIONS, {"prompt": "a", "suffix": "b"}, Bar.PROMPT),
-        (Api.COMPLETIONS, {"prompt": "a", "use_beam_search": True}, Bar.COPIES),
-        (Api.MESSAGES, {"thinking": {"type": "disabled"}}, Bar.PROMPT),
-        (Api.MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, Bar.GRAMMAR),
-        (Api.MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, Bar.PROMPT),
-        (Api.MESSAGES, {"messages": [*MESSAGES, {"role": "assistant", "content": "So"}]}, Bar.PROMPT),
-        (Api.RESPONSES, {"previous_response_id": "resp_1"}, Bar.CONVERSATION),
-        (Api.RESPONSES, {"text": {"format": {"type": "json_schema"}}}, Bar.GRAMMAR),
+        (Api.CHAT, {"response_format": {"type": "json_object"}}, ResumeBlocker.GRAMMAR),
+        (Api.CHAT, {"structured_outputs": {"regex": "a+"}}, ResumeBlocker.GRAMMAR),
+        (Api.CHAT, {"tool_choice": "required"}, ResumeBlocker.GRAMMAR),
+        (Api.CHAT, {"tool_choice": {"type": "function", "function": {"name": "f"}}}, ResumeBlocker.GRAMMAR),
+        (Api.CHAT, {"echo": True}, ResumeBlocker.ECHO),
+        (Api.CHAT, {"stop": "on a time", "include_stop_str_in_output": True}, ResumeBlocker.STOP),
+        (Api.CHAT, {"add_generation_prompt": False}, ResumeBlocker.PROMPT),
+        (Api.COMPLETIONS, {"prompt": [1, 2]}, ResumeBlocker.PROMPT),
+        (Api.COMPLETIONS, {"prompt": "a", "suffix": "b"}, ResumeBlocker.PROMPT),
+        (Api.COMPLETIONS, {"prompt": "a", "use_beam_search": True}, ResumeBlocker.COPIES),
+        (Api.MESSAGES, {"thinking": {"type": "disabled"}}, ResumeBlocker.PROMPT),
+        (Api.MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, ResumeBlocker.GRAMMAR),
+        (Api.MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, ResumeBlocker.PROMPT),
+        (Api.MESSAGES, {"messages": [*MESSAGES, {"role": "assistant", "content": "So"}]}, ResumeBlocker.PROMPT),
+        (Api.RESPONSES, {"previous_response_id": "resp_1"}, ResumeBlocker.CONVERSATION),
+        (Api.RESPONSES, {"text": {"format": {"type": "json_schema"}}}, ResumeBlocker.GRAMMAR),
     ],
 )
-def test_what_cannot_be_asked_for_truthfully_is_named(api: Api, fields: dict[str, Any], bar: Bar) -> None:
+def test_what_cannot_be_asked_for_truthfully_is_named(api: Api, fields: dict[str, Any], bar: ResumeBlocker) -> None:
     """The client is told that its stream was lost, and operators why."""
     assert asked(api, {"messages": MESSAGES, "input": "Tell.", "max_tokens": 99} | fields) is bar
 
@@ -155,10 +161,10 @@ def test_a_text_that_is_over_may_be_followed_by_a_call() -> None:
     """Its client was told that it is whole: who goes on with it has nothing more to say, and would call nobody."""
     over = said(Api.RESPONSES, is_over=True)
     body = {"input": "Tell.", "tools": [{"type": "function", "name": "look"}]}
-    assert asked(Api.RESPONSES, body, over) is Bar.CALL
+    assert asked(Api.RESPONSES, body, over) is ResumeBlocker.CALL
     again = asked(Api.RESPONSES, body | {"temperature": 0}, over)
-    assert isinstance(again, Asking)
-    assert again.is_anew
+    assert isinstance(again, ContinuationRequest)
+    assert again.is_replay
     for no_call in ({"input": "Tell."}, body | {"tool_choice": "none"}):
         assert body_of(asked(Api.RESPONSES, no_call, over))["max_output_tokens"] == 1
 
@@ -166,11 +172,11 @@ def test_a_text_that_is_over_may_be_followed_by_a_call() -> None:
 def test_what_is_said_in_several_voices_is_not_gone_on_with() -> None:
     """Nor what calls, nor what thinks."""
     body = {"messages": MESSAGES}
-    assert asked(Api.CHAT, body, sequences=2) is Bar.COPIES
-    assert asked(Api.CHAT, body, said(Api.CHAT, has_call=True)) is Bar.CALL
-    assert asked(Api.CHAT, body, said(Api.CHAT, has_thought=True)) is Bar.REASONING
-    assert asked(Api.CHAT, body | {"include_reasoning": False}) is Bar.REASONING, "nobody saw whether it did"
-    assert ask_on(Api.CHAT, b"[]", said(Api.CHAT), 1) is Bar.PROMPT
+    assert asked(Api.CHAT, body, sequences=2) is ResumeBlocker.COPIES
+    assert asked(Api.CHAT, body, said(Api.CHAT, has_call=True)) is ResumeBlocker.CALL
+    assert asked(Api.CHAT, body, said(Api.CHAT, has_thought=True)) is ResumeBlocker.REASONING
+    assert asked(Api.CHAT, body | {"include_reasoning": False}) is ResumeBlocker.REASONING, "nobody saw whether it did"
+    assert build_request(Api.CHAT, b"[]", said(Api.CHAT), 1) is ResumeBlocker.PROMPT
 
 
 @pytest.mark.parametrize(
@@ -190,18 +196,18 @@ def test_what_is_said_in_several_voices_is_not_gone_on_with() -> None:
 )
 def test_calls_and_thoughts_are_seen_in_any_words(api: Api, event: dict[str, Any], word: str) -> None:
     """Each API has its own."""
-    assert getattr(piece_of(api, event), word)
+    assert getattr(content_of(api, event), word)
 
 
 def test_an_event_that_went_out_in_part_is_not_said() -> None:
     """Nor is anything behind an error, or what cannot be read."""
     event = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
     for behind in (event[:30], b'data: {"error":{"message":"no"}}\n\n' + event, b"data: {broken\n\n" + event):
-        assert read_said(Api.CHAT, event + behind, 1, withholds_usage=False).text == "Hi"
+        assert read_delivered(Api.CHAT, event + behind, 1, withholds_usage=False).text == "Hi"
 
 
 def test_events_that_were_kept_as_one_count_as_many() -> None:
     """Of a run only the texts are kept."""
     event = b'data: {"choices":[{"index":0,"delta":{"content":"Hi you there"}}]}\n\n'
-    before = read_said(Api.CHAT, event, 3, withholds_usage=False)
-    assert (before.text, before.tokens, before.passed) == ("Hi you there", 3, 3)
+    before = read_delivered(Api.CHAT, event, 3, withholds_usage=False)
+    assert (before.text, before.tokens, before.event_count) == ("Hi you there", 3, 3)

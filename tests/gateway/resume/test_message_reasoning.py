@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gateway.pipeline.attempt import Bar
-from gateway.resume.continuation import Rest, rest_of
-from gateway.resume.continuation_request import Asking, ask_on
-from gateway.resume.delivered import Event, Said, read_said
-from gateway.resume.splice import Differs, stitched
-from gateway.resume.token_recovery import Recalled
+from gateway.pipeline.attempt import ResumeBlocker
+from gateway.resume.continuation import Continuation, continuation_of
+from gateway.resume.continuation_request import ContinuationRequest, build_request
+from gateway.resume.delivered import DeliveredOutput, Event, read_delivered
+from gateway.resume.splice import ReplayMismatch, splice_events
+from gateway.resume.token_recovery import RecoveredTokens
 from routing.request import Api
 from tests.gateway.resume.teller import named, plain
 from tests.gateway.resume.test_replay import events_of, hear
@@ -50,31 +50,31 @@ THOUGHT = (START, begin(0, "thinking"), more(0, "thinking", "h"), more(0, "think
 SPOKEN = (*THOUGHT, SIGNED, end(0), begin(1, "text"), more(1, "text", "S"))
 
 
-def said(*events: Event) -> Said:
-    return read_said(Api.MESSAGES, b"".join(map(named, events)), len(events), withholds_usage=False)
+def said(*events: Event) -> DeliveredOutput:
+    return read_delivered(Api.MESSAGES, b"".join(map(named, events)), len(events), withholds_usage=False)
 
 
-def asked(before: Said, **fields: Any) -> Asking | Bar:
-    return ask_on(Api.MESSAGES, json.dumps(ASKED | fields).encode(), before, 1)
+def asked(before: DeliveredOutput, **fields: Any) -> ContinuationRequest | ResumeBlocker:
+    return build_request(Api.MESSAGES, json.dumps(ASKED | fields).encode(), before, 1)
 
 
-def asking(before: Said, **fields: Any) -> Asking:
+def asking(before: DeliveredOutput, **fields: Any) -> ContinuationRequest:
     made = asked(before, **fields)
-    assert isinstance(made, Asking), made
+    assert isinstance(made, ContinuationRequest), made
     return made
 
 
-def recalled(before: Said, **fields: Any) -> Rest:
+def recalled(before: DeliveredOutput, **fields: Any) -> Continuation:
     ids = (7, 104, 109, END, 83) if before.text else (7, 104, 109)
-    return Rest(before, asking(before, **fields)).recalled(Recalled(ids, len(ids) - 1, 2, END))
+    return Continuation(before, asking(before, **fields)).with_tokens(RecoveredTokens(ids, len(ids) - 1, 2, END))
 
 
 def test_a_message_is_recalled_as_the_chat_that_it_is() -> None:
     """Its prompt in the words of chat; its thoughts and its text between the marks."""
     made = asking(said(*SPOKEN), thinking={"type": "enabled", "budget_tokens": 1024}, stop_sequences=["END"])
     assert made.api is Api.CHAT
-    assert made.recall is not None
-    prompt, words = json.loads(made.recall.prompt), json.loads(made.recall.words)
+    assert made.recovery is not None
+    prompt, words = json.loads(made.recovery.prompt), json.loads(made.recovery.tokenize)
     assert (prompt["messages"], prompt["max_completion_tokens"], prompt["stream"]) == (ASKED["messages"], 1, False)
     assert (prompt["thinking_token_budget"], prompt["return_token_ids"]) == (1024, True)
     assert words["prompt"] == "<think>hm</think>S"
@@ -83,9 +83,9 @@ def test_a_message_is_recalled_as_the_chat_that_it_is() -> None:
 def test_the_rest_is_asked_for_in_chat() -> None:
     """With what is left of its length by tokens, the same budget, and the ids that prove it."""
     rest = recalled(said(*SPOKEN), thinking={"type": "enabled", "budget_tokens": 1024}, stop_sequences=["END"])
-    body = json.loads(rest.asking.body)
+    body = json.loads(rest.request.body)
     assert rest.path == "/v1/chat/completions"
-    assert rest.asking.prompt_ids == (7, 104, 109, END, 83)
+    assert rest.request.prompt_ids == (7, 104, 109, END, 83)
     assert (body["max_completion_tokens"], body["thinking_token_budget"], body["stop"]) == (1996, 1024, ["END"])
     assert (body["return_token_ids"], body["stream_options"]) == (True, {"include_usage": True})
     assert body["messages"] == ASKED["messages"]
@@ -134,19 +134,27 @@ def test_what_begins_behind_the_thoughts_is_put_over(fields: Event, chat: Event)
 @pytest.mark.parametrize(
     ("before", "fields", "bar"),
     [
-        ((*THOUGHT, {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use"}}), {}, Bar.CALL),
-        ((START, begin(0, "redacted_thinking")), {}, Bar.REASONING),
-        (THOUGHT, {"thinking": {"type": "disabled"}}, Bar.PROMPT),
-        (THOUGHT, {"messages": [{"role": "system", "content": "Tell."}]}, Bar.PROMPT),
-        (THOUGHT, {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, Bar.PROMPT),
+        (
+            (*THOUGHT, {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use"}}),
+            {},
+            ResumeBlocker.CALL,
+        ),
+        ((START, begin(0, "redacted_thinking")), {}, ResumeBlocker.REASONING),
+        (THOUGHT, {"thinking": {"type": "disabled"}}, ResumeBlocker.PROMPT),
+        (THOUGHT, {"messages": [{"role": "system", "content": "Tell."}]}, ResumeBlocker.PROMPT),
+        (THOUGHT, {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, ResumeBlocker.PROMPT),
         # vLLM gives it the second for an id.
-        (THOUGHT, {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f"}]}]}, Bar.PROMPT),
-        (THOUGHT, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, Bar.PROMPT),
-        (SPOKEN, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, Bar.GRAMMAR),
-        (SPOKEN, {"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}}, Bar.GRAMMAR),
+        (
+            THOUGHT,
+            {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f"}]}]},
+            ResumeBlocker.PROMPT,
+        ),
+        (THOUGHT, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, ResumeBlocker.PROMPT),
+        (SPOKEN, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, ResumeBlocker.GRAMMAR),
+        (SPOKEN, {"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}}, ResumeBlocker.GRAMMAR),
     ],
 )
-def test_what_cannot_be_put_over_is_named(before: tuple[Event, ...], fields: Event, bar: Bar) -> None:
+def test_what_cannot_be_put_over_is_named(before: tuple[Event, ...], fields: Event, bar: ResumeBlocker) -> None:
     """Nothing is asked for that might be another prompt, or begin a grammar anew in the middle."""
     assert asked(said(*before), **fields) is bar
 
@@ -154,7 +162,7 @@ def test_what_cannot_be_put_over_is_named(before: tuple[Event, ...], fields: Eve
 def test_what_is_the_same_again_is_asked_for_again() -> None:
     """As a message: that is proven text by text."""
     made = asking(said(*THOUGHT), temperature=0)
-    assert (made.api, made.is_anew, made.recall) == (Api.MESSAGES, True, None)
+    assert (made.api, made.is_replay, made.recovery) == (Api.MESSAGES, True, None)
 
 
 def chunk(delta: Event, ids: list[int] | None = None, **fields: Any) -> Event:
@@ -162,8 +170,8 @@ def chunk(delta: Event, ids: list[int] | None = None, **fields: Any) -> Event:
     return {"id": "second", "choices": [choice | fields]}
 
 
-def opening(rest: Rest) -> Event:
-    return chunk({"role": "assistant", "content": ""}) | {"prompt_token_ids": [*rest.asking.prompt_ids]}
+def opening(rest: Continuation) -> Event:
+    return chunk({"role": "assistant", "content": ""}) | {"prompt_token_ids": [*rest.request.prompt_ids]}
 
 
 def ending(reason: str, **fields: Any) -> tuple[Event, Event]:
@@ -171,15 +179,15 @@ def ending(reason: str, **fields: Any) -> tuple[Event, Event]:
     return chunk({}, [2], finish_reason=reason, **fields), {"choices": [], "usage": usage}
 
 
-def joined(rest: Rest, *events: Event) -> bytes:
+def joined(rest: Continuation, *events: Event) -> bytes:
     """All that a client is sent, with what it was told before."""
-    sent = stitched(rest.stitch(withholds_usage=False), b"".join(map(plain, (opening(rest), *events))))
+    sent = splice_events(rest.splicer(withholds_usage=False), b"".join(map(plain, (opening(rest), *events))))
     assert sent is not None
-    return rest.said.told + sent
+    return rest.delivered.raw + sent
 
 
-def told(rest: Rest, *events: Event) -> list[Event]:
-    return events_of(joined(rest, *events))[len(rest.said.events) :]
+def told(rest: Continuation, *events: Event) -> list[Event]:
+    return events_of(joined(rest, *events))[len(rest.delivered.events) :]
 
 
 def test_thoughts_go_on_in_their_block_and_the_text_opens_its_own() -> None:
@@ -246,7 +254,7 @@ def test_calls_stand_behind_the_thoughts(deltas: list[Event], end: Event, why: s
 def test_thoughts_that_have_all_their_tokens_are_ended_and_no_more() -> None:
     """Nobody hears the one token that tells of usage."""
     rest = recalled(said(*THOUGHT), max_tokens=2)
-    assert json.loads(rest.asking.body)["max_completion_tokens"] == 1
+    assert json.loads(rest.request.body)["max_completion_tokens"] == 1
     events = told(rest, chunk({"reasoning": "!"}, [33]), *ending("length"))
     assert [event["type"] for event in events] == ["content_block_delta", "content_block_stop", "message_delta"]
     assert (events[0]["delta"]["type"], events[2]["delta"]["stop_reason"]) == ("signature_delta", "max_tokens")
@@ -263,16 +271,16 @@ def test_thoughts_that_have_all_their_tokens_are_ended_and_no_more() -> None:
 )
 def test_a_pod_that_reads_something_else_is_not_heard(before: tuple[Event, ...], events: list[Event]) -> None:
     """A parser that stands elsewhere than the answer does."""
-    with pytest.raises(Differs):
+    with pytest.raises(ReplayMismatch):
         joined(recalled(said(*before)), *events)
 
 
 def test_no_thought_stands_behind_a_text_that_was_told() -> None:
     """Such a message was gone on with by its text: the event is none of its answer."""
     before = said(START, begin(0, "text"), more(0, "text", "S"))
-    stitch = Rest(before, asking(before)).stitch(withholds_usage=False)
-    assert stitched(stitch, plain(chunk({"content": "o"}))) is not None
-    assert stitched(stitch, plain(chunk({"reasoning": "hm"}))) is None
+    stitch = Continuation(before, asking(before)).splicer(withholds_usage=False)
+    assert splice_events(stitch, plain(chunk({"content": "o"}))) is not None
+    assert splice_events(stitch, plain(chunk({"reasoning": "hm"}))) is None
 
 
 @pytest.mark.parametrize("ids", [None, [7], [7, 104, 109, END]])
@@ -280,8 +288,8 @@ def test_a_pod_that_has_read_another_prompt_is_not_heard(ids: list[int] | None) 
     """Or tells none: it may have answered anew."""
     rest = recalled(said(*THOUGHT))
     first = chunk({"role": "assistant", "content": ""}) | {"prompt_token_ids": ids}
-    with pytest.raises(Differs):
-        stitched(rest.stitch(withholds_usage=False), plain(first))
+    with pytest.raises(ReplayMismatch):
+        splice_events(rest.splicer(withholds_usage=False), plain(first))
 
 
 @pytest.mark.parametrize("before", [(START,), (START, begin(0, "thinking"))])
@@ -289,13 +297,13 @@ def test_a_pod_that_has_read_another_prompt_is_not_heard(ids: list[int] | None) 
 def test_a_message_that_has_said_nothing_may_still_think(before: tuple[Event, ...], *, thinks: bool) -> None:
     """It is asked for from its beginning; a block that was opened for thoughts is closed where none come."""
     body = json.dumps(ASKED).encode()
-    rest = rest_of(body, said(*before), sequences=1)
-    assert isinstance(rest, Rest)
-    assert rest.asking.recall is None
+    rest = continuation_of(body, said(*before), sequences=1)
+    assert isinstance(rest, Continuation)
+    assert rest.request.recovery is None
     events = [*([chunk({"reasoning": "hm"})] if thinks else []), chunk({"content": "S"}), *ending("stop")]
-    sent = stitched(rest.stitch(withholds_usage=False), b"".join(map(plain, events)))
+    sent = splice_events(rest.splicer(withholds_usage=False), b"".join(map(plain, events)))
     assert sent is not None
-    heard = hear(Api.MESSAGES, rest.said.told + sent)
+    heard = hear(Api.MESSAGES, rest.delivered.raw + sent)
     has_block = thinks or len(before) > 1
     assert heard.texts == ({(0, "thinking"): "hm"} if thinks else {}) | {(int(has_block), "text"): "S"}
     kinds = [each[2] for each in heard.once if isinstance(each, tuple) and each[0] == "content_block_start"]

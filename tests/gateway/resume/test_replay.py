@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pipeline.attempt import Bar
-from gateway.relay.recorder import Kept
-from gateway.relay.sse import Scanner, closes_block
-from gateway.resume.continuation import Rest, rest_of
-from gateway.resume.delivered import read_said
-from gateway.resume.splice import Differs, stitched
+from gateway.pipeline.attempt import ResumeBlocker
+from gateway.relay.recorder import ResponseRecorder
+from gateway.relay.sse import EventScanner, closes_block
+from gateway.resume.continuation import Continuation, continuation_of
+from gateway.resume.delivered import read_delivered
+from gateway.resume.splice import ReplayMismatch, splice_events
 from routing.request import Api
 from tests.gateway.resume.client_view import read
 from tests.gateway.resume.teller import STORY, Event, Teller
@@ -124,22 +124,24 @@ def lost(events: list[bytes], cut: int) -> list[bytes]:
 def cut_and_joined(api: Api, cuts: Sequence[int], pods: Sequence[Thinker], reads: int = 10_000) -> bytes:
     """What a client is sent where each pod but the last is lost after so many events."""
     first, *others = pods
-    sent = Scanner(api, Kept(0), withholds_usage=False).take(b"".join(lost(first.answer(api), cuts[0])))
+    sent = EventScanner(api, ResponseRecorder(0), withholds_usage=False).take(
+        b"".join(lost(first.answer(api), cuts[0]))
+    )
     shown, passed = sent, sent.count(b"\n\n")
     for number, pod in enumerate(others, 1):
-        said = read_said(api, shown, passed, withholds_usage=False)
-        rest = rest_of(ASKED, said, sequences=1)
-        assert isinstance(rest, Rest), rest
-        assert (rest.asking.api, rest.asking.body, rest.asking.is_anew) == (api, ASKED, True)
-        stitch = rest.stitch(withholds_usage=False)
+        said = read_delivered(api, shown, passed, withholds_usage=False)
+        rest = continuation_of(ASKED, said, sequences=1)
+        assert isinstance(rest, Continuation), rest
+        assert (rest.request.api, rest.request.body, rest.request.is_replay) == (api, ASKED, True)
+        stitch = rest.splicer(withholds_usage=False)
         theirs = b"".join(lost(pod.answer(api), cuts[number]) if number < len(cuts) else pod.answer(api))
-        scanner, joined = Scanner(stitch.api, Kept(0), withholds_usage=False), b""
+        scanner, joined = EventScanner(stitch.api, ResponseRecorder(0), withholds_usage=False), b""
         for at in range(0, len(theirs), reads):
-            part = stitched(stitch, scanner.take(theirs[at : at + reads]))
+            part = splice_events(stitch, scanner.take(theirs[at : at + reads]))
             assert part is not None
             joined += part
-        sent, shown = sent + joined, said.told + joined
-        passed = said.passed + joined.count(b"\n\n")
+        sent, shown = sent + joined, said.raw + joined
+        passed = said.event_count + joined.count(b"\n\n")
     assert not stitch.joint.is_behind
     return sent
 
@@ -199,23 +201,23 @@ def test_a_completion_that_no_text_can_go_on_with_is_said_again(more: Event) -> 
     told = Teller(STORY, "one").answer(Api.COMPLETIONS, asked)
     whole = read(Api.COMPLETIONS, b"".join(told))
     for cut in range(1, len(told)):
-        said = read_said(Api.COMPLETIONS, b"".join(told[:cut]), cut, withholds_usage=False)
-        rest = rest_of(asked, said, sequences=1)
-        assert isinstance(rest, Rest)
-        assert rest.asking.is_anew
-        theirs = b"".join(Teller(STORY, "two").answer(Api.COMPLETIONS, rest.asking.body))
-        joined = stitched(rest.stitch(withholds_usage=False), theirs)
+        said = read_delivered(Api.COMPLETIONS, b"".join(told[:cut]), cut, withholds_usage=False)
+        rest = continuation_of(asked, said, sequences=1)
+        assert isinstance(rest, Continuation)
+        assert rest.request.is_replay
+        theirs = b"".join(Teller(STORY, "two").answer(Api.COMPLETIONS, rest.request.body))
+        joined = splice_events(rest.splicer(withholds_usage=False), theirs)
         assert joined is not None
-        assert read(Api.COMPLETIONS, said.told + joined) == whole, cut
+        assert read(Api.COMPLETIONS, said.raw + joined) == whole, cut
 
 
 def test_usage_that_the_client_did_not_ask_for_is_withheld() -> None:
     """It was asked of both pods on our behalf, and is known."""
-    said = read_said(Api.CHAT, b"".join(Thinker("one").answer(Api.CHAT)[:4]), 4, withholds_usage=True)
-    rest = rest_of(ASKED, said, sequences=1)
-    assert isinstance(rest, Rest)
-    stitch = rest.stitch(withholds_usage=True)
-    joined = stitched(stitch, b"".join(Thinker("two").answer(Api.CHAT)))
+    said = read_delivered(Api.CHAT, b"".join(Thinker("one").answer(Api.CHAT)[:4]), 4, withholds_usage=True)
+    rest = continuation_of(ASKED, said, sequences=1)
+    assert isinstance(rest, Continuation)
+    stitch = rest.splicer(withholds_usage=True)
+    joined = splice_events(stitch, b"".join(Thinker("two").answer(Api.CHAT)))
     assert joined is not None
     assert b"prompt_tokens" not in joined
     assert stitch.joint.usage is not None
@@ -238,7 +240,7 @@ def test_usage_that_the_client_did_not_ask_for_is_withheld() -> None:
 def test_another_answer_is_not_joined(api: Api, other: Thinker) -> None:
     """Nothing of it is passed on from where it differs; cut before that, it is nobody's wrong."""
     first = Thinker("one", calls=(("weather", ('{"city": ', '"Bern"}')),))
-    with pytest.raises(Differs):
+    with pytest.raises(ReplayMismatch):
         cut_and_joined(api, [len(first.answer(api)) - 3], [first, other])
 
 
@@ -246,20 +248,20 @@ def test_another_answer_is_not_joined(api: Api, other: Thinker) -> None:
 def test_a_pod_that_says_less_differs(api: Api) -> None:
     """Its end comes before what the client was told has been said again."""
     first = Thinker("one", calls=())
-    with pytest.raises(Differs):
+    with pytest.raises(ReplayMismatch):
         cut_and_joined(api, [len(first.answer(api)) - 4], [first, Thinker("two", words=("\n\n",), calls=())])
 
 
 def told_by(pod: Thinker, after: int) -> bytes:
     """What a client is sent of a message that is given up, by a gateway that reads it event by event."""
-    kept = Kept(1 << 18)
-    scanner = Scanner(Api.MESSAGES, kept, withholds_usage=False)
+    kept = ResponseRecorder(1 << 18)
+    scanner = EventScanner(Api.MESSAGES, kept, withholds_usage=False)
     told = b""
     for event in pod.given_up(after):
         if scanner.error is None:
             told += scanner.take(event)
     assert scanner.error is not None
-    assert read_said(Api.MESSAGES, kept.joined(), told.count(b"\n\n"), withholds_usage=False).told == told
+    assert read_delivered(Api.MESSAGES, kept.joined(), told.count(b"\n\n"), withholds_usage=False).raw == told
     return told
 
 
@@ -270,13 +272,13 @@ def test_a_message_that_is_given_up_again_and_again_goes_on_in_its_block(afters:
     last = Thinker("podZ", pieces=pieces)
     sent = told_by(pods[0], afters[0])
     for pod, after in [*zip(pods[1:], afters[1:], strict=True), (last, None)]:
-        said = read_said(Api.MESSAGES, sent, sent.count(b"\n\n"), withholds_usage=False)
-        rest = rest_of(ASKED, said, sequences=1)
-        assert isinstance(rest, Rest)
+        said = read_delivered(Api.MESSAGES, sent, sent.count(b"\n\n"), withholds_usage=False)
+        rest = continuation_of(ASKED, said, sequences=1)
+        assert isinstance(rest, Continuation)
         more = told_by(pod, after) if after is not None else b"".join(last.answer(Api.MESSAGES))
-        joined = stitched(rest.stitch(withholds_usage=False), more)
+        joined = splice_events(rest.splicer(withholds_usage=False), more)
         assert joined is not None
-        sent = said.told + joined
+        sent = said.raw + joined
     names = [*(pod.name for pod in pods), last.name]
     whole = b"".join(last.answer(Api.MESSAGES))
     assert one_named(hear(Api.MESSAGES, sent), names) == one_named(hear(Api.MESSAGES, whole), names)
@@ -294,11 +296,11 @@ def test_thoughts_by_their_old_name_are_thoughts() -> None:
 def test_usage_is_that_of_the_pod_that_said_all(api: Api) -> None:
     """It made the whole answer; what it made once more is counted beside it."""
     first, other = Thinker("one"), Thinker("two")
-    said = read_said(api, b"".join(first.answer(api)[:8]), 8, withholds_usage=False)
-    rest = rest_of(ASKED, said, sequences=1)
-    assert isinstance(rest, Rest)
-    stitch = rest.stitch(withholds_usage=False)
-    stitched(stitch, b"".join(other.answer(api)))
+    said = read_delivered(api, b"".join(first.answer(api)[:8]), 8, withholds_usage=False)
+    rest = continuation_of(ASKED, said, sequences=1)
+    assert isinstance(rest, Continuation)
+    stitch = rest.splicer(withholds_usage=False)
+    splice_events(stitch, b"".join(other.answer(api)))
     usage = stitch.joint.usage
     assert usage is not None
     assert stitch.joint.whole == usage
@@ -325,23 +327,23 @@ def test_usage_is_that_of_the_pod_that_said_all(api: Api) -> None:
 )
 def test_only_what_is_the_same_again_is_asked_anew(api: Api, fields: dict[str, Any], is_same: bool) -> None:
     """By the client's own words: what a model does by default is its engine's to know."""
-    said = read_said(api, b"".join(Thinker("one").answer(api)[:6]), 6, withholds_usage=False)
+    said = read_delivered(api, b"".join(Thinker("one").answer(api)[:6]), 6, withholds_usage=False)
     asked = {name: value for name, value in BODY.items() if name != "temperature"} | fields
-    rest = rest_of(json.dumps(asked).encode(), said, sequences=fields.get("n", 1))
-    assert (isinstance(rest, Rest) and rest.asking.is_anew) is is_same
+    rest = continuation_of(json.dumps(asked).encode(), said, sequences=fields.get("n", 1))
+    assert (isinstance(rest, Continuation) and rest.request.is_replay) is is_same
 
 
 def test_what_can_be_gone_on_with_is() -> None:
     """It costs a prefill, where to ask anew costs the answer."""
     api, body = Api.CHAT, {"model": "tiny", "stream": True, "temperature": 0, "messages": BODY["messages"]}
-    said = read_said(api, b"".join(Thinker("one", thoughts=()).answer(api)[:4]), 4, withholds_usage=False)
-    rest = rest_of(json.dumps(body).encode(), said, sequences=1)
-    assert isinstance(rest, Rest)
-    assert not rest.asking.is_anew
+    said = read_delivered(api, b"".join(Thinker("one", thoughts=()).answer(api)[:4]), 4, withholds_usage=False)
+    rest = continuation_of(json.dumps(body).encode(), said, sequences=1)
+    assert isinstance(rest, Continuation)
+    assert not rest.request.is_replay
 
 
 def test_what_a_lost_pod_garbled_is_not_compared() -> None:
     """Its events have no shape that the API knows."""
     garbled = b'data: {"choices":[{"index":0,"delta":{"reasoning":{"x":1}}}]}\n\n'
-    said = read_said(Api.CHAT, garbled, 1, withholds_usage=False)
-    assert rest_of(ASKED, said, sequences=1) is Bar.PROMPT
+    said = read_delivered(Api.CHAT, garbled, 1, withholds_usage=False)
+    assert continuation_of(ASKED, said, sequences=1) is ResumeBlocker.PROMPT

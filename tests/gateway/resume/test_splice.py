@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.relay.recorder import Kept
-from gateway.relay.sse import Scanner
-from gateway.resume.continuation import Rest, rest_of
-from gateway.resume.delivered import Said, read_said
-from gateway.resume.splice import Joint, stitched
+from gateway.relay.recorder import ResponseRecorder
+from gateway.relay.sse import EventScanner
+from gateway.resume.continuation import Continuation, continuation_of
+from gateway.resume.delivered import DeliveredOutput, read_delivered
+from gateway.resume.splice import SplicedUsage, splice_events
 from routing.request import Api
 from tests.gateway.resume.client_view import read
 from tests.gateway.resume.teller import PLAIN_STORY, STORIES, STORY, Event, Teller
@@ -52,20 +52,20 @@ def whole(events: bytes) -> bytes:
 def cut_and_joined(api: Api, body: Event, cuts: Sequence[int], reads: int) -> bytes:
     """What a client is sent where pods are lost after so many bytes, the next one each time by a later pod."""
     told, asked = undisturbed(api, body), json.dumps(body).encode()
-    sent = Scanner(api, Kept(0), withholds_usage=False).take(told[: cuts[0] % len(told)])
+    sent = EventScanner(api, ResponseRecorder(0), withholds_usage=False).take(told[: cuts[0] % len(told)])
     shown, passed = sent, sent.count(b"\n\n")
     for number, cut in enumerate([*cuts[1:], None]):
-        said = read_said(api, shown, passed, withholds_usage=False)
-        shown, passed = said.told, said.passed
-        rest = rest_of(asked, said, sequences=1)
-        assert isinstance(rest, Rest), rest
-        stitch = rest.stitch(withholds_usage=False)
-        theirs = b"".join(Teller(STORIES.get(api, STORY), f"pod-{number}").answer(stitch.api, rest.asking.body))
-        scanner = Scanner(stitch.api, Kept(0), withholds_usage=False)
+        said = read_delivered(api, shown, passed, withholds_usage=False)
+        shown, passed = said.raw, said.event_count
+        rest = continuation_of(asked, said, sequences=1)
+        assert isinstance(rest, Continuation), rest
+        stitch = rest.splicer(withholds_usage=False)
+        theirs = b"".join(Teller(STORIES.get(api, STORY), f"pod-{number}").answer(stitch.api, rest.request.body))
+        scanner = EventScanner(stitch.api, ResponseRecorder(0), withholds_usage=False)
         theirs = theirs if cut is None else theirs[: cut % len(theirs)]
         joined = b""
         for at in range(0, len(theirs), reads):
-            part = stitched(stitch, scanner.take(theirs[at : at + reads]))
+            part = splice_events(stitch, scanner.take(theirs[at : at + reads]))
             assert part is not None
             joined += part
         sent, shown, passed = sent + joined, shown + joined, passed + joined.count(b"\n\n")
@@ -112,23 +112,25 @@ def test_a_response_that_ends_with_half_a_character_has_its_length() -> None:
     events = teller.answer(Api.RESPONSES, json.dumps(body).encode())
     told = b"".join(events)
     for cut in range(6, len(events)):
-        said = read_said(Api.RESPONSES, b"".join(events[:cut]), cut, withholds_usage=False)
-        rest = rest_of(json.dumps(body).encode(), said, sequences=1)
-        assert isinstance(rest, Rest)
-        joined = stitched(rest.stitch(withholds_usage=False), b"".join(teller.answer(Api.RESPONSES, rest.asking.body)))
+        said = read_delivered(Api.RESPONSES, b"".join(events[:cut]), cut, withholds_usage=False)
+        rest = continuation_of(json.dumps(body).encode(), said, sequences=1)
+        assert isinstance(rest, Continuation)
+        joined = splice_events(
+            rest.splicer(withholds_usage=False), b"".join(teller.answer(Api.RESPONSES, rest.request.body))
+        )
         assert joined is not None
-        assert read(Api.RESPONSES, said.told + joined).endings == read(Api.RESPONSES, told).endings
+        assert read(Api.RESPONSES, said.raw + joined).endings == read(Api.RESPONSES, told).endings
 
 
-def gone_on_with(body: bytes, shown: bytes) -> tuple[Said, Joint, bytes]:
+def gone_on_with(body: bytes, shown: bytes) -> tuple[DeliveredOutput, SplicedUsage, bytes]:
     """A message that was cut behind what is shown; all that its client has seen of it in the end."""
-    said = read_said(Api.MESSAGES, shown, shown.count(b"\n\n"), withholds_usage=False)
-    rest = rest_of(body, said, sequences=1)
-    assert isinstance(rest, Rest)
-    stitch = rest.stitch(withholds_usage=False)
-    joined = stitched(stitch, b"".join(Teller(PLAIN_STORY, "next").answer(stitch.api, rest.asking.body)))
+    said = read_delivered(Api.MESSAGES, shown, shown.count(b"\n\n"), withholds_usage=False)
+    rest = continuation_of(body, said, sequences=1)
+    assert isinstance(rest, Continuation)
+    stitch = rest.splicer(withholds_usage=False)
+    joined = splice_events(stitch, b"".join(Teller(PLAIN_STORY, "next").answer(stitch.api, rest.request.body)))
     assert joined is not None
-    return said, stitch.joint, said.told + joined
+    return said, stitch.joint, said.raw + joined
 
 
 @pytest.mark.parametrize("limit", [100, 7])
@@ -155,21 +157,23 @@ def test_usage_that_the_client_did_not_ask_for_is_withheld() -> None:
     """It was asked of both pods on our behalf."""
     told = undisturbed(Api.CHAT, CHAT)
     asked: Any = json.dumps(CHAT | WITH_USAGE).encode()
-    said = read_said(Api.CHAT, told[:700], whole(told[:700]).count(b"\n\n"), withholds_usage=True)
-    rest = rest_of(asked, said, sequences=1)
-    assert isinstance(rest, Rest)
-    stitch = rest.stitch(withholds_usage=True)
-    joined = stitched(stitch, b"".join(Teller(STORY, "next").answer(Api.CHAT, rest.asking.body)))
+    said = read_delivered(Api.CHAT, told[:700], whole(told[:700]).count(b"\n\n"), withholds_usage=True)
+    rest = continuation_of(asked, said, sequences=1)
+    assert isinstance(rest, Continuation)
+    stitch = rest.splicer(withholds_usage=True)
+    joined = splice_events(stitch, b"".join(Teller(STORY, "next").answer(Api.CHAT, rest.request.body)))
     assert joined is not None
     assert b"prompt_tokens" not in joined
     assert stitch.joint.usage is not None
-    assert read(Api.CHAT, said.told + joined).text == "".join(STORY)
+    assert read(Api.CHAT, said.raw + joined).text == "".join(STORY)
 
 
 def test_what_is_no_event_of_the_api_is_not_passed_on() -> None:
     """The pod's answer is damaged: another is to go on."""
     told = undisturbed(Api.CHAT, CHAT)
-    rest = rest_of(json.dumps(CHAT).encode(), read_said(Api.CHAT, told[:700], 3, withholds_usage=False), sequences=1)
-    assert isinstance(rest, Rest)
+    rest = continuation_of(
+        json.dumps(CHAT).encode(), read_delivered(Api.CHAT, told[:700], 3, withholds_usage=False), sequences=1
+    )
+    assert isinstance(rest, Continuation)
     for damaged in (b'data: {"choices": [{"del\n\n', b"data: []\n\n", b'data: {"x": 1}\n\n', b"data: \xff\n\n"):
-        assert stitched(rest.stitch(withholds_usage=False), damaged) is None
+        assert splice_events(rest.splicer(withholds_usage=False), damaged) is None

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gateway.pipeline.attempt import Bar
-from gateway.resume.continuation import Rest
-from gateway.resume.continuation_request import Asking, ask_on
-from gateway.resume.delivered import Event, Said
-from gateway.resume.splice import Differs, stitched
-from gateway.resume.token_recovery import Recall, Recalled, recalled_from
+from gateway.pipeline.attempt import ResumeBlocker
+from gateway.resume.continuation import Continuation
+from gateway.resume.continuation_request import ContinuationRequest, build_request
+from gateway.resume.delivered import DeliveredOutput, Event
+from gateway.resume.splice import ReplayMismatch, splice_events
+from gateway.resume.token_recovery import RecoveredTokens, TokenRecovery, read_recovered
 from routing.request import Api
 from tests.gateway.resume.teller import plain
 
@@ -25,20 +25,20 @@ START, END = 90, 91
 MARKS = {"<think>": START, "</think>": END}
 
 
-def said(thoughts: str = "hm", text: str = "", **more: Any) -> Said:
+def said(thoughts: str = "hm", text: str = "", **more: Any) -> DeliveredOutput:
     told: dict[str, Any] = {"has_thought": True, "tokens": len(thoughts) + len(text)} | more
-    return Said(Api.CHAT, b"", ({"id": "first"},), 3, text, thoughts, **told)
+    return DeliveredOutput(Api.CHAT, b"", ({"id": "first"},), 3, text, thoughts, **told)
 
 
-def asked(before: Said, **more: Any) -> Asking | Bar:
-    return ask_on(Api.CHAT, json.dumps(CHAT | more).encode(), before, 1)
+def asked(before: DeliveredOutput, **more: Any) -> ContinuationRequest | ResumeBlocker:
+    return build_request(Api.CHAT, json.dumps(CHAT | more).encode(), before, 1)
 
 
-def recall_of(before: Said, **more: Any) -> Recall:
+def recall_of(before: DeliveredOutput, **more: Any) -> TokenRecovery:
     asking = asked(before, **more)
-    assert isinstance(asking, Asking), asking
-    assert asking.recall is not None
-    return asking.recall
+    assert isinstance(asking, ContinuationRequest), asking
+    assert asking.recovery is not None
+    return asking.recovery
 
 
 def pieces(text: str) -> tuple[list[int], list[str]]:
@@ -50,18 +50,18 @@ def pieces(text: str) -> tuple[list[int], list[str]]:
     return [MARKS[name] if name in MARKS else ord(name) for name in names], names
 
 
-def recalled(recall: Recall, prompt: str) -> Recalled | None:
-    tokens, names = pieces(json.loads(recall.words)["prompt"])
+def recalled(recall: TokenRecovery, prompt: str) -> RecoveredTokens | None:
+    tokens, names = pieces(json.loads(recall.tokenize)["prompt"])
     words = json.dumps({"count": len(tokens), "tokens": tokens, "token_strs": names}).encode()
     told = {"prompt_token_ids": pieces(prompt)[0], "prompt_text": prompt}
-    return recalled_from(recall, json.dumps(told).encode(), words)
+    return read_recovered(recall, json.dumps(told).encode(), words)
 
 
 def test_a_pod_is_asked_for_the_tokens_of_the_prompt_and_of_what_was_said() -> None:
     """By the very chat, for one token and for nobody; what shapes its prompt stays, what shapes its answer goes."""
     more = {"stream_options": {"include_usage": True}, "stop": ["END"], "chat_template_kwargs": {"x": 1}}
     recall = recall_of(said("hm", "So"), **more, response_format={"type": "text"})
-    prompt, words = json.loads(recall.prompt), json.loads(recall.words)
+    prompt, words = json.loads(recall.prompt), json.loads(recall.tokenize)
     assert prompt == {
         **{name: CHAT[name] for name in ("model", "messages", "temperature")},
         "max_tokens": 1,
@@ -92,7 +92,7 @@ def test_what_was_said_stands_behind_the_prompt(prompt: str, text: str, own: str
     """Marks included, as the model said them."""
     found = recalled(recall_of(said("hm", text)), prompt)
     ids, _ = pieces(own)
-    assert found == Recalled((*pieces(prompt)[0], *ids), len(ids), 2, END)
+    assert found == RecoveredTokens((*pieces(prompt)[0], *ids), len(ids), 2, END)
 
 
 PROMPT = {"prompt_token_ids": [7], "prompt_text": "You:"}
@@ -113,23 +113,27 @@ PROMPT = {"prompt_token_ids": [7], "prompt_text": "You:"}
 def test_a_pod_that_tells_no_ids_or_knows_other_marks_is_not_believed(prompt: Event, words: Event) -> None:
     """Then nobody knows what its model would read."""
     recall = recall_of(said("hm", "So"))
-    assert recalled_from(recall, json.dumps(prompt).encode(), json.dumps(words).encode()) is None
+    assert read_recovered(recall, json.dumps(prompt).encode(), json.dumps(words).encode()) is None
 
 
 @pytest.mark.parametrize(
     ("before", "more", "bar"),
     [
-        (said("", has_call=False), {}, Bar.REASONING),
-        (said(), {"include_reasoning": False}, Bar.REASONING),
-        (said(), {"echo": True}, Bar.ECHO),
-        (said(has_call=True), {}, Bar.CALL),
-        (said("hm", "So"), {"response_format": {"type": "json_object"}}, Bar.GRAMMAR),
-        (said(), {"add_generation_prompt": False}, Bar.PROMPT),
-        (said(), {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, Bar.PROMPT),
-        (said(), {"messages": "Tell."}, Bar.PROMPT),
+        (said("", has_call=False), {}, ResumeBlocker.REASONING),
+        (said(), {"include_reasoning": False}, ResumeBlocker.REASONING),
+        (said(), {"echo": True}, ResumeBlocker.ECHO),
+        (said(has_call=True), {}, ResumeBlocker.CALL),
+        (said("hm", "So"), {"response_format": {"type": "json_object"}}, ResumeBlocker.GRAMMAR),
+        (said(), {"add_generation_prompt": False}, ResumeBlocker.PROMPT),
+        (
+            said(),
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
+            ResumeBlocker.PROMPT,
+        ),
+        (said(), {"messages": "Tell."}, ResumeBlocker.PROMPT),
     ],
 )
-def test_what_cannot_be_told_in_ids_is_named(before: Said, more: Event, bar: Bar) -> None:
+def test_what_cannot_be_told_in_ids_is_named(before: DeliveredOutput, more: Event, bar: ResumeBlocker) -> None:
     """Thoughts that were not told, prompts with more than text in them, and whatever bars a text as well."""
     assert asked(before, **more) is bar
 
@@ -142,19 +146,19 @@ def test_a_grammar_may_still_begin_behind_the_thoughts() -> None:
 def test_what_is_the_same_again_is_asked_for_again() -> None:
     """That is proven text by text; ids are for what is drawn."""
     asking = asked(said(), temperature=0)
-    assert isinstance(asking, Asking)
-    assert asking.is_anew
+    assert isinstance(asking, ContinuationRequest)
+    assert asking.is_replay
 
 
-IDS = Recalled((7, START, 104, 109, END, 83), 4, 2, END)
+IDS = RecoveredTokens((7, START, 104, 109, END, 83), 4, 2, END)
 """Four tokens are of the answer: `hm`, the end mark, `S`."""
 
 
-def rest(text: str = "S", **more: Any) -> Rest:
+def rest(text: str = "S", **more: Any) -> Continuation:
     before = said("hm", text)
     asking = asked(before, **more)
-    assert isinstance(asking, Asking)
-    return Rest(before, asking).recalled(IDS)
+    assert isinstance(asking, ContinuationRequest)
+    return Continuation(before, asking).with_tokens(IDS)
 
 
 def event(delta: Event, ids: list[int] | None = None, **more: Any) -> Event:
@@ -165,19 +169,19 @@ def event(delta: Event, ids: list[int] | None = None, **more: Any) -> Event:
 OPENING = event({"role": "assistant", "content": ""}, prompt_token_ids=[*IDS.ids])
 
 
-def joined(asked_for: Rest, *events: Event) -> list[Event]:
+def joined(asked_for: Continuation, *events: Event) -> list[Event]:
     """What a client is sent for these."""
-    stitch = asked_for.stitch(withholds_usage=False)
-    sent = stitched(stitch, b"".join(map(plain, events)))
+    stitch = asked_for.splicer(withholds_usage=False)
+    sent = splice_events(stitch, b"".join(map(plain, events)))
     assert sent is not None
     return [json.loads(line[6:]) for line in sent.decode().split("\n\n") if line]
 
 
 def test_limits_are_what_is_left_of_them_by_tokens() -> None:
     """Not by events: one may have held several, and the mark was in none."""
-    asking = rest().asking
+    asking = rest().request
     body = json.loads(asking.body)
-    assert (body["max_tokens"], body["return_token_ids"], asking.left) == (6, True, 6)
+    assert (body["max_tokens"], body["return_token_ids"], asking.tokens_left) == (6, True, 6)
     assert asking.prompt_ids == IDS.ids
 
 
@@ -218,7 +222,7 @@ def test_usage_is_that_of_the_whole_answer() -> None:
 )
 def test_a_pod_that_reads_something_else_is_not_heard(text: str, events: list[Event]) -> None:
     """Another prompt than was asked, or none told; a parser that stands elsewhere than the answer does."""
-    with pytest.raises(Differs):
+    with pytest.raises(ReplayMismatch):
         joined(rest(text), *events)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gateway.roles import lease, redis_lease
-from gateway.roles.balancer import RoleKeeper
-from gateway.roles.controller import RolesAtWork
+from gateway.roles.balancer import RoleAssigner
+from gateway.roles.controller import RoleController
 from gateway.roles.redis_lease import KEY, RedisRoleLease
 from gateway.runtime.redis_location import parse_redis_url
 from routing.decision.router import Router
@@ -36,8 +36,8 @@ class Gateway:
         self.now_s = 0.0
         self.router = router_of(3)
         self.shared = RedisRoleLease(parse_redis_url(url), who, lambda: self.now_s)
-        keeper = RoleKeeper(self.router, TERMS)
-        self.at_work = RolesAtWork(self.router, keeper, self.shared, lambda *_, **__: None, lambda: self.now_s)
+        keeper = RoleAssigner(self.router, TERMS)
+        self.at_work = RoleController(self.router, keeper, self.shared, lambda *_, **__: None, lambda: self.now_s)
 
 
 @asynccontextmanager
@@ -58,15 +58,15 @@ async def test_one_decides_and_the_other_follows(tmp_path: Path) -> None:
     """Whoever has the lease; the other's engines get the same roles, though it looks at none."""
     async with redis_server(tmp_path) as redis, gateways(redis.url) as (one, two):
         await one.at_work.look()
-        assert one.shared.decides
+        assert one.shared.is_held
         await one.at_work.look()
         await two.at_work.look()
-        assert not two.shared.decides
+        assert not two.shared.is_held
         await one.at_work.look()
         await two.at_work.look()
         assert Role.PREFILL in roles_of(one.router)
         assert roles_of(two.router) == roles_of(one.router)
-        one.router.fleet.assume("http://2", Role.PREFILL)
+        one.router.fleet.override_role("http://2", Role.PREFILL)
         await one.at_work.look()
         await two.at_work.look()
         assert roles_of(two.router) == roles_of(one.router)
@@ -79,19 +79,19 @@ async def test_a_decider_that_was_stopped_follows_when_it_goes_on(tmp_path: Path
             await one.at_work.look()
         assert await redis.say("DEL", KEY) == 1
         await two.at_work.look()
-        assert two.shared.decides
-        two.router.fleet.assume("http://2", Role.PREFILL)
+        assert two.shared.is_held
+        two.router.fleet.override_role("http://2", Role.PREFILL)
         await two.at_work.look()
-        one.router.fleet.assume("http://1", Role.PREFILL)
-        believed = one.shared.decides
+        one.router.fleet.override_role("http://1", Role.PREFILL)
+        believed = one.shared.is_held
         await one.at_work.look()
-        assert (believed, one.shared.decides) == (True, False)
+        assert (believed, one.shared.is_held) == (True, False)
         assert roles_of(one.router) == roles_of(two.router)
 
 
 def shown(router: Router, url: str) -> float:
     """What metrics say of a pod being there for prefill."""
-    at_work = RolesAtWork(router, RoleKeeper(router, TERMS), None, lambda *_, **__: None, lambda: 0.0)
+    at_work = RoleController(router, RoleAssigner(router, TERMS), None, lambda *_, **__: None, lambda: 0.0)
     family = next(iter(at_work.collect()))
     return next(
         sample.value for sample in family.samples if sample.labels == {"engine": url, "role": Role.PREFILL.value}
@@ -101,6 +101,6 @@ def shown(router: Router, url: str) -> float:
 async def test_roles_are_shown() -> None:
     """One metric an engine and role."""
     router = router_of(2)
-    router.fleet.assume("http://0", Role.PREFILL)
+    router.fleet.override_role("http://0", Role.PREFILL)
     assert shown(router, "http://0") == 1.0
     assert shown(router, "http://1") == 0.0

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import uvloop
 
-from gateway.runtime.closing import close_kindly, has_unread
+from gateway.runtime.closing import drain_backlog, has_unread
 from tests.gateway.http.scripted import until
 
 KNOCKING = 40
@@ -47,7 +47,7 @@ async def all_are_served() -> None:
     server = await loop.create_server(lambda: Echo(lost), "127.0.0.1", 0, backlog=KNOCKING)
     where = server.sockets[0].getsockname()[:2]
     async with AsyncExitStack() as stack:
-        closing = loop.create_task(close_kindly([server]))
+        closing = loop.create_task(drain_backlog([server]))
         clients = [stack.enter_context(knock(where)) for _ in range(KNOCKING)]
         for taken in await closing:
             await loop.connect_accepted_socket(lambda: Echo(lost), taken)
@@ -73,7 +73,7 @@ async def the_backlog_is_taken() -> None:
     with socket.socket(fileno=socket.dup(listener.fileno())) as held:
         held.listen(KNOCKING)
     clients = [knock(where) for _ in range(KNOCKING)]
-    taken = await close_kindly([server])
+    taken = await drain_backlog([server])
     try:
         assert len(taken) == KNOCKING
     finally:

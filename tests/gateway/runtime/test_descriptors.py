@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.runtime.descriptors import descriptors_allowed, descriptors_wanted, share_out
+from gateway.runtime.descriptors import descriptors_allowed, descriptors_wanted, divide_descriptors
 
 
 @given(st.integers(1, 2_000_000), st.integers(1, 100_000))
 def test_shares_keep_to_what_there_is(descriptors: int, max_connections: int) -> None:
     """Clients, those that are told no, and pods: together less than all, and each at least one."""
-    shares = share_out(descriptors, max_connections)
+    shares = divide_descriptors(descriptors, max_connections)
     assert 1 <= shares.clients <= max_connections
     assert shares.overflow >= 1
     assert shares.pods >= 1
@@ -25,7 +25,7 @@ def test_shares_keep_to_what_there_is(descriptors: int, max_connections: int) ->
 @pytest.mark.parametrize("max_connections", [1, 50, 1000, 20_000])
 def test_what_is_wanted_is_enough(max_connections: int) -> None:
     """With as many descriptors as are wanted, all clients find room, each with a connection to a pod."""
-    shares = share_out(descriptors_wanted(max_connections), max_connections)
+    shares = divide_descriptors(descriptors_wanted(max_connections), max_connections)
     assert shares.clients == max_connections
     assert shares.pods >= max_connections
 

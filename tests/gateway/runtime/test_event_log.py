@@ -4,7 +4,7 @@ import json
 import logging
 from pathlib import Path
 
-from gateway.runtime.event_log import Bridge, EventLog
+from gateway.runtime.event_log import EventLog, LoggingBridge
 from gateway.runtime.line_writer import LineWriter
 
 
@@ -15,7 +15,7 @@ def test_events_are_lines_too(tmp_path: Path) -> None:
     say("info", "not said")
     say("error", "pod file is bad", file=path)
     logger = logging.Logger("library")  # noqa: LOG001 - one that nobody else has
-    logger.addHandler(Bridge(say))
+    logger.addHandler(LoggingBridge(say))
     logger.info("not said either")
     try:
         raise ValueError("why")

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.channel import Channel, Drained, Renew, Renewed, Reopen, _follow
-from gateway.http.timeout_sweeper import Patrol
+from gateway.cluster.channel import ApplyConfig, ConfigApplied, ControlChannel, ReopenLogs, SetDrained, _follow
+from gateway.http.timeout_sweeper import TimeoutSweeper
 from gateway.observe.request_log import OutcomeLog
-from gateway.runtime.guard import NAME, Ticker, report, restarted, run
+from gateway.runtime.guard import LOOP_CONTEXT_KEY, PeriodicTimer, call_guarded, report_exception, restarted
 from simulator.clock import run_virtually
 from tests.gateway.samples import an_outcome
 from tests.sources import Source, parse, read_sources
@@ -49,7 +49,7 @@ def caught_in(loop: asyncio.AbstractEventLoop) -> Counter[str]:
     counts: Counter[str] = Counter()
 
     def count(_: object, context: dict[str, Any]) -> None:
-        counts[context.get(NAME, f"unguarded: {context}")] += 1
+        counts[context.get(LOOP_CONTEXT_KEY, f"unguarded: {context}")] += 1
 
     loop.set_exception_handler(count)
     return counts
@@ -132,7 +132,7 @@ def test_a_ticker_rings_on_after_exceptions_and_stops_when_it_is_not_wanted() ->
             rung.append(loop.time())
             raise Planted
 
-        ticker = Ticker("here", 0.5, tick, lambda: len(rung) < 4)
+        ticker = PeriodicTimer("here", 0.5, tick, lambda: len(rung) < 4)
         ticker.start()
         ticker.start()
         await asyncio.sleep(10.0)
@@ -147,10 +147,10 @@ def test_a_ticker_rings_on_after_exceptions_and_stops_when_it_is_not_wanted() ->
 def test_outside_a_loop_exceptions_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Where no loop runs there is no handler to report to."""
     with caplog.at_level(logging.ERROR):
-        assert not run("here", Broken())
-        report("there", Planted())
+        assert not call_guarded("here", Broken())
+        report_exception("there", Planted())
     assert [record.message for record in caplog.records] == ["exception in here", "exception in there"]
-    assert run("here", len, ())
+    assert call_guarded("here", len, ())
 
 
 def test_a_patrol_looks_at_all_others_though_one_raises() -> None:
@@ -166,10 +166,10 @@ def test_a_patrol_looks_at_all_others_though_one_raises() -> None:
                 raise Planted
 
     async def play() -> tuple[list[int], Counter[str]]:
-        counts, patrol = caught_in(asyncio.get_running_loop()), Patrol(1.0)
+        counts, patrol = caught_in(asyncio.get_running_loop()), TimeoutSweeper(1.0)
         watched = [Watched(breaks=number == 1) for number in range(3)]
         for one in watched:
-            patrol.watch(one)
+            patrol.add(one)
         await asyncio.sleep(1.01)
         patrol.stop()
         return [one.looks for one in watched], counts
@@ -199,9 +199,9 @@ def test_a_line_that_cannot_be_written_loses_no_other() -> None:
         counts, writer = caught_in(asyncio.get_running_loop()), Writer()
         log = OutcomeLog(writer, encode)  # type: ignore[arg-type]
         for _ in range(3):
-            log.witness(an_outcome())
+            log.on_outcome(an_outcome())
         await asyncio.sleep(1.0)
-        log.witness(an_outcome())
+        log.on_outcome(an_outcome())
         await asyncio.sleep(1.0)
         return writer.written, counts
 
@@ -225,7 +225,7 @@ def test_a_log_whose_writer_raises_once_is_written_on() -> None:
         writer = Writer()
         log = OutcomeLog(writer, lambda _: b"x")  # type: ignore[arg-type]
         for _ in range(1_000):
-            log.witness(an_outcome())
+            log.on_outcome(an_outcome())
         await asyncio.sleep(1.0)
         return writer.failed, writer.written
 
@@ -237,9 +237,9 @@ def test_a_log_whose_writer_raises_once_is_written_on() -> None:
 def test_a_child_follows_on_though_an_order_raises() -> None:
     """A reload that fails in an unforeseen way is answered with a fault; the orders behind it are done."""
 
-    class Line(Channel):
+    class Line(ControlChannel):
         def __init__(self) -> None:
-            self.orders: list[Any] = [Renew(Broken()), Drained("p", is_drained=True), Reopen(), None]  # type: ignore[arg-type]
+            self.orders: list[Any] = [ApplyConfig(Broken()), SetDrained("p", is_drained=True), ReopenLogs(), None]  # type: ignore[arg-type]
             self.sent: list[Any] = []
 
         async def receive(self) -> Any:
@@ -254,7 +254,7 @@ def test_a_child_follows_on_though_an_order_raises() -> None:
         return line.sent, counts
 
     sent, counts = run_virtually(play())
-    assert [type(word) for word in sent] == [Renewed]
+    assert [type(word) for word in sent] == [ConfigApplied]
     assert "Planted" in sent[0].faults[0]
     assert counts == Counter(supervisor=3)
 

@@ -10,13 +10,13 @@ from aiohttp import web
 
 from gateway.runtime.addresses import Address
 from gateway.runtime.ports import (
-    MOST_CONNECTIONS,
+    MAX_CONNECTIONS,
     CannotListen,
     addresses_of,
     bindings_of,
-    open_port,
-    reads_bodies,
+    body_timeout_middleware,
     reserve_port,
+    serve_app,
     share_port,
 )
 
@@ -77,9 +77,9 @@ async def a_small_port() -> AsyncIterator[int]:
     async def post(request: web.Request) -> web.Response:
         return web.Response(text=str(len(await request.read())))
 
-    app = web.Application(middlewares=[reads_bodies])
+    app = web.Application(middlewares=[body_timeout_middleware])
     app.add_routes([web.get("/", get), web.post("/", post)])
-    runner, (address,) = await open_port("small", app, Address("127.0.0.1", 0))
+    runner, (address,) = await serve_app("small", app, Address("127.0.0.1", 0))
     try:
         yield int(address.rpartition(":")[2])
     finally:
@@ -112,7 +112,7 @@ async def test_a_head_that_does_not_end_is_no_reason_to_stay(
 
 async def test_a_body_that_does_not_end_is_answered_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 408, and a whole one as ever."""
-    monkeypatch.setattr("gateway.runtime.ports.BODY_S", 0.3)
+    monkeypatch.setattr("gateway.runtime.ports.BODY_TIMEOUT_S", 0.3)
     head = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 4\r\n\r\n"
     async with a_small_port() as port:
         assert (await said(port, head, b"12")).startswith(b"HTTP/1.1 408")
@@ -122,10 +122,10 @@ async def test_a_body_that_does_not_end_is_answered_in_time(monkeypatch: pytest.
 async def test_connections_of_a_small_port_are_bounded_and_the_newest_is_served() -> None:
     """However many are held, one more is answered; the oldest are closed for it."""
     async with a_small_port() as port, asyncio.timeout(60):
-        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4 * MOST_CONNECTIONS)]
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4 * MAX_CONNECTIONS)]
         answer = await said(port, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200")
-        for reader, _ in held[: 2 * MOST_CONNECTIONS]:
+        for reader, _ in held[: 2 * MAX_CONNECTIONS]:
             try:
                 assert await reader.read() == b""
             except ConnectionError:

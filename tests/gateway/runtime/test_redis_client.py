@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
-from gateway.runtime.redis_client import connected
+from gateway.runtime.redis_client import connect_redis
 from gateway.runtime.redis_location import parse_redis_url
 from tests.gateway.kv_index.exchange import alike, host, until
 from tests.gateway.kv_index.redis_servers import Server, free_port, redis_server
@@ -23,7 +23,7 @@ from tests.routing.engines import ask, place
 
 
 async def writes_and_reads(url: str) -> bool:
-    async with connected(parse_redis_url(url), answer_s=5.0) as client:
+    async with connect_redis(parse_redis_url(url), answer_s=5.0) as client:
         entry = await client.xadd("stream", {b"p": b"x"}, maxlen=10, approximate=True)
         streams = await client.xread({"stream": "0-0"}, 10, 10)
         return bool(entry) and len(streams) == 1

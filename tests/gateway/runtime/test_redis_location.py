@@ -4,18 +4,18 @@ import re
 
 import pytest
 
-from gateway.runtime.redis_location import RedisPlace, parse_redis_url
+from gateway.runtime.redis_location import RedisLocation, parse_redis_url
 
 
 @pytest.mark.parametrize(
     ("words", "place"),
     [
-        ("redis://h", RedisPlace("single", (("h", 6379),))),
-        ("redis://u:p%40w@h:1/3", RedisPlace("single", (("h", 1),), username="u", password="p@w", db=3)),
-        ("redis://:pw@[::1]:7", RedisPlace("single", (("::1", 7),), password="pw")),
+        ("redis://h", RedisLocation("single", (("h", 6379),))),
+        ("redis://u:p%40w@h:1/3", RedisLocation("single", (("h", 1),), username="u", password="p@w", db=3)),
+        ("redis://:pw@[::1]:7", RedisLocation("single", (("::1", 7),), password="pw")),
         (
             "rediss://h?ssl_ca_certs=/ca.pem&ssl_check_hostname=false&prefix=blue:",
-            RedisPlace(
+            RedisLocation(
                 "single",
                 (("h", 6379),),
                 is_tls=True,
@@ -23,10 +23,10 @@ from gateway.runtime.redis_location import RedisPlace, parse_redis_url
                 prefix="blue:",
             ),
         ),
-        ("unix:///run/redis.sock?db=2", RedisPlace("single", path="/run/redis.sock", db=2)),
+        ("unix:///run/redis.sock?db=2", RedisLocation("single", path="/run/redis.sock", db=2)),
         (
             "redis+sentinel://:pw@a,b:1/mymaster/4?sentinel_username=s&sentinel_password=t",
-            RedisPlace(
+            RedisLocation(
                 "sentinel",
                 (("a", 26379), ("b", 1)),
                 password="pw",
@@ -36,12 +36,12 @@ from gateway.runtime.redis_location import RedisPlace, parse_redis_url
                 sentinel_password="t",
             ),
         ),
-        ("rediss+sentinel://a/m", RedisPlace("sentinel", (("a", 26379),), is_tls=True, service="m")),
-        ("redis+cluster://a:1,b", RedisPlace("cluster", (("a", 1), ("b", 6379)))),
-        ("rediss+cluster://a", RedisPlace("cluster", (("a", 6379),), is_tls=True)),
+        ("rediss+sentinel://a/m", RedisLocation("sentinel", (("a", 26379),), is_tls=True, service="m")),
+        ("redis+cluster://a:1,b", RedisLocation("cluster", (("a", 1), ("b", 6379)))),
+        ("rediss+cluster://a", RedisLocation("cluster", (("a", 6379),), is_tls=True)),
     ],
 )
-def test_a_url_says_where_redis_is(words: str, place: RedisPlace) -> None:
+def test_a_url_says_where_redis_is(words: str, place: RedisLocation) -> None:
     """One server, sentinels or a cluster; with TLS; by socket; with password, database and options."""
     assert parse_redis_url(words) == place
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.runtime.addresses import TlsFiles
-from gateway.runtime.tls import check_certificate, listener_tls, load_certificate, renew
-from tenancy.document import Invalid
+from gateway.runtime.tls import check_certificate, load_certificate, reload_certificates, server_context
+from tenancy.document import InvalidDocument
 from tests.gateway.fake_pod import Pulse
 
 pytestmark = pytest.mark.skipif(
@@ -58,7 +58,7 @@ async def name_seen(port: int, *trusted: TlsFiles) -> str:
 async def test_a_reload_shows_new_clients_the_new_certificate(tmp_path: Path) -> None:
     """In the context that the listener already has."""
     old, new = make_certificate(tmp_path / "a", "old.example"), make_certificate(tmp_path / "b", "new.example")
-    tls = listener_tls(old)
+    tls = server_context(old)
 
     async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -74,13 +74,13 @@ async def test_a_reload_shows_new_clients_the_new_certificate(tmp_path: Path) ->
 async def test_a_renewed_certificate_is_loaded_by_itself(tmp_path: Path) -> None:
     """Half of it is not; an error is told, and what fits at last is taken."""
     old, new = make_certificate(tmp_path / "a", "old.example"), make_certificate(tmp_path / "b", "new.example")
-    tls, said, pulse = listener_tls(old), list[str](), Pulse()
+    tls, said, pulse = server_context(old), list[str](), Pulse()
 
     def say(level: str, message: str, **_: object) -> None:
         said.append(message)
         pulse.beat()
 
-    task = asyncio.create_task(renew(tls, lambda: old, say, poll_s=0.01))
+    task = asyncio.create_task(reload_certificates(tls, lambda: old, say, poll_s=0.01))
     await asyncio.sleep(0)  # it has seen the files as they are
     old.key.write_bytes(new.key.read_bytes())
     await pulse.until(lambda: said[-1:] == ["certificate is bad, the old one stays"])
@@ -92,16 +92,16 @@ async def test_a_renewed_certificate_is_loaded_by_itself(tmp_path: Path) -> None
 
 def test_old_protocols_are_not_spoken(tmp_path: Path) -> None:
     """TLS 1.2 at least, HTTP/1.1 only."""
-    assert listener_tls(make_certificate(tmp_path, "a")).minimum_version == ssl.TLSVersion.TLSv1_2
+    assert server_context(make_certificate(tmp_path, "a")).minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     """A key of another certificate, no PEM at all, a pass phrase: named before anything is changed."""
     one, two = make_certificate(tmp_path / "a", "a"), make_certificate(tmp_path / "b", "b")
-    with pytest.raises(Invalid, match="are no certificate and its key: KEY_VALUES_MISMATCH"):
+    with pytest.raises(InvalidDocument, match="are no certificate and its key: KEY_VALUES_MISMATCH"):
         check_certificate(TlsFiles(one.cert, two.key))
     (tmp_path / "junk").write_text("junk")
-    with pytest.raises(Invalid, match="are no certificate and its key"):
+    with pytest.raises(InvalidDocument, match="are no certificate and its key"):
         check_certificate(TlsFiles(tmp_path / "junk", two.key))
-    with pytest.raises(Invalid, match="pass phrase"):
+    with pytest.raises(InvalidDocument, match="pass phrase"):
         check_certificate(make_certificate(tmp_path / "c", "c", password="hunter2"))

@@ -39,7 +39,7 @@ def a_draw(**more: Any) -> dict[str, Any]:
 async def asked_at_once(rig: Rig, *requests: tuple[dict[str, Any], dict[str, str]], path: str = CHAT_PATH) -> list[Any]:
     """Clients that have all asked, in this order, each with its connection."""
     clients: list[Any] = []
-    crowds = rig.front.desk._coalescer
+    crowds = rig.front.dispatcher._coalescer
     for body, headers in requests:
         client = await rig.client()
         await client.send(request_bytes(path, body, **headers))
@@ -178,7 +178,7 @@ async def test_a_key_ends_what_went_before_under_it() -> None:
         for client in (newer, other_key, other_tenant):
             assert (await client.answer()).status == 200
         await until(lambda: len(rig.outcomes) == 4)
-        assert not len(rig.front.desk.latest)
+        assert not len(rig.front.dispatcher.supersedes)
     assert [outcome.reason for outcome in rig.outcomes].count(Reason.SUPERSEDED) == 1
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from routing.pods import ModelCard, Pod, Standing
+from routing.pods import ModelCard, Pod, PodState
 from routing.request import Api
 from tenancy.tenants import Caller, Tenant
 from tests.gateway.http.rig import MODEL, a_chat, a_rig, put_pod, request_bytes
@@ -77,7 +77,7 @@ async def test_models_are_merged_over_pods() -> None:
         url = rig.pods[1].url
         cards = (ModelCard(MODEL, max_model_len=2048), ModelCard("org/lora", root="/lora", parent=MODEL))
         rig.router.put_pod(
-            Pod(url, Standing.UNREADY, frozenset({MODEL, "org/lora"}), frozenset({"org/lora"}), cards=cards)
+            Pod(url, PodState.UNREADY, frozenset({MODEL, "org/lora"}), frozenset({"org/lora"}), cards=cards)
         )
         client = await rig.client()
         page = (await client.ask("/v1/models")).json()
@@ -208,7 +208,7 @@ async def test_a_pod_below_a_path_is_asked_there() -> None:
 async def test_no_pod_is_told_as_such() -> None:
     """The model exists and nobody is ready: come back later."""
     async with a_rig() as rig:
-        rig.router.put_pod(Pod(rig.pod.url, Standing.UNREADY, frozenset({MODEL})))
+        rig.router.put_pod(Pod(rig.pod.url, PodState.UNREADY, frozenset({MODEL})))
         answer = await rig.ask("/v1/chat/completions", a_chat())
         assert (answer.status, answer.code) == (503, "server_is_overloaded")
         assert int(answer.headers["retry-after-ms"]) >= 1000

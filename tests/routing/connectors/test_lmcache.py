@@ -3,7 +3,7 @@
 import pytest
 
 from routing.connectors.lmcache import LMCACHE_POOL, LmCachePd
-from routing.connectors.shape import UnfitError
+from routing.connectors.shape import InvalidTransferParams
 from routing.facts import PodFacts
 from tests.routing.connectors.meetings import meeting
 
@@ -34,12 +34,12 @@ def test_the_producer_is_told_where_to_send() -> None:
     }
     assert LmCachePd().may_decode(RECEIVER)
     assert not LmCachePd().may_decode(PodFacts(kv_role="kv_consumer"))
-    with pytest.raises(UnfitError):
+    with pytest.raises(InvalidTransferParams):
         LmCachePd().ask(meeting(PRODUCER, PodFacts()))
 
 
 def test_the_answer_must_have_a_first_token() -> None:
     """The decode leg is told nothing."""
     assert LmCachePd().hand(meeting(), {"first_tok": 7}) is None
-    with pytest.raises(UnfitError):
+    with pytest.raises(InvalidTransferParams):
         LmCachePd().hand(meeting(), None)

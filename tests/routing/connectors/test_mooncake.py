@@ -3,7 +3,7 @@
 import pytest
 
 from routing.connectors.mooncake import Mooncake
-from routing.connectors.shape import Flow, UnfitError
+from routing.connectors.shape import InvalidTransferParams, TransferMode
 from routing.facts import PodFacts
 from tests.routing.connectors.meetings import KEY, meeting
 
@@ -13,7 +13,7 @@ PREFILL = PodFacts(bootstrap="10.0.0.1:8998")
 def test_both_legs_name_the_same_transfer() -> None:
     """The decode leg can be told before the prefill leg has been answered."""
     met = meeting(PREFILL, engine_id="75b1fe15")
-    assert Mooncake().terms.flow is Flow.CONCURRENT
+    assert Mooncake().terms.transfer_mode is TransferMode.CONCURRENT
     assert Mooncake().ask(met) == {
         "do_remote_decode": True,
         "do_remote_prefill": False,
@@ -37,6 +37,6 @@ def test_what_the_prefill_engine_held_is_told_where_it_is_known() -> None:
 
 def test_without_an_engine_id_nothing_is_passed_on() -> None:
     """The bootstrap server did not answer; and a pod without one prefills for nobody."""
-    with pytest.raises(UnfitError):
+    with pytest.raises(InvalidTransferParams):
         Mooncake().hand(meeting(PREFILL), None)
     assert not Mooncake().may_prefill(PodFacts())

@@ -1,6 +1,6 @@
 """Several connectors in one engine: the one that has words to pass speaks for all."""
 
-from routing.connectors.multi import Multi, children_of
+from routing.connectors.multi import MultiConnector, children_of
 from routing.connectors.nixl import NixlPull
 from routing.facts import PodFacts
 from tests.routing.connectors.meetings import meeting
@@ -17,9 +17,9 @@ def test_children_are_named_in_brackets() -> None:
 
 def test_it_speaks_for_its_child_and_asks_for_the_same_children() -> None:
     """Pods with other children beside are no partners."""
-    multi = Multi(NixlPull(), ("NixlConnector", "X"))
+    multi = MultiConnector(NixlPull(), ("NixlConnector", "X"))
     assert multi.ask(meeting()) == NixlPull().ask(meeting())
-    assert multi.group(PodFacts()) != Multi(NixlPull(), ("NixlConnector", "Y")).group(PodFacts())
+    assert multi.group(PodFacts()) != MultiConnector(NixlPull(), ("NixlConnector", "Y")).group(PodFacts())
     assert multi.may_prefill(PodFacts())
     assert multi.may_decode(PodFacts())
     assert multi.terms is NixlPull.terms

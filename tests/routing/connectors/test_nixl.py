@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.connectors.nixl import NixlPull, NixlPush
-from routing.connectors.shape import UnfitError
+from routing.connectors.shape import InvalidTransferParams
 from routing.facts import PodFacts
 from tests.routing.connectors.meetings import meeting
 
@@ -38,16 +38,16 @@ def test_poison_is_noticed(name: str, instead: object) -> None:
         return
     if name == "remote_block_ids" and instead == []:
         return
-    with pytest.raises(UnfitError):
+    with pytest.raises(InvalidTransferParams):
         NixlPull().hand(meeting(), poison)
-    with pytest.raises(UnfitError):
+    with pytest.raises(InvalidTransferParams):
         NixlPull().hand(meeting(), {key: value for key, value in TOLD.items() if key != name})
 
 
 @pytest.mark.parametrize("answered", [None, [], "x", {}])
 def test_no_parameters_are_unfit_too(answered: object) -> None:
     """A prefill that ended badly answers none."""
-    with pytest.raises(UnfitError):
+    with pytest.raises(InvalidTransferParams):
         NixlPush().hand(meeting(), answered)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from routing.connectors.registry import CONNECTORS, connector_of, kinship
+from routing.connectors.registry import CONNECTORS, compatibility_key, connector_of
 from routing.facts import PodFacts
 
 NIXL = PodFacts(kv_connector="NixlConnector", kv_dtype="auto", tp=1)
@@ -51,8 +51,8 @@ def test_kin_are_alike_in_all_that_shapes_kv(other: dict[str, str]) -> None:
     """What is said of one only does not match."""
     connector = connector_of(NIXL)
     assert connector is not None
-    assert kinship(NIXL, connector) == kinship(replace(NIXL, tp=4), connector)
-    assert kinship(NIXL, connector) != kinship(replace(NIXL, **other), connector)  # type: ignore[arg-type]
+    assert compatibility_key(NIXL, connector) == compatibility_key(replace(NIXL, tp=4), connector)
+    assert compatibility_key(NIXL, connector) != compatibility_key(replace(NIXL, **other), connector)  # type: ignore[arg-type]
 
 
 def test_a_stranger_is_found_behind_ours() -> None:

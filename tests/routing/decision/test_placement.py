@@ -9,9 +9,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.ledger import Foreign
+from routing.ledger import ExternalLoad
 from routing.pods import EngineShape
-from routing.rejection import Refused
+from routing.rejection import RequestRejected
 from routing.request import Api, Usage
 from tests.routing.engines import MODEL, TALK, add_pod, ask, place, router_of, serve
 
@@ -46,7 +46,7 @@ class AnyDay(RuleBasedStateMachine):
 
     @rule(url=st.sampled_from(URLS))
     def restart(self, url: str) -> None:
-        self.router.forget_warmth(url)
+        self.router.clear_caches(url)
 
     @rule(seconds=st.floats(0, 100))
     def wait(self, seconds: float) -> None:
@@ -55,7 +55,7 @@ class AnyDay(RuleBasedStateMachine):
     @rule(load=st.floats(0, 50), place=st.integers(0, 5))
     def scrape(self, load: float, place: int) -> None:
         if place < self.router.fleet.slot_count:
-            self.router.observe_load(place, Foreign(load, 0, load * 100, self.now_s))
+            self.router.observe_load(place, ExternalLoad(load, 0, load * 100, self.now_s))
 
     @rule(
         target=placements,
@@ -69,8 +69,8 @@ class AnyDay(RuleBasedStateMachine):
         request = ask(other + TALK[:talk], session=session, sequences=sequences)
         try:
             placement = place(self.router, request, now_s=self.now_s, draw=draw)
-        except Refused:
-            assert not self.router.fleet.roster(MODEL).engines
+        except RequestRejected:
+            assert not self.router.fleet.eligible(MODEL).engines
             return None
         self.open.append(placement)
         return placement
@@ -84,7 +84,7 @@ class AnyDay(RuleBasedStateMachine):
     def move(self, placement: Placement | None, at: int) -> None:
         engines = [engine for pod in self.router.fleet.pods for engine in pod.engines]
         if placement is not None and engines:
-            placement.moved(engines[at % len(engines)], self.now_s)
+            placement.move(engines[at % len(engines)], self.now_s)
 
     @rule(
         placement=consumes(placements),
@@ -131,7 +131,7 @@ class AnyDay(RuleBasedStateMachine):
         index, fleet = self.router.index, self.router.fleet
         living = {engine.slot for pod in fleet.pods for engine in pod.engines}
         assert set(index._engines) == living
-        held = {slot: set(engine.shadow) for slot, engine in index._engines.items()}
+        held = {slot: set(engine.cache) for slot, engine in index._engines.items()}
         for slot in range(fleet.slot_count):
             assert held.get(slot, set()) == {block for block, mask in index._holders.items() if mask >> slot & 1}
 
@@ -178,13 +178,13 @@ def test_a_first_token_is_counted_once(router: Router) -> None:
 def test_a_request_without_a_first_token_leaves_no_warmth(router: Router) -> None:
     """A pod that failed before it began is not believed to hold the prompt."""
     place(router, ask()).release(1.0)
-    assert place(router, ask(), now_s=2.0).predicted.warm_tokens == 0
+    assert place(router, ask(), now_s=2.0).predicted.cached_tokens == 0
 
 
 def test_a_request_cut_after_its_first_token_leaves_its_prompt_warm(router: Router) -> None:
     """A client that goes away later takes nothing back."""
     serve(router, ask())
-    assert place(router, ask(), now_s=2.0).predicted.warm_tokens > 0
+    assert place(router, ask(), now_s=2.0).predicted.cached_tokens > 0
 
 
 def test_an_answer_in_one_piece_shows_that_its_prompt_was_computed(router: Router) -> None:
@@ -194,7 +194,7 @@ def test_an_answer_in_one_piece_shows_that_its_prompt_was_computed(router: Route
     placement.settle(Usage(2000, 50, 0), 30.0)
     placement.release(30.0)
     assert (router.costs.seconds_per_token[0], router.costs.step_base_s[0]) == before
-    assert place(router, ask(), now_s=31.0).predicted.warm_tokens > 0
+    assert place(router, ask(), now_s=31.0).predicted.cached_tokens > 0
 
 
 def test_the_next_turn_is_measured_exactly(router: Router) -> None:
@@ -206,7 +206,7 @@ def test_the_next_turn_is_measured_exactly(router: Router) -> None:
     turn.release(1.0)
     following = place(router, ask(TALK + answer + b"Why?"), now_s=2.0)
     assert following.predicted.prompt_tokens == pytest.approx(1777 + 321 + 1, abs=2)
-    assert following.predicted.warm_tokens == (1777 + 321) // 16 * 16
+    assert following.predicted.cached_tokens == (1777 + 321) // 16 * 16
 
 
 def test_what_the_engine_says_it_reused_corrects_us(router: Router) -> None:
@@ -217,8 +217,8 @@ def test_what_the_engine_says_it_reused_corrects_us(router: Router) -> None:
         placement.settle(Usage(2000, 1, cached), 2.0)
         trace = placement._trace
         placement.release(2.0)
-        assert bool(router.index._engines[0].shadow.capacity == 400_000) == is_warm
-        assert trace.found.warm_blocks
+        assert bool(router.index._engines[0].cache.capacity == 400_000) == is_warm
+        assert trace.found.cached_blocks
 
 
 def test_a_pod_that_tells_no_cached_tokens_corrects_nothing(router: Router) -> None:
@@ -227,8 +227,8 @@ def test_a_pod_that_tells_no_cached_tokens_corrects_nothing(router: Router) -> N
     placement = place(router, ask(TALK), now_s=1.0)
     placement.settle(Usage(2000, 1, None), 2.0)
     placement.release(2.0)
-    assert place(router, ask(TALK), now_s=3.0).predicted.warm_tokens > 0
-    assert router.index._engines[0].shadow.capacity == 400_000
+    assert place(router, ask(TALK), now_s=3.0).predicted.cached_tokens > 0
+    assert router.index._engines[0].cache.capacity == 400_000
 
 
 @pytest.mark.parametrize(
@@ -269,10 +269,10 @@ def test_a_stored_response_is_found_again(router: Router) -> None:
 def test_a_long_stream_keeps_only_what_its_receipt_shows() -> None:
     """A thousand candidates are let go at the first token, and the same few are shown before and after."""
     placements = [place(router_of(50), ask()) for _ in range(2)]
-    shown = list(placements[0].few())
+    shown = list(placements[0].top_candidates())
     placements[1].first_token(1.0)
     assert not any(hasattr(placement, "_ballot") for placement in placements)
-    assert list(placements[1].few()) == shown
+    assert list(placements[1].top_candidates()) == shown
     assert len(shown) == 8
     assert placements[1].candidates_in_all == 50
 
@@ -283,7 +283,7 @@ def test_what_another_engine_served_is_charged_and_learned_there() -> None:
     placed = place(router, ask(TALK, session="s"))
     first, other = placed.engine, next(pod.engines[0] for pod in router.fleet.pods if pod.url != placed.engine.pod)
     rates = list(router.costs.seconds_per_token)
-    placed.moved(other, 1.0)
+    placed.move(other, 1.0)
     assert (router.ledger.running[first.slot], router.ledger.running[other.slot]) == (0, 1)
     placed.first_token(2.0)
     placed.settle(Usage(200, 5, 0), 3.0)
@@ -292,4 +292,4 @@ def test_what_another_engine_served_is_charged_and_learned_there() -> None:
     assert list(router.costs.seconds_per_token) == rates
     assert router.sessions.get("s") == other.slot
     again = place(router, ask(TALK))
-    assert (again.engine, again.predicted.warm_tokens > 0) == (other, True)
+    assert (again.engine, again.predicted.cached_tokens > 0) == (other, True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from routing.decision.receipt import show_attempt
+from routing.decision.receipt import attempt_receipt
 from routing.request import Usage
 from tests.routing.engines import TALK, ask, place, router_of, serve
 
@@ -13,10 +13,10 @@ def test_a_receipt_tells_predicted_and_real() -> None:
     serve(router, ask(TALK), draw=0.4)
     placement = place(router, ask(TALK), now_s=10.0)
     placement.first_token(10.25)
-    attempt = show_attempt(placement, "answered", Usage(2000, 5, 1984))
+    attempt = attempt_receipt(placement, "answered", Usage(2000, 5, 1984))
     assert (attempt.engine, attempt.ended) == (placement.engine.name, "answered")
     assert (attempt.real_warm_tokens, attempt.real_ttft_s) == (1984, 0.25)
-    assert attempt.predicted_warm_tokens == round(placement.predicted.warm_tokens) > 0
+    assert attempt.predicted_warm_tokens == round(placement.predicted.cached_tokens) > 0
     assert attempt.predicted_prompt_tokens == round(placement.predicted.prompt_tokens)
     assert attempt.predicted_ttft_s == pytest.approx(placement.predicted.ttft_s, abs=1e-6)
     assert attempt.candidates_in_all == 3
@@ -29,11 +29,11 @@ def test_a_receipt_tells_predicted_and_real() -> None:
 def test_a_failed_attempt_is_told_without_what_it_never_had() -> None:
     """No first token, no usage: nothing is made up."""
     placement = place(router_of(1), ask())
-    attempt = show_attempt(placement, "unreachable", None)
+    attempt = attempt_receipt(placement, "unreachable", None)
     assert attempt.real_ttft_s is attempt.real_warm_tokens is None
     assert attempt.ended == "unreachable"
 
 
 def test_a_pod_that_tells_no_cached_tokens_has_no_real_warmth() -> None:
     """Unknown is told as unknown."""
-    assert show_attempt(place(router_of(1), ask()), "answered", Usage(10, 5)).real_warm_tokens is None
+    assert attempt_receipt(place(router_of(1), ask()), "answered", Usage(10, 5)).real_warm_tokens is None

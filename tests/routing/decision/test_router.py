@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from routing.blocks import cut_prompt
 from routing.decision.router import Router
-from routing.ledger import Foreign
+from routing.ledger import ExternalLoad
 from routing.pods import EngineShape
 from routing.request import Api, Usage
 from scorers.registry import routings
@@ -24,7 +24,7 @@ def test_the_next_turn_goes_where_the_conversation_is_warm() -> None:
     for draw in (0.0, 0.3, 0.9):
         again = place(router, ask(TALK + b"And then?"), now_s=3.0, draw=draw)
         assert again.engine == first.engine
-        assert again.predicted.warm_tokens > 0.9 * again.predicted.prompt_tokens
+        assert again.predicted.cached_tokens > 0.9 * again.predicted.prompt_tokens
         again.release(4.0)
 
 
@@ -129,7 +129,7 @@ def test_a_continued_response_goes_where_it_is_stored() -> None:
         place(router, ask(texts_apart(number)), now_s=2.0, avoid="http://0" if first.engine.slot else "http://2")
     assert place(router, ask(b"And?", api=Api.RESPONSES, continues="resp-1"), now_s=3.0).engine == first.engine
     unknown = place(router, ask(b"And?", continues="resp-unknown"), now_s=3.0)
-    assert "session" not in next(iter(unknown.few())).seconds
+    assert "session" not in next(iter(unknown.top_candidates())).seconds
 
 
 def test_an_adapter_is_used_where_it_was_used() -> None:
@@ -192,8 +192,8 @@ def test_warm_tokens_are_charged_once() -> None:
     first.settle(Usage(2000, 1, 0), 1.0)
     first.release(1.0)
     again = place(router, ask(TALK), now_s=2.0)
-    assert 1900 < again.predicted.warm_tokens < 2000
-    assert again.predicted.warm_tokens % 16 == 0
+    assert 1900 < again.predicted.cached_tokens < 2000
+    assert again.predicted.cached_tokens % 16 == 0
     assert router.ledger.prefill_tokens[0] < 200
 
 
@@ -201,13 +201,13 @@ def test_the_empty_prompt_is_placed_too() -> None:
     """Tokenising reads nothing into a cache, and no number turns negative."""
     router = router_of(2)
     predicted = place(router, ask(b"", api=Api.TOKENIZE)).predicted
-    assert (predicted.prompt_tokens, predicted.warm_tokens, predicted.work_tokens) == (0, 0, 0)
+    assert (predicted.prompt_tokens, predicted.cached_tokens, predicted.work_tokens) == (0, 0, 0)
 
 
 def test_load_of_others_counts() -> None:
     """What a scrape saw on an engine speaks against it, as long as it is fresh."""
     router = router_of(2)
-    router.observe_load(0, Foreign(running=50, kv_tokens=99_900, at_s=100.0))
+    router.observe_load(0, ExternalLoad(running=50, kv_tokens=99_900, at_s=100.0))
     assert {place(router, ask(texts_apart(at)), now_s=101.0).engine.slot for at in range(2)} == {1}
     assert {place(router, ask(texts_apart(at)), now_s=300.0 + at).engine.slot for at in range(5)} == {0, 1}
 
@@ -222,13 +222,13 @@ def test_a_gone_pod_is_not_chosen_and_its_requests_still_end() -> None:
     router.remove_pod("http://0")
     assert {place(router, ask(texts_apart(9))).engine.pod for _ in range(3)} == {"http://1"}
     add_pod(router, "http://2")
-    assert router.fleet.roster(MODEL).slots == (1, 2)
+    assert router.fleet.eligible(MODEL).slots == (1, 2)
     for placement in staying:
         placement.first_token(1.0)
         placement.settle(Usage(100, 10, 50), 2.0, answer=b"text", response_id="resp")
         placement.release(2.0)
     add_pod(router, "http://3")
-    assert sorted(router.fleet.roster(MODEL).slots) == [0, 1, 2]
+    assert sorted(router.fleet.eligible(MODEL).slots) == [0, 1, 2]
 
 
 def test_a_new_engine_inherits_nothing_of_its_slot() -> None:
@@ -239,14 +239,14 @@ def test_a_new_engine_inherits_nothing_of_its_slot() -> None:
     slow = place(router, ask(TALK, model="lora", session="s"), avoid="http://1")
     late = place(router, ask(TALK, model="lora", session="s", api=Api.RESPONSES), avoid="http://1")
     slow.first_token(500.0)
-    router.observe_load(0, Foreign(running=99, at_s=500.0))
+    router.observe_load(0, ExternalLoad(running=99, at_s=500.0))
     slow.release(501.0)
     router.remove_pod("http://0")
     late.first_token(900.0)
     late.settle(Usage(1000, 5, 0), 901.0, answer=b"x" * 5000, response_id="resp")
     late.release(901.0)
     add_pod(router, "http://2", adapters=["lora"])
-    new = next(engine for engine in router.fleet.roster("lora").engines if engine.pod == "http://2")
+    new = next(engine for engine in router.fleet.eligible("lora").engines if engine.pod == "http://2")
     assert new.slot == 0
     assert router.ledger.all_running[0] == 0
     assert router.index.size_of(0) == 0
@@ -267,23 +267,23 @@ def test_ranks_that_disappear_are_retired() -> None:
     gone = place(router, ask(texts_apart(1)))
     assert (kept.engine.rank, gone.engine.rank) == (0, 1)
     router.reshape_pod("http://a", [EngineShape(0, kv_tokens=100_000, block_tokens=16)])
-    assert place(router, ask(TALK), now_s=2.0).predicted.warm_tokens > 0
-    assert place(router, ask(texts_apart(1)), now_s=2.0).predicted.warm_tokens == 0
+    assert place(router, ask(TALK), now_s=2.0).predicted.cached_tokens > 0
+    assert place(router, ask(texts_apart(1)), now_s=2.0).predicted.cached_tokens == 0
     gone.release(3.0)
     router.reshape_pod("http://a", [EngineShape(0), EngineShape(1)])
-    assert router.fleet.roster(MODEL).slots == (0, 1)
+    assert router.fleet.eligible(MODEL).slots == (0, 1)
 
 
 def test_a_restarted_pod_is_cold() -> None:
     """Told to forget, nothing of it is warm; it is filled anew."""
     router = router_of(1)
     place(router, ask(TALK)).first_token(1.0)
-    router.forget_warmth("http://0")
+    router.clear_caches("http://0")
     again = place(router, ask(TALK), now_s=2.0)
-    assert again.predicted.warm_tokens == 0
+    assert again.predicted.cached_tokens == 0
     again.first_token(3.0)
-    assert place(router, ask(TALK), now_s=4.0).predicted.warm_tokens > 0
-    router.forget_warmth("http://unknown")
+    assert place(router, ask(TALK), now_s=4.0).predicted.cached_tokens > 0
+    router.clear_caches("http://unknown")
 
 
 @pytest.mark.parametrize(("kv_tokens", "is_warm"), [(None, True), (100_000, True), (64, False)])
@@ -295,14 +295,14 @@ def test_nobody_is_warm_for_more_than_it_can_hold(kv_tokens: int | None, is_warm
         placement.first_token(at + 0.5)
         placement.release(at + 0.6)
     predicted = place(router, ask(texts_apart(2)), now_s=9.0).predicted
-    assert (predicted.warm_tokens > 500) == is_warm
+    assert (predicted.cached_tokens > 500) == is_warm
 
 
 def test_caches_are_resized_as_the_ratio_is_learned() -> None:
     """An engine that holds a thousand tokens holds twice the bytes when tokens turn out twice as long."""
     router = Router(routings()["warm"])
     add_pod(router, "http://a")
-    engine = router.fleet.roster(MODEL).engines[0]
+    engine = router.fleet.eligible(MODEL).engines[0]
     before = router.index._engines[engine.slot].nominal_capacity
     for size in range(4000, 40_000, 400):
         router.counter(MODEL).learn(cut_prompt(b"x" * size, size), size // 8)

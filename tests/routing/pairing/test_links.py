@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.facts import PodFacts
-from routing.pairing.links import LEAST_BOUND_S, Link, Transfers, bytes_per_s, places_of
+from routing.pairing.links import MIN_TIMEOUT_S, Link, TransferCosts, bytes_per_s, topology_keys
 
 
 def nearest(one: PodFacts, other: PodFacts) -> Link:
     """The first link by which two pods are joined."""
-    pairs = zip(Link, places_of(one), places_of(other), strict=True)
+    pairs = zip(Link, topology_keys(one), topology_keys(other), strict=True)
     return next(link for link, here, there in pairs if here is not None and here == there)
 
 
@@ -39,7 +39,7 @@ def test_pods_that_tell_their_hardware_are_believed() -> None:
 
 def test_transfers_of_one_kind_are_learned_from() -> None:
     """Of that link and connector only."""
-    transfers = Transfers()
+    transfers = TransferCosts()
     for _ in range(200):
         transfers.observe(Link.ZONE, "N", 0.1, 0.5)
     assert transfers.seconds(Link.ZONE, "N", 0.1) == pytest.approx(0.5, rel=0.1)
@@ -49,20 +49,20 @@ def test_transfers_of_one_kind_are_learned_from() -> None:
 @given(st.lists(st.floats(0.0, 100.0), max_size=50), st.floats(0.0, 60.0))
 def test_a_transfer_is_never_given_up_too_soon(took_s: list[float], again_s: float) -> None:
     """Not before doing it again would have paid, nor before a first hand-shake; but in the end it is."""
-    transfers = Transfers()
+    transfers = TransferCosts()
     for seconds in took_s:
         transfers.observe(Link.FAR, "N", 0.1, seconds)
-    bound_s = transfers.bound_s(Link.FAR, "N", 0.1, again_s)
-    assert max(LEAST_BOUND_S, again_s) <= bound_s < 1e5
+    bound_s = transfers.timeout_s(Link.FAR, "N", 0.1, again_s)
+    assert max(MIN_TIMEOUT_S, again_s) <= bound_s < 1e5
 
 
 def test_distrust_fades_and_ends_with_the_next_that_comes() -> None:
     """Both ends are held to have been at fault, for as long as was waited."""
-    transfers = Transfers()
-    transfers.stalled((1, 2), 10.0, 100.0)
-    assert transfers.distrust_s(1, 100.0) == transfers.distrust_s(2, 100.0) == 10.0
-    assert transfers.distrust_s(1, 130.0) == pytest.approx(5.0)
-    assert transfers.distrust_s(3, 100.0) == 0.0
-    transfers.came((1, 3))
-    assert transfers.distrust_s(1, 130.0) == 0.0
-    assert transfers.has_distrust
+    transfers = TransferCosts()
+    transfers.penalise((1, 2), 10.0, 100.0)
+    assert transfers.penalty_s(1, 100.0) == transfers.penalty_s(2, 100.0) == 10.0
+    assert transfers.penalty_s(1, 130.0) == pytest.approx(5.0)
+    assert transfers.penalty_s(3, 100.0) == 0.0
+    transfers.clear_penalty((1, 3))
+    assert transfers.penalty_s(1, 130.0) == 0.0
+    assert transfers.has_penalties

@@ -10,14 +10,14 @@ from msgspec import structs
 from msgspec.structs import fields
 
 from routing.blocks import Prompt
-from routing.candidates import foreseen, predicted
+from routing.candidates import estimate, predict
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.eligible import Fallback
+from routing.eligible import PairingFallback
 from routing.facts import PodFacts, Role
-from routing.kv_bytes import USUAL_KV_BYTES
+from routing.kv_bytes import DEFAULT_KV_BYTES
 from routing.pairing.links import BYTES_PER_S, FIXED_S, Link
-from routing.pods import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, PodState
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tests.routing.test_candidates import OF_SOME, ONE_NUMBER
@@ -31,8 +31,8 @@ def test_pairs_stand_behind_single_engines() -> None:
     assert view.pairs is not None
     assert view.pairs.first == 2
     assert len(view.candidates.engines) == len(view.scored.totals) == 4
-    assert foreseen(view.candidates, view.scored, 0).prefill is None
-    pair = foreseen(view.candidates, view.scored, 2)
+    assert estimate(view.candidates, view.scored, 0).prefill is None
+    pair = estimate(view.candidates, view.scored, 2)
     assert pair.prefill is not None
     assert pair.prefill.pod == "http://p0"
     assert pair.engine is view.candidates.engines[view.pairs.singles[0]]
@@ -43,9 +43,9 @@ def test_a_prefill_leg_is_foretold_by_itself() -> None:
     view = split_fleet(1, 1)._look(long(), frozenset(), 0.0)
     assert view.pairs is not None
     match = view.pairs.matches[0]
-    leg = predicted(view.pairs.prefill, match.at)
+    leg = predict(view.pairs.prefill, match.at)
     assert leg.is_alone
-    assert foreseen(view.candidates, view.scored, 1).ttft_s > leg.ttft_s + match.transfer.seconds
+    assert estimate(view.candidates, view.scored, 1).ttft_s > leg.ttft_s + match.transfer.seconds
 
 
 COUNTS = st.integers(1, 5)
@@ -90,8 +90,8 @@ def split_fleet(prefill: int = 2, decode: int = 2, facts: PodFacts = NIXL, *, ke
 
 
 def put(router: Router, url: str, facts: PodFacts) -> None:
-    router.put_pod(Pod(url, standing=Standing.READY, models=frozenset({MODEL}), facts=facts, ready_since_s=-1e5))
-    router.reshape_pod(url, [EngineShape(None, facts.duty, 400_000, 16)])
+    router.put_pod(Pod(url, state=PodState.READY, models=frozenset({MODEL}), facts=facts, ready_since_s=-1e5))
+    router.reshape_pod(url, [EngineShape(None, facts.effective_role, 400_000, 16)])
 
 
 def long(tokens: int = 16_000, **words: object) -> Request:
@@ -146,7 +146,7 @@ def test_both_ledgers_are_charged_and_given_back() -> None:
     assert ledger.prefill_tokens[prefill] > 16_000
     assert ledger.kv_tokens[prefill] == 16_001
     assert ledger.kv_tokens[decode] == 100 + 16_000 + request.expected_output_tokens
-    side.done(Usage(16_000, 1, 0), 1.5)
+    side.prefill_done(Usage(16_000, 1, 0), 1.5)
     assert ledger.prefill_tokens[prefill] == 0.0
     assert ledger.running[prefill] == 1
     placement.first_token(1.6)
@@ -168,7 +168,7 @@ def test_a_pair_that_came_to_nothing_leaves_nothing() -> None:
     assert router.ledger.running == [0, 60]
     again = place(router, long(), now_s=1.0)
     assert again.prefill is not None
-    assert again.prefill.predicted.warm_tokens == 0
+    assert again.prefill.predicted.cached_tokens == 0
 
 
 def test_who_holds_the_prompt_already_needs_no_other() -> None:
@@ -177,12 +177,12 @@ def test_who_holds_the_prompt_already_needs_no_other() -> None:
     busy(router, "http://d1", 60)
     first = place(router, long())
     assert first.prefill is not None
-    first.prefill.done(None, 1.4)
+    first.prefill.prefill_done(None, 1.4)
     first.first_token(1.5)
     first.release(2.0)
     again = place(router, long(), now_s=3.0)
     assert again.prefill is None
-    assert again.predicted.warm_tokens > 15_000
+    assert again.predicted.cached_tokens > 15_000
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_prefill_pods_answer_as_a_last_resort_only() -> None:
     assert place(router, long()).engine.pod == "http://d1"
     last = place(router, long(), avoid="http://d1")
     assert last.engine.pod == "http://p0"
-    assert last.fallback is Fallback.NO_DECODE_POD
+    assert last.fallback is PairingFallback.NO_DECODE_POD
     assert last.prefill is None
 
 
@@ -253,8 +253,8 @@ def test_a_link_that_stalled_is_distrusted_for_a_while() -> None:
     busy(router, "http://d2", 60)
     first = place(router, long())
     assert first.prefill is not None
-    first.prefill.done(None, 1.4)
-    first.prefill.stalled(11.4)
+    first.prefill.prefill_done(None, 1.4)
+    first.prefill.transfer_stalled(11.4)
     first.release(11.4)
     second = place(router, long(17_000), now_s=12.0)
     assert second.prefill is None or second.prefill.engine.pod != first.prefill.engine.pod
@@ -270,7 +270,7 @@ def test_what_transfers_take_is_learned() -> None:
         if (side := placement.prefill) is None:
             break
         foretold.append(side.transfer.seconds)
-        side.done(None, 100.0 * number + 1.4)
+        side.prefill_done(None, 100.0 * number + 1.4)
         placement.first_token(100.0 * number + 1.4 + 10 * side.transfer.prior_s + side.transfer.step_s)
         placement.release(100.0 * number + 5)
     assert len(foretold) > 2
@@ -278,7 +278,7 @@ def test_what_transfers_take_is_learned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "configured", "each"), [(None, None, USUAL_KV_BYTES), (4096, None, 4096), (4096, 8.0, 8)]
+    ("told", "configured", "each"), [(None, None, DEFAULT_KV_BYTES), (4096, None, 4096), (4096, 8.0, 8)]
 )
 def test_what_is_moved_is_as_configured_or_as_pods_say(told: int | None, configured: float | None, each: float) -> None:
     """Bytes of KV per token: the configuration's word first, then the pods', else a usual model's."""
@@ -299,7 +299,7 @@ def test_foresight_is_what_placing_does_and_charges_nothing() -> None:
     for url in ("http://d2", "http://d3"):
         busy(router, url, 60)
     before = list(router.ledger.kv_tokens)
-    seen = router.foresee(long(), avoid=frozenset(), now_s=0.0)
+    seen = router.estimate(long(), avoid=frozenset(), now_s=0.0)
     assert router.ledger.kv_tokens == before
     placement = place(router, long())
     assert placement.prefill is not None
@@ -312,7 +312,7 @@ def test_a_receipt_shows_pairs_beside_single_engines() -> None:
     """Each candidate by name, with the hand-over among its seconds."""
     router = split_fleet(1, 1)
     busy(router, "http://d1", 60)
-    shown = list(place(router, long()).few())
+    shown = list(place(router, long()).top_candidates())
     assert [each.prefill for each in shown] == ["http://p0", None]
     assert shown[0].seconds["transfer"] > 0
     assert abs(sum(shown[0].seconds.values()) - shown[0].total_s) < 1e-3

@@ -7,14 +7,14 @@ import pytest
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
 from routing.pairing.links import Link
-from routing.pairing.partners import Partners, Unpaired, find_partners, unpaired
+from routing.pairing.partners import Partners, UnpairedReason, find_partners, unpaired
 from tests.routing.pairing.test_pairing import MODEL, NIXL, put, split_fleet
 
 
 def partners_of(router: Router) -> Partners:
     """All partners of a fleet."""
     fleet = router.fleet
-    return find_partners(fleet, fleet.roster(MODEL), fleet.prefill_roster(MODEL))
+    return find_partners(fleet, fleet.eligible(MODEL), fleet.eligible_prefill(MODEL))
 
 
 def test_engines_meet_in_circles_nearest_first() -> None:
@@ -25,7 +25,8 @@ def test_engines_meet_in_circles_nearest_first() -> None:
     put(router, "http://far", replace(NIXL, role=Role.DECODE, host="b", zone="y"))
     found = partners_of(router)
     links = {
-        engine.pod: [each.link for each in found.decoding[engine.slot]] for engine in router.fleet.roster(MODEL).engines
+        engine.pod: [each.link for each in found.decoding[engine.slot]]
+        for engine in router.fleet.eligible(MODEL).engines
     }
     assert links == {"http://near": [Link.HOST, Link.ZONE, Link.FAR], "http://far": [Link.FAR]}
 
@@ -65,17 +66,17 @@ def fleet_of(prefill: PodFacts, *others: PodFacts) -> Router:
     [
         (PREFILL, [DECODE], None),
         (PREFILL, [replace(NIXL, role=Role.EITHER)], None),
-        (replace(PREFILL, kv_connector=None), [DECODE], Unpaired.NO_CONNECTOR),
-        (replace(PREFILL, kv_connector="AnotherConnector"), [DECODE], Unpaired.UNFIT_CONNECTOR),
-        (replace(PREFILL, kv_role="kv_consumer"), [DECODE], Unpaired.UNFIT_CONNECTOR),
-        (PREFILL, [], Unpaired.NO_DECODE_POD),
-        (PREFILL, [PREFILL], Unpaired.NO_DECODE_POD),
-        (PREFILL, [replace(DECODE, revision="v2")], Unpaired.NO_PARTNER),
-        (PREFILL, [replace(DECODE, kv_role="kv_producer")], Unpaired.NO_PARTNER),
+        (replace(PREFILL, kv_connector=None), [DECODE], UnpairedReason.NO_CONNECTOR),
+        (replace(PREFILL, kv_connector="AnotherConnector"), [DECODE], UnpairedReason.UNFIT_CONNECTOR),
+        (replace(PREFILL, kv_role="kv_consumer"), [DECODE], UnpairedReason.UNFIT_CONNECTOR),
+        (PREFILL, [], UnpairedReason.NO_DECODE_POD),
+        (PREFILL, [PREFILL], UnpairedReason.NO_DECODE_POD),
+        (PREFILL, [replace(DECODE, revision="v2")], UnpairedReason.NO_PARTNER),
+        (PREFILL, [replace(DECODE, kv_role="kv_producer")], UnpairedReason.NO_PARTNER),
         (replace(NIXL, role=Role.EITHER, kv_connector=None), [], None),
     ],
 )
-def test_each_reason(prefill: PodFacts, others: list[PodFacts], why: Unpaired | None) -> None:
+def test_each_reason(prefill: PodFacts, others: list[PodFacts], why: UnpairedReason | None) -> None:
     """Of one prefill pod beside others; pods that answer themselves are never reported."""
     assert unpaired(fleet_of(prefill, *others).fleet).get("http://p") == why
 
@@ -86,4 +87,4 @@ def test_pods_of_other_models_are_no_partners() -> None:
     pod = router.fleet.pod("http://o0")
     assert pod is not None
     router.put_pod(replace(pod, models=frozenset({"another"})))
-    assert unpaired(router.fleet) == {"http://p": Unpaired.NO_DECODE_POD}
+    assert unpaired(router.fleet) == {"http://p": UnpairedReason.NO_DECODE_POD}

@@ -18,9 +18,9 @@ def test_in_whatever_order_it_is_told(moments: list[str], stream: bool) -> None:
     side = placement.prefill
     assert side is not None
     tell = {
-        "done": lambda at: side.done(Usage(16_000, 1, 100), at),
-        "handed": side.handed_over,
-        "stalled": side.stalled,
+        "done": lambda at: side.prefill_done(Usage(16_000, 1, 100), at),
+        "handed": side.transfer_done,
+        "stalled": side.transfer_stalled,
         "release": side.release,
         "first": placement.first_token,
         "end": placement.release,
@@ -39,13 +39,13 @@ def test_what_the_engine_held_corrects_its_warmth_alone() -> None:
     placement = place(router, long())
     side = placement.prefill
     assert side is not None
-    side.done(Usage(16_000, 1, 0), 1.4)
+    side.prefill_done(Usage(16_000, 1, 0), 1.4)
     placement.first_token(1.5)
     placement.settle(Usage(16_000, 20, 16_000), 2.0)
     placement.release(2.0)
     assert side.cached_tokens == 0
     assert side.took_s == 1.4
-    assert place(router, long(), now_s=3.0).predicted.warm_tokens > 15_000
+    assert place(router, long(), now_s=3.0).predicted.cached_tokens > 15_000
 
 
 def test_an_answer_in_one_piece_lets_its_prefill_engine_go_at_once() -> None:
@@ -55,6 +55,6 @@ def test_an_answer_in_one_piece_lets_its_prefill_engine_go_at_once() -> None:
     placement = place(router, long(stream=False))
     side = placement.prefill
     assert side is not None
-    side.done(None, 1.4)
+    side.prefill_done(None, 1.4)
     assert router.ledger.running[side.engine.slot] == 0
     placement.release(3.0)

@@ -9,34 +9,45 @@ from typing import Any
 import pytest
 
 from routing.facts import Role
-from routing.pairing.roles import Balance, Change, Need, PairsOnly, RoleTerms, Worker, decode_load, decode_need
+from routing.pairing.roles import (
+    EngineNeed,
+    PairsOnlyGate,
+    PoolEngine,
+    RoleBalancer,
+    RoleChange,
+    RoleTerms,
+    decode_load,
+    decode_need,
+)
 
 TERMS = RoleTerms(min_stay_s=20.0, moved_per_minute=0.5)
 
 
-def workers(prefill: int, decode: int, *, since_s: float = 0.0, may_change: bool = True) -> list[Worker]:
+def workers(prefill: int, decode: int, *, since_s: float = 0.0, may_change: bool = True) -> list[PoolEngine]:
     """So many engines of each role."""
     named = [(f"p{number}", Role.PREFILL) for number in range(prefill)]
     named += [(f"d{number}", Role.DECODE) for number in range(decode)]
-    return [Worker(name, role, since_s, may_change=may_change) for name, role in named]
+    return [PoolEngine(name, role, since_s, may_change=may_change) for name, role in named]
 
 
-def asked(fleet: Sequence[Worker], need: Need, now_s: float = 100.0, terms: RoleTerms = TERMS) -> Change | None:
+def asked(
+    fleet: Sequence[PoolEngine], need: EngineNeed, now_s: float = 100.0, terms: RoleTerms = TERMS
+) -> RoleChange | None:
     """What a fresh balance says."""
-    return Balance(terms).change(fleet, need, now_s)
+    return RoleBalancer(terms).next_change(fleet, need, now_s)
 
 
 @pytest.mark.parametrize(
     ("need", "role"),
     [
-        (Need(2.6, 1.0), Role.PREFILL),
-        (Need(0.3, 5.5), Role.DECODE),
-        (Need(1.9, 5.6), None),
-        (Need(0.5, 0.5), None),
+        (EngineNeed(2.6, 1.0), Role.PREFILL),
+        (EngineNeed(0.3, 5.5), Role.DECODE),
+        (EngineNeed(1.9, 5.6), None),
+        (EngineNeed(0.5, 0.5), None),
     ],
     ids=["prompts", "answers", "as it should be", "idle"],
 )
-def test_the_worse_off_is_helped_where_that_helps(need: Need, role: Role | None) -> None:
+def test_the_worse_off_is_helped_where_that_helps(need: EngineNeed, role: Role | None) -> None:
     """Two prefill and six decode."""
     change = asked(workers(2, 6), need)
     assert (change.role if change else None) is role
@@ -46,7 +57,7 @@ def test_nobody_is_helped_back() -> None:
     """Whatever the need, a change is never followed by its reverse while the need stays."""
     for prefill in range(1, 8):
         for tenths in range(1, 100):
-            need = Need(tenths / 10, 6.0)
+            need = EngineNeed(tenths / 10, 6.0)
             change = asked(workers(prefill, 8 - prefill), need)
             if change is None:
                 continue
@@ -57,17 +68,17 @@ def test_nobody_is_helped_back() -> None:
 
 def test_the_last_of_a_kind_stays() -> None:
     """However hard pressed the others are."""
-    assert asked(workers(7, 1), Need(50.0, 0.1)) is None
-    assert asked(workers(1, 7), Need(0.1, 50.0)) is None
+    assert asked(workers(7, 1), EngineNeed(50.0, 0.1)) is None
+    assert asked(workers(1, 7), EngineNeed(0.1, 50.0)) is None
 
 
 def test_who_has_least_to_finish_goes() -> None:
     """Decodes must drain before the engine counts."""
     fleet = workers(1, 1)
-    fleet += [Worker("busy", Role.DECODE, 0.0, decoding=40, decode_load=0.9)]
-    fleet += [Worker("calm", Role.DECODE, 0.0, decoding=3, decode_load=0.1)]
+    fleet += [PoolEngine("busy", Role.DECODE, 0.0, decoding=40, decode_load=0.9)]
+    fleet += [PoolEngine("calm", Role.DECODE, 0.0, decoding=3, decode_load=0.1)]
     fleet = [one for one in fleet if one.name != "d0"]
-    change = asked(fleet, Need(3.0, 1.0))
+    change = asked(fleet, EngineNeed(3.0, 1.0))
     assert change is not None
     assert change.engine == "calm"
 
@@ -75,50 +86,50 @@ def test_who_has_least_to_finish_goes() -> None:
 def test_an_engine_stays_for_a_while() -> None:
     """Whoever has just changed is not asked."""
     fleet = workers(2, 6, since_s=90.0)
-    assert asked(fleet, Need(6.0, 1.0), now_s=100.0) is None
-    assert asked(fleet, Need(6.0, 1.0), now_s=110.0) is not None
+    assert asked(fleet, EngineNeed(6.0, 1.0), now_s=100.0) is None
+    assert asked(fleet, EngineNeed(6.0, 1.0), now_s=110.0) is not None
 
 
 def test_who_cannot_change_does_not() -> None:
     """A connector asserts roles."""
-    assert asked(workers(2, 6, may_change=False), Need(6.0, 1.0)) is None
+    assert asked(workers(2, 6, may_change=False), EngineNeed(6.0, 1.0)) is None
 
 
 def test_no_more_than_a_share_changes_within_a_minute() -> None:
     """Four of eight; a minute later more."""
-    balance, fleet = Balance(TERMS), workers(1, 7)
+    balance, fleet = RoleBalancer(TERMS), workers(1, 7)
     for number in range(4):
-        assert balance.change(fleet, Need(9.0, 1.0), 100.0 + number) is not None
-        balance.moved(100.0 + number)
-    assert balance.change(fleet, Need(9.0, 1.0), 104.0) is None
-    assert balance.change(fleet, Need(9.0, 1.0), 161.0) is not None
+        assert balance.next_change(fleet, EngineNeed(9.0, 1.0), 100.0 + number) is not None
+        balance.change_applied(100.0 + number)
+    assert balance.next_change(fleet, EngineNeed(9.0, 1.0), 104.0) is None
+    assert balance.next_change(fleet, EngineNeed(9.0, 1.0), 161.0) is not None
 
 
 def test_a_draining_engine_bears_its_own_decodes() -> None:
     """What it has to finish is nobody's need: the decodes do not call it back."""
-    stays = Worker("d", Role.DECODE, 0.0, decoding=10, decode_load=0.5, decode_need=0.75)
-    leaves = Worker("leaving", Role.PREFILL, 0.0, decoding=10, decode_load=0.9, decode_need=0.95)
+    stays = PoolEngine("d", Role.DECODE, 0.0, decoding=10, decode_load=0.5, decode_need=0.75)
+    leaves = PoolEngine("leaving", Role.PREFILL, 0.0, decoding=10, decode_load=0.9, decode_need=0.95)
     assert leaves.is_draining
-    assert Balance(TERMS).look([stays, leaves], 0.0, 0.0).decode == 0.75
+    assert RoleBalancer(TERMS).observe([stays, leaves], 0.0, 0.0).decode == 0.75
 
 
 def test_need_follows_what_is_asked_for() -> None:
     """Two seconds of prefill a second are two engines and a margin; forgotten when it ends."""
-    balance, fleet = Balance(TERMS), workers(2, 6)
+    balance, fleet = RoleBalancer(TERMS), workers(2, 6)
     for second in range(60):
-        need = balance.look(fleet, 2.0, float(second))
+        need = balance.observe(fleet, 2.0, float(second))
     assert need.prefill == pytest.approx(2.0 / TERMS.prefill_busy, rel=0.02)
     for second in range(60, 180):
-        need = balance.look(fleet, 0.0, float(second))
+        need = balance.observe(fleet, 0.0, float(second))
     assert need.prefill < 0.05
 
 
 def test_a_peak_is_remembered_while_the_other_kind_has_its_own() -> None:
     """Decodes that came in a burst are still reckoned with when prompts come in one, and not for ever."""
-    balance, calm = Balance(TERMS), workers(2, 6)
-    burst = [*workers(2, 5), Worker("d", Role.DECODE, 0.0, decoding=30, decode_load=3.0, decode_need=3.0)]
-    peak = max(balance.look(burst, 0.0, float(second)).decode for second in range(30))
-    later = [balance.look(calm, 0.0, float(second)).decode for second in range(30, 150)]
+    balance, calm = RoleBalancer(TERMS), workers(2, 6)
+    burst = [*workers(2, 5), PoolEngine("d", Role.DECODE, 0.0, decoding=30, decode_load=3.0, decode_need=3.0)]
+    peak = max(balance.observe(burst, 0.0, float(second)).decode for second in range(30))
+    later = [balance.observe(calm, 0.0, float(second)).decode for second in range(30, 150)]
     assert peak >= 3.0
     assert later[10] > peak / 3
     assert later[-1] < 0.05
@@ -126,9 +137,9 @@ def test_a_peak_is_remembered_while_the_other_kind_has_its_own() -> None:
 
 def test_owed_prefill_is_need() -> None:
     """A queue that is longer than the promise asks for help though nothing more comes."""
-    balance = Balance(TERMS)
-    calm = balance.look(workers(2, 6), 0.0, 0.0)
-    late = balance.look([*workers(1, 6), Worker("p", Role.PREFILL, 0.0, owed_s=60.0)], 0.0, 1.0)
+    balance = RoleBalancer(TERMS)
+    calm = balance.observe(workers(2, 6), 0.0, 0.0)
+    late = balance.observe([*workers(1, 6), PoolEngine("p", Role.PREFILL, 0.0, owed_s=60.0)], 0.0, 1.0)
     assert calm.prefill == 0
     assert late.prefill > 1
 
@@ -173,8 +184,8 @@ def candidates(*prefillers: object) -> Any:
 
 def test_only_pairs_where_there_are_any() -> None:
     """Without a pair the single engines must do."""
-    gate = PairsOnly()
-    assert not gate.opens(candidates(None, "p"), 0)
-    assert gate.opens(candidates(None, "p"), 1)
-    assert gate.opens(candidates(), 0)
-    assert gate.pledge is None
+    gate = PairsOnlyGate()
+    assert not gate.admits(candidates(None, "p"), 0)
+    assert gate.admits(candidates(None, "p"), 1)
+    assert gate.admits(candidates(), 0)
+    assert gate.stream_objective is None

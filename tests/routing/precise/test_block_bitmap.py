@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.precise.block_bitmap import Masks, Shelf
+from routing.precise.block_bitmap import BlockBitmap, BlockRefcounts
 
 STEPS = ["put", "take", "promise", "withdraw", "expect", "expect no more", "renew", "hand over"]
 moves = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2), st.integers(0, 4)))
@@ -15,8 +15,8 @@ class Bags:
     """What stands on three shelves, as bags of copies: the model that the masks are held against."""
 
     def __init__(self) -> None:
-        self.masks = Masks()
-        self.shelves = [self.masks.new_shelf() for _ in range(3)]
+        self.masks = BlockBitmap()
+        self.shelves = [self.masks.new_refcounts() for _ in range(3)]
         self.held = [Counter[int]() for _ in self.shelves]
         self.promised = [Counter[int]() for _ in self.shelves]
         self.told = [set[int]() for _ in self.shelves]
@@ -38,31 +38,31 @@ class Bags:
             self.due[at].discard(link)
             self.told[at].add(link)
         elif self.held[at][link]:
-            self.masks.take(self.shelves[at], link)
+            self.masks.remove(self.shelves[at], link)
             self.held[at][link] -= 1
 
     def promise(self, what: str, at: int, link: int) -> None:
         masks, shelf, promised = self.masks, self.shelves[at], self.promised[at]
         if what == "promise":
-            masks.promise(shelf, [link])
+            masks.add_pending(shelf, [link])
             promised[link] += 1
         elif what == "expect no more":
-            masks.expect_no_more(shelf, [link], "another")
-            masks.expect_no_more(shelf, [link], "who")
+            masks.expire(shelf, [link], "another")
+            masks.expire(shelf, [link], "who")
             self.due[at].discard(link)
         elif promised[link] and what == "withdraw":
-            masks.withdraw(shelf, [link])
+            masks.remove_pending(shelf, [link])
             promised[link] -= 1
         elif promised[link]:
             due = {link} - self.told[at] - set(+self.held[at])
-            assert masks.expect(shelf, [link], "who") == list(due)
+            assert masks.mark_computed(shelf, [link], "who") == list(due)
             promised[link] -= 1
             self.due[at] |= due
 
     def replace(self, at: int, *, keeps: bool) -> None:
-        old, self.shelves[at] = self.shelves[at], self.masks.new_shelf()
+        old, self.shelves[at] = self.shelves[at], self.masks.new_refcounts()
         if keeps:
-            self.masks.hand_over(old, self.shelves[at])
+            self.masks.transfer_pending(old, self.shelves[at])
         else:
             self.promised[at], self.told[at], self.due[at] = Counter(), set(), set()
         self.masks.discard([old], list(self.held[at]))
@@ -86,12 +86,12 @@ def test_masks_say_what_stands_where(steps: list[tuple[str, int, int]], swept: i
 
 def test_bits_are_used_again() -> None:
     """An engine that is cleared a thousand times does not widen the masks."""
-    masks = Masks()
-    shelf = masks.new_shelf()
+    masks = BlockBitmap()
+    shelf = masks.new_refcounts()
     for _ in range(1000):
         masks.put(shelf, 7)
         masks.discard([shelf], [7])
-        shelf = masks.new_shelf()
+        shelf = masks.new_refcounts()
         masks.sweep(10)
     assert shelf.bit < 8
     assert len(masks) == 0
@@ -99,4 +99,4 @@ def test_bits_are_used_again() -> None:
 
 def test_a_shelf_is_a_small_thing() -> None:
     """There may be thousands, so it has no dict of its own."""
-    assert not hasattr(Shelf(1), "__dict__")
+    assert not hasattr(BlockRefcounts(1), "__dict__")

@@ -7,7 +7,7 @@ from math import ceil, lcm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.precise.cache_groups import leading_run, longest_hit
+from routing.precise.cache_groups import leading_held, longest_hit
 
 MOST = 24
 
@@ -60,6 +60,6 @@ def test_groups_that_reuse_no_prefix_do_not_matter() -> None:
 
 def test_a_run_ends_at_the_first_gap() -> None:
     """Or with what was looked at."""
-    assert leading_run([1, 1, 0, 1], 4) == 2
-    assert leading_run([1, 1, 0, 1], 1) == 1
-    assert leading_run([1, 1], 4) == 2
+    assert leading_held([1, 1, 0, 1], 4) == 2
+    assert leading_held([1, 1, 0, 1], 1) == 1
+    assert leading_held([1, 1], 4) == 2

@@ -30,7 +30,7 @@ def test_events_are_read_as_vllm_packs_them() -> None:
     )
     stored, removed, cleared = msgspec.msgpack.decode(packed, type=list[KvEvent])
     assert isinstance(stored, BlockStored)
-    assert stored.tells_every_block
+    assert stored.has_all_tokens
     assert stored.extra_keys == [["tenantA"], None]
     assert removed == BlockRemoved([5], "GPU", 0)
     assert cleared == AllBlocksCleared()
@@ -38,5 +38,5 @@ def test_events_are_read_as_vllm_packs_them() -> None:
 
 def test_sparse_events_cannot_be_matched_with_tokens() -> None:
     """Fewer hashes than blocks, or no tokens: only names are told."""
-    assert not BlockStored([1], None, [1, 2, 3, 4], 2).tells_every_block
-    assert not BlockStored([1], None, [], 0).tells_every_block
+    assert not BlockStored([1], None, [1, 2, 3, 4], 2).has_all_tokens
+    assert not BlockStored([1], None, [], 0).has_all_tokens

@@ -1,6 +1,6 @@
 """What becomes of a looked-up request reaches the listener of its lookup, step by step."""
 
-from routing.cache_lookup import Seen
+from routing.cache_lookup import CacheHit
 from routing.precise.lookup_notifier import LookupNotifier
 from routing.request import Usage
 from tests.routing.engines import TALK, ask, place, router_of
@@ -10,8 +10,8 @@ from tests.routing.test_cache_lookup import Notes, seeing
 def test_who_watches_is_told_every_step() -> None:
     """Placed, computed, answered, left; a request that fails is left at once, and may be placed again."""
     router, notes = router_of(2), Notes()
-    router.observe(LookupNotifier())
-    request = seeing(ask(TALK), 2000, {0: Seen(0), 1: Seen(0)}, notes)
+    router.subscribe(LookupNotifier())
+    request = seeing(ask(TALK), 2000, {0: CacheHit(0), 1: CacheHit(0)}, notes)
     first = place(router, request)
     first.release(0.5)
     second = place(router, request, avoid=first.engine.pod)
@@ -31,7 +31,7 @@ def test_who_watches_is_told_every_step() -> None:
 def test_a_request_that_was_not_looked_up_reports_nothing() -> None:
     """Others of the same router are passed over."""
     router = router_of(1)
-    router.observe(LookupNotifier())
+    router.subscribe(LookupNotifier())
     placement = place(router, ask(TALK))
     placement.first_token(0.1)
     placement.settle(Usage(2000, 5, 0), 1.0)

@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from routing.precise.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
-from routing.precise.precise_index import MOST_PROMISES, NOTHING_HELD, ExactIndex, Held
-from routing.precise.token_chains import Ends, TokenPrompt, pack_tokens, root_of
+from routing.precise.precise_index import MAX_PENDING, NOTHING_CACHED, CachedPrefix, PreciseIndex
+from routing.precise.token_chains import BlockHashes, TokenPrompt, chain_root, pack_tokens
 from tests.routing.kv_model import ModelEngine, Running
 
 BLOCK = 2
 
 
-def ends_of(tokens: Sequence[int], salt: str = "", adapter: str = "") -> Ends:
-    return Ends(TokenPrompt(pack_tokens(tokens), root_of(adapter, salt)))
+def ends_of(tokens: Sequence[int], salt: str = "", adapter: str = "") -> BlockHashes:
+    return BlockHashes(TokenPrompt(pack_tokens(tokens), chain_root(adapter, salt)))
 
 
-def held(index: ExactIndex, tokens: Sequence[int], engine: str = "a", **identity: str) -> int:
-    return index.look(ends_of(tokens, **identity)).get(engine, NOTHING_HELD).tokens
+def held(index: PreciseIndex, tokens: Sequence[int], engine: str = "a", **identity: str) -> int:
+    return index.lookup(ends_of(tokens, **identity)).get(engine, NOTHING_CACHED).tokens
 
 
 def stored(names: list[int], tokens: list[int], parent: int | None = None, **more: Any) -> BlockStored:
@@ -41,10 +41,10 @@ class TwoEngines(RuleBasedStateMachine):
 
     @initialize(blocks=st.integers(3, 9))
     def start(self, blocks: int) -> None:
-        self.index = ExactIndex()
+        self.index = PreciseIndex()
         self.engines = {"a": ModelEngine(blocks, BLOCK, secret=1), "b": ModelEngine(blocks + 3, BLOCK, secret=2)}
         for name in self.engines:
-            self.index.follow(name)
+            self.index.add_engine(name)
         self.asked: list[tuple[list[int], str, str]] = []
 
     @rule(target=running, name=st.sampled_from("ab"), tokens=tokens, salt=salts, adapter=adapters, blind=st.booleans())
@@ -73,25 +73,25 @@ class TwoEngines(RuleBasedStateMachine):
     def restart(self, name: str) -> None:
         if not self.engines[name].users:
             self.engines[name] = ModelEngine(self.engines[name].blocks, BLOCK, secret=self.engines[name].secret + 7)
-            self.index.drop(name)
-            self.index.follow(name, BLOCK)
+            self.index.remove_engine(name)
+            self.index.add_engine(name, BLOCK)
 
     @invariant()
     def knows_what_each_would_reuse(self) -> None:
         for name, engine in self.engines.items():
-            self.index.take(name, engine.told())
+            self.index.apply(name, engine.told())
         for asked, salt, adapter in self.asked[-12:]:
-            found = self.index.look(ends_of([*asked, 9], salt, adapter))
+            found = self.index.lookup(ends_of([*asked, 9], salt, adapter))
             for name, engine in self.engines.items():
-                assert found.get(name, NOTHING_HELD).tokens == engine.hit_tokens([*asked, 9], salt, adapter)
+                assert found.get(name, NOTHING_CACHED).tokens == engine.hit_tokens([*asked, 9], salt, adapter)
 
     def teardown(self) -> None:
         for name in getattr(self, "engines", ()):
-            self.index.drop(name)
+            self.index.remove_engine(name)
         if hasattr(self, "index"):
             self.index._masks.sweep(1 << 20)
             assert not self.index._masks.held
-            assert not self.index._masks.promised
+            assert not self.index._masks.pending
 
 
 TestTwoEngines = TwoEngines.TestCase
@@ -100,21 +100,21 @@ TestTwoEngines.settings = settings(max_examples=60, stateful_step_count=40, dead
 
 def test_an_engines_own_names_of_blocks_mean_nothing() -> None:
     """Two engines that hash differently hold the same prompt; one that hashes alike but holds other tokens does not."""
-    index = ExactIndex()
+    index = PreciseIndex()
     for name in "abc":
-        index.follow(name)
-    index.take("a", [stored([11, 12], [1, 2, 3, 4])])
-    index.take("b", [stored([901, 902], [1, 2, 3, 4])])
-    index.take("c", [stored([11, 12], [5, 6, 7, 8])])
-    found = index.look(ends_of([1, 2, 3, 4, 5]))
-    assert found == {"a": Held(4), "b": Held(4)}
+        index.add_engine(name)
+    index.apply("a", [stored([11, 12], [1, 2, 3, 4])])
+    index.apply("b", [stored([901, 902], [1, 2, 3, 4])])
+    index.apply("c", [stored([11, 12], [5, 6, 7, 8])])
+    found = index.lookup(ends_of([1, 2, 3, 4, 5]))
+    assert found == {"a": CachedPrefix(4), "b": CachedPrefix(4)}
 
 
 def test_the_last_token_is_never_warm() -> None:
     """A prompt that is held in full still computes its last token, so its last whole block counts as cold."""
-    index = ExactIndex()
-    index.follow("a")
-    index.take("a", [stored([1, 2], [1, 2, 3, 4])])
+    index = PreciseIndex()
+    index.add_engine("a")
+    index.apply("a", [stored([1, 2], [1, 2, 3, 4])])
     assert held(index, [1, 2, 3, 4]) == 2
     assert held(index, [1, 2, 3, 4, 5]) == 4
     assert held(index, [1]) == 0
@@ -122,11 +122,11 @@ def test_the_last_token_is_never_warm() -> None:
 
 def test_a_block_told_before_its_parent_waits_for_it() -> None:
     """Events of a chain in any order end in the same, also when a waiting block has been removed meanwhile."""
-    index = ExactIndex()
-    index.follow("a", 2)
-    index.take("a", [stored([3], [5, 6], parent=2), stored([2, 8], [3, 4, 9, 9], parent=1)])
+    index = PreciseIndex()
+    index.add_engine("a", 2)
+    index.apply("a", [stored([3], [5, 6], parent=2), stored([2, 8], [3, 4, 9, 9], parent=1)])
     assert held(index, [1, 2, 3, 4, 5, 6, 7]) == 0
-    index.take("a", [BlockRemoved([8], medium="GPU"), stored([1], [1, 2])])
+    index.apply("a", [BlockRemoved([8], medium="GPU"), stored([1], [1, 2])])
     assert held(index, [1, 2, 3, 4, 5, 6, 7]) == 6
     assert held(index, [1, 2, 3, 4, 9, 9, 7]) == 4
     assert index.engines["a"].count.orphaned == 3
@@ -134,41 +134,41 @@ def test_a_block_told_before_its_parent_waits_for_it() -> None:
 
 def test_waiting_blocks_are_bounded() -> None:
     """Orphans whose parents never come are given up, oldest first, and counted."""
-    index = ExactIndex()
-    index.follow("a", 1)
+    index = PreciseIndex()
+    index.add_engine("a", 1)
     for name in range(1 << 15):
-        index.take("a", [stored([name], [1], parent=-1 - name)])
+        index.apply("a", [stored([name], [1], parent=-1 - name)])
     followed = index.engines["a"]
     assert len(followed._waiting) == 1 << 14
-    assert followed.count.given_up == 1 << 14
+    assert followed.count.dropped == 1 << 14
     assert len(followed) == 0
 
 
 def test_a_cache_beyond_the_bound_is_followed_so_far() -> None:
     """What does not fit is counted and missed; what fits stays right."""
-    index = ExactIndex(most_blocks=2)
-    index.follow("a")
-    index.take("a", [stored([1, 2, 3], [1, 1, 2, 2, 3, 3])])
+    index = PreciseIndex(most_blocks=2)
+    index.add_engine("a")
+    index.apply("a", [stored([1, 2, 3], [1, 1, 2, 2, 3, 3])])
     assert held(index, [1, 1, 2, 2, 3, 3, 4]) == 4
-    assert index.engines["a"].count.given_up == 1
-    index.take("a", [BlockRemoved([2]), stored([4], [7, 7])])
+    assert index.engines["a"].count.dropped == 1
+    index.apply("a", [BlockRemoved([2]), stored([4], [7, 7])])
     assert held(index, [7, 7, 1]) == 2
 
 
 def test_clearing_is_a_new_generation_and_old_bits_are_swept() -> None:
     """A cleared cache holds nothing at once, whatever it held; its old marks go little by little."""
-    index = ExactIndex()
-    index.follow("a")
-    index.follow("b")
+    index = PreciseIndex()
+    index.add_engine("a")
+    index.add_engine("b")
     prompt = list(range(4000))
     for name in "ab":
-        index.take(name, [stored(list(range(2000)), prompt)])
-    index.take("a", [AllBlocksCleared()])
-    found = index.look(ends_of([*prompt, 1]))
-    assert found == {"b": Held(4000)}
-    index.take("a", [stored([1], [0, 1])])
+        index.apply(name, [stored(list(range(2000)), prompt)])
+    index.apply("a", [AllBlocksCleared()])
+    found = index.lookup(ends_of([*prompt, 1]))
+    assert found == {"b": CachedPrefix(4000)}
+    index.apply("a", [stored([1], [0, 1])])
     for _ in range(10):
-        index.take("a", [BlockRemoved([77])])
+        index.apply("a", [BlockRemoved([77])])
     assert held(index, [0, 1, 2]) == 2
     assert not index._masks._stale
     assert len(index) == 2000
@@ -176,14 +176,14 @@ def test_clearing_is_a_new_generation_and_old_bits_are_swept() -> None:
 
 def test_media_and_pictures_belong_to_what_a_block_is() -> None:
     """Equal tokens with another picture, salt or adapter are another prompt; pictures never match text."""
-    index = ExactIndex()
-    index.follow("a")
+    index = PreciseIndex()
+    index.add_engine("a")
     picture = stored([1, 2], [7, 7, 7, 7], extra_keys=[[["cat", 0]], None])
     other = stored([3, 4], [7, 7, 7, 7], extra_keys=[[["dog", 0]], None])
-    index.take("a", [picture, other])
+    index.apply("a", [picture, other])
     assert held(index, [7, 7, 7, 7, 1]) == 0
     assert len(index) == 4
-    index.take("a", [stored([5], [7, 7], extra_keys=[["lo", "salt"]], lora_name="lo")])
+    index.apply("a", [stored([5], [7, 7], extra_keys=[["lo", "salt"]], lora_name="lo")])
     assert held(index, [7, 7, 1]) == 0
     assert held(index, [7, 7, 1], salt="salt") == 0
     assert held(index, [7, 7, 1], salt="salt", adapter="lo") == 2
@@ -191,120 +191,120 @@ def test_media_and_pictures_belong_to_what_a_block_is() -> None:
 
 def test_blocks_of_different_sizes_end_at_the_same_links() -> None:
     """Engines of one model may cut blocks of 16, 32 and 48 tokens: each is warm in its own blocks."""
-    index = ExactIndex()
+    index = PreciseIndex()
     prompt = [token % 97 for token in range(200)]
     for name, size in (("a", 16), ("b", 32), ("c", 48), ("d", 24)):
-        index.follow(name)
-        index.take(name, [stored(list(range(200 // size)), prompt[: 200 // size * size])])
-    found = index.look(ends_of(prompt))
+        index.add_engine(name)
+        index.apply(name, [stored(list(range(200 // size)), prompt[: 200 // size * size])])
+    found = index.lookup(ends_of(prompt))
     assert {name: one.tokens for name, one in found.items()} == {"a": 192, "b": 192, "c": 192, "d": 192}
 
 
 def test_a_promise_counts_until_it_is_withdrawn() -> None:
     """A sibling finds what is on its way; when the promise goes, only what events have told stays."""
-    index = ExactIndex()
-    index.follow("a", 2)
-    index.promise("t1", "a", ends_of([1, 2, 3, 4, 5]))
-    index.promise("t2", "a", ends_of([1, 2, 3]))
-    index.promise("t2", "a", ends_of([1, 2, 3]))
+    index = PreciseIndex()
+    index.add_engine("a", 2)
+    index.add_pending("t1", "a", ends_of([1, 2, 3, 4, 5]))
+    index.add_pending("t2", "a", ends_of([1, 2, 3]))
+    index.add_pending("t2", "a", ends_of([1, 2, 3]))
     assert held(index, [1, 2, 3, 4, 9, 9]) == 4
-    index.take("a", [stored([1], [1, 2])])
-    index.withdraw("t1")
-    index.withdraw("t1")
+    index.apply("a", [stored([1], [1, 2])])
+    index.remove_pending("t1")
+    index.remove_pending("t1")
     assert held(index, [1, 2, 3, 4, 9, 9]) == 2
-    index.take("a", [AllBlocksCleared()])
+    index.apply("a", [AllBlocksCleared()])
     assert held(index, [1, 2, 3, 4, 9, 9]) == 2
-    index.withdraw("t2")
+    index.remove_pending("t2")
     assert held(index, [1, 2, 3, 4, 9, 9]) == 0
-    assert not index._masks.promised
+    assert not index._masks.pending
 
 
 def test_what_was_computed_counts_until_its_events_come() -> None:
     """They come a little after the answer; from then on they alone say what stands there."""
-    index = ExactIndex()
-    index.follow("a", 2)
-    index.take("a", [stored([1], [1, 2])])
-    index.promise("t", "a", ends_of([1, 2, 3, 4, 5, 6]))
-    assert index.computed("t")
-    index.withdraw("t")
+    index = PreciseIndex()
+    index.add_engine("a", 2)
+    index.apply("a", [stored([1], [1, 2])])
+    index.add_pending("t", "a", ends_of([1, 2, 3, 4, 5, 6]))
+    assert index.prefill_done("t")
+    index.remove_pending("t")
     assert held(index, [1, 2, 3, 4, 5, 6, 9]) == 6
-    index.take("a", [stored([2], [3, 4], parent=1)])
-    index.take("a", [BlockRemoved([2], medium="GPU")])
+    index.apply("a", [stored([2], [3, 4], parent=1)])
+    index.apply("a", [BlockRemoved([2], medium="GPU")])
     assert held(index, [1, 2, 3, 4, 5, 6, 9]) == 2
-    index.take("a", [stored([2], [3, 4], parent=1)])
+    index.apply("a", [stored([2], [3, 4], parent=1)])
     assert held(index, [1, 2, 3, 4, 5, 6, 9]) == 6
-    index.expect_no_more("t")
-    index.expect_no_more("t")
+    index.expire("t")
+    index.expire("t")
     assert held(index, [1, 2, 3, 4, 5, 6, 9]) == 4
-    assert not index._masks.promised
+    assert not index._masks.pending
 
 
 def test_what_events_had_told_by_then_is_not_waited_for() -> None:
     """Also where it was told and is gone again: a long answer may outlive the blocks of its own prompt."""
-    index = ExactIndex()
-    index.follow("a", 2)
-    index.promise("t", "a", ends_of([1, 2, 3, 4]))
-    index.take("a", [stored([1, 2], [1, 2, 3, 4]), BlockRemoved([2], medium="GPU")])
+    index = PreciseIndex()
+    index.add_engine("a", 2)
+    index.add_pending("t", "a", ends_of([1, 2, 3, 4]))
+    index.apply("a", [stored([1, 2], [1, 2, 3, 4]), BlockRemoved([2], medium="GPU")])
     assert held(index, [1, 2, 3, 4, 9]) == 4
-    assert not index.computed("t")
-    assert not index.computed("t")
+    assert not index.prefill_done("t")
+    assert not index.prefill_done("t")
     assert held(index, [1, 2, 3, 4, 9]) == 2
-    assert not index._masks.promised
+    assert not index._masks.pending
 
 
 def test_a_cleared_cache_does_not_clear_what_is_due() -> None:
     """An engine tells that it was cleared only with its next step: what was computed since is told after it."""
-    index = ExactIndex()
-    index.follow("a", 2)
-    index.take("a", [stored([1], [7, 7])])
-    index.promise("t", "a", ends_of([1, 2, 3]))
-    assert index.computed("t")
-    index.take("a", [AllBlocksCleared()])
+    index = PreciseIndex()
+    index.add_engine("a", 2)
+    index.apply("a", [stored([1], [7, 7])])
+    index.add_pending("t", "a", ends_of([1, 2, 3]))
+    assert index.prefill_done("t")
+    index.apply("a", [AllBlocksCleared()])
     assert (held(index, [7, 7, 9]), held(index, [1, 2, 9])) == (0, 2)
-    index.drop("a")
-    index.follow("a", 2)
+    index.remove_engine("a")
+    index.add_engine("a", 2)
     assert held(index, [1, 2, 9]) == 0
-    index.expect_no_more("t")
+    index.expire("t")
 
 
 def test_what_is_due_is_bounded() -> None:
     """Beyond the bound the oldest is waited for no longer."""
-    index = ExactIndex()
-    index.follow("a", 1)
-    for number in range(MOST_PROMISES + 1):
-        index.promise(str(number), "a", ends_of([number]))
-        assert index.computed(str(number))
+    index = PreciseIndex()
+    index.add_engine("a", 1)
+    for number in range(MAX_PENDING + 1):
+        index.add_pending(str(number), "a", ends_of([number]))
+        assert index.prefill_done(str(number))
     assert (held(index, [0, 9]), held(index, [1, 9])) == (0, 1)
 
 
 def test_a_promise_does_not_outlive_its_engine() -> None:
     """An engine that is followed anew owes nothing that was promised to the one before it."""
-    index = ExactIndex()
-    index.follow("a", 2)
-    index.promise("t", "a", ends_of([1, 2, 3]))
-    index.drop("a")
-    index.follow("a", 2)
+    index = PreciseIndex()
+    index.add_engine("a", 2)
+    index.add_pending("t", "a", ends_of([1, 2, 3]))
+    index.remove_engine("a")
+    index.add_engine("a", 2)
     assert held(index, [1, 2, 3]) == 0
-    index.withdraw("t")
+    index.remove_pending("t")
 
 
 def test_only_what_every_group_can_go_on_from_is_warm() -> None:
     """A recurrent group keeps few states: full attention alone makes nothing warm beyond the last of them."""
-    index = ExactIndex()
-    index.follow("a")
+    index = PreciseIndex()
+    index.add_engine("a")
     prompt = list(range(1, 13))
     full = stored(list(range(1, 7)), prompt, group_idx=0, kv_cache_spec_kind="full_attention")
     state = BlockStored([4], None, prompt, 2, medium="GPU", group_idx=1, kv_cache_spec_kind="mamba")
-    index.take("a", [state, full])
+    index.apply("a", [state, full])
     assert held(index, [*prompt, 1]) == 8
-    index.take("a", [BlockRemoved([4], medium="GPU", group_idx=1)])
+    index.apply("a", [BlockRemoved([4], medium="GPU", group_idx=1)])
     assert held(index, [*prompt, 1]) == 0
 
 
 def test_a_sliding_group_needs_its_last_window_only() -> None:
     """Blocks before the window may be gone, one inside it may not."""
-    index = ExactIndex()
-    index.follow("a")
+    index = PreciseIndex()
+    index.add_engine("a")
     prompt = list(range(1, 13))
     sliding: dict[str, Any] = {
         "group_idx": 1,
@@ -312,40 +312,40 @@ def test_a_sliding_group_needs_its_last_window_only() -> None:
         "kv_cache_spec_sliding_window": 4,
     }
     full = stored(list(range(1, 7)), prompt, group_idx=0, kv_cache_spec_kind="full_attention")
-    index.take("a", [full, stored(list(range(1, 7)), prompt, **sliding)])
+    index.apply("a", [full, stored(list(range(1, 7)), prompt, **sliding)])
     assert held(index, [*prompt, 1]) == 12
-    index.take("a", [BlockRemoved([name], medium="GPU", group_idx=1) for name in (1, 2, 3, 4)])
+    index.apply("a", [BlockRemoved([name], medium="GPU", group_idx=1) for name in (1, 2, 3, 4)])
     assert held(index, [*prompt, 1]) == 12
-    index.take("a", [BlockRemoved([5], medium="GPU", group_idx=1)])
+    index.apply("a", [BlockRemoved([5], medium="GPU", group_idx=1)])
     assert held(index, [*prompt, 1]) == 0
 
 
 def test_slower_media_go_on_where_the_accelerator_ends() -> None:
     """Offloaded blocks are told by name only; they count where they follow on, and are told apart."""
-    index = ExactIndex()
-    index.follow("a")
+    index = PreciseIndex()
+    index.add_engine("a")
     prompt = list(range(1, 13))
-    index.take("a", [stored(list(range(1, 7)), prompt)])
-    index.take("a", [BlockStored([name], None, [], 0, medium="CPU") for name in (2, 4, 6)])
-    index.take("a", [BlockRemoved([name], medium="GPU") for name in (6, 5, 4, 3)])
-    found = index.look(ends_of([*prompt, 1]))["a"]
-    assert found == Held(12, {"CPU": 8})
-    index.take("a", [BlockRemoved([4], medium="CPU")])
-    assert index.look(ends_of([*prompt, 1]))["a"].tokens == 4
+    index.apply("a", [stored(list(range(1, 7)), prompt)])
+    index.apply("a", [BlockStored([name], None, [], 0, medium="CPU") for name in (2, 4, 6)])
+    index.apply("a", [BlockRemoved([name], medium="GPU") for name in (6, 5, 4, 3)])
+    found = index.lookup(ends_of([*prompt, 1]))["a"]
+    assert found == CachedPrefix(12, {"CPU": 8})
+    index.apply("a", [BlockRemoved([4], medium="CPU")])
+    assert index.lookup(ends_of([*prompt, 1]))["a"].tokens == 4
     assert len(index.engines["a"]) == 3
 
 
 def test_what_cannot_be_read_is_counted() -> None:
     """Odd events harm nothing but the count."""
-    index = ExactIndex()
-    index.follow("a", 16)
+    index = PreciseIndex()
+    index.add_engine("a", 16)
     bad = [
         BlockStored([1], None, [], 0),
         stored([1], [-1] * 16),
         stored([2], [1, 2, 3]),
         BlockStored([3], 77, [1], 16),
     ]
-    index.take("a", bad)
+    index.apply("a", bad)
     assert held(index, [1] * 40) == 0
-    index.take("a", [stored([9], [1] * 16)])
+    index.apply("a", [stored([9], [1] * 16)])
     assert held(index, [1] * 40) == 16

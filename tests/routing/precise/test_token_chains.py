@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.precise.token_chains import Ends, TokenPrompt, link_tokens_for, links_of, pack_tokens, root_of
+from routing.precise.token_chains import (
+    BlockHashes,
+    TokenPrompt,
+    chain_hashes,
+    chain_root,
+    link_tokens_for,
+    pack_tokens,
+)
 
 tokens = st.lists(st.integers(0, 2), max_size=100)
 
@@ -15,7 +22,7 @@ def test_links_are_equal_exactly_as_far_as_tokens_are(one: list[int], other: lis
     alike = 0
     while alike < min(len(one), len(other)) and one[alike] == other[alike]:
         alike += 1
-    chains = [links_of(pack_tokens(each), link, 0) for each in (one, other)]
+    chains = [chain_hashes(pack_tokens(each), link, 0) for each in (one, other)]
     assert [len(chain) for chain in chains] == [len(one) // link, len(other) // link]
     same = [left == right for left, right in zip(*chains, strict=False)]
     assert same == [True] * (alike // link) + [False] * (len(same) - alike // link)
@@ -24,23 +31,23 @@ def test_links_are_equal_exactly_as_far_as_tokens_are(one: list[int], other: lis
 @given(tokens, st.integers(0, 5))
 def test_a_chain_can_be_continued_anywhere(prompt: list[int], cut: int) -> None:
     """Hashing on from a link is hashing in one go: events tell a prompt in pieces."""
-    whole = links_of(pack_tokens(prompt), 4, root_of("lora", "salt"))
+    whole = chain_hashes(pack_tokens(prompt), 4, chain_root("lora", "salt"))
     cut = min(cut, len(whole))
-    parent = whole[cut - 1] if cut else root_of("lora", "salt")
-    assert whole[:cut] + links_of(pack_tokens(prompt[4 * cut :]), 4, parent) == whole
+    parent = whole[cut - 1] if cut else chain_root("lora", "salt")
+    assert whole[:cut] + chain_hashes(pack_tokens(prompt[4 * cut :]), 4, parent) == whole
 
 
 def test_roots_tell_adapter_and_salt_apart() -> None:
     """Neither can stand for the other, and none is none."""
-    roots = [root_of(), root_of("a"), root_of("", "a"), root_of("a", "a"), root_of("aa")]
+    roots = [chain_root(), chain_root("a"), chain_root("", "a"), chain_root("a", "a"), chain_root("aa")]
     assert len(set(roots)) == 5
-    assert root_of() == 0
+    assert chain_root() == 0
 
 
 def test_ends_of_blocks_are_ends_of_links() -> None:
     """Blocks of 16, 32 and 48 share one chain; odd ones get shorter links."""
     prompt = TokenPrompt(pack_tokens(range(200)))
-    ends = Ends(prompt)
+    ends = BlockHashes(prompt)
     assert (prompt.tokens, ends.tokens) == (200, 200)
     assert [link_tokens_for(block) for block in (16, 32, 48, 24, 7)] == [16, 16, 16, 8, 1]
     links = ends.of_blocks(16, 16)

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from routing.reading.bodies import BODIES
-from routing.reading.fields import PASSED, Handling, handling_of
-from routing.reading.requests import PlainTerms, read_request
-from routing.reading.rewriting import NOT_THE_CLIENTS
-from routing.rejection import Refused
+from routing.reading.fields import PASSED, FieldHandling, handling_of
+from routing.reading.requests import DefaultParsePolicy, read_request
+from routing.reading.rewriting import RESERVED_FIELDS
+from routing.rejection import RequestRejected
 from routing.request import Api
 
 
@@ -26,12 +26,12 @@ def test_every_field_that_reading_names_is_in_the_table(api: Api) -> None:
 @pytest.mark.parametrize("api", Api)
 def test_no_field_is_in_two_classes(api: Api) -> None:
     """What is passed is neither clamped nor ours nor rejected."""
-    assert {handling_of(api, field) for field in PASSED[api]} == {Handling.PASSED}
+    assert {handling_of(api, field) for field in PASSED[api]} == {FieldHandling.PASSED}
 
 
 def test_fields_of_ours_do_not_reach_a_pod() -> None:
     """What steers an engine is taken out, the interval of streamed events among it; limits count events."""
-    for field in NOT_THE_CLIENTS:
+    for field in RESERVED_FIELDS:
         body = json.dumps({"model": "m", "messages": [], "stream": True, field: 500}).encode()
         sent = read_request(Api.CHAT, body, request_id="r").body
         assert field not in json.loads(sent)
@@ -41,12 +41,12 @@ def test_fields_of_ours_do_not_reach_a_pod() -> None:
 def test_background_is_rejected_where_a_policy_is_in_force(stream: bool) -> None:
     """An engine would go on with it when its slot and its reserve are free again; without a policy it is passed on."""
     body = json.dumps({"model": "m", "input": "hi", "background": True, "stream": stream}).encode()
-    with pytest.raises(Refused) as refused:
-        read_request(Api.RESPONSES, body, request_id="r", terms=PlainTerms("search"))
+    with pytest.raises(RequestRejected) as refused:
+        read_request(Api.RESPONSES, body, request_id="r", terms=DefaultParsePolicy("search"))
     assert refused.value.param == "background"
     assert json.loads(read_request(Api.RESPONSES, body, request_id="r").body)["background"] is True
     plain = json.dumps({"model": "m", "input": "hi", "background": False}).encode()
-    assert read_request(Api.RESPONSES, plain, request_id="r", terms=PlainTerms("search")).body == plain
+    assert read_request(Api.RESPONSES, plain, request_id="r", terms=DefaultParsePolicy("search")).body == plain
 
 
 def test_what_shapes_the_prompt_is_counted() -> None:

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.reading import Reading, read_request
-from routing.reading.requests import PlainTerms, salt_of
+from routing.reading import ParsedRequest, read_request
+from routing.reading.requests import DefaultParsePolicy, cache_salt
 from routing.reading.validation import SMALL
-from routing.rejection import Refused
+from routing.rejection import RequestRejected
 from routing.request import Api
 from tests.routing.reading.wire import Json, texts
 
 HI = [{"role": "user", "content": "Hi"}]
 
 
-def sent(api: Api, body: Json, terms: PlainTerms) -> Any:
+def sent(api: Api, body: Json, terms: DefaultParsePolicy) -> Any:
     return json.loads(read_request(api, json.dumps(body).encode(), request_id="r", terms=terms).body)
 
 
@@ -43,18 +43,18 @@ def sent(api: Api, body: Json, terms: PlainTerms) -> Any:
 )
 def test_no_answer_may_be_longer_than_the_cap(api: Api, body: Json, fields: Json) -> None:
     """Limits above it are brought down, a missing one is added in the words of the API, and lower ones stay."""
-    assert sent(api, {"model": "m"} | body, PlainTerms(output_cap=8)) == {"model": "m"} | fields
+    assert sent(api, {"model": "m"} | body, DefaultParsePolicy(output_cap=8)) == {"model": "m"} | fields
 
 
 def test_the_cap_is_what_decisions_see() -> None:
     """An answer is taken to be no longer than it may be."""
     raw = json.dumps({"model": "m", "messages": HI}).encode()
-    assert read_request(Api.CHAT, raw, request_id="r", terms=PlainTerms(output_cap=8)).request.max_tokens == 8
+    assert read_request(Api.CHAT, raw, request_id="r", terms=DefaultParsePolicy(output_cap=8)).request.max_tokens == 8
 
 
 def test_a_short_completion_needs_no_cap() -> None:
     """Without a limit completions have sixteen tokens: a cap above that changes nothing."""
-    assert sent(Api.COMPLETIONS, {"model": "m", "prompt": "Hi"}, PlainTerms(output_cap=16)) == {
+    assert sent(Api.COMPLETIONS, {"model": "m", "prompt": "Hi"}, DefaultParsePolicy(output_cap=16)) == {
         "model": "m",
         "prompt": "Hi",
     }
@@ -62,7 +62,7 @@ def test_a_short_completion_needs_no_cap() -> None:
 
 def test_an_alias_is_the_model_it_stands_for() -> None:
     """The pod is asked for the model it knows, and the prompt is as warm as under the model's own name."""
-    terms = PlainTerms(aliases={"gpt": "qwen"})
+    terms = DefaultParsePolicy(aliases={"gpt": "qwen"})
     by_alias = read_request(Api.CHAT, b'{"messages": [], "model" : "gpt"}', request_id="r", terms=terms)
     by_name = read_request(Api.CHAT, b'{"messages": [], "model" : "qwen"}', request_id="r", terms=terms)
     assert by_alias.body == by_name.body
@@ -79,13 +79,14 @@ def test_a_model_can_be_put_in_the_place_of_another() -> None:
 def test_trust_domains_share_no_warmth(api: Api) -> None:
     """The engine is told the domain as its salt, whatever the client says, and our own hashes differ as well."""
     body = {"model": "m", "messages": HI, "prompt": "x" * 999, "input": "x" * 999, "query": "x" * 999}
-    one, other = (PlainTerms("t", trust_domain=domain) for domain in ("one", 'o"ther'))
+    one, other = (DefaultParsePolicy("t", trust_domain=domain) for domain in ("one", 'o"ther'))
     salts = [sent(api, body | {"cache_salt": "one"}, terms)["cache_salt"] for terms in (one, other)]
-    assert salts == [salt_of("one"), salt_of('o"ther')]
+    assert salts == [cache_salt("one"), cache_salt('o"ther')]
     assert len({"one", *salts}) == 3
     raw = json.dumps(body).encode()
     seeds = {
-        read_request(api, raw, request_id="r", terms=terms).request.prompt.seed for terms in (one, other, PlainTerms())
+        read_request(api, raw, request_id="r", terms=terms).request.prompt.seed
+        for terms in (one, other, DefaultParsePolicy())
     }
     assert len(seeds) == 3
 
@@ -93,19 +94,21 @@ def test_trust_domains_share_no_warmth(api: Api) -> None:
 @pytest.mark.parametrize("name", ["acme", "a@b", "a\\b", "n" * 128, "\u00e4\u00f6", "hearth-x", '"'])
 def test_every_name_makes_a_salt_that_engines_take(name: str) -> None:
     """Engines reject salts of more than 128 characters and those with `@`, `/`, a backslash or NUL."""
-    salt = sent(Api.CHAT, {"model": "m", "messages": HI}, PlainTerms("t", trust_domain=f"tenant:{name}"))["cache_salt"]
+    salt = sent(Api.CHAT, {"model": "m", "messages": HI}, DefaultParsePolicy("t", trust_domain=f"tenant:{name}"))[
+        "cache_salt"
+    ]
     assert re.fullmatch(r"[a-z0-9-]{1,128}", salt)
-    assert salt != salt_of(f"domain:{name}")
+    assert salt != cache_salt(f"domain:{name}")
 
 
 def test_every_gateway_makes_the_same_salt() -> None:
     """A salt that changed with a version or a process would leave all prefixes of a fleet cold."""
-    assert salt_of("tenant:acme") == "hearth-cef41eed96b2cb03f04f8adef1c9def6bca304e15938aed6320ae022aa3f2ba4"
+    assert cache_salt("tenant:acme") == "hearth-cef41eed96b2cb03f04f8adef1c9def6bca304e15938aed6320ae022aa3f2ba4"
 
 
 def test_what_leaves_nothing_in_a_cache_needs_no_salt() -> None:
     """Tokenising goes on as it came."""
-    assert sent(Api.TOKENIZE, {"model": "m", "prompt": "x"}, PlainTerms(trust_domain="d")) == {
+    assert sent(Api.TOKENIZE, {"model": "m", "prompt": "x"}, DefaultParsePolicy(trust_domain="d")) == {
         "model": "m",
         "prompt": "x",
     }
@@ -114,7 +117,7 @@ def test_what_leaves_nothing_in_a_cache_needs_no_salt() -> None:
 def test_sessions_and_stored_responses_are_their_tenants() -> None:
     """What clients choose or guess is a name within their tenant."""
     raw = b'{"model":"m","input":"x","session_id":"s","previous_response_id":"resp_1"}'
-    request = read_request(Api.RESPONSES, raw, request_id="r", terms=PlainTerms("a")).request
+    request = read_request(Api.RESPONSES, raw, request_id="r", terms=DefaultParsePolicy("a")).request
     assert (request.session, request.continues) == ("a/s", "a/resp_1")
     request = read_request(Api.RESPONSES, raw, request_id="r").request
     assert (request.session, request.continues) == ("s", "resp_1")
@@ -148,16 +151,16 @@ def test_no_spelling_evades_its_terms(
         (_escaped(name) if spelled else json.dumps(name).encode()) + b" : " + json.dumps(value, indent=indent).encode()
         for name, value in members
     ) + b"}\n"  # fmt: skip
-    terms = PlainTerms("t", {"gpt": "qwen"}, output_cap=8, trust_domain="d")
+    terms = DefaultParsePolicy("t", {"gpt": "qwen"}, output_cap=8, trust_domain="d")
     if len(dict(members)) < len(members):
-        with pytest.raises(Refused, match="stands twice"):
+        with pytest.raises(RequestRejected, match="stands twice"):
             read_request(Api.CHAT, raw, request_id="r", terms=terms)
         return
     reading = read_request(Api.CHAT, raw, request_id="r", terms=terms)
     pairs = json.loads(reading.body, object_pairs_hook=lambda pairs: pairs)
     body, said = dict(pairs), json.loads(raw)
     assert [name for name, _ in pairs].count("cache_salt") == [name for name, _ in pairs].count("model") == 1
-    assert (body["model"], body["cache_salt"]) == ("qwen", salt_of("d"))
+    assert (body["model"], body["cache_salt"]) == ("qwen", cache_salt("d"))
     given_limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
     assert given_limits
     assert all(limit <= 8 for limit in given_limits)
@@ -173,15 +176,15 @@ def _escaped(name: str) -> bytes:
 BODY = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "Hi \\u00e9 \xc3\xa9"}], "n": 2}'
 
 
-def read(api: Api, body: bytes, session: str | None = None) -> Reading:
+def read(api: Api, body: bytes, session: str | None = None) -> ParsedRequest:
     return read_request(api, body, request_id="req-1", session=session)
 
 
-def read_or_refused(api: Api, body: bytes) -> Reading | Refused:
+def read_or_refused(api: Api, body: bytes) -> ParsedRequest | RequestRejected:
     """What becomes of a body. Any other exception is a fault."""
     try:
         return read(api, body)
-    except Refused as refused:
+    except RequestRejected as refused:
         return refused
 
 
@@ -243,7 +246,7 @@ def test_what_we_read_is_what_the_engine_reads(
     names = [name for name, _ in fields]
     repeated = [name for name in names if names.count(name) > 1]
     reading = read_or_refused(Api.CHAT, raw.encode())
-    if isinstance(reading, Refused):
+    if isinstance(reading, RequestRejected):
         assert reading.param in repeated
         return
     assert set(repeated) <= ({"Model"} if padding else set())
@@ -283,7 +286,7 @@ FIELDS = st.sampled_from(
 def test_any_json_is_read_or_refused(api: Api, body: dict[str, Any]) -> None:
     """Fields of every type and depth: read or refused, and what is read can be sent and written down."""
     reading = read_or_refused(api, json.dumps({"model": "m"} | body).encode())
-    if isinstance(reading, Refused):
+    if isinstance(reading, RequestRejected):
         assert reading.message.encode()
     else:
         assert json.loads(reading.body)["model"] == "m"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.reading import AnswerFacts, answer_bytes, read_facts, read_usage, read_whole
+from routing.reading import ResponseFacts, read_complete, read_response_facts, read_usage, response_bytes
 from routing.request import Api, Usage
 from tests.routing.reading import wire
 from tests.routing.reading.wire import Json, Said, request_of
@@ -25,9 +25,9 @@ def test_a_chat_answer_is_what_the_next_turn_contains(said: Said, pieces: int) -
     """Streamed or whole, text or tool calls: the grown prompt is the prompt of the body that sends the answer back."""
     first = request_of(Api.CHAT, {"model": "m", "messages": [FIRST]}).prompt
     back = request_of(Api.CHAT, {"model": "m", "messages": [FIRST, wire.chat_message(said)]}).prompt
-    assert first.extended(answer_bytes(Api.CHAT, wire.chat_answer(said), stream=False)) == back
+    assert first.extended(response_bytes(Api.CHAT, wire.chat_answer(said), stream=False)) == back
     if not said.is_nothing:
-        assert first.extended(answer_bytes(Api.CHAT, wire.chat_stream(said, pieces), stream=True)) == back
+        assert first.extended(response_bytes(Api.CHAT, wire.chat_stream(said, pieces), stream=True)) == back
 
 
 @given(wire.sayings, pieces)
@@ -36,8 +36,8 @@ def test_a_response_is_what_the_next_turn_contains(said: Said, pieces: int) -> N
     first = request_of(Api.RESPONSES, {"model": "m", "input": "Hi"}).prompt
     items = [{"role": "user", "content": "Hi"}, *wire.response_items(said)]
     back = request_of(Api.RESPONSES, {"model": "m", "input": items}).prompt
-    assert first.extended(answer_bytes(Api.RESPONSES, wire.response_answer(said), stream=False)) == back
-    assert first.extended(answer_bytes(Api.RESPONSES, wire.response_stream(said, pieces), stream=True)) == back
+    assert first.extended(response_bytes(Api.RESPONSES, wire.response_answer(said), stream=False)) == back
+    assert first.extended(response_bytes(Api.RESPONSES, wire.response_stream(said, pieces), stream=True)) == back
 
 
 @given(wire.sayings.filter(lambda said: not said.is_nothing), pieces)
@@ -46,8 +46,8 @@ def test_an_anthropic_answer_is_what_the_next_turn_contains(said: Said, pieces: 
     first = request_of(Api.MESSAGES, {"model": "m", "messages": [FIRST]}).prompt
     answered = {"role": "assistant", "content": wire.message_blocks(said)}
     back = request_of(Api.MESSAGES, {"model": "m", "messages": [FIRST, answered]}).prompt
-    assert first.extended(answer_bytes(Api.MESSAGES, wire.message_answer(said), stream=False)) == back
-    assert first.extended(answer_bytes(Api.MESSAGES, wire.message_stream(said, pieces), stream=True)) == back
+    assert first.extended(response_bytes(Api.MESSAGES, wire.message_answer(said), stream=False)) == back
+    assert first.extended(response_bytes(Api.MESSAGES, wire.message_stream(said, pieces), stream=True)) == back
 
 
 @given(wire.texts, wire.texts, pieces)
@@ -55,22 +55,22 @@ def test_a_completion_is_what_the_next_prompt_contains(prompt: str, text: str, p
     """Prompt and completion sent back as one prompt hash as the grown prompt does."""
     first = request_of(Api.COMPLETIONS, {"model": "m", "prompt": "?" + prompt}).prompt
     back = request_of(Api.COMPLETIONS, {"model": "m", "prompt": "?" + prompt + text}).prompt
-    assert first.extended(answer_bytes(Api.COMPLETIONS, wire.completions_answer(text), stream=False)) == back
-    assert first.extended(answer_bytes(Api.COMPLETIONS, wire.completions_stream(text, pieces), stream=True)) == back
+    assert first.extended(response_bytes(Api.COMPLETIONS, wire.completions_answer(text), stream=False)) == back
+    assert first.extended(response_bytes(Api.COMPLETIONS, wire.completions_stream(text, pieces), stream=True)) == back
 
 
 @given(wire.sayings.filter(lambda said: not said.is_nothing))
 def test_one_answer_is_the_same_in_every_dialect(said: Said) -> None:
     """A conversation stays warm when its client changes the API."""
-    chat = answer_bytes(Api.CHAT, wire.chat_answer(said), stream=False)
-    assert chat == answer_bytes(Api.RESPONSES, wire.response_answer(said), stream=False)
-    assert chat == answer_bytes(Api.MESSAGES, wire.message_answer(said), stream=False)
+    chat = response_bytes(Api.CHAT, wire.chat_answer(said), stream=False)
+    assert chat == response_bytes(Api.RESPONSES, wire.response_answer(said), stream=False)
+    assert chat == response_bytes(Api.MESSAGES, wire.message_answer(said), stream=False)
 
 
 def test_a_stream_with_other_spacing_is_read_too() -> None:
     """Nothing hangs on how a pod spaces its JSON, nor on carriage returns."""
     event = b'data: {"choices": [ {"index" : 0, "delta": {"content": "warm"}} ]}\r\n\r\ndata: [DONE]\r\n\r\n'
-    assert answer_bytes(Api.CHAT, event, stream=True) == b"\xffassistant\xfewarm"
+    assert response_bytes(Api.CHAT, event, stream=True) == b"\xffassistant\xfewarm"
 
 
 SAID = Said("It is warm.", (("look", {"where": "here"}),))
@@ -87,10 +87,10 @@ STREAMS: dict[Api, bytes] = {
 def test_a_cut_stream_says_nothing(api: Api) -> None:
     """Wherever a stream is cut before its last event, no answer is believed."""
     stream = STREAMS[api]
-    assert answer_bytes(api, stream, stream=True)
+    assert response_bytes(api, stream, stream=True)
     last_event = len(stream.rstrip()[: stream.rstrip().rfind(b"\n\n")])
     for end in range(last_event):
-        assert answer_bytes(api, stream[:end], stream=True) == b""
+        assert response_bytes(api, stream[:end], stream=True) == b""
 
 
 def with_error(stream: bytes) -> bytes:
@@ -135,7 +135,7 @@ PLAIN = wire.chat_event({"content": "It is."})
 )
 def test_what_is_not_certain_says_nothing(api: Api, stream: bytes) -> None:
     """Several answers, reasoning, errors inside the stream: nothing is believed of these."""
-    assert answer_bytes(api, stream, stream=True) == b""
+    assert response_bytes(api, stream, stream=True) == b""
 
 
 def chat_with(change: Callable[[dict[str, object]], None]) -> bytes:
@@ -164,13 +164,13 @@ def chat_with(change: Callable[[dict[str, object]], None]) -> bytes:
 )
 def test_a_whole_answer_that_is_not_certain_says_nothing(api: Api, answer: bytes) -> None:
     """The same for answers that are not streamed."""
-    assert answer_bytes(api, answer, stream=False) == b""
+    assert response_bytes(api, answer, stream=False) == b""
 
 
 @given(st.sampled_from(list(Api)), st.binary(max_size=200) | st.sampled_from(list(STREAMS.values())), st.booleans())
 def test_any_bytes_are_survived(api: Api, raw: bytes, stream: bool) -> None:
     """Whatever a pod sends, reading its answer raises nothing."""
-    assert isinstance(answer_bytes(api, raw, stream=stream), bytes)
+    assert isinstance(response_bytes(api, raw, stream=stream), bytes)
 
 
 CHAT_USAGE: Json = {
@@ -202,7 +202,7 @@ def response_event(kind: str, status: str, reason: str | None = None, usage: Jso
     return {"response": answer, "sequence_number": 10, "type": kind}
 
 
-TOLD: list[tuple[Api, Json, AnswerFacts]] = [
+TOLD: list[tuple[Api, Json, ResponseFacts]] = [
     (
         Api.CHAT,
         {
@@ -210,41 +210,41 @@ TOLD: list[tuple[Api, Json, AnswerFacts]] = [
             "choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop", "stop_reason": None}],
             "usage": CHAT_USAGE,
         },
-        AnswerFacts(Usage(42, 3, 32), "stop", "chatcmpl-X"),
+        ResponseFacts(Usage(42, 3, 32), "stop", "chatcmpl-X"),
     ),
     (
         Api.CHAT,
         {"id": "chatcmpl-X", "choices": [], "usage": CHAT_USAGE},
-        AnswerFacts(Usage(42, 3, 32), None, "chatcmpl-X"),
+        ResponseFacts(Usage(42, 3, 32), None, "chatcmpl-X"),
     ),
-    (Api.CHAT, {"id": "c", "choices": [], "usage": SILENT}, AnswerFacts(Usage(15, 2, None), None, "c")),
+    (Api.CHAT, {"id": "c", "choices": [], "usage": SILENT}, ResponseFacts(Usage(15, 2, None), None, "c")),
     (
         Api.CHAT,
         {"id": "c", "choices": [], "usage": SILENT | {"prompt_tokens_details": None}},
-        AnswerFacts(Usage(15, 2, None), None, "c"),
+        ResponseFacts(Usage(15, 2, None), None, "c"),
     ),
     (
         Api.CHAT,
         {"id": "c", "choices": [{"index": 0, "delta": {"content": " of"}, "finish_reason": "length"}]},
-        AnswerFacts(None, "length", "c"),
+        ResponseFacts(None, "length", "c"),
     ),
     (
         Api.COMPLETIONS,
         {"id": "cmpl-X", "choices": [{"index": 1, "text": ""}, {"index": 0, "text": "", "finish_reason": "stop"}]},
-        AnswerFacts(None, "stop", "cmpl-X"),
+        ResponseFacts(None, "stop", "cmpl-X"),
     ),
     (
         Api.RESPONSES,
         response_event("response.completed", "incomplete", "max_output_tokens", RESPONSES_USAGE),
-        AnswerFacts(Usage(1532, 3, 0), "max_output_tokens", "resp_X"),
+        ResponseFacts(Usage(1532, 3, 0), "max_output_tokens", "resp_X"),
     ),
     (
         Api.RESPONSES,
         response_event("response.completed", "completed", None, RESPONSES_USAGE)["response"],
-        AnswerFacts(Usage(1532, 3, 0), "completed", "resp_X"),
+        ResponseFacts(Usage(1532, 3, 0), "completed", "resp_X"),
     ),
-    (Api.RESPONSES, response_event("response.created", "in_progress"), AnswerFacts(None, None, "resp_X")),
-    (Api.RESPONSES, {"type": "response.output_text.delta", "delta": "text", "item_id": "m"}, AnswerFacts()),
+    (Api.RESPONSES, response_event("response.created", "in_progress"), ResponseFacts(None, None, "resp_X")),
+    (Api.RESPONSES, {"type": "response.output_text.delta", "delta": "text", "item_id": "m"}, ResponseFacts()),
     (
         Api.MESSAGES,
         {
@@ -254,37 +254,37 @@ TOLD: list[tuple[Api, Json, AnswerFacts]] = [
             "stop_reason": "end_turn",
             "usage": ANTHROPIC_USAGE,
         },
-        AnswerFacts(Usage(1596, 3, 64), "end_turn", "chatcmpl-X"),
+        ResponseFacts(Usage(1596, 3, 64), "end_turn", "chatcmpl-X"),
     ),
     (
         Api.MESSAGES,
         {"type": "message_start", "message": {"id": "chatcmpl-X", "usage": {"input_tokens": 1532, "output_tokens": 0}}},
-        AnswerFacts(Usage(1532, 0, None), None, "chatcmpl-X"),
+        ResponseFacts(Usage(1532, 0, None), None, "chatcmpl-X"),
     ),
     (
         Api.MESSAGES,
         {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": ANTHROPIC_USAGE},
-        AnswerFacts(Usage(1596, 3, 64), "max_tokens", None),
+        ResponseFacts(Usage(1596, 3, 64), "max_tokens", None),
     ),
-    (Api.MESSAGES, {"usage": {"input_tokens": 454, "output_tokens": 1}}, AnswerFacts(Usage(454, 1, None))),
+    (Api.MESSAGES, {"usage": {"input_tokens": 454, "output_tokens": 1}}, ResponseFacts(Usage(454, 1, None))),
     (
         Api.EMBEDDINGS,
         {"id": "embd-X", "data": [], "usage": SILENT | {"completion_tokens": 0}},
-        AnswerFacts(Usage(15, 0, None), None, "embd-X"),
+        ResponseFacts(Usage(15, 0, None), None, "embd-X"),
     ),
     (
         Api.RERANK,
         {"id": "score-X", "usage": {"prompt_tokens": 3, "total_tokens": 3}},
-        AnswerFacts(Usage(3), None, "score-X"),
+        ResponseFacts(Usage(3), None, "score-X"),
     ),
 ]
 
 
 @pytest.mark.parametrize(("api", "told", "facts"), TOLD)
-def test_what_is_told_is_read(api: Api, told: Json, facts: AnswerFacts) -> None:
+def test_what_is_told_is_read(api: Api, told: Json, facts: ResponseFacts) -> None:
     """Each shape of each API, whole or as an event, with and without cached tokens told."""
     raw = json.dumps(told).encode()
-    assert read_facts(api, raw) == facts
+    assert read_response_facts(api, raw) == facts
     assert read_usage(api, raw) == facts.usage
 
 
@@ -312,13 +312,13 @@ def test_what_is_told_is_read(api: Api, told: Json, facts: AnswerFacts) -> None:
 def test_what_is_no_answer_tells_nothing(raw: bytes) -> None:
     """Errors, rubbish and absurd numbers are nothing, never an exception: a wrong count must not settle anything."""
     for api in Api:
-        assert read_facts(api, raw) == AnswerFacts()
+        assert read_response_facts(api, raw) == ResponseFacts()
 
 
 @given(st.sampled_from(list(Api)), st.binary(max_size=100))
 def test_facts_of_any_bytes_are_survived(api: Api, raw: bytes) -> None:
     """Whatever a pod sends, reading it raises nothing."""
-    assert isinstance(read_facts(api, raw), AnswerFacts)
+    assert isinstance(read_response_facts(api, raw), ResponseFacts)
 
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
@@ -352,10 +352,10 @@ ANSWERS: list[tuple[Api, object]] = [
 def test_one_parse_tells_what_two_tell(api: Api, answer: object) -> None:
     """Facts and generated bytes, of answers as the API has them and of others."""
     told = json.dumps(answer).encode()
-    assert read_whole(api, told) == (read_facts(api, told), answer_bytes(api, told, stream=False))
+    assert read_complete(api, told) == (read_response_facts(api, told), response_bytes(api, told, stream=False))
 
 
 def test_what_is_no_json_tells_nothing() -> None:
     """As with the parts: no fault, no facts."""
-    facts, generated = read_whole(Api.CHAT, b'{"choices": [')
+    facts, generated = read_complete(Api.CHAT, b'{"choices": [')
     assert (facts.usage, facts.finish_reason, generated) == (None, None, b"")

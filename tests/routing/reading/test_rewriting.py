@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.reading import Reading, read_request
-from routing.reading.rewriting import NOT_THE_CLIENTS, capped, prefill_body
-from routing.rejection import Refused
+from routing.reading import ParsedRequest, read_request
+from routing.reading.rewriting import RESERVED_FIELDS, prefill_body, with_output_limit
+from routing.rejection import RequestRejected
 from routing.request import Api
 from tests.routing.reading.wire import Json, texts
 
@@ -19,7 +19,7 @@ CHAT: Json = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "te
 STREAMED = CHAT | {"stream": True}
 
 
-def read(body: Json | bytes, api: Api = Api.CHAT) -> Reading:
+def read(body: Json | bytes, api: Api = Api.CHAT) -> ParsedRequest:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return read_request(api, raw, request_id="req-1")
 
@@ -102,7 +102,7 @@ def test_escaped_and_repeated_options_are_seen() -> None:
     escaped = b'{"model":"m","stream":true,"stream\\u005foptions":{"include_usage":false}}'
     assert json.loads(read(escaped).body) == {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
     twice = b'{"model":"m","stream":true,"stream_options":{"include_usage":true},"stream_options":null}'
-    with pytest.raises(Refused, match="`stream_options` stands twice"):
+    with pytest.raises(RequestRejected, match="`stream_options` stands twice"):
         read(twice)
 
 
@@ -136,7 +136,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=5,
 )
-keys = st.sampled_from([*NOT_THE_CLIENTS, "temperature", "user", "metadata", "\u00e9", "x"])
+keys = st.sampled_from([*RESERVED_FIELDS, "temperature", "user", "metadata", "\u00e9", "x"])
 
 
 @given(st.lists(st.tuples(keys, values), max_size=6), st.booleans(), st.booleans(), st.sampled_from([None, 2]))
@@ -149,9 +149,9 @@ def test_any_body_stays_the_json_it_was(
         json.dumps(name, ensure_ascii=escape).encode() + b": " + json.dumps(value, indent=indent).encode()
         for name, value in members
     ) + b"}"  # fmt: skip
-    expected = {name: value for name, value in json.loads(raw).items() if name not in NOT_THE_CLIENTS}
+    expected = {name: value for name, value in json.loads(raw).items() if name not in RESERVED_FIELDS}
     if len(dict(members)) < len(members):
-        with pytest.raises(Refused, match="stands twice"):
+        with pytest.raises(RequestRejected, match="stands twice"):
             read(raw)
         return
     if stream:
@@ -180,21 +180,21 @@ def test_any_body_stays_the_json_it_was(
 def test_no_answer_may_have_more(api: Api, said: dict[str, Any], told: dict[str, Any]) -> None:
     """In the words of each API, whichever of them the client used."""
     rest = {"model": "m", "input": "max_tokenss", "deep": {"x": [1, None]}}
-    assert json.loads(capped(api, json.dumps(rest | said).encode(), 50)) == rest | told
+    assert json.loads(with_output_limit(api, json.dumps(rest | said).encode(), 50)) == rest | told
 
 
 def test_a_name_in_escapes_or_in_the_text_is_no_way_round() -> None:
     r"""`\u006dax_tokens` is `max_tokens`; a prompt that names the field is none."""
     escaped = b'{"model":"m","\\u006dax_tokens":900}'
-    assert json.loads(capped(Api.COMPLETIONS, escaped, 50)) == {"model": "m", "max_tokens": 50}
+    assert json.loads(with_output_limit(Api.COMPLETIONS, escaped, 50)) == {"model": "m", "max_tokens": 50}
     quoted = json.dumps({"model": "m", "prompt": 'say "max_tokens": 9', "max_tokens": 900}).encode()
-    assert json.loads(capped(Api.COMPLETIONS, quoted, 50))["max_tokens"] == 50
+    assert json.loads(with_output_limit(Api.COMPLETIONS, quoted, 50))["max_tokens"] == 50
 
 
 def test_what_is_within_the_bound_is_the_same_bytes() -> None:
     """A body that allows no more is not written anew."""
     body = b'{ "model" : "m" , "max_tokens" : 50 }'
-    assert capped(Api.COMPLETIONS, body, 50) is body
+    assert with_output_limit(Api.COMPLETIONS, body, 50) is body
 
 
 PROMPT: dict[str, Any] = {

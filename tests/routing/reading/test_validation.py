@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.reading import read_request
-from routing.reading.validation import MOST_DIGITS, SMALL, long_integer, repeated
-from routing.rejection import Reason, Refused
+from routing.reading.validation import MAX_DIGITS, SMALL, long_integer, repeated_field
+from routing.rejection import Reason, RequestRejected
 from routing.request import Api
 
 
-def refusal(body: bytes, api: Api = Api.CHAT) -> Refused:
-    with pytest.raises(Refused) as refused:
+def refusal(body: bytes, api: Api = Api.CHAT) -> RequestRejected:
+    with pytest.raises(RequestRejected) as refused:
         read_request(api, body, request_id="req-1")
     return refused.value
 
@@ -170,7 +170,7 @@ def refused(body: str, api: Api = Api.CHAT) -> str | None:
     """Which field the refusal names, None where the body is read."""
     try:
         read_request(api, body.encode(), request_id="r")
-    except Refused as refusal:
+    except RequestRejected as refusal:
         found = refusal
     else:
         return None
@@ -257,29 +257,29 @@ def test_a_small_body_is_refused_exactly_where_a_field_repeats(listed: list[str]
 
 def test_what_python_cannot_parse_has_no_name() -> None:
     """Deeper than its stack, or no JSON at all: it is refused for that elsewhere."""
-    assert repeated(b'{"a":' + b"[" * 100_000) is None
-    assert repeated(b'{"a":1,"a":2}') == "a"
-    assert repeated(b'{"a":' + b"9" * 5000 + b',"b":1}') is None
+    assert repeated_field(b'{"a":' + b"[" * 100_000) is None
+    assert repeated_field(b'{"a":1,"a":2}') == "a"
+    assert repeated_field(b'{"a":' + b"9" * 5000 + b',"b":1}') is None
 
 
 @pytest.mark.parametrize("where", ["{}", "[1, {}]", '{{"a": {{"b": [{}]}}}}', "-{}"])
 @pytest.mark.parametrize("name", ["seed", "top_k", "metadata", "unheard_of"])
 def test_the_field_is_named(name: str, where: str) -> None:
     """At any depth, in fields that are read and in others; one digit less goes on."""
-    for digits, is_refused in ((MOST_DIGITS, False), (MOST_DIGITS + 1, True), (100_000, True)):
+    for digits, is_refused in ((MAX_DIGITS, False), (MAX_DIGITS + 1, True), (100_000, True)):
         body = f'{{"model": "m", "user": "{"7" * 9999}", "{name}": {where.format("9" * digits)}}}'.encode()
         if not is_refused:
             assert read_request(Api.CHAT, body, request_id="r").body == body
             continue
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRejected) as refused:
             read_request(Api.CHAT, body, request_id="r")
         assert (refused.value.reason, refused.value.param) == (Reason.BAD_REQUEST, name)
-        assert f"more than {MOST_DIGITS} digits" in refused.value.message
+        assert f"more than {MAX_DIGITS} digits" in refused.value.message
 
 
 def test_the_bound_is_pythons() -> None:
     """As engines have it unless they were told otherwise."""
-    assert sys.int_info.default_max_str_digits == MOST_DIGITS
+    assert sys.int_info.default_max_str_digits == MAX_DIGITS
 
 
 @given(st.integers(0, 9000), st.integers(1, 9000), st.sampled_from(["text", "integer", "fraction"]))
@@ -289,4 +289,4 @@ def test_only_integers_count_wherever_they_stand(before: int, digits: int, kind:
     value = {"text": f'"{number}"', "integer": number, "fraction": f"1.{number}"}[kind]
     body = f'{{"pad": "{"x" * before}", "n": {value}}}'.encode()
     json.loads(body, parse_int=str)
-    assert long_integer(body) == ("n" if kind == "integer" and digits > MOST_DIGITS else None)
+    assert long_integer(body) == ("n" if kind == "integer" and digits > MAX_DIGITS else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenancy.limits.counters import SLOT_S, Gauge, Period, Window
+from tenancy.limits.counters import SLOT_S, ConcurrencyCounter, PeriodCounter, SlidingWindowCounter
 
 SPAN_S = 60.0
 
@@ -15,7 +15,7 @@ STEPS = st.lists(st.tuples(st.floats(0.0, 20.0), st.integers(1, 9)), max_size=60
 @given(STEPS)
 def test_a_window_counts_at_least_what_the_last_sixty_seconds_had(steps: list[tuple[float, int]]) -> None:
     """And at most what came within half a second more."""
-    window, now_s, history = Window(), 1e9, []
+    window, now_s, history = SlidingWindowCounter(), 1e9, []
     for pause_s, amount in steps:
         now_s += pause_s
         window.advance(now_s)
@@ -28,7 +28,7 @@ def test_a_window_counts_at_least_what_the_last_sixty_seconds_had(steps: list[tu
 @given(STEPS, st.integers(1, 300))
 def test_a_window_says_when_room_will_be_there(steps: list[tuple[float, int]], wanted: int) -> None:
     """At that moment so much has gone, and half a second before it had not."""
-    window, now_s = Window(), 1e9
+    window, now_s = SlidingWindowCounter(), 1e9
     for pause_s, amount in steps:
         now_s += pause_s
         window.advance(now_s)
@@ -45,7 +45,7 @@ def test_a_window_says_when_room_will_be_there(steps: list[tuple[float, int]], w
 
 def test_what_is_taken_back_is_taken_from_when_it_was_granted() -> None:
     """What has left the window is not taken off what is still in it."""
-    window = Window()
+    window = SlidingWindowCounter()
     early = window.add(5, 100.0)
     late = window.add(7, 130.0)
     window.advance(161.0)
@@ -57,7 +57,7 @@ def test_what_is_taken_back_is_taken_from_when_it_was_granted() -> None:
 
 def test_a_gauge_is_free_when_what_it_holds_has_left() -> None:
     """And guesses when the next will leave by how long others stayed."""
-    gauge = Gauge()
+    gauge = ConcurrencyCounter()
     for _ in range(4):
         gauge.add(1, 0.0)
     for _ in range(200):
@@ -70,7 +70,7 @@ def test_a_gauge_is_free_when_what_it_holds_has_left() -> None:
 
 def test_a_period_ends_at_a_multiple_of_its_length() -> None:
     """A day is spent until midnight; what is given back after it was another day's."""
-    period = Period(86_400.0)
+    period = PeriodCounter(86_400.0)
     slot = period.add(3.5, 86_400.0 * 10 + 80_000)
     assert period.frees_in_s(1.0, 86_400.0 * 10 + 80_000) == 6_400
     period.advance(86_400.0 * 11)
@@ -82,7 +82,7 @@ def test_a_period_ends_at_a_multiple_of_its_length() -> None:
 
 def test_a_window_owes_what_was_used_beyond_its_room() -> None:
     """Ten times the limit at once is paid for ten windows; then all is free again."""
-    window, now_s = Window(), 1e9
+    window, now_s = SlidingWindowCounter(), 1e9
     window.add(1_000, now_s, 100.0)
     assert window.owed == 900
     for passed in range(1, 10):
@@ -96,7 +96,7 @@ def test_a_window_owes_what_was_used_beyond_its_room() -> None:
 @given(STEPS, st.integers(20, 200))
 def test_a_window_pays_the_same_however_seldom_it_is_looked_at(steps: list[tuple[float, int]], pause_s: int) -> None:
     """Debts are charged to the moment at which their slot was forgotten, not to that of the look."""
-    often, seldom, now_s = Window(), Window(), 1e9
+    often, seldom, now_s = SlidingWindowCounter(), SlidingWindowCounter(), 1e9
     for step_s, amount in steps:
         now_s += step_s
         for window in (often, seldom):
@@ -114,7 +114,7 @@ def test_a_window_forgets_no_more_than_its_room_in_each_sixty_seconds(
     steps: list[tuple[float, int]], room: float
 ) -> None:
     """Whatever was charged, it is forgotten no faster than one room a window, and in the end all of it is."""
-    window, began_s, total = Window(), 1e9, 0.0
+    window, began_s, total = SlidingWindowCounter(), 1e9, 0.0
     now_s = began_s
     for pause_s, amount in steps:
         now_s += pause_s
@@ -130,7 +130,7 @@ def test_a_window_forgets_no_more_than_its_room_in_each_sixty_seconds(
 
 def test_what_is_given_back_pays_debts_first() -> None:
     """A reserve that was not needed leaves room that somebody else has used already."""
-    window = Window()
+    window = SlidingWindowCounter()
     early = window.add(60, 100.0, 100.0)
     window.add(70, 110.0, 100.0)
     assert window.owed == 30
@@ -146,7 +146,7 @@ def test_what_is_given_back_pays_debts_first() -> None:
 
 def test_a_period_begins_with_what_the_last_one_owes() -> None:
     """Each day pays as much as one day has; a day on which nothing was used pays too."""
-    period, day_s = Period(86_400.0), 86_400.0
+    period, day_s = PeriodCounter(86_400.0), 86_400.0
     period.add(3.5, day_s * 10, 1.0)
     assert period.owed == 2.5
     assert period.frees_in_s(3.5, day_s * 10, 1.0) == day_s * 4

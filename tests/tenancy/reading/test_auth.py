@@ -25,7 +25,7 @@ def test_what_stands_behind_a_digest_counts() -> None:
     source = "auth: {keys_dir: keys}\ntenants: {legal: {groups: {interns: {rpm: 5}}, per_user: {rpm: 2}}}\n"
     found = policy(source, KeyFile("legal", "k1", f"{A} user=ann group=interns until=2026-12-01"))
     key = found.keys[A]
-    assert (key.caller.user, key.caller.group, key.until_s) == ("ann", "interns", 1_796_083_200.0)
+    assert (key.caller.user, key.caller.group, key.expires_s) == ("ann", "interns", 1_796_083_200.0)
     assert key.caller.accounts == (
         Account("legal/group/interns", Quota(requests_per_min=5)),
         Account("legal/user/ann", Quota(requests_per_min=2)),
@@ -33,8 +33,8 @@ def test_what_stands_behind_a_digest_counts() -> None:
     in_place = policy(
         f"auth: {{keys: {{legal: [{{digest: {B}, id: k2, user: bob, until: 2026-12-01T00:00:00Z}}, {A}]}}}}"
     )
-    assert (in_place.keys[B].caller.key_id, in_place.keys[B].until_s) == ("k2", 1_796_083_200.0)
-    assert (in_place.keys[A].caller.key_id, in_place.keys[A].until_s) == (A[:12], inf)
+    assert (in_place.keys[B].caller.key_id, in_place.keys[B].expires_s) == ("k2", 1_796_083_200.0)
+    assert (in_place.keys[A].caller.key_id, in_place.keys[A].expires_s) == (A[:12], inf)
 
 
 @pytest.mark.parametrize("behind", ["usr=ann", "user", "user=ann user=bob", "until=soon", "group="])

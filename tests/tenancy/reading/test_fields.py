@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
-from tenancy.document import Wrong
+from tenancy.document import InvalidValue
 from tenancy.reading import fields
 from tenancy.reading.fields import COUNT, HEADERS, JWT, OFF, QUOTA, TENANT, TIER, or_off
 from tenancy.tenants import Quota
@@ -21,7 +21,7 @@ def test_durations_are_seconds(said: str, seconds: int) -> None:
 @pytest.mark.parametrize("said", ["", "1", "d", "0d", "1mo", "1.5h", "-1d", "1 d", "1000000d"])
 def test_what_is_no_duration_is_wrong(said: str) -> None:
     """Months are of no fixed length."""
-    with pytest.raises(Wrong):
+    with pytest.raises(InvalidValue):
         fields.duration(said)
 
 
@@ -64,14 +64,14 @@ def test_keys_come_over_tls_or_from_here(said: str) -> None:
 )
 def test_other_urls_are_wrong(said: str) -> None:
     """Also those that only look as if they were from here."""
-    with pytest.raises(Wrong):
+    with pytest.raises(InvalidValue):
         fields.url(said)
 
 
 def test_secrets_and_digests_are_not_repeated() -> None:
     """What is wrong with them is said without them."""
     for parse, said in ((fields.secret, "hunter2"), (fields.digest, "sk-hunter2")):
-        with pytest.raises(Wrong) as wrong:
+        with pytest.raises(InvalidValue) as wrong:
             parse(said)
         assert "hunter2" not in str(wrong.value)
 

@@ -8,16 +8,16 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tenancy.document import Invalid
-from tenancy.policy import Bare, KeyFile, Policy
+from tenancy.document import InvalidDocument
+from tenancy.policy import InlineFiles, KeyFile, Policy
 from tenancy.reading.policy import read_policy
 from tests.tenancy.documents import VALUES, documents
 
 
 def read(source: str) -> Policy | None:
     try:
-        return read_policy(source, {"HERE": "x"}, Bare(KeyFile("a", "k", "x" * 64)))
-    except Invalid:
+        return read_policy(source, {"HERE": "x"}, InlineFiles(KeyFile("a", "k", "x" * 64)))
+    except InvalidDocument:
         return None
 
 
@@ -55,5 +55,5 @@ def test_any_document_is_a_policy_or_faulty(document: dict[str, Any], noise: str
 def test_any_key_is_one_or_faulty(value: object) -> None:
     """In place of a digest, a file's content, or a tenant."""
     read(yaml.safe_dump({"auth": {"keys": {"a": [value], str(value): value}}}))
-    with suppress(Invalid):
-        read_policy("auth: {keys_dir: k}", {}, Bare(KeyFile("a", "k", str(value)), KeyFile(str(value), "k", "")))
+    with suppress(InvalidDocument):
+        read_policy("auth: {keys_dir: k}", {}, InlineFiles(KeyFile("a", "k", str(value)), KeyFile(str(value), "k", "")))

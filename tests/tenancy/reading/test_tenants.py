@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from tenancy.objective import USUAL, Overload, Tier
+from tenancy.objective import DEFAULT_TIER, OverloadAction, Tier
 from tenancy.tenants import Quota
 from tests.tenancy.policies import KEYED, TIERS, A, faults, policy
 
@@ -14,12 +14,12 @@ def test_tiers_are_promises() -> None:
     found = policy(KEYED + TIERS + "tenants: {a: {tier: gold, weight: 2}, b: {tier: silver}}")
     gold, silver = found.tenants["a"], found.tenants["b"]
     assert gold.tier == Tier("gold", 10, 0.8, 0.0, 0.04, 8.0, 0.4, 0.5)
-    assert (gold.weight, gold.on_overload) == (2.0, Overload.REJECT)
+    assert (gold.weight, gold.on_overload) == (2.0, OverloadAction.REJECT)
     assert silver.tier.ttft_per_cold == 3.0
     assert silver.tier.tpot_s == inf
-    assert (silver.on_overload, silver.relaxed) == (Overload.RELAX, found.tiers["bronze"])
+    assert (silver.on_overload, silver.relaxed) == (OverloadAction.RELAX, found.tiers["bronze"])
     assert found.tiers["batch"].is_batch
-    assert policy(KEYED).tenants["a"].tier is USUAL
+    assert policy(KEYED).tenants["a"].tier is DEFAULT_TIER
 
 
 def test_what_is_usual_holds_word_by_word() -> None:

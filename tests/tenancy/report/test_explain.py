@@ -1,6 +1,6 @@
 """What a tenant gets is told in the words of the policy."""
 
-from tenancy.report.explain import Change, Fact, differences, explain, facts, lines_of, shown
+from tenancy.report.explain import PolicyChange, PolicyField, differences, explain, fields_of, lines_of, shown
 from tests.tenancy.policies import A, B, policy
 from tests.tenancy.report.sample import POLICY
 
@@ -9,7 +9,7 @@ def test_caches_are_told_as_they_are_said() -> None:
     """Whatever the domain is called."""
     for said in ("tenant", "shared", "law", "tenant:b"):
         found = policy(f"auth: {{keys: {{a: [{A}]}}}}\ntenants: {{a: {{cache_isolation: '{said}'}}}}")
-        assert Fact("cache_isolation", said) in facts(found.tenants["a"])
+        assert PolicyField("cache_isolation", said) in fields_of(found.tenants["a"])
 
 
 def test_values_are_told_as_people_read_them() -> None:
@@ -21,7 +21,7 @@ def test_values_are_told_as_people_read_them() -> None:
 
 
 def told(source: str, tenant: str) -> dict[str, tuple[str, str, int]]:
-    return {one.word: (one.value, one.path, one.line) for one in explain(source, policy(source), tenant)}
+    return {one.field: (one.value, one.path, one.line) for one in explain(source, policy(source), tenant)}
 
 
 def test_every_fact_has_its_line() -> None:
@@ -66,11 +66,11 @@ def test_differences_are_told_by_tenant() -> None:
         + "headers: {tenant: x-team, user: []}\n"
     ).replace("bronze: {priority: 0}", "bronze: {priority: 0, reserve: 0.1}")
     found = list(differences(policy(POLICY), policy(new)))
-    assert Change("legal", "rpm", "100", "50") in found
-    assert Change("search", "tenant", "was", "gone") in found
-    assert Change("research", "tenant", "none", "new") in found
-    assert Change("search", f"key {B[:12]}", "good", "none") in found
-    assert [change.word for change in found if not change.whose] == ["headers", "tiers.bronze.reserve"]
+    assert PolicyChange("legal", "rpm", "100", "50") in found
+    assert PolicyChange("search", "tenant", "was", "gone") in found
+    assert PolicyChange("research", "tenant", "none", "new") in found
+    assert PolicyChange("search", f"key {B[:12]}", "good", "none") in found
+    assert [change.field for change in found if not change.tenant] == ["headers", "tiers.bronze.reserve"]
     assert B not in str(found)
 
 
@@ -79,6 +79,6 @@ def test_ends_and_tokens_are_told() -> None:
     old = policy(f"auth: {{keys: {{a: [{A}]}}}}\ntenants: {{a: {{}}}}")
     jwt = "jwt: {issuer: 'https://sso.example', audiences: [h], tenant_claim: team}"
     new = policy(f"auth: {{keys: {{a: [{{digest: {A}, until: 2026-12-01, user: ann}}]}}, {jwt}}}\ntenants: {{a: {{}}}}")
-    found = {change.word: change.after for change in differences(old, new)}
+    found = {change.field: change.after for change in differences(old, new)}
     assert found[f"key {A[:12]}"] == "until 2026-12-01 00:00Z, user ann"
     assert (found["jwt.issuer"], found["jwt.claims"]) == ("https://sso.example", "sub, team")

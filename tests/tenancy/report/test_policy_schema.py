@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from jsonschema import Draft202012Validator
 
-from tenancy.document import Fault, Invalid
-from tenancy.policy import Bare
+from tenancy.document import ConfigError, InvalidDocument
+from tenancy.policy import InlineFiles
 from tenancy.reading.fields import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
 from tenancy.reading.policy import read_policy
 from tenancy.report.policy_schema import policy_schema
@@ -37,12 +37,12 @@ BETWEEN_WORDS = (
 """Faults that no schema can tell."""
 
 
-def faults(document: object) -> list[Fault]:
+def faults(document: object) -> list[ConfigError]:
     """What the reader says of each word by itself."""
     try:
-        read_policy(yaml.safe_dump(document), {"HERE": "x"}, Bare())
-    except Invalid as invalid:
-        return [fault for fault in invalid.faults if not any(words in fault.words for words in BETWEEN_WORDS)]
+        read_policy(yaml.safe_dump(document), {"HERE": "x"}, InlineFiles())
+    except InvalidDocument as invalid:
+        return [fault for fault in invalid.errors if not any(words in fault.message for words in BETWEEN_WORDS)]
     return []
 
 
@@ -51,7 +51,7 @@ def test_the_schema_is_one() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
-def both(document: dict[str, Any]) -> tuple[list[Fault], list[str]]:
+def both(document: dict[str, Any]) -> tuple[list[ConfigError], list[str]]:
     return faults(document), [error.message for error in VALIDATOR.iter_errors(document)]
 
 

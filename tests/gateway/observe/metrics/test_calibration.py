@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.observe.metrics.calibration import LEAST_ANSWERS, Calibration
+from gateway.observe.metrics.calibration import MIN_RESPONSES, CalibrationCollector
 from tests.gateway.samples import an_attempt
 
 POD = "http://a:1"
@@ -12,12 +12,14 @@ class Scene:
     def __init__(self) -> None:
         self.pods = {POD, "http://b:1"}
         self.said: list[tuple[str, str]] = []
-        self.calibration = Calibration(lambda: self.pods, lambda level, words, **_: self.said.append((level, words)))
+        self.calibration = CalibrationCollector(
+            lambda: self.pods, lambda level, words, **_: self.said.append((level, words))
+        )
 
     def judge(self, predicted: int, real: int | None, times: int = 1, engine: str = POD) -> None:
         for _ in range(times):
             attempt = an_attempt(predicted_warm_tokens=predicted, real_warm_tokens=real, engine=engine)
-            self.calibration.judge(attempt)
+            self.calibration.add(attempt)
 
     def page(self) -> str:
         registry = CollectorRegistry(auto_describe=False)
@@ -44,9 +46,9 @@ def test_sums_are_by_pod_and_differences_do_not_cancel() -> None:
 def test_drift_is_said_once_and_so_is_its_end() -> None:
     """A few wrong answers are learning; many are an alarm, until they are right again."""
     scene = Scene()
-    scene.judge(1000, 0, times=LEAST_ANSWERS // 2)
+    scene.judge(1000, 0, times=MIN_RESPONSES // 2)
     assert scene.said == []
-    scene.judge(1000, 0, times=2 * LEAST_ANSWERS)
+    scene.judge(1000, 0, times=2 * MIN_RESPONSES)
     assert scene.said == [("warning", "what is reused drifts from what is predicted")]
     assert f'hearth_pod_warmth_drift{{pod="{POD}"}} 1.0' in scene.page()
     scene.judge(1000, 1000, times=400)

@@ -6,16 +6,16 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.config.discovery import Found
-from gateway.discovery.aggregator import Census
-from gateway.discovery.source import Static
+from gateway.config.discovery import DiscoveredPod
+from gateway.discovery.aggregator import PodAggregator
+from gateway.discovery.source import StaticSource
 from gateway.fleet.pod_state import WatchedPod
-from gateway.fleet.probe import Health
-from gateway.observe.metrics.fleet import FleetCollector, SourcesExposition
+from gateway.fleet.probe import ProbeResult
+from gateway.observe.metrics.fleet import FleetCollector, SourceCollector
 from gateway.observe.metrics.process import make_registry
-from gateway.observe.metrics.requests import Tallies
+from gateway.observe.metrics.requests import RequestCounters
 from routing.decision.router import Router
-from routing.pods import EngineShape, Pod, Standing
+from routing.pods import EngineShape, Pod, PodState
 from routing.rejection import Reason
 from routing.request import Api, Request
 from scorers.registry import routings
@@ -29,7 +29,7 @@ class Scraped:
 
     def __init__(self) -> None:
         self.router = Router(routings()["warm"])
-        self.tallies = Tallies(lambda _: True)
+        self.tallies = RequestCounters(lambda _: True)
         self.pods: list[WatchedPod] = []
         fleet = FleetCollector(
             router=self.router,
@@ -44,11 +44,11 @@ class Scraped:
         self.registry.register(fleet)
 
     def add(self, url: str) -> None:
-        self.router.put_pod(Pod(url, standing=Standing.READY, models=frozenset({"tiny"})))
+        self.router.put_pod(Pod(url, state=PodState.READY, models=frozenset({"tiny"})))
         self.router.reshape_pod(url, (EngineShape(kv_tokens=1600),))
-        pod = WatchedPod(Found(url))
-        pod.take_health(Health.WELL, 90.0)
-        pod.take_page(None, 95.0)
+        pod = WatchedPod(DiscoveredPod(url))
+        pod.apply_health(ProbeResult.HEALTHY, 90.0)
+        pod.apply_metrics(None, 95.0)
         self.pods.append(pod)
 
     def samples(self) -> dict[Sample, float]:
@@ -66,11 +66,11 @@ class Scraped:
 def test_requests_are_shown_by_model_status_and_reason() -> None:
     """And tokens, times and predictions by model."""
     scraped = Scraped()
-    scraped.tallies.witness(an_outcome())
-    scraped.tallies.witness(
+    scraped.tallies.on_outcome(an_outcome())
+    scraped.tallies.on_outcome(
         an_outcome(status=502, reason=Reason.POD_LOST, usage=None, attempts=(an_attempt(ended="lost"), an_attempt()))
     )
-    scraped.tallies.count_early(Reason.BAD_JSON)
+    scraped.tallies.count_rejection(Reason.BAD_JSON)
     assert scraped.value("hearth_requests_total", model_name="tiny", status="200", reason="") == 1
     assert scraped.value("hearth_requests_total", model_name="tiny", status="502", reason="pod_lost") == 1
     assert scraped.value("hearth_retries_total", model_name="tiny", ended="lost") == 1
@@ -85,7 +85,7 @@ def test_histograms_are_cumulative() -> None:
     """With vLLM's bounds, an infinite bucket that counts all, and the sum."""
     scraped = Scraped()
     for ttft_s in (0.0005, 0.3, 9999.0):
-        scraped.tallies.witness(an_outcome(ttft_s=ttft_s))
+        scraped.tallies.on_outcome(an_outcome(ttft_s=ttft_s))
     name = "hearth_time_to_first_token_seconds"
     assert scraped.value(f"{name}_bucket", model_name="tiny", le="0.001") == 1
     assert scraped.value(f"{name}_bucket", model_name="tiny", le="0.5") == 2
@@ -120,8 +120,8 @@ def test_pods_are_counted_by_standing() -> None:
     """Every standing has its series, also at zero, so that an alert can be written on it."""
     scraped = Scraped()
     scraped.add("http://a:1")
-    shown = {standing: scraped.value("hearth_pods", standing=standing.value) for standing in Standing}
-    assert shown == dict.fromkeys(Standing, 0) | {Standing.READY: 1}
+    shown = {standing: scraped.value("hearth_pods", standing=standing.value) for standing in PodState}
+    assert shown == dict.fromkeys(PodState, 0) | {PodState.READY: 1}
 
 
 def test_the_gateway_shows_itself() -> None:
@@ -142,7 +142,7 @@ def test_names_carry_their_units() -> None:
     """`hearth_`, lower case, counters end in `_total`, and nobody joins pod and tenant."""
     scraped = Scraped()
     scraped.add("http://a:1")
-    scraped.tallies.witness(an_outcome())
+    scraped.tallies.on_outcome(an_outcome())
     for name, labels in scraped.samples():
         if not name.startswith(("process_", "python_")):
             assert re.fullmatch(r"hearth_[a-z_]+", name)
@@ -152,19 +152,19 @@ def test_names_carry_their_units() -> None:
 def test_gateways_in_one_interpreter_share_nothing() -> None:
     """Each has a registry of its own."""
     one, two = Scraped(), Scraped()
-    one.tallies.witness(an_outcome())
+    one.tallies.on_outcome(an_outcome())
     assert not any(name == "hearth_requests_total" for name, _ in two.samples())
 
 
 def test_each_source_has_its_figures() -> None:
     """One that has never spoken has no age, but may have trouble."""
-    good, silent = Static([]), Static([])
+    good, silent = StaticSource([]), StaticSource([])
     good.name, silent.name = "good", "silent"
     silent.trouble = "away"
-    census = Census([good, silent])
-    census.take(good, (Found("http://a:1"), Found("http://b:1")), 3.0)
+    census = PodAggregator([good, silent])
+    census.update(good, (DiscoveredPod("http://a:1"), DiscoveredPod("http://b:1")), 3.0)
     registry = CollectorRegistry()
-    registry.register(SourcesExposition(census, lambda: 5.0))
+    registry.register(SourceCollector(census, lambda: 5.0))
 
     def value(name: str, source: str) -> float | None:
         return registry.get_sample_value(f"hearth_source_{name}", {"source": source})

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.observe.metrics.process import CallbackErrors
-from gateway.runtime.guard import run
+from gateway.observe.metrics.process import CallbackErrorHandler
+from gateway.runtime.guard import call_guarded
 
 
 def fail(words: str) -> None:
@@ -20,11 +20,11 @@ async def test_exceptions_are_counted_by_loop_and_each_kind_is_logged_once() -> 
     """The log names loop, kind and place, and not the exception's words: they may be what a client has sent."""
     said: list[dict[str, Any]] = []
     looked = list[int]()
-    errors = CallbackErrors(lambda *_, **fields: said.append(fields), after=lambda: looked.append(1))
+    errors = CallbackErrorHandler(lambda *_, **fields: said.append(fields), after=lambda: looked.append(1))
     asyncio.get_running_loop().set_exception_handler(errors)
     for words in ("secret", "secret", "other"):
-        run("patrol", fail, words)
-    run("queue", fail, "secret")
+        call_guarded("patrol", fail, words)
+    call_guarded("queue", fail, "secret")
     assert [(line["loop"], line["error"]) for line in said] == [("patrol", "ValueError"), ("queue", "ValueError")]
     assert "secret" not in repr(said)
     assert said[0]["at"].startswith("test_process.py:")
@@ -35,7 +35,7 @@ async def test_exceptions_are_counted_by_loop_and_each_kind_is_logged_once() -> 
 
 async def test_what_no_guard_names_is_counted_too_and_logged_by_asyncio(caplog: pytest.LogCaptureFixture) -> None:
     """As before: a task whose exception was never retrieved, say."""
-    errors = CallbackErrors(lambda *_, **__: None)
+    errors = CallbackErrorHandler(lambda *_, **__: None)
     with caplog.at_level(logging.ERROR):
         errors(asyncio.get_running_loop(), {"message": "something else", "exception": ValueError()})
     assert errors.caught == {"other": 1}

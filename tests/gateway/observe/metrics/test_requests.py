@@ -5,49 +5,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.observe.metrics.requests import COUNTED_AT_ONCE, RetriesExposition, Tallies
-from gateway.pipeline.attempt import Bar
+from gateway.observe.metrics.requests import BATCH_SIZE, RequestCounters, RetryCollector
+from gateway.pipeline.attempt import ResumeBlocker
 from gateway.runtime.metric_families import OTHER, Histogram
 from routing.rejection import Reason
 from routing.request import Usage
-from routing.retries import Budget, RetryTerms, Try
-from routing.stall_detection import Bounds, Late, Lateness
+from routing.retries import AttemptKind, RetryBudget, RetryTerms
+from routing.stall_detection import StallBounds, StallDetector, StallVerdict
 from tests.gateway.samples import a_request, an_attempt, an_outcome
 
 
-def tallies(most_models: int = 200, most_tenants: int = 100) -> Tallies:
-    return Tallies(lambda model: model != "invented", most_models=most_models, most_tenants=most_tenants)
+def tallies(most_models: int = 200, most_tenants: int = 100) -> RequestCounters:
+    return RequestCounters(lambda model: model != "invented", most_models=most_models, most_tenants=most_tenants)
 
 
 def test_a_request_is_counted() -> None:
     """Status, tokens, times, and how good the prediction was."""
     counts = tallies()
-    counts.witness(an_outcome())
+    counts.on_outcome(an_outcome())
     tally = counts.models["tiny"]
     assert tally.requests == {(200, ""): 1}
     assert (tally.prompt_tokens, tally.cached_tokens, tally.output_tokens) == (100, 96, 11)
     assert (sum(tally.ttft_s.counts), sum(tally.duration_s.counts)) == (1, 1)
     assert tally.tpot_s.total == pytest.approx(0.1)
-    assert (tally.judged_requests, tally.predicted_warm_tokens, tally.real_warm_tokens) == (1, 64, 96)
-    assert tally.missed_warm_tokens == 32
-    assert (tally.predicted_ttft_s, tally.real_ttft_s) == (0.1, 0.15)
+    assert (tally.predicted_requests, tally.predicted_cached_tokens, tally.actual_cached_tokens) == (1, 64, 96)
+    assert tally.prediction_error_tokens == 32
+    assert (tally.predicted_ttft_s, tally.actual_ttft_s) == (0.1, 0.15)
 
 
 def test_a_shared_answer_is_counted_as_one() -> None:
     """A request like any other, that took nothing."""
     counts = tallies()
-    counts.witness(an_outcome(usage=None, attempts=(), shared="r-0"))
-    counts.witness(an_outcome())
+    counts.on_outcome(an_outcome(usage=None, attempts=(), shared="r-0"))
+    counts.on_outcome(an_outcome())
     tally = counts.models["tiny"]
-    assert (tally.shared_answers, sum(tally.requests.values()), tally.output_tokens) == (1, 2, 11)
+    assert (tally.coalesced_responses, sum(tally.requests.values()), tally.output_tokens) == (1, 2, 11)
 
 
 def test_streams_that_were_cut_are_counted() -> None:
     """Those that went on and those that did not, by why, with what was computed again for them: not beside them."""
     counts = tallies()
-    counts.witness(an_outcome(resumed=2, wasted_tokens=40))
-    counts.witness(an_outcome(status=502, reason=Reason.POD_LOST, unresumed=Bar.CALL, wasted_tokens=5))
-    counts.witness(an_outcome(wasted_tokens=300))
+    counts.on_outcome(an_outcome(resumed=2, wasted_tokens=40))
+    counts.on_outcome(an_outcome(status=502, reason=Reason.POD_LOST, unresumed=ResumeBlocker.CALL, wasted_tokens=5))
+    counts.on_outcome(an_outcome(wasted_tokens=300))
     tally = counts.models["tiny"]
     assert (tally.resumed, tally.wasted_tokens, tally.unresumed) == (2, 45, {"call": 1})
 
@@ -55,9 +55,9 @@ def test_streams_that_were_cut_are_counted() -> None:
 def test_outcomes_are_counted_together_and_whoever_looks_sees_all() -> None:
     """Before a batch is full, when it is, and behind it."""
     counts = tallies()
-    for number in range(1, COUNTED_AT_ONCE + 6):
-        counts.witness(an_outcome())
-        if number in {1, COUNTED_AT_ONCE, COUNTED_AT_ONCE + 5}:
+    for number in range(1, BATCH_SIZE + 6):
+        counts.on_outcome(an_outcome())
+        if number in {1, BATCH_SIZE, BATCH_SIZE + 5}:
             assert counts.models["tiny"].requests == {(200, ""): number}
             assert counts.tenants["legal"].requests == number
 
@@ -66,28 +66,28 @@ def test_refusals_and_retries_are_counted() -> None:
     """A refusal by its reason; each attempt but the last is a retry, by how it ended."""
     counts = tallies()
     attempts = (an_attempt(ended="unreachable"), an_attempt(ended="lost"), an_attempt(real_warm_tokens=None))
-    counts.witness(an_outcome(status=502, reason=Reason.POD_LOST, attempts=attempts, usage=None, ttft_s=None))
+    counts.on_outcome(an_outcome(status=502, reason=Reason.POD_LOST, attempts=attempts, usage=None, ttft_s=None))
     tally = counts.models["tiny"]
     assert tally.requests == {(502, "pod_lost"): 1}
     assert tally.retries == {"unreachable": 1, "lost": 1}
-    assert (tally.judged_requests, sum(tally.ttft_s.counts)) == (0, 0)
-    counts.count_early(Reason.BAD_JSON)
+    assert (tally.predicted_requests, sum(tally.ttft_s.counts)) == (0, 0)
+    counts.count_rejection(Reason.BAD_JSON)
     assert counts.early == {Reason.BAD_JSON: 1}
 
 
 def test_a_pod_that_does_not_tell_is_not_judged() -> None:
     """Unknown is not zero: a prediction that cannot be checked is neither right nor wrong."""
     counts = tallies()
-    counts.witness(an_outcome(usage=Usage(100, 5, None), attempts=(an_attempt(real_warm_tokens=None),)))
+    counts.on_outcome(an_outcome(usage=Usage(100, 5, None), attempts=(an_attempt(real_warm_tokens=None),)))
     tally = counts.models["tiny"]
-    assert (tally.cached_tokens, tally.judged_requests, tally.predicted_warm_tokens) == (0, 0, 0)
+    assert (tally.cached_tokens, tally.predicted_requests, tally.predicted_cached_tokens) == (0, 0, 0)
 
 
 def test_time_per_token_is_of_streams_only() -> None:
     """An answer in one piece has no pace, nor has one of a single token."""
     counts = tallies()
-    counts.witness(an_outcome(request=a_request(stream=False)))
-    counts.witness(an_outcome(usage=Usage(100, 1)))
+    counts.on_outcome(an_outcome(request=a_request(stream=False)))
+    counts.on_outcome(an_outcome(usage=Usage(100, 1)))
     assert sum(counts.models["tiny"].tpot_s.counts) == 0
 
 
@@ -95,7 +95,7 @@ def test_names_are_bounded() -> None:
     """Invented models and tenants beyond the cap are `other`; who was counted under a name keeps it."""
     counts = tallies(most_models=2, most_tenants=1)
     for model in ("a", "invented", "b", "c", "a"):
-        counts.witness(an_outcome(request=a_request(model=model), tenant=model))
+        counts.on_outcome(an_outcome(request=a_request(model=model), tenant=model))
     assert {name: sum(tally.requests.values()) for name, tally in counts.models.items()} == {"a": 2, OTHER: 3}
     assert {name: tally.requests for name, tally in counts.tenants.items()} == {"a": 2, OTHER: 3}
 
@@ -103,7 +103,7 @@ def test_names_are_bounded() -> None:
 def test_anonymous_callers_are_no_tenant() -> None:
     """Without a policy there is nobody to tell apart."""
     counts = tallies()
-    counts.witness(an_outcome(tenant=None))
+    counts.on_outcome(an_outcome(tenant=None))
     assert counts.tenants == {}
 
 
@@ -124,13 +124,17 @@ def test_a_histogram_loses_nothing(values: list[float]) -> None:
 
 def test_every_kind_has_its_count() -> None:
     """Also those of which there was none."""
-    budget, lateness = Budget(RetryTerms(saved=2)), Lateness(Bounds(least_s=1.0, first_s=0.1), 60.0)
-    assert [budget.take(what) for what in (Try.CUT, Try.MOVE, Try.AGAIN)] == [True, True, False]
-    vigil = lateness.vigil("e", "m", 0.1, 0.0)
-    while vigil.silent(now_s := vigil._looked_s + 0.2) is None:
+    budget, lateness = RetryBudget(RetryTerms(saved=2)), StallDetector(StallBounds(least_s=1.0, first_s=0.1), 60.0)
+    assert [budget.take(what) for what in (AttemptKind.RESUME, AttemptKind.FAILOVER, AttemptKind.RETRY)] == [
+        True,
+        True,
+        False,
+    ]
+    vigil = lateness.watch("e", "m", 0.1, 0.0)
+    while vigil.check_silence(now_s := vigil._looked_s + 0.2) is None:
         assert now_s < 100
     registry = CollectorRegistry()
-    registry.register(RetriesExposition(budget, lateness.found))
+    registry.register(RetryCollector(budget, lateness.stalls))
     page = generate_latest(registry).decode()
     for line in (
         'hearth_second_attempts_total{why="cut"} 1.0',
@@ -141,4 +145,4 @@ def test_every_kind_has_its_count() -> None:
         'hearth_stalls_total{what="stream"} 0.0',
     ):
         assert line in page
-    assert lateness.found == {Late.ENGINE: 1}
+    assert lateness.stalls == {StallVerdict.ENGINE: 1}

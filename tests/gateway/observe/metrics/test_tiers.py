@@ -7,12 +7,12 @@ from typing import Any
 from msgspec import structs
 from prometheus_client import CollectorRegistry
 
-from gateway.observe.metrics.tiers import TierExposition, TierTallies, Waiting, WaitingForPod
-from gateway.pipeline.admission_queue import Room
+from gateway.observe.metrics.tiers import QueuedRequests, TierCollector, TierCounters, WaitingForPodCollector
+from gateway.pipeline.admission_queue import AdmissionQueue
 from gateway.pipeline.rejections import status_of
 from routing.decision.router import Router
 from routing.fleet import Fleet
-from routing.pods import Pod, Standing
+from routing.pods import Pod, PodState
 from routing.rejection import Reason
 from routing.request import Usage
 from tests.gateway.samples import a_request, an_outcome
@@ -24,14 +24,14 @@ class Scene:
     def __init__(self, **pools: str | None) -> None:
         self.fleet = Fleet()
         for model, pool in pools.items():
-            self.fleet.put(Pod(f"http://{model}", Standing.READY, frozenset({model}), pool=pool))
-        self.tallies = TierTallies(self.fleet)
-        self.waiting: list[Waiting] = []
+            self.fleet.put(Pod(f"http://{model}", PodState.READY, frozenset({model}), pool=pool))
+        self.tallies = TierCounters(self.fleet)
+        self.waiting: list[QueuedRequests] = []
         self.registry = CollectorRegistry()
-        self.registry.register(TierExposition(self.tallies, self.fleet, lambda: self.waiting))
+        self.registry.register(TierCollector(self.tallies, self.fleet, lambda: self.waiting))
 
     def end(self, model: str = "tiny", tier: str = "gold", **changes: Any) -> None:
-        self.tallies.witness(an_outcome(request=a_request(model=model), tier=tier, **changes))
+        self.tallies.on_outcome(an_outcome(request=a_request(model=model), tier=tier, **changes))
 
     def shown(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)
@@ -65,7 +65,7 @@ def test_queues_are_shown_as_they_are_now() -> None:
     """By tier and pool; an empty queue of somebody known is zero, not absent."""
     scene = Scene(tiny="pods", other=None)
     scene.end(promise_met=True)
-    scene.waiting = [Waiting("gold", "other", 2, 1.5), Waiting("bronze", "tiny", 3, 4.0)]
+    scene.waiting = [QueuedRequests("gold", "other", 2, 1.5), QueuedRequests("bronze", "tiny", 3, 4.0)]
     assert scene.shown("hearth_queued_requests", tier="gold", pool="pods") == 0
     assert scene.shown("hearth_queued_requests", tier="gold", pool="other") == 2
     assert scene.shown("hearth_backlog_seconds", tier="bronze", pool="pods") == 4.0
@@ -73,10 +73,10 @@ def test_queues_are_shown_as_they_are_now() -> None:
 
 def test_who_waits_for_a_pod_is_shown_by_model() -> None:
     """Every model of `model_list` from the start, other known ones while they wait, invented names never."""
-    room, fleet, registry = Room(Router(()), clock=float, draw=float), Fleet(), CollectorRegistry()
-    fleet.put(Pod("http://a", Standing.STARTING, frozenset({"known", "idle"})))
-    fleet.named = frozenset({"asleep", "other"})
-    registry.register(WaitingForPod(room, fleet))
+    room, fleet, registry = AdmissionQueue(Router(()), clock=float, draw=float), Fleet(), CollectorRegistry()
+    fleet.put(Pod("http://a", PodState.STARTING, frozenset({"known", "idle"})))
+    fleet.configured_models = frozenset({"asleep", "other"})
+    registry.register(WaitingForPodCollector(room, fleet))
     room.waiting_for_pod.update({"asleep": 2, "known": 1, "invented": 7})
     samples = [sample for family in registry.collect() for sample in family.samples]
     assert {sample.name for sample in samples} == {"hearth_waiting_for_pod_requests"}
@@ -90,7 +90,7 @@ def test_a_pool_of_several_models_is_one() -> None:
     scene.end("tiny", promise_met=True)
     scene.end("other", promise_met=True)
     assert scene.shown("hearth_met_requests_total", tier="gold", pool="pods") == 2
-    scene.fleet.put(Pod("http://x", Standing.READY, frozenset({"tiny"}), pool="elsewhere"))
+    scene.fleet.put(Pod("http://x", PodState.READY, frozenset({"tiny"}), pool="elsewhere"))
     assert scene.shown("hearth_met_requests_total", tier="gold", pool="tiny") == 1
 
 
@@ -118,7 +118,7 @@ def test_a_wait_is_that_of_the_request() -> None:
     scene = Scene(tiny="pods")
     outcome = an_outcome(tier="gold", promise_met=True)
     for queued_s in (0.0, 0.2, 99.0):
-        scene.tallies.witness(structs.replace(outcome, queued_s=queued_s))
+        scene.tallies.on_outcome(structs.replace(outcome, queued_s=queued_s))
     labels = {"tier": "gold", "pool": "pods"}
     assert scene.shown("hearth_queue_wait_seconds_bucket", **labels, le="0.25") == 2
     assert scene.shown("hearth_queue_wait_seconds_bucket", **labels, le="+Inf") == 3
