@@ -21,6 +21,7 @@ from routing.decision.router import Router
 from routing.facts import Role
 from routing.ledger import ExternalLoad
 from routing.pods import EngineShape, Pod, PodState
+from routing.precise.lookup_notifier import LookupNotifier
 from routing.rejection import RequestRejected
 from routing.request import Request
 from simulator.known_caches import KnownCaches
@@ -95,6 +96,8 @@ class Replica:
         self.keeper = RoleAssigner(self.router, made.split.terms) if made.split is not None else None
         self._pods = pods
         self._caches = KnownCaches(self.router, pods, made.profile.block_size) if made.knows_caches else None
+        if made.knows_caches:
+            self.router.subscribe(LookupNotifier())
         self._clock = loop.time
         self.room = (make_room or _plain_room)(self.router, loop.time, draws.random)
         self._passage = RequestPipeline(

@@ -1,1 +1,1 @@
-"""One request from its reading to its outcome: placed, carried, settled, and tried again. Knows no shell."""
+"""The request pipeline, from a parsed request to its record: place, attempt, settle, retry. Knows no protocol."""

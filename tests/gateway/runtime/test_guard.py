@@ -274,7 +274,11 @@ MAY_RAISE = {
     },
     "gateway/runtime/guard.py": {"keep": "the guard itself"},
     "gateway/cascades/cascade_run.py": {"serve": "one request", "_ask_model": "one request"},
-    "gateway/pipeline/pipeline.py": {"try_pods": "one request", "place": "one request", "_place_rest": "one request"},
+    "gateway/pipeline/pipeline.py": {
+        "try_pods": "one request",
+        "place": "one request",
+        "_place_continuation": "one request",
+    },
     "gateway/pipeline/admission_queue.py": {"place": "one request"},
     "gateway/replica_sync/redis_bridge.py": {
         "_write_loop": "raises to `_keep`, which connects again",
