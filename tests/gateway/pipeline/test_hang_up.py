@@ -65,7 +65,7 @@ async def crowd(stage: Stage) -> list[asyncio.Task[None]]:
     return tasks
 
 
-@pytest.mark.parametrize("name", ["place", "overloaded", "queues"])
+@pytest.mark.parametrize("name", ["place", "overload_rejection", "queues"])
 def test_the_queue_goes_on_after_an_exception_in_the_look(name: str) -> None:
     """Whatever raises once inside the look: every request ends, nothing leaks, the next one is served."""
 
@@ -74,7 +74,7 @@ def test_the_queue_goes_on_after_an_exception_in_the_look(name: str) -> None:
         reported: list[BaseException] = []
         loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
         tasks = await crowd(stage)
-        if name == "overloaded":
+        if name == "overload_rejection":
             tasks += [stage.ask(f"n{number}", "nobody", 60_000, 10) for number in range(20)]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(*_raising_once(stage, name))
