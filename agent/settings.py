@@ -167,10 +167,11 @@ def load_agent_settings(
 
 
 _FIELDS = {
-    **{word: word for word in ("name", "loads", "pod_api_key", "log_level")},
+    **{word: word for word in ("name", "pod_api_key", "log_level")},
+    "loads": "load_listen",
     "pod": "pods",
     "ttl": "ttl_s",
-    "look": "look_s",
+    "look": "probe_interval_s",
     "drain": "drain_s",
 }
 """Settings that are taken over unchanged, by the field they fill."""

@@ -56,7 +56,7 @@ class Reason(StrEnum):
     GATEWAY_BUSY = "gateway_busy"
     GATEWAY_DRAINING = "gateway_draining"
     GATEWAY_ERROR = "gateway_error"
-    ISSUER_UNAVAILABLE = "issuer_unheard"
+    ISSUER_UNHEARD = "issuer_unheard"
     """A token cannot be verified before its issuer's keys were fetched."""
 
     # The fleet's.

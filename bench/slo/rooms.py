@@ -54,14 +54,14 @@ class StrictPriority(AdmissionQueue):
         self._came += 1
         heappush(self._waiting, (-promise.tier.priority, self._came, context.request, avoid, granted))
         if self._look_again is None:
-            self._look()
+            self._grant_all()
         try:
             async with asyncio.timeout(promise.max_wait_s):
                 return await granted
         except TimeoutError:
             raise RequestRejected(Reason.QUEUE_TIMEOUT, "No engine had room in time.") from None
 
-    def _look(self) -> None:
+    def _grant_all(self) -> None:
         """Grant as long as there is room, and look again soon while anybody waits."""
         while self._waiting and (self._waiting[0][-1].done() or self._has_room(self._waiting[0][2])):
             _, _, request, avoid, granted = heappop(self._waiting)
@@ -73,7 +73,7 @@ class StrictPriority(AdmissionQueue):
             except RequestRejected as refusal:
                 granted.set_exception(refusal)
         loop = asyncio.get_running_loop()
-        self._look_again = loop.call_later(LOOK_S, self._look) if self._waiting else None
+        self._look_again = loop.call_later(LOOK_S, self._grant_all) if self._waiting else None
 
     def _has_room(self, request: Request) -> bool:
         slots = self._router.fleet.eligible(request.model).slots

@@ -57,7 +57,7 @@ RANDOM_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class KeyEntry:
+class KeyFileEntry:
     """One key of a folder. `fault` is what is wrong with its file, empty if it is valid."""
 
     tenant: str
@@ -74,12 +74,12 @@ class KeyFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def entries(self) -> Iterator[KeyEntry]:
+    def entries(self) -> Iterator[KeyFileEntry]:
         """Yield all keys. Raises `InvalidValue` if the folder does not exist."""
         for file in PolicyFileSystem().key_files(str(self._root)):
             yield _entry(file)
 
-    def find(self, tenant: str, key_id: str) -> KeyEntry:
+    def find(self, tenant: str, key_id: str) -> KeyFileEntry:
         """Return one key. Raises `InvalidValue` if it does not exist."""
         path = self._place(tenant, key_id)
         if not path.is_file():
@@ -123,12 +123,12 @@ class KeyFolder:
         return self._root / tenant / key_id
 
 
-def _entry(file: KeyFile) -> KeyEntry:
+def _entry(file: KeyFile) -> KeyFileEntry:
     try:
         _, said = read_key_file(file.content)
     except InvalidValue as wrong:
-        return KeyEntry(file.tenant, file.key_id, fault=str(wrong))
-    return KeyEntry(file.tenant, file.key_id, said.get("user"), said.get("group"), said.get("until", inf))
+        return KeyFileEntry(file.tenant, file.key_id, fault=str(wrong))
+    return KeyFileEntry(file.tenant, file.key_id, said.get("user"), said.get("group"), said.get("until", inf))
 
 
 def _content(digest: str, *, user: str | None = None, group: str | None = None, until_s: float = inf) -> str:

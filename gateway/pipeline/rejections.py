@@ -77,9 +77,7 @@ RESPONSES: dict[Reason, ResponseSpec] = {
     Reason.GATEWAY_BUSY: ResponseSpec(429, "rate_limit_error", "slow_down", "rate_limit_error", ErrorOwner.GATEWAY),
     Reason.GATEWAY_DRAINING: ResponseSpec(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.GATEWAY),
     Reason.GATEWAY_ERROR: ResponseSpec(500, "server_error", "internal_error", "api_error", ErrorOwner.GATEWAY),
-    Reason.ISSUER_UNAVAILABLE: ResponseSpec(
-        503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.GATEWAY
-    ),
+    Reason.ISSUER_UNHEARD: ResponseSpec(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.GATEWAY),
     Reason.NO_POD_READY: ResponseSpec(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.POD),
     Reason.POD_UNREACHABLE: _pod(502, "pod_unreachable"),
     Reason.POD_LOST: _pod(502, "pod_lost"),

@@ -87,11 +87,11 @@ class BufferedResponseWriter(ResponseWriter):
     def end(self) -> None:
         self._complete(CompleteResponse(self._status, self._content_type, b"".join(self._parts)))
 
-    def refuse(self, refusal: RequestRejected, *, fields: Iterable[tuple[str, str]] = ()) -> None:
+    def reject(self, refusal: RequestRejected, *, fields: Iterable[tuple[str, str]] = ()) -> None:
         # Also if a response had begun: none of it was sent to a client.
         self._complete(refusal)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         self._stop()
         self._complete(RequestRejected(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
 

@@ -160,7 +160,7 @@ class StreamedBody(RequestBody, kw_only=True):
         return max(self.n or 1, self.best_of or 1)
 
     @property
-    def least_output(self) -> int:
+    def min_output(self) -> int:
         return self.min_tokens or 0
 
     @property
@@ -277,7 +277,7 @@ class ResponsesBody(RequestBody, kw_only=True):
         return bool(self.stream)
 
     @property
-    def outlives(self) -> bool:
+    def outlives_request(self) -> bool:
         return bool(self.background)
 
     @property

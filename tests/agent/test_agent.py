@@ -33,7 +33,7 @@ async def scene(redis: Server, *, ttl_s: float = 60.0, given: bool = False) -> A
     server = VllmLike()
     await server.start()
     try:
-        where = {"given" if given else "probed": (server.spot,)}
+        where = {"configured_servers" if given else "probed_servers": (server.spot,)}
         said = {"zone": "a", "prompts": "long"}
         plan = AgentPlan(
             NAME,

@@ -76,7 +76,7 @@ def test_quick_steps_are_told_now_and_then(plugin: Any, agent: socket.socket) ->
         plugin.clock.now_s += 0.001
         tells.record(stats(running, waiting), None)
     assert [(word["running"], word["waiting"]) for word in heard(agent)] == [(0, 0), (1, 0), (3, 1), (0, 0)]
-    plugin.clock.now_s += 2 * plugin.module.EVERY_S
+    plugin.clock.now_s += 2 * plugin.module.MIN_INTERVAL_S
     tells.record(stats(0), None)
     assert len(heard(agent)) == 1
 

@@ -131,7 +131,7 @@ def test_what_an_engine_may_be_silent_for_is_reckoned_once_a_look(monkeypatch: p
         looks.append(watch.now_s)
         return bound_s(pulse)
 
-    monkeypatch.setattr(EngineActivity, "bound_s", reckoned)
+    monkeypatch.setattr(EngineActivity, "max_silence_s", reckoned)
     assert watch.silent_for(6.0, *vigils) == {}
     assert len(looks) == len(set(looks)) > 0
 

@@ -62,15 +62,15 @@ async def keeping(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cas
 async def escalating(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CascadePods]:
     """None is, and steps take a while."""
     slow = Profile(step_base_s=0.01)
-    async with some_cascade_pods(tmp_path_factory.mktemp("climbing"), NEVER, policy=POLICY, profile=slow) as rungs:
+    async with some_cascade_pods(tmp_path_factory.mktemp("escalating"), NEVER, policy=POLICY, profile=slow) as rungs:
         yield rungs
 
 
 @pytest.mark.parametrize("rung", ["small", "big"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_one_model_answers(keeping: CascadePods, climbing: CascadePods, rung: str, *, stream: bool) -> None:
+async def test_one_model_answers(keeping: CascadePods, escalating: CascadePods, rung: str, *, stream: bool) -> None:
     """The client gets one clean answer, the receipt every model, and what was thrown away is told as waste."""
-    rungs = keeping if rung == "small" else climbing
+    rungs = keeping if rung == "small" else escalating
     status, body, head = await rungs.post(CHAT, asking(stream=stream))
     assert (status, head["x-hearth-rung"]) == (200, rung)
     if stream:
@@ -142,9 +142,9 @@ async def test_log_probabilities_come_as_asked(keeping: CascadePods) -> None:
     assert {len(entry["top_logprobs"]) for entry in entries} == {1}
 
 
-async def test_an_openai_client_sees_a_clean_stream(climbing: CascadePods) -> None:
+async def test_an_openai_client_sees_a_clean_stream(escalating: CascadePods) -> None:
     """Escalated as it was; usage that it asks for is that of the answer it got."""
-    async with climbing.openai("sk-open") as client:
+    async with escalating.openai("sk-open") as client:
         assert CASCADE in [model.id async for model in client.models.list()]
         stream = await client.chat.completions.create(
             model=CASCADE,
@@ -192,12 +192,12 @@ async def test_words_of_clients_and_tenants_bind(
     ],
 )
 async def test_who_may_not_escalate_gets_what_there_is(
-    climbing: CascadePods, headers: dict[str, str], ended: str, why: str
+    escalating: CascadePods, headers: dict[str, str], ended: str, why: str
 ) -> None:
     """Unjudged where nothing is to be thrown away; kept all the same where too much has been."""
-    _, _, head = await climbing.post(CHAT, asking(stream=True), **headers)
+    _, _, head = await escalating.post(CHAT, asking(stream=True), **headers)
     assert head["x-hearth-rung"] == "small"
-    receipt = await settled(climbing, head["x-hearth-receipt"])
+    receipt = await settled(escalating, head["x-hearth-receipt"])
     [step] = receipt["climbed"]["rungs"]
     assert (step["ended"], step["why"]) == (ended, why)
 
@@ -224,30 +224,30 @@ async def test_a_conversation_stays_where_it_went(keeping: CascadePods) -> None:
     assert head["x-hearth-rung"] == "small"
 
 
-async def test_a_model_thrown_away_stops(climbing: CascadePods) -> None:
+async def test_a_model_thrown_away_stops(escalating: CascadePods) -> None:
     """Nothing runs there afterwards, and it has made no more than its window and what was on its way."""
-    engine = climbing.small.engines[0]
+    engine = escalating.small.engines[0]
     before = engine.statistics().generation_tokens
-    climbing.small.set_fault(Fault(FaultKind.SLOW, factor=10))  # a machine that stalls does not see it end by itself
-    _, _, head = await climbing.post(CHAT, asking(stream=True, max_tokens=120, min_tokens=120))
-    climbing.small.set_fault(NO_FAULT)
+    escalating.small.set_fault(Fault(FaultKind.SLOW, factor=10))  # a machine that stalls does not see it end by itself
+    _, _, head = await escalating.post(CHAT, asking(stream=True, max_tokens=120, min_tokens=120))
+    escalating.small.set_fault(NO_FAULT)
     assert head["x-hearth-rung"] == "big"
-    receipt = await settled(climbing, head["x-hearth-receipt"])
+    receipt = await settled(escalating, head["x-hearth-receipt"])
     assert engine.statistics().running == 0
     assert receipt["climbed"]["rungs"][0]["output_tokens"] >= 8
     assert engine.statistics().generation_tokens - before < 120
 
 
-async def test_the_ledger_is_empty_after_clients_that_leave(climbing: CascadePods) -> None:
+async def test_the_ledger_is_empty_after_clients_that_leave(escalating: CascadePods) -> None:
     """At any point of a escalate."""
 
     async def leave(after_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(after_s):
-                await climbing.post(CHAT, asking(stream=True, max_tokens=100, min_tokens=100))
+                await escalating.post(CHAT, asking(stream=True, max_tokens=100, min_tokens=100))
 
     await asyncio.gather(*(leave(0.015 * step) for step in range(1, 25)))
-    await empty(climbing)
+    await empty(escalating)
 
 
 async def test_a_model_that_is_down_is_passed_over(tmp_path: Path) -> None:

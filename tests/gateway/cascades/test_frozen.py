@@ -43,7 +43,7 @@ def of_two(log: Log, **ladder: Any) -> Cascades:
     """Of two models; draws rise evenly from 0 to 1."""
     draws = iter(number / 100 % 1 for number in range(100_000))
     rungs = (CascadeModel(MODELS[0]), CascadeModel(MODELS[2]))
-    said: dict[str, Any] = {"window": HoldbackWindow(), "whole": True} | ladder
+    said: dict[str, Any] = {"holdback_window": HoldbackWindow(), "judges_unary": True} | ladder
     served = CascadeConfig(Cascade("auto", rungs, **said), HoldbackSettings())
     return Cascades(a_router(), {"auto": served}, clock=lambda: 2.0, draw=lambda: next(draws), say=log)
 
@@ -61,7 +61,7 @@ FILE = replace(calibration_file(0.5), models=(SMALL, BIG))
 def test_a_frozen_model_is_asked_seldom_and_recovers() -> None:
     """One warning, one request in so many, and all of them again with the first answer that is kept."""
     log = Log()
-    ladders = of_two(log, file=FILE)
+    ladders = of_two(log, calibration=FILE)
     assert set(starts(ladders, 200)) == {SMALL}
     for _ in range(MIN_ANSWERS):
         ladders.shadow_sampler.record_verdict("auto", 0, is_kept=False)
@@ -77,7 +77,7 @@ def test_a_frozen_model_is_asked_seldom_and_recovers() -> None:
 
 def test_trials_of_a_frozen_model_lower_what_shadows_have_raised() -> None:
     """The way back from thresholds that shadows have raised beyond what answers reach."""
-    ladders = of_two(Log(), file=replace(FILE, cuts=(AcceptanceThreshold(0, "*", 0.5, grey=4.0),)))
+    ladders = of_two(Log(), calibration=replace(FILE, cuts=(AcceptanceThreshold(0, "*", 0.5, grey=4.0),)))
     kept = ladders.shadow_sampler._kept["auto"]
     kept.drift.record_sample(0, 0.0)
     assert not kept.drift.calibration.cuts[0].accepts(0.75)
@@ -113,29 +113,33 @@ def test_a_frozen_model_is_passed_over_on_the_way_up() -> None:
 )
 def test_an_uncalibrated_cascade_begins_as_configured(share: float | None, expected: int) -> None:
     """By default at the top."""
-    ladders = of_two(Log(), **({} if share is None else {"uncalibrated": share}))
+    ladders = of_two(Log(), **({} if share is None else {"uncalibrated_share": share}))
     assert starts(ladders, 100).count(SMALL) == expected
 
 
 def test_a_conversation_without_a_calibration_stays_with_its_model() -> None:
     """The share is one of conversations: their prefix stays warm."""
-    ladders = of_two(Log(), uncalibrated=0.5)
+    ladders = of_two(Log(), uncalibrated_share=0.5)
     ladders._sessions.put(("auto", "low"), 0)
     ladders._sessions.put(("auto", "high"), 1)
     assert set(starts(ladders, 50, "low")) == {SMALL}
     assert set(starts(ladders, 50, "high")) == {BIG}
 
 
-OPEN: dict[str, Any] = {"window": None}
+OPEN: dict[str, Any] = {"holdback_window": None}
 
 
 @pytest.mark.parametrize(
     ("ladder", "level", "message"),
     [
         ({}, "warning", "cascade without a calibration"),
-        ({"file": replace(FILE, is_promised=False)}, "warning", "calibration without a promise"),
-        ({"file": FILE, **OPEN}, "warning", "calibration cannot be applied"),
-        ({"file": replace(FILE, stage=SignalStage.WHOLE), "whole": False}, "warning", "calibration cannot be applied"),
+        ({"calibration": replace(FILE, is_promised=False)}, "warning", "calibration without a promise"),
+        ({"calibration": FILE, **OPEN}, "warning", "calibration cannot be applied"),
+        (
+            {"calibration": replace(FILE, stage=SignalStage.WHOLE), "judges_unary": False},
+            "warning",
+            "calibration cannot be applied",
+        ),
     ],
 )
 def test_a_cascade_that_uses_no_guarantee_warns_once(ladder: dict[str, Any], level: str, message: str) -> None:

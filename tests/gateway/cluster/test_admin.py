@@ -14,7 +14,7 @@ from gateway.cluster.child import ChildResponse
 class Workers:
     """Two workers, of which the second has a frozen rung."""
 
-    async def ask(self, path: str, **_: Any) -> dict[str, ChildResponse]:
+    async def request(self, path: str, **_: Any) -> dict[str, ChildResponse]:
         assert path == "/admin/ladders"
         frozen: dict[str, list[str]] = {"1": [], "2": ["small"]}
         shown = {name: [{"ladder": "auto", "standing": {"frozen": rungs}}] for name, rungs in frozen.items()}

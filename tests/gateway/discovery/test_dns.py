@@ -124,7 +124,7 @@ async def test_an_empty_answer_counts_when_it_is_said_twice() -> None:
         def __init__(self) -> None:
             self.said = 0
 
-        async def hosts(self) -> ResolvedHosts:
+        async def resolve(self) -> ResolvedHosts:
             self.said += 1
             return ResolvedHosts((), inf) if self.said % 2 == 0 else ResolvedHosts((("10.0.0.1", 8000),), 0.0)
 

@@ -303,21 +303,21 @@ class Failing(Echo):
 
     at = ""
 
-    def take(self, message: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         self.at = message.decode()
         self._maybe("take")
         self.stream.send(b"")
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         self._maybe("ended")
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         self._maybe("lost")
 
-    def check(self, now_s: float) -> None:
+    def on_tick(self, now_s: float) -> None:
         self._maybe("check")
 
-    def leave(self) -> None:
+    def on_drain(self) -> None:
         self._maybe("leave")
 
     def _maybe(self, name: str) -> None:

@@ -56,7 +56,7 @@ class Code(IntEnum):
 class Held(Echo):
     """A service that goes on when its client has ended."""
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         self.fates.append("ended")
 
 

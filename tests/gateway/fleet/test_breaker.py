@@ -82,13 +82,20 @@ def test_it_knows_a_pod_that_is_gone_from_one_that_fails() -> None:
     assert not gone.on_healthy_probe(1).on_failure(2).is_unreachable
 
 
+MOVES = {
+    "failed": CircuitBreaker.on_failure,
+    "tripped": CircuitBreaker.on_unreachable,
+    "probed": CircuitBreaker.on_healthy_probe,
+}
+
+
 @given(st.lists(st.sampled_from(["failed", "succeeded", "tripped", "probed"]), max_size=60))
 def test_whatever_happens_a_well_pod_gets_its_trial(moves: list[str]) -> None:
     """No history shuts a pod out for longer than the longest pause, and none opens it without a failure."""
     breaker, now_s = CircuitBreaker(RULES), 0.0
     for move in moves:
         now_s += 0.5
-        breaker = breaker.on_success() if move == "succeeded" else getattr(breaker, move)(now_s)
+        breaker = breaker.on_success() if move == "succeeded" else MOVES[move](breaker, now_s)
     assert not breaker.on_healthy_probe(now_s + RULES.max_cooldown_s).is_open
     if not {"failed", "tripped"} & set(moves):
         assert breaker == CircuitBreaker(RULES)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.identity.key_folder import PREFIX, KeyEntry, KeyFolder, PolicyFileSystem
+from gateway.identity.key_folder import PREFIX, KeyFileEntry, KeyFolder, PolicyFileSystem
 from tenancy.document import InvalidValue
 from tenancy.reading.policy import read_policy
 
@@ -20,7 +20,7 @@ def test_a_new_key_is_known_by_its_digest_alone(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "legal" / key_id
     assert path.read_text() == f"{sha256(key.encode()).hexdigest()} group=interns user=ann\n"
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    assert list(folder.entries()) == [KeyEntry("legal", key_id, "ann", "interns", inf)]
+    assert list(folder.entries()) == [KeyFileEntry("legal", key_id, "ann", "interns", inf)]
     policy = read_policy(
         f"auth: {{keys_dir: {tmp_path}/keys}}\ntenants: {{legal: {{groups: {{interns: {{}}}}}}}}",
         {},
@@ -46,7 +46,7 @@ def test_a_key_ends_when_it_is_told_to_and_no_later(tmp_path: Path) -> None:
     folder = KeyFolder(tmp_path)
     folder.add("legal", "k1", user="ann")
     assert folder.expire("legal", "k1", 1_796_083_200.0) == 1_796_083_200.0
-    assert folder.find("legal", "k1") == KeyEntry("legal", "k1", "ann", None, 1_796_083_200.0)
+    assert folder.find("legal", "k1") == KeyFileEntry("legal", "k1", "ann", None, 1_796_083_200.0)
     assert folder.expire("legal", "k1", inf) == 1_796_083_200.0
     assert (tmp_path / "legal" / "k1").stat().st_mode & 0o777 == 0o600
 

@@ -27,7 +27,7 @@ class Heard(EventFeed):
         super().take(number, payload)
         self.pulse.beat()
 
-    def all_again(self, *, answered: bool) -> None:
+    def end_replay(self, *, answered: bool) -> None:
         super().end_replay(answered=answered)
         self.pulse.beat()
 

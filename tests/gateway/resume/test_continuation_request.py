@@ -174,7 +174,7 @@ def test_what_is_said_in_several_voices_is_not_gone_on_with() -> None:
     body = {"messages": MESSAGES}
     assert asked(Api.CHAT, body, sequences=2) is ResumeBlocker.COPIES
     assert asked(Api.CHAT, body, said(Api.CHAT, has_call=True)) is ResumeBlocker.CALL
-    assert asked(Api.CHAT, body, said(Api.CHAT, has_thought=True)) is ResumeBlocker.REASONING
+    assert asked(Api.CHAT, body, said(Api.CHAT, has_reasoning=True)) is ResumeBlocker.REASONING
     assert asked(Api.CHAT, body | {"include_reasoning": False}) is ResumeBlocker.REASONING, "nobody saw whether it did"
     assert build_request(Api.CHAT, b"[]", said(Api.CHAT), 1) is ResumeBlocker.PROMPT
 
@@ -183,14 +183,14 @@ def test_what_is_said_in_several_voices_is_not_gone_on_with() -> None:
     ("api", "event", "word"),
     [
         (Api.CHAT, {"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]}, "is_call"),
-        (Api.CHAT, {"choices": [{"delta": {"reasoning": "Hm"}}]}, "is_thought"),
+        (Api.CHAT, {"choices": [{"delta": {"reasoning": "Hm"}}]}, "is_reasoning"),
         (Api.MESSAGES, {"type": "content_block_start", "content_block": {"type": "tool_use"}}, "is_call"),
-        (Api.MESSAGES, {"type": "content_block_delta", "delta": {"thinking": "Hm"}}, "is_thought"),
-        (Api.MESSAGES, {"type": "content_block_start", "content_block": {"type": "redacted_thinking"}}, "is_thought"),
+        (Api.MESSAGES, {"type": "content_block_delta", "delta": {"thinking": "Hm"}}, "is_reasoning"),
+        (Api.MESSAGES, {"type": "content_block_start", "content_block": {"type": "redacted_thinking"}}, "is_reasoning"),
         (Api.MESSAGES, {"type": "content_block_delta", "delta": {"partial_json": "{"}}, "is_call"),
         (Api.RESPONSES, {"type": "response.output_item.added", "item": {"type": "function_call"}}, "is_call"),
-        (Api.RESPONSES, {"type": "response.output_item.added", "item": {"type": "reasoning"}}, "is_thought"),
-        (Api.RESPONSES, {"type": "response.reasoning_text.delta", "delta": "Hm"}, "is_thought"),
+        (Api.RESPONSES, {"type": "response.output_item.added", "item": {"type": "reasoning"}}, "is_reasoning"),
+        (Api.RESPONSES, {"type": "response.reasoning_text.delta", "delta": "Hm"}, "is_reasoning"),
         (Api.RESPONSES, {"type": "response.function_call_arguments.delta", "delta": "{"}, "is_call"),
     ],
 )

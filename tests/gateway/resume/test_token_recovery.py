@@ -26,7 +26,7 @@ MARKS = {"<think>": START, "</think>": END}
 
 
 def said(thoughts: str = "hm", text: str = "", **more: Any) -> DeliveredOutput:
-    told: dict[str, Any] = {"has_thought": True, "tokens": len(thoughts) + len(text)} | more
+    told: dict[str, Any] = {"has_reasoning": True, "tokens": len(thoughts) + len(text)} | more
     return DeliveredOutput(Api.CHAT, b"", ({"id": "first"},), 3, text, thoughts, **told)
 
 

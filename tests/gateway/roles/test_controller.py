@@ -24,7 +24,7 @@ from tests.gateway.roles.test_balancer import TERMS, roles_of, router_of
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis is waited for, and no lease runs out by itself, however slow this machine is."""
-    monkeypatch.setattr(redis_lease, "ANSWER_S", 60.0)
+    monkeypatch.setattr(redis_lease, "TIMEOUT_S", 60.0)
     for module in (lease, redis_lease):
         monkeypatch.setattr(module, "LEASE_S", 3600.0)
 

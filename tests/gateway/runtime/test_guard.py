@@ -339,8 +339,8 @@ def unguarded_callbacks(source: Source) -> Iterator[str]:
     for node in source.nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CALLBACK_AT:
             at = CALLBACK_AT[node.func.attr]
-            if len(node.args) <= at or ast.unparse(node.args[at]) not in ("run", "guard.run"):
-                yield source.fault(node, f"`{node.func.attr}` calls what `run` does not guard")
+            if len(node.args) <= at or ast.unparse(node.args[at]) not in ("call_guarded", "guard.call_guarded"):
+                yield source.fault(node, f"`{node.func.attr}` calls what `call_guarded` does not guard")
 
 
 @pytest.mark.parametrize("rule", [unguarded_loops, unguarded_callbacks])
@@ -364,7 +364,7 @@ PLANTED_READER = "def read(self):\n    loop.add_reader(3, self.read)\n"
         (unguarded_loops, f'@restarted("x")\n{PLANTED_LOOP}', False),
         (unguarded_callbacks, PLANTED_TIMER, True),
         (unguarded_callbacks, PLANTED_READER, True),
-        (unguarded_callbacks, 'def ring():\n    loop.call_later(1.0, run, "x", ring)\n', False),
+        (unguarded_callbacks, 'def ring():\n    loop.call_later(1.0, call_guarded, "x", ring)\n', False),
     ],
 )
 def test_what_is_not_guarded_is_found(rule: Callable[[Source], Iterator[str]], text: str, is_found: bool) -> None:

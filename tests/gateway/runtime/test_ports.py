@@ -104,7 +104,7 @@ async def test_a_head_that_does_not_end_is_no_reason_to_stay(
     monkeypatch: pytest.MonkeyPatch, begun: bytes, *, is_first: bool
 ) -> None:
     """The first and any later one of a connection: it is closed after the time that an idle one has."""
-    monkeypatch.setattr("gateway.runtime.ports.IDLE_S", 0.3)
+    monkeypatch.setattr("gateway.runtime.ports.IDLE_TIMEOUT_S", 0.3)
     async with a_small_port() as port:
         before = b"" if is_first else b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
         assert (await said(port, before, begun)).startswith(b"" if is_first else b"HTTP/1.1 200")

@@ -206,7 +206,9 @@ def test_pods_that_do_not_understand_each_other_never_pair(other: dict[str, Any]
     assert place(router, long(17_000)).prefill is not None
 
 
-@pytest.mark.parametrize("words", [{"sequences": 2}, {"continues": "resp_1"}, {"is_whole": True}, {"api": Api.SCORE}])
+@pytest.mark.parametrize(
+    "words", [{"sequences": 2}, {"continues": "resp_1"}, {"is_single_engine": True}, {"api": Api.SCORE}]
+)
 def test_some_requests_belong_on_one_engine(words: dict[str, Any]) -> None:
     """Several answers to one prompt, a stored response, what looks at its prompt, and what decodes nothing."""
     router = split_fleet(1, 1)
