@@ -41,6 +41,13 @@ class Running:
                 if wanted.items() <= line.items():
                     return dict(line)
 
+    async def until_each(self, message: str, key: str, *values: object) -> None:
+        """Wait for one such line per value of `key`, in whatever order the workers log them."""
+        missing = set(values)
+        while missing:
+            line = await self.until(message)
+            missing.discard(line.get(key))
+
     def at(self, port: str, path: str = "") -> str:
         """A URL on one of its ports: traffic, metrics or admin."""
         line = next(line for line in self.lines if line["message"] == "listening")

@@ -308,8 +308,7 @@ async def test_a_healthy_start_and_a_lost_redis_are_quiet(tmp_path: Path, pod: S
             f'policy: policy.yaml\nredis: {redis.url}\ndiscovery: {{redis: true, static: {{pods: ["{pod.url}"]}}}}\n'
         )
         async with serving("--config", str(tmp_path / "hearth.yaml"), *THREE) as gateway:
-            for number in (1, 2, 3):
-                await gateway.until("warmed by the past of other gateways", worker=number)
+            await gateway.until_each("warmed by the past of other gateways", "worker", 1, 2, 3)
             warnings = [line for line in gateway.lines if line["level"] in ("warning", "error")]
             assert [line["message"] for line in warnings] == [EMPTY]
             for times in (1, 2):
