@@ -270,7 +270,10 @@ class AdmissionQueue:
                 return True
             else:
                 queue.take(waiter, self._clock())
-                seat.future.set_result(placement)
+                if seat.future.done():  # Cancelled while it was placed.
+                    self._give_back(placement)
+                else:
+                    seat.future.set_result(placement)
                 return True
         return False
 
@@ -284,4 +287,6 @@ class AdmissionQueue:
 
     def _reject(self, queue: ModelQueue, waiter: WaitingRequest, error: Exception) -> None:
         queue.take(waiter, self._clock())
-        self._seats[waiter.number].future.set_exception(error)
+        future = self._seats[waiter.number].future
+        if not future.done():  # Otherwise cancelled meanwhile.
+            future.set_exception(error)

@@ -53,6 +53,16 @@ def test_clients_that_hang_up_before_the_look_affect_no_other_request(turns_apar
     run_virtually(play())
 
 
+def test_waiters_that_are_cancelled_while_they_are_rejected_end_no_loop() -> None:
+    """No pod is left, all waiters are rejected in one look, and the first draw of that look cancels them all."""
+    play = HangUps()
+    play.lose("p1")
+    play.ask(["bronze"] * 6, 15_000, 300)
+    play.lose("p0")
+    play.hang_up("in", runs=True, waits=True, apart=0)
+    play.teardown()
+
+
 class Planted(Exception):  # noqa: N818 - a name, not a kind of error
     """What the tests throw."""
 
