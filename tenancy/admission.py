@@ -130,7 +130,10 @@ class AdmissionFilter:
         # What stands in an engine's queue is beyond our order: no more of it than the engine takes into one step.
         if ahead_s > STEP_TOKENS * candidates.seconds_per_token[at]:
             return False
-        if candidates.prefill_overhead_s[at] + ahead_s + own_s * (1 - waiter.objective.ttft_per_cold) > self._left_s:
+        if (
+            candidates.prefill_overhead_s[at] + ahead_s + own_s * (1 - waiter.objective.ttft_uncached_factor)
+            > self._left_s
+        ):
             return False
         held = candidates.kv_tokens[at]
         if held > 0 and held + (candidates.prompt_tokens + waiter.answer_tokens) > candidates.kv_capacity[at]:
@@ -145,7 +148,7 @@ class AdmissionFilter:
         """The least seconds to a first token that a candidate of the last decision would need if it were idle, and what
         of them the promise does not allow for by the cold prompt. Zeros where nothing was asked about.
         """
-        candidates, per_cold = self._candidates, self._waiter.objective.ttft_per_cold
+        candidates, per_cold = self._candidates, self._waiter.objective.ttft_uncached_factor
         if candidates is None:
             return 0.0, 0.0
         pairs = list(zip(candidates.prefill_overhead_s, candidates.own_s, strict=True))
@@ -302,7 +305,7 @@ class Admission:
         needed_s, beyond_cold_s = gate.min_ttft_s()
         if beyond_cold_s <= waiter.lead_s:
             return False
-        is_rejected = promise.tier.unattainable is UnattainableAction.REJECT and not waiter.was_placed
+        is_rejected = promise.tier.on_unattainable is UnattainableAction.REJECT and not waiter.was_placed
         if is_rejected and beyond_cold_s > promise.ttft_s:
             raise _hopeless(waiter, now_s - waiter.arrived_s + needed_s)
         waiter.is_unattainable = True
@@ -403,9 +406,9 @@ class Admission:
             came_s = self._returning.first_s(request_fingerprint(request, tenant), came_s)
         lead_s = promise.ttft_s - min(max(now_s - came_s, 0.0), MAX_TRANSIT_SHARE * promise.ttft_s)
         idle_ttft_s = own_s + ground.overhead_s
-        leave_by_s = now_s + promise.max_wait_s if late_by_s is None else late_by_s
+        leave_by_s = now_s + promise.max_queue_s if late_by_s is None else late_by_s
         start_by_s = min(came_s + promise.ttft_objective_s(own_s) - idle_ttft_s, leave_by_s)
-        if idle_ttft_s - promise.ttft_per_cold * own_s > lead_s:
+        if idle_ttft_s - promise.ttft_uncached_factor * own_s > lead_s:
             # Unless an engine holds part of it, no wait is short enough: its turn will show.
             start_by_s = leave_by_s
         due_s = start_by_s

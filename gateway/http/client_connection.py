@@ -160,7 +160,7 @@ class ClientConnection(asyncio.Protocol):
         self._await(ConnectionWait.REQUEST)
         if not self._shared.admit(self):
             self._reader.reject(
-                RequestRejected(Reason.GATEWAY_BUSY, "There are too many connections.", retry_after_s=1.0)
+                RequestRejected(Reason.TOO_MANY_CONNECTIONS, "There are too many connections.", retry_after_s=1.0)
             )
             self._advance()
 
@@ -310,7 +310,7 @@ class ClientConnection(asyncio.Protocol):
             case ConnectionWait.HEAD | ConnectionWait.BODY:
                 part = self._wait.value
                 self._reader.reject(
-                    RequestRejected(Reason.REQUEST_TOO_SLOW, f"The {part} of the request took too long.")
+                    RequestRejected(Reason.REQUEST_TIMEOUT, f"The {part} of the request took too long.")
                 )
                 self._advance()
             case ConnectionWait.REQUEST:

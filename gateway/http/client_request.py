@@ -259,7 +259,7 @@ def no_body_memory(budget: BodyBudget, count: int) -> RequestRejected:
 def tenant_body_memory_exhausted() -> RequestRejected:
     """Return the rejection of a body above the share of its tenant."""
     return RequestRejected(
-        Reason.GATEWAY_BUSY,
+        Reason.BODY_MEMORY_EXHAUSTED,
         "The request bodies of this tenant hold its share of the gateway's memory for bodies.",
         retry_after_s=1.0,
     )
@@ -268,5 +268,5 @@ def tenant_body_memory_exhausted() -> RequestRejected:
 def body_memory_exhausted() -> RequestRejected:
     """Return the rejection of a body for which the budget has no room."""
     return RequestRejected(
-        Reason.GATEWAY_BUSY, "The gateway holds as many request bodies as it can.", retry_after_s=1.0
+        Reason.BODY_MEMORY_EXHAUSTED, "The gateway holds as many request bodies as it can.", retry_after_s=1.0
     )

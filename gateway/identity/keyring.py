@@ -170,13 +170,13 @@ class Keyring:
         if now_s < until_s:
             return caller
         if policy.jwt is None or self._issuer is None or (keys := self._issuer.keys) is None:
-            raise RequestRejected(Reason.ISSUER_UNHEARD, "The issuer's keys are not known yet.", retry_after_s=1.0)
+            raise RequestRejected(Reason.JWKS_UNAVAILABLE, "The issuer's keys are not known yet.", retry_after_s=1.0)
         try:
             claims = verify_token(token, policy.jwt, keys, now_s)
         except UnknownSigningKey:
             if self._issuer.request_refresh():
                 words = "The token's key is not known yet; the issuer is asked."
-                raise RequestRejected(Reason.ISSUER_UNHEARD, words, retry_after_s=1.0) from None
+                raise RequestRejected(Reason.JWKS_UNAVAILABLE, words, retry_after_s=1.0) from None
             raise token_rejected("is signed with a key that is not the issuer's") from None
         caller = caller_of_claims(claims, policy, policy.jwt)
         while len(self._verified) >= MAX_CACHED_TOKENS:

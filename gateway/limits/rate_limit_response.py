@@ -96,7 +96,7 @@ REASONS: Mapping[LimitKind, Reason] = {
     LimitKind.INPUT: Reason.RATE_LIMITED_TOKENS,
     LimitKind.OUTPUT: Reason.RATE_LIMITED_TOKENS,
     LimitKind.UNCACHED: Reason.RATE_LIMITED_TOKENS,
-    LimitKind.PARALLEL: Reason.TOO_MANY_PARALLEL,
+    LimitKind.PARALLEL: Reason.TOO_MANY_PARALLEL_REQUESTS,
     LimitKind.BUDGET: Reason.BUDGET_EXHAUSTED,
 }
 

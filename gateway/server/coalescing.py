@@ -20,7 +20,7 @@ from gateway.http.response_writer import JSON, ResponseWriter
 from routing.rejection import Reason, RequestRejected
 from routing.request import Api, Request
 
-COALESCED_HEADER = "x-hearth-shared"
+COALESCED_HEADER = "x-hearth-coalesced-with"
 """Response header: id of the request whose response it is."""
 
 STORING_APIS = frozenset({Api.RESPONSES})

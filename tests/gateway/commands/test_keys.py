@@ -57,27 +57,27 @@ def test_an_old_key_stays_until_it_is_revoked(policy: Path, capsys: pytest.Captu
     """Unless it is said for how long."""
     run(capsys, "new", "legal", "--id", "k1")
     assert "stays good until: hearth keys revoke legal k1" in run(capsys, "rotate", "legal", "k1")[2]
-    assert "until=" not in (policy.parent / "keys" / "legal" / "k1").read_text()
+    assert "expires_at=" not in (policy.parent / "keys" / "legal" / "k1").read_text()
 
 
 def test_a_key_may_be_made_for_a_while(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It then ends by itself."""
     assert run(capsys, "new", "legal", "--id", "k1", "--for", "90d")[0] == 0
-    assert " until=2" in (policy.parent / "keys" / "legal" / "k1").read_text()
+    assert " expires_at=2" in (policy.parent / "keys" / "legal" / "k1").read_text()
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("revoke", "legal", "k9"), "there is no key `legal/k9`"),
-        (("rotate", "legal", "k9"), "there is no key `legal/k9`"),
+        (("revoke", "legal", "k9"), "no key `legal/k9`"),
+        (("rotate", "legal", "k9"), "no key `legal/k9`"),
         (("new", "../x"), "must be at most 128 printable characters without `/`"),
-        (("new", "legal", "--for", "soon"), "--for soon: must be a number of s, m, h, d or w"),
-        (("new", "legal", "--for", "90"), "--for 90: must be a number of s, m, h, d or w"),
+        (("new", "legal", "--for", "soon"), "--for soon: must be a duration such as 30s, 5m, 12h, 1d or 2w"),
+        (("new", "legal", "--for", "90"), "--for 90: must be a duration such as 30s, 5m, 12h, 1d or 2w"),
         (("new", "legal", "--id", "a/b"), "--id a/b: must be at most 128 printable characters"),
         (("new", "legal", "--group", "nobody"), "--group nobody: `nobody` is no group of `legal` in"),
         (("new", "stranger"), "`stranger` is no tenant of"),
-        (("list", "--dir", "/nowhere"), "there is no folder `/nowhere`"),
+        (("list", "--dir", "/nowhere"), "folder `/nowhere` does not exist"),
         (("list", "--policy", "/nowhere"), "No such file"),
     ],
 )

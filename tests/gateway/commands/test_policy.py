@@ -56,7 +56,7 @@ def test_every_fault_is_told(old: Path, capsys: pytest.CaptureFixture[str]) -> N
         1,
         [
             f"{old}: tenants.legal.rmp: unknown key (did you mean `rpm`?)",
-            f"{old}: tenants.legal.tier: `golden` is no tier of this policy",
+            f"{old}: tenants.legal.tier: unknown tier `golden`",
         ],
     )
 

@@ -259,7 +259,7 @@ class HangUps(RuleBasedStateMachine):
         """Another policy: tiers are other values of the same names."""
         gold, bronze = TIERS["gold"], TIERS["bronze"]
         self.stage.admission.tiers = {
-            "gold": dataclasses.replace(gold, reserve=reserve),
+            "gold": dataclasses.replace(gold, guaranteed_share=reserve),
             "bronze": dataclasses.replace(bronze, priority=priority),
         }
 
