@@ -208,8 +208,8 @@ def _hopeless(waiter: WaitingRequest, predicted_s: float) -> RequestRejected:
     """That no engine, idle or not, could keep the promise of a request."""
     tier, promised_s = waiter.objective.tier, waiter.objective.ttft_objective_s(waiter.own_s)
     words = (
-        f"The first token of this request would take {predicted_s:.3g} s on an idle engine; its service level "
-        f"(tier `{tier.name}`) allows {promised_s:.3g} s. Send a shorter prompt, or use a tier that allows more."
+        f"The predicted TTFT on an idle engine is {predicted_s:.3g} s; tier `{tier.name}` allows "
+        f"{promised_s:.3g} s. Shorten the prompt or use a tier with a longer TTFT objective."
     )
     return RequestRejected(
         Reason.OVERLOADED, words, hopeless=True, predicted_ttft_s=predicted_s, promised_ttft_s=promised_s
@@ -342,7 +342,9 @@ class Admission:
         self._returning.rejected(request_fingerprint(waiter.request, waiter.tenant), waiter.arrived_s, now_s)
         patience_s = min(max(waiter.start_by_s - waiter.arrived_s, 0.0), MAX_RETRY_AFTER_S)
         after_s = min(max(late_s, patience_s / CLIENT_ATTEMPTS), patience_s) * (1 - JITTER * draw)
-        words = f"What tier `{waiter.objective.tier.name}` promises cannot be kept now: too much is asked of the fleet."
+        words = (
+            f"The latency objective of tier `{waiter.objective.tier.name}` cannot be met now: the fleet is overloaded."
+        )
         wait_s = max(0.0, late_s + waiter.start_by_s - now_s)
         return RequestRejected(
             Reason.OVERLOADED,
@@ -386,7 +388,9 @@ class Admission:
         size = waiter.request.prompt.size
         if queue.waiting >= MAX_WAITING or queue.size + size > MAX_WAITING_BYTES:
             refusal = self.overload_rejection(waiter, now_s, queue.backlog_s, draw)
-            raise RequestRejected(Reason.QUEUE_FULL, "Too many wait already.", retry_after_s=refusal.retry_after_s)
+            raise RequestRejected(
+                Reason.QUEUE_FULL, "The admission queue is full.", retry_after_s=refusal.retry_after_s
+            )
 
     def _waiter(
         self,

@@ -64,7 +64,7 @@ def read_constraints(
             found.append(_index(cascade, model, name))
     lowest, highest = max(least), min(most)
     if lowest > highest:
-        words = "No rung is left: the least that is asked for is above the highest that may answer."
+        words = "No model is left: the minimum model is above the maximum model."
         raise RequestRejected(Reason.BAD_REQUEST, words, param="model")
     never = _flag(sent.get(NEVER_ESCALATE_HEADER)) or wishes.cascade_never_escalate or tenant.cascade_never_escalate
     prefer = sent.get(PREFER_HEADER) or wishes.cascade_prefer or tenant.cascade_prefer
@@ -79,7 +79,11 @@ def _index(cascade: Cascade, model: str, param: str) -> int:
     at = cascade.index_of(model)
     if at is None:
         models = ", ".join(each.name for each in cascade.models)
-        raise RequestRejected(Reason.BAD_REQUEST, f"`{cascade.name}` has no rung `{model}`: {models}.", param=param)
+        raise RequestRejected(
+            Reason.BAD_REQUEST,
+            f"Unknown model `{model}` of cascade `{cascade.name}`; its models are {models}.",
+            param=param,
+        )
     return at
 
 

@@ -204,5 +204,5 @@ def rejection_for(result: AttemptResult) -> RequestRejected:
     reason = result.end.reason
     assert reason is not None, result  # noqa: S101 - an answer is no failure
     return RequestRejected(
-        reason, result.detail or f"The pod that served this request is gone ({result.end}).", retry_after_s=1.0
+        reason, result.detail or f"The pod failed during this request ({result.end}).", retry_after_s=1.0
     )

@@ -93,7 +93,9 @@ class BufferedResponseWriter(ResponseWriter):
 
     def abort(self) -> None:
         self._stop()
-        self._complete(RequestRejected(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
+        self._complete(
+            RequestRejected(Reason.GATEWAY_ERROR, "Internal error of the gateway; report it with the request ID.")
+        )
 
     def _complete(self, response: CompleteResponse | RequestRejected) -> None:
         self.has_begun = self.has_ended = True

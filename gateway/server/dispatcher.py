@@ -395,7 +395,9 @@ class HttpDispatcher:
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"serving request {reply.request_id} failed", "exception": fault}
         )
-        reply.reject(RequestRejected(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
+        reply.reject(
+            RequestRejected(Reason.GATEWAY_ERROR, "Internal error of the gateway; report it with the request ID.")
+        )
 
 
 def read_incoming(
