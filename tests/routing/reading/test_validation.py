@@ -175,7 +175,7 @@ def refused(body: str, api: Api = Api.CHAT) -> str | None:
     else:
         return None
     assert found.reason is Reason.BAD_REQUEST
-    assert "stands twice" in found.message
+    assert "more than once" in found.message
     return found.param
 
 
