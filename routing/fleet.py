@@ -236,14 +236,12 @@ def _nobody_for(fleet: Fleet, request: Request) -> RequestRejected:
     if fleet.knows(model, regions):
         return _not_ready(f"No pod that serves `{model}` is ready.")
     if fleet.lacks_named(model):
-        return _not_ready(f"No pod serves `{model}` now.")
+        return _not_ready(f"No pod currently serves `{model}`.")
     if fleet.may_discover_more(regions):
-        return _not_ready(
-            f"No pod that you may use is known to serve `{model}`; not all have told yet what they serve."
-        )
+        return _not_ready(f"No known pod in your regions serves `{model}`; the models of some pods are not known yet.")
     if not fleet.knows(model):
         return RequestRejected(Reason.UNKNOWN_MODEL, f"The model `{model}` does not exist.", param="model")
-    words = f"The model `{model}` is served in no region that your requests may be computed in."
+    words = f"The model `{model}` is not served in the regions that your tenant allows."
     return RequestRejected(Reason.REGION_NOT_ALLOWED, words, param="model")
 
 

@@ -23,16 +23,16 @@ class Reason(StrEnum):
     BAD_REQUEST = "bad_request"
     BAD_JSON = "bad_json"
     UNKNOWN_PATH = "unknown_path"
-    WRONG_METHOD = "wrong_method"
-    WRONG_MEDIA_TYPE = "wrong_media_type"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     BODY_TOO_LARGE = "body_too_large"
     HEADERS_TOO_LARGE = "headers_too_large"
     URL_TOO_LONG = "url_too_long"
-    REQUEST_TOO_SLOW = "request_too_slow"
+    REQUEST_TIMEOUT = "request_timeout"
     EXPECTATION_FAILED = "expectation_failed"
     UNKNOWN_MODEL = "unknown_model"
     MODEL_NOT_ALLOWED = "model_not_allowed"
-    UNKNOWN_RESPONSE = "unknown_response"
+    RESPONSE_NOT_FOUND = "response_not_found"
     INVALID_KEY = "invalid_key"
     REGION_NOT_ALLOWED = "region_not_allowed"
     """The model is served, but nowhere that the tenant's requests may be computed."""
@@ -42,7 +42,7 @@ class Reason(StrEnum):
     # What the tenant has left to use.
     RATE_LIMITED_REQUESTS = "rate_limited_requests"
     RATE_LIMITED_TOKENS = "rate_limited_tokens"
-    TOO_MANY_PARALLEL = "too_many_parallel"
+    TOO_MANY_PARALLEL_REQUESTS = "too_many_parallel_requests"
     BUDGET_EXHAUSTED = "budget_exhausted"
 
     # What the fleet has left to promise.
@@ -53,10 +53,11 @@ class Reason(StrEnum):
     """It has waited for as long as its tier waits."""
 
     # Ours.
-    GATEWAY_BUSY = "gateway_busy"
+    BODY_MEMORY_EXHAUSTED = "body_memory_exhausted"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
     GATEWAY_DRAINING = "gateway_draining"
     GATEWAY_ERROR = "gateway_error"
-    ISSUER_UNHEARD = "issuer_unheard"
+    JWKS_UNAVAILABLE = "jwks_unavailable"
     """A token cannot be verified before its issuer's keys were fetched."""
 
     # The fleet's.
@@ -64,9 +65,9 @@ class Reason(StrEnum):
     POD_UNREACHABLE = "pod_unreachable"
     POD_LOST = "pod_lost"
     POD_TIMEOUT = "pod_timeout"
-    POD_MALFORMED = "pod_malformed"
+    POD_INVALID_RESPONSE = "pod_invalid_response"
     POD_BUSY = "pod_busy"
-    POD_BROKEN = "pod_broken"
+    POD_ERROR = "pod_error"
 
 
 class RequestRejected(Exception):  # noqa: N818 - a refusal is an answer, not an error

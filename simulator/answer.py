@@ -68,7 +68,7 @@ class Answer:
     @property
     def receipt(self) -> str | None:
         """The name of our own gateway's receipt."""
-        return self.headers.get("x-hearth-receipt")
+        return self.headers.get("x-hearth-request-id")
 
 
 async def ask(

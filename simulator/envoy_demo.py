@@ -141,7 +141,7 @@ async def ask(
     body = {"model": stage.model, "messages": messages, "max_tokens": ANSWER_TOKENS, "stream": True}
     async with client.post(f"{stage.envoy.url}/v1/chat/completions", json=body) as answer:
         text = "".join([words(line) async for line in answer.content])
-        receipt_id = answer.headers.get("x-hearth-receipt", "")
+        receipt_id = answer.headers.get("x-hearth-request-id", "")
         return answer.status, text, await read_receipt(client, stage, receipt_id)
 
 

@@ -130,7 +130,10 @@ class AdmissionFilter:
         # What stands in an engine's queue is beyond our order: no more of it than the engine takes into one step.
         if ahead_s > STEP_TOKENS * candidates.seconds_per_token[at]:
             return False
-        if candidates.prefill_overhead_s[at] + ahead_s + own_s * (1 - waiter.objective.ttft_per_cold) > self._left_s:
+        if (
+            candidates.prefill_overhead_s[at] + ahead_s + own_s * (1 - waiter.objective.ttft_uncached_factor)
+            > self._left_s
+        ):
             return False
         held = candidates.kv_tokens[at]
         if held > 0 and held + (candidates.prompt_tokens + waiter.answer_tokens) > candidates.kv_capacity[at]:
@@ -145,7 +148,7 @@ class AdmissionFilter:
         """The least seconds to a first token that a candidate of the last decision would need if it were idle, and what
         of them the promise does not allow for by the cold prompt. Zeros where nothing was asked about.
         """
-        candidates, per_cold = self._candidates, self._waiter.objective.ttft_per_cold
+        candidates, per_cold = self._candidates, self._waiter.objective.ttft_uncached_factor
         if candidates is None:
             return 0.0, 0.0
         pairs = list(zip(candidates.prefill_overhead_s, candidates.own_s, strict=True))
@@ -205,8 +208,8 @@ def _hopeless(waiter: WaitingRequest, predicted_s: float) -> RequestRejected:
     """That no engine, idle or not, could keep the promise of a request."""
     tier, promised_s = waiter.objective.tier, waiter.objective.ttft_objective_s(waiter.own_s)
     words = (
-        f"The first token of this request would take {predicted_s:.3g} s on an idle engine; its service level "
-        f"(tier `{tier.name}`) allows {promised_s:.3g} s. Send a shorter prompt, or use a tier that allows more."
+        f"The predicted TTFT on an idle engine is {predicted_s:.3g} s; tier `{tier.name}` allows "
+        f"{promised_s:.3g} s. Shorten the prompt or use a tier with a longer TTFT objective."
     )
     return RequestRejected(
         Reason.OVERLOADED, words, hopeless=True, predicted_ttft_s=predicted_s, promised_ttft_s=promised_s
@@ -302,7 +305,7 @@ class Admission:
         needed_s, beyond_cold_s = gate.min_ttft_s()
         if beyond_cold_s <= waiter.lead_s:
             return False
-        is_rejected = promise.tier.unattainable is UnattainableAction.REJECT and not waiter.was_placed
+        is_rejected = promise.tier.on_unattainable is UnattainableAction.REJECT and not waiter.was_placed
         if is_rejected and beyond_cold_s > promise.ttft_s:
             raise _hopeless(waiter, now_s - waiter.arrived_s + needed_s)
         waiter.is_unattainable = True
@@ -339,7 +342,9 @@ class Admission:
         self._returning.rejected(request_fingerprint(waiter.request, waiter.tenant), waiter.arrived_s, now_s)
         patience_s = min(max(waiter.start_by_s - waiter.arrived_s, 0.0), MAX_RETRY_AFTER_S)
         after_s = min(max(late_s, patience_s / CLIENT_ATTEMPTS), patience_s) * (1 - JITTER * draw)
-        words = f"What tier `{waiter.objective.tier.name}` promises cannot be kept now: too much is asked of the fleet."
+        words = (
+            f"The latency objective of tier `{waiter.objective.tier.name}` cannot be met now: the fleet is overloaded."
+        )
         wait_s = max(0.0, late_s + waiter.start_by_s - now_s)
         return RequestRejected(
             Reason.OVERLOADED,
@@ -383,7 +388,9 @@ class Admission:
         size = waiter.request.prompt.size
         if queue.waiting >= MAX_WAITING or queue.size + size > MAX_WAITING_BYTES:
             refusal = self.overload_rejection(waiter, now_s, queue.backlog_s, draw)
-            raise RequestRejected(Reason.QUEUE_FULL, "Too many wait already.", retry_after_s=refusal.retry_after_s)
+            raise RequestRejected(
+                Reason.QUEUE_FULL, "The admission queue is full.", retry_after_s=refusal.retry_after_s
+            )
 
     def _waiter(
         self,
@@ -403,9 +410,9 @@ class Admission:
             came_s = self._returning.first_s(request_fingerprint(request, tenant), came_s)
         lead_s = promise.ttft_s - min(max(now_s - came_s, 0.0), MAX_TRANSIT_SHARE * promise.ttft_s)
         idle_ttft_s = own_s + ground.overhead_s
-        leave_by_s = now_s + promise.max_wait_s if late_by_s is None else late_by_s
+        leave_by_s = now_s + promise.max_queue_s if late_by_s is None else late_by_s
         start_by_s = min(came_s + promise.ttft_objective_s(own_s) - idle_ttft_s, leave_by_s)
-        if idle_ttft_s - promise.ttft_per_cold * own_s > lead_s:
+        if idle_ttft_s - promise.ttft_uncached_factor * own_s > lead_s:
             # Unless an engine holds part of it, no wait is short enough: its turn will show.
             start_by_s = leave_by_s
         due_s = start_by_s

@@ -81,7 +81,7 @@ class BoundedLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
             key = key_node.value
             if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
-                raise yaml.constructor.ConstructorError(None, None, f"`{key}` stands twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key `{key}`", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 

@@ -33,25 +33,25 @@ class UnattainableAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """The objective: first token within `ttft_s + ttft_per_cold x` the seconds that the request's own cold prompt
-    takes an idle engine, then a token every `tpot_s` on average.
+    """A service level. Objective: first token within `ttft_s` plus `ttft_uncached_factor` times the seconds that an
+    idle engine needs for the uncached prompt, then a token every `tpot_s` on average.
     """
 
     name: str = "usual"
     priority: int = 0
     """Higher goes first, as in the InferenceObjective of the Gateway API."""
     ttft_s: float = inf
-    ttft_per_cold: float = 0.0
+    ttft_uncached_factor: float = 0.0
     tpot_s: float = inf
     weight: float = 1.0
     """Its tenants' share of what is left when tiers of equal priority compete."""
-    reserve: float = 0.0
-    """Fraction of the fleet that is its own whenever it asks; others may borrow it meanwhile."""
-    longest_wait_s: float = 30.0
+    guaranteed_share: float = 0.0
+    """Guaranteed fraction of the fleet; other tiers may use it while it is idle."""
+    max_queue_s: float = 30.0
     """In the gateway's queue."""
     on_overload: OverloadAction = OverloadAction.REJECT
-    unattainable: UnattainableAction = UnattainableAction.SERVE
-    is_batch: bool = False
+    on_unattainable: UnattainableAction = UnattainableAction.SERVE
+    is_best_effort: bool = False
     """Uses only what other tiers leave idle."""
 
 
@@ -64,20 +64,20 @@ ROUNDING = 1e-9
 
 
 class LatencyObjective(Struct, frozen=True, gc=False):
-    """First token within `ttft_s + ttft_per_cold x cold seconds` of the arrival, then a token every `tpot_s`."""
+    """First token within `ttft_s + ttft_uncached_factor x cold seconds` of the arrival, then a token every `tpot_s`."""
 
     tier: Tier = DEFAULT_TIER
     ttft_s: float = inf
-    ttft_per_cold: float = 0.0
+    ttft_uncached_factor: float = 0.0
     tpot_s: float = inf
-    max_wait_s: float = inf
+    max_queue_s: float = inf
     """In the gateway's queue."""
     is_bound: bool = False
     """Whether there is an objective: without one a request neither waits nor is rejected for it."""
 
     def ttft_objective_s(self, cold_s: float) -> float:
         """Seconds from arrival to the first token of a prompt that takes an idle engine `cold_s`."""
-        return self.ttft_s + self.ttft_per_cold * cold_s
+        return self.ttft_s + self.ttft_uncached_factor * cold_s
 
     def is_met(self, *, own_s: float, first_token_s: float | None, took_s: float, tokens: int) -> bool:
         """Whether a request met its objective, in seconds from its arrival, for an answer of so many tokens.
@@ -97,18 +97,18 @@ NO_OBJECTIVE = LatencyObjective()
 
 
 def objective_of(
-    tier: Tier, *, ttft_s: float | None = None, tpot_s: float | None = None, wait_s: float | None = None
+    tier: Tier, *, ttft_s: float | None = None, tpot_s: float | None = None, max_queue_s: float | None = None
 ) -> LatencyObjective:
     """The objective of a tier, tightened by what the request asks for; a request loosens nothing."""
-    if tier is DEFAULT_TIER and ttft_s is None and tpot_s is None and wait_s is None:
+    if tier is DEFAULT_TIER and ttft_s is None and tpot_s is None and max_queue_s is None:
         return NO_OBJECTIVE
     asks_sooner = ttft_s is not None and ttft_s < tier.ttft_s
     return LatencyObjective(
         tier,
         tier.ttft_s if ttft_s is None or not asks_sooner else ttft_s,
-        0.0 if asks_sooner else tier.ttft_per_cold,
+        0.0 if asks_sooner else tier.ttft_uncached_factor,
         tier.tpot_s if tpot_s is None else min(tpot_s, tier.tpot_s),
-        tier.longest_wait_s if wait_s is None else min(wait_s, tier.longest_wait_s),
+        tier.max_queue_s if max_queue_s is None else min(max_queue_s, tier.max_queue_s),
         is_bound=True,
     )
 

@@ -151,7 +151,7 @@ OPEN_S = 1.0
 
 def open_within_s(tier: Tier) -> float:
     """An engine is open for a tier while so many seconds of prefill, or less, are queued there."""
-    return OPEN_S if tier.reserve and tier.ttft_s == inf else tier.ttft_s
+    return OPEN_S if tier.guaranteed_share and tier.ttft_s == inf else tier.ttft_s
 
 
 @dataclass(slots=True, eq=False)
@@ -226,7 +226,7 @@ class TierQueue:
     @property
     def floor(self) -> float:
         """Its part of all service while it waits."""
-        return 0.0 if self.tier.is_batch else max(self.tier.reserve, MIN_FLOOR)
+        return 0.0 if self.tier.is_best_effort else max(self.tier.guaranteed_share, MIN_FLOOR)
 
     @property
     def backlog_s(self) -> float:
@@ -238,9 +238,9 @@ class TierQueue:
         """Whether it needs all engines that are open to it, of those with so many seconds queued: open is where its own
         first token would come in time. It claims what it is expected to use, up to its reserve, and never all there is.
         """
-        wanted = max(self.demand.wanted(now_s), 1 if self.tier.reserve else 0)
+        wanted = max(self.demand.wanted(now_s), 1 if self.tier.guaranteed_share else 0)
         engines = len(ahead_s)
-        claimed = min(wanted, max(1, round(self.tier.reserve * engines)), engines - 1)
+        claimed = min(wanted, max(1, round(self.tier.guaranteed_share * engines)), engines - 1)
         within_s = open_within_s(self.tier)
         return sum([each_s <= within_s for each_s in ahead_s]) <= claimed
 

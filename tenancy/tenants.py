@@ -76,15 +76,15 @@ class Tenant:
     """Identical requests in flight share one response, where it would be the same for all."""
     resumes: bool = True
     """A stream whose pod is lost is resumed on another."""
-    min_rung: str | None = None
-    """Of ladders that have such a rung: the lowest that may answer."""
-    max_rung: str | None = None
-    never_escalate: bool = False
-    """Whatever rung a request begins at answers it."""
-    max_escalation_share: float = 1.0
-    """Of its judged answers on a ladder, so many may be thrown away."""
-    prefer: str = "cost"
-    """What goes first on a ladder: `cost`, or `quality`, which begins at the highest rung."""
+    cascade_min_model: str | None = None
+    """In cascades that contain it: the smallest model that may answer."""
+    cascade_max_model: str | None = None
+    cascade_never_escalate: bool = False
+    """In cascades: the first model's answer is returned without a check."""
+    cascade_max_escalation_share: float = 1.0
+    """In cascades: maximum share of its checked answers that may be escalated."""
+    cascade_prefer: str = "cost"
+    """In cascades: `cost` starts with the smallest model, `quality` with the largest."""
 
     def may_use(self, model: str) -> bool:
         return self.models is None or model in self.models

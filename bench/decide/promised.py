@@ -26,9 +26,9 @@ from tenancy.queue import WaitingRequest
 from tenancy.tenants import Caller, Tenant
 
 TIERS = (
-    Tier("gold", 10, ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05, reserve=0.5),
-    Tier("silver", 0, ttft_s=3.0, ttft_per_cold=3.0, tpot_s=0.08, reserve=0.3),
-    Tier("bronze", -10, ttft_s=15.0, ttft_per_cold=5.0, tpot_s=0.15),
+    Tier("gold", 10, ttft_s=1.0, ttft_uncached_factor=2.0, tpot_s=0.05, guaranteed_share=0.5),
+    Tier("silver", 0, ttft_s=3.0, ttft_uncached_factor=3.0, tpot_s=0.08, guaranteed_share=0.3),
+    Tier("bronze", -10, ttft_s=15.0, ttft_uncached_factor=5.0, tpot_s=0.15),
 )
 SHARES = (0.2, 0.3, 0.5)
 ASKING = [(Caller(Tenant(tier.name, tier=tier)), objective_of(tier)) for tier in TIERS]

@@ -73,7 +73,7 @@ def smg() -> Contender:
 
 def smg_classes(scenario: Scenario) -> dict[str, dict[str, object]]:
     """What each class reserves; the last stands for all tiers that are left."""
-    reserves = [tier.reserve for tier in _ranked(scenario)] + [0.0] * len(SMG_CLASSES)
+    reserves = [tier.guaranteed_share for tier in _ranked(scenario)] + [0.0] * len(SMG_CLASSES)
     told = {one.name: one.reserving(share) for one, share in zip(SMG_CLASSES, reserves, strict=False)}
     told = {**told, SYSTEM.name: SYSTEM.reserving(0.0)}
     return {name: {key: value for key, value in one.items() if key != "name"} for name, one in told.items()}
@@ -127,12 +127,12 @@ def policy_of(scenario: Scenario) -> dict[str, object]:
 def _said(tier: Tier) -> dict[str, object]:
     """In the policy's words, but for what is without bound or usual."""
     usual = Tier(tier.name)
-    ms = {"ttft_ms": tier.ttft_s, "tpot_ms": tier.tpot_s, "max_queue_ms": tier.longest_wait_s}
-    told = {word: seconds * 1000 for word, seconds in ms.items() if isfinite(seconds)}
+    durations = {"ttft_s": tier.ttft_s, "tpot_s": tier.tpot_s, "max_queue_s": tier.max_queue_s}
+    told = {word: seconds for word, seconds in durations.items() if isfinite(seconds)}
     others = {
         word: getattr(tier, said.field)
         for word, said in TIER.items()
-        if word not in ms and getattr(tier, said.field) != getattr(usual, said.field)
+        if word not in durations and getattr(tier, said.field) != getattr(usual, said.field)
     }
     return {**told, **others}
 

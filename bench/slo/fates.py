@@ -64,6 +64,6 @@ class Fate:
         if self.end_s is None or self.ttft_s is None:
             return False
         cold_s = profile.prefill_s(self.cached_tokens, self.offered.prompt_tokens - self.cached_tokens)
-        if self.ttft_s > tier.ttft_s + tier.ttft_per_cold * cold_s:
+        if self.ttft_s > tier.ttft_s + tier.ttft_uncached_factor * cold_s:
             return False
         return self.tpot_s is None or self.tpot_s <= tier.tpot_s

@@ -56,7 +56,7 @@ class StrictPriority(AdmissionQueue):
         if self._look_again is None:
             self._grant_all()
         try:
-            async with asyncio.timeout(promise.max_wait_s):
+            async with asyncio.timeout(promise.max_queue_s):
                 return await granted
         except TimeoutError:
             raise RequestRejected(Reason.QUEUE_TIMEOUT, "No engine had room in time.") from None

@@ -79,7 +79,13 @@ def load_config(old: Settings, reread: ReadSettings, variables: Mapping[str, str
     """Read settings that may replace the old ones. Raises `InvalidDocument` if they may not."""
     new = reread()
     if old.policy and not new.policy:
-        raise InvalidDocument([ConfigError("policy", "is gone: that would let everybody in, so it wants a restart")])
+        raise InvalidDocument(
+            [
+                ConfigError(
+                    "policy", "was removed: all requests would be accepted; restart the gateway to run without a policy"
+                )
+            ]
+        )
     policy = load_policy(new, variables)
     if new.tls and old.tls:
         check_certificate(new.tls)

@@ -218,7 +218,8 @@ class Cascades:
             return self._pinned(cascade, request, wish)
         able = eligible_models(replace(cascade, models=tuple(self._with_length(each) for each in cascade.models)), wish)
         if not able:
-            words = f"No rung of `{cascade.name}` that may answer can take this request."
+            lacks = "context length, tools or images"
+            words = f"No permitted model of cascade `{cascade.name}` supports this request ({lacks})."
             raise RequestRejected(Reason.BAD_REQUEST, words, param="model")
         # Where none is available the pipeline rejects the request, after it has waited for one.
         return tuple(at for at in able if self._is_up(cascade.models[at].name, request)) or able

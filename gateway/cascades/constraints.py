@@ -14,10 +14,10 @@ from routing.affinity import RecentMap
 from routing.rejection import Reason, RequestRejected
 from tenancy.tenants import Tenant
 
-MIN_MODEL_HEADER = b"x-hearth-min-rung"
-MAX_MODEL_HEADER = b"x-hearth-max-rung"
-NEVER_ESCALATE_HEADER = b"x-hearth-never-escalate"
-PREFER_HEADER = b"x-hearth-prefer"
+MIN_MODEL_HEADER = b"x-hearth-cascade-min-model"
+MAX_MODEL_HEADER = b"x-hearth-cascade-max-model"
+NEVER_ESCALATE_HEADER = b"x-hearth-cascade-never-escalate"
+PREFER_HEADER = b"x-hearth-cascade-prefer"
 CASCADE_HEADERS = (MIN_MODEL_HEADER, MAX_MODEL_HEADER, NEVER_ESCALATE_HEADER, PREFER_HEADER)
 
 COST, QUALITY = "cost", "quality"
@@ -49,35 +49,41 @@ def read_constraints(
     model in a tenant's policy limits only those cascades that have it.
     """
     sent = {name: headers[name].decode("latin-1").strip() for name in CASCADE_HEADERS if name in headers}
-    least = [0 if tenant.min_rung is None else cascade.index_of(tenant.min_rung) or 0]
+    least = [0 if tenant.cascade_min_model is None else cascade.index_of(tenant.cascade_min_model) or 0]
     top = len(cascade.models) - 1
-    most = [top if tenant.max_rung is None or (at := cascade.index_of(tenant.max_rung)) is None else at]
+    most = [
+        top if tenant.cascade_max_model is None or (at := cascade.index_of(tenant.cascade_max_model)) is None else at
+    ]
     for name, model, found in (
         (MIN_MODEL_HEADER.decode(), sent.get(MIN_MODEL_HEADER), least),
         (MAX_MODEL_HEADER.decode(), sent.get(MAX_MODEL_HEADER), most),
-        ("hearth.min_rung", wishes.min_rung, least),
-        ("hearth.max_rung", wishes.max_rung, most),
+        ("hearth.cascade_min_model", wishes.cascade_min_model, least),
+        ("hearth.cascade_max_model", wishes.cascade_max_model, most),
     ):
         if model is not None:
             found.append(_index(cascade, model, name))
     lowest, highest = max(least), min(most)
     if lowest > highest:
-        words = "No rung is left: the least that is asked for is above the highest that may answer."
+        words = "No model is left: the minimum model is above the maximum model."
         raise RequestRejected(Reason.BAD_REQUEST, words, param="model")
-    never = _flag(sent.get(NEVER_ESCALATE_HEADER)) or wishes.never_escalate or tenant.never_escalate
-    prefer = sent.get(PREFER_HEADER) or wishes.prefer or tenant.prefer
+    never = _flag(sent.get(NEVER_ESCALATE_HEADER)) or wishes.cascade_never_escalate or tenant.cascade_never_escalate
+    prefer = sent.get(PREFER_HEADER) or wishes.cascade_prefer or tenant.cascade_prefer
     if prefer not in (COST, QUALITY):
         raise RequestRejected(
             Reason.BAD_REQUEST, f"`{PREFER_HEADER.decode()}` must be {COST} or {QUALITY}.", param=PREFER_HEADER.decode()
         )
-    return CascadeConstraints(lowest, highest, not never, prefer == QUALITY, tenant.max_escalation_share)
+    return CascadeConstraints(lowest, highest, not never, prefer == QUALITY, tenant.cascade_max_escalation_share)
 
 
 def _index(cascade: Cascade, model: str, param: str) -> int:
     at = cascade.index_of(model)
     if at is None:
         models = ", ".join(each.name for each in cascade.models)
-        raise RequestRejected(Reason.BAD_REQUEST, f"`{cascade.name}` has no rung `{model}`: {models}.", param=param)
+        raise RequestRejected(
+            Reason.BAD_REQUEST,
+            f"Unknown model `{model}` of cascade `{cascade.name}`; its models are {models}.",
+            param=param,
+        )
     return at
 
 

@@ -26,10 +26,10 @@ REASONING_OFF = frozenset({"none", "minimal"})
 class CascadeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of a client in its body, under `hearth`."""
 
-    min_rung: str | None = None
-    max_rung: str | None = None
-    never_escalate: bool = False
-    prefer: str | None = None
+    cascade_min_model: str | None = None
+    cascade_max_model: str | None = None
+    cascade_never_escalate: bool = False
+    cascade_prefer: str | None = None
 
 
 class _Format(Struct):

@@ -88,9 +88,9 @@ def _rotate(folder: KeyFolder, known: _Known, arguments: Namespace) -> None:
     known.check(tenant, old.group)
     _show(tenant, *folder.add(tenant, user=old.user, group=old.group))
     if keep_s is None:
-        _say(f"{tenant}/{old.key_id} stays good until: hearth keys revoke {tenant} {old.key_id}")
+        _say(f"{tenant}/{old.key_id} stays valid until you run: hearth keys revoke {tenant} {old.key_id}")
     else:
-        _say(f"{tenant}/{old.key_id} is good until {_moment(folder.expire(tenant, old.key_id, time.time() + keep_s))}")
+        _say(f"{tenant}/{old.key_id} expires at {_moment(folder.expire(tenant, old.key_id, time.time() + keep_s))}")
 
 
 def _list(folder: KeyFolder, tenant: str | None) -> None:
@@ -113,7 +113,7 @@ def _moment(at_s: float) -> str:
 
 def _show(tenant: str, key_id: str, key: str) -> None:
     sys.stdout.write(f"{key}\n")
-    _say(f"this is {tenant}/{key_id}; it is shown this once and kept nowhere")
+    _say(f"key {tenant}/{key_id}: shown only once, it is not stored")
 
 
 def _say(words: str) -> None:
@@ -140,7 +140,7 @@ class _Known:
                 _say(f"no policy was named: unless `{tenant}` has a group `{group}`, its gateway rejects this key file")
             return
         if self.tenants is not None and tenant not in self.tenants.keys:
-            raise InvalidValue(f"`{tenant}` is no tenant of {self.policy}")
+            raise InvalidValue(f"unknown tenant `{tenant}` in {self.policy}")
         if group is None:
             return
         own = self.tenants.table(tenant) if self.tenants is not None else None
@@ -149,7 +149,9 @@ class _Known:
         names = groups.keys if groups is not None else ()
         if group not in names:
             there = f"there are {', '.join(names)}" if names else "it has none"
-            raise InvalidValue(f"--group {group}: `{group}` is no group of `{tenant}` in {self.policy} ({there})")
+            raise InvalidValue(
+                f"--group {group}: unknown group `{group}` of tenant `{tenant}` in {self.policy} ({there})"
+            )
 
 
 def _known(arguments: Namespace, variables: Mapping[str, str]) -> _Known:
@@ -158,7 +160,7 @@ def _known(arguments: Namespace, variables: Mapping[str, str]) -> _Known:
     if arguments.dir and (not policy or arguments.action not in ("new", "rotate")):
         return _Known(Path(arguments.dir))
     if not policy:
-        raise InvalidValue("which folder? Say --dir FOLDER, --policy FILE or HEARTH_POLICY")
+        raise InvalidValue("no key folder: pass --dir or --policy, or set HEARTH_POLICY")
     try:
         source = Path(policy).read_text(encoding="utf-8")
         root = read_document(source, variables, relative_to(Path(policy), POLICY_FILE_KEYS))
@@ -167,5 +169,5 @@ def _known(arguments: Namespace, variables: Mapping[str, str]) -> _Known:
     auth = root.table("auth")
     folder = arguments.dir or (auth.get("keys_dir", text, "") if auth is not None else "")
     if not folder:
-        raise InvalidValue(f"{policy} names no auth.keys_dir: say --dir FOLDER")
+        raise InvalidValue(f"{policy} has no auth.keys_dir: pass --dir")
     return _Known(Path(folder), policy, root.table("tenants"), root.table("defaults"))

@@ -65,7 +65,7 @@ def _policy(arguments: Namespace, variables: Mapping[str, str]) -> tuple[Path, P
     settings = check_file(config, variables) if config is not None else None
     path = arguments.file or variables.get("HEARTH_POLICY") or (settings and settings.policy)
     if not path:
-        raise InvalidValue("which policy? Say FILE, --config FILE or HEARTH_POLICY")
+        raise InvalidValue("no policy: pass FILE or --config, or set HEARTH_POLICY")
     return Path(path), load_policy_file(Path(path), variables, None if settings is None else settings.model_table)
 
 
@@ -77,7 +77,7 @@ def _config(arguments: Namespace, variables: Mapping[str, str]) -> Path | None:
 def _explain(path: Path, policy: Policy, name: str) -> None:
     if name not in policy.tenants:
         raise InvalidDocument(
-            [ConfigError(str(path), f"`{name}` is no tenant; there are {', '.join(policy.tenants) or 'none'}")]
+            [ConfigError(str(path), f"unknown tenant `{name}`; the tenants are {', '.join(policy.tenants) or 'none'}")]
         )
     rows = [(told.field, told.value, told.source) for told in explain(path.read_text(encoding="utf-8"), policy, name)]
     keys = [key.caller.key_id or "" for key in policy.keys.values() if key.caller.tenant.name == name]

@@ -192,7 +192,7 @@ def unique_pods(found: Iterable[DiscoveredPod]) -> tuple[DiscoveredPod, ...]:
     once: dict[str, DiscoveredPod] = {}
     for pod in found:
         if once.setdefault(pod.url, pod) != pod:
-            raise InvalidValue(f"{pod.url} stands twice, with different words")
+            raise InvalidValue(f"{pod.url}: duplicate entry with different settings")
     return tuple(once.values())
 
 
@@ -233,9 +233,7 @@ def read_kubernetes(section: DocumentTable, pools: tuple[str, ...]) -> Kubernete
     if named is None and selector is None and service is None:
         named = pools
     if not (selector or service or named):
-        section.add_error(
-            "says not which pods: name a selector, a service or inference_pools, or a model's inference_pool"
-        )
+        section.add_error("set one of selector, service, inference_pools, or a model's inference_pool")
     found = KubernetesSourceConfig(
         namespace=section.get("namespace", _object_name, None),
         selector=selector,

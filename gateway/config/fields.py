@@ -139,7 +139,7 @@ def read_secret(section: DocumentTable, key: str) -> Secret | None:
     """Read `key`, or `key_file` with the path of the file that holds it; both at once are a fault."""
     given, filed = section.get(key, parse_secret, None), section.get(f"{key}_file", parse_secret_file, None)
     if given and filed:
-        section.error(f"{key}_file", f"stands beside {key}: which one is meant?")
+        section.error(f"{key}_file", f"conflicts with {key}; set only one")
     return given or filed
 
 

@@ -99,7 +99,7 @@ def read_models(root: DocumentTable) -> tuple[ModelEntry, ...]:
         )
         section.close()
         if entry.name and entry.name in entries:
-            section.error("model_name", f"`{entry.name}` stands twice")
+            section.error("model_name", f"duplicate entry `{entry.name}`")
         entries[entry.name] = entry
     root.errors.extend(_ladder_faults(entries))
     return tuple(entries.values())

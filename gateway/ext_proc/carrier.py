@@ -136,7 +136,7 @@ class ExtProcTransport:
 
     def _time_is_up(self, relay: Relay) -> None:
         if not self._answer.has_heard_head:
-            relay.fail(AttemptStatus.TIMEOUT, f"{relay.placement.engine.pod} did not answer in time.")
+            relay.fail(AttemptStatus.TIMEOUT, f"{relay.placement.engine.pod} did not respond in time.")
 
     def _estimate(self) -> None:
         """Charge a stream that was not seen: by its events, or by the expected output."""

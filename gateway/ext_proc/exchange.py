@@ -132,9 +132,9 @@ class ExtProcContext:
 INVALID_ARGUMENT = 3
 
 STATUS_BY_CAUSE = {
-    TerminationCause.POD_LOST: (AttemptStatus.LOST, "The pod's connection ended inside its answer."),
+    TerminationCause.POD_LOST: (AttemptStatus.LOST, "The pod's connection closed before the response was complete."),
     TerminationCause.POD_UNREACHABLE: (AttemptStatus.UNREACHABLE, "Envoy could not reach the pod."),
-    TerminationCause.POD_TIMEOUT: (AttemptStatus.TIMEOUT, "Envoy waited too long for the pod."),
+    TerminationCause.POD_TIMEOUT: (AttemptStatus.TIMEOUT, "Timeout while Envoy waited for the pod."),
 }
 
 
@@ -213,9 +213,13 @@ class Exchange(GrpcStreamHandler):
         if self._has_picked or self._is_over:
             return
         if self._has_all and waited_s > office.rules.queue_s:
-            self._refuse(RequestRejected(Reason.QUEUE_TIMEOUT, "No engine was free in time.", retry_after_s=1.0))
+            self._refuse(
+                RequestRejected(
+                    Reason.QUEUE_TIMEOUT, "No engine became available within the queue timeout.", retry_after_s=1.0
+                )
+            )
         elif not self._has_all and waited_s > office.rules.timeouts.body_s:
-            self._refuse(RequestRejected(Reason.REQUEST_TOO_SLOW, "The body of the request took too long."))
+            self._refuse(RequestRejected(Reason.REQUEST_TIMEOUT, "Timeout while receiving the request body."))
 
     # -- the request -----------------------------------------------------------------------------------------------
 
@@ -239,7 +243,7 @@ class Exchange(GrpcStreamHandler):
         try:
             if not asked.target.startswith(b"/"):
                 # Absolute form: Envoy would forward it as it stands, and only our own proxy reads a path out of it.
-                raise RequestRejected(Reason.UNKNOWN_PATH, f"There is nothing at {asked.target[:200]!r}.")
+                raise RequestRejected(Reason.UNKNOWN_PATH, f"Unknown path {asked.target[:200]!r}.")
             office.desk.route(asked, is_trusted=office.rules.is_trusted_proxy(source_of(told)))
         except RequestRejected as refusal:
             asked.rejection = refusal
@@ -249,7 +253,8 @@ class Exchange(GrpcStreamHandler):
             self._stream.send(messages.REQUEST_HEADERS_CONTINUE)
         elif self._modes.request == NONE:
             asked.rejection = RequestRejected(
-                Reason.GATEWAY_ERROR, "Envoy does not show the body of requests: set a body mode."
+                Reason.GATEWAY_ERROR,
+                "Envoy does not send request bodies to the gateway; set request_body_mode in its ext_proc filter.",
             )
             self._serve()
 

@@ -227,7 +227,7 @@ class ExtProcResponseWriter(ResponseWriter):
         """Return the headers that the gateway adds to every response."""
         told = [("x-request-id", self._echoed_id)]
         if self.api is not None:
-            told.append(("x-hearth-receipt", self.request_id))
+            told.append(("x-hearth-request-id", self.request_id))
         return [*told, *self.headers]
 
 

@@ -160,7 +160,11 @@ class ClientConnection(asyncio.Protocol):
         self._await(ConnectionWait.REQUEST)
         if not self._shared.admit(self):
             self._reader.reject(
-                RequestRejected(Reason.GATEWAY_BUSY, "There are too many connections.", retry_after_s=1.0)
+                RequestRejected(
+                    Reason.TOO_MANY_CONNECTIONS,
+                    "Connection limit of the gateway reached; retry later.",
+                    retry_after_s=1.0,
+                )
             )
             self._advance()
 
@@ -179,7 +183,9 @@ class ClientConnection(asyncio.Protocol):
         if self._is_closing:
             return  # The transport closes once its buffer is written.
         if self._reader.reading is not None and self._reply is None:
-            self._reader.reject(RequestRejected(Reason.BAD_REQUEST, "The connection ended inside the request."))
+            self._reader.reject(
+                RequestRejected(Reason.BAD_REQUEST, "The connection closed before the request was complete.")
+            )
             self._advance()
         elif not self.is_idle:
             self._leave()
@@ -310,7 +316,7 @@ class ClientConnection(asyncio.Protocol):
             case ConnectionWait.HEAD | ConnectionWait.BODY:
                 part = self._wait.value
                 self._reader.reject(
-                    RequestRejected(Reason.REQUEST_TOO_SLOW, f"The {part} of the request took too long.")
+                    RequestRejected(Reason.REQUEST_TIMEOUT, f"Timeout while receiving the request {part}.")
                 )
                 self._advance()
             case ConnectionWait.REQUEST:

@@ -170,17 +170,19 @@ class IncomingRequest:
         coding = headers.get(b"transfer-encoding")
         host = headers.get(b"host", b"")
         if version not in {"1.1", "1.0"}:
-            raise RequestRejected(Reason.BAD_REQUEST, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+            raise RequestRejected(Reason.BAD_REQUEST, "Unsupported HTTP version; use HTTP/1.1.")
         if not host and version == "1.1":
-            raise RequestRejected(Reason.BAD_REQUEST, "An HTTP/1.1 request needs one Host header.")
+            raise RequestRejected(Reason.BAD_REQUEST, "An HTTP/1.1 request requires a Host header.")
         if b"," in host:
-            raise RequestRejected(Reason.BAD_REQUEST, "There is more than one Host header.")
+            raise RequestRejected(Reason.BAD_REQUEST, "Duplicate Host header; send exactly one.")
         if coding is not None and (version != "1.1" or coding.lower() != b"chunked"):
             raise RequestRejected(
-                Reason.BAD_REQUEST, "The only Transfer-Encoding spoken here is `chunked`, in HTTP/1.1."
+                Reason.BAD_REQUEST, "Unsupported Transfer-Encoding; only `chunked` with HTTP/1.1 is supported."
             )
         if headers.get(b"expect", b"100-continue").lower() != b"100-continue" and version == "1.1":
-            raise RequestRejected(Reason.EXPECTATION_FAILED, "The only expectation met here is `100-continue`.")
+            raise RequestRejected(
+                Reason.EXPECTATION_FAILED, "Unsupported Expect header; only `100-continue` is supported."
+            )
         declared = self.declared_bytes or 0
         if declared > limits.max_body_bytes:
             raise body_too_large(limits)
@@ -259,8 +261,8 @@ def no_body_memory(budget: BodyBudget, count: int) -> RequestRejected:
 def tenant_body_memory_exhausted() -> RequestRejected:
     """Return the rejection of a body above the share of its tenant."""
     return RequestRejected(
-        Reason.GATEWAY_BUSY,
-        "The request bodies of this tenant hold its share of the gateway's memory for bodies.",
+        Reason.BODY_MEMORY_EXHAUSTED,
+        "The tenant's share of the request body memory is used up; retry later, with fewer requests in flight.",
         retry_after_s=1.0,
     )
 
@@ -268,5 +270,7 @@ def tenant_body_memory_exhausted() -> RequestRejected:
 def body_memory_exhausted() -> RequestRejected:
     """Return the rejection of a body for which the budget has no room."""
     return RequestRejected(
-        Reason.GATEWAY_BUSY, "The gateway holds as many request bodies as it can.", retry_after_s=1.0
+        Reason.BODY_MEMORY_EXHAUSTED,
+        "Request body memory limit of the gateway reached; retry later.",
+        retry_after_s=1.0,
     )

@@ -123,4 +123,4 @@ def _find_response(path: str) -> ApiEndpoint:
 
 
 def _unknown(path: str) -> RequestRejected:
-    return RequestRejected(Reason.UNKNOWN_PATH, f"There is nothing at {path[:200]!r}.")
+    return RequestRejected(Reason.UNKNOWN_PATH, f"Unknown path {path[:200]!r}.")

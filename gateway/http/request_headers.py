@@ -92,7 +92,7 @@ def model_override(headers: Mapping[bytes, bytes]) -> str | None:
         if (value := headers.get(name)) is not None:
             if not 0 < len(value) <= MAX_MODEL_BYTES or not value.isascii():
                 header = name.decode()
-                raise RequestRejected(Reason.BAD_REQUEST, f"`{header}` must be the name of a model.", param=header)
+                raise RequestRejected(Reason.BAD_REQUEST, f"`{header}` must be a model name.", param=header)
             return value.decode("ascii")
     return None
 
@@ -133,7 +133,7 @@ def _seconds(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> float 
         found = float(value) if NUMBER.fullmatch(value) else 0.0
         if not 0 < found <= MAX_MS:
             header = name.decode()
-            message = f"`{header}` must be milliseconds, above 0 and at most a day."
+            message = f"`{header}` must be a number of milliseconds, above 0 and at most 86400000."
             raise RequestRejected(Reason.BAD_REQUEST, message, param=header)
         return found / 1000
     return None

@@ -219,7 +219,7 @@ class RequestReader:
         if raw.lstrip(b"\r\n").startswith(line) if is_first else line in raw:
             return
         raise RequestRejected(
-            Reason.BAD_REQUEST, "The request line must be a method, a path and a version, one space between."
+            Reason.BAD_REQUEST, "Invalid request line; expected METHOD PATH VERSION, separated by single spaces."
         )
 
     def _bound_framing(self, incoming: IncomingRequest, count: int, body_bytes: int) -> None:
@@ -243,7 +243,7 @@ class RequestReader:
         if incoming is None:
             return
         if incoming.method == "CONNECT":
-            self.reject(incoming.rejection or RequestRejected(Reason.UNKNOWN_PATH, "This is no tunnel."))
+            self.reject(incoming.rejection or RequestRejected(Reason.UNKNOWN_PATH, "CONNECT is not supported."))
             return
         self._parser = HttpRequestParser(self)
         head = f"{incoming.method} / HTTP/1.1\r\n".encode("ascii")

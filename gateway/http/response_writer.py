@@ -207,7 +207,7 @@ class ResponseWriter:
         head = f"HTTP/1.1 {status} {phrase_of(status)}\r\ncontent-type: {content_type}\r\n"
         head += f"x-request-id: {self._echoed_id}\r\n"
         if self.api is not None:
-            head += f"x-hearth-receipt: {self.request_id}\r\n"
+            head += f"x-hearth-request-id: {self.request_id}\r\n"
         if length is not None:
             head += f"content-length: {length}\r\n"
         elif self._framing is CHUNKS:

@@ -27,7 +27,7 @@ class PolicyFileSystem:
     def key_files(self, folder: str) -> Iterator[KeyFile]:
         """Yield the files `<tenant>/<key id>` of a folder, without names that begin with a dot (Kubernetes' own)."""
         if not Path(folder).is_dir():
-            raise InvalidValue(f"there is no folder `{folder}`")
+            raise InvalidValue(f"folder `{folder}` does not exist")
         try:
             yield from self._listed(Path(folder))
         except OSError as error:
@@ -83,7 +83,7 @@ class KeyFolder:
         """Return one key. Raises `InvalidValue` if it does not exist."""
         path = self._place(tenant, key_id)
         if not path.is_file():
-            raise InvalidValue(f"there is no key `{tenant}/{key_id}` in `{self._root}`")
+            raise InvalidValue(f"no key `{tenant}/{key_id}` in `{self._root}`")
         return _entry(KeyFile(tenant, key_id, PolicyFileSystem().text(str(path))))
 
     def add(self, tenant: str, key_id: str | None = None, **said: Any) -> tuple[str, str]:
@@ -97,7 +97,7 @@ class KeyFolder:
         try:
             os.link(draft, path)  # appears whole, and never over another key
         except FileExistsError:
-            raise InvalidValue(f"there is a key `{tenant}/{key_id}` already") from None
+            raise InvalidValue(f"key `{tenant}/{key_id}` already exists") from None
         finally:
             draft.unlink()
         return key_id, key
@@ -128,7 +128,7 @@ def _entry(file: KeyFile) -> KeyFileEntry:
         _, said = read_key_file(file.content)
     except InvalidValue as wrong:
         return KeyFileEntry(file.tenant, file.key_id, fault=str(wrong))
-    return KeyFileEntry(file.tenant, file.key_id, said.get("user"), said.get("group"), said.get("until", inf))
+    return KeyFileEntry(file.tenant, file.key_id, said.get("user"), said.get("group"), said.get("expires_at", inf))
 
 
 def _content(digest: str, *, user: str | None = None, group: str | None = None, until_s: float = inf) -> str:
@@ -136,10 +136,10 @@ def _content(digest: str, *, user: str | None = None, group: str | None = None, 
     for word, value in (("group", group), ("user", user)):
         if value is not None:
             if value.split() != [KEY[word].kind.parse(value)]:
-                raise InvalidValue(f"{word} `{value}` must hold no spaces")
+                raise InvalidValue(f"{word} `{value}` must not contain spaces")
             words.append(f"{word}={value}")
     if until_s < inf:
-        words.append(f"until={datetime.fromtimestamp(int(until_s), UTC):%Y-%m-%dT%H:%M:%SZ}")
+        words.append(f"expires_at={datetime.fromtimestamp(int(until_s), UTC):%Y-%m-%dT%H:%M:%SZ}")
     return " ".join(words) + "\n"
 
 

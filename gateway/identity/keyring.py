@@ -57,7 +57,7 @@ class ProxyCallers:
         """Return the caller of a tenant that a proxy names. Raises `RequestRejected` if there is no such tenant."""
         found = self._policy.tenants.get(tenant)
         if found is None:
-            raise RequestRejected(Reason.INVALID_KEY, "The tenant that the proxy names is not known here.")
+            raise RequestRejected(Reason.INVALID_KEY, "The proxy's tenant header names an unknown tenant.")
         return found.caller()
 
     def with_overrides(self, caller: Caller, *, group: str, user: str, objective: str, priority: str) -> Caller:
@@ -145,7 +145,7 @@ class Keyring:
         if not key:
             if policy.default is None:
                 raise RequestRejected(
-                    Reason.INVALID_KEY, "No API key was given: send it as `Authorization: Bearer KEY`."
+                    Reason.INVALID_KEY, "No API key in the request; send it as `Authorization: Bearer KEY`."
                 )
             return policy.default
         if len(key) > MAX_TOKEN_BYTES:
@@ -158,7 +158,7 @@ class Keyring:
         if found is None:
             if policy.jwt is not None and key.count(".") == 2:
                 return self._borne(policy, key, digest)
-            raise RequestRejected(Reason.INVALID_KEY, "The API key is not known here.")
+            raise RequestRejected(Reason.INVALID_KEY, "Invalid API key.")
         if self._wall_clock() >= found.expires_s:
             raise RequestRejected(Reason.INVALID_KEY, "The API key has expired.")
         return found.caller
@@ -170,14 +170,20 @@ class Keyring:
         if now_s < until_s:
             return caller
         if policy.jwt is None or self._issuer is None or (keys := self._issuer.keys) is None:
-            raise RequestRejected(Reason.ISSUER_UNHEARD, "The issuer's keys are not known yet.", retry_after_s=1.0)
+            raise RequestRejected(
+                Reason.JWKS_UNAVAILABLE,
+                "The token issuer's keys are not available yet; retry in a second.",
+                retry_after_s=1.0,
+            )
         try:
             claims = verify_token(token, policy.jwt, keys, now_s)
         except UnknownSigningKey:
             if self._issuer.request_refresh():
-                words = "The token's key is not known yet; the issuer is asked."
-                raise RequestRejected(Reason.ISSUER_UNHEARD, words, retry_after_s=1.0) from None
-            raise token_rejected("is signed with a key that is not the issuer's") from None
+                words = (
+                    "The token's signing key is not known yet; the issuer's keys are being fetched. Retry in a second."
+                )
+                raise RequestRejected(Reason.JWKS_UNAVAILABLE, words, retry_after_s=1.0) from None
+            raise token_rejected("is signed with an unknown key") from None
         caller = caller_of_claims(claims, policy, policy.jwt)
         while len(self._verified) >= MAX_CACHED_TOKENS:
             del self._verified[next(iter(self._verified))]

@@ -168,7 +168,7 @@ def _signer(kid: object, algorithm: str, keys: KeySet) -> IssuerKey:
     if key is None:
         raise UnknownSigningKey
     if not key.fits(algorithm):
-        raise token_rejected("is signed in a way that does not fit its key")
+        raise token_rejected("has an algorithm that does not match its key")
     return key
 
 
@@ -185,7 +185,7 @@ def _time(claims: Claims, name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise token_rejected("has a time that is none")
+        raise token_rejected("has an invalid time claim")
     return float(value)
 
 

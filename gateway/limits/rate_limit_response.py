@@ -96,7 +96,7 @@ REASONS: Mapping[LimitKind, Reason] = {
     LimitKind.INPUT: Reason.RATE_LIMITED_TOKENS,
     LimitKind.OUTPUT: Reason.RATE_LIMITED_TOKENS,
     LimitKind.UNCACHED: Reason.RATE_LIMITED_TOKENS,
-    LimitKind.PARALLEL: Reason.TOO_MANY_PARALLEL,
+    LimitKind.PARALLEL: Reason.TOO_MANY_PARALLEL_REQUESTS,
     LimitKind.BUDGET: Reason.BUDGET_EXHAUSTED,
 }
 
@@ -137,5 +137,5 @@ def _message(lack: LimitExceeded, wait_s: float) -> str:
     """The error message. `wait_s`: the wait that `retry-after` reports."""
     limit = f"`{lack.path}` has {PHRASES[lack.kind].format(limit=lack.limit, period=format_period(lack.period_s))}"
     if lack.wait_s == inf:
-        return f"{limit}, and this request alone needs {lack.amount:g}: it can never be served."
+        return f"{limit}, and this request alone needs {lack.amount:g}: it exceeds the limit by itself."
     return f"{limit}, and not enough of it is left. Please try again in {format_wait(wait_s)}."

@@ -84,9 +84,9 @@ _CONSEQUENCES = {
     AttemptStatus.LOST: _Consequences(Reason.POD_LOST, is_pod_failure=True, is_engine_gone=True),
     AttemptStatus.TIMEOUT: _Consequences(Reason.POD_TIMEOUT, is_pod_failure=True),
     AttemptStatus.HUNG: _Consequences(Reason.POD_TIMEOUT, is_pod_failure=True, is_engine_gone=True),
-    AttemptStatus.MALFORMED: _Consequences(Reason.POD_MALFORMED, is_pod_failure=True),
+    AttemptStatus.MALFORMED: _Consequences(Reason.POD_INVALID_RESPONSE, is_pod_failure=True),
     AttemptStatus.BUSY: _Consequences(Reason.POD_BUSY),
-    AttemptStatus.BROKEN: _Consequences(Reason.POD_BROKEN, is_pod_failure=True),
+    AttemptStatus.BROKEN: _Consequences(Reason.POD_ERROR, is_pod_failure=True),
     AttemptStatus.UNCONVINCING: _Consequences(is_counted=False),
     AttemptStatus.UNWILLING: _Consequences(Reason.POD_LOST),
     AttemptStatus.DIFFERENT: _Consequences(Reason.POD_LOST),
@@ -204,5 +204,5 @@ def rejection_for(result: AttemptResult) -> RequestRejected:
     reason = result.end.reason
     assert reason is not None, result  # noqa: S101 - an answer is no failure
     return RequestRejected(
-        reason, result.detail or f"The pod that served this request is gone ({result.end}).", retry_after_s=1.0
+        reason, result.detail or f"The pod failed during this request ({result.end}).", retry_after_s=1.0
     )

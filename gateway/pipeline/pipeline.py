@@ -265,7 +265,7 @@ class RequestPipeline:
         has_lost_engine = result is not None and result.end.has_lost_engine
         while True:
             started_s, objective = self._clock(), context.objective
-            late_by_s = started_s + objective.max_wait_s if has_lost_engine and objective.is_bound else None
+            late_by_s = started_s + objective.max_queue_s if has_lost_engine and objective.is_bound else None
             try:
                 return await self._queue.place(
                     context, objective, context.avoid, context.started_s, late_by_s=late_by_s

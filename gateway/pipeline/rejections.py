@@ -45,46 +45,52 @@ def _shed() -> ResponseSpec:
     return ResponseSpec(429, "rate_limit_error", "slow_down", "overloaded_error", ErrorOwner.GATEWAY)
 
 
+def _saturated() -> ResponseSpec:
+    """A bound of this gateway process: another gateway may have room."""
+    return ResponseSpec(429, "rate_limit_error", "slow_down", "rate_limit_error", ErrorOwner.GATEWAY)
+
+
 _NO_POD = "service_unavailable_error"
 
 RESPONSES: dict[Reason, ResponseSpec] = {
     Reason.BAD_REQUEST: _client(400, "invalid_value"),
     Reason.BAD_JSON: _client(400, "invalid_json"),
     Reason.UNKNOWN_PATH: _client(404, "unknown_url", anthropic="not_found_error"),
-    Reason.WRONG_METHOD: _client(405, "method_not_supported"),
-    Reason.WRONG_MEDIA_TYPE: _client(415, "unsupported_media_type"),
+    Reason.METHOD_NOT_ALLOWED: _client(405, "method_not_supported"),
+    Reason.UNSUPPORTED_MEDIA_TYPE: _client(415, "unsupported_media_type"),
     Reason.BODY_TOO_LARGE: _client(413, "request_too_large", anthropic="request_too_large"),
     Reason.HEADERS_TOO_LARGE: _client(431, "headers_too_large"),
     Reason.URL_TOO_LONG: _client(414, "url_too_long"),
-    Reason.REQUEST_TOO_SLOW: ResponseSpec(
+    Reason.REQUEST_TIMEOUT: ResponseSpec(
         408, "invalid_request_error", "request_timeout", "invalid_request_error", ErrorOwner.CLIENT
     ),
     Reason.EXPECTATION_FAILED: _client(417, "expectation_failed"),
     Reason.UNKNOWN_MODEL: _client(404, "model_not_found", anthropic="not_found_error"),
     Reason.MODEL_NOT_ALLOWED: _client(404, "model_not_found", anthropic="not_found_error"),
-    Reason.UNKNOWN_RESPONSE: _client(404, "response_not_found", anthropic="not_found_error"),
+    Reason.RESPONSE_NOT_FOUND: _client(404, "response_not_found", anthropic="not_found_error"),
     Reason.INVALID_KEY: _client(401, "invalid_api_key", anthropic="authentication_error"),
     Reason.REGION_NOT_ALLOWED: _client(403, "region_not_allowed", anthropic="permission_error"),
     # 409 is what openai-python retries: only `x-should-retry` keeps it from asking again for what nobody wants.
     Reason.SUPERSEDED: _client(409, "superseded"),
     Reason.RATE_LIMITED_REQUESTS: _spent("requests"),
     Reason.RATE_LIMITED_TOKENS: _spent("tokens"),
-    Reason.TOO_MANY_PARALLEL: _spent("requests"),
+    Reason.TOO_MANY_PARALLEL_REQUESTS: _spent("requests"),
     Reason.BUDGET_EXHAUSTED: _spent("insufficient_quota", "insufficient_quota", hopeless=True),
     Reason.OVERLOADED: _shed(),
     Reason.QUEUE_FULL: _shed(),
     Reason.QUEUE_TIMEOUT: _shed(),
-    Reason.GATEWAY_BUSY: ResponseSpec(429, "rate_limit_error", "slow_down", "rate_limit_error", ErrorOwner.GATEWAY),
+    Reason.BODY_MEMORY_EXHAUSTED: _saturated(),
+    Reason.TOO_MANY_CONNECTIONS: _saturated(),
     Reason.GATEWAY_DRAINING: ResponseSpec(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.GATEWAY),
     Reason.GATEWAY_ERROR: ResponseSpec(500, "server_error", "internal_error", "api_error", ErrorOwner.GATEWAY),
-    Reason.ISSUER_UNHEARD: ResponseSpec(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.GATEWAY),
+    Reason.JWKS_UNAVAILABLE: ResponseSpec(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.GATEWAY),
     Reason.NO_POD_READY: ResponseSpec(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.POD),
     Reason.POD_UNREACHABLE: _pod(502, "pod_unreachable"),
     Reason.POD_LOST: _pod(502, "pod_lost"),
     Reason.POD_TIMEOUT: _pod(504, "pod_timeout"),
-    Reason.POD_MALFORMED: _pod(502, "pod_malformed"),
+    Reason.POD_INVALID_RESPONSE: _pod(502, "pod_invalid_response"),
     Reason.POD_BUSY: ResponseSpec(503, _NO_POD, "server_is_overloaded", "overloaded_error", ErrorOwner.POD),
-    Reason.POD_BROKEN: _pod(502, "pod_broken"),
+    Reason.POD_ERROR: _pod(502, "pod_error"),
 }
 
 ANTHROPIC_OVERLOADED = 529
@@ -94,7 +100,8 @@ DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
 DROPPED_REASONS: dict[Reason, str] = {
     Reason.OVERLOADED: "rejected-saturated",
     Reason.QUEUE_FULL: "rejected-saturated",
-    Reason.GATEWAY_BUSY: "rejected-saturated",
+    Reason.BODY_MEMORY_EXHAUSTED: "rejected-saturated",
+    Reason.TOO_MANY_CONNECTIONS: "rejected-saturated",
     Reason.QUEUE_TIMEOUT: "rejected-ttl-expired",
 }
 """Values of llm-d's header for requests dropped under load (`pkg/common/error/error.go` of llm-d-router).

@@ -128,8 +128,8 @@ class Relay:
         if head.status >= 400:
             return UpstreamErrorBody(self)
         if head.is_encoded or head.status >= 300:
-            what = "compressed" if head.is_encoded else "redirected"
-            self.fail(AttemptStatus.MALFORMED, f"The pod {what} its answer, unasked.")
+            what = "Content-Encoding" if head.is_encoded else "redirect"
+            self.fail(AttemptStatus.MALFORMED, f"The pod sent an unrequested {what}.")
             return None
         self.is_stream = head.content_type.startswith(EVENT_STREAM)
         return self._open_body(head)
@@ -309,7 +309,7 @@ class EventStream:
         if self._scanner.error is not None:
             self._fail(self._scanner.error)
         elif not self._scanner.is_complete:
-            self._relay.fail(AttemptStatus.LOST, "The pod ended its stream before the answer was complete.")
+            self._relay.fail(AttemptStatus.LOST, "The pod closed the stream before the response was complete.")
         else:
             if left or not self._reply.has_begun:
                 self.pass_on(left)
@@ -405,7 +405,10 @@ class UpstreamErrorBody:
         if error.status in BUSY_STATUSES:
             relay.fail(AttemptStatus.BUSY, error.message)
         elif error.status in KEY_REJECTED_STATUSES:
-            relay.fail(AttemptStatus.BROKEN, f"The pod does not take the gateway's key ({error.status}).")
+            relay.fail(
+                AttemptStatus.BROKEN,
+                f"The pod rejected the gateway's API key (status {error.status}); check pod_api_key.",
+            )
         elif error.status >= 500 and error.status != NOT_IMPLEMENTED:
             relay.fail(AttemptStatus.BROKEN, error.message)
         else:

@@ -103,7 +103,7 @@ async def recover_tokens(
         return _failed(words)
     recalled: RecoveredTokens | None = read_recovered(recall, prompt.body, words.body)
     if recalled is None:
-        return AttemptResult(AttemptStatus.UNWILLING, detail="The pod does not tell thoughts in tokens that are known.")
+        return AttemptResult(AttemptStatus.UNWILLING, detail="The pod's reasoning tokens are not known to the gateway.")
     return rest.with_tokens(recalled)
 
 
@@ -143,7 +143,7 @@ class ResumedRelay(Relay):
 
     def _open_body(self, head: ResponseHead) -> ResponseBodyHandler | None:
         if not self.is_stream:
-            self.fail(AttemptStatus.MALFORMED, "The pod does not stream what it was to go on with.")
+            self.fail(AttemptStatus.MALFORMED, "The pod did not stream the continuation.")
             return None
         self.scanner = EventScanner(
             self._stitch.api, ResponseRecorder(0), withholds_usage=False, held_bytes=MAX_HELD_EVENT_BYTES
@@ -188,10 +188,10 @@ class ResumedStream(EventStream):
         try:
             joined = splice_events(self._stitch, self._trim.filter_events(events) if self._trim is not None else events)
         except ReplayMismatch:
-            relay.discard(AttemptStatus.DIFFERENT, "Another pod, asked the same again, gave another answer.")
+            relay.discard(AttemptStatus.DIFFERENT, "The replay on another pod produced a different response.")
             return
         if joined is None:
-            relay.discard(AttemptStatus.MALFORMED, "The pod's events are not what its API says.")
+            relay.discard(AttemptStatus.MALFORMED, "The pod's events do not follow its API.")
         elif joined:
             relay.recorder.add(joined)
             super().pass_on(joined)

@@ -44,7 +44,7 @@ LAST_EVENT: dict[Api, re.Pattern[bytes]] = {
 """What the last event of a whole stream contains: a stream without it was cut, however cleanly its connection ended."""
 
 
-ABORTED = UpstreamError(500, "The pod has given the request up.")
+ABORTED = UpstreamError(500, "The pod aborted the request.")
 
 
 class _Choice(Struct):

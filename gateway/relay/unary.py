@@ -97,7 +97,7 @@ class UnaryCall:
         """Return this call: all of the body is read, whatever its status."""
         self._status = head.status
         if head.is_encoded:
-            self.fail(AttemptStatus.MALFORMED, "The pod compressed its answer, unasked.")
+            self.fail(AttemptStatus.MALFORMED, "The pod sent an unrequested Content-Encoding.")
             return None
         return self
 
@@ -106,7 +106,7 @@ class UnaryCall:
         if len(self._body) + len(payload) > MAX_RESPONSE_BYTES:
             if self.reply.source is not None:
                 self.reply.source.abort()
-            self.fail(AttemptStatus.MALFORMED, "The pod's answer to the gateway is too large.")
+            self.fail(AttemptStatus.MALFORMED, "The pod's response to the gateway is too large.")
             return
         self._body += payload
 
@@ -192,6 +192,6 @@ async def call_prefill(pool: UpstreamPool, url: str, question: list[bytes], by_s
     try:
         response = _DECODER.decode(whole.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return PrefillResult(AttemptStatus.MALFORMED, whole.status, detail="The pod's answer to a prefill is not JSON.")
+        return PrefillResult(AttemptStatus.MALFORMED, whole.status, detail="The pod's prefill response is not JSON.")
     usage = response.usage.usage() if response.usage is not None else None
     return PrefillResult(AttemptStatus.ANSWERED, whole.status, response.kv_transfer_params, usage)

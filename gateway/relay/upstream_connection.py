@@ -47,8 +47,8 @@ NEVER = float("inf")
 CRLF = b"\r\n"
 
 STALL_ENDS = {
-    StallVerdict.ENGINE: (AttemptStatus.HUNG, "The pod's engine has fallen silent."),
-    StallVerdict.STREAM: (AttemptStatus.TIMEOUT, "The pod has gone silent inside its answer."),
+    StallVerdict.ENGINE: (AttemptStatus.HUNG, "The pod's engine is hung: no output on any stream."),
+    StallVerdict.STREAM: (AttemptStatus.TIMEOUT, "The pod's stream stalled."),
 }
 """Verdict of the stall timer to how the attempt ends, and the detail that is logged."""
 
@@ -237,7 +237,7 @@ class UpstreamConnection(asyncio.Protocol):
         except (HttpParserError, HttpParserUpgrade):
             self._is_reusable = False
             if not self._is_complete:
-                self._fail(AttemptStatus.MALFORMED, "The pod's answer is not valid HTTP/1.1.")
+                self._fail(AttemptStatus.MALFORMED, "The pod's response is not valid HTTP/1.1.")
                 return
         body = self._body or self._open_response(len(data))
         if body is None:
@@ -252,7 +252,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._framing_bytes += len(data)
             if self._framing_bytes > MAX_FRAMING_BYTES:
                 self._fail(
-                    AttemptStatus.MALFORMED, "The trailers or chunk extensions of the pod's answer are too large."
+                    AttemptStatus.MALFORMED, "The trailers or chunk extensions of the pod's response are too large."
                 )
                 return
         if self._is_complete:
@@ -313,7 +313,7 @@ class UpstreamConnection(asyncio.Protocol):
         if exchange is None:
             return None
         if self._header_count > MAX_HEADER_FIELDS or (not self._has_head and self._head_bytes > MAX_HEAD_BYTES):
-            self._fail(AttemptStatus.MALFORMED, "The head of the pod's answer is too large.")
+            self._fail(AttemptStatus.MALFORMED, "The headers of the pod's response are too large.")
         elif self._has_head:
             self._body = exchange.open_response(self._head())
             if self._body is None:
@@ -402,7 +402,7 @@ class UpstreamConnection(asyncio.Protocol):
         elif self._exchange.has_begun and self._last_read_s == now_s:
             self._due_s = now_s + self._owner.timeouts.stall_s
         elif now_s >= self._due_s:
-            self._fail(AttemptStatus.TIMEOUT, "The pod has been silent for too long.")
+            self._fail(AttemptStatus.TIMEOUT, "Timeout while waiting for the pod's response.")
 
     def fail_if_silent(self, silent_s: float) -> bool:
         """Fail the request in flight if no byte has come for so long; close an idle connection.
@@ -414,7 +414,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._exchange is None:
             self.abort()
         elif now_s - self._last_read_s >= silent_s:
-            self._fail(AttemptStatus.LOST, "The pod has shut down without ending its answer.")
+            self._fail(AttemptStatus.LOST, "The pod shut down before the response was complete.")
             return True
         return False
 

@@ -23,7 +23,7 @@ APIS_WITH_PRIORITY = frozenset(set(Api) - {Api.MESSAGES, Api.TOKENIZE, Api.DETOK
 """APIs with a field `priority`. vLLM 0.32 has none in Anthropic's; a header says it there, which older ones ignore."""
 
 DOWNGRADED_HEADER = "x-hearth-downgraded-from"
-CASCADE_MODEL_HEADER = "x-hearth-rung"
+CASCADE_MODEL_HEADER = "x-hearth-cascade-model"
 """Response header: the model of a cascade that has answered."""
 
 MAX_TOKENS_HEADER = "x-hearth-max-tokens"

@@ -94,4 +94,4 @@ def _stamps(files: TlsFiles | None) -> list[tuple[int, int] | None]:
 
 
 def _no_password() -> str:
-    raise ValueError("the key has a pass phrase, and nobody is there to type it")
+    raise ValueError("the key is encrypted with a passphrase; provide an unencrypted key")

@@ -20,7 +20,7 @@ from gateway.http.response_writer import JSON, ResponseWriter
 from routing.rejection import Reason, RequestRejected
 from routing.request import Api, Request
 
-COALESCED_HEADER = "x-hearth-shared"
+COALESCED_HEADER = "x-hearth-coalesced-with"
 """Response header: id of the request whose response it is."""
 
 STORING_APIS = frozenset({Api.RESPONSES})
@@ -93,7 +93,9 @@ class BufferedResponseWriter(ResponseWriter):
 
     def abort(self) -> None:
         self._stop()
-        self._complete(RequestRejected(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
+        self._complete(
+            RequestRejected(Reason.GATEWAY_ERROR, "Internal error of the gateway; report it with the request ID.")
+        )
 
     def _complete(self, response: CompleteResponse | RequestRejected) -> None:
         self.has_begun = self.has_ended = True

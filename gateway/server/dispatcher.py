@@ -139,7 +139,7 @@ class HttpDispatcher:
                     endpoint.path, ("OPTIONS",), local=LocalEndpoint.PREFLIGHT, name=endpoint.allowed_methods
                 )
                 return
-            raise RequestRejected(Reason.WRONG_METHOD, f"{endpoint.path} takes {endpoint.allowed_methods}.")
+            raise RequestRejected(Reason.METHOD_NOT_ALLOWED, f"{endpoint.path} takes {endpoint.allowed_methods}.")
         if endpoint.needs_key:
             incoming.caller = self._identify(api_key_of(incoming.headers), incoming.headers if is_trusted else None)
             incoming.model_override = model_override(incoming.headers) if is_trusted else None
@@ -385,7 +385,7 @@ class HttpDispatcher:
         else:
             request, trace = Request(reply.request_id, reply.api, model=model), traceparent_of(incoming.headers)
             self._passage.record_rejection(request, refusal, caller=incoming.caller, trace=trace, frontend=frontend)
-        is_method = refusal.reason is Reason.WRONG_METHOD and incoming.endpoint is not None
+        is_method = refusal.reason is Reason.METHOD_NOT_ALLOWED and incoming.endpoint is not None
         reply.reject(
             refusal, fields=[("allow", incoming.endpoint.allowed_methods)] if is_method and incoming.endpoint else ()
         )
@@ -395,7 +395,9 @@ class HttpDispatcher:
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"serving request {reply.request_id} failed", "exception": fault}
         )
-        reply.reject(RequestRejected(Reason.GATEWAY_ERROR, "The gateway failed to serve this request."))
+        reply.reject(
+            RequestRejected(Reason.GATEWAY_ERROR, "Internal error of the gateway; report it with the request ID.")
+        )
 
 
 def read_incoming(
@@ -422,7 +424,7 @@ def read_incoming(
 def _check_media_type(incoming: IncomingRequest) -> None:
     kind = incoming.headers.get(b"content-type", b"")
     if kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
-        raise RequestRejected(Reason.WRONG_MEDIA_TYPE, "Send the body as `Content-Type: application/json`.")
+        raise RequestRejected(Reason.UNSUPPORTED_MEDIA_TYPE, "Send the body as `Content-Type: application/json`.")
     if incoming.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         # Engines would take the compressed bytes for the body.
-        raise RequestRejected(Reason.WRONG_MEDIA_TYPE, "Send the body without a Content-Encoding.")
+        raise RequestRejected(Reason.UNSUPPORTED_MEDIA_TYPE, "Send the body without a Content-Encoding.")

@@ -21,7 +21,7 @@ from routing.request import Api, Usage
 from tenancy.objective import OverloadAction, Tier, objective_of
 from tenancy.tenants import Caller
 
-SHADOW_TIER = Tier("shadow", priority=-1_000_000, is_batch=True)
+SHADOW_TIER = Tier("shadow", priority=-1_000_000, is_best_effort=True)
 
 CHAT = ApiEndpoint("/v1/chat/completions", api=Api.CHAT)
 

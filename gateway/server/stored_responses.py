@@ -54,4 +54,4 @@ def _model_of(pod: Pod) -> str:
 
 def _unknown_response(param: str) -> RequestRejected:
     """Return the rejection; its text is the same if the response does not exist or belongs to another tenant."""
-    return RequestRejected(Reason.UNKNOWN_RESPONSE, "No response with this id is known here.", param=param)
+    return RequestRejected(Reason.RESPONSE_NOT_FOUND, "No stored response with this ID.", param=param)

@@ -43,7 +43,9 @@ class SupersedeRegistry:
             reply.task.add_done_callback(lambda _: self._drop(key, reply))
         if older is None or older.has_ended:
             return
-        refusal = RequestRejected(Reason.SUPERSEDED, "A newer request has taken the place of this one.")
+        refusal = RequestRejected(
+            Reason.SUPERSEDED, "Superseded by a newer request with the same x-hearth-supersedes key."
+        )
         task = older.task
         older.reject(refusal)
         if task is not None:

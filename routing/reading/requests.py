@@ -106,8 +106,8 @@ MAX_SESSION_CHARS = 256
 """Characters of a session's name that are kept; a longer one is kept as its digest."""
 
 NO_BACKGROUND = (
-    "`background: true` is not supported here: an answer that is made while no client waits for it cannot be counted "
-    "against limits. Send the request without it, with `stream: true` where the answer takes long."
+    "`background: true` is not supported: such a response could not be counted against limits. "
+    "Remove it, and use `stream: true` for long responses."
 )
 
 DECODERS: dict[Api, UniqueFieldDecoder[RequestBody]] = {api: UniqueFieldDecoder(body) for api, body in BODIES.items()}
@@ -144,14 +144,12 @@ def read_request(
     """
     fields = _decode(api, body)
     if not fields.model:
-        raise RequestRejected(
-            Reason.BAD_REQUEST, "`model` is missing: name the model that is to answer.", param="model"
-        )
+        raise RequestRejected(Reason.BAD_REQUEST, "`model` is required.", param="model")
     if fields.outlives_request and terms.name is not None:
         raise RequestRejected(Reason.BAD_REQUEST, NO_BACKGROUND, param="background")
     if fields.output_limit == 0 and fields.lacks_answer:
         raise RequestRejected(
-            Reason.BAD_REQUEST, "`max_tokens`: 0 is for a completion with `echo`.", param="max_tokens"
+            Reason.BAD_REQUEST, "`max_tokens`: 0 is only valid for a completion with `echo`.", param="max_tokens"
         )
     if model is None:
         model = terms.aliases.get(fields.model, fields.model)
@@ -205,7 +203,7 @@ def _decode(api: Api, body: bytes) -> RequestBody:
 def _check_once(body: bytes) -> None:
     """Raise `RequestRejected` where a field stands twice at the top of the body."""
     if (name := repeated_field(body)) is not None:
-        raise RequestRejected(Reason.BAD_REQUEST, f"`{name}` stands twice in the body: send it once.", param=name)
+        raise RequestRejected(Reason.BAD_REQUEST, f"`{name}` occurs more than once in the body.", param=name)
 
 
 def _prompt(fields: RequestBody, shaping: tuple[Raw, ...], canonical: bytes, model: str, salt: str) -> Prompt:

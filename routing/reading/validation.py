@@ -53,7 +53,7 @@ def rejection_of(fault: Exception, body: bytes) -> RequestRejected:
         return RequestRejected(Reason.BAD_JSON, "The body is empty; a JSON object is expected.")
     if re.search(rb"\\u[dD][89a-fA-F]", body):
         return RequestRejected(
-            Reason.BAD_JSON, "The body is not valid JSON, or has an unpaired \\ud800-\\udfff in a text."
+            Reason.BAD_JSON, "The body is not valid JSON, or a string contains an unpaired surrogate (\\ud800-\\udfff)."
         )
     why = str(fault).removeprefix("JSON is malformed: ")
     if TRUNCATED in why:

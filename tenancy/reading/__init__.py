@@ -1,1 +1,1 @@
-"""A policy file to a `Policy`: what each word means stands in `words.py`, once, for reader, schema and explanation."""
+"""Reads a policy file into a `Policy`. `fields.py` defines each key once, for reader, schema and explanation."""

@@ -1,4 +1,4 @@
-"""`auth` of a policy: keys in place and in files, the secret of their digests, whose tokens are believed."""
+"""Reads `auth` of a policy: inline keys, key files, the HMAC secret, and the accepted token issuer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from tenancy.document import ConfigError, DocumentTable, InvalidValue, join, text
 from tenancy.policy import HMAC, KeyFile, PolicyFiles, TokenRules
 from tenancy.reading.fields import JWT, KEY, NAME, SECRET, digest
+from tenancy.reading.renamed_keys import RENAMED_API_KEY_KEYS, check_renamed, reject_renamed
 from tenancy.reading.tenants import read_fields_of
 
 
@@ -38,10 +39,10 @@ def read_auth(root: DocumentTable, shelf: PolicyFiles) -> AuthRules:
     """What `auth` says, with nothing checked against the tenants."""
     table = root.table("auth")
     if table is None:
-        root.error("auth", "is missing: without it nobody can be told apart")
+        root.error("auth", "is required: set at least one of keys, keys_dir, jwt, default_tenant")
         return AuthRules()
     if not any(key in table for key in AUTH_METHODS) and not table.errors:
-        table.error("keys", "is missing, and so are keys_dir, jwt and default_tenant: nobody could be let in")
+        table.error("keys", "set at least one of keys, keys_dir, jwt, default_tenant")
     auth = AuthRules(
         keys=(*_inline_keys(table.table("keys")), *_filed_keys(table, shelf)),
         hmac_secret=_hmac_secret(table, shelf),
@@ -51,7 +52,9 @@ def read_auth(root: DocumentTable, shelf: PolicyFiles) -> AuthRules:
     )
     for key in auth.keys:
         if key.digest.startswith(HMAC) and auth.hmac_secret is None:
-            table.errors.append(ConfigError(key.path, "is an HMAC, and auth has no hmac_secret"))
+            table.errors.append(
+                ConfigError(key.path, "is an HMAC digest; set auth.hmac_secret or auth.hmac_secret_file")
+            )
     table.close()
     return auth
 
@@ -77,6 +80,7 @@ def _inline_keys(keys: DocumentTable | None) -> Iterator[KeyEntry]:
             table = DocumentTable(value if isinstance(value, dict) else {"digest": value}, path, keys.errors)
             if "digest" not in table:
                 table.error("digest", "is missing")
+            reject_renamed(table, RENAMED_API_KEY_KEYS)
             words = read_fields_of(table, KEY)
             table.close()
             if found := words.pop("digest", ""):
@@ -104,14 +108,15 @@ def _filed(path: str, file: KeyFile, faults: list[ConfigError]) -> Iterator[KeyE
 
 
 def read_key_file(content: str) -> tuple[str, dict[str, Any]]:
-    """A digest, and what stands behind it: `user=ann group=interns until=2026-12-31`. Raises `InvalidValue`."""
+    """A digest, and what stands behind it: `user=ann group=interns expires_at=2026-12-31`. Raises `InvalidValue`."""
     first, *rest = content.split() or [""]
     found, words = digest(first), {}
     for said in rest:
         key, equals, value = said.partition("=")
+        check_renamed(key, RENAMED_API_KEY_KEYS)
         if not equals or key not in _BESIDE_DIGEST or key in words:
             raise InvalidValue(
-                f"behind the digest may stand {', '.join(f'{known}=' for known in _BESIDE_DIGEST)}, each once"
+                f"after the digest, only {', '.join(f'{known}=' for known in _BESIDE_DIGEST)} are allowed, each once"
             )
         words[key] = KEY[key].kind.parse(value)
     return found, words
@@ -121,7 +126,7 @@ def _hmac_secret(auth: DocumentTable, shelf: PolicyFiles) -> str | None:
     given: str | None = auth.get("hmac_secret", SECRET.parse, None)
     filed: str | None = auth.get("hmac_secret_file", lambda value: SECRET.parse(shelf.text(text(value)).strip()), None)
     if given and filed:
-        auth.error("hmac_secret_file", "stands beside hmac_secret: which one is meant?")
+        auth.error("hmac_secret_file", "conflicts with hmac_secret; set only one")
     return given or filed
 
 
@@ -135,13 +140,13 @@ def _token_rules(table: DocumentTable | None, shelf: PolicyFiles) -> TokenRules 
     if path := said.pop("jwks", None):
         said["jwks"] = table.get("jwks_file", lambda _: shelf.text(path), None)
         if "jwks_url" in said:
-            table.error("jwks_file", "stands beside jwks_url: which one is meant?")
+            table.error("jwks_file", "conflicts with jwks_url; set only one")
     if "tenant_claim" not in said and "default_tenant" not in said:
-        table.error("tenant_claim", "is missing, and so is default_tenant: whose would a token be?")
+        table.error("tenant_claim", "set tenant_claim or default_tenant")
     table.close()
     return TokenRules(issuer=said.pop("issuer", ""), audiences=said.pop("audiences", ()), **said)
 
 
 AUTH_METHODS = ("keys", "keys_dir", "jwt", "default_tenant")
 
-_BESIDE_DIGEST = ("group", "user", "until")
+_BESIDE_DIGEST = ("group", "user", "expires_at")

@@ -1,4 +1,4 @@
-"""The fields of a policy file: meaning, parser, JSON Schema, and which attribute each fills.
+"""Fields of a policy file: meaning, parser, JSON Schema, and the attribute that each sets.
 
 Reader, schema and display all go by these tables. Each parser raises `InvalidValue`.
 """
@@ -44,7 +44,7 @@ def _numeric(digits: str, **bounds: object) -> Schema:
 
 
 def or_off(kind: ValueKind) -> ValueKind:
-    """The same, or `off` for what is usual to be lifted. YAML 1.1 reads `off` as false."""
+    """Accept `off` as well, which removes the default. YAML 1.1 reads `off` as false."""
 
     def parsed(value: object) -> object:
         return OFF if value is False or value == "off" else kind.parse(value)
@@ -53,7 +53,7 @@ def or_off(kind: ValueKind) -> ValueKind:
 
 
 class _Off:
-    """Says that a limit which is usual does not bind."""
+    """The value of a limit that a tenant switches off."""
 
     def __repr__(self) -> str:
         return "off"
@@ -78,7 +78,7 @@ def names(value: object) -> frozenset[str]:
 def some_names(value: object) -> tuple[str, ...]:
     """A list of texts that is not empty, in its order."""
     if not (found := _texts(value)):
-        raise InvalidValue("must name one")
+        raise InvalidValue("must not be empty")
     return tuple(dict.fromkeys(found))
 
 
@@ -91,14 +91,14 @@ def _texts(value: object) -> list[str]:
 def renamings(value: object) -> dict[str, str]:
     """A mapping of texts to texts."""
     if not isinstance(value, dict):
-        raise InvalidValue("must be a mapping of one name to another")
+        raise InvalidValue("must be a mapping of names to names")
     return {text(old): text(new) for old, new in value.items()}
 
 
 def priority(value: object) -> int:
     found = whole(value)
     if abs(found) > 1_000_000:
-        raise InvalidValue("must be within a million of 0")
+        raise InvalidValue("must be from -1000000 to 1000000")
     return found
 
 
@@ -109,6 +109,22 @@ def fraction(value: object) -> float:
     return found
 
 
+MAX_TTFT_S, MAX_TPOT_S, MAX_QUEUE_S = 600.0, 10.0, 3_600.0
+"""Largest objectives that are accepted: a larger number was meant as milliseconds."""
+
+
+def seconds(most: float, *, or_zero: bool = False) -> Parse[float]:
+    """Return a parser of seconds up to `most`."""
+
+    def parsed(value: object) -> float:
+        found = not_negative(value) if or_zero else positive(number)(value)
+        if found > most:
+            raise InvalidValue(f"must be a number of seconds, at most {most:g}; {found:g} looks like milliseconds")
+        return found
+
+    return parsed
+
+
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
@@ -116,7 +132,7 @@ def duration(value: object) -> float:
     """`30s`, `5m`, `12h`, `1d` or `2w`, in seconds."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})([smhdw])", text(value))
     if match is None:
-        raise InvalidValue("must be a number of s, m, h, d or w, as in `1d`")
+        raise InvalidValue("must be a duration such as 30s, 5m, 12h, 1d or 2w")
     return int(match[1]) * _SECONDS[match[2]]
 
 
@@ -128,7 +144,7 @@ def moment(value: object) -> float:
         except ValueError as error:
             if isinstance(error, InvalidValue):
                 raise
-            raise InvalidValue("must be a time as in 2026-12-31T18:00:00Z") from None
+            raise InvalidValue("must be an ISO 8601 time such as 2026-12-31T18:00:00Z") from None
     if not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day, tzinfo=UTC)
     return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
@@ -138,9 +154,9 @@ def header(value: object) -> str:
     """The name of a request header, in lower case."""
     words = text(value).lower()
     if re.fullmatch(r"[a-z0-9-]+", words) is None:
-        raise InvalidValue("must be the name of a header")
+        raise InvalidValue("must be a header name (letters, digits, `-`)")
     if words in ("authorization", "x-api-key", "host", "content-type", "content-length"):
-        raise InvalidValue(f"`{words}` has a meaning of its own")
+        raise InvalidValue(f"`{words}` is reserved; use another header")
     return words
 
 
@@ -153,7 +169,7 @@ def url(value: object) -> str:
     """An https URL; http only to this machine: who can change keys on their way can make tokens."""
     words = text(value)
     if re.fullmatch(_URL, words) is None:
-        raise InvalidValue("must be a URL beginning with https://")
+        raise InvalidValue("must be an https:// URL (http:// only for localhost)")
     return words
 
 
@@ -163,7 +179,7 @@ _URL = r"(https://[^\s/?#@]+|http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?)(
 def secret(value: object) -> str:
     words = text(value)
     if len(words) < 16:
-        raise InvalidValue("must have 16 characters or more")
+        raise InvalidValue("must have at least 16 characters")
     return words
 
 
@@ -174,7 +190,9 @@ def digest(value: object) -> str:
     """A digest as it is looked up. A key itself must never stand in a file, and is not repeated in a fault."""
     match = _DIGEST.fullmatch(text(value))
     if match is None:
-        raise InvalidValue("must be the sha256 of a key: 64 hexadecimal digits (or hmac-sha256: and as many)")
+        raise InvalidValue(
+            "must be the sha256 of a key: 64 hexadecimal digits, optionally after `sha256:` or `hmac-sha256:`"
+        )
     return (match[1] or "") + match[2].lower()
 
 
@@ -186,7 +204,7 @@ def algorithms(value: object) -> tuple[str, ...]:
 def leeway(value: object) -> float:
     found = not_negative(value)
     if found > 300:
-        raise InvalidValue("must be 300 at most")
+        raise InvalidValue("must be at most 300 seconds")
     return found
 
 
@@ -201,8 +219,11 @@ AMOUNT = ValueKind(not_negative, _numeric(_ANY, type="number", minimum=0))
 ABOVE_ZERO = ValueKind(positive(number), _numeric(_ABOVE_ZERO, type="number", exclusiveMinimum=0))
 FRACTION = ValueKind(fraction, _numeric(r"0|1|0?\.[0-9]+|[0-9]e-[0-9]+", type="number", minimum=0, maximum=1))
 PRIORITY = ValueKind(priority, _numeric(r"-?[0-9]{1,6}(\.0*)?", type="integer", minimum=-1_000_000, maximum=1_000_000))
-MILLISECONDS = ValueKind(lambda value: positive(number)(value) / 1000, ABOVE_ZERO.schema)
-WAIT = ValueKind(lambda value: not_negative(value) / 1000, AMOUNT.schema)
+TTFT = ValueKind(seconds(MAX_TTFT_S), _numeric(_ABOVE_ZERO, type="number", exclusiveMinimum=0, maximum=MAX_TTFT_S))
+TPOT = ValueKind(seconds(MAX_TPOT_S), _numeric(_ABOVE_ZERO, type="number", exclusiveMinimum=0, maximum=MAX_TPOT_S))
+QUEUE_WAIT = ValueKind(
+    seconds(MAX_QUEUE_S, or_zero=True), _numeric(_ANY, type="number", minimum=0, maximum=MAX_QUEUE_S)
+)
 LEEWAY = ValueKind(
     leeway, _numeric(r"[0-2]?[0-9]{1,2}(\.[0-9]+)?|300|[0-9]e-[0-9]+", type="number", minimum=0, maximum=300)
 )
@@ -233,7 +254,7 @@ CHOSEN_ALGORITHMS = ValueKind(algorithms, {"type": "array", "items": {"enum": li
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """One word. `field` is that of the value which it fills."""
+    """One key of the policy. `field` is the attribute that it sets."""
 
     field: str
     kind: ValueKind
@@ -246,107 +267,133 @@ QUOTA: Mapping[str, FieldSpec] = {
     "input_tpm": FieldSpec("input_tokens_per_min", or_off(COUNT), "Input tokens in any sixty seconds."),
     "output_tpm": FieldSpec("output_tokens_per_min", or_off(COUNT), "Output tokens in any sixty seconds."),
     "uncached_tpm": FieldSpec(
-        "uncached_tokens_per_min", or_off(COUNT), "Input tokens that no engine held already, in any sixty seconds."
+        "uncached_tokens_per_min", or_off(COUNT), "Input tokens that no engine had cached, in any sixty seconds."
     ),
-    "max_parallel_requests": FieldSpec("parallel_requests", or_off(COUNT), "Requests at one time."),
+    "max_parallel_requests": FieldSpec("parallel_requests", or_off(COUNT), "Concurrent requests."),
     "max_budget": FieldSpec(
         "budget", or_off(ABOVE_ZERO), "Money within budget_duration, by the prices of hearth.yaml's model_list."
     ),
-    "budget_duration": FieldSpec("budget_period_s", DURATION, "How long a budget must last: 1d unless said otherwise."),
+    "budget_duration": FieldSpec(
+        "budget_period_s", DURATION, "Period of max_budget, as 30s, 5m, 12h, 1d or 2w. Default: 1d."
+    ),
     "work_conserving": FieldSpec(
-        "binds_only_under_load", FLAG, "Limits per minute bind only while others wait for the same engines."
+        "binds_only_under_load", FLAG, "Limits per minute apply only while other requests wait for the same engines."
     ),
 }
 """Limits of a tenant, a group or a user; fields of `Quota`."""
 
 TENANT: Mapping[str, FieldSpec] = {
-    "tier": FieldSpec("tier", NAME, "The service level that it bought, one of tiers."),
-    "weight": FieldSpec("weight", ABOVE_ZERO, "Its share of what its tier's tenants get; 1 unless said otherwise."),
-    "on_overload": FieldSpec("on_overload", OVERLOAD, "Stands before its tier's."),
-    "models": FieldSpec("models", NAMES, "The models that it may use; all others do not exist for it."),
-    "aliases": FieldSpec("aliases", RENAMINGS, "What it calls a model, to what it is called here."),
+    "tier": FieldSpec("tier", NAME, "The tenant's tier, one of `tiers`."),
+    "weight": FieldSpec("weight", ABOVE_ZERO, "Its share among the tenants of its tier. Default: 1."),
+    "on_overload": FieldSpec("on_overload", OVERLOAD, "Overrides the tier's on_overload."),
+    "models": FieldSpec("models", NAMES, "Permitted models; others return 404. Default: all."),
+    "aliases": FieldSpec("aliases", RENAMINGS, "Map from the tenant's model names to the names served here."),
     "downgrades": FieldSpec("downgrades", RENAMINGS, "The smaller model that answers for a model under overload."),
     "allowed_regions": FieldSpec(
-        "regions", SOME_NAMES, "Where its requests may be computed. A pod of unknown region is nowhere."
+        "regions", SOME_NAMES, "Regions of the pods that may serve its requests. A pod of unknown region matches none."
     ),
     "cache_isolation": FieldSpec(
         "trust_domain",
         NAME,
-        "Whose KV cache it shares: tenant (nobody's), shared (everybody's), or the name of a trust domain.",
+        "Scope of KV cache sharing: tenant (only itself), shared (all tenants), or the name of a trust domain.",
     ),
-    "max_tokens": FieldSpec("output_cap", or_off(COUNT), "Most output tokens of one answer."),
+    "max_tokens": FieldSpec("output_cap", or_off(COUNT), "Maximum output tokens of one response."),
     "coalesce": FieldSpec(
-        "coalesces", FLAG, "Requests that are alike at one time share one answer, where it would be the same for all."
+        "coalesces", FLAG, "Identical requests in flight share one response, where it would be the same for all."
     ),
     "resume": FieldSpec(
-        "resumes", FLAG, "A stream whose pod is lost goes on at another pod; false: it ends with an error."
+        "resumes", FLAG, "A stream whose pod is lost is resumed on another pod; false: it ends with an error."
     ),
-    "min_rung": FieldSpec("min_rung", TEXT, "The lowest rung that may answer, on ladders that have it."),
-    "max_rung": FieldSpec("max_rung", TEXT, "The highest rung that may answer, on ladders that have it."),
-    "never_escalate": FieldSpec("never_escalate", FLAG, "Whatever rung a request begins at answers it, unjudged."),
-    "max_escalation_share": FieldSpec(
-        "max_escalation_share", FRACTION, "Of its judged answers on a ladder, at most so many are thrown away."
+    "cascade_min_model": FieldSpec(
+        "cascade_min_model", TEXT, "Smallest model that may answer, in cascades that contain it."
     ),
-    "prefer": FieldSpec("prefer", PREFERENCE, "On ladders: cost begins low and climbs, quality begins at the top."),
+    "cascade_max_model": FieldSpec(
+        "cascade_max_model", TEXT, "Largest model that may answer, in cascades that contain it."
+    ),
+    "cascade_never_escalate": FieldSpec(
+        "cascade_never_escalate", FLAG, "In cascades: the first model's answer is returned without a check."
+    ),
+    "cascade_max_escalation_share": FieldSpec(
+        "cascade_max_escalation_share",
+        FRACTION,
+        "In cascades: maximum share of its checked answers that may be escalated, from 0 to 1.",
+    ),
+    "cascade_prefer": FieldSpec(
+        "cascade_prefer",
+        PREFERENCE,
+        "In cascades: cost starts with the smallest model and escalates, quality starts with the largest.",
+    ),
 }
-"""What a tenant is and may; fields of `Tenant`. Its limits, `groups` and `per_user` stand beside."""
+"""Settings of a tenant; fields of `Tenant`. Limits, `groups` and `per_user` are read separately."""
 
 TIER: Mapping[str, FieldSpec] = {
-    "priority": FieldSpec("priority", PRIORITY, "Who goes first: higher is better, as in the Gateway API."),
-    "ttft_ms": FieldSpec("ttft_s", MILLISECONDS, "Promised time to first token, beside ttft_cold_factor."),
-    "ttft_cold_factor": FieldSpec(
-        "ttft_per_cold",
+    "priority": FieldSpec("priority", PRIORITY, "Order of service: higher is served first, as in the Gateway API."),
+    "ttft_s": FieldSpec("ttft_s", TTFT, "TTFT objective in seconds, before ttft_uncached_factor. Default: none."),
+    "ttft_uncached_factor": FieldSpec(
+        "ttft_uncached_factor",
         AMOUNT,
-        "Added to ttft_ms: so many times the seconds that the request's own cold prompt takes an idle engine.",
+        "Added to ttft_s: this factor times the seconds that an idle engine needs for the uncached prompt. Default: 0.",
     ),
-    "tpot_ms": FieldSpec("tpot_s", MILLISECONDS, "Promised time per output token, on average over an answer."),
-    "weight": FieldSpec("weight", ABOVE_ZERO, "Share of what is left when tiers of equal priority compete."),
-    "reserve": FieldSpec(
-        "reserve", FRACTION, "Fraction of the fleet that is its own whenever it asks; others may borrow."
+    "tpot_s": FieldSpec("tpot_s", TPOT, "Objective for the mean seconds per output token. Default: none."),
+    "weight": FieldSpec(
+        "weight", ABOVE_ZERO, "Share of the remaining capacity when tiers of equal priority compete. Default: 1."
     ),
-    "max_queue_ms": FieldSpec("longest_wait_s", WAIT, "Longest wait in the gateway's queue."),
-    "on_overload": FieldSpec("on_overload", OVERLOAD, "What becomes of a request whose promise cannot be kept."),
-    "unattainable": FieldSpec(
-        "unattainable",
+    "guaranteed_share": FieldSpec(
+        "guaranteed_share", FRACTION, "Guaranteed fraction of the fleet; other tiers may use it while it is idle."
+    ),
+    "max_queue_s": FieldSpec("max_queue_s", QUEUE_WAIT, "Maximum seconds in the gateway's queue. Default: 30."),
+    "on_overload": FieldSpec("on_overload", OVERLOAD, "Action for a request whose objective no engine can meet."),
+    "on_unattainable": FieldSpec(
+        "on_unattainable",
         UNATTAINABLE,
-        "A prompt whose prefill alone takes longer than its TTFT: serve it as soon as possible, or reject it.",
+        "Action for a prompt whose prefill alone takes longer than its TTFT objective: serve it late, or reject it.",
     ),
-    "batch": FieldSpec("is_batch", FLAG, "Fills what others leave idle, and is never in anybody's way."),
+    "best_effort": FieldSpec("is_best_effort", FLAG, "Uses idle capacity only."),
 }
 """Fields of `Tier`."""
 
 JWT: Mapping[str, FieldSpec] = {
-    "issuer": FieldSpec("issuer", URL, "The claim iss, exactly; keys are found from it where nothing else says where."),
-    "audiences": FieldSpec("audiences", SOME_NAMES, "One of them must stand in the claim aud."),
-    "tenant_claim": FieldSpec("tenant_claim", TEXT, "The claim that names the tenant; a.b looks into claim a."),
-    "user_claim": FieldSpec("user_claim", TEXT, "The claim that names the user: sub unless said otherwise."),
+    "issuer": FieldSpec(
+        "issuer",
+        URL,
+        "Exact value of the claim iss; its discovery document locates the keys unless jwks_url or jwks_file is set.",
+    ),
+    "audiences": FieldSpec("audiences", SOME_NAMES, "Accepted values of the claim aud."),
+    "tenant_claim": FieldSpec("tenant_claim", TEXT, "Claim with the tenant; a.b reads inside claim a."),
+    "user_claim": FieldSpec("user_claim", TEXT, "Claim with the user. Default: sub."),
     "group_claim": FieldSpec(
-        "group_claim", TEXT, "The claim that names groups; the first that the tenant names counts."
+        "group_claim", TEXT, "Claim with the groups; the first one listed under the tenant's groups counts."
     ),
     "algorithms": FieldSpec(
-        "algorithms", CHOSEN_ALGORITHMS, "Signatures that are believed: RS256 and ES256 by default."
+        "algorithms", CHOSEN_ALGORITHMS, "Accepted signature algorithms. Default: RS256 and ES256."
     ),
-    "leeway_s": FieldSpec("leeway_s", LEEWAY, "How far the issuer's clock may differ from ours: 30 by default."),
-    "jwks_url": FieldSpec("jwks_url", URL, "Where the issuer's keys are."),
-    "jwks_file": FieldSpec("jwks", TEXT, "A file with the issuer's keys, as JWKS or as PEM, instead of a URL."),
-    "default_tenant": FieldSpec("default_tenant", NAME, "Of tokens that name no tenant of this policy."),
+    "leeway_s": FieldSpec("leeway_s", LEEWAY, "Maximum clock difference in seconds, at most 300. Default: 30."),
+    "jwks_url": FieldSpec("jwks_url", URL, "URL of the issuer's keys."),
+    "jwks_file": FieldSpec("jwks", TEXT, "File with the issuer's keys, as JWKS or PEM, instead of jwks_url."),
+    "default_tenant": FieldSpec(
+        "default_tenant",
+        NAME,
+        "Tenant of tokens that name no tenant of this policy. Default: such tokens are rejected.",
+    ),
 }
 """Fields of `TokenRules`."""
 
 HEADERS: Mapping[str, FieldSpec] = {
-    "tenant": FieldSpec("tenant", HEADER_NAMES, "Names the tenant, instead of a key."),
-    "group": FieldSpec("group", HEADER_NAMES, "Names the tenant's group."),
-    "user": FieldSpec("user", HEADER_NAMES, "Names the tenant's user."),
-    "objective": FieldSpec("objective", HEADER_NAMES, "Names the tier, as an InferenceObjective does."),
-    "priority": FieldSpec("priority", HEADER_NAMES, "A number: the highest tier of at most this priority."),
+    "tenant": FieldSpec("tenant", HEADER_NAMES, "Header with the tenant, instead of a key."),
+    "group": FieldSpec("group", HEADER_NAMES, "Header with the tenant's group."),
+    "user": FieldSpec("user", HEADER_NAMES, "Header with the tenant's user."),
+    "objective": FieldSpec("objective", HEADER_NAMES, "Header with the tier's name, as an InferenceObjective."),
+    "priority": FieldSpec(
+        "priority", HEADER_NAMES, "Header with a number: selects the highest tier of at most this priority."
+    ),
 }
 """Fields of `HeaderRules`."""
 
 KEY: Mapping[str, FieldSpec] = {
     "digest": FieldSpec("digest", DIGEST, "The sha256 of the key in hexadecimal, or hmac-sha256: and its HMAC."),
-    "id": FieldSpec("id", NAME, "What the key is called in logs."),
-    "group": FieldSpec("group", NAME, "The group of whoever shows it."),
-    "user": FieldSpec("user", TEXT, "The user who shows it."),
-    "until": FieldSpec("until", MOMENT, "When it ends."),
+    "id": FieldSpec("id", NAME, "ID of the key in logs. Default: the first digits of the digest."),
+    "group": FieldSpec("group", NAME, "Group that the key authenticates."),
+    "user": FieldSpec("user", TEXT, "User that the key authenticates."),
+    "expires_at": FieldSpec("expires_at", MOMENT, "Time of expiry, ISO 8601; UTC without an offset. Default: never."),
 }
-"""Of a key in place."""
+"""Fields of an inline API key."""

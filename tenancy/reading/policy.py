@@ -1,7 +1,7 @@
 """A policy file as a whole: its parts read, and checked against each other. Every fault at once, each with its path.
 
-What stands in it binds. A word that this version cannot enforce is therefore refused, not skipped. Reads no file: the
-text, and what finds the files that it names, are arguments.
+A key that this version cannot enforce is rejected, not skipped. Reads no file: the text, and the reader of files that
+it names, are arguments.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def _named(table: DocumentTable, maker: Tenants) -> dict[str, Tenant]:
 def _brought(auth: AuthRules, maker: Tenants, root: DocumentTable) -> dict[str, Tenant]:
     """Where no tenants are named, every key brings its own."""
     if auth.jwt is not None:
-        root.error("tenants", "is missing: tokens may not make tenants")
+        root.error("tenants", "is required with auth.jwt: tokens cannot create tenants")
     tenants: dict[str, Tenant] = {}
     for path, name in [*((key.path, key.tenant) for key in auth.keys), ("auth.default_tenant", auth.default_tenant)]:
         try:
             if name is not None:
                 tenants.setdefault(NAME.parse(name), maker.unnamed(name))
         except InvalidValue as wrong:
-            root.errors.append(ConfigError(path, f"the tenant's name {wrong}"))
+            root.errors.append(ConfigError(path, f"tenant name {wrong}"))
     return tenants
 
 
@@ -73,11 +73,13 @@ def _keys(auth: AuthRules, tenants: Mapping[str, Tenant], faults: list[ConfigErr
     for shown in auth.keys:
         tenant = tenants.get(shown.tenant)
         if tenant is None:
-            faults.append(ConfigError(shown.path, f"`{shown.tenant}` is no tenant of this policy"))
+            faults.append(ConfigError(shown.path, f"unknown tenant `{shown.tenant}`"))
             continue
         key, other = _key(shown, tenant, faults), keys.get(shown.digest)
         if other is not None and other.caller.tenant is not tenant:
-            faults.append(ConfigError(shown.path, f"this key is also a key of `{other.caller.tenant.name}`"))
+            faults.append(
+                ConfigError(shown.path, f"duplicate key: tenant `{other.caller.tenant.name}` has the same digest")
+            )
         keys[shown.digest] = key
     return keys
 
@@ -86,15 +88,15 @@ def _key(shown: KeyEntry, tenant: Tenant, faults: list[ConfigError]) -> ApiKey:
     words = shown.words
     group = words.get("group")
     if group is not None and group not in tenant.groups:
-        faults.append(ConfigError(shown.path, f"`{group}` is no group of `{shown.tenant}`"))
+        faults.append(ConfigError(shown.path, f"unknown group `{group}` of tenant `{shown.tenant}`"))
     key_id = words.get("id") or shown.digest.removeprefix(HMAC)[:ID_DIGITS]
-    return ApiKey(tenant.caller(key_id=key_id, group=group, user=words.get("user")), words.get("until", inf))
+    return ApiKey(tenant.caller(key_id=key_id, group=group, user=words.get("user")), words.get("expires_at", inf))
 
 
 def _default(auth: AuthRules, tenants: Mapping[str, Tenant], root: DocumentTable) -> Caller | None:
     for path, name in (("auth", auth.default_tenant), ("auth.jwt", auth.jwt and auth.jwt.default_tenant)):
         if name is not None and name not in tenants:
-            root.errors.append(ConfigError(f"{path}.default_tenant", f"`{name}` is no tenant of this policy"))
+            root.errors.append(ConfigError(f"{path}.default_tenant", f"unknown tenant `{name}`"))
     tenant = tenants.get(auth.default_tenant or "")
     return None if tenant is None else tenant.caller()
 
@@ -104,6 +106,6 @@ def _headers(table: DocumentTable | None) -> HeaderRules:
         return HeaderRules()
     rules = HeaderRules(**read_fields_of(table, HEADERS))
     if len(set(rules.names)) < len(rules.names):
-        table.add_error("one header cannot say two things")
+        table.add_error("a header is listed under more than one key")
     table.close()
     return rules

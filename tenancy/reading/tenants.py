@@ -9,6 +9,7 @@ from typing import Any
 from tenancy.document import DocumentTable, InvalidValue
 from tenancy.objective import DEFAULT_TIER, OverloadAction, Tier
 from tenancy.reading.fields import OFF, QUOTA, TENANT, TIER, FieldSpec, name
+from tenancy.reading.renamed_keys import RENAMED_TENANT_KEYS, RENAMED_TIER_KEYS, reject_renamed
 from tenancy.tenants import UNLIMITED, Quota, Tenant
 
 RENAMED = ("aliases", "downgrades")
@@ -29,34 +30,35 @@ def tenant_names(table: DocumentTable | None) -> Iterator[str]:
         try:
             yield name(key)
         except InvalidValue as wrong:
-            table.error(key, f"a name {wrong}")  # type: ignore[union-attr]
+            table.error(key, f"name {wrong}")  # type: ignore[union-attr]
 
 
 def read_tiers(table: DocumentTable | None) -> dict[str, Tier]:
-    """The tiers by name, as promised."""
+    """Return the tiers by name."""
     if table is None:
         return {}
     tiers = {}
     for key in tenant_names(table):
         if key == DEFAULT_TIER.name:
-            table.error(key, "is what those have who name no tier; defaults.tier can name another")
+            table.error(key, "is reserved for tenants without a tier; choose another name")
         if (entry := table.table(key)) is not None:
+            reject_renamed(entry, RENAMED_TIER_KEYS)
             tiers[key] = Tier(key, **read_fields_of(entry, TIER))
             entry.close()
         else:
             tiers[key] = Tier(key)
-    if (reserved := sum(tier.reserve for tier in tiers.values())) > 1 + 1e-9:
-        table.add_error(f"the reserves are {reserved:g} of the fleet together, and there is only 1")
+    if (reserved := sum(tier.guaranteed_share for tier in tiers.values())) > 1 + 1e-9:
+        table.add_error(f"the guaranteed_share values add up to {reserved:g}; the maximum is 1")
     for tier in tiers.values():
         if tier.on_overload is OverloadAction.RELAX and next_below(tier, tiers) is None:
-            table.error(f"{tier.name}.on_overload", "there is no lower tier to relax to")
+            table.error(f"{tier.name}.on_overload", "`relax` requires a tier of lower priority")
     table.close()
     return tiers
 
 
 def next_below(tier: Tier, tiers: Mapping[str, Tier]) -> Tier | None:
-    """The highest of the lower tiers, as by its promise somebody is served who relaxes."""
-    lower = [other for other in tiers.values() if other.priority < tier.priority and not other.is_batch]
+    """Return the highest of the lower tiers that are not best effort, None if there is none: `relax` uses it."""
+    lower = [other for other in tiers.values() if other.priority < tier.priority and not other.is_best_effort]
     return max(lower, key=lambda other: other.priority, default=None)
 
 
@@ -83,6 +85,7 @@ class TenantSpec:
 
 def read_tenant_spec(table: DocumentTable) -> TenantSpec:
     """What stands in a tenant's table, or in `defaults`."""
+    reject_renamed(table, RENAMED_TENANT_KEYS)
     per_user, groups = table.table("per_user"), table.table("groups")
     said = TenantSpec(
         table,
@@ -106,7 +109,7 @@ def _quota(table: DocumentTable | None) -> Given:
 
 def _check_budget(table: DocumentTable, found: Given) -> None:
     if "budget_duration" in table and found.get("budget", OFF) is OFF:
-        table.error("budget_duration", "stands without max_budget")
+        table.error("budget_duration", "requires max_budget")
 
 
 class Tenants:
@@ -132,9 +135,9 @@ class Tenants:
         _check_renamings(said, made.may_use)
         own = said.of_tenant.get("on_overload")
         if own is OverloadAction.DOWNGRADE and not made.downgrades:
-            said.table.error("on_overload", "there are no downgrades to answer instead")
+            said.table.error("on_overload", "`downgrade` requires downgrades")
         if own is OverloadAction.RELAX and made.relaxed is None:
-            said.table.error("on_overload", "there is no lower tier to relax to")
+            said.table.error("on_overload", "`relax` requires a tier of lower priority")
         return made
 
     def _made(self, tenant: str, said: TenantSpec) -> Tenant:
@@ -165,7 +168,7 @@ class Tenants:
         for field in RENAMED:
             for old, new in self._usual.of_tenant.get(field, {}).items():
                 if new not in self._reached:
-                    self._usual.table.error(f"{field}.{old}", f"no tenant may use `{new}`")
+                    self._usual.table.error(f"{field}.{old}", f"`{new}` is in no tenant's models")
 
 
 def make_quota(given: Given) -> Quota:
@@ -176,7 +179,7 @@ def make_quota(given: Given) -> Quota:
 def _check_tier(said: TenantSpec, tiers: Mapping[str, Tier]) -> None:
     named = said.of_tenant.get("tier")
     if named is not None and named not in tiers:
-        said.table.error("tier", f"`{named}` is no tier of this policy")
+        said.table.error("tier", f"unknown tier `{named}`")
 
 
 def _check_renamings(said: TenantSpec, may_use: Callable[[str], bool]) -> None:
@@ -184,11 +187,11 @@ def _check_renamings(said: TenantSpec, may_use: Callable[[str], bool]) -> None:
         renamed = said.of_tenant.get(field, {})
         for old, new in renamed.items():
             if not may_use(new):
-                said.table.error(f"{field}.{old}", f"the tenant may not use `{new}`")
+                said.table.error(f"{field}.{old}", f"`{new}` is not in the tenant's models")
             elif _is_circle(old, renamed):
-                said.table.error(f"{field}.{old}", "leads back to itself")
+                said.table.error(f"{field}.{old}", "forms a cycle")
             elif new in renamed and field == "aliases":
-                said.table.error(f"{field}.{old}", f"`{new}` is itself an alias")
+                said.table.error(f"{field}.{old}", f"`{new}` is itself an alias; name the model")
 
 
 def _is_circle(first: str, renamed: Mapping[str, str]) -> bool:

@@ -29,8 +29,7 @@ def fields_of(tenant: Tenant) -> Iterator[PolicyField]:
     yield PolicyField("tier", tenant.tier.name)
     for word, of_tier in TIER.items():
         value = getattr(tenant.tier, of_tier.field)
-        in_ms = word.endswith("_ms") and isinstance(value, float)
-        yield PolicyField(f"tier.{word}", shown(value * 1000 if in_ms else value))
+        yield PolicyField(f"tier.{word}", shown(value))
     for word, of_tenant in TENANT.items():
         if word == "cache_isolation":
             domain = tenant.trust_domain or "shared"
@@ -84,7 +83,7 @@ class ExplainedField:
 
     @property
     def source(self) -> str:
-        return f"{self.path}, line {self.line}" if self.line else "unless said otherwise"
+        return f"{self.path}, line {self.line}" if self.line else "default"
 
 
 def explain(source: str, policy: Policy, name: str) -> Iterator[ExplainedField]:
@@ -147,9 +146,9 @@ def differences(old: Policy, new: Policy) -> Iterator[PolicyChange]:
     for name in dict.fromkeys((*old.tenants, *new.tenants)):
         before, after = old.tenants.get(name), new.tenants.get(name)
         if before is None:
-            yield PolicyChange(name, "tenant", "none", "new")
+            yield PolicyChange(name, "tenant", "absent", "added")
         elif after is None:
-            yield PolicyChange(name, "tenant", "was", "gone")
+            yield PolicyChange(name, "tenant", "present", "removed")
         else:
             yield from _changed(name, _facts(before), _facts(after))
         yield from _changed(name, _keys(old, name), _keys(new, name))
@@ -171,7 +170,7 @@ def _keys(policy: Policy, tenant: str) -> dict[str, str]:
     for key in policy.keys.values():
         if key.caller.tenant.name == tenant:
             ends = datetime.fromtimestamp(key.expires_s, UTC) if key.expires_s < inf else None
-            until = f"until {ends:%Y-%m-%d %H:%MZ}" if ends is not None else "good"
+            until = f"expires {ends:%Y-%m-%d %H:%MZ}" if ends is not None else "no expiry"
             words = [("group", key.caller.group), ("user", key.caller.user)]
             found[f"key {key.caller.key_id}"] = ", ".join([until, *(f"{word} {held}" for word, held in words if held)])
     return found
@@ -181,7 +180,7 @@ def _everybodys(policy: Policy) -> dict[str, str]:
     """Whose tokens and headers are believed, who may come without any, and what of the fleet is reserved."""
     default = policy.default.tenant.name if policy.default is not None else None
     found = {"default_tenant": shown(default), "headers": shown(policy.headers.names)}
-    found |= {f"tiers.{name}.reserve": shown(tier.reserve) for name, tier in policy.tiers.items()}
+    found |= {f"tiers.{name}.guaranteed_share": shown(tier.guaranteed_share) for name, tier in policy.tiers.items()}
     if policy.jwt is not None:
         rules = policy.jwt
         found |= {

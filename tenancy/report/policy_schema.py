@@ -1,6 +1,6 @@
-"""The JSON Schema of a policy, made of the very words that the reader goes by.
+"""JSON Schema of a policy, generated from the fields that the reader uses.
 
-What one word has to do with another (a tier that is named, a reserve that is left) only the reader knows.
+Relations between keys (an existing tier, a sum of shares) are checked by the reader only.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ def policy_schema() -> Schema:
         "title": "Hearth policy",
         **table(
             {
-                "auth": described(_auth(), "Who may come in: keys, tokens, or whoever shows nothing."),
-                "tiers": described(named(_table(TIER), NAME.schema), "Service levels, by name."),
-                "defaults": described(tenant, "What every tenant gets that does not say otherwise, word by word."),
-                "tenants": described(named(tenant, NAME.schema), "Who there is; others cannot come in."),
-                "headers": described(_table(HEADERS), "Request headers that count when a trusted proxy sends them."),
+                "auth": described(
+                    _auth(), "Authentication: API keys, tokens, and the tenant of requests without credentials."
+                ),
+                "tiers": described(
+                    named(_table(TIER), NAME.schema), "Tiers (latency objectives and priorities), by name."
+                ),
+                "defaults": described(tenant, "Defaults of all tenants, key by key."),
+                "tenants": described(named(tenant, NAME.schema), "The accepted tenants, by name."),
+                "headers": described(_table(HEADERS), "Identity headers that are accepted from trusted proxies."),
             },
             required=("auth",),
         ),
@@ -45,8 +49,8 @@ def _tenant() -> Schema:
         {
             **_properties(TENANT),
             **_properties(QUOTA),
-            "per_user": described(quota, "Limits of each of its users by itself."),
-            "groups": described(named(quota, NAME.schema), "Limits of each of its groups, all members together."),
+            "per_user": described(quota, "Limits of each user of the tenant."),
+            "groups": described(named(quota, NAME.schema), "Limits of each group of the tenant, all members together."),
         }
     )
 
@@ -58,16 +62,20 @@ def _auth() -> Schema:
         {
             "keys": described(keys, "Digests of keys, by tenant."),
             "keys_dir": described(TEXT.schema, "A folder of key files: <tenant>/<key id>, each holding a digest."),
-            "hmac_secret": described(SECRET.schema, "With which digests were made that begin with hmac-sha256:."),
-            "hmac_secret_file": described(TEXT.schema, "The file that holds it, instead."),
-            "default_tenant": described(NAME.schema, "Whose is whoever shows no key; nobody's unless it is said."),
+            "hmac_secret": described(
+                SECRET.schema, "HMAC key of digests that begin with hmac-sha256:, at least 16 characters."
+            ),
+            "hmac_secret_file": described(TEXT.schema, "File with the HMAC key, instead of hmac_secret."),
+            "default_tenant": described(
+                NAME.schema, "Tenant of requests without credentials. Default: such requests are rejected."
+            ),
             "jwt": described(
                 _table(
                     JWT,
                     required=("issuer", "audiences"),
                     anyOf=[requires("tenant_claim"), requires("default_tenant")],
                 ),
-                "Whose tokens are believed, and what they say. Needs the extra `jwt`.",
+                "Accepted token issuer and its claims. Requires the extra `jwt`.",
             ),
         },
         anyOf=[requires(key) for key in AUTH_METHODS],

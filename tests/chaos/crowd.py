@@ -19,7 +19,7 @@ KEY = "key-of-crowd"
 
 POLICY = """\
 tiers:
-  prompt: {ttft_ms: 60000, reserve: 0.2, max_queue_ms: 60000}
+  prompt: {ttft_s: 60, guaranteed_share: 0.2, max_queue_s: 60}
 """
 
 TENANT = "  crowd: {tier: prompt}\n"

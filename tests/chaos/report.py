@@ -71,7 +71,7 @@ class Tally:
             if status not in HONEST_STATUSES:
                 yield f"{count} requests were answered {status}, whatever became of their retries"
         for why, count in self.told.refused.items():
-            if why != "too_many_parallel":
+            if why != "too_many_parallel_requests":
                 yield f"{count} requests were refused for {why}, of which nobody came near"
 
     def lines(self) -> Iterator[str]:

@@ -52,7 +52,7 @@ async def asked(scene: Scene) -> list[tuple[object, ...]]:
             text = await answer.text()
             said = tuple(str(answer.headers.get(name, "")).partition(";")[0] for name in TOLD_APART)
         found.append((answer.status, said, plain(text, answer.headers.get("x-hearth-reason"))))
-        if (receipt_id := answer.headers.get("x-hearth-receipt")) is not None:
+        if (receipt_id := answer.headers.get("x-hearth-request-id")) is not None:
             await scene.receipt(receipt_id)
     return found
 

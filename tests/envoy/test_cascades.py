@@ -28,7 +28,7 @@ def settings(folder: Path, **ladder: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", [BUFFERED_NONE, DUPLEX], ids=["buffered", "duplex"])
-@pytest.mark.parametrize(("headers", "rung"), [({}, "small"), ({"x-hearth-min-rung": "big"}, "big")])
+@pytest.mark.parametrize(("headers", "rung"), [({}, "small"), ({"x-hearth-cascade-min-model": "big"}, "big")])
 @pytest.mark.asyncio
 async def test_the_starting_model_is_chosen(tmp_path: Path, way: Way, headers: dict[str, str], rung: str) -> None:
     """The pod is asked for the model's model, streaming or not, and the receipt says which and that nobody judged."""

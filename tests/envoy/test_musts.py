@@ -87,7 +87,7 @@ async def test_must_1_stream_requests_and_answers_in_full_duplex(scene: Scene) -
     """Implement ext_proc in streaming mode: both bodies pass through the picker, and the receipt says so."""
     async with scene.post(asking(stream=True)) as answer:
         assert "[DONE]" in await answer.text()
-    receipt = await scene.receipt(answer.headers["x-hearth-receipt"])
+    receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
     assert (receipt["shell"], receipt["mode"]) == ("extproc", "full_duplex/full_duplex")
 
 
@@ -112,7 +112,7 @@ async def test_must_2_the_subset_holds_behind_envoy(scene: Scene) -> None:
     for at in (0, 1):
         async with scene.post(asking(f"{at}"), headers={SUBSET: scene.endpoint(at)}) as answer:
             assert answer.status == 200
-        receipt = await scene.receipt(answer.headers["x-hearth-receipt"])
+        receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
         assert receipt["attempts"][0]["engine"] == scene.pods[at].url
     async with scene.post(asking(), headers={SUBSET: "10.1.1.1:80"}) as answer:
         assert answer.status == 503
@@ -132,7 +132,7 @@ async def test_must_3_envoy_falls_back_along_the_list() -> None:
     async with a_scene(gie, extproc={"endpoints": 2}) as scene:
         async with scene.post(TALK) as answer:
             assert answer.status == 200
-        first = await scene.receipt(answer.headers["x-hearth-receipt"])
+        first = await scene.receipt(answer.headers["x-hearth-request-id"])
         gone = next(pod for pod in scene.pods if pod.url == first["attempts"][0]["engine"])
         await gone.stop()
         async with scene.post(TALK) as answer:
@@ -143,7 +143,7 @@ async def test_must_3_who_served_is_who_is_charged() -> None:
     """The first of the list fails it, Envoy goes on to the second: receipt and warmth are the second's, and stay so."""
     async with a_scene(gie, extproc={"endpoints": 2}) as scene:
         async with scene.post(TALK) as answer:
-            first = await scene.receipt(answer.headers["x-hearth-receipt"])
+            first = await scene.receipt(answer.headers["x-hearth-request-id"])
         failing = first["attempts"][0]["engine"]
         (other,) = [pod.url for pod in scene.pods if pod.url != failing]
         async with scene.session.post(f"{failing}/faults", json={"kind": "error"}) as told:
@@ -151,7 +151,7 @@ async def test_must_3_who_served_is_who_is_charged() -> None:
         for _ in range(2):
             async with scene.post(TALK) as answer:
                 assert answer.status == 200
-            receipt = await scene.receipt(answer.headers["x-hearth-receipt"])
+            receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
             (attempt,) = receipt["attempts"]
             assert (attempt["engine"], attempt["ended"]) == (other, "answered")
         async with scene.session.get(f"{other}/metrics") as told:
@@ -228,7 +228,7 @@ async def test_must_report_the_endpoint_that_served(scene: Scene) -> None:
     """What the data plane reports is taken note of: the pod that answered is the one on the receipt."""
     async with scene.post(asking(), headers={SUBSET: scene.endpoint(1)}) as answer:
         assert answer.status == 200
-    receipt = await scene.receipt(answer.headers["x-hearth-receipt"])
+    receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
     assert receipt["attempts"][0]["engine"] == scene.pods[1].url
     assert "served by" not in receipt["detail"]
 

@@ -84,7 +84,7 @@ async def asked(pair: Pair) -> list[object]:
         async with pair.scene.post(body, path) as answer:
             text = await answer.text()
         found.append((answer.status, text.count("data: "), '"completion_tokens"' in text))
-        if (receipt_id := answer.headers.get("x-hearth-receipt")) is not None:
+        if (receipt_id := answer.headers.get("x-hearth-request-id")) is not None:
             await pair.scene.receipt(receipt_id)
     return found
 

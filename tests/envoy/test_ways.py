@@ -64,7 +64,7 @@ async def test_whole_answers_arrive_and_are_settled(way: tuple[str, Scene]) -> N
     async with scene.post(asking(LONG), headers=KEY) as answer:
         assert answer.status == 200
         told = await answer.json()
-    receipt = await scene.receipt(answer.headers["x-hearth-receipt"])
+    receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
     assert (receipt["status"], receipt["tenant"], receipt["shell"]) == (200, "one", "extproc")
     usage = receipt["usage"]
     if name in SEES_ANSWERS:
@@ -80,7 +80,7 @@ async def test_streams_arrive_as_the_pod_sent_them(way: tuple[str, Scene]) -> No
     head, events = await stream(scene, asking())
     assert sum(bool(choice["delta"].get("content")) for event in events for choice in event["choices"]) == 8
     assert all(event["choices"] for event in events), "a usage event nobody asked for"
-    receipt = await scene.receipt(head["x-hearth-receipt"])
+    receipt = await scene.receipt(head["x-hearth-request-id"])
     assert receipt["ttft_s"] is not None
     assert receipt["stream"]
 
@@ -90,7 +90,7 @@ async def test_usage_that_was_asked_for_is_passed_on(way: tuple[str, Scene]) -> 
     name, scene = way
     head, events = await stream(scene, asking(stream_options={"include_usage": True}))
     assert events[-1]["usage"]["completion_tokens"] == 8
-    receipt = await scene.receipt(head["x-hearth-receipt"])
+    receipt = await scene.receipt(head["x-hearth-request-id"])
     assert (receipt["usage"] is not None) == (name in SEES_ANSWERS)
 
 
@@ -102,7 +102,7 @@ async def test_limits_on_output_cut_only_where_the_answer_goes_through_us(way: t
     head, events = await stream(scene, body, key="capped")
     count = sum(bool(choice["delta"].get("content")) for event in events for choice in event["choices"])
     assert (count < 600) == (name == "duplex")
-    await scene.receipt(head["x-hearth-receipt"])
+    await scene.receipt(head["x-hearth-request-id"])
     async with scene.session.get(scene.gateway.at("admin", "/limits")) as answer:
         accounts = {one["account"]: one for one in (await answer.json())["accounts"]}
     assert accounts["capped"]["open"] == 0
@@ -122,7 +122,7 @@ async def test_a_client_that_leaves_frees_what_it_held(way: tuple[str, Scene]) -
     _, scene = way
     body = asking(max_tokens=20_000, min_tokens=20_000, ignore_eos=True, stream=True)
     async with scene.post(body, headers=KEY) as answer:
-        receipt_id = answer.headers["x-hearth-receipt"]
+        receipt_id = answer.headers["x-hearth-request-id"]
         await answer.content.readline()
         answer.close()
     receipt = await scene.receipt(receipt_id)
@@ -154,7 +154,7 @@ async def test_many_at_once_each_get_their_own_answer(way: tuple[str, Scene]) ->
     """Sixty streams over one connection to the picker."""
     _, scene = way
     found = await asyncio.gather(*(stream(scene, asking(f"{number} {LONG}")) for number in range(60)))
-    assert len({head["x-hearth-receipt"] for head, _ in found}) == 60
+    assert len({head["x-hearth-request-id"] for head, _ in found}) == 60
     await scene.until_idle()
 
 

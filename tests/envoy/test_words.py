@@ -32,7 +32,7 @@ async def cut_stream(scene: Scene) -> tuple[bytes, dict[str, Any]]:
         with suppress(aiohttp.ClientError):
             async for piece in answer.content.iter_any():
                 got += piece
-    return got, await scene.receipt(answer.headers["x-hearth-receipt"])
+    return got, await scene.receipt(answer.headers["x-hearth-request-id"])
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ async def test_a_sample_of_unseen_answers_is_settled_exactly(*, overrides: bool)
             async with scene.post(body) as answer:
                 assert answer.status == 200
                 assert '"completion_tokens":8' in (await answer.text()).replace(" ", "")
-            receipt = await scene.receipt(answer.headers["x-hearth-receipt"])
+            receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
             assert (receipt["usage"] is not None) == overrides
             assert receipt["usage"] is None or receipt["usage"]["completion_tokens"] == 8
 
@@ -78,7 +78,7 @@ async def test_headers_that_speak_for_others_are_believed_where_envoy_strips_the
         for name in ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"):
             async with scene.post(asking(), headers=SPEAKS | {name: "small"}) as answer:
                 assert (answer.status, (await answer.json())["model"]) == (200, "small")
-            receipt = await scene.receipt(answer.headers["x-hearth-receipt"])
+            receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
             assert (receipt["tenant"], receipt["tier"], receipt["model"]) == ("one", "gold", "small")
         async with scene.post(asking(), headers=SPEAKS | {"x-llm-d-model-name-rewrite": "none"}) as answer:
             assert answer.status == 404
@@ -92,7 +92,7 @@ async def test_headers_that_speak_for_others_are_nothing_from_a_client() -> None
         head = SPEAKS | {"authorization": "Bearer sk-one", "x-llm-d-model-name-rewrite": "small"}
         async with scene.post(asking(), headers=head) as answer:
             assert (answer.status, (await answer.json())["model"]) == (200, "big")
-        receipt = await scene.receipt(answer.headers["x-hearth-receipt"])
+        receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
         assert (receipt["tier"], receipt["model"]) == ("bronze", "big")
 
 

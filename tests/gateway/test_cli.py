@@ -76,7 +76,7 @@ def test_every_fault_of_a_configuration_is_told(tmp_path: Path, capsys: pytest.C
     config.write_text(f"policy: {policy}\n")
     assert main(["config", "check", str(config)]) == 1
     assert capsys.readouterr().out == (
-        f"{policy}: auth: is missing: without it nobody can be told apart\n"
+        f"{policy}: auth: is required: set at least one of keys, keys_dir, jwt, default_tenant\n"
         f"{policy}: tires: unknown key (did you mean `tiers`?)\n"
     )
     config.write_text("model_list: [{model_name: a}, {model_name: b, litellm_params: {}}]\nlisten: 1\n")

@@ -111,8 +111,10 @@ def renamed(value: Any, names: dict[str, str | None]) -> Any:
 
 
 def without_digests(value: Any) -> Any:
-    """Of bytes that hold names: where these have changed, the digest has, and the length."""
+    """Leave out digests and lengths of bytes, and `content-length`: they change with the names that the bytes hold."""
     match value:
+        case ["content-length", str()]:
+            return ["content-length"]
         case dict():
             return {name: without_digests(held) for name, held in value.items() if name not in ("sha256", "bytes")}
         case list():

@@ -56,10 +56,11 @@ Record = dict[str, Any]
 
 POLICY: dict[str, Any] = {
     "tiers": {
-        "gold": {"priority": 10, "ttft_ms": 1500, "ttft_cold_factor": 2, "tpot_ms": 60, "weight": 4, "reserve": 0.3},
-        "silver": {"priority": 0, "ttft_ms": 3000, "ttft_cold_factor": 3, "tpot_ms": 100, "weight": 2,
-                   "max_queue_ms": 3000, "on_overload": "relax"},
-        "bronze": {"priority": -10, "ttft_ms": 6000, "ttft_cold_factor": 4, "tpot_ms": 200, "max_queue_ms": 2000},
+        "gold": {"priority": 10, "ttft_s": 1.5, "ttft_uncached_factor": 2, "tpot_s": 0.06, "weight": 4,
+                 "guaranteed_share": 0.3},
+        "silver": {"priority": 0, "ttft_s": 3, "ttft_uncached_factor": 3, "tpot_s": 0.1, "weight": 2,
+                   "max_queue_s": 3, "on_overload": "relax"},
+        "bronze": {"priority": -10, "ttft_s": 6, "ttft_uncached_factor": 4, "tpot_s": 0.2, "max_queue_s": 2},
     },
     "tenants": {
         "gold": {"tier": "gold"},

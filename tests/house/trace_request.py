@@ -40,7 +40,7 @@ KEY = "sk-trace"
 
 POLICY = f"""
 auth: {{keys: {{legal: ["{hashlib.sha256(KEY.encode()).hexdigest()}"]}}}}
-tiers: {{gold: {{priority: 10, ttft_ms: 60000, tpot_ms: 1000}}}}
+tiers: {{gold: {{priority: 10, ttft_s: 60, tpot_s: 1}}}}
 tenants: {{legal: {{tier: gold, rpm: 1000000, output_tpm: 100000000, max_parallel_requests: 1000}}}}
 """
 

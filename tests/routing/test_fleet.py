@@ -253,7 +253,7 @@ def test_nothing_is_said_to_be_unknown_while_somebody_has_yet_to_tell() -> None:
     fleet = single_engine_fleet(eligible_pod("a", region="us"), silent)
     refused = refusal(fleet, model="nope")
     assert refused.reason is Reason.NO_POD_READY
-    assert "not all have told yet" in refused.message, "who has misspelt a name is to guess it"
+    assert "models of some pods are not known yet" in refused.message, "who has misspelt a name is to guess it"
     assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.NO_POD_READY
     assert refusal(fleet, regions=frozenset({"asia"})).reason is Reason.REGION_NOT_ALLOWED
     fleet.put(replace(silent, has_reported_models=True))
@@ -268,7 +268,7 @@ def test_a_model_that_the_operator_names_exists() -> None:
     fleet = single_engine_fleet(eligible_pod("a", region="us"))
     fleet.configured_models = frozenset({MODEL, "asleep"})
     refused = refusal(fleet, model="asleep")
-    assert (refused.reason, refused.message) == (Reason.NO_POD_READY, "No pod serves `asleep` now.")
+    assert (refused.reason, refused.message) == (Reason.NO_POD_READY, "No pod currently serves `asleep`.")
     assert refusal(fleet, model="nope").reason is Reason.UNKNOWN_MODEL
     assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.REGION_NOT_ALLOWED
 

@@ -24,8 +24,8 @@ LONG = "It was the best of times, it was the worst of times, it was the age of w
 
 
 TIERS: dict[str, dict[str, Any]] = {
-    "gold": {"priority": 10, "ttft_ms": 5000, "tpot_ms": 1000, "reserve": 0.5},
-    "bronze": {"priority": -10, "ttft_ms": 6000, "tpot_ms": 1000, "max_queue_ms": 60000},
+    "gold": {"priority": 10, "ttft_s": 5, "tpot_s": 1, "guaranteed_share": 0.5},
+    "bronze": {"priority": -10, "ttft_s": 6, "tpot_s": 1, "max_queue_s": 60},
 }
 
 

@@ -44,9 +44,9 @@ POLICY = {
     "tenants": {
         "free": {},
         "open": {},
-        "modest": {"max_rung": "small"},
-        "best": {"prefer": "quality", "models": [CASCADE]},
-        "frugal": {"max_escalation_share": 0},
+        "modest": {"cascade_max_model": "small"},
+        "best": {"cascade_prefer": "quality", "models": [CASCADE]},
+        "frugal": {"cascade_max_escalation_share": 0},
     },
 }
 
@@ -72,7 +72,7 @@ async def test_one_model_answers(keeping: CascadePods, escalating: CascadePods, 
     """The client gets one clean answer, the receipt every model, and what was thrown away is told as waste."""
     rungs = keeping if rung == "small" else escalating
     status, body, head = await rungs.post(CHAT, asking(stream=stream))
-    assert (status, head["x-hearth-rung"]) == (200, rung)
+    assert (status, head["x-hearth-cascade-model"]) == (200, rung)
     if stream:
         _is_clean(body, rung)
     else:
@@ -80,7 +80,7 @@ async def test_one_model_answers(keeping: CascadePods, escalating: CascadePods, 
         assert whole["choices"][0]["logprobs"] is None
         assert whole["usage"]["completion_tokens"] == 24
         assert int(head["content-length"]) == len(body)
-    receipt = await settled(rungs, head["x-hearth-receipt"])
+    receipt = await settled(rungs, head["x-hearth-request-id"])
     climbed, usage = receipt["climbed"], receipt["usage"]
     assert [step["model"] for step in climbed["rungs"]] == (["small"] if rung == "small" else ["small", "big"])
     assert climbed["rungs"][-1]["output_tokens"] == usage["completion_tokens"] == 24
@@ -118,25 +118,25 @@ async def test_other_apis_are_judged_too(
 ) -> None:
     """By their own words for log-probabilities, which are gone from what the client gets."""
     status, told, head = await keeping.post(path, {"model": CASCADE, "stream": stream} | body)
-    assert (status, head["x-hearth-rung"]) == (200, "small")
+    assert (status, head["x-hearth-cascade-model"]) == (200, "small")
     assert b'"logprobs":{' not in told
     assert b'"logprobs":[{' not in told
-    receipt = await settled(keeping, head["x-hearth-receipt"])
+    receipt = await settled(keeping, head["x-hearth-request-id"])
     assert receipt["climbed"]["judged"] == 1
 
 
 async def test_what_cannot_be_judged_is_answered_from_the_top(keeping: CascadePods) -> None:
     """Anthropic's API gives no log-probabilities, several answers to one prompt are not looked at."""
     _, _, head = await keeping.post("/v1/messages", asking(stream=True))
-    assert head["x-hearth-rung"] == "big"
+    assert head["x-hearth-cascade-model"] == "big"
     _, _, head = await keeping.post(CHAT, asking(n=2))
-    assert head["x-hearth-rung"] == "big"
+    assert head["x-hearth-cascade-model"] == "big"
 
 
 async def test_log_probabilities_come_as_asked(keeping: CascadePods) -> None:
     """Who wants them gets as many as wanted, from a judged model too."""
     _, told, head = await keeping.post(CHAT, asking(logprobs=True, top_logprobs=1))
-    assert head["x-hearth-rung"] == "small"
+    assert head["x-hearth-cascade-model"] == "small"
     entries = json.loads(told)["choices"][0]["logprobs"]["content"]
     assert len(entries) == 24
     assert {len(entry["top_logprobs"]) for entry in entries} == {1}
@@ -163,14 +163,14 @@ async def test_an_openai_client_sees_a_clean_stream(escalating: CascadePods) -> 
     ("tenant", "body", "headers", "answered"),
     [
         ("", {}, {}, "small"),
-        ("", {}, {"x-hearth-min-rung": "big"}, "big"),
-        ("", {"hearth": {"min_rung": "big"}}, {}, "big"),
-        ("", {}, {"x-hearth-prefer": "quality"}, "big"),
+        ("", {}, {"x-hearth-cascade-min-model": "big"}, "big"),
+        ("", {"hearth": {"cascade_min_model": "big"}}, {}, "big"),
+        ("", {}, {"x-hearth-cascade-prefer": "quality"}, "big"),
         ("modest", {}, {}, "small"),
-        ("modest", {}, {"x-hearth-min-rung": "big"}, "400 model"),
+        ("modest", {}, {"x-hearth-cascade-min-model": "big"}, "400 model"),
         ("best", {}, {}, "big"),
-        ("", {}, {"x-hearth-max-rung": "huge"}, "400 x-hearth-max-rung"),
-        ("", {}, {"x-hearth-never-escalate": "perhaps"}, "400 x-hearth-never-escalate"),
+        ("", {}, {"x-hearth-cascade-max-model": "huge"}, "400 x-hearth-cascade-max-model"),
+        ("", {}, {"x-hearth-cascade-never-escalate": "perhaps"}, "400 x-hearth-cascade-never-escalate"),
         ("", {"hearth": {"rung": "big"}}, {}, "400 hearth"),
     ],
 )
@@ -180,14 +180,14 @@ async def test_words_of_clients_and_tenants_bind(
     """The tightest counts; what is no model is refused by name."""
     key = {"authorization": f"Bearer sk-{tenant}"} if tenant else {}
     status, told, head = await keeping.post(CHAT, asking() | body, **headers, **key)
-    said = head["x-hearth-rung"] if status == 200 else f"{status} {json.loads(told)['error']['param']}"
+    said = head["x-hearth-cascade-model"] if status == 200 else f"{status} {json.loads(told)['error']['param']}"
     assert said == answered
 
 
 @pytest.mark.parametrize(
     ("headers", "ended", "why"),
     [
-        ({"x-hearth-never-escalate": "true"}, "unjudged", ""),
+        ({"x-hearth-cascade-never-escalate": "true"}, "unjudged", ""),
         ({"authorization": "Bearer sk-frugal"}, "kept", "share"),
     ],
 )
@@ -196,8 +196,8 @@ async def test_who_may_not_escalate_gets_what_there_is(
 ) -> None:
     """Unjudged where nothing is to be thrown away; kept all the same where too much has been."""
     _, _, head = await escalating.post(CHAT, asking(stream=True), **headers)
-    assert head["x-hearth-rung"] == "small"
-    receipt = await settled(escalating, head["x-hearth-receipt"])
+    assert head["x-hearth-cascade-model"] == "small"
+    receipt = await settled(escalating, head["x-hearth-request-id"])
     [step] = receipt["climbed"]["rungs"]
     assert (step["ended"], step["why"]) == (ended, why)
 
@@ -206,22 +206,22 @@ async def test_broken_json_escalates(keeping: CascadePods) -> None:
     """Whatever its log-probabilities say: the simulated answer is no JSON once it is cut."""
     wanted = {"type": "json_object"}
     _, _, head = await keeping.post(CHAT, asking(response_format=wanted, max_tokens=3))
-    assert head["x-hearth-rung"] == "big"
-    receipt = await settled(keeping, head["x-hearth-receipt"])
+    assert head["x-hearth-cascade-model"] == "big"
+    receipt = await settled(keeping, head["x-hearth-request-id"])
     assert "invalid_json" in receipt["climbed"]["rungs"][0]["why"]
     _, _, head = await keeping.post(CHAT, asking(response_format=wanted, max_tokens=200))
-    assert head["x-hearth-rung"] == "small"
+    assert head["x-hearth-cascade-model"] == "small"
 
 
 async def test_a_conversation_stays_where_it_went(keeping: CascadePods) -> None:
     """Once answered by the higher model it goes on there, while its prefix is warm."""
     story, session = asking("A long story. " * 60), {"x-session-id": "talk"}
-    _, _, head = await keeping.post(CHAT, story, **session, **{"x-hearth-min-rung": "big"})
-    await settled(keeping, head["x-hearth-receipt"])
+    _, _, head = await keeping.post(CHAT, story, **session, **{"x-hearth-cascade-min-model": "big"})
+    await settled(keeping, head["x-hearth-request-id"])
     _, _, head = await keeping.post(CHAT, story, **session)
-    assert head["x-hearth-rung"] == "big"
+    assert head["x-hearth-cascade-model"] == "big"
     _, _, head = await keeping.post(CHAT, asking("Another story. " * 60))
-    assert head["x-hearth-rung"] == "small"
+    assert head["x-hearth-cascade-model"] == "small"
 
 
 async def test_a_model_thrown_away_stops(escalating: CascadePods) -> None:
@@ -231,8 +231,8 @@ async def test_a_model_thrown_away_stops(escalating: CascadePods) -> None:
     escalating.small.set_fault(Fault(FaultKind.SLOW, factor=10))  # a machine that stalls does not see it end by itself
     _, _, head = await escalating.post(CHAT, asking(stream=True, max_tokens=120, min_tokens=120))
     escalating.small.set_fault(NO_FAULT)
-    assert head["x-hearth-rung"] == "big"
-    receipt = await settled(escalating, head["x-hearth-receipt"])
+    assert head["x-hearth-cascade-model"] == "big"
+    receipt = await settled(escalating, head["x-hearth-request-id"])
     assert engine.statistics().running == 0
     assert receipt["climbed"]["rungs"][0]["output_tokens"] >= 8
     assert engine.statistics().generation_tokens - before < 120
@@ -255,9 +255,9 @@ async def test_a_model_that_is_down_is_passed_over(tmp_path: Path) -> None:
     async with some_cascade_pods(tmp_path, NEVER) as rungs:
         await rungs.big.stop()
         status, body, head = await rungs.post(CHAT, asking(stream=True))
-        assert (status, head["x-hearth-rung"]) == (200, "small")
+        assert (status, head["x-hearth-cascade-model"]) == (200, "small")
         assert models_of(body) == {"small"}
-        assert (await settled(rungs, head["x-hearth-receipt"]))["model"] == "small"
+        assert (await settled(rungs, head["x-hearth-request-id"]))["model"] == "small"
         await empty(rungs)
 
 
@@ -269,9 +269,9 @@ async def test_a_cut_stream_goes_on_with_its_model(tmp_path: Path, threshold: fl
         pod = rungs.big if rung == "big" else rungs.small
         pod.set_fault(Fault(FaultKind.ABORT, after_chunks=16, requests=1))
         status, body, head = await rungs.post(CHAT, asking(stream=True, min_tokens=20))
-        assert (status, head["x-hearth-rung"], models_of(body)) == (200, rung, {rung})
+        assert (status, head["x-hearth-cascade-model"], models_of(body)) == (200, rung, {rung})
         assert said(body) == said(whole)
-        receipt = await settled(rungs, head["x-hearth-receipt"])
+        receipt = await settled(rungs, head["x-hearth-request-id"])
         assert receipt["resumed"] == 1
         await empty(rungs)
 
@@ -293,13 +293,13 @@ async def test_what_failed_one_model_is_not_held_against_the_next(tmp_path: Path
     async with some_cascade_pods(tmp_path, copies=2) as rungs:
         asked = asking("Once upon a time there was a gateway. " * 50, stream=True)
         _, _, head = await rungs.post(CHAT, asked | {"model": "big"})
-        warm = (await _left(rungs, head["x-hearth-receipt"]))["attempts"][0]["engine"]
+        warm = (await _left(rungs, head["x-hearth-request-id"]))["attempts"][0]["engine"]
         for pod in (rungs.small, rungs.big, *rungs.twins):
             if "small" in pod.options.models or pod.url == warm:
                 pod.set_fault(Fault(FaultKind.ERROR))
         status, _, head = await rungs.post(CHAT, asked)
-        assert (status, head["x-hearth-rung"]) == (200, "big")
-        receipt = await settled(rungs, head["x-hearth-receipt"])
+        assert (status, head["x-hearth-cascade-model"]) == (200, "big")
+        receipt = await settled(rungs, head["x-hearth-request-id"])
         assert [attempt["ended"] for attempt in receipt["attempts"]] == ["broken"] * 3 + ["answered"]
         assert receipt["attempts"][2]["engine"] == warm
 
@@ -318,15 +318,15 @@ async def test_a_guarantee_of_the_prompt_needs_no_judge(tmp_path: Path) -> None:
     unable = {"small": {"abilities": ["json"]}}
     async with some_cascade_pods(tmp_path, file=easy, models=unable, hold_back="off", judge_whole=False) as rungs:
         _, _, head = await rungs.post("/v1/messages", asking(stream=True))
-        assert head["x-hearth-rung"] == "small"
-        receipt = await settled(rungs, head["x-hearth-receipt"])
+        assert head["x-hearth-cascade-model"] == "small"
+        receipt = await settled(rungs, head["x-hearth-request-id"])
         assert receipt["climbed"]["judged"] == 0
         tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
         _, _, head = await rungs.post(CHAT, asking(tools=[tool]))
-        assert head["x-hearth-rung"] == "big"
+        assert head["x-hearth-cascade-model"] == "big"
         await rungs.small.stop()
         status, _, head = await rungs.post(CHAT, asking(stream=True))
-        assert (status, head["x-hearth-rung"]) == (200, "big")
+        assert (status, head["x-hearth-cascade-model"]) == (200, "big")
 
 
 @pytest.mark.timeout(300)
@@ -336,7 +336,7 @@ async def test_shadows_keep_a_guarantee_true(tmp_path: Path) -> None:
         async with asyncio.timeout(240):
             for number in range(4000):
                 _, _, head = await rungs.post(CHAT, asking(f"Question {number}", max_tokens=8, stream=number % 2 == 0))
-                if head["x-hearth-rung"] == "big":
+                if head["x-hearth-cascade-model"] == "big":
                     break
             else:
                 pytest.fail("the promise still stands")

@@ -95,7 +95,7 @@ async def ask(client: aiohttp.ClientSession, gateway: Running, body: dict[str, A
             return {"warmth": "shadow"}, 0
         assert answer.status == 200, await answer.text()
         real = (await answer.json())["usage"]["prompt_tokens_details"]["cached_tokens"]
-        receipt = answer.headers["x-hearth-receipt"]
+        receipt = answer.headers["x-hearth-request-id"]
     for _ in range(200):
         async with client.get(gateway.at("admin", f"/receipts/{receipt}")) as told:
             if told.status == 200:

@@ -10,7 +10,7 @@ import pytest
 from tests.scenarios import place as places
 from tests.scenarios.place import LONG, a_place, asking
 
-QUICK = {"priority": 10, "ttft_ms": 20, "tpot_ms": 1000}
+QUICK = {"priority": 10, "ttft_s": 0.02, "tpot_s": 1}
 """Shorter than the prefill of the prompts below."""
 
 
@@ -29,7 +29,7 @@ async def test_idle_engines_serve_what_they_cannot_serve_in_time(
 
 async def test_a_tier_that_rejects_them_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One attempt by the official client, both times in the message and on the receipt, and no time to come back."""
-    monkeypatch.setitem(places.TIERS, "quick", QUICK | {"unattainable": "reject"})
+    monkeypatch.setitem(places.TIERS, "quick", QUICK | {"on_unattainable": "reject"})
     async with a_place(tmp_path, hasty={"tier": "quick"}) as place, place.openai("hasty", max_retries=2) as client:
         with pytest.raises(openai.RateLimitError) as caught:
             await client.chat.completions.create(**asking(LONG * 4))

@@ -70,7 +70,7 @@ async def ask(url: str, api: Api, **more: Any) -> tuple[bytes, str]:
     asked = {"model": "tiny", "stream": True, **body, **more}
     async with aiohttp.ClientSession() as session, session.post(url + path, json=asked) as answer:
         assert answer.status == 200, await answer.text()
-        return await answer.read(), answer.headers.get("x-hearth-receipt", "")
+        return await answer.read(), answer.headers.get("x-hearth-request-id", "")
 
 
 def said(heard: Heard) -> list[str]:

@@ -74,7 +74,7 @@ async def ask(url: str, api: Api) -> tuple[Read, str]:
     asked = {"model": "tiny", "stream": True, limit: TOKENS, **body}
     async with aiohttp.ClientSession() as session, session.post(url + path, json=asked) as answer:
         assert answer.status == 200, await answer.text()
-        return read(api, await answer.read()), answer.headers.get("x-hearth-receipt", "")
+        return read(api, await answer.read()), answer.headers.get("x-hearth-request-id", "")
 
 
 def alike(heard: Read) -> tuple[object, ...]:

@@ -41,7 +41,7 @@ async def ask(url: str, *, tells: bool) -> tuple[Read, str]:
     body = {"model": "tiny", "prompt": "Tell.", "max_tokens": TOKENS, "stream": True, **more}
     async with aiohttp.ClientSession() as session, session.post(url + "/v1/completions", json=body) as answer:
         assert answer.status == 200, await answer.text()
-        return read(Api.COMPLETIONS, await answer.read()), answer.headers.get("x-hearth-receipt", "")
+        return read(Api.COMPLETIONS, await answer.read()), answer.headers.get("x-hearth-request-id", "")
 
 
 def counts(heard: Read) -> list[tuple[int, int]]:

@@ -55,7 +55,7 @@ async def ask(url: str, path: str = CHAT, **more: Any) -> tuple[bytes, str]:
     """A stream as it came, and the name of its receipt."""
     async with aiohttp.ClientSession() as session, session.post(url + path, json=ASKED | more) as got:
         assert got.status == 200, await got.text()
-        return await got.read(), got.headers.get("x-hearth-receipt", "")
+        return await got.read(), got.headers.get("x-hearth-request-id", "")
 
 
 def told(stream: bytes) -> tuple[object, ...]:

@@ -62,7 +62,7 @@ async def ask(place: Place, words: str, **more: Any) -> str:
     async with aiohttp.ClientSession() as session, session.post(url, json=body | more) as answer:
         assert answer.status == 200, await answer.text()
         assert b'"error"' not in await answer.read()
-        return answer.headers["x-hearth-receipt"]
+        return answer.headers["x-hearth-request-id"]
 
 
 def other_pods(place: Place, receipt: dict[str, Any]) -> list[SimulatedPod]:

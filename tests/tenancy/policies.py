@@ -15,10 +15,11 @@ KEYED = f"auth: {{keys: {{a: [{A}], b: [{B}]}}}}\n"
 
 TIERS = """
 tiers:
-  gold: {priority: 10, ttft_ms: 800, tpot_ms: 40, weight: 8, reserve: 0.4, max_queue_ms: 500, on_overload: reject}
-  silver: {priority: 0, ttft_ms: 2000, ttft_cold_factor: 3, weight: 3, reserve: 0.2, on_overload: relax}
-  bronze: {priority: -10, reserve: 0.02, max_queue_ms: 20000}
-  batch: {priority: -20, batch: true}
+  gold: {priority: 10, ttft_s: 0.8, tpot_s: 0.04, weight: 8, guaranteed_share: 0.4, max_queue_s: 0.5,
+    on_overload: reject}
+  silver: {priority: 0, ttft_s: 2, ttft_uncached_factor: 3, weight: 3, guaranteed_share: 0.2, on_overload: relax}
+  bronze: {priority: -10, guaranteed_share: 0.02, max_queue_s: 20}
+  batch: {priority: -20, best_effort: true}
 """
 
 

@@ -69,8 +69,8 @@ def test_memory_is_bounded_by_time() -> None:
 
 
 MODEL = "m"
-GOLD = Tier("gold", 10, ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05, reserve=0.5)
-BRONZE = Tier("bronze", -10, ttft_s=15.0, ttft_per_cold=5.0, tpot_s=0.15)
+GOLD = Tier("gold", 10, ttft_s=1.0, ttft_uncached_factor=2.0, tpot_s=0.05, guaranteed_share=0.5)
+BRONZE = Tier("bronze", -10, ttft_s=15.0, ttft_uncached_factor=5.0, tpot_s=0.15)
 
 
 class Stage:
@@ -220,7 +220,7 @@ def test_who_was_refused_and_comes_again_is_as_late_as_it_is() -> None:
 def test_the_queue_is_bounded() -> None:
     """However patient a tier is."""
     stage = Stage()
-    patient = Tier("patient", ttft_s=1e9, longest_wait_s=1e9)
+    patient = Tier("patient", ttft_s=1e9, max_queue_s=1e9)
     for _ in range(MAX_WAITING):
         stage.wait(stage.arrive(patient, 10))
     with pytest.raises(RequestRejected) as refused:
@@ -277,7 +277,7 @@ def test_room_is_kept_for_who_has_reserved_some_before_he_first_comes() -> None:
 def test_a_reserve_without_a_promised_first_token_keeps_an_engine_open() -> None:
     """Open is then where no more than a second of prefill is queued; without a reserve nothing is kept open."""
     for reserve, is_kept in ((0.5, True), (0.0, False)):
-        stage, plain = Stage(engines=2), Tier("plain", 10, reserve=reserve)
+        stage, plain = Stage(engines=2), Tier("plain", 10, guaranteed_share=reserve)
         stage.admission.tiers = {"plain": plain, "bronze": BRONZE}
         first = stage.place(stage.arrive(BRONZE, 60_000))
         if is_kept:
@@ -366,7 +366,7 @@ def plainly_open(stage: Stage, waiter: WaitingRequest, seen: Candidates, now_s: 
     engines, is_late = len(seen.engines), waiter.start_by_s < now_s
     left_s = waiter.arrived_s + promise.ttft_s - now_s
     in_time = [
-        left_s < 0 or over_s + ahead_s + own_s * (1 - promise.ttft_per_cold) <= left_s
+        left_s < 0 or over_s + ahead_s + own_s * (1 - promise.ttft_uncached_factor) <= left_s
         for over_s, ahead_s, own_s in zip(seen.prefill_overhead_s, seen.ahead_s, seen.own_s, strict=True)
     ]
     short = [ahead_s <= STEP_TOKENS * pace for ahead_s, pace in zip(seen.ahead_s, seen.seconds_per_token, strict=True)]
@@ -379,8 +379,8 @@ def plainly_open(stage: Stage, waiter: WaitingRequest, seen: Candidates, now_s: 
     opened = [all(each) for each in zip(in_time, short, fits, borne, strict=True)]
     for line in lines if is_late or waiter.tier_queue.credit_s <= 0 else ():
         within_s = line.tier.ttft_s
-        wanted = max(line.demand.wanted(now_s), 1 if line.tier.reserve else 0)
-        claimed = min(wanted, max(1, round(line.tier.reserve * engines)), engines - 1)
+        wanted = max(line.demand.wanted(now_s), 1 if line.tier.guaranteed_share else 0)
+        claimed = min(wanted, max(1, round(line.tier.guaranteed_share * engines)), engines - 1)
         heeded = (is_late or line.tier.priority > tier.priority) and wanted > 0
         if heeded and sum(ahead_s <= within_s for ahead_s in seen.ahead_s) <= claimed:
             for at, (ahead_s, own_s) in enumerate(zip(seen.ahead_s, seen.own_s, strict=True)):

@@ -167,8 +167,8 @@ def test_every_fault_is_told_with_its_path() -> None:
     ("source", "words"),
     [
         ("a: 1\nb: {c: 1\n", "line 3, column 1: expected ',' or '}'"),
-        ("a: 1\na: 2\n", "line 2, column 1: `a` stands twice"),
-        ("x: {b: 1, b: 1}\n", "line 1, column 11: `b` stands twice"),
+        ("a: 1\na: 2\n", "line 2, column 1: duplicate key `a`"),
+        ("x: {b: 1, b: 1}\n", "line 1, column 11: duplicate key `b`"),
         ("a: !!python/object/apply:os.system [x]\n", "line 1, column 4: could not determine a constructor"),
         ("a: \x01\n", "not YAML: unacceptable character"),
     ],

@@ -9,12 +9,17 @@ from tenancy.objective import DEFAULT_TIER, NO_OBJECTIVE, OverloadAction, Tier, 
 
 def test_the_usual_tier_promises_nothing() -> None:
     """So nothing can be refused for a promise's sake, and nobody goes before anybody."""
-    assert (DEFAULT_TIER.ttft_s, DEFAULT_TIER.tpot_s, DEFAULT_TIER.reserve, DEFAULT_TIER.priority) == (inf, inf, 0.0, 0)
-    assert (DEFAULT_TIER.on_overload, DEFAULT_TIER.is_batch) == (OverloadAction.REJECT, False)
+    assert (DEFAULT_TIER.ttft_s, DEFAULT_TIER.tpot_s, DEFAULT_TIER.guaranteed_share, DEFAULT_TIER.priority) == (
+        inf,
+        inf,
+        0.0,
+        0,
+    )
+    assert (DEFAULT_TIER.on_overload, DEFAULT_TIER.is_best_effort) == (OverloadAction.REJECT, False)
 
 
-GOLD = Tier("gold", ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05)
-BRONZE = Tier("bronze", ttft_s=15.0, ttft_per_cold=5.0, tpot_s=0.15)
+GOLD = Tier("gold", ttft_s=1.0, ttft_uncached_factor=2.0, tpot_s=0.05)
+BRONZE = Tier("bronze", ttft_s=15.0, ttft_uncached_factor=5.0, tpot_s=0.15)
 
 
 def test_nothing_is_promised_where_nobody_says_so() -> None:
@@ -28,7 +33,7 @@ def test_a_relaxed_promise_keeps_what_the_request_asked_for() -> None:
     """The lower tier's, but for a deadline that came with the request."""
     assert relaxed(objective_of(GOLD), BRONZE) == objective_of(BRONZE)
     asked = relaxed(objective_of(GOLD, ttft_s=0.5), BRONZE)
-    assert (asked.tier, asked.ttft_s, asked.ttft_per_cold, asked.tpot_s) == (BRONZE, 0.5, 0.0, 0.15)
+    assert (asked.tier, asked.ttft_s, asked.ttft_uncached_factor, asked.tpot_s) == (BRONZE, 0.5, 0.0, 0.15)
 
 
 @pytest.mark.parametrize(

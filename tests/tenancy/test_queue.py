@@ -112,7 +112,7 @@ def test_counters_of_those_who_always_wait_converge(served: list[tuple[str, floa
 
 GOLD = Tier("gold", 10, ttft_s=1.0, tpot_s=0.05)
 BRONZE = Tier("bronze", -10, ttft_s=15.0, tpot_s=0.15)
-BATCH = Tier("batch", -20, is_batch=True)
+BATCH = Tier("batch", -20, is_best_effort=True)
 NUMBERS = count()
 LEAVE_BY_S = 30.0
 

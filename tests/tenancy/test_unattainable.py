@@ -12,7 +12,7 @@ from tenancy.objective import Tier, UnattainableAction
 from tests.tenancy.test_admission import GOLD, Stage
 
 FLAT = Tier("flat", 10, ttft_s=1.0, tpot_s=0.05)
-STRICT = Tier("strict", 10, ttft_s=1.0, tpot_s=0.05, unattainable=UnattainableAction.REJECT)
+STRICT = Tier("strict", 10, ttft_s=1.0, tpot_s=0.05, on_unattainable=UnattainableAction.REJECT)
 LONG = 60_000
 """Some six seconds of prefill on these engines."""
 
@@ -140,7 +140,7 @@ def test_an_idle_fleet_refuses_nobody(
 ) -> None:
     """Whatever the prompt, the tier and the engines kept for higher tiers: one that asks alone is placed at once."""
     stage = Stage(engines=engines)
-    tier = Tier("any", priority, ttft_s=ttft_s, ttft_per_cold=per_cold, tpot_s=0.05)
+    tier = Tier("any", priority, ttft_s=ttft_s, ttft_uncached_factor=per_cold, tpot_s=0.05)
     stage.admission.tiers = {"gold": GOLD, "any": tier}
     stage.place(stage.arrive(GOLD, 400)).release(0.1)
     waiter = stage.arrive(tier, tokens, now_s=1.0, came_s=1.0 - late_s * min(0.1 * ttft_s, 0.5))

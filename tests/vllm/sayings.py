@@ -95,7 +95,7 @@ async def say_chat(clients: Clients, model: str, heard: Heard) -> None:
         stream_options={"include_usage": True},
         extra_body={"return_token_ids": True},
     )
-    heard.receipt = stream.response.headers.get("x-hearth-receipt", "")
+    heard.receipt = stream.response.headers.get("x-hearth-request-id", "")
     async for chunk in stream:
         heard.ids.add(chunk.id)
         count(heard, chunk.usage)
@@ -117,7 +117,7 @@ async def say_completion(clients: Clients, model: str, heard: Heard) -> None:
         stream_options={"include_usage": True},
         extra_body={"return_token_ids": True},
     )
-    heard.receipt = stream.response.headers.get("x-hearth-receipt", "")
+    heard.receipt = stream.response.headers.get("x-hearth-request-id", "")
     async for chunk in stream:
         heard.ids.add(chunk.id)
         count(heard, chunk.usage)
@@ -139,7 +139,7 @@ async def say_message(clients: Clients, model: str, heard: Heard) -> None:
         stream=True,
         extra_body={"temperature": 0},
     )
-    heard.receipt = stream.response.headers.get("x-hearth-receipt", "")
+    heard.receipt = stream.response.headers.get("x-hearth-request-id", "")
     async for event in stream:
         match event.type:
             case "message_start":
@@ -159,7 +159,7 @@ async def say_response(clients: Clients, model: str, heard: Heard) -> None:
     stream = await clients.openai.responses.create(
         model=model, input=WALK, max_output_tokens=MOST_TOKENS, temperature=0, stream=True
     )
-    heard.receipt = stream.response.headers.get("x-hearth-receipt", "")
+    heard.receipt = stream.response.headers.get("x-hearth-request-id", "")
     async for event in stream:
         match event.type:
             case "response.created":

@@ -48,7 +48,7 @@ class Talk:
         prompt_tokens, cached_tokens = prompt_and_cached(self.path, answer)
         text, repeated = HEARD[self.path](answer)
         self.said.append(repeated)
-        return Turn(exchange.headers["x-hearth-receipt"], text, prompt_tokens, cached_tokens)
+        return Turn(exchange.headers["x-hearth-request-id"], text, prompt_tokens, cached_tokens)
 
     def _request(self, tokens: int) -> dict[str, Any]:
         asked: dict[str, Any] = {"model": self.subject.model, "temperature": 0}

@@ -114,7 +114,7 @@ async def test_the_gateway_routes_to_what_it_found(finder: Gateway, pod: Pod) ->
     """Nobody has named this pod to the gateway."""
     answer = await ask(finder)
     assert answer.status == 200
-    receipt = await asyncio.to_thread(finder.receipt, answer.headers["x-hearth-receipt"])
+    receipt = await asyncio.to_thread(finder.receipt, answer.headers["x-hearth-request-id"])
     assert receipt.pod == pod.url
 
 

@@ -118,7 +118,7 @@ def test_raw_headers(client: anthropic.Anthropic, gateway: Gateway) -> None:
     """The client's request id comes back, and the receipt has a name of its own."""
     raw = client.messages.with_raw_response.create(**asked(max_tokens=2, extra_headers={"X-Request-Id": "mine-3"}))
     assert raw.headers["x-request-id"] == "mine-3"
-    assert gateway.receipt(raw.headers["x-hearth-receipt"]).status == 200
+    assert gateway.receipt(raw.headers["x-hearth-request-id"]).status == 200
 
 
 def test_models(client: anthropic.Anthropic) -> None:

@@ -5,26 +5,25 @@ Real are the log-probabilities and how they are spelled, what an engine does whe
 
 from __future__ import annotations
 
-import json
+from cascade.calibration_file import ANY_BUCKET
+from cascade.calibration_file import AcceptanceThreshold
+from cascade.calibration_file import CalibrationEvidence
+from cascade.calibration_file import CalibrationFile
+from cascade.calibration_file import QualityGuarantee
+from cascade.calibration_file import SignalStage
+from cascade.calibration_json import write_calibration_file
 from collections.abc import AsyncIterator
 from pathlib import Path
+from tests.vllm.gateways import Gateway
+from tests.vllm.gateways import in_front
+from tests.vllm.gateways import read_json
+from tests.vllm.gateways import until
+from tests.vllm.pods import Pod
 from typing import Any
-
+import json
 import openai
 import pytest
 import pytest_asyncio
-
-from cascade.calibration_file import (
-    ANY_BUCKET,
-    AcceptanceThreshold,
-    CalibrationEvidence,
-    CalibrationFile,
-    QualityGuarantee,
-    SignalStage,
-)
-from cascade.calibration_json import write_calibration_file
-from tests.vllm.gateways import Gateway, in_front, read_json, until
-from tests.vllm.pods import Pod
 
 KEEPS, NEVER = 0.0, 0.999
 """Thresholds of a margin, which lies between 0 and 1."""
@@ -86,7 +85,7 @@ def streamed(client: openai.OpenAI, ladder: str) -> tuple[Any, list[Any]]:
 def test_a_stream_is_clean(cascades: Gateway, client: openai.OpenAI, ladder: str, rung: str) -> None:
     """One model, one id, one role, no log-probabilities; usage and receipt add up."""
     raw, chunks = streamed(client, ladder)
-    assert raw.headers["x-hearth-rung"] == rung
+    assert raw.headers["x-hearth-cascade-model"] == rung
     assert {chunk.model for chunk in chunks} == {rung}
     assert len({chunk.id for chunk in chunks}) == 1
     choices = [choice for chunk in chunks for choice in chunk.choices]
@@ -94,7 +93,7 @@ def test_a_stream_is_clean(cascades: Gateway, client: openai.OpenAI, ladder: str
     assert all(choice.logprobs is None for choice in choices)
     told = chunks[-1].usage
     assert told is not None
-    way = cascade_results(cascades, raw.headers["x-hearth-receipt"])
+    way = cascade_results(cascades, raw.headers["x-hearth-request-id"])
     assert way["usage"]["completion_tokens"] == told.completion_tokens == way["rungs"][-1]["output_tokens"]
     assert way["usage"]["prompt_tokens"] == told.prompt_tokens
     if rung == "smollm2":
@@ -114,9 +113,9 @@ def test_a_whole_answer_is_judged(cascades: Gateway, client: openai.OpenAI, ladd
     """By the same signal, and without what was not asked for."""
     raw = client.chat.completions.with_raw_response.create(**asking(ladder))
     answer = raw.parse()
-    assert (raw.headers["x-hearth-rung"], answer.model) == (rung, rung)
+    assert (raw.headers["x-hearth-cascade-model"], answer.model) == (rung, rung)
     assert answer.choices[0].logprobs is None
-    way = cascade_results(cascades, raw.headers["x-hearth-receipt"])
+    way = cascade_results(cascades, raw.headers["x-hearth-request-id"])
     assert answer.usage is not None
     assert way["rungs"][-1]["output_tokens"] == answer.usage.completion_tokens
     assert way["rungs"][0]["signal"] is not None
@@ -137,22 +136,22 @@ def test_broken_json_goes_up(cascades: Gateway, client: openai.OpenAI) -> None:
     city = {"type": "object", "properties": {"capital_city": {"type": "string"}}, "required": ["capital_city"]}
     format_ = {"type": "json_schema", "json_schema": {"name": "city", "schema": city}}
     raw = client.chat.completions.with_raw_response.create(**asking("easy", response_format=format_, max_tokens=2))
-    assert raw.headers["x-hearth-rung"] == "smollm2"
-    assert "json" in cascade_results(cascades, raw.headers["x-hearth-receipt"])["rungs"][0]["why"]
+    assert raw.headers["x-hearth-cascade-model"] == "smollm2"
+    assert "json" in cascade_results(cascades, raw.headers["x-hearth-request-id"])["rungs"][0]["why"]
 
 
 @pytest.mark.parametrize(
     ("headers", "ladder", "rung"),
     [
-        ({"x-hearth-min-rung": "smollm2"}, "easy", "smollm2"),
-        ({"x-hearth-max-rung": "tinyqwen"}, "strict", "tinyqwen"),
-        ({"x-hearth-never-escalate": "true"}, "strict", "tinyqwen"),
+        ({"x-hearth-cascade-min-model": "smollm2"}, "easy", "smollm2"),
+        ({"x-hearth-cascade-max-model": "tinyqwen"}, "strict", "tinyqwen"),
+        ({"x-hearth-cascade-never-escalate": "true"}, "strict", "tinyqwen"),
     ],
 )
 def test_words_of_the_client_bind(client: openai.OpenAI, headers: dict[str, str], ladder: str, rung: str) -> None:
     """Where it begins, and whether it may escalate."""
     raw = client.chat.completions.with_raw_response.create(**asking(ladder), extra_headers=headers)
-    assert raw.headers["x-hearth-rung"] == rung
+    assert raw.headers["x-hearth-cascade-model"] == rung
 
 
 def test_other_apis(cascades: Gateway, client: openai.OpenAI) -> None:
@@ -161,12 +160,12 @@ def test_other_apis(cascades: Gateway, client: openai.OpenAI) -> None:
         model="easy", prompt="Once upon a time", max_tokens=12, stream=True
     )
     pieces = list(raw.parse())
-    assert raw.headers["x-hearth-rung"] == "tinyqwen"
+    assert raw.headers["x-hearth-cascade-model"] == "tinyqwen"
     assert all(choice.logprobs is None for piece in pieces for choice in piece.choices)
     told = client.responses.with_raw_response.create(model="easy", input="Hello", max_output_tokens=12, stream=True)
     events = list(told.parse())
-    assert told.headers["x-hearth-rung"] == "tinyqwen"
-    assert cascade_results(cascades, told.headers["x-hearth-receipt"])["judged"] == 1
+    assert told.headers["x-hearth-cascade-model"] == "tinyqwen"
+    assert cascade_results(cascades, told.headers["x-hearth-request-id"])["judged"] == 1
     deltas = [event for event in events if event.type == "response.output_text.delta"]
     assert deltas
     assert all(not event.logprobs for event in deltas)

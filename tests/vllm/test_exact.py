@@ -100,7 +100,7 @@ async def play(gateway: Gateway, seed: int, requests: int, at_once: int = 1, mod
                 answer = exchange.json()
                 if path != RESPONSES or answer["output"]:
                     load.heard(talker, HEARD[path](answer)[0])
-            receipt = await asyncio.to_thread(gateway.receipt, exchange.headers["x-hearth-receipt"])
+            receipt = await asyncio.to_thread(gateway.receipt, exchange.headers["x-hearth-request-id"])
             rows.append(Row(receipt, *prompt_and_cached(path, answer)))
 
     await asyncio.gather(*(ask_one_after_another() for _ in range(at_once)))

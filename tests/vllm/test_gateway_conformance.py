@@ -118,7 +118,7 @@ class TestSurface(ThroughTheGateway, SurfaceContract):
         for path, prefix in ((CHAT, "chatcmpl-"), (COMPLETIONS, "cmpl-"), (MESSAGES, "chatcmpl-")):
             answer = await subject.post(path, subject.request(path), {"X-Request-Id": "theirs-1"})
             assert answer.headers["x-request-id"] == "theirs-1"
-            assert answer.json()["id"] == prefix + answer.headers["x-hearth-receipt"]
+            assert answer.json()["id"] == prefix + answer.headers["x-hearth-request-id"]
 
     async def test_an_engine_that_is_not_there_is_refused(self, subject: Subject) -> None:
         """Which engine serves is not the client's to say: the header never reaches a pod."""

@@ -80,7 +80,7 @@ async def test_a_stream_that_openais_client_closes(gateway: Gateway, pods: tuple
                 if chunk.choices[0].delta.content:
                     break
     await assert_left(gateway, pods, generated)
-    receipt = gateway.receipt(raw.headers["x-hearth-receipt"])
+    receipt = gateway.receipt(raw.headers["x-hearth-request-id"])
     assert (receipt.status, receipt.ends) == (499, ("client_gone",))
 
 

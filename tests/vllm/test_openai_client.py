@@ -153,7 +153,7 @@ def test_raw_headers(client: openai.OpenAI, gateway: Gateway) -> None:
     )
     assert raw.headers["x-request-id"] == "mine-1"
     assert raw.request_id == "mine-1"
-    receipt_id = raw.headers["x-hearth-receipt"]
+    receipt_id = raw.headers["x-hearth-request-id"]
     assert receipt_id != "mine-1"
     assert raw.parse().id == f"chatcmpl-{receipt_id}", "the engine got an id of ours"
     assert gateway.receipt(receipt_id).status == 200
@@ -165,7 +165,7 @@ def test_raw_headers_of_a_stream(client: openai.OpenAI, gateway: Gateway) -> Non
         model=SMOL, messages=question(), max_tokens=2, stream=True, extra_headers={"X-Request-Id": "mine-2"}
     ) as raw:
         assert raw.headers["x-request-id"] == "mine-2"
-        receipt_id = raw.headers["x-hearth-receipt"]
+        receipt_id = raw.headers["x-hearth-request-id"]
         assert raw.headers["content-type"].startswith("text/event-stream")
         assert list(raw.iter_lines())[-2] == "data: [DONE]"
     assert gateway.receipt(receipt_id).status == 200
@@ -348,12 +348,12 @@ def test_a_response_is_continued_where_it_is_stored(client: openai.OpenAI, gatew
             model=SMOL, input=f"My name is Ada, number {number}. What is yours?", temperature=0, max_output_tokens=12
         )
         first = raw.parse()
-        home = gateway.receipt(raw.headers["x-hearth-receipt"]).pod
+        home = gateway.receipt(raw.headers["x-hearth-request-id"]).pod
         client.responses.create(model=SMOL, input=secrets.token_hex(64), max_output_tokens=2)
         continued = client.responses.with_raw_response.create(
             model=SMOL, input="What is my name?", previous_response_id=first.id, temperature=0, max_output_tokens=8
         )
-        assert gateway.receipt(continued.headers["x-hearth-receipt"]).pods == (home,)
+        assert gateway.receipt(continued.headers["x-hearth-request-id"]).pods == (home,)
         second = continued.parse()
         assert second.previous_response_id == first.id
         assert first.usage is not None

@@ -127,7 +127,7 @@ async def ask(url: str, text: str, **more: Any) -> tuple[str, str]:
     ):
         said = await answer.json()
         assert answer.status == 200, said
-        return said["choices"][0]["text"], answer.headers.get("x-hearth-receipt", "")
+        return said["choices"][0]["text"], answer.headers.get("x-hearth-request-id", "")
 
 
 async def alone(pod: Pod, text: str) -> str:

@@ -98,7 +98,7 @@ async def ask_on(gateway: Gateway, pod: Pod, others: Pod, front: Subject, prompt
     finally:
         drain(gateway, others, undo=True)
     assert answer.status == 200, answer.body
-    receipt = gateway.receipt(answer.headers["x-hearth-receipt"])
+    receipt = gateway.receipt(answer.headers["x-hearth-request-id"])
     assert receipt.pods == (pod.url,)
     return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"], receipt
 
@@ -153,7 +153,7 @@ async def assert_started_slowly(gateway: Gateway, victim: Pod, other: Pod, front
     finally:
         writer.close()
         await writer.wait_closed()
-    receipt = gateway.receipt(answer.headers["x-hearth-receipt"])
+    receipt = gateway.receipt(answer.headers["x-hearth-request-id"])
     assert receipt.pods == (other.url,)
     slow = {shown["engine"]: shown["seconds"].get("slow_start", 0) for shown in receipt.candidates}
     assert slow[victim.url] > 0

@@ -103,7 +103,7 @@ def assert_anthropic(error: anthropic.APIStatusError, kind: str) -> None:
     assert error.body["type"] == "error"
     assert error.body["error"]["type"] == kind
     assert error.body["error"]["message"]
-    assert error.body["request_id"] == error.response.headers["x-hearth-receipt"]
+    assert error.body["request_id"] == error.response.headers["x-hearth-request-id"]
 
 
 # -- the client's fault: said once, never asked again ------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_an_unknown_path(gateway: Gateway, clients: Make) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         client.openai.images.generate(prompt="A ship.", model=SMOL)
     assert_openai(caught.value, "unknown_url", "client", hopeless=True)
-    assert "x-hearth-receipt" not in caught.value.response.headers, "a receipt that nobody wrote is not promised"
+    assert "x-hearth-request-id" not in caught.value.response.headers, "a receipt that nobody wrote is not promised"
     assert client.statuses == [404]
 
 
@@ -178,7 +178,7 @@ def test_a_wrong_key(guarded: Gateway, clients: Make) -> None:
     with pytest.raises(openai.AuthenticationError) as caught:
         client.openai.chat.completions.create(model=SMOL, **HELLO)
     assert_openai(caught.value, "invalid_api_key", "client", hopeless=True)
-    assert guarded.receipt(caught.value.response.headers["x-hearth-receipt"]).status == 401
+    assert guarded.receipt(caught.value.response.headers["x-hearth-request-id"]).status == 401
     with pytest.raises(anthropic.AuthenticationError) as refused:
         client.anthropic.messages.create(model=SMOL, **HELLO)
     assert_anthropic(refused.value, "authentication_error")

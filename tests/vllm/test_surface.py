@@ -29,7 +29,7 @@ async def test_models_are_merged(gateway: Gateway, all_pods: tuple[Pod, ...]) ->
         answer = await front.post(CHAT, front.request(CHAT))
         assert answer.json()["model"] == pod.model
         served_by = {other.url for other in all_pods if other.model == pod.model}
-        assert gateway.receipt(answer.headers["x-hearth-receipt"]).pod in served_by
+        assert gateway.receipt(answer.headers["x-hearth-request-id"]).pod in served_by
 
 
 async def test_health_and_readiness(gateway: Gateway, pods: tuple[Pod, ...]) -> None:
@@ -106,7 +106,7 @@ async def test_round_robin(pods: tuple[Pod, ...]) -> None:
         front = front_of(gateway, pods[0])
         prompt = front.prompt(100)
         answers = [await front.post(CHAT, front.request(CHAT, prompt)) for _ in range(6)]
-        chosen = [gateway.receipt(answer.headers["x-hearth-receipt"]).pod for answer in answers]
+        chosen = [gateway.receipt(answer.headers["x-hearth-request-id"]).pod for answer in answers]
         assert set(chosen[:2]) == {pod.url for pod in pods}
         assert chosen == chosen[:2] * 3
         assert gateway.charged() == []
@@ -120,5 +120,5 @@ async def test_least_loaded(pods: tuple[Pod, ...]) -> None:
         await front.ask(COMPLETIONS, prompt)
         asked = [front.request(COMPLETIONS, prompt, tokens=32, ignore_eos=True) for _ in range(8)]
         answers = await asyncio.gather(*(front.post(COMPLETIONS, one) for one in asked))
-        chosen = Counter(gateway.receipt(answer.headers["x-hearth-receipt"]).pod for answer in answers)
+        chosen = Counter(gateway.receipt(answer.headers["x-hearth-request-id"]).pod for answer in answers)
         assert chosen == {pod.url: 4 for pod in pods}

@@ -138,7 +138,7 @@ async def warm(gateway: Gateway, path: str, prompt: str, tenant: str) -> tuple[i
     front = subject(gateway.url)
     exchange = await front.post(path, front.request(path, prompt), key_of(tenant))
     assert exchange.status == 200, exchange.body
-    receipt = await asyncio.to_thread(gateway.receipt, exchange.headers["x-hearth-receipt"])
+    receipt = await asyncio.to_thread(gateway.receipt, exchange.headers["x-hearth-request-id"])
     return prompt_and_cached(path, exchange.json())[1], receipt.predicted_warm_tokens, receipt.warmth
 
 

@@ -9,7 +9,7 @@ from bench.slo.scenario import Customer, Scenario
 from simulator.profile import Profile
 from tenancy.objective import Tier
 
-GOLD = Tier("gold", priority=10, ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05)
+GOLD = Tier("gold", priority=10, ttft_s=1.0, ttft_uncached_factor=2.0, tpot_s=0.05)
 BRONZE = Tier("bronze", priority=-10, ttft_s=15.0, tpot_s=0.15)
 
 ANN = Customer("ann", "gold", 0.3, 1.0, LogNormal(800, 0.8), LogNormal(50, 0.5))

@@ -17,7 +17,7 @@ engine: {by_priority: true}
 prompt: {mean: 100, sigma: 0.5, most: 400}
 answer: {quantiles: [[0, 1], [1, 9]]}
 tiers:
-  gold: {priority: 5, ttft_ms: 500, ttft_cold_factor: 2, tpot_ms: 40, reserve: 0.5}
+  gold: {priority: 5, ttft_s: 0.5, ttft_uncached_factor: 2, tpot_s: 0.04, guaranteed_share: 0.5}
   bronze: {}
 tenants:
   ann: {tier: gold, share: 0.25, weight: 2}
@@ -43,7 +43,13 @@ def test_says_all() -> None:
     assert (ann.tier, ann.share, ann.weight, ann.bursts) == ("gold", 0.25, 2.0, None)
     assert (bob.prompt, bob.bursts) == (LogNormal(7, 0.0), Bursts(10, 2, 4))
     gold = scenario.tiers["gold"]
-    assert (gold.name, gold.priority, gold.ttft_s, gold.ttft_per_cold, gold.tpot_s) == ("gold", 5, 0.5, 2.0, 0.04)
+    assert (gold.name, gold.priority, gold.ttft_s, gold.ttft_uncached_factor, gold.tpot_s) == (
+        "gold",
+        5,
+        0.5,
+        2.0,
+        0.04,
+    )
 
 
 def test_takes_over_what_it_does_not_say() -> None:

@@ -61,7 +61,7 @@ async def test_a_request_leaves_a_line_a_receipt_a_record_and_a_count(
         headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
         async with client.post(gateway.at("traffic", CHAT), json=asked(), headers=headers) as answer:
             assert answer.status == 200
-            receipt_id = answer.headers["x-hearth-receipt"]
+            receipt_id = answer.headers["x-hearth-request-id"]
             assert (await answer.text()).rstrip().endswith("data: [DONE]")
         line = await gateway.until("request", receipt=receipt_id)
         assert (line["status"], line["output_tokens"], line["model"]) == (200, 3, "tiny")

@@ -181,8 +181,8 @@ async def test_a_frozen_cascade_shows_in_metrics_admin_and_log(tmp_path: Path) -
     async with some_cascade_pods(tmp_path, NEVER, judge_whole=True) as rungs:
         for number in range(MIN_ANSWERS):
             _, _, head = await rungs.post(CHAT, asking(f"Question {number}", max_tokens=8))
-            assert head["x-hearth-rung"] == "big"
-        await settled(rungs, head["x-hearth-receipt"])
+            assert head["x-hearth-cascade-model"] == "big"
+        await settled(rungs, head["x-hearth-request-id"])
         warning = await rungs.gateway.until("cascade rung keeps no answer")
         assert (warning["level"], warning["rung"]) == ("warning", "small")
         metrics = await rungs.metrics()
@@ -202,12 +202,12 @@ async def test_an_uncalibrated_cascade_warns_at_start_and_begins_as_configured(t
         assert (warning["level"], warning["effect"]) == ("warning", "big answers every request")
         assert "hearth cascade calibrate" in warning["fix"]
         _, _, head = await rungs.post(CHAT, asking())
-        assert head["x-hearth-rung"] == "big"
+        assert head["x-hearth-cascade-model"] == "big"
     async with some_cascade_pods(tmp_path, calibration=None, uncalibrated="smallest") as rungs:
         line = await rungs.gateway.until("cascade without a calibration")
         assert line["level"] == "info"
         for stream in (True, False):
             _, _, head = await rungs.post(CHAT, asking(stream=stream))
-            assert head["x-hearth-rung"] == "small"
+            assert head["x-hearth-cascade-model"] == "small"
         _, _, head = await rungs.post(CHAT, asking(response_format={"type": "json_object"}, max_tokens=3))
-        assert head["x-hearth-rung"] == "big"
+        assert head["x-hearth-cascade-model"] == "big"

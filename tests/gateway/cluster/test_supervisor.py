@@ -62,7 +62,7 @@ async def served(client: aiohttp.ClientSession, gateway: Running) -> str:
     """Have one request served. Returns its receipt's id."""
     async with client.post(gateway.at("traffic", CHAT), json=asked(1, stream=False)) as answer:
         assert answer.status == 200, await answer.text()
-        return answer.headers["x-hearth-receipt"]
+        return answer.headers["x-hearth-request-id"]
 
 
 async def until(is_so: Callable[[], Any]) -> None:

@@ -56,7 +56,7 @@ def test_every_fault_is_told(old: Path, capsys: pytest.CaptureFixture[str]) -> N
         1,
         [
             f"{old}: tenants.legal.rmp: unknown key (did you mean `rpm`?)",
-            f"{old}: tenants.legal.tier: `golden` is no tier of this policy",
+            f"{old}: tenants.legal.tier: unknown tier `golden`",
         ],
     )
 
@@ -93,7 +93,7 @@ def test_it_explains_what_a_tenant_gets(old: Path, capsys: pytest.CaptureFixture
     assert rows["rpm"].split()[1:] == ["100", "defaults.rpm,", "line", "3"]
     assert rows["keys"].split()[1] == A[:12]
     assert A not in out
-    assert "`search` is no tenant; there are legal" in run(capsys, "explain", "search", old)[1]
+    assert "unknown tenant `search`; the tenants are legal" in run(capsys, "explain", "search", old)[1]
 
 
 def record(at: int, **words: object) -> str:
@@ -130,7 +130,7 @@ def test_refused_requests_of_a_log_are_counted(old: Path, capsys: pytest.Capture
 
 def test_what_cannot_be_done_is_told(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With status 1."""
-    assert "which policy?" in run(capsys, "check")[2]
+    assert "no policy" in run(capsys, "check")[2]
     assert "cannot be read" in run(capsys, "check", "/nowhere")[1]
     (old.parent / "log").write_text("{}\n")
     assert "holds no request" in run(capsys, "diff", old, old, "--trace", old.parent / "log")[2]

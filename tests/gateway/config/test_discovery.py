@@ -87,7 +87,7 @@ def test_pools_of_models_are_followed() -> None:
         ("dns: {name: a, port: 1, role: cook}", "discovery.dns.role: must be one of either, prefill, decode"),
         ("redis: {keep_s: 0}", "discovery.redis.keep_s: must be above 0"),
         ("redis: {url: 'http://secret@h'}", "discovery.redis.url: must be a URL beginning with redis://"),
-        ("kubernetes: {}", "discovery.kubernetes: says not which pods: name a selector, a service or inference_pools"),
+        ("kubernetes: {}", "discovery.kubernetes: set one of selector, service, inference_pools"),
         ("kubernetes: {service: S}", "discovery.kubernetes.service: `S` is no name in Kubernetes"),
         ("kubernetes: {selector: 'a\"b'}", 'discovery.kubernetes.selector: `a"b` is no label selector'),
         ("kubernetes: {selector: a, tokenn: x}", "discovery.kubernetes.tokenn: unknown key"),

@@ -141,7 +141,7 @@ model_list:
         "metrics: must be a text, not a number (quote it)",
         "model_list[0].input_cost_per_token: must not be below 0",
         "model_list[1].pods: must name a pod; leave it out to use all pods that serve the model",
-        "model_list[1].model_name: `a` stands twice",
+        "model_list[1].model_name: duplicate entry `a`",
         "model_list[2].model_name: is missing",
         "model_list[2].input_cost_per_token: must be a number, not 'cheap'",
         "routing.name: `warn` is none of warm, round-robin, least-loaded (did you mean `warm`?)",
@@ -173,5 +173,5 @@ def test_a_secret_is_given_once(tmp_path: Path) -> None:
     """In place or by file, not both."""
     (tmp_path / "token").write_text("b")
     assert faults(f"admin_token: a\nadmin_token_file: {tmp_path}/token") == [
-        "admin_token_file: stands beside admin_token: which one is meant?"
+        "admin_token_file: conflicts with admin_token; set only one"
     ]

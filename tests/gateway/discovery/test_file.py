@@ -83,7 +83,7 @@ def test_an_empty_list_is_written() -> None:
     ("text", "words"),
     [
         ("pods: [http://a:1", "not YAML"),
-        ("pods: [http://a:1]\npods: [http://b:1]", "`pods` stands twice"),
+        ("pods: [http://a:1]\npods: [http://b:1]", "duplicate key `pods`"),
         ("pods: &a [*a]", "within what it names"),
         ("pods: 2026-02-30", "not YAML"),
         ("pods: " + "[" * 5000, "nested too deeply"),
@@ -95,7 +95,7 @@ def test_an_empty_list_is_written() -> None:
         ("[{url: http://a:1, region: [5, x]}]", r"pods\[0\]: region: must be a text"),
         ("[{url: http://a:1, scheduling_policy: prior}]", r"pods\[0\]: `prior` is none of fcfs, priority"),
         ("[{region: x}]", r"pods\[0\]: must be a text"),
-        ("[http://a:1, {url: http://a:1, region: x}]", "http://a:1 stands twice"),
+        ("[http://a:1, {url: http://a:1, region: x}]", "http://a:1: duplicate entry"),
     ],
 )
 def test_a_bad_list_is_refused_with_its_place(text: str, words: str) -> None:

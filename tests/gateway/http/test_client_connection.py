@@ -161,10 +161,10 @@ async def test_every_answer_about_the_fleet_names_its_receipt() -> None:
     async with a_rig() as rig:
         refused = await rig.ask(CHAT_PATH, b"{")
         assert refused.status == 400
-        assert [outcome.id for outcome in rig.outcomes] == [refused.headers["x-hearth-receipt"]]
+        assert [outcome.id for outcome in rig.outcomes] == [refused.headers["x-hearth-request-id"]]
         assert rig.outcomes[0].reason is Reason.BAD_JSON
-        assert "x-hearth-receipt" not in (await rig.ask("/health")).headers
-        assert "x-hearth-receipt" not in (await rig.ask("/nowhere")).headers
+        assert "x-hearth-request-id" not in (await rig.ask("/health")).headers
+        assert "x-hearth-request-id" not in (await rig.ask("/nowhere")).headers
 
 
 async def test_connection_close_is_honoured() -> None:

@@ -133,7 +133,7 @@ async def test_a_stream_holds_its_place_until_it_ends() -> None:
         asking = asyncio.create_task(first.ask(CHAT_PATH, a_chat(stream=True)))
         await until(lambda: rig.pod.questions)
         answer = await rig.ask(CHAT_PATH, a_chat())
-        assert (answer.status, answer.headers["x-hearth-reason"]) == (429, "too_many_parallel")
+        assert (answer.status, answer.headers["x-hearth-reason"]) == (429, "too_many_parallel_requests")
         asking.cancel()
         first.leave()
         await until(kit.is_square)

@@ -19,15 +19,15 @@ async def test_a_whole_answer_goes_through() -> None:
         answer = await rig.ask(CHAT_PATH, a_chat(), x_request_id="mine-1")
         assert answer.status == 200
         assert answer.json() == chat_answer()
-        assert set(answer.headers) == {"content-type", "content-length", "x-request-id", "x-hearth-receipt"}
+        assert set(answer.headers) == {"content-type", "content-length", "x-request-id", "x-hearth-request-id"}
         assert answer.headers["x-request-id"] == "mine-1"
         question = rig.pod.questions[0]
         assert question.line == f"POST {CHAT_PATH} HTTP/1.1"
-        assert question.headers["x-request-id"] == answer.headers["x-hearth-receipt"]
+        assert question.headers["x-request-id"] == answer.headers["x-hearth-request-id"]
         assert question.json() == a_chat()
     (outcome,) = rig.outcomes
     assert (outcome.status, outcome.finish_reason, outcome.usage) == (200, "stop", Usage(42, 3, 32))
-    assert outcome.id == answer.headers["x-hearth-receipt"]
+    assert outcome.id == answer.headers["x-hearth-request-id"]
 
 
 async def test_a_stream_goes_through() -> None:

@@ -17,7 +17,7 @@ from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig
 from tests.gateway.http.wire import answer_bytes, chat_answer
 
 GOOD = [answer_bytes(chat_answer())]
-GOLD = Tier("gold", ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05)
+GOLD = Tier("gold", ttft_s=1.0, ttft_uncached_factor=2.0, tpot_s=0.05)
 
 
 def lets(peer: Any, *networks: str) -> bool:
@@ -52,7 +52,7 @@ def test_deadlines_tighten_and_never_loosen() -> None:
     assert (tight.ttft_s, tight.tpot_s) == (0.2, 0.0125)
     loose = requested_slo(GOLD, {b"x-hearth-ttft-ms": b"86400000", b"x-hearth-tpot-ms": b"1000"})
     assert loose is not None
-    assert (loose.ttft_s, loose.ttft_per_cold, loose.tpot_s) == (1.0, 2.0, 0.05)
+    assert (loose.ttft_s, loose.ttft_uncached_factor, loose.tpot_s) == (1.0, 2.0, 0.05)
     assert requested_slo(GOLD, {b"host": b"h"}) is None
 
 

@@ -17,7 +17,7 @@ GOOD = [answer_bytes(chat_answer())]
 
 def gold(key: str | None, spoken: Mapping[bytes, bytes] | None = None) -> Caller:
     if key != "sesame":
-        raise RequestRejected(Reason.INVALID_KEY, "The API key is not known here.")
+        raise RequestRejected(Reason.INVALID_KEY, "Invalid API key.")
     return Caller(Tenant("gold", frozenset({MODEL})))
 
 

@@ -19,7 +19,7 @@ def test_key_files_are_found_as_kubernetes_mounts_them(tmp_path: Path) -> None:
     (tmp_path / "search").mkdir()
     (tmp_path / "search" / ".k").write_text("x")
     assert list(PolicyFileSystem().key_files(str(tmp_path))) == [KeyFile("legal", "k1", "abc\n")]
-    with pytest.raises(InvalidValue, match="there is no folder"):
+    with pytest.raises(InvalidValue, match="does not exist"):
         list(PolicyFileSystem().key_files(str(tmp_path / "nowhere")))
 
 

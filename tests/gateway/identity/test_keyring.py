@@ -67,7 +67,9 @@ def test_what_is_far_too_long_is_not_hashed() -> None:
 def test_a_key_ends_when_it_was_said_to() -> None:
     """Its last second is good, its end is not."""
     now_s = 1_796_083_199.0
-    keyring = Keyring(policy("auth: {keys_dir: k}", legal=f"{digest('sk-1')} until=2026-12-01"), None, lambda: now_s)
+    keyring = Keyring(
+        policy("auth: {keys_dir: k}", legal=f"{digest('sk-1')} expires_at=2026-12-01"), None, lambda: now_s
+    )
     assert keyring.identify("sk-1").tenant.name == "legal"
     now_s += 1
     assert "expired" in refusal(keyring, "sk-1").message

@@ -90,7 +90,7 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
     assert found.hmac_secret == "0123456789abcdef"
     (tmp_path / "secret").write_text("hunter2\n")
     told = faults(tmp_path, path.read_text())
-    assert told == ["auth.hmac_secret_file: must have 16 characters or more"]
+    assert told == ["auth.hmac_secret_file: must have at least 16 characters"]
 
 
 def test_a_file_that_is_no_text_is_said(tmp_path: Path) -> None:

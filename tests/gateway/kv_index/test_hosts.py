@@ -22,7 +22,7 @@ async def attempt(client: aiohttp.ClientSession, gateway: Running, messages: lis
     asked = {"model": "tiny", "messages": messages, "max_tokens": 8}
     async with client.post(gateway.at("traffic", CHAT), json=asked) as answer:
         assert answer.status == 200, await answer.text()
-        receipt = answer.headers["x-hearth-receipt"]
+        receipt = answer.headers["x-hearth-request-id"]
         messages.append((await answer.json())["choices"][0]["message"])
     async with client.get(gateway.at("admin", f"/receipts/{receipt}")) as shown:
         found: dict[str, Any] = (await shown.json())["attempts"][0]

@@ -102,7 +102,7 @@ async def test_a_running_stream_is_charged_to_a_new_kind_of_limit() -> None:
     assert stage.used("search", LimitKind.PARALLEL) == 1
     with pytest.raises(QuotaExceeded) as over:
         await stage.open("search", stream=True)
-    assert over.value.reason is Reason.TOO_MANY_PARALLEL
+    assert over.value.reason is Reason.TOO_MANY_PARALLEL_REQUESTS
     assert 100 - TOP_UP_STEPS[0] <= events_until_cut(tab, 1_000) <= 100 + CHECK_EVENTS
     tab.close(was_carried=True, was_served=True)
     assert stage.used("search", LimitKind.PARALLEL) == 0

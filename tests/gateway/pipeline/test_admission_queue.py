@@ -30,8 +30,8 @@ from tenancy.tenants import ANONYMOUS_CALLER, Caller, Tenant
 
 MODEL = "m"
 TIERS = {
-    "gold": Tier("gold", 10, ttft_s=1.0, ttft_per_cold=2.0, tpot_s=0.05, reserve=0.5),
-    "bronze": Tier("bronze", -10, ttft_s=15.0, ttft_per_cold=5.0, tpot_s=0.15),
+    "gold": Tier("gold", 10, ttft_s=1.0, ttft_uncached_factor=2.0, tpot_s=0.05, guaranteed_share=0.5),
+    "bronze": Tier("bronze", -10, ttft_s=15.0, ttft_uncached_factor=5.0, tpot_s=0.15),
 }
 CALLERS = {name: Caller(Tenant(name, tier=tier)) for name, tier in TIERS.items()} | {"nobody": ANONYMOUS_CALLER}
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
-from typing import Any
-
-import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
-
 from gateway.pipeline.record import Outcome
 from gateway.pipeline.request_context import RequestContext
 from gateway.runtime.guard import LOOP_CONTEXT_KEY
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
+from hypothesis.stateful import rule
 from routing.blocks import Prompt
-from routing.request import Api, Request
-from simulator.clock import VirtualLoop, run_virtually
+from routing.request import Api
+from routing.request import Request
+from simulator.clock import VirtualLoop
+from simulator.clock import run_virtually
 from tenancy.objective import objective_of
 from tenancy.queue import ModelQueue
-from tests.gateway.pipeline.test_admission_queue import CALLERS, MODEL, TIERS, Stage
+from tests.gateway.pipeline.test_admission_queue import CALLERS
+from tests.gateway.pipeline.test_admission_queue import MODEL
+from tests.gateway.pipeline.test_admission_queue import Stage
+from tests.gateway.pipeline.test_admission_queue import TIERS
+from typing import Any
+import asyncio
+import dataclasses
+import pytest
 
 QUEUED = 30
 
@@ -269,7 +273,7 @@ class HangUps(RuleBasedStateMachine):
         """Another policy: tiers are other values of the same names."""
         gold, bronze = TIERS["gold"], TIERS["bronze"]
         self.stage.admission.tiers = {
-            "gold": dataclasses.replace(gold, reserve=reserve),
+            "gold": dataclasses.replace(gold, guaranteed_share=reserve),
             "bronze": dataclasses.replace(bronze, priority=priority),
         }
 

@@ -20,7 +20,7 @@ def test_every_reason_has_a_saying() -> None:
     [
         (Reason.RATE_LIMITED_REQUESTS, 429, "requests", "rate_limit_exceeded"),
         (Reason.RATE_LIMITED_TOKENS, 429, "tokens", "rate_limit_exceeded"),
-        (Reason.TOO_MANY_PARALLEL, 429, "requests", "rate_limit_exceeded"),
+        (Reason.TOO_MANY_PARALLEL_REQUESTS, 429, "requests", "rate_limit_exceeded"),
         (Reason.BUDGET_EXHAUSTED, 429, "insufficient_quota", "insufficient_quota"),
         (Reason.OVERLOADED, 429, "rate_limit_error", "slow_down"),
         (Reason.QUEUE_FULL, 429, "rate_limit_error", "slow_down"),
@@ -60,7 +60,8 @@ def test_what_cannot_help_is_not_retried() -> None:
     }
     assert {Reason.SUPERSEDED, Reason.BUDGET_EXHAUSTED, Reason.REGION_NOT_ALLOWED} <= hopeless
     assert (
-        not {Reason.RATE_LIMITED_TOKENS, Reason.OVERLOADED, Reason.QUEUE_TIMEOUT, Reason.TOO_MANY_PARALLEL} & hopeless
+        not {Reason.RATE_LIMITED_TOKENS, Reason.OVERLOADED, Reason.QUEUE_TIMEOUT, Reason.TOO_MANY_PARALLEL_REQUESTS}
+        & hopeless
     )
 
 
@@ -84,7 +85,8 @@ def test_llm_ds_header_carries_its_own_values_on_429_only(reason: Reason, *, ant
     [
         (Reason.OVERLOADED, "rejected-saturated"),
         (Reason.QUEUE_FULL, "rejected-saturated"),
-        (Reason.GATEWAY_BUSY, "rejected-saturated"),
+        (Reason.BODY_MEMORY_EXHAUSTED, "rejected-saturated"),
+        (Reason.TOO_MANY_CONNECTIONS, "rejected-saturated"),
         (Reason.QUEUE_TIMEOUT, "rejected-ttl-expired"),
         (Reason.RATE_LIMITED_TOKENS, None),
         (Reason.NO_POD_READY, None),

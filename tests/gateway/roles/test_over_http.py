@@ -42,7 +42,7 @@ async def ask(client: aiohttp.ClientSession, gateway: Running, body: dict[str, A
     """The answer's text, and the receipt."""
     async with client.post(gateway.at("traffic", CHAT), json=body) as answer:
         assert answer.status == 200, await answer.text()
-        said, receipt = await answer.json(), answer.headers["x-hearth-receipt"]
+        said, receipt = await answer.json(), answer.headers["x-hearth-request-id"]
     async with client.get(gateway.at("admin", f"/receipts/{receipt}")) as shown:
         assert shown.status == 200, await shown.text()
         return said["choices"][0]["message"]["content"], await shown.json()

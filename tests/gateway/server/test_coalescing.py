@@ -59,9 +59,9 @@ async def test_one_generation_answers_all_who_ask_the_same() -> None:
         answers = [await client.answer() for client in clients]
         assert {answer.body for answer in answers} == {GOOD.partition(b"\r\n\r\n")[2]}
         assert [answer.headers["x-request-id"] for answer in answers] == ["c0", "c1", "c2"]
-        first = answers[0].headers["x-hearth-receipt"]
-        assert [answer.headers.get("x-hearth-shared") for answer in answers] == [None, first, first]
-        assert len({answer.headers["x-hearth-receipt"] for answer in answers}) == 3
+        first = answers[0].headers["x-hearth-request-id"]
+        assert [answer.headers.get("x-hearth-coalesced-with") for answer in answers] == [None, first, first]
+        assert len({answer.headers["x-hearth-request-id"] for answer in answers}) == 3
         assert len(rig.pod.questions) == 1
         await until(lambda: len(rig.outcomes) == 3)
         rig.pod.plays([GOOD])

@@ -153,7 +153,7 @@ def test_no_spelling_evades_its_terms(
     ) + b"}\n"  # fmt: skip
     terms = DefaultParsePolicy("t", {"gpt": "qwen"}, output_cap=8, trust_domain="d")
     if len(dict(members)) < len(members):
-        with pytest.raises(RequestRejected, match="stands twice"):
+        with pytest.raises(RequestRejected, match="occurs more than once"):
             read_request(Api.CHAT, raw, request_id="r", terms=terms)
         return
     reading = read_request(Api.CHAT, raw, request_id="r", terms=terms)

@@ -97,7 +97,7 @@ WRONG: list[tuple[Api, dict[str, Any], str, str]] = [
     (Api.CHAT, {"max_completion_tokens": 0}, "max_completion_tokens", ">= 1"),
     (Api.RESPONSES, {"max_output_tokens": 0}, "max_output_tokens", ">= 1"),
     (Api.MESSAGES, {"max_tokens": 0}, "max_tokens", ">= 1"),
-    (Api.COMPLETIONS, {"max_tokens": 0}, "max_tokens", "0 is for a completion with `echo`"),
+    (Api.COMPLETIONS, {"max_tokens": 0}, "max_tokens", "0 is only valid for a completion with `echo`"),
     (Api.COMPLETIONS, {"max_tokens": 0, "echo": False}, "max_tokens", "`echo`"),
     (Api.CHAT, {"max_tokens": 2**31}, "max_tokens", "<= 2147483647"),
     (Api.CHAT, {"max_tokens": "10"}, "max_tokens", "got `string`"),
@@ -148,7 +148,7 @@ def test_a_missing_model_is_named(api: Api, body: dict[str, Any]) -> None:
     """With several models behind one address nobody else can know which is meant."""
     refused = refusal(json.dumps(body).encode(), api)
     assert (refused.reason, refused.param) == (Reason.BAD_REQUEST, "model")
-    assert "`model` is missing" in refused.message
+    assert "`model` is required" in refused.message
 
 
 def test_an_integer_of_a_thousand_digits_is_refused() -> None:
@@ -175,7 +175,7 @@ def refused(body: str, api: Api = Api.CHAT) -> str | None:
     else:
         return None
     assert found.reason is Reason.BAD_REQUEST
-    assert "stands twice" in found.message
+    assert "more than once" in found.message
     return found.param
 
 

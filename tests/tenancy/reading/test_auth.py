@@ -16,14 +16,17 @@ def test_key_files_are_read_beside_inline_keys() -> None:
     assert whose(found) == {A: Tenant("legal")}
     assert found.keys[A].caller.key_id == "k1"
     assert faults("auth: {keys_dir: keys}", *files) == [
-        "keys/legal/k2: must be the sha256 of a key: 64 hexadecimal digits (or hmac-sha256: and as many)"
+        (
+            "keys/legal/k2: must be the sha256 of a key:"
+            " 64 hexadecimal digits, optionally after `sha256:` or `hmac-sha256:`"
+        )
     ]
 
 
 def test_what_stands_behind_a_digest_counts() -> None:
     """User, group and end, in a file as in place; a day is UTC's."""
     source = "auth: {keys_dir: keys}\ntenants: {legal: {groups: {interns: {rpm: 5}}, per_user: {rpm: 2}}}\n"
-    found = policy(source, KeyFile("legal", "k1", f"{A} user=ann group=interns until=2026-12-01"))
+    found = policy(source, KeyFile("legal", "k1", f"{A} user=ann group=interns expires_at=2026-12-01"))
     key = found.keys[A]
     assert (key.caller.user, key.caller.group, key.expires_s) == ("ann", "interns", 1_796_083_200.0)
     assert key.caller.accounts == (
@@ -31,13 +34,13 @@ def test_what_stands_behind_a_digest_counts() -> None:
         Account("legal/user/ann", Quota(requests_per_min=2)),
     )
     in_place = policy(
-        f"auth: {{keys: {{legal: [{{digest: {B}, id: k2, user: bob, until: 2026-12-01T00:00:00Z}}, {A}]}}}}"
+        f"auth: {{keys: {{legal: [{{digest: {B}, id: k2, user: bob, expires_at: 2026-12-01T00:00:00Z}}, {A}]}}}}"
     )
     assert (in_place.keys[B].caller.key_id, in_place.keys[B].expires_s) == ("k2", 1_796_083_200.0)
     assert (in_place.keys[A].caller.key_id, in_place.keys[A].expires_s) == (A[:12], inf)
 
 
-@pytest.mark.parametrize("behind", ["usr=ann", "user", "user=ann user=bob", "until=soon", "group="])
+@pytest.mark.parametrize("behind", ["usr=ann", "user", "user=ann user=bob", "expires_at=soon", "group="])
 def test_what_makes_no_sense_behind_a_digest_is_refused(behind: str) -> None:
     """Unknown, without a value, twice, no time, empty."""
     assert len(faults("auth: {keys_dir: keys}", KeyFile("legal", "k1", f"{A} {behind}"))) == 1
@@ -48,7 +51,9 @@ def test_a_digest_may_be_made_with_a_secret() -> None:
     keyed = f"keys: {{a: ['{HMAC}{A.upper()}']}}"
     found = policy(f"auth: {{hmac_secret: 0123456789abcdef, {keyed}}}")
     assert set(found.keys) == {HMAC + A}
-    assert faults(f"auth: {{{keyed}}}") == ["auth.keys.a[0]: is an HMAC, and auth has no hmac_secret"]
+    assert faults(f"auth: {{{keyed}}}") == [
+        "auth.keys.a[0]: is an HMAC digest; set auth.hmac_secret or auth.hmac_secret_file"
+    ]
 
 
 JWT = "issuer: 'https://sso.example', audiences: [hearth]"
@@ -57,26 +62,29 @@ JWT = "issuer: 'https://sso.example', audiences: [hearth]"
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("", "auth: is missing: without it nobody can be told apart"),
-        ("auth: {}", "auth.keys: is missing, and so are keys_dir, jwt and default_tenant: nobody could be let in"),
+        ("", "auth: is required: set at least one of keys"),
+        ("auth: {}", "auth.keys: set at least one of keys, keys_dir, jwt, default_tenant"),
         ("auth: {keys: {a: [sk-123]}}", "auth.keys.a[0].digest: must be the sha256 of a key: 64 hexadecimal digits"),
         ("auth: {keys: {a: [{user: x}]}}", "auth.keys.a[0].digest: is missing"),
-        (f"auth: {{keys: {{a: [{{digest: {A}, group: x}}]}}}}", "auth.keys.a[0]: `x` is no group of `a`"),
+        (f"auth: {{keys: {{a: [{{digest: {A}, group: x}}]}}}}", "auth.keys.a[0]: unknown group `x` of tenant `a`"),
         ("auth: {kesy: {}}", "auth.kesy: unknown key (did you mean `keys`?)"),
         ("auth: {keys: {a: x}}", "auth.keys.a: must be a list, not a text"),
-        ("auth: {hmac_secret: short}", "auth.hmac_secret: must have 16 characters or more"),
-        ("auth: {default_tenant: a}\ntenants: {b: {}}", "auth.default_tenant: `a` is no tenant of this policy"),
-        (f"auth: {{jwt: {{{JWT}}}}}\ntenants: {{}}", "auth.jwt.tenant_claim: is missing, and so is default_tenant"),
-        (f"auth: {{jwt: {{{JWT}, tenant_claim: x}}}}", "tenants: is missing: tokens may not make tenants"),
+        ("auth: {hmac_secret: short}", "auth.hmac_secret: must have at least 16 characters"),
+        ("auth: {default_tenant: a}\ntenants: {b: {}}", "auth.default_tenant: unknown tenant `a`"),
+        (f"auth: {{jwt: {{{JWT}}}}}\ntenants: {{}}", "auth.jwt.tenant_claim: set tenant_claim or default_tenant"),
+        (
+            f"auth: {{jwt: {{{JWT}, tenant_claim: x}}}}",
+            "tenants: is required with auth.jwt: tokens cannot create tenants",
+        ),
         (f"auth: {{jwt: {{{JWT}, algorithms: [HS256]}}}}", "auth.jwt.algorithms: `HS256` is none of RS256"),
         (f"auth: {{jwt: {{{JWT}, algorithms: [none]}}}}", "auth.jwt.algorithms: `none` is none of RS256"),
-        (f"auth: {{jwt: {{{JWT}, leeway_s: 301}}}}", "auth.jwt.leeway_s: must be 300 at most"),
+        (f"auth: {{jwt: {{{JWT}, leeway_s: 301}}}}", "auth.jwt.leeway_s: must be at most 300"),
         (
             f"auth: {{jwt: {{{JWT}, jwks_url: 'http://a/keys'}}}}",
-            "auth.jwt.jwks_url: must be a URL beginning with https",
+            "auth.jwt.jwks_url: must be an https:// URL",
         ),
         ("auth: {jwt: {audiences: []}}", "auth.jwt.issuer: is missing"),
-        ("auth: {jwt: {audiences: []}}", "auth.jwt.audiences: must name one"),
+        ("auth: {jwt: {audiences: []}}", "auth.jwt.audiences: must not be empty"),
         ("auth: [", "line 1, column 8: expected the node content, but found '<stream end>'"),
     ],
 )

@@ -24,14 +24,16 @@ def test_without_named_tenants_every_key_brings_its_own() -> None:
 
 def test_a_key_belongs_to_one_tenant() -> None:
     """The same digest under two names would make one of them the other."""
-    assert faults(f"auth: {{keys: {{a: [{A}], b: [{A}]}}}}") == ["auth.keys.b[0]: this key is also a key of `a`"]
+    assert faults(f"auth: {{keys: {{a: [{A}], b: [{A}]}}}}") == [
+        "auth.keys.b[0]: duplicate key: tenant `a` has the same digest"
+    ]
     assert whose(policy(f"auth: {{keys: {{a: [{A}, {A}]}}}}")) == {A: Tenant("a")}
 
 
 def test_a_misspelt_tenant_gets_no_unbounded_key() -> None:
     """Where tenants are named, a key of another name is a fault, not a new tenant with every right."""
     assert faults(f"auth: {{keys: {{legall: [{A}]}}}}\ntenants: {{legal: {{models: [x]}}}}") == [
-        "auth.keys.legall[0]: `legall` is no tenant of this policy"
+        "auth.keys.legall[0]: unknown tenant `legall`"
     ]
 
 

@@ -15,10 +15,10 @@ def test_tiers_are_promises() -> None:
     gold, silver = found.tenants["a"], found.tenants["b"]
     assert gold.tier == Tier("gold", 10, 0.8, 0.0, 0.04, 8.0, 0.4, 0.5)
     assert (gold.weight, gold.on_overload) == (2.0, OverloadAction.REJECT)
-    assert silver.tier.ttft_per_cold == 3.0
+    assert silver.tier.ttft_uncached_factor == 3.0
     assert silver.tier.tpot_s == inf
     assert (silver.on_overload, silver.relaxed) == (OverloadAction.RELAX, found.tiers["bronze"])
-    assert found.tiers["batch"].is_batch
+    assert found.tiers["batch"].is_best_effort
     assert policy(KEYED).tenants["a"].tier is DEFAULT_TIER
 
 
@@ -72,27 +72,30 @@ def test_regions_are_named() -> None:
 
 
 CONTRADICTIONS = [
-    ("tenants: {a: {tier: gold}}", "tenants.a.tier: `gold` is no tier of this policy"),
-    ("tiers: {x: {reserve: 0.7}, y: {reserve: 0.4}}", "tiers: the reserves are 1.1 of the fleet together"),
-    ("tiers: {x: {on_overload: relax}}", "tiers.x.on_overload: there is no lower tier to relax to"),
-    ("tiers: {usual: {}}", "tiers.usual: is what those have who name no tier"),
-    ("tiers: {x: {ttft_ms: -1}}", "tiers.x.ttft_ms: must be above 0"),
-    ("tenants: {a: {models: [x], aliases: {y: z}}}", "tenants.a.aliases.y: the tenant may not use `z`"),
+    ("tenants: {a: {tier: gold}}", "tenants.a.tier: unknown tier `gold`"),
+    (
+        "tiers: {x: {guaranteed_share: 0.7}, y: {guaranteed_share: 0.4}}",
+        "tiers: the guaranteed_share values add up to 1.1; the maximum is 1",
+    ),
+    ("tiers: {x: {on_overload: relax}}", "tiers.x.on_overload: `relax` requires a tier of lower priority"),
+    ("tiers: {usual: {}}", "tiers.usual: is reserved for tenants without a tier"),
+    ("tiers: {x: {ttft_s: -1}}", "tiers.x.ttft_s: must be above 0"),
+    ("tenants: {a: {models: [x], aliases: {y: z}}}", "tenants.a.aliases.y: `z` is not in the tenant's models"),
     ("tenants: {a: {aliases: {y: z, z: w}}}", "tenants.a.aliases.y: `z` is itself an alias"),
-    ("defaults: {models: [x], aliases: {y: z}}", "defaults.aliases.y: no tenant may use `z`"),
-    ("tenants: {a: {downgrades: {x: x}}}", "tenants.a.downgrades.x: leads back to itself"),
-    ("tenants: {a: {allowed_regions: []}}", "tenants.a.allowed_regions: must name one"),
+    ("defaults: {models: [x], aliases: {y: z}}", "defaults.aliases.y: `z` is in no tenant's models"),
+    ("tenants: {a: {downgrades: {x: x}}}", "tenants.a.downgrades.x: forms a cycle"),
+    ("tenants: {a: {allowed_regions: []}}", "tenants.a.allowed_regions: must not be empty"),
     ("tenants: {a: {rpm: -5}}", "tenants.a.rpm: must be above 0"),
     ("tenants: {a: {max_budget: 0}}", "tenants.a.max_budget: must be above 0"),
-    ("tenants: {a: {budget_duration: 1d}}", "tenants.a.budget_duration: stands without max_budget"),
-    ("tenants: {a: {max_budget: 5, budget_duration: 1mo}}", "must be a number of s, m, h, d or w"),
-    ("tenants: {a: {on_overload: downgrade}}", "tenants.a.on_overload: there are no downgrades to answer instead"),
-    ("tenants: {a: {on_overload: relax}}", "tenants.a.on_overload: there is no lower tier to relax to"),
-    ("tenants: {a: {max_rung: 3}}", "tenants.a.max_rung: must be a text, not a number"),
-    ("defaults: {prefer: speed}", "defaults.prefer: `speed` is none of cost, quality"),
-    ("tenants: {a: {}, a/b: {}}", "tenants.a/b: a name must be at most 128 printable characters without `/`"),
-    ("headers: {tenant: Authorization}", "headers.tenant: `authorization` has a meaning of its own"),
-    ("headers: {tenant: x-a, user: X-A}", "headers: one header cannot say two things"),
+    ("tenants: {a: {budget_duration: 1d}}", "tenants.a.budget_duration: requires max_budget"),
+    ("tenants: {a: {max_budget: 5, budget_duration: 1mo}}", "must be a duration such as 30s, 5m, 12h, 1d or 2w"),
+    ("tenants: {a: {on_overload: downgrade}}", "tenants.a.on_overload: `downgrade` requires downgrades"),
+    ("tenants: {a: {on_overload: relax}}", "tenants.a.on_overload: `relax` requires a tier of lower priority"),
+    ("tenants: {a: {cascade_max_model: 3}}", "tenants.a.cascade_max_model: must be a text, not a number"),
+    ("defaults: {cascade_prefer: speed}", "defaults.cascade_prefer: `speed` is none of cost, quality"),
+    ("tenants: {a: {}, a/b: {}}", "tenants.a/b: name must be at most 128 printable characters without `/`"),
+    ("headers: {tenant: Authorization}", "headers.tenant: `authorization` is reserved; use another header"),
+    ("headers: {tenant: x-a, user: X-A}", "headers: a header is listed under more than one key"),
     ("tenants: {a: {rmp: 5}}", "tenants.a.rmp: unknown key (did you mean `rpm`?)"),
     ("tenants: {a: {groups: {x: {max_tokens: 5}}}}", "tenants.a.groups.x.max_tokens: unknown key"),
 ]

@@ -8,7 +8,7 @@ auth:
 tiers:
   gold: &usual
     priority: 10
-    ttft_ms: 800
+    ttft_s: 0.8
   silver:
     <<: *usual
     priority: 5

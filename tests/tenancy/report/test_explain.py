@@ -29,8 +29,8 @@ def test_every_fact_has_its_line() -> None:
     found = told(POLICY, "legal")
     assert found["tier"] == ("silver", "tenants.legal.tier", 18)
     assert found["tier.priority"] == ("5", "tiers.silver.priority", 9)
-    assert found["tier.ttft_ms"] == ("800", "tiers.silver.ttft_ms", 6)
-    assert found["tier.tpot_ms"] == ("none", "", 0)
+    assert found["tier.ttft_s"] == ("0.8", "tiers.silver.ttft_s", 6)
+    assert found["tier.tpot_s"] == ("none", "", 0)
     assert found["on_overload"] == ("relax", "tiers.silver.on_overload", 10)
     assert found["models"] == ("big, small", "tenants.legal.models", 19)
     assert found["aliases"] == ("gpt -> big", "tenants.legal.aliases", 20)
@@ -64,13 +64,13 @@ def test_differences_are_told_by_tenant() -> None:
     new = (
         POLICY.replace("rpm: 100", "rpm: 50").replace("  search:", "  research:").replace(f"search: [{B}]", "")
         + "headers: {tenant: x-team, user: []}\n"
-    ).replace("bronze: {priority: 0}", "bronze: {priority: 0, reserve: 0.1}")
+    ).replace("bronze: {priority: 0}", "bronze: {priority: 0, guaranteed_share: 0.1}")
     found = list(differences(policy(POLICY), policy(new)))
     assert PolicyChange("legal", "rpm", "100", "50") in found
-    assert PolicyChange("search", "tenant", "was", "gone") in found
-    assert PolicyChange("research", "tenant", "none", "new") in found
-    assert PolicyChange("search", f"key {B[:12]}", "good", "none") in found
-    assert [change.field for change in found if not change.tenant] == ["headers", "tiers.bronze.reserve"]
+    assert PolicyChange("search", "tenant", "present", "removed") in found
+    assert PolicyChange("research", "tenant", "absent", "added") in found
+    assert PolicyChange("search", f"key {B[:12]}", "no expiry", "none") in found
+    assert [change.field for change in found if not change.tenant] == ["headers", "tiers.bronze.guaranteed_share"]
     assert B not in str(found)
 
 
@@ -78,7 +78,9 @@ def test_ends_and_tokens_are_told() -> None:
     """A key's end in words that people read; of tokens what is read from them."""
     old = policy(f"auth: {{keys: {{a: [{A}]}}}}\ntenants: {{a: {{}}}}")
     jwt = "jwt: {issuer: 'https://sso.example', audiences: [h], tenant_claim: team}"
-    new = policy(f"auth: {{keys: {{a: [{{digest: {A}, until: 2026-12-01, user: ann}}]}}, {jwt}}}\ntenants: {{a: {{}}}}")
+    new = policy(
+        f"auth: {{keys: {{a: [{{digest: {A}, expires_at: 2026-12-01, user: ann}}]}}, {jwt}}}\ntenants: {{a: {{}}}}"
+    )
     found = {change.field: change.after for change in differences(old, new)}
-    assert found[f"key {A[:12]}"] == "until 2026-12-01 00:00Z, user ann"
+    assert found[f"key {A[:12]}"] == "expires 2026-12-01 00:00Z, user ann"
     assert (found["jwt.issuer"], found["jwt.claims"]) == ("https://sso.example", "sub, team")

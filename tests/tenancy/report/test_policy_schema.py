@@ -22,17 +22,18 @@ SCHEMA = policy_schema()
 VALIDATOR = Draft202012Validator(SCHEMA)
 
 BETWEEN_WORDS = (
-    *("is no tenant of this policy", "is no tier of this policy", "is no group of", "this key is also a key of"),
-    *("stands beside", "stands without max_budget", "to answer instead", "no lower tier to relax to"),
+    *("unknown tenant", "unknown tier", "unknown group", "duplicate key: tenant"),
+    *("conflicts with", "requires max_budget", "`downgrade` requires", "`relax` requires"),
     *(
-        "leads back to itself",
+        "forms a cycle",
         "is itself an alias",
-        "the tenant may not use",
-        "no tenant may use",
-        "of the fleet together",
+        "is not in the tenant's models",
+        "is in no tenant's models",
+        "values add up to",
     ),
-    *("one header cannot say two things", "has no hmac_secret", "tokens may not make tenants", "is what those have"),
-    *("the tenant's name",),
+    *("a header is listed under more than one key", "is an HMAC digest", "tokens cannot create tenants"),
+    "is reserved for tenants",
+    *("tenant name",),
 )
 """Faults that no schema can tell."""
 
