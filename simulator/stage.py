@@ -142,4 +142,4 @@ async def _all_ready(stage: Stage) -> None:
 async def _ready_pods(client: aiohttp.ClientSession, admin_url: str) -> int:
     async with client.get(f"{admin_url}/fleet") as answer:
         fleet = await answer.json()
-    return sum(pod["standing"] == "ready" and bool(pod["engines"]) for pod in fleet["pods"])
+    return sum(pod["state"] == "ready" and bool(pod["engines"]) for pod in fleet["pods"])

@@ -208,9 +208,7 @@ def _hopeless(waiter: WaitingRequest, predicted_s: float) -> RequestRejected:
         f"The first token of this request would take {predicted_s:.3g} s on an idle engine; its service level "
         f"(tier `{tier.name}`) allows {promised_s:.3g} s. Send a shorter prompt, or use a tier that allows more."
     )
-    return RequestRejected(
-        Reason.OVERLOADED, words, hopeless=True, predicted_ttft_s=predicted_s, promised_ttft_s=promised_s
-    )
+    return RequestRejected(Reason.OVERLOADED, words, hopeless=True, predicted_ttft_s=predicted_s, slo_ttft_s=promised_s)
 
 
 class Admission:
@@ -346,7 +344,7 @@ class Admission:
             words,
             retry_after_s=after_s,
             predicted_ttft_s=now_s - waiter.arrived_s + wait_s + waiter.idle_ttft_s,
-            promised_ttft_s=waiter.objective.ttft_objective_s(waiter.own_s),
+            slo_ttft_s=waiter.objective.ttft_objective_s(waiter.own_s),
         )
 
     def _ground(self, request: Request) -> ModelCapacity:

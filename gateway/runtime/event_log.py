@@ -10,13 +10,14 @@ from functools import lru_cache
 
 import msgspec
 
+from gateway.runtime.events import EVENTS
 from gateway.runtime.line_writer import LineWriter
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 """Name to severity, as in `logging`."""
 
 LogFunction = Callable[..., None]
-"""Writes one event: level, message, and fields by name. An `EventLog`, or a stand-in."""
+"""Writes one event: level, event code, and fields by name. An `EventLog`, or a stand-in."""
 
 
 class EventLog:
@@ -28,12 +29,14 @@ class EventLog:
         self.level = level
         self._always = always
 
-    def __call__(self, level: str, message: str, **fields: object) -> None:
+    def __call__(self, level: str, event: str, **fields: object) -> None:
+        """Write an event; its message is that of its code, unless it is among the fields."""
         if LEVELS[level] >= LEVELS[self.level]:
             line = {
                 "timestamp": format_timestamp(time.time()),
                 "level": level,
-                "message": message,
+                "event": event,
+                "message": EVENTS.get(event, event),
                 **self._always,
                 **fields,
             }
@@ -52,7 +55,13 @@ class LoggingBridge(logging.Handler):
         level = "error" if record.levelno >= logging.ERROR else "warning"
         error = record.exc_info[1] if record.exc_info else None
         fields = {"error": repr(error)} if error else {}
-        self._say(level, record.getMessage(), logger=record.name, **fields)
+        self._say(level, "library_log", message=record.getMessage(), logger=record.name, **fields)
+
+
+def engine_fields(name: str) -> dict[str, object]:
+    """Return the fields that name an engine: base URL of its pod, and its data-parallel rank where it has one."""
+    upstream, _, rank = name.partition("#")
+    return {"upstream": upstream, "dp_rank": int(rank)} if rank else {"upstream": upstream}
 
 
 def format_timestamp(at_s: float) -> str:

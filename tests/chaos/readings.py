@@ -59,7 +59,7 @@ async def read_charged(session: aiohttp.ClientSession, gateway: Gateway) -> list
     if not isinstance(fleet, dict) or not isinstance(limits, dict):
         return ["does not answer"]
     engines = [engine for pod in fleet["pods"] for engine in pod["engines"]]
-    ours = [f"{engine['name']} has {engine['ledger']}" for engine in engines if any(engine["ledger"].values())]
+    ours = [f"{engine['name']} has {engine['ledger']}" for engine in engines if any(engine["own_load"].values())]
     theirs = [
         f"{engine['name']} has of others {engine['others']}" for engine in engines if any(engine["others"].values())
     ]

@@ -65,10 +65,10 @@ async def test_whole_answers_arrive_and_are_settled(way: tuple[str, Scene]) -> N
         assert answer.status == 200
         told = await answer.json()
     receipt = await scene.receipt(answer.headers["x-hearth-receipt"])
-    assert (receipt["status"], receipt["tenant"], receipt["shell"]) == (200, "one", "extproc")
+    assert (receipt["status"], receipt["tenant"], receipt["frontend"]) == (200, "one", "extproc")
     usage = receipt["usage"]
     if name in SEES_ANSWERS:
-        assert usage["completion_tokens"] == told["usage"]["completion_tokens"] == 8
+        assert usage["output_tokens"] == told["usage"]["completion_tokens"] == 8
     else:
         assert usage is None
     await scene.until_idle()
@@ -126,7 +126,7 @@ async def test_a_client_that_leaves_frees_what_it_held(way: tuple[str, Scene]) -
         await answer.content.readline()
         answer.close()
     receipt = await scene.receipt(receipt_id)
-    assert (receipt["status"], receipt["attempts"][0]["ended"]) == (499, "client_gone")
+    assert (receipt["status"], receipt["attempts"][0]["result"]) == (499, "client_gone")
     await scene.until_idle()
 
     async def pods_are_idle() -> bool:

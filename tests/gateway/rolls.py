@@ -155,7 +155,7 @@ class Operator:
         await self._sees(url, lambda pod: not any(one["ledger"]["running"] for one in pod["engines"]))
 
     async def sees_ready(self, url: str) -> None:
-        await self._sees(url, lambda pod: pod["standing"] == "ready")
+        await self._sees(url, lambda pod: pod["state"] == "ready")
 
     async def order(self, what: str, url: str) -> None:
         for gateway in self.gateways:

@@ -31,7 +31,7 @@ async def place() -> AsyncIterator[Place]:
         pods = [await stack.enter_async_context(SimulatedPod(options)) for _ in range(2)]
         gateway = await stack.enter_async_context(serving(*(word for pod in pods for word in ("--pod", pod.url))))
         for _ in pods:
-            await gateway.until("pod ready")
+            await gateway.until("pod_state_changed", state="ready")
         yield Place(gateway, pods)
 
 

@@ -32,6 +32,6 @@ async def believed(gateway: Gateway, front: Subject, headers: Mapping[str, str] 
     for _ in range(200):
         path, body, _ = next(load)
         exchange = await front.post(path, body, headers)
-        if exchange.status == 200 and gateway.receipt(exchange.headers["x-hearth-receipt"]).warmth == "exact":
+        if exchange.status == 200 and gateway.receipt(exchange.headers["x-hearth-receipt"]).cache_source == "precise":
             return
     raise AssertionError("no request was decided by events")

@@ -298,7 +298,7 @@ class HangUps(RuleBasedStateMachine):
                 self.stage.open(url)
         await asyncio.wait_for(self.stage.ask("next", "gold", 1_000, 10), 5.0)
         assert self.stage.outcomes[-1].status == 200
-        assert self.stage.outcomes[-1].queued_s == 0.0
+        assert self.stage.outcomes[-1].queue_wait_s == 0.0
         assert self.stage.is_empty()
 
 
