@@ -17,6 +17,7 @@ from msgspec import Struct, defstruct
 from cascade.record import CascadeResult
 from gateway.pipeline.attempt import ResumeBlocker
 from gateway.runtime.event_log import format_timestamp
+from gateway.runtime.events import EVENTS
 from routing.blocks import EMPTY_PROMPT, Prompt
 from routing.decision.receipt import AttemptReceipt
 from routing.rejection import Reason
@@ -131,7 +132,7 @@ class Outcome(Receipt, kw_only=True, gc=False):
     """Of fields that the writer of a list fills in."""
     usage_schema: ClassVar[int] = USAGE_SCHEMA
     event: ClassVar[str] = REQUEST_EVENT
-    message: ClassVar[str] = "request completed"
+    message: ClassVar[str] = EVENTS[REQUEST_EVENT]
 
     @property
     def timestamp(self) -> str:
@@ -209,7 +210,7 @@ class RecordFields:
     A field of the list that records do not have is `name=unset`, and is filled in by the writer.
     """
 
-    __slots__ = ("_row", "_values")
+    __slots__ = ("_row", "_values", "names")
 
     def __init__(self, *fields: str) -> None:
         """Raises AttributeError for a field that records do not have."""
@@ -218,7 +219,8 @@ class RecordFields:
         for attribute in attributes:
             getattr(Outcome, attribute)
         self._values = attrgetter(*attributes)
-        self._row = defstruct("Row", [name for name, _, _ in pairs])
+        self.names = tuple(name for name, _, _ in pairs)
+        self._row = defstruct("Row", self.names)
 
     def of(self, outcome: Outcome, **filled: object) -> Struct:
         """Return their values as a struct to be encoded."""

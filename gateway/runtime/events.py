@@ -21,6 +21,7 @@ EVENTS: Mapping[str, str] = {
     "extproc_caller_rejected": "ext-proc caller rejected",
     "callback_failed": "exception in a background task; the task continues",
     "library_log": "logged by a library",
+    "request_completed": "request completed",
     # processes of one gateway
     "process_started": "process started",
     "process_exited": "process exited; it is started again",

@@ -94,7 +94,7 @@ class CascadeCollector(Collector):
             ("cost", "Money, what was thrown away included.", ("ladder", "rung", "tenant"), tallies.cost),
             ("wasted_cost", "Money for what no client got.", ("ladder", "rung"), tallies.wasted_cost),
             ("wasted_tokens", "Output that no client got.", ("ladder", "rung"), tallies.wasted_tokens),
-            ("cost_always_largest", "What the top rung alone would have cost.", ("ladder",), tallies.always_top),
+            ("cost_always_top", "What the top rung alone would have cost.", ("ladder",), tallies.always_top),
             ("cost_always_first", "What the cheapest rung alone would have cost.", ("ladder",), tallies.always_first),
         )  # fmt: skip
         for name, words, labels, held in counters:
