@@ -7,7 +7,10 @@ from pathlib import Path
 from tests.chaos.told import read_told
 
 RESUMED = b'{"event": "request_completed", "resumes": 2, "status": 200, "wasted_tokens": 5}\n'
-REFUSED = b'{"event": "request_completed", "resumes": 0, "status": 429, "reason": "too_many_parallel", "resume_failure": "call"}\n'
+REFUSED = (
+    b'{"event": "request_completed", "resumes": 0, "status": 429, "reason": "too_many_parallel",'
+    b' "resume_failure": "call"}\n'
+)
 
 
 def test_a_scene_is_told_what_came_after_the_last_one(tmp_path: Path) -> None:

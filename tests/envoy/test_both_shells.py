@@ -80,7 +80,7 @@ async def decided(scene: Scene, *, seen: bool) -> list[dict[str, object]]:
         ]
         if seen:
             words = ("predicted_input_tokens", "predicted_cached_input_tokens", "actual_cached_input_tokens")
-            kept["warmth"] = [[attempt[word] for word in words] for attempt in receipt["attempts"]]
+            kept["cached_tokens"] = [[attempt[word] for word in words] for attempt in receipt["attempts"]]
             kept["usage"], kept["finish_reason"] = receipt["usage"], receipt["finish_reason"]
         found.append(kept)
     return found

@@ -105,7 +105,7 @@ async def test_limits_on_output_cut_only_where_the_answer_goes_through_us(way: t
     await scene.receipt(head["x-hearth-receipt"])
     async with scene.session.get(scene.gateway.at("admin", "/limits")) as answer:
         accounts = {one["account"]: one for one in (await answer.json())["accounts"]}
-    assert accounts["capped"]["open"] == 0
+    assert accounts["capped"]["requests_in_flight"] == 0
     assert accounts["capped"]["limits"]["output_tokens"]["used"] >= 200
 
 

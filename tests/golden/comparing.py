@@ -43,12 +43,12 @@ def compare(expected: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]],
             continue
         pairs = zip_longest(before[kind], after[kind])
         for number, (was, is_now) in enumerate(pairs):
-            shown, left = was, names
-            if was is not None and is_now is not None and (fresh := renewed(was, names)) is not None:
-                is_now = without_added(is_now)
-                shown, left = with_close_times(fresh, is_now), {}
-            if shown is None or is_now is None or differs(shown, is_now, left):
-                told.append(f"{' '.join(kind)} {number}: {_first_difference(renamed(shown, left), is_now)}")
+            shown, fresh, left = was, is_now, names
+            if was is not None and is_now is not None and (refitted := renewed(was, names)) is not None:
+                fresh = without_added(is_now)
+                shown, left = with_close_times(refitted, fresh), {}
+            if shown is None or fresh is None or differs(shown, fresh, left):
+                told.append(f"{' '.join(kind)} {number}: {_first_difference(renamed(shown, left), fresh)}")
     return told
 
 

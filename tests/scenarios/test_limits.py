@@ -109,7 +109,7 @@ async def test_two_hundred_streams_of_one_key_keep_to_its_tokens(tmp_path: Path)
         async with aiohttp.ClientSession() as client, client.get(gateway.at("admin", "/limits")) as answer:
             [account] = (await answer.json())["accounts"]
         assert account["account"] == "team"
-        assert account["open"] == 0
+        assert account["requests_in_flight"] == 0
         assert account["limits"]["tokens"]["used"] == sum(each.tokens for each in answered)
 
 

@@ -125,7 +125,7 @@ async def test_a_pod_dies_and_comes_back(pair: tuple[Gateway, Pod, Pod]) -> None
         load.stopped.set()
     assert [words for end, words in load.ends if end is End.FAILED] == []
     assert len([end for end, _ in load.ends if end is End.CUT]) <= WORKERS
-    assert gateway.pod(victim.url)["breaker"]["opened"] >= 1
+    assert gateway.pod(victim.url)["breaker"]["open_count"] >= 1
     assert gateway.charged() == []
     assert any(line["message"] == "breaker_opened" for line in gateway.logged())
 
@@ -134,7 +134,7 @@ async def test_a_pod_dies_and_comes_back(pair: tuple[Gateway, Pod, Pod]) -> None
     await asyncio.to_thread(until, lambda: gateway.pod(victim.url)["state"] == "ready", "the pod back")
     shown = gateway.pod(victim.url)
     assert shown["ready_for_s"] is not None, "it counts as new"
-    assert shown["engines"][0]["shadow_bytes"] == 0, "nothing is believed to be there"
+    assert shown["engines"][0]["approximate_index_bytes"] == 0, "nothing is believed to be there"
     await assert_started_slowly(gateway, victim, other, front)
     cached, receipt = await ask_on(gateway, victim, other, front, prompt)
     assert (cached, receipt.predicted_cached_input_tokens) == (0, 0)

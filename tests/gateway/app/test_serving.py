@@ -246,7 +246,7 @@ async def test_sighup_reloads_keys_and_pods(client: aiohttp.ClientSession, pod: 
         policy.write_text("tires: {}\n")
         gateway.running.send_signal(signal.SIGHUP)
         refused = await gateway.until("reload_failed")
-        assert any("tires: unknown key" in fault for fault in refused["faults"])
+        assert any("tires: unknown key" in fault for fault in refused["errors"])
         assert await status_with(client, gateway, "sk-2") == 200
 
 

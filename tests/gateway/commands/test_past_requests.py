@@ -13,8 +13,14 @@ from tenancy.report.dry_run import LoggedRequest
 def test_a_record_is_a_request_that_began_before(tmp_path: Path) -> None:
     """Lines come when requests end, so they are put in the order in which requests came."""
     log = tmp_path / "usage.jsonl"
-    long = {"schema": 2, "timestamp": "2026-11-20T10:00:10Z", "tenant": "a", "model": "m", "duration_s": 9.0, "user": "ann"}
-    short = {"schema": 2, "timestamp": "2026-11-20T10:00:05Z", "tenant": "b", "model": "m", "input_tokens": 7, "cached_input_tokens": None}
+    begin = {"schema": 2, "model": "m"}
+    long = begin | {"timestamp": "2026-11-20T10:00:10Z", "tenant": "a", "duration_s": 9.0, "user": "ann"}
+    short = begin | {
+        "timestamp": "2026-11-20T10:00:05Z",
+        "tenant": "b",
+        "input_tokens": 7,
+        "cached_input_tokens": None,
+    }
     log.write_text("\n".join(map(json.dumps, (short, long, {"event": "listening", "tenant": None}))))
     assert read_logged_requests(log) == [
         LoggedRequest(1_795_168_801.0, "a", "m", user="ann", duration_s=9.0),

@@ -97,8 +97,8 @@ def test_it_explains_what_a_tenant_gets(old: Path, capsys: pytest.CaptureFixture
 
 
 def record(at: int, **words: object) -> str:
-    told = {"schema": 2, "timestamp": f"2026-11-20T10:00:{at:02}.000Z", "tenant": "legal", "model": "tiny", "input_tokens": 10}
-    return json.dumps(told | words) + "\n"
+    told = {"timestamp": f"2026-11-20T10:00:{at:02}.000Z", "tenant": "legal", "model": "tiny", "input_tokens": 10}
+    return json.dumps({"schema": 2} | told | words) + "\n"
 
 
 def test_it_says_what_another_policy_would_change(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
