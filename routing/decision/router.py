@@ -89,8 +89,8 @@ class Router(RoutingState):
         """Choose an engine, or a pair of engines, and charge it.
 
         `avoid` names pods that have failed this request; `draw` in [0, 1) breaks ties; `gate` decides which may be
-        chosen. Raises `Refused` where no engine may serve the model now, and `NoEngineAdmissible` where the gate opens
-        to none.
+        chosen. Raises `RequestRejected` where no engine may serve the model now, and `NoEngineAdmissible` where the
+        gate admits none.
         """
         view = self._look(request, avoid, now_s)
         candidates, pairs = view.candidates, view.pairs
@@ -124,7 +124,7 @@ class Router(RoutingState):
         return Placement(self, request, engine, charge, trace, ballot, prefill=prefill, fallback=view.fallback)
 
     def estimate(self, request: Request, *, avoid: frozenset[str], now_s: float) -> PlacementEstimate:
-        """Estimate what `place` would choose now without a gate. Charges nothing. Raises `Refused` as it does."""
+        """Estimate what `place` would choose now without a gate. Charges nothing. Raises `RequestRejected` likewise."""
         view = self._look(request, avoid, now_s)
         return estimate(
             view.candidates, view.scored, choose(view.scored, view.candidates, 0.0, self.replica_position, None)

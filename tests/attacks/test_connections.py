@@ -65,7 +65,7 @@ async def test_clients_beyond_the_descriptors_are_told_and_served_when_others_le
     """They get a 429, the log says once that descriptors are few, and no pod is taken for broken."""
     async with a_target(by=LIMITED) as target:
         line = await target.gateway.until("fd_limit_low")
-        assert 50 < line["connections"] < DESCRIPTORS // 2
+        assert 50 < line["usable_connections"] < DESCRIPTORS // 2
         async with AsyncExitStack() as stack:
             writers = await hold(stack, target.port, b"")
             assert len(writers) > DESCRIPTORS

@@ -188,7 +188,7 @@ async def test_words_of_clients_and_tenants_bind(
     ("headers", "ended", "why"),
     [
         ({"x-hearth-never-escalate": "true"}, "unjudged", ""),
-        ({"authorization": "Bearer sk-frugal"}, "kept", "share"),
+        ({"authorization": "Bearer sk-frugal"}, "kept", "escalation_limit"),
     ],
 )
 async def test_who_may_not_escalate_gets_what_there_is(

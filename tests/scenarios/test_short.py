@@ -63,4 +63,4 @@ async def test_a_short_completion_may_be_cut_anywhere(place: Place, after: int, 
         assert (heard.text, heard.endings, heard.closed) == (undisturbed.text, undisturbed.endings, undisturbed.closed)
         assert counts(heard) == counts(undisturbed)
         assert len(heard.usage) == tells
-        assert (await place.receipt(name))["usage"]["completion_tokens"] == TOKENS
+        assert (await place.receipt(name))["usage"]["output_tokens"] == TOKENS
