@@ -53,16 +53,41 @@ def renewed(record: dict[str, Any], names: Fields) -> dict[str, Any] | None:
 def without_added(record: dict[str, Any]) -> dict[str, Any]:
     """A fresh record without the fields that were added since the recording."""
     said = record.get("said")
-    if record["kind"] != "line" or not isinstance(said, dict):
+    if not isinstance(said, dict):
         return record
-    if record["log"] == "usage.jsonl":
-        added = set(_MAP["added"]["usage_fields"])
-    else:
-        event = said["event"]
-        prefix = "request." if event == REQUEST_EVENT else f"event.{event}."
-        names = [name.removeprefix(prefix) for name in _MAP["added"]["log_fields"] if name.startswith(prefix)]
-        added = {"event", *names} - ({"message"} if event == "library_log" else set())
-    return record | {"said": {name: value for name, value in said.items() if name not in added}}
+    added, prefix = _MAP["added"], ""
+    match record:
+        case {"kind": "line", "log": "usage.jsonl"}:
+            names = added["usage_fields"]
+        case {"kind": "line"}:
+            event = said["event"]
+            prefix = "request." if event == REQUEST_EVENT else f"event.{event}."
+            names = [name for name in added["log_fields"] if name != "event.library_log.message"]
+            said = {name: value for name, value in said.items() if name != "event"}
+        case {"kind": "page", "path": "/receipts"}:
+            names = added["receipt_fields"]
+        case {"kind": "page", "path": page}:
+            prefix = f"{page} {ACCOUNTS if page == '/limits' else ''}"
+            names = added["admin_fields"]
+        case _:
+            return record
+    for name in names:
+        if name.startswith(prefix):
+            said = _without(said, name.removeprefix(prefix).split("."))
+    return record | {"said": said}
+
+
+def _without(value: Any, path: list[str]) -> Any:
+    """The value without what is at a path, in each item of lists."""
+    match value:
+        case list():
+            return [_without(held, path) for held in value]
+        case dict() if path[0] in value or path[0] == ANY:
+            if len(path) == 1:
+                return {name: held for name, held in value.items() if name != path[0] and path[0] != ANY}
+            return {name: _without(held, path[1:]) if path[0] in (ANY, name) else held for name, held in value.items()}
+        case _:
+            return value
 
 
 def with_close_times(record: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:
