@@ -98,7 +98,7 @@ def heard(line: bytes) -> dict[str, list[str]] | None:
     """The addresses in the gateway's line that says where it listens."""
     with suppress(msgspec.DecodeError):
         told: dict[str, Any] = msgspec.json.decode(line)
-        if told.get("message") == "listening":
+        if told.get("event") == "listening":
             return {name: told[name] for name in ("traffic", "metrics", "admin", "extproc")}
     return None
 

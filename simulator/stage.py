@@ -122,7 +122,7 @@ def _listening_in(line: bytes) -> dict[str, str] | None:
         told: dict[str, Any] = msgspec.json.decode(line)
     except msgspec.DecodeError:
         return None
-    if told.get("message") != "listening":
+    if told.get("event") != "listening":
         return None
     return {port: told[port][0] for port in ("traffic", "metrics", "admin")}
 

@@ -90,7 +90,7 @@ async def _port(stdout: asyncio.StreamReader) -> int:
             line = json.loads(await stdout.readline())
             if line["event"] == "listening":
                 port = int(line["traffic"][0].rpartition(":")[2])
-            ready = ready or line["message"] == "pod ready"
+            ready = ready or (line["event"] == "pod_state_changed" and line["state"] == "ready")
     return port
 
 

@@ -16,8 +16,7 @@ from msgspec import Struct, defstruct
 
 from cascade.record import CascadeResult
 from gateway.pipeline.attempt import ResumeBlocker
-from gateway.runtime.event_log import format_timestamp
-from gateway.runtime.events import EVENTS
+from gateway.runtime.events import EVENTS, format_timestamp
 from routing.blocks import EMPTY_PROMPT, Prompt
 from routing.decision.receipt import AttemptReceipt
 from routing.rejection import Reason

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from functools import lru_cache
 
 import msgspec
 
-from gateway.runtime.events import EVENTS
+from gateway.runtime.events import EVENTS, format_timestamp
 from gateway.runtime.line_writer import LineWriter
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -62,15 +60,3 @@ def engine_fields(name: str) -> dict[str, object]:
     """Return the fields that name an engine: base URL of its pod, and its data-parallel rank where it has one."""
     upstream, _, rank = name.partition("#")
     return {"upstream": upstream, "dp_rank": int(rank)} if rank else {"upstream": upstream}
-
-
-def format_timestamp(at_s: float) -> str:
-    """Format a Unix time in seconds as RFC 3339 in UTC, with milliseconds."""
-    second, thousandths = divmod(round(at_s * 1e6) // 1000, 1000)
-    return f"{_second(second)}.{thousandths:03d}Z"
-
-
-@lru_cache(maxsize=8)
-def _second(at_s: int) -> str:
-    """Cached, because thousands of lines share it and formatting a date takes longer than the rest of a line."""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")

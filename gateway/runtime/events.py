@@ -1,8 +1,13 @@
-"""The event codes of the log, each with the message that people read. docs/logs.md lists cause and action of each."""
+"""The event codes of the log, each with the message that people read, and the form of timestamps.
+
+docs/logs.md lists cause and action of each code.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
 
 EVENTS: Mapping[str, str] = {
     # the process
@@ -21,6 +26,8 @@ EVENTS: Mapping[str, str] = {
     "extproc_caller_rejected": "ext-proc caller rejected",
     "callback_failed": "exception in a background task; the task continues",
     "library_log": "logged by a library",
+    "log_write_failed": "log lines cannot be written and are dropped",
+    "log_write_recovered": "log lines are written again",
     "request_completed": "request completed",
     # processes of one gateway
     "process_started": "process started",
@@ -105,3 +112,15 @@ EVENTS: Mapping[str, str] = {
     "server_facts_dropped": "invalid facts of a server are left out",
 }
 """Code to message. A plug-in may log codes of its own: they are their own message."""
+
+
+def format_timestamp(at_s: float) -> str:
+    """Format a Unix time in seconds as RFC 3339 in UTC, with milliseconds."""
+    second, thousandths = divmod(round(at_s * 1e6) // 1000, 1000)
+    return f"{_second(second)}.{thousandths:03d}Z"
+
+
+@lru_cache(maxsize=8)
+def _second(at_s: int) -> str:
+    """Cached, because thousands of lines share it and formatting a date takes longer than the rest of a line."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")

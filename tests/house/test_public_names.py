@@ -167,7 +167,7 @@ def new_paths(section: str, prefix: str = "") -> set[str]:
 
 def test_each_event_has_a_code_of_the_list() -> None:
     """Each line that is written in code, and each code is written somewhere."""
-    assert set(events_in_code()) | {REQUEST_EVENT} == set(EVENTS)
+    assert set(events_in_code()) | {REQUEST_EVENT} | OWN_LINES == set(EVENTS)
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", code) for code in EVENTS)
     assert len(set(EVENTS.values())) >= len(EVENTS) - 1, "one message for each; Redis comes back to two components"
 
@@ -180,7 +180,11 @@ def test_events_and_their_fields_are_in_the_map() -> None:
     assert {name for name in known - found if name.partition(".")[0] not in SPREAD} == set()
 
 
+OWN_LINES = {"log_write_failed", "log_write_recovered"}
+"""Of the writer of lines itself, on standard error."""
+
 SPREAD = {
+    *OWN_LINES,
     *("listening", "server_found", "reload_succeeded", "process_exited", "role_changed", "library_log"),
     *("cascade_uncalibrated", "cascade_without_guarantee", "cascade_calibration_unusable"),
 }

@@ -130,7 +130,7 @@ async def test_receipts_foretell_what_events_told(tmp_path: Path) -> None:
             f"model_list: [{{model_name: tiny, tokenizer: {folder}}}]\n"
         )
         gateway = await stack.enter_async_context(serving("--config", str(config), where=ANYWHERE))
-        if not any(line["message"] == "kv_events_subscribed" for line in gateway.lines):
+        if not any(line["event"] == "kv_events_subscribed" for line in gateway.lines):
             await gateway.until("kv_events_subscribed")
         connector = aiohttp.TCPConnector(force_close=True)
         client = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))

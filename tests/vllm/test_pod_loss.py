@@ -127,7 +127,7 @@ async def test_a_pod_dies_and_comes_back(pair: tuple[Gateway, Pod, Pod]) -> None
     assert len([end for end, _ in load.ends if end is End.CUT]) <= WORKERS
     assert gateway.pod(victim.url)["breaker"]["open_count"] >= 1
     assert gateway.charged() == []
-    assert any(line["message"] == "breaker_opened" for line in gateway.logged())
+    assert any(line["event"] == "breaker_opened" for line in gateway.logged())
 
     victim.start_again()
     await victim.ready()
