@@ -127,9 +127,9 @@ class Agent:
         before, now = {pod.url for pod in self._published}, {pod.url for pod in current}
         for pod in current:
             if pod.url not in before:
-                self._say("info", "server found", pod=pod.url, **pod.facts.to_mapping())
+                self._say("info", "server_found", upstream=pod.url, **pod.facts.to_mapping())
         for url in sorted(before - now):
-            self._say("info", "server gone", pod=url)
+            self._say("info", "server_removed", upstream=url)
         self._published = current
         self.heart.publish_now()
 
@@ -145,6 +145,6 @@ class Agent:
             unlogged = [fault for fault in bad.errors if fault not in self._logged_faults]
             if unlogged and len(self._logged_faults) < MAX_LOGGED_FAULTS:
                 self._logged_faults.update(unlogged)
-                self._say("warning", "facts left out", pod=server.address.url, faults=unlogged)
+                self._say("warning", "server_facts_dropped", upstream=server.address.url, errors=unlogged)
             wrong = {fault.partition(":")[0] for fault in bad.errors}
             return read_facts({word: value for word, value in merged.items() if word not in wrong})

@@ -73,7 +73,7 @@ async def run_agent(settings: AgentSettings, say: LogFunction) -> None:
         clock, life = asyncio.get_running_loop().time, draw.getrandbits(32)
         agent = Agent(plan, asker, settings.redis, say=say, clock=clock, draw=draw.random, life=life)
         async with listen_for_loads(settings.load_listen, agent, say), listen_for_signals() as stops:
-            say("info", "agent started", version=version("hearth-gateway"), agent=plan.name, redis=str(settings.redis))
+            say("info", "agent_started", version=version("hearth-gateway"), agent=plan.name, redis=str(settings.redis))
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(agent.run(), name="look"), group.create_task(agent.heart.run(), name="beat")]
                 await stops.told.wait()
@@ -82,13 +82,13 @@ async def run_agent(settings: AgentSettings, say: LogFunction) -> None:
                     task.cancel()
             if settings.deregisters:
                 await agent.heart.deregister()
-        say("info", "agent stopped", beats=agent.heart.beats, strange_datagrams=agent.loads.invalid)
+        say("info", "agent_stopped", heartbeats=agent.heart.beats, invalid_datagrams=agent.loads.invalid)
 
 
 def make_plan(settings: AgentSettings, say: LogFunction) -> AgentPlan:
     """Detect the hardware and return what to probe and publish. Blocks: drivers may take seconds to answer."""
     gpus = detect_gpus()
-    say("info", gpus.source)
+    say("info", "gpus_detected", source=gpus.source)
     host = url_host(settings.address)
     return AgentPlan(
         settings.name,
@@ -107,7 +107,7 @@ async def leave(settings: AgentSettings, agent: Agent, stops: StopSignals, say: 
     """Publish the pods as draining for up to `drain_s`, so that gateways place nothing new on them."""
     if not settings.deregisters or not settings.drain_s:
         return
-    say("info", "draining", grace_s=settings.drain_s)
+    say("info", "drain_started", grace_s=settings.drain_s)
     agent.drain()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(settings.drain_s):
@@ -152,7 +152,7 @@ async def listen_for_loads(where: Address | None, agent: Agent, say: LogFunction
             lambda: agent.loads, (where.host, where.port)
         )
     except OSError as error:
-        say("warning", "no loads are taken", loads=str(where), why=error.strerror or str(error))
+        say("warning", "load_listener_failed", listen=str(where), error=error.strerror or str(error))
         yield
         return
     try:

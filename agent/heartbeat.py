@@ -142,7 +142,7 @@ class HeartbeatPublisher:
         try:
             return write_record(self._record())
         except InvalidRecord as bad:
-            self._say("error", "the record cannot be written", why=str(bad))
+            self._say("error", "agent_record_not_written", error=str(bad))
             raise
 
     async def _publish(self, client: RedisClient, written: bytes) -> None:
@@ -152,10 +152,10 @@ class HeartbeatPublisher:
 
     def _note_outage(self, error: Exception) -> None:
         if not self._is_away:
-            self._say("warning", "Redis is away", redis=str(self._place), error=type(error).__name__)
+            self._say("warning", "heartbeat_failed", redis=str(self._place), error=type(error).__name__)
         self._is_away = True
 
     def _note_recovery(self) -> None:
         if self._is_away:
-            self._say("info", "Redis is back", redis=str(self._place))
+            self._say("info", "heartbeat_recovered", redis=str(self._place))
         self._is_away = False

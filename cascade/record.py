@@ -16,7 +16,7 @@ UNJUDGED = "unjudged"
 FAILED = "failed"
 """It gave no answer."""
 
-KEPT_FOR_ESCALATION_LIMIT = "share"
+KEPT_FOR_ESCALATION_LIMIT = "escalation_limit"
 """Why an answer was accepted that is not good enough: the tenant's share of escalated answers is used up."""
 
 
@@ -24,27 +24,27 @@ class CascadeStep(Struct, frozen=True):
     """One model that was asked."""
 
     model: str
-    ended: str
-    why: str = ""
+    result: str
+    reason: str = ""
     """When and by what it was judged: the window, its end, a fault of its shape; or why it was kept all the same."""
     signal: float | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
     output_tokens: int = 0
     cost: float = 0.0
     """By the prices of the models; what was thrown away by what was counted here."""
-    held_s: float = 0.0
+    holdback_s: float = 0.0
 
 
 class CascadeResult(Struct, frozen=True):
-    """The way up of one request. Costs are in the currency of the prices."""
+    """What a cascade did for one request. Costs are in the currency of the prices."""
 
-    ladder: str
+    cascade: str
     bucket: str
-    started: str
+    first_model: str
     """The model that was to be asked first."""
-    rungs: tuple[CascadeStep, ...] = ()
-    """Those that were asked, in order."""
+    steps: tuple[CascadeStep, ...] = ()
+    """The models that were asked, in order."""
     skipped: tuple[str, ...] = ()
     """Those that could not or might not answer."""
     judged: int = 0
@@ -55,20 +55,20 @@ class CascadeResult(Struct, frozen=True):
     """Of what the client did not get."""
     wasted_tokens: int = 0
     """Output that was thrown away."""
-    cost_always_top: float = 0.0
+    cost_always_largest: float = 0.0
     """What an answer of the same length would have cost there."""
     cost_always_first: float = 0.0
 
     @property
     def answering_step(self) -> CascadeStep | None:
         """The model whose answer the client got."""
-        return answering_step_of(self.rungs)
+        return answering_step_of(self.steps)
 
     @property
     def is_escalated(self) -> bool:
-        return any(step.ended == ESCALATED for step in self.rungs)
+        return any(step.result == ESCALATED for step in self.steps)
 
 
 def answering_step_of(steps: tuple[CascadeStep, ...]) -> CascadeStep | None:
     """The model whose answer the client got, where one did."""
-    return steps[-1] if steps and steps[-1].ended in (KEPT, UNJUDGED) else None
+    return steps[-1] if steps and steps[-1].result in (KEPT, UNJUDGED) else None

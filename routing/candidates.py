@@ -122,16 +122,16 @@ def engine_name(engine: Engine | None) -> str | None:
 
 
 class CandidateShown(Struct, frozen=True, gc=False):
-    """One engine as it was scored. `seconds` holds the term of each scorer that had something to say, by name."""
+    """One engine as it was scored. `scores_s` holds the term of each scorer that had something to say, by name."""
 
     engine: str
     chosen: bool
     total_s: float
-    seconds: dict[str, float]
-    warm_tokens: int
-    ahead_tokens: int
+    scores_s: dict[str, float]
+    cached_input_tokens: int
+    queued_prefill_tokens: int
     running: int
-    prefill: str | None = None
+    prefill_engine: str | None = None
     """The engine that would prefill, where that is another one."""
 
 
@@ -156,11 +156,11 @@ class TopCandidates(Struct, frozen=True, gc=False):
                 engine=self.engines[at].name,
                 chosen=at == self.at,
                 total_s=round(self.totals[at], 6),
-                seconds={name: round(term[at], 6) for name, term in zip(self.names, self.terms, strict=True)},
-                warm_tokens=round(self.warm_tokens[at]),
-                ahead_tokens=round(self.ahead_s[at] / self.seconds_per_token[at]),
+                scores_s={name: round(term[at], 6) for name, term in zip(self.names, self.terms, strict=True)},
+                cached_input_tokens=round(self.warm_tokens[at]),
+                queued_prefill_tokens=round(self.ahead_s[at] / self.seconds_per_token[at]),
                 running=round(self.running[at]),
-                prefill=engine_name(self.prefillers[at]) if self.prefillers else None,
+                prefill_engine=engine_name(self.prefillers[at]) if self.prefillers else None,
             )
 
 

@@ -75,7 +75,7 @@ class RequestRejected(Exception):  # noqa: N818 - a refusal is an answer, not an
 
     `param` names the field of the request that is to blame, as a path (`messages[2].content`), where one is.
     `retry_after_s` is an honest estimate of when to come back, where there is one; `hopeless`: never, unchanged.
-    `predicted_ttft_s` and `promised_ttft_s` are seconds from arrival to the first token, where admission has compared
+    `predicted_ttft_s` and `slo_ttft_s` are seconds from arrival to the first token, where admission has compared
     them.
     """
 
@@ -88,7 +88,7 @@ class RequestRejected(Exception):  # noqa: N818 - a refusal is an answer, not an
         retry_after_s: float | None = None,
         hopeless: bool = False,
         predicted_ttft_s: float | None = None,
-        promised_ttft_s: float | None = None,
+        slo_ttft_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.reason = reason
@@ -97,7 +97,7 @@ class RequestRejected(Exception):  # noqa: N818 - a refusal is an answer, not an
         self.retry_after_s = retry_after_s
         self.is_permanent = hopeless
         self.predicted_ttft_s = predicted_ttft_s
-        self.objective_ttft_s = promised_ttft_s
+        self.objective_ttft_s = slo_ttft_s
 
     def __repr__(self) -> str:
         where = f", param={self.param!r}" if self.param else ""

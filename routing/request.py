@@ -48,7 +48,16 @@ DEFAULT_OUTPUT_TOKENS = 256
 """What an answer is taken to be when the client sets no limit; settled with the real length."""
 
 
-class Usage(Struct, frozen=True, gc=False):
+class Usage(
+    Struct,
+    frozen=True,
+    gc=False,
+    rename={
+        "prompt_tokens": "input_tokens",
+        "completion_tokens": "output_tokens",
+        "cached_tokens": "cached_input_tokens",
+    },
+):
     """Tokens of a request as the engine reports them. `cached_tokens` is None where it does not report them."""
 
     prompt_tokens: int

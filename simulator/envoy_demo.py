@@ -98,7 +98,7 @@ def heard(line: bytes) -> dict[str, list[str]] | None:
     """The addresses in the gateway's line that says where it listens."""
     with suppress(msgspec.DecodeError):
         told: dict[str, Any] = msgspec.json.decode(line)
-        if told.get("message") == "listening":
+        if told.get("event") == "listening":
             return {name: told[name] for name in ("traffic", "metrics", "admin", "extproc")}
     return None
 
@@ -170,14 +170,14 @@ async def read_receipt(client: aiohttp.ClientSession, stage: Stage, receipt_id: 
 
 def row(talk: str, turn: int, status: int, receipt: dict[str, Any]) -> str:
     attempt = receipt["attempts"][-1] if receipt.get("attempts") else {}
-    head_s = attempt.get("real_ttft_s")  # Behind own.yaml the first that is seen of an answer is its head.
+    head_s = attempt.get("actual_ttft_s")  # Behind own.yaml the first that is seen of an answer is its head.
     return ROW.format(
         talk=talk,
         turn=turn,
         pod=attempt.get("engine", "-"),
         status=status,
-        prompt=attempt.get("predicted_prompt_tokens", "-"),
-        warm=attempt.get("predicted_warm_tokens", "-"),
+        prompt=attempt.get("predicted_input_tokens", "-"),
+        warm=attempt.get("predicted_cached_input_tokens", "-"),
         head="-" if head_s is None else f"{head_s * 1e3:.0f} ms",
     )
 
@@ -189,7 +189,7 @@ async def until_ready(client: aiohttp.ClientSession, stage: Stage) -> None:
             while True:
                 async with client.get(f"{stage.admin_url}/fleet") as answer:
                     pods = (await answer.json())["pods"]
-                if pods and all(pod["standing"] == "ready" and pod["engines"] for pod in pods):
+                if pods and all(pod["state"] == "ready" and pod["engines"] for pod in pods):
                     return
                 await asyncio.sleep(ASK_AGAIN_S)
     except TimeoutError:

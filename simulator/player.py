@@ -49,7 +49,7 @@ class Attempt(msgspec.Struct):
     """What is wanted of an attempt on a receipt."""
 
     engine: str
-    predicted_warm_tokens: int
+    predicted_cached_input_tokens: int
     predicted_ttft_s: float
 
 
@@ -115,7 +115,7 @@ class Player:
             prompt_tokens=usage.prompt_tokens if usage else arrival.prompt_tokens,
             output_tokens=usage.completion_tokens if usage else 0,
             pod=self._venue.pods.get(attempt.engine.partition("#")[0]) if attempt else None,
-            predicted_warm_tokens=attempt.predicted_warm_tokens if attempt else None,
+            predicted_cached_input_tokens=attempt.predicted_cached_input_tokens if attempt else None,
             cached_tokens=usage.cached_tokens if usage else None,
             predicted_ttft_s=attempt.predicted_ttft_s * scale if attempt else None,
             ttft_s=None if first is None else (first - sent) * scale,

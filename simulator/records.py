@@ -20,7 +20,7 @@ class Record:
     prompt_tokens: int
     output_tokens: int = 0
     pod: str | None = None
-    predicted_warm_tokens: int | None = None
+    predicted_cached_input_tokens: int | None = None
     cached_tokens: int | None = None
     predicted_ttft_s: float | None = None
     ttft_s: float | None = None
@@ -37,9 +37,9 @@ class Record:
     @property
     def warm_surprise(self) -> int | None:
         """How many tokens too many were believed warm."""
-        if self.predicted_warm_tokens is None or self.cached_tokens is None:
+        if self.predicted_cached_input_tokens is None or self.cached_tokens is None:
             return None
-        return self.predicted_warm_tokens - self.cached_tokens
+        return self.predicted_cached_input_tokens - self.cached_tokens
 
     @property
     def cold_tokens(self) -> int:

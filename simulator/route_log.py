@@ -22,13 +22,23 @@ BLOCK_TOKENS = 64
 DIGEST_BYTES = 8
 
 
+ROUTE_SCHEMA = 2
+"""Version of the lines that are read (`gateway/observe/route_log.py`); lines of version 1 name none."""
+
+
+class RouteHeader(msgspec.Struct):
+    """What shows the version of a line."""
+
+    schema: int = 1
+
+
 class RouteRow(msgspec.Struct):
     """What is wanted of a line."""
 
     run: str
-    at: float
+    started_at_s: float
     model: str
-    prompt_tokens: int
+    input_tokens: int
     output_tokens: int
     prompt_bytes: int
     blocks: str
@@ -42,13 +52,13 @@ def trace_of_routes(name: str, rows: Iterable[RouteRow]) -> Trace:
     asked = Counter(row.model for row in every)
     model = asked.most_common(1)[0][0] if asked else ""
     chosen = [row for row in every if row.model == model]
-    tokens = sum(row.prompt_tokens for row in chosen)
+    tokens = sum(row.input_tokens for row in chosen)
     grid = _Grid(sum(row.prompt_bytes for row in chosen) / max(tokens, 1))
     engines = {engine: number for number, engine in enumerate(sorted({row.engine for row in chosen}))}
     arrivals = [
         Arrival(
-            row.at,
-            max(row.prompt_tokens, 1),
+            row.started_at_s,
+            max(row.input_tokens, 1),
             max(row.output_tokens, 1),
             row.session,
             grid.runs(row),
@@ -70,7 +80,7 @@ class _Grid:
         digests = b64decode(row.blocks)
         count = len(digests) // DIGEST_BYTES
         ids = []
-        for number, cover in enumerate(self._covers(row.prompt_tokens // BLOCK_TOKENS)):
+        for number, cover in enumerate(self._covers(row.input_tokens // BLOCK_TOKENS)):
             if cover >= count:
                 break
             digest = digests[cover * DIGEST_BYTES : (cover + 1) * DIGEST_BYTES]

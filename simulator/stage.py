@@ -122,7 +122,7 @@ def _listening_in(line: bytes) -> dict[str, str] | None:
         told: dict[str, Any] = msgspec.json.decode(line)
     except msgspec.DecodeError:
         return None
-    if told.get("message") != "listening":
+    if told.get("event") != "listening":
         return None
     return {port: told[port][0] for port in ("traffic", "metrics", "admin")}
 
@@ -142,4 +142,4 @@ async def _all_ready(stage: Stage) -> None:
 async def _ready_pods(client: aiohttp.ClientSession, admin_url: str) -> int:
     async with client.get(f"{admin_url}/fleet") as answer:
         fleet = await answer.json()
-    return sum(pod["standing"] == "ready" and bool(pod["engines"]) for pod in fleet["pods"])
+    return sum(pod["state"] == "ready" and bool(pod["engines"]) for pod in fleet["pods"])

@@ -7,7 +7,7 @@ Knows files and formats, nothing of what is done with a trace. The first line te
   to those of the session's request before, "h": further ids as [first, how many] runs}` a line: our own, full blocks;
   with "local per conversation" in its notes each conversation has a clock and ids of its own;
 - `{"timestamp": us, "input": text, "output": text, "session_id": id}` a line: LMCache, whole prompts;
-- `{"run", "at", ..., "prompt_bytes", "blocks"}` a line: a gateway's own route log (`gateway/observe/route_log.py`);
+- `{"schema", "run", ..., "prompt_bytes", "blocks"}` a line: a gateway's route log (`gateway/observe/route_log.py`);
 - `TIMESTAMP,ContextTokens,GeneratedTokens`: Azure, which does not say what was shared.
 """
 
@@ -26,7 +26,7 @@ from typing import TypeVar
 
 import msgspec
 
-from simulator.route_log import RouteRow, trace_of_routes
+from simulator.route_log import ROUTE_SCHEMA, RouteHeader, RouteRow, trace_of_routes
 from simulator.traces import Arrival, Runs, Trace, count_runs, cut_runs, gather_runs, make_trace
 
 MOONCAKE_BLOCK_TOKENS = 512
@@ -240,8 +240,20 @@ def make_arrival(
 
 
 def read_routes(source: Source) -> Trace:
-    """A gateway's own recording."""
-    return trace_of_routes(source.name, (row for _, row in source.rows(RouteRow)))
+    """A gateway's own recording. Raises `TraceFault` for lines of another schema version."""
+    return trace_of_routes(source.name, _routes(source))
+
+
+def _routes(source: Source) -> Iterator[RouteRow]:
+    header, row = msgspec.json.Decoder(RouteHeader), msgspec.json.Decoder(RouteRow)
+    for number, line in source.lines:
+        try:
+            if (schema := header.decode(line).schema) != ROUTE_SCHEMA:
+                words = f"route log of schema {schema}; this version of Hearth reads schema {ROUTE_SCHEMA}"
+                raise source.fault(number, words)
+            yield row.decode(line)
+        except msgspec.DecodeError as error:
+            raise source.fault(number, str(error)) from error
 
 
 READERS: dict[str, Callable[[Source], Trace]] = {

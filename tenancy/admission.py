@@ -211,9 +211,7 @@ def _hopeless(waiter: WaitingRequest, predicted_s: float) -> RequestRejected:
         f"The predicted TTFT on an idle engine is {predicted_s:.3g} s; tier `{tier.name}` allows "
         f"{promised_s:.3g} s. Shorten the prompt or use a tier with a longer TTFT objective."
     )
-    return RequestRejected(
-        Reason.OVERLOADED, words, hopeless=True, predicted_ttft_s=predicted_s, promised_ttft_s=promised_s
-    )
+    return RequestRejected(Reason.OVERLOADED, words, hopeless=True, predicted_ttft_s=predicted_s, slo_ttft_s=promised_s)
 
 
 class Admission:
@@ -351,7 +349,7 @@ class Admission:
             words,
             retry_after_s=after_s,
             predicted_ttft_s=now_s - waiter.arrived_s + wait_s + waiter.idle_ttft_s,
-            promised_ttft_s=waiter.objective.ttft_objective_s(waiter.own_s),
+            slo_ttft_s=waiter.objective.ttft_objective_s(waiter.own_s),
         )
 
     def _ground(self, request: Request) -> ModelCapacity:

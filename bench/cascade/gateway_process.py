@@ -88,9 +88,9 @@ async def _port(stdout: asyncio.StreamReader) -> int:
     async with asyncio.timeout(60):
         while not (port and ready):
             line = json.loads(await stdout.readline())
-            if line["message"] == "listening":
+            if line["event"] == "listening":
                 port = int(line["traffic"][0].rpartition(":")[2])
-            ready = ready or line["message"] == "pod ready"
+            ready = ready or (line["event"] == "pod_state_changed" and line["state"] == "ready")
     return port
 
 

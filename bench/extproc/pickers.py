@@ -123,7 +123,7 @@ def _is_free(port: int) -> bool:
 
 
 def _is_listening(line: bytes) -> bool:
-    return line.startswith(b"{") and msgspec.json.decode(line)["message"] == "listening"
+    return line.startswith(b"{") and msgspec.json.decode(line)["event"] == "listening"
 
 
 def _only_line(line: bytes) -> tuple[str, ...]:

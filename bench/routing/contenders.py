@@ -83,7 +83,7 @@ def pods_in_fleet(told: dict[str, object]) -> int:
     """How many are usable, by our own admin's word."""
     pods = told["pods"]
     assert isinstance(pods, list)
-    return sum(pod["standing"] == "ready" and bool(pod["engines"]) for pod in pods)
+    return sum(pod["state"] == "ready" and bool(pod["engines"]) for pod in pods)
 
 
 def _lacks_redis() -> str:

@@ -55,10 +55,10 @@ class Reloader:
                 apply_reload(gateway, fresh)
             except InvalidDocument as invalid:
                 faults = [str(fault) for fault in invalid.errors]
-                gateway.log_event("error", "reload refused, the old settings stay", faults=faults)
-                return {"reloaded": False, "faults": faults}
+                gateway.log_event("error", "reload_failed", errors=faults)
+                return {"reloaded": False, "errors": faults}
             restart = needs_restart(old, fresh.settings)
-            gateway.log_event("info", "reloaded", needs_restart=restart)
+            gateway.log_event("info", "reload_succeeded", needs_restart=restart)
             return {"reloaded": True, "needs_restart": restart}
 
     async def watch(self) -> None:

@@ -194,7 +194,7 @@ async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Si
     await _serve_on(gateway, signals)
     await close_listeners(servers, gateway.listener.protocol_factory(gateway.tls), None)
     grace_s = gateway.settings.timeouts.drain_s
-    gateway.log_event("info", "draining", requests=gateway.listener.open_requests, grace_s=grace_s)
+    gateway.log_event("info", "drain_started", requests_in_flight=gateway.listener.open_requests, grace_s=grace_s)
     draining = asyncio.create_task(_empty(gateway, grace_s), name="drain")
     cut = asyncio.create_task(signals.cut.wait(), name="cut")
     try:
@@ -221,7 +221,7 @@ async def _serve_on(gateway: Gateway, signals: Signals) -> None:
     lame_duck_s = gateway.settings.timeouts.lame_duck_s
     if not lame_duck_s:
         return
-    gateway.log_event("info", "lame duck", seconds=lame_duck_s)
+    gateway.log_event("info", "lame_duck_started", lame_duck_s=lame_duck_s)
     with suppress(TimeoutError):
         async with asyncio.timeout(lame_duck_s):
             await signals.cut.wait()
@@ -261,21 +261,21 @@ def warn_of_few_descriptors(gateway: Gateway) -> None:
     if most < wanted:
         gateway.log_event(
             "info",
-            "file descriptors allow fewer connections than max_connections; raise the limit (ulimit -n, LimitNOFILE)",
+            "fd_limit_low",
             max_connections=wanted,
-            connections=most,
+            usable_connections=most,
         )
 
 
 def warn_of_idle_settings(settings: Settings, say: EventLog) -> None:
     """Warn of settings without effect, and of a port that is open to every caller."""
     if settings.trusted_proxies and settings.policy is None:
-        say("warning", "trusted_proxies is set, but without a policy there is nobody whom a proxy could speak for")
+        say("warning", "trusted_proxies_unused")
     envoys = settings.extproc
     if envoys is not None and not envoys.authenticates_callers and not envoys.listen.is_loopback:
         say(
             "warning",
-            "extproc serves every caller that reaches its port, and its answers hold the pods' key",
-            extproc=str(envoys.listen),
+            "extproc_unauthenticated",
+            listen=str(envoys.listen),
             fix="set extproc.tls.client_ca or extproc.token",
         )

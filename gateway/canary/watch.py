@@ -51,15 +51,15 @@ class CanaryMonitor(Collector):
             pods = sorted(url for url, held in split.items() if canary.includes(*held))
             self._say(
                 "error",
-                "canary rejected: its pods prefill or decode for others",
+                "canary_rejected",
                 canary=canary.terms.name,
-                pods=pods,
+                upstreams=pods,
                 fix="put pods on trial that serve whole requests (role `either`); split pools cannot be compared yet",
             )
         if (expired := self._rollout.expire(self._clock())) is not None:
             self._log_change(expired)
         if (begun := self._rollout.start_next(marks, self._clock())) is not None:
-            self._say("info", "canary on trial", canary=begun.terms.name, share=begun.terms.share)
+            self._say("info", "canary_started", canary=begun.terms.name, traffic_share=begun.terms.share)
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Add every attempt of a request to the comparison."""
@@ -68,12 +68,14 @@ class CanaryMonitor(Collector):
             if pod is None:
                 continue
             is_last = attempt is outcome.attempts[-1]
-            failed = attempt.ended in BROKEN
-            if attempt.real_ttft_s is None and not failed:
+            failed = attempt.result in BROKEN
+            if attempt.actual_ttft_s is None and not failed:
                 continue
-            cold = attempt.predicted_prompt_tokens - (attempt.real_warm_tokens or attempt.predicted_warm_tokens)
+            cold = attempt.predicted_input_tokens - (
+                attempt.actual_cached_input_tokens or attempt.predicted_cached_input_tokens
+            )
             tpot_s = _tpot_s(outcome) if is_last and not failed else None
-            ttft_s = None if failed else attempt.real_ttft_s
+            ttft_s = None if failed else attempt.actual_ttft_s
             marks = (pod.pool, pod.facts.revision)
             decided = self._rollout.observe(marks, max(0.0, cold), ttft_s, tpot_s, self._clock())
             if decided is not None:
@@ -83,11 +85,11 @@ class CanaryMonitor(Collector):
         back = canary.stage is CanaryStage.ROLLED_BACK
         self._say(
             "error" if back else "info",
-            "canary rolled back" if back else "canary accepted",
+            "canary_rolled_back" if back else "canary_accepted",
             canary=canary.terms.name,
-            why=canary.end_reason,
-            ttft_evidence=round(canary.ttft.worse.max_wealth, 1),
-            tpot_evidence=round(canary.tpot.worse.max_wealth, 1),
+            reason=canary.end_reason,
+            ttft_e_value=round(canary.ttft.worse.max_wealth, 1),
+            tpot_e_value=round(canary.tpot.worse.max_wealth, 1),
             comparisons=canary.ttft.worse.rounds,
         )
 

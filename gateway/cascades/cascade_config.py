@@ -57,10 +57,13 @@ CALIBRATE = "run `hearth cascade calibrate` on labelled answers and set `calibra
 
 @dataclass(frozen=True, slots=True)
 class UnusedGuarantee:
-    """Why a cascade does not use a guarantee. `level` is warning, or info where the configuration asks for this."""
+    """Why a cascade does not use a guarantee, as an event.
+
+    `level` is warning, or info where the configuration asks for this.
+    """
 
     level: str
-    message: str
+    event: str
     effect: str
     fix: str
 
@@ -79,20 +82,20 @@ def unused_guarantee(served: CascadeConfig) -> UnusedGuarantee | None:
         else:
             effect = f"{smallest} answers {share:.0%} of requests, {largest} the others; no promise covers quality"
         if served.is_start_set:
-            return UnusedGuarantee("info", "cascade without a calibration", effect, CALIBRATE)
+            return UnusedGuarantee("info", "cascade_uncalibrated", effect, CALIBRATE)
         fix = f"{CALIBRATE}, or set `uncalibrated` to largest, smallest, or a share for the smallest"
-        return UnusedGuarantee("warning", "cascade without a calibration", effect, fix)
+        return UnusedGuarantee("warning", "cascade_uncalibrated", effect, fix)
     if not cascade.calibration.is_promised:
         return UnusedGuarantee(
             "warning",
-            "calibration without a promise",
+            "cascade_without_guarantee",
             to_largest,
             "calibrate again with more labelled answers (evidence.needs), or with a larger --max-loss",
         )
     if not _can_judge(cascade, cascade.calibration.stage):
         return UnusedGuarantee(
             "warning",
-            "calibration cannot be applied",
+            "cascade_calibration_unusable",
             to_largest,
             f"its stage is {cascade.calibration.stage}: set `hold_back`, and `judge_whole: true` for whole answers",
         )

@@ -113,18 +113,18 @@ class CascadeSteps:
         self.model_indices: list[int] = []
         """Model indices of the steps."""
 
-    def add(self, at: int, ended: str, usage: Usage, judge: ModelJudge | None = None, *, held_s: float = 0.0) -> None:
+    def add(self, at: int, result: str, usage: Usage, judge: ModelJudge | None = None, *, held_s: float = 0.0) -> None:
         """Record that a model was asked, and how that ended."""
         step = CascadeStep(
             model=self._plan.model_name(at),
-            ended=ended,
-            why=_why(judge),
+            result=result,
+            reason=_why(judge),
             signal=judge.signal if judge else None,
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens or 0,
+            input_tokens=usage.prompt_tokens,
+            cached_input_tokens=usage.cached_tokens or 0,
             output_tokens=usage.completion_tokens,
             cost=self._plan.cost(at, usage),
-            held_s=held_s,
+            holdback_s=held_s,
         )
         self.steps.append(step)
         self.model_indices.append(at)
@@ -133,19 +133,21 @@ class CascadeSteps:
         """Return the record of the run so far."""
         plan, steps, models = self._plan, tuple(self.steps), self._plan.cascade.models
         answered = answering_step_of(steps)
-        usage = Usage(answered.prompt_tokens, answered.output_tokens, answered.cached_tokens) if answered else Usage(0)
+        usage = (
+            Usage(answered.input_tokens, answered.output_tokens, answered.cached_input_tokens) if answered else Usage(0)
+        )
         cost = sum(step.cost for step in steps)
         return CascadeResult(
-            ladder=plan.cascade.name,
+            cascade=plan.cascade.name,
             bucket=plan.features.bucket,
-            started=plan.model_name(plan.start_index),
-            rungs=steps,
+            first_model=plan.model_name(plan.start_index),
+            steps=steps,
             skipped=tuple(model.name for at, model in enumerate(models) if at not in plan.allowed_models),
-            judged=sum(step.ended in (KEPT, ESCALATED) for step in steps),
+            judged=sum(step.result in (KEPT, ESCALATED) for step in steps),
             cost=cost,
             wasted_cost=cost - (answered.cost if answered else 0.0),
             wasted_tokens=sum(step.output_tokens for step in steps if step is not answered),
-            cost_always_top=plan.cost(len(models) - 1, usage),
+            cost_always_largest=plan.cost(len(models) - 1, usage),
             cost_always_first=plan.cost(0, usage),
         )
 
@@ -311,7 +313,7 @@ class CascadeRun(RequestHook):
 
 
 def step_outcome(leg: AttemptResult | None, judge: ModelJudge | None) -> str:
-    """Return `CascadeStep.ended` of an attempt; `leg` is None where the client has gone."""
+    """Return `CascadeStep.result` of an attempt; `leg` is None where the client has gone."""
     if leg is None or leg.end not in (AttemptStatus.ANSWERED, AttemptStatus.UNCONVINCING):
         return FAILED
     if leg.end is AttemptStatus.UNCONVINCING:

@@ -8,7 +8,7 @@ smaller. Models are indices into `Cascade.models`, cheapest first. Reads no body
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cascade.calibration_file import CalibrationFile, SignalStage
@@ -115,7 +115,7 @@ class Cascades:
         found = {name: silence for name, each in served.items() if (silence := unused_guarantee(each)) is not None}
         for name, silence in found.items():
             if self._warns and self._silences.get(name) != silence:
-                self._say(silence.level, silence.message, ladder=name, effect=silence.effect, fix=silence.fix)
+                self._say(silence.level, silence.event, cascade=name, effect=silence.effect, fix=silence.fix)
         self._silences = found
 
     def unused_guarantee(self, name: str) -> UnusedGuarantee | None:
@@ -164,8 +164,8 @@ class Cascades:
             # A conversation stays with the model that answered it.
             self._sessions.put((name, session), climb.model_index)
         for at, step in climb.steps:
-            if step.ended == ESCALATED or (step.ended == KEPT and step.why != KEPT_FOR_ESCALATION_LIMIT):
-                self.shadow_sampler.record_verdict(name, at, is_kept=step.ended == KEPT)
+            if step.result == ESCALATED or (step.result == KEPT and step.reason != KEPT_FOR_ESCALATION_LIMIT):
+                self.shadow_sampler.record_verdict(name, at, is_kept=step.result == KEPT)
 
     def _plan(
         self,
@@ -342,24 +342,26 @@ def _climbing_share(file: CalibrationFile | None) -> float:
 
 
 def show_cascades(cascades: Cascades) -> list[dict[str, Any]]:
-    """Return all cascades, by name; `standing` is null without a calibration, `unused` null where one is in use."""
+    """Return all cascades, by name; `guarantee` is null without a calibration, `inactive` null where one is in use."""
     return [_show(cascades, name) for name in sorted(cascades.by_name)]
 
 
 def _show(cascades: Cascades, name: str) -> dict[str, Any]:
-    cascade, standing, silence = (
-        cascades.by_name[name],
-        cascades.guarantee_status(name),
-        cascades.unused_guarantee(name),
-    )
-    models = [each.name for each in cascade.models]
-    shown: dict[str, Any] = {"ladder": name, "rungs": models, "unused": None, "standing": None}
-    if silence is not None:
-        shown["unused"] = {"message": silence.message, "effect": silence.effect, "fix": silence.fix}
-    if standing is not None:
-        state = asdict(standing)
-        state["frozen"] = [model for model, is_frozen in zip(models, standing.frozen, strict=False) if is_frozen]
-        state["raised"] = dict(zip(models, standing.raised, strict=False))
-        state["frozen_asked"] = f"1 of {TRIAL_INTERVAL}"
-        shown["standing"] = state
+    models = [each.name for each in cascades.by_name[name].models]
+    shown: dict[str, Any] = {"cascade": name, "models": models, "inactive": None, "guarantee": None}
+    if (unused := cascades.unused_guarantee(name)) is not None:
+        shown["inactive"] = {"reason": unused.event, "effect": unused.effect, "fix": unused.fix}
+    if (status := cascades.guarantee_status(name)) is not None:
+        shown["guarantee"] = {
+            "is_guaranteed": status.is_promised,
+            "max_loss": status.max_loss,
+            "examples": status.examples,
+            "has_drifted": status.has_drifted,
+            "shadow_samples": status.shadow_samples,
+            "agreement": status.agreement,
+            "shadow_cost": status.shadow_cost,
+            "frozen_models": [model for model, is_frozen in zip(models, status.frozen, strict=False) if is_frozen],
+            "frozen_trial_interval": TRIAL_INTERVAL,
+            "raised_steps": dict(zip(models, status.raised, strict=False)),
+        }
     return shown

@@ -36,7 +36,7 @@ class GuaranteeStatus:
     max_loss: float
     examples: int
     has_drifted: bool = False
-    shadows: int = 0
+    shadow_samples: int = 0
     agreement: float = 1.0
     shadow_cost: float = 0.0
     frozen: tuple[bool, ...] = ()
@@ -135,7 +135,7 @@ class ShadowSampler:
             max_loss=file.promise.max_loss,
             examples=file.evidence.examples,
             has_drifted=staying.is_withdrawn,
-            shadows=staying.shadows,
+            shadow_samples=staying.shadows,
             agreement=staying.agreement,
             shadow_cost=kept.budget.spent,
             frozen=tuple(watch.is_frozen for watch in kept.freeze_detectors),
@@ -157,17 +157,17 @@ class ShadowSampler:
         if has_changed and keeping.is_frozen:
             self._say(
                 "warning",
-                "cascade rung keeps no answer",
-                ladder=name,
-                rung=kept.calibration.models[at],
-                judged_in_a_row=keeping.rejected_in_a_row,
-                calibrated_share=kept.calibration.evidence.kept,
+                "cascade_model_rejects_all",
+                cascade=name,
+                model=kept.calibration.models[at],
+                rejected_in_a_row=keeping.rejected_in_a_row,
+                calibrated_accept_share=kept.calibration.evidence.kept,
                 raised_steps=round(kept.drift.raised_steps[at], 3),
                 effect=f"one request in {TRIAL_INTERVAL} is asked of it, until an answer is kept",
                 fix="calibrate again on answers of these engines and this traffic, and reload",
             )
         elif has_changed:
-            self._say("info", "cascade rung keeps answers again", ladder=name, rung=kept.calibration.models[at])
+            self._say("info", "cascade_model_recovered", cascade=name, model=kept.calibration.models[at])
         if keeping.is_frozen:
             kept.drift.lower_thresholds(at)
 
@@ -196,7 +196,7 @@ class ShadowSampler:
             return
         if (
             answered is None
-            or answered.ended != KEPT
+            or answered.result != KEPT
             or result is None
             or not result.answer
             or climb.was_kept_for_limit
@@ -239,10 +239,10 @@ class ShadowSampler:
         if staying.is_withdrawn and not was_withdrawn:
             self._say(
                 "warning",
-                "cascade promise withdrawn",
-                ladder=name,
-                rung=kept.calibration.models[at],
-                shadows=staying.shadows,
+                "cascade_guarantee_withdrawn",
+                cascade=name,
+                model=kept.calibration.models[at],
+                shadow_samples=staying.shadows,
                 agreement=round(staying.agreement, 3),
                 effect=f"{kept.calibration.models[-1]} answers every request",
                 fix="calibrate again, and reload",

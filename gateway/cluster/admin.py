@@ -43,7 +43,7 @@ class SupervisorAdmin:
                 web.post("/reload", self._take_reload),
                 web.get("/config", self._config),
                 web.get("/limits", self._limits),
-                web.get("/ladders", self._ladders),
+                web.get("/cascades", self._cascades),
             ]
         )
         return app
@@ -80,13 +80,13 @@ class SupervisorAdmin:
         lists = [_json(answer)["accounts"] for answer in answers.values()]
         return json_response({"accounts": merge_accounts(lists, int(request.query.get("limit", DEFAULT_ACCOUNTS)))})
 
-    async def _ladders(self, request: web.Request) -> web.Response:
+    async def _cascades(self, request: web.Request) -> web.Response:
         """By worker: each knows only the verdicts and shadow samples of the requests it served."""
         answers = await self._ask(request)
         if rejection := _rejection(answers):
             return rejection
-        lists = {worker: _json(answer)["ladders"] for worker, answer in answers.items()}
-        return json_response({"ladders": [{**each, "worker": worker} for worker in lists for each in lists[worker]]})
+        lists = {worker: _json(answer)["cascades"] for worker, answer in answers.items()}
+        return json_response({"cascades": [{**each, "worker": worker} for worker in lists for each in lists[worker]]})
 
     async def _drain(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)
@@ -97,7 +97,7 @@ class SupervisorAdmin:
 
     async def _take_reload(self, _: web.Request) -> web.Response:
         result = await self._reload()
-        return json_response(result, 200 if not result.get("faults") else 422)
+        return json_response(result, 200 if not result.get("errors") else 422)
 
     async def _config(self, _: web.Request) -> web.Response:
         return json_response(show_settings(self._team.fresh.settings))
@@ -143,7 +143,7 @@ def merge_receipts(lists: Mapping[str, list[AdminView]], limit: int) -> list[Adm
 def merge_fleets(fleets: Mapping[str, AdminView]) -> AdminView:
     """Merge the fleets of workers, by name: the view of the first, with the load of all.
 
-    Where workers differ about a pod, `standings` has the view of each: every worker has circuit breakers of its own.
+    Where workers differ about a pod, `states` has the view of each: every worker has circuit breakers of its own.
     """
     if not fleets:
         return {"pods": [], "models": {}}
@@ -156,10 +156,10 @@ def merge_fleets(fleets: Mapping[str, AdminView]) -> AdminView:
                 pods[pod["url"]] = pod
             else:
                 _add_load(known, pod)
-                known["breaker"]["opened"] += pod["breaker"]["opened"]
-    for url, standings in _standings(fleets).items():
-        if len(set(standings.values())) > 1:
-            pods[url]["standings"] = standings
+                known["breaker"]["open_count"] += pod["breaker"]["open_count"]
+    for url, states in _states(fleets).items():
+        if len(set(states.values())) > 1:
+            pods[url]["states"] = states
     return whole
 
 
@@ -176,16 +176,16 @@ def _add_load(known: AdminView, pod: AdminView) -> None:
             known["engines"].append(engine)
             continue
         for field in OWN_LOAD:
-            more = engine["ledger"][field]
-            same["ledger"][field] += more
+            more = engine["own_load"][field]
+            same["own_load"][field] += more
             # Load of a sibling is load of this gateway, not of peers.
-            same["others"][field] = max(0, same["others"][field] - more)
+            same["peer_load"][field] = max(0, same["peer_load"][field] - more)
 
 
-def _standings(fleets: Mapping[str, AdminView]) -> dict[str, dict[str, str]]:
-    """Standing by pod URL and worker."""
+def _states(fleets: Mapping[str, AdminView]) -> dict[str, dict[str, str]]:
+    """State by pod URL and worker."""
     found: dict[str, dict[str, str]] = {}
     for worker, fleet in fleets.items():
         for pod in fleet["pods"]:
-            found.setdefault(pod["url"], {})[worker] = pod["standing"]
+            found.setdefault(pod["url"], {})[worker] = pod["state"]
     return found

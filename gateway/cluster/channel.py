@@ -142,7 +142,7 @@ async def serve_commands(
     def take_end(_: object) -> None:
         nonlocal is_orphan
         is_orphan = True
-        say("error", "the supervisor has gone: finishing what runs")
+        say("error", "supervisor_lost")
         signals.stop.set()
 
     task.add_done_callback(take_end)

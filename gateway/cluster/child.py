@@ -249,10 +249,11 @@ class ProcessSlot:
             pause_s = next_pause(pause_s, asyncio.get_running_loop().time() - began_s)
             self._say(
                 "info" if status == 0 else "error",
-                f"{self.name} has ended, another one follows",
-                status=status,
-                pause_s=pause_s,
-                **({"faults": lines} if lines else {}),
+                "process_exited",
+                process=self.name,
+                exit_status=status,
+                restart_delay_s=pause_s,
+                **({"errors": lines} if lines else {}),
             )
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
@@ -303,13 +304,13 @@ class ProcessSlot:
             await asyncio.sleep(self._ping_s)
             if child.is_running:
                 child.ping()
-        self._say("error", f"{self.name} hangs: it is killed", pid=child.pid)
+        self._say("error", "process_hung", process=self.name, pid=child.pid)
         child.kill()
 
     def _note_start(self, child: ChildProcess) -> None:
         if not child.is_running:
             return
         self._began(child)
-        self._say("info", f"{self.name} is at work", pid=child.pid)
+        self._say("info", "process_started", process=self.name, pid=child.pid)
         if not self.first.done():
             self.first.set_result(None)

@@ -88,7 +88,7 @@ class IndexProcessServer:
             server = await loop.create_unix_server(self._accept, str(self._where))
             stack.callback(self.hub.close)
             stack.callback(server.close)
-            self._say("info", "warmth process listening", socket=str(self._where))
+            self._say("info", "index_process_listening", socket=str(self._where))
             if self.bridge is not None:
                 group.create_task(self.bridge.run(), name="redis")
             if self.lookups is not None:

@@ -82,7 +82,7 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
         for held in reserved:
             held.close()  # a successor need not wait until all children have ended
         times = team.fresh.settings.timeouts
-        say("info", "draining", grace_s=times.drain_s, lame_duck_s=times.lame_duck_s)
+        say("info", "drain_started", grace_s=times.drain_s, lame_duck_s=times.lame_duck_s)
         await team.stop(signals.cut, times.lame_duck_s + times.drain_s)
         say("info", "stopped")
 
@@ -114,16 +114,16 @@ class SupervisorReloader:
                 fresh = load_config(old, self._reread, self._variables)
             except InvalidDocument as invalid:
                 faults = [str(fault) for fault in invalid.errors]
-                self._say("error", "reload refused, the old settings stay", faults=faults)
-                return {"reloaded": False, "faults": faults}
+                self._say("error", "reload_failed", errors=faults)
+                return {"reloaded": False, "errors": faults}
             self._say.level = fresh.settings.log_level
             # Children that are replaced later must run with the same settings as the others.
             found = await self._team.apply_config(replace(fresh, settings=effective_settings(old, fresh.settings)))
             if faults := [f"{name}: {fault}" for name, held in found.items() for fault in held]:
-                self._say("error", "reloaded, but not by all", faults=faults)
-                return {"reloaded": False, "faults": faults}
+                self._say("error", "reload_incomplete", errors=faults)
+                return {"reloaded": False, "errors": faults}
             restart = needs_restart(old, fresh.settings)
-            self._say("info", "reloaded", needs_restart=restart, processes=sorted(found))
+            self._say("info", "reload_succeeded", needs_restart=restart, processes=sorted(found))
             return {"reloaded": True, "needs_restart": restart, "processes": sorted(found)}
 
     async def watch(self) -> None:

@@ -64,7 +64,7 @@ def _private_app(gateway: Gateway) -> web.Application:
     """Metrics and admin API for the supervisor; in a private folder they need no token."""
 
     async def reload() -> dict[str, object]:
-        return {"reloaded": False, "faults": ["the supervisor reloads"]}
+        return {"reloaded": False, "errors": ["the supervisor reloads"]}
 
     app, admin = metrics_and_admin_apps(gateway, reload, None)
     app.add_subapp("/admin/", admin)

@@ -31,7 +31,7 @@ def needs_supervisor(settings: Settings) -> bool:
     return settings.processes > 1 or needs_index_process(settings)
 
 
-INDEX_PROCESS = "warmth"
+INDEX_PROCESS = "index"
 
 LEEWAY_S = 10.0
 """Time beyond the drain before a child that does not end is killed."""
@@ -39,7 +39,7 @@ LEEWAY_S = 10.0
 
 class _Pod(msgspec.Struct):
     url: str
-    standing: str
+    state: str
 
 
 class _Fleet(msgspec.Struct):
@@ -162,7 +162,7 @@ class WorkerPool:
                 fleet = msgspec.json.decode(answer.body, type=_Fleet)
             except msgspec.MsgspecError:
                 continue
-            return frozenset(pod.url for pod in fleet.pods if pod.standing == PodState.DRAINING)
+            return frozenset(pod.url for pod in fleet.pods if pod.state == PodState.DRAINING)
         return frozenset()
 
     def _on_start(self, child: ChildProcess) -> None:

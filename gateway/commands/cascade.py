@@ -27,7 +27,7 @@ WITHOUT_GUARANTEE = 3
 
 UNPROVEN = (
     "buckets are those of the file, and it has no prompts to compute them from: they must come from the gateway's own "
-    "receipts (`climbed.bucket`), else use --ignore-bucket-column\n"
+    "receipts (`cascade.bucket`), else use --ignore-bucket-column\n"
 )
 
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from cascade.accounts import CascadeCosts, CostAccounts
+from gateway.commands.usage_log import LineHeader, is_record
 from tenancy.document import InvalidValue
 
 ABSENT = "(none)"
@@ -19,33 +20,36 @@ ESCALATED = "escalated"
 
 class UsageLogModel(Struct):
     model: str
-    ended: str = ""
+    result: str = ""
 
 
 class UsageLogCascade(Struct):
-    ladder: str
-    rungs: list[UsageLogModel] = []
+    cascade: str
+    steps: list[UsageLogModel] = []
     cost: float = 0.0
     wasted_cost: float = 0.0
-    cost_always_top: float = 0.0
+    cost_always_largest: float = 0.0
     cost_always_first: float = 0.0
     shadow_cost: float = 0.0
 
 
-class UsageLogLine(Struct):
+class UsageLogLine(LineHeader):
     tenant: str | None = None
     cascade: UsageLogCascade | None = None
 
 
 DECODER = msgspec.json.Decoder(UsageLogLine)
+HEADER_DECODER = msgspec.json.Decoder(LineHeader)
 
 
 def read_cascade_costs(paths: Iterable[Path]) -> CostAccounts:
-    """Return the sums of all requests to cascades; other lines are skipped. Raises `InvalidValue` if there are none."""
+    """Return the sums of all requests to cascades; other lines are skipped. Raises `InvalidValue`
+    if there are none or if one has another schema version.
+    """
     accounts = CostAccounts()
     for path in paths:
         for tenant, cascade in _lines(path):
-            accounts.add(tenant, cascade.ladder, cascade.rungs[-1].model if cascade.rungs else ABSENT, _sums(cascade))
+            accounts.add(tenant, cascade.cascade, cascade.steps[-1].model if cascade.steps else ABSENT, _sums(cascade))
     if not accounts.rows():
         raise InvalidValue("no line tells of a ladder: it must be the usage log of a gateway with one")
     return accounts
@@ -53,8 +57,10 @@ def read_cascade_costs(paths: Iterable[Path]) -> CostAccounts:
 
 def _lines(path: Path) -> Iterator[tuple[str, UsageLogCascade]]:
     with path.open("rb") as lines:
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             try:
+                if not is_record(HEADER_DECODER.decode(line), f"{path}:{number}"):
+                    continue
                 told = DECODER.decode(line)
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
                 continue
@@ -65,11 +71,11 @@ def _lines(path: Path) -> Iterator[tuple[str, UsageLogCascade]]:
 def _sums(told: UsageLogCascade) -> CascadeCosts:
     return CascadeCosts(
         requests=1,
-        escalated=int(any(rung.ended == ESCALATED for rung in told.rungs)),
+        escalated=int(any(step.result == ESCALATED for step in told.steps)),
         cost=told.cost,
         wasted=told.wasted_cost,
         shadows=told.shadow_cost,
-        always_top=told.cost_always_top,
+        always_top=told.cost_always_largest,
         always_first=told.cost_always_first,
     )
 

@@ -147,12 +147,12 @@ class DnsSource:
 
     def _note_outage(self, words: str) -> None:
         if not self.trouble:
-            self._say("warning", "DNS gives no answer, the last list of pods stands", source=self.name, error=words)
+            self._say("warning", "dns_lookup_failed", source=self.name, error=words)
         self.trouble = words
 
     def _note_answer(self) -> None:
         if self.trouble:
-            self._say("info", "DNS answers again", source=self.name)
+            self._say("info", "dns_lookup_recovered", source=self.name)
         self.trouble = ""
 
 

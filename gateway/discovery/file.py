@@ -69,7 +69,7 @@ class PodFileSource:
 
     def _report_invalid(self, words: str) -> None:
         self.trouble = words
-        self._say("error", "pod file is bad, the last good list stands", file=str(self._path), error=words)
+        self._say("error", "pod_file_invalid", file=str(self._path), error=words)
 
 
 def _version_of(path: Path) -> FileVersion | None:

@@ -333,9 +333,7 @@ class Reflector(Generic[T]):
             name = msgspec.json.decode(written, type=ObjectHeader).metadata.name
             value = self._kind.read(written)
         except (ValueError, RecursionError) as error:
-            self._say(
-                "warning", "an object of Kubernetes cannot be read", path=self._kind.path, name=name, error=str(error)
-            )
+            self._say("warning", "kubernetes_object_invalid", path=self._kind.path, name=name, error=str(error))
             value = None
         if value is None:
             held.pop(name, None)
@@ -346,13 +344,13 @@ class Reflector(Generic[T]):
 
     def _note_word(self) -> None:
         if self.trouble:
-            self._say("info", "Kubernetes answers again", path=self._kind.path)
+            self._say("info", "kubernetes_watch_recovered", path=self._kind.path)
         self.trouble = ""
         self._changed()
 
     def _note_trouble(self, words: str) -> None:
         if not self.trouble:
-            self._say("warning", "Kubernetes does not answer as it should, what is known stands", error=words)
+            self._say("warning", "kubernetes_watch_failed", error=words)
         self.trouble = words
 
 

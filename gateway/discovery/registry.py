@@ -187,8 +187,13 @@ class RegistrySource:
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             self.trouble = f"Redis is away ({type(error).__name__})"
-            outage = "Redis is away: the last list of registered pods stands"
-            self._say(self._levels[0], outage, redis=str(self._place), keep_s=self._keep_s, error=type(error).__name__)
+            self._say(
+                self._levels[0],
+                "agent_registry_unavailable",
+                redis=str(self._place),
+                kept_for_s=self._keep_s,
+                error=type(error).__name__,
+            )
         return was_away
 
     @restarted("discovery")
@@ -220,7 +225,7 @@ class RegistrySource:
             return
         self._away_since_s, self.trouble = None, ""
         self._agents.extend_leases(self._clock())
-        self._say(self._levels[1], "Redis is back: reading registered pods", redis=str(self._place))
+        self._say(self._levels[1], "agent_registry_recovered", redis=str(self._place))
 
     async def _read_all(self, client: RedisClient) -> None:
         """Read the record of every agent. Raises if Redis does not answer in time."""
@@ -233,7 +238,7 @@ class RegistrySource:
                     break
         raise_if_cancelled()
         if len(keys) > MAX_AGENTS:
-            self._say("error", "more agents in Redis than we follow", agents=len(keys), followed=MAX_AGENTS)
+            self._say("error", "agent_registry_full", agents=len(keys), followed=MAX_AGENTS)
         # Known agents come first, so that a flood of new names cannot displace them.
         keys = sorted(keys, key=lambda key: (not self._agents.knows(_agent_of(key)), key))[:MAX_AGENTS]
         for at in range(0, len(keys), KEYS_PER_ROUND_TRIP):
@@ -280,7 +285,7 @@ class RegistrySource:
         except InvalidRecord as bad:
             if self._bad.get(agent) != str(bad) and len(self._bad) < MAX_AGENTS:
                 self._bad[agent] = str(bad)
-                self._say("warning", "an agent's record cannot be read", agent=agent, why=str(bad))
+                self._say("warning", "agent_record_invalid", agent=agent, error=str(bad))
             return None
         self._bad.pop(agent, None)
         return record

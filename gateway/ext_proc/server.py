@@ -90,7 +90,7 @@ class CallerAuthenticator:
         now_s, logged_s = self._clock(), self._logged_s.get(by)
         if logged_s is None or now_s - logged_s >= LOG_INTERVAL_S:
             self._logged_s[by] = now_s
-            self._say("warning", "extproc caller rejected", by=by)
+            self._say("warning", "extproc_caller_rejected", reason=by)
 
 
 class ExtProcCollector(Collector):

@@ -22,12 +22,12 @@ MAX_RESPONSE_BYTES = 8 << 20
 class ProbeResult(StrEnum):
     """Result of a pod's /health."""
 
-    HEALTHY = "well"
+    HEALTHY = "healthy"
     NOT_READY = "not_ready"
     """Responds, but not with 200: it is starting, draining, or its engine has died."""
-    UNREACHABLE = "gone"
+    UNREACHABLE = "unreachable"
     """Nothing listens there."""
-    NO_RESPONSE = "silent"
+    NO_RESPONSE = "no_response"
     """No response in time, or a broken one."""
 
 

@@ -1,4 +1,4 @@
-"""The fleet as JSON values for the admin port: the standing of each pod, and what is known of its engines."""
+"""The fleet as JSON values for the admin port: the state of each pod, and what is known of its engines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from gateway.discovery.aggregator import PodAggregator
 from gateway.fleet.pod_state import WatchedPod
 from gateway.replica_sync.peer_load import NO_LOAD, LoadBySlot, SlotLoad, own_load
+from routing.decision.receipt import APPROXIMATE, PRECISE
 from routing.decision.router import Router
 from routing.pods import Engine, PodState
 
@@ -28,9 +29,9 @@ def show_fleet(
     pods = [_show_pod(router, pod, now_s, theirs or {}) for pod in watched]
     if census is None:
         return {"pods": pods, "models": models}
-    named_by = census.sources_by_pod()
+    sources = census.sources_by_pod()
     for pod in pods:
-        pod["named_by"] = named_by.get(str(pod["url"]), [])
+        pod["sources"] = sources.get(str(pod["url"]), [])
     return {"pods": pods, "models": models, "sources": _show_sources(census, now_s)}
 
 
@@ -41,8 +42,8 @@ def _show_sources(census: PodAggregator, now_s: float) -> list[dict[str, object]
         {
             "name": source.name,
             "pods": len(word.pods) if word else None,
-            "told_ago_s": _age(now_s, word.at_s) if word else None,
-            "trouble": source.trouble or None,
+            "last_update_age_s": _age(now_s, word.at_s) if word else None,
+            "last_error": source.trouble or None,
         }
         for source, word in told
     ]
@@ -53,19 +54,19 @@ def _show_pod(router: Router, pod: WatchedPod, now_s: float, theirs: LoadBySlot)
     return {
         "url": pod.url,
         # As the router has it: a probe may know more, but the pod is not chosen before all is known of it.
-        "standing": known.state if known else pod.standing(),
+        "state": known.state if known else pod.standing(),
         "region": pod.discovered.region,
         "pool": pod.discovered.pool,
         "facts": pod.discovered.facts.to_mapping(),
-        "held": pod.discovered.held,
+        "hold": pod.discovered.held,
         "takes_priority": bool(known and known.takes_priority),
         "health": pod.health,
-        "trouble": pod.problem or None,
+        "last_error": pod.problem or None,
         "models": sorted(known.models) if known else [],
         "adapters": sorted(known.adapters) if known else [],
         "ready_for_s": _age(now_s, known.ready_since_s) if known and known.state is PodState.READY else None,
-        "breaker": {"state": pod.breaker.state, "failures": pod.breaker.failures, "opened": pod.breaker.open_count},
-        "scraped_ago_s": _age(now_s, pod.scraped_s),
+        "breaker": {"state": pod.breaker.state, "failures": pod.breaker.failures, "open_count": pod.breaker.open_count},
+        "scrape_age_s": _age(now_s, pod.scraped_s),
         "engines": [_show_engine(router, engine, theirs) for engine in known.engines] if known else [],
     }
 
@@ -80,36 +81,34 @@ def _show_load(load: SlotLoad) -> dict[str, int]:
 
 def _show_engine(router: Router, engine: Engine, theirs: LoadBySlot) -> dict[str, object]:
     slot, ledger, costs = engine.slot, router.ledger, router.costs
-    foreign = ledger.external[slot]
+    external = ledger.external[slot]
+    # Empty where its KV events are reliable, None where they are not followed.
+    reason = router.unreliable_engines.get(engine.name)
     return {
         "name": engine.name,
-        "rank": engine.rank,
+        "dp_rank": engine.rank,
         "role": engine.role,
         "kv_capacity_tokens": engine.kv_tokens,
         "block_tokens": engine.block_tokens,
-        "ledger": _show_load(own_load(ledger, slot, theirs)),
-        "others": _show_load(theirs.get(slot, NO_LOAD)),
-        "foreign": {
-            "running": foreign.running,
-            "waiting": foreign.waiting,
-            "kv_tokens": round(foreign.kv_tokens),
+        "own_load": _show_load(own_load(ledger, slot, theirs)),
+        "peer_load": _show_load(theirs.get(slot, NO_LOAD)),
+        "external_load": {
+            "running": external.running,
+            "waiting": external.waiting,
+            "kv_tokens": round(external.kv_tokens),
         },
-        "learned": {
+        "cost_model": {
             "prefill_overhead_s": round(costs.prefill_overhead_s[slot], 6),
             "prefill_tokens_per_s": round(1 / costs.seconds_per_token[slot], 1),
             "step_base_s": round(costs.step_base_s[slot], 6),
             "step_per_sequence_s": round(costs.step_per_sequence_s[slot], 7),
             "residence_s": round(costs.residence_s[slot], 3),
         },
-        "warmth": _show_warmth(router.unreliable_engines.get(engine.name)),
-        "shadow_bytes": router.index.size_of(slot),
-        "store_share": round(router.stores.shares.get(slot, 0.0), 3),
+        "cache_source": APPROXIMATE if reason != "" else PRECISE,
+        "unreliable_reason": reason or None,
+        "approximate_index_bytes": router.index.size_of(slot),
+        "kv_store_hit_ratio": round(router.stores.shares.get(slot, 0.0), 3),
     }
-
-
-def _show_warmth(doubt: str | None) -> dict[str, str | None]:
-    """Return which index knows its cache; if its events are followed but not reliable, why."""
-    return {"by": "events" if doubt == "" else "shadow", "doubt": doubt or None}
 
 
 def _age(now_s: float, then_s: float) -> float | None:

@@ -126,18 +126,18 @@ class FleetWatcher:
         pod = self._pods.get(url)
         if pod is None:
             return False
-        was_failing = pod.breaker.is_failing
+        was_unhealthy = pod.breaker.is_failing
         if end in (AttemptStatus.ANSWERED, AttemptStatus.UNCONVINCING):  # It was the model that was not good enough.
             moved = pod.breaker.on_success()
             if moved is not pod.breaker:
                 self._move_breaker(pod, moved)
         elif end.is_pod_failure:
             self._take_failure(pod, end)
-        return was_failing
+        return was_unhealthy
 
     def _take_failure(self, pod: WatchedPod, end: AttemptStatus) -> None:
         if end is AttemptStatus.HUNG and not pod.is_hung:
-            self._say("warning", "pod hangs, though its server may be well", pod=pod.url)
+            self._say("warning", "engine_hung", upstream=pod.url)
             pod.mark_hung(self._clock())
             self._show(pod)
         else:
@@ -193,9 +193,7 @@ class FleetWatcher:
                 return await source.follow(lambda found: self._take_found(source, found))
             except Exception as error:  # noqa: BLE001 - no odd answer of a source may end the watching of all
                 report_exception("discovery", error)
-                self._say(
-                    "error", "a source of pods failed, its last list stands", source=source.name, error=repr(error)
-                )
+                self._say("error", "source_failed", source=source.name, error=repr(error))
             await asyncio.sleep(self._rhythm.list_s)
 
     def _take_found(self, source: PodSource, found: tuple[DiscoveredPod, ...]) -> None:
@@ -204,7 +202,7 @@ class FleetWatcher:
             and source.name != StaticSource.name
             and (fix := self._empty.hint_for(source.name, is_empty=not found))
         ):
-            self._say("warning", "source finds no pods", source=source.name, fix=fix)
+            self._say("warning", "source_empty", source=source.name, fix=fix)
         is_news = self.census.update(source, found, self._clock())
         self._router.fleet.is_complete = self.census.is_complete()
         if not is_news:
@@ -243,7 +241,7 @@ class FleetWatcher:
         if pod.task is not None:
             pod.task.cancel()
         self._router.remove_pod(url)
-        self._say("info", "pod removed", pod=url)
+        self._say("info", "pod_removed", upstream=url)
 
     # -- how each of them is ---------------------------------------------------------------------------------------
 
@@ -255,7 +253,7 @@ class FleetWatcher:
                     await self._look(pod)
                 except Exception as error:  # noqa: BLE001 - one odd pod must not end the watching of all
                     report_exception("pod probes", error)
-                    self._say("error", "watching failed", pod=pod.url, error=repr(error))
+                    self._say("error", "pod_watch_failed", upstream=pod.url, error=repr(error))
             pod.was_probed = True
             self._note_look()
             await self._pause(pod)
@@ -286,7 +284,7 @@ class FleetWatcher:
         pod.apply_health(health, self._clock())
         self._say_if_opened(pod, opened)
         if self._warns and pod.should_report_dead(self._clock(), self._rhythm.report_dead_s):
-            self._say("warning", "pod has never been well", pod=pod.url, health=health, fix=FIXES[health])
+            self._say("warning", "pod_never_healthy", upstream=pod.url, health=health, fix=FIXES[health])
         if health is ProbeResult.HEALTHY:
             await self._ask(pod)
             if pod.is_hung and not pod.breaker.is_open:
@@ -302,7 +300,7 @@ class FleetWatcher:
             trouble = pod.problem
             pod.apply_models(await self._prober.models(pod.url), self._clock())
             if pod.problem and pod.problem != trouble:
-                self._say("warning", "pod cannot be used", pod=pod.url, why=pod.problem)
+                self._say("warning", "pod_unusable", upstream=pod.url, error=pod.problem)
         if now_s - pod.scraped_s >= rhythm.scrape_s:
             before = own_load_at(self._router, pod.url)
             page = await self._prober.metrics(pod.url)
@@ -316,12 +314,12 @@ class FleetWatcher:
             if not await self._prober.generates_token(pod.url, (pod.cards or ())[0].name, engine.rank):
                 return
         pod.is_hung = False
-        self._say("info", "pod shows tokens again", pod=pod.url)
+        self._say("info", "engine_hang_ended", upstream=pod.url)
 
     def _take_page(self, pod: WatchedPod, page: MetricsPage | None, before: OwnLoad) -> None:
         if pod.apply_metrics(page, self._clock()):
             self._router.clear_caches(pod.url)
-            self._say("info", "pod has restarted, its warmth is forgotten", pod=pod.url)
+            self._say("info", "pod_restarted", upstream=pod.url)
         known = self._router.fleet.pod(pod.url)
         shapes = pod.shapes()
         if known is None:
@@ -345,7 +343,7 @@ class FleetWatcher:
 
     def _say_if_opened(self, pod: WatchedPod, opened_before: int) -> None:
         if pod.breaker.open_count != opened_before:
-            self._say("warning", "breaker opened", pod=pod.url, cooldown_s=pod.breaker.cooldown_s)
+            self._say("warning", "breaker_opened", upstream=pod.url, cooldown_s=pod.breaker.cooldown_s)
 
     def _show(self, pod: WatchedPod) -> None:
         """Update the pod in the router, if it has changed."""
@@ -359,7 +357,7 @@ class FleetWatcher:
             return
         self._router.put_pod(shown)
         if shown.state is not known.state:
-            self._say("info", f"pod {shown.state}", pod=pod.url, models=sorted(shown.models))
+            self._say("info", "pod_state_changed", upstream=pod.url, state=shown.state, models=sorted(shown.models))
 
     def _ready_since(self, before: PodState) -> float:
         """Return since when it is ready: slow start is for a pod that joins others or comes back to them."""

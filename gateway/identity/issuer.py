@@ -86,13 +86,13 @@ class TokenIssuer:
             text = await self._read(where)
             keys = read_keys(text)
         except (aiohttp.ClientError, TimeoutError, InvalidValue, UnicodeDecodeError) as error:
-            self._say("error", "the token issuer's keys cannot be had", issuer=rules.issuer, error=_words(error))
+            self._say("error", "jwks_fetch_failed", issuer=rules.issuer, error=_words(error))
             return False
         finally:
             if self._rules is rules:
                 self._fetched_s = self._clock()
         if self._rules is rules and text != self._text:
-            self._say("info", "the token issuer's keys are known", issuer=rules.issuer, keys=len(keys))
+            self._say("info", "jwks_loaded", issuer=rules.issuer, keys=len(keys))
             self.keys, self._text = keys, text
             self._changed()
         return True

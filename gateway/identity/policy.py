@@ -116,9 +116,9 @@ async def watch_policy(
             known = before
             continue
         if faults:
-            say("error", "policy refused, the old one stays", faults=faults)
+            say("error", "policy_reload_failed", errors=faults)
             continue
-        say("info", "policy renewed", file=str(settings().policy))
+        say("info", "policy_reloaded", file=str(settings().policy))
 
 
 def _stamps(settings: Settings, policy: Policy | None) -> FileVersions:

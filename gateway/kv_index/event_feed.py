@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.runtime.event_log import EventLog
+from gateway.runtime.event_log import EventLog, engine_fields
 from routing.precise.event_reliability import EventReliability, UnreliableReason
 from routing.precise.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 from routing.precise.precise_index import PreciseIndex
@@ -235,7 +235,7 @@ class EventFeed:
     def _restarted(self, number: int, payload: bytes) -> None:
         self.count.restarts += 1
         self._has_restarted = True
-        self._say("info", "engine counts its KV events from the start: its cache was lost", engine=self.engine)
+        self._say("info", "engine_cache_reset", **engine_fields(self.engine))
         self._lose_cache()
         if number == 0:
             self._apply(number, payload)
@@ -278,7 +278,7 @@ class EventFeed:
         doubt = doubt or (UnreliableReason.LATE if self._next == 0 else UnreliableReason.GAP)
         self.count.unhealed += 1
         if self._mark_unreliable(doubt):
-            self._say("warning", "KV events were missed: the shadow cache decides", engine=self.engine, why=str(doubt))
+            self._say("warning", "kv_events_lost", **engine_fields(self.engine), reason=str(doubt))
 
     # -- batches in order ----------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class EventFeed:
             self._index.apply(self.engine, events)
         except Exception as fault:  # noqa: BLE001 - events of one engine must not end the feeds of others
             self.count.malformed += 1
-            self._say("error", "KV events could not be followed", engine=self.engine, fault=repr(fault))
+            self._say("error", "kv_events_failed", **engine_fields(self.engine), error=repr(fault))
             self._lose(UnreliableReason.GAP)
             return
         if any(isinstance(event, AllBlocksCleared) for event in events):
@@ -306,7 +306,7 @@ class EventFeed:
 
     def _heal(self, why: str) -> None:
         if not self.reliability.is_reliable:
-            self._say("info", "KV events are complete again", engine=self.engine, why=why)
+            self._say("info", "kv_events_recovered", **engine_fields(self.engine), reason=why)
         self._mark_reliable()
 
     # -- trust ---------------------------------------------------------------------------------------------------------

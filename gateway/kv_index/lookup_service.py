@@ -28,7 +28,7 @@ from gateway.replica_sync.ipc_messages import (
     LookupStep,
     PodUpdate,
 )
-from gateway.runtime.event_log import EventLog
+from gateway.runtime.event_log import EventLog, engine_fields
 from gateway.runtime.guard import call_guarded, restarted
 from routing.precise.event_reliability import UnreliableReason
 from routing.precise.precise_index import NOTHING_CACHED, CachedPrefix, PreciseIndex
@@ -264,10 +264,8 @@ class CacheLookupService:
         was_exact = feed.reliability.is_reliable
         if feed.reliability.observe(feed.reliability.reusable(held.tokens), actual, min(blocks, default=1)):
             self.subscriptions.has_changed = True
-            word = "KV events do not tell what is reused" if was_exact else "KV events can be believed again"
-            self._say(
-                "warning" if was_exact else "info", word, engine=ticket.engine, error=round(feed.reliability.error, 3)
-            )
+            level, event = ("warning", "kv_events_unreliable") if was_exact else ("info", "kv_events_reliable")
+            self._say(level, event, **engine_fields(ticket.engine), error_ratio=round(feed.reliability.error, 3))
         if not feed.reliability.is_reliable and feed.reliability.unreliable_reason is not UnreliableReason.NO_EVENTS:
             self.index.correct(ticket.engine, ticket.ends, actual)
 

@@ -21,7 +21,7 @@ from gateway.config.kv_events import KvEventsConfig, KvEventSource
 from gateway.kv_index.event_feed import EventFeed
 from gateway.kv_index.subscriber import EventEndpoint, EventSubscriber, ZmqContext
 from gateway.replica_sync.ipc_messages import PodUpdate
-from gateway.runtime.event_log import EventLog
+from gateway.runtime.event_log import EventLog, engine_fields
 from gateway.runtime.guard import restarted
 from routing.precise.precise_index import PreciseIndex
 
@@ -237,7 +237,7 @@ class PodSubscriptions:
                 self.feeds[name] = subscriber.feed
                 task = self._group.create_task(subscriber.run(), name=f"KV events of {name}")
                 pod.subscribers[name] = subscriber, task
-                self._say("info", "following KV events", engine=name, endpoint=source.endpoint)
+                self._say("info", "kv_events_subscribed", **engine_fields(name), endpoint=source.endpoint)
 
     def _feed(self, name: str, ask: Callable[[int], bool]) -> EventFeed:
         return EventFeed(name, self._index, say=self._say, ask=ask, turned=self._note_change)

@@ -95,7 +95,7 @@ class EventSubscriber:
                 return
             except zmq.ZMQError as error:
                 why = error.strerror
-                self._say("warning", "cannot subscribe to KV events", endpoint=self.source.endpoint, why=why)
+                self._say("warning", "kv_events_subscribe_failed", endpoint=self.source.endpoint, error=why)
                 await asyncio.sleep(RETRY_S)
 
     def drain(self) -> None:
@@ -145,7 +145,7 @@ class EventSubscriber:
                 answered = await self._read_replay(socket)
         except zmq.ZMQError as error:
             why = error.strerror
-            self._say("warning", "cannot ask for missed KV events", endpoint=self.source.replay_endpoint, why=why)
+            self._say("warning", "kv_event_replay_failed", endpoint=self.source.replay_endpoint, error=why)
         # Batches of the replay that were also published meanwhile lie on the other socket: read after the end of the
         # replay they would look like a restart.
         self.drain()

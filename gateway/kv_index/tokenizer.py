@@ -342,7 +342,7 @@ class Tokenizers:
         if self._vouchers.setdefault(model, TokenizerCheck()).observe(expected, counted):
             self._say(
                 "warning",
-                "prompts are longer or shorter than our tokenizer says: the shadow caches decide",
+                "tokenizer_mismatch",
                 model=model,
                 expected_tokens=expected,
                 counted_tokens=counted,
@@ -399,9 +399,9 @@ class Tokenizers:
         except BadTokenizerError as error:
             why = str(error)
         else:
-            self._log_from_thread("info", "tokenizer loaded", model=model, incremental=found.cuts_apart)
+            self._log_from_thread("info", "tokenizer_loaded", model=model, incremental=found.cuts_apart)
             return found
-        self._log_from_thread("error", "no tokenizer: the shadow caches decide", model=model, why=why)
+        self._log_from_thread("error", "tokenizer_unavailable", model=model, error=why)
         return None
 
     def _log_from_thread(self, level: str, words: str, **more: object) -> None:

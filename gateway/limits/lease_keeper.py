@@ -156,7 +156,7 @@ class QuotaLeaseClient:
             self._cap_partitioned(account)
             return True
         if was_lost and not is_recovering:
-            self._recover("the limits' counts were lost and are being told again")
+            self._recover("leases_lost")
         has_grown = any(meter.cap > cap for meter, cap in zip(account.limit_usages.values(), caps, strict=False))
         if needs and not has_grown:
             self._denied_s[account.path] = now_s
@@ -227,15 +227,15 @@ class QuotaLeaseClient:
         is_first = not self._has_answered
         self._answered_s, self._has_answered = (now_s := self._clock()), True
         if not members.was_known and not is_first and now_s >= self._recovers_until_s:
-            self._recover("the limits' lender has been emptied: all say again what they hold")
+            self._recover("coordinator_emptied")
         elif present >= self.replicas or now_s >= self._recovers_until_s:
             self.replicas, self._recovers_until_s = present, 0.0
 
-    def _recover(self, words: str) -> None:
+    def _recover(self, reason: str) -> None:
         """Lease no more than an even share until all replicas have reported again, or have expired."""
         self._recovers_until_s = self._clock() + DEAD_S
         self._reported_s.clear()
-        self._say("info", words, replicas=self.replicas)
+        self._say("info", "quota_recovery_started", reason=reason, replicas=self.replicas)
 
     # -- partitioned ---------------------------------------------------------------------------------------------------
 

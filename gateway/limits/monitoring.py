@@ -96,36 +96,36 @@ def _show(account: AccountUsage, now_s: float) -> AccountView:
     account.advance(now_s)
     return {
         "account": account.path,
-        "open": account.open,
+        "requests_in_flight": account.open,
         "limits": {
             kind.value: {
                 "limit": meter.limit,
                 "used": meter.counter.used,
-                "elsewhere": meter.lease.elsewhere + meter.lease.gone if meter.lease is not None else 0.0,
-                "slice": meter.cap,
-                "all_free_in_s": round(meter.frees_in_s(meter.counter.used, now_s), 1),
+                "used_elsewhere": meter.lease.elsewhere + meter.lease.gone if meter.lease is not None else 0.0,
+                "lease": meter.cap,
+                "fully_available_in_s": round(meter.frees_in_s(meter.counter.used, now_s), 1),
             }
             for kind, meter in account.limit_usages.items()
         },
     }
 
 
-SUMMED = ("used", "slice")
+SUMMED = ("used", "lease")
 
 
 def merge_accounts(lists: Iterable[list[AccountView]], most: int) -> list[AccountView]:
-    """Sum the accounts of all workers. `elsewhere` then is the usage beyond this gateway."""
+    """Sum the accounts of all workers. `used_elsewhere` then is the usage beyond this gateway."""
     merged: dict[str, AccountView] = {}
     for shown in (account for accounts in lists for account in accounts):
         known = merged.setdefault(shown["account"], shown)
         if known is shown:
             continue
-        known["open"] += shown["open"]
+        known["requests_in_flight"] += shown["requests_in_flight"]
         for kind, more in shown["limits"].items():
             same = known["limits"].setdefault(kind, more)
             if same is not more:
                 for word in SUMMED:
                     same[word] += more[word]
-                same["elsewhere"] = max(0.0, same["elsewhere"] - more["slice"])
-                same["all_free_in_s"] = max(same["all_free_in_s"], more["all_free_in_s"])
+                same["used_elsewhere"] = max(0.0, same["used_elsewhere"] - more["lease"])
+                same["fully_available_in_s"] = max(same["fully_available_in_s"], more["fully_available_in_s"])
     return list(merged.values())[:most]

@@ -148,10 +148,11 @@ class RedisQuotaCoordinator:
             except Exception as error:  # noqa: BLE001 - redis-py also raises errors of other libraries
                 raise_if_cancelled()
                 if not is_away:
-                    words = "Redis is away: limits go by what this gateway knows"
                     # The bridge of the host loses the same Redis, and warns of it for all workers.
                     level = "debug" if isinstance(error, CONNECTION_ERRORS) else "warning"
-                    self._say(level, words, redis=str(self._place), error=type(error).__name__)
+                    self._say(
+                        level, "limit_coordinator_unavailable", redis=str(self._place), error=type(error).__name__
+                    )
                 is_away = True
             if clock() - began_s > MAX_BACKOFF_S:
                 wait_s, is_away = MIN_BACKOFF_S, False

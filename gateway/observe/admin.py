@@ -60,7 +60,7 @@ def admin_app(admin: AdminBackend) -> web.Application:
             web.post("/reload", _bound(admin, _reload)),
             web.get("/config", _bound(admin, _config)),
             web.get("/limits", _bound(admin, _limits)),
-            web.get("/ladders", _bound(admin, _ladders)),
+            web.get("/cascades", _bound(admin, _cascades)),
         ]
     )
     return app
@@ -167,7 +167,7 @@ async def _set_drained(admin: AdminBackend, request: web.Request, *, drained: bo
     known = admin.router.fleet.pod(url)
     theirs, ledger = admin.peer_load(), admin.router.ledger
     running = sum(own_load(ledger, engine.slot, theirs).running for engine in known.engines) if known else 0
-    return json_response({"pod": url, "standing": known.state if known else None, "running": running})
+    return json_response({"pod": url, "state": known.state if known else None, "running": running})
 
 
 async def _limits(admin: AdminBackend, request: web.Request) -> web.Response:
@@ -179,13 +179,13 @@ async def _limits(admin: AdminBackend, request: web.Request) -> web.Response:
     return json_response({"accounts": show_accounts(quotas, request.query.get("tenant"), most) if quotas else []})
 
 
-async def _ladders(admin: AdminBackend, _: web.Request) -> web.Response:
-    return json_response({"ladders": show_cascades(admin.cascades) if admin.cascades else []})
+async def _cascades(admin: AdminBackend, _: web.Request) -> web.Response:
+    return json_response({"cascades": show_cascades(admin.cascades) if admin.cascades else []})
 
 
 async def _reload(admin: AdminBackend, _: web.Request) -> web.Response:
     told = await admin.reload()
-    return json_response(told, 200 if not told.get("faults") else 422)
+    return json_response(told, 200 if not told.get("errors") else 422)
 
 
 async def _config(admin: AdminBackend, _: web.Request) -> web.Response:

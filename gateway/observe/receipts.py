@@ -80,15 +80,15 @@ def _written_out(receipt: Receipt) -> Receipt:
         at_s=round(receipt.at_s, 3),
         ttft_s=_rounded(receipt.ttft_s),
         duration_s=round(receipt.duration_s, 6),
-        queued_s=round(receipt.queued_s, 6),
+        queue_wait_s=round(receipt.queue_wait_s, 6),
         predicted_ttft_s=_rounded(receipt.predicted_ttft_s),
-        promised_ttft_s=_rounded(receipt.promised_ttft_s),
+        slo_ttft_s=_rounded(receipt.slo_ttft_s),
         attempts=tuple(
             replace(
                 attempt,
                 candidates=tuple(attempt.candidates),
                 predicted_ttft_s=round(attempt.predicted_ttft_s, 6),
-                real_ttft_s=_rounded(attempt.real_ttft_s),
+                actual_ttft_s=_rounded(attempt.actual_ttft_s),
             )
             for attempt in receipt.attempts
         ),

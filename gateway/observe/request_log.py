@@ -69,16 +69,18 @@ class OutcomeLog:
 
 
 REQUEST_FIELDS = RecordFields(
-    *("timestamp", "level", "message", "trace_id", "span_id", "request_id=id", "tenant", "model", "status"),
-    *("error_type", "ttft_ms", "input_tokens", "cached_tokens", "output_tokens", "receipt=id", "tier", "key_id"),
-    *("queued_ms", "promise_met", "resumed", "unresumed", "wasted_tokens"),
+    *("timestamp", "level", "event", "message", "request_id=id", "trace_id", "parent_span_id", "tenant", "tier"),
+    *("key_id", "api", "model", "stream", "status", "reason", "upstream", "dp_rank", "attempts=attempt_count"),
+    *("duration_s=rounded_duration_s", "ttft_s=rounded_ttft_s", "queue_wait_s=rounded_queue_wait_s", "slo_met"),
+    *("input_tokens", "cached_input_tokens", "output_tokens", "resumes", "resume_failure", "wasted_tokens"),
 )
 """A line of the request log."""
 
 USAGE_FIELDS = RecordFields(
-    *("timestamp", "request_id=id", "tenant", "model", "api", "status", "input_tokens", "cached_tokens"),
-    *("output_tokens", "input_cost=unset", "output_cost=unset", "tier", "key_id", "user", "group", "duration_ms"),
-    *("shared", "cascade", "reason", "stream", "prompt_bytes", "max_tokens"),
+    *("schema=usage_schema", "timestamp", "request_id=id", "tenant", "model", "api", "status", "input_tokens"),
+    *("cached_input_tokens", "output_tokens", "input_cost=unset", "output_cost=unset", "tier", "key_id", "user"),
+    *("group", "duration_s=rounded_duration_s", "coalesced_with", "cascade", "reason", "stream", "prompt_bytes"),
+    "max_tokens",
 )
 """A usage record."""
 

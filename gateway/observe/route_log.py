@@ -16,6 +16,9 @@ import msgspec
 
 from gateway.pipeline.record import Outcome
 
+ROUTE_SCHEMA = 2
+"""Version of a line; version 1 had no `schema`."""
+
 KEY_BYTES = 32
 
 DIGEST_BYTES = 8
@@ -39,15 +42,16 @@ class RouteRecorder:
         return (
             msgspec.json.encode(
                 {
+                    "schema": ROUTE_SCHEMA,
                     "run": self._run,
-                    "at": round(outcome.at_s - outcome.duration_s, 4),
+                    "started_at_s": round(outcome.at_s - outcome.duration_s, 4),
                     "model": outcome.model,
                     "session": self._digest(session.encode()).hex() if session else None,
-                    "prompt_tokens": usage.prompt_tokens,
+                    "input_tokens": usage.prompt_tokens,
                     "output_tokens": usage.completion_tokens,
-                    "cached_tokens": usage.cached_tokens,
+                    "cached_input_tokens": usage.cached_tokens,
                     "engine": last.engine,
-                    "predicted_warm_tokens": last.predicted_warm_tokens,
+                    "predicted_cached_input_tokens": last.predicted_cached_input_tokens,
                     "predicted_ttft_s": round(last.predicted_ttft_s, 6),
                     "ttft_s": None if outcome.ttft_s is None else round(outcome.ttft_s, 6),
                     "duration_s": round(outcome.duration_s, 6),

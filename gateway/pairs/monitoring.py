@@ -33,16 +33,16 @@ class PairMetrics(Collector):
     def on_outcome(self, outcome: Outcome) -> None:
         """Count the attempts of a request that has ended."""
         for attempt in outcome.attempts:
-            if attempt.prefill is not None:
+            if attempt.prefill_engine is not None:
                 self._count(attempt)
-            if attempt.fallback is not None:
-                self._fallbacks[attempt.fallback.value] += 1
+            if attempt.fallback_reason is not None:
+                self._fallbacks[attempt.fallback_reason.value] += 1
 
     def _count(self, attempt: AttemptReceipt) -> None:
         name = attempt.connector or ""
-        self._pairs[name, attempt.ended] += 1
-        if attempt.transfer_s is not None and attempt.predicted_transfer_s is not None:
-            self._seconds[name, "real"] += attempt.transfer_s
+        self._pairs[name, attempt.result] += 1
+        if attempt.actual_transfer_s is not None and attempt.predicted_transfer_s is not None:
+            self._seconds[name, "real"] += attempt.actual_transfer_s
             self._seconds[name, "predicted"] += attempt.predicted_transfer_s
 
     def collect(self) -> Iterator[CounterMetricFamily]:
@@ -103,4 +103,4 @@ class UnpairedPrefillMonitor:
             if self._reported.get(url) is not why and now_s - self._since_s[url] >= SETTLED_S:
                 self._reported[url] = why
                 connector = pod.facts.kv_connector if (pod := fleet.pod(url)) else None
-                self._say("warning", "prefill pod is in no pair", pod=url, kv_connector=connector, fix=why.value)
+                self._say("warning", "prefill_pod_unpaired", upstream=url, kv_connector=connector, fix=why.value)

@@ -337,7 +337,7 @@ def known_connectors(say: LogFunction) -> tuple[Connector, ...]:
             loaded = entry.load()
             others.append(loaded() if isinstance(loaded, type) else loaded)
         except Exception as error:  # noqa: BLE001 - a plugin must not prevent the start
-            say("error", "a connector could not be loaded", connector=entry.name, error=repr(error))
+            say("error", "connector_load_failed", connector=entry.name, error=repr(error))
     return (*CONNECTORS, *others)
 
 

@@ -221,7 +221,7 @@ class RequestPipeline:
         """Record a request that received the response to another; `result` is None where its client did not wait."""
         context = self._begin(request, caller, trace)
         context.started_s, context.result, context.rejection = started_s, result, rejection
-        context.record.shared = coalesced_with
+        context.record.coalesced_with = coalesced_with
         self._record(context)
 
     def _begin(
@@ -232,7 +232,7 @@ class RequestPipeline:
         frontend: Frontend = HTTP,
         objective: LatencyObjective | None = None,
     ) -> RequestContext:
-        record = Outcome(trace=trace, shell=frontend.name, mode=frontend.mode)
+        record = Outcome(trace=trace, frontend=frontend.name, extproc_mode=frontend.mode)
         return RequestContext(request, caller, objective or objective_of(caller.tenant.tier), self._clock(), record)
 
     def _record(self, context: RequestContext) -> None:
@@ -277,7 +277,7 @@ class RequestPipeline:
                 if rejection.reason not in OVERLOAD or not _relax_or_downgrade(context):
                     raise
             finally:
-                context.record.queued_s += self._clock() - started_s
+                context.record.queue_wait_s += self._clock() - started_s
 
     async def _place_continuation(self, context: RequestContext, cut_s: float) -> Placement:
         """Place the remaining answer of a cut stream: for some of its time at the rank of its tier, then at once.
@@ -334,8 +334,10 @@ class RequestPipeline:
             record.attempts += (attempt_receipt(placement, "client_gone", None, placement.fallback),)
             return
         context.end_attempt(placement, result, now_s)
-        fallback, was_failing = result.fallback or placement.fallback, self._report_health(placement, result)
-        record.attempts += (attempt_receipt(placement, result.end, result.usage, fallback, was_failing=was_failing),)
+        fallback, was_unhealthy = result.fallback or placement.fallback, self._report_health(placement, result)
+        record.attempts += (
+            attempt_receipt(placement, result.end, result.usage, fallback, was_unhealthy=was_unhealthy),
+        )
         if result.end is AttemptStatus.ANSWERED and result.blames is None and result.fallback is None:
             return
         if result.blames is not None:
@@ -367,7 +369,7 @@ class RequestPipeline:
             may = is_left and context.cuts <= self._retries.cuts and is_in_time
             return may and self.budget.take(AttemptKind.RESUME)
         asked = [attempt for attempt in context.model_attempts if _counts(attempt)]
-        failed = sum(not attempt.was_failing for attempt in asked)
+        failed = sum(not attempt.was_unhealthy for attempt in asked)
         if not (self._retries.may_retry(failed, len(asked)) and is_in_time):
             return False
         # An engine that was not reached was asked for nothing: the next attempt is still a first one.
@@ -419,13 +421,13 @@ def _spread(request_id: str) -> float:
 
 
 def _is_failed_pair(attempt: AttemptReceipt) -> bool:
-    return attempt.prefill is not None and attempt.fallback is not None
+    return attempt.prefill_engine is not None and attempt.fallback_reason is not None
 
 
 def _counts(attempt: AttemptReceipt) -> bool:
     """Return whether it is one of the few attempts of a request: not where a pair failed by its other half, nor where
     no pod was reached.
     """
-    if not AttemptStatus(attempt.ended).is_counted:
+    if not AttemptStatus(attempt.result).is_counted:
         return False
-    return attempt.prefill is None or attempt.fallback in DECODE_PODS_OWN
+    return attempt.prefill_engine is None or attempt.fallback_reason in DECODE_PODS_OWN

@@ -12,16 +12,22 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import ClassVar
 
-from msgspec import Struct, defstruct, field
+from msgspec import Struct, defstruct
 
 from cascade.record import CascadeResult
 from gateway.pipeline.attempt import ResumeBlocker
-from gateway.runtime.event_log import format_timestamp
+from gateway.runtime.events import EVENTS, format_timestamp
 from routing.blocks import EMPTY_PROMPT, Prompt
 from routing.decision.receipt import AttemptReceipt
 from routing.rejection import Reason
 from routing.request import Api, Request, Usage
 from tenancy.objective import DEFAULT_TIER
+
+USAGE_SCHEMA = 2
+"""Version of the usage record; version 1 had no `schema`."""
+
+REQUEST_EVENT = "request_completed"
+"""Event code of the request log's lines."""
 
 CLIENT_GONE_STATUS = 499
 """No standard status exists for a client that left; nginx's number is the one that operators know."""
@@ -54,7 +60,8 @@ class Receipt(Struct, gc=False):
     status: int = 0
     reason: Reason | None = None
     """Why it was rejected; None where it was not."""
-    detail: str = ""
+    error: str = ""
+    """What went wrong, as text; empty where nothing did."""
     finish_reason: str | None = None
     usage: Usage | None = None
     prompt_bytes: int = 0
@@ -65,28 +72,28 @@ class Receipt(Struct, gc=False):
     tier: str = DEFAULT_TIER.name
     key_id: str | None = None
     user: str | None = None
-    queued_s: float = 0.0
+    queue_wait_s: float = 0.0
     """How long it waited in the admission queue."""
-    promise_met: bool | None = None
+    slo_met: bool | None = None
     """Whether its objective was met; None without one, or where the client is the reason."""
     downgraded_from: str | None = None
     """The larger model that was asked for, where `model` answered in its place."""
-    shared: str | None = None
+    coalesced_with: str | None = None
     """Id of the identical request whose response it received as well: it took nothing itself."""
-    shell: str = HTTP.name
-    mode: str | None = None
+    frontend: str = HTTP.name
+    extproc_mode: str | None = None
     """What Envoy shows us of the response, where it came by Envoy."""
-    cascade: CascadeResult | None = field(default=None, name="climbed")
+    cascade: CascadeResult | None = None
     """What its cascade did; None where the model is not a cascade's name."""
-    resumed: int = 0
+    resumes: int = 0
     """How often another pod has resumed its stream."""
-    unresumed: ResumeBlocker | None = None
+    resume_failure: ResumeBlocker | None = None
     """Why no pod did."""
     wasted_tokens: int = 0
     """Tokens of prompt and answer that were computed again for that."""
     predicted_ttft_s: float | None = None
     """Of a request that was rejected because its first token would have been late: the prediction, from arrival."""
-    promised_ttft_s: float | None = None
+    slo_ttft_s: float | None = None
     """The TTFT objective it was rejected by."""
 
     @property
@@ -122,7 +129,9 @@ class Outcome(Receipt, kw_only=True, gc=False):
 
     unset: ClassVar[None] = None
     """Of fields that the writer of a list fills in."""
-    message: ClassVar[str] = "request"
+    usage_schema: ClassVar[int] = USAGE_SCHEMA
+    event: ClassVar[str] = REQUEST_EVENT
+    message: ClassVar[str] = EVENTS[REQUEST_EVENT]
 
     @property
     def timestamp(self) -> str:
@@ -140,30 +149,40 @@ class Outcome(Receipt, kw_only=True, gc=False):
         return _trace(self.trace)[0]
 
     @property
-    def span_id(self) -> str | None:
-        """Span id of the caller: the gateway makes no spans."""
+    def parent_span_id(self) -> str | None:
+        """Span id of the caller, in hex: the gateway makes no spans."""
         return _trace(self.trace)[1]
 
     @property
-    def error_type(self) -> str | None:
-        """Our reason, `client_gone` or the pod's error status; None where nothing went wrong."""
-        if self.reason is not None:
-            return self.reason.value
-        if self.status == CLIENT_GONE_STATUS:
-            return "client_gone"
-        return str(self.status) if self.status >= 400 else None
+    def upstream(self) -> str | None:
+        """Base URL of the pod that was tried last; None where none was."""
+        return self.attempts[-1].engine.partition("#")[0] if self.attempts else None
 
     @property
-    def ttft_ms(self) -> float | None:
-        return None if self.ttft_s is None else round(self.ttft_s * 1000, 3)
+    def dp_rank(self) -> int | None:
+        """Data-parallel rank of the engine that was tried last; None where its pod is one engine."""
+        rank = self.attempts[-1].engine.partition("#")[2] if self.attempts else ""
+        return int(rank) if rank else None
 
     @property
-    def queued_ms(self) -> float:
-        return round(self.queued_s * 1000, 3)
+    def attempt_count(self) -> int:
+        """How many engines were tried."""
+        return len(self.attempts)
 
     @property
-    def duration_ms(self) -> float:
-        return round(self.duration_s * 1000, 3)
+    def rounded_ttft_s(self) -> float | None:
+        """Seconds, to the microsecond."""
+        return None if self.ttft_s is None else round(self.ttft_s, 6)
+
+    @property
+    def rounded_queue_wait_s(self) -> float:
+        """Seconds, to the microsecond."""
+        return round(self.queue_wait_s, 6)
+
+    @property
+    def rounded_duration_s(self) -> float:
+        """Seconds, to the microsecond."""
+        return round(self.duration_s, 6)
 
     @property
     def input_tokens(self) -> int | None:
@@ -171,7 +190,7 @@ class Outcome(Receipt, kw_only=True, gc=False):
         return None if self.usage is None else self.usage.prompt_tokens
 
     @property
-    def cached_tokens(self) -> int | None:
+    def cached_input_tokens(self) -> int | None:
         """Those of the prompt that the engine had cached; None where it did not report them."""
         return None if self.usage is None else self.usage.cached_tokens
 
@@ -190,7 +209,7 @@ class RecordFields:
     A field of the list that records do not have is `name=unset`, and is filled in by the writer.
     """
 
-    __slots__ = ("_row", "_values")
+    __slots__ = ("_row", "_values", "names")
 
     def __init__(self, *fields: str) -> None:
         """Raises AttributeError for a field that records do not have."""
@@ -199,7 +218,8 @@ class RecordFields:
         for attribute in attributes:
             getattr(Outcome, attribute)
         self._values = attrgetter(*attributes)
-        self._row = defstruct("Row", [name for name, _, _ in pairs])
+        self.names = tuple(name for name, _, _ in pairs)
+        self._row = defstruct("Row", self.names)
 
     def of(self, outcome: Outcome, **filled: object) -> Struct:
         """Return their values as a struct to be encoded."""

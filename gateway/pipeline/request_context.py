@@ -71,7 +71,7 @@ class RequestContext(Struct):
         self.result = result
         has_gone_on = placement.first_token_s is not None
         if self.cuts and has_gone_on:
-            self.record.resumed += not result.is_behind
+            self.record.resumes += not result.is_behind
             self.record.wasted_tokens += _computed(placement, result.usage) + result.repeated
         if result.begun and self.serving_placement is None:
             self.serving_placement, self.held_s = placement, result.held_s
@@ -121,20 +121,20 @@ class RequestContext(Struct):
         record.key_id, record.user, record.group = caller.key_id, caller.user, caller.group
         if rejection is not None:
             record.status = status_of(rejection.reason, anthropic=self.request.api.is_anthropic)
-            record.reason, record.detail = rejection.reason, rejection.message
-            record.predicted_ttft_s, record.promised_ttft_s = rejection.predicted_ttft_s, rejection.objective_ttft_s
-            record.unresumed = self._resume_blocker()
+            record.reason, record.error = rejection.reason, rejection.message
+            record.predicted_ttft_s, record.slo_ttft_s = rejection.predicted_ttft_s, rejection.objective_ttft_s
+            record.resume_failure = self._resume_blocker()
         elif result is not None:
-            record.status, record.detail = result.status, result.detail
+            record.status, record.error = result.status, result.detail
         else:
-            record.status, record.detail = CLIENT_GONE_STATUS, "client gone"
+            record.status, record.error = CLIENT_GONE_STATUS, "client gone"
         if result is not None:
             record.finish_reason, record.usage = result.finish_reason, usage or result.counted
         if first_s is not None:
             held_s = self.held_s if self.serving_placement is not None else result.held_s if result else 0.0
             record.ttft_s, record.decode_s = first_s - self.started_s + held_s, now_s - first_s
-        if self.objective.is_bound and record.shared is None:
-            record.promise_met = self._has_met_objective(record, usage)
+        if self.objective.is_bound and record.coalesced_with is None:
+            record.slo_met = self._has_met_objective(record, usage)
         return record
 
     def _resume_blocker(self) -> ResumeBlocker | None:

@@ -76,7 +76,7 @@ class IndexProcessClient:
                     connection.close()
             if warns and clock() >= due_s:
                 warns = False
-                self._say("warning", "the warmth process is away: going on without it", socket=str(self._where))
+                self._say("warning", "index_process_unavailable", socket=str(self._where))
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
             wait_s = min(MAX_BACKOFF_S, 2 * wait_s)
 

@@ -73,9 +73,6 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(StreamEntry)
 
 
-AWAY, BACK = "Redis is away: going on with what this host knows", "Redis is back"
-
-
 class RedisBridge:
     """The bridge of one host."""
 
@@ -174,12 +171,12 @@ class RedisBridge:
             # The other connection may not have failed yet: it must succeed again, with an entry that may be empty.
             self.writes = self.reads = False
             self._has_work.set()
-            self._say("warning", AWAY, redis=str(self._place), error=type(error).__name__)
+            self._say("warning", "replica_sync_unavailable", redis=str(self._place), error=type(error).__name__)
 
     def _note_success(self) -> None:
         if self._is_away and self.is_connected:
             self._is_away = False
-            self._say("info", BACK, redis=str(self._place))
+            self._say("info", "replica_sync_recovered", redis=str(self._place))
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

@@ -159,7 +159,7 @@ class ReplicaSync:
         self._router.replica_position = replica_position(self.replica_id, self.applier.replica_ids)
         for replica_id in self.applier.remove_stale(now_s - TIMEOUT_S, now_s):
             self._requested_s.pop(replica_id, None)
-            self._say("info", "a gateway is heard no more: its requests count no longer", origin=f"{replica_id:016x}")
+            self._say("info", "replica_timed_out", replica=f"{replica_id:016x}")
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class ReplicaSync:
                 await asyncio.sleep(RETRY_S)
         replay.close()
         self.history_updates = replay.applied
-        self._say("info", "warmed by the past of other gateways", words=replay.applied)
+        self._say("info", "replica_history_replayed", updates=replay.applied)
 
     def _apply_old(self, replay: HistoryReplay, payload: bytes) -> None:
         try:

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from gateway.roles.balancer import INTERVAL_S, RoleAssigner
 from gateway.roles.lease import RoleLease
-from gateway.runtime.event_log import LogFunction
+from gateway.runtime.event_log import LogFunction, engine_fields
 from gateway.runtime.guard import restarted
 from routing.decision.router import Router
 from routing.facts import Role
@@ -56,7 +56,7 @@ class RoleController(Collector):
     def _announce(self, change: RoleChange) -> None:
         pressures = {"prefill": change.prefill_pressure, "decode": change.decode_pressure}
         rounded = {f"{kind}_pressure": round(pressure, 2) for kind, pressure in pressures.items()}
-        self._say("info", "role changed", engine=change.engine, role=change.role.value, **rounded)
+        self._say("info", "role_changed", **engine_fields(change.engine), role=change.role.value, **rounded)
 
     def _roles(self) -> dict[str, str]:
         return {engine.name: engine.role.value for pod in self._router.fleet.pods for engine in pod.engines}

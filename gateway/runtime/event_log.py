@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from functools import lru_cache
 
 import msgspec
 
+from gateway.runtime.events import EVENTS, format_timestamp
 from gateway.runtime.line_writer import LineWriter
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 """Name to severity, as in `logging`."""
 
 LogFunction = Callable[..., None]
-"""Writes one event: level, message, and fields by name. An `EventLog`, or a stand-in."""
+"""Writes one event: level, event code, and fields by name. An `EventLog`, or a stand-in."""
 
 
 class EventLog:
@@ -28,12 +27,14 @@ class EventLog:
         self.level = level
         self._always = always
 
-    def __call__(self, level: str, message: str, **fields: object) -> None:
+    def __call__(self, level: str, event: str, **fields: object) -> None:
+        """Write an event; its message is that of its code, unless it is among the fields."""
         if LEVELS[level] >= LEVELS[self.level]:
             line = {
                 "timestamp": format_timestamp(time.time()),
                 "level": level,
-                "message": message,
+                "event": event,
+                "message": EVENTS.get(event, event),
                 **self._always,
                 **fields,
             }
@@ -52,16 +53,10 @@ class LoggingBridge(logging.Handler):
         level = "error" if record.levelno >= logging.ERROR else "warning"
         error = record.exc_info[1] if record.exc_info else None
         fields = {"error": repr(error)} if error else {}
-        self._say(level, record.getMessage(), logger=record.name, **fields)
+        self._say(level, "library_log", message=record.getMessage(), logger=record.name, **fields)
 
 
-def format_timestamp(at_s: float) -> str:
-    """Format a Unix time in seconds as RFC 3339 in UTC, with milliseconds."""
-    second, thousandths = divmod(round(at_s * 1e6) // 1000, 1000)
-    return f"{_second(second)}.{thousandths:03d}Z"
-
-
-@lru_cache(maxsize=8)
-def _second(at_s: int) -> str:
-    """Cached, because thousands of lines share it and formatting a date takes longer than the rest of a line."""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+def engine_fields(name: str) -> dict[str, object]:
+    """Return the fields that name an engine: base URL of its pod, and its data-parallel rank where it has one."""
+    upstream, _, rank = name.partition("#")
+    return {"upstream": upstream, "dp_rank": int(rank)} if rank else {"upstream": upstream}

@@ -11,11 +11,14 @@ import fcntl
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
+
+from gateway.runtime.events import EVENTS, format_timestamp
 
 MAX_BUFFERED_BYTES = 8 << 20
 """About 20,000 lines: a minute of a busy gateway while its log collector hangs."""
@@ -133,10 +136,12 @@ class LineWriter:
         if failing == self._failing or bool(failing) == bool(self._failing):
             return
         self._failing = failing
-        words = "log lines cannot be written" if failing else "log lines are written again"
+        level, event = ("error", "log_write_failed") if failing else ("info", "log_write_recovered")
         told: dict[str, object] = {
-            "level": "error" if failing else "info",
-            "message": words,
+            "timestamp": format_timestamp(time.time()),
+            "level": level,
+            "event": event,
+            "message": EVENTS[event],
             "target": str(self._target),
         }
         told |= {"error": failing} if failing else {"dropped_lines": self.dropped_lines}

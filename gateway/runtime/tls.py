@@ -72,11 +72,11 @@ async def reload_certificates(
             check_certificate(named)
             load_certificate(tls, named)
         except InvalidDocument as invalid:
-            say("error", "certificate is bad, the old one stays", error=str(invalid))
+            say("error", "certificate_reload_failed", error=str(invalid))
         except Exception as error:  # noqa: BLE001 - reported; the files are read again at the next look
             report_exception("certificate", error)
         else:
-            say("info", "certificate renewed", file=str(named.cert))
+            say("info", "certificate_reloaded", file=str(named.cert))
             loaded = found
 
 

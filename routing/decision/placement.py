@@ -28,7 +28,7 @@ class Placement:
         "_is_moved",
         "_state",
         "_trace",
-        "candidates_in_all",
+        "candidate_count",
         "engine",
         "fallback",
         "first_token_s",
@@ -63,7 +63,7 @@ class Placement:
         self.fallback = fallback
         self._ballot = ballot
         self._few: TopCandidates | None = None
-        self.candidates_in_all = candidates.engines_in_all or len(candidates.engines)
+        self.candidate_count = candidates.engines_in_all or len(candidates.engines)
         self.placed_s = candidates.now_s
         self.first_token_s: float | None = None
         self._is_moved = False

@@ -12,66 +12,69 @@ from routing.decision.placement import Placement
 from routing.eligible import PairingFallback
 from routing.request import Usage
 
+PRECISE, APPROXIMATE = "precise", "approximate"
+"""Indexes of cached tokens."""
+
 
 class AttemptReceipt(Struct, frozen=True, gc=False):
     """One engine that was tried, in the order of trying."""
 
     engine: str
-    ended: str
+    result: str
     candidates: TopCandidates | tuple[CandidateShown, ...]
     """The best of them; written out where they are to be read."""
-    candidates_in_all: int
-    predicted_prompt_tokens: int
-    predicted_warm_tokens: int
-    real_warm_tokens: int | None
+    candidate_count: int
+    predicted_input_tokens: int
+    predicted_cached_input_tokens: int
+    actual_cached_input_tokens: int | None
     predicted_ttft_s: float
-    real_ttft_s: float | None
-    warmth: str = "shadow"
-    """What predicted the cached tokens: the engine's own events (`exact`), or the approximate index (`shadow`)."""
-    prefill: str | None = None
+    actual_ttft_s: float | None
+    cache_source: str = APPROXIMATE
+    """What predicted the cached tokens: the engine's own events (precise), or what was sent to it (approximate)."""
+    prefill_engine: str | None = None
     """The engine that did, or was to do, the prefill, where that was another. All warm tokens are then its own."""
     connector: str | None = None
     """How the one hands KV over to the other."""
     prefill_s: float | None = None
     """From the choice to the prefill engine's answer."""
     predicted_transfer_s: float | None = None
-    transfer_s: float | None = None
+    actual_transfer_s: float | None = None
     """From that answer to the first token."""
-    fallback: PairingFallback | None = None
+    fallback_reason: PairingFallback | None = None
     """Why it was no pair where it should have been one, or what its pair came to nothing by."""
-    was_failing: bool = False
+    was_unhealthy: bool = False
     """Its pod had failed other requests before, and has completed none since."""
 
 
 def attempt_receipt(
     placement: Placement,
-    ended: str,
+    result: str,
     usage: Usage | None,
     fallback: PairingFallback | None = None,
     *,
-    was_failing: bool = False,
+    was_unhealthy: bool = False,
 ) -> AttemptReceipt:
     """The receipt's line for one placement that has ended."""
     predicted, side = placement.predicted, placement.prefill
     first = placement.first_token_s
     return AttemptReceipt(
         engine=placement.engine.name,
-        ended=ended,
+        result=result,
         candidates=placement.top_candidates(),
-        candidates_in_all=placement.candidates_in_all,
-        predicted_prompt_tokens=round(predicted.prompt_tokens),
-        predicted_warm_tokens=round(predicted.cached_tokens),
-        real_warm_tokens=usage.cached_tokens if usage else None,
+        candidate_count=placement.candidate_count,
+        predicted_input_tokens=round(predicted.prompt_tokens),
+        predicted_cached_input_tokens=round(predicted.cached_tokens),
+        actual_cached_input_tokens=usage.cached_tokens if usage else None,
         predicted_ttft_s=predicted.ttft_s,
-        real_ttft_s=None if first is None else first - placement.placed_s,
-        warmth="exact" if _was_seen(placement) else "shadow",
-        prefill=None if side is None else side.engine.name,
+        actual_ttft_s=None if first is None else first - placement.placed_s,
+        cache_source=PRECISE if _was_seen(placement) else APPROXIMATE,
+        prefill_engine=None if side is None else side.engine.name,
         connector=None if side is None else side.transfer.name,
         prefill_s=None if side is None else side.took_s,
         predicted_transfer_s=None if side is None else side.transfer.seconds,
-        transfer_s=None if side is None else side.transfer_s,
-        fallback=fallback,
-        was_failing=was_failing,
+        actual_transfer_s=None if side is None else side.transfer_s,
+        fallback_reason=fallback,
+        was_unhealthy=was_unhealthy,
     )
 
 

@@ -115,12 +115,12 @@ async def test_a_redis_that_was_gone_is_filled_when_it_is_back(redis: Server) ->
     async with scene(redis, ttl_s=3.0) as (started, _):
         await started.until(serves)
         await redis.kill()
-        await started.until(lambda _: any("Redis is away" in line for line in started.log))
+        await started.until(lambda _: any(line.startswith("heartbeat_failed") for line in started.log))
         await redis.start()
         await started.until(serves)
-        await started.until(lambda _: any("Redis is back" in line for line in started.log))
-        assert sum("Redis is away" in line for line in started.log) == 1
-        assert sum("Redis is back" in line for line in started.log) == 1
+        await started.until(lambda _: any(line.startswith("heartbeat_recovered") for line in started.log))
+        assert sum(line.startswith("heartbeat_failed") for line in started.log) == 1
+        assert sum(line.startswith("heartbeat_recovered") for line in started.log) == 1
 
 
 async def test_an_agent_that_is_killed_is_forgotten_after_its_ttl(redis: Server) -> None:

@@ -79,7 +79,7 @@ async def staged() -> AsyncIterator[Stage]:
             flags = (word for pod in pods for word in ("--pod", pod))
             gateway = await stack.enter_async_context(serving(*flags, "--config", config.name))
             for _ in pods:
-                await gateway.until("pod ready")
+                await gateway.until("pod_state_changed", state="ready")
             stage = Stage(gateway, await stack.enter_async_context(aiohttp.ClientSession()))
             for attack in ATTACKS:
                 await attack.play(_port_of(stage), WARMING, partial(is_served, stage))

@@ -111,7 +111,7 @@ async def a_target(
         words = [word.replace("{folder}", folder) for word in flags]
         where = ("--config", str(Path(folder, "hearth.yaml"))) if config else ()
         gateway = await stack.enter_async_context(serving("--pod", behind, *where, *words, by=by))
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         yield Target(gateway, behind)
 
 

@@ -59,9 +59,15 @@ async def read_charged(session: aiohttp.ClientSession, gateway: Gateway) -> list
     if not isinstance(fleet, dict) or not isinstance(limits, dict):
         return ["does not answer"]
     engines = [engine for pod in fleet["pods"] for engine in pod["engines"]]
-    ours = [f"{engine['name']} has {engine['ledger']}" for engine in engines if any(engine["ledger"].values())]
+    ours = [f"{engine['name']} has {engine['own_load']}" for engine in engines if any(engine["own_load"].values())]
     theirs = [
-        f"{engine['name']} has of others {engine['others']}" for engine in engines if any(engine["others"].values())
+        f"{engine['name']} has of others {engine['peer_load']}"
+        for engine in engines
+        if any(engine["peer_load"].values())
     ]
-    accounts = [f"{one['account']} has {one['open']} open" for one in limits["accounts"] if one["open"]]
+    accounts = [
+        f"{one['account']} has {one['requests_in_flight']} open"
+        for one in limits["accounts"]
+        if one["requests_in_flight"]
+    ]
     return [*ours, *theirs, *accounts]

@@ -47,7 +47,7 @@ async def _order(cast: Cast, what: str, url: str) -> None:
 async def _running(cast: Cast, url: str) -> int:
     fleets = [await read_json(cast.session, f"{gateway.admin}/fleet") for gateway in cast.gateways]
     pods = (pod for fleet in fleets for pod in fleet["pods"] if pod["url"] == url)
-    return sum(engine["ledger"]["running"] for pod in pods for engine in pod["engines"])
+    return sum(engine["own_load"]["running"] for pod in pods for engine in pod["engines"])
 
 
 async def _roll_gateway(cast: Cast, doing: Doing, gateway: Gateway) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from tests.chaos.told import read_told
 
-RESUMED = b'{"message": "request", "resumed": 2, "status": 200, "wasted_tokens": 5}\n'
+RESUMED = b'{"event": "request_completed", "resumes": 2, "status": 200, "wasted_tokens": 5}\n'
 REFUSED = (
-    b'{"message": "request", "resumed": 0, "status": 429, "error_type": "too_many_parallel_requests",'
-    b' "unresumed": "call"}\n'
+    b'{"event": "request_completed", "resumes": 0, "status": 429, "reason": "too_many_parallel_requests",'
+    b' "resume_failure": "call"}\n'
 )
 
 

@@ -16,12 +16,12 @@ from tests.chaos.sdks import TOO_MANY
 class Line(msgspec.Struct):
     """What is read of a log line."""
 
-    message: str = ""
-    resumed: int = 0
-    unresumed: str | None = None
+    event: str = ""
+    resumes: int = 0
+    resume_failure: str | None = None
     wasted_tokens: int | None = None
     status: int = 0
-    error_type: str | None = None
+    reason: str | None = None
     tenant: str | None = None
 
 
@@ -41,13 +41,13 @@ class Told:
 
     def add(self, line: Line) -> None:
         self.requests += 1
-        if line.resumed:
+        if line.resumes:
             self.resumed += 1
-            self.cuts += line.resumed
-        if line.unresumed:
-            self.not_resumed[line.unresumed] += 1
-        if line.status == TOO_MANY and line.error_type:
-            self.refused[line.error_type] += 1
+            self.cuts += line.resumes
+        if line.resume_failure:
+            self.not_resumed[line.resume_failure] += 1
+        if line.status == TOO_MANY and line.reason:
+            self.refused[line.reason] += 1
         self.wasted_tokens += line.wasted_tokens or 0
 
     def since(self, before: Told) -> Told:
@@ -78,6 +78,8 @@ def read_told(logs: Iterable[Path]) -> Told:
                 line = _line(raw)
             except msgspec.MsgspecError:
                 continue
-            if line.message == "request" and line.tenant != CROWD:  # Of its requests most are meant to be refused.
+            if (
+                line.event == "request_completed" and line.tenant != CROWD
+            ):  # Of its requests most are meant to be refused.
                 found.add(line)
     return found

@@ -161,7 +161,7 @@ def running(image: Image) -> Iterator[str]:
         assert started.stdout is not None
         for raw in started.stdout:
             line = json.loads(raw)
-            if line["message"] == "listening":
+            if line["event"] == "listening":
                 yield line["metrics"][0]
                 break
         else:

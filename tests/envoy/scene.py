@@ -50,7 +50,7 @@ class Scene:
 
     @property
     def picker(self) -> str:
-        line = next(line for line in self.gateway.lines if line["message"] == "listening")
+        line = next(line for line in self.gateway.lines if line["event"] == "listening")
         return str(line["extproc"][0])
 
     def endpoint(self, at: int) -> str:
@@ -94,7 +94,7 @@ class Scene:
         """Requests that stand in the ledger, all engines together."""
         async with self.session.get(self.gateway.at("admin", "/fleet")) as answer:
             pods = (await answer.json())["pods"]
-        return sum(engine["ledger"]["running"] for pod in pods for engine in pod["engines"])
+        return sum(engine["own_load"]["running"] for pod in pods for engine in pod["engines"])
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:

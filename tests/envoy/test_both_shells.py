@@ -74,13 +74,13 @@ async def decided(scene: Scene, *, seen: bool) -> list[dict[str, object]]:
     found: list[Any] = []
     for receipt in reversed(await scene.receipts()):
         kept = {word: receipt[word] for word in OF_EVERY_MODE}
-        kept["promised"] = receipt["promise_met"] is not None  # Whether it was kept is the machine's affair.
+        kept["promised"] = receipt["slo_met"] is not None  # Whether it was kept is the machine's affair.
         kept["attempts"] = [
-            (names.setdefault(attempt["engine"], len(names)), attempt["ended"]) for attempt in receipt["attempts"]
+            (names.setdefault(attempt["engine"], len(names)), attempt["result"]) for attempt in receipt["attempts"]
         ]
         if seen:
-            words = ("predicted_prompt_tokens", "predicted_warm_tokens", "real_warm_tokens")
-            kept["warmth"] = [[attempt[word] for word in words] for attempt in receipt["attempts"]]
+            words = ("predicted_input_tokens", "predicted_cached_input_tokens", "actual_cached_input_tokens")
+            kept["cached_tokens"] = [[attempt[word] for word in words] for attempt in receipt["attempts"]]
             kept["usage"], kept["finish_reason"] = receipt["usage"], receipt["finish_reason"]
         found.append(kept)
     return found

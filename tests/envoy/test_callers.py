@@ -148,4 +148,4 @@ async def test_an_envoy_with_the_token_is_served_and_no_other() -> None:
         told = str(scene.gateway.lines) + str(scene.gateway.early)
         assert "another-token" not in told
         assert TOKEN not in told
-        assert "extproc caller rejected" in told
+        assert "extproc_caller_rejected" in told

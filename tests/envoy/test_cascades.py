@@ -45,7 +45,7 @@ async def test_the_starting_model_is_chosen(tmp_path: Path, way: Way, headers: d
         await scene.until_idle()
         receipts = await scene.receipts()
         assert {receipt["model"] for receipt in receipts} == {rung}
-        assert {step["ended"] for receipt in receipts for step in receipt["climbed"]["rungs"]} == {"unjudged"}
+        assert {step["result"] for receipt in receipts for step in receipt["cascade"]["steps"]} == {"unjudged"}
 
 
 def test_a_judging_cascade_is_refused(tmp_path: Path) -> None:

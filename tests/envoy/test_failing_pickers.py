@@ -103,7 +103,7 @@ async def staged(
         pods = (one.url, two.url)
         named = [word for url in pods for word in ("--pod", url)]
         async with serving(*named, "--extproc", "127.0.0.1:0") as gateway:
-            (listening,) = [line for line in gateway.lines if line["message"] == "listening"]
+            (listening,) = [line for line in gateway.lines if line["event"] == "listening"]
             config = bootstrap(ROOT / "deploy" / "envoy" / f"{file}.yaml", listening["extproc"], pods)
             filter_of(config)["failure_mode_allow"] = is_open
             if not pings:

@@ -88,7 +88,7 @@ async def test_must_1_stream_requests_and_answers_in_full_duplex(scene: Scene) -
     async with scene.post(asking(stream=True)) as answer:
         assert "[DONE]" in await answer.text()
     receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
-    assert (receipt["shell"], receipt["mode"]) == ("extproc", "full_duplex/full_duplex")
+    assert (receipt["frontend"], receipt["extproc_mode"]) == ("extproc", "full_duplex/full_duplex")
 
 
 @pytest.mark.parametrize("at", [0, 1])
@@ -153,13 +153,13 @@ async def test_must_3_who_served_is_who_is_charged() -> None:
                 assert answer.status == 200
             receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
             (attempt,) = receipt["attempts"]
-            assert (attempt["engine"], attempt["ended"]) == (other, "answered")
+            assert (attempt["engine"], attempt["result"]) == (other, "answered")
         async with scene.session.get(f"{other}/metrics") as told:
             hits = [
                 line for line in (await told.text()).splitlines() if line.startswith("vllm:prefix_cache_hits_total")
             ]
         assert float(hits[0].rpartition(" ")[2]) > 0
-        details = [receipt["detail"] for receipt in await scene.receipts()]
+        details = [receipt["error"] for receipt in await scene.receipts()]
         assert any(detail.startswith(f"{failing} failed") for detail in details)
         await scene.until_idle()
 
@@ -230,7 +230,7 @@ async def test_must_report_the_endpoint_that_served(scene: Scene) -> None:
         assert answer.status == 200
     receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
     assert receipt["attempts"][0]["engine"] == scene.pods[1].url
-    assert "served by" not in receipt["detail"]
+    assert "served by" not in receipt["error"]
 
 
 async def test_reflection_is_off(scene: Scene) -> None:

@@ -95,7 +95,12 @@ async def decided(pair: Pair) -> list[object]:
     found: list[object] = []
     for receipt in reversed(await pair.scene.receipts()):
         halves = [
-            (named[one["engine"]], named.get(one["prefill"], one["prefill"]), one["connector"], one["fallback"])
+            (
+                named[one["engine"]],
+                named.get(one["prefill_engine"], one["prefill_engine"]),
+                one["connector"],
+                one["fallback_reason"],
+            )
             for one in receipt["attempts"]
         ]
         found.append((receipt["status"], receipt["reason"], receipt["model"], receipt["stream"], halves))

@@ -78,7 +78,7 @@ async def behind(way: Way, folder: Path, pod: Recorder) -> AsyncIterator[tuple[R
     config = folder / "hearth.yaml"
     config.write_text(json.dumps({"discovery": {"static": {"pods": [pod.url]}}, "extproc": {"listen": "127.0.0.1:0"}}))
     async with serving("--config", str(config)) as gateway:
-        line = next(line for line in gateway.lines if line["message"] == "listening")
+        line = next(line for line in gateway.lines if line["event"] == "listening")
         async with envoy(way, str(line["extproc"][0])) as front:
             yield gateway, front
 

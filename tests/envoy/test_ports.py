@@ -56,7 +56,7 @@ async def test_several_workers_pick_behind_one_port_or_behind_one_each(*, shares
     first = ports_in_a_row(2)
     told = {"listen": f"127.0.0.1:{first}", "shares_port": shares}
     async with a_scene(None, extproc=told, settings={"processes": 2}) as scene:
-        listening = next(line for line in scene.gateway.lines if line["message"] == "listening")
+        listening = next(line for line in scene.gateway.lines if line["event"] == "listening")
         ports = [first] if shares else [first, first + 1]
         assert listening["extproc"] == [f"127.0.0.1:{port}" for port in ports]
         async with envoy(Way(checks=True), *listening["extproc"]) as front:
@@ -97,7 +97,7 @@ async def test_a_picker_stopped_under_load_loses_no_request(tmp_path: Path, way:
         }
         config.write_text(json.dumps(told))
         pickers = [await stack.enter_async_context(serving("--config", str(config))) for _ in range(2)]
-        where = [next(one for one in picker.lines if one["message"] == "listening")["extproc"][0] for picker in pickers]
+        where = [next(one for one in picker.lines if one["event"] == "listening")["extproc"][0] for picker in pickers]
         front = await stack.enter_async_context(envoy(checked, *where))
         session = await stack.enter_async_context(aiohttp.ClientSession())
 

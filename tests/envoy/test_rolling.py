@@ -69,7 +69,7 @@ class Scene:
         while not await self._holds_one(seat):
             await self.held.begin()
         seat.now.running.send_signal(signal.SIGTERM)
-        await seat.now.until("draining")
+        await seat.now.until("drain_started")
         await self.pickers.until_seen(port, healthy=False)
         await self.held.end()
         assert await seat.now.end() == 0
@@ -81,7 +81,7 @@ class Scene:
         async with self.held.client.get(seat.now.at("admin", "/fleet")) as answer:
             pods = (await answer.json())["pods"]
         engines = [engine for pod in pods if pod["url"] == self.held.pod.url for engine in pod["engines"]]
-        return any(engine["ledger"]["running"] for engine in engines)
+        return any(engine["own_load"]["running"] for engine in engines)
 
 
 @asynccontextmanager

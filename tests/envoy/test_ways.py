@@ -12,14 +12,7 @@ import pytest
 import pytest_asyncio
 
 from simulator.options import Options
-from tests.envoy.envoys import (
-    BUFFERED_NONE,
-    BUFFERED_OBSERVED,
-    BUFFERED_STREAMED,
-    DUPLEX,
-    DUPLEX_NONE,
-    STREAMED_NONE,
-)
+from tests.envoy.envoys import BUFFERED_NONE, BUFFERED_OBSERVED, BUFFERED_STREAMED, DUPLEX, DUPLEX_NONE, STREAMED_NONE
 from tests.envoy.scene import CHAT, FAST, Scene, a_scene, asking, until
 from tests.scenarios.place import LONG
 
@@ -65,10 +58,10 @@ async def test_whole_answers_arrive_and_are_settled(way: tuple[str, Scene]) -> N
         assert answer.status == 200
         told = await answer.json()
     receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
-    assert (receipt["status"], receipt["tenant"], receipt["shell"]) == (200, "one", "extproc")
+    assert (receipt["status"], receipt["tenant"], receipt["frontend"]) == (200, "one", "extproc")
     usage = receipt["usage"]
     if name in SEES_ANSWERS:
-        assert usage["completion_tokens"] == told["usage"]["completion_tokens"] == 8
+        assert usage["output_tokens"] == told["usage"]["completion_tokens"] == 8
     else:
         assert usage is None
     await scene.until_idle()
@@ -105,7 +98,7 @@ async def test_limits_on_output_cut_only_where_the_answer_goes_through_us(way: t
     await scene.receipt(head["x-hearth-request-id"])
     async with scene.session.get(scene.gateway.at("admin", "/limits")) as answer:
         accounts = {one["account"]: one for one in (await answer.json())["accounts"]}
-    assert accounts["capped"]["open"] == 0
+    assert accounts["capped"]["requests_in_flight"] == 0
     assert accounts["capped"]["limits"]["output_tokens"]["used"] >= 200
 
 
@@ -126,7 +119,7 @@ async def test_a_client_that_leaves_frees_what_it_held(way: tuple[str, Scene]) -
         await answer.content.readline()
         answer.close()
     receipt = await scene.receipt(receipt_id)
-    assert (receipt["status"], receipt["attempts"][0]["ended"]) == (499, "client_gone")
+    assert (receipt["status"], receipt["attempts"][0]["result"]) == (499, "client_gone")
     await scene.until_idle()
 
     async def pods_are_idle() -> bool:

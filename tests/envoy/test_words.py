@@ -52,8 +52,8 @@ async def test_a_stream_that_its_pod_has_cut_is_blamed_on_it_and_not_gone_on_wit
         got, receipt = await cut_stream(scene)
         assert got.startswith(b"data: ")
         assert b"[DONE]" not in got
-        assert [attempt["ended"] for attempt in receipt["attempts"]] == [ended]
-        assert not receipt.get("resumed")
+        assert [attempt["result"] for attempt in receipt["attempts"]] == [ended]
+        assert not receipt.get("resumes")
         await scene.until_idle()
 
 
@@ -68,7 +68,7 @@ async def test_a_sample_of_unseen_answers_is_settled_exactly(*, overrides: bool)
                 assert '"completion_tokens":8' in (await answer.text()).replace(" ", "")
             receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
             assert (receipt["usage"] is not None) == overrides
-            assert receipt["usage"] is None or receipt["usage"]["completion_tokens"] == 8
+            assert receipt["usage"] is None or receipt["usage"]["output_tokens"] == 8
 
 
 async def test_headers_that_speak_for_others_are_believed_where_envoy_strips_them() -> None:

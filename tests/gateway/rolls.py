@@ -152,10 +152,10 @@ class Operator:
     async def drains(self, url: str) -> None:
         """Nothing new for a pod, and what it has is finished."""
         await self.order("drain", url)
-        await self._sees(url, lambda pod: not any(one["ledger"]["running"] for one in pod["engines"]))
+        await self._sees(url, lambda pod: not any(one["own_load"]["running"] for one in pod["engines"]))
 
     async def sees_ready(self, url: str) -> None:
-        await self._sees(url, lambda pod: pod["standing"] == "ready")
+        await self._sees(url, lambda pod: pod["state"] == "ready")
 
     async def order(self, what: str, url: str) -> None:
         for gateway in self.gateways:

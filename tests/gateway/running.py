@@ -25,10 +25,10 @@ class Running:
     early: list[dict[str, Any]] = field(default_factory=list)
     """What it said before it listened and nobody has asked for yet."""
 
-    async def until(self, message: str, **fields: object) -> dict[str, Any]:
+    async def until(self, event: str, **fields: object) -> dict[str, Any]:
         """The next line that says so; lines before it are kept and skipped, but those before it listened can be had."""
         assert self.running.stdout is not None
-        wanted = {"message": message, **fields}
+        wanted = {"event": event, **fields}
         for line in self.early:
             if wanted.items() <= line.items():
                 self.early.remove(line)
@@ -41,16 +41,16 @@ class Running:
                 if wanted.items() <= line.items():
                     return dict(line)
 
-    async def until_each(self, message: str, key: str, *values: object) -> None:
+    async def until_each(self, event: str, key: str, *values: object) -> None:
         """Wait for one such line per value of `key`, in whatever order the workers log them."""
         missing = set(values)
         while missing:
-            line = await self.until(message)
+            line = await self.until(event)
             missing.discard(line.get(key))
 
     def at(self, port: str, path: str = "") -> str:
         """A URL on one of its ports: traffic, metrics or admin."""
-        line = next(line for line in self.lines if line["message"] == "listening")
+        line = next(line for line in self.lines if line["event"] == "listening")
         return f"http://{line[port][0]}{path}"
 
     async def end(self) -> int:

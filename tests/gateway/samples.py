@@ -16,14 +16,14 @@ AT_S = 1_795_186_398.25
 def an_attempt(**changes: Any) -> AttemptReceipt:
     values: dict[str, Any] = {
         "engine": "http://a:1",
-        "ended": "answered",
+        "result": "answered",
         "candidates": (CandidateShown("http://a:1", True, 0.1, {"prefill": 0.1}, 64, 0, 1),),
-        "candidates_in_all": 1,
-        "predicted_prompt_tokens": 100,
-        "predicted_warm_tokens": 64,
-        "real_warm_tokens": 96,
+        "candidate_count": 1,
+        "predicted_input_tokens": 100,
+        "predicted_cached_input_tokens": 64,
+        "actual_cached_input_tokens": 96,
         "predicted_ttft_s": 0.1,
-        "real_ttft_s": 0.15,
+        "actual_ttft_s": 0.15,
     }
     return AttemptReceipt(**values | changes)
 

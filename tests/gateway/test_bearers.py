@@ -62,13 +62,13 @@ async def test_a_token_of_the_issuer_is_served_and_no_other(issuer: str, tmp_pat
         SimulatedPod(Options(models=("tiny",))) as pod,
         serving("--pod", pod.url, "--policy", str(policy)) as gateway,
     ):
-        seen = {"pod ready", "the token issuer's keys are known"}
-        while not seen <= {line["message"] for line in gateway.lines}:
-            missing = next(iter(seen - {line["message"] for line in gateway.lines}))
+        seen = {"pod_state_changed", "jwks_loaded"}
+        while not seen <= {line["event"] for line in gateway.lines}:
+            missing = next(iter(seen - {line["event"] for line in gateway.lines}))
             await gateway.until(missing)
         good = token()
         assert (await status(gateway, good))[0] == 200
-        line = await gateway.until("request")
+        line = await gateway.until("request_completed")
         assert line["tenant"] == "legal"
         assert (await status(gateway, token(team="search")))[0] == 404
         for bad in (token(aud="other"), token(exp=1.0), token(team="strangers"), good[:-8] + "AAAAAAAA", "a.b.c"):

@@ -28,8 +28,8 @@ class Heard:
 
     events: list[tuple[str, str | None]] = field(default_factory=list)
 
-    def __call__(self, level: str, message: str, *, pod: str | None = None, **_: object) -> None:
-        self.events.append((message, pod))
+    def __call__(self, level: str, event: str, *, upstream: str | None = None, **_: object) -> None:
+        self.events.append((event, upstream))
 
 
 class TellingRouter(Router):

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from tests.golden.fields import renewed, with_close_times, without_added
 from tests.golden.normal import differs, renamed
 
 HERE = Path(__file__).parent
@@ -42,8 +43,12 @@ def compare(expected: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]],
             continue
         pairs = zip_longest(before[kind], after[kind])
         for number, (was, is_now) in enumerate(pairs):
-            if was is None or is_now is None or differs(was, is_now, names):
-                told.append(f"{' '.join(kind)} {number}: {_first_difference(renamed(was, names), is_now)}")
+            shown, fresh, left = was, is_now, names
+            if was is not None and is_now is not None and (refitted := renewed(was, names)) is not None:
+                fresh = without_added(is_now)
+                shown, left = with_close_times(refitted, fresh), {}
+            if shown is None or fresh is None or differs(shown, fresh, left):
+                told.append(f"{' '.join(kind)} {number}: {_first_difference(renamed(shown, left), fresh)}")
     return told
 
 

@@ -342,10 +342,10 @@ class Run:
         while True:
             told = json.loads(await page(ADMIN, "/fleet"))
             held = {
-                f"{pod['url']}/{number}": engine["ledger"]
+                f"{pod['url']}/{number}": engine["own_load"]
                 for pod in told["pods"]
                 for number, engine in enumerate(pod["engines"])
-                if any(engine["ledger"].values())
+                if any(engine["own_load"].values())
             }
             if held != before:
                 self.ledger.append({"kind": "ledger", "at": self.loop.time(), "held": held})

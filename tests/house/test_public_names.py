@@ -8,11 +8,19 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
+from cascade.record import CascadeResult, CascadeStep
 from gateway.cascades.features import CascadeOptions
+from gateway.observe.request_log import REQUEST_FIELDS, USAGE_FIELDS
+from gateway.pipeline.record import REQUEST_EVENT, Receipt
+from gateway.runtime.events import EVENTS
+from routing.candidates import CandidateShown
+from routing.decision.receipt import AttemptReceipt
 from routing.rejection import Reason
+from routing.request import Usage
 from tenancy.document import InvalidDocument
 from tenancy.policy import InlineFiles
 from tenancy.reading.policy import read_policy
@@ -127,4 +135,184 @@ def test_durations_of_a_policy_have_a_factor() -> None:
     assert {old: NAMES["units"].get(old) for old in renamed} == dict.fromkeys(renamed, 0.001)
 
 
-# log, usage, receipt and admin fields
+# log, usage, receipt and admin fields: a path is a field's names with dots between; `*` stands for any name, and
+# `path=text` for a text at a path.
+
+EVENT_SOURCES = ("gateway", "agent")
+
+ADMIN_VIEWS = {
+    "/fleet": ("gateway/fleet/view.py", "gateway/cluster/admin.py:_fleet", "gateway/cluster/admin.py:merge_fleets"),
+    "/limits": ("gateway/limits/monitoring.py:_show", "gateway/observe/admin.py:_limits"),
+    "/cascades": ("gateway/cascades/cascades.py:_show", "gateway/observe/admin.py:_cascades"),
+    "/pods/drain": ("gateway/observe/admin.py:_set_drained",),
+    "/reload": ("gateway/app/reload.py", "gateway/cluster/supervisor.py:reload"),
+}
+"""Page to the files, or functions of files, whose dict keys are its fields."""
+
+
+def calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def events_in_code() -> dict[str, set[str]]:
+    """Event code to its fields, by all calls that write one."""
+    found: dict[str, set[str]] = {}
+    for folder in EVENT_SOURCES:
+        for path in (ROOT / folder).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            aliases = _pairs_of_codes(tree)
+            for call in calls(tree):
+                if not _writes_event(call):
+                    continue
+                for code in _codes(call.args[1], aliases):
+                    found.setdefault(code, set()).update(_fields(call))
+    return found
+
+
+def _writes_event(call: ast.Call) -> bool:
+    name = ast.unparse(call.func).rpartition(".")[2]
+    return name in ("say", "_say", "log_event", "_log_from_thread", "UnusedGuarantee") and len(call.args) >= 2
+
+
+def _pairs_of_codes(tree: ast.AST) -> dict[str, set[str]]:
+    """Local names that hold one of several codes."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+            for at, target in enumerate(node.targets[0].elts):
+                if isinstance(target, ast.Name) and target.id == "event":
+                    branches = [node.value.body, node.value.orelse] if isinstance(node.value, ast.IfExp) else []
+                    picked = [each.elts[at] for each in branches if isinstance(each, ast.Tuple)]
+                    found["event"] = {str(each.value) for each in picked if isinstance(each, ast.Constant)}
+    return found
+
+
+def _codes(argument: ast.expr, aliases: dict[str, set[str]]) -> set[str]:
+    match argument:
+        case ast.Constant(value=str(code)):
+            return {code}
+        case ast.IfExp():
+            return _codes(argument.body, aliases) | _codes(argument.orelse, aliases)
+        case ast.Name(id=name) if name in aliases:
+            return aliases[name]
+    return set() if ast.unparse(argument) in PASSED_ON else {ast.unparse(argument)}
+
+
+PASSED_ON = {"event", "words", "silence.event"}
+"""Codes that another call of the same module has named."""
+
+
+def _fields(call: ast.Call) -> set[str]:
+    found = set[str]()
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            found.add(keyword.arg)
+        elif "engine_fields" in ast.unparse(keyword.value):
+            found |= {"upstream", "dp_rank"}
+    return found - {"level"}
+
+
+def struct_paths(kind: Any, prefix: str = "") -> set[str]:
+    """The paths of a struct's JSON."""
+    found = set[str]()
+    for each in msgspec.structs.fields(kind):
+        path = f"{prefix}{each.encode_name}"
+        text = str(each.type)
+        inner = next((known for known in STRUCTS if known.__name__ in text), None)
+        if inner is not None:
+            found |= struct_paths(inner, f"{path}.")
+        else:
+            found.add(f"{path}.*" if "dict[" in text else path)
+    return found
+
+
+STRUCTS = (CandidateShown, AttemptReceipt, CascadeStep, CascadeResult, Usage)
+
+
+def dict_keys(place: str) -> set[str]:
+    """All texts that are keys in a file, or in one of its functions."""
+    path, _, function = place.partition(":")
+    tree: ast.AST = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    if function:
+        tree = next(node for node in ast.walk(tree) if getattr(node, "name", None) == function)
+    found = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            found |= {str(key.value) for key in node.keys if isinstance(key, ast.Constant)}
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            found |= {str(node.slice.value)} if isinstance(node.slice, ast.Constant) else set()
+    return found
+
+
+def new_paths(section: str, prefix: str = "") -> set[str]:
+    """What the map and its additions say exists now, of paths with this prefix, which is left out."""
+    every = [*NAMES[section].values(), *NAMES["added"][section]]
+    return {name.removeprefix(prefix) for name in every if name and name.startswith(prefix) and "=" not in name}
+
+
+def test_each_event_has_a_code_of_the_list() -> None:
+    """Each line that is written in code, and each code is written somewhere."""
+    assert set(events_in_code()) | {REQUEST_EVENT} | OWN_LINES == set(EVENTS)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", code) for code in EVENTS)
+    assert len(set(EVENTS.values())) >= len(EVENTS) - 1, "one message for each; Redis comes back to two components"
+
+
+def test_events_and_their_fields_are_in_the_map() -> None:
+    """Each code and each field of it, and none that is no longer written."""
+    found = {f"{code}.{name}" for code, fields in events_in_code().items() for name in fields} | set(EVENTS)
+    known = new_paths("log_fields", "event.") | {REQUEST_EVENT}
+    assert found - known == set()
+    assert {name for name in known - found if name.partition(".")[0] not in SPREAD} == set()
+
+
+OWN_LINES = {"log_write_failed", "log_write_recovered"}
+"""Of the writer of lines itself, on standard error."""
+
+SPREAD = {
+    *OWN_LINES,
+    *("listening", "server_found", "reload_succeeded", "process_exited", "role_changed", "library_log"),
+    *("cascade_uncalibrated", "cascade_without_guarantee", "cascade_calibration_unusable"),
+}
+"""Events some fields of which stand in a mapping, or are written by another call than the one that names the code."""
+
+
+def test_lines_of_the_logs_are_in_the_map() -> None:
+    """Request log, usage record and route log, field by field."""
+    assert set(REQUEST_FIELDS.names) == new_paths("log_fields", "request.")
+    usage = set(USAGE_FIELDS.names) - {"cascade"} | struct_paths(CascadeResult, "cascade.")
+    assert usage == new_paths("usage_fields")
+    assert dict_keys("gateway/observe/route_log.py") == new_paths("log_fields", "route.")
+
+
+def test_receipts_are_in_the_map() -> None:
+    """Field by field, down to the scores of candidates; a supervisor adds the worker."""
+    assert struct_paths(Receipt) | {"worker"} == new_paths("receipt_fields")
+
+
+@pytest.mark.parametrize("page", ADMIN_VIEWS)
+def test_admin_pages_are_in_the_map(page: str) -> None:
+    """Each name that a page shows."""
+    shown = set[str]().union(*map(dict_keys, ADMIN_VIEWS[page]))
+    known = {part for path in new_paths("admin_fields", f"{page} ") for part in path.split(".")} - {"*"}
+    assert shown - known == set()
+    assert known - shown <= {"worker"}, "which a supervisor adds"
+
+
+@pytest.mark.parametrize("section", ["log_fields", "usage_fields", "receipt_fields", "admin_fields"])
+def test_no_renamed_field_remains(section: str) -> None:
+    """An old path that leads to another one is no path of today."""
+    renamed = {old for old, new in NAMES[section].items() if new != old}
+    assert renamed & (set(NAMES[section].values()) | set(NAMES["added"][section])) == set()
+
+
+def test_the_docs_list_each_event() -> None:
+    """With cause and action, and no other."""
+    page = (ROOT / "docs/logs.md").read_text(encoding="utf-8")
+    row = r"^\| `([a-z_]+)` \| (?:debug|info|warning|error)[^|]* \| [^|]+ \| [^|]+ \|$"
+    assert sorted(re.findall(row, page, re.MULTILINE)) == sorted(set(EVENTS) - {REQUEST_EVENT})
+
+
+def test_the_docs_list_each_field_of_a_line() -> None:
+    """Of the request log and of the usage record."""
+    page = (ROOT / "docs/logs.md").read_text(encoding="utf-8")
+    assert [name for name in (*REQUEST_FIELDS.names, *USAGE_FIELDS.names) if f"`{name}`" not in page] == []

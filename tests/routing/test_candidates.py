@@ -79,6 +79,6 @@ def test_the_chosen_one_is_always_shown(at: int) -> None:
 def test_every_scorers_seconds_are_told_by_name() -> None:
     """Rounded to microseconds and whole tokens."""
     (shown,) = ballot([0.12345678], at=0).top()
-    assert shown.seconds == {"prefill": 0.123457, "lora": 0.0}
+    assert shown.scores_s == {"prefill": 0.123457, "lora": 0.0}
     assert shown.total_s == 0.123457
-    assert shown.warm_tokens == 16
+    assert shown.cached_input_tokens == 16

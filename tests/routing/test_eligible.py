@@ -133,7 +133,7 @@ def test_whoever_holds_more_is_looked_at_however_busy() -> None:
 
 def test_a_receipt_still_counts_all() -> None:
     """How many might have served it is not how many were scored."""
-    assert place(router_of(MANY), ask()).candidates_in_all == MANY
+    assert place(router_of(MANY), ask()).candidate_count == MANY
 
 
 def test_cold_prompts_spread_over_a_large_fleet() -> None:

@@ -80,7 +80,7 @@ class CascadePods:
         """What the ledger still holds."""
         async with aiohttp.ClientSession() as session, session.get(self.gateway.at("admin", "/fleet")) as answer:
             pods = (await answer.json())["pods"]
-        return [engine["ledger"] for pod in pods for engine in pod["engines"] if any(engine["ledger"].values())]
+        return [engine["own_load"] for pod in pods for engine in pod["engines"] if any(engine["own_load"].values())]
 
 
 @asynccontextmanager
@@ -125,7 +125,7 @@ async def some_cascade_pods(
         (folder / "hearth.yaml").write_text(json.dumps(settings))
         gateway = await stack.enter_async_context(serving("--config", str(folder / "hearth.yaml")))
         for _ in options:
-            await gateway.until("pod ready")
+            await gateway.until("pod_state_changed", state="ready")
         yield CascadePods(gateway, pods[0], pods[1], pods[2:], folder)
 
 
@@ -136,7 +136,7 @@ def asking(text: str = "Hi", **more: Any) -> dict[str, Any]:
 async def settled(rungs: CascadePods, receipt_id: str) -> dict[str, Any]:
     """The receipt, once the request has left."""
     async with asyncio.timeout(120):
-        while "climbed" not in (receipt := await rungs.receipt(receipt_id)):
+        while "cascade" not in (receipt := await rungs.receipt(receipt_id)):
             pass
     return receipt
 

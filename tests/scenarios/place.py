@@ -86,7 +86,7 @@ async def a_place(
         gateway = await stack.enter_async_context(serving("--config", str(config), *flags))
         if "--processes" not in flags:  # Workers listen when they know their pods.
             for _ in pods:
-                await gateway.until("pod ready")
+                await gateway.until("pod_state_changed", state="ready")
         yield Place(gateway, pods, policy)
 
 

@@ -81,13 +81,13 @@ async def test_one_model_answers(keeping: CascadePods, escalating: CascadePods, 
         assert whole["usage"]["completion_tokens"] == 24
         assert int(head["content-length"]) == len(body)
     receipt = await settled(rungs, head["x-hearth-request-id"])
-    climbed, usage = receipt["climbed"], receipt["usage"]
-    assert [step["model"] for step in climbed["rungs"]] == (["small"] if rung == "small" else ["small", "big"])
-    assert climbed["rungs"][-1]["output_tokens"] == usage["completion_tokens"] == 24
-    assert climbed["wasted_tokens"] == (climbed["rungs"][0]["output_tokens"] if rung == "big" else 0)
-    assert (climbed["wasted_cost"] > 0) == (rung == "big")
-    assert climbed["cost"] == pytest.approx(sum(step["cost"] for step in climbed["rungs"]))
-    assert climbed["cost_always_first"] < climbed["cost_always_top"]
+    result, usage = receipt["cascade"], receipt["usage"]
+    assert [step["model"] for step in result["steps"]] == (["small"] if rung == "small" else ["small", "big"])
+    assert result["steps"][-1]["output_tokens"] == usage["output_tokens"] == 24
+    assert result["wasted_tokens"] == (result["steps"][0]["output_tokens"] if rung == "big" else 0)
+    assert (result["wasted_cost"] > 0) == (rung == "big")
+    assert result["cost"] == pytest.approx(sum(step["cost"] for step in result["steps"]))
+    assert result["cost_always_first"] < result["cost_always_largest"]
     await empty(rungs)
     metrics = await rungs.metrics()
     assert f'hearth_cascade_answers_total{{bucket="chat",ladder="auto",rung="{rung}"}}' in metrics
@@ -122,7 +122,7 @@ async def test_other_apis_are_judged_too(
     assert b'"logprobs":{' not in told
     assert b'"logprobs":[{' not in told
     receipt = await settled(keeping, head["x-hearth-request-id"])
-    assert receipt["climbed"]["judged"] == 1
+    assert receipt["cascade"]["judged"] == 1
 
 
 async def test_what_cannot_be_judged_is_answered_from_the_top(keeping: CascadePods) -> None:
@@ -188,7 +188,7 @@ async def test_words_of_clients_and_tenants_bind(
     ("headers", "ended", "why"),
     [
         ({"x-hearth-cascade-never-escalate": "true"}, "unjudged", ""),
-        ({"authorization": "Bearer sk-frugal"}, "kept", "share"),
+        ({"authorization": "Bearer sk-frugal"}, "kept", "escalation_limit"),
     ],
 )
 async def test_who_may_not_escalate_gets_what_there_is(
@@ -198,8 +198,8 @@ async def test_who_may_not_escalate_gets_what_there_is(
     _, _, head = await escalating.post(CHAT, asking(stream=True), **headers)
     assert head["x-hearth-cascade-model"] == "small"
     receipt = await settled(escalating, head["x-hearth-request-id"])
-    [step] = receipt["climbed"]["rungs"]
-    assert (step["ended"], step["why"]) == (ended, why)
+    [step] = receipt["cascade"]["steps"]
+    assert (step["result"], step["reason"]) == (ended, why)
 
 
 async def test_broken_json_escalates(keeping: CascadePods) -> None:
@@ -208,7 +208,7 @@ async def test_broken_json_escalates(keeping: CascadePods) -> None:
     _, _, head = await keeping.post(CHAT, asking(response_format=wanted, max_tokens=3))
     assert head["x-hearth-cascade-model"] == "big"
     receipt = await settled(keeping, head["x-hearth-request-id"])
-    assert "invalid_json" in receipt["climbed"]["rungs"][0]["why"]
+    assert "invalid_json" in receipt["cascade"]["steps"][0]["reason"]
     _, _, head = await keeping.post(CHAT, asking(response_format=wanted, max_tokens=200))
     assert head["x-hearth-cascade-model"] == "small"
 
@@ -234,7 +234,7 @@ async def test_a_model_thrown_away_stops(escalating: CascadePods) -> None:
     assert head["x-hearth-cascade-model"] == "big"
     receipt = await settled(escalating, head["x-hearth-request-id"])
     assert engine.statistics().running == 0
-    assert receipt["climbed"]["rungs"][0]["output_tokens"] >= 8
+    assert receipt["cascade"]["steps"][0]["output_tokens"] >= 8
     assert engine.statistics().generation_tokens - before < 120
 
 
@@ -272,7 +272,7 @@ async def test_a_cut_stream_goes_on_with_its_model(tmp_path: Path, threshold: fl
         assert (status, head["x-hearth-cascade-model"], models_of(body)) == (200, rung, {rung})
         assert said(body) == said(whole)
         receipt = await settled(rungs, head["x-hearth-request-id"])
-        assert receipt["resumed"] == 1
+        assert receipt["resumes"] == 1
         await empty(rungs)
 
 
@@ -300,7 +300,7 @@ async def test_what_failed_one_model_is_not_held_against_the_next(tmp_path: Path
         status, _, head = await rungs.post(CHAT, asked)
         assert (status, head["x-hearth-cascade-model"]) == (200, "big")
         receipt = await settled(rungs, head["x-hearth-request-id"])
-        assert [attempt["ended"] for attempt in receipt["attempts"]] == ["broken"] * 3 + ["answered"]
+        assert [attempt["result"] for attempt in receipt["attempts"]] == ["broken"] * 3 + ["answered"]
         assert receipt["attempts"][2]["engine"] == warm
 
 
@@ -320,7 +320,7 @@ async def test_a_guarantee_of_the_prompt_needs_no_judge(tmp_path: Path) -> None:
         _, _, head = await rungs.post("/v1/messages", asking(stream=True))
         assert head["x-hearth-cascade-model"] == "small"
         receipt = await settled(rungs, head["x-hearth-request-id"])
-        assert receipt["climbed"]["judged"] == 0
+        assert receipt["cascade"]["judged"] == 0
         tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
         _, _, head = await rungs.post(CHAT, asking(tools=[tool]))
         assert head["x-hearth-cascade-model"] == "big"

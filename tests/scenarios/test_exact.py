@@ -92,7 +92,7 @@ async def ask(client: aiohttp.ClientSession, gateway: Running, body: dict[str, A
     """One chat: its last attempt as the receipt has it, and what was really warm. A worker may not know the pod yet."""
     async with client.post(gateway.at("traffic", "/v1/chat/completions"), json=body) as answer:
         if answer.status in (404, 503):
-            return {"warmth": "shadow"}, 0
+            return {"cache_source": "approximate"}, 0
         assert answer.status == 200, await answer.text()
         real = (await answer.json())["usage"]["prompt_tokens_details"]["cached_tokens"]
         receipt = answer.headers["x-hearth-request-id"]
@@ -109,7 +109,7 @@ async def settled(client: aiohttp.ClientSession, gateway: Running) -> None:
     in_a_row = 0
     for _ in range(2000):
         attempt, _ = await ask(client, gateway, hello)
-        in_a_row = in_a_row + 1 if attempt["warmth"] == "exact" else 0
+        in_a_row = in_a_row + 1 if attempt["cache_source"] == "precise" else 0
         if in_a_row == 10:
             return
     raise AssertionError("the workers do not know the pod")
@@ -130,8 +130,8 @@ async def test_receipts_foretell_what_events_told(tmp_path: Path) -> None:
             f"model_list: [{{model_name: tiny, tokenizer: {folder}}}]\n"
         )
         gateway = await stack.enter_async_context(serving("--config", str(config), where=ANYWHERE))
-        if not any(line["message"] == "following KV events" for line in gateway.lines):
-            await gateway.until("following KV events")
+        if not any(line["event"] == "kv_events_subscribed" for line in gateway.lines):
+            await gateway.until("kv_events_subscribed")
         connector = aiohttp.TCPConnector(force_close=True)
         client = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
         await settled(client, gateway)
@@ -144,15 +144,15 @@ async def test_receipts_foretell_what_events_told(tmp_path: Path) -> None:
             talk.append({"role": "user", "content": " ".join(rng.choices(WORDS, k=rng.randint(4, 30)))})
             attempt, real = await ask(client, gateway, {"model": "tiny", "messages": talk})
             talk.append({"role": "assistant", "content": "x"})
-            if attempt["warmth"] == "exact":
+            if attempt["cache_source"] == "precise":
                 exact += 1
-                right += attempt["predicted_warm_tokens"] == real
+                right += attempt["predicted_cached_input_tokens"] == real
         assert exact > 40
         assert right >= 0.98 * exact
         async with client.get(gateway.at("admin", "/fleet")) as shown:
             fleet = json.loads(await shown.text())
         (shown_pod,) = fleet["pods"]
-        assert shown_pod["engines"][0]["warmth"] == {"by": "events", "doubt": None}
+        assert shown_pod["engines"][0]["cache_source"] == "precise"
         async with client.get(gateway.at("metrics", "/metrics")) as page:
             figures = await page.text()
         assert f'hearth_engine_exact{{engine="{pod.url}"' in figures

@@ -100,7 +100,7 @@ async def test_two_hundred_streams_of_one_key_keep_to_its_tokens(tmp_path: Path)
     limit = 20_000
     policy = write_policy(tmp_path / "policy.yaml", {"tpm": limit})
     async with pod() as engine, serving("--pod", engine.url, "--policy", str(policy)) as gateway:
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         served = [*await storm(gateway, 200), *await storm(gateway, 200)]
         answered = [each for each in served if each.status == 200]
         assert {each.status for each in served} == {200, 429}
@@ -109,7 +109,7 @@ async def test_two_hundred_streams_of_one_key_keep_to_its_tokens(tmp_path: Path)
         async with aiohttp.ClientSession() as client, client.get(gateway.at("admin", "/limits")) as answer:
             [account] = (await answer.json())["accounts"]
         assert account["account"] == "team"
-        assert account["open"] == 0
+        assert account["requests_in_flight"] == 0
         assert account["limits"]["tokens"]["used"] == sum(each.tokens for each in answered)
 
 
@@ -121,7 +121,7 @@ async def test_long_streams_are_ended_where_the_limit_is(tmp_path: Path) -> None
         pod(shortest_answer=900, longest_answer=900) as engine,
         serving("--pod", engine.url, "--policy", str(policy)) as gateway,
     ):
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         answered = [each for each in await storm(gateway, 40) if each.status == 200]
         assert len(answered) > 3
         assert "length" in {each.finish_reason for each in answered}
@@ -139,7 +139,7 @@ async def test_a_reload_binds_a_stream_that_runs(tmp_path: Path) -> None:
         serving("--pod", engine.url, "--policy", str(policy)) as gateway,
         aiohttp.ClientSession() as client,
     ):
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         async with client.post(gateway.at("traffic", CHAT), json=body, headers=headers) as answer:
             told = await answer.content.readuntil(b"\n\n")
             write_policy(policy, {"output_tpm": 100})

@@ -42,6 +42,6 @@ async def test_a_tier_that_rejects_them_says_so_once(tmp_path: Path, monkeypatch
         short, long = await place.receipts("hasty")
     assert short["status"] == 200
     assert long["status"] == 429
-    assert long["promised_ttft_s"] == 0.02
+    assert long["slo_ttft_s"] == 0.02
     assert long["predicted_ttft_s"] > 0.02
     assert f"{long['predicted_ttft_s']:.3g} s" in caught.value.message

@@ -85,7 +85,7 @@ async def loaded() -> AsyncIterator[tuple[Running, list[SimulatedPod], Load]]:
         flags = [word for pod in pods for word in ("--pod", pod.url)]
         gateway = await stack.enter_async_context(serving(*flags))
         for _ in pods:
-            await gateway.until("pod ready")
+            await gateway.until("pod_state_changed", state="ready")
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         load = Load(gateway.at("traffic"))
         tasks = [asyncio.create_task(load.client(session, number)) for number in range(CLIENTS)]
@@ -120,16 +120,16 @@ async def test_a_lost_pod_fails_nobody_who_has_no_first_byte(kind: FaultKind) ->
     async with loaded() as (gateway, pods, load):
         lost, *others = pods
         lost.set_fault(Fault(kind))
-        await gateway.until("breaker opened", pod=lost.url)
+        await gateway.until("breaker_opened", upstream=lost.url)
         await load.goes_on(3 * CLIENTS)
-        assert (await fleet(gateway))[lost.url]["standing"] in ("broken", "unready")
+        assert (await fleet(gateway))[lost.url]["state"] in ("broken", "unready")
         before = len(load.seen)
         await load.goes_on(CLIENTS)
         assert all(answer.is_whole for answer in load.seen[before:])
 
         await lost.stop()
         await lost.start()
-        await gateway.until("pod ready", pod=lost.url)
+        await gateway.until("pod_state_changed", state="ready", upstream=lost.url)
         shown = await fleet(gateway)
         assert shown[lost.url]["ready_for_s"] is not None
         assert all(shown[pod.url]["ready_for_s"] is None for pod in others)
@@ -143,13 +143,13 @@ async def test_a_drained_pod_fails_nobody_at_all() -> None:
     async with loaded() as (gateway, pods, load), aiohttp.ClientSession() as session:
         drained = pods[0]
         async with session.post(gateway.at("admin", "/pods/drain"), json={"pod": drained.url}) as answer:
-            assert (await answer.json())["standing"] == "draining"
+            assert (await answer.json())["state"] == "draining"
         await load.goes_on(2 * CLIENTS)
         last = last_asked(drained)
         await load.goes_on(2 * CLIENTS)
         assert last_asked(drained) is last
         async with session.post(gateway.at("admin", "/pods/undrain"), json={"pod": drained.url}) as answer:
-            assert (await answer.json())["standing"] == "ready"
+            assert (await answer.json())["state"] == "ready"
         await load.goes_on(3 * CLIENTS)
         assert last_asked(drained) is not last
     assert all(answer.is_whole for answer in load.seen)
@@ -159,7 +159,7 @@ async def test_a_pod_that_says_it_is_not_ready_fails_nobody() -> None:
     """As Kubernetes' probes see it: /health says 503, what runs goes on."""
     async with loaded() as (gateway, pods, load):
         pods[0].set_fault(Fault(FaultKind.UNREADY))
-        await gateway.until("pod unready", pod=pods[0].url)
+        await gateway.until("pod_state_changed", state="unready", upstream=pods[0].url)
         last = last_asked(pods[0])
         await load.goes_on(2 * CLIENTS)
         assert last_asked(pods[0]) is last

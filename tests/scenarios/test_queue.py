@@ -141,7 +141,7 @@ async def test_a_reload_keeps_the_queue(tmp_path: Path) -> None:
     async with a_full_place(tmp_path) as (place, bronze):
         place.write(vip={"tier": "gold"}, crowd={"models": ["small"]})
         place.gateway.running.send_signal(SIGHUP)
-        await place.gateway.until("reloaded")
+        await place.gateway.until("reload_succeeded")
         assert await Crowd(place, "crowd", 1).over() == {"model_not_allowed": 1}
         ended = await bronze.over()
         assert set(ended) == {"answered", "overloaded"}

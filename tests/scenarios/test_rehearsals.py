@@ -60,7 +60,7 @@ async def place() -> AsyncIterator[Place]:
         flags = [word for pod in pods for word in ("--pod", pod.url)]
         gateway = await stack.enter_async_context(serving(*flags))
         for _ in pods:
-            await gateway.until("pod ready")
+            await gateway.until("pod_state_changed", state="ready")
         yield Place(gateway, pods)
 
 
@@ -100,10 +100,10 @@ async def test_thoughts_and_calls_go_on_at_another_pod(place: Place, api: Api, a
     assert said(hear(api, told)) == said(hear(api, undisturbed))
     assert counts(told) == counts(undisturbed)
     receipt = await place.receipt(name)
-    assert (receipt["status"], receipt["unresumed"]) == (200, None)
-    assert receipt["resumed"] >= 1
+    assert (receipt["status"], receipt["resume_failure"]) == (200, None)
+    assert receipt["resumes"] >= 1
     assert receipt["wasted_tokens"] > 0
-    assert receipt["attempts"][-1]["ended"] == "answered"
+    assert receipt["attempts"][-1]["result"] == "answered"
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -121,8 +121,8 @@ async def test_an_answer_that_its_engines_give_up_goes_on(place: Place, api: Api
     assert (heard.texts, heard.once) == (wanted.texts, wanted.once)
     assert counts(told) == counts(undisturbed)
     receipt = await place.receipt(name)
-    assert (receipt["status"], receipt["unresumed"]) == (200, None)
-    assert [attempt["ended"] for attempt in receipt["attempts"]] == ["lost", "lost", "answered"]
+    assert (receipt["status"], receipt["resume_failure"]) == (200, None)
+    assert [attempt["result"] for attempt in receipt["attempts"]] == ["lost", "lost", "answered"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -134,4 +134,4 @@ async def test_calls_that_are_drawn_end_with_their_pod(place: Place) -> None:
     for pod in place.pods:
         pod.set_fault(NO_FAULT)
     assert b'"pod_lost"' in told
-    assert (await place.receipt(name))["unresumed"] == "call"
+    assert (await place.receipt(name))["resume_failure"] == "call"

@@ -31,7 +31,7 @@ async def place() -> AsyncIterator[Place]:
         pods = [await stack.enter_async_context(SimulatedPod(options)) for _ in range(2)]
         gateway = await stack.enter_async_context(serving(*(word for pod in pods for word in ("--pod", pod.url))))
         for _ in pods:
-            await gateway.until("pod ready")
+            await gateway.until("pod_state_changed", state="ready")
         yield Place(gateway, pods)
 
 
@@ -63,4 +63,4 @@ async def test_a_short_completion_may_be_cut_anywhere(place: Place, after: int, 
         assert (heard.text, heard.endings, heard.closed) == (undisturbed.text, undisturbed.endings, undisturbed.closed)
         assert counts(heard) == counts(undisturbed)
         assert len(heard.usage) == tells
-        assert (await place.receipt(name))["usage"]["completion_tokens"] == TOKENS
+        assert (await place.receipt(name))["usage"]["output_tokens"] == TOKENS

@@ -91,7 +91,7 @@ async def test_a_trusted_proxy_names_the_tenant_and_the_tier(tmp_path: Path) -> 
         async with openai.AsyncOpenAI(base_url=place.gateway.at("traffic", "/v1"), api_key="none") as client:
             await client.chat.completions.create(**asking(), extra_headers=headers)
         (receipt,) = await place.receipts("one")
-        assert (receipt["tier"], receipt["promise_met"]) == ("gold", True)
+        assert (receipt["tier"], receipt["slo_met"]) == ("gold", True)
         shown = await place.metrics()
         assert 'hearth_met_requests_total{pool="big",tier="gold"} 1.0' in shown
         assert 'hearth_queued_requests{pool="big",tier="gold"} 0.0' in shown
@@ -124,13 +124,13 @@ async def test_a_new_policy_takes_hold_while_requests_run(tmp_path: Path) -> Non
         await anext(events)
         place.write(one={"models": ["small"]})
         place.gateway.running.send_signal(SIGHUP)
-        await place.gateway.until("reloaded")
+        await place.gateway.until("reload_succeeded")
         assert [event async for event in events]
         with pytest.raises(openai.NotFoundError):
             await client.chat.completions.create(**asking())
         place.write(one={"tier": "platinum"})
         place.gateway.running.send_signal(SIGHUP)
-        await place.gateway.until("reload refused, the old settings stay")
+        await place.gateway.until("reload_failed")
         assert await client.chat.completions.create(**asking(model="small"))
 
 

@@ -47,7 +47,7 @@ async def place() -> AsyncIterator[Place]:
         flags = [word for pod in pods for word in ("--pod", pod.url)]
         gateway = await stack.enter_async_context(serving(*flags))
         for _ in pods:
-            await gateway.until("pod ready")
+            await gateway.until("pod_state_changed", state="ready")
         yield Place(gateway, pods)
 
 
@@ -86,8 +86,8 @@ async def test_thoughts_go_on_at_another_pod(place: Place, after: int) -> None:
     cut_none(place)
     assert told(stream) == told(undisturbed)
     receipt = await place.receipt(name)
-    assert (receipt["status"], receipt["unresumed"]) == (200, None)
-    assert receipt["resumed"] >= 1
+    assert (receipt["status"], receipt["resume_failure"]) == (200, None)
+    assert receipt["resumes"] >= 1
 
 
 def told_of_message(stream: bytes) -> tuple[object, ...]:
@@ -108,8 +108,8 @@ async def test_thoughts_of_a_message_go_on_at_another_pod(place: Place, after: i
     cut_none(place)
     assert told_of_message(stream) == told_of_message(undisturbed)
     receipt = await place.receipt(name)
-    assert (receipt["status"], receipt["unresumed"]) == (200, None)
-    assert receipt["resumed"] >= 1
+    assert (receipt["status"], receipt["resume_failure"]) == (200, None)
+    assert receipt["resumes"] >= 1
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -141,4 +141,4 @@ async def test_thoughts_that_nobody_was_told_end_with_their_pod(place: Place) ->
     stream, name = await ask(place.gateway.at("traffic"), include_reasoning=False)
     cut_none(place)
     assert b'"pod_lost"' in stream
-    assert (await place.receipt(name))["unresumed"] == "reasoning"
+    assert (await place.receipt(name))["resume_failure"] == "reasoning"

@@ -34,7 +34,7 @@ async def place() -> AsyncIterator[Place]:
         flags = [word for pod in pods for word in ("--pod", pod.url)]
         gateway = await stack.enter_async_context(serving(*flags))
         for _ in pods:
-            await gateway.until("pod ready")
+            await gateway.until("pod_state_changed", state="ready")
         yield Place(gateway, pods)
 
 
@@ -84,11 +84,11 @@ async def test_what_is_computed_again_is_what_is_told(
     holder.set_fault(Fault(FaultKind.CUT, after_chunks=SAID, requests=1))
     receipt = await place.receipt(await ask(place, words, **more))
     holder.set_fault(NO_FAULT)
-    assert [attempt["ended"] for attempt in receipt["attempts"]] == ["lost", "answered"]
+    assert [attempt["result"] for attempt in receipt["attempts"]] == ["lost", "answered"]
     made = sum([await computed(pod) for pod in others]) - computed_before
     assert receipt["wasted_tokens"] == made + again > again
     assert await wasted(place) - wasted_before == receipt["wasted_tokens"]
-    line = await place.gateway.until("request", request_id=receipt["id"])
+    line = await place.gateway.until("request_completed", request_id=receipt["id"])
     assert line["wasted_tokens"] == receipt["wasted_tokens"]
 
 
@@ -104,6 +104,6 @@ async def test_what_was_computed_again_in_vain_counts_too(place: Place, words: s
     receipt = await place.receipt(await ask(place, words, **more))
     for pod in place.pods:
         pod.set_fault(NO_FAULT)
-    assert [attempt["ended"] for attempt in receipt["attempts"]][:2] == ["lost", "lost"]
+    assert [attempt["result"] for attempt in receipt["attempts"]][:2] == ["lost", "lost"]
     told = sum([await computed(pod) for pod in others]) - before
     assert receipt["wasted_tokens"] > 1.5 * told / len(others)

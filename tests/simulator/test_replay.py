@@ -183,7 +183,7 @@ def test_known_caches_bring_hits_where_the_index_has_to_guess() -> None:
     """Nothing is evicted from large caches: every prediction comes true. In smaller ones knowing them finds more."""
     trace = generate(TEAMS, 300, seed=1)
     roomy, own = replace(setting(), knows_caches=True), setting(kv_tokens=250_000)
-    assert all(record.predicted_warm_tokens == record.cached_tokens for record in play(trace, roomy).records)
+    assert all(record.predicted_cached_input_tokens == record.cached_tokens for record in play(trace, roomy).records)
     without, with_them = (
         sum(record.cached_tokens or 0 for record in play(trace, one).records)
         for one in (own, replace(own, knows_caches=True))

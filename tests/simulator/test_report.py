@@ -80,8 +80,8 @@ def test_imbalance_is_the_busiest_pod_by_the_mean() -> None:
 def test_foresight_compares_predictions_with_what_came() -> None:
     """Too much and too little both count as error; only too much is excess."""
     records = [
-        record(0, predicted_warm_tokens=300, cached_tokens=200, predicted_ttft_s=1.5),
-        record(1, predicted_warm_tokens=100, cached_tokens=200, predicted_ttft_s=2.5),
+        record(0, predicted_cached_input_tokens=300, cached_tokens=200, predicted_ttft_s=1.5),
+        record(1, predicted_cached_input_tokens=100, cached_tokens=200, predicted_ttft_s=2.5),
     ]
     foresight = report_on(replay(*records), PROFILE).foresight
     assert foresight is not None

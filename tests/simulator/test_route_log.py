@@ -12,7 +12,7 @@ from routing.decision.receipt import AttemptReceipt
 from routing.request import Api, Request, Usage
 from simulator.command import main
 from simulator.prompt_text import block_text
-from simulator.trace_formats import load_trace
+from simulator.trace_formats import TraceFault, load_trace
 from simulator.traces import count_runs
 from tests.gateway.samples import an_outcome
 
@@ -82,3 +82,10 @@ def test_what_would_have_happened_stands_beside_what_did(tmp_path: Path, capsys:
     assert warm["hit_ratio"] > 1.5 * recorded["hit_ratio"]
     assert main(["--trace", str(path), "--compare", "--out", str(tmp_path)]) == 0
     assert "as-recorded" in capsys.readouterr().out
+
+
+def test_a_line_of_another_schema_is_refused(tmp_path: Path) -> None:
+    """By its version, with the line's place."""
+    path = write(tmp_path, [line(FIRST, 1.0, pod=1), line(FIRST, 2.0, pod=1).replace(b'"schema":2,', b"")])
+    with pytest.raises(TraceFault, match=r"routes.jsonl.gz:2: route log of schema 1; .* reads schema 2"):
+        load_trace(path)

@@ -21,9 +21,9 @@ def publishing(model: str, blocks: int, context_tokens: int, *more: str) -> PodP
     return PodPlan(model, flags=(*flags, *groups, *events_flag, *more), environment={"VLLM_SERVER_DEV_MODE": "1"})
 
 
-def said(gateway: Gateway, words: str) -> int:
+def said(gateway: Gateway, event: str) -> int:
     """How often the gateway has logged something."""
-    return sum(line["message"] == words for line in gateway.logged())
+    return sum(line["event"] == event for line in gateway.logged())
 
 
 async def believed(gateway: Gateway, front: Subject, headers: Mapping[str, str] | None = None) -> None:
@@ -32,6 +32,9 @@ async def believed(gateway: Gateway, front: Subject, headers: Mapping[str, str] 
     for _ in range(200):
         path, body, _ = next(load)
         exchange = await front.post(path, body, headers)
-        if exchange.status == 200 and gateway.receipt(exchange.headers["x-hearth-request-id"]).warmth == "exact":
+        if (
+            exchange.status == 200
+            and gateway.receipt(exchange.headers["x-hearth-request-id"]).cache_source == "precise"
+        ):
             return
     raise AssertionError("no request was decided by events")

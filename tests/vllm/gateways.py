@@ -31,12 +31,12 @@ class Receipt:
     pods: tuple[str, ...]
     """In the order of trying; the last one answered."""
     prompt_bytes: int
-    predicted_prompt_tokens: int
-    predicted_warm_tokens: int
-    real_warm_tokens: int | None
+    predicted_input_tokens: int
+    predicted_cached_input_tokens: int
+    actual_cached_input_tokens: int | None
     ends: tuple[str, ...]
-    warmth: str
-    """Who foretold it at the last try: `exact` or `shadow`."""
+    cache_source: str
+    """What predicted it at the last attempt: `precise` or `approximate`."""
     candidates: tuple[Any, ...]
     """Of the last try, best first, as the receipt shows them: why it went where it went."""
 
@@ -67,11 +67,11 @@ class Gateway(Child):
             status=told["status"],
             pods=tuple(attempt["engine"] for attempt in attempts),
             prompt_bytes=told["prompt_bytes"],
-            predicted_prompt_tokens=attempts[-1]["predicted_prompt_tokens"] if attempts else 0,
-            predicted_warm_tokens=attempts[-1]["predicted_warm_tokens"] if attempts else 0,
-            real_warm_tokens=attempts[-1]["real_warm_tokens"] if attempts else None,
-            ends=tuple(attempt["ended"] for attempt in attempts),
-            warmth=attempts[-1]["warmth"] if attempts else "",
+            predicted_input_tokens=attempts[-1]["predicted_input_tokens"] if attempts else 0,
+            predicted_cached_input_tokens=attempts[-1]["predicted_cached_input_tokens"] if attempts else 0,
+            actual_cached_input_tokens=attempts[-1]["actual_cached_input_tokens"] if attempts else None,
+            ends=tuple(attempt["result"] for attempt in attempts),
+            cache_source=attempts[-1]["cache_source"] if attempts else "",
             candidates=tuple(attempts[-1]["candidates"]) if attempts else (),
         )
 
@@ -84,14 +84,14 @@ class Gateway(Child):
         """Wait until it may choose all of these pods: it is ready itself as soon as it may choose one."""
         wanted = set(urls)
         async with asyncio.timeout(PATIENCE_S):
-            while wanted := {url for url in wanted if self.pod(url)["standing"] != "ready"}:
+            while wanted := {url for url in wanted if self.pod(url)["state"] != "ready"}:
                 if await self.has_ended(within_s=0.1):
                     raise self.failure("it ended while it looked for its pods")
 
     def charged(self) -> list[Any]:
         """What the ledger holds of each engine that is not idle: empty once everything has been given back."""
         engines = [engine for pod in read_json(f"{self.admin}/fleet")["pods"] for engine in pod["engines"]]
-        return [engine["ledger"] for engine in engines if any(engine["ledger"].values())]
+        return [engine["own_load"] for engine in engines if any(engine["own_load"].values())]
 
     def logged(self) -> list[Any]:
         """Its log so far."""

@@ -75,7 +75,7 @@ async def finder(
 
 def standing(gateway: Gateway, url: str) -> str | None:
     """Where a pod stands, None where the gateway knows of none."""
-    shown = [pod["standing"] for pod in read_json(f"{gateway.admin}/fleet")["pods"] if pod["url"] == url]
+    shown = [pod["state"] for pod in read_json(f"{gateway.admin}/fleet")["pods"] if pod["url"] == url]
     return shown[0] if shown else None
 
 
@@ -175,4 +175,4 @@ async def test_an_agent_that_is_stopped_takes_its_pods_out(
     await agent.stop()
     assert await registered(redis) is None
     until(lambda: standing(finder, pod.url) is None, "the pod gone from the fleet", GUARD_S)
-    assert json.loads(agent.last_words(1))["message"] == "agent stopped"
+    assert json.loads(agent.last_words(1))["message"] == "agent_stopped"

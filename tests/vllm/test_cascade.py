@@ -5,25 +5,26 @@ Real are the log-probabilities and how they are spelled, what an engine does whe
 
 from __future__ import annotations
 
-from cascade.calibration_file import ANY_BUCKET
-from cascade.calibration_file import AcceptanceThreshold
-from cascade.calibration_file import CalibrationEvidence
-from cascade.calibration_file import CalibrationFile
-from cascade.calibration_file import QualityGuarantee
-from cascade.calibration_file import SignalStage
-from cascade.calibration_json import write_calibration_file
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from tests.vllm.gateways import Gateway
-from tests.vllm.gateways import in_front
-from tests.vllm.gateways import read_json
-from tests.vllm.gateways import until
-from tests.vllm.pods import Pod
 from typing import Any
-import json
+
 import openai
 import pytest
 import pytest_asyncio
+
+from cascade.calibration_file import (
+    ANY_BUCKET,
+    AcceptanceThreshold,
+    CalibrationEvidence,
+    CalibrationFile,
+    QualityGuarantee,
+    SignalStage,
+)
+from cascade.calibration_json import write_calibration_file
+from tests.vllm.gateways import Gateway, in_front, read_json, until
+from tests.vllm.pods import Pod
 
 KEEPS, NEVER = 0.0, 0.999
 """Thresholds of a margin, which lies between 0 and 1."""
@@ -71,7 +72,7 @@ def asking(model: str, **more: Any) -> dict[str, Any]:
 def cascade_results(gateway: Gateway, receipt_id: str) -> dict[str, Any]:
     """What the receipt says of the way up; it is written when the request has left."""
     receipt = until(lambda: read_json(f"{gateway.admin}/receipts/{receipt_id}"), f"a receipt {receipt_id}")
-    return dict(receipt["climbed"], usage=receipt["usage"])
+    return dict(receipt["cascade"], usage=receipt["usage"])
 
 
 def streamed(client: openai.OpenAI, ladder: str) -> tuple[Any, list[Any]]:
@@ -94,18 +95,18 @@ def test_a_stream_is_clean(cascades: Gateway, client: openai.OpenAI, ladder: str
     told = chunks[-1].usage
     assert told is not None
     way = cascade_results(cascades, raw.headers["x-hearth-request-id"])
-    assert way["usage"]["completion_tokens"] == told.completion_tokens == way["rungs"][-1]["output_tokens"]
-    assert way["usage"]["prompt_tokens"] == told.prompt_tokens
+    assert way["usage"]["output_tokens"] == told.completion_tokens == way["steps"][-1]["output_tokens"]
+    assert way["usage"]["input_tokens"] == told.prompt_tokens
     if rung == "smollm2":
-        assert way["rungs"][0]["ended"] == "escalated"
-        assert way["rungs"][0]["output_tokens"] >= 1
-        assert 0 < way["rungs"][0]["signal"] < NEVER
+        assert way["steps"][0]["result"] == "escalated"
+        assert way["steps"][0]["output_tokens"] >= 1
+        assert 0 < way["steps"][0]["signal"] < NEVER
         assert "Paris" in "".join(choice.delta.content or "" for choice in choices)
-        assert way["wasted_tokens"] == way["rungs"][0]["output_tokens"]
+        assert way["wasted_tokens"] == way["steps"][0]["output_tokens"]
     else:
         assert way["wasted_tokens"] == 0
     paid, got = PRICES[rung]
-    assert way["rungs"][-1]["cost"] <= paid * told.prompt_tokens + got * told.completion_tokens + 1e-12
+    assert way["steps"][-1]["cost"] <= paid * told.prompt_tokens + got * told.completion_tokens + 1e-12
 
 
 @pytest.mark.parametrize(("ladder", "rung"), [("easy", "tinyqwen"), ("strict", "smollm2")])
@@ -117,8 +118,8 @@ def test_a_whole_answer_is_judged(cascades: Gateway, client: openai.OpenAI, ladd
     assert answer.choices[0].logprobs is None
     way = cascade_results(cascades, raw.headers["x-hearth-request-id"])
     assert answer.usage is not None
-    assert way["rungs"][-1]["output_tokens"] == answer.usage.completion_tokens
-    assert way["rungs"][0]["signal"] is not None
+    assert way["steps"][-1]["output_tokens"] == answer.usage.completion_tokens
+    assert way["steps"][0]["signal"] is not None
 
 
 def test_who_asks_for_log_probabilities_gets_them(client: openai.OpenAI) -> None:
@@ -137,7 +138,7 @@ def test_broken_json_goes_up(cascades: Gateway, client: openai.OpenAI) -> None:
     format_ = {"type": "json_schema", "json_schema": {"name": "city", "schema": city}}
     raw = client.chat.completions.with_raw_response.create(**asking("easy", response_format=format_, max_tokens=2))
     assert raw.headers["x-hearth-cascade-model"] == "smollm2"
-    assert "json" in cascade_results(cascades, raw.headers["x-hearth-request-id"])["rungs"][0]["why"]
+    assert "json" in cascade_results(cascades, raw.headers["x-hearth-request-id"])["steps"][0]["reason"]
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ async def do(kind: Kind, pod: Pod, gateway: Gateway) -> None:
     else:
         pod.start_again()
         await pod.ready()
-    await seen(lambda: gateway.pod(pod.url)["standing"] == "ready", f"after {kind}, the pod back")
+    await seen(lambda: gateway.pod(pod.url)["state"] == "ready", f"after {kind}, the pod back")
 
 
 async def seen(is_so: Callable[[], bool], wanted: str) -> None:
@@ -91,7 +91,7 @@ async def seen(is_so: Callable[[], bool], wanted: str) -> None:
 
 
 def running_on(gateway: Gateway, pod: Pod) -> int:
-    return sum(engine["ledger"]["running"] for engine in gateway.pod(pod.url)["engines"])
+    return sum(engine["own_load"]["running"] for engine in gateway.pod(pod.url)["engines"])
 
 
 async def test_clients_hear_nothing_of_it(both: tuple[Gateway, tuple[Pod, ...]]) -> None:

@@ -266,4 +266,4 @@ async def test_drawn_thoughts_outlive_their_pod(thinkers: tuple[Pod, ...], folde
         for (_, _, alike_one), one, undisturbed in zip(asked, told, whole, strict=True):
             assert alike_one(one.result()) == alike_one(undisturbed)
         await asyncio.to_thread(until, lambda: len(requests_of(gateway)) == len(asked), "each request's line")
-        assert [line.get("resumed") for line in requests_of(gateway)] == [1, 1]
+        assert [line.get("resumes") for line in requests_of(gateway)] == [1, 1]

@@ -42,12 +42,12 @@ class Row:
 
     @property
     def is_right(self) -> bool:
-        foretold = self.receipt.predicted_prompt_tokens, self.receipt.predicted_warm_tokens
-        return self.receipt.warmth == "exact" and foretold == (self.prompt_tokens, self.cached_tokens)
+        foretold = self.receipt.predicted_input_tokens, self.receipt.predicted_cached_input_tokens
+        return self.receipt.cache_source == "precise" and foretold == (self.prompt_tokens, self.cached_tokens)
 
     @property
     def error(self) -> int:
-        return abs(self.receipt.predicted_warm_tokens - self.cached_tokens)
+        return abs(self.receipt.predicted_cached_input_tokens - self.cached_tokens)
 
 
 @contextlib.asynccontextmanager
@@ -57,7 +57,7 @@ async def exact_gateway(pods: Sequence[Pod], folder: Path) -> AsyncIterator[Gate
     models = [f"  - {{model_name: {pod.model}, tokenizer: {VENV / 'models' / pod.model}}}" for pod in pods]
     config.write_text("\n".join(("kv_events: {wait_ms: 2000}", "model_list:", *models, "")))
     async with in_front([pod.url for pod in pods], "--config", str(config)) as gateway:
-        until(lambda: said(gateway, "following KV events") >= len(pods), "subscriptions")
+        until(lambda: said(gateway, "kv_events_subscribed") >= len(pods), "subscriptions")
         yield gateway
 
 
@@ -132,8 +132,8 @@ def report(what: str, rows: Sequence[Row]) -> tuple[float, float]:
     for row in rows:
         if not row.is_right:
             receipt = row.receipt
-            foretold = f"{receipt.predicted_warm_tokens} of {receipt.predicted_prompt_tokens}"
-            print(f"  {receipt.warmth}: {foretold}, really {row.cached_tokens} of {row.prompt_tokens}")
+            foretold = f"{receipt.predicted_cached_input_tokens} of {receipt.predicted_input_tokens}"
+            print(f"  {receipt.cache_source}: {foretold}, really {row.cached_tokens} of {row.prompt_tokens}")
     return right, error
 
 
@@ -187,19 +187,19 @@ async def test_a_late_joiner_knows_all_that_was_said(exact: Gateway, evicting_po
         await believed(second, front(second))
         rows = await play(second, seed=4, requests=60)
     right, _ = report("a late joiner", rows)
-    assert not said(second, "KV events were missed: the shadow cache decides")
+    assert not said(second, "kv_events_lost")
     assert right >= 0.98
 
 
 async def test_a_restarted_engine_is_followed_again(exact: Gateway, evicting_pod: Pod) -> None:
     """Its cache is gone and it publishes on another port: nothing of its former life is believed."""
     await play(exact, seed=5, requests=10)
-    before = said(exact, "following KV events")
+    before = said(exact, "kv_events_subscribed")
     evicting_pod.kill()
     evicting_pod.start_again()
     await evicting_pod.answers("/health", within_s=STARTS_WITHIN_S)
-    until(lambda: exact.pod(evicting_pod.url)["standing"] == "ready", "the pod again")
-    until(lambda: said(exact, "following KV events") > before, "a new subscription")
+    until(lambda: exact.pod(evicting_pod.url)["state"] == "ready", "the pod again")
+    until(lambda: said(exact, "kv_events_subscribed") > before, "a new subscription")
     await believed(exact, front(exact))
     rows = await play(exact, seed=5, requests=60)
     right, _ = report("after a restart", rows)

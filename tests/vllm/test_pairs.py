@@ -109,7 +109,7 @@ def long_lived_redis() -> Any:
 
 def ready(gateway: Gateway) -> set[str]:
     pods = read_json(f"{gateway.admin}/fleet")["pods"]
-    return {pod["url"] for pod in pods if pod["standing"] == "ready"}
+    return {pod["url"] for pod in pods if pod["state"] == "ready"}
 
 
 def prompt(seed: int) -> str:
@@ -158,8 +158,8 @@ async def test_a_pair_answers_like_one_pod(pair: Pair) -> None:
         answer, receipt = await ask(pair.gateway.url, text)
         assert answer == await alone(pair.prefill, text)
         attempt = await last_attempt(pair.gateway, receipt)
-        if attempt["fallback"] is None:
-            assert (attempt["prefill"], attempt["connector"]) == (pair.prefill.url, pair.connector)
+        if attempt["fallback_reason"] is None:
+            assert (attempt["prefill_engine"], attempt["connector"]) == (pair.prefill.url, pair.connector)
             assert attempt["engine"] == pair.decode.url
             paired += 1
         asked += 1
@@ -183,5 +183,5 @@ async def test_a_prefill_pod_that_dies_over_a_request_does_not_cost_the_answer(p
     assert answer == wanted
     attempt = await last_attempt(pair.gateway, receipt)
     assert attempt["engine"] == pair.decode.url
-    assert attempt["prefill"] is None
+    assert attempt["prefill_engine"] is None
     await asyncio.to_thread(until, lambda: not pair.gateway.charged(), "both ledgers back at zero")

@@ -87,7 +87,7 @@ def drain(gateway: Gateway, pod: Pod, *, undo: bool = False) -> None:
 
 
 def running_on(gateway: Gateway, pod: Pod) -> int:
-    return sum(engine["ledger"]["running"] for engine in gateway.pod(pod.url)["engines"])
+    return sum(engine["own_load"]["running"] for engine in gateway.pod(pod.url)["engines"])
 
 
 async def ask_on(gateway: Gateway, pod: Pod, others: Pod, front: Subject, prompt: str) -> Any:
@@ -111,7 +111,7 @@ async def test_a_pod_dies_and_comes_back(pair: tuple[Gateway, Pod, Pod]) -> None
     await ask_on(gateway, victim, other, front, prompt)
     cached, receipt = await ask_on(gateway, victim, other, front, prompt)
     assert cached > 100
-    assert receipt.predicted_warm_tokens > 100
+    assert receipt.predicted_cached_input_tokens > 100
 
     load = Load(front)
     async with asyncio.TaskGroup() as clients:
@@ -120,24 +120,24 @@ async def test_a_pod_dies_and_comes_back(pair: tuple[Gateway, Pod, Pod]) -> None
         await load.until_served(WORKERS)
         await asyncio.to_thread(until, lambda: running_on(gateway, victim) >= 2, "requests on the pod that will die")
         victim.kill()
-        await asyncio.to_thread(until, lambda: gateway.pod(victim.url)["standing"] == "broken", "an open breaker")
+        await asyncio.to_thread(until, lambda: gateway.pod(victim.url)["state"] == "broken", "an open breaker")
         await load.until_served(2 * WORKERS)
         load.stopped.set()
     assert [words for end, words in load.ends if end is End.FAILED] == []
     assert len([end for end, _ in load.ends if end is End.CUT]) <= WORKERS
-    assert gateway.pod(victim.url)["breaker"]["opened"] >= 1
+    assert gateway.pod(victim.url)["breaker"]["open_count"] >= 1
     assert gateway.charged() == []
-    assert any(line["message"] == "breaker opened" for line in gateway.logged())
+    assert any(line["event"] == "breaker_opened" for line in gateway.logged())
 
     victim.start_again()
     await victim.ready()
-    await asyncio.to_thread(until, lambda: gateway.pod(victim.url)["standing"] == "ready", "the pod back")
+    await asyncio.to_thread(until, lambda: gateway.pod(victim.url)["state"] == "ready", "the pod back")
     shown = gateway.pod(victim.url)
     assert shown["ready_for_s"] is not None, "it counts as new"
-    assert shown["engines"][0]["shadow_bytes"] == 0, "nothing is believed to be there"
+    assert shown["engines"][0]["approximate_index_bytes"] == 0, "nothing is believed to be there"
     await assert_started_slowly(gateway, victim, other, front)
     cached, receipt = await ask_on(gateway, victim, other, front, prompt)
-    assert (cached, receipt.predicted_warm_tokens) == (0, 0)
+    assert (cached, receipt.predicted_cached_input_tokens) == (0, 0)
 
 
 async def assert_started_slowly(gateway: Gateway, victim: Pod, other: Pod, front: Subject) -> None:
@@ -155,7 +155,7 @@ async def assert_started_slowly(gateway: Gateway, victim: Pod, other: Pod, front
         await writer.wait_closed()
     receipt = gateway.receipt(answer.headers["x-hearth-request-id"])
     assert receipt.pods == (other.url,)
-    slow = {shown["engine"]: shown["seconds"].get("slow_start", 0) for shown in receipt.candidates}
+    slow = {shown["engine"]: shown["scores_s"].get("slow_start", 0) for shown in receipt.candidates}
     assert slow[victim.url] > 0
     assert slow[other.url] == 0
     await asyncio.to_thread(until, lambda: gateway.charged() == [], "the stream has left")

@@ -59,4 +59,4 @@ async def test_the_pod_of_every_stream_is_killed(pair: tuple[Gateway, Pod, Pod])
     assert answer.json()["choices"] == told
     assert gateway.receipt(answer.headers["x-hearth-request-id"]).pods == (victim.url, other.url)
     await asyncio.to_thread(until, lambda: gateway.charged() == [], "nothing is charged any more")
-    assert read_json(f"{gateway.admin}/receipts/{heard[CHAT].receipt}")["resumed"] == 1
+    assert read_json(f"{gateway.admin}/receipts/{heard[CHAT].receipt}")["resumes"] == 1

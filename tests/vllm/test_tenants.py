@@ -79,7 +79,7 @@ async def by_events(pod: Pod, tmp_path_factory: pytest.TempPathFactory) -> Async
     """Follows the pod's events; how the pod schedules nobody has told it."""
     folder, tokenizer = tmp_path_factory.mktemp("events"), f", tokenizer: {VENV / 'models' / MODEL}"
     async with gateway_of(pod, folder, "kv_events: {wait_ms: 2000}", model=tokenizer) as gateway:
-        until_so(lambda: said(gateway, "following KV events"), "a subscription")
+        until_so(lambda: said(gateway, "kv_events_subscribed"), "a subscription")
         await believed(gateway, subject(gateway.url), key_of("plain"))
         yield gateway
 
@@ -139,7 +139,7 @@ async def warm(gateway: Gateway, path: str, prompt: str, tenant: str) -> tuple[i
     exchange = await front.post(path, front.request(path, prompt), key_of(tenant))
     assert exchange.status == 200, exchange.body
     receipt = await asyncio.to_thread(gateway.receipt, exchange.headers["x-hearth-request-id"])
-    return prompt_and_cached(path, exchange.json())[1], receipt.predicted_warm_tokens, receipt.warmth
+    return prompt_and_cached(path, exchange.json())[1], receipt.predicted_cached_input_tokens, receipt.cache_source
 
 
 @pytest.mark.parametrize("path", APIS)

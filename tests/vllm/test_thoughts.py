@@ -109,11 +109,11 @@ async def outlive(gateway: Gateway, victim: Pod, other: Pod) -> None:
         assert one.answer == answer, name
     await asyncio.to_thread(until, lambda: gateway.charged() == [], "nothing is charged any more")
     await asyncio.to_thread(until, lambda: len(requests_of(gateway)) == len(STREAMS), "a line of each request")
-    assert [line.get("resumed") for line in requests_of(gateway)] == [1] * len(STREAMS)
+    assert [line.get("resumes") for line in requests_of(gateway)] == [1] * len(STREAMS)
     for client in sdks:
         await client.close()
 
 
 def requests_of(gateway: Gateway) -> list[Any]:
     """What it has logged of them."""
-    return [line for line in gateway.logged() if line.get("message") == "request"]
+    return [line for line in gateway.logged() if line.get("event") == "request_completed"]

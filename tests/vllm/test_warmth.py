@@ -74,8 +74,8 @@ def one_block(turn: Turn, receipt: Receipt) -> int:
 
 def assert_foreseen(turn: Turn, receipt: Receipt) -> None:
     """The receipt tells the real warm tokens, and predicted them to within one of our blocks."""
-    assert receipt.real_warm_tokens == turn.cached_tokens
-    assert abs(receipt.predicted_warm_tokens - turn.cached_tokens) <= one_block(turn, receipt), (turn, receipt)
+    assert receipt.actual_cached_input_tokens == turn.cached_tokens
+    assert abs(receipt.predicted_cached_input_tokens - turn.cached_tokens) <= one_block(turn, receipt), (turn, receipt)
 
 
 async def three_turns(talk: Talk, gateway: Gateway, opening: str, *, streams: tuple[bool, ...]) -> None:

@@ -73,7 +73,7 @@ class CalibrationCollector(Collector):
 
     def add(self, attempt: AttemptReceipt) -> None:
         """Add an attempt, if its engine reported cached tokens."""
-        if attempt.real_warm_tokens is None:
+        if attempt.actual_cached_input_tokens is None:
             return
         url = attempt.engine.partition("#")[0]
         pod = self._judged.get(url)
@@ -81,9 +81,10 @@ class CalibrationCollector(Collector):
             if len(self._judged) >= MAX_PODS:
                 self._forget_gone()
             pod = self._judged[url] = PodPredictionError()
-        if pod.add(attempt.predicted_warm_tokens, attempt.real_warm_tokens):
-            level, words = ("warning", "drifts from") if pod.is_alarming else ("info", "is again")
-            self._say(level, f"what is reused {words} what is predicted", pod=url, error=round(pod.error, 3))
+        if pod.add(attempt.predicted_cached_input_tokens, attempt.actual_cached_input_tokens):
+            level, state = ("warning", "firing") if pod.is_alarming else ("info", "resolved")
+            error_ratio = round(pod.error, 3)
+            self._say(level, "prefix_prediction_drift", upstream=url, state=state, error_ratio=error_ratio)
 
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment."""

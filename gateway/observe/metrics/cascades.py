@@ -46,22 +46,22 @@ class CascadeCounters:
         result = outcome.cascade
         if result is None:
             return
-        cascade, tenant, answered = result.ladder, self._tenant(outcome.tenant), result.answering_step
+        cascade, tenant, answered = result.cascade, self._tenant(outcome.tenant), result.answering_step
         self.requests[cascade, tenant] += 1
         self.escalated[cascade, tenant] += result.is_escalated
-        for step in result.rungs:
+        for step in result.steps:
             _add(self.cost, (cascade, step.model, tenant), step.cost)
-            if step.ended in (KEPT, ESCALATED):
-                self.judged[cascade, step.model, step.ended, step.why] += 1
+            if step.result in (KEPT, ESCALATED):
+                self.judged[cascade, step.model, step.result, step.reason] += 1
             if step is not answered:
                 _add(self.wasted_cost, (cascade, step.model), step.cost)
                 self.wasted_tokens[cascade, step.model] += step.output_tokens
-        _add(self.always_top, (cascade,), result.cost_always_top)
+        _add(self.always_top, (cascade,), result.cost_always_largest)
         _add(self.always_first, (cascade,), result.cost_always_first)
         if answered is not None:
             self.answers[cascade, answered.model, result.bucket] += 1
-            if answered.ended == KEPT and outcome.stream:
-                self.held_s.setdefault(cascade, Histogram(HELD_BUCKETS)).observe(answered.held_s)
+            if answered.result == KEPT and outcome.stream:
+                self.held_s.setdefault(cascade, Histogram(HELD_BUCKETS)).observe(answered.holdback_s)
 
     def _tenant(self, name: str | None) -> str:
         if name is None:
@@ -119,7 +119,7 @@ class CascadeCollector(Collector):
             ("promised_loss", "Quality that may be lost, 0 to 1.", lambda known: known.max_loss),
             ("promise_examples", "Examples that the promise stands on.", lambda known: known.examples),
             ("drift_alarm", "Whether shadow samples contradict the promise.", lambda known: float(known.has_drifted)),
-            ("shadows", "Shadow samples compared.", lambda known: known.shadows),
+            ("shadows", "Shadow samples compared.", lambda known: known.shadow_samples),
             ("shadow_agreement", "Share of them that agreed.", lambda known: known.agreement),
             ("shadow_cost", "Money spent on them.", lambda known: known.shadow_cost),
         )

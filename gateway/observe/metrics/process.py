@@ -69,7 +69,7 @@ class CallbackErrorHandler(Collector):
         kind = (name, type(error).__name__, _place(error))
         if kind not in self._logged and len(self._logged) < MAX_LOGGED_KINDS:
             self._logged.add(kind)
-            self._say("error", "exception caught, its loop goes on", loop=name, error=kind[1], at=kind[2])
+            self._say("error", "callback_failed", loop=name, error=kind[1], location=kind[2])
         self._after()
 
     def collect(self) -> Iterator[CounterMetricFamily]:

@@ -59,7 +59,7 @@ class ModelCounters:
     """Requests that shared the response of another."""
     resumed: int = 0
     """How often a stream was resumed on another pod."""
-    unresumed: Counter[str] = field(default_factory=Counter)
+    resume_failure: Counter[str] = field(default_factory=Counter)
     """Streams that were cut and not resumed, by reason."""
     wasted_tokens: int = 0
     """Tokens computed again to resume streams."""
@@ -150,13 +150,13 @@ class RequestCounters(Collector):
     def _count(tally: ModelCounters, outcome: Outcome) -> None:
         tally.requests[outcome.status, outcome.reason.value if outcome.reason else ""] += 1
         tally.duration_s.observe(outcome.duration_s)
-        if outcome.shared is not None:
+        if outcome.coalesced_with is not None:
             tally.coalesced_responses += 1
-        if outcome.resumed or outcome.unresumed:
-            tally.resumed += outcome.resumed
+        if outcome.resumes or outcome.resume_failure:
+            tally.resumed += outcome.resumes
             tally.wasted_tokens += outcome.wasted_tokens
-        if outcome.unresumed is not None:
-            tally.unresumed[outcome.unresumed] += 1
+        if outcome.resume_failure is not None:
+            tally.resume_failure[outcome.resume_failure] += 1
         if outcome.ttft_s is not None:
             tally.ttft_s.observe(outcome.ttft_s)
         usage, attempts = outcome.usage, outcome.attempts
@@ -167,15 +167,15 @@ class RequestCounters(Collector):
             if outcome.decode_s is not None and outcome.stream and usage.completion_tokens > 1:
                 tally.tpot_s.observe(outcome.decode_s / (usage.completion_tokens - 1))
         for attempt in attempts[:-1]:
-            tally.retries[attempt.ended] += 1
-        if attempts and (last := attempts[-1]).real_warm_tokens is not None:
+            tally.retries[attempt.result] += 1
+        if attempts and (last := attempts[-1]).actual_cached_input_tokens is not None:
             tally.predicted_requests += 1
-            tally.predicted_cached_tokens += last.predicted_warm_tokens
-            tally.actual_cached_tokens += last.real_warm_tokens
-            tally.prediction_error_tokens += abs(last.predicted_warm_tokens - last.real_warm_tokens)
-            if last.real_ttft_s is not None:
+            tally.predicted_cached_tokens += last.predicted_cached_input_tokens
+            tally.actual_cached_tokens += last.actual_cached_input_tokens
+            tally.prediction_error_tokens += abs(last.predicted_cached_input_tokens - last.actual_cached_input_tokens)
+            if last.actual_ttft_s is not None:
                 tally.predicted_ttft_s += last.predicted_ttft_s
-                tally.actual_ttft_s += last.real_ttft_s
+                tally.actual_ttft_s += last.actual_ttft_s
 
     @staticmethod
     def _count_tenant(tally: TenantCounters, outcome: Outcome) -> None:
@@ -234,7 +234,7 @@ class RequestCounters(Collector):
             "hearth_unresumed", "Streams that were cut and that nobody went on with.", labels=("model_name", "why")
         )
         for name, tally in self.models.items():
-            for why, count in tally.unresumed.items():
+            for why, count in tally.resume_failure.items():
                 family.add_metric((name, why), count)
         return family
 

@@ -89,7 +89,7 @@ class TierCounters:
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Count a request that has ended."""
-        if outcome.tier == DEFAULT_TIER.name and outcome.promise_met is None:
+        if outcome.tier == DEFAULT_TIER.name and outcome.slo_met is None:
             return
         model = outcome.model
         if not self._fleet.knows(model):
@@ -99,11 +99,11 @@ class TierCounters:
             tally = self._tallies[outcome.tier, model] = TierModelCounters()
         if outcome.reason is not None:
             tally.rejections[outcome.reason.value] += 1
-        if outcome.promise_met is None:
+        if outcome.slo_met is None:
             return
         tally.slo_requests += 1
-        tally.queued_s.observe(outcome.queued_s)
-        if outcome.promise_met:
+        tally.queued_s.observe(outcome.queue_wait_s)
+        if outcome.slo_met:
             tally.slo_met += 1
             tally.slo_met_tokens += outcome.usage.completion_tokens if outcome.usage is not None else 0
 

@@ -57,19 +57,19 @@ async def test_a_request_leaves_a_line_a_receipt_a_record_and_a_count(
     """One outcome, seen in four places under one id."""
     usage = tmp_path / "usage.jsonl"
     async with serving("--pod", pod.url, "--usage-log", str(usage)) as gateway:
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
         async with client.post(gateway.at("traffic", CHAT), json=asked(), headers=headers) as answer:
             assert answer.status == 200
             receipt_id = answer.headers["x-hearth-request-id"]
             assert (await answer.text()).rstrip().endswith("data: [DONE]")
-        line = await gateway.until("request", receipt=receipt_id)
+        line = await gateway.until("request_completed", request_id=receipt_id)
         assert (line["status"], line["output_tokens"], line["model"]) == (200, 3, "tiny")
         assert line["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
         async with client.get(gateway.at("admin", f"/receipts/{receipt_id}")) as shown:
             receipt = await shown.json()
         assert receipt["attempts"][0]["engine"] == pod.url
-        assert receipt["attempts"][0]["real_ttft_s"] > 0
+        assert receipt["attempts"][0]["actual_ttft_s"] > 0
         async with client.get(gateway.at("metrics", "/metrics")) as scraped:
             text = await scraped.text()
         assert 'hearth_requests_total{model_name="tiny",reason="",status="200"} 1.0' in text
@@ -82,7 +82,7 @@ async def test_a_request_leaves_a_line_a_receipt_a_record_and_a_count(
 async def test_refusals_at_the_door_are_counted(client: aiohttp.ClientSession, pod: SimulatedPod) -> None:
     """Though they never became a request."""
     async with serving("--pod", pod.url) as gateway:
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         headers = {"content-type": "application/json"}
         async with client.post(gateway.at("traffic", CHAT), data=b"{", headers=headers) as answer:
             assert answer.status == 400
@@ -93,7 +93,7 @@ async def test_refusals_at_the_door_are_counted(client: aiohttp.ClientSession, p
 async def test_readiness_follows_the_pods(client: aiohttp.ClientSession, pod: SimulatedPod) -> None:
     """On both ports; a drained fleet is not ready."""
     async with serving("--pod", pod.url) as gateway:
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         for port in ("traffic", "metrics"):
             async with client.get(gateway.at(port, "/ready")) as answer:
                 assert answer.status == 200
@@ -128,12 +128,12 @@ async def test_who_comes_before_any_pod_has_told_waits_for_it(client: aiohttp.Cl
 async def test_sigterm_lets_what_runs_finish(client: aiohttp.ClientSession, pod: SimulatedPod) -> None:
     """The stream ends whole, new connections are refused, and the status is 0."""
     async with serving("--pod", pod.url) as gateway:
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
             await first_byte(answer)
             pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGTERM)
-            await gateway.until("draining", requests=1)
+            await gateway.until("drain_started", requests_in_flight=1)
             with pytest.raises(aiohttp.ClientConnectorError):
                 await client.get(gateway.at("traffic", "/health"))
             async with client.get(gateway.at("metrics", "/ready")) as ready:
@@ -141,7 +141,7 @@ async def test_sigterm_lets_what_runs_finish(client: aiohttp.ClientSession, pod:
             pod.set_fault(NO_FAULT)
             assert (await answer.text()).rstrip().endswith("data: [DONE]")
         assert await gateway.end() == 0
-    assert gateway.lines[-1]["message"] == "stopped"
+    assert gateway.lines[-1]["event"] == "stopped"
 
 
 async def test_a_lame_duck_serves_on_unready(client: aiohttp.ClientSession, pod: SimulatedPod, tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ async def test_a_lame_duck_serves_on_unready(client: aiohttp.ClientSession, pod:
     config = tmp_path / "hearth.yaml"
     config.write_text("timeouts: {lame_duck_s: 3600}\n")
     async with serving("--pod", pod.url, "--config", str(config)) as gateway:
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         gateway.running.send_signal(signal.SIGTERM)
-        await gateway.until("lame duck", seconds=3600)
+        await gateway.until("lame_duck_started", lame_duck_s=3600)
         for port in ("traffic", "metrics"):
             async with client.get(gateway.at(port, "/ready")) as ready:
                 assert ready.status == 503
@@ -160,7 +160,7 @@ async def test_a_lame_duck_serves_on_unready(client: aiohttp.ClientSession, pod:
             assert (await answer.text()).rstrip().endswith("data: [DONE]")
         gateway.running.send_signal(signal.SIGTERM)
         assert await gateway.end() == 0
-    assert gateway.lines[-1]["message"] == "stopped"
+    assert gateway.lines[-1]["event"] == "stopped"
 
 
 async def test_a_lame_duck_goes_by_itself(client: aiohttp.ClientSession, pod: SimulatedPod, tmp_path: Path) -> None:
@@ -168,12 +168,12 @@ async def test_a_lame_duck_goes_by_itself(client: aiohttp.ClientSession, pod: Si
     config = tmp_path / "hearth.yaml"
     config.write_text("timeouts: {lame_duck_s: 0.2}\n")
     async with serving("--pod", pod.url, "--config", str(config)) as gateway:
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
             await first_byte(answer)
             pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGTERM)
-            await gateway.until("draining")
+            await gateway.until("drain_started")
             pod.set_fault(NO_FAULT)
             assert (await answer.text()).rstrip().endswith("data: [DONE]")
         assert await gateway.end() == 0
@@ -190,12 +190,12 @@ async def cut_short(answer: aiohttp.ClientResponse) -> bool:
 async def test_a_second_signal_cuts_at_once(client: aiohttp.ClientSession, pod: SimulatedPod) -> None:
     """Whoever says it twice does not want to wait."""
     async with serving("--pod", pod.url) as gateway:
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
             await first_byte(answer)
             pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGINT)
-            await gateway.until("draining")
+            await gateway.until("drain_started")
             gateway.running.send_signal(signal.SIGINT)
             assert await cut_short(answer)
         assert await gateway.end() == 0
@@ -206,7 +206,7 @@ async def test_the_grace_has_an_end(client: aiohttp.ClientSession, pod: Simulate
     config = tmp_path / "hearth.yaml"
     config.write_text("timeouts: {drain_s: 0.1}\n")
     async with serving("--pod", pod.url, "--config", str(config)) as gateway:
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
             await first_byte(answer)
             pod.set_fault(SLUGGISH)
@@ -233,20 +233,20 @@ async def test_sighup_reloads_keys_and_pods(client: aiohttp.ClientSession, pod: 
     write_policy(policy, legal="sk-1")
     config.write_text(f"policy: {policy}\ndiscovery: {{static: {{pods: ['{pod.url}']}}}}\n")
     async with SimulatedPod(Options(models=("other",))) as other, serving("--config", str(config)) as gateway:
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         assert await status_with(client, gateway, "sk-1") == 200
-        assert (await gateway.until("request"))["tenant"] == "legal"
+        assert (await gateway.until("request_completed"))["tenant"] == "legal"
         assert await status_with(client, gateway, "sk-2") == 401
         write_policy(policy, legal="sk-2")
         config.write_text(f"policy: {policy}\ndiscovery: {{static: {{pods: ['{pod.url}', '{other.url}']}}}}\n")
         gateway.running.send_signal(signal.SIGHUP)
-        assert (await gateway.until("reloaded"))["needs_restart"] == []
-        await gateway.until("pod ready", pod=other.url)
+        assert (await gateway.until("reload_succeeded"))["needs_restart"] == []
+        await gateway.until("pod_state_changed", state="ready", upstream=other.url)
         assert [await status_with(client, gateway, key) for key in ("sk-1", "sk-2")] == [401, 200]
         policy.write_text("tires: {}\n")
         gateway.running.send_signal(signal.SIGHUP)
-        refused = await gateway.until("reload refused, the old settings stay")
-        assert any("tires: unknown key" in fault for fault in refused["faults"])
+        refused = await gateway.until("reload_failed")
+        assert any("tires: unknown key" in fault for fault in refused["errors"])
         assert await status_with(client, gateway, "sk-2") == 200
 
 
@@ -255,12 +255,12 @@ async def test_a_policy_is_taken_up_by_itself(client: aiohttp.ClientSession, pod
     policy = tmp_path / "policy.yaml"
     write_policy(policy, legal="sk-1")
     async with serving("--pod", pod.url, "--policy", str(policy)) as gateway:
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         headers = {"authorization": "Bearer sk-1"}
         async with client.post(gateway.at("traffic", CHAT), json=asked(2_000), headers=headers) as answer:
             await answer.content.readany()
             write_policy(policy, legal="sk-2")
-            await gateway.until("policy renewed")
+            await gateway.until("policy_reloaded")
             assert [await status_with(client, gateway, key) for key in ("sk-1", "sk-2")] == [401, 200]
             assert (await answer.text()).rstrip().endswith("data: [DONE]")
 
@@ -287,7 +287,7 @@ async def test_tls_is_spoken_and_reloaded(pod: SimulatedPod, tmp_path: Path) -> 
     """A client that trusts the new certificate only gets in after the reload."""
     files = make_certificate(tmp_path / "old", "localhost")
     async with serving("--pod", pod.url, "--tls-cert", str(files.cert), "--tls-key", str(files.key)) as gateway:
-        await gateway.until("pod ready")
+        await gateway.until("pod_state_changed", state="ready")
         url = gateway.at("traffic", "/ready").replace("http://127.0.0.1", "https://localhost")
         assert await is_trusted(url, files.cert)
         fresh = make_certificate(tmp_path / "new", "localhost")
@@ -295,7 +295,7 @@ async def test_tls_is_spoken_and_reloaded(pod: SimulatedPod, tmp_path: Path) -> 
         files.cert.write_bytes(fresh.cert.read_bytes())
         files.key.write_bytes(fresh.key.read_bytes())
         gateway.running.send_signal(signal.SIGHUP)
-        await gateway.until("reloaded")
+        await gateway.until("reload_succeeded")
         assert await is_trusted(url, fresh.cert)
 
 
@@ -321,8 +321,8 @@ async def test_everything_can_come_from_the_environment(client: aiohttp.ClientSe
         "HEARTH_REDIS": "redis://:hunter2@127.0.0.1:1",
     }
     async with serving(variables=variables, where=()) as gateway:
-        listening, away = gateway.lines[-1], "Redis is away: going on with what this host knows"
-        if not any(line["message"] == away for line in gateway.lines):
+        listening, away = gateway.lines[-1], "replica_sync_unavailable"
+        if not any(line["event"] == away for line in gateway.lines):
             await gateway.until(away)
         assert "hunter2" not in json.dumps(gateway.lines)
         assert set(listening) >= {"traffic", "admin"}
@@ -339,7 +339,7 @@ async def test_a_log_that_nobody_reads_stops_nothing(client: aiohttp.ClientSessi
     try:
         async with serving_to(write, *ANYWHERE, "--pod", pod.url) as running:
             lines = b""
-            while b'"listening"' not in lines or not lines.endswith(b"\n"):
+            while b'"event":"listening"' not in lines or not lines.endswith(b"\n"):
                 lines += await asyncio.to_thread(os.read, read, 1)
             gateway = Running(running, [json.loads(line) for line in lines.splitlines()])
             for _ in range(40):

@@ -71,11 +71,11 @@ def test_a_slow_canary_is_taken_out_by_itself() -> None:
     """It has its share until the evidence is there, and nothing after; that is said."""
     scene = Scene()
     scene.watch.look()
-    assert scene.said == [("canary on trial", {"canary": "v2", "share": 0.2})]
+    assert scene.said == [("canary_started", {"canary": "v2", "traffic_share": 0.2})]
     served = [scene.serve(number, slower=3.0) for number in range(1_000)]
     assert 0 < served.count("http://c") < 100
     assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
-    assert scene.said[-1][0] == "canary rolled back"
+    assert scene.said[-1][0] == "canary_rolled_back"
     assert "http://c" not in served[-500:]
 
 
@@ -87,7 +87,7 @@ def test_a_failing_canary_is_taken_out_too() -> None:
         request = Request(f"r{number}", Api.CHAT, MODEL, Prompt((), (), 500), stream=True)
         scene.watch.on_outcome(outcome(request, "http://a", 0.1))
         told = outcome(request, "http://c", 0.1)
-        broken = replace(told.attempts[0], ended="broken", real_ttft_s=None)
+        broken = replace(told.attempts[0], result="broken", actual_ttft_s=None)
         scene.watch.on_outcome(replace(told, attempts=(broken,)))
     assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
 
@@ -119,7 +119,7 @@ def test_every_fault_of_a_pod_counts(end: AttemptStatus) -> None:
         request = Request(f"r{number}", Api.CHAT, MODEL, Prompt((), (), 500), stream=True)
         scene.watch.on_outcome(outcome(request, "http://a", 0.1))
         told = outcome(request, "http://c", 0.1)
-        failed = replace(told.attempts[0], ended=end.value, real_ttft_s=None)
+        failed = replace(told.attempts[0], result=end.value, actual_ttft_s=None)
         scene.watch.on_outcome(replace(told, attempts=(failed,)))
     assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
 
@@ -134,7 +134,7 @@ def test_a_trial_without_traffic_ends_by_the_clock() -> None:
     scene.now_s = TERMS.max_duration_s
     scene.watch.look()
     words, more = scene.said[-1]
-    assert (words, more["why"]) == ("canary rolled back", "max_duration")
+    assert (words, more["reason"]) == ("canary_rolled_back", "max_duration")
     scene.watch.look()
     assert len(scene.said) == 2
 
@@ -151,8 +151,8 @@ def test_split_pods_are_not_put_on_trial(role: Role) -> None:
             scene.router.reshape_pod("http://c", [EngineShape(role=role, kv_tokens=100_000)])
         scene.watch.look()
         scene.watch.look()
-        errors = [more for words, more in scene.said if words.startswith("canary rejected")]
-        assert [(more["canary"], more["pods"]) for more in errors] == [("v2", ["http://c"])]
+        errors = [more for words, more in scene.said if words == "canary_rejected"]
+        assert [(more["canary"], more["upstreams"]) for more in errors] == [("v2", ["http://c"])]
         assert {scene.serve(number, slower=1.0) for number in range(200)} == {"http://a", "http://b"}
 
 

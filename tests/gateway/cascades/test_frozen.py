@@ -65,13 +65,13 @@ def test_a_frozen_model_is_asked_seldom_and_recovers() -> None:
     assert set(starts(ladders, 200)) == {SMALL}
     for _ in range(MIN_ANSWERS):
         ladders.shadow_sampler.record_verdict("auto", 0, is_kept=False)
-    assert log.said() == [("warning", "cascade rung keeps no answer")]
-    assert {"ladder": "auto", "rung": SMALL, "judged_in_a_row": MIN_ANSWERS}.items() <= log.lines[0][2].items()
+    assert log.said() == [("warning", "cascade_model_rejects_all")]
+    assert {"cascade": "auto", "model": SMALL, "rejected_in_a_row": MIN_ANSWERS}.items() <= log.lines[0][2].items()
     assert starts(ladders, 3 * TRIAL_INTERVAL).count(SMALL) == 3
     (shown,) = show_cascades(ladders)
-    assert shown["standing"]["frozen"] == [SMALL]
+    assert shown["guarantee"]["frozen_models"] == [SMALL]
     ladders.shadow_sampler.record_verdict("auto", 0, is_kept=True)
-    assert log.said()[1:] == [("info", "cascade rung keeps answers again")]
+    assert log.said()[1:] == [("info", "cascade_model_recovered")]
     assert set(starts(ladders, 200)) == {SMALL}
 
 
@@ -130,29 +130,29 @@ OPEN: dict[str, Any] = {"holdback_window": None}
 
 
 @pytest.mark.parametrize(
-    ("ladder", "level", "message"),
+    ("ladder", "level", "event"),
     [
-        ({}, "warning", "cascade without a calibration"),
-        ({"calibration": replace(FILE, is_promised=False)}, "warning", "calibration without a promise"),
-        ({"calibration": FILE, **OPEN}, "warning", "calibration cannot be applied"),
+        ({}, "warning", "cascade_uncalibrated"),
+        ({"calibration": replace(FILE, is_promised=False)}, "warning", "cascade_without_guarantee"),
+        ({"calibration": FILE, **OPEN}, "warning", "cascade_calibration_unusable"),
         (
             {"calibration": replace(FILE, stage=SignalStage.WHOLE), "judges_unary": False},
             "warning",
-            "calibration cannot be applied",
+            "cascade_calibration_unusable",
         ),
     ],
 )
-def test_a_cascade_that_uses_no_guarantee_warns_once(ladder: dict[str, Any], level: str, message: str) -> None:
+def test_a_cascade_that_uses_no_guarantee_warns_once(ladder: dict[str, Any], level: str, event: str) -> None:
     """At start, with what happens and what to do; again only when the reason has changed."""
     log = Log()
     ladders = of_two(log, **ladder)
-    assert log.said() == [(level, message)]
+    assert log.said() == [(level, event)]
     assert log.lines[0][2]["effect"] == f"{BIG} answers every request"
     assert log.lines[0][2]["fix"]
     served = ladders._served
     ladders.apply(served)
     assert len(log.lines) == 1
-    assert show_cascades(ladders)[0]["unused"]["message"] == message
+    assert show_cascades(ladders)[0]["inactive"]["reason"] == event
     assert set(starts(ladders, 20) + starts(ladders, 20, stream=False)) == {BIG}
     ladders.apply(
         {
@@ -163,7 +163,7 @@ def test_a_cascade_that_uses_no_guarantee_warns_once(ladder: dict[str, Any], lev
         }
     )
     assert len(log.lines) == 1
-    assert show_cascades(ladders)[0]["unused"] is None
+    assert show_cascades(ladders)[0]["inactive"] is None
 
 
 def chats(rungs: CascadePods) -> int:
@@ -172,8 +172,8 @@ def chats(rungs: CascadePods) -> int:
 
 
 async def view(rungs: CascadePods) -> dict[str, Any]:
-    async with aiohttp.ClientSession() as session, session.get(rungs.gateway.at("admin", "/ladders")) as answer:
-        return dict((await answer.json())["ladders"][0])
+    async with aiohttp.ClientSession() as session, session.get(rungs.gateway.at("admin", "/cascades")) as answer:
+        return dict((await answer.json())["cascades"][0])
 
 
 async def test_a_frozen_cascade_shows_in_metrics_admin_and_log(tmp_path: Path) -> None:
@@ -183,12 +183,12 @@ async def test_a_frozen_cascade_shows_in_metrics_admin_and_log(tmp_path: Path) -
             _, _, head = await rungs.post(CHAT, asking(f"Question {number}", max_tokens=8))
             assert head["x-hearth-cascade-model"] == "big"
         await settled(rungs, head["x-hearth-request-id"])
-        warning = await rungs.gateway.until("cascade rung keeps no answer")
-        assert (warning["level"], warning["rung"]) == ("warning", "small")
+        warning = await rungs.gateway.until("cascade_model_rejects_all")
+        assert (warning["level"], warning["model"]) == ("warning", "small")
         metrics = await rungs.metrics()
         assert f'hearth_cascade_frozen{{ladder="{CASCADE}",rung="small"}} 1.0' in metrics
         assert f'hearth_cascade_raised_steps{{ladder="{CASCADE}",rung="small"}} 0.0' in metrics
-        assert (await view(rungs))["standing"]["frozen"] == ["small"]
+        assert (await view(rungs))["guarantee"]["frozen_models"] == ["small"]
         asked = chats(rungs)
         for number in range(20):
             await rungs.post(CHAT, asking(f"Another question {number}", max_tokens=8))
@@ -198,13 +198,13 @@ async def test_a_frozen_cascade_shows_in_metrics_admin_and_log(tmp_path: Path) -
 async def test_an_uncalibrated_cascade_warns_at_start_and_begins_as_configured(tmp_path: Path) -> None:
     """By default the largest answers, with a warning; `smallest` is what the operator wants, so it is no warning."""
     async with some_cascade_pods(tmp_path, calibration=None) as rungs:
-        warning = await rungs.gateway.until("cascade without a calibration")
+        warning = await rungs.gateway.until("cascade_uncalibrated")
         assert (warning["level"], warning["effect"]) == ("warning", "big answers every request")
         assert "hearth cascade calibrate" in warning["fix"]
         _, _, head = await rungs.post(CHAT, asking())
         assert head["x-hearth-cascade-model"] == "big"
     async with some_cascade_pods(tmp_path, calibration=None, uncalibrated="smallest") as rungs:
-        line = await rungs.gateway.until("cascade without a calibration")
+        line = await rungs.gateway.until("cascade_uncalibrated")
         assert line["level"] == "info"
         for stream in (True, False):
             _, _, head = await rungs.post(CHAT, asking(stream=stream))

@@ -15,10 +15,10 @@ class Workers:
     """Two workers, of which the second has a frozen rung."""
 
     async def request(self, path: str, **_: Any) -> dict[str, ChildResponse]:
-        assert path == "/admin/ladders"
+        assert path == "/admin/cascades"
         frozen: dict[str, list[str]] = {"1": [], "2": ["small"]}
-        shown = {name: [{"ladder": "auto", "standing": {"frozen": rungs}}] for name, rungs in frozen.items()}
-        return {name: ChildResponse(200, msgspec.json.encode({"ladders": ladders})) for name, ladders in shown.items()}
+        shown = {name: [{"cascade": "auto", "guarantee": {"frozen_models": rungs}}] for name, rungs in frozen.items()}
+        return {name: ChildResponse(200, msgspec.json.encode({"cascades": ladders})) for name, ladders in shown.items()}
 
 
 async def test_the_ladders_of_all_workers_are_shown() -> None:
@@ -29,22 +29,22 @@ async def test_the_ladders_of_all_workers_are_shown() -> None:
 
     workers: Any = Workers()
     app = SupervisorAdmin(workers, reload).app(None)
-    async with TestClient(TestServer(app, host="127.0.0.1")) as client, client.get("/ladders") as answer:
-        ladders = (await answer.json())["ladders"]
-    assert [(each["worker"], each["standing"]["frozen"]) for each in ladders] == [("1", []), ("2", ["small"])]
+    async with TestClient(TestServer(app, host="127.0.0.1")) as client, client.get("/cascades") as answer:
+        ladders = (await answer.json())["cascades"]
+    assert [(each["worker"], each["guarantee"]["frozen_models"]) for each in ladders] == [("1", []), ("2", ["small"])]
 
 
-def a_fleet(standing: str, running: int, *, opened: int = 0, engine: str = "http://a:1", **more: Any) -> dict[str, Any]:
+def a_fleet(state: str, running: int, *, opened: int = 0, engine: str = "http://a:1", **more: Any) -> dict[str, Any]:
     pod = {
         "url": "http://a:1",
-        "standing": standing,
-        "breaker": {"state": "closed", "failures": 0, "opened": opened},
+        "state": state,
+        "breaker": {"state": "closed", "failures": 0, "open_count": opened},
         "engines": [
             {
                 "name": engine,
                 "kv_capacity_tokens": 1600,
-                "others": {"running": 5, "prefill_tokens": 5, "kv_tokens": 250},
-                "ledger": {"running": running, "prefill_tokens": 10 * running, "kv_tokens": 100 * running},
+                "peer_load": {"running": 5, "prefill_tokens": 5, "kv_tokens": 250},
+                "own_load": {"running": running, "prefill_tokens": 10 * running, "kv_tokens": 100 * running},
             }
         ],
     }
@@ -63,10 +63,10 @@ def test_load_is_summed_and_facts_are_told_once() -> None:
     whole = merge_fleets({"worker-1": a_fleet("ready", 1, opened=1), "worker-2": a_fleet("ready", 2, opened=2)})
     (pod,) = whole["pods"]
     (engine,) = pod["engines"]
-    assert engine["ledger"] == {"running": 3, "prefill_tokens": 30, "kv_tokens": 300}
-    assert engine["others"] == {"running": 3, "prefill_tokens": 0, "kv_tokens": 50}, "siblings are no others"
-    assert (engine["kv_capacity_tokens"], pod["breaker"]["opened"]) == (1600, 3)
-    assert "standings" not in pod
+    assert engine["own_load"] == {"running": 3, "prefill_tokens": 30, "kv_tokens": 300}
+    assert engine["peer_load"] == {"running": 3, "prefill_tokens": 0, "kv_tokens": 50}, "siblings are no others"
+    assert (engine["kv_capacity_tokens"], pod["breaker"]["open_count"]) == (1600, 3)
+    assert "states" not in pod
     assert list(whole["models"]) == ["tiny"]
 
 
@@ -74,7 +74,7 @@ def test_workers_may_see_a_pod_differently() -> None:
     """Each has its own breakers: then each one's view is shown; engines that only one knows are shown too."""
     whole = merge_fleets({"worker-1": a_fleet("ready", 1), "worker-2": a_fleet("broken", 2, engine="http://a:1#1")})
     (pod,) = whole["pods"]
-    assert (pod["standing"], pod["standings"]) == ("ready", {"worker-1": "ready", "worker-2": "broken"})
+    assert (pod["state"], pod["states"]) == ("ready", {"worker-1": "ready", "worker-2": "broken"})
     assert [engine["name"] for engine in pod["engines"]] == ["http://a:1", "http://a:1#1"]
 
 
@@ -86,5 +86,5 @@ def test_a_pod_that_only_one_worker_knows_is_shown() -> None:
 
 def test_a_drained_pod_runs_what_all_have_there() -> None:
     """The sum is what an operator waits for."""
-    answers = [{"pod": "http://a:1", "standing": "draining", "running": running} for running in (1, 2)]
-    assert merge_drained(answers) == {"pod": "http://a:1", "standing": "draining", "running": 3}
+    answers = [{"pod": "http://a:1", "state": "draining", "running": running} for running in (1, 2)]
+    assert merge_drained(answers) == {"pod": "http://a:1", "state": "draining", "running": 3}

@@ -14,7 +14,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.replica_sync.redis_bridge import AWAY, BACK
 from simulator.faults import NO_FAULT
 from simulator.options import Options
 from simulator.pod import SimulatedPod
@@ -108,9 +107,9 @@ async def test_a_worker_that_dies_is_replaced_and_nobody_else_suffers(
         tasks = [asyncio.create_task(load(session)) for session in others]
         before = await total(client, gateway)
         os.kill((await pids(client, gateway))[victim], signal.SIGKILL)
-        await gateway.until(f"{victim} has ended, another one follows", status=-signal.SIGKILL)
+        await gateway.until("process_exited", process=victim, exit_status=-signal.SIGKILL)
         assert await total(client, gateway) >= before
-        await gateway.until(f"{victim} is at work")
+        await gateway.until("process_started", process=victim)
         is_back.set()
         count += sum(await asyncio.gather(*tasks))
         for _ in range(200):
@@ -145,18 +144,18 @@ async def test_they_are_asked_and_told_as_one(client: aiohttp.ClientSession, pod
         write_policy(policy, legal="sk-2")
         async with client.post(gateway.at("admin", "/reload")) as answer:
             told = await answer.json()
-        assert told["processes"] == ["warmth", "worker-1", "worker-2", "worker-3"]
+        assert told["processes"] == ["index", "worker-1", "worker-2", "worker-3"]
         assert await statuses(gateway, "sk-1") == {401}
         policy.write_text("tiers: {}\n")
         gateway.running.send_signal(signal.SIGHUP)
-        await gateway.until("reload refused, the old settings stay")
+        await gateway.until("reload_failed")
         assert await statuses(gateway, "sk-2") == {200}
 
         async with client.post(gateway.at("admin", "/pods/drain"), json={"pod": pod.url}) as answer:
-            assert (await answer.json())["standing"] == "draining"
+            assert (await answer.json())["state"] == "draining"
         gateway.early.clear()
         os.kill((await pids(client, gateway))["worker-1"], signal.SIGTERM)
-        await gateway.until("worker-1 is at work")
+        await gateway.until("process_started", process="worker-1")
         assert await statuses(gateway, "sk-2") == {503}
         async with client.get(gateway.at("metrics", "/ready")) as answer:
             assert answer.status == 503
@@ -164,9 +163,9 @@ async def test_they_are_asked_and_told_as_one(client: aiohttp.ClientSession, pod
             assert answer.status == 200
         assert await statuses(gateway, "sk-2") == {200}
         write_policy(policy, legal="sk-3")
-        await gateway.until("policy renewed")
+        await gateway.until("policy_reloaded")
         assert (await statuses(gateway, "sk-2"), await statuses(gateway, "sk-3")) == ({401}, {200})
-        assert "standings" not in (await shown(client, gateway.at("admin", "/fleet")))["pods"][0]
+        assert "states" not in (await shown(client, gateway.at("admin", "/fleet")))["pods"][0]
 
 
 async def has_lines(path: Path, count: int) -> bool:
@@ -194,10 +193,10 @@ async def test_all_finish_what_runs(client: aiohttp.ClientSession, pod: Simulate
         for answer in answers:
             await first_byte(answer)
         # Every worker knows of all six by now or soon; together they are six all the same.
-        await until(partial(shows_load, client, gateway, {"ledger": 6, "others": 0}))
+        await until(partial(shows_load, client, gateway, {"own_load": 6, "peer_load": 0}))
         gateway.running.send_signal(signal.SIGTERM)
         for _ in range(4):  # the supervisor and its workers
-            await gateway.until("draining")
+            await gateway.until("drain_started")
         with pytest.raises(aiohttp.ClientConnectorError):
             await client.get(gateway.at("traffic", "/health"))
         async with client.get(gateway.at("metrics", "/ready")) as ready:
@@ -206,7 +205,7 @@ async def test_all_finish_what_runs(client: aiohttp.ClientSession, pod: Simulate
         for answer in answers:
             assert (await answer.text()).rstrip().endswith("data: [DONE]")
         assert await gateway.end() == 0
-        assert gateway.lines[-1]["message"] == "stopped"
+        assert gateway.lines[-1]["event"] == "stopped"
         assert not folder.exists()
 
 
@@ -215,13 +214,13 @@ async def shows_load(client: aiohttp.ClientSession, gateway: Running, wanted: di
     fleet = await shown(client, gateway.at("admin", "/fleet"))
     (engine,) = fleet["pods"][0]["engines"]
     async with client.get(gateway.at("metrics", "/metrics")) as answer:
-        is_counted = f'hearth_engine_running{{engine="{engine["name"]}"}} {wanted["ledger"]}.0' in await answer.text()
+        is_counted = f'hearth_engine_running{{engine="{engine["name"]}"}} {wanted["own_load"]}.0' in await answer.text()
     return is_counted and {name: engine[name]["running"] for name in wanted} == wanted
 
 
 async def run_folder(gateway: Running) -> Path:
-    message = "warmth process listening"
-    line = next((line for line in gateway.lines if line["message"] == message), None) or await gateway.until(message)
+    message = "index_process_listening"
+    line = next((line for line in gateway.lines if line["event"] == message), None) or await gateway.until(message)
     return Path(line["socket"]).parent
 
 
@@ -233,7 +232,7 @@ async def test_a_second_signal_cuts_all(client: aiohttp.ClientSession, pod: Simu
             pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGINT)
             for _ in range(3):
-                await gateway.until("draining")
+                await gateway.until("drain_started")
             gateway.running.send_signal(signal.SIGINT)
             assert await cut_short(answer)
         assert await gateway.end() == 0
@@ -295,7 +294,8 @@ async def test_what_cannot_start_says_so_once(pod: SimulatedPod, tmp_path: Path)
     assert said.count("hearth: tls: ") == 1
 
 
-EMPTY = "source finds no pods"
+EMPTY = "source_empty"
+AWAY, BACK = "replica_sync_unavailable", "replica_sync_recovered"
 
 
 async def test_a_healthy_start_and_a_lost_redis_are_quiet(tmp_path: Path, pod: SimulatedPod) -> None:
@@ -308,14 +308,14 @@ async def test_a_healthy_start_and_a_lost_redis_are_quiet(tmp_path: Path, pod: S
             f'policy: policy.yaml\nredis: {redis.url}\ndiscovery: {{redis: true, static: {{pods: ["{pod.url}"]}}}}\n'
         )
         async with serving("--config", str(tmp_path / "hearth.yaml"), *THREE) as gateway:
-            await gateway.until_each("warmed by the past of other gateways", "worker", 1, 2, 3)
+            await gateway.until_each("replica_history_replayed", "worker", 1, 2, 3)
             warnings = [line for line in gateway.lines if line["level"] in ("warning", "error")]
-            assert [line["message"] for line in warnings] == [EMPTY]
+            assert [line["event"] for line in warnings] == [EMPTY]
             for times in (1, 2):
                 await redis.kill()
                 await gateway.until(AWAY)
                 await redis.start()
                 await gateway.until(BACK)
                 lines = [line for line in gateway.lines if line["level"] == "warning"]
-                assert [line["message"] for line in lines] == [EMPTY] + [AWAY] * times
-                assert sum("back" in line["message"] for line in gateway.lines) == times
+                assert [line["event"] for line in lines] == [EMPTY] + [AWAY] * times
+                assert sum("recovered" in line["event"] for line in gateway.lines) == times

@@ -195,14 +195,14 @@ def test_files_that_are_none_are_named(labels: Path, capsys: pytest.CaptureFixtu
 
 def line(tenant: str | None, *rungs: tuple[str, str], cost: float) -> str:
     told = {
-        "ladder": "auto",
-        "rungs": [{"model": model, "ended": ended, "signal": None} for model, ended in rungs],
+        "cascade": "auto",
+        "steps": [{"model": model, "result": ended, "signal": None} for model, ended in rungs],
         "cost": cost,
         "wasted_cost": 0.0,
-        "cost_always_top": 10.0,
+        "cost_always_largest": 10.0,
         "cost_always_first": 1.0,
     }
-    return json.dumps({"tenant": tenant, "cascade": told, "model": "auto"})
+    return json.dumps({"schema": 2, "tenant": tenant, "cascade": told, "model": "auto"})
 
 
 def test_a_report_adds_up_usage_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,3 +222,11 @@ def test_a_report_adds_up_usage_logs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert ["legal", "auto", "small", "1", "0.0%", "1", "0", "0", "10", "1", "90.0%"] in rows
     assert ["legal", "auto", "large", "1", "100.0%", "11", "0", "0", "10", "1", "-10.0%"] in rows
     assert ["all", "of", "auto", "3", "33.3%", "13", "0", "0", "30", "3", "56.7%"] in rows
+
+
+def test_a_report_refuses_records_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Version 1 named the fields otherwise; it is not read as a log without cascades."""
+    log = tmp_path / "usage.jsonl"
+    log.write_text('{"request_id": "r", "tenant": "legal", "cascade": {"ladder": "auto", "rungs": []}}')
+    status, _, err = run(capsys, "report", log)
+    assert (status, "usage.jsonl:1: usage record of schema 1" in err) == (1, True)

@@ -98,7 +98,7 @@ def test_it_explains_what_a_tenant_gets(old: Path, capsys: pytest.CaptureFixture
 
 def record(at: int, **words: object) -> str:
     told = {"timestamp": f"2026-11-20T10:00:{at:02}.000Z", "tenant": "legal", "model": "tiny", "input_tokens": 10}
-    return json.dumps(told | words) + "\n"
+    return json.dumps({"schema": 2} | told | words) + "\n"
 
 
 def test_it_says_what_another_policy_would_change(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +121,7 @@ def test_refused_requests_of_a_log_are_counted(old: Path, capsys: pytest.Capture
     new, log = old.parent / "new.yaml", old.parent / "usage.jsonl"
     new.write_text(OLD.replace("rpm: 100", "tpm: 500"))
     refused = {"status": 429, "input_tokens": None, "output_tokens": None, "reason": "rate_limited_tokens"}
-    served = record(0, status=200, input_tokens=60, output_tokens=40, duration_ms=0)
+    served = record(0, status=200, input_tokens=60, output_tokens=40, duration_s=0)
     log.write_text(served + "".join(record(at, **refused) for at in range(1, 13)))
     status, out, _ = run(capsys, "diff", old, new, "--trace", log)
     assert status == 0

@@ -77,12 +77,12 @@ async def test_pods_of_all_sources_are_one_fleet(tmp_path: Path) -> None:
         async with client.get(gateway.at("admin", "/fleet")) as answer:
             shown = await answer.json()
         first, second = ({pod["url"]: pod for pod in shown["pods"]}[pod.url] for pod in surroundings.pods)
-        assert first["named_by"] == ["kubernetes:inference", f"dns:{SRV}"]
-        assert second["named_by"] == ["file", "redis"]
+        assert first["sources"] == ["kubernetes:inference", f"dns:{SRV}"]
+        assert second["sources"] == ["file", "redis"]
         assert (first["facts"]["zone"], first["region"]) == ("eu-1", "eu")
         assert (second["facts"]["zone"], second["facts"]["gpu"]) == ("mine", "none")
         names = ["static", "file", "redis", "kubernetes:inference", f"dns:{SRV}"]
         assert [source["name"] for source in shown["sources"]] == names
-        assert all(source["told_ago_s"] is not None and not source["trouble"] for source in shown["sources"])
+        assert all(source["last_update_age_s"] is not None and not source["last_error"] for source in shown["sources"])
         async with client.get(gateway.at("metrics", "/metrics")) as answer:
             assert f'hearth_source_pods{{source="dns:{SRV}"}} 1.0' in await answer.text()

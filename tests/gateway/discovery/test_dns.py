@@ -20,7 +20,7 @@ A, B = "http://10.0.0.1:8000", "http://10.0.0.2:8000"
 PATIENT_S = 60.0
 """For answers that come: the machine may be busy."""
 
-SILENT, AGAIN = "DNS gives no answer, the last list of pods stands", "DNS answers again"
+SILENT, AGAIN = "dns_lookup_failed", "dns_lookup_recovered"
 
 
 def place(zone: Zone, name: str = NAME, port: int | None = 8000, *, timeout_s: float = PATIENT_S) -> DnsSourceConfig:

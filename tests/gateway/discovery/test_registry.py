@@ -22,7 +22,7 @@ QUICK = PollIntervals(
 )
 """But patient with a Redis that is alive: the machine may be busy."""
 
-AWAY, BACK = "Redis is away: the last list of registered pods stands", "Redis is back: reading registered pods"
+AWAY, BACK = "agent_registry_unavailable", "agent_registry_recovered"
 
 
 @pytest.fixture
@@ -184,4 +184,4 @@ async def test_a_record_that_cannot_be_read_is_passed_over(server: Server, writt
     async with registered(server) as (heard, _):
         await heard.hears(A)
         await heard.until(lambda: len(heard.told) > 3)
-    assert heard.said == ["an agent's record cannot be read"]
+    assert heard.said == ["agent_record_invalid"]

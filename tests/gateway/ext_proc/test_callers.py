@@ -87,7 +87,7 @@ def test_a_rejected_caller_is_logged_once_a_minute_and_nothing_of_what_it_showed
     for now_s in (0.0, 1.0, 59.0, 61.0):
         log.now_s = now_s
         assert not guard({b"authorization": b"Bearer wrong", b":path": b"/"})
-    assert log.lines == [("warning", "extproc caller rejected", "by=token")] * 2
+    assert log.lines == [("warning", "extproc_caller_rejected", "reason=token")] * 2
     assert callers.rejected["token"] == 4
 
 
@@ -128,7 +128,7 @@ async def test_a_client_certificate_of_the_authority_is_asked_for(tmp_path: Path
         assert await is_served(port.where, client)
         assert port.fates == ["ended", "ended"]
     assert callers.rejected == {"token": 0, "certificate": 2}
-    assert log.lines == [("warning", "extproc caller rejected", "by=certificate")]
+    assert log.lines == [("warning", "extproc_caller_rejected", "reason=certificate")]
 
 
 @needs_openssl
@@ -149,7 +149,7 @@ async def test_an_authority_that_is_added_is_read_anew(tmp_path: Path) -> None:
         task = asyncio.create_task(reload_certificates(tls, lambda: files, say, poll_s=0.01))
         await asyncio.sleep(0)  # it has seen the files as they are
         authorities.write_bytes(old.cert.read_bytes() + new.cert.read_bytes())
-        await pulse.until(lambda: said == ["certificate renewed"])
+        await pulse.until(lambda: said == ["certificate_reloaded"])
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert await is_served(port.where, new)

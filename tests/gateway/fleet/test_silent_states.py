@@ -13,8 +13,8 @@ from tests.gateway.fake_pod import FakePod, fake_pods
 from tests.gateway.kv_index.redis_servers import free_port
 from tests.gateway.watch import Told, static, watching
 
-DEAD = "pod has never been well"
-EMPTY = "source finds no pods"
+DEAD = "pod_never_healthy"
+EMPTY = "source_empty"
 AT_ONCE = ProbeIntervals(probe_s=0.02, scrape_s=0.02, list_s=0.02, min_probe_s=0.0, report_dead_s=0.0)
 
 

@@ -49,13 +49,13 @@ async def test_a_pod_that_dies_is_broken_and_comes_back_slowly() -> None:
         await dying.stop()
         await watch.stands(dying.url, PodState.UNREACHABLE)
         assert watch.watcher.is_ready()
-        assert ("breaker opened", dying.url) in watch.heard.events
+        assert ("breaker_opened", dying.url) in watch.heard.events
         assert dying.url in watch.gone
         dying.page = metrics_page(started=2e9)
         await dying.start()
         known = await watch.stands(dying.url, PodState.READY)
         assert known.ready_since_s > 0
-        assert ("pod has restarted, its warmth is forgotten", dying.url) in watch.heard.events
+        assert ("pod_restarted", dying.url) in watch.heard.events
 
 
 async def test_a_pod_that_joins_later_starts_slowly() -> None:
@@ -239,7 +239,7 @@ async def test_pods_come_and_go_with_their_source() -> None:
         watch.watcher.replace_source(second, static(two.url))
         await watch.until(lambda: watch.router.fleet.pod(one.url) is None)
         assert [pod.url for pod in watch.watcher.pods] == [two.url]
-        assert ("pod removed", one.url) in watch.heard.events
+        assert ("pod_removed", one.url) in watch.heard.events
 
 
 async def test_where_a_pod_stands_is_news_like_any_other() -> None:
@@ -264,7 +264,7 @@ async def test_a_pod_that_refuses_our_key_is_told_once() -> None:
     async with fake_pods(pod), watching(static(pod.url)) as watch:
         await pod.pulse.until(lambda: pod.asked.get("models", 0) > 5)
         assert watch.pod(pod.url).state is PodState.STARTING
-        assert watch.heard.events.count(("pod cannot be used", pod.url)) == 1
+        assert watch.heard.events.count(("pod_unusable", pod.url)) == 1
 
 
 async def test_quiet_pods_are_not_put_again() -> None:
@@ -307,5 +307,5 @@ async def test_a_pod_that_hangs_comes_back_when_it_shows_tokens() -> None:
         assert pod.health == 200
         pod.is_silent = False
         await watch.stands(pod.url, PodState.READY)
-        assert watch.heard.events.count(("pod hangs, though its server may be well", pod.url)) == 1
-        assert ("pod shows tokens again", pod.url) in watch.heard.events
+        assert watch.heard.events.count(("engine_hung", pod.url)) == 1
+        assert ("engine_hang_ended", pod.url) in watch.heard.events

@@ -112,4 +112,4 @@ async def test_a_source_that_breaks_is_followed_again() -> None:
         source.break_down()
         source.tell(pod.url)
         await watch.stands(pod.url, PodState.READY)
-        assert ("a source of pods failed, its last list stands", None) in watch.heard.events
+        assert ("source_failed", None) in watch.heard.events

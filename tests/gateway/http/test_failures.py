@@ -67,7 +67,7 @@ async def test_a_pod_that_fails_before_the_first_token_is_replaced(script: list[
         assert second == f"{first}-2"
         assert rig.pods[0].questions[0].body == rig.pods[1].questions[0].body
     (outcome,) = rig.outcomes
-    assert [attempt.ended for attempt in outcome.attempts] == [end, "answered"]
+    assert [attempt.result for attempt in outcome.attempts] == [end, "answered"]
 
 
 async def test_a_pod_that_takes_no_connection_is_replaced() -> None:
@@ -366,7 +366,7 @@ async def test_a_pod_that_said_what_nobody_can_make_out_is_to_blame_for_its_cut(
         assert answer.is_whole
         assert b'"pod_lost"' in answer.body
         assert not rig.pods[1].questions
-    assert rig.outcomes[0].unresumed == "prompt"
+    assert rig.outcomes[0].resume_failure == "prompt"
 
 
 async def test_retries_end_where_the_budget_does() -> None:

@@ -282,7 +282,7 @@ async def test_a_stream_that_has_used_up_a_limit_ends_as_if_it_were_too_long(api
     assert b'"hearth_reason":"rate_limited_tokens"' in answer.body
     [outcome] = rig.outcomes
     assert outcome.finish_reason == "length"
-    assert outcome.detail == "ended by a limit: rate_limited_tokens"
+    assert outcome.error == "ended by a limit: rate_limited_tokens"
     assert outcome.usage is not None
     # Events that came in one read are passed on together, and all of them are charged.
     assert 100 <= outcome.usage.completion_tokens == kit.used(LimitKind.OUTPUT) <= 204

@@ -169,7 +169,7 @@ async def test_a_lower_tiers_promise_serves_under_overload(headers: dict[str, st
         change(rig, rig.pod.url, takes_priority=True)
         assert (await rig.ask(CHAT_PATH, a_chat(), **headers)).status == status
         assert [question.json()["priority"] for question in rig.pod.questions] == [10] * (status == 200)
-    assert (rig.outcomes[0].tier, rig.outcomes[0].promise_met) == ("bronze", status == 200)
+    assert (rig.outcomes[0].tier, rig.outcomes[0].slo_met) == ("bronze", status == 200)
 
 
 async def test_who_wants_no_less_is_refused() -> None:

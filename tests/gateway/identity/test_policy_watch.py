@@ -92,10 +92,10 @@ async def test_new_keys_and_revoked_ones_are_noticed(tmp_path: Path) -> None:
     """Without any signal."""
     async with watched(tmp_path) as watch:
         watch.key("k2", "sk-2")
-        await watch.until("policy renewed")
+        await watch.until("policy_reloaded")
         assert watch.ids == {"k1", "k2"}
         (tmp_path / "keys" / "legal" / "k1").unlink()
-        await watch.until("policy renewed")
+        await watch.until("policy_reloaded")
         assert watch.ids == {"k2"}
 
 
@@ -104,10 +104,10 @@ async def test_a_bad_policy_leaves_the_old_one(tmp_path: Path) -> None:
     async with watched(tmp_path) as watch:
         held = watch.policy
         (tmp_path / "policy.yaml").write_text("tires: {}\n")
-        assert any("tires" in fault for fault in (await watch.until("policy refused"))["faults"])
+        assert any("tires" in fault for fault in (await watch.until("policy_reload_failed"))["errors"])
         assert watch.policy is held
         (tmp_path / "policy.yaml").write_text(f"auth: {{keys_dir: {tmp_path}/keys}}\ntenants: {{legal: {{rpm: 5}}}}\n")
-        await watch.until("policy renewed")
+        await watch.until("policy_reloaded")
         assert watch.policy is not None
         assert watch.policy.tenants["legal"].quota.requests_per_min == 5
 
@@ -120,9 +120,9 @@ async def test_a_folder_that_is_swapped_is_noticed(tmp_path: Path) -> None:
             (tmp_path / name / "legal" / name).write_text(sha256(key.encode()).hexdigest())
         (tmp_path / "link").symlink_to(tmp_path / "one")
         (tmp_path / "policy.yaml").write_text(f"auth: {{keys_dir: {tmp_path}/link}}\n")
-        await watch.until("policy renewed")
+        await watch.until("policy_reloaded")
         assert watch.ids == {"one"}
         (tmp_path / "next").symlink_to(tmp_path / "two")
         (tmp_path / "next").rename(tmp_path / "link")
-        await watch.until("policy renewed")
+        await watch.until("policy_reloaded")
         assert watch.ids == {"two"}

@@ -32,8 +32,8 @@ class Said(EventLog):
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, dict[str, object]]] = []
 
-    def __call__(self, level: str, message: str, **fields: object) -> None:
-        self.lines.append((level, message, fields))
+    def __call__(self, level: str, event: str, **fields: object) -> None:
+        self.lines.append((level, event, fields))
 
 
 async def until(is_so: Callable[[], object]) -> None:

@@ -275,7 +275,7 @@ def test_events_that_break_the_index_break_nothing_else() -> None:
     scene.index._engines["e"].apply = None  # type: ignore[method-assign, assignment]
     scene.feed.take(2, batches[1])
     assert scene.feed.reliability.unreliable_reason is UnreliableReason.GAP
-    assert ("error", "KV events could not be followed") in scene.said
+    assert ("error", "kv_events_failed") in scene.said
 
 
 def test_waiting_batches_are_bounded() -> None:

@@ -60,7 +60,7 @@ async def test_a_conversation_stays_warm_whichever_gateway_it_comes_to(tmp_path:
                 talk.append({"role": "user", "content": "And then?"})
                 second = await attempt(client, there, talk)
                 assert second["engine"] == first["engine"]
-                assert second["predicted_warm_tokens"] > 500
+                assert second["predicted_cached_input_tokens"] > 500
             await redis.kill()
             for gateway in (here, there):
                 await attempt(client, gateway, [{"role": "user", "content": STORY}])

@@ -31,9 +31,9 @@ async def test_accounts_are_shown_with_what_they_have_used() -> None:
     await used(quotas, caller_of(quota, "legal"))
     shown = show_accounts(quotas, None, 10)
     assert [account["account"] for account in shown] == ["legal", "search/user/ann", "search"]
-    assert shown[2]["open"] == 2
+    assert shown[2]["requests_in_flight"] == 2
     assert shown[2]["limits"]["requests"]["used"] == 2
-    assert shown[2]["limits"]["requests"]["all_free_in_s"] == 60.5
+    assert shown[2]["limits"]["requests"]["fully_available_in_s"] == 60.5
     assert [account["account"] for account in show_accounts(quotas, "search", 1)] == ["search/user/ann"]
 
 
@@ -43,11 +43,11 @@ async def test_workers_are_shown_as_one_gateway() -> None:
     await used(one, caller_of(Quota(requests_per_min=10)), 2)
     await used(other, caller_of(Quota(requests_per_min=10)), 3)
     lists = [show_accounts(quotas, None, 10) for quotas in (one, other)]
-    lists[0][0]["limits"]["requests"] |= {"slice": 4.0, "elsewhere": 5.0}
-    lists[1][0]["limits"]["requests"] |= {"slice": 5.0, "elsewhere": 4.0}
+    lists[0][0]["limits"]["requests"] |= {"lease": 4.0, "used_elsewhere": 5.0}
+    lists[1][0]["limits"]["requests"] |= {"lease": 5.0, "used_elsewhere": 4.0}
     [merged] = merge_accounts(lists, 10)
-    assert (merged["open"], merged["limits"]["requests"]["used"]) == (5, 5)
-    assert (merged["limits"]["requests"]["slice"], merged["limits"]["requests"]["elsewhere"]) == (9, 0)
+    assert (merged["requests_in_flight"], merged["limits"]["requests"]["used"]) == (5, 5)
+    assert (merged["limits"]["requests"]["lease"], merged["limits"]["requests"]["used_elsewhere"]) == (9, 0)
 
 
 async def test_metrics_tell_tenants_apart_up_to_a_number() -> None:

@@ -36,7 +36,7 @@ async def admin_client(
         Pulse(),
     )
     receipts.on_outcome(an_outcome())
-    receipts.on_outcome(an_outcome(request=a_request(id="r-2"), status=502, attempts=(an_attempt(ended="lost"),)))
+    receipts.on_outcome(an_outcome(request=a_request(id="r-2"), status=502, attempts=(an_attempt(result="lost"),)))
 
     async def reload() -> dict[str, object]:
         return told or {"reloaded": True}
@@ -81,9 +81,9 @@ async def test_receipts_say_why() -> None:
         assert len((await (await client.get("/receipts?limit=1")).json())["receipts"]) == 1
         assert (await (await client.get("/receipts?limit=0")).json())["receipts"] == []
         receipt = await (await client.get("/receipts/r-1")).json()
-        assert receipt["attempts"][0]["candidates"][0]["seconds"] == {"prefill": 0.1}
-        assert receipt["attempts"][0]["predicted_warm_tokens"] == 64
-        assert receipt["usage"] == {"prompt_tokens": 100, "completion_tokens": 11, "cached_tokens": 96}
+        assert receipt["attempts"][0]["candidates"][0]["scores_s"] == {"prefill": 0.1}
+        assert receipt["attempts"][0]["predicted_cached_input_tokens"] == 64
+        assert receipt["usage"] == {"input_tokens": 100, "output_tokens": 11, "cached_input_tokens": 96}
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,13 @@ async def test_the_fleet_is_shown(pod: FakePod) -> None:
     async with admin_client(pod.url) as client:
         fleet = await (await client.get("/fleet")).json()
         (shown,) = fleet["pods"]
-        assert (shown["url"], shown["standing"], shown["models"]) == (pod.url, "ready", ["tiny"])
-        assert shown["breaker"] == {"state": "closed", "failures": 0, "opened": 0}
+        assert (shown["url"], shown["state"], shown["models"]) == (pod.url, "ready", ["tiny"])
+        assert shown["breaker"] == {"state": "closed", "failures": 0, "open_count": 0}
         (engine,) = shown["engines"]
         assert engine["kv_capacity_tokens"] == 1600
-        assert engine["ledger"] == {"running": 0, "prefill_tokens": 0, "kv_tokens": 0}
-        assert engine["foreign"]["running"] == 2
-        assert engine["learned"]["prefill_tokens_per_s"] > 0
+        assert engine["own_load"] == {"running": 0, "prefill_tokens": 0, "kv_tokens": 0}
+        assert engine["external_load"]["running"] == 2
+        assert engine["cost_model"]["prefill_tokens_per_s"] > 0
         assert fleet["models"]["tiny"]["pods"] == [pod.url]
 
 
@@ -123,9 +123,9 @@ async def test_a_pod_is_drained_and_undrained(pod: FakePod) -> None:
     """The answer says where it stands and what still runs there."""
     async with admin_client(pod.url) as client:
         drained = await client.post("/pods/drain", json={"pod": pod.url + "/"})
-        assert await drained.json() == {"pod": pod.url, "standing": "draining", "running": 0}
+        assert await drained.json() == {"pod": pod.url, "state": "draining", "running": 0}
         undrained = await client.post("/pods/undrain", json={"pod": pod.url})
-        assert (await undrained.json())["standing"] == "ready"
+        assert (await undrained.json())["state"] == "ready"
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ async def test_reload_tells_what_became_of_it() -> None:
     """A refused reload is no success."""
     async with admin_client() as client:
         assert (await client.post("/reload")).status == 200
-    async with admin_client(told={"reloaded": False, "faults": ["listen: bad"]}) as client:
+    async with admin_client(told={"reloaded": False, "errors": ["listen: bad"]}) as client:
         answer = await client.post("/reload")
-        assert (answer.status, (await answer.json())["faults"]) == (422, ["listen: bad"])
+        assert (answer.status, (await answer.json())["errors"]) == (422, ["listen: bad"])
 
 
 async def test_settings_are_shown() -> None:

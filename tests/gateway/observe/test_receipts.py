@@ -14,7 +14,10 @@ def test_a_receipt_is_found_by_its_id() -> None:
     receipt = receipts.find("r-1")
     assert receipt is not None
     assert receipt.engine == "http://a:1"
-    assert (receipt.attempts[0].predicted_warm_tokens, receipt.attempts[0].real_warm_tokens) == (64, 96)
+    assert (receipt.attempts[0].predicted_cached_input_tokens, receipt.attempts[0].actual_cached_input_tokens) == (
+        64,
+        96,
+    )
     assert receipts.find("r-2") is None
 
 
@@ -45,12 +48,12 @@ def test_receipts_are_written_together_and_whoever_looks_sees_all() -> None:
 def test_times_are_read_rounded() -> None:
     """To a millisecond of the day and a microsecond of the rest: what is finer is noise."""
     receipts = ReceiptStore()
-    attempt = an_attempt(predicted_ttft_s=0.12345678, real_ttft_s=1 / 3)
+    attempt = an_attempt(predicted_ttft_s=0.12345678, actual_ttft_s=1 / 3)
     receipts.on_outcome(an_outcome(at_s=1.23456, ttft_s=None, duration_s=2 / 3, attempts=(attempt,)))
     receipt = receipts.find("r-1")
     assert receipt is not None
     assert (receipt.at_s, receipt.ttft_s, receipt.duration_s) == (1.235, None, 0.666667)
-    assert (receipt.attempts[0].predicted_ttft_s, receipt.attempts[0].real_ttft_s) == (0.123457, 0.333333)
+    assert (receipt.attempts[0].predicted_ttft_s, receipt.attempts[0].actual_ttft_s) == (0.123457, 0.333333)
 
 
 def test_receipts_are_filtered() -> None:
@@ -58,7 +61,7 @@ def test_receipts_are_filtered() -> None:
     receipts = ReceiptStore()
     receipts.on_outcome(an_outcome(request=a_request(id="1", session="s"), status=502))
     receipts.on_outcome(an_outcome(request=a_request(id="2", model="big"), tenant=None))
-    retried = (an_attempt(engine="http://b:1#0", ended="lost"), an_attempt())
+    retried = (an_attempt(engine="http://b:1#0", result="lost"), an_attempt())
     receipts.on_outcome(an_outcome(request=a_request(id="3"), attempts=retried))
     receipts.on_outcome(an_outcome(request=a_request(id="4"), attempts=()))
 

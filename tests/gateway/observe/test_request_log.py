@@ -27,49 +27,55 @@ def test_a_request_is_one_line_of_known_fields() -> None:
     assert list(line(an_outcome()).items()) == [
         ("timestamp", "2026-11-20T14:53:18.250Z"),
         ("level", "info"),
-        ("message", "request"),
-        ("trace_id", None),
-        ("span_id", None),
+        ("event", "request_completed"),
+        ("message", "request completed"),
         ("request_id", "r-1"),
+        ("trace_id", None),
+        ("parent_span_id", None),
         ("tenant", "legal"),
-        ("model", "tiny"),
-        ("status", 200),
-        ("error_type", None),
-        ("ttft_ms", 250.0),
-        ("input_tokens", 100),
-        ("cached_tokens", 96),
-        ("output_tokens", 11),
-        ("receipt", "r-1"),
         ("tier", "usual"),
         ("key_id", None),
-        ("queued_ms", 0.0),
-        ("promise_met", None),
-        ("resumed", 0),
-        ("unresumed", None),
+        ("api", "chat"),
+        ("model", "tiny"),
+        ("stream", True),
+        ("status", 200),
+        ("reason", None),
+        ("upstream", "http://a:1"),
+        ("dp_rank", None),
+        ("attempts", 1),
+        ("duration_s", 1.25),
+        ("ttft_s", 0.25),
+        ("queue_wait_s", 0.0),
+        ("slo_met", None),
+        ("input_tokens", 100),
+        ("cached_input_tokens", 96),
+        ("output_tokens", 11),
+        ("resumes", 0),
+        ("resume_failure", None),
         ("wasted_tokens", 0),
     ]
 
 
 @pytest.mark.parametrize(
-    ("changes", "error_type", "level"),
+    ("changes", "reason", "level"),
     [
         ({"status": 502, "reason": Reason.POD_LOST}, "pod_lost", "error"),
         ({"status": 404, "reason": Reason.UNKNOWN_MODEL}, "unknown_model", "info"),
-        ({"status": 499}, "client_gone", "info"),
-        ({"status": 400}, "400", "info"),
+        ({"status": 499}, None, "info"),
+        ({"status": 400}, None, "info"),
     ],
 )
-def test_what_went_wrong_is_named(changes: dict[str, Any], error_type: str, level: str) -> None:
-    """Our reason, or the pod's status; 5xx is an error, a client's fault is not."""
+def test_what_went_wrong_is_named(changes: dict[str, Any], reason: str | None, level: str) -> None:
+    """Our reason, none where the status is the client's or the pod's; 5xx is an error, a client's fault is not."""
     shown = line(an_outcome(usage=None, ttft_s=None, **changes))
-    assert (shown["error_type"], shown["level"]) == (error_type, level)
-    assert shown["ttft_ms"] is shown["input_tokens"] is shown["cached_tokens"] is shown["output_tokens"] is None
+    assert (shown["reason"], shown["level"]) == (reason, level)
+    assert shown["ttft_s"] is shown["input_tokens"] is shown["cached_input_tokens"] is shown["output_tokens"] is None
 
 
 def test_the_callers_trace_is_named() -> None:
     """Both ids of a traceparent; what is none is left out."""
     shown = line(an_outcome(trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
-    assert (shown["trace_id"], shown["span_id"]) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+    assert (shown["trace_id"], shown["parent_span_id"]) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
     assert line(an_outcome(trace="nonsense"))["trace_id"] is None
 
 
@@ -85,9 +91,10 @@ def test_a_usage_record_is_priced() -> None:
     shown = json.loads(usage_line(an_outcome(), prices))
     assert shown["input_cost"] == pytest.approx(2e-4)
     assert shown["output_cost"] == pytest.approx(1.1e-4)
-    assert (shown["input_tokens"], shown["cached_tokens"], shown["output_tokens"]) == (100, 96, 11)
+    assert shown["schema"] == 2
+    assert (shown["input_tokens"], shown["cached_input_tokens"], shown["output_tokens"]) == (100, 96, 11)
     assert (shown["tenant"], shown["model"], shown["api"], shown["request_id"]) == ("legal", "tiny", "chat", "r-1")
-    assert (shown["tier"], shown["user"], shown["duration_ms"], shown["shared"]) == ("usual", None, 1250.0, None)
+    assert (shown["tier"], shown["user"], shown["duration_s"], shown["coalesced_with"]) == ("usual", None, 1.25, None)
     cheaper = json.loads(usage_line(an_outcome(), {"tiny": ModelEntry("tiny", 2e-6, 1e-5, 1e-6)}))
     assert cheaper["input_cost"] == pytest.approx(4 * 2e-6 + 96 * 1e-6)
     unpriced = json.loads(usage_line(an_outcome(), {}))
@@ -108,7 +115,7 @@ def test_a_usage_record_tells_what_a_rejected_request_asked_for() -> None:
 
 def test_cached_tokens_may_be_unknown() -> None:
     """Null is not zero."""
-    assert json.loads(usage_line(an_outcome(usage=Usage(5, 1)), {}))["cached_tokens"] is None
+    assert json.loads(usage_line(an_outcome(usage=Usage(5, 1)), {}))["cached_input_tokens"] is None
 
 
 class Taker(LineWriter):

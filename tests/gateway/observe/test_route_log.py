@@ -69,7 +69,8 @@ def test_what_was_not_answered_leaves_no_line() -> None:
 def test_sizes_and_times_are_those_of_the_outcome(session: str | None) -> None:
     """In tokens as the engine counts, arrival in Unix time."""
     line = told(RouteRecorder(KEY), b"x" * 1200, session=session)
-    assert (line["prompt_tokens"], line["output_tokens"], line["cached_tokens"]) == (300, 20, 160)
+    assert line["schema"] == 2
+    assert (line["input_tokens"], line["output_tokens"], line["cached_input_tokens"]) == (300, 20, 160)
     assert (line["engine"], line["prompt_bytes"], line["model"]) == ("http://pod:8000", 1200, "qwen")
     assert (line["session"] is None) == (session is None)
 

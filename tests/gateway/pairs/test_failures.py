@@ -21,9 +21,9 @@ def test_both_legs_are_carried_under_one_request_id(connector: str) -> None:
     carrier, stage = led(PairCarrier(), lambda: Ground(connector=connector))
     assert [what for what, _ in carrier.legs] == ["prefill", "decode"]
     (attempt,) = stage.attempts
-    assert attempt.prefill in {"http://p0", "http://p1"}
+    assert attempt.prefill_engine in {"http://p0", "http://p1"}
     assert attempt.engine in {"http://d0", "http://d1"}
-    assert attempt.fallback is None
+    assert attempt.fallback_reason is None
     assert carrier.orders[0].request_id.startswith("r-")
     assert (carrier.handed == [b""]) == (connector == "ExampleConnector")
 
@@ -36,10 +36,10 @@ def test_a_prefill_that_fails_is_done_by_another_pod(end: AttemptStatus) -> None
     """The pod that failed is blamed, the decode pod is not."""
     carrier, stage = led(PairCarrier(prefills=[Part(PrefillResult(end)), Part(GOOD)]))
     first, second = stage.attempts
-    assert first.fallback is PairingFallback.PREFILL_FAILED
-    assert second.ended == "answered"
-    assert second.prefill not in {None, first.prefill}
-    assert (first.prefill, end) in stage.ends
+    assert first.fallback_reason is PairingFallback.PREFILL_FAILED
+    assert second.result == "answered"
+    assert second.prefill_engine not in {None, first.prefill_engine}
+    assert (first.prefill_engine, end) in stage.ends
     assert all(ended is AttemptStatus.ANSWERED for pod, ended in stage.ends if pod.startswith("http://d"))
     assert not carrier.refusals
 
@@ -48,16 +48,16 @@ def test_when_all_prefills_fail_the_answer_is_prefilled_where_it_is_made() -> No
     """After two pods the third way is the plain one."""
     carrier, stage = led(PairCarrier(prefills=[Part(PrefillResult(AttemptStatus.LOST))]), lambda: Ground(prefill=4))
     assert [what for what, _ in carrier.legs] == ["prefill", "prefill", "decode"]
-    assert stage.attempts[-1].prefill is None
-    assert stage.attempts[-1].ended == "answered"
+    assert stage.attempts[-1].prefill_engine is None
+    assert stage.attempts[-1].result == "answered"
     assert carrier.handed == [None]
 
 
 def test_a_prefill_that_hangs_is_given_up() -> None:
     """Far beyond what was foretold, and well within the request's deadline."""
     _, stage = led(PairCarrier(prefills=[Part(GOOD, NEVER_S), Part(GOOD)]))
-    assert stage.attempts[0].fallback is PairingFallback.PREFILL_SLOW
-    assert stage.attempts[-1].ended == "answered"
+    assert stage.attempts[0].fallback_reason is PairingFallback.PREFILL_SLOW
+    assert stage.attempts[-1].result == "answered"
     assert stage.outcomes[0].duration_s < 60
 
 
@@ -66,7 +66,7 @@ def test_poison_is_not_passed_on(missing: str) -> None:
     """Parameters that would kill the decode engine reach no engine."""
     poison = {name: value for name, value in TOLD.items() if name != missing}
     carrier, stage = led(PairCarrier(prefills=[Part(PrefillResult(AttemptStatus.ANSWERED, 200, poison))]))
-    assert stage.attempts[0].fallback is PairingFallback.UNFIT_PARAMS
+    assert stage.attempts[0].fallback_reason is PairingFallback.UNFIT_PARAMS
     assert carrier.handed == [None]
 
 
@@ -74,10 +74,10 @@ def test_kv_that_does_not_come_is_given_up_and_nobody_is_blamed() -> None:
     """The request then begins from scratch on one pod: who has lost so much time is not to lose it again."""
     carrier, stage = led(PairCarrier(decodes=[Part(ANSWERED, NEVER_S), ANSWERS]))
     first, second = stage.attempts
-    assert first.fallback is PairingFallback.TRANSFER_STALLED
-    assert first.ended == AttemptStatus.STALLED
-    assert second.prefill is None
-    assert second.ended == "answered"
+    assert first.fallback_reason is PairingFallback.TRANSFER_STALLED
+    assert first.result == AttemptStatus.STALLED
+    assert second.prefill_engine is None
+    assert second.result == "answered"
     assert all(ended is AttemptStatus.ANSWERED for _, ended in stage.ends)
     assert carrier.handed[1] is None
     assert stage.outcomes[0].duration_s < 60
@@ -87,25 +87,25 @@ def test_an_answer_in_one_piece_may_take_its_time() -> None:
     """Its first token is not seen: what is awaited is all of it."""
     _, stage = led(PairCarrier(decodes=[Part(ANSWERED, 9.0)]), stream=False)
     (attempt,) = stage.attempts
-    assert attempt.fallback is None
+    assert attempt.fallback_reason is None
 
 
 def test_a_decode_pod_that_dies_is_replaced_in_a_pair() -> None:
     """The prompt is warm where it was prefilled, so that pairing again costs next to nothing."""
     _, stage = led(PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.LOST)), ANSWERS]))
     first, second = stage.attempts
-    assert first.fallback is PairingFallback.DECODE_FAILED
+    assert first.fallback_reason is PairingFallback.DECODE_FAILED
     assert (first.engine, AttemptStatus.LOST) in stage.ends
     assert second.engine != first.engine
-    assert second.prefill == first.prefill
-    assert second.ended == "answered"
+    assert second.prefill_engine == first.prefill_engine
+    assert second.result == "answered"
 
 
 def test_a_decode_pod_that_breaks_over_the_kv_is_asked_without_it() -> None:
     """`kv_load_failure_policy: fail` says 500 where the KV cannot be had: that is nobody's breaker's affair."""
     _, stage = led(PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.BROKEN, 500)), ANSWERS]))
-    assert stage.attempts[0].fallback is PairingFallback.TRANSFER_FAILED
-    assert stage.attempts[1].prefill is None
+    assert stage.attempts[0].fallback_reason is PairingFallback.TRANSFER_FAILED
+    assert stage.attempts[1].prefill_engine is None
     assert all(ended is AttemptStatus.ANSWERED for _, ended in stage.ends)
 
 
@@ -113,8 +113,8 @@ def test_with_no_prefill_pod_the_decode_pod_does_it_all_and_says_so() -> None:
     """An explicit fallback on the receipt; nothing is held against anybody."""
     _, stage = led(PairCarrier(), lambda: Ground(prefill=0))
     (attempt,) = stage.attempts
-    assert attempt.prefill is None
-    assert attempt.fallback is PairingFallback.NO_PREFILL_POD
+    assert attempt.prefill_engine is None
+    assert attempt.fallback_reason is PairingFallback.NO_PREFILL_POD
 
 
 def test_an_unreachable_decode_pod_costs_an_attempt_like_any_other() -> None:

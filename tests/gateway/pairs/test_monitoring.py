@@ -41,8 +41,8 @@ def test_it_is_reported_once_with_the_fix() -> None:
         scene.look(now_s)
     put(scene.router, "http://more", replace(NIXL, role=Role.DECODE))
     scene.look(SETTLED_S + 2)
-    fix = {"pod": "http://lost", "kv_connector": None, "fix": UnpairedReason.NO_CONNECTOR.value}
-    assert scene.said == [("warning", "prefill pod is in no pair", fix)]
+    fix = {"upstream": "http://lost", "kv_connector": None, "fix": UnpairedReason.NO_CONNECTOR.value}
+    assert scene.said == [("warning", "prefill_pod_unpaired", fix)]
 
 
 def test_another_reason_is_reported_too() -> None:

@@ -34,9 +34,9 @@ async def test_a_pair_answers_like_one_pod(path: str) -> None:
         answer = await scene.ask(body, path)
         await scene.is_quiet()
         (attempt,) = scene.attempts
-        assert attempt.prefill == scene.pods[0][0].url
+        assert attempt.prefill_engine == scene.pods[0][0].url
         assert attempt.engine == scene.pods[1][0].url
-        assert attempt.fallback is None
+        assert attempt.fallback_reason is None
         assert await scene.fetched_tokens(1) > 100
     assert _texts(answer) == _texts(await alone(path, body))
 
@@ -50,7 +50,7 @@ async def test_every_connector_that_can_be_simulated(connector: str, tmp_path: P
         await scene.is_quiet()
         (attempt,) = scene.attempts
         assert attempt.connector == connector
-        assert attempt.fallback is None
+        assert attempt.fallback_reason is None
         assert await scene.fetched_tokens(1) > 100
     assert _texts(answer) == _texts(await alone())
 
@@ -62,7 +62,7 @@ async def test_a_stream_tells_how_long_the_hand_over_took() -> None:
         assert answer.events[-1] == (None, None)
         await scene.is_quiet()
         (attempt,) = scene.attempts
-        assert attempt.transfer_s is not None
+        assert attempt.actual_transfer_s is not None
         assert attempt.prefill_s is not None
         assert attempt.predicted_transfer_s is not None
 
@@ -74,7 +74,7 @@ async def test_a_client_cannot_name_a_transfer() -> None:
         await scene.ask({**ASKED, "kv_transfer_params": poison})
         await scene.is_quiet()
         (attempt,) = scene.attempts
-        assert attempt.ended == "answered"
+        assert attempt.result == "answered"
 
 
 def _texts(answer: Any) -> str:

@@ -74,7 +74,7 @@ def ways(scene: Scene) -> list[tuple[int | None, int, str]]:
     """Who prefilled and who decoded, attempt for attempt, and how it ended."""
     number = {pod.url: at for at, (pod, _) in enumerate(scene.pods)}
     return [
-        (None if each.prefill is None else number[each.prefill], number[each.engine], each.ended)
+        (None if each.prefill_engine is None else number[each.prefill_engine], number[each.engine], each.result)
         for each in scene.attempts
     ]
 
@@ -87,11 +87,11 @@ async def goes_on(connector: str, api: Api, *lost: int) -> tuple[Scene, Read]:
         await scene.is_quiet()
     assert alike(heard) == alike(undisturbed)
     (outcome,) = scene.outcomes
-    assert (outcome.status, outcome.resumed, outcome.unresumed) == (200, 1, None)
+    assert (outcome.status, outcome.resumes, outcome.resume_failure) == (200, 1, None)
     usage = outcome.usage
     assert usage is not None
     assert (usage.prompt_tokens, usage.completion_tokens) == (input_tokens(undisturbed), TOKENS)
-    warm_tokens = outcome.attempts[-1].real_warm_tokens
+    warm_tokens = outcome.attempts[-1].actual_cached_input_tokens
     assert warm_tokens is not None
     assert usage.cached_tokens == min(warm_tokens, usage.prompt_tokens)
     return scene, heard

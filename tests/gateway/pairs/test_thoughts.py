@@ -33,9 +33,9 @@ async def test_thoughts_go_on_at_a_pair(connector: str, after: int, api: Api, pa
         answer = await scene.client.stream(path, ASKED)
         await scene.is_quiet()
         cut, gone_on = scene.attempts
-        assert (cut.ended, gone_on.ended) == ("lost", "answered")
-        assert gone_on.prefill == scene.pods[0][0].url
-        assert gone_on.fallback is None
+        assert (cut.result, gone_on.result) == ("lost", "answered")
+        assert gone_on.prefill_engine == scene.pods[0][0].url
+        assert gone_on.fallback_reason is None
         if connector == "NixlConnector":  # Where both legs are asked at once, the decode pod knows the prompt by then.
             assert await scene.fetched_tokens(2) > await scene.fetched_tokens(1)
     assert hear(api, answer.body).texts == hear(api, undisturbed.body).texts

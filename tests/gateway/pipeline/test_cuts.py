@@ -54,18 +54,18 @@ def test_an_attempt_of_which_the_client_hears_nothing_ends_no_stream(before: int
     carrier, stage = led(*[CUT] * before, PREFILL_LOST, ANSWERED)
     assert not carrier.refusals
     (outcome,) = stage.outcomes
-    assert (outcome.status, outcome.resumed, outcome.unresumed) == (200, before, None)
+    assert (outcome.status, outcome.resumes, outcome.resume_failure) == (200, before, None)
 
 
 def test_it_is_cut_no_oftener_than_said() -> None:
     """And the outcome says that this was why, also where the last attempt said nothing."""
     carrier, stage = led(CUT, cuts=2)
     assert len(carrier.pods) == 3
-    assert (len(carrier.refusals), stage.outcomes[0].unresumed) == (1, ResumeBlocker.CUTS)
+    assert (len(carrier.refusals), stage.outcomes[0].resume_failure) == (1, ResumeBlocker.CUTS)
 
 
 def test_who_gives_up_says_why() -> None:
     """Nobody went on in time; the last attempt was one that its client heard nothing of."""
     _, stage = led(CUT, PREFILL_LOST)
     (outcome,) = stage.outcomes
-    assert outcome.unresumed is ResumeBlocker.CUTS
+    assert outcome.resume_failure is ResumeBlocker.CUTS

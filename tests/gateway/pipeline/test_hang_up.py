@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
 from gateway.pipeline.record import Outcome
 from gateway.pipeline.request_context import RequestContext
 from gateway.runtime.guard import LOOP_CONTEXT_KEY
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine
-from hypothesis.stateful import rule
 from routing.blocks import Prompt
-from routing.request import Api
-from routing.request import Request
-from simulator.clock import VirtualLoop
-from simulator.clock import run_virtually
+from routing.request import Api, Request
+from simulator.clock import VirtualLoop, run_virtually
 from tenancy.objective import objective_of
 from tenancy.queue import ModelQueue
-from tests.gateway.pipeline.test_admission_queue import CALLERS
-from tests.gateway.pipeline.test_admission_queue import MODEL
-from tests.gateway.pipeline.test_admission_queue import Stage
-from tests.gateway.pipeline.test_admission_queue import TIERS
-from typing import Any
-import asyncio
-import dataclasses
-import pytest
+from tests.gateway.pipeline.test_admission_queue import CALLERS, MODEL, TIERS, Stage
 
 QUEUED = 30
 
@@ -312,7 +308,7 @@ class HangUps(RuleBasedStateMachine):
                 self.stage.open(url)
         await asyncio.wait_for(self.stage.ask("next", "gold", 1_000, 10), 5.0)
         assert self.stage.outcomes[-1].status == 200
-        assert self.stage.outcomes[-1].queued_s == 0.0
+        assert self.stage.outcomes[-1].queue_wait_s == 0.0
         assert self.stage.is_empty()
 
 

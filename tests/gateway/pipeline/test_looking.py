@@ -50,8 +50,8 @@ def test_what_was_seen_decides_and_the_time_it_took_counts() -> None:
     assert carrier.pods == [PODS[2]]
     (outcome,) = stage.outcomes
     assert outcome.ttft_s == 1.5
-    assert outcome.attempts[0].warmth == "exact"
-    assert outcome.attempts[0].predicted_warm_tokens == 384
+    assert outcome.attempts[0].cache_source == "precise"
+    assert outcome.attempts[0].predicted_cached_input_tokens == 384
     assert [said[0] for said in looker.notes.said] == ["placed", "computed", "answered", "left", "over"]
 
 

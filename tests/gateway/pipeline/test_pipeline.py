@@ -206,7 +206,7 @@ def test_another_pod_is_asked_before_the_first_byte(end: AttemptStatus) -> None:
     assert len(set(carrier.pods)) == 2
     (outcome,) = stage.outcomes
     assert (outcome.status, outcome.reason) == (200, None)
-    assert [attempt.ended for attempt in outcome.attempts] == [end, "answered"]
+    assert [attempt.result for attempt in outcome.attempts] == [end, "answered"]
     assert stage.ends == [(carrier.pods[0], end), (carrier.pods[1], AttemptStatus.ANSWERED)]
 
 
@@ -278,7 +278,7 @@ def test_a_client_that_goes_is_told_to_the_witnesses_only(leaves_s: float) -> No
     assert stage.ends == []
     assert stage.router.ledger.is_empty()
     (outcome,) = stage.outcomes
-    assert (outcome.status, outcome.reason, outcome.detail) == (CLIENT_GONE_STATUS, None, "client gone")
+    assert (outcome.status, outcome.reason, outcome.error) == (CLIENT_GONE_STATUS, None, "client gone")
     assert (outcome.ttft_s is None) is (leaves_s < 1.0)
 
 

@@ -119,7 +119,7 @@ def test_pods_that_fail_others_are_not_held_against_a_request() -> None:
     stage, asked = run_virtually(play())
     assert not asked.refusals
     assert asked.pods[-1] == every[0]
-    assert [attempt.was_failing for attempt in stage.outcomes[0].attempts] == [True] * (len(asked.pods) - 1) + [False]
+    assert [attempt.was_unhealthy for attempt in stage.outcomes[0].attempts] == [True] * (len(asked.pods) - 1) + [False]
 
 
 def test_pods_where_nobody_listens_have_failed_nothing() -> None:

@@ -71,7 +71,7 @@ async def test_another_pod_goes_on(loss: Any) -> None:
         assert asked["max_tokens"] == 8
         assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.ANSWERED]
     (outcome,) = rig.outcomes
-    assert (outcome.status, outcome.resumed, outcome.unresumed, outcome.wasted_tokens) == (200, 1, None, 9)
+    assert (outcome.status, outcome.resumes, outcome.resume_failure, outcome.wasted_tokens) == (200, 1, None, 9)
     assert outcome.usage is not None
     assert (outcome.usage.prompt_tokens, outcome.usage.completion_tokens) == (7, 4)
     assert outcome.finish_reason == "stop"
@@ -109,7 +109,7 @@ async def test_who_cannot_be_reached_is_not_the_last() -> None:
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert text_of(answer.body) == "Once upon a time"
         assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.UNREACHABLE, AttemptStatus.ANSWERED]
-    assert (rig.outcomes[0].resumed, len(rig.outcomes[0].attempts)) == (1, 3)
+    assert (rig.outcomes[0].resumes, len(rig.outcomes[0].attempts)) == (1, 3)
 
 
 async def test_where_nobody_else_is_left_the_same_pod_goes_on() -> None:
@@ -131,7 +131,7 @@ async def test_a_pod_that_calls_the_rest_wrong_ends_it() -> None:
         assert answer.body.endswith(DONE)
         assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.UNWILLING]
         assert not AttemptStatus.UNWILLING.is_pod_failure
-    assert rig.outcomes[0].unresumed is ResumeBlocker.REFUSED
+    assert rig.outcomes[0].resume_failure is ResumeBlocker.REFUSED
 
 
 async def test_a_tenant_may_want_none_of_it() -> None:
@@ -141,7 +141,7 @@ async def test_a_tenant_may_want_none_of_it() -> None:
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert b'"pod_lost"' in answer.body
         assert not rig.pods[1].questions
-    assert rig.outcomes[0].unresumed is ResumeBlocker.OFF
+    assert rig.outcomes[0].resume_failure is ResumeBlocker.OFF
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ async def test_what_is_too_large_to_be_kept_is_not_gone_on_with(limits: Limits) 
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert b'"pod_lost"' in answer.body
         assert not rig.pods[1].questions
-    assert rig.outcomes[0].unresumed is ResumeBlocker.TOO_LONG
+    assert rig.outcomes[0].resume_failure is ResumeBlocker.TOO_LONG
 
 
 async def test_limits_count_on_over_the_cut_and_once() -> None:
@@ -214,7 +214,7 @@ THOUGHT = STREAM_HEAD + b"".join(map(chunk, thinking("Hm", ", well", name="chatc
 def prefilled_again(outcome: Outcome) -> int:
     """What pods that tell no usage were foretold to compute of the prompt, but for the first."""
     again = outcome.attempts[1:]
-    return sum(attempt.predicted_prompt_tokens - attempt.predicted_warm_tokens for attempt in again)
+    return sum(attempt.predicted_input_tokens - attempt.predicted_cached_input_tokens for attempt in again)
 
 
 async def test_thoughts_are_asked_for_again_where_they_are_the_same() -> None:
@@ -232,7 +232,7 @@ async def test_thoughts_are_asked_for_again_where_they_are_the_same() -> None:
         first, again = (json.loads(pod.questions[0].body) for pod in rig.pods)
         assert first == again
     (outcome,) = rig.outcomes
-    assert (outcome.status, outcome.resumed, outcome.unresumed) == (200, 1, None)
+    assert (outcome.status, outcome.resumes, outcome.resume_failure) == (200, 1, None)
     assert outcome.wasted_tokens == prefilled_again(outcome) + 2
 
 
@@ -253,7 +253,7 @@ async def test_another_answer_than_was_told_ends_the_stream(is_ending: bool) -> 
         await until(lambda: not rig.pods[1].writers)
         assert rig.router.ledger.is_empty()
     (outcome,) = rig.outcomes
-    assert (outcome.resumed, outcome.unresumed) == (0, ResumeBlocker.DIFFERS)
+    assert (outcome.resumes, outcome.resume_failure) == (0, ResumeBlocker.DIFFERS)
     assert outcome.wasted_tokens == prefilled_again(outcome) + 2
 
 
@@ -267,7 +267,7 @@ async def test_a_pod_that_is_lost_while_it_says_it_again_is_followed_by_another(
         assert text_of(answer.body) == " so."
         assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.LOST, AttemptStatus.ANSWERED]
     (outcome,) = rig.outcomes
-    assert (outcome.resumed, outcome.unresumed) == (1, None)
+    assert (outcome.resumes, outcome.resume_failure) == (1, None)
     assert outcome.wasted_tokens == prefilled_again(outcome) + 3
 
 
@@ -309,7 +309,7 @@ async def test_thoughts_that_are_drawn_are_not_asked_for_again() -> None:
         assert b'"pod_lost"' in answer.body
         assert [each.path for each in rig.pods[1].questions] == [CHAT_PATH, "/tokenize"]
         assert rig.pods[1].questions[0].json()["max_tokens"] == 1
-    assert rig.outcomes[0].unresumed is ResumeBlocker.REFUSED
+    assert rig.outcomes[0].resume_failure is ResumeBlocker.REFUSED
 
 
 def whole(told: dict[str, Any]) -> bytes:
@@ -325,7 +325,7 @@ async def test_thoughts_that_were_hidden_are_not_gone_on_with() -> None:
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True, temperature=0.6, include_reasoning=False))
         assert b'"pod_lost"' in answer.body
         assert not rig.pods[1].questions
-    assert rig.outcomes[0].unresumed is ResumeBlocker.REASONING
+    assert rig.outcomes[0].resume_failure is ResumeBlocker.REASONING
 
 
 @pytest.mark.parametrize("leaves_first", [True, False])

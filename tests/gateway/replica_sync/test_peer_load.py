@@ -27,8 +27,8 @@ def test_own_load_is_shown_beside_that_of_others() -> None:
 
     view = show_fleet(here.router, [WatchedPod(DiscoveredPod(ours.engine.pod))], 0.1, others.load())
     (shown,) = [engine for pod in view["pods"] for engine in pod["engines"]]
-    assert (shown["ledger"]["running"], shown["others"]["running"]) == (1, 2)
-    assert shown["ledger"]["kv_tokens"] + shown["others"]["kv_tokens"] == round(ledger.kv_tokens[slot])
+    assert (shown["own_load"]["running"], shown["peer_load"]["running"]) == (1, 2)
+    assert shown["own_load"]["kv_tokens"] + shown["peer_load"]["kv_tokens"] == round(ledger.kv_tokens[slot])
 
     alone = PeerLoad()
     assert own_load(ledger, slot, alone.load()).running == 3

@@ -8,8 +8,6 @@ import pytest
 
 from gateway.replica_sync import redis_bridge
 from gateway.replica_sync.redis_bridge import (
-    AWAY,
-    BACK,
     ENTRY_FIELD,
     STREAM_KEY,
     RedisBridge,
@@ -190,7 +188,7 @@ async def test_it_begins_without_redis(tmp_path: Path) -> None:
     async with host(tmp_path / "a", server.url) as here, host(tmp_path / "b", server.url) as there:
         one, other = here.worker(), there.worker()
         held = place(one.router, ask(), now_s=one.now_s())
-        await until(lambda: any("Redis is away" in line[1] for line in here.said.lines))
+        await until(lambda: any(line[1] == "replica_sync_unavailable" for line in here.said.lines))
         await server.start()
         try:
             await until(lambda: connected(here, there) and alike(one, other))
@@ -259,8 +257,8 @@ async def test_a_loss_is_warned_of_once(tmp_path: Path) -> None:
             await until(lambda: not connected(here))
             await redis.start()
             await until(lambda: connected(here))
-            assert said(AWAY) == ["warning"] * times
-            assert said(BACK) == ["info"] * times
+            assert said("replica_sync_unavailable") == ["warning"] * times
+            assert said("replica_sync_recovered") == ["info"] * times
 
 
 async def test_no_password_is_ever_said(tmp_path: Path) -> None:
@@ -268,7 +266,7 @@ async def test_no_password_is_ever_said(tmp_path: Path) -> None:
     async with redis_server(tmp_path, "--requirepass", "hunter2") as redis:
         url = f"redis://:wrong-hunter2@127.0.0.1:{redis.port}"
         async with host(tmp_path / "a", url) as here:
-            await until(lambda: any("Redis is away" in line[1] for line in here.said.lines))
+            await until(lambda: any(line[1] == "replica_sync_unavailable" for line in here.said.lines))
             assert "hunter2" not in repr(here.said.lines) + repr(bridge(here)) + repr(bridge(here)._place)
 
 

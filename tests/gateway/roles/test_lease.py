@@ -93,11 +93,11 @@ async def test_a_decision_that_holds_is_announced(tmp_path: Path, time: Time) ->
         router,
         Moved(router, TERMS),
         shared,
-        lambda _, words, **fields: announced.append((words, fields["engine"])),
+        lambda _, words, **fields: announced.append((words, fields["upstream"])),
         time,
     )
     await at_work.look()
-    assert announced == [("role changed", "http://1")]
+    assert announced == [("role_changed", "http://1")]
 
 
 @pytest.mark.parametrize("said", [b"{", b"[]", b'{"who": "x", "until_s": 1e300, "roles": {}}'])

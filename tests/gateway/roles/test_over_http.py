@@ -64,7 +64,7 @@ async def test_workers_keep_the_same_roles_without_redis(client: aiohttp.ClientS
                 text, receipt = await ask(client, gateway, ASKED)
                 assert text == wanted
                 (attempt,) = receipt["attempts"]
-                prefillers[receipt["worker"]] = attempt.get("prefill")
+                prefillers[receipt["worker"]] = attempt.get("prefill_engine")
         (prefiller,) = set(prefillers.values())
         assert prefiller in {pod.url for pod in pods}
 
@@ -77,8 +77,8 @@ async def test_a_slow_canary_is_rolled_back(client: aiohttp.ClientSession, tmp_p
         told = [{"url": standing.url, "revision": "v1"}, {"url": canary.url, "revision": "v2"}]
         words = {"name": "new", "revision": "v2", "share": 0.5, "error": 0.2, "least": 200}
         gateway = await stack.enter_async_context(serving("--config", write(tmp_path, told, canaries=[words])))
-        await gateway.until("canary on trial")
-        rolled_back = asyncio.create_task(gateway.until("canary rolled back"))
+        await gateway.until("canary_started")
+        rolled_back = asyncio.create_task(gateway.until("canary_rolled_back"))
         try:
             await asyncio.gather(*(_load(client, gateway, rolled_back, number) for number in range(4)))
         finally:

@@ -156,7 +156,7 @@ async def test_a_cluster_that_is_away_is_waited_for(tmp_path: Path) -> None:
     async with redis_server(tmp_path, "--cluster-enabled", "yes") as node:
         await node.kill()
         async with host(tmp_path / "a", f"redis+cluster://127.0.0.1:{node.port}") as here:
-            await until(lambda: any("Redis is away" in line[1] for line in here.said.lines))
+            await until(lambda: any(line[1] == "replica_sync_unavailable" for line in here.said.lines))
             await node.start()
             await node.say("CLUSTER", "ADDSLOTS", *range(16384))
             await until(lambda: are_connected(here))

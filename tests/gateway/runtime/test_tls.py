@@ -83,9 +83,9 @@ async def test_a_renewed_certificate_is_loaded_by_itself(tmp_path: Path) -> None
     task = asyncio.create_task(reload_certificates(tls, lambda: old, say, poll_s=0.01))
     await asyncio.sleep(0)  # it has seen the files as they are
     old.key.write_bytes(new.key.read_bytes())
-    await pulse.until(lambda: said[-1:] == ["certificate is bad, the old one stays"])
+    await pulse.until(lambda: said[-1:] == ["certificate_reload_failed"])
     old.cert.write_bytes(new.cert.read_bytes())
-    await pulse.until(lambda: said[-1:] == ["certificate renewed"])
+    await pulse.until(lambda: said[-1:] == ["certificate_reloaded"])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

@@ -67,7 +67,7 @@ async def test_one_generation_answers_all_who_ask_the_same() -> None:
         rig.pod.plays([GOOD])
         assert (await rig.ask(CHAT_PATH, a_draw())).status == 200
         assert len(rig.pod.questions) == 2
-    assert sorted((outcome.shared or "", outcome.status) for outcome in rig.outcomes[:3]) == [
+    assert sorted((outcome.coalesced_with or "", outcome.status) for outcome in rig.outcomes[:3]) == [
         ("", 200),
         (first, 200),
         (first, 200),

@@ -274,7 +274,7 @@ def test_a_long_stream_keeps_only_what_its_receipt_shows() -> None:
     assert not any(hasattr(placement, "_ballot") for placement in placements)
     assert list(placements[1].top_candidates()) == shown
     assert len(shown) == 8
-    assert placements[1].candidates_in_all == 50
+    assert placements[1].candidate_count == 50
 
 
 def test_what_another_engine_served_is_charged_and_learned_there() -> None:

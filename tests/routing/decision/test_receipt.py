@@ -14,26 +14,26 @@ def test_a_receipt_tells_predicted_and_real() -> None:
     placement = place(router, ask(TALK), now_s=10.0)
     placement.first_token(10.25)
     attempt = attempt_receipt(placement, "answered", Usage(2000, 5, 1984))
-    assert (attempt.engine, attempt.ended) == (placement.engine.name, "answered")
-    assert (attempt.real_warm_tokens, attempt.real_ttft_s) == (1984, 0.25)
-    assert attempt.predicted_warm_tokens == round(placement.predicted.cached_tokens) > 0
-    assert attempt.predicted_prompt_tokens == round(placement.predicted.prompt_tokens)
+    assert (attempt.engine, attempt.result) == (placement.engine.name, "answered")
+    assert (attempt.actual_cached_input_tokens, attempt.actual_ttft_s) == (1984, 0.25)
+    assert attempt.predicted_cached_input_tokens == round(placement.predicted.cached_tokens) > 0
+    assert attempt.predicted_input_tokens == round(placement.predicted.prompt_tokens)
     assert attempt.predicted_ttft_s == pytest.approx(placement.predicted.ttft_s, abs=1e-6)
-    assert attempt.candidates_in_all == 3
+    assert attempt.candidate_count == 3
     chosen = [shown for shown in attempt.candidates if shown.chosen]
     assert [shown.engine for shown in chosen] == [placement.engine.name]
-    assert set(chosen[0].seconds) == {"prefill", "interference"}
-    assert chosen[0].total_s == pytest.approx(sum(chosen[0].seconds.values()), abs=1e-5)
+    assert set(chosen[0].scores_s) == {"prefill", "interference"}
+    assert chosen[0].total_s == pytest.approx(sum(chosen[0].scores_s.values()), abs=1e-5)
 
 
 def test_a_failed_attempt_is_told_without_what_it_never_had() -> None:
     """No first token, no usage: nothing is made up."""
     placement = place(router_of(1), ask())
     attempt = attempt_receipt(placement, "unreachable", None)
-    assert attempt.real_ttft_s is attempt.real_warm_tokens is None
-    assert attempt.ended == "unreachable"
+    assert attempt.actual_ttft_s is attempt.actual_cached_input_tokens is None
+    assert attempt.result == "unreachable"
 
 
 def test_a_pod_that_tells_no_cached_tokens_has_no_real_warmth() -> None:
     """Unknown is told as unknown."""
-    assert attempt_receipt(place(router_of(1), ask()), "answered", Usage(10, 5)).real_warm_tokens is None
+    assert attempt_receipt(place(router_of(1), ask()), "answered", Usage(10, 5)).actual_cached_input_tokens is None

@@ -315,9 +315,9 @@ def test_a_receipt_shows_pairs_beside_single_engines() -> None:
     router = split_fleet(1, 1)
     busy(router, "http://d1", 60)
     shown = list(place(router, long()).top_candidates())
-    assert [each.prefill for each in shown] == ["http://p0", None]
-    assert shown[0].seconds["transfer"] > 0
-    assert abs(sum(shown[0].seconds.values()) - shown[0].total_s) < 1e-3
+    assert [each.prefill_engine for each in shown] == ["http://p0", None]
+    assert shown[0].scores_s["transfer"] > 0
+    assert abs(sum(shown[0].scores_s.values()) - shown[0].total_s) < 1e-3
 
 
 @pytest.mark.parametrize("keeps_roles", [False, True])

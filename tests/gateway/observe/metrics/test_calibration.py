@@ -11,14 +11,16 @@ POD = "http://a:1"
 class Scene:
     def __init__(self) -> None:
         self.pods = {POD, "http://b:1"}
-        self.said: list[tuple[str, str]] = []
+        self.said: list[tuple[str, str, str]] = []
         self.calibration = CalibrationCollector(
-            lambda: self.pods, lambda level, words, **_: self.said.append((level, words))
+            lambda: self.pods, lambda level, event, *, state, **_: self.said.append((level, event, state))
         )
 
     def judge(self, predicted: int, real: int | None, times: int = 1, engine: str = POD) -> None:
         for _ in range(times):
-            attempt = an_attempt(predicted_warm_tokens=predicted, real_warm_tokens=real, engine=engine)
+            attempt = an_attempt(
+                predicted_cached_input_tokens=predicted, actual_cached_input_tokens=real, engine=engine
+            )
             self.calibration.add(attempt)
 
     def page(self) -> str:
@@ -49,7 +51,7 @@ def test_drift_is_said_once_and_so_is_its_end() -> None:
     scene.judge(1000, 0, times=MIN_RESPONSES // 2)
     assert scene.said == []
     scene.judge(1000, 0, times=2 * MIN_RESPONSES)
-    assert scene.said == [("warning", "what is reused drifts from what is predicted")]
+    assert scene.said == [("warning", "prefix_prediction_drift", "firing")]
     assert f'hearth_pod_warmth_drift{{pod="{POD}"}} 1.0' in scene.page()
     scene.judge(1000, 1000, times=400)
-    assert scene.said[1:] == [("info", "what is reused is again what is predicted")]
+    assert scene.said[1:] == [("info", "prefix_prediction_drift", "resolved")]

@@ -68,7 +68,7 @@ def test_requests_are_shown_by_model_status_and_reason() -> None:
     scraped = Scraped()
     scraped.tallies.on_outcome(an_outcome())
     scraped.tallies.on_outcome(
-        an_outcome(status=502, reason=Reason.POD_LOST, usage=None, attempts=(an_attempt(ended="lost"), an_attempt()))
+        an_outcome(status=502, reason=Reason.POD_LOST, usage=None, attempts=(an_attempt(result="lost"), an_attempt()))
     )
     scraped.tallies.count_rejection(Reason.BAD_JSON)
     assert scraped.value("hearth_requests_total", model_name="tiny", status="200", reason="") == 1

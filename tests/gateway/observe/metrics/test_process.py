@@ -27,7 +27,7 @@ async def test_exceptions_are_counted_by_loop_and_each_kind_is_logged_once() -> 
     call_guarded("queue", fail, "secret")
     assert [(line["loop"], line["error"]) for line in said] == [("patrol", "ValueError"), ("queue", "ValueError")]
     assert "secret" not in repr(said)
-    assert said[0]["at"].startswith("test_process.py:")
+    assert said[0]["location"].startswith("test_process.py:")
     assert len(looked) == 4
     samples = [sample for family in errors.collect() for sample in family.samples if sample.name.endswith("_total")]
     assert {sample.labels["loop"]: sample.value for sample in samples} == {"patrol": 3.0, "queue": 1.0}

@@ -36,7 +36,7 @@ def test_a_request_is_counted() -> None:
 def test_a_shared_answer_is_counted_as_one() -> None:
     """A request like any other, that took nothing."""
     counts = tallies()
-    counts.on_outcome(an_outcome(usage=None, attempts=(), shared="r-0"))
+    counts.on_outcome(an_outcome(usage=None, attempts=(), coalesced_with="r-0"))
     counts.on_outcome(an_outcome())
     tally = counts.models["tiny"]
     assert (tally.coalesced_responses, sum(tally.requests.values()), tally.output_tokens) == (1, 2, 11)
@@ -45,11 +45,13 @@ def test_a_shared_answer_is_counted_as_one() -> None:
 def test_streams_that_were_cut_are_counted() -> None:
     """Those that went on and those that did not, by why, with what was computed again for them: not beside them."""
     counts = tallies()
-    counts.on_outcome(an_outcome(resumed=2, wasted_tokens=40))
-    counts.on_outcome(an_outcome(status=502, reason=Reason.POD_LOST, unresumed=ResumeBlocker.CALL, wasted_tokens=5))
+    counts.on_outcome(an_outcome(resumes=2, wasted_tokens=40))
+    counts.on_outcome(
+        an_outcome(status=502, reason=Reason.POD_LOST, resume_failure=ResumeBlocker.CALL, wasted_tokens=5)
+    )
     counts.on_outcome(an_outcome(wasted_tokens=300))
     tally = counts.models["tiny"]
-    assert (tally.resumed, tally.wasted_tokens, tally.unresumed) == (2, 45, {"call": 1})
+    assert (tally.resumed, tally.wasted_tokens, tally.resume_failure) == (2, 45, {"call": 1})
 
 
 def test_outcomes_are_counted_together_and_whoever_looks_sees_all() -> None:
@@ -65,7 +67,11 @@ def test_outcomes_are_counted_together_and_whoever_looks_sees_all() -> None:
 def test_refusals_and_retries_are_counted() -> None:
     """A refusal by its reason; each attempt but the last is a retry, by how it ended."""
     counts = tallies()
-    attempts = (an_attempt(ended="unreachable"), an_attempt(ended="lost"), an_attempt(real_warm_tokens=None))
+    attempts = (
+        an_attempt(result="unreachable"),
+        an_attempt(result="lost"),
+        an_attempt(actual_cached_input_tokens=None),
+    )
     counts.on_outcome(an_outcome(status=502, reason=Reason.POD_LOST, attempts=attempts, usage=None, ttft_s=None))
     tally = counts.models["tiny"]
     assert tally.requests == {(502, "pod_lost"): 1}
@@ -78,7 +84,7 @@ def test_refusals_and_retries_are_counted() -> None:
 def test_a_pod_that_does_not_tell_is_not_judged() -> None:
     """Unknown is not zero: a prediction that cannot be checked is neither right nor wrong."""
     counts = tallies()
-    counts.on_outcome(an_outcome(usage=Usage(100, 5, None), attempts=(an_attempt(real_warm_tokens=None),)))
+    counts.on_outcome(an_outcome(usage=Usage(100, 5, None), attempts=(an_attempt(actual_cached_input_tokens=None),)))
     tally = counts.models["tiny"]
     assert (tally.cached_tokens, tally.predicted_requests, tally.predicted_cached_tokens) == (0, 0, 0)
 

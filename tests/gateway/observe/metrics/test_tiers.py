@@ -47,10 +47,10 @@ def refused(reason: Reason) -> dict[str, Any]:
 def test_goodput_is_counted_by_tier_and_pool() -> None:
     """Promises kept of those made: an overload that we refuse is a miss, what the client spoils is neither."""
     scene = Scene(tiny="small-pods")
-    scene.end(promise_met=True, queued_s=0.3, usage=Usage(100, 11, 0))
-    scene.end(promise_met=False)
-    scene.end(promise_met=False, **refused(Reason.OVERLOADED))
-    scene.end(promise_met=None, **refused(Reason.RATE_LIMITED_TOKENS))
+    scene.end(slo_met=True, queue_wait_s=0.3, usage=Usage(100, 11, 0))
+    scene.end(slo_met=False)
+    scene.end(slo_met=False, **refused(Reason.OVERLOADED))
+    scene.end(slo_met=None, **refused(Reason.RATE_LIMITED_TOKENS))
     labels = {"tier": "gold", "pool": "small-pods"}
     assert scene.shown("hearth_promised_requests_total", **labels) == 3
     assert scene.shown("hearth_met_requests_total", **labels) == 1
@@ -64,7 +64,7 @@ def test_goodput_is_counted_by_tier_and_pool() -> None:
 def test_queues_are_shown_as_they_are_now() -> None:
     """By tier and pool; an empty queue of somebody known is zero, not absent."""
     scene = Scene(tiny="pods", other=None)
-    scene.end(promise_met=True)
+    scene.end(slo_met=True)
     scene.waiting = [QueuedRequests("gold", "other", 2, 1.5), QueuedRequests("bronze", "tiny", 3, 4.0)]
     assert scene.shown("hearth_queued_requests", tier="gold", pool="pods") == 0
     assert scene.shown("hearth_queued_requests", tier="gold", pool="other") == 2
@@ -87,8 +87,8 @@ def test_who_waits_for_a_pod_is_shown_by_model() -> None:
 def test_a_pool_of_several_models_is_one() -> None:
     """What its models asked for is summed; a model whose pods name several pools stands for itself."""
     scene = Scene(tiny="pods", other="pods")
-    scene.end("tiny", promise_met=True)
-    scene.end("other", promise_met=True)
+    scene.end("tiny", slo_met=True)
+    scene.end("other", slo_met=True)
     assert scene.shown("hearth_met_requests_total", tier="gold", pool="pods") == 2
     scene.fleet.put(Pod("http://x", PodState.READY, frozenset({"tiny"}), pool="elsewhere"))
     assert scene.shown("hearth_met_requests_total", tier="gold", pool="tiny") == 1
@@ -98,7 +98,7 @@ def test_who_is_gone_has_no_series() -> None:
     """Neither queue nor counts are left of a pool whose last pod has gone."""
     scene = Scene(tiny="pods")
     nothing = scene.series()
-    scene.end(promise_met=True)
+    scene.end(slo_met=True)
     assert scene.series() > nothing
     scene.fleet.remove("http://tiny")
     assert scene.series() == nothing
@@ -108,7 +108,7 @@ def test_names_cannot_be_invented() -> None:
     """Of a model that nobody serves nothing is counted, nor of those to whom nothing is promised."""
     scene = Scene(tiny="pods")
     nothing = scene.series()
-    scene.end("invented", promise_met=False, **refused(Reason.UNKNOWN_MODEL))
+    scene.end("invented", slo_met=False, **refused(Reason.UNKNOWN_MODEL))
     scene.end("tiny", tier="usual")
     assert scene.series() == nothing
 
@@ -116,9 +116,9 @@ def test_names_cannot_be_invented() -> None:
 def test_a_wait_is_that_of_the_request() -> None:
     """In its bucket."""
     scene = Scene(tiny="pods")
-    outcome = an_outcome(tier="gold", promise_met=True)
+    outcome = an_outcome(tier="gold", slo_met=True)
     for queued_s in (0.0, 0.2, 99.0):
-        scene.tallies.on_outcome(structs.replace(outcome, queued_s=queued_s))
+        scene.tallies.on_outcome(structs.replace(outcome, queue_wait_s=queued_s))
     labels = {"tier": "gold", "pool": "pods"}
     assert scene.shown("hearth_queue_wait_seconds_bucket", **labels, le="0.25") == 2
     assert scene.shown("hearth_queue_wait_seconds_bucket", **labels, le="+Inf") == 3
