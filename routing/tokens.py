@@ -73,7 +73,7 @@ class TokenCounter:
         that block is nearly always its next turn. Where that is wrong, it is wrong by less than a block.
         """
         blocks = prompt.blocks
-        if within < prompt.covered:
+        if within < inf:
             blocks = blocks[: bisect_right(prompt.ends, within, 0, len(blocks))]
         for leaf in filter(None, map(self._leaves.get, reversed(blocks))):
             if leaf.size <= prompt.size:

@@ -17,6 +17,7 @@ class KvCacheHeadroom:
     """
 
     name: ClassVar[str] = "kv_room"
+    needs: ClassVar[str] = "lacks_kv_room"
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return 0 where there is room, or where an engine has not reported its capacity."""

@@ -28,6 +28,7 @@ class PrefillStallCost:
     """
 
     name: ClassVar[str] = "stall"
+    needs: ClassVar[str] = "prefill_shares"
     felt_s: float = 0.4
     coarse: float = 0.5
 

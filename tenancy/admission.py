@@ -11,7 +11,7 @@ objective runs since it first came.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import count
 from math import inf
 
@@ -20,7 +20,7 @@ from routing.cost import CostModel, prefill_work
 from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.eligible import EligibleEngines
-from routing.ledger import STEP_TOKENS, Charge, StreamObjective
+from routing.ledger import STEP_TOKENS, StreamObjective
 from routing.pods import Engine
 from routing.rejection import Reason, RequestRejected
 from routing.request import Request, Usage
@@ -214,7 +214,7 @@ def _hopeless(waiter: WaitingRequest, predicted_s: float) -> RequestRejected:
 
 
 class Admission:
-    """One per router; listens to its ledger."""
+    """One per router."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -224,28 +224,11 @@ class Admission:
         """Tiers of the policy: reserved room is kept for a tier before its first request."""
         self.queues: dict[str, ModelQueue] = {}
         """By group of engines: named by the first of the models that they serve, and the regions asked for."""
-        self.on_capacity_freed: Callable[[], None] = lambda: None
-        """Called when a waiting request might be admitted."""
         self._returning = RejectedRequests()
         self._numbers = count()
         self._grounds: dict[tuple[str, frozenset[str] | None], ModelCapacity] = {}
         self._fleet_version = -1
-        router.ledger.attach(self)
-
-    # -- the ledger's watch ------------------------------------------------------------------------------------------
-
-    def on_charged(self, charge: Charge, now_s: float) -> None:
-        self.stalls.on_charged(charge, now_s)
-
-    def on_prefill_done(self, charge: Charge, now_s: float) -> None:
-        self.stalls.on_prefill_done(charge, now_s)
-        self.on_capacity_freed()
-
-    def on_released(self, charge: Charge, now_s: float) -> None:
-        self.stalls.on_released(charge, now_s)
-        self.on_capacity_freed()
-
-    # -- one request -------------------------------------------------------------------------------------------------
+        router.ledger.attach(self.stalls)
 
     def arrive(
         self,

@@ -20,6 +20,9 @@ ONE_NUMBER = {
     "engines_in_all",
     "usual_prefill_s",
     "usual_stream_s",
+    "lacks_kv_room",
+    "has_new_pods",
+    "has_decode_engines",
 }
 OF_SOME = {"holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shares", "burden_s"}
 
