@@ -196,11 +196,6 @@ class ModelCapacity:
         self.refresh_at_s = now_s + SPEED_TTL_S
 
 
-def _answer_tokens(forecast: OutputLengthForecast, request: Request, tenant: str | None) -> float:
-    mean = forecast.mean(tenant, request.model)
-    return request.sequences * (mean if request.max_tokens is None else min(mean, request.max_tokens))
-
-
 def _hopeless(waiter: WaitingRequest, predicted_s: float) -> RequestRejected:
     """That no engine, idle or not, could keep the promise of a request."""
     tier, promised_s = waiter.objective.tier, waiter.objective.ttft_objective_s(waiter.own_s)
@@ -342,7 +337,7 @@ class Admission:
         if ground is None:
             group = min((min(pod.models) for pod in fleet.pods if model in pod.models), default=model)
             queue = self.queues.setdefault(" ".join([group, *sorted(regions or ())]), ModelQueue())
-            roster, counter = fleet.eligible(model, regions), self._router.counter(model)
+            roster, counter = fleet.eligible(model, regions), self._router.counters[model]
             ground = self._grounds[model, regions] = ModelCapacity(queue, roster, counter)
         return ground
 
@@ -394,7 +389,8 @@ class Admission:
         due_s = start_by_s
         if late_by_s is not None:
             start_by_s, due_s = late_by_s, came_s
-        answer_tokens = _answer_tokens(self.forecast, request, tenant)
+        each = self.forecast.mean(tenant, request.model)
+        answer_tokens = request.sequences * (each if request.max_tokens is None else min(each, request.max_tokens))
         service = weighted_tokens(tokens, answer_tokens)
         cost_s = service * ground.seconds_per_token
         number = next(self._numbers)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gateway.config.models import ModelEntry
 from routing.cost import RunningRatio
 from routing.decision.router import Router
-from routing.request import Request, Usage
+from routing.request import GENERATING, Request, Usage
 from routing.tokens import DEFAULT_BYTES_PER_TOKEN, TEMPLATE_TOKENS, ExactCounter, PromptTokenEstimate
 from tenancy.forecast import OutputLengthForecast
 from tenancy.limits.account_usage import AccountUsage
@@ -130,7 +130,7 @@ class UsageEstimator:
 
     def learn(self, request: Request, tenant: str | None, usage: Usage) -> None:
         """Learn from the usage that an engine reports."""
-        if request.api.generates:
+        if request.api in GENERATING:
             self._lengths.observe(tenant, request.model, usage.completion_tokens // request.sequences)
         size = request.prompt.size + request.unseen_bytes
         if not size or not usage.prompt_tokens:
@@ -150,7 +150,7 @@ class UsageEstimator:
 
     def _prompt_tokens(self, request: Request, counting: PromptStatistics) -> float:
         """Estimate prompt tokens: known turns as counted before, the rest by the tenant's bytes per token."""
-        prompt, counter = request.prompt, self._router.counter(request.model)
+        prompt, counter = request.prompt, self._router.counters[request.model]
         if isinstance(counter, ExactCounter):
             return counter.tokens(prompt.size)
         per_byte = counting.density.value / DEFAULT_BYTES_PER_TOKEN
@@ -163,14 +163,14 @@ class UsageEstimator:
         mask = self._router.fleet.eligible(request.model).mask
         walked = list(self._router.index.match(request.prompt, mask))
         return (
-            PromptTokenEstimate(self._router.counter(request.model), request.prompt).tokens(walked[-1][1])
+            PromptTokenEstimate(self._router.counters[request.model], request.prompt).tokens(walked[-1][1])
             if walked
             else 0.0
         )
 
     def _output_tokens(self, request: Request, caller: Caller) -> tuple[int, int]:
         """Tokens of output that a request certainly uses, and those that it is expected to use."""
-        if not request.api.generates:
+        if request.api not in GENERATING:
             return 0, 0
         limit, least = request.max_tokens, request.min_tokens
         if limit is not None and limit < least:

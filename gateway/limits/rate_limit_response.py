@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from math import ceil, inf
 
 from routing.rejection import Reason, RequestRejected
-from tenancy.limits.account_usage import AccountUsage, LimitExceeded, LimitUsage
+from tenancy.limits.account_usage import AccountUsage, LimitExceeded
 from tenancy.limits.usage import TOKEN_KINDS, LimitKind
 
 RateLimitHeaders = tuple[tuple[str, str], ...]
@@ -36,17 +36,15 @@ ANTHROPIC_HEADERS = _header_names(
 
 def rate_limit_headers(accounts: Iterable[AccountUsage], now_s: float, *, anthropic: bool) -> RateLimitHeaders:
     """The headers of limit, remaining and reset, for the tightest account; empty where no limit is per minute."""
-    meters: list[LimitUsage] = []
-    for account in accounts:
-        for meter in account.limit_usages.values():
-            meter.advance(now_s)
-            meters.append(meter)
+    meters = [meter for account in accounts for meter in account.limit_usages.values()]
     fields: list[tuple[str, str]] = []
     for (limit, remaining, reset), kinds in ANTHROPIC_HEADERS if anthropic else OPENAI_HEADERS:
         tightest, least = None, inf
         for meter in meters:
-            if meter.kind in kinds and (left := meter.remaining) < least:
-                tightest, least = meter, left
+            if meter.kind in kinds:
+                meter.advance(now_s)
+                if (left := meter.remaining) < least:
+                    tightest, least = meter, left
         if tightest is not None:
             resets_in_s = tightest.frees_in_s(tightest.counter.used, now_s)
             resets = format_time(now_s + resets_in_s) if anthropic else format_span(resets_in_s)

@@ -90,7 +90,7 @@ class Router(RoutingState):
         defaults = {column.name: column.default for column in fields(Candidates)}
         needs = [getattr(scorer, "needs", None) for scorer in self.scorers]
         self._conditions = [
-            (scorer, need, defaults.get(need)) for scorer, need in zip(self.scorers, needs, strict=True)
+            (scorer, need, need and defaults[need]) for scorer, need in zip(self.scorers, needs, strict=True)
         ]
         """Each scorer, the column that it needs or None, and the default with which it is skipped."""
         self._counts_seconds = {scorer.name for scorer in self.scorers} <= LOAD_SCORERS
@@ -178,7 +178,7 @@ class Router(RoutingState):
         pick = roster.select
         deepest = walked[-1][1] if walked else 0
         prefix = last_block_of_prefix(request.prompt, deepest) if deepest and walked[-1][0] != roster.mask else None
-        ruler = PromptTokenEstimate(self.counter(request.model), request.prompt, deepest)
+        ruler = PromptTokenEstimate(self.counters[request.model], request.prompt, deepest)
         prompt_tokens = ruler.tokens(request.prompt.size)
         warm_tokens, work = cached_and_work(walked, roster, ruler, prompt_tokens, costs.growth.per_token)
         seconds_per_token = pick(costs.seconds_per_token)
@@ -217,7 +217,9 @@ class Router(RoutingState):
             waited_s=0.0 if prefix is None else self.prefix_demand.waited_s(prefix, now_s),
             displaced_share=self.index.reuse.share,
             session_at=self._session_at(request, roster),
-            holds_adapter=self._holds_adapter(request, roster),
+            holds_adapter=[self.adapters.get((request.model, slot)) is not None for slot in roster.slots]
+            if roster.is_adapter
+            else (),
             prompts=roster.prompts,
             prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
             usual_prefill_s=costs.averages.prefill_s if pairs else 0.0,
@@ -257,11 +259,6 @@ class Router(RoutingState):
         elif request.session:
             slot = self.sessions.get(request.session)
         return None if slot is None else roster.position_of.get(slot)
-
-    def _holds_adapter(self, request: Request, roster: EligibleEngines) -> Sequence[bool]:
-        if not roster.is_adapter:
-            return ()
-        return [self.adapters.get((request.model, slot)) is not None for slot in roster.slots]
 
     def _weigh(self, request: Request, roster: EligibleEngines, now_s: float) -> tuple[Candidates, ScoreTable]:
         candidates = self._candidates(request, roster, now_s, pairs=True)

@@ -57,7 +57,7 @@ def test_answers_are_expected_as_they_can_be_counted(fields: dict[str, object], 
 def test_prompts_are_taken_longer_while_the_counter_errs() -> None:
     """The margin follows the errors that were seen."""
     expect, router, told = expecting()
-    counted = router.counter("tiny").tokens(PROMPT.size)
+    counted = router.counters["tiny"].tokens(PROMPT.size)
     assert expect(a_request(), CALLER, BOOKS).input_tokens == pytest.approx(1.3 * counted, abs=2)
     for _ in range(400):
         expect.learn(a_request(), "search", Usage(int(counted), 77))

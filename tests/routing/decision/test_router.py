@@ -364,6 +364,6 @@ def test_caches_are_resized_as_the_ratio_is_learned() -> None:
     engine = router.fleet.eligible(MODEL).engines[0]
     before = router.index._engines[engine.slot].nominal_capacity
     for size in range(4000, 40_000, 400):
-        router.counter(MODEL).learn(cut_prompt(b"x" * size, size), size // 8)
+        router.counters[MODEL].learn(cut_prompt(b"x" * size, size), size // 8)
     router.resize_caches("http://a")
     assert router.index._engines[engine.slot].nominal_capacity == pytest.approx(2 * before, rel=0.1)
