@@ -94,7 +94,7 @@ class QuotaEnforcer:
 
     async def reserve(self, request: Request, caller: Caller) -> RequestMeter:
         """Reserve the expected usage of a request in all accounts of its caller. Raises `QuotaExceeded`."""
-        if self._tenants is not None:
+        if self._tenants is not None and self._tenants.get(caller.tenant.name or "") is not caller.tenant:
             caller = renewed(self._tenants, caller)
         now_s = self.now_s()
         accounts = self.accounts.of(caller.accounts, now_s)

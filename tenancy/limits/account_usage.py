@@ -86,15 +86,15 @@ class SlidingWindowCounter:
             self.used = 0.0
 
     def add(self, amount: float, now_s: float, room: float = inf) -> int:
-        slot = int(now_s // SLOT_S)
-        if self._slots and self._slots[-1][0] >= slot:
-            slot = self._slots[-1][0]
+        slots, slot, held = self._slots, int(now_s // SLOT_S), 0.0
+        if slots and slots[-1][0] >= slot:
+            slot, held = slots.pop()
         excess = min(amount, self.used + amount - room - self.owed)
         self.used += amount
         if excess > ROUNDING * room:
             self.owed += excess
             amount -= excess
-        self._put(slot, amount)
+        slots.append((slot, held + amount))
         return slot
 
     def take_back(self, amount: float, slot: int) -> None:
