@@ -29,6 +29,8 @@ class Candidates(Struct, gc=False):
     now_s: float
     prompt_tokens: float
     """Expected, from the prompt's size."""
+    output_tokens: int
+    """Expected of all answers together; 0 where the request generates none."""
     warm_tokens: Sequence[float]
     """How many leading tokens each engine holds already."""
     prefill_work: Sequence[float]

@@ -130,7 +130,7 @@ class Router(RoutingState):
             engine.slot,
             prefill_tokens=candidates.prefill_work[at] if prefill is None else 0.0,
             prefill_s=candidates.own_s[at] if prefill is None else 0.0,
-            kv_tokens=candidates.prompt_tokens - held + request.expected_output_tokens,
+            kv_tokens=candidates.prompt_tokens - held + candidates.output_tokens,
             sequences=request.sequences,
             now_s=now_s,
             pledge=None if gate is None else gate.stream_objective,
@@ -190,12 +190,13 @@ class Router(RoutingState):
         if self.stores.shares:
             warm_tokens, work = with_stores(self.stores.shares, roster.slots, warm_tokens, work, prompt_tokens)
         ledger.forget_stale(now_s)
-        kv_tokens = pick(ledger.all_kv_tokens)
+        kv_tokens, output_tokens = pick(ledger.all_kv_tokens), request.expected_output_tokens
         return Candidates(
             engines=roster.engines,
             engines_in_all=engines_in_all,
             now_s=now_s,
             prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
             warm_tokens=warm_tokens,
             prefill_work=work,
             own_s=list(map(mul, work, seconds_per_token)),
@@ -224,7 +225,7 @@ class Router(RoutingState):
             prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
             usual_prefill_s=costs.averages.prefill_s if pairs else 0.0,
             usual_stream_s=costs.averages.stream_s if pairs else 0.0,
-            lacks_kv_room=max(kv_tokens) + (prompt_tokens + request.expected_output_tokens) > roster.min_kv_capacity,
+            lacks_kv_room=max(kv_tokens) + (prompt_tokens + output_tokens) > roster.min_kv_capacity,
             has_new_pods=now_s - roster.newest_since_s < NEW_POD_S,
             has_decode_engines=roster.has_decode_engines,
         )

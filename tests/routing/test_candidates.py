@@ -11,6 +11,7 @@ from tests.scorers.columns import candidates_of
 ONE_NUMBER = {
     "now_s",
     "prompt_tokens",
+    "output_tokens",
     "least_kv_capacity",
     "newest_since_s",
     "session_at",
