@@ -1,6 +1,6 @@
 """Judges the answer of one model of a cascade: accept it, or escalate to the next model.
 
-The relay holds an answer back, collects `AnswerEvidence` and calls `AnswerJudge.weigh` once, at a `JudgingTrigger`.
+The relay holds an answer back, collects `AnswerEvidence` and calls `AnswerJudge.judge` once, at a `JudgingTrigger`.
 `ModelJudge` decides by the form of the answer and by the signal that the cascade was calibrated on. Text is kept until
 the verdict only.
 """

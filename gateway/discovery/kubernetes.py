@@ -164,7 +164,7 @@ class KubernetesSource:
         draw: Callable[[], float],
         pace: ReflectorIntervals | None = None,
     ) -> None:
-        """Raises `Refused` outside a cluster if no API server is configured."""
+        """Raises `ApiError` outside a cluster if no API server is configured."""
         self._account = ServiceAccount.from_config(place)
         self.name = f"kubernetes:{self._account.namespace}"
         self._place = place

@@ -60,8 +60,8 @@ async def cascades(all_pods: tuple[Pod, ...], tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture
-def client(ladders: Gateway) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{ladders.url}/v1", api_key="none", max_retries=0)
+def client(cascades: Gateway) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{cascades.url}/v1", api_key="none", max_retries=0)
 
 
 def asking(model: str, **more: Any) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def streamed(client: openai.OpenAI, ladder: str) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize(("ladder", "rung"), [("easy", "tinyqwen"), ("strict", "smollm2")])
-def test_a_stream_is_clean(ladders: Gateway, client: openai.OpenAI, ladder: str, rung: str) -> None:
+def test_a_stream_is_clean(cascades: Gateway, client: openai.OpenAI, ladder: str, rung: str) -> None:
     """One model, one id, one role, no log-probabilities; usage and receipt add up."""
     raw, chunks = streamed(client, ladder)
     assert raw.headers["x-hearth-rung"] == rung
@@ -94,7 +94,7 @@ def test_a_stream_is_clean(ladders: Gateway, client: openai.OpenAI, ladder: str,
     assert all(choice.logprobs is None for choice in choices)
     told = chunks[-1].usage
     assert told is not None
-    way = cascade_results(ladders, raw.headers["x-hearth-receipt"])
+    way = cascade_results(cascades, raw.headers["x-hearth-receipt"])
     assert way["usage"]["completion_tokens"] == told.completion_tokens == way["rungs"][-1]["output_tokens"]
     assert way["usage"]["prompt_tokens"] == told.prompt_tokens
     if rung == "smollm2":
@@ -110,13 +110,13 @@ def test_a_stream_is_clean(ladders: Gateway, client: openai.OpenAI, ladder: str,
 
 
 @pytest.mark.parametrize(("ladder", "rung"), [("easy", "tinyqwen"), ("strict", "smollm2")])
-def test_a_whole_answer_is_judged(ladders: Gateway, client: openai.OpenAI, ladder: str, rung: str) -> None:
+def test_a_whole_answer_is_judged(cascades: Gateway, client: openai.OpenAI, ladder: str, rung: str) -> None:
     """By the same signal, and without what was not asked for."""
     raw = client.chat.completions.with_raw_response.create(**asking(ladder))
     answer = raw.parse()
     assert (raw.headers["x-hearth-rung"], answer.model) == (rung, rung)
     assert answer.choices[0].logprobs is None
-    way = cascade_results(ladders, raw.headers["x-hearth-receipt"])
+    way = cascade_results(cascades, raw.headers["x-hearth-receipt"])
     assert answer.usage is not None
     assert way["rungs"][-1]["output_tokens"] == answer.usage.completion_tokens
     assert way["rungs"][0]["signal"] is not None
@@ -132,13 +132,13 @@ def test_who_asks_for_log_probabilities_gets_them(client: openai.OpenAI) -> None
     assert {len(entry.top_logprobs) for entry in entries} == {1}
 
 
-def test_broken_json_goes_up(ladders: Gateway, client: openai.OpenAI) -> None:
+def test_broken_json_goes_up(cascades: Gateway, client: openai.OpenAI) -> None:
     """Cut by its limit the small model's answer is no JSON, however sure it was; the large one's is what it is."""
     city = {"type": "object", "properties": {"capital_city": {"type": "string"}}, "required": ["capital_city"]}
     format_ = {"type": "json_schema", "json_schema": {"name": "city", "schema": city}}
     raw = client.chat.completions.with_raw_response.create(**asking("easy", response_format=format_, max_tokens=2))
     assert raw.headers["x-hearth-rung"] == "smollm2"
-    assert "json" in cascade_results(ladders, raw.headers["x-hearth-receipt"])["rungs"][0]["why"]
+    assert "json" in cascade_results(cascades, raw.headers["x-hearth-receipt"])["rungs"][0]["why"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_words_of_the_client_bind(client: openai.OpenAI, headers: dict[str, str]
     assert raw.headers["x-hearth-rung"] == rung
 
 
-def test_other_apis(ladders: Gateway, client: openai.OpenAI) -> None:
+def test_other_apis(cascades: Gateway, client: openai.OpenAI) -> None:
     """Completions and responses are judged by their own words for log-probabilities."""
     raw = client.completions.with_raw_response.create(
         model="easy", prompt="Once upon a time", max_tokens=12, stream=True
@@ -166,12 +166,12 @@ def test_other_apis(ladders: Gateway, client: openai.OpenAI) -> None:
     told = client.responses.with_raw_response.create(model="easy", input="Hello", max_output_tokens=12, stream=True)
     events = list(told.parse())
     assert told.headers["x-hearth-rung"] == "tinyqwen"
-    assert cascade_results(ladders, told.headers["x-hearth-receipt"])["judged"] == 1
+    assert cascade_results(cascades, told.headers["x-hearth-receipt"])["judged"] == 1
     deltas = [event for event in events if event.type == "response.output_text.delta"]
     assert deltas
     assert all(not event.logprobs for event in deltas)
 
 
-def test_nothing_is_left_behind(ladders: Gateway) -> None:
+def test_nothing_is_left_behind(cascades: Gateway) -> None:
     """The ledger is empty once all have left."""
-    until(lambda: not ladders.charged(), "an empty ledger")
+    until(lambda: not cascades.charged(), "an empty ledger")
