@@ -21,7 +21,7 @@ from gateway.limits.rate_limit_response import REASONS, QuotaExceeded, RateLimit
 from routing.cost import RunningRatio
 from routing.decision.router import Router
 from routing.rejection import Reason
-from routing.request import Request, Usage
+from routing.request import Api, Request, Usage
 from tenancy.forecast import OutputLengthForecast
 from tenancy.limits.account_usage import AccountUsage, LimitExceeded, Reservation, UsageStore, reserve
 from tenancy.limits.usage import NO_USAGE, OUTPUT_KINDS, LimitKind, RequestUsage, TokenPrices
@@ -103,7 +103,7 @@ class QuotaEnforcer:
             result = await self._retry_with_leases(self.leases, request, caller, accounts, result)
         if isinstance(result, Reservation):
             return RequestMeter(self, request, caller.tenant.name, result, self._max_tokens(request, result))
-        headers = rate_limit_headers(accounts, self.now_s(), anthropic=request.api.is_anthropic)
+        headers = rate_limit_headers(accounts, self.now_s(), anthropic=request.api is Api.MESSAGES)
         rejection = QuotaExceeded(result, headers, self._draw())
         self.rejected[tenant_of_account(rejection.lack.path), rejection.lack.kind] += 1
         raise rejection
@@ -262,7 +262,7 @@ class RequestMeter:
 
     def headers(self) -> RateLimitHeaders:
         """The rate-limit headers of the response."""
-        anthropic = self.request.api.is_anthropic
+        anthropic = self.request.api is Api.MESSAGES
         return rate_limit_headers(self._reservation.accounts, self._quotas.now_s(), anthropic=anthropic)
 
     def count_events(self, events: int) -> Reason | None:

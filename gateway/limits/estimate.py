@@ -172,23 +172,23 @@ class UsageEstimator:
         """Tokens of output that a request certainly uses, and those that it is expected to use."""
         if request.api not in GENERATING:
             return 0, 0
-        limit, least = request.max_tokens, request.min_tokens
-        if limit is not None and limit < least:
-            least = limit
+        limit, minimum = request.max_tokens, request.min_tokens
+        if limit is not None and limit < minimum:
+            minimum = limit
         if not request.stream and limit is not None:
             each = max(1, limit)
         else:
             part = STREAMED if request.stream else WHOLE
             expected = ceil(self._lengths.tokens(caller.tenant.name, request.model, part))
             each = max(1, expected if limit is None else min(limit, expected))
-        return (least or 1) * request.sequences, each * request.sequences
+        return (minimum or 1) * request.sequences, each * request.sequences
 
 
 Limits = Iterable[tuple[LimitKind, float]]
 
 
-def fit_to_limits(expected: RequestUsage, least: RequestUsage, limits: Limits) -> RequestUsage:
-    """Return what to reserve: `expected`, cut to what `limits` have in all, and at least `least`.
+def fit_to_limits(expected: RequestUsage, minimum: RequestUsage, limits: Limits) -> RequestUsage:
+    """Return what to reserve: `expected`, cut to what `limits` have in all, and at least `minimum`.
 
     So an expectation alone never makes a request too large for a limit. What a stream needs beyond it is topped up
     while it runs.
@@ -199,14 +199,14 @@ def fit_to_limits(expected: RequestUsage, least: RequestUsage, limits: Limits) -
             break
     else:
         return expected
-    most = min([_most_input(kind, limit, expected, least) for kind, limit in limits], default=inf)
+    room = min([_max_input(kind, limit, expected, minimum) for kind, limit in limits], default=inf)
     input_tokens = expected.input_tokens
-    if input_tokens > most:
-        input_tokens = max(least.input_tokens, int(most))
+    if input_tokens > room:
+        input_tokens = max(minimum.input_tokens, int(room))
     cut = replace(expected, input_tokens=input_tokens, cached_tokens=min(expected.cached_tokens, input_tokens))
-    most = max_output(cut, limits)
-    if cut.output_tokens > most:
-        cut = replace(cut, output_tokens=max(least.output_tokens, int(most)))
+    room = max_output(cut, limits)
+    if cut.output_tokens > room:
+        cut = replace(cut, output_tokens=max(minimum.output_tokens, int(room)))
     return cut
 
 
@@ -223,17 +223,17 @@ def max_output(use: RequestUsage, limits: Limits) -> float:
     return max(0.0, min(rooms))
 
 
-def _most_input(kind: LimitKind, limit: float, expected: RequestUsage, least: RequestUsage) -> float:
+def _max_input(kind: LimitKind, limit: float, expected: RequestUsage, minimum: RequestUsage) -> float:
     if kind is LimitKind.INPUT:
         return limit
     if kind is LimitKind.TOKENS:
-        return limit - least.output_tokens
+        return limit - minimum.output_tokens
     if kind is LimitKind.UNCACHED:
         return limit + expected.cached_tokens
     rates = expected.rates
     if kind is not LimitKind.BUDGET or not rates.input:
         return inf
-    room, cached = limit - least.output_tokens * rates.output, expected.cached_tokens
+    room, cached = limit - minimum.output_tokens * rates.output, expected.cached_tokens
     if room < cached * rates.cached:
         return room / rates.cached
     return cached + (room - cached * rates.cached) / rates.input

@@ -39,16 +39,16 @@ def rate_limit_headers(accounts: Iterable[AccountUsage], now_s: float, *, anthro
     meters = [meter for account in accounts for meter in account.limit_usages.values()]
     fields: list[tuple[str, str]] = []
     for (limit, remaining, reset), kinds in ANTHROPIC_HEADERS if anthropic else OPENAI_HEADERS:
-        tightest, least = None, inf
+        tightest, smallest = None, inf
         for meter in meters:
             if meter.kind in kinds:
                 meter.advance(now_s)
-                if (left := meter.remaining) < least:
-                    tightest, least = meter, left
+                if (left := meter.remaining) < smallest:
+                    tightest, smallest = meter, left
         if tightest is not None:
             resets_in_s = tightest.frees_in_s(tightest.counter.used, now_s)
             resets = format_time(now_s + resets_in_s) if anthropic else format_span(resets_in_s)
-            fields += (limit, f"{tightest.limit:.0f}"), (remaining, f"{int(least)}"), (reset, resets)
+            fields += (limit, f"{tightest.limit:.0f}"), (remaining, f"{int(smallest)}"), (reset, resets)
     return tuple(fields)
 
 

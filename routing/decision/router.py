@@ -11,42 +11,35 @@ ring of engines instead, and takes an engine outside it to be busier by this req
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
-from msgspec.structs import fields
-from msgspec.structs import replace
-from operator import add
-from operator import mul
+from operator import add, mul
+
+from msgspec.structs import fields, replace
+
 from routing.cache_lookup import cached_by_lookup
-from routing.canary import Rollout
-from routing.canary import excluded_pods
-from routing.candidates import AdmissionGate
-from routing.candidates import Candidates
-from routing.candidates import NEW_POD_S
-from routing.candidates import NoEngineAdmissible
-from routing.candidates import PlacementEstimate
-from routing.candidates import RoutingDecision
-from routing.candidates import ScoreTable
-from routing.candidates import Scorer
-from routing.candidates import estimate
-from routing.candidates import predict
+from routing.canary import Rollout, excluded_pods
+from routing.candidates import (
+    NEW_POD_S,
+    AdmissionGate,
+    Candidates,
+    NoEngineAdmissible,
+    PlacementEstimate,
+    RoutingDecision,
+    Scorer,
+    ScoreTable,
+    estimate,
+    predict,
+)
 from routing.cost import CostModel
 from routing.decision.placement import Placement
-from routing.eligible import EligibleEngines
-from routing.eligible import MAX_FULLY_SCORED
-from routing.eligible import shortlist
+from routing.eligible import MAX_FULLY_SCORED, EligibleEngines, shortlist
 from routing.fleet import eligible_for
-from routing.observers import Report
-from routing.observers import report_nowhere
-from routing.pairing.pairing import CandidatePairs
-from routing.pairing.pairing import Pairing
-from routing.pairing.pairing import ScoredOptions
+from routing.observers import Report, report_nowhere
+from routing.pairing.pairing import CandidatePairs, Pairing, ScoredOptions
 from routing.pairing.prefill_side import PrefillPlacement
 from routing.pairing.roles import PairsOnlyGate
-from routing.prefix_index import PrefixIndex
-from routing.prefix_index import cached_and_work
-from routing.prefix_index import last_block_of_prefix
+from routing.prefix_index import PrefixIndex, cached_and_work, last_block_of_prefix
 from routing.request import Request
 from routing.state import RoutingState
 from routing.stores import with_stores
