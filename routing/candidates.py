@@ -18,6 +18,9 @@ from routing.ledger import StreamObjective
 from routing.pods import Engine
 from routing.request import Request
 
+NEW_POD_S = 3600.0
+"""Age up to which a pod counts as new."""
+
 
 class Candidates(Struct, gc=False):
     """The engines that may serve a request. All sequences have the same length and order."""
@@ -26,6 +29,8 @@ class Candidates(Struct, gc=False):
     now_s: float
     prompt_tokens: float
     """Expected, from the prompt's size."""
+    output_tokens: int
+    """Expected of all answers together; 0 where the request generates none."""
     warm_tokens: Sequence[float]
     """How many leading tokens each engine holds already."""
     prefill_work: Sequence[float]
@@ -77,6 +82,12 @@ class Candidates(Struct, gc=False):
     usual_prefill_s: float = 0.0
     usual_stream_s: float = 0.0
     """How long prompts and undisturbed answers take here (`routing.cost`), said where there are shares of prefill."""
+    lacks_kv_room: bool = False
+    """Whether some engine may have no room for the request beside what runs there."""
+    has_new_pods: bool = False
+    """Whether a pod became ready within the last `NEW_POD_S`."""
+    has_decode_engines: bool = False
+    """Whether the role of some engine is `decode`."""
     burden_s: Sequence[float] = ()
     """Prefill on the very engine that decodes, where pairs make it another than own seconds."""
 
@@ -88,7 +99,11 @@ class Candidates(Struct, gc=False):
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Seconds to add for each candidate; negative seconds speak for it. A scorer remembers nothing."""
+    """Seconds to add for each candidate; negative seconds speak for it. A scorer remembers nothing.
+
+    A class may also declare `needs`, the name of a column of `Candidates`: the router skips the scorer in decisions
+    where that column has its default. So a scorer of adapters costs nothing where no adapter is asked for.
+    """
 
     name: ClassVar[str]
 

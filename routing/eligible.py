@@ -15,7 +15,7 @@ from math import inf
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
-from routing.facts import PromptLengths
+from routing.facts import PromptLengths, Role
 from routing.pods import Engine, Pod
 
 
@@ -74,6 +74,8 @@ class EligibleEngines:
     """Why they answer, or prefill, though they are not there for it."""
     prompts: tuple[PromptLengths, ...] = ()
     """For which prompts each was put up; empty where all are for any."""
+    has_decode_engines: bool = False
+    """Whether the role of some of them is `decode`."""
 
     def positions(self, mask: int) -> Iterator[int]:
         """Positions of the engines in a mask."""
@@ -104,6 +106,7 @@ class EligibleEngines:
             has_prefillers=self.has_prefillers,
             fallback=self.fallback,
             prompts=narrow(self.prompts) if self.prompts else (),
+            has_decode_engines=self.has_decode_engines,
         )
 
     def excluding(self, pods: frozenset[str]) -> EligibleEngines:
@@ -150,6 +153,7 @@ def make_eligible(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) 
         newest_since_s=max(ready_since_s, default=-inf),
         block_tokens=max((engine.block_tokens or 1 for engine in engines), default=1),
         is_adapter=is_adapter,
+        has_decode_engines=any(engine.role is Role.DECODE for engine in engines),
     )
 
 

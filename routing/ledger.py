@@ -274,6 +274,8 @@ class Ledger:
 
     def open_steps(self, place_of: Mapping[int, int], now_s: float) -> Sequence[tuple[int, int, float]]:
         """(Position, how many end there, tokens that still fit) of each last step that has not begun."""
+        if not self._open_steps:
+            return ()
         still = [each for each in self._open_steps.items() if each[1].starts_s > now_s]
         if len(self._open_steps) > 2 * len(still) + MAX_STARTED_STEPS:
             self._open_steps = dict(still)

@@ -5,7 +5,7 @@ All of them values: new knowledge replaces the whole value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from routing.facts import NO_FACTS, PodFacts, Role
@@ -35,10 +35,11 @@ class Engine:
     kv_tokens: int | None = None
     """Tokens its KV cache holds, None until the pod has said so."""
     block_tokens: int | None = None
+    name: str = field(init=False, repr=False, compare=False)
+    """The pod's URL, with `#RANK` where there is a rank."""
 
-    @property
-    def name(self) -> str:
-        return self.pod if self.rank is None else f"{self.pod}#{self.rank}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.pod if self.rank is None else f"{self.pod}#{self.rank}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -345,7 +345,10 @@ class PrefixIndex:
         engine.unfinished.add(engine.turn)
         next_to_go = engine.cache.next_evicted_turn
         found = self._use(slot, engine, prompt)
-        self._learn_reuse(prompt, found, engine.turn, next_to_go)
+        ends, warm = prompt.ends, found.cached_blocks
+        computed = prompt.size - (ends[warm - 1] if warm else 0)
+        late = 0 if next_to_go is None else _late(ends, found, engine.turn, next_to_go)
+        self.reuse.observe(computed, late)
         return CacheInsertion(slot, engine.turn, prompt, found, unfinished)
 
     def prefill_done(self, trace: CacheInsertion) -> None:
@@ -415,11 +418,6 @@ class PrefixIndex:
             self._hold(slot, fresh)
         return use
 
-    def _learn_reuse(self, prompt: Prompt, found: PrefixUse, turn: int, next_to_go: int | None) -> None:
-        ends, warm = prompt.ends, found.cached_blocks
-        computed = prompt.size - (ends[warm - 1] if warm else 0)
-        self.reuse.observe(computed, _late(ends, found, turn, next_to_go))
-
     def _shrink(self, slot: int, engine: EstimatedCache) -> None:
         if dropped := engine.cache.evict():
             self._drop(slot, dropped)
@@ -442,10 +440,8 @@ class PrefixIndex:
                 holders.pop(block, None)
 
 
-def _late(ends: Sequence[int], found: PrefixUse, turn: int, next_to_go: int | None) -> int:
+def _late(ends: Sequence[int], found: PrefixUse, turn: int, next_to_go: int) -> int:
     """How much of what was found was last used in the older half of what the engine holds."""
-    if next_to_go is None:
-        return 0
     half_turn, late, before = (turn + next_to_go) / 2, 0, 0
     for blocks, used in found.earlier:
         end = ends[blocks - 1]

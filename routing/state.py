@@ -6,8 +6,10 @@ method is synchronous, so no decision sees a half-made change. Reads no clock.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from copy import copy
+from functools import partial
 
 from routing.affinity import LastSlots, RecentMap
 from routing.blocks import Prompt
@@ -60,7 +62,9 @@ class RoutingState:
         self.observers: ObserverList | None = None
         """None while nothing is subscribed."""
         self._report = report
-        self._counters: dict[str, TokenCounter | ExactCounter] = {}
+        make_counter = ExactCounter if exact_sizes else partial(TokenCounter, DEFAULT_BYTES_PER_TOKEN)
+        self.counters: defaultdict[str, TokenCounter | ExactCounter] = defaultdict(make_counter)
+        """The token counter of each model. Look up none that the fleet does not know: each look-up makes one."""
         self._exact_sizes = exact_sizes
         self.retired: set[int] = set()
         """Slots of engines that are gone, while requests are still charged to them."""
@@ -115,20 +119,12 @@ class RoutingState:
 
     # -- what placements teach, and what they leave --------------------------------------------------------------------
 
-    def counter(self, model: str) -> TokenCounter | ExactCounter:
-        """The token counter of a model that the fleet knows."""
-        counter = self._counters.get(model)
-        if counter is None:
-            counter = ExactCounter() if self._exact_sizes else TokenCounter(DEFAULT_BYTES_PER_TOKEN)
-            self._counters[model] = counter
-        return counter
-
     def learn_usage(self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | None) -> None:
         """Learn from a prompt that an engine has counted: its length in tokens, and how much was really cached.
 
         `grown` is the prompt followed by its response, where that is known.
         """
-        counter = self.counter(model)
+        counter = self.counters[model]
         counter.learn(trace.prompt, usage.prompt_tokens)
         if usage.cached_tokens is not None:
             self.index.correct(trace, trace.prompt.size * usage.cached_tokens / usage.prompt_tokens)
@@ -162,7 +158,7 @@ class RoutingState:
 
     def _pod_size_per_token(self, url: str) -> float:
         pod = self.fleet.pod(url)
-        counters = [self._counters[model] for model in (pod.models if pod else ()) if model in self._counters]
+        counters = [self.counters[model] for model in (pod.models if pod else ()) if model in self.counters]
         unknown = ExactCounter.size_per_token if self._exact_sizes else DEFAULT_BYTES_PER_TOKEN
         return max((counter.size_per_token for counter in counters), default=unknown)
 

@@ -60,8 +60,8 @@ class TokenCounter:
         """An engine holds exactly `tokens` of this prompt; the next turn will be counted from there."""
         if not prompt.blocks:
             return
-        last = prompt.blocks[-1]
-        self._leaves[last] = CountedPrefix(tokens, prompt.size, prompt.covered)
+        last, covered = prompt.blocks[-1], prompt.ends[len(prompt.blocks) - 1]
+        self._leaves[last] = CountedPrefix(tokens, prompt.size, covered)
         self._leaves.move_to_end(last)
         if len(self._leaves) > MAX_LEAVES:
             self._leaves.popitem(last=False)
@@ -73,7 +73,7 @@ class TokenCounter:
         that block is nearly always its next turn. Where that is wrong, it is wrong by less than a block.
         """
         blocks = prompt.blocks
-        if within < prompt.covered:
+        if within < inf:
             blocks = blocks[: bisect_right(prompt.ends, within, 0, len(blocks))]
         for leaf in filter(None, map(self._leaves.get, reversed(blocks))):
             if leaf.size <= prompt.size:

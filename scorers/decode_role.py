@@ -19,6 +19,7 @@ class DecodeRolePenalty:
     """
 
     name: ClassVar[str] = "duty"
+    needs: ClassVar[str] = "has_decode_engines"
     decode_s: float = 0.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:

@@ -18,6 +18,7 @@ class HotPrefixReplication:
     """
 
     name: ClassVar[str] = "copies"
+    needs: ClassVar[str] = "waited_s"
     worth: float = 1.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:

@@ -37,7 +37,7 @@ class Interference:
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Seconds lost by others, weighted."""
         weight, crowding, most_s = self.weight, self.crowding, self.most_s
-        decode = weight * request.expected_output_tokens
+        decode = weight * candidates.output_tokens
         displaced = min(self.displacing * candidates.displaced_share, 1.0)
         each, most = crowding + displaced, displaced * most_s
         seconds = [

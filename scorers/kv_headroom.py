@@ -17,10 +17,11 @@ class KvCacheHeadroom:
     """
 
     name: ClassVar[str] = "kv_room"
+    needs: ClassVar[str] = "lacks_kv_room"
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return 0 where there is room, or where an engine has not reported its capacity."""
-        needed = candidates.prompt_tokens + request.expected_output_tokens
+        needed = candidates.prompt_tokens + candidates.output_tokens
         if max(candidates.kv_tokens) + needed <= candidates.least_kv_capacity:
             return []
         return [

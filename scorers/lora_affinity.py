@@ -14,6 +14,7 @@ class LoraAffinity:
     """`load_s`: seconds to bring an adapter of a few hundred MB from host memory or disk to the GPU."""
 
     name: ClassVar[str] = "lora"
+    needs: ClassVar[str] = "holds_adapter"
     load_s: float = 0.5
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:

@@ -28,6 +28,7 @@ class PrefillStallCost:
     """
 
     name: ClassVar[str] = "stall"
+    needs: ClassVar[str] = "prefill_shares"
     felt_s: float = 0.4
     coarse: float = 0.5
 
@@ -38,7 +39,7 @@ class PrefillStallCost:
             return []
         felt_s = self.felt_s * min(1.0, candidates.usual_prefill_s / stream_s / self.coarse) ** 2
         each = min(felt_s / stream_s, 1.0)
-        own = felt_s if request.expected_output_tokens > 1 else 0.0
+        own = felt_s if candidates.output_tokens > 1 else 0.0
         return [
             running * each * own_s + own * (busy := min(share, MAX_PREFILL_SHARE)) / (1 - busy)
             for running, own_s, share in zip(

@@ -20,6 +20,7 @@ class PromptLengthAffinity:
     """
 
     name: ClassVar[str] = "suited"
+    needs: ClassVar[str] = "prompts"
     short_s: float = 0.5
     stalling: float = 2.0
     waiting_s: float = 0.5

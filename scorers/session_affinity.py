@@ -18,6 +18,7 @@ class SessionAffinity:
     """
 
     name: ClassVar[str] = "session"
+    needs: ClassVar[str] = "session_at"
     stay_s: float = 0.005
     stored_s: float = 600.0
 

@@ -11,9 +11,13 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class SlowStart:
-    """For `window_s` after a pod became ready each request there counts as `each_s` of waiting, falling to zero."""
+    """For `window_s` after a pod became ready each request there counts as `each_s` of waiting, falling to zero.
+
+    A window ends after `routing.candidates.NEW_POD_S` at the latest.
+    """
 
     name: ClassVar[str] = "slow_start"
+    needs: ClassVar[str] = "has_new_pods"
     window_s: float = 30.0
     each_s: float = 1.0
 

@@ -11,7 +11,7 @@ objective runs since it first came.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import count
 from math import inf
 
@@ -20,7 +20,7 @@ from routing.cost import CostModel, prefill_work
 from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.eligible import EligibleEngines
-from routing.ledger import STEP_TOKENS, Charge, StreamObjective
+from routing.ledger import STEP_TOKENS, StreamObjective
 from routing.pods import Engine
 from routing.rejection import Reason, RequestRejected
 from routing.request import Request, Usage
@@ -199,11 +199,6 @@ class ModelCapacity:
         self.refresh_at_s = now_s + SPEED_TTL_S
 
 
-def _answer_tokens(forecast: OutputLengthForecast, request: Request, tenant: str | None) -> float:
-    mean = forecast.mean(tenant, request.model)
-    return request.sequences * (mean if request.max_tokens is None else min(mean, request.max_tokens))
-
-
 def _hopeless(waiter: WaitingRequest, predicted_s: float) -> RequestRejected:
     """That no engine, idle or not, could keep the promise of a request."""
     tier, promised_s = waiter.objective.tier, waiter.objective.ttft_objective_s(waiter.own_s)
@@ -215,7 +210,7 @@ def _hopeless(waiter: WaitingRequest, predicted_s: float) -> RequestRejected:
 
 
 class Admission:
-    """One per router; listens to its ledger."""
+    """One per router."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -225,28 +220,11 @@ class Admission:
         """Tiers of the policy: reserved room is kept for a tier before its first request."""
         self.queues: dict[str, ModelQueue] = {}
         """By group of engines: named by the first of the models that they serve, and the regions asked for."""
-        self.on_capacity_freed: Callable[[], None] = lambda: None
-        """Called when a waiting request might be admitted."""
         self._returning = RejectedRequests()
         self._numbers = count()
         self._grounds: dict[tuple[str, frozenset[str] | None], ModelCapacity] = {}
         self._fleet_version = -1
-        router.ledger.attach(self)
-
-    # -- the ledger's watch ------------------------------------------------------------------------------------------
-
-    def on_charged(self, charge: Charge, now_s: float) -> None:
-        self.stalls.on_charged(charge, now_s)
-
-    def on_prefill_done(self, charge: Charge, now_s: float) -> None:
-        self.stalls.on_prefill_done(charge, now_s)
-        self.on_capacity_freed()
-
-    def on_released(self, charge: Charge, now_s: float) -> None:
-        self.stalls.on_released(charge, now_s)
-        self.on_capacity_freed()
-
-    # -- one request -------------------------------------------------------------------------------------------------
+        router.ledger.attach(self.stalls)
 
     def arrive(
         self,
@@ -362,7 +340,7 @@ class Admission:
         if ground is None:
             group = min((min(pod.models) for pod in fleet.pods if model in pod.models), default=model)
             queue = self.queues.setdefault(" ".join([group, *sorted(regions or ())]), ModelQueue())
-            roster, counter = fleet.eligible(model, regions), self._router.counter(model)
+            roster, counter = fleet.eligible(model, regions), self._router.counters[model]
             ground = self._grounds[model, regions] = ModelCapacity(queue, roster, counter)
         return ground
 
@@ -416,7 +394,8 @@ class Admission:
         due_s = start_by_s
         if late_by_s is not None:
             start_by_s, due_s = late_by_s, came_s
-        answer_tokens = _answer_tokens(self.forecast, request, tenant)
+        each = self.forecast.mean(tenant, request.model)
+        answer_tokens = request.sequences * (each if request.max_tokens is None else min(each, request.max_tokens))
         service = weighted_tokens(tokens, answer_tokens)
         cost_s = service * ground.seconds_per_token
         number = next(self._numbers)

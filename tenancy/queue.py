@@ -114,7 +114,7 @@ class FairShare:
         """One more request of a tenant waits or runs."""
         count = self._open.get(tenant, 0)
         if count == 0:
-            self._level = min((self._counters[other] for other in self._open), default=self._level)
+            self._level = min(map(self._counters.__getitem__, self._open), default=self._level)
             self._counters[tenant] = max(self._counters.get(tenant, 0.0), self._level)
         self._open[tenant] = count + 1
 
@@ -193,17 +193,15 @@ class WaitingRequest:
     """Seconds to its first token on an idle engine that holds nothing of it."""
     is_unattainable: bool = False
     """No engine that may serve it could keep its first-token promise, even an idle one: it is not held to it."""
+    tenant: str | None = field(init=False)
+    weight: float = field(init=False)
+    """Of its tenant."""
     queue: ModelQueue = field(init=False, repr=False)
     tier_queue: TierQueue = field(init=False, repr=False)
     """Where it stands, or would."""
 
-    @property
-    def tenant(self) -> str | None:
-        return self.caller.tenant.name
-
-    @property
-    def weight(self) -> float:
-        return self.caller.tenant.weight
+    def __post_init__(self) -> None:
+        self.tenant, self.weight = self.caller.tenant.name, self.caller.tenant.weight
 
 
 class TierQueue:

@@ -13,6 +13,7 @@ whichever is more, so that the least of each kind stands at the top of a heap.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -113,9 +114,11 @@ class EngineDecodeState:
 
 
 class DecodeStalls:
-    """All engines, by slot. Hears all that the ledger does."""
+    """All engines, by slot. Listens to the ledger."""
 
     def __init__(self, ledger: Ledger, costs: CostModel) -> None:
+        self.on_capacity_freed: Callable[[], None] = lambda: None
+        """Called when an engine may have become able to take more."""
         self._ledger = ledger
         self._costs = costs
         self._steps = RunningRatio(STEP_MEMORY)
@@ -150,7 +153,7 @@ class DecodeStalls:
         self.room_s[slot] = least
         return least
 
-    # -- what the ledger tells ---------------------------------------------------------------------------------------
+    # -- events of the ledger ----------------------------------------------------------------------------------------
 
     def on_charged(self, charge: Charge, now_s: float) -> None:
         """What comes behind it will stall it: by the order of their coming."""
@@ -178,20 +181,21 @@ class DecodeStalls:
         stand.last_begun = [self._put(stand, each, stand.fresh_s, stand.done_s, now_s) for each in fresh]
         if not charge.released:  # An answer in one piece begins and ends at once: what is left is reckoned when it has.
             self.room_now_s(charge.slot, now_s)
+        self.on_capacity_freed()
 
     def on_released(self, charge: Charge, now_s: float) -> None:
         stand = self._stands.get(charge.slot)
-        if stand is None:
-            return
-        stand.coming.pop(charge.number, None)
-        stream = stand.streams.pop(charge.number, None)
-        if stream is not None:
-            stream.is_stale = True
-        if not stand.streams and not stand.coming:
-            del self._stands[charge.slot]
-            self.room_s.pop(charge.slot, None)
-        elif stand.tpot_classes:
-            self.room_now_s(charge.slot, now_s)
+        if stand is not None:
+            stand.coming.pop(charge.number, None)
+            stream = stand.streams.pop(charge.number, None)
+            if stream is not None:
+                stream.is_stale = True
+            if not stand.streams and not stand.coming:
+                del self._stands[charge.slot]
+                self.room_s.pop(charge.slot, None)
+            elif stand.tpot_classes:
+                self.room_now_s(charge.slot, now_s)
+        self.on_capacity_freed()
 
     def _put(
         self, stand: EngineDecodeState, charge: Charge, begun_s: float | None, done_s: float, now_s: float

@@ -187,7 +187,7 @@ class Cascades:
             start = allowed[-1]
         if request.continues is None and len(allowed) > 1 and not terms.quality_first:
             start = self._look_ahead(cascade, file, allowed, start, request, shell, now_s)
-        counter = self._router.counter(cascade.models[-1].name)
+        counter = self._router.counters[cascade.models[-1].name]
         return CascadePlan(
             cascade=cascade,
             calibration=file,
@@ -210,7 +210,7 @@ class Cascades:
         self, cascade: Cascade, request: Request, asked: CascadeRequestFeatures, terms: CascadeConstraints
     ) -> tuple[int, ...]:
         """Return the models that can and may answer. Raises `RequestRejected` where there is none."""
-        counter = self._router.counter(cascade.models[-1].name)
+        counter = self._router.counters[cascade.models[-1].name]
         wish = StartConstraints(
             asked.needs, estimated_tokens(request, counter.size_per_token), terms.min_index, terms.max_index
         )

@@ -23,7 +23,7 @@ def show_fleet(
 ) -> dict[str, Any]:
     """Return pods with their engines, models with their pods, and sources with their last report."""
     models = {
-        model: {"pods": [pod.url for pod in pods], "bytes_per_token": round(router.counter(model).size_per_token, 3)}
+        model: {"pods": [pod.url for pod in pods], "bytes_per_token": round(router.counters[model].size_per_token, 3)}
         for model, pods in router.fleet.models().items()
     }
     pods = [_show_pod(router, pod, now_s, theirs or {}) for pod in watched]

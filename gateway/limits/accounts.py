@@ -21,11 +21,10 @@ from gateway.limits.rate_limit_response import REASONS, QuotaExceeded, RateLimit
 from routing.cost import RunningRatio
 from routing.decision.router import Router
 from routing.rejection import Reason
-from routing.request import Request, Usage
+from routing.request import Api, Request, Usage
 from tenancy.forecast import OutputLengthForecast
-from tenancy.limits.account_usage import AccountUsage, LimitExceeded, UsageStore
-from tenancy.limits.reservation import Reservation, reserve
-from tenancy.limits.usage import NO_USAGE, LimitKind, RequestUsage, TokenPrices
+from tenancy.limits.account_usage import AccountUsage, LimitExceeded, Reservation, UsageStore, reserve
+from tenancy.limits.usage import NO_USAGE, OUTPUT_KINDS, LimitKind, RequestUsage, TokenPrices
 from tenancy.tenants import Caller, Quota, Tenant, quota_of, renewed
 
 WAIT_S = 1.0
@@ -95,15 +94,16 @@ class QuotaEnforcer:
 
     async def reserve(self, request: Request, caller: Caller) -> RequestMeter:
         """Reserve the expected usage of a request in all accounts of its caller. Raises `QuotaExceeded`."""
-        if self._tenants is not None:
+        if self._tenants is not None and self._tenants.get(caller.tenant.name or "") is not caller.tenant:
             caller = renewed(self._tenants, caller)
-        accounts = self.accounts.of(caller.accounts, self.now_s())
-        result = self._try(request, caller, accounts)
+        now_s = self.now_s()
+        accounts = self.accounts.of(caller.accounts, now_s)
+        result = self._try(request, caller, accounts, now_s)
         if not isinstance(result, Reservation) and self.leases is not None:
             result = await self._retry_with_leases(self.leases, request, caller, accounts, result)
         if isinstance(result, Reservation):
             return RequestMeter(self, request, caller.tenant.name, result, self._max_tokens(request, result))
-        headers = rate_limit_headers(accounts, self.now_s(), anthropic=request.api.is_anthropic)
+        headers = rate_limit_headers(accounts, self.now_s(), anthropic=request.api is Api.MESSAGES)
         rejection = QuotaExceeded(result, headers, self._draw())
         self.rejected[tenant_of_account(rejection.lack.path), rejection.lack.kind] += 1
         raise rejection
@@ -114,7 +114,7 @@ class QuotaEnforcer:
         It is what is reserved plus what the limits could still grant now. None for streams that are metered, and where
         it is no less than the client asks for or than any engine can generate.
         """
-        if not request.api.generates or (request.stream and not request.holds_back):
+        if (request.stream and not request.holds_back) or not request.api.generates:
             return None
         wanted = request.max_tokens
         if wanted is not None and reservation.held.output_tokens >= wanted * request.sequences:
@@ -123,7 +123,7 @@ class QuotaEnforcer:
         beyond = inf
         for account in reservation.accounts:
             for kind, meter in account.limit_usages.items():
-                if not kind.counts_output or not account.binds(kind, under_load=under_load):
+                if kind not in OUTPUT_KINDS or not account.binds(kind, under_load=under_load):
                     continue
                 left = max(0.0, meter.cap - meter.counter.used) if is_apart else meter.remaining
                 if kind is LimitKind.BUDGET:
@@ -146,10 +146,10 @@ class QuotaEnforcer:
         return self.leases is not None and self.leases.is_partitioned
 
     def _try(
-        self, request: Request, caller: Caller, accounts: Sequence[AccountUsage]
+        self, request: Request, caller: Caller, accounts: Sequence[AccountUsage], now_s: float
     ) -> Reservation | tuple[LimitExceeded, ...]:
         expected = self._expecting(request, caller, accounts)
-        return reserve(accounts, expected, self.now_s(), under_load=self.is_under_load())
+        return reserve(accounts, expected, now_s, under_load=self.is_under_load())
 
     async def _retry_with_leases(
         self,
@@ -168,11 +168,11 @@ class QuotaEnforcer:
                         break
                     if not await keeper.request_more(accounts, result):
                         break
-                    result = self._try(request, caller, accounts)
+                    result = self._try(request, caller, accounts, self.now_s())
         except TimeoutError:
             # The coordinator is late, or this process was suspended: it is not known that the limit is exhausted.
             keeper.mark_partitioned()
-            result = self._try(request, caller, accounts)
+            result = self._try(request, caller, accounts, self.now_s())
         return result
 
     def _open(self, account: AccountUsage) -> None:
@@ -262,7 +262,7 @@ class RequestMeter:
 
     def headers(self) -> RateLimitHeaders:
         """The rate-limit headers of the response."""
-        anthropic = self.request.api.is_anthropic
+        anthropic = self.request.api is Api.MESSAGES
         return rate_limit_headers(self._reservation.accounts, self._quotas.now_s(), anthropic=anthropic)
 
     def count_events(self, events: int) -> Reason | None:
@@ -350,9 +350,7 @@ class RequestMeter:
     def _read_limits(self) -> None:
         """Take over the limits that are in force now."""
         self._version = self._reservation.version
-        self._counts = any(
-            kind.counts_output for account in self._reservation.accounts for kind in account.limit_usages
-        )
+        self._counts = not all(OUTPUT_KINDS.isdisjoint(book.limit_usages) for book in self._reservation.accounts)
         self._top_up_at = self._next_top_up()
         self._check_at = min(self._top_up_at, self._events + CHECK_EVENTS)
 

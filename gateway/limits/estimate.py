@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from gateway.config.models import ModelEntry
 from routing.cost import RunningRatio
 from routing.decision.router import Router
-from routing.request import Request, Usage
+from routing.request import GENERATING, Request, Usage
 from routing.tokens import DEFAULT_BYTES_PER_TOKEN, TEMPLATE_TOKENS, ExactCounter, PromptTokenEstimate
 from tenancy.forecast import OutputLengthForecast
 from tenancy.limits.account_usage import AccountUsage
-from tenancy.limits.usage import FREE, LimitKind, RequestUsage, TokenPrices, fit_to_limits
+from tenancy.limits.usage import AMOUNT, FREE, LimitKind, RequestUsage, TokenPrices
 from tenancy.tenants import Caller
 
 STREAMED, WHOLE = 0.9, 0.99
@@ -92,27 +92,19 @@ class UsageEstimator:
         counting = self._countings.get((caller.tenant.name, request.model), NO_STATISTICS)
         counted = self._prompt_tokens(request, counting)
         cached = int(min(counted, self._cached_tokens(request))) if counts_cached else 0
-        min_input, min_output = self._minimum(request)
+        min_input = int(request.prompt.size / MAX_BYTES_PER_TOKEN)
+        min_output, output = self._output_tokens(request, caller)
         expected = RequestUsage(
             1,
             max(ceil(counted * counting.margin), min_input),
             cached,
-            max(self._output_tokens(request, caller), min_output),
+            max(output, min_output),
             rates,
         )
         if not request.stream and request.max_tokens is not None and expected.output_tokens > half:
             # More than a limit would be rejected for good: reserve half of the limit.
             expected = replace(expected, output_tokens=max(min_output, int(half)))
         return fit_to_limits(expected, RequestUsage(1, min_input, 0, min_output, rates), limits)
-
-    @staticmethod
-    def _minimum(request: Request) -> tuple[int, int]:
-        """Tokens of input and output that a request certainly uses."""
-        each = request.min_tokens
-        if request.max_tokens is not None and request.max_tokens < each:
-            each = request.max_tokens
-        output = (each or 1) * request.sequences if request.api.generates else 0
-        return int(request.prompt.size / MAX_BYTES_PER_TOKEN), output
 
     def rates(self, model: str) -> TokenPrices:
         """Prices per token of a model; zero where the configuration has none."""
@@ -138,7 +130,7 @@ class UsageEstimator:
 
     def learn(self, request: Request, tenant: str | None, usage: Usage) -> None:
         """Learn from the usage that an engine reports."""
-        if request.api.generates:
+        if request.api in GENERATING:
             self._lengths.observe(tenant, request.model, usage.completion_tokens // request.sequences)
         size = request.prompt.size + request.unseen_bytes
         if not size or not usage.prompt_tokens:
@@ -158,7 +150,7 @@ class UsageEstimator:
 
     def _prompt_tokens(self, request: Request, counting: PromptStatistics) -> float:
         """Estimate prompt tokens: known turns as counted before, the rest by the tenant's bytes per token."""
-        prompt, counter = request.prompt, self._router.counter(request.model)
+        prompt, counter = request.prompt, self._router.counters[request.model]
         if isinstance(counter, ExactCounter):
             return counter.tokens(prompt.size)
         per_byte = counting.density.value / DEFAULT_BYTES_PER_TOKEN
@@ -171,17 +163,77 @@ class UsageEstimator:
         mask = self._router.fleet.eligible(request.model).mask
         walked = list(self._router.index.match(request.prompt, mask))
         return (
-            PromptTokenEstimate(self._router.counter(request.model), request.prompt).tokens(walked[-1][1])
+            PromptTokenEstimate(self._router.counters[request.model], request.prompt).tokens(walked[-1][1])
             if walked
             else 0.0
         )
 
-    def _output_tokens(self, request: Request, caller: Caller) -> int:
-        if not request.api.generates:
-            return 0
-        limit = request.max_tokens
+    def _output_tokens(self, request: Request, caller: Caller) -> tuple[int, int]:
+        """Tokens of output that a request certainly uses, and those that it is expected to use."""
+        if request.api not in GENERATING:
+            return 0, 0
+        limit, minimum = request.max_tokens, request.min_tokens
+        if limit is not None and limit < minimum:
+            minimum = limit
         if not request.stream and limit is not None:
-            return max(1, limit) * request.sequences
-        part = STREAMED if request.stream else WHOLE
-        expected = ceil(self._lengths.tokens(caller.tenant.name, request.model, part))
-        return max(1, expected if limit is None else min(limit, expected)) * request.sequences
+            each = max(1, limit)
+        else:
+            part = STREAMED if request.stream else WHOLE
+            expected = ceil(self._lengths.tokens(caller.tenant.name, request.model, part))
+            each = max(1, expected if limit is None else min(limit, expected))
+        return (minimum or 1) * request.sequences, each * request.sequences
+
+
+Limits = Iterable[tuple[LimitKind, float]]
+
+
+def fit_to_limits(expected: RequestUsage, minimum: RequestUsage, limits: Limits) -> RequestUsage:
+    """Return what to reserve: `expected`, cut to what `limits` have in all, and at least `minimum`.
+
+    So an expectation alone never makes a request too large for a limit. What a stream needs beyond it is topped up
+    while it runs.
+    """
+    limits = tuple(limits)
+    for kind, limit in limits:
+        if AMOUNT[kind](expected) > limit:
+            break
+    else:
+        return expected
+    room = min([_max_input(kind, limit, expected, minimum) for kind, limit in limits], default=inf)
+    input_tokens = expected.input_tokens
+    if input_tokens > room:
+        input_tokens = max(minimum.input_tokens, int(room))
+    cut = replace(expected, input_tokens=input_tokens, cached_tokens=min(expected.cached_tokens, input_tokens))
+    room = max_output(cut, limits)
+    if cut.output_tokens > room:
+        cut = replace(cut, output_tokens=max(minimum.output_tokens, int(room)))
+    return cut
+
+
+def max_output(use: RequestUsage, limits: Limits) -> float:
+    """Return how many tokens of output there is room for beside the input of `use`; infinite where none is limited."""
+    rooms = [inf]
+    for kind, limit in limits:
+        if kind is LimitKind.OUTPUT:
+            rooms.append(limit)
+        elif kind is LimitKind.TOKENS:
+            rooms.append(limit - use.input_tokens)
+        elif kind is LimitKind.BUDGET and use.rates.output:
+            rooms.append((limit - replace(use, output_tokens=0).cost) / use.rates.output)
+    return max(0.0, min(rooms))
+
+
+def _max_input(kind: LimitKind, limit: float, expected: RequestUsage, minimum: RequestUsage) -> float:
+    if kind is LimitKind.INPUT:
+        return limit
+    if kind is LimitKind.TOKENS:
+        return limit - minimum.output_tokens
+    if kind is LimitKind.UNCACHED:
+        return limit + expected.cached_tokens
+    rates = expected.rates
+    if kind is not LimitKind.BUDGET or not rates.input:
+        return inf
+    room, cached = limit - minimum.output_tokens * rates.output, expected.cached_tokens
+    if room < cached * rates.cached:
+        return room / rates.cached
+    return cached + (room - cached * rates.cached) / rates.input

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import ceil, inf
-from operator import itemgetter
 
 from routing.rejection import Reason, RequestRejected
-from tenancy.limits.account_usage import AccountUsage, LimitExceeded, LimitUsage
+from tenancy.limits.account_usage import AccountUsage, LimitExceeded
 from tenancy.limits.usage import TOKEN_KINDS, LimitKind
 
 RateLimitHeaders = tuple[tuple[str, str], ...]
@@ -38,23 +37,18 @@ ANTHROPIC_HEADERS = _header_names(
 def rate_limit_headers(accounts: Iterable[AccountUsage], now_s: float, *, anthropic: bool) -> RateLimitHeaders:
     """The headers of limit, remaining and reset, for the tightest account; empty where no limit is per minute."""
     meters = [meter for account in accounts for meter in account.limit_usages.values()]
-    for meter in meters:
-        meter.advance(now_s)
-    if anthropic:
-        return _fields(meters, ANTHROPIC_HEADERS, lambda seconds: format_time(now_s + seconds), now_s)
-    return _fields(meters, OPENAI_HEADERS, format_span, now_s)
-
-
-def _fields(
-    meters: Sequence[LimitUsage], names: HeaderNames, show: Callable[[float], str], now_s: float
-) -> RateLimitHeaders:
     fields: list[tuple[str, str]] = []
-    for (limit, remaining, reset), kinds in names:
-        counted = [meter for meter in meters if meter.kind in kinds]
-        if counted:
-            left, tightest = min([(meter.remaining, meter) for meter in counted], key=itemgetter(0))
+    for (limit, remaining, reset), kinds in ANTHROPIC_HEADERS if anthropic else OPENAI_HEADERS:
+        tightest, smallest = None, inf
+        for meter in meters:
+            if meter.kind in kinds:
+                meter.advance(now_s)
+                if (left := meter.remaining) < smallest:
+                    tightest, smallest = meter, left
+        if tightest is not None:
             resets_in_s = tightest.frees_in_s(tightest.counter.used, now_s)
-            fields += (limit, f"{tightest.limit:.0f}"), (remaining, f"{int(left)}"), (reset, show(resets_in_s))
+            resets = format_time(now_s + resets_in_s) if anthropic else format_span(resets_in_s)
+            fields += (limit, f"{tightest.limit:.0f}"), (remaining, f"{int(smallest)}"), (reset, resets)
     return tuple(fields)
 
 

@@ -84,9 +84,8 @@ class AdmissionQueue:
     def set_admission(self, admission: Admission) -> None:
         """Have requests with an objective wait for their turn from now on."""
         self.admission = admission
-        admission.on_capacity_freed = self.wake_waiters
+        admission.stalls.on_capacity_freed = self.wake_waiters
 
-    @property
     def has_waiters(self) -> bool:
         """Whether requests wait for their turn."""
         return bool(self._seats)

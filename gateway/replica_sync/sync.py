@@ -15,8 +15,7 @@ from gateway.replica_sync.ipc_messages import GapReport, HistoryChunk, HistoryRe
 from gateway.replica_sync.updates import UndecodableBatchError, decode_batch, encode_batch
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import call_guarded, report_exception, restarted
-from routing.choice import replica_position
-from routing.decision.router import Router
+from routing.decision.router import Router, replica_position
 from routing.replica_state import HistoryReplay, ReplicaState, UpdatePublisher
 
 SPACING_S = 0.002

@@ -23,12 +23,12 @@ class Placement:
 
     __slots__ = (
         "_ballot",
-        "_charge",
         "_few",
         "_is_moved",
         "_state",
         "_trace",
         "candidate_count",
+        "charge",
         "engine",
         "fallback",
         "first_token_s",
@@ -55,7 +55,8 @@ class Placement:
         """
         candidates, at = ballot.candidates, ballot.at
         self._state = state
-        self._charge = charge
+        self.charge = charge
+        """Its entry in the ledger."""
         self._trace = trace
         self.request = request
         self.engine = engine
@@ -71,11 +72,6 @@ class Placement:
 
     def __repr__(self) -> str:
         return f"<Placement of {self.request.id} on {self.engine.name}>"
-
-    @property
-    def charge(self) -> Charge:
-        """Its entry in the ledger."""
-        return self._charge
 
     @property
     def handover(self) -> DecodeHandover | None:
@@ -94,14 +90,14 @@ class Placement:
 
         What comes of it is learned for that engine; how long its prefill took is not known: some was lost on the way.
         """
-        state, left, old = self._state, self.engine, self._charge
+        state, left, old = self._state, self.engine, self.charge
         if old.released:
             return
         self.top_candidates()
         state.index.retract(self._trace)
         state.ledger.release(old, now_s)
         self.engine, self._is_moved = engine, True
-        self._charge = state.ledger.charge(
+        self.charge = state.ledger.charge(
             engine.slot,
             prefill_tokens=0.0,
             prefill_s=0.0,
@@ -116,7 +112,7 @@ class Placement:
             state.sessions.put(self.request.session, engine.slot)
         if state.observers is not None:
             state.observers.ended(self.request, old)
-            state.observers.placed(self.request, engine, self._charge)
+            state.observers.placed(self.request, engine, self.charge)
         state.recycle(left.slot)
 
     def first_token(self, now_s: float) -> None:
@@ -126,7 +122,7 @@ class Placement:
         self.first_token_s = now_s
         self.top_candidates()
         state, took_s = self._state, now_s - self.placed_s
-        state.ledger.prefill_done(self._charge, now_s)
+        state.ledger.prefill_done(self.charge, now_s)
         state.index.prefill_done(self._trace)
         work_tokens = 0.0
         if self.prefill is not None:
@@ -134,7 +130,7 @@ class Placement:
         elif not self._is_moved:
             work_tokens = self._learn_prefill(took_s)
         if state.observers is not None:
-            state.observers.first_token(self.request, self._charge, work_tokens, took_s)
+            state.observers.first_token(self.request, self.charge, work_tokens, took_s)
 
     def _learn_prefill(self, took_s: float) -> float:
         """Learn from one's own prefill; returns the work it was."""
@@ -170,7 +166,7 @@ class Placement:
             state.costs.observe_decode(slot, running, tokens, decode_s)
         if state.observers is not None:
             settlement = Settlement(usage, bool(tells_warmth), grown, response_id, running, decode_s)
-            state.observers.settled(self.request, self._charge, settlement)
+            state.observers.settled(self.request, self.charge, settlement)
 
     def release(self, now_s: float) -> None:
         """The request has left the engine, however it ended. Safe to call again."""
@@ -181,7 +177,7 @@ class Placement:
             if self.first_token_s is None:
                 state.index.retract(self._trace)
         finally:
-            state.ledger.release(self._charge, now_s)
+            state.ledger.release(self.charge, now_s)
         if state.observers is not None:
-            state.observers.ended(self.request, self._charge)
+            state.observers.ended(self.request, self.charge)
         state.recycle(self.engine.slot)

@@ -3,20 +3,27 @@
 Charges are direct calls in a fixed order: prefill side of a pair, ledger (and through it admission), prefix index,
 prefix demand, affinity; observers are notified last. Reads no clock and draws no number: both are arguments, so every
 decision can be replayed.
+
+Updates of another replica arrive a few milliseconds late. Until then several routers see the same ledger; if among
+equals each took the engine chosen longest ago, a burst would pile up on it. Each replica prefers its own share of the
+ring of engines instead, and takes an engine outside it to be busier by this request's own prefill.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 from operator import add, mul
 
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from routing.cache_lookup import cached_by_lookup
 from routing.canary import Rollout, excluded_pods
 from routing.candidates import (
+    NEW_POD_S,
     AdmissionGate,
     Candidates,
+    NoEngineAdmissible,
     PlacementEstimate,
     RoutingDecision,
     Scorer,
@@ -24,7 +31,6 @@ from routing.candidates import (
     estimate,
     predict,
 )
-from routing.choice import SINGLE_REPLICA, TIE_S, choose
 from routing.cost import CostModel
 from routing.decision.placement import Placement
 from routing.eligible import MAX_FULLY_SCORED, EligibleEngines, shortlist
@@ -38,6 +44,19 @@ from routing.request import Request
 from routing.state import RoutingState
 from routing.stores import with_stores
 from routing.tokens import PromptTokenEstimate
+
+TIE_S, MAX_TIE_S = 0.001, 0.02
+TIE_SHARE = 0.02
+"""Candidates closer than this, or than this share of the best, are equal: predictions are no better. Never more than
+`MAX_TIE_S` apart: where a prompt takes ten seconds, a fifth of one is still felt."""
+
+SESSION_SCORER = "session"
+"""Without this scorer a routing ignores sessions, among equals too: round robin takes turns."""
+
+ReplicaPosition = tuple[int, int]
+"""(our rank, number of replicas)."""
+
+SINGLE_REPLICA: ReplicaPosition = (0, 1)
 
 LOAD_SCORERS = frozenset(
     {"prefill", "interference", "copies", "kv_room", "session", "lora", "slow_start", "suited", "duty", "stall"}
@@ -68,6 +87,12 @@ class Router(RoutingState):
         """
         super().__init__(costs=costs, index=index, exact_sizes=exact_sizes, report=report)
         self.scorers = tuple(scorers)
+        defaults = {column.name: column.default for column in fields(Candidates)}
+        needs = [getattr(scorer, "needs", None) for scorer in self.scorers]
+        self._conditions = [
+            (scorer, need, need and defaults[need]) for scorer, need in zip(self.scorers, needs, strict=True)
+        ]
+        """Each scorer, the column that it needs or None, and the default with which it is skipped."""
         self._counts_seconds = {scorer.name for scorer in self.scorers} <= LOAD_SCORERS
         self.replica_position = SINGLE_REPLICA
         """This replica's position among those that share its engines."""
@@ -105,7 +130,7 @@ class Router(RoutingState):
             engine.slot,
             prefill_tokens=candidates.prefill_work[at] if prefill is None else 0.0,
             prefill_s=candidates.own_s[at] if prefill is None else 0.0,
-            kv_tokens=candidates.prompt_tokens - held + request.expected_output_tokens,
+            kv_tokens=candidates.prompt_tokens - held + candidates.output_tokens,
             sequences=request.sequences,
             now_s=now_s,
             pledge=None if gate is None else gate.stream_objective,
@@ -153,7 +178,7 @@ class Router(RoutingState):
         pick = roster.select
         deepest = walked[-1][1] if walked else 0
         prefix = last_block_of_prefix(request.prompt, deepest) if deepest and walked[-1][0] != roster.mask else None
-        ruler = PromptTokenEstimate(self.counter(request.model), request.prompt, deepest)
+        ruler = PromptTokenEstimate(self.counters[request.model], request.prompt, deepest)
         prompt_tokens = ruler.tokens(request.prompt.size)
         warm_tokens, work = cached_and_work(walked, roster, ruler, prompt_tokens, costs.growth.per_token)
         seconds_per_token = pick(costs.seconds_per_token)
@@ -165,17 +190,19 @@ class Router(RoutingState):
         if self.stores.shares:
             warm_tokens, work = with_stores(self.stores.shares, roster.slots, warm_tokens, work, prompt_tokens)
         ledger.forget_stale(now_s)
+        kv_tokens, output_tokens = pick(ledger.all_kv_tokens), request.expected_output_tokens
         return Candidates(
             engines=roster.engines,
             engines_in_all=engines_in_all,
             now_s=now_s,
             prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
             warm_tokens=warm_tokens,
             prefill_work=work,
             own_s=list(map(mul, work, seconds_per_token)),
             ahead_s=ledger.queued_s(pick, now_s),
             running=pick(ledger.all_running),
-            kv_tokens=pick(ledger.all_kv_tokens),
+            kv_tokens=kv_tokens,
             kv_capacity=roster.kv_capacity,
             least_kv_capacity=roster.min_kv_capacity,
             prefill_overhead_s=pick(costs.prefill_overhead_s),
@@ -191,11 +218,16 @@ class Router(RoutingState):
             waited_s=0.0 if prefix is None else self.prefix_demand.waited_s(prefix, now_s),
             displaced_share=self.index.reuse.share,
             session_at=self._session_at(request, roster),
-            holds_adapter=self._holds_adapter(request, roster),
+            holds_adapter=[self.adapters.get((request.model, slot)) is not None for slot in roster.slots]
+            if roster.is_adapter
+            else (),
             prompts=roster.prompts,
             prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
             usual_prefill_s=costs.averages.prefill_s if pairs else 0.0,
             usual_stream_s=costs.averages.stream_s if pairs else 0.0,
+            lacks_kv_room=max(kv_tokens) + (prompt_tokens + output_tokens) > roster.min_kv_capacity,
+            has_new_pods=now_s - roster.newest_since_s < NEW_POD_S,
+            has_decode_engines=roster.has_decode_engines,
         )
 
     def _may_shorten(self, request: Request, roster: EligibleEngines, now_s: float) -> bool:
@@ -209,7 +241,9 @@ class Router(RoutingState):
 
     def _score(self, request: Request, candidates: Candidates) -> ScoreTable:
         names, terms = [], []
-        for scorer in self.scorers:
+        for scorer, column, default in self._conditions:
+            if column is not None and getattr(candidates, column) == default:
+                continue
             seconds = scorer.score(request, candidates)
             if seconds:
                 names.append(scorer.name)
@@ -226,11 +260,6 @@ class Router(RoutingState):
         elif request.session:
             slot = self.sessions.get(request.session)
         return None if slot is None else roster.position_of.get(slot)
-
-    def _holds_adapter(self, request: Request, roster: EligibleEngines) -> Sequence[bool]:
-        if not roster.is_adapter:
-            return ()
-        return [self.adapters.get((request.model, slot)) is not None for slot in roster.slots]
 
     def _weigh(self, request: Request, roster: EligibleEngines, now_s: float) -> tuple[Candidates, ScoreTable]:
         candidates = self._candidates(request, roster, now_s, pairs=True)
@@ -279,3 +308,83 @@ def _missed_s(candidates: Candidates, at: int) -> float:
     if own_s[at] > least_s + TIE_S:
         return least_s - own_s[at]
     return ahead_s[at] - min(ahead_s)
+
+
+def choose(
+    scored: ScoreTable, candidates: Candidates, draw: float, seat: ReplicaPosition, gate: AdmissionGate | None
+) -> int:
+    """The position of the best, if the gate opens it; else of the best that it opens. Raises `NoEngineAdmissible` where
+    it opens none. Wary of engines that others may be choosing now.
+    """
+    totals = penalised(scored.totals, candidates.own_s, seat)
+    heeds_sessions = SESSION_SCORER in scored.names
+    at = _best(totals, candidates, draw, seat, heeds_sessions=heeds_sessions)
+    if gate is None or gate.admits(candidates, at):
+        return at
+    return _best(_opened(totals, candidates, gate), candidates, draw, seat, heeds_sessions=heeds_sessions)
+
+
+def _best(
+    totals: Sequence[float], candidates: Candidates, draw: float, seat: ReplicaPosition, *, heeds_sessions: bool
+) -> int:
+    """The position with the least seconds. Among equals the session's, where a routing heeds sessions at all; else the
+    one of our share that was chosen longest ago, so that cold prompts spread.
+    """
+    last_turn, session_at = candidates.last_turn, candidates.session_at if heeds_sessions else None
+    least = min(totals)
+    bound = least + min(max(TIE_S, TIE_SHARE * least), MAX_TIE_S)
+    if session_at is not None and totals[session_at] <= bound:
+        return session_at
+    if len([total for total in totals if total <= bound]) == 1:
+        return totals.index(least)
+    near: Sequence[int] = [place for place, total in enumerate(totals) if total <= bound]
+    near = own_share(near, len(totals), seat)
+    oldest = min(last_turn[place] for place in near)
+    equals = [place for place in near if last_turn[place] == oldest]
+    return equals[int(draw * len(equals))]
+
+
+def _opened(totals: Sequence[float], candidates: Candidates, gate: AdmissionGate) -> list[float]:
+    """The same seconds, infinite but for those that the gate opens; candidates that cannot win are not tested."""
+    left, bound = [inf] * len(totals), inf
+    for place in sorted(range(len(totals)), key=totals.__getitem__):
+        if totals[place] > bound:
+            break
+        if gate.admits(candidates, place):
+            left[place] = totals[place]
+            bound = min(bound, totals[place] + MAX_TIE_S)
+    if bound == inf:
+        raise NoEngineAdmissible
+    return left
+
+
+def replica_position(own: int, others: Iterable[int]) -> ReplicaPosition:
+    """Our position by the order of replica ids: replicas that know the same ids get different positions."""
+    names = sorted({own, *others})
+    return names.index(own), len(names)
+
+
+def own_share(places: Sequence[int], engines: int, seat: ReplicaPosition) -> Sequence[int]:
+    """Those of some places, of a ring of `engines`, that lie in our share or, going round from it, in the next one."""
+    rank, count = seat
+    if count < 2:
+        return places
+    share = max(1.0, engines / count)
+    start = rank * engines / count
+    steps = [(place - start) % engines // share for place in places]
+    least = min(steps)
+    return [place for place, step in zip(places, steps, strict=True) if step == least]
+
+
+def penalised(totals: Sequence[float], own_s: Sequence[float], seat: ReplicaPosition) -> Sequence[float]:
+    """Seconds as they are for the engines of our share; for all others this request's own prefill there once more.
+
+    Another replica may be placing a similar request there now, and its update would arrive too late. Where a prompt
+    is warm its own prefill is short, so that warmth still decides where there is any.
+    """
+    if seat[1] < 2:
+        return totals
+    ours = set(own_share(range(len(totals)), len(totals), seat))
+    return [
+        total if place in ours else total + own for place, (total, own) in enumerate(zip(totals, own_s, strict=True))
+    ]

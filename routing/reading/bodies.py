@@ -173,7 +173,7 @@ class StreamedBody(RequestBody, kw_only=True):
     def lacks_usage(self) -> bool:
         """Whether the engine's stream would tell no usage."""
         options = self.stream_options
-        return self.streams and not (isinstance(options, StreamOptions) and options.include_usage)
+        return bool(self.stream) and not (isinstance(options, StreamOptions) and options.include_usage)
 
 
 class ChatBody(StreamedBody, kw_only=True):

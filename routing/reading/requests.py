@@ -145,34 +145,34 @@ def read_request(
     fields = _decode(api, body)
     if not fields.model:
         raise RequestRejected(Reason.BAD_REQUEST, "`model` is required.", param="model")
-    if fields.outlives_request and terms.name is not None:
+    limit, owner = fields.output_limit, terms.name
+    if owner is not None and fields.outlives_request:
         raise RequestRejected(Reason.BAD_REQUEST, NO_BACKGROUND, param="background")
-    if fields.output_limit == 0 and fields.lacks_answer:
+    if limit == 0 and fields.lacks_answer:
         raise RequestRejected(
             Reason.BAD_REQUEST, "`max_tokens`: 0 is only valid for a completion with `echo`.", param="max_tokens"
         )
     if model is None:
         model = terms.aliases.get(fields.model, fields.model)
     out: list[bytes] = []
-    prompts, shaping = fields.write(out), fields.shaping()
+    prompts, shaping, continued = fields.write(out), fields.shaping(), fields.continued_response
     canonical = b"".join(out)
     if DECODERS[api].hides(fields, body, len(canonical)):
         _check_once(body)
-    limit, owner = fields.output_limit, terms.name
     if terms.output_cap is not None and fields.LIMITED_BY:
         limit = terms.output_cap if limit is None else min(limit, terms.output_cap)
     request = Request(
         id=request_id,
         api=api,
         model=model,
-        prompt=_prompt(fields, shaping, canonical, model, terms.trust_domain or "") if out else EMPTY_PROMPT,
+        prompt=_prompt(continued or "", shaping, canonical, model, terms.trust_domain or "") if out else EMPTY_PROMPT,
         stream=fields.streams,
         max_tokens=limit,
         min_tokens=fields.min_output,
         unseen_bytes=sum([memoryview(raw).nbytes for raw in shaping]) if any(shaping) else 0,
         sequences=max(1, prompts) * fields.copies,
         session=_bounded(named, owner) if (named := session or fields.session) else None,
-        continues=scoped_name(stored, owner) if (stored := fields.continued_response) else None,
+        continues=scoped_name(continued, owner) if continued else None,
         regions=terms.regions,
         priority=priority,
         retry_count=retried,
@@ -206,9 +206,8 @@ def _check_once(body: bytes) -> None:
         raise RequestRejected(Reason.BAD_REQUEST, f"`{name}` occurs more than once in the body.", param=name)
 
 
-def _prompt(fields: RequestBody, shaping: tuple[Raw, ...], canonical: bytes, model: str, salt: str) -> Prompt:
+def _prompt(continued: str, shaping: tuple[Raw, ...], canonical: bytes, model: str, salt: str) -> Prompt:
     # Only the pod that stored the continued response knows its text: what follows it is warm nowhere else.
-    continued = fields.continued_response or ""
     if continued or any(shaping):
         parts = [memoryview(raw).tobytes() for raw in shaping]
         seed = hash_seed(model.encode(), continued.encode(), *parts, salt.encode())

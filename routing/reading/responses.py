@@ -178,10 +178,15 @@ def _streamed_choices(raw: bytes) -> list[StreamChoice]:
     events = _events(raw)
     if not events or events.pop().strip() != DONE:
         return []
-    chunks = CHOICES_EVENTS.decode(_as_array(events))
-    pieces = [choice for chunk in chunks for choice in chunk.choices]
-    is_only_one = not any(choice.index for choice in pieces)
-    return pieces if is_only_one and not any(chunk.error for chunk in chunks) else []
+    pieces: list[StreamChoice] = []
+    for chunk in CHOICES_EVENTS.decode(_as_array(events)):
+        if chunk.error:
+            return []
+        for choice in chunk.choices:
+            if choice.index:
+                return []
+            pieces.append(choice)
+    return pieces
 
 
 def _messages(raw: bytes) -> bytes:
@@ -339,7 +344,10 @@ def read_usage(api: Api, told: bytes) -> Usage | None:
 
 def _finish_reason(answer: ResponseEnvelope) -> str | None:
     if answer.choices:
-        return next((choice.finish_reason for choice in answer.choices if choice.finish_reason), None)
+        for choice in answer.choices:
+            if choice.finish_reason:
+                return choice.finish_reason
+        return None
     if answer.status in ENDED:
         return (answer.incomplete_details and answer.incomplete_details.reason) or answer.status
     return answer.stop_reason

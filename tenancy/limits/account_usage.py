@@ -1,18 +1,248 @@
-"""What each account has used of each of its limits."""
+"""What each account has used of each of its limits, and what requests hold of them.
+
+A reservation says what a request is expected to take: all of what it needs of every account, or nothing. More is taken
+while it streams (`top_up`); in the end it is corrected to what was used (`settle`), and ended (`close`). Whatever the
+order, the accounts are charged with the last amount, and after the end nothing changes.
+
+A limit counts what was used for sixty seconds, until it is given back, or until a period ends. A window is exact in one
+direction: it keeps what was granted in slots of half a second, and a slot is forgotten only when all of it is more than
+sixty seconds old. So what was granted in *any* sixty seconds, wherever they begin, is never more than `used` was after
+the last grant in them; in return room comes back up to half a second late.
+
+What is charged beyond the room that there is becomes a debt. A debt is not forgotten with its slot or its period: it is
+charged again to the next one, and what exceeds the room there is a debt again. So whatever one request has taken, the
+account pays for all of it, one window after the other.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import inf
+from math import ceil, inf
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from tenancy.limits.counters import ROUNDING, ConcurrencyCounter, PeriodCounter, SlidingWindowCounter, UsageCounter
 from tenancy.limits.leases import LeaseGrant
-from tenancy.limits.usage import AMOUNT, LimitKind, RequestUsage, limits_of
+from tenancy.limits.usage import AMOUNT, NO_USAGE, LimitKind, RequestUsage, limits_of
 from tenancy.tenants import Account, Quota
+
+SPAN_S = 60.0
+
+SLOT_S = 0.5
+"""At most 121 slots are kept."""
+
+WINDOW_SLOTS = int(SPAN_S / SLOT_S) + 1
+"""A slot is forgotten when so many have begun after it."""
+
+ROUNDING = 1e-9
+"""Money is added up in floats: what is over by less is not over."""
+
+
+class UsageCounter(Protocol):
+    """What of a limit is used. `slot` says to which moment an amount belongs, `room` how much may be used in all."""
+
+    used: float
+
+    def advance(self, now_s: float, room: float = inf) -> None:
+        """Forget what is no longer used by then, but for debts."""
+        ...
+
+    def add(self, amount: float, now_s: float, room: float = inf) -> int:
+        """Use some more; returns the slot that it went to. What exceeds `room` is owed."""
+        ...
+
+    def take_back(self, amount: float, slot: int) -> None:
+        """Some of what went to a slot was not used after all."""
+        ...
+
+    def frees_in_s(self, amount: float, now_s: float, room: float = inf) -> float:
+        """Seconds until so much of what is used will be free again, if nothing is added."""
+        ...
+
+
+class SlidingWindowCounter:
+    """The last sixty seconds, and what is owed: it takes the room of what is forgotten, as far as there is any."""
+
+    __slots__ = ("_slots", "owed", "used")
+
+    def __init__(self) -> None:
+        self.used = 0.0
+        self.owed = 0.0
+        """What of `used` stands in no slot yet."""
+        self._slots: deque[tuple[int, float]] = deque()
+
+    def advance(self, now_s: float, room: float = inf) -> None:
+        slots, oldest = self._slots, int((now_s - SPAN_S) // SLOT_S)
+        while slots and slots[0][0] < oldest:
+            slot, held = slots.popleft()
+            self.used -= held
+            if self.owed:
+                self._pay(slot + WINDOW_SLOTS, room)
+        if self.owed:
+            self._pay(int(now_s // SLOT_S), room)
+        elif not slots:
+            self.used = 0.0
+
+    def add(self, amount: float, now_s: float, room: float = inf) -> int:
+        slots, slot, held = self._slots, int(now_s // SLOT_S), 0.0
+        if slots and slots[-1][0] >= slot:
+            slot, held = slots.pop()
+        excess = min(amount, self.used + amount - room - self.owed)
+        self.used += amount
+        if excess > ROUNDING * room:
+            self.owed += excess
+            amount -= excess
+        slots.append((slot, held + amount))
+        return slot
+
+    def take_back(self, amount: float, slot: int) -> None:
+        slots = self._slots
+        at = next((at for at in range(len(slots) - 1, -1, -1) if slots[at][0] == slot), None)
+        if at is None:
+            return
+        self.used -= amount
+        if self.owed:
+            paid = min(self.owed, amount)
+            self.owed -= paid
+            amount -= paid
+        # Of what it held in this slot some may have been owed, and stand in a later one by now.
+        for place in (at, *range(len(slots) - 1, -1, -1)):
+            taken = min(amount, slots[place][1])
+            slots[place] = (slots[place][0], slots[place][1] - taken)
+            amount -= taken
+            if amount <= 0:
+                return
+
+    def frees_in_s(self, amount: float, now_s: float, room: float = inf) -> float:
+        if amount <= 0:
+            return 0.0
+        if self.owed:
+            return self._frees_in_s(amount, now_s, room)
+        if amount == self.used and self._slots:
+            # All of it, as every answer's headers say, goes with the newest: there is no need to add up.
+            return _gone_in_s(self._slots[-1][0], now_s)
+        for slot, held in self._slots:
+            amount -= held
+            if amount <= 0:
+                return _gone_in_s(slot, now_s)
+        return SPAN_S
+
+    def _frees_in_s(self, amount: float, now_s: float, room: float) -> float:
+        """The same where something is owed: played through, but for windows that are all alike."""
+        if room <= 0:
+            return inf
+        slots, owed, placed = deque(self._slots), self.owed, self.used - self.owed
+        alike = max(0, int(min(amount - placed, owed) // room) - 1)
+        amount, owed, later_s = amount - alike * room, owed - alike * room, alike * WINDOW_SLOTS * SLOT_S
+        while slots:
+            slot, held = slots.popleft()
+            amount, placed = amount - held, placed - held
+            if amount <= ROUNDING * room:
+                return _gone_in_s(slot, now_s) + later_s
+            moved = min(owed, room - placed)
+            if moved > 0:
+                owed, placed = owed - moved, placed + moved
+                slots.append((slot + WINDOW_SLOTS, moved))
+        return later_s + SPAN_S
+
+    def _put(self, slot: int, amount: float) -> None:
+        slots, at = self._slots, len(self._slots)
+        while at and slots[at - 1][0] > slot:
+            at -= 1
+        if at and slots[at - 1][0] == slot:
+            slots[at - 1] = (slot, slots[at - 1][1] + amount)
+        else:
+            slots.insert(at, (slot, amount))
+
+    def _pay(self, slot: int, room: float) -> None:
+        """What is owed takes the room that there is."""
+        paid = min(self.owed, room - (self.used - self.owed))
+        if paid > 0:
+            self.owed -= paid
+            self._put(slot, paid)
+
+
+def _gone_in_s(slot: int, now_s: float) -> float:
+    return max(0.0, (slot + 1) * SLOT_S + SPAN_S - now_s)
+
+
+DEFAULT_DURATION_S = 5.0
+
+DURATION_MEMORY = 20
+"""Requests."""
+
+
+class ConcurrencyCounter:
+    """What is held until it is given back. Nothing is owed: it is free when its request has ended."""
+
+    __slots__ = ("_stay_s", "used")
+
+    def __init__(self) -> None:
+        self.used = 0.0
+        self._stay_s = DEFAULT_DURATION_S
+
+    def advance(self, now_s: float, room: float = inf) -> None:
+        """Time frees nothing."""
+
+    def add(self, amount: float, now_s: float, room: float = inf) -> int:
+        self.used += amount
+        return int(now_s)
+
+    def take_back(self, amount: float, slot: int) -> None:
+        self.used -= amount
+
+    def left_after(self, stay_s: float) -> None:
+        """A request has ended: the mean tells when the next one will."""
+        self._stay_s += (stay_s - self._stay_s) / DURATION_MEMORY
+
+    def frees_in_s(self, amount: float, now_s: float, room: float = inf) -> float:
+        return 0.0 if amount <= 0 else self._stay_s * amount / max(1.0, self.used)
+
+
+class PeriodCounter:
+    """A stretch of time, counted from the epoch: days end at midnight UTC. A debt begins the next one."""
+
+    __slots__ = ("length_s", "number", "owed", "used")
+
+    def __init__(self, length_s: float) -> None:
+        self.length_s = length_s
+        self.number = 0
+        self.used = 0.0
+        self.owed = 0.0
+        """What of `used` the next periods have to pay."""
+
+    def advance(self, now_s: float, room: float = inf) -> None:
+        number = int(now_s // self.length_s)
+        if number <= self.number:
+            return
+        if self.owed:
+            # Each period that has passed unused has paid as much as there is room in one.
+            self.owed = max(0.0, self.owed - (number - self.number - 1) * room)
+        self.number, self.used = number, self.owed
+        self.owed = max(0.0, self.used - room)
+
+    def add(self, amount: float, now_s: float, room: float = inf) -> int:
+        self.advance(now_s, room)
+        self.used += amount
+        if self.used > room * (1 + ROUNDING):
+            self.owed += min(amount, self.used - room)
+        return self.number
+
+    def take_back(self, amount: float, slot: int) -> None:
+        if slot == self.number:
+            self.used = max(0.0, self.used - amount)
+            self.owed = max(0.0, self.owed - amount)
+
+    def frees_in_s(self, amount: float, now_s: float, room: float = inf) -> float:
+        if amount <= 0:
+            return 0.0
+        ends_in_s, later = (self.number + 1) * self.length_s - now_s, amount - (self.used - self.owed)
+        if not self.owed or later <= 0:
+            return ends_in_s
+        return ends_in_s + (ceil(later / room * (1 - ROUNDING)) if room > 0 else inf) * self.length_s
+
 
 MIN_PAYBACK_DIVISOR = 8.0
 """A debt is taken to be paid at least at this part of the limit."""
@@ -80,9 +310,6 @@ class LimitUsage:
         room = self.limit if lent is None else max(self._shared_room(lent), self.limit / MIN_PAYBACK_DIVISOR)
         return self.counter.frees_in_s(amount, now_s, room)
 
-    def has_room(self, amount: float) -> bool:
-        return self.counter.used + amount <= self.cap * (1 + ROUNDING)
-
     def wait_s(self, amount: float, now_s: float) -> float:
         """Seconds until there will be room for so much; infinite where there never will."""
         if amount > self.limit:
@@ -109,14 +336,6 @@ LimitNeeds = Mapping[LimitKind, float]
 """What a request that finds no room needs of each limit."""
 
 
-class ReservationHolder(Protocol):
-    """A request that holds something of an account."""
-
-    def add_limit(self, book: AccountUsage, meter: LimitUsage, now_s: float) -> None:
-        """A limit has come: charge it with what the request holds already."""
-        ...
-
-
 class AccountUsage:
     """One account."""
 
@@ -130,7 +349,7 @@ class AccountUsage:
         self.limit_usages: dict[LimitKind, LimitUsage] = {}
         self.version = 0
         """Grows with each quota that says anything else."""
-        self._holders: dict[ReservationHolder, None] = {}
+        self._holders: dict[Reservation, None] = {}
         self._lifted: dict[LimitKind, LimitUsage] = {}
         """Limits that no longer bind, with what was used of them: they may be put back."""
         self._set_limits(quota, 0.0)
@@ -143,11 +362,11 @@ class AccountUsage:
         """Reservations that have not ended."""
         return len(self._holders)
 
-    def hold(self, holder: ReservationHolder) -> None:
+    def hold(self, holder: Reservation) -> None:
         """A reservation begins."""
         self._holders[holder] = None
 
-    def release(self, holder: ReservationHolder) -> None:
+    def release(self, holder: Reservation) -> None:
         """A reservation has ended. Safe to call again."""
         self._holders.pop(holder, None)
 
@@ -212,7 +431,7 @@ class AccountUsage:
             if amount <= 0 or not (self.always_binds or self.binds(kind, under_load=under_load)):
                 continue
             meter.advance(now_s)
-            if not meter.has_room(amount):
+            if meter.counter.used + amount > meter.cap * (1 + ROUNDING):
                 meter.unmet += amount
                 period_s = self.quota.budget_period_s if kind is LimitKind.BUDGET else 60.0
                 yield LimitExceeded(self.path, kind, meter.limit, amount, meter.wait_s(amount, now_s), period_s)
@@ -299,3 +518,131 @@ class UsageStore:
             if book not in wanted and (book.is_idle or (len(self._books) > self._most and not book.open)):
                 del self._books[book.path]
                 self._dropped(book)
+
+
+def reserve(
+    books: Sequence[AccountUsage], expected: RequestUsage, now_s: float, *, under_load: bool = True
+) -> Reservation | tuple[LimitExceeded, ...]:
+    """Take what a request is expected to use from all accounts, or, where a limit has no room, say which, and nothing.
+
+    `under_load`: whether others wait, for limits that bind only then.
+    """
+    lacks = _exceeded(books, expected, NO_USAGE, now_s, under_load=under_load)
+    return lacks or Reservation(books, expected, now_s, under_load=under_load)
+
+
+def _exceeded(
+    books: Sequence[AccountUsage], more: RequestUsage, held: RequestUsage, now_s: float, *, under_load: bool
+) -> tuple[LimitExceeded, ...]:
+    lacks: list[LimitExceeded] = []
+    for book in books:
+        lacks += book.exceeded(more, held, now_s, under_load=under_load)
+    return tuple(lacks)
+
+
+class Reservation:
+    """Made by `reserve`."""
+
+    __slots__ = ("_began_s", "_grants", "accounts", "held", "is_open")
+
+    def __init__(
+        self, books: Sequence[AccountUsage], expected: RequestUsage, now_s: float, *, under_load: bool = True
+    ) -> None:
+        self.held = expected
+        """What the accounts are charged with."""
+        self.is_open = True
+        self.accounts = books
+        self._began_s = now_s
+        self._grants = [_Grant(book, meter) for book in books for meter in book.limit_usages.values()]
+        for book in books:
+            book.hold(self)
+        self._charge(expected, now_s, under_load=under_load)
+
+    def __repr__(self) -> str:
+        return f"<Reservation of {self.held}{'' if self.is_open else ', closed'}>"
+
+    @property
+    def version(self) -> int:
+        """Changes when the limits of one of its accounts do."""
+        return sum([book.version for book in self.accounts])
+
+    def add_limit(self, book: AccountUsage, meter: LimitUsage, now_s: float) -> None:
+        """One of its accounts has another limit from now on: it is charged with what is held."""
+        if all(grant.meter is not meter for grant in self._grants):
+            grant = _Grant(book, meter)
+            self._grants.append(grant)
+            # It was granted before there was this limit: that is not owed.
+            grant.put(meter.amount(self.held), now_s, binds=False)
+
+    def top_up(self, output_tokens: int, now_s: float, *, under_load: bool = True) -> tuple[LimitExceeded, ...]:
+        """Take room for so many more tokens of output; where a limit has none, say which, and take nothing."""
+        if not self.is_open:
+            return ()
+        more = replace(self.held, output_tokens=self.held.output_tokens + output_tokens)
+        lacks = _exceeded(self.accounts, more, self.held, now_s, under_load=under_load)
+        if not lacks:
+            self._charge(more, now_s, under_load=under_load)
+        return lacks
+
+    def shrink(self, output_tokens: int, now_s: float) -> None:
+        """Give back what is held beyond so many tokens of output."""
+        if self.is_open and output_tokens < self.held.output_tokens:
+            self._charge(replace(self.held, output_tokens=output_tokens), now_s, under_load=True)
+
+    def settle(self, used: RequestUsage, now_s: float, *, under_load: bool = True) -> None:
+        """What the request has really taken: the rest is given back, what is missing is charged, and owed where it is
+        beyond a limit.
+        """
+        if self.is_open:
+            self._charge(used, now_s, under_load=under_load)
+
+    def close(self, now_s: float) -> None:
+        """The request has ended. Safe to call again."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        for grant in self._grants:
+            if isinstance(grant.meter.counter, ConcurrencyCounter):
+                grant.meter.counter.left_after(now_s - self._began_s)
+                grant.put(0.0, now_s)
+        for book in self.accounts:
+            book.release(self)
+
+    def _charge(self, used: RequestUsage, now_s: float, *, under_load: bool) -> None:
+        self.held = used
+        for grant in self._grants:
+            total = grant.meter.amount(used)
+            if total != grant.total:
+                book = grant.book
+                grant.put(total, now_s, binds=book.always_binds or book.binds(grant.meter.kind, under_load=under_load))
+
+
+class _Grant:
+    """What a reservation holds of one limit: amounts by when they were granted, the newest last."""
+
+    __slots__ = ("_amounts", "book", "meter", "total")
+
+    def __init__(self, book: AccountUsage, meter: LimitUsage) -> None:
+        self.book = book
+        self.meter = meter
+        self._amounts: list[tuple[int, float]] = []
+        self.total = 0.0
+
+    def put(self, total: float, now_s: float, *, binds: bool = True) -> None:
+        """Hold so much in all."""
+        more = total - self.total
+        self.total = total
+        if more > 0:
+            self._amounts.append((self.meter.charge(more, now_s, binds=binds), more))
+        elif more < 0:
+            self._take_back(-more)
+
+    def _take_back(self, less: float) -> None:
+        """Of what was granted last first."""
+        while less > 0 and self._amounts:
+            slot, amount = self._amounts.pop()
+            taken = min(amount, less)
+            self.meter.counter.take_back(taken, slot)
+            if taken < amount:
+                self._amounts.append((slot, amount - taken))
+            less -= taken

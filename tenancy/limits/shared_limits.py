@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import ceil
 
-from tenancy.limits.account_usage import AccountUsage, LimitNeeds, LimitUsage
-from tenancy.limits.counters import SPAN_S, PeriodCounter
+from tenancy.limits.account_usage import SPAN_S, AccountUsage, LimitNeeds, LimitUsage, PeriodCounter
 from tenancy.limits.leases import LeaseGrant, LeaseRequest
 from tenancy.limits.usage import LimitKind
 

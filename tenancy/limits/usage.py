@@ -1,18 +1,12 @@
-"""What one request takes, in the units that limits are in, and what is reserved for it.
-
-An expectation is cut to what the limits have in all, but never below what the request needs for certain: so an
-expectation alone never makes a request too large for a limit. What a stream needs beyond it is topped up while it runs.
-"""
+"""What one request takes, in the units that limits are in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from math import inf
 from operator import attrgetter
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from tenancy.tenants import Quota
 
@@ -32,14 +26,10 @@ class LimitKind(StrEnum):
 
     __hash__ = str.__hash__
 
-    @property
-    def counts_output(self) -> bool:
-        """Whether it fills while an answer is generated."""
-        return self in OUTPUT_KINDS
-
 
 TOKEN_KINDS = frozenset({LimitKind.TOKENS, LimitKind.INPUT, LimitKind.OUTPUT, LimitKind.UNCACHED})
 OUTPUT_KINDS = frozenset({LimitKind.TOKENS, LimitKind.OUTPUT, LimitKind.BUDGET})
+"""Limits that fill while an answer is generated."""
 
 
 class TokenPrices(Struct, frozen=True, gc=False):
@@ -96,54 +86,3 @@ def limits_of(quota: Quota) -> dict[LimitKind, float]:
         LimitKind.BUDGET: quota.budget,
     }
     return {kind: float(limit) for kind, limit in every.items() if limit is not None}
-
-
-Limits = Iterable[tuple[LimitKind, float]]
-
-
-def fit_to_limits(expected: RequestUsage, least: RequestUsage, limits: Limits) -> RequestUsage:
-    """Return what to reserve: `expected`, cut to `limits`, and at least `least`."""
-    limits = tuple(limits)
-    for kind, limit in limits:
-        if AMOUNT[kind](expected) > limit:
-            break
-    else:
-        return expected
-    most = min([_most_input(kind, limit, expected, least) for kind, limit in limits], default=inf)
-    input_tokens = expected.input_tokens
-    if input_tokens > most:
-        input_tokens = max(least.input_tokens, int(most))
-    cut = replace(expected, input_tokens=input_tokens, cached_tokens=min(expected.cached_tokens, input_tokens))
-    most = max_output(cut, limits)
-    if cut.output_tokens > most:
-        cut = replace(cut, output_tokens=max(least.output_tokens, int(most)))
-    return cut
-
-
-def max_output(use: RequestUsage, limits: Limits) -> float:
-    """Return how many tokens of output there is room for beside the input of `use`; infinite where none is limited."""
-    rooms = [inf]
-    for kind, limit in limits:
-        if kind is LimitKind.OUTPUT:
-            rooms.append(limit)
-        elif kind is LimitKind.TOKENS:
-            rooms.append(limit - use.input_tokens)
-        elif kind is LimitKind.BUDGET and use.rates.output:
-            rooms.append((limit - replace(use, output_tokens=0).cost) / use.rates.output)
-    return max(0.0, min(rooms))
-
-
-def _most_input(kind: LimitKind, limit: float, expected: RequestUsage, least: RequestUsage) -> float:
-    if kind is LimitKind.INPUT:
-        return limit
-    if kind is LimitKind.TOKENS:
-        return limit - least.output_tokens
-    if kind is LimitKind.UNCACHED:
-        return limit + expected.cached_tokens
-    rates = expected.rates
-    if kind is not LimitKind.BUDGET or not rates.input:
-        return inf
-    room, cached = limit - least.output_tokens * rates.output, expected.cached_tokens
-    if room < cached * rates.cached:
-        return room / rates.cached
-    return cached + (room - cached * rates.cached) / rates.input

@@ -15,8 +15,7 @@ from itertools import count
 
 import msgspec
 
-from tenancy.limits.account_usage import AccountUsage, UsageStore
-from tenancy.limits.reservation import Reservation, reserve
+from tenancy.limits.account_usage import AccountUsage, Reservation, UsageStore, reserve
 from tenancy.limits.usage import FREE, LimitKind, RequestUsage, TokenPrices
 from tenancy.policy import Policy
 from tenancy.tenants import Account, Tenant

@@ -34,9 +34,7 @@ class Stage:
 
     def make(self, router: Router) -> QuotaEnforcer:
         room = AdmissionQueue(router, clock=lambda: self.now_s, draw=lambda: 0.0)
-        self.quotas = make_quota_enforcer(
-            router, {}, lambda: room.has_waiters, clock=lambda: self.now_s, draw=lambda: 0.0
-        )
+        self.quotas = make_quota_enforcer(router, {}, room.has_waiters, clock=lambda: self.now_s, draw=lambda: 0.0)
         return self.quotas
 
     def identify(self, key: str | None, *_: object) -> Caller:

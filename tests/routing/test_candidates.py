@@ -11,6 +11,7 @@ from tests.scorers.columns import candidates_of
 ONE_NUMBER = {
     "now_s",
     "prompt_tokens",
+    "output_tokens",
     "least_kv_capacity",
     "newest_since_s",
     "session_at",
@@ -20,6 +21,9 @@ ONE_NUMBER = {
     "engines_in_all",
     "usual_prefill_s",
     "usual_stream_s",
+    "lacks_kv_room",
+    "has_new_pods",
+    "has_decode_engines",
 }
 OF_SOME = {"holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shares", "burden_s"}
 

@@ -294,7 +294,7 @@ def test_a_refused_request_leaves_nothing_behind() -> None:
             place(router, ask(model=f"invented-{number}"))
     with pytest.raises(RequestRejected):
         place(router, ask(), avoid="http://0")
-    assert set(router._counters) <= {MODEL}
+    assert set(router.counters) <= {MODEL}
     assert router.ledger.is_empty()
 
 

@@ -29,7 +29,7 @@ def computed(router: Router) -> CacheInsertion:
 
 
 def counted(router: Router, prompt: Prompt) -> float:
-    return PromptTokenEstimate(router.counter(MODEL), prompt).tokens(prompt.size)
+    return PromptTokenEstimate(router.counters[MODEL], prompt).tokens(prompt.size)
 
 
 def held(router: Router, prompt: Prompt) -> int:
@@ -50,9 +50,9 @@ def test_a_prompt_with_its_answer_is_held_and_measured_exactly(router: Router) -
 def test_without_its_answer_the_length_of_a_prompt_is_learned(router: Router) -> None:
     """Of all prompts of the model: this one tells how many bytes a token has. Nothing more is held than before."""
     grown = ask().prompt.extended(ANSWER)
-    before, ratio = held(router, grown), router.counter(MODEL).size_per_token
+    before, ratio = held(router, grown), router.counters[MODEL].size_per_token
     router.learn_usage(MODEL, computed(router), Usage(ask().prompt.size // 8, 5), None)
-    assert router.counter(MODEL).size_per_token > ratio
+    assert router.counters[MODEL].size_per_token > ratio
     assert held(router, grown) == before
 
 

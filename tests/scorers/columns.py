@@ -12,6 +12,7 @@ def candidates_of(count: int, **columns: Any) -> Candidates:
         "engines": [Engine(slot, f"http://pod-{slot}") for slot in range(count)],
         "now_s": 1000.0,
         "prompt_tokens": 1000.0,
+        "output_tokens": 256,
         "warm_tokens": [0.0] * count,
         "prefill_work": [1000.0] * count,
         "ahead_s": [0.0] * count,

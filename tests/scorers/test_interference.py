@@ -6,7 +6,7 @@ from routing.request import Api, Request
 from scorers.interference import Interference
 from tests.scorers.columns import candidates_of
 
-CHAT = Request("r", Api.CHAT, "m", max_tokens=100)
+CHAT = Request("r", Api.CHAT, "m")
 NOTHING = {"weight": 0.0, "sharing": 0.0, "crowding": 0.0, "displacing": 0.0}
 
 
@@ -18,7 +18,11 @@ def only(**weights: float) -> Interference:
 def test_those_who_decode_lose_a_prefill_once_and_a_little_at_every_step() -> None:
     """Own prefill stalls each of them once, own decoding slows each of them at every step."""
     seen = candidates_of(
-        3, running=[0.0, 10.0, 20.0], prefill_work=[1000.0, 1000.0, 0.0], seconds_per_token=[0.001] * 3
+        3,
+        output_tokens=100,
+        running=[0.0, 10.0, 20.0],
+        prefill_work=[1000.0, 1000.0, 0.0],
+        seconds_per_token=[0.001] * 3,
     )
     scores = only(weight=0.1).score(CHAT, seen)
     assert scores == [0.0, pytest.approx(0.1 * 10 * (1.0 + 0.1)), pytest.approx(0.1 * 20 * 0.1)]
@@ -26,7 +30,7 @@ def test_those_who_decode_lose_a_prefill_once_and_a_little_at_every_step() -> No
 
 def test_who_decodes_nothing_slows_no_step() -> None:
     """An embedding costs its prefill only."""
-    seen = candidates_of(1, running=[10.0], prefill_work=[0.0])
+    seen = candidates_of(1, output_tokens=0, running=[10.0], prefill_work=[0.0])
     assert Interference().score(Request("r", Api.EMBEDDINGS, "m"), seen) == [0.0]
 
 

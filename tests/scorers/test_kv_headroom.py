@@ -1,5 +1,6 @@
 """Waiting for KV memory."""
 
+from functools import partial
 from math import inf
 
 import pytest
@@ -8,9 +9,10 @@ from hypothesis import strategies as st
 
 from routing.request import Api, Request
 from scorers.kv_headroom import KvCacheHeadroom
-from tests.scorers.columns import candidates_of
+from tests.scorers import columns
 
-REQUEST = Request("r", Api.CHAT, "m", max_tokens=200)
+candidates_of = partial(columns.candidates_of, output_tokens=200)
+REQUEST = Request("r", Api.CHAT, "m")
 
 
 def test_where_there_is_room_it_says_nothing() -> None:

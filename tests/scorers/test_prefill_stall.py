@@ -7,7 +7,8 @@ from scorers.prefill_stall import MAX_PREFILL_SHARE, PrefillStallCost
 from tests.scorers.columns import candidates_of
 
 REQUEST = Request("r", Api.CHAT, "m")
-LEG = Request("r", Api.CHAT, "m", max_tokens=1)
+LEG = {"output_tokens": 1}
+"""Columns of the prefill side of a pair."""
 SHORT = {"usual_prefill_s": 0.2, "usual_stream_s": 0.4}
 LONG = {"usual_prefill_s": 0.2, "usual_stream_s": 4.0}
 
@@ -21,10 +22,11 @@ def test_without_pairs_it_says_nothing() -> None:
 def test_who_decodes_is_stalled_for_ones_own_prefill() -> None:
     """By as much of its stream as that is, each of them, and by no more than it takes."""
     score = PrefillStallCost(felt_s=0.2, coarse=0.5).score
-    seconds = score(LEG, candidates_of(2, running=[3.0, 0.0], own_s=[0.1, 0.1], prefill_shares=[0.4, 0.4], **SHORT))
+    columns = {"running": [3.0, 0.0], "own_s": [0.1, 0.1], "prefill_shares": [0.4, 0.4]}
+    seconds = score(REQUEST, candidates_of(2, **columns, **LEG, **SHORT))
     assert seconds == pytest.approx([3 * 0.1 * 0.2 / 0.4, 0.0])
     most = PrefillStallCost(felt_s=9.0).score(
-        LEG, candidates_of(1, running=[2.0], own_s=[0.1], prefill_shares=[0.0], **SHORT)
+        REQUEST, candidates_of(1, running=[2.0], own_s=[0.1], prefill_shares=[0.0], **LEG, **SHORT)
     )
     assert most == pytest.approx([0.2])
 
@@ -34,7 +36,7 @@ def test_a_stream_is_drawn_to_where_little_is_prefilled() -> None:
     idle = {"own_s": [0.1] * 3, "prefill_shares": [0.0, 0.25, 5.0]}
     seconds = PrefillStallCost(felt_s=0.3).score(REQUEST, candidates_of(3, **idle, **SHORT))
     assert seconds == pytest.approx([0.0, 0.1, 0.3 * MAX_PREFILL_SHARE / (1 - MAX_PREFILL_SHARE)])
-    assert PrefillStallCost().score(LEG, candidates_of(3, **idle, **SHORT)) == [0.0] * 3
+    assert PrefillStallCost().score(REQUEST, candidates_of(3, **idle, **LEG, **SHORT)) == [0.0] * 3
 
 
 def test_long_streams_hardly_notice() -> None:

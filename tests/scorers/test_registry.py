@@ -3,6 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import NODEFAULT
+from msgspec.structs import fields
 
 from routing.candidates import Candidates, Scorer
 from routing.request import Api, Request
@@ -25,6 +27,13 @@ def test_the_routings_that_can_be_asked_for() -> None:
     """Three, made of registered scorers only. Others may be registered, for configurations to add."""
     assert set(routings()) == {"warm", "round-robin", "least-loaded"}
     assert {type(scorer) for routing in routings().values() for scorer in routing} <= set(SCORERS)
+
+
+@pytest.mark.parametrize("scorer", [scorer for scorer in SCORERS if hasattr(scorer, "needs")])
+def test_what_a_scorer_needs_is_a_column(scorer: type[Scorer]) -> None:
+    """With its default the router skips the scorer, so it must have one."""
+    columns = {column.name: column for column in fields(Candidates)}
+    assert columns[getattr(scorer, "needs", "")].default is not NODEFAULT
 
 
 numbers = st.floats(0, 1e6)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.config.models import ModelEntry
-from gateway.limits.estimate import UsageEstimator
+from gateway.limits.estimate import UsageEstimator, fit_to_limits, max_output
 from routing.blocks import cut_prompt
 from routing.decision.router import Router
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tenancy.limits.account_usage import UsageStore
-from tenancy.limits.usage import TokenPrices
+from tenancy.limits.usage import AMOUNT, LimitKind, RequestUsage, TokenPrices
 from tenancy.tenants import Quota
 from tests.gateway.http.rig import put_pod
 from tests.gateway.limits.making import NOW_S, Told, caller_of
@@ -53,7 +57,7 @@ def test_answers_are_expected_as_they_can_be_counted(fields: dict[str, object], 
 def test_prompts_are_taken_longer_while_the_counter_errs() -> None:
     """The margin follows the errors that were seen."""
     expect, router, told = expecting()
-    counted = router.counter("tiny").tokens(PROMPT.size)
+    counted = router.counters["tiny"].tokens(PROMPT.size)
     assert expect(a_request(), CALLER, BOOKS).input_tokens == pytest.approx(1.3 * counted, abs=2)
     for _ in range(400):
         expect.learn(a_request(), "search", Usage(int(counted), 77))
@@ -79,3 +83,51 @@ def test_prices_are_those_of_the_model() -> None:
     assert expect.rates("plain") == TokenPrices(2.0, 2.0, 3.0)
     assert expect.rates("split") == TokenPrices(2.0, 0.5, 0.0)
     assert expect.rates("other") == TokenPrices()
+
+
+RATES = TokenPrices(1.0, 0.5, 2.0)
+TOKENS = st.integers(0, 5_000)
+
+
+@given(TOKENS, TOKENS, TOKENS, TOKENS, TOKENS, st.dictionaries(st.sampled_from(list(LimitKind)), st.integers(1, 4_000)))
+def test_an_expectation_is_cut_to_each_limit(
+    prompt: int, cached: int, output: int, surely: int, floor: int, limits: dict[LimitKind, int]
+) -> None:
+    """No amount is above its limit where the certain part is not; nothing falls below it, and nothing grows."""
+    least = RequestUsage(1, min(surely, prompt), 0, min(floor, output), RATES)
+    expected = RequestUsage(1, prompt, min(cached, prompt), output, RATES)
+    cut = fit_to_limits(expected, least, [(kind, float(limit)) for kind, limit in limits.items()])
+    assert least.input_tokens <= cut.input_tokens <= prompt
+    assert least.output_tokens <= cut.output_tokens <= output
+    assert cut.cached_tokens <= cut.input_tokens
+    for kind, limit in limits.items():
+        if AMOUNT[kind](least) <= limit and kind is not LimitKind.REQUESTS and kind is not LimitKind.PARALLEL:
+            others = {other: bound for other, bound in limits.items() if AMOUNT[other](least) > bound}
+            assert others or AMOUNT[kind](cut) <= limit + 1e-6
+
+
+def test_what_fits_stays_as_it_is() -> None:
+    """A limit that has room for all of it changes nothing."""
+    expected = RequestUsage(1, 100, 50, 200, RATES)
+    assert (
+        fit_to_limits(
+            expected, RequestUsage(1, 10, 0, 1, RATES), [(LimitKind.TOKENS, 300.0), (LimitKind.BUDGET, 475.0)]
+        )
+        == expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ([], inf),
+        ([(LimitKind.REQUESTS, 1.0)], inf),
+        ([(LimitKind.OUTPUT, 70.0)], 70),
+        ([(LimitKind.OUTPUT, 70.0), (LimitKind.TOKENS, 150.0)], 50),
+        ([(LimitKind.TOKENS, 20.0)], 0),
+        ([(LimitKind.BUDGET, 175.0)], 50),
+    ],
+)
+def test_the_tightest_limit_says_how_long_an_answer_may_be(limits: list[tuple[LimitKind, float]], most: float) -> None:
+    """Beside the request's own input, in tokens, whatever unit the limit is in."""
+    assert max_output(RequestUsage(1, 100, 50, 0, RATES), limits) == most

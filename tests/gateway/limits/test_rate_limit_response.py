@@ -7,8 +7,7 @@ import pytest
 from gateway.limits.rate_limit_response import format_period, format_span, format_time, format_wait, rate_limit_headers
 from gateway.pipeline.rejections import rejection_headers
 from routing.rejection import Reason, RequestRejected
-from tenancy.limits.account_usage import UsageStore
-from tenancy.limits.reservation import reserve
+from tenancy.limits.account_usage import UsageStore, reserve
 from tenancy.limits.usage import RequestUsage
 from tenancy.tenants import Account, Quota
 

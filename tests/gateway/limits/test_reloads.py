@@ -18,8 +18,7 @@ from gateway.limits.rate_limit_response import QuotaExceeded
 from routing.decision.router import Router
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
-from tenancy.limits.account_usage import LimitUsage
-from tenancy.limits.counters import SlidingWindowCounter
+from tenancy.limits.account_usage import LimitUsage, SlidingWindowCounter
 from tenancy.limits.usage import LimitKind
 from tenancy.tenants import Caller, Quota, Tenant
 from tests.gateway.limits.making import Hand, quotas_of

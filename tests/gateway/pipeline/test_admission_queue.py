@@ -73,7 +73,7 @@ class Stage:
         lines = [line for queue in self.admission.queues.values() for line in queue.tier_queues.values()]
         return (
             self.router.ledger.is_empty()
-            and not self.room.has_waiters
+            and not self.room.has_waiters()
             and not self.room._granted
             and all(line.waiting == 0 and not line.fair_share._open for line in lines)
             and not self.admission.stalls.room_s
@@ -88,7 +88,7 @@ def test_who_has_no_promise_never_waits() -> None:
         tasks = [stage.ask(f"b{number}", "bronze", 20_000, 100) for number in range(5)]
         tasks.append(stage.ask("n", "nobody", 20_000, 100))
         await asyncio.sleep(0.001)
-        assert stage.room.has_waiters
+        assert stage.room.has_waiters()
         assert stage.pods["p0"].statistics().waiting + stage.pods["p0"].statistics().running == 2
         await asyncio.wait(tasks)
         assert stage.is_empty()
@@ -124,7 +124,7 @@ def test_who_leaves_frees_its_place_in_the_same_tick() -> None:
         second.cancel()
         await asyncio.wait([second])
         assert stage.admission.queues[MODEL].waiting == 0
-        assert not stage.room.has_waiters
+        assert not stage.room.has_waiters()
         await first
         assert stage.is_empty()
 
@@ -263,7 +263,7 @@ def test_nobody_waits_while_an_engine_could_take_him(visits: list[Visit]) -> Non
             tasks.append(stage.ask(str(number), visit.caller, visit.prompt_tokens, visit.answer_tokens))
         while not all(task.done() for task in tasks):
             await asyncio.sleep(0.021)
-            if stage.room.has_waiters and stage.router.ledger.is_empty():
+            if stage.room.has_waiters() and stage.router.ledger.is_empty():
                 raise AssertionError(f"an idle engine, and somebody waits at {loop.time()}")
 
     run_virtually(play())

@@ -71,7 +71,7 @@ async def crowd(stage: Stage) -> list[asyncio.Task[None]]:
     """Requests of bronze, some of which wait."""
     tasks = [stage.ask(f"b{number}", "bronze", 12_000, 100) for number in range(8)]
     await asyncio.sleep(0.05)
-    assert stage.room.has_waiters
+    assert stage.room.has_waiters()
     return tasks
 
 

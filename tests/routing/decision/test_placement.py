@@ -237,11 +237,11 @@ def test_a_pod_that_tells_no_cached_tokens_corrects_nothing(router: Router) -> N
 def test_what_cannot_be_measured_teaches_nothing(router: Router, usage: Usage | None, continues: str | None) -> None:
     """No usage, an empty one, or one of a response whose earlier turns we have not seen."""
     request = ask(TALK, api=Api.RESPONSES, continues=continues)
-    before = router.counter(MODEL).tokens(10_000)
+    before = router.counters[MODEL].tokens(10_000)
     placement = place(router, request)
     placement.settle(usage, 1.0, answer=b"x" * 1000)
     placement.release(1.0)
-    assert router.counter(MODEL).tokens(10_000) == before
+    assert router.counters[MODEL].tokens(10_000) == before
 
 
 def test_steps_are_learned_per_sequence(router: Router) -> None:

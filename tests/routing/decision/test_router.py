@@ -1,16 +1,21 @@
 """The choice of an engine: where warm and load meet, who is left out, what a gone engine leaves behind."""
 
 from collections import Counter
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.blocks import cut_prompt
+from routing.candidates import Candidates, Scorer
 from routing.decision.router import Router
+from routing.facts import Role
 from routing.ledger import ExternalLoad
 from routing.pods import EngineShape
-from routing.request import Api, Usage
+from routing.request import Api, Request, Usage
+from scorers.decode_role import DecodeRolePenalty
+from scorers.prefill_stall import PrefillStallCost
 from scorers.registry import routings
 from tests.routing.engines import MODEL, TALK, add_pod, ask, place, router_of, serve, texts_apart
 
@@ -159,6 +164,60 @@ def test_without_scorers_all_are_equal() -> None:
     assert Counter(place(router, ask()).engine.slot for _ in range(6)) == {0: 2, 1: 2, 2: 2}
 
 
+class Unconditional:
+    """A scorer that runs in every decision, whatever column it needs."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.name, self._scorer = scorer.name, scorer
+
+    def score(self, request: Request, candidates: Candidates) -> list[float]:
+        return self._scorer.score(request, candidates)
+
+
+@given(
+    kv_tokens=st.sampled_from([None, 1_000, 100_000]),
+    running=st.integers(0, 3),
+    new_since_s=st.sampled_from([-1e6, 90.0, 70.0]),
+    role=st.sampled_from([Role.EITHER, Role.DECODE]),
+    session=st.sampled_from([None, "a", "b"]),
+    model=st.sampled_from([MODEL, "adapter"]),
+)
+def test_skipping_a_scorer_changes_no_score(
+    kv_tokens: int | None, running: int, new_since_s: float, role: Role, session: str | None, model: str
+) -> None:
+    """With and without the columns that scorers need, all candidates get the same seconds by the same names."""
+    shown = []
+    scorers = (*routings()["warm"][:-2], DecodeRolePenalty(1.0), PrefillStallCost())
+    for members in (scorers, [cast("Scorer", Unconditional(scorer)) for scorer in scorers]):
+        router = Router(members)
+        for number in range(3):
+            url = f"http://{number}"
+            add_pod(
+                router,
+                url,
+                adapters=["adapter"],
+                kv_tokens=kv_tokens,
+                ready_since_s=new_since_s if number == 1 else -1e6,
+            )
+            router.fleet.override_role(url, role if number else Role.EITHER)
+        for number in range(running):
+            place(router, ask(texts_apart(number), session="a"), now_s=95.0)
+        placement = place(router, ask(TALK, model=model, session=session), now_s=100.0)
+        shown.append(list(placement.top_candidates()))
+    assert shown[0] == shown[1]
+
+
+def test_a_scorer_runs_where_its_column_has_a_value() -> None:
+    """Without a session its scorer is skipped; with one it counts."""
+    router = router_of(2)
+    plain, first = place(router, ask(TALK)), place(router, ask(TALK, session="a"))
+    again = place(router, ask(TALK, session="a"))
+    assert [
+        ["session" in next(iter(one.top_candidates())).scores_s for one in (plain, first, again)],
+        [scorer.name for scorer in router.scorers],
+    ] == [[False, False, True], [scorer.name for scorer in routings()["warm"]]]
+
+
 def test_ranks_of_one_pod_are_engines_of_their_own() -> None:
     """Each with its own cache: a conversation returns to its rank."""
     router = router_of(0)
@@ -305,6 +364,6 @@ def test_caches_are_resized_as_the_ratio_is_learned() -> None:
     engine = router.fleet.eligible(MODEL).engines[0]
     before = router.index._engines[engine.slot].nominal_capacity
     for size in range(4000, 40_000, 400):
-        router.counter(MODEL).learn(cut_prompt(b"x" * size, size), size // 8)
+        router.counters[MODEL].learn(cut_prompt(b"x" * size, size), size // 8)
     router.resize_caches("http://a")
     assert router.index._engines[engine.slot].nominal_capacity == pytest.approx(2 * before, rel=0.1)

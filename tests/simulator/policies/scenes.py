@@ -30,6 +30,7 @@ def seen(
         engines=[Engine(slot, f"pod-{slot}") for slot in range(count)],
         now_s=0.0,
         prompt_tokens=size,
+        output_tokens=request.expected_output_tokens,
         warm_tokens=warm,
         prefill_work=[size - held for held in warm],
         own_s=[(size - held) * 0.001 for held in warm],

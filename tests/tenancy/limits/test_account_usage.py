@@ -6,8 +6,7 @@ from math import inf
 
 import pytest
 
-from tenancy.limits.account_usage import UsageStore
-from tenancy.limits.reservation import Reservation, reserve
+from tenancy.limits.account_usage import Reservation, UsageStore, reserve
 from tenancy.limits.usage import LimitKind, RequestUsage, TokenPrices
 from tenancy.tenants import Account, Quota
 

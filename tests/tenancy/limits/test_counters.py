@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenancy.limits.counters import SLOT_S, ConcurrencyCounter, PeriodCounter, SlidingWindowCounter
+from tenancy.limits.account_usage import SLOT_S, ConcurrencyCounter, PeriodCounter, SlidingWindowCounter
 
 SPAN_S = 60.0
 

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tenancy.limits.account_usage import AccountUsage, UsageStore
+from tenancy.limits.account_usage import AccountUsage, Reservation, UsageStore, reserve
 from tenancy.limits.leases import AccountLeases, LeaseRequest, fair_share
-from tenancy.limits.reservation import Reservation, reserve
 from tenancy.limits.shared_limits import apply_grants, final_requests, lease_requests
 from tenancy.limits.usage import LimitKind, RequestUsage, TokenPrices
 from tenancy.tenants import Account, Quota

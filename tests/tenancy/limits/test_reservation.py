@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tenancy.limits.account_usage import AccountUsage, UsageStore
-from tenancy.limits.reservation import Reservation, reserve
+from tenancy.limits.account_usage import AccountUsage, Reservation, UsageStore, reserve
 from tenancy.limits.usage import NO_USAGE, LimitKind, RequestUsage, TokenPrices
 from tenancy.tenants import Account, Quota
 

@@ -6,9 +6,8 @@ from random import Random
 
 import pytest
 
-from tenancy.limits.account_usage import AccountUsage, LimitNeeds, UsageStore
+from tenancy.limits.account_usage import AccountUsage, LimitNeeds, Reservation, UsageStore, reserve
 from tenancy.limits.leases import AccountLeases, LeaseGrant, LeaseRequest
-from tenancy.limits.reservation import Reservation, reserve
 from tenancy.limits.shared_limits import (
     allow_first_request,
     apply_grants,

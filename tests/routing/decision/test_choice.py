@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.candidates import Candidates, NoEngineAdmissible, ScoreTable
-from routing.choice import SINGLE_REPLICA, TIE_S, ReplicaPosition, choose, own_share, penalised, replica_position
+from routing.decision.router import (
+    SINGLE_REPLICA,
+    TIE_S,
+    ReplicaPosition,
+    choose,
+    own_share,
+    penalised,
+    replica_position,
+)
 from routing.ledger import StreamObjective
 from tests.routing.engines import ask, place, router_of
 from tests.scorers.columns import candidates_of
