@@ -132,7 +132,7 @@ class ExtProcContext:
 INVALID_ARGUMENT = 3
 
 STATUS_BY_CAUSE = {
-    TerminationCause.POD_LOST: (AttemptStatus.LOST, "The pod's connection ended inside its answer."),
+    TerminationCause.POD_LOST: (AttemptStatus.CONNECTION_RESET, "The pod's connection ended inside its answer."),
     TerminationCause.POD_UNREACHABLE: (AttemptStatus.UNREACHABLE, "Envoy could not reach the pod."),
     TerminationCause.POD_TIMEOUT: (AttemptStatus.TIMEOUT, "Envoy waited too long for the pod."),
 }

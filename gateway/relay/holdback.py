@@ -224,7 +224,7 @@ class HoldbackBody(WholeBody):
 def _reject(relay: Relay, counted: Usage) -> None:
     """End the attempt and stop the engine: the client gets none of this response."""
     relay.metered_usage = counted
-    relay.discard(AttemptStatus.UNCONVINCING, "The answer was judged not good enough.")
+    relay.discard(AttemptStatus.ESCALATED, "The answer was judged not good enough.")
 
 
 def _whole_events(text: bytes) -> tuple[bytes, bytes]:

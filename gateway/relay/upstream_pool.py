@@ -64,7 +64,7 @@ class PoolIsFull(Exception):  # noqa: N818 - like a rejection it is an outcome, 
 def no_connection(url: str, error: PoolIsFull | OSError) -> tuple[AttemptStatus, str]:
     """Return how an attempt ends for which `UpstreamPool.connect` has raised this, and the detail for the log."""
     if isinstance(error, PoolIsFull):
-        return AttemptStatus.BUSY, f"There are too many connections to {url}."
+        return AttemptStatus.UPSTREAM_BUSY, f"There are too many connections to {url}."
     if isinstance(error, TimeoutError):
         return AttemptStatus.UNREACHABLE, f"{url} did not take a connection in time."
     return AttemptStatus.UNREACHABLE, f"{url} took no connection: {error.strerror or error}."

@@ -8,7 +8,8 @@ from tests.chaos.told import read_told
 
 RESUMED = b'{"message": "request", "resumed": 2, "status": 200, "wasted_tokens": 5}\n'
 REFUSED = (
-    b'{"message": "request", "resumed": 0, "status": 429, "error_type": "too_many_parallel", "unresumed": "call"}\n'
+    b'{"message": "request", "resumed": 0, "status": 429, "error_type": "too_many_parallel",'
+    b' "unresumed": "tool_call"}\n'
 )
 
 
