@@ -137,7 +137,7 @@ class Fleet:
 
     def eligible_failing(self, model: str, regions: frozenset[str] | None = None) -> EligibleEngines:
         """The engines of pods that fail requests though their probes succeed: used where no others are left."""
-        doubted = [pod for pod in self._serving(model, regions) if pod.state is PodState.FAILING]
+        doubted = [pod for pod in self._serving(model, regions) if pod.state is PodState.SUSPECT]
         return engines_of([(engine, pod) for pod in doubted for engine in pod.engines], model)
 
     def _ready(self, model: str, regions: frozenset[str] | None) -> list[tuple[Engine, Pod]]:

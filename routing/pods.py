@@ -12,14 +12,14 @@ from routing.facts import NO_FACTS, PodFacts, Role
 
 
 class PodState(StrEnum):
-    """Where a pod is in its life. Only `READY` pods are chosen, and where none is left, `FAILING` ones."""
+    """Where a pod is in its life. Only `READY` pods are chosen, and where none is left, `SUSPECT` ones."""
 
     STARTING = "starting"
     READY = "ready"
-    FAILING = "doubted"
+    SUSPECT = "suspect"
     """Requests have failed there though its probes succeed: used where no other pod is left."""
     UNREADY = "unready"
-    UNREACHABLE = "broken"
+    OPEN_CIRCUIT = "open_circuit"
     DRAINING = "draining"
 
 

@@ -15,15 +15,21 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
+FIRST = "first"
+"""Kind of a request's first attempt."""
 
-class AttemptKind(StrEnum):
+ESCALATION = "escalation"
+"""Kind of the first attempt at a further model of a cascade. The budget is not concerned."""
+
+
+class RetryKind(StrEnum):
     """What a second attempt is for; the more is lost without it, the later it is refused."""
 
-    RETRY = "again"
-    """A pod that lives has failed, or says not now."""
-    FAILOVER = "move"
+    RETRY = "retry"
+    """A live pod has failed, was busy or could not be reached."""
+    FAILOVER = "failover"
     """The engine is gone, before the client had any of its answer."""
-    RESUME = "cut"
+    RESUME = "resume"
     """It is gone in the middle of an answer, which another is to go on with."""
 
 
@@ -57,8 +63,8 @@ class RetryBudget:
         self._most = terms.saved / among
         self.balance = self._most
         self.in_flight = 0
-        self.taken: Counter[AttemptKind] = Counter()
-        self.rejected: Counter[AttemptKind] = Counter()
+        self.taken: Counter[RetryKind] = Counter()
+        self.rejected: Counter[RetryKind] = Counter()
 
     def __repr__(self) -> str:
         return f"<Budget of {self.balance:.1f} second attempts, {self.in_flight} requests under way>"
@@ -72,7 +78,7 @@ class RetryBudget:
         """It has ended, however it did."""
         self.in_flight -= 1
 
-    def take(self, what: AttemptKind) -> bool:
+    def take(self, what: RetryKind) -> bool:
         """Take an attempt out, if there is one for this."""
         may = self.balance - 1 >= self._least(what)
         (self.taken if may else self.rejected)[what] += 1
@@ -80,12 +86,12 @@ class RetryBudget:
             self.balance -= 1
         return may
 
-    def _least(self, what: AttemptKind) -> float:
+    def _least(self, what: RetryKind) -> float:
         """What must be left after it."""
         match what:
-            case AttemptKind.RETRY:
+            case RetryKind.RETRY:
                 return 0.0
-            case AttemptKind.FAILOVER:
+            case RetryKind.FAILOVER:
                 return -float(self.in_flight)
-            case AttemptKind.RESUME:
+            case RetryKind.RESUME:
                 return -2.0 * self.in_flight

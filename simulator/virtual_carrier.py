@@ -84,7 +84,7 @@ class VirtualCarrier:
             else None
         )
         return AttemptResult(
-            AttemptStatus.ANSWERED, 200, begun=True, usage=usage, finish_reason=end.reason, client_usage=told
+            AttemptStatus.OK, 200, begun=True, usage=usage, finish_reason=end.reason, client_usage=told
         )
 
     def _failed(self, placement: Placement, end: AttemptResult | Milestone) -> AttemptResult:
@@ -93,10 +93,10 @@ class VirtualCarrier:
             return end if placement.first_token_s is None else _begun(end)
         request, emitted, detail = placement.request, end.output_tokens, "the engine died"
         if emitted == 0:
-            return AttemptResult(AttemptStatus.LOST, detail=detail)
+            return AttemptResult(AttemptStatus.CONNECTION_RESET, detail=detail)
         sequence = self._sequence
         if not self._resumes or emitted >= sequence.output_tokens:
-            return AttemptResult(AttemptStatus.LOST, begun=True, detail=detail)
+            return AttemptResult(AttemptStatus.CONNECTION_RESET, begun=True, detail=detail)
         self._sequence = replace(
             sequence,
             prompt_tokens=sequence.prompt_tokens + emitted,
@@ -104,7 +104,7 @@ class VirtualCarrier:
         )
         prompt = request.prompt
         longer = structs.replace(request, prompt=Prompt(prompt.blocks, prompt.ends, prompt.size + emitted))
-        return AttemptResult(AttemptStatus.LOST, begun=True, detail=detail, continuation=longer)
+        return AttemptResult(AttemptStatus.CONNECTION_RESET, begun=True, detail=detail, continuation=longer)
 
     async def prefill(self, placement: Placement, order: PrefillRequest, by_s: float) -> PrefillResult | None:
         """Have the prompt computed and held, as NIXL does it."""
@@ -119,10 +119,10 @@ class VirtualCarrier:
         if isinstance(end, AttemptResult):
             return PrefillResult(end.end, end.status, detail=end.detail)
         if end.reason == LOST:
-            return PrefillResult(AttemptStatus.LOST, detail="the engine died")
+            return PrefillResult(AttemptStatus.CONNECTION_RESET, detail="the engine died")
         self._held_by = pod
         usage = Usage(sequence.prompt_tokens, 1, end.cached_tokens)
-        return PrefillResult(AttemptStatus.ANSWERED, 200, _told_by(side.engine.pod, sequence), usage)
+        return PrefillResult(AttemptStatus.OK, 200, _told_by(side.engine.pod, sequence), usage)
 
     def open_meter(self, tab: RequestMeter) -> None:
         """It has no limits to be told of."""
@@ -155,7 +155,7 @@ async def _run(
         pod.submit(sequence, listen, source)
         milestone = await ended
     except ValueError as error:
-        return AttemptResult(AttemptStatus.ANSWERED, 400, begun=True, detail=str(error))
+        return AttemptResult(AttemptStatus.OK, 400, begun=True, detail=str(error))
     except ConnectionError as error:
         return AttemptResult(AttemptStatus.UNREACHABLE, detail=str(error))
     finally:

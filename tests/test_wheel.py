@@ -22,7 +22,7 @@ needs_command = pytest.mark.skipif(find_spec("gateway.cli") is None, reason="gat
 
 CONFIGURATION = """
 listen: 127.0.0.1:8000
-metrics: 127.0.0.1:9090
+metrics: 127.0.0.1:9464
 admin: 127.0.0.1:9091
 """
 

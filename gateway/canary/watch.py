@@ -95,18 +95,18 @@ class CanaryMonitor(Collector):
 
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment."""
-        stage = GaugeMetricFamily("hearth_canary_stage", "1 for the stage it is in.", labels=("canary", "stage"))
+        stage = GaugeMetricFamily("hearth_canary_stage", "1 for its current stage.", labels=("canary", "stage"))
         worse = GaugeMetricFamily(
-            "hearth_canary_evidence", "Evidence that it is worse; rolled back at 2 / error.", labels=("canary", "of")
+            "hearth_canary_e_value", "Evidence that it is worse; rolled back at 2 / error.", labels=("canary", "kind")
         )
-        rounds = CounterMetricFamily("hearth_canary_comparisons", "Times compared.", labels=("canary", "of"))
+        rounds = CounterMetricFamily("hearth_canary_comparisons", "Comparisons.", labels=("canary", "kind"))
         for canary in self._rollout.canaries:
             name = canary.terms.name
             for each in CanaryStage:
                 stage.add_metric((name, each), float(canary.stage is each))
-            for of, comparison in (("ttft", canary.ttft), ("tpot", canary.tpot)):
-                worse.add_metric((name, of), comparison.worse.max_wealth)
-                rounds.add_metric((name, of), comparison.worse.rounds)
+            for kind, comparison in (("ttft", canary.ttft), ("tpot", canary.tpot)):
+                worse.add_metric((name, kind), comparison.worse.max_wealth)
+                rounds.add_metric((name, kind), comparison.worse.rounds)
         yield from (stage, worse, rounds)
 
 

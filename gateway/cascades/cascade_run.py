@@ -268,7 +268,7 @@ class CascadeRun(RequestHook):
                 if rejection.reason not in TRY_ANOTHER_MODEL or context.has_begun or not self.fall_back():
                     raise
             else:
-                if context.result is None or context.result.end is AttemptStatus.ANSWERED:
+                if context.result is None or context.result.end is AttemptStatus.OK:
                     return
                 if not self.escalate():
                     self.fall_back()
@@ -287,7 +287,7 @@ class CascadeRun(RequestHook):
                 result = await pipeline.attempt(context, placement, transport)
             finally:
                 self.attempt_ended(result, context.last)
-            if result.end in (AttemptStatus.ANSWERED, AttemptStatus.UNCONVINCING):
+            if result.end in (AttemptStatus.OK, AttemptStatus.ESCALATED):
                 return
             if not pipeline.may_retry(context, result):
                 raise rejection_for(result)
@@ -314,9 +314,9 @@ class CascadeRun(RequestHook):
 
 def step_outcome(leg: AttemptResult | None, judge: ModelJudge | None) -> str:
     """Return `CascadeStep.result` of an attempt; `leg` is None where the client has gone."""
-    if leg is None or leg.end not in (AttemptStatus.ANSWERED, AttemptStatus.UNCONVINCING):
+    if leg is None or leg.end not in (AttemptStatus.OK, AttemptStatus.ESCALATED):
         return FAILED
-    if leg.end is AttemptStatus.UNCONVINCING:
+    if leg.end is AttemptStatus.ESCALATED:
         return ESCALATED
     return KEPT if judge is not None and judge.verdict is not None else UNJUDGED
 

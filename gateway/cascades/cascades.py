@@ -160,7 +160,7 @@ class Cascades:
 
     def _settle(self, climb: CascadeRun, result: AttemptResult | None) -> None:
         name, session = climb.plan.cascade.name, climb.plan.session
-        if result is not None and result.end is AttemptStatus.ANSWERED and session is not None:
+        if result is not None and result.end is AttemptStatus.OK and session is not None:
             # A conversation stays with the model that answered it.
             self._sessions.put((name, session), climb.model_index)
         for at, step in climb.steps:

@@ -5,8 +5,10 @@ Families are merged as follows:
 - metrics of a process itself (`process_*`, `python_*`) get a label `process`;
 - counters and histograms are summed, including those of children that have ended: a total never falls;
 - gauges are summed (requests, connections, blocks: each process has its own);
-- gauges about a pod, an engine or a source of pods (a label `pod`, `engine`, `standing` or `source`) are facts that all
-  processes see alike: the first one counts. Only a process's own load on an engine is summed.
+- gauges about an upstream, an engine or a source (a label `upstream`, `state` or `source`), and those in `FACTS`, are
+  facts that all processes see alike: the first one counts. Only a process's own load on an engine is summed;
+- of connections (`*_connected`) the smallest value counts, of those in `LARGEST` the largest: a sum of times, shares or
+  flags means nothing.
 
 Parsing takes some ten microseconds per series and child; it happens here, in a process that serves no requests.
 """
@@ -31,11 +33,34 @@ from gateway.cluster.worker_pool import WorkerPool
 
 OWN = ("process_", "python_")
 
-FACT_LABELS = frozenset(("pod", "engine", "standing", "source"))
+FACT_LABELS = frozenset(("upstream", "state", "source"))
 
-SUMMED_FACTS = frozenset(("hearth_engine_running", "hearth_engine_prefill_tokens", "hearth_engine_kv_tokens"))
+SUMMED_FACTS = frozenset(
+    ("hearth_engine_running_requests", "hearth_engine_pending_prefill_tokens", "hearth_engine_kv_tokens")
+)
 
-FACTS = frozenset(("hearth_build_info", "hearth_news_origins", "hearth_limit_replicas"))
+FACTS = frozenset(
+    (
+        *("hearth_build_info", "hearth_replica_sync_peers", "hearth_limit_replicas"),
+        *("hearth_cascade_guarantee_max_loss_ratio", "hearth_cascade_guarantee_examples"),
+    )
+)
+
+LARGEST = frozenset(
+    (
+        *(
+            "hearth_canary_stage",
+            "hearth_canary_e_value",
+            "hearth_queue_drain_seconds",
+            "hearth_redis_staleness_seconds",
+        ),
+        *("hearth_cascade_drift_alarm", "hearth_cascade_model_frozen", "hearth_cascade_threshold_raised_steps"),
+    )
+)
+
+SMALLEST = frozenset(("hearth_cascade_guarantee_active", "hearth_cascade_shadow_agreement_ratio"))
+
+CONNECTED = "_connected"
 
 CUMULATIVE = frozenset(("counter", "histogram"))
 
@@ -49,6 +74,8 @@ class MergeRule(Enum):
     OWN = "own"
     SUM = "sum"
     FACT = "fact"
+    MAX = "max"
+    MIN = "min"
 
 
 @dataclass(slots=True)
@@ -64,6 +91,11 @@ class MetricFamily:
         """Add the samples of the other."""
         for key, value in other.samples.items():
             self.samples[key] = self.samples.get(key, 0.0) + value
+
+    def select(self, other: MetricFamily, choose: Callable[[float, float], float]) -> None:
+        """Take of each sample the value that `choose` returns."""
+        for key, value in other.samples.items():
+            self.samples[key] = choose(self.samples.get(key, value), value)
 
     def empty(self) -> MetricFamily:
         """The same family without a sample."""
@@ -108,8 +140,15 @@ def rule_of(family: MetricFamily) -> MergeRule:
         return MergeRule.SUM
     if family.name in FACTS:
         return MergeRule.FACT
+    if family.name in LARGEST:
+        return MergeRule.MAX
+    if family.name in SMALLEST or family.name.endswith(CONNECTED):
+        return MergeRule.MIN
     labels = {label for _, held in family.samples for label, _ in held}
     return MergeRule.FACT if labels & FACT_LABELS else MergeRule.SUM
+
+
+CHOICES: Mapping[MergeRule, Callable[[float, float], float]] = {MergeRule.MAX: max, MergeRule.MIN: min}
 
 
 def merge_scrapes(readings: Mapping[str, Scrape], gone: Scrape) -> Iterator[Metric]:
@@ -121,7 +160,10 @@ def merge_scrapes(readings: Mapping[str, Scrape], gone: Scrape) -> Iterator[Metr
             if rule is MergeRule.FACT and name in whole:
                 continue
             target = whole.setdefault(name, family.empty())
-            target.add(family.of(process) if rule is MergeRule.OWN else family)
+            if rule in CHOICES:
+                target.select(family, CHOICES[rule])
+            else:
+                target.add(family.of(process) if rule is MergeRule.OWN else family)
     for name, family in gone.items():
         whole.setdefault(name, family.empty()).add(family)
     return (family.metric() for family in whole.values())
@@ -189,8 +231,8 @@ class SupervisorMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Running children, and restarts by process."""
-        yield GaugeMetricFamily("hearth_children", "Processes at work.", len(self._team.children))
-        restarts = CounterMetricFamily("hearth_restarts", "Processes that were replaced.", labels=("process",))
+        yield GaugeMetricFamily("hearth_worker_processes", "Running processes.", len(self._team.children))
+        restarts = CounterMetricFamily("hearth_worker_restarts", "Processes that were replaced.", labels=("process",))
         for slot in self._team.slots:
             restarts.add_metric((slot.name,), slot.restarts)
         yield restarts

@@ -44,7 +44,7 @@ SETTINGS: tuple[SettingSpec, ...] = (
     SettingSpec("extproc", parse_address, "where Envoy sends requests to be placed (default: nowhere)"),
     SettingSpec("policy", parse_file, "tenants and their keys; without it everybody may come in", metavar="FILE"),
     SettingSpec("redis", parse_redis_secret, "shared state of several gateways", metavar="URL", allows_file=True),
-    SettingSpec("metrics", parse_address_or_off, "metrics and health, read-only, or off (default 127.0.0.1:9090)"),
+    SettingSpec("metrics", parse_address_or_off, "metrics and health, read-only, or off (default 127.0.0.1:9464)"),
     SettingSpec(
         "admin",
         parse_address_or_off,

@@ -54,7 +54,7 @@ class Settings:
     listen: Address = Address("127.0.0.1", 8000)
     processes: int = 1
     """Workers that share the traffic port: a core's worth of streams each."""
-    metrics: Address | None = Address("127.0.0.1", 9090)
+    metrics: Address | None = Address("127.0.0.1", 9464)
     admin: Address | None = Address("127.0.0.1", 9091)
     admin_token: Secret | None = None
     policy: Path | None = None
@@ -210,7 +210,7 @@ def _ports() -> dict[str, Schema]:
     return {
         "listen": described(ADDRESS_SCHEMA, "Where clients come in: 127.0.0.1:8000 by default."),
         "processes": described(count, "Workers that share the traffic port, about a core each."),
-        "metrics": described(or_off, "Metrics and health, read-only, or off: 127.0.0.1:9090 by default."),
+        "metrics": described(or_off, "Metrics and health, read-only, or off: 127.0.0.1:9464 by default."),
         "admin": described(or_off, "Receipts, fleet, drain, reload, or off: 127.0.0.1:9091 by default."),
         "admin_token": described(TEXT.schema, "Asked for by the admin port; needed beyond loopback."),
         "admin_token_file": described(TEXT.schema, "The file that holds it, instead."),

@@ -132,7 +132,10 @@ class ExtProcContext:
 INVALID_ARGUMENT = 3
 
 STATUS_BY_CAUSE = {
-    TerminationCause.POD_LOST: (AttemptStatus.LOST, "The pod's connection closed before the response was complete."),
+    TerminationCause.POD_LOST: (
+        AttemptStatus.CONNECTION_RESET,
+        "The pod's connection closed before the response was complete.",
+    ),
     TerminationCause.POD_UNREACHABLE: (AttemptStatus.UNREACHABLE, "Envoy could not reach the pod."),
     TerminationCause.POD_TIMEOUT: (AttemptStatus.TIMEOUT, "Timeout while Envoy waited for the pod."),
 }

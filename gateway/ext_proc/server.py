@@ -103,17 +103,17 @@ class ExtProcCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         shown = {
-            "hearth_extproc_connections": ("Connections of Envoys.", len(self._port.connections)),
+            "hearth_extproc_connections": ("Connections of Envoy.", len(self._port.connections)),
             "hearth_extproc_streams": ("Streams open on them.", self._port.open_streams),
-            "hearth_extproc_requests": ("Requests under way behind Envoy.", self._office.crowd.count),
-            "hearth_extproc_access_logs": ("Envoys that write their access log to us.", self._office.log.streams),
+            "hearth_extproc_requests_in_flight": ("Requests in flight behind Envoy.", self._office.crowd.count),
+            "hearth_extproc_access_log_streams": ("Open access-log streams of Envoy.", self._office.log.streams),
         }
         for name, (words, value) in shown.items():
             yield GaugeMetricFamily(name, words, value)
         rejected = CounterMetricFamily(
             "hearth_extproc_unauthenticated",
-            "Callers rejected for want of a certificate (handshakes) or a token (requests).",
-            labels=("by",),
+            "Callers rejected because of their certificate (handshakes) or token (requests).",
+            labels=("reason",),
         )
         for by, count in self._callers.rejected.items():
             rejected.add_metric((by,), count)

@@ -66,10 +66,10 @@ class WatchedPod:
         # One probe without a response changes nothing: a busy pod may be late, and requests show more than probes.
         looks_well = self.health in (ProbeResult.HEALTHY, ProbeResult.NO_RESPONSE)
         if self.is_hung or (self.breaker.is_open and (self.breaker.is_unreachable or not looks_well)):
-            return PodState.UNREACHABLE
+            return PodState.OPEN_CIRCUIT
         if self.health is ProbeResult.NOT_READY or self.discovered.held is PodState.UNREADY:
             return PodState.UNREADY
-        return PodState.FAILING if self.breaker.is_open else PodState.READY
+        return PodState.SUSPECT if self.breaker.is_open else PodState.READY
 
     def apply_health(self, health: ProbeResult, now_s: float) -> None:
         """Apply the result of a probe."""

@@ -112,7 +112,7 @@ class FleetWatcher:
         return (self.has_looked.is_set() or self._has_waited) and self._may_any_be_chosen()
 
     def _may_any_be_chosen(self) -> bool:
-        return any(pod.state in (PodState.READY, PodState.FAILING) for pod in self._router.fleet.pods)
+        return any(pod.state in (PodState.READY, PodState.SUSPECT) for pod in self._router.fleet.pods)
 
     async def wait_for_first_probes(self, most_s: float) -> None:
         """Wait until all sources have reported their pods and all of these were probed, at most `most_s` seconds."""
@@ -127,7 +127,7 @@ class FleetWatcher:
         if pod is None:
             return False
         was_unhealthy = pod.breaker.is_failing
-        if end in (AttemptStatus.ANSWERED, AttemptStatus.UNCONVINCING):  # It was the model that was not good enough.
+        if end in (AttemptStatus.OK, AttemptStatus.ESCALATED):  # It was the model that was not good enough.
             moved = pod.breaker.on_success()
             if moved is not pod.breaker:
                 self._move_breaker(pod, moved)
@@ -136,7 +136,7 @@ class FleetWatcher:
         return was_unhealthy
 
     def _take_failure(self, pod: WatchedPod, end: AttemptStatus) -> None:
-        if end is AttemptStatus.HUNG and not pod.is_hung:
+        if end is AttemptStatus.ENGINE_HUNG and not pod.is_hung:
             self._say("warning", "engine_hung", upstream=pod.url)
             pod.mark_hung(self._clock())
             self._show(pod)

@@ -36,10 +36,10 @@ from routing.request import Request
 FLEET_CHECK_S = 0.5
 """Interval of checking whether the fleet has changed."""
 
-EXACT = "exact"
+PRECISE = "precise"
 """Outcome of a lookup that covers every engine that may serve the request."""
 
-PARTLY = "partly"
+PARTIAL = "partial"
 """Outcome of a lookup that covers some of them."""
 
 LATE_IN_A_ROW = 8
@@ -57,7 +57,7 @@ class CacheLookupClient:
 
     def __init__(self, client: IndexProcessClient, router: Router, *, wait_s: float) -> None:
         self.outcomes: Counter[str] = Counter()
-        """Lookups by outcome: `exact`, `partly`, or why the approximate index decided."""
+        """Lookups by outcome: `precise`, `partial`, or why the approximate index decided."""
         self.doubts: dict[str, str] = {}
         """Followed engines, and why their events are unreliable ('' where they are reliable)."""
         self._client = client
@@ -87,7 +87,7 @@ class CacheLookupClient:
             async with asyncio.timeout(self._wait_s):
                 response = await answer
         except TimeoutError:
-            self.outcomes["late"] += 1
+            self.outcomes["timeout"] += 1
             self._late += 1
         finally:
             self._waiting.pop(ticket, None)
@@ -112,15 +112,15 @@ class CacheLookupClient:
             return 0, None
         if request.continues:
             # Only the pod that stored the previous response knows the prompt.
-            self.outcomes["stored"] += 1
+            self.outcomes["stored_response"] += 1
             return 0, None
         if not self.doubts:
-            self.outcomes["nobody_followed" if self._client.is_connected else "away"] += 1
+            self.outcomes["no_engine_followed" if self._client.is_connected else "index_unreachable"] += 1
             return 0, None
         loop = asyncio.get_running_loop()
         if self._late >= LATE_IN_A_ROW:
             if loop.time() < self._probe_at_s:
-                self.outcomes["slow"] += 1
+                self.outcomes["paused_after_timeouts"] += 1
                 return 0, None
             self._probe_at_s = loop.time() + PROBE_S
         if self._router.cache_losses != self._sent_losses and self._client.is_connected:
@@ -131,7 +131,7 @@ class CacheLookupClient:
         self._waiting[self._last_ticket] = answer
         if not self._client.send(LookupRequest(self._last_ticket, request.api.value, request.model, body)):
             del self._waiting[self._last_ticket]
-            self.outcomes["away"] += 1
+            self.outcomes["index_unreachable"] += 1
             return 0, None
         return self._last_ticket, answer
 
@@ -148,7 +148,7 @@ class CacheLookupClient:
         watch = LookupReporter(response.ticket, self._client.send)
         slots = fleet.eligible(request.model).slots
         known = sum(map(reliable_slots.__contains__, slots))
-        self.outcomes[EXACT if known == len(slots) else PARTLY if known else "doubt"] += 1
+        self.outcomes[PRECISE if known == len(slots) else PARTIAL if known else "events_unreliable"] += 1
         return replace(request, lookup=CacheLookup(response.prompt_tokens, seen, reliable_slots, watch))
 
     def _take_given(self, response: LookupResponse) -> None:
@@ -234,16 +234,16 @@ class LookupMetrics(Collector):
     def collect(self) -> Iterator[CounterMetricFamily]:
         """One metric family."""
         yield counter_by_label(
-            "hearth_sights",
-            "Requests by who knew what engines hold: events of all (exact) or some (partly), or why the shadow caches.",
+            "hearth_prefix_lookups",
+            "Lookups: events of all engines (precise) or some (partial) decided, or why the approximate index did.",
             self._ends,
-            label="outcome",
+            label="result",
         )
 
 
-def counter_by_label(name: str, words: str, counts: Mapping[str, int], label: str = "why") -> CounterMetricFamily:
+def counter_by_label(name: str, words: str, counts: Mapping[str, int], label: str = "reason") -> CounterMetricFamily:
     """A counter family with one label."""
     counter = CounterMetricFamily(name, words, labels=(label,))
-    for why, count in counts.items():
-        counter.add_metric((why,), count)
+    for value, count in counts.items():
+        counter.add_metric((value,), count)
     return counter

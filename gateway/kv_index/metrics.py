@@ -10,26 +10,27 @@ from prometheus_client.registry import Collector
 from gateway.kv_index.event_feed import EventFeed
 from gateway.kv_index.lookup_client import counter_by_label
 from gateway.kv_index.lookup_service import CacheLookupService
+from gateway.runtime.metric_families import ENGINE_LABELS, engine_labels
 from routing.precise.cache_mirror import EngineCacheMirror
 
 Family = CounterMetricFamily | GaugeMetricFamily
 
 FEED_COUNTERS: tuple[tuple[str, str, Callable[[EventFeed], float]], ...] = (
-    ("hearth_kv_event_batches", "Batches of KV events taken.", lambda feed: feed.count.batches),
-    ("hearth_kv_events", "KV events taken.", lambda feed: feed.count.events),
+    ("hearth_kv_event_batches", "Batches of KV events applied.", lambda feed: feed.count.batches),
+    ("hearth_kv_events", "KV events applied.", lambda feed: feed.count.events),
     ("hearth_kv_event_gaps", "Batches that did not follow the one before.", lambda feed: feed.count.gaps),
-    ("hearth_kv_event_gaps_unhealed", "Gaps that no replay could mend.", lambda feed: feed.count.unhealed),
-    ("hearth_kv_event_restarts", "Times an engine began to count anew.", lambda feed: feed.count.restarts),
+    ("hearth_kv_event_gaps_unrepaired", "Gaps that no replay could repair.", lambda feed: feed.count.unhealed),
+    ("hearth_kv_event_restarts", "Times that an engine restarted its numbering.", lambda feed: feed.count.restarts),
     (
-        "hearth_kv_events_unread",
-        "Messages that could not be read, and events of unknown kinds.",
+        "hearth_kv_events_invalid",
+        "Undecodable messages, and events of unknown kinds.",
         lambda feed: feed.count.malformed + feed.unread,
     ),
 )
 
 ENGINE_COUNTERS: tuple[tuple[str, str, Callable[[EngineCacheMirror], float]], ...] = (
-    ("hearth_kv_blocks_orphaned", "Blocks told before their parents.", lambda one: one.count.orphaned),
-    ("hearth_kv_blocks_given_up", "Blocks that could not be placed.", lambda one: one.count.dropped),
+    ("hearth_kv_blocks_orphaned", "Blocks received before their parents.", lambda one: one.count.orphaned),
+    ("hearth_kv_blocks_dropped", "Blocks that could not be placed.", lambda one: one.count.dropped),
 )
 
 
@@ -43,33 +44,39 @@ class KvIndexMetrics(Collector):
         """All metric families."""
         feeds, engines = self._sights.subscriptions.feeds, self._sights.index.engines
         for name, words, feed_count in FEED_COUNTERS:
-            counter = CounterMetricFamily(name, words, labels=("engine",))
+            counter = CounterMetricFamily(name, words, labels=ENGINE_LABELS)
             for engine, feed in feeds.items():
-                counter.add_metric((engine,), feed_count(feed))
+                counter.add_metric(engine_labels(engine), feed_count(feed))
             yield counter
         for name, words, engine_count in ENGINE_COUNTERS:
-            counter = CounterMetricFamily(name, words, labels=("engine",))
+            counter = CounterMetricFamily(name, words, labels=ENGINE_LABELS)
             for engine, followed in engines.items():
-                counter.add_metric((engine,), engine_count(followed))
+                counter.add_metric(engine_labels(engine), engine_count(followed))
             yield counter
         yield from self._gauges(feeds, engines)
-        yield counter_by_label("hearth_prompts_unseen", "Prompts that could not be seen, by why.", self._sights.failed)
+        yield counter_by_label(
+            "hearth_prefix_lookup_skipped", "Prompts that could not be looked up, by cause.", self._sights.failed
+        )
 
     def _gauges(self, feeds: Mapping[str, EventFeed], engines: Mapping[str, EngineCacheMirror]) -> Iterator[Family]:
         exact = GaugeMetricFamily(
-            "hearth_engine_exact", "1 where KV events decide, 0 where the shadow cache does.", labels=("engine",)
+            "hearth_engine_kv_events_active",
+            "1 where KV events decide, 0 where the approximate index does.",
+            labels=ENGINE_LABELS,
         )
         error = GaugeMetricFamily(
-            "hearth_engine_warmth_error",
-            "Share of warm tokens that events foretold wrongly lately.",
-            labels=("engine",),
+            "hearth_engine_prefix_prediction_error_ratio",
+            "Recent share of cached tokens that events predicted wrongly.",
+            labels=ENGINE_LABELS,
         )
-        blocks = GaugeMetricFamily("hearth_engine_kv_blocks", "Blocks the engine is known to hold.", labels=("engine",))
+        blocks = GaugeMetricFamily(
+            "hearth_engine_kv_blocks", "Blocks the engine is known to hold.", labels=ENGINE_LABELS
+        )
         for engine, feed in feeds.items():
-            exact.add_metric((engine,), float(feed.reliability.is_reliable))
-            error.add_metric((engine,), feed.reliability.error)
-            blocks.add_metric((engine,), len(engines[engine]) if engine in engines else 0)
+            exact.add_metric(engine_labels(engine), float(feed.reliability.is_reliable))
+            error.add_metric(engine_labels(engine), feed.reliability.error)
+            blocks.add_metric(engine_labels(engine), len(engines[engine]) if engine in engines else 0)
         yield from (exact, error, blocks)
         yield GaugeMetricFamily(
-            "hearth_exact_index_blocks", "Different blocks in the exact index.", value=len(self._sights.index)
+            "hearth_kv_index_blocks", "Distinct blocks in the precise index.", value=len(self._sights.index)
         )

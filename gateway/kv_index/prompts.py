@@ -64,10 +64,10 @@ def read_prompt(api: Api, body: bytes) -> PromptInput:
     try:
         fields = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise UntokenizableError("body") from None
+        raise UntokenizableError("invalid_body") from None
     reader = _READERS.get(api)
     if reader is None or not isinstance(fields, dict):
-        raise UntokenizableError("api")
+        raise UntokenizableError("unsupported_api")
     for name in PROMPT_CHANGING_FIELDS:
         if fields.get(name) is not None:
             raise UntokenizableError("prompt_changed")
@@ -75,7 +75,7 @@ def read_prompt(api: Api, body: bytes) -> PromptInput:
         return reader(fields)
     except (AttributeError, KeyError, TypeError, ValueError):
         # The engine will reject the body.
-        raise UntokenizableError("body") from None
+        raise UntokenizableError("invalid_body") from None
 
 
 def _of_chat(fields: dict[str, Any]) -> PromptInput:
@@ -102,7 +102,7 @@ def _of_completions(fields: dict[str, Any]) -> PromptInput:
 
 def _of_responses(fields: dict[str, Any]) -> PromptInput:
     if fields.get("previous_response_id") or fields.get("prompt"):
-        raise UntokenizableError("stored")
+        raise UntokenizableError("stored_response")
     instructions, prompt = fields.get("instructions"), fields["input"]
     messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
     if isinstance(prompt, str):
@@ -111,7 +111,7 @@ def _of_responses(fields: dict[str, Any]) -> PromptInput:
         for item in prompt:
             _add_item(messages, item)
         if messages and messages[-1]["role"] == "assistant":
-            raise UntokenizableError("continued")
+            raise UntokenizableError("continued_message")
     effort = (fields.get("reasoning") or {}).get("effort")
     tools = [{"type": "function", "function": tool} for tool in fields.get("tools") or () if tool["type"] == "function"]
     if len(tools) != len(fields.get("tools") or ()):
@@ -143,7 +143,7 @@ def _add_item(messages: list[Message], item: Message) -> None:
     elif kind == "message":
         messages.append(_renamed(item))
     else:
-        raise UntokenizableError("items")
+        raise UntokenizableError("unsupported_items")
 
 
 def _of_messages(fields: dict[str, Any]) -> PromptInput:
@@ -172,7 +172,7 @@ def _add_anthropic(messages: list[Message], message: Message) -> None:
     role, content = message["role"], message["content"]
     if role == "system":
         # Where vLLM puts it depends on the template.
-        raise UntokenizableError("items")
+        raise UntokenizableError("unsupported_items")
     made: Message = {"role": role}
     if isinstance(content, str):
         made["content"] = content

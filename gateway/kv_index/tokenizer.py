@@ -129,7 +129,7 @@ class LocalTokenizer:
                 try:
                     return TokenPrompt(pack_tokens(ids), root)
                 except (OverflowError, TypeError):
-                    raise UntokenizableError("body") from None
+                    raise UntokenizableError("invalid_body") from None
             case TextInput(text, special_tokens):
                 return TokenPrompt(self._packed(text, wrapped=special_tokens), root)
             case ChatInput():
@@ -147,7 +147,7 @@ class LocalTokenizer:
         try:
             return template.render(messages, chat.tools, chat.settings, continue_final=chat.continue_final)
         except CannotRenderError:
-            raise UntokenizableError("template") from None
+            raise UntokenizableError("template_error") from None
 
     # -- text to tokens --------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class LocalTokenizer:
                 return self._whole(text, wrapped=wrapped)
             packed = self._apart(text)
         except UnicodeEncodeError:
-            raise UntokenizableError("body") from None
+            raise UntokenizableError("invalid_body") from None
         return self._before + packed + self._after if wrapped else packed
 
     def _whole(self, text: str, *, wrapped: bool) -> bytes:
@@ -325,7 +325,7 @@ class Tokenizers:
     async def tokenize(self, job: TokenizeJob) -> BlockHashes:
         """Tokenize a prompt and hash it in blocks. Raises `UntokenizableError`."""
         if self._waiting >= MAX_WAITING:
-            raise UntokenizableError("busy")
+            raise UntokenizableError("tokenizer_busy")
         if not self._vouchers.setdefault(job.base, TokenizerCheck()).may_try():
             raise UntokenizableError("wrong_tokenizer")
         self._waiting += 1
@@ -381,7 +381,7 @@ class Tokenizers:
         except UntokenizableError:
             raise
         except Exception:  # noqa: BLE001 - the library raises errors of its own
-            raise UntokenizableError("fault") from None
+            raise UntokenizableError("tokenizer_error") from None
         ends.of_blocks(16, 16)  # Hashed in this thread, off the loop.
         return ends
 
@@ -419,10 +419,10 @@ class Tokenizers:
         try:
             async with self._open().post(f"{job.pod}/tokenize", json=payload) as answer:
                 if answer.status != 200:
-                    raise UntokenizableError("pod_refused")
+                    raise UntokenizableError("upstream_rejected")
                 result = msgspec.json.decode(await answer.read(), type=_Tokens)
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError):
-            raise UntokenizableError("pod_silent") from None
+            raise UntokenizableError("upstream_timeout") from None
         return BlockHashes(TokenPrompt(pack_tokens(result.tokens), root))
 
     def _open(self) -> aiohttp.ClientSession:

@@ -32,16 +32,18 @@ class QuotaMetrics(Collector):
     def collect(self) -> Iterator[Family]:
         """All metric families."""
         quotas = self._quotas
-        yield self._counter("hearth_limit_refused", "Requests refused for want of room, by limit.", quotas.rejected)
-        yield self._counter("hearth_limit_cut", "Streams that a limit has ended, by limit.", quotas.cut)
+        yield self._counter("hearth_limit_rejections", "Requests rejected, by limit.", quotas.rejected)
+        yield self._counter("hearth_limit_terminated_streams", "Streams ended by a limit.", quotas.cut)
         yield self._used()
         yield GaugeMetricFamily("hearth_limit_accounts", "Accounts in memory.", len(quotas.accounts))
         leases = quotas.leases
         if leases is not None:
-            words = "1 where shared limits are shared, 0 where this gateway goes by what it knows."
-            yield GaugeMetricFamily("hearth_limit_sharing", words, float(not leases.is_partitioned))
+            words = "1 while limits are coordinated, 0 where this gateway applies local knowledge."
+            yield GaugeMetricFamily("hearth_limit_coordinator_connected", words, float(not leases.is_partitioned))
             yield GaugeMetricFamily("hearth_limit_replicas", "Gateways that share limits.", leases.replicas)
-            yield CounterMetricFamily("hearth_limit_asks", "Asks for slices of shared limits.", leases.lease_requests)
+            yield CounterMetricFamily(
+                "hearth_limit_lease_requests", "Requests for quota leases.", leases.lease_requests
+            )
 
     def _counter(self, name: str, words: str, counts: Mapping[tuple[str, LimitKind], int]) -> CounterMetricFamily:
         family = CounterMetricFamily(name, words, labels=("tenant", "limit"))

@@ -6,17 +6,20 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.pipeline.record import Outcome
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import restarted
+from gateway.runtime.metric_families import Family, Histogram, cumulative_buckets
 from routing.decision.receipt import AttemptReceipt
 from routing.decision.router import Router
 from routing.pairing.partners import UnpairedReason, unpaired
 
 LOOK_S = 1.0
+
+TRANSFER_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 SETTLED_S = 10.0
 """How long a prefill pod is unpaired before it is reported: pods of a deployment start one after the other."""
@@ -28,7 +31,8 @@ class PairMetrics(Collector):
     def __init__(self) -> None:
         self._pairs: Counter[tuple[str, str]] = Counter()
         self._fallbacks: Counter[str] = Counter()
-        self._seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._actual: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(TRANSFER_BUCKETS))
+        self._predicted: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(TRANSFER_BUCKETS))
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Count the attempts of a request that has ended."""
@@ -42,33 +46,35 @@ class PairMetrics(Collector):
         name = attempt.connector or ""
         self._pairs[name, attempt.result] += 1
         if attempt.actual_transfer_s is not None and attempt.predicted_transfer_s is not None:
-            self._seconds[name, "real"] += attempt.actual_transfer_s
-            self._seconds[name, "predicted"] += attempt.predicted_transfer_s
+            self._actual[name].observe(attempt.actual_transfer_s)
+            self._predicted[name].observe(attempt.predicted_transfer_s)
 
-    def collect(self) -> Iterator[CounterMetricFamily]:
+    def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment."""
         pairs = CounterMetricFamily(
-            "hearth_pairs",
-            "Attempts with prefill and decode on two pods, by how they ended.",
-            labels=("connector", "end"),
+            "hearth_pair_attempts",
+            "Attempts with prefill and decode on two pods, by result.",
+            labels=("connector", "result"),
         )
         for (connector, end), count in self._pairs.items():
             pairs.add_metric((connector, end), count)
         yield pairs
         fallbacks = CounterMetricFamily(
             "hearth_pair_fallbacks",
-            "Attempts that were no pair's or came to nothing as one, by why.",
+            "Attempts that were not or could not be served by a pair, by cause.",
             labels=("reason",),
         )
         for reason, count in self._fallbacks.items():
             fallbacks.add_metric((reason,), count)
         yield fallbacks
-        seconds = CounterMetricFamily(
-            "hearth_pair_transfer_seconds", "From prefill's end to the first token.", labels=("connector", "which")
-        )
-        for (connector, which), total in self._seconds.items():
-            seconds.add_metric((connector, which), total)
-        yield seconds
+        for name, words, histograms in (
+            ("hearth_kv_transfer_duration_seconds", "From the end of the prefill to the first token.", self._actual),
+            ("hearth_kv_transfer_predicted_seconds", "The same as predicted, for the same attempts.", self._predicted),
+        ):
+            family = HistogramMetricFamily(name, words, labels=("connector",))
+            for connector, histogram in histograms.items():
+                family.add_metric((connector,), cumulative_buckets(histogram), histogram.total)
+            yield family
 
 
 class UnpairedPrefillMonitor:

@@ -166,7 +166,7 @@ class PairTransport:
         side.transfer_stalled(now_s)
         self._forget(side)
         words = f"KV from {side.engine.name} did not come in time."
-        return AttemptResult(AttemptStatus.STALLED, detail=words, fallback=PairingFallback.TRANSFER_STALLED)
+        return AttemptResult(AttemptStatus.KV_TRANSFER_TIMEOUT, detail=words, fallback=PairingFallback.TRANSFER_STALLED)
 
     async def _meeting(self, placement: Placement, side: PrefillPlacement, connector: Connector) -> KvTransferSession:
         prefill, decode = self._side(side.engine), self._side(placement.engine)
@@ -214,7 +214,7 @@ def _stalled_s(placement: Placement, side: PrefillPlacement) -> float:
 
 def _failed(side: PrefillPlacement, told: PrefillResult) -> AttemptResult:
     """Return a failed prefill as a result. A 4xx may be the request's fault: the next pod decides."""
-    end = told.end if told.end is not AttemptStatus.ANSWERED else AttemptStatus.BUSY
+    end = told.end if told.end is not AttemptStatus.OK else AttemptStatus.UPSTREAM_BUSY
     fallback = PairingFallback.PREFILL_SLOW if end is AttemptStatus.TIMEOUT else PairingFallback.PREFILL_FAILED
     return AttemptResult(end, told.status, detail=told.detail, fallback=fallback, blames=side.engine.pod)
 
@@ -222,7 +222,7 @@ def _failed(side: PrefillPlacement, told: PrefillResult) -> AttemptResult:
 def _unfit(side: PrefillPlacement, unfit: InvalidTransferParams) -> AttemptResult:
     words = f"{side.engine.pod}: {unfit}"
     return AttemptResult(
-        AttemptStatus.BUSY, detail=words, fallback=PairingFallback.UNFIT_PARAMS, blames=side.engine.pod
+        AttemptStatus.UPSTREAM_BUSY, detail=words, fallback=PairingFallback.UNFIT_PARAMS, blames=side.engine.pod
     )
 
 
@@ -236,9 +236,9 @@ def _with_kv(result: AttemptResult, side: PrefillPlacement) -> AttemptResult:
     if result.client_usage is not None:
         held = None if warm is None else min(warm, result.client_usage.prompt_tokens)
         result = replace(result, client_usage=replace(result.client_usage, cached_tokens=held))
-    if result.begun or result.end is AttemptStatus.ANSWERED:
+    if result.begun or result.end is AttemptStatus.OK:
         return result
-    is_broken = result.end is AttemptStatus.BROKEN
+    is_broken = result.end is AttemptStatus.UPSTREAM_5XX
     return replace(result, fallback=PairingFallback.TRANSFER_FAILED if is_broken else PairingFallback.DECODE_FAILED)
 
 

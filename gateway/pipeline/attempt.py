@@ -17,29 +17,29 @@ from routing.retries import RetryTerms
 class AttemptStatus(StrEnum):
     """How one attempt at one pod ended. What follows from it is in `_CONSEQUENCES`."""
 
-    ANSWERED = "answered"
+    OK = "ok"
     """The pod's whole response reached the client, also where it is a 4xx that is passed on."""
     UNREACHABLE = "unreachable"
     """No connection, so the pod has received nothing of the request."""
-    LOST = "lost"
+    CONNECTION_RESET = "connection_reset"
     """The connection ended inside the response."""
     TIMEOUT = "timeout"
     """No byte came before the timeout."""
-    HUNG = "hung"
+    ENGINE_HUNG = "engine_hung"
     """The engine is silent on all its streams for longer than it ever was. Its HTTP server may still respond."""
-    MALFORMED = "malformed"
+    INVALID_RESPONSE = "invalid_response"
     """Not valid HTTP, or not what its API says."""
-    BUSY = "busy"
+    UPSTREAM_BUSY = "upstream_busy"
     """The pod responded 429 or 503. Busy is not broken."""
-    BROKEN = "broken"
+    UPSTREAM_5XX = "upstream_5xx"
     """The pod responded with another 5xx."""
-    UNCONVINCING = "unconvincing"
+    ESCALATED = "escalated"
     """A cascade judged the answer not good enough before the client had any of it: a larger model is asked."""
-    UNWILLING = "unwilling"
+    CONTINUATION_REJECTED = "continuation_rejected"
     """The pod rejected the continuation of an answer that another pod had begun as a bad request."""
-    DIFFERENT = "different"
+    REPLAY_MISMATCH = "replay_mismatch"
     """Asked for the whole answer again, the pod generated another one than the client had received."""
-    STALLED = "stalled"
+    KV_TRANSFER_TIMEOUT = "kv_transfer_timeout"
     """KV from another pod did not arrive in time. Which of the two failed, or the network, is unknown."""
 
     # An enum's own hash is a Python function.
@@ -79,18 +79,18 @@ class _Consequences(NamedTuple):
 
 
 _CONSEQUENCES = {
-    AttemptStatus.ANSWERED: _Consequences(),
+    AttemptStatus.OK: _Consequences(),
     AttemptStatus.UNREACHABLE: _Consequences(Reason.POD_UNREACHABLE, is_pod_failure=True, is_counted=False),
-    AttemptStatus.LOST: _Consequences(Reason.POD_LOST, is_pod_failure=True, is_engine_gone=True),
+    AttemptStatus.CONNECTION_RESET: _Consequences(Reason.POD_LOST, is_pod_failure=True, is_engine_gone=True),
     AttemptStatus.TIMEOUT: _Consequences(Reason.POD_TIMEOUT, is_pod_failure=True),
-    AttemptStatus.HUNG: _Consequences(Reason.POD_TIMEOUT, is_pod_failure=True, is_engine_gone=True),
-    AttemptStatus.MALFORMED: _Consequences(Reason.POD_INVALID_RESPONSE, is_pod_failure=True),
-    AttemptStatus.BUSY: _Consequences(Reason.POD_BUSY),
-    AttemptStatus.BROKEN: _Consequences(Reason.POD_ERROR, is_pod_failure=True),
-    AttemptStatus.UNCONVINCING: _Consequences(is_counted=False),
-    AttemptStatus.UNWILLING: _Consequences(Reason.POD_LOST),
-    AttemptStatus.DIFFERENT: _Consequences(Reason.POD_LOST),
-    AttemptStatus.STALLED: _Consequences(Reason.POD_TIMEOUT),
+    AttemptStatus.ENGINE_HUNG: _Consequences(Reason.POD_TIMEOUT, is_pod_failure=True, is_engine_gone=True),
+    AttemptStatus.INVALID_RESPONSE: _Consequences(Reason.POD_INVALID_RESPONSE, is_pod_failure=True),
+    AttemptStatus.UPSTREAM_BUSY: _Consequences(Reason.POD_BUSY),
+    AttemptStatus.UPSTREAM_5XX: _Consequences(Reason.POD_ERROR, is_pod_failure=True),
+    AttemptStatus.ESCALATED: _Consequences(is_counted=False),
+    AttemptStatus.CONTINUATION_REJECTED: _Consequences(Reason.POD_LOST),
+    AttemptStatus.REPLAY_MISMATCH: _Consequences(Reason.POD_LOST),
+    AttemptStatus.KV_TRANSFER_TIMEOUT: _Consequences(Reason.POD_TIMEOUT),
 }
 """The one table of what follows from an end: rejection, pod health, retries."""
 
@@ -98,31 +98,31 @@ _CONSEQUENCES = {
 class ResumeBlocker(StrEnum):
     """Why a stream that was cut is not resumed on another pod. A closed list: values of metrics and logs."""
 
-    OFF = "off"
+    DISABLED = "disabled"
     """Disabled by the tenant's policy or the configuration."""
-    COPIES = "copies"
+    MULTIPLE_CHOICES = "multiple_choices"
     """Several answers are streamed side by side (`n`, several prompts, beams)."""
-    GRAMMAR = "grammar"
+    STRUCTURED_OUTPUT = "structured_output"
     """Output is constrained by a grammar, which the next engine would start from its beginning."""
-    CALL = "call"
+    TOOL_CALL = "tool_call"
     """A tool call was being generated."""
     REASONING = "reasoning"
     """Reasoning was generated: chat templates drop the reasoning of a message that is continued."""
     ECHO = "echo"
     """The answer repeats its prompt."""
-    CONVERSATION = "conversation"
+    STORED_RESPONSE = "stored_response"
     """It builds on a response that only the lost pod has stored."""
-    PROMPT = "prompt"
+    UNSUPPORTED_PROMPT = "unsupported_prompt"
     """Prompt or output cannot be expressed as the body of a second request."""
-    STOP = "stop"
+    STOP_STRING = "stop_string"
     """The output ends with what may be the beginning of a stop string, which the next engine would not recognise."""
-    TOO_LONG = "too_long"
+    BUFFER_EXCEEDED = "buffer_exceeded"
     """Prompt or output is larger than what is kept for resuming."""
-    REFUSED = "refused"
+    UPSTREAM_REJECTED = "upstream_rejected"
     """The next pod rejected the continuation as a bad request."""
-    DIFFERS = "differs"
+    REPLAY_MISMATCH = "replay_mismatch"
     """The next pod, asked for the same answer again, generated another one than the client had received."""
-    CUTS = "cuts"
+    MAX_CUTS_OR_TIMEOUT = "max_cuts_or_timeout"
     """It was cut too often, or no pod resumed it in time."""
 
 
@@ -183,7 +183,7 @@ class PrefillResult(Struct, frozen=True, gc=False):
     @property
     def is_done(self) -> bool:
         """Whether the engine has computed the prompt."""
-        return self.end is AttemptStatus.ANSWERED and self.status < 400
+        return self.end is AttemptStatus.OK and self.status < 400
 
 
 @dataclass(frozen=True, slots=True)

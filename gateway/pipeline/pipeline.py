@@ -30,7 +30,7 @@ from routing.pairing.prefill_side import PrefillPlacement
 from routing.reading import scoped_name
 from routing.rejection import Reason, RequestRejected
 from routing.request import Request
-from routing.retries import AttemptKind, RetryBudget
+from routing.retries import RetryBudget, RetryKind
 from tenancy.objective import NO_OBJECTIVE, LatencyObjective, OverloadAction, objective_of, relaxed
 from tenancy.tenants import ANONYMOUS_CALLER, Caller
 
@@ -180,7 +180,7 @@ class RequestPipeline:
             result = await run()
             # Its usage was counted when it was computed.
             context.result = AttemptResult(result.end, result.status, detail=result.detail)
-            if result.end is not AttemptStatus.ANSWERED:
+            if result.end is not AttemptStatus.OK:
                 raise rejection_for(result)
         except RequestRejected as rejection:
             context.rejection = rejection
@@ -248,7 +248,7 @@ class RequestPipeline:
     async def try_pods(self, context: RequestContext, transport: AttemptTransport) -> None:
         """Place and attempt a request until a pod has answered it. Raises `RequestRejected` where none does."""
         result = await self.attempt(context, await self.place(context), transport)
-        while result.end is not AttemptStatus.ANSWERED:
+        while result.end is not AttemptStatus.OK:
             if not self.may_retry(context, result):
                 raise rejection_for(result)
             result = await self.attempt(context, await self.place(context), transport)
@@ -321,7 +321,7 @@ class RequestPipeline:
         """Give back what was charged and learn from the result. `result` is None where the client has gone."""
         now_s, record = self._clock(), context.record
         try:
-            if result is not None and result.end is AttemptStatus.ANSWERED:
+            if result is not None and result.end is AttemptStatus.OK:
                 stored = scoped_name(result.response_id, context.caller.tenant.name) if result.response_id else None
                 placement.settle(result.usage, now_s, answer=result.answer, response_id=stored)
         finally:
@@ -331,18 +331,19 @@ class RequestPipeline:
             finally:
                 placement.release(now_s)
         if result is None:
-            record.attempts += (attempt_receipt(placement, "client_gone", None, placement.fallback),)
+            gone = attempt_receipt(placement, "client_gone", None, placement.fallback, kind=context.attempt_kind)
+            record.attempts += (gone,)
             return
         context.end_attempt(placement, result, now_s)
         fallback, was_unhealthy = result.fallback or placement.fallback, self._report_health(placement, result)
-        record.attempts += (
-            attempt_receipt(placement, result.end, result.usage, fallback, was_unhealthy=was_unhealthy),
-        )
-        if result.end is AttemptStatus.ANSWERED and result.blames is None and result.fallback is None:
+        kind = context.attempt_kind
+        receipt = attempt_receipt(placement, result.end, result.usage, fallback, was_unhealthy=was_unhealthy, kind=kind)
+        record.attempts += (receipt,)
+        if result.end is AttemptStatus.OK and result.blames is None and result.fallback is None:
             return
         if result.blames is not None:
             context.avoid |= {result.blames}
-        elif result.fallback in DECODE_PODS_OWN and result.end is not AttemptStatus.ANSWERED:
+        elif result.fallback in DECODE_PODS_OWN and result.end is not AttemptStatus.OK:
             context.avoid |= {placement.engine.pod}
         if result.fallback in WITHOUT_KV or sum(map(_is_failed_pair, context.model_attempts)) >= MAX_FALLBACKS:
             context.request = replace(context.request, is_single_engine=True)
@@ -351,7 +352,7 @@ class RequestPipeline:
         """Report how its pods did. Returns whether the one that was to answer was failing others before."""
         side = placement.prefill
         if side is not None and side.done_s is not None:
-            self._health(side.engine.pod, AttemptStatus.ANSWERED)
+            self._health(side.engine.pod, AttemptStatus.OK)
         if result.blames is not None:
             self._health(result.blames, result.end)
             return False
@@ -367,15 +368,15 @@ class RequestPipeline:
             # Where the prefill half of a pair has failed a remaining answer, no pod was asked for that: it stands.
             is_left = result.continuation is not None or not result.begun
             may = is_left and context.cuts <= self._retries.cuts and is_in_time
-            return may and self.budget.take(AttemptKind.RESUME)
+            context.attempt_kind = RetryKind.RESUME
+            return may and self.budget.take(RetryKind.RESUME)
         asked = [attempt for attempt in context.model_attempts if _counts(attempt)]
         failed = sum(not attempt.was_unhealthy for attempt in asked)
         if not (self._retries.may_retry(failed, len(asked)) and is_in_time):
             return False
         # An engine that was not reached was asked for nothing: the next attempt is still a first one.
-        if result.end is AttemptStatus.UNREACHABLE:
-            return True
-        return self.budget.take(AttemptKind.FAILOVER if result.end.is_engine_gone else AttemptKind.RETRY)
+        context.attempt_kind = kind = RetryKind.FAILOVER if result.end.is_engine_gone else RetryKind.RETRY
+        return result.end is AttemptStatus.UNREACHABLE or self.budget.take(kind)
 
     def _deadline(self, context: RequestContext) -> float:
         """Return the loop time by which the first byte has to come."""

@@ -13,6 +13,7 @@ from routing.decision.placement import Placement
 from routing.decision.receipt import AttemptReceipt
 from routing.rejection import ErrorOwner, RequestRejected
 from routing.request import Request, Usage
+from routing.retries import ESCALATION, FIRST
 from tenancy.objective import LatencyObjective
 from tenancy.tenants import Caller
 
@@ -38,6 +39,8 @@ class RequestContext(Struct):
     """Of a cascade's request: makes the request to a cheaper model under overload, None where there is none."""
     avoid: frozenset[str] = frozenset()
     """URLs of pods that have failed it."""
+    attempt_kind: str = FIRST
+    """Kind of its next attempt, for its receipt."""
     attempt_offset: int = 0
     """Index of its first attempt at the model that it asks for now."""
     last: Placement | None = None
@@ -59,6 +62,7 @@ class RequestContext(Struct):
         """Go on to another model of its cascade: pods that have failed another model have not failed this one."""
         self.end_lookup()
         self.request = request
+        self.attempt_kind = ESCALATION if self.record.attempts else FIRST
         self.result, self.avoid, self.attempt_offset = None, frozenset(), len(self.record.attempts)
 
     def end_lookup(self) -> None:
@@ -75,7 +79,7 @@ class RequestContext(Struct):
             self.record.wasted_tokens += _computed(placement, result.usage) + result.repeated
         if result.begun and self.serving_placement is None:
             self.serving_placement, self.held_s = placement, result.held_s
-        if result.begun and result.end is not AttemptStatus.ANSWERED:
+        if result.begun and result.end is not AttemptStatus.OK:
             self.cuts += 1
             if has_gone_on or self.cut_s is None:
                 self.cut_s = now_s
@@ -100,7 +104,7 @@ class RequestContext(Struct):
     def reached_engine(self) -> bool:
         """Whether a pod has worked for it: has begun to answer, or was at it when the client left."""
         result = self.result
-        if result is not None and result.end is AttemptStatus.ANSWERED:
+        if result is not None and result.end is AttemptStatus.OK:
             return result.status < 400
         has_left = result is None and self.rejection is None
         return self.last is not None and (has_left or self._first_token_s is not None)
@@ -143,7 +147,7 @@ class RequestContext(Struct):
         if result is None:
             return None
         has_rest = result.continuation is not None or (self.cuts > 0 and not result.begun)
-        return result.resume_blocker or (ResumeBlocker.CUTS if has_rest else None)
+        return result.resume_blocker or (ResumeBlocker.MAX_CUTS_OR_TIMEOUT if has_rest else None)
 
     def _has_met_objective(self, record: Outcome, usage: Usage | None) -> bool | None:
         """Return None where the client was to blame or did not wait."""

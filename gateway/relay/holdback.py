@@ -224,7 +224,7 @@ class HoldbackBody(WholeBody):
 def _reject(relay: Relay, counted: Usage) -> None:
     """End the attempt and stop the engine: the client gets none of this response."""
     relay.metered_usage = counted
-    relay.discard(AttemptStatus.UNCONVINCING, "The cascade check escalated this answer.")
+    relay.discard(AttemptStatus.ESCALATED, "The cascade check escalated this answer.")
 
 
 def _whole_events(text: bytes) -> tuple[bytes, bytes]:

@@ -214,11 +214,11 @@ class HttpTransport:
             leg = AttemptResult(end, detail=detail)
         else:
             leg = relay.result()
-            if relay.has_begun and leg.end is not AttemptStatus.ANSWERED:
+            if relay.has_begun and leg.end is not AttemptStatus.OK:
                 return self._cut(leg, relay)
         finally:
             self._buffer.end_attempt()
-        return leg if rest is None or leg.end is AttemptStatus.ANSWERED else cut_result(leg, placement.request)
+        return leg if rest is None or leg.end is AttemptStatus.OK else cut_result(leg, placement.request)
 
     async def prefill(self, placement: Placement, order: PrefillRequest, by_s: float) -> PrefillResult:
         """Have the placement's prefill engine compute the prompt and keep its KV; see `AttemptTransport.prefill`."""
@@ -292,7 +292,7 @@ class HttpTransport:
 
     def _cut(self, leg: AttemptResult, relay: Relay) -> AttemptResult:
         """The client has part of the answer: prepare the request for the rest, or say why there is none."""
-        rest = ResumeBlocker.OFF if self._buffer.is_off else continuation_after(relay, self._buffer.body)
+        rest = ResumeBlocker.DISABLED if self._buffer.is_off else continuation_after(relay, self._buffer.body)
         if isinstance(rest, ResumeBlocker):
             return replace(leg, begun=True, resume_blocker=rest)
         self._rest, self._body, self._path = rest, rest.request.body, rest.path

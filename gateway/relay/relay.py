@@ -108,7 +108,7 @@ class Relay:
         self.has_begun = False
         self.is_stream = False
         self.ended: asyncio.Future[None] = self.loop.create_future()
-        self.end = AttemptStatus.ANSWERED
+        self.end = AttemptStatus.OK
         self.status = 0
         self.detail = ""
         self.metered_usage: Usage | None = None
@@ -129,7 +129,7 @@ class Relay:
             return UpstreamErrorBody(self)
         if head.is_encoded or head.status >= 300:
             what = "Content-Encoding" if head.is_encoded else "redirect"
-            self.fail(AttemptStatus.MALFORMED, f"The pod sent an unrequested {what}.")
+            self.fail(AttemptStatus.INVALID_RESPONSE, f"The pod sent an unrequested {what}.")
             return None
         self.is_stream = head.content_type.startswith(EVENT_STREAM)
         return self._open_body(head)
@@ -183,7 +183,7 @@ class Relay:
         reply.end()
         if source is not None:
             source.abort()
-        self._end(AttemptStatus.ANSWERED, f"ended by a limit: {reason.value}")
+        self._end(AttemptStatus.OK, f"ended by a limit: {reason.value}")
 
     # -- how it ends -----------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Relay:
 
     def succeed(self) -> None:
         """End it: the client has been sent all of the answer, or what is wrong with its request."""
-        self._end(AttemptStatus.ANSWERED, "")
+        self._end(AttemptStatus.OK, "")
 
     def fail(self, end: AttemptStatus, detail: str) -> None:
         """End the attempt as failed; as answered if only the end of the body was missing."""
@@ -232,7 +232,7 @@ class Relay:
 
     def result(self) -> AttemptResult:
         """Return the result of the attempt. Reads the recorded bytes, so it is not on the path of any token."""
-        if self.end is not AttemptStatus.ANSWERED or self.status >= 400:
+        if self.end is not AttemptStatus.OK or self.status >= 400:
             return AttemptResult(
                 self.end, self.status, begun=self.reply.has_begun, counted=self.metered_usage, detail=self.detail
             )
@@ -309,7 +309,9 @@ class EventStream:
         if self._scanner.error is not None:
             self._fail(self._scanner.error)
         elif not self._scanner.is_complete:
-            self._relay.fail(AttemptStatus.LOST, "The pod closed the stream before the response was complete.")
+            self._relay.fail(
+                AttemptStatus.CONNECTION_RESET, "The pod closed the stream before the response was complete."
+            )
         else:
             if left or not self._reply.has_begun:
                 self.pass_on(left)
@@ -338,8 +340,8 @@ class EventStream:
 def _end_of(error: UpstreamError) -> AttemptStatus:
     """An engine that aborts a request is being shut down: that says nothing against the request."""
     if error is ABORTED:
-        return AttemptStatus.LOST
-    return AttemptStatus.BUSY if error.status in BUSY_STATUSES else AttemptStatus.BROKEN
+        return AttemptStatus.CONNECTION_RESET
+    return AttemptStatus.UPSTREAM_BUSY if error.status in BUSY_STATUSES else AttemptStatus.UPSTREAM_5XX
 
 
 class WholeBody:
@@ -403,14 +405,14 @@ class UpstreamErrorBody:
         relay = self._relay
         error = read_error(relay.status, self._body)
         if error.status in BUSY_STATUSES:
-            relay.fail(AttemptStatus.BUSY, error.message)
+            relay.fail(AttemptStatus.UPSTREAM_BUSY, error.message)
         elif error.status in KEY_REJECTED_STATUSES:
             relay.fail(
-                AttemptStatus.BROKEN,
+                AttemptStatus.UPSTREAM_5XX,
                 f"The pod rejected the gateway's API key (status {error.status}); check pod_api_key.",
             )
         elif error.status >= 500 and error.status != NOT_IMPLEMENTED:
-            relay.fail(AttemptStatus.BROKEN, error.message)
+            relay.fail(AttemptStatus.UPSTREAM_5XX, error.message)
         else:
             # What no pod of the model can do (501) is an error of the request.
             status = 400 if error.status == NOT_IMPLEMENTED else error.status

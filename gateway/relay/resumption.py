@@ -36,7 +36,10 @@ CHAT_PATH, TOKENIZE_PATH = "/v1/chat/completions", "/tokenize"
 
 BAD_REQUEST = 400
 
-BLOCKER_BY_STATUS = {AttemptStatus.UNWILLING: ResumeBlocker.REFUSED, AttemptStatus.DIFFERENT: ResumeBlocker.DIFFERS}
+BLOCKER_BY_STATUS = {
+    AttemptStatus.CONTINUATION_REJECTED: ResumeBlocker.UPSTREAM_REJECTED,
+    AttemptStatus.REPLAY_MISMATCH: ResumeBlocker.REPLAY_MISMATCH,
+}
 """Ends of a continuation after which no further pod is tried: it would end the same."""
 
 WriteRequest = Callable[[str, bytes, str], list[bytes]]
@@ -51,9 +54,9 @@ def continuation_after(relay: Relay, body: bytes) -> Continuation | ResumeBlocke
     try:
         delivered = delivered_by(relay)
     except MALFORMED_EVENT:
-        return ResumeBlocker.PROMPT
+        return ResumeBlocker.UNSUPPORTED_PROMPT
     if not body or delivered is None:
-        return ResumeBlocker.TOO_LONG
+        return ResumeBlocker.BUFFER_EXCEEDED
     return continuation_of(body, delivered, sequences=relay.placement.request.sequences)
 
 
@@ -103,7 +106,9 @@ async def recover_tokens(
         return _failed(words)
     recalled: RecoveredTokens | None = read_recovered(recall, prompt.body, words.body)
     if recalled is None:
-        return AttemptResult(AttemptStatus.UNWILLING, detail="The pod's reasoning tokens are not known to the gateway.")
+        return AttemptResult(
+            AttemptStatus.CONTINUATION_REJECTED, detail="The pod's reasoning tokens are not known to the gateway."
+        )
     return rest.with_tokens(recalled)
 
 
@@ -112,13 +117,13 @@ def failed_prefill(failed: AttemptResult) -> PrefillResult:
 
     A pod that rejects the recovery has answered.
     """
-    if failed.end is AttemptStatus.UNWILLING:
-        return PrefillResult(AttemptStatus.ANSWERED, failed.status or BAD_REQUEST, detail=failed.detail)
+    if failed.end is AttemptStatus.CONTINUATION_REJECTED:
+        return PrefillResult(AttemptStatus.OK, failed.status or BAD_REQUEST, detail=failed.detail)
     return PrefillResult(failed.end, failed.status, detail=failed.detail)
 
 
 def _failed(whole: UnaryResult) -> AttemptResult:
-    end = AttemptStatus.UNWILLING if whole.end is AttemptStatus.ANSWERED else whole.end
+    end = AttemptStatus.CONTINUATION_REJECTED if whole.end is AttemptStatus.OK else whole.end
     return AttemptResult(end, whole.status, detail=whole.detail)
 
 
@@ -143,7 +148,7 @@ class ResumedRelay(Relay):
 
     def _open_body(self, head: ResponseHead) -> ResponseBodyHandler | None:
         if not self.is_stream:
-            self.fail(AttemptStatus.MALFORMED, "The pod did not stream the continuation.")
+            self.fail(AttemptStatus.INVALID_RESPONSE, "The pod did not stream the continuation.")
             return None
         self.scanner = EventScanner(
             self._stitch.api, ResponseRecorder(0), withholds_usage=False, held_bytes=MAX_HELD_EVENT_BYTES
@@ -153,13 +158,13 @@ class ResumedRelay(Relay):
     def send_error(self, error: UpstreamError) -> None:
         """End the attempt: the client has part of an answer, and no use for an error of its continuation."""
         self.status = error.status
-        self.fail(AttemptStatus.UNWILLING, error.message)
+        self.fail(AttemptStatus.CONTINUATION_REJECTED, error.message)
 
     def result(self) -> AttemptResult:
         """Return the result of the attempt, with usage of the whole answer as the client is sent it."""
         leg, joint = super().result(), self._stitch.joint
         leg = replace(leg, is_behind=joint.is_behind, repeated=joint.repeated)
-        if leg.end is not AttemptStatus.ANSWERED or leg.status >= 400:
+        if leg.end is not AttemptStatus.OK or leg.status >= 400:
             return leg
         return replace(leg, usage=joint.usage, client_usage=joint.whole, response_id=None)
 
@@ -188,10 +193,10 @@ class ResumedStream(EventStream):
         try:
             joined = splice_events(self._stitch, self._trim.filter_events(events) if self._trim is not None else events)
         except ReplayMismatch:
-            relay.discard(AttemptStatus.DIFFERENT, "The replay on another pod produced a different response.")
+            relay.discard(AttemptStatus.REPLAY_MISMATCH, "The replay on another pod produced a different response.")
             return
         if joined is None:
-            relay.discard(AttemptStatus.MALFORMED, "The pod's events do not follow its API.")
+            relay.discard(AttemptStatus.INVALID_RESPONSE, "The pod's events do not follow its API.")
         elif joined:
             relay.recorder.add(joined)
             super().pass_on(joined)

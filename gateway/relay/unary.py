@@ -34,7 +34,7 @@ class UnaryResult(Struct, frozen=True):
     @property
     def is_success(self) -> bool:
         """Whether the pod has answered with success."""
-        return self.end is AttemptStatus.ANSWERED and self.status < 400
+        return self.end is AttemptStatus.OK and self.status < 400
 
 
 async def call_unary(pool: UpstreamPool, url: str, question: list[bytes], by_s: float) -> UnaryResult:
@@ -86,7 +86,7 @@ class UnaryCall:
         self.was_stale = False
         self._status = 0
         self._body = bytearray()
-        self._end = AttemptStatus.ANSWERED
+        self._end = AttemptStatus.OK
         self._detail = ""
 
     def finish_if_delivered(self) -> bool:
@@ -97,7 +97,7 @@ class UnaryCall:
         """Return this call: all of the body is read, whatever its status."""
         self._status = head.status
         if head.is_encoded:
-            self.fail(AttemptStatus.MALFORMED, "The pod sent an unrequested Content-Encoding.")
+            self.fail(AttemptStatus.INVALID_RESPONSE, "The pod sent an unrequested Content-Encoding.")
             return None
         return self
 
@@ -106,7 +106,7 @@ class UnaryCall:
         if len(self._body) + len(payload) > MAX_RESPONSE_BYTES:
             if self.reply.source is not None:
                 self.reply.source.abort()
-            self.fail(AttemptStatus.MALFORMED, "The pod's response to the gateway is too large.")
+            self.fail(AttemptStatus.INVALID_RESPONSE, "The pod's response to the gateway is too large.")
             return
         self._body += payload
 
@@ -126,23 +126,21 @@ class UnaryCall:
 
     def result(self) -> UnaryResult:
         """Return the result of a call that has ended."""
-        if self._end is not AttemptStatus.ANSWERED:
+        if self._end is not AttemptStatus.OK:
             return UnaryResult(self._end, detail=self._detail)
         body = bytes(self._body)
         return (
-            UnaryResult(AttemptStatus.ANSWERED, self._status, body)
-            if self._status < 400
-            else _rejected(self._status, body)
+            UnaryResult(AttemptStatus.OK, self._status, body) if self._status < 400 else _rejected(self._status, body)
         )
 
 
 def _rejected(status: int, body: bytes) -> UnaryResult:
     error = read_error(status, body)
-    end = AttemptStatus.ANSWERED
+    end = AttemptStatus.OK
     if error.status in BUSY_STATUSES:
-        end = AttemptStatus.BUSY
+        end = AttemptStatus.UPSTREAM_BUSY
     elif error.status in KEY_REJECTED_STATUSES or error.status >= 500:
-        end = AttemptStatus.BROKEN
+        end = AttemptStatus.UPSTREAM_5XX
     return UnaryResult(end, error.status, detail=error.message)
 
 
@@ -192,6 +190,8 @@ async def call_prefill(pool: UpstreamPool, url: str, question: list[bytes], by_s
     try:
         response = _DECODER.decode(whole.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return PrefillResult(AttemptStatus.MALFORMED, whole.status, detail="The pod's prefill response is not JSON.")
+        return PrefillResult(
+            AttemptStatus.INVALID_RESPONSE, whole.status, detail="The pod's prefill response is not JSON."
+        )
     usage = response.usage.usage() if response.usage is not None else None
-    return PrefillResult(AttemptStatus.ANSWERED, whole.status, response.kv_transfer_params, usage)
+    return PrefillResult(AttemptStatus.OK, whole.status, response.kv_transfer_params, usage)

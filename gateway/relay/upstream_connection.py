@@ -47,7 +47,7 @@ NEVER = float("inf")
 CRLF = b"\r\n"
 
 STALL_ENDS = {
-    StallVerdict.ENGINE: (AttemptStatus.HUNG, "The pod's engine is hung: no output on any stream."),
+    StallVerdict.ENGINE: (AttemptStatus.ENGINE_HUNG, "The pod's engine is hung: no output on any stream."),
     StallVerdict.STREAM: (AttemptStatus.TIMEOUT, "The pod's stream stalled."),
 }
 """Verdict of the stall timer to how the attempt ends, and the detail that is logged."""
@@ -237,7 +237,7 @@ class UpstreamConnection(asyncio.Protocol):
         except (HttpParserError, HttpParserUpgrade):
             self._is_reusable = False
             if not self._is_complete:
-                self._fail(AttemptStatus.MALFORMED, "The pod's response is not valid HTTP/1.1.")
+                self._fail(AttemptStatus.INVALID_RESPONSE, "The pod's response is not valid HTTP/1.1.")
                 return
         body = self._body or self._open_response(len(data))
         if body is None:
@@ -252,7 +252,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._framing_bytes += len(data)
             if self._framing_bytes > MAX_FRAMING_BYTES:
                 self._fail(
-                    AttemptStatus.MALFORMED, "The trailers or chunk extensions of the pod's response are too large."
+                    AttemptStatus.INVALID_RESPONSE,
+                    "The trailers or chunk extensions of the pod's response are too large.",
                 )
                 return
         if self._is_complete:
@@ -267,7 +268,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(
-            AttemptStatus.LOST,
+            AttemptStatus.CONNECTION_RESET,
             "The pod closed the connection." if exc is None else f"The connection to the pod broke: {exc}",
         )
         del self._parser  # It holds our methods: without it there is no cycle to collect.
@@ -313,7 +314,7 @@ class UpstreamConnection(asyncio.Protocol):
         if exchange is None:
             return None
         if self._header_count > MAX_HEADER_FIELDS or (not self._has_head and self._head_bytes > MAX_HEAD_BYTES):
-            self._fail(AttemptStatus.MALFORMED, "The headers of the pod's response are too large.")
+            self._fail(AttemptStatus.INVALID_RESPONSE, "The headers of the pod's response are too large.")
         elif self._has_head:
             self._body = exchange.open_response(self._head())
             if self._body is None:
@@ -360,7 +361,7 @@ class UpstreamConnection(asyncio.Protocol):
         if exchange is not None:
             if exchange.reply.source is self:  # Another pod may be answering already.
                 exchange.reply.source = None
-            exchange.was_stale = end is AttemptStatus.LOST and self.was_used and not self._head_bytes
+            exchange.was_stale = end is AttemptStatus.CONNECTION_RESET and self.was_used and not self._head_bytes
             exchange.fail(end, detail)
 
     def _reset_message(self) -> None:
@@ -414,7 +415,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._exchange is None:
             self.abort()
         elif now_s - self._last_read_s >= silent_s:
-            self._fail(AttemptStatus.LOST, "The pod shut down before the response was complete.")
+            self._fail(AttemptStatus.CONNECTION_RESET, "The pod shut down before the response was complete.")
             return True
         return False
 

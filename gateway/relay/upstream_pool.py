@@ -64,7 +64,7 @@ class PoolIsFull(Exception):  # noqa: N818 - like a rejection it is an outcome, 
 def no_connection(url: str, error: PoolIsFull | OSError) -> tuple[AttemptStatus, str]:
     """Return how an attempt ends for which `UpstreamPool.connect` has raised this, and the detail for the log."""
     if isinstance(error, PoolIsFull):
-        return AttemptStatus.BUSY, f"Connection limit to {url} reached."
+        return AttemptStatus.UPSTREAM_BUSY, f"Connection limit to {url} reached."
     if isinstance(error, TimeoutError):
         return AttemptStatus.UNREACHABLE, f"Timeout while connecting to {url}."
     return AttemptStatus.UNREACHABLE, f"Cannot connect to {url}: {error.strerror or error}."

@@ -94,5 +94,5 @@ def continuation_of(body: bytes, delivered: DeliveredOutput, *, sequences: int) 
         rest = Continuation(delivered, asking)
         rest.splicer(withholds_usage=False)
     except MALFORMED_EVENT:
-        return ResumeBlocker.PROMPT  # The events of the lost pod do not have the format of its API.
+        return ResumeBlocker.UNSUPPORTED_PROMPT  # The events of the lost pod do not have the format of its API.
     return rest

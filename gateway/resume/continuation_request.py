@@ -46,12 +46,12 @@ MAX_UNSEEN_TOKENS = 3
 
 REPLAYABLE = frozenset(
     {
-        ResumeBlocker.GRAMMAR,
-        ResumeBlocker.CALL,
+        ResumeBlocker.STRUCTURED_OUTPUT,
+        ResumeBlocker.TOOL_CALL,
         ResumeBlocker.REASONING,
         ResumeBlocker.ECHO,
-        ResumeBlocker.PROMPT,
-        ResumeBlocker.STOP,
+        ResumeBlocker.UNSUPPORTED_PROMPT,
+        ResumeBlocker.STOP_STRING,
     }
 )
 """Reasons against a continuation that do not stand against a replay."""
@@ -100,11 +100,11 @@ def build_request(
 ) -> ContinuationRequest | ResumeBlocker:
     """Return the request that continues a stream which was cut. `body` is what the lost pod was sent."""
     if sequences != 1:
-        return ResumeBlocker.COPIES
+        return ResumeBlocker.MULTIPLE_CHOICES
     try:
         fields = JSON_OBJECT.decode(body)
     except UNREADABLE:
-        return ResumeBlocker.PROMPT
+        return ResumeBlocker.UNSUPPORTED_PROMPT
     may_be_anew = is_deterministic(api, fields)
     asking = _continuation(api, fields, delivered)
     if may_be_anew and isinstance(asking, ResumeBlocker) and asking in REPLAYABLE:
@@ -120,7 +120,7 @@ def _continuation_by_tokens(api: Api, fields: Body, delivered: DeliveredOutput) 
     """Return the continuation by its token ids, which have to be recovered first."""
     chat = fields if api is Api.CHAT else chat_from_messages(fields)
     if chat is None:
-        return ResumeBlocker.PROMPT
+        return ResumeBlocker.UNSUPPORTED_PROMPT
     return _recovery_blocker(chat, delivered) or ContinuationRequest(
         Api.CHAT, msgspec.json.encode(chat), recovery=recovery_calls(chat, delivered)
     )
@@ -143,7 +143,7 @@ def _recovery_blocker(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker
     if not delivered.reasoning or fields.get("include_reasoning") is False:
         return ResumeBlocker.REASONING
     if not _is_plain_chat(fields):
-        return ResumeBlocker.PROMPT
+        return ResumeBlocker.UNSUPPORTED_PROMPT
     return _blocker_by_fields(fields, delivered)
 
 
@@ -172,11 +172,11 @@ def _continuation(api: Api, fields: Body, delivered: DeliveredOutput) -> Continu
 
 def _blocker(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     if fields.get("previous_response_id") or fields.get("conversation") or fields.get("background"):
-        return ResumeBlocker.CONVERSATION
+        return ResumeBlocker.STORED_RESPONSE
     if fields.get("use_beam_search"):
-        return ResumeBlocker.COPIES
+        return ResumeBlocker.MULTIPLE_CHOICES
     if delivered.has_call or _may_call_next(fields, delivered):
-        return ResumeBlocker.CALL
+        return ResumeBlocker.TOOL_CALL
     if delivered.has_reasoning or fields.get("include_reasoning") is False:  # It may have reasoned without an event.
         return ResumeBlocker.REASONING
     return _blocker_by_fields(fields, delivered)
@@ -186,9 +186,9 @@ def _blocker_by_fields(fields: Body, delivered: DeliveredOutput) -> ResumeBlocke
     if fields.get("echo"):
         return ResumeBlocker.ECHO
     if _has_grammar(fields) and (delivered.text or not delivered.reasoning):
-        return ResumeBlocker.GRAMMAR
+        return ResumeBlocker.STRUCTURED_OUTPUT
     return (
-        ResumeBlocker.STOP
+        ResumeBlocker.STOP_STRING
         if fields.get("include_stop_str_in_output") and _may_be_stopping(fields, delivered.text)
         else None
     )
@@ -261,13 +261,13 @@ def _chat(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     fields.pop("prompt_logprobs", None)
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
-        return ResumeBlocker.PROMPT
+        return ResumeBlocker.UNSUPPORTED_PROMPT
     if not delivered.text.strip():
         return None
     if fields.get("continue_final_message"):
         return _continue_last(messages, delivered)
     if fields.get("add_generation_prompt") is False:
-        return ResumeBlocker.PROMPT
+        return ResumeBlocker.UNSUPPORTED_PROMPT
     message: Body = {"role": ASSISTANT, "content": delivered.text}
     fields["messages"] = [*messages, message]
     fields |= {"continue_final_message": True, "add_generation_prompt": False}
@@ -278,7 +278,7 @@ def _continue_last(messages: list[Any], delivered: DeliveredOutput) -> ResumeBlo
     """Continue an answer whose beginning the client has sent."""
     last = messages[-1]
     if not isinstance(last, dict) or not isinstance(last.get("content"), str):
-        return ResumeBlocker.PROMPT
+        return ResumeBlocker.UNSUPPORTED_PROMPT
     messages[-1] = {**last, "content": last["content"] + delivered.text}
     return None
 
@@ -287,14 +287,14 @@ def _completions(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | No
     fields.pop("prompt_logprobs", None)
     prompt = fields.get("prompt")
     if fields.get("suffix"):
-        return ResumeBlocker.PROMPT
+        return ResumeBlocker.UNSUPPORTED_PROMPT
     if delivered.token_ids is not None and delivered.prompt_ids is not None and not fields.get("stop"):
         fields["prompt"] = [*delivered.prompt_ids, *delivered.token_ids]
         return None
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
         prompt = prompt[0]
     if not isinstance(prompt, str):
-        return ResumeBlocker.PROMPT if delivered.text else None
+        return ResumeBlocker.UNSUPPORTED_PROMPT if delivered.text else None
     fields["prompt"] = prompt + delivered.text
     return None
 
@@ -302,12 +302,12 @@ def _completions(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | No
 def _messages(fields: Body, delivered: DeliveredOutput) -> ResumeBlocker | None:
     chat = chat_from_messages(fields)
     if chat is None:
-        return ResumeBlocker.PROMPT
+        return ResumeBlocker.UNSUPPORTED_PROMPT
     fields.clear()
     fields |= chat
     if delivered.text.strip() and fields["messages"][-1]["role"] == ASSISTANT:
         return (
-            ResumeBlocker.PROMPT
+            ResumeBlocker.UNSUPPORTED_PROMPT
         )  # vLLM's Anthropic API ends a prefilled message before it answers, which no other API can express.
     return _chat(fields, delivered)
 

@@ -12,6 +12,7 @@ from gateway.roles.balancer import INTERVAL_S, RoleAssigner
 from gateway.roles.lease import RoleLease
 from gateway.runtime.event_log import LogFunction, engine_fields
 from gateway.runtime.guard import restarted
+from gateway.runtime.metric_families import ENGINE_LABELS, engine_labels
 from routing.decision.router import Router
 from routing.facts import Role
 from routing.pairing.roles import RoleChange
@@ -68,10 +69,10 @@ class RoleController(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Return all metric families of this moment."""
-        role = GaugeMetricFamily("hearth_engine_role", "1 for the role it has.", labels=("engine", "role"))
+        role = GaugeMetricFamily("hearth_engine_role", "1 for its current role.", labels=(*ENGINE_LABELS, "role"))
         for name, has in self._roles().items():
             for each in Role:
-                role.add_metric((name, each.value), float(has == each))
-        changes = CounterMetricFamily("hearth_role_changes", "Roles that this gateway has changed.")
+                role.add_metric((*engine_labels(name), each.value), float(has == each))
+        changes = CounterMetricFamily("hearth_role_changes", "Roles changed by this gateway.")
         changes.add_metric((), self._keeper.changes)
         yield from (role, changes)

@@ -9,8 +9,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily | InfoMetricFamily
 
+ENGINE_LABELS = ("upstream", "dp_rank")
+"""URL of the pod, and data-parallel rank: vLLM's label `engine`, which is "0" where there is only one."""
+
 OTHER = "other"
 """The label value of everything beyond a bound on label values."""
+
+
+def engine_labels(name: str) -> tuple[str, str]:
+    """Return the values of the labels `ENGINE_LABELS` of an engine named `URL` or `URL#RANK`."""
+    upstream, _, rank = name.partition("#")
+    return upstream, rank or "0"
 
 
 class Histogram:

@@ -309,7 +309,7 @@ class HttpDispatcher:
                     reading.request,
                     shared,
                     started_s=started_s,
-                    result=AttemptResult(AttemptStatus.ANSWERED, response.status)
+                    result=AttemptResult(AttemptStatus.OK, response.status)
                     if isinstance(response, CompleteResponse)
                     else None,
                     rejection=response if isinstance(response, RequestRejected) else None,

@@ -11,6 +11,7 @@ from routing.candidates import CandidateShown, TopCandidates
 from routing.decision.placement import Placement
 from routing.eligible import PairingFallback
 from routing.request import Usage
+from routing.retries import FIRST
 
 PRECISE, APPROXIMATE = "precise", "approximate"
 """Indexes of cached tokens."""
@@ -44,6 +45,8 @@ class AttemptReceipt(Struct, frozen=True, gc=False):
     """Why it was no pair where it should have been one, or what its pair came to nothing by."""
     was_unhealthy: bool = False
     """Its pod had failed other requests before, and has completed none since."""
+    kind: str = FIRST
+    """`FIRST`, `ESCALATION`, or the `RetryKind` of an attempt that follows a failed one."""
 
 
 def attempt_receipt(
@@ -53,6 +56,7 @@ def attempt_receipt(
     fallback: PairingFallback | None = None,
     *,
     was_unhealthy: bool = False,
+    kind: str = FIRST,
 ) -> AttemptReceipt:
     """The receipt's line for one placement that has ended."""
     predicted, side = placement.predicted, placement.prefill
@@ -75,6 +79,7 @@ def attempt_receipt(
         actual_transfer_s=None if side is None else side.transfer_s,
         fallback_reason=fallback,
         was_unhealthy=was_unhealthy,
+        kind=kind,
     )
 
 

@@ -11,7 +11,7 @@ from tests.chaos.readings import Reading, read_charged, read_metrics
 SETTLED_S = 60.0
 """So long after the last answer nothing may be left anywhere."""
 
-ZERO_AT_REST = ("hearth_open_requests", "hearth_open_connections", "hearth_queued_requests")
+ZERO_AT_REST = ("hearth_requests_in_flight", "hearth_downstream_connections", "hearth_queued_requests")
 
 ENGINE_AT_REST = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 

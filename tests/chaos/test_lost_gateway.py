@@ -110,7 +110,7 @@ async def _kill_who_carries(cast: Cast, listening: asyncio.Task[None]) -> Gatewa
 
 async def _carries(cast: Cast, gateway: Gateway) -> bool:
     reading = await read_metrics(cast.session, gateway.metrics)
-    return reading is not None and bool(reading.sum_of("hearth_open_requests"))
+    return reading is not None and bool(reading.sum_of("hearth_requests_in_flight"))
 
 
 async def _all_let_go(cast: Cast, killed: Gateway) -> None:

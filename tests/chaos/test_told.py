@@ -9,7 +9,7 @@ from tests.chaos.told import read_told
 RESUMED = b'{"event": "request_completed", "resumes": 2, "status": 200, "wasted_tokens": 5}\n'
 REFUSED = (
     b'{"event": "request_completed", "resumes": 0, "status": 429, "reason": "too_many_parallel_requests",'
-    b' "resume_failure": "call"}\n'
+    b' "resume_failure": "tool_call"}\n'
 )
 
 

@@ -56,17 +56,17 @@ class Watching:
             self._fault(gateway.name, "answer", "did not answer on its metrics port")
 
     def _judge(self, name: str, reading: Reading) -> None:
-        most, is_open = self.most, reading.sum_of("hearth_open_requests")
+        most, is_open = self.most, reading.sum_of("hearth_requests_in_flight")
         fds, resident = reading.sum_of("process_open_fds"), reading.sum_of("process_resident_memory_bytes")
         most.readings += 1
         most.fds, most.resident_bytes = max(most.fds, fds), max(most.resident_bytes, resident)
         most.open_requests = max(most.open_requests, is_open)
-        running = reading.sum_of("hearth_engine_running")
+        running = reading.sum_of("hearth_engine_running_requests")
         for words in reading.negative:
             self._fault(name, words.split("{")[0], words)
         if running > 2 * is_open:  # Twice, where one is asked of a second pod as well.
             self._fault(name, "running", f"{running:g} sequences on engines for {is_open:g} requests")
-        if fds > FDS_OF_ITS_OWN + FDS_A_REQUEST * (is_open + reading.sum_of("hearth_open_connections")):
+        if fds > FDS_OF_ITS_OWN + FDS_A_REQUEST * (is_open + reading.sum_of("hearth_downstream_connections")):
             self._fault(name, "fds", f"{fds:g} file descriptors for {is_open:g} requests")
         if resident > MOST_RESIDENT:
             self._fault(name, "resident", f"{resident / (1 << 20):.0f} MB")

@@ -144,7 +144,7 @@ def exercise(root: Path) -> None:
     assert stage.healthcheck
     assert stage.entrypoint
     with running(image) as metrics:
-        check = [word.replace("127.0.0.1:9090", metrics) for word in stage.healthcheck]
+        check = [word.replace("127.0.0.1:9464", metrics) for word in stage.healthcheck]
         subprocess.run(_as_user(stage.user, check), env=image.environment, check=True, cwd="/")
         with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=START_LIMIT_S) as answer:
             assert b"hearth_build_info" in answer.read()

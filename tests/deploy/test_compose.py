@@ -39,4 +39,4 @@ def test_prometheus_scrapes_the_gateway() -> None:
     """By the service's name and the port of its metrics."""
     (config,) = documents(DEPLOY / "prometheus" / "prometheus.yaml")
     targets = [target for job in config["scrape_configs"] for one in job["static_configs"] for target in one["targets"]]
-    assert "hearth:9090" in targets
+    assert "hearth:9464" in targets

@@ -86,7 +86,7 @@ class Scene:
         """Until nothing is under way and the ledger says so."""
 
         async def is_idle() -> bool:
-            return (await self.metrics())["hearth_extproc_requests"] == 0 and not await self.running()
+            return (await self.metrics())["hearth_extproc_requests_in_flight"] == 0 and not await self.running()
 
         await until(is_idle)
 

@@ -83,7 +83,7 @@ async def status(scene: Scene) -> int:
 
 
 async def rejected(scene: Scene, by: str) -> float:
-    return (await scene.metrics())[f'hearth_extproc_unauthenticated_total{{by="{by}"}}']
+    return (await scene.metrics())[f'hearth_extproc_unauthenticated_total{{reason="{by}"}}']
 
 
 async def test_an_envoy_with_the_certificate_is_served_and_no_other(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_an_envoy_with_the_certificate_is_served_and_no_other(tmp_path: Pa
             await until(is_served)
 
             async def has_log() -> bool:
-                return (await scene.metrics())["hearth_extproc_access_logs"] == 1
+                return (await scene.metrics())["hearth_extproc_access_log_streams"] == 1
 
             await until(has_log)
         assert await rejected(scene, "certificate") == 0
@@ -132,7 +132,7 @@ async def test_an_envoy_with_the_token_is_served_and_no_other() -> None:
             await until(is_served)
 
             async def has_log() -> bool:
-                return (await scene.metrics())["hearth_extproc_access_logs"] == 1
+                return (await scene.metrics())["hearth_extproc_access_log_streams"] == 1
 
             await until(has_log)
         assert await rejected(scene, "token") == 0

@@ -77,7 +77,7 @@ class Uploads:
     async def _stand_at(self, seat: Seat) -> bool:
         async with self.pickers.client.get(seat.now.at("metrics", "/metrics")) as answer:
             lines = (await answer.text()).splitlines()
-        return any(line.startswith("hearth_extproc_requests ") and float(line.split()[1]) for line in lines)
+        return any(line.startswith("hearth_extproc_requests_in_flight ") and float(line.split()[1]) for line in lines)
 
 
 @asynccontextmanager

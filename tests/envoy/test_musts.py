@@ -153,7 +153,7 @@ async def test_must_3_who_served_is_who_is_charged() -> None:
                 assert answer.status == 200
             receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
             (attempt,) = receipt["attempts"]
-            assert (attempt["engine"], attempt["result"]) == (other, "answered")
+            assert (attempt["engine"], attempt["result"]) == (other, "ok")
         async with scene.session.get(f"{other}/metrics") as told:
             hits = [
                 line for line in (await told.text()).splitlines() if line.startswith("vllm:prefix_cache_hits_total")

@@ -38,12 +38,12 @@ async def cut_stream(scene: Scene) -> tuple[bytes, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("way", "ended"),
     [
-        pytest.param(BUFFERED_NONE, "lost", id="told by the access log"),
-        pytest.param(WITHOUT_LOG, "answered", id="told by nobody"),
-        pytest.param(BUFFERED_OBSERVED, "lost", id="observed"),
-        pytest.param(BUFFERED_STREAMED, "lost", id="watched"),
-        pytest.param(DUPLEX_NONE, "lost", id="duplex request"),
-        pytest.param(DUPLEX, "lost", id="duplex"),
+        pytest.param(BUFFERED_NONE, "connection_reset", id="told by the access log"),
+        pytest.param(WITHOUT_LOG, "ok", id="told by nobody"),
+        pytest.param(BUFFERED_OBSERVED, "connection_reset", id="observed"),
+        pytest.param(BUFFERED_STREAMED, "connection_reset", id="watched"),
+        pytest.param(DUPLEX_NONE, "connection_reset", id="duplex request"),
+        pytest.param(DUPLEX, "connection_reset", id="duplex"),
     ],
 )
 async def test_a_stream_that_its_pod_has_cut_is_blamed_on_it_and_not_gone_on_with(way: Way, ended: str) -> None:

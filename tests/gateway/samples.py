@@ -16,7 +16,7 @@ AT_S = 1_795_186_398.25
 def an_attempt(**changes: Any) -> AttemptReceipt:
     values: dict[str, Any] = {
         "engine": "http://a:1",
-        "result": "answered",
+        "result": "ok",
         "candidates": (CandidateShown("http://a:1", True, 0.1, {"prefill": 0.1}, 64, 0, 1),),
         "candidate_count": 1,
         "predicted_input_tokens": 100,

@@ -5,18 +5,23 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from tests.golden.fields import renewed, with_close_times, without_added
+from tests.golden.metric_names import comparable, translated
 from tests.golden.normal import differs, renamed
 
 HERE = Path(__file__).parent
 RECORDING = HERE / "golden.jsonl.gz"
 NAMES = HERE / "names.json"
-"""Old names of fields, headers, metrics, reasons and whole texts to new ones; null: no longer there."""
+"""Old names of fields, headers, reasons and whole texts to new ones; null: no longer there.
+
+`=text`: a whole text only, not a field. `+field`: a field that the recording does not have. Metrics and their labels
+are in `docs/public-names.json`.
+"""
 
 Names = dict[str, str | None]
 
@@ -57,12 +62,11 @@ def _metrics(
 ) -> Iterator[str]:
     """Samples by name and labels: renamed ones stand in another order."""
 
-    def by_name(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
+    def by_name(samples: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         return {f"{each['name']}{json.dumps(each['labels'], sort_keys=True)}": each["value"] for each in samples}
 
-    remaining = [each for each in renamed(list(before), names) if each.get("name") is not None]
-    was = by_name([each for each in remaining if None not in each["labels"].values()])
-    is_now = by_name(after)
+    was = by_name(list(translated(before, names)))
+    is_now = by_name(comparable(after))
     for name in sorted({*was, *is_now}):
         if was.get(name) != is_now.get(name):
             yield f"{' '.join(kind)} {name}: {was.get(name)} was recorded, {is_now.get(name)} is found"

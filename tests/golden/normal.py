@@ -105,9 +105,25 @@ def renamed(value: Any, names: dict[str, str | None]) -> Any:
         case list():
             return [renamed(held, names) for held in value]
         case str():
-            return names.get(value, value)
+            return names.get(f"={value}", names.get(value, value))
         case _:
             return value
+
+
+def without_added(found: Any, expected: Any, names: dict[str, str | None]) -> Any:
+    """A fresh record without the fields that were added to the recorded one, `+field` in the map."""
+    match found, expected:
+        case dict(), dict():
+            return {
+                name: without_added(held, expected.get(name), names)
+                for name, held in found.items()
+                if name in expected or f"+{name}" not in names
+            }
+        case list(), list():
+            rest = [None] * (len(found) - len(expected))
+            return [without_added(held, was, names) for held, was in zip(found, [*expected, *rest], strict=False)]
+        case _:
+            return found
 
 
 def without_digests(value: Any) -> Any:
@@ -126,6 +142,7 @@ def without_digests(value: Any) -> Any:
 def differs(expected: Any, found: Any, names: dict[str, str | None]) -> bool:
     """Whether a fresh record is another one than the recorded one, in its new names."""
     hoped = renamed(expected, names)
+    found = without_added(found, hoped, names)
     if hoped == found:
         return False
     return bool(hoped == expected or without_digests(hoped) != without_digests(found))

@@ -34,4 +34,8 @@ def test_only_what_the_map_names_may_differ() -> None:
     assert not differs(was, {"kind": "line", "said": {"engine": "a", "sha256": "2", "reason": "overloaded"}}, names)
     assert differs(was, {"kind": "line", "said": {"engine": "b", "sha256": "1", "reason": "overloaded"}}, names)
     assert differs(was, was, names)
+    more = was | {"said": was["said"] | {"new": 1}}
+    assert differs(was, more, {})
+    assert not differs(was, more, {"+new": ""})
+    assert renamed({"busy": "busy"}, {"=busy": "full"}) == {"busy": "full"}
     assert differs(was, {"kind": "line", "said": was["said"] | {"sha256": "2"}}, {})

@@ -46,8 +46,8 @@ def test_only_ready_pods_are_chosen(standing: PodState) -> None:
 
 def test_doubted_pods_have_a_roster_of_their_own() -> None:
     """Of those that serve the model, in the regions asked for."""
-    doubted = pod("http://a", "m", standing=PodState.FAILING)
-    fleet = fleet_of(doubted, pod("http://b", "m"), pod("http://c", "other", standing=PodState.FAILING))
+    doubted = pod("http://a", "m", standing=PodState.SUSPECT)
+    fleet = fleet_of(doubted, pod("http://b", "m"), pod("http://c", "other", standing=PodState.SUSPECT))
     assert [engine.name for engine in fleet.eligible_failing("m").engines] == ["http://a"]
     assert not fleet.eligible_failing("m", frozenset({"elsewhere"})).engines
     assert names(fleet, "m") == ["http://b"]
@@ -73,7 +73,7 @@ def test_changes_show_at_once() -> None:
     assert len(names(fleet, "m")) == 2
     known = fleet.pod("http://a")
     assert known
-    fleet.put(replace(known, state=PodState.UNREACHABLE))
+    fleet.put(replace(known, state=PodState.OPEN_CIRCUIT))
     assert names(fleet, "m") == ["http://b"]
     fleet.put(replace(known, models=frozenset({"m", "n"})))
     assert names(fleet, "m") == ["http://a", "http://b"]
@@ -129,7 +129,7 @@ def test_removing_who_is_not_there_frees_nothing() -> None:
 
 def test_who_is_ready_shows() -> None:
     """For logs."""
-    fleet = fleet_of(pod("http://a", "m"), pod("http://b", "m", standing=PodState.UNREACHABLE))
+    fleet = fleet_of(pod("http://a", "m"), pod("http://b", "m", standing=PodState.OPEN_CIRCUIT))
     assert repr(fleet) == "<Fleet 1 of 2 pods ready>"
 
 
@@ -202,7 +202,7 @@ def test_those_that_are_there_for_prefill_answer_where_no_others_are_left() -> N
 
 def test_doubted_pods_are_asked_where_nobody_else_is_left() -> None:
     """Not while another is ready, but rather than refuse; and never where the request must not go."""
-    fleet = single_engine_fleet(eligible_pod("a", PodState.FAILING), eligible_pod("b"))
+    fleet = single_engine_fleet(eligible_pod("a", PodState.SUSPECT), eligible_pod("b"))
     assert letters(fleet) == "b"
     assert letters(fleet, avoid="b") == "a"
     assert refusal(fleet, avoid="http://b", pods=frozenset({"http://b"})).reason is Reason.NO_POD_READY
@@ -249,7 +249,7 @@ def test_an_unknown_model_is_refused(pods: Sequence[Pod]) -> None:
 
 def test_nothing_is_said_to_be_unknown_while_somebody_has_yet_to_tell() -> None:
     """A pod or a source: the model may be theirs, so the client may come again; a pod elsewhere cannot help."""
-    silent = Pod("http://b", PodState.UNREACHABLE, region="eu", has_reported_models=False)
+    silent = Pod("http://b", PodState.OPEN_CIRCUIT, region="eu", has_reported_models=False)
     fleet = single_engine_fleet(eligible_pod("a", region="us"), silent)
     refused = refusal(fleet, model="nope")
     assert refused.reason is Reason.NO_POD_READY

@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.retries import AttemptKind, RetryBudget, RetryTerms
+from routing.retries import RetryBudget, RetryKind, RetryTerms
 
-ORDER = (AttemptKind.RETRY, AttemptKind.FAILOVER, AttemptKind.RESUME)
+ORDER = (RetryKind.RETRY, RetryKind.FAILOVER, RetryKind.RESUME)
 """Refused first to last."""
 
 
 def test_requests_pay_for_second_attempts() -> None:
     """One for every five, once what was saved is spent."""
     budget = RetryBudget(RetryTerms(share=0.2, saved=2))
-    assert [budget.take(AttemptKind.RETRY) for _ in range(3)] == [True, True, False]
+    assert [budget.take(RetryKind.RETRY) for _ in range(3)] == [True, True, False]
     for _ in range(5):
         budget.begin()
-    assert [budget.take(AttemptKind.RETRY) for _ in range(2)] == [True, False]
-    assert (budget.taken[AttemptKind.RETRY], budget.rejected[AttemptKind.RETRY]) == (3, 2)
+    assert [budget.take(RetryKind.RETRY) for _ in range(2)] == [True, False]
+    assert (budget.taken[RetryKind.RETRY], budget.rejected[RetryKind.RETRY]) == (3, 2)
 
 
 def test_no_more_is_saved_than_may_come_at_once() -> None:
@@ -28,7 +28,7 @@ def test_no_more_is_saved_than_may_come_at_once() -> None:
     for _ in range(1000):
         budget.begin()
         budget.end()
-    assert [budget.take(AttemptKind.RETRY) for _ in range(4)] == [True, True, True, False]
+    assert [budget.take(RetryKind.RETRY) for _ in range(4)] == [True, True, True, False]
 
 
 def test_all_requests_of_an_engine_that_is_gone_may_move() -> None:
@@ -36,28 +36,26 @@ def test_all_requests_of_an_engine_that_is_gone_may_move() -> None:
     budget = RetryBudget(RetryTerms(share=0.0, saved=0))
     for _ in range(500):
         budget.begin()
-    assert not budget.take(AttemptKind.RETRY)
-    assert all(budget.take(AttemptKind.FAILOVER) for _ in range(500))
-    assert not budget.take(AttemptKind.FAILOVER)
-    assert all(budget.take(AttemptKind.RESUME) for _ in range(500))
-    assert not budget.take(AttemptKind.RESUME)
+    assert not budget.take(RetryKind.RETRY)
+    assert all(budget.take(RetryKind.FAILOVER) for _ in range(500))
+    assert not budget.take(RetryKind.FAILOVER)
+    assert all(budget.take(RetryKind.RESUME) for _ in range(500))
+    assert not budget.take(RetryKind.RESUME)
 
 
 def test_processes_divide_what_is_saved() -> None:
     """All together they save what one would."""
     budget = RetryBudget(RetryTerms(saved=8), among=4)
-    assert [budget.take(AttemptKind.RETRY) for _ in range(3)] == [True, True, False]
+    assert [budget.take(RetryKind.RETRY) for _ in range(3)] == [True, True, False]
 
 
-@given(
-    events=st.lists(st.sampled_from([*AttemptKind, "begin", "end"])), saved=st.integers(0, 20), share=st.floats(0, 1)
-)
-def test_the_budget_holds(events: list[AttemptKind | str], saved: int, share: float) -> None:
+@given(events=st.lists(st.sampled_from([*RetryKind, "begin", "end"])), saved=st.integers(0, 20), share=st.floats(0, 1))
+def test_the_budget_holds(events: list[RetryKind | str], saved: int, share: float) -> None:
     """Never more second attempts than were saved, paid for, or are under way twice; the order of refusals is kept."""
     budget = RetryBudget(RetryTerms(share=share, saved=saved))
     begun = most_under_way = 0
     for event in events:
-        if isinstance(event, AttemptKind):
+        if isinstance(event, RetryKind):
             may = budget.take(event)
             trial = [RetryBudget(RetryTerms(share=share, saved=saved)) for _ in ORDER]
             for other in trial:

@@ -90,8 +90,8 @@ async def test_one_model_answers(keeping: CascadePods, escalating: CascadePods, 
     assert result["cost_always_first"] < result["cost_always_largest"]
     await empty(rungs)
     metrics = await rungs.metrics()
-    assert f'hearth_cascade_answers_total{{bucket="chat",ladder="auto",rung="{rung}"}}' in metrics
-    assert 'hearth_cascade_promised{ladder="auto"} 1.0' in metrics
+    assert f'hearth_cascade_answers_total{{bucket="chat",cascade="auto",model_name="{rung}"}}' in metrics
+    assert 'hearth_cascade_guarantee_active{cascade="auto"} 1.0' in metrics
 
 
 def _is_clean(body: bytes, rung: str) -> None:
@@ -300,7 +300,7 @@ async def test_what_failed_one_model_is_not_held_against_the_next(tmp_path: Path
         status, _, head = await rungs.post(CHAT, asked)
         assert (status, head["x-hearth-cascade-model"]) == (200, "big")
         receipt = await settled(rungs, head["x-hearth-request-id"])
-        assert [attempt["result"] for attempt in receipt["attempts"]] == ["broken"] * 3 + ["answered"]
+        assert [attempt["result"] for attempt in receipt["attempts"]] == ["upstream_5xx"] * 3 + ["ok"]
         assert receipt["attempts"][2]["engine"] == warm
 
 
@@ -341,9 +341,9 @@ async def test_shadows_keep_a_guarantee_true(tmp_path: Path) -> None:
             else:
                 pytest.fail("the promise still stands")
         metrics = await rungs.metrics()
-        assert 'hearth_cascade_drift_alarm{ladder="auto"} 1.0' in metrics
-        assert 'hearth_cascade_promised{ladder="auto"} 0.0' in metrics
-        assert 'hearth_cascade_shadow_agreement{ladder="auto"} 0.0' in metrics
+        assert 'hearth_cascade_drift_alarm{cascade="auto"} 1.0' in metrics
+        assert 'hearth_cascade_guarantee_active{cascade="auto"} 0.0' in metrics
+        assert 'hearth_cascade_shadow_agreement_ratio{cascade="auto"} 0.0' in metrics
         assert 'tenant="shadow"' not in metrics
         shadows = [each for each in rungs.big.received if each.path == CHAT]
         assert shadows

@@ -155,5 +155,5 @@ async def test_receipts_foretell_what_events_told(tmp_path: Path) -> None:
         assert shown_pod["engines"][0]["cache_source"] == "precise"
         async with client.get(gateway.at("metrics", "/metrics")) as page:
             figures = await page.text()
-        assert f'hearth_engine_exact{{engine="{pod.url}"' in figures
-        assert 'hearth_sights_total{outcome="exact"}' in figures
+        assert f'hearth_engine_kv_events_active{{dp_rank="0",upstream="{pod.url}"' in figures
+        assert 'hearth_prefix_lookups_total{result="precise"}' in figures

@@ -122,7 +122,7 @@ async def test_a_lost_pod_fails_nobody_who_has_no_first_byte(kind: FaultKind) ->
         lost.set_fault(Fault(kind))
         await gateway.until("breaker_opened", upstream=lost.url)
         await load.goes_on(3 * CLIENTS)
-        assert (await fleet(gateway))[lost.url]["state"] in ("broken", "unready")
+        assert (await fleet(gateway))[lost.url]["state"] in ("open_circuit", "unready")
         before = len(load.seen)
         await load.goes_on(CLIENTS)
         assert all(answer.is_whole for answer in load.seen[before:])

@@ -78,7 +78,7 @@ async def a_full_place(tmp_path: Path, *flags: str) -> AsyncIterator[tuple[Place
 async def have_come(place: Place, crowd: Crowd) -> bool:
     """Whether the gateway has taken in all of them."""
     ended = len(crowd.ended)
-    line = next(line for line in (await place.metrics()).splitlines() if line.startswith("hearth_open_requests "))
+    line = next(line for line in (await place.metrics()).splitlines() if line.startswith("hearth_requests_in_flight "))
     return ended + float(line.rpartition(" ")[2]) >= len(crowd.tasks)
 
 
@@ -109,7 +109,7 @@ async def test_gold_passes_bronze_in_the_queue(tmp_path: Path) -> None:
         shown = await place.metrics()
         assert 'hearth_queued_requests{pool="big",tier="bronze"} 0.0' in shown
         assert (
-            f'hearth_tier_refusals_total{{pool="big",reason="overloaded",tier="bronze"}} {ended["overloaded"]}.0'
+            f'hearth_tier_rejections_total{{pool="big",reason="overloaded",tier="bronze"}} {ended["overloaded"]}.0'
             in shown
         )
 

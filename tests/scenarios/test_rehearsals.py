@@ -103,7 +103,7 @@ async def test_thoughts_and_calls_go_on_at_another_pod(place: Place, api: Api, a
     assert (receipt["status"], receipt["resume_failure"]) == (200, None)
     assert receipt["resumes"] >= 1
     assert receipt["wasted_tokens"] > 0
-    assert receipt["attempts"][-1]["result"] == "answered"
+    assert receipt["attempts"][-1]["result"] == "ok"
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -122,7 +122,7 @@ async def test_an_answer_that_its_engines_give_up_goes_on(place: Place, api: Api
     assert counts(told) == counts(undisturbed)
     receipt = await place.receipt(name)
     assert (receipt["status"], receipt["resume_failure"]) == (200, None)
-    assert [attempt["result"] for attempt in receipt["attempts"]] == ["lost", "lost", "answered"]
+    assert [attempt["result"] for attempt in receipt["attempts"]] == ["connection_reset", "connection_reset", "ok"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -134,4 +134,4 @@ async def test_calls_that_are_drawn_end_with_their_pod(place: Place) -> None:
     for pod in place.pods:
         pod.set_fault(NO_FAULT)
     assert b'"pod_lost"' in told
-    assert (await place.receipt(name))["resume_failure"] == "call"
+    assert (await place.receipt(name))["resume_failure"] == "tool_call"

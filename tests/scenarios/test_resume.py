@@ -104,7 +104,7 @@ async def test_a_stream_goes_on_at_another_pod(place: Place, api: Api, loss: Fau
     assert receipt["resume_failure"] is None
     assert receipt["wasted_tokens"] > 0
     assert receipt["status"] == 200
-    assert [attempt["result"] for attempt in receipt["attempts"]][-1] == "answered"
+    assert [attempt["result"] for attempt in receipt["attempts"]][-1] == "ok"
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -13,7 +13,7 @@ from simulator.pod import SimulatedPod
 from tests.gateway.running import Running, serving
 from tests.scenarios.place import CHAT, FAST, asking
 
-SERIES = 'hearth_waiting_for_pod_requests{model="big"}'
+SERIES = 'hearth_waiting_for_pod_requests{model_name="big"}'
 
 
 async def shown(gateway: Running, session: aiohttp.ClientSession) -> str:

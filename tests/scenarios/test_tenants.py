@@ -93,7 +93,7 @@ async def test_a_trusted_proxy_names_the_tenant_and_the_tier(tmp_path: Path) -> 
         (receipt,) = await place.receipts("one")
         assert (receipt["tier"], receipt["slo_met"]) == ("gold", True)
         shown = await place.metrics()
-        assert 'hearth_met_requests_total{pool="big",tier="gold"} 1.0' in shown
+        assert 'hearth_slo_met_requests_total{pool="big",tier="gold"} 1.0' in shown
         assert 'hearth_queued_requests{pool="big",tier="gold"} 0.0' in shown
 
 

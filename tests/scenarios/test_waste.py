@@ -52,7 +52,7 @@ async def computed(pod: SimulatedPod) -> float:
 
 async def wasted(place: Place) -> float:
     """In all, as the gateway's metrics tell."""
-    return await sum_of(place.gateway.at("metrics", "/metrics"), "hearth_resume_wasted_tokens_total{")
+    return await sum_of(place.gateway.at("metrics", "/metrics"), "hearth_stream_resume_wasted_tokens_total{")
 
 
 async def ask(place: Place, words: str, **more: Any) -> str:
@@ -84,7 +84,7 @@ async def test_what_is_computed_again_is_what_is_told(
     holder.set_fault(Fault(FaultKind.CUT, after_chunks=SAID, requests=1))
     receipt = await place.receipt(await ask(place, words, **more))
     holder.set_fault(NO_FAULT)
-    assert [attempt["result"] for attempt in receipt["attempts"]] == ["lost", "answered"]
+    assert [attempt["result"] for attempt in receipt["attempts"]] == ["connection_reset", "ok"]
     made = sum([await computed(pod) for pod in others]) - computed_before
     assert receipt["wasted_tokens"] == made + again > again
     assert await wasted(place) - wasted_before == receipt["wasted_tokens"]
@@ -104,6 +104,6 @@ async def test_what_was_computed_again_in_vain_counts_too(place: Place, words: s
     receipt = await place.receipt(await ask(place, words, **more))
     for pod in place.pods:
         pod.set_fault(NO_FAULT)
-    assert [attempt["result"] for attempt in receipt["attempts"]][:2] == ["lost", "lost"]
+    assert [attempt["result"] for attempt in receipt["attempts"]][:2] == ["connection_reset", "connection_reset"]
     told = sum([await computed(pod) for pod in others]) - before
     assert receipt["wasted_tokens"] > 1.5 * told / len(others)

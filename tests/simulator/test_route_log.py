@@ -21,7 +21,7 @@ RECORDER = RouteRecorder(bytes(32))
 
 def line(text: str, at_s: float, *, pod: int, session: str | None = None, model: str = "qwen") -> bytes:
     tokens = len(text) // 4
-    attempt = AttemptReceipt(f"http://pod-{pod}:8000", "answered", (), 2, tokens, 0, 0, 0.1, 0.1)
+    attempt = AttemptReceipt(f"http://pod-{pod}:8000", "ok", (), 2, tokens, 0, 0, 0.1, 0.1)
     request = Request("r", Api.CHAT, model, cut_prompt(text.encode(), 1), session=session)
     usage = Usage(tokens, 9, 0)
     times = {"at_s": at_s + 1.0, "ttft_s": 0.1, "duration_s": 1.0, "decode_s": 0.9}

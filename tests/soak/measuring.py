@@ -40,7 +40,7 @@ def measured(reading: Reading) -> dict[str, float]:
     return {
         "memory MB": reading.sum_of("process_resident_memory_bytes") / MB,
         "file descriptors": reading.sum_of("process_open_fds"),
-        "tasks": reading.sum_of("hearth_tasks"),
+        "tasks": reading.sum_of("hearth_event_loop_tasks"),
         "metric series": float(len(reading.samples)),
     }
 

@@ -120,7 +120,7 @@ async def test_a_pod_dies_and_comes_back(pair: tuple[Gateway, Pod, Pod]) -> None
         await load.until_served(WORKERS)
         await asyncio.to_thread(until, lambda: running_on(gateway, victim) >= 2, "requests on the pod that will die")
         victim.kill()
-        await asyncio.to_thread(until, lambda: gateway.pod(victim.url)["state"] == "broken", "an open breaker")
+        await asyncio.to_thread(until, lambda: gateway.pod(victim.url)["state"] == "open_circuit", "an open breaker")
         await load.until_served(2 * WORKERS)
         load.stopped.set()
     assert [words for end, words in load.ends if end is End.FAILED] == []

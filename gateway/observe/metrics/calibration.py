@@ -90,20 +90,34 @@ class CalibrationCollector(Collector):
         """Return all metric families of this moment."""
         self._forget_gone()
         sums: tuple[tuple[str, str, Callable[[PodPredictionError], int]], ...] = (
-            ("hearth_pod_predicted_warm_tokens", "Warm tokens predicted of it.", lambda pod: pod.predicted_tokens),
-            ("hearth_pod_real_warm_tokens", "Warm tokens it told.", lambda pod: pod.actual_tokens),
-            ("hearth_pod_missed_warm_tokens", "Sum of the differences.", lambda pod: pod.error_tokens),
+            (
+                "hearth_upstream_predicted_cached_tokens",
+                "Cached tokens that were predicted.",
+                lambda pod: pod.predicted_tokens,
+            ),
+            (
+                "hearth_upstream_actual_cached_tokens",
+                "Cached tokens that its engines reported.",
+                lambda pod: pod.actual_tokens,
+            ),
+            (
+                "hearth_upstream_cached_tokens_prediction_error",
+                "Sum of the absolute differences.",
+                lambda pod: pod.error_tokens,
+            ),
         )
         for name, words, sum_of in sums:
-            counter = CounterMetricFamily(name, words, labels=("pod",))
+            counter = CounterMetricFamily(name, words, labels=("upstream",))
             for url, pod in self._judged.items():
                 counter.add_metric((url,), sum_of(pod))
             yield counter
         error = GaugeMetricFamily(
-            "hearth_pod_warmth_error", "Share of warm tokens predicted wrongly lately.", labels=("pod",)
+            "hearth_upstream_prefix_prediction_error_ratio",
+            "Recent share of cached tokens predicted wrongly.",
+            labels=("upstream",),
         )
         drift = GaugeMetricFamily(
-            "hearth_pod_warmth_drift", "1 where predictions have stopped coming true.", labels=("pod",)
+            "hearth_upstream_prefix_prediction_drifting", "1 where that share is too high.", labels=("upstream",)
         )
         for url, pod in self._judged.items():
             error.add_metric((url,), pod.error)

@@ -86,16 +86,21 @@ class CascadeCollector(Collector):
     def collect(self) -> Iterator[Family]:
         tallies = self._tallies
         counters: tuple[tuple[str, str, Key, Mapping[Key, float]], ...] = (
-            ("answers", "Answers that clients got, by rung.", ("ladder", "rung", "bucket"), tallies.answers),
-            ("requests", "Requests to ladders.", ("ladder", "tenant"), tallies.requests),
-            ("escalated_requests", "Of them, those whose first answer was thrown away.", ("ladder", "tenant"),
+            ("answers", "Answers that clients received.", ("cascade", "model_name", "bucket"),
+             tallies.answers),
+            ("requests", "Requests to cascades.", ("cascade", "tenant"), tallies.requests),
+            ("escalated_requests", "Requests of which an answer was discarded.", ("cascade", "tenant"),
              tallies.escalated),
-            ("judged", "Answers that were judged.", ("ladder", "rung", "verdict", "why"), tallies.judged),
-            ("cost", "Money, what was thrown away included.", ("ladder", "rung", "tenant"), tallies.cost),
-            ("wasted_cost", "Money for what no client got.", ("ladder", "rung"), tallies.wasted_cost),
-            ("wasted_tokens", "Output that no client got.", ("ladder", "rung"), tallies.wasted_tokens),
-            ("cost_always_top", "What the top rung alone would have cost.", ("ladder",), tallies.always_top),
-            ("cost_always_first", "What the cheapest rung alone would have cost.", ("ladder",), tallies.always_first),
+            ("judged", "Answers judged, by verdict.", ("cascade", "model_name", "result", "reason"),
+             tallies.judged),
+            ("cost", "Cost in the currency of the prices, discarded answers included.",
+             ("cascade", "model_name", "tenant"),
+             tallies.cost),
+            ("wasted_cost", "Cost of discarded answers.", ("cascade", "model_name"), tallies.wasted_cost),
+            ("wasted_tokens", "Output tokens of discarded answers.", ("cascade", "model_name"), tallies.wasted_tokens),
+            ("cost_always_top", "Cost of the same answers by the largest model.", ("cascade",), tallies.always_top),
+            ("cost_always_first", "Cost of the same answers by the smallest model.", ("cascade",),
+             tallies.always_first),
         )  # fmt: skip
         for name, words, labels, held in counters:
             family = CounterMetricFamily(f"hearth_cascade_{name}", words, labels=labels)
@@ -107,7 +112,7 @@ class CascadeCollector(Collector):
 
     def _held(self) -> Family:
         family = HistogramMetricFamily(
-            "hearth_cascade_held_seconds", "How long kept streams were held back.", labels=("ladder",)
+            "hearth_cascade_holdback_seconds", "How long accepted streams were held back.", labels=("cascade",)
         )
         for cascade, histogram in self._tallies.held_s.items():
             family.add_metric((cascade,), cumulative_buckets(histogram), histogram.total)
@@ -115,16 +120,16 @@ class CascadeCollector(Collector):
 
     def _promises(self) -> Iterator[Family]:
         shown: tuple[tuple[str, str, Callable[[GuaranteeStatus], float]], ...] = (
-            ("promised", "Whether a promise about quality is made and stands.", lambda known: float(known.is_promised)),
-            ("promised_loss", "Quality that may be lost, 0 to 1.", lambda known: known.max_loss),
-            ("promise_examples", "Examples that the promise stands on.", lambda known: known.examples),
-            ("drift_alarm", "Whether shadow samples contradict the promise.", lambda known: float(known.has_drifted)),
-            ("shadows", "Shadow samples compared.", lambda known: known.shadow_samples),
-            ("shadow_agreement", "Share of them that agreed.", lambda known: known.agreement),
-            ("shadow_cost", "Money spent on them.", lambda known: known.shadow_cost),
+            ("guarantee_active", "1 while a quality guarantee holds.", lambda known: float(known.is_promised)),
+            ("guarantee_max_loss_ratio", "Quality that may be lost, 0 to 1.", lambda known: known.max_loss),
+            ("guarantee_examples", "Examples that the guarantee is based on.", lambda known: known.examples),
+            ("drift_alarm", "1 where shadow samples contradict the guarantee.", lambda known: float(known.has_drifted)),
+            ("shadow_samples", "Shadow samples compared.", lambda known: known.shadow_samples),
+            ("shadow_agreement_ratio", "Share of them that agreed.", lambda known: known.agreement),
+            ("shadow_cost", "Cost of them.", lambda known: known.shadow_cost),
         )
         for name, words, value_of in shown:
-            family = GaugeMetricFamily(f"hearth_cascade_{name}", words, labels=("ladder",))
+            family = GaugeMetricFamily(f"hearth_cascade_{name}", words, labels=("cascade",))
             for cascade in self._ladders.by_name:
                 if (known := self._ladders.guarantee_status(cascade)) is not None:
                     family.add_metric((cascade,), value_of(known))
@@ -133,12 +138,14 @@ class CascadeCollector(Collector):
 
     def _rungs(self) -> Iterator[Family]:
         frozen = GaugeMetricFamily(
-            "hearth_cascade_frozen", "Whether a rung keeps nothing, and is asked seldom.", labels=("ladder", "rung")
+            "hearth_cascade_model_frozen",
+            "1 for a model of which no answer is accepted, so that it is tried rarely.",
+            labels=("cascade", "model_name"),
         )
         raised = GaugeMetricFamily(
-            "hearth_cascade_raised_steps",
-            "Steps that shadows have raised the thresholds of a rung by; at 10 the promise is withdrawn.",
-            labels=("ladder", "rung"),
+            "hearth_cascade_threshold_raised_steps",
+            "Steps by which shadow samples have raised the thresholds of a model; at 10 the guarantee is withdrawn.",
+            labels=("cascade", "model_name"),
         )
         for name, cascade in self._ladders.by_name.items():
             if (known := self._ladders.guarantee_status(name)) is None:

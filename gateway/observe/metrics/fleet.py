@@ -11,14 +11,14 @@ from prometheus_client.registry import Collector
 from gateway.discovery.aggregator import PodAggregator
 from gateway.fleet.pod_state import WatchedPod
 from gateway.replica_sync.peer_load import LoadBySlot, own_load
-from gateway.runtime.metric_families import Family
+from gateway.runtime.metric_families import ENGINE_LABELS, Family, engine_labels
 from routing.decision.router import Router
 from routing.pods import Engine, PodState
 
 
 @dataclass(frozen=True, eq=False)
 class FleetCollector(Collector):
-    """Shows what is open in the gateway, pods by standing, and what the ledger holds of each engine."""
+    """Shows what is open in the gateway, upstreams by state, and what the ledger holds of each engine."""
 
     router: Router
     pods: Callable[[], Iterable[WatchedPod]]
@@ -37,32 +37,40 @@ class FleetCollector(Collector):
         yield from self._engines()
 
     def _gateway(self) -> Iterator[Family]:
-        yield GaugeMetricFamily("hearth_open_requests", "Requests in flight.", self.open_requests())
-        yield GaugeMetricFamily("hearth_open_connections", "Client connections.", self.open_connections())
+        yield GaugeMetricFamily("hearth_requests_in_flight", "Requests in flight.", self.open_requests())
+        yield GaugeMetricFamily("hearth_downstream_connections", "Client connections.", self.open_connections())
         yield GaugeMetricFamily(
-            "hearth_tasks", "Tasks of the event loop: some for each request, and a few always.", self.tasks()
+            "hearth_event_loop_tasks",
+            "Tasks of the event loop: some per request, and a few constant ones.",
+            self.tasks(),
         )
-        yield GaugeMetricFamily("hearth_index_blocks", "Blocks in the warm index.", len(self.router.index))
-        dropped = CounterMetricFamily("hearth_dropped_lines", "Log lines that nobody took in time.", labels=("log",))
+        yield GaugeMetricFamily(
+            "hearth_prefix_index_blocks", "Blocks in the approximate prefix index.", len(self.router.index)
+        )
+        dropped = CounterMetricFamily(
+            "hearth_log_lines_dropped", "Log lines that were not written in time.", labels=("log",)
+        )
         for name, count in self.dropped_lines().items():
             dropped.add_metric((name,), count)
         yield dropped
 
     def _pods(self) -> Iterator[Family]:
-        standings = dict.fromkeys(PodState, 0)
-        opened = CounterMetricFamily("hearth_breaker_opens", "How often a pod's breaker opened.", labels=("pod",))
-        age = GaugeMetricFamily("hearth_scrape_age_seconds", "Since a pod's metrics were read.", labels=("pod",))
+        states = dict.fromkeys(PodState, 0)
+        opened = CounterMetricFamily(
+            "hearth_breaker_opens", "Times that the circuit breaker opened.", labels=("upstream",)
+        )
+        age = GaugeMetricFamily("hearth_scrape_age_seconds", "Since the last scrape.", labels=("upstream",))
         now_s = self.clock()
         for known in self.router.fleet.pods:
-            standings[known.state] += 1
+            states[known.state] += 1
         for pod in self.pods():
             opened.add_metric((pod.url,), pod.breaker.open_count)
             if pod.metrics is not None and pod.scraped_s >= 0:
                 age.add_metric((pod.url,), max(0.0, now_s - pod.scraped_s))
-        by_standing = GaugeMetricFamily("hearth_pods", "Pods by standing.", labels=("standing",))
-        for standing, count in standings.items():
-            by_standing.add_metric((standing.value,), count)
-        yield from (by_standing, opened, age)
+        by_state = GaugeMetricFamily("hearth_upstreams", "Upstreams by state.", labels=("state",))
+        for state, count in states.items():
+            by_state.add_metric((state.value,), count)
+        yield from (by_state, opened, age)
 
     def _engines(self) -> Iterator[Family]:
         router, theirs = self.router, self.peer_load()
@@ -70,32 +78,44 @@ class FleetCollector(Collector):
         engines = [engine for pod in router.fleet.pods for engine in pod.engines]
         own = {engine.slot: own_load(ledger, engine.slot, theirs) for engine in engines}
         shown: tuple[tuple[str, str, Callable[[Engine], float | None]], ...] = (
-            ("hearth_engine_running", "Our sequences there.", lambda engine: own[engine.slot].running),
             (
-                "hearth_engine_prefill_tokens",
-                "Our prefill not yet done.",
+                "hearth_engine_running_requests",
+                "Running requests of this gateway.",
+                lambda engine: own[engine.slot].running,
+            ),
+            (
+                "hearth_engine_pending_prefill_tokens",
+                "Prefill tokens of this gateway that are not done.",
                 lambda engine: own[engine.slot].prefill_tokens,
             ),
-            ("hearth_engine_kv_tokens", "KV tokens we count there.", lambda engine: own[engine.slot].kv_tokens),
-            ("hearth_engine_kv_capacity_tokens", "KV tokens it holds.", lambda engine: engine.kv_tokens),
+            ("hearth_engine_kv_tokens", "KV tokens of this gateway.", lambda engine: own[engine.slot].kv_tokens),
+            ("hearth_engine_kv_capacity_tokens", "KV cache capacity.", lambda engine: engine.kv_tokens),
             (
-                "hearth_engine_foreign_running",
-                "Sequences of others.",
+                "hearth_engine_external_running_requests",
+                "Running requests of others, as of the last scrape.",
                 lambda engine: ledger.external[engine.slot].running,
             ),
-            ("hearth_engine_shadow_bytes", "Prompt believed warm.", lambda engine: index.size_of(engine.slot)),
+            (
+                "hearth_engine_prefix_index_bytes",
+                "Prompt bytes assumed to be cached.",
+                lambda engine: index.size_of(engine.slot),
+            ),
             (
                 "hearth_engine_prefill_seconds_per_token",
                 "Learned prefill time per token.",
                 lambda engine: costs.seconds_per_token[engine.slot],
             ),
-            ("hearth_engine_step_seconds", "Learned time of a step.", lambda engine: costs.step_base_s[engine.slot]),
+            (
+                "hearth_engine_step_seconds",
+                "Learned time of a decode step.",
+                lambda engine: costs.step_base_s[engine.slot],
+            ),
         )
         for name, words, value_of in shown:
-            family = GaugeMetricFamily(name, words, labels=("engine",))
+            family = GaugeMetricFamily(name, words, labels=ENGINE_LABELS)
             for engine in engines:
                 if (value := value_of(engine)) is not None:
-                    family.add_metric((engine.name,), value)
+                    family.add_metric(engine_labels(engine.name), value)
             yield family
 
 
@@ -109,13 +129,13 @@ class SourceCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Return all metric families of this moment."""
         labels = ("source",)
-        pods = GaugeMetricFamily("hearth_source_pods", "Pods that a source named last.", labels=labels)
-        age = GaugeMetricFamily("hearth_source_age_seconds", "Since a source's last word.", labels=labels)
-        trouble = GaugeMetricFamily("hearth_source_trouble", "1 where a source cannot tell now.", labels=labels)
+        pods = GaugeMetricFamily("hearth_discovery_source_upstreams", "Pods in its last list.", labels=labels)
+        age = GaugeMetricFamily("hearth_discovery_source_age_seconds", "Since its last list.", labels=labels)
+        up = GaugeMetricFamily("hearth_discovery_source_up", "0 while the source fails.", labels=labels)
         now_s = self._clock()
         for source in self._census.sources:
-            trouble.add_metric((source.name,), float(bool(source.trouble)))
+            up.add_metric((source.name,), float(not source.trouble))
             if (word := self._census.last_snapshot(source)) is not None:
                 pods.add_metric((source.name,), len(word.pods))
                 age.add_metric((source.name,), max(0.0, now_s - word.at_s))
-        yield from (pods, age, trouble)
+        yield from (pods, age, up)

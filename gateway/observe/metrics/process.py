@@ -74,7 +74,7 @@ class CallbackErrorHandler(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Return the metric family of this moment."""
-        words = "Exceptions caught in timers, callbacks and endless tasks, which go on."
+        words = "Exceptions caught in timers, callbacks and endless tasks, which continue."
         errors = CounterMetricFamily("hearth_callback_errors", words, labels=("loop",))
         for name, count in self.caught.items():
             errors.add_metric((name,), count)
@@ -99,22 +99,30 @@ class ReplicaSyncCollector(Collector):
         """Return all metric families of this moment."""
         sharing = self._sharing
         hearing = sharing.applier
-        yield CounterMetricFamily("hearth_news_sent", "Words told to other gateways.", sharing.sent)
-        yield CounterMetricFamily("hearth_news_heard", "Words heard from other gateways.", hearing.applied)
-        yield CounterMetricFamily("hearth_news_recalled", "Words of the past that warmed us.", sharing.history_updates)
-        lost = CounterMetricFamily("hearth_news_lost", "News that did not come through, by why.", labels=("why",))
-        for why, count in (
-            ("unsent", sharing.unsent),
-            ("unheard", sharing.overflowed),
-            ("unreadable", sharing.unreadable),
-            ("strange", hearing.rejected),
+        yield CounterMetricFamily(
+            "hearth_replica_sync_updates_sent", "Updates sent to other gateways and workers.", sharing.sent
+        )
+        yield CounterMetricFamily(
+            "hearth_replica_sync_updates_received", "Updates received and applied.", hearing.applied
+        )
+        yield CounterMetricFamily(
+            "hearth_replica_sync_history_updates", "Replayed updates applied after a start.", sharing.history_updates
+        )
+        lost = CounterMetricFamily("hearth_replica_sync_updates_lost", "Updates lost, by cause.", labels=("reason",))
+        for reason, count in (
+            ("not_connected", sharing.unsent),
+            ("buffer_full", sharing.overflowed),
+            ("undecodable", sharing.unreadable),
+            ("invalid", hearing.rejected),
             ("gap", hearing.gaps),
         ):
-            lost.add_metric((why,), count)
+            lost.add_metric((reason,), count)
         yield lost
-        yield GaugeMetricFamily("hearth_news_origins", "Other gateways heard of late.", hearing.replica_count)
         yield GaugeMetricFamily(
-            "hearth_warmth_connected", "1 where the warmth process is there.", float(sharing.is_connected)
+            "hearth_replica_sync_peers", "Other workers and gateways with recent updates.", hearing.replica_count
+        )
+        yield GaugeMetricFamily(
+            "hearth_kv_index_connected", "1 while the index process is connected.", float(sharing.is_connected)
         )
 
 
@@ -128,9 +136,15 @@ class HubCollector(Collector):
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment."""
         hub, bridge = self._hub, self._bridge
-        yield GaugeMetricFamily("hearth_exchange_workers", "Workers that are connected.", hub.workers)
-        yield GaugeMetricFamily("hearth_exchange_past_bytes", "News kept for who comes next.", hub.history_bytes)
-        dropped = CounterMetricFamily("hearth_exchange_dropped", "What nobody took in time.", labels=("to",))
+        yield GaugeMetricFamily("hearth_replica_sync_workers", "Connected workers.", hub.workers)
+        yield GaugeMetricFamily(
+            "hearth_replica_sync_history_bytes", "Updates kept for workers that join.", hub.history_bytes
+        )
+        dropped = CounterMetricFamily(
+            "hearth_replica_sync_dropped",
+            "Batches dropped because the target did not read them in time.",
+            labels=("target",),
+        )
         dropped.add_metric(("worker",), hub.dropped_frames)
         if bridge is not None:
             dropped.add_metric(("redis",), bridge.dropped)
@@ -138,12 +152,16 @@ class HubCollector(Collector):
         if bridge is None:
             return
         yield GaugeMetricFamily(
-            "hearth_redis_connected", "1 where Redis takes and gives our news.", float(bridge.is_connected)
+            "hearth_redis_connected", "1 while updates pass through Redis.", float(bridge.is_connected)
         )
-        yield CounterMetricFamily("hearth_redis_written", "Entries written to the stream.", bridge.written)
-        yield CounterMetricFamily("hearth_redis_read", "Entries read from the stream, our own included.", bridge.read)
-        yield CounterMetricFamily("hearth_redis_strange", "Entries that were none of ours.", bridge.strange)
+        yield CounterMetricFamily("hearth_redis_entries_written", "Entries written to the stream.", bridge.written)
+        yield CounterMetricFamily(
+            "hearth_redis_entries_read", "Entries read from the stream, our own included.", bridge.read
+        )
+        yield CounterMetricFamily(
+            "hearth_redis_invalid_entries", "Stream entries that are not from Hearth.", bridge.strange
+        )
         staleness_s = bridge.staleness_s()
         if staleness_s is not None:
-            words = "How old news are when they are read: our own, from writing to reading back."
+            words = "Age of updates when they are read: our own, from writing to reading back."
             yield GaugeMetricFamily("hearth_redis_staleness_seconds", words, staleness_s)

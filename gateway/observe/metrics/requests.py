@@ -17,7 +17,7 @@ from gateway.pipeline.record import Outcome
 from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulative_buckets
 from routing.decision.receipt import AttemptReceipt
 from routing.rejection import Reason
-from routing.retries import AttemptKind, RetryBudget
+from routing.retries import RetryBudget, RetryKind
 from routing.stall_detection import StallVerdict
 
 OutcomeObserver = Callable[[Outcome], None]
@@ -47,8 +47,8 @@ class ModelCounters:
 
     requests: Counter[tuple[int, str]] = field(default_factory=Counter)
     """By status and rejection reason ('' if none)."""
-    retries: Counter[str] = field(default_factory=Counter)
-    """Attempts that were followed by another, by how they ended."""
+    attempts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By kind and result."""
     ttft_s: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS))
     tpot_s: Histogram = field(default_factory=lambda: Histogram(TPOT_BUCKETS))
     duration_s: Histogram = field(default_factory=lambda: Histogram(DURATION_BUCKETS))
@@ -64,13 +64,13 @@ class ModelCounters:
     wasted_tokens: int = 0
     """Tokens computed again to resume streams."""
     predicted_requests: int = 0
-    """Requests whose engine reported cached tokens: the next five are about these only."""
+    """Requests whose engine reported cached tokens: the next four are about these only."""
     predicted_cached_tokens: int = 0
     actual_cached_tokens: int = 0
     prediction_error_tokens: int = 0
     """Sum of absolute differences: errors in both directions must not cancel."""
-    predicted_ttft_s: float = 0.0
-    actual_ttft_s: float = 0.0
+    ttft_error_s: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS))
+    """Absolute differences of predicted and actual engine TTFT."""
 
 
 @dataclass(slots=True)
@@ -166,16 +166,15 @@ class RequestCounters(Collector):
             tally.cached_tokens += usage.cached_tokens or 0
             if outcome.decode_s is not None and outcome.stream and usage.completion_tokens > 1:
                 tally.tpot_s.observe(outcome.decode_s / (usage.completion_tokens - 1))
-        for attempt in attempts[:-1]:
-            tally.retries[attempt.result] += 1
+        for attempt in attempts:
+            tally.attempts[attempt.kind, attempt.result] += 1
         if attempts and (last := attempts[-1]).actual_cached_input_tokens is not None:
             tally.predicted_requests += 1
             tally.predicted_cached_tokens += last.predicted_cached_input_tokens
             tally.actual_cached_tokens += last.actual_cached_input_tokens
             tally.prediction_error_tokens += abs(last.predicted_cached_input_tokens - last.actual_cached_input_tokens)
             if last.actual_ttft_s is not None:
-                tally.predicted_ttft_s += last.predicted_ttft_s
-                tally.actual_ttft_s += last.actual_ttft_s
+                tally.ttft_error_s.observe(abs(last.predicted_ttft_s - last.actual_ttft_s))
 
     @staticmethod
     def _count_tenant(tally: TenantCounters, outcome: Outcome) -> None:
@@ -207,35 +206,35 @@ class RequestCounters(Collector):
         requests = CounterMetricFamily(
             "hearth_requests", "Requests that have ended.", labels=("model_name", "status", "reason")
         )
-        retries = CounterMetricFamily(
-            "hearth_retries",
-            "Attempts after which another pod was tried, by how they ended.",
-            labels=("model_name", "ended"),
+        attempts = CounterMetricFamily(
+            "hearth_attempts", "Attempts at engines, by kind and result.", labels=("model_name", "kind", "result")
         )
-        refusals: dict[str, int] = {reason.value: count for reason, count in self.early.items()}
+        rejections: dict[str, int] = {reason.value: count for reason, count in self.early.items()}
         for name, tally in models.items():
             for (status, reason), count in tally.requests.items():
                 requests.add_metric((name, str(status), reason), count)
                 if reason:
-                    refusals[reason] = refusals.get(reason, 0) + count
-            for ended, count in tally.retries.items():
-                retries.add_metric((name, ended), count)
+                    rejections[reason] = rejections.get(reason, 0) + count
+            for (kind, result), count in tally.attempts.items():
+                attempts.add_metric((name, kind, result), count)
         yield requests
-        yield retries
-        refused = CounterMetricFamily(
-            "hearth_refusals", "Requests refused by the gateway, those at the door included.", labels=("reason",)
+        yield attempts
+        rejected = CounterMetricFamily(
+            "hearth_rejections", "Requests rejected by the gateway, also before they were read.", labels=("reason",)
         )
-        for reason, count in refusals.items():
-            refused.add_metric((reason,), count)
-        yield refused
+        for reason, count in rejections.items():
+            rejected.add_metric((reason,), count)
+        yield rejected
 
     def _unresumed(self) -> Family:
         family = CounterMetricFamily(
-            "hearth_unresumed", "Streams that were cut and that nobody went on with.", labels=("model_name", "why")
+            "hearth_stream_resume_failures",
+            "Streams that were cut and not resumed, by cause.",
+            labels=("model_name", "reason"),
         )
         for name, tally in self.models.items():
-            for why, count in tally.resume_failure.items():
-                family.add_metric((name, why), count)
+            for reason, count in tally.resume_failure.items():
+                family.add_metric((name, reason), count)
         return family
 
     def _model_histograms(self) -> Iterator[Family]:
@@ -243,6 +242,11 @@ class RequestCounters(Collector):
             ("hearth_time_to_first_token_seconds", "From arrival to first token.", lambda tally: tally.ttft_s),
             ("hearth_time_per_output_token_seconds", "Mean per stream, after its first.", lambda tally: tally.tpot_s),
             ("hearth_request_duration_seconds", "From arrival to end.", lambda tally: tally.duration_s),
+            (
+                "hearth_ttft_prediction_error_seconds",
+                "Absolute error of the predicted engine TTFT.",
+                lambda tally: tally.ttft_error_s,
+            ),
         )
         for name, words, histogram_of in shown:
             family = HistogramMetricFamily(name, words, labels=("model_name",))
@@ -253,30 +257,48 @@ class RequestCounters(Collector):
 
     def _model_counters(self) -> Iterator[Family]:
         shown: tuple[tuple[str, str, Callable[[ModelCounters], float]], ...] = (
-            ("hearth_prompt_tokens", "Prompt tokens, by the engines' count.", lambda tally: tally.prompt_tokens),
-            ("hearth_cached_tokens", "Prompt tokens that engines reused.", lambda tally: tally.cached_tokens),
-            ("hearth_generation_tokens", "Tokens generated.", lambda tally: tally.output_tokens),
+            ("hearth_input_tokens", "Prompt tokens as counted by engines.", lambda tally: tally.prompt_tokens),
             (
-                "hearth_shared_answers",
-                "Requests given another's answer as well.",
+                "hearth_cached_input_tokens",
+                "Prompt tokens that engines had cached: part of the input tokens.",
+                lambda tally: tally.cached_tokens,
+            ),
+            ("hearth_output_tokens", "Output tokens as counted by engines.", lambda tally: tally.output_tokens),
+            (
+                "hearth_coalesced_requests",
+                "Requests that shared the response of an identical one.",
                 lambda tally: tally.coalesced_responses,
             ),
-            ("hearth_resumed", "Streams whose pod was lost, gone on with by another.", lambda tally: tally.resumed),
-            ("hearth_resume_wasted_tokens", "Computed again for that.", lambda tally: tally.wasted_tokens),
             (
-                "hearth_judged_requests",
-                "Requests whose prediction could be checked.",
+                "hearth_stream_resumes",
+                "Times that a cut stream was resumed on another pod.",
+                lambda tally: tally.resumed,
+            ),
+            (
+                "hearth_stream_resume_wasted_tokens",
+                "Tokens computed again for that.",
+                lambda tally: tally.wasted_tokens,
+            ),
+            (
+                "hearth_prediction_samples",
+                "Requests whose predicted cached tokens could be checked.",
                 lambda tally: tally.predicted_requests,
             ),
             (
-                "hearth_predicted_warm_tokens",
-                "Warm tokens predicted for them.",
+                "hearth_predicted_cached_tokens",
+                "Cached tokens predicted for them.",
                 lambda tally: tally.predicted_cached_tokens,
             ),
-            ("hearth_real_warm_tokens", "Warm tokens their engines told.", lambda tally: tally.actual_cached_tokens),
-            ("hearth_missed_warm_tokens", "Sum of their differences.", lambda tally: tally.prediction_error_tokens),
-            ("hearth_predicted_ttft_seconds", "Engine TTFT predicted for them.", lambda tally: tally.predicted_ttft_s),
-            ("hearth_real_ttft_seconds", "Engine TTFT they really had.", lambda tally: tally.actual_ttft_s),
+            (
+                "hearth_actual_cached_tokens",
+                "Cached tokens that their engines reported.",
+                lambda tally: tally.actual_cached_tokens,
+            ),
+            (
+                "hearth_cached_tokens_prediction_error",
+                "Sum of the absolute differences.",
+                lambda tally: tally.prediction_error_tokens,
+            ),
         )
         for name, words, value_of in shown:
             family = CounterMetricFamily(name, words, labels=("model_name",))
@@ -286,18 +308,21 @@ class RequestCounters(Collector):
 
     def _tenant_counters(self) -> Iterator[Family]:
         requests = CounterMetricFamily("hearth_tenant_requests", "Requests by tenant.", labels=("tenant",))
-        tokens = CounterMetricFamily("hearth_tenant_tokens", "Tokens by tenant and kind.", labels=("tenant", "kind"))
+        inputs = CounterMetricFamily("hearth_tenant_input_tokens", "Prompt tokens by tenant.", labels=("tenant",))
+        cached = CounterMetricFamily(
+            "hearth_tenant_cached_input_tokens", "Those of them that engines had cached.", labels=("tenant",)
+        )
+        outputs = CounterMetricFamily("hearth_tenant_output_tokens", "Output tokens by tenant.", labels=("tenant",))
         for name, tally in self.tenants.items():
             requests.add_metric((name,), tally.requests)
-            tokens.add_metric((name, "prompt"), tally.prompt_tokens)
-            tokens.add_metric((name, "cached"), tally.cached_tokens)
-            tokens.add_metric((name, "generation"), tally.output_tokens)
-        yield requests
-        yield tokens
+            inputs.add_metric((name,), tally.prompt_tokens)
+            cached.add_metric((name,), tally.cached_tokens)
+            outputs.add_metric((name,), tally.output_tokens)
+        yield from (requests, inputs, cached, outputs)
 
 
 class RetryCollector(Collector):
-    """Shows second attempts, the retry budget and stalls."""
+    """Shows the retry budget and stalls."""
 
     def __init__(self, budget: RetryBudget, silences: Mapping[StallVerdict, int]) -> None:
         """`silences`: how often each kind of stall was detected."""
@@ -307,18 +332,16 @@ class RetryCollector(Collector):
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment."""
         budget = self._budget
-        for name, words, counts in (
-            ("hearth_second_attempts", "Attempts beyond a request's first, by what for.", budget.taken),
-            ("hearth_second_attempts_refused", "Those that the retry budget did not allow.", budget.rejected),
-        ):
-            family = CounterMetricFamily(name, words, labels=("why",))
-            for what in AttemptKind:
-                family.add_metric((what.value,), counts[what])
-            yield family
-        yield GaugeMetricFamily("hearth_retry_budget", "Second attempts that may still come at once.", budget.balance)
-        silent = CounterMetricFamily(
-            "hearth_stalls", "What fell silent for too long, by what it was.", labels=("what",)
+        exhausted = CounterMetricFamily(
+            "hearth_retry_budget_exhausted", "Attempts that the retry budget did not allow.", labels=("kind",)
         )
-        for late in StallVerdict:
-            silent.add_metric((late.name.lower(),), self._silences.get(late, 0))
-        yield silent
+        for kind in RetryKind:
+            exhausted.add_metric((kind.value,), budget.rejected[kind])
+        yield exhausted
+        yield GaugeMetricFamily(
+            "hearth_retry_budget_balance", "Further attempts that are possible at once.", budget.balance
+        )
+        stalls = CounterMetricFamily("hearth_stalls", "Engines and streams found stalled.", labels=("kind",))
+        for verdict in StallVerdict:
+            stalls.add_metric((verdict.name.lower(),), self._silences.get(verdict, 0))
+        yield stalls

@@ -57,7 +57,7 @@ class WaitingForPodCollector(Collector):
         gauge = GaugeMetricFamily(
             "hearth_waiting_for_pod_requests",
             "Requests that wait because no pod of their model is ready.",
-            labels=("model",),
+            labels=("model_name",),
         )
         counts = dict.fromkeys(sorted(self._fleet.configured_models), 0)
         for model, count in self._room.waiting_for_pod.items():
@@ -138,24 +138,24 @@ class TierCollector(Collector):
         yield from self._queues(grouped)
         shown: tuple[tuple[str, str, Callable[[TierModelCounters], float]], ...] = (
             (
-                "hearth_promised_requests",
-                "Requests that were ours to serve as promised.",
+                "hearth_slo_requests",
+                "Requests with an objective, own rejections included.",
                 lambda tally: tally.slo_requests,
             ),
-            ("hearth_met_requests", "Those that got what was promised: goodput.", lambda tally: tally.slo_met),
-            ("hearth_met_tokens", "Tokens that these generated.", lambda tally: tally.slo_met_tokens),
+            ("hearth_slo_met_requests", "Those that met their objective.", lambda tally: tally.slo_met),
+            ("hearth_goodput_tokens", "Output tokens of these.", lambda tally: tally.slo_met_tokens),
         )
         for name, words, count_of in shown:
             counter = CounterMetricFamily(name, words, labels=LABELS)
             for key, tallies in grouped.items():
                 counter.add_metric(key, sum(map(count_of, tallies)))
             yield counter
-        refused = CounterMetricFamily("hearth_tier_refusals", "Requests refused.", labels=(*LABELS, "reason"))
+        refused = CounterMetricFamily("hearth_tier_rejections", "Requests rejected.", labels=(*LABELS, "reason"))
         for key, tallies in grouped.items():
             for reason, count in sum((tally.rejections for tally in tallies), Counter[str]()).items():
                 refused.add_metric((*key, reason), count)
         yield refused
-        waits = HistogramMetricFamily("hearth_queue_wait_seconds", "Waited here for an engine.", labels=LABELS)
+        waits = HistogramMetricFamily("hearth_queue_wait_seconds", "Wait in the queue.", labels=LABELS)
         for key, tallies in grouped.items():
             whole = Histogram(WAIT_BUCKETS)
             for tally in tallies:
@@ -172,9 +172,9 @@ class TierCollector(Collector):
             key = waiting.tier, pools.get(waiting.model, waiting.model)
             requests[key] += waiting.requests
             backlog_s[key] = backlog_s.get(key, 0.0) + waiting.backlog_s
-        queued = GaugeMetricFamily("hearth_queued_requests", "Requests that wait for an engine.", labels=LABELS)
+        queued = GaugeMetricFamily("hearth_queued_requests", "Requests in the queue.", labels=LABELS)
         backlog = GaugeMetricFamily(
-            "hearth_backlog_seconds", "How long those that wait would take at the rate of late.", labels=LABELS
+            "hearth_queue_drain_seconds", "Time to drain the queue at the recent rate.", labels=LABELS
         )
         for key, count in requests.items():
             queued.add_metric(key, count)

@@ -87,7 +87,7 @@ async def test_refusals_at_the_door_are_counted(client: aiohttp.ClientSession, p
         async with client.post(gateway.at("traffic", CHAT), data=b"{", headers=headers) as answer:
             assert answer.status == 400
         async with client.get(gateway.at("metrics", "/metrics")) as scraped:
-            assert 'hearth_refusals_total{reason="bad_json"} 1.0' in await scraped.text()
+            assert 'hearth_rejections_total{reason="bad_json"} 1.0' in await scraped.text()
 
 
 async def test_readiness_follows_the_pods(client: aiohttp.ClientSession, pod: SimulatedPod) -> None:

@@ -56,7 +56,7 @@ class Scene:
 
 def outcome(request: Request, pod: str, ttft_s: float) -> Outcome:
     """A request that one pod answered in full, at twenty milliseconds a token."""
-    attempt = AttemptReceipt(pod, "answered", (), 3, 500, 0, 0, ttft_s, ttft_s)
+    attempt = AttemptReceipt(pod, "ok", (), 3, 500, 0, 0, ttft_s, ttft_s)
     return an_outcome(
         request=request,
         usage=Usage(500, 51, 0),
@@ -87,7 +87,7 @@ def test_a_failing_canary_is_taken_out_too() -> None:
         request = Request(f"r{number}", Api.CHAT, MODEL, Prompt((), (), 500), stream=True)
         scene.watch.on_outcome(outcome(request, "http://a", 0.1))
         told = outcome(request, "http://c", 0.1)
-        broken = replace(told.attempts[0], result="broken", actual_ttft_s=None)
+        broken = replace(told.attempts[0], result="upstream_5xx", actual_ttft_s=None)
         scene.watch.on_outcome(replace(told, attempts=(broken,)))
     assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
 

@@ -42,7 +42,7 @@ def play(seed: int) -> bool:
     if verdict is AnswerVerdict.KEEP:
         wanted, seen = b"".join(plain), scene.heard.body
         return wanted.startswith(seen) if is_cut else seen == wanted
-    ends = {AttemptStatus.UNCONVINCING, AttemptStatus.LOST} if is_cut else {AttemptStatus.UNCONVINCING}
+    ends = {AttemptStatus.ESCALATED, AttemptStatus.CONNECTION_RESET} if is_cut else {AttemptStatus.ESCALATED}
     if scene.client.written or scene.relay.result().end not in ends:
         return False
     scene.ask()

@@ -186,8 +186,8 @@ async def test_a_frozen_cascade_shows_in_metrics_admin_and_log(tmp_path: Path) -
         warning = await rungs.gateway.until("cascade_model_rejects_all")
         assert (warning["level"], warning["model"]) == ("warning", "small")
         metrics = await rungs.metrics()
-        assert f'hearth_cascade_frozen{{ladder="{CASCADE}",rung="small"}} 1.0' in metrics
-        assert f'hearth_cascade_raised_steps{{ladder="{CASCADE}",rung="small"}} 0.0' in metrics
+        assert f'hearth_cascade_model_frozen{{cascade="{CASCADE}",model_name="small"}} 1.0' in metrics
+        assert f'hearth_cascade_threshold_raised_steps{{cascade="{CASCADE}",model_name="small"}} 0.0' in metrics
         assert (await view(rungs))["guarantee"]["frozen_models"] == ["small"]
         asked = chats(rungs)
         for number in range(20):

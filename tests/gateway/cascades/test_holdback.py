@@ -42,7 +42,7 @@ def test_an_aborted_model_is_told_at_once() -> None:
         for read, each in enumerate(sure):
             scene.feed([chunk(each)])
             assert scene.socket.is_aborted == (read >= 4)
-        assert scene.leg.end is AttemptStatus.UNCONVINCING
+        assert scene.leg.end is AttemptStatus.ESCALATED
         assert scene.leg.counted is not None
         assert scene.leg.counted.completion_tokens == 4
         assert not scene.leg.begun
@@ -136,7 +136,7 @@ def test_a_whole_answer_is_judged_whole(verdict: AnswerVerdict) -> None:
         assert judge.asked == [JudgingTrigger.ENDED]
         if verdict is AnswerVerdict.ESCALATE:
             assert scene.client.written == b""
-            assert scene.leg.end is AttemptStatus.UNCONVINCING
+            assert scene.leg.end is AttemptStatus.ESCALATED
             assert scene.leg.counted is not None
             assert scene.leg.counted.prompt_tokens == 42
         else:

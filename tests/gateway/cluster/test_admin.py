@@ -72,9 +72,11 @@ def test_load_is_summed_and_facts_are_told_once() -> None:
 
 def test_workers_may_see_a_pod_differently() -> None:
     """Each has its own breakers: then each one's view is shown; engines that only one knows are shown too."""
-    whole = merge_fleets({"worker-1": a_fleet("ready", 1), "worker-2": a_fleet("broken", 2, engine="http://a:1#1")})
+    whole = merge_fleets(
+        {"worker-1": a_fleet("ready", 1), "worker-2": a_fleet("open_circuit", 2, engine="http://a:1#1")}
+    )
     (pod,) = whole["pods"]
-    assert (pod["state"], pod["states"]) == ("ready", {"worker-1": "ready", "worker-2": "broken"})
+    assert (pod["state"], pod["states"]) == ("ready", {"worker-1": "ready", "worker-2": "open_circuit"})
     assert [engine["name"] for engine in pod["engines"]] == ["http://a:1", "http://a:1#1"]
 
 

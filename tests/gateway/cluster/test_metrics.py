@@ -26,16 +26,16 @@ hearth_time_to_first_token_seconds_bucket{{model_name="a",le="0.1"}} {requests -
 hearth_time_to_first_token_seconds_bucket{{model_name="a",le="+Inf"}} {requests}
 hearth_time_to_first_token_seconds_count{{model_name="a"}} {requests}
 hearth_time_to_first_token_seconds_sum{{model_name="a"}} {requests * 0.5}
-# TYPE hearth_open_requests gauge
-hearth_open_requests {open_requests}
-# TYPE hearth_pods gauge
-hearth_pods{{standing="ready"}} {ready}
-# TYPE hearth_engine_running gauge
-hearth_engine_running{{engine="http://a:1"}} {running}
+# TYPE hearth_requests_in_flight gauge
+hearth_requests_in_flight {open_requests}
+# TYPE hearth_upstreams gauge
+hearth_upstreams{{state="ready"}} {ready}
+# TYPE hearth_engine_running_requests gauge
+hearth_engine_running_requests{{upstream="http://a:1",dp_rank="0"}} {running}
 # TYPE hearth_engine_kv_capacity_tokens gauge
-hearth_engine_kv_capacity_tokens{{engine="http://a:1"}} 1600
+hearth_engine_kv_capacity_tokens{{upstream="http://a:1",dp_rank="0"}} 1600
 # TYPE hearth_breaker_opens_total counter
-hearth_breaker_opens_total{{pod="http://a:1"}} 1
+hearth_breaker_opens_total{{upstream="http://a:1"}} 1
 # TYPE process_resident_memory_bytes gauge
 process_resident_memory_bytes {memory}
 """
@@ -63,10 +63,10 @@ def test_each_family_is_put_together_by_its_rule() -> None:
         "hearth_time_to_first_token_seconds_bucket a +Inf": 7,
         "hearth_time_to_first_token_seconds_count a": 7,
         "hearth_time_to_first_token_seconds_sum a": 3.5,
-        "hearth_open_requests": 11,
-        "hearth_pods ready": 2,
-        "hearth_engine_running http://a:1": 3,
-        "hearth_engine_kv_capacity_tokens http://a:1": 1600,
+        "hearth_requests_in_flight": 11,
+        "hearth_upstreams ready": 2,
+        "hearth_engine_running_requests http://a:1 0": 3,
+        "hearth_engine_kv_capacity_tokens http://a:1 0": 1600,
         "hearth_breaker_opens_total http://a:1": 2,
         "process_resident_memory_bytes worker-1": 100,
         "process_resident_memory_bytes worker-2": 200,

@@ -214,7 +214,10 @@ async def shows_load(client: aiohttp.ClientSession, gateway: Running, wanted: di
     fleet = await shown(client, gateway.at("admin", "/fleet"))
     (engine,) = fleet["pods"][0]["engines"]
     async with client.get(gateway.at("metrics", "/metrics")) as answer:
-        is_counted = f'hearth_engine_running{{engine="{engine["name"]}"}} {wanted["own_load"]}.0' in await answer.text()
+        is_counted = (
+            f'hearth_engine_running_requests{{dp_rank="0",upstream="{engine["name"]}"}} {wanted["own_load"]}.0'
+            in await answer.text()
+        )
     return is_counted and {name: engine[name]["running"] for name in wanted} == wanted
 
 

@@ -81,7 +81,7 @@ def test_the_admin_port_wants_a_token_beyond_loopback() -> None:
 
 def test_two_ports_cannot_share_an_address() -> None:
     """But any number of them may let the system choose."""
-    assert faults({"listen": "127.0.0.1:9090"}) == ["metrics: 127.0.0.1:9090 is taken by listen"]
+    assert faults({"listen": "127.0.0.1:9464"}) == ["metrics: 127.0.0.1:9464 is taken by listen"]
     load_settings({"listen": "127.0.0.1:0", "metrics": "127.0.0.1:0", "admin": "127.0.0.1:0"}, {}, None)
 
 

@@ -33,7 +33,7 @@ def test_an_empty_file_is_the_defaults() -> None:
     assert found == Settings()
     assert [str(where) for where in (found.listen, found.metrics, found.admin)] == [
         "127.0.0.1:8000",
-        "127.0.0.1:9090",
+        "127.0.0.1:9464",
         "127.0.0.1:9091",
     ]
 
@@ -125,7 +125,7 @@ def test_every_fault_is_told_at_once() -> None:
     """With its path, in the order of reading."""
     source = """
 lisen: a:1
-metrics: 9090
+metrics: 9464
 limits: {max_body_bytes: 0, max_headrs: 5}
 timeouts: {drain_s: soon}
 discovery: {static: {pods: [pod]}, file: {}}

@@ -85,4 +85,4 @@ async def test_pods_of_all_sources_are_one_fleet(tmp_path: Path) -> None:
         assert [source["name"] for source in shown["sources"]] == names
         assert all(source["last_update_age_s"] is not None and not source["last_error"] for source in shown["sources"])
         async with client.get(gateway.at("metrics", "/metrics")) as answer:
-            assert f'hearth_source_pods{{source="dns:{SRV}"}} 1.0' in await answer.text()
+            assert f'hearth_discovery_source_upstreams{{source="dns:{SRV}"}} 1.0' in await answer.text()

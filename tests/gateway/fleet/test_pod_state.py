@@ -56,16 +56,16 @@ def test_one_silent_probe_changes_nothing_and_several_in_a_row_do() -> None:
     pod.apply_health(ProbeResult.HEALTHY, 1)
     for _ in range(MAX_SILENT_PROBES):
         pod.apply_health(ProbeResult.NO_RESPONSE, 1)
-    assert pod.standing() is PodState.UNREACHABLE
+    assert pod.standing() is PodState.OPEN_CIRCUIT
 
 
 def test_a_pod_that_is_gone_is_broken_at_once_and_comes_back_by_a_probe() -> None:
     """Not before its pause is over."""
     pod = a_pod()
     pod.apply_health(ProbeResult.UNREACHABLE, 1)
-    assert pod.standing() is PodState.UNREACHABLE
+    assert pod.standing() is PodState.OPEN_CIRCUIT
     pod.apply_health(ProbeResult.HEALTHY, 1.5)
-    assert pod.standing() is PodState.FAILING
+    assert pod.standing() is PodState.SUSPECT
     pod.apply_health(ProbeResult.HEALTHY, 2)
     assert pod.standing() is PodState.READY
 
@@ -85,7 +85,7 @@ def test_drained_stands_above_everything() -> None:
     pod.apply_health(ProbeResult.UNREACHABLE, 1)
     assert pod.standing() is PodState.DRAINING
     pod.is_drained = False
-    assert pod.standing() is PodState.UNREACHABLE
+    assert pod.standing() is PodState.OPEN_CIRCUIT
 
 
 def test_a_restart_is_seen_by_its_start_time_or_a_falling_counter() -> None:
@@ -133,7 +133,7 @@ def test_a_pod_whose_engine_is_silent_is_broken_however_well_its_server_is() -> 
     pod.mark_hung(10)
     for now_s in (11, 12, 60):
         pod.apply_health(ProbeResult.HEALTHY, now_s)
-        assert pod.standing() is PodState.UNREACHABLE
+        assert pod.standing() is PodState.OPEN_CIRCUIT
     pod.is_hung = False
     assert pod.standing() is PodState.READY
     pod.mark_hung(70)
@@ -150,17 +150,17 @@ def test_a_pod_whose_requests_fail_is_doubted_while_its_probes_are_well() -> Non
     pod = a_pod()
     for _ in range(3):
         pod.breaker = pod.breaker.on_failure(1)
-    assert pod.standing() is PodState.FAILING
+    assert pod.standing() is PodState.SUSPECT
     pod.apply_health(ProbeResult.NOT_READY, 1.1)
-    assert pod.standing() is PodState.UNREACHABLE
+    assert pod.standing() is PodState.OPEN_CIRCUIT
     for health in (ProbeResult.HEALTHY, *[ProbeResult.NO_RESPONSE] * (MAX_SILENT_PROBES - 1)):
         pod.apply_health(health, 1.2)
-        assert pod.standing() is PodState.FAILING
+        assert pod.standing() is PodState.SUSPECT
     pod.apply_health(ProbeResult.NO_RESPONSE, 1.2)
-    assert pod.standing() is PodState.UNREACHABLE
+    assert pod.standing() is PodState.OPEN_CIRCUIT
     pod.apply_health(ProbeResult.HEALTHY, 1.25)
     pod.mark_hung(1.3)
-    assert pod.standing() is PodState.UNREACHABLE
+    assert pod.standing() is PodState.OPEN_CIRCUIT
 
 
 URL = "http://a"

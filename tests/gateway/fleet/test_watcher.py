@@ -47,7 +47,7 @@ async def test_a_pod_that_dies_is_broken_and_comes_back_slowly() -> None:
         await watch.stands(dying.url, PodState.READY)
         await watch.until(lambda: watch.watcher.pods[1].metrics is not None)
         await dying.stop()
-        await watch.stands(dying.url, PodState.UNREACHABLE)
+        await watch.stands(dying.url, PodState.OPEN_CIRCUIT)
         assert watch.watcher.is_ready()
         assert ("breaker_opened", dying.url) in watch.heard.events
         assert dying.url in watch.gone
@@ -85,20 +85,20 @@ async def test_failing_requests_open_the_breaker_though_the_probe_is_well() -> N
     async with fake_pods(pod), watching(static(pod.url), rhythm=slow) as watch:
         await watch.stands(pod.url, PodState.READY)
         for end in (
-            AttemptStatus.LOST,
-            AttemptStatus.BROKEN,
-            AttemptStatus.ANSWERED,
-            AttemptStatus.BUSY,
+            AttemptStatus.CONNECTION_RESET,
+            AttemptStatus.UPSTREAM_5XX,
+            AttemptStatus.OK,
+            AttemptStatus.UPSTREAM_BUSY,
             AttemptStatus.TIMEOUT,
-            AttemptStatus.BUSY,
-            AttemptStatus.LOST,
+            AttemptStatus.UPSTREAM_BUSY,
+            AttemptStatus.CONNECTION_RESET,
         ):
             watch.watcher.on_attempt_end(pod.url, end)
         assert watch.pod(pod.url).state is PodState.READY
-        watch.watcher.on_attempt_end(pod.url, AttemptStatus.MALFORMED)
-        assert watch.pod(pod.url).state is PodState.FAILING
+        watch.watcher.on_attempt_end(pod.url, AttemptStatus.INVALID_RESPONSE)
+        assert watch.pod(pod.url).state is PodState.SUSPECT
         assert watch.watcher.is_ready(), "it is better than nobody"
-        watch.watcher.on_attempt_end("http://unknown:1", AttemptStatus.LOST)
+        watch.watcher.on_attempt_end("http://unknown:1", AttemptStatus.CONNECTION_RESET)
 
 
 async def test_what_is_nobodys_fault_is_not_held_against_a_pod() -> None:
@@ -106,7 +106,11 @@ async def test_what_is_nobodys_fault_is_not_held_against_a_pod() -> None:
     pod = FakePod()
     async with fake_pods(pod), watching(static(pod.url), rhythm=ProbeIntervals(probe_s=60)) as watch:
         await watch.stands(pod.url, PodState.READY)
-        for end in (AttemptStatus.DIFFERENT, AttemptStatus.UNWILLING, AttemptStatus.STALLED) * 3:
+        for end in (
+            AttemptStatus.REPLAY_MISMATCH,
+            AttemptStatus.CONTINUATION_REJECTED,
+            AttemptStatus.KV_TRANSFER_TIMEOUT,
+        ) * 3:
             assert not watch.watcher.on_attempt_end(pod.url, end)
         assert watch.pod(pod.url).state is PodState.READY
 
@@ -117,14 +121,14 @@ async def test_it_is_told_whether_a_pod_was_failing_before() -> None:
     async with fake_pods(pod), watching(static(pod.url), rhythm=ProbeIntervals(probe_s=60)) as watch:
         await watch.stands(pod.url, PodState.READY)
         ends = (
-            AttemptStatus.BROKEN,
-            AttemptStatus.BUSY,
-            AttemptStatus.LOST,
-            AttemptStatus.ANSWERED,
-            AttemptStatus.BROKEN,
+            AttemptStatus.UPSTREAM_5XX,
+            AttemptStatus.UPSTREAM_BUSY,
+            AttemptStatus.CONNECTION_RESET,
+            AttemptStatus.OK,
+            AttemptStatus.UPSTREAM_5XX,
         )
         assert [watch.watcher.on_attempt_end(pod.url, end) for end in ends] == [False, True, True, True, False]
-        assert not watch.watcher.on_attempt_end("http://unknown:1", AttemptStatus.BROKEN)
+        assert not watch.watcher.on_attempt_end("http://unknown:1", AttemptStatus.UPSTREAM_5XX)
 
 
 async def test_a_refused_connection_is_looked_into_at_once() -> None:
@@ -134,7 +138,7 @@ async def test_a_refused_connection_is_looked_into_at_once() -> None:
         await watch.stands(pod.url, PodState.READY)
         await pod.stop()
         watch.watcher.on_attempt_end(pod.url, AttemptStatus.UNREACHABLE)
-        await watch.stands(pod.url, PodState.UNREACHABLE)
+        await watch.stands(pod.url, PodState.OPEN_CIRCUIT)
 
 
 async def test_drain_and_undrain() -> None:
@@ -299,11 +303,11 @@ async def test_a_pod_that_hangs_comes_back_when_it_shows_tokens() -> None:
     pod = FakePod(page=metrics_page(ranks=2), is_silent=True)
     async with fake_pods(pod), watching(static(pod.url), timeout_s=1.0) as watch:
         await watch.stands(pod.url, PodState.READY)
-        watch.watcher.on_attempt_end(pod.url, AttemptStatus.HUNG)
-        watch.watcher.on_attempt_end(pod.url, AttemptStatus.HUNG)
-        assert watch.pod(pod.url).state is PodState.UNREACHABLE
+        watch.watcher.on_attempt_end(pod.url, AttemptStatus.ENGINE_HUNG)
+        watch.watcher.on_attempt_end(pod.url, AttemptStatus.ENGINE_HUNG)
+        assert watch.pod(pod.url).state is PodState.OPEN_CIRCUIT
         await pod.pulse.until(lambda: pod.asked.get("tokens", 0) >= 2)
-        assert watch.pod(pod.url).state is PodState.UNREACHABLE
+        assert watch.pod(pod.url).state is PodState.OPEN_CIRCUIT
         assert pod.health == 200
         pod.is_silent = False
         await watch.stands(pod.url, PodState.READY)

@@ -37,21 +37,21 @@ def ends(rig: Rig) -> list[AttemptStatus]:
 @pytest.mark.parametrize(
     ("script", "end"),
     [
-        ([cut], AttemptStatus.LOST),
-        ([close], AttemptStatus.LOST),
-        ([b"HTTP/1.1 200 OK\r\ncontent-le", cut], AttemptStatus.LOST),
-        ([STREAM_HEAD, cut], AttemptStatus.LOST),
-        ([STREAM_HEAD, close], AttemptStatus.LOST),
-        ([STREAM_HEAD + chunk(b": ping\n\n"), cut], AttemptStatus.LOST),
-        ([STREAM_HEAD + chunk(chat_event("H")[:50]), cut], AttemptStatus.LOST),
-        ([STREAM_HEAD + LAST_CHUNK], AttemptStatus.LOST),
-        ([STREAM_HEAD + chunked([DEAD, DONE])], AttemptStatus.BROKEN),
-        ([b"220 smtp.example.com ESMTP\r\n"], AttemptStatus.MALFORMED),
-        ([error_answer("Busy.", 503)], AttemptStatus.BUSY),
-        ([error_answer("Slow down.", 429)], AttemptStatus.BUSY),
-        ([error_answer("Oh no.", 500)], AttemptStatus.BROKEN),
-        ([answer_bytes({"error": "Unauthorized"}, 401)], AttemptStatus.BROKEN),
-        ([error_answer("x" * 1000, 500)[:200], cut], AttemptStatus.LOST),
+        ([cut], AttemptStatus.CONNECTION_RESET),
+        ([close], AttemptStatus.CONNECTION_RESET),
+        ([b"HTTP/1.1 200 OK\r\ncontent-le", cut], AttemptStatus.CONNECTION_RESET),
+        ([STREAM_HEAD, cut], AttemptStatus.CONNECTION_RESET),
+        ([STREAM_HEAD, close], AttemptStatus.CONNECTION_RESET),
+        ([STREAM_HEAD + chunk(b": ping\n\n"), cut], AttemptStatus.CONNECTION_RESET),
+        ([STREAM_HEAD + chunk(chat_event("H")[:50]), cut], AttemptStatus.CONNECTION_RESET),
+        ([STREAM_HEAD + LAST_CHUNK], AttemptStatus.CONNECTION_RESET),
+        ([STREAM_HEAD + chunked([DEAD, DONE])], AttemptStatus.UPSTREAM_5XX),
+        ([b"220 smtp.example.com ESMTP\r\n"], AttemptStatus.INVALID_RESPONSE),
+        ([error_answer("Busy.", 503)], AttemptStatus.UPSTREAM_BUSY),
+        ([error_answer("Slow down.", 429)], AttemptStatus.UPSTREAM_BUSY),
+        ([error_answer("Oh no.", 500)], AttemptStatus.UPSTREAM_5XX),
+        ([answer_bytes({"error": "Unauthorized"}, 401)], AttemptStatus.UPSTREAM_5XX),
+        ([error_answer("x" * 1000, 500)[:200], cut], AttemptStatus.CONNECTION_RESET),
     ],
 )
 async def test_a_pod_that_fails_before_the_first_token_is_replaced(script: list[Step], end: AttemptStatus) -> None:
@@ -62,12 +62,12 @@ async def test_a_pod_that_fails_before_the_first_token_is_replaced(script: list[
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert answer.status == 200
         assert answer.body == b"".join([*chat_stream("Hi", ".", usage=False)])
-        assert ends(rig) == [end, AttemptStatus.ANSWERED]
+        assert ends(rig) == [end, AttemptStatus.OK]
         first, second = (pod.questions[0].headers["x-request-id"] for pod in rig.pods)
         assert second == f"{first}-2"
         assert rig.pods[0].questions[0].body == rig.pods[1].questions[0].body
     (outcome,) = rig.outcomes
-    assert [attempt.result for attempt in outcome.attempts] == [end, "answered"]
+    assert [attempt.result for attempt in outcome.attempts] == [end, "ok"]
 
 
 async def test_a_pod_that_takes_no_connection_is_replaced() -> None:
@@ -76,7 +76,7 @@ async def test_a_pod_that_takes_no_connection_is_replaced() -> None:
         rig.pods[0].close_listener()
         rig.pods[1].plays(GOOD)
         assert (await rig.ask(CHAT_PATH, a_chat())).status == 200
-        assert ends(rig) == [AttemptStatus.UNREACHABLE, AttemptStatus.ANSWERED]
+        assert ends(rig) == [AttemptStatus.UNREACHABLE, AttemptStatus.OK]
 
 
 async def test_a_pod_that_is_silent_is_given_up_in_time() -> None:
@@ -152,7 +152,7 @@ async def test_a_whole_answer_lost_in_the_middle_is_asked_for_again() -> None:
         rig.pods[1].plays(GOOD)
         answer = await rig.ask(CHAT_PATH, a_chat())
         assert (answer.status, answer.json()) == (200, chat_answer())
-        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.ANSWERED]
+        assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.OK]
 
 
 async def test_a_whole_answer_that_its_engine_gave_up_is_asked_for_again() -> None:
@@ -163,7 +163,7 @@ async def test_a_whole_answer_that_its_engine_gave_up_is_asked_for_again() -> No
         rig.pods[0].plays([answer_bytes(given_up)])
         rig.pods[1].plays(GOOD)
         assert (await rig.ask(CHAT_PATH, a_chat())).json() == chat_answer()
-        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.ANSWERED]
+        assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.OK]
 
 
 @pytest.mark.parametrize("reason", [{"stop_reason": None}, {}], ids=["null", "left out"])
@@ -176,7 +176,7 @@ async def test_a_whole_message_that_ends_for_no_reason_is_asked_for_again(reason
         rig.pods[0].plays([answer_bytes(given_up)])
         rig.pods[1].plays([answer_bytes(whole)])
         assert (await rig.ask("/v1/messages", asked)).json() == whole
-        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.ANSWERED]
+        assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.OK]
 
 
 async def test_who_leaves_with_the_last_words_has_been_answered() -> None:
@@ -190,7 +190,7 @@ async def test_who_leaves_with_the_last_words_has_been_answered() -> None:
             pass
         client.leave()
         await until(lambda: rig.outcomes)
-        assert ends(rig) == [AttemptStatus.ANSWERED]
+        assert ends(rig) == [AttemptStatus.OK]
     (outcome,) = rig.outcomes
     assert (outcome.status, outcome.finish_reason) == (200, "stop")
     assert outcome.usage is not None
@@ -209,7 +209,7 @@ async def test_a_stream_that_lacks_its_last_chunk_only_is_whole() -> None:
             pass
         go_on.set()
         assert await client.chunk() == b""
-        assert ends(rig) == [AttemptStatus.ANSWERED]
+        assert ends(rig) == [AttemptStatus.OK]
 
 
 async def test_a_body_lost_in_the_middle_ends_with_its_connection() -> None:
@@ -225,7 +225,7 @@ async def test_a_body_lost_in_the_middle_ends_with_its_connection() -> None:
         go_on.set()
         rest = await client.reader.read()
         assert 0 < len(rest) < int(headers["content-length"])
-        assert ends(rig) == [AttemptStatus.LOST]
+        assert ends(rig) == [AttemptStatus.CONNECTION_RESET]
 
 
 async def test_a_messages_stream_is_told_of_its_loss_in_its_own_dialect() -> None:
@@ -293,7 +293,7 @@ async def test_a_connection_that_the_pod_closed_meanwhile_is_replaced_silently()
         assert (await client.ask(CHAT_PATH, a_chat())).status == 200
         assert (await client.ask(CHAT_PATH, a_chat())).status == 200
         assert rig.pod.connections == 2
-        assert ends(rig) == [AttemptStatus.ANSWERED, AttemptStatus.ANSWERED]
+        assert ends(rig) == [AttemptStatus.OK, AttemptStatus.OK]
         assert len(rig.outcomes[1].attempts) == 1
 
 
@@ -303,7 +303,7 @@ async def test_a_fresh_connection_that_is_lost_is_not_asked_again() -> None:
         rig.pod.plays([cut])
         assert (await rig.ask(CHAT_PATH, a_chat())).status == 502
         assert len(rig.pod.questions) == 1
-        assert ends(rig) == [AttemptStatus.LOST]
+        assert ends(rig) == [AttemptStatus.CONNECTION_RESET]
 
 
 async def test_a_pod_that_shuts_down_without_a_word_is_cut() -> None:
@@ -318,7 +318,7 @@ async def test_a_pod_that_shuts_down_without_a_word_is_cut() -> None:
         await until(lambda: rig.front.pool.fail_silent(rig.pods[0].url, 0.0) == 1)
         answer = await client.answer()
         assert answer.is_whole
-        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.ANSWERED]
+        assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.OK]
 
 
 async def test_idle_connections_are_closed_before_the_pod_does() -> None:
@@ -366,7 +366,7 @@ async def test_a_pod_that_said_what_nobody_can_make_out_is_to_blame_for_its_cut(
         assert answer.is_whole
         assert b'"pod_lost"' in answer.body
         assert not rig.pods[1].questions
-    assert rig.outcomes[0].resume_failure == "prompt"
+    assert rig.outcomes[0].resume_failure == "unsupported_prompt"
 
 
 async def test_retries_end_where_the_budget_does() -> None:

@@ -30,7 +30,7 @@ async def test_a_stream_of_a_hung_engine_is_gone_on_with_elsewhere() -> None:
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert answer.is_whole
         assert b"error" not in answer.body
-        assert rig.ends == [(rig.pods[0].url, AttemptStatus.HUNG), (rig.pods[1].url, AttemptStatus.ANSWERED)]
+        assert rig.ends == [(rig.pods[0].url, AttemptStatus.ENGINE_HUNG), (rig.pods[1].url, AttemptStatus.OK)]
         await until(lambda: not rig.pods[0].writers)
 
 
@@ -63,7 +63,7 @@ async def test_a_request_that_waits_for_a_hung_engine_is_answered_elsewhere() ->
         rig.pods[1].plays([GOOD])
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert answer.body == b"".join(chat_stream("Hi", ".", usage=False))
-        assert rig.ends[0] == (rig.pods[0].url, AttemptStatus.HUNG)
+        assert rig.ends[0] == (rig.pods[0].url, AttemptStatus.ENGINE_HUNG)
 
 
 async def test_one_stream_that_is_stuck_does_not_condemn_its_engine() -> None:
@@ -121,11 +121,11 @@ async def test_quiet_streams_do_not_condemn_engines_that_serve_others() -> None:
         while looks < 24:
             answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
             assert answer.status == 200
-        assert all(end is AttemptStatus.ANSWERED for _, end in rig.ends)
+        assert all(end is AttemptStatus.OK for _, end in rig.ends)
         released.set()
         for client in quiet:
             assert b"late" in (await client.answer()).body
-        assert {end for _, end in rig.ends} == {AttemptStatus.ANSWERED}
+        assert {end for _, end in rig.ends} == {AttemptStatus.OK}
 
 
 async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
@@ -153,7 +153,7 @@ async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
         client.reader._limit = 1 << 24  # type: ignore[attr-defined]
         answer = await client.answer()
         assert answer.is_whole
-        assert rig.ends == [(rig.pod.url, AttemptStatus.ANSWERED)]
+        assert rig.ends == [(rig.pod.url, AttemptStatus.OK)]
 
 
 def _have_been_asked(pods: Sequence[ScriptedPod], questions: int) -> bool:

@@ -48,14 +48,14 @@ async def test_a_conversation_stays_warm_whichever_gateway_it_comes_to(tmp_path:
                 async with asyncio.timeout(120):
                     while not await metric(client, gateway, "hearth_redis_connected"):
                         pass
-                    while not await metric(client, gateway, "hearth_news_origins"):
+                    while not await metric(client, gateway, "hearth_replica_sync_peers"):
                         pass
             for number in range(4):
                 talk = [{"role": "user", "content": f"Story {number}. {STORY}"}]
-                heard = await metric(client, there, "hearth_news_heard_total")
+                heard = await metric(client, there, "hearth_replica_sync_updates_received_total")
                 first = await attempt(client, here, talk)
                 async with asyncio.timeout(120):
-                    while await metric(client, there, "hearth_news_heard_total") < heard + 3:
+                    while await metric(client, there, "hearth_replica_sync_updates_received_total") < heard + 3:
                         pass
                 talk.append({"role": "user", "content": "And then?"})
                 second = await attempt(client, there, talk)

@@ -205,7 +205,7 @@ async def test_what_is_seen_is_what_the_engine_reuses(tmp_path: Path) -> None:
             assert request.lookup is not None
             assert request.lookup.prompt_tokens == len(one.tokens(text))
             assert one.seen(request) == hit
-        assert one.asking.outcomes["exact"] >= len(texts) * 3
+        assert one.asking.outcomes["precise"] >= len(texts) * 3
 
 
 async def test_siblings_find_what_the_first_will_leave_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +270,7 @@ async def test_nobody_followed_costs_nothing(tmp_path: Path) -> None:
     """Pods without events are not asked about."""
     async with scene(tmp_path, events=False) as one:
         assert (await one.look(TALK)).lookup is None
-        assert one.asking.outcomes == {"nobody_followed": 1}
+        assert one.asking.outcomes == {"no_engine_followed": 1}
 
 
 async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
     async with scene(tmp_path, wait_ms=0.0) as one:
         await one.until_exact()
         assert (await one.look(TALK)).lookup is None
-        assert one.asking.outcomes == {"late": 1}
+        assert one.asking.outcomes == {"timeout": 1}
         assert not one.asking._waiting
         one.asking._wait_s = 20.0
         # An answer comes behind all that was said before its question: the first one has reached the process by then.
@@ -296,7 +296,7 @@ async def test_who_is_always_late_is_not_asked_every_time(tmp_path: Path) -> Non
         for _ in range(LATE_IN_A_ROW + 1):
             await one.look(TALK)
         assert (await one.look(TALK)).lookup is None
-        assert one.asking.outcomes == {"late": LATE_IN_A_ROW + 1, "slow": 1}
+        assert one.asking.outcomes == {"timeout": LATE_IN_A_ROW + 1, "paused_after_timeouts": 1}
         one.asking._wait_s, one.asking._probe_at_s = 20.0, 0.0
         assert (await one.look(TALK)).lookup is not None
         assert (await one.look(TALK)).lookup is not None
@@ -314,7 +314,7 @@ async def test_a_dead_warmth_process_is_missed_and_comes_back(tmp_path: Path) ->
             while client.is_connected:
                 await one.look(TALK)
         assert (await one.look(TALK)).lookup is None
-        assert one.asking.outcomes["away"] >= 1
+        assert one.asking.outcomes["index_unreachable"] >= 1
         one.host.start(settings)
         await one.pulse.until(lambda: client.is_connected)
         await one.publisher.subscribed()
@@ -369,7 +369,7 @@ async def test_a_pod_may_be_the_tokenizer(tmp_path: Path) -> None:
         assert one.pod["asked"]["add_generation_prompt"] is True
         one.pod["status"] = 500
         assert (await one.look(TALK)).lookup is None
-        assert one.asking.outcomes["pod_refused"] == 1
+        assert one.asking.outcomes["upstream_rejected"] == 1
 
 
 @pytest.mark.parametrize("api", [Api.EMBEDDINGS, Api.TOKENIZE])
@@ -387,7 +387,7 @@ async def test_metrics_say_who_decides(tmp_path: Path) -> None:
         await one.until_exact()
         await one.ask(TALK)
         page = generate_latest(one.host.registry).decode()
-        assert f'hearth_engine_exact{{engine="{one.url}"}} 1.0' in page
-        assert f'hearth_kv_event_gaps_total{{engine="{one.url}"}} 0.0' in page
+        assert f'hearth_engine_kv_events_active{{dp_rank="0",upstream="{one.url}"}} 1.0' in page
+        assert f'hearth_kv_event_gaps_total{{dp_rank="0",upstream="{one.url}"}} 0.0' in page
         (family,) = LookupMetrics(one.asking.outcomes).collect()
-        assert {sample.labels["outcome"] for sample in family.samples} >= {"exact"}
+        assert {sample.labels["result"] for sample in family.samples} >= {"precise"}

@@ -36,7 +36,9 @@ async def admin_client(
         Pulse(),
     )
     receipts.on_outcome(an_outcome())
-    receipts.on_outcome(an_outcome(request=a_request(id="r-2"), status=502, attempts=(an_attempt(result="lost"),)))
+    receipts.on_outcome(
+        an_outcome(request=a_request(id="r-2"), status=502, attempts=(an_attempt(result="connection_reset"),))
+    )
 
     async def reload() -> dict[str, object]:
         return told or {"reloaded": True}

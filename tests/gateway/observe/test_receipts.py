@@ -61,7 +61,7 @@ def test_receipts_are_filtered() -> None:
     receipts = ReceiptStore()
     receipts.on_outcome(an_outcome(request=a_request(id="1", session="s"), status=502))
     receipts.on_outcome(an_outcome(request=a_request(id="2", model="big"), tenant=None))
-    retried = (an_attempt(engine="http://b:1#0", result="lost"), an_attempt())
+    retried = (an_attempt(engine="http://b:1#0", result="connection_reset"), an_attempt())
     receipts.on_outcome(an_outcome(request=a_request(id="3"), attempts=retried))
     receipts.on_outcome(an_outcome(request=a_request(id="4"), attempts=()))
 

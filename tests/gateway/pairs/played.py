@@ -38,9 +38,9 @@ TOLD = {
 
 USAGE = Usage(16_000, 20, 0)
 
-ANSWERED = AttemptResult(AttemptStatus.ANSWERED, 200, begun=True, usage=USAGE)
+ANSWERED = AttemptResult(AttemptStatus.OK, 200, begun=True, usage=USAGE)
 
-GOOD = PrefillResult(AttemptStatus.ANSWERED, 200, TOLD, Usage(16_000, 1, 4_000))
+GOOD = PrefillResult(AttemptStatus.OK, 200, TOLD, Usage(16_000, 1, 4_000))
 
 NEVER_S = 1e6
 

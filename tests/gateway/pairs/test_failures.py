@@ -30,26 +30,34 @@ def test_both_legs_are_carried_under_one_request_id(connector: str) -> None:
 
 @pytest.mark.parametrize(
     "end",
-    [AttemptStatus.UNREACHABLE, AttemptStatus.LOST, AttemptStatus.BROKEN, AttemptStatus.BUSY, AttemptStatus.MALFORMED],
+    [
+        AttemptStatus.UNREACHABLE,
+        AttemptStatus.CONNECTION_RESET,
+        AttemptStatus.UPSTREAM_5XX,
+        AttemptStatus.UPSTREAM_BUSY,
+        AttemptStatus.INVALID_RESPONSE,
+    ],
 )
 def test_a_prefill_that_fails_is_done_by_another_pod(end: AttemptStatus) -> None:
     """The pod that failed is blamed, the decode pod is not."""
     carrier, stage = led(PairCarrier(prefills=[Part(PrefillResult(end)), Part(GOOD)]))
     first, second = stage.attempts
     assert first.fallback_reason is PairingFallback.PREFILL_FAILED
-    assert second.result == "answered"
+    assert second.result == "ok"
     assert second.prefill_engine not in {None, first.prefill_engine}
     assert (first.prefill_engine, end) in stage.ends
-    assert all(ended is AttemptStatus.ANSWERED for pod, ended in stage.ends if pod.startswith("http://d"))
+    assert all(ended is AttemptStatus.OK for pod, ended in stage.ends if pod.startswith("http://d"))
     assert not carrier.refusals
 
 
 def test_when_all_prefills_fail_the_answer_is_prefilled_where_it_is_made() -> None:
     """After two pods the third way is the plain one."""
-    carrier, stage = led(PairCarrier(prefills=[Part(PrefillResult(AttemptStatus.LOST))]), lambda: Ground(prefill=4))
+    carrier, stage = led(
+        PairCarrier(prefills=[Part(PrefillResult(AttemptStatus.CONNECTION_RESET))]), lambda: Ground(prefill=4)
+    )
     assert [what for what, _ in carrier.legs] == ["prefill", "prefill", "decode"]
     assert stage.attempts[-1].prefill_engine is None
-    assert stage.attempts[-1].result == "answered"
+    assert stage.attempts[-1].result == "ok"
     assert carrier.handed == [None]
 
 
@@ -57,7 +65,7 @@ def test_a_prefill_that_hangs_is_given_up() -> None:
     """Far beyond what was foretold, and well within the request's deadline."""
     _, stage = led(PairCarrier(prefills=[Part(GOOD, NEVER_S), Part(GOOD)]))
     assert stage.attempts[0].fallback_reason is PairingFallback.PREFILL_SLOW
-    assert stage.attempts[-1].result == "answered"
+    assert stage.attempts[-1].result == "ok"
     assert stage.outcomes[0].duration_s < 60
 
 
@@ -65,7 +73,7 @@ def test_a_prefill_that_hangs_is_given_up() -> None:
 def test_poison_is_not_passed_on(missing: str) -> None:
     """Parameters that would kill the decode engine reach no engine."""
     poison = {name: value for name, value in TOLD.items() if name != missing}
-    carrier, stage = led(PairCarrier(prefills=[Part(PrefillResult(AttemptStatus.ANSWERED, 200, poison))]))
+    carrier, stage = led(PairCarrier(prefills=[Part(PrefillResult(AttemptStatus.OK, 200, poison))]))
     assert stage.attempts[0].fallback_reason is PairingFallback.UNFIT_PARAMS
     assert carrier.handed == [None]
 
@@ -75,10 +83,10 @@ def test_kv_that_does_not_come_is_given_up_and_nobody_is_blamed() -> None:
     carrier, stage = led(PairCarrier(decodes=[Part(ANSWERED, NEVER_S), ANSWERS]))
     first, second = stage.attempts
     assert first.fallback_reason is PairingFallback.TRANSFER_STALLED
-    assert first.result == AttemptStatus.STALLED
+    assert first.result == AttemptStatus.KV_TRANSFER_TIMEOUT
     assert second.prefill_engine is None
-    assert second.result == "answered"
-    assert all(ended is AttemptStatus.ANSWERED for _, ended in stage.ends)
+    assert second.result == "ok"
+    assert all(ended is AttemptStatus.OK for _, ended in stage.ends)
     assert carrier.handed[1] is None
     assert stage.outcomes[0].duration_s < 60
 
@@ -92,21 +100,21 @@ def test_an_answer_in_one_piece_may_take_its_time() -> None:
 
 def test_a_decode_pod_that_dies_is_replaced_in_a_pair() -> None:
     """The prompt is warm where it was prefilled, so that pairing again costs next to nothing."""
-    _, stage = led(PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.LOST)), ANSWERS]))
+    _, stage = led(PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.CONNECTION_RESET)), ANSWERS]))
     first, second = stage.attempts
     assert first.fallback_reason is PairingFallback.DECODE_FAILED
-    assert (first.engine, AttemptStatus.LOST) in stage.ends
+    assert (first.engine, AttemptStatus.CONNECTION_RESET) in stage.ends
     assert second.engine != first.engine
     assert second.prefill_engine == first.prefill_engine
-    assert second.result == "answered"
+    assert second.result == "ok"
 
 
 def test_a_decode_pod_that_breaks_over_the_kv_is_asked_without_it() -> None:
     """`kv_load_failure_policy: fail` says 500 where the KV cannot be had: that is nobody's breaker's affair."""
-    _, stage = led(PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.BROKEN, 500)), ANSWERS]))
+    _, stage = led(PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.UPSTREAM_5XX, 500)), ANSWERS]))
     assert stage.attempts[0].fallback_reason is PairingFallback.TRANSFER_FAILED
     assert stage.attempts[1].prefill_engine is None
-    assert all(ended is AttemptStatus.ANSWERED for _, ended in stage.ends)
+    assert all(ended is AttemptStatus.OK for _, ended in stage.ends)
 
 
 def test_with_no_prefill_pod_the_decode_pod_does_it_all_and_says_so() -> None:
@@ -124,7 +132,7 @@ def test_an_unreachable_decode_pod_costs_an_attempt_like_any_other() -> None:
     assert len(stage.attempts) <= 5
 
 
-FAILURES = [end for end in AttemptStatus if end not in (AttemptStatus.ANSWERED, AttemptStatus.UNCONVINCING)]
+FAILURES = [end for end in AttemptStatus if end not in (AttemptStatus.OK, AttemptStatus.ESCALATED)]
 WAITS = st.sampled_from([0.0, 0.1, 1.0, 20.0, NEVER_S])
 PREFILLS = st.lists(
     st.builds(
@@ -132,8 +140,8 @@ PREFILLS = st.lists(
         st.sampled_from(
             [
                 GOOD,
-                *(PrefillResult(end) for end in AttemptStatus if end is not AttemptStatus.ANSWERED),
-                PrefillResult(AttemptStatus.ANSWERED, 400),
+                *(PrefillResult(end) for end in AttemptStatus if end is not AttemptStatus.OK),
+                PrefillResult(AttemptStatus.OK, 400),
             ]
         ),
         WAITS,

@@ -70,7 +70,7 @@ def test_one_that_finds_its_partner_in_time_is_not_reported() -> None:
 def test_pairs_and_fallbacks_are_counted() -> None:
     """A stalled hand-over, and then an answer from one pod."""
     _, stage = led(
-        PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.BROKEN, 500)), Part(ANSWERED, token_after_s=0.05)])
+        PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.UPSTREAM_5XX, 500)), Part(ANSWERED, token_after_s=0.05)])
     )
     _, good = led(PairCarrier())
     tallies = PairMetrics()
@@ -80,9 +80,11 @@ def test_pairs_and_fallbacks_are_counted() -> None:
         (sample.name, *sample.labels.values()): sample.value
         for family in tallies.collect()
         for sample in family.samples
-        if sample.name.endswith("_total")
+        if sample.name.endswith(("_total", "_sum", "_count"))
     }
-    assert shown["hearth_pairs_total", "NixlConnector", "broken"] == 1
-    assert shown["hearth_pairs_total", "NixlConnector", "answered"] == 1
+    assert shown["hearth_pair_attempts_total", "NixlConnector", "upstream_5xx"] == 1
+    assert shown["hearth_pair_attempts_total", "NixlConnector", "ok"] == 1
     assert shown["hearth_pair_fallbacks_total", "transfer_failed"] == 1
-    assert shown["hearth_pair_transfer_seconds_total", "NixlConnector", "real"] > 0
+    assert shown["hearth_kv_transfer_duration_seconds_sum", "NixlConnector"] > 0
+    assert shown["hearth_kv_transfer_duration_seconds_count", "NixlConnector"] == 1
+    assert shown["hearth_kv_transfer_predicted_seconds_count", "NixlConnector"] == 1

@@ -103,7 +103,7 @@ async def test_a_decode_pod_that_is_lost_is_followed_by_another_pair(connector: 
     """The rest has a prefill of its own, and is decoded by the pod that is left."""
     scene, _ = await goes_on(connector, api, DECODES)
     first, second = ways(scene)
-    assert (first[1:], second[1:]) == ((DECODES, "lost"), (DECODES + 1, "answered"))
+    assert (first[1:], second[1:]) == ((DECODES, "connection_reset"), (DECODES + 1, "ok"))
     assert second[0] is not None
 
 
@@ -112,8 +112,8 @@ async def test_a_decode_pod_that_is_lost_is_followed_by_another_pair(connector: 
 async def test_the_rest_does_not_wait_for_a_prefill_pod_that_is_lost_as_well(connector: str, api: Api) -> None:
     """The prefill pod falls in the middle of the stream, and then the decode pod: the other two go on."""
     scene, _ = await goes_on(connector, api, 0, DECODES)
-    assert ways(scene)[0] == (0, DECODES, "lost")
-    assert ways(scene)[-1] == (1, DECODES + 1, "answered")
+    assert ways(scene)[0] == (0, DECODES, "connection_reset")
+    assert ways(scene)[-1] == (1, DECODES + 1, "ok")
 
 
 @pytest.mark.parametrize("connector", ["NixlConnector", "MooncakeConnector"])
@@ -129,5 +129,5 @@ async def test_a_prefill_pod_that_is_lost_behind_the_first_token_is_not_missed(c
             heard = read(Api.CHAT, told + await answer.read())
         await scene.is_quiet()
     assert alike(heard) == alike(undisturbed)
-    assert ways(scene) == [(0, DECODES, "answered")]
+    assert ways(scene) == [(0, DECODES, "ok")]
     assert scene.outcomes[0].wasted_tokens == 0

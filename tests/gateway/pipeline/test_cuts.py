@@ -15,10 +15,10 @@ from simulator.clock import run_virtually
 from tests.gateway.pipeline.test_pipeline import MODEL, PROMPT, PlayedCarrier, Stage
 
 REST = Request("r", Api.CHAT, MODEL, PROMPT, stream=True)
-CUT = AttemptResult(AttemptStatus.LOST, begun=True, continuation=REST)
-PREFILL_LOST = AttemptResult(AttemptStatus.LOST)
+CUT = AttemptResult(AttemptStatus.CONNECTION_RESET, begun=True, continuation=REST)
+PREFILL_LOST = AttemptResult(AttemptStatus.CONNECTION_RESET)
 """As a pair says it whose prefill pod has failed: the client is told nothing by such an attempt."""
-ANSWERED = AttemptResult(AttemptStatus.ANSWERED, 200, begun=True, usage=Usage(400, 10, 100))
+ANSWERED = AttemptResult(AttemptStatus.OK, 200, begun=True, usage=Usage(400, 10, 100))
 
 
 class Cutting(PlayedCarrier):
@@ -61,11 +61,11 @@ def test_it_is_cut_no_oftener_than_said() -> None:
     """And the outcome says that this was why, also where the last attempt said nothing."""
     carrier, stage = led(CUT, cuts=2)
     assert len(carrier.pods) == 3
-    assert (len(carrier.refusals), stage.outcomes[0].resume_failure) == (1, ResumeBlocker.CUTS)
+    assert (len(carrier.refusals), stage.outcomes[0].resume_failure) == (1, ResumeBlocker.MAX_CUTS_OR_TIMEOUT)
 
 
 def test_who_gives_up_says_why() -> None:
     """Nobody went on in time; the last attempt was one that its client heard nothing of."""
     _, stage = led(CUT, PREFILL_LOST)
     (outcome,) = stage.outcomes
-    assert outcome.resume_failure is ResumeBlocker.CUTS
+    assert outcome.resume_failure is ResumeBlocker.MAX_CUTS_OR_TIMEOUT

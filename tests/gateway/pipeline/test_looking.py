@@ -61,7 +61,7 @@ def test_a_failed_pod_is_left_and_the_next_is_told() -> None:
     async def play() -> tuple[Looker, PlayedCarrier]:
         stage = Stage()
         looker = Looker(stage, PODS[0])
-        carrier = PlayedCarrier((Play(AttemptStatus.LOST, token_after_s=None), Play()))
+        carrier = PlayedCarrier((Play(AttemptStatus.CONNECTION_RESET, token_after_s=None), Play()))
         await stage.passage.handle_request(asked(), carrier, lookup=looker)
         return looker, carrier
 

@@ -34,16 +34,16 @@ PROMPT = cut_prompt(b"once upon a time " * 100, 7)
 class Play:
     """How one attempt goes: after so long a first token or none, after so long its end."""
 
-    end: AttemptStatus = AttemptStatus.ANSWERED
+    end: AttemptStatus = AttemptStatus.OK
     token_after_s: float | None = 0.0
     end_after_s: float = 0.0
     begun: bool = False
 
     @property
     def leg(self) -> AttemptResult:
-        begun = self.begun or self.end is AttemptStatus.ANSWERED
-        status = 200 if self.end is AttemptStatus.ANSWERED else 0
-        usage = Usage(400, 10, 100) if self.end is AttemptStatus.ANSWERED else None
+        begun = self.begun or self.end is AttemptStatus.OK
+        status = 200 if self.end is AttemptStatus.OK else 0
+        usage = Usage(400, 10, 100) if self.end is AttemptStatus.OK else None
         return AttemptResult(self.end, status, begun=begun, usage=usage, answer=b" the end", response_id="resp_1")
 
 
@@ -111,7 +111,7 @@ class Stage:
 WAITS = st.sampled_from([0.0, 0.0, 0.5, 1.0])
 PLAYS = st.builds(
     Play,
-    st.sampled_from([end for end in AttemptStatus if end is not AttemptStatus.UNCONVINCING]),
+    st.sampled_from([end for end in AttemptStatus if end is not AttemptStatus.ESCALATED]),
     st.none() | WAITS,
     WAITS,
     st.booleans(),
@@ -197,7 +197,13 @@ def failing(end: AttemptStatus, *, begun: bool = False) -> Play:
 
 @pytest.mark.parametrize(
     "end",
-    [AttemptStatus.UNREACHABLE, AttemptStatus.LOST, AttemptStatus.MALFORMED, AttemptStatus.BUSY, AttemptStatus.BROKEN],
+    [
+        AttemptStatus.UNREACHABLE,
+        AttemptStatus.CONNECTION_RESET,
+        AttemptStatus.INVALID_RESPONSE,
+        AttemptStatus.UPSTREAM_BUSY,
+        AttemptStatus.UPSTREAM_5XX,
+    ],
 )
 def test_another_pod_is_asked_before_the_first_byte(end: AttemptStatus) -> None:
     """The client sees the answer only; the receipt has both attempts."""
@@ -206,20 +212,21 @@ def test_another_pod_is_asked_before_the_first_byte(end: AttemptStatus) -> None:
     assert len(set(carrier.pods)) == 2
     (outcome,) = stage.outcomes
     assert (outcome.status, outcome.reason) == (200, None)
-    assert [attempt.result for attempt in outcome.attempts] == [end, "answered"]
-    assert stage.ends == [(carrier.pods[0], end), (carrier.pods[1], AttemptStatus.ANSWERED)]
+    assert [attempt.result for attempt in outcome.attempts] == [end, "ok"]
+    assert stage.ends == [(carrier.pods[0], end), (carrier.pods[1], AttemptStatus.OK)]
 
 
 def test_an_answer_that_has_begun_is_nobody_elses() -> None:
     """After the first byte the client is told of the loss."""
-    carrier, stage = led(Play(AttemptStatus.LOST, begun=True), Play())
+    carrier, stage = led(Play(AttemptStatus.CONNECTION_RESET, begun=True), Play())
     assert len(carrier.pods) == 1
     assert [refusal.reason for refusal in carrier.refusals] == [Reason.POD_LOST]
     assert stage.outcomes[0].status == 502
 
 
 @pytest.mark.parametrize(
-    ("end", "attempts"), [(AttemptStatus.LOST, 3), (AttemptStatus.BUSY, 3), (AttemptStatus.BROKEN, 3)]
+    ("end", "attempts"),
+    [(AttemptStatus.CONNECTION_RESET, 3), (AttemptStatus.UPSTREAM_BUSY, 3), (AttemptStatus.UPSTREAM_5XX, 3)],
 )
 def test_attempts_are_bounded(end: AttemptStatus, attempts: int) -> None:
     """A request that breaks pods does not get the whole fleet."""
@@ -240,7 +247,7 @@ def test_attempts_end_with_the_deadline() -> None:
 
 def test_when_all_pods_have_failed_the_last_says_why() -> None:
     """What the last pod said tells more than that nobody is left."""
-    carrier, stage = led(failing(AttemptStatus.BUSY), pods=PODS[:1])
+    carrier, stage = led(failing(AttemptStatus.UPSTREAM_BUSY), pods=PODS[:1])
     assert [refusal.reason for refusal in carrier.refusals] == [Reason.POD_BUSY]
     assert stage.outcomes[0].reason is Reason.POD_BUSY
 

@@ -40,7 +40,7 @@ class Fleet:
         if is_poison and pod not in self.sick:
             self.sick.add(pod)
             self.broken_by.append(name)
-        return AttemptStatus.BROKEN if pod in self.sick else AttemptStatus.ANSWERED
+        return AttemptStatus.UPSTREAM_5XX if pod in self.sick else AttemptStatus.OK
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Guarded(Stage):
     def take_end(self, pod: str, end: AttemptStatus) -> bool | None:
         """As the watcher does."""
         before = self.breakers[pod]
-        self.breakers[pod] = before.on_success() if end is AttemptStatus.ANSWERED else before.on_failure(0.0)
+        self.breakers[pod] = before.on_success() if end is AttemptStatus.OK else before.on_failure(0.0)
         return before.is_failing
 
     async def ask(self, name: str, *, is_poison: bool = False, takes_s: float = 0.0) -> Asked:
@@ -112,7 +112,7 @@ def test_pods_that_fail_others_are_not_held_against_a_request() -> None:
     async def play() -> tuple[Guarded, Asked]:
         stage = Guarded(Fleet(every, sick=set(every[1:])))
         for pod in every[1:]:
-            stage.take_end(pod, AttemptStatus.BROKEN)
+            stage.take_end(pod, AttemptStatus.UPSTREAM_5XX)
         stage.passage.budget.balance = IN_ALL
         return stage, await stage.ask("late")
 

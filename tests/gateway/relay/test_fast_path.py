@@ -118,13 +118,13 @@ def test_a_chunk_without_its_line_end_is_no_http() -> None:
     """Its size is right, its end is not."""
     wrong = chunk(chat_event("no"))[:-2] + b"\n\n"
     scene = staged(lambda: Scene().feed([STREAM_HEAD, *map(chunk, [chat_event("Hi"), chat_event("Ho")]), wrong]))
-    assert scene.leg.end is AttemptStatus.MALFORMED
+    assert scene.leg.end is AttemptStatus.INVALID_RESPONSE
 
 
 def test_an_error_in_a_read_of_its_own_is_noticed() -> None:
     """However smoothly the stream has flowed before."""
     scene = staged(lambda: Scene().feed(one_a_read(chat_event("Hi"), chat_event("!"), event(DEAD), DONE)))
-    assert scene.leg.end is AttemptStatus.BROKEN
+    assert scene.leg.end is AttemptStatus.UPSTREAM_5XX
     assert scene.heard.body == chat_event("Hi") + chat_event("!")
 
 

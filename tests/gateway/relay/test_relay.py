@@ -40,7 +40,7 @@ def test_any_split_of_a_streams_bytes_gives_the_client_the_same(
     scene = staged(lambda: Scene(withholds_usage=withholds).feed(split(raw, cuts)))
     assert scene.heard.is_whole
     assert scene.heard.body == b"".join(e for e in events if not (withholds and e == usage_event()))
-    assert scene.leg.end is AttemptStatus.ANSWERED
+    assert scene.leg.end is AttemptStatus.OK
     assert (scene.leg.usage, scene.leg.finish_reason) == (Usage(42, 3, 32), "stop")
     assert scene.owner.given_back == scene.answered == len(scene.placement.first_tokens) == 1
 
@@ -58,7 +58,7 @@ def test_any_split_of_a_whole_answer_gives_the_client_the_same(content: str, cut
     assert scene.heard.body == body
     assert ("content-length" in scene.heard.headers) is not is_chunked
     assert (scene.leg.end, scene.leg.usage, scene.leg.finish_reason) == (
-        AttemptStatus.ANSWERED,
+        AttemptStatus.OK,
         Usage(42, 3, 32),
         "stop",
     )
@@ -72,7 +72,7 @@ def test_a_stream_cut_anywhere_is_lost_and_stays_well_framed(words: list[str], c
     raw = STREAM_HEAD + chunked(events)
     raw = raw[: kept % raw.rindex(b"[DONE]")]  # With its last event a stream is complete, framed to its end or not.
     scene = staged(lambda: Scene().feed(split(raw, cuts)).hang_up())
-    assert scene.leg.end is AttemptStatus.LOST
+    assert scene.leg.end is AttemptStatus.CONNECTION_RESET
     assert scene.leg.begun is bool(scene.client.written)
     assert not scene.answered
     told = b"".join(events)
@@ -89,7 +89,7 @@ def test_a_message_that_is_given_up_is_lost_with_its_block_open(cuts: list[int],
     events = Thinker("pod").given_up(after)
     raw = STREAM_HEAD + chunked([b"".join(events)] if joined else events)
     scene = staged(lambda: Scene(Api.MESSAGES).feed(split(raw, cuts)))
-    assert scene.leg.end is AttemptStatus.LOST
+    assert scene.leg.end is AttemptStatus.CONNECTION_RESET
     said = delivered_by(scene.relay)
     assert said is not None
     assert (said.raw, said.event_count) == (scene.heard.body, scene.heard.body.count(b"\n\n"))
@@ -116,7 +116,7 @@ def test_a_body_without_length_ends_with_its_connection() -> None:
 
     scene = staged(play)
     assert scene.heard.body == b'{"a": 1}'
-    assert scene.leg.end is AttemptStatus.ANSWERED
+    assert scene.leg.end is AttemptStatus.OK
     assert scene.owner.given_back == 0
 
 
@@ -136,7 +136,7 @@ def test_interim_answers_are_passed_over(status: int) -> None:
     raw = b"HTTP/1.1 %d Wait\r\nlink: x\r\n\r\n" % status + answer_bytes(chat_answer())
     scene = staged(lambda: Scene().feed([raw]))
     assert scene.heard.status == 200
-    assert scene.leg.end is AttemptStatus.ANSWERED
+    assert scene.leg.end is AttemptStatus.OK
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_interim_answers_are_passed_over(status: int) -> None:
 def test_what_cannot_be_passed_on_is_malformed(raw: bytes) -> None:
     """Nonsense, absurd sizes and answers of a kind we did not ask for: another pod may do better."""
     scene = staged(lambda: Scene().feed([raw]))
-    assert (scene.leg.end, scene.leg.begun, scene.client.written) == (AttemptStatus.MALFORMED, False, b"")
+    assert (scene.leg.end, scene.leg.begun, scene.client.written) == (AttemptStatus.INVALID_RESPONSE, False, b"")
     assert scene.socket.is_aborted
     assert scene.owner.given_back == 0
 
@@ -167,7 +167,7 @@ def test_a_second_answer_reaches_nobody(surplus: bytes) -> None:
     scene = staged(lambda: Scene().feed([answer_bytes(chat_answer()) + surplus]))
     assert scene.heard.body == answer_bytes(chat_answer()).partition(b"\r\n\r\n")[2]
     assert scene.client.written.count(b"HTTP/1.1") == 1
-    assert scene.leg.end is AttemptStatus.ANSWERED
+    assert scene.leg.end is AttemptStatus.OK
     assert scene.owner.given_back == 0
 
 
@@ -200,11 +200,15 @@ FULL_MESSAGES = {
 @pytest.mark.parametrize(
     ("api", "first", "end"),
     [
-        (Api.CHAT, event(BUSY), AttemptStatus.BUSY),
-        (Api.CHAT, event(DEAD), AttemptStatus.BROKEN),
-        (Api.COMPLETIONS, b": ping\n\n" + event(DEAD), AttemptStatus.BROKEN),
-        (Api.MESSAGES, event(FULL_MESSAGES, "error"), AttemptStatus.BUSY),
-        (Api.RESPONSES, event({"type": "response.created"}, "response.created") + event(DEAD), AttemptStatus.BROKEN),
+        (Api.CHAT, event(BUSY), AttemptStatus.UPSTREAM_BUSY),
+        (Api.CHAT, event(DEAD), AttemptStatus.UPSTREAM_5XX),
+        (Api.COMPLETIONS, b": ping\n\n" + event(DEAD), AttemptStatus.UPSTREAM_5XX),
+        (Api.MESSAGES, event(FULL_MESSAGES, "error"), AttemptStatus.UPSTREAM_BUSY),
+        (
+            Api.RESPONSES,
+            event({"type": "response.created"}, "response.created") + event(DEAD),
+            AttemptStatus.UPSTREAM_5XX,
+        ),
     ],
 )
 @given(cuts=CUTS)
@@ -223,7 +227,7 @@ def test_an_error_inside_a_stream_is_not_passed_on_as_it_is(cuts: list[int]) -> 
     """What was generated stays; the pod's own words do not, for the spine will say it."""
     raw = STREAM_HEAD + chunked([chat_event("Hi"), event(DEAD), DONE])
     scene = staged(lambda: Scene().feed(split(raw, cuts)))
-    assert (scene.leg.end, scene.leg.begun, scene.leg.detail) == (AttemptStatus.BROKEN, True, "EngineCore died.")
+    assert (scene.leg.end, scene.leg.begun, scene.leg.detail) == (AttemptStatus.UPSTREAM_5XX, True, "EngineCore died.")
     assert scene.heard.body == chat_event("Hi")
     assert not scene.heard.is_whole
 
@@ -233,7 +237,7 @@ def test_a_clients_fault_told_in_a_stream_is_told_to_the_client() -> None:
     told = event({"error": {"message": "No.", "type": "BadRequestError", "param": "body.n", "code": 400}})
     first = staged(lambda: Scene().feed([STREAM_HEAD + chunked([told, DONE])]))
     later = staged(lambda: Scene().feed([STREAM_HEAD + chunked([chat_event("Hi"), told, DONE])]))
-    assert (first.heard.status, first.leg.end, first.leg.status) == (400, AttemptStatus.ANSWERED, 400)
+    assert (first.heard.status, first.leg.end, first.leg.status) == (400, AttemptStatus.OK, 400)
     assert b'"param":"n","code":"invalid_value"' in first.heard.body
     assert first.answered == later.answered == 1
     assert later.heard.is_whole
@@ -243,12 +247,12 @@ def test_a_clients_fault_told_in_a_stream_is_told_to_the_client() -> None:
 @pytest.mark.parametrize(
     ("status", "end"),
     [
-        (429, AttemptStatus.BUSY),
-        (503, AttemptStatus.BUSY),
-        (500, AttemptStatus.BROKEN),
-        (502, AttemptStatus.BROKEN),
-        (401, AttemptStatus.BROKEN),
-        (403, AttemptStatus.BROKEN),
+        (429, AttemptStatus.UPSTREAM_BUSY),
+        (503, AttemptStatus.UPSTREAM_BUSY),
+        (500, AttemptStatus.UPSTREAM_5XX),
+        (502, AttemptStatus.UPSTREAM_5XX),
+        (401, AttemptStatus.UPSTREAM_5XX),
+        (403, AttemptStatus.UPSTREAM_5XX),
     ],
 )
 def test_a_pods_own_trouble_is_kept_from_the_client(status: int, end: AttemptStatus) -> None:
@@ -266,7 +270,7 @@ def test_a_clients_fault_is_passed_on_in_its_dialect(status: int, cuts: list[int
     assert scene.heard.status == (400 if status == 501 else status)
     assert b'"message":"Wrong."' in scene.heard.body
     assert b'"param":"x","code":"' in scene.heard.body
-    assert (scene.leg.end, scene.answered) == (AttemptStatus.ANSWERED, 1)
+    assert (scene.leg.end, scene.answered) == (AttemptStatus.OK, 1)
 
 
 def test_a_huge_error_body_is_not_kept() -> None:

@@ -69,7 +69,7 @@ async def test_another_pod_goes_on(loss: Any) -> None:
         asked = rig.pods[1].questions[0].json()
         assert asked["messages"][-1] == {"role": "assistant", "content": "Once upon"}
         assert asked["max_tokens"] == 8
-        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.ANSWERED]
+        assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.OK]
     (outcome,) = rig.outcomes
     assert (outcome.status, outcome.resumes, outcome.resume_failure, outcome.wasted_tokens) == (200, 1, None, 9)
     assert outcome.usage is not None
@@ -108,7 +108,7 @@ async def test_who_cannot_be_reached_is_not_the_last() -> None:
         rig.pods[2].plays(continuation(" a", " time"))
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert text_of(answer.body) == "Once upon a time"
-        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.UNREACHABLE, AttemptStatus.ANSWERED]
+        assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.UNREACHABLE, AttemptStatus.OK]
     assert (rig.outcomes[0].resumes, len(rig.outcomes[0].attempts)) == (1, 3)
 
 
@@ -129,9 +129,9 @@ async def test_a_pod_that_calls_the_rest_wrong_ends_it() -> None:
         assert answer.is_whole
         assert b'"pod_lost"' in answer.body
         assert answer.body.endswith(DONE)
-        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.UNWILLING]
-        assert not AttemptStatus.UNWILLING.is_pod_failure
-    assert rig.outcomes[0].resume_failure is ResumeBlocker.REFUSED
+        assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.CONTINUATION_REJECTED]
+        assert not AttemptStatus.CONTINUATION_REJECTED.is_pod_failure
+    assert rig.outcomes[0].resume_failure is ResumeBlocker.UPSTREAM_REJECTED
 
 
 async def test_a_tenant_may_want_none_of_it() -> None:
@@ -141,7 +141,7 @@ async def test_a_tenant_may_want_none_of_it() -> None:
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert b'"pod_lost"' in answer.body
         assert not rig.pods[1].questions
-    assert rig.outcomes[0].resume_failure is ResumeBlocker.OFF
+    assert rig.outcomes[0].resume_failure is ResumeBlocker.DISABLED
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ async def test_what_is_too_large_to_be_kept_is_not_gone_on_with(limits: Limits) 
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert b'"pod_lost"' in answer.body
         assert not rig.pods[1].questions
-    assert rig.outcomes[0].resume_failure is ResumeBlocker.TOO_LONG
+    assert rig.outcomes[0].resume_failure is ResumeBlocker.BUFFER_EXCEEDED
 
 
 async def test_limits_count_on_over_the_cut_and_once() -> None:
@@ -194,7 +194,7 @@ async def test_a_pod_that_answers_a_stream_in_one_piece_does_not_go_on() -> None
         rig.pods[2].plays(continuation(" a", " time"))
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert text_of(answer.body) == "Once upon a time"
-        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.MALFORMED, AttemptStatus.ANSWERED]
+        assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.INVALID_RESPONSE, AttemptStatus.OK]
 
 
 def thinking(*thoughts: str, name: str = "chatcmpl-y") -> list[bytes]:
@@ -248,12 +248,12 @@ async def test_another_answer_than_was_told_ends_the_stream(is_ending: bool) -> 
         assert answer.body.endswith(DONE)
         assert b", no" not in answer.body
         assert not rig.pods[2].questions
-        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.DIFFERENT]
-        assert not AttemptStatus.DIFFERENT.is_pod_failure
+        assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.REPLAY_MISMATCH]
+        assert not AttemptStatus.REPLAY_MISMATCH.is_pod_failure
         await until(lambda: not rig.pods[1].writers)
         assert rig.router.ledger.is_empty()
     (outcome,) = rig.outcomes
-    assert (outcome.resumes, outcome.resume_failure) == (0, ResumeBlocker.DIFFERS)
+    assert (outcome.resumes, outcome.resume_failure) == (0, ResumeBlocker.REPLAY_MISMATCH)
     assert outcome.wasted_tokens == prefilled_again(outcome) + 2
 
 
@@ -265,7 +265,7 @@ async def test_a_pod_that_is_lost_while_it_says_it_again_is_followed_by_another(
         rig.pods[2].plays([STREAM_HEAD + chunked([*thinking("Hm, ", "well"), *ENDING])])
         answer = await rig.ask(CHAT_PATH, a_chat(**GREEDY))
         assert text_of(answer.body) == " so."
-        assert ends(rig) == [AttemptStatus.LOST, AttemptStatus.LOST, AttemptStatus.ANSWERED]
+        assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.CONNECTION_RESET, AttemptStatus.OK]
     (outcome,) = rig.outcomes
     assert (outcome.resumes, outcome.resume_failure) == (1, None)
     assert outcome.wasted_tokens == prefilled_again(outcome) + 3
@@ -309,7 +309,7 @@ async def test_thoughts_that_are_drawn_are_not_asked_for_again() -> None:
         assert b'"pod_lost"' in answer.body
         assert [each.path for each in rig.pods[1].questions] == [CHAT_PATH, "/tokenize"]
         assert rig.pods[1].questions[0].json()["max_tokens"] == 1
-    assert rig.outcomes[0].resume_failure is ResumeBlocker.REFUSED
+    assert rig.outcomes[0].resume_failure is ResumeBlocker.UPSTREAM_REJECTED
 
 
 def whole(told: dict[str, Any]) -> bytes:

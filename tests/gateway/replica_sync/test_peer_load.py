@@ -23,7 +23,9 @@ def test_own_load_is_shown_beside_that_of_others() -> None:
 
     registry = make_registry()
     registry.register(FleetCollector(here.router, tuple, lambda: 0, lambda: 0, dict, lambda: 0.1, others.load))
-    assert registry.get_sample_value("hearth_engine_running", {"engine": ours.engine.name}) == 1
+    assert (
+        registry.get_sample_value("hearth_engine_running_requests", {"upstream": ours.engine.name, "dp_rank": "0"}) == 1
+    )
 
     view = show_fleet(here.router, [WatchedPod(DiscoveredPod(ours.engine.pod))], 0.1, others.load())
     (shown,) = [engine for pod in view["pods"] for engine in pod["engines"]]

@@ -7,13 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.replica_sync import redis_bridge
-from gateway.replica_sync.redis_bridge import (
-    ENTRY_FIELD,
-    STREAM_KEY,
-    RedisBridge,
-    format_entry_id,
-    parse_entry_id,
-)
+from gateway.replica_sync.redis_bridge import ENTRY_FIELD, STREAM_KEY, RedisBridge, format_entry_id, parse_entry_id
 from tests.gateway.kv_index.exchange import Host, Worker, alike, host, until
 from tests.gateway.kv_index.redis_servers import Server, redis_server
 from tests.routing.engines import TALK, ask, place, serve
@@ -64,7 +58,7 @@ async def test_hosts_know_what_the_others_do(tmp_path: Path) -> None:
         assert 0 < staleness_s < one.now_s() - began_s
         shown = here.registry.get_sample_value
         assert shown("hearth_redis_connected") == 1
-        assert (shown("hearth_redis_written_total") or 0) > 1
+        assert (shown("hearth_redis_entries_written_total") or 0) > 1
 
 
 async def test_who_joins_is_warmed_by_the_stream_s_past(tmp_path: Path) -> None:
@@ -221,7 +215,10 @@ async def test_what_is_kept_for_redis_is_bounded(tmp_path: Path, monkeypatch: py
         await until(lambda: alike(one, other))
         held.release(one.now_s())
         await until(lambda: owes_nothing(other))
-        assert here.registry.get_sample_value("hearth_exchange_dropped_total", {"to": "redis"}) == bridge(here).dropped
+        assert (
+            here.registry.get_sample_value("hearth_replica_sync_dropped_total", {"target": "redis"})
+            == bridge(here).dropped
+        )
 
 
 async def test_foreign_entries_and_a_full_disk_are_no_end(tmp_path: Path) -> None:

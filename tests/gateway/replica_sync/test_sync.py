@@ -158,8 +158,8 @@ async def test_metrics_show_the_exchange(tmp_path: Path) -> None:
         await until(lambda: two.sharing.applier.applied >= 3)
         here.registry.register(ReplicaSyncCollector(two.sharing))
         shown = here.registry.get_sample_value
-        assert shown("hearth_news_heard_total") == two.sharing.applier.applied
-        assert shown("hearth_news_origins") == shown("hearth_warmth_connected") == 1
-        assert shown("hearth_exchange_workers") == 2
-        assert shown("hearth_news_lost_total", {"why": "strange"}) == 0
+        assert shown("hearth_replica_sync_updates_received_total") == two.sharing.applier.applied
+        assert shown("hearth_replica_sync_peers") == shown("hearth_kv_index_connected") == 1
+        assert shown("hearth_replica_sync_workers") == 2
+        assert shown("hearth_replica_sync_updates_lost_total", {"reason": "invalid"}) == 0
         assert shown("hearth_redis_connected") is None

@@ -134,22 +134,34 @@ def test_a_response_goes_on_with_its_item() -> None:
 @pytest.mark.parametrize(
     ("api", "fields", "bar"),
     [
-        (Api.CHAT, {"response_format": {"type": "json_object"}}, ResumeBlocker.GRAMMAR),
-        (Api.CHAT, {"structured_outputs": {"regex": "a+"}}, ResumeBlocker.GRAMMAR),
-        (Api.CHAT, {"tool_choice": "required"}, ResumeBlocker.GRAMMAR),
-        (Api.CHAT, {"tool_choice": {"type": "function", "function": {"name": "f"}}}, ResumeBlocker.GRAMMAR),
+        (Api.CHAT, {"response_format": {"type": "json_object"}}, ResumeBlocker.STRUCTURED_OUTPUT),
+        (Api.CHAT, {"structured_outputs": {"regex": "a+"}}, ResumeBlocker.STRUCTURED_OUTPUT),
+        (Api.CHAT, {"tool_choice": "required"}, ResumeBlocker.STRUCTURED_OUTPUT),
+        (Api.CHAT, {"tool_choice": {"type": "function", "function": {"name": "f"}}}, ResumeBlocker.STRUCTURED_OUTPUT),
         (Api.CHAT, {"echo": True}, ResumeBlocker.ECHO),
-        (Api.CHAT, {"stop": "on a time", "include_stop_str_in_output": True}, ResumeBlocker.STOP),
-        (Api.CHAT, {"add_generation_prompt": False}, ResumeBlocker.PROMPT),
-        (Api.COMPLETIONS, {"prompt": [1, 2]}, ResumeBlocker.PROMPT),
-        (Api.COMPLETIONS, {"prompt": "a", "suffix": "b"}, ResumeBlocker.PROMPT),
-        (Api.COMPLETIONS, {"prompt": "a", "use_beam_search": True}, ResumeBlocker.COPIES),
-        (Api.MESSAGES, {"thinking": {"type": "disabled"}}, ResumeBlocker.PROMPT),
-        (Api.MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, ResumeBlocker.GRAMMAR),
-        (Api.MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, ResumeBlocker.PROMPT),
-        (Api.MESSAGES, {"messages": [*MESSAGES, {"role": "assistant", "content": "So"}]}, ResumeBlocker.PROMPT),
-        (Api.RESPONSES, {"previous_response_id": "resp_1"}, ResumeBlocker.CONVERSATION),
-        (Api.RESPONSES, {"text": {"format": {"type": "json_schema"}}}, ResumeBlocker.GRAMMAR),
+        (Api.CHAT, {"stop": "on a time", "include_stop_str_in_output": True}, ResumeBlocker.STOP_STRING),
+        (Api.CHAT, {"add_generation_prompt": False}, ResumeBlocker.UNSUPPORTED_PROMPT),
+        (Api.COMPLETIONS, {"prompt": [1, 2]}, ResumeBlocker.UNSUPPORTED_PROMPT),
+        (Api.COMPLETIONS, {"prompt": "a", "suffix": "b"}, ResumeBlocker.UNSUPPORTED_PROMPT),
+        (Api.COMPLETIONS, {"prompt": "a", "use_beam_search": True}, ResumeBlocker.MULTIPLE_CHOICES),
+        (Api.MESSAGES, {"thinking": {"type": "disabled"}}, ResumeBlocker.UNSUPPORTED_PROMPT),
+        (
+            Api.MESSAGES,
+            {"output_config": {"format": {"type": "json_schema", "schema": {}}}},
+            ResumeBlocker.STRUCTURED_OUTPUT,
+        ),
+        (
+            Api.MESSAGES,
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            ResumeBlocker.UNSUPPORTED_PROMPT,
+        ),
+        (
+            Api.MESSAGES,
+            {"messages": [*MESSAGES, {"role": "assistant", "content": "So"}]},
+            ResumeBlocker.UNSUPPORTED_PROMPT,
+        ),
+        (Api.RESPONSES, {"previous_response_id": "resp_1"}, ResumeBlocker.STORED_RESPONSE),
+        (Api.RESPONSES, {"text": {"format": {"type": "json_schema"}}}, ResumeBlocker.STRUCTURED_OUTPUT),
     ],
 )
 def test_what_cannot_be_asked_for_truthfully_is_named(api: Api, fields: dict[str, Any], bar: ResumeBlocker) -> None:
@@ -161,7 +173,7 @@ def test_a_text_that_is_over_may_be_followed_by_a_call() -> None:
     """Its client was told that it is whole: who goes on with it has nothing more to say, and would call nobody."""
     over = said(Api.RESPONSES, is_over=True)
     body = {"input": "Tell.", "tools": [{"type": "function", "name": "look"}]}
-    assert asked(Api.RESPONSES, body, over) is ResumeBlocker.CALL
+    assert asked(Api.RESPONSES, body, over) is ResumeBlocker.TOOL_CALL
     again = asked(Api.RESPONSES, body | {"temperature": 0}, over)
     assert isinstance(again, ContinuationRequest)
     assert again.is_replay
@@ -172,11 +184,11 @@ def test_a_text_that_is_over_may_be_followed_by_a_call() -> None:
 def test_what_is_said_in_several_voices_is_not_gone_on_with() -> None:
     """Nor what calls, nor what thinks."""
     body = {"messages": MESSAGES}
-    assert asked(Api.CHAT, body, sequences=2) is ResumeBlocker.COPIES
-    assert asked(Api.CHAT, body, said(Api.CHAT, has_call=True)) is ResumeBlocker.CALL
+    assert asked(Api.CHAT, body, sequences=2) is ResumeBlocker.MULTIPLE_CHOICES
+    assert asked(Api.CHAT, body, said(Api.CHAT, has_call=True)) is ResumeBlocker.TOOL_CALL
     assert asked(Api.CHAT, body, said(Api.CHAT, has_reasoning=True)) is ResumeBlocker.REASONING
     assert asked(Api.CHAT, body | {"include_reasoning": False}) is ResumeBlocker.REASONING, "nobody saw whether it did"
-    assert build_request(Api.CHAT, b"[]", said(Api.CHAT), 1) is ResumeBlocker.PROMPT
+    assert build_request(Api.CHAT, b"[]", said(Api.CHAT), 1) is ResumeBlocker.UNSUPPORTED_PROMPT
 
 
 @pytest.mark.parametrize(

@@ -137,21 +137,29 @@ def test_what_begins_behind_the_thoughts_is_put_over(fields: Event, chat: Event)
         (
             (*THOUGHT, {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use"}}),
             {},
-            ResumeBlocker.CALL,
+            ResumeBlocker.TOOL_CALL,
         ),
         ((START, begin(0, "redacted_thinking")), {}, ResumeBlocker.REASONING),
-        (THOUGHT, {"thinking": {"type": "disabled"}}, ResumeBlocker.PROMPT),
-        (THOUGHT, {"messages": [{"role": "system", "content": "Tell."}]}, ResumeBlocker.PROMPT),
-        (THOUGHT, {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, ResumeBlocker.PROMPT),
+        (THOUGHT, {"thinking": {"type": "disabled"}}, ResumeBlocker.UNSUPPORTED_PROMPT),
+        (THOUGHT, {"messages": [{"role": "system", "content": "Tell."}]}, ResumeBlocker.UNSUPPORTED_PROMPT),
+        (
+            THOUGHT,
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+            ResumeBlocker.UNSUPPORTED_PROMPT,
+        ),
         # vLLM gives it the second for an id.
         (
             THOUGHT,
             {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f"}]}]},
-            ResumeBlocker.PROMPT,
+            ResumeBlocker.UNSUPPORTED_PROMPT,
         ),
-        (THOUGHT, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, ResumeBlocker.PROMPT),
-        (SPOKEN, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, ResumeBlocker.GRAMMAR),
-        (SPOKEN, {"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}}, ResumeBlocker.GRAMMAR),
+        (THOUGHT, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, ResumeBlocker.UNSUPPORTED_PROMPT),
+        (SPOKEN, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, ResumeBlocker.STRUCTURED_OUTPUT),
+        (
+            SPOKEN,
+            {"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}},
+            ResumeBlocker.STRUCTURED_OUTPUT,
+        ),
     ],
 )
 def test_what_cannot_be_put_over_is_named(before: tuple[Event, ...], fields: Event, bar: ResumeBlocker) -> None:

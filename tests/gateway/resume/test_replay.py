@@ -346,4 +346,4 @@ def test_what_a_lost_pod_garbled_is_not_compared() -> None:
     """Its events have no shape that the API knows."""
     garbled = b'data: {"choices":[{"index":0,"delta":{"reasoning":{"x":1}}}]}\n\n'
     said = read_delivered(Api.CHAT, garbled, 1, withholds_usage=False)
-    assert continuation_of(ASKED, said, sequences=1) is ResumeBlocker.PROMPT
+    assert continuation_of(ASKED, said, sequences=1) is ResumeBlocker.UNSUPPORTED_PROMPT

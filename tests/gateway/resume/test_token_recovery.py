@@ -122,15 +122,15 @@ def test_a_pod_that_tells_no_ids_or_knows_other_marks_is_not_believed(prompt: Ev
         (said("", has_call=False), {}, ResumeBlocker.REASONING),
         (said(), {"include_reasoning": False}, ResumeBlocker.REASONING),
         (said(), {"echo": True}, ResumeBlocker.ECHO),
-        (said(has_call=True), {}, ResumeBlocker.CALL),
-        (said("hm", "So"), {"response_format": {"type": "json_object"}}, ResumeBlocker.GRAMMAR),
-        (said(), {"add_generation_prompt": False}, ResumeBlocker.PROMPT),
+        (said(has_call=True), {}, ResumeBlocker.TOOL_CALL),
+        (said("hm", "So"), {"response_format": {"type": "json_object"}}, ResumeBlocker.STRUCTURED_OUTPUT),
+        (said(), {"add_generation_prompt": False}, ResumeBlocker.UNSUPPORTED_PROMPT),
         (
             said(),
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
-            ResumeBlocker.PROMPT,
+            ResumeBlocker.UNSUPPORTED_PROMPT,
         ),
-        (said(), {"messages": "Tell."}, ResumeBlocker.PROMPT),
+        (said(), {"messages": "Tell."}, ResumeBlocker.UNSUPPORTED_PROMPT),
     ],
 )
 def test_what_cannot_be_told_in_ids_is_named(before: DeliveredOutput, more: Event, bar: ResumeBlocker) -> None:

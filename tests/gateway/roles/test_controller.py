@@ -94,7 +94,9 @@ def shown(router: Router, url: str) -> float:
     at_work = RoleController(router, RoleAssigner(router, TERMS), None, lambda *_, **__: None, lambda: 0.0)
     family = next(iter(at_work.collect()))
     return next(
-        sample.value for sample in family.samples if sample.labels == {"engine": url, "role": Role.PREFILL.value}
+        sample.value
+        for sample in family.samples
+        if sample.labels == {"upstream": url, "dp_rank": "0", "role": Role.PREFILL.value}
     )
 
 

@@ -13,8 +13,8 @@ def test_a_receipt_tells_predicted_and_real() -> None:
     serve(router, ask(TALK), draw=0.4)
     placement = place(router, ask(TALK), now_s=10.0)
     placement.first_token(10.25)
-    attempt = attempt_receipt(placement, "answered", Usage(2000, 5, 1984))
-    assert (attempt.engine, attempt.result) == (placement.engine.name, "answered")
+    attempt = attempt_receipt(placement, "ok", Usage(2000, 5, 1984))
+    assert (attempt.engine, attempt.result) == (placement.engine.name, "ok")
     assert (attempt.actual_cached_input_tokens, attempt.actual_ttft_s) == (1984, 0.25)
     assert attempt.predicted_cached_input_tokens == round(placement.predicted.cached_tokens) > 0
     assert attempt.predicted_input_tokens == round(placement.predicted.prompt_tokens)
@@ -36,4 +36,4 @@ def test_a_failed_attempt_is_told_without_what_it_never_had() -> None:
 
 def test_a_pod_that_tells_no_cached_tokens_has_no_real_warmth() -> None:
     """Unknown is told as unknown."""
-    assert attempt_receipt(place(router_of(1), ask()), "answered", Usage(10, 5)).actual_cached_input_tokens is None
+    assert attempt_receipt(place(router_of(1), ask()), "ok", Usage(10, 5)).actual_cached_input_tokens is None

@@ -37,10 +37,10 @@ def test_sums_are_by_pod_and_differences_do_not_cancel() -> None:
     scene.judge(100, None)
     scene.judge(7, 7, engine="http://b:1")
     page = scene.page()
-    assert f'hearth_pod_predicted_warm_tokens_total{{pod="{POD}"}} 200.0' in page
-    assert f'hearth_pod_real_warm_tokens_total{{pod="{POD}"}} 200.0' in page
-    assert f'hearth_pod_missed_warm_tokens_total{{pod="{POD}"}} 40.0' in page
-    assert f'hearth_pod_warmth_drift{{pod="{POD}"}} 0.0' in page
+    assert f'hearth_upstream_predicted_cached_tokens_total{{upstream="{POD}"}} 200.0' in page
+    assert f'hearth_upstream_actual_cached_tokens_total{{upstream="{POD}"}} 200.0' in page
+    assert f'hearth_upstream_cached_tokens_prediction_error_total{{upstream="{POD}"}} 40.0' in page
+    assert f'hearth_upstream_prefix_prediction_drifting{{upstream="{POD}"}} 0.0' in page
     scene.pods.remove("http://b:1")
     assert "http://b:1" not in scene.page()
 
@@ -52,6 +52,6 @@ def test_drift_is_said_once_and_so_is_its_end() -> None:
     assert scene.said == []
     scene.judge(1000, 0, times=2 * MIN_RESPONSES)
     assert scene.said == [("warning", "prefix_prediction_drift", "firing")]
-    assert f'hearth_pod_warmth_drift{{pod="{POD}"}} 1.0' in scene.page()
+    assert f'hearth_upstream_prefix_prediction_drifting{{upstream="{POD}"}} 1.0' in scene.page()
     scene.judge(1000, 1000, times=400)
     assert scene.said[1:] == [("info", "prefix_prediction_drift", "resolved")]

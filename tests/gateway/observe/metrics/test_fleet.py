@@ -68,17 +68,25 @@ def test_requests_are_shown_by_model_status_and_reason() -> None:
     scraped = Scraped()
     scraped.tallies.on_outcome(an_outcome())
     scraped.tallies.on_outcome(
-        an_outcome(status=502, reason=Reason.POD_LOST, usage=None, attempts=(an_attempt(result="lost"), an_attempt()))
+        an_outcome(
+            status=502,
+            reason=Reason.POD_LOST,
+            usage=None,
+            attempts=(an_attempt(result="connection_reset"), an_attempt(kind="failover")),
+        )
     )
     scraped.tallies.count_rejection(Reason.BAD_JSON)
     assert scraped.value("hearth_requests_total", model_name="tiny", status="200", reason="") == 1
     assert scraped.value("hearth_requests_total", model_name="tiny", status="502", reason="pod_lost") == 1
-    assert scraped.value("hearth_retries_total", model_name="tiny", ended="lost") == 1
-    assert scraped.value("hearth_refusals_total", reason="pod_lost") == 1
-    assert scraped.value("hearth_refusals_total", reason="bad_json") == 1
-    assert scraped.value("hearth_prompt_tokens_total", model_name="tiny") == 100
-    assert scraped.value("hearth_real_warm_tokens_total", model_name="tiny") == 192
-    assert scraped.value("hearth_tenant_tokens_total", tenant="legal", kind="generation") == 11
+    assert scraped.value("hearth_attempts_total", model_name="tiny", kind="first", result="connection_reset") == 1
+    assert scraped.value("hearth_attempts_total", model_name="tiny", kind="failover", result="ok") == 1
+    assert scraped.value("hearth_rejections_total", reason="pod_lost") == 1
+    assert scraped.value("hearth_rejections_total", reason="bad_json") == 1
+    assert scraped.value("hearth_input_tokens_total", model_name="tiny") == 100
+    assert scraped.value("hearth_actual_cached_tokens_total", model_name="tiny") == 192
+    assert scraped.value("hearth_tenant_input_tokens_total", tenant="legal") == 100
+    assert scraped.value("hearth_tenant_cached_input_tokens_total", tenant="legal") == 96
+    assert scraped.value("hearth_tenant_output_tokens_total", tenant="legal") == 11
 
 
 def test_histograms_are_cumulative() -> None:
@@ -100,10 +108,10 @@ def test_engines_show_what_the_ledger_holds() -> None:
     scraped.add("http://a:1")
     request = Request("r", Api.CHAT, "tiny", sequences=2)
     placement = scraped.router.place(request, avoid=frozenset(), now_s=0, draw=0)
-    assert scraped.value("hearth_engine_running", engine="http://a:1") == 2
-    assert scraped.value("hearth_engine_kv_capacity_tokens", engine="http://a:1") == 1600
+    assert scraped.value("hearth_engine_running_requests", upstream="http://a:1", dp_rank="0") == 2
+    assert scraped.value("hearth_engine_kv_capacity_tokens", upstream="http://a:1", dp_rank="0") == 1600
     placement.release(1)
-    assert scraped.value("hearth_engine_running", engine="http://a:1") == 0
+    assert scraped.value("hearth_engine_running_requests", upstream="http://a:1", dp_rank="0") == 0
 
 
 def test_a_pod_that_is_gone_has_no_series() -> None:
@@ -116,11 +124,11 @@ def test_a_pod_that_is_gone_has_no_series() -> None:
     assert not any("http://a:1" in str(labels) for _, labels in scraped.samples())
 
 
-def test_pods_are_counted_by_standing() -> None:
-    """Every standing has its series, also at zero, so that an alert can be written on it."""
+def test_upstreams_are_counted_by_state() -> None:
+    """Every state has its series, also at zero, so that an alert can be written on it."""
     scraped = Scraped()
     scraped.add("http://a:1")
-    shown = {standing: scraped.value("hearth_pods", standing=standing.value) for standing in PodState}
+    shown = {state: scraped.value("hearth_upstreams", state=state.value) for state in PodState}
     assert shown == dict.fromkeys(PodState, 0) | {PodState.READY: 1}
 
 
@@ -129,24 +137,25 @@ def test_the_gateway_shows_itself() -> None:
     names = {name for name, _ in Scraped().samples()}
     assert {
         "hearth_build_info",
-        "hearth_open_requests",
-        "hearth_open_connections",
-        "hearth_tasks",
-        "hearth_index_blocks",
+        "hearth_requests_in_flight",
+        "hearth_downstream_connections",
+        "hearth_event_loop_tasks",
+        "hearth_prefix_index_blocks",
     } <= names
     assert {"process_cpu_seconds_total", "process_resident_memory_bytes"} <= names
-    assert Scraped().value("hearth_dropped_lines_total", log="requests") == 5
+    assert Scraped().value("hearth_log_lines_dropped_total", log="requests") == 5
 
 
 def test_names_carry_their_units() -> None:
-    """`hearth_`, lower case, counters end in `_total`, and nobody joins pod and tenant."""
+    """`hearth_`, lower case, counters end in `_total`; no label of a scrape target, not both upstream and tenant."""
     scraped = Scraped()
     scraped.add("http://a:1")
     scraped.tallies.on_outcome(an_outcome())
     for name, labels in scraped.samples():
         if not name.startswith(("process_", "python_")):
             assert re.fullmatch(r"hearth_[a-z_]+", name)
-        assert not {"tenant", "engine"} <= {label for label, _ in labels}
+        assert not {"pod", "engine"} & {label for label, _ in labels}
+        assert not {"tenant", "upstream"} <= {label for label, _ in labels}
 
 
 def test_gateways_in_one_interpreter_share_nothing() -> None:
@@ -157,7 +166,7 @@ def test_gateways_in_one_interpreter_share_nothing() -> None:
 
 
 def test_each_source_has_its_figures() -> None:
-    """One that has never spoken has no age, but may have trouble."""
+    """One that has never answered has no age, but may be down."""
     good, silent = StaticSource([]), StaticSource([])
     good.name, silent.name = "good", "silent"
     silent.trouble = "away"
@@ -167,7 +176,7 @@ def test_each_source_has_its_figures() -> None:
     registry.register(SourceCollector(census, lambda: 5.0))
 
     def value(name: str, source: str) -> float | None:
-        return registry.get_sample_value(f"hearth_source_{name}", {"source": source})
+        return registry.get_sample_value(f"hearth_discovery_source_{name}", {"source": source})
 
-    assert [value(name, "good") for name in ("pods", "age_seconds", "trouble")] == [2.0, 2.0, 0.0]
-    assert [value(name, "silent") for name in ("pods", "age_seconds", "trouble")] == [None, None, 1.0]
+    assert [value(name, "good") for name in ("upstreams", "age_seconds", "up")] == [2.0, 2.0, 1.0]
+    assert [value(name, "silent") for name in ("upstreams", "age_seconds", "up")] == [None, None, 0.0]

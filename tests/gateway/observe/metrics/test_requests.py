@@ -10,7 +10,7 @@ from gateway.pipeline.attempt import ResumeBlocker
 from gateway.runtime.metric_families import OTHER, Histogram
 from routing.rejection import Reason
 from routing.request import Usage
-from routing.retries import AttemptKind, RetryBudget, RetryTerms
+from routing.retries import RetryBudget, RetryKind, RetryTerms
 from routing.stall_detection import StallBounds, StallDetector, StallVerdict
 from tests.gateway.samples import a_request, an_attempt, an_outcome
 
@@ -30,7 +30,9 @@ def test_a_request_is_counted() -> None:
     assert tally.tpot_s.total == pytest.approx(0.1)
     assert (tally.predicted_requests, tally.predicted_cached_tokens, tally.actual_cached_tokens) == (1, 64, 96)
     assert tally.prediction_error_tokens == 32
-    assert (tally.predicted_ttft_s, tally.actual_ttft_s) == (0.1, 0.15)
+    assert sum(tally.ttft_error_s.counts) == 1
+    assert tally.ttft_error_s.total == pytest.approx(0.05)
+    assert tally.attempts == {("first", "ok"): 1}
 
 
 def test_a_shared_answer_is_counted_as_one() -> None:
@@ -47,11 +49,11 @@ def test_streams_that_were_cut_are_counted() -> None:
     counts = tallies()
     counts.on_outcome(an_outcome(resumes=2, wasted_tokens=40))
     counts.on_outcome(
-        an_outcome(status=502, reason=Reason.POD_LOST, resume_failure=ResumeBlocker.CALL, wasted_tokens=5)
+        an_outcome(status=502, reason=Reason.POD_LOST, resume_failure=ResumeBlocker.TOOL_CALL, wasted_tokens=5)
     )
     counts.on_outcome(an_outcome(wasted_tokens=300))
     tally = counts.models["tiny"]
-    assert (tally.resumed, tally.wasted_tokens, tally.resume_failure) == (2, 45, {"call": 1})
+    assert (tally.resumed, tally.wasted_tokens, tally.resume_failure) == (2, 45, {"tool_call": 1})
 
 
 def test_outcomes_are_counted_together_and_whoever_looks_sees_all() -> None:
@@ -64,18 +66,18 @@ def test_outcomes_are_counted_together_and_whoever_looks_sees_all() -> None:
             assert counts.tenants["legal"].requests == number
 
 
-def test_refusals_and_retries_are_counted() -> None:
-    """A refusal by its reason; each attempt but the last is a retry, by how it ended."""
+def test_rejections_and_attempts_are_counted() -> None:
+    """A rejection by its reason, an attempt by its kind and result."""
     counts = tallies()
     attempts = (
         an_attempt(result="unreachable"),
-        an_attempt(result="lost"),
-        an_attempt(actual_cached_input_tokens=None),
+        an_attempt(result="connection_reset", kind="retry"),
+        an_attempt(actual_cached_input_tokens=None, kind="failover"),
     )
     counts.on_outcome(an_outcome(status=502, reason=Reason.POD_LOST, attempts=attempts, usage=None, ttft_s=None))
     tally = counts.models["tiny"]
     assert tally.requests == {(502, "pod_lost"): 1}
-    assert tally.retries == {"unreachable": 1, "lost": 1}
+    assert tally.attempts == {("first", "unreachable"): 1, ("retry", "connection_reset"): 1, ("failover", "ok"): 1}
     assert (tally.predicted_requests, sum(tally.ttft_s.counts)) == (0, 0)
     counts.count_rejection(Reason.BAD_JSON)
     assert counts.early == {Reason.BAD_JSON: 1}
@@ -131,7 +133,7 @@ def test_a_histogram_loses_nothing(values: list[float]) -> None:
 def test_every_kind_has_its_count() -> None:
     """Also those of which there was none."""
     budget, lateness = RetryBudget(RetryTerms(saved=2)), StallDetector(StallBounds(least_s=1.0, first_s=0.1), 60.0)
-    assert [budget.take(what) for what in (AttemptKind.RESUME, AttemptKind.FAILOVER, AttemptKind.RETRY)] == [
+    assert [budget.take(what) for what in (RetryKind.RESUME, RetryKind.FAILOVER, RetryKind.RETRY)] == [
         True,
         True,
         False,
@@ -143,12 +145,11 @@ def test_every_kind_has_its_count() -> None:
     registry.register(RetryCollector(budget, lateness.stalls))
     page = generate_latest(registry).decode()
     for line in (
-        'hearth_second_attempts_total{why="cut"} 1.0',
-        'hearth_second_attempts_total{why="again"} 0.0',
-        'hearth_second_attempts_refused_total{why="again"} 1.0',
-        "hearth_retry_budget 0.0",
-        'hearth_stalls_total{what="engine"} 1.0',
-        'hearth_stalls_total{what="stream"} 0.0',
+        'hearth_retry_budget_exhausted_total{kind="resume"} 0.0',
+        'hearth_retry_budget_exhausted_total{kind="retry"} 1.0',
+        "hearth_retry_budget_balance 0.0",
+        'hearth_stalls_total{kind="engine"} 1.0',
+        'hearth_stalls_total{kind="stream"} 0.0',
     ):
         assert line in page
     assert lateness.stalls == {StallVerdict.ENGINE: 1}

@@ -52,13 +52,13 @@ def test_goodput_is_counted_by_tier_and_pool() -> None:
     scene.end(slo_met=False, **refused(Reason.OVERLOADED))
     scene.end(slo_met=None, **refused(Reason.RATE_LIMITED_TOKENS))
     labels = {"tier": "gold", "pool": "small-pods"}
-    assert scene.shown("hearth_promised_requests_total", **labels) == 3
-    assert scene.shown("hearth_met_requests_total", **labels) == 1
-    assert scene.shown("hearth_met_tokens_total", **labels) == 11
+    assert scene.shown("hearth_slo_requests_total", **labels) == 3
+    assert scene.shown("hearth_slo_met_requests_total", **labels) == 1
+    assert scene.shown("hearth_goodput_tokens_total", **labels) == 11
     assert scene.shown("hearth_queue_wait_seconds_count", **labels) == 3
     assert scene.shown("hearth_queue_wait_seconds_sum", **labels) == 0.3
-    assert scene.shown("hearth_tier_refusals_total", **labels, reason="overloaded") == 1
-    assert scene.shown("hearth_tier_refusals_total", **labels, reason="rate_limited_tokens") == 1
+    assert scene.shown("hearth_tier_rejections_total", **labels, reason="overloaded") == 1
+    assert scene.shown("hearth_tier_rejections_total", **labels, reason="rate_limited_tokens") == 1
 
 
 def test_queues_are_shown_as_they_are_now() -> None:
@@ -68,7 +68,7 @@ def test_queues_are_shown_as_they_are_now() -> None:
     scene.waiting = [QueuedRequests("gold", "other", 2, 1.5), QueuedRequests("bronze", "tiny", 3, 4.0)]
     assert scene.shown("hearth_queued_requests", tier="gold", pool="pods") == 0
     assert scene.shown("hearth_queued_requests", tier="gold", pool="other") == 2
-    assert scene.shown("hearth_backlog_seconds", tier="bronze", pool="pods") == 4.0
+    assert scene.shown("hearth_queue_drain_seconds", tier="bronze", pool="pods") == 4.0
 
 
 def test_who_waits_for_a_pod_is_shown_by_model() -> None:
@@ -80,7 +80,7 @@ def test_who_waits_for_a_pod_is_shown_by_model() -> None:
     room.waiting_for_pod.update({"asleep": 2, "known": 1, "invented": 7})
     samples = [sample for family in registry.collect() for sample in family.samples]
     assert {sample.name for sample in samples} == {"hearth_waiting_for_pod_requests"}
-    shown = {sample.labels["model"]: sample.value for sample in samples}
+    shown = {sample.labels["model_name"]: sample.value for sample in samples}
     assert shown == {"asleep": 2.0, "known": 1.0, "other": 0.0}
 
 
@@ -89,9 +89,9 @@ def test_a_pool_of_several_models_is_one() -> None:
     scene = Scene(tiny="pods", other="pods")
     scene.end("tiny", slo_met=True)
     scene.end("other", slo_met=True)
-    assert scene.shown("hearth_met_requests_total", tier="gold", pool="pods") == 2
+    assert scene.shown("hearth_slo_met_requests_total", tier="gold", pool="pods") == 2
     scene.fleet.put(Pod("http://x", PodState.READY, frozenset({"tiny"}), pool="elsewhere"))
-    assert scene.shown("hearth_met_requests_total", tier="gold", pool="tiny") == 1
+    assert scene.shown("hearth_slo_met_requests_total", tier="gold", pool="tiny") == 1
 
 
 def test_who_is_gone_has_no_series() -> None:
