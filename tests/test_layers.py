@@ -36,8 +36,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "gateway": (
         *("aiohttp", "google.protobuf", "hpack", "httptools", "msgspec", "prometheus_client"),
         *("redis", "uvloop", "yaml", "zmq"),
-        *("cryptography", "dns", "jinja2", "jwt", "kubernetes_asyncio", "opentelemetry"),  # extras
-        "tokenizers",
+        *("cryptography", "dns", "jwt", "kubernetes_asyncio", "opentelemetry"),  # extras
     ),
     "agent": ("aiohttp", "msgspec", "redis", "uvloop", "pynvml", "torch", "vllm"),
 }

@@ -72,12 +72,6 @@ class IndexProcessServer:
             registry.register(KvIndexMetrics(self.lookups))
         registry.register(HubCollector(self.hub, self.bridge))
 
-    def renew(self, settings: Settings) -> None:
-        """Apply reloaded settings."""
-        self.settings = settings
-        if self.lookups is not None:
-            self.lookups.renew(settings)
-
     async def run(self) -> None:
         """Serve the workers until cancelled."""
         with suppress(FileNotFoundError):
@@ -134,7 +128,6 @@ async def run_index_process(orders: ChildConfig, channel: ControlChannel, where:
 
     def renew(fresh: LoadedConfig) -> None:
         say.level = fresh.settings.log_level
-        server.renew(fresh.settings)
 
     async with AsyncExitStack() as stack:
         stack.callback(writer.close)

@@ -30,6 +30,8 @@ class Secret:
 
 NOT_SUPPORTED = "not supported by this version"
 
+TOKENIZER_REMOVED = "was removed: token IDs come from the pods' own /tokenize"
+
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from gateway.config.fields import parse_pod_base_url, read_switch, schema_of_fields
+from gateway.config.fields import TOKENIZER_REMOVED, parse_pod_base_url, read_switch, schema_of_fields
 from tenancy.document import DocumentTable, InvalidValue, not_negative, positive, read_fields, text, whole
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import AMOUNT, COUNT, TEXT
@@ -42,8 +42,6 @@ class KvEventsConfig:
     """How long a request waits for a lookup before the approximate index decides."""
     most_blocks: int = 1 << 22
     """Maximum blocks per engine; about 200 bytes each."""
-    tokenizer_cache_mb: int = 256
-    """Cache of texts and their tokens, per model."""
     load_us_per_token: KvLoadTimes = field(default_factory=KvLoadTimes)
     sources: tuple[KvEventSource, ...] = ()
 
@@ -54,11 +52,11 @@ def read_kv_events(root: DocumentTable) -> KvEventsConfig | None:
     if isinstance(section, bool):
         return KvEventsConfig() if section else None
     usual = KvEventsConfig()
+    section.reject_unknown("tokenizer_cache_mb", TOKENIZER_REMOVED)
     loads = section.table("load_us_per_token")
     found = KvEventsConfig(
         wait_ms=section.get("wait_ms", not_negative, usual.wait_ms),
         most_blocks=section.get("most_blocks", positive(whole), usual.most_blocks),
-        tokenizer_cache_mb=section.get("tokenizer_cache_mb", positive(whole), usual.tokenizer_cache_mb),
         load_us_per_token=read_fields(loads, usual.load_us_per_token) if loads else usual.load_us_per_token,
         sources=tuple(map(_source, section.tables("sources"))),
     )
@@ -101,7 +99,6 @@ def kv_events_schema() -> Schema:
         {
             "wait_ms": described(AMOUNT.schema, "How long a request waits for it before the shadow caches decide."),
             "most_blocks": described(COUNT.schema, "Followed per engine."),
-            "tokenizer_cache_mb": described(COUNT.schema, "Texts whose tokens are remembered, per model."),
             "load_us_per_token": described(
                 schema_of_fields(KvLoadTimes(), above_zero=False), "Until a slower medium's KV is of use."
             ),

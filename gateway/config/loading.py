@@ -189,7 +189,7 @@ CONFIG_FILE_KEYS = re.compile(
     r"""  policy | usage_log | route_log
     | (?!.*\.selector\.) [\w.\[\]]*_file
     | (extproc\.)? tls\.\w+
-    | model_list\[\d+\]\. (tokenizer|chat_template|calibration)
+    | model_list\[\d+\]\. calibration
     | discovery\.file\.path
     """,
     re.VERBOSE,
@@ -207,10 +207,6 @@ REDIS_URL_KEYS = re.compile(r"redis|discovery\.redis\.url")
 _FILE_OPTION = re.compile(r"(?<=[?&])(ssl_ca_certs|ssl_certfile|ssl_keyfile)=([^&]+)")
 
 
-RESERVED_WORDS = {"tokenizer": "pod"}
-"""By the last part of a path: the value that is not a file name."""
-
-
 def relative_to(document: Path, words: re.Pattern[str]) -> Locate:
     """Return a function that resolves relative file names by the document's folder.
 
@@ -224,7 +220,7 @@ def relative_to(document: Path, words: re.Pattern[str]) -> Locate:
     def locate(path: str, text: str) -> str:
         if REDIS_URL_KEYS.fullmatch(path):
             return _FILE_OPTION.sub(lambda found: f"{found[1]}={quote(located(unquote(found[2])))}", text)
-        if not text or not words.fullmatch(path) or RESERVED_WORDS.get(path.rpartition(".")[2]) == text:
+        if not text or not words.fullmatch(path):
             return text
         return located(text)
 

@@ -1,10 +1,9 @@
-"""The section `model_list`: prices, pods, tokenizer and cascade of each model; values, reader and JSON Schema."""
+"""The section `model_list`: prices, pods and cascade of each model; values, reader and JSON Schema."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gateway.config.cascades import (
     CascadeEntry,
@@ -14,25 +13,12 @@ from gateway.config.cascades import (
     read_cascade,
     read_cascade_model,
 )
-from gateway.config.fields import NOT_SUPPORTED, parse_file, parse_pod_base_url, parse_scheduling_policy
-from tenancy.document import ConfigError, DocumentTable, InvalidValue, not_negative, positive, text
+from gateway.config.fields import NOT_SUPPORTED, TOKENIZER_REMOVED, parse_pod_base_url, parse_scheduling_policy
+from tenancy.document import ConfigError, DocumentTable, not_negative, positive, text
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import AMOUNT, TEXT
 
 UNSUPPORTED_KEYS = (*("aliases", "litellm_params"),)
-
-
-POD_TOKENIZER = "pod"
-"""The tokenizer is the pod's own `/tokenize`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerEntry:
-    """How the prompts of a model become tokens."""
-
-    place: Path | str
-    template: Path | None = None
-    """The chat template given to vLLM's `--chat-template`; None for the tokenizer's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +32,6 @@ class ModelEntry:
     """Price of cached input tokens; None: that of all input."""
     pods: tuple[str, ...] | None = None
     """The pods that may serve it, None for all that list it."""
-    tokenizer: TokenizerEntry | None = None
-    """How its prompts become tokens, None for the pods' own `/tokenize`."""
     takes_priority: bool = False
     """Its pods schedule by priority."""
     kv_connector: str | None = None
@@ -80,6 +64,8 @@ def read_models(root: DocumentTable) -> tuple[ModelEntry, ...]:
     for section in root.tables("model_list"):
         for word in UNSUPPORTED_KEYS:
             section.reject_unknown(word, NOT_SUPPORTED)
+        for word in ("tokenizer", "chat_template"):
+            section.reject_unknown(word, TOKENIZER_REMOVED)
         pods = section.each("pods", parse_pod_base_url)
         if pods == () and "pods" in section:
             section.error("pods", "must name a pod; leave it out to use all pods that serve the model")
@@ -89,7 +75,6 @@ def read_models(root: DocumentTable) -> tuple[ModelEntry, ...]:
             output_cost_per_token=section.get("output_cost_per_token", not_negative, None),
             cache_read_input_token_cost=section.get("cache_read_input_token_cost", not_negative, None),
             pods=pods,
-            tokenizer=read_tokenizer(section),
             takes_priority=section.get("scheduling_policy", parse_scheduling_policy, default=False),
             kv_connector=section.get("kv_connector", text, None),
             kv_bytes_per_token=section.get("kv_bytes_per_token", positive(not_negative), None),
@@ -124,25 +109,6 @@ def _ladder_faults(entries: Mapping[str, ModelEntry]) -> list[ConfigError]:
     return faults
 
 
-def read_tokenizer(section: DocumentTable) -> TokenizerEntry | None:
-    """Read `tokenizer` and `chat_template` of a model."""
-    place, template = section.get("tokenizer", parse_tokenizer, None), section.get("chat_template", parse_file, None)
-    if template is not None and not isinstance(place, Path):
-        section.error("chat_template", "is of use only with a tokenizer's folder: a pod has its own")
-    return TokenizerEntry(place, template) if place is not None else None
-
-
-def parse_tokenizer(value: object) -> Path | str:
-    """Parse `pod`, or a folder that holds `tokenizer.json`. Raises `InvalidValue`."""
-    words = text(value)
-    if words == POD_TOKENIZER:
-        return POD_TOKENIZER
-    path = Path(words)
-    if not (path / "tokenizer.json").is_file():
-        raise InvalidValue(f"must be `pod` or a folder that holds tokenizer.json: `{words}` does not")
-    return path
-
-
 def model_schema() -> Schema:
     return table(
         {
@@ -156,8 +122,6 @@ def model_schema() -> Schema:
                 {"type": "array", "items": TEXT.schema, "minItems": 1}, "The only pods that may serve it."
             ),
             "inference_pool": described(TEXT.schema, "The InferencePool whose pods may serve it."),
-            "tokenizer": described(TEXT.schema, "For kv_events: a folder with tokenizer.json, or `pod`."),
-            "chat_template": described(TEXT.schema, "Where vLLM was given one with --chat-template."),
             "kv_connector": described(TEXT.schema, "How its pods hand KV over, in vLLM's names; pods' facts go first."),
             "kv_bytes_per_token": described(AMOUNT.schema, "KV of a token, over all ranks: what a hand-over moves."),
             **cascade_model_schema(),

@@ -13,11 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gateway.config.kv_events import KvLoadTimes
-from gateway.config.models import TokenizerEntry
 from gateway.config.settings import Settings
 from gateway.kv_index.pod_subscriptions import PodSubscriptions
 from gateway.kv_index.prompts import UntokenizableError
-from gateway.kv_index.tokenizer import TokenizeJob, Tokenizers
+from gateway.kv_index.tokenizer import PodTokenizer, TokenizeJob
 from gateway.replica_sync.ipc import IpcConnection
 from gateway.replica_sync.ipc_messages import (
     FleetUpdate,
@@ -73,7 +72,7 @@ class CacheLookupService:
             raise ValueError("kv_events is not configured")
         self.index = PreciseIndex(most_blocks=config.most_blocks)
         self.subscriptions = PodSubscriptions(config, self.index, say)
-        self.tokenizers = Tokenizers(_entries(settings), cache_bytes=config.tokenizer_cache_mb << 20, say=say)
+        self.tokenizer = PodTokenizer(say)
         self.failed: dict[str, int] = {}
         """Failed lookups by reason."""
         self._say = say
@@ -90,7 +89,6 @@ class CacheLookupService:
 
     async def run(self) -> None:
         """Follow engines and answer lookups until cancelled."""
-        self.tokenizers.warm_up()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.subscriptions.run(), name="follow KV events")
@@ -98,11 +96,7 @@ class CacheLookupService:
         finally:
             for task in self._tasks:
                 task.cancel()
-            await self.tokenizers.close()
-
-    def renew(self, settings: Settings) -> None:
-        """Take over the tokenizers of reloaded settings; all else needs a restart."""
-        self.tokenizers.renew(_entries(settings))
+            await self.tokenizer.close()
 
     # -- messages of workers ---------------------------------------------------------------------------------------
 
@@ -164,7 +158,7 @@ class CacheLookupService:
 
     async def _answer(self, connection: IpcConnection, lookup: LookupRequest) -> None:
         try:
-            ends = await self.tokenizers.tokenize(self._job(lookup))
+            ends = await self.tokenizer.tokenize(self._job(lookup))
         except UntokenizableError as why:
             self._pending.discard((id(connection), lookup.ticket))
             self.failed[str(why)] = self.failed.get(str(why), 0) + 1
@@ -223,7 +217,7 @@ class CacheLookupService:
         try:
             api = Api(lookup.api)
         except ValueError:
-            raise UntokenizableError("api") from None
+            raise UntokenizableError("unsupported_api") from None
         return TokenizeJob(
             api, lookup.model, self._base(lookup.model), lookup.model in pod.adapters, pod.url, lookup.body
         )
@@ -254,7 +248,7 @@ class CacheLookupService:
 
     def _learn(self, ticket: PendingLookup, progress: LookupProgress) -> None:
         """Compare the engine's count of cached tokens with the prediction, and correct the index."""
-        self.tokenizers.check(ticket.model, ticket.ends.tokens, progress.prompt_tokens)
+        self.tokenizer.check(ticket.model, ticket.ends.tokens, progress.prompt_tokens)
         feed = self.subscriptions.feeds.get(ticket.engine)
         actual, held = progress.cached_tokens, ticket.found.get(ticket.engine, NOTHING_CACHED)
         if feed is None or actual is None or ticket.ends.tokens != progress.prompt_tokens:
@@ -296,10 +290,6 @@ class CacheLookupService:
             self._sent_state = FollowedEngines(doubts)
             for connection in self._fleets:
                 connection.send(self._sent_state)
-
-
-def _entries(settings: Settings) -> dict[str, TokenizerEntry]:
-    return {entry.name: entry.tokenizer for entry in settings.models if entry.tokenizer is not None}
 
 
 def _load_seconds(times: KvLoadTimes) -> dict[str, float]:

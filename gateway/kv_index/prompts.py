@@ -1,15 +1,14 @@
-"""Reads a request body as the input of the engine's tokenizer: chat messages, a text, or token ids.
+"""Reads a request body as the input of a pod's `/tokenize`: chat messages or a text; or as the client's token IDs.
 
-One form for four APIs, restated from vLLM's own conversions. Messages are normalized for the chat template as vLLM's
-`renderers/chat_utils.py` does: content in the form that the template iterates over, tool arguments as objects. Prompts
-whose tokens cannot be known here (images, stored responses, several prompts) raise `UntokenizableError`.
+Chats and completions pass unchanged; the Responses and Messages APIs become chats as in vLLM's own conversions. Prompts
+whose tokens cannot be known (images, stored responses, several prompts) raise `UntokenizableError`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -25,38 +24,19 @@ class UntokenizableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ChatInput:
-    """Messages for a chat template. `settings`: further variables of the template."""
+class PromptInput:
+    """The body of a `/tokenize` request, apart from its model, or `ids` that the client sent; and the cache salt."""
 
-    messages: Sequence[Message]
-    tools: Sequence[Mapping[str, Any]] | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    continue_final: bool = False
-    special_tokens: bool = False
+    fields: Mapping[str, Any]
+    ids: Sequence[int] | None = None
     salt: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class TextInput:
-    """A prompt without a template."""
-
-    text: str
-    special_tokens: bool = True
-    salt: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenIdsInput:
-    """A prompt of token ids."""
-
-    ids: Sequence[int]
-    salt: str = ""
-
-
-PromptInput = ChatInput | TextInput | TokenIdsInput
 
 PROMPT_CHANGING_FIELDS = ("chat_template", "truncate_prompt_tokens", "prompt_embeds", "mm_processor_kwargs")
 """Fields that change how the engine renders a prompt."""
+
+TEXT_PARTS = frozenset(("text", "input_text", "output_text", "refusal", "thinking"))
+"""Types of content parts whose tokens are those of their text alone."""
 
 
 def read_prompt(api: Api, body: bytes) -> PromptInput:
@@ -79,13 +59,15 @@ def read_prompt(api: Api, body: bytes) -> PromptInput:
 
 
 def _of_chat(fields: dict[str, Any]) -> PromptInput:
-    return ChatInput(
-        messages=[_renamed(message) for message in fields["messages"]],
-        tools=_tools(fields.get("tools")),
-        settings=_settings(fields, fields.get("reasoning_effort"), fields.get("add_generation_prompt", True)),
-        continue_final=bool(fields.get("continue_final_message")),
-        special_tokens=bool(fields.get("add_special_tokens")),
-        salt=fields.get("cache_salt") or "",
+    continue_final = bool(fields.get("continue_final_message"))
+    return _chat(
+        fields,
+        fields["messages"],
+        fields.get("tools"),
+        fields.get("reasoning_effort"),
+        add_generation_prompt=bool(fields.get("add_generation_prompt", True)) and not continue_final,
+        continue_final_message=continue_final,
+        add_special_tokens=bool(fields.get("add_special_tokens")),
     )
 
 
@@ -94,9 +76,10 @@ def _of_completions(fields: dict[str, Any]) -> PromptInput:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return TextInput(prompt, bool(fields.get("add_special_tokens", True)), salt)
+        adds = bool(fields.get("add_special_tokens", True))
+        return PromptInput({"prompt": prompt, "add_special_tokens": adds}, salt=salt)
     if prompt and all(isinstance(token, int) for token in prompt):
-        return TokenIdsInput(prompt, salt)
+        return PromptInput({}, prompt, salt)
     raise UntokenizableError("several_prompts")
 
 
@@ -112,13 +95,10 @@ def _of_responses(fields: dict[str, Any]) -> PromptInput:
             _add_item(messages, item)
         if messages and messages[-1]["role"] == "assistant":
             raise UntokenizableError("continued_message")
-    effort = (fields.get("reasoning") or {}).get("effort")
-    tools = [{"type": "function", "function": tool} for tool in fields.get("tools") or () if tool["type"] == "function"]
-    if len(tools) != len(fields.get("tools") or ()):
+    tools = fields.get("tools") or ()
+    if any(tool["type"] != "function" for tool in tools):
         raise UntokenizableError("tools")
-    return ChatInput(
-        messages, _tools(tools) or None, _settings(fields, effort, True), salt=fields.get("cache_salt") or ""
-    )
+    return _chat(fields, messages, _tools(tools) or None, (fields.get("reasoning") or {}).get("effort"))
 
 
 def _add_item(messages: list[Message], item: Message) -> None:
@@ -141,7 +121,7 @@ def _add_item(messages: list[Message], item: Message) -> None:
         else:
             messages.append({"role": "assistant", "content": text})
     elif kind == "message":
-        messages.append(_renamed(item))
+        messages.append(item)
     else:
         raise UntokenizableError("unsupported_items")
 
@@ -155,10 +135,10 @@ def _of_messages(fields: dict[str, Any]) -> PromptInput:
     effort = (fields.get("output_config") or {}).get("effort")
     if (fields.get("thinking") or {}).get("type") == "disabled":
         effort = "none"
-    tools = None
-    if fields.get("tools") is not None:
-        tools = _tools([{"function": {**tool, "parameters": tool.get("input_schema")}} for tool in fields["tools"]])
-    return ChatInput(messages, tools, _settings(fields, effort, True), salt=fields.get("cache_salt") or "")
+    tools = fields.get("tools")
+    if tools is not None:
+        tools = _tools({**tool, "parameters": tool.get("input_schema")} for tool in tools)
+    return _chat(fields, messages, tools, effort)
 
 
 def _system_text(system: str | Iterable[Message] | None) -> str:
@@ -222,41 +202,37 @@ def _call(call_id: str | None, name: str, arguments: str) -> Message:
     return {"id": call_id, "function": {"arguments": arguments, "name": name}, "type": "function"}
 
 
-def _renamed(message: Message) -> Message:
-    """A message with reasoning under one name, and tool calls in the field order of vLLM's types."""
-    made = dict(message)
-    thought = made.pop("reasoning_content", None)
-    if thought is not None and made.get("reasoning") is None:
-        made["reasoning"] = thought
-    if made.get("tool_calls"):
-        made["tool_calls"] = [
-            _call(call.get("id"), call["function"]["name"], call["function"].get("arguments"))
-            for call in made["tool_calls"]
-        ]
-    return made
-
-
-def _tools(tools: Iterable[Mapping[str, Any]] | None) -> list[Mapping[str, Any]] | None:
-    """Tools as vLLM dumps them: known fields in one order; unset ones are null, or absent if vLLM added them later."""
-    if tools is None:
-        return None
+def _tools(tools: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Function tools as those of a chat, with the fields that vLLM's conversions keep."""
     made: list[Mapping[str, Any]] = []
     for tool in tools:
-        fields = tool["function"]
-        function = {name: fields.get(name) for name in ("name", "description", "parameters")}
-        function |= {name: fields[name] for name in ("strict", "defer_loading") if fields.get(name) is not None}
+        function = {name: tool.get(name) for name in ("name", "description", "parameters")}
+        function |= {name: tool[name] for name in ("strict", "defer_loading") if tool.get(name) is not None}
         made.append({"type": "function", "function": function})
     return made
 
 
-def _settings(fields: Mapping[str, Any], effort: str | None, add_generation_prompt: object) -> dict[str, Any]:
+def _chat(
+    fields: Mapping[str, Any],
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]] | None,
+    effort: str | None,
+    **more: bool,
+) -> PromptInput:
+    """A chat for `/tokenize`, with the template variables that vLLM's chat API derives from other fields."""
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list) and any(
+            not isinstance(part, str) and part.get("type") not in TEXT_PARTS for part in content
+        ):
+            raise UntokenizableError("media")
     settings = dict(fields.get("chat_template_kwargs") or {})
     if effort is not None and "enable_thinking" not in settings:
         settings["enable_thinking"] = effort != "none"
     extra = {"documents": fields.get("documents"), "reasoning_effort": effort}
     settings |= {name: value for name, value in extra.items() if value not in (None, "auto")}
-    settings["add_generation_prompt"] = bool(add_generation_prompt)
-    return settings
+    chat = {"messages": messages, "tools": tools, "chat_template_kwargs": settings, **more}
+    return PromptInput(chat, salt=fields.get("cache_salt") or "")
 
 
 _READERS: Mapping[Api, Callable[[dict[str, Any]], PromptInput]] = {
@@ -265,103 +241,3 @@ _READERS: Mapping[Api, Callable[[dict[str, Any]], PromptInput]] = {
     Api.RESPONSES: _of_responses,
     Api.MESSAGES: _of_messages,
 }
-
-
-TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
-"""Types of content parts that hold text, and the field that holds it."""
-
-
-def normalize_messages(messages: Iterable[Message], *, wants_parts: bool, knows_developers: bool) -> list[Message]:
-    """Normalize messages for a template. Raises `UntokenizableError` where a part is not text."""
-    made = [_normal(message, wants_parts=wants_parts) for message in messages]
-    if not knows_developers and any(message["role"] == "developer" for message in made):
-        made = _one_system_first([_as_system(message) for message in made])
-    return made
-
-
-def _normal(message: Mapping[str, Any], *, wants_parts: bool) -> Message:
-    role = message["role"]
-    texts = _texts(message.get("content"))
-    if role == "system":
-        texts = [rest for text in texts if (rest := _without_billing(text)) is not None]
-    made: Message = {"role": role}
-    if wants_parts and role != "tool":
-        made["content"] = [{"type": "text", "text": text} for text in texts]
-    else:
-        made["content"] = "\n".join(texts)
-    if role == "assistant":
-        _add_calls_and_thoughts(made, message)
-    elif role == "tool" and "tool_call_id" in message:
-        made["tool_call_id"] = message["tool_call_id"]
-    for name in ("name", "task"):
-        if isinstance(message.get(name), str):
-            made[name] = message[name]
-    if role == "developer":
-        made["tools"] = message.get("tools")
-    return made
-
-
-def _texts(content: str | Sequence[str | Mapping[str, Any]] | None) -> list[str]:
-    if content is None:
-        return []
-    if isinstance(content, str):
-        return [content]
-    return [text for part in content if (text := _text_of(part)) is not None]
-
-
-def _text_of(part: str | Mapping[str, Any]) -> str | None:
-    if isinstance(part, str):
-        return part
-    field = TEXT_PARTS.get(part.get("type", ""))
-    if field is None:
-        raise UntokenizableError("media")
-    text: str | None = part.get(field)
-    return text
-
-
-def _without_billing(text: str) -> str | None:
-    """A text without its billing header, which differs in every request of a client; vLLM drops it too."""
-    return (text.partition("\n")[2] or None) if text.startswith(BILLING_HEADER) else text
-
-
-def _add_calls_and_thoughts(made: Message, message: Mapping[str, Any]) -> None:
-    calls = message.get("tool_calls")
-    if calls:
-        made["tool_calls"] = [
-            {**call, "function": {**call["function"], "arguments": _arguments(call["function"].get("arguments"))}}
-            for call in calls
-        ]
-    thought = message.get("reasoning")
-    if thought is not None:
-        made["reasoning"] = made["reasoning_content"] = thought
-
-
-def _arguments(given: object) -> dict[str, Any]:
-    """Tool arguments as an object, as templates require; empty where they are not one."""
-    if isinstance(given, str) and given:
-        try:
-            given = json.loads(given)
-        except ValueError:
-            return {}
-    return given if isinstance(given, dict) else {}
-
-
-def _as_system(message: Message) -> Message:
-    if message["role"] != "developer":
-        return message
-    return {**{name: value for name, value in message.items() if name != "tools"}, "role": "system"}
-
-
-def _one_system_first(messages: Sequence[Message]) -> list[Message]:
-    """Merge all system messages into one at the start, unless only the first message is one."""
-    systems = [message for message in messages if message["role"] == "system"]
-    if len(systems) < 2 and (not systems or messages[0] is systems[0]):
-        return list(messages)
-    texts = [
-        content
-        if isinstance(content := message.get("content", ""), str)
-        else "\n".join(part["text"] for part in content)
-        for message in systems
-    ]
-    others = [message for message in messages if message["role"] != "system"]
-    return [{"role": "system", "content": "\n\n".join(text for text in texts if text)}, *others]

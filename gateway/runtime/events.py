@@ -73,9 +73,7 @@ EVENTS: Mapping[str, str] = {
     "kv_events_unreliable": "KV events do not match reported cached tokens; the approximate index is used",
     "kv_events_reliable": "KV events match reported cached tokens again",
     "engine_cache_reset": "engine restarted its KV events: its cache is empty",
-    "tokenizer_loaded": "tokenizer loaded",
-    "tokenizer_unavailable": "tokenizer could not be loaded; the approximate index is used",
-    "tokenizer_mismatch": "tokenizer differs from the engine's; the approximate index is used",
+    "tokenizer_mismatch": "engine counts prompts differently than its /tokenize; the approximate index is used",
     # several gateways
     "replica_sync_unavailable": "Redis is unavailable; this host routes by its own state",
     "replica_sync_recovered": "Redis is available again",

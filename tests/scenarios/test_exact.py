@@ -6,18 +6,14 @@ import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 
-from gateway.kv_index.prompts import read_prompt
-from gateway.kv_index.tokenizer import LocalTokenizer
-from routing.request import Api
 from tests.gateway.kv_index.publisher import Publisher
-from tests.gateway.kv_index.tokenizers import make_folder
+from tests.gateway.kv_index.tokenizing import tokens_of
 from tests.gateway.running import ANYWHERE, Running, serving
 from tests.routing.kv_model import ModelEngine
 
@@ -29,15 +25,13 @@ WORDS = ("sea", "ship", "captain", "storm", "island", "return")
 class Pod:
     """Answers chats with one token, keeps KV blocks as vLLM does, and tells of them."""
 
-    def __init__(self, publisher: Publisher, tokenizer: LocalTokenizer) -> None:
+    def __init__(self, publisher: Publisher) -> None:
         self.url = ""
         self._publisher = publisher
-        self._tokenizer = tokenizer
         self._engine = ModelEngine(BLOCKS, BLOCK, secret=7)
 
     async def chat(self, request: web.Request) -> web.Response:
-        packed = self._tokenizer.prompt(read_prompt(Api.CHAT, await request.read())).packed
-        tokens = list(memoryview(packed).cast("I"))
+        tokens = tokens_of((await request.json())["messages"])
         cached = self._engine.hit_tokens(tokens)
         running = self._engine.begin(tokens)
         assert running is not None
@@ -49,6 +43,9 @@ class Pod:
         choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
         answer = {"id": "chatcmpl-1", "object": "chat.completion", "model": "tiny", "choices": choices}
         return web.json_response(answer | {"usage": usage | {"prompt_tokens_details": details}})
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        return web.json_response({"tokens": tokens_of((await request.json())["messages"])})
 
     async def health(self, _: web.Request) -> web.Response:
         return web.Response()
@@ -67,8 +64,8 @@ class Pod:
 
 
 @asynccontextmanager
-async def pod_of(publisher: Publisher, tokenizer: LocalTokenizer) -> AsyncIterator[Pod]:
-    pod = Pod(publisher, tokenizer)
+async def pod_of(publisher: Publisher) -> AsyncIterator[Pod]:
+    pod = Pod(publisher)
     app = web.Application()
     asked = {
         "/health": pod.health,
@@ -77,7 +74,7 @@ async def pod_of(publisher: Publisher, tokenizer: LocalTokenizer) -> AsyncIterat
         "/kv_event_sources": pod.sources,
     }
     app.add_routes([web.get(path, answer) for path, answer in asked.items()])
-    app.add_routes([web.post("/v1/chat/completions", pod.chat)])
+    app.add_routes([web.post("/v1/chat/completions", pod.chat), web.post("/tokenize", pod.tokenize)])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -118,16 +115,14 @@ async def settled(client: aiohttp.ClientSession, gateway: Running) -> None:
 async def test_receipts_foretell_what_events_told(tmp_path: Path) -> None:
     """Two workers, one warmth process, a cache that is turned over: every prompt to the token."""
     rng = random.Random(3)
-    folder = make_folder(tmp_path / "tokenizer")
-    tokenizer = LocalTokenizer(folder, None, cache_bytes=1 << 20, now=datetime.now)
     async with AsyncExitStack() as stack:
         publisher = await stack.enter_async_context(Publisher())
-        pod = await stack.enter_async_context(pod_of(publisher, tokenizer))
+        pod = await stack.enter_async_context(pod_of(publisher))
         config = tmp_path / "hearth.yaml"
         config.write_text(
             "processes: 2\nkv_events: {wait_ms: 5000}\n"
             f"discovery: {{static: {{pods: ['{pod.url}']}}}}\n"
-            f"model_list: [{{model_name: tiny, tokenizer: {folder}}}]\n"
+            "model_list: [{model_name: tiny}]\n"
         )
         gateway = await stack.enter_async_context(serving("--config", str(config), where=ANYWHERE))
         if not any(line["event"] == "kv_events_subscribed" for line in gateway.lines):

@@ -1,7 +1,7 @@
 """Exact warmth on real engines: what their events foretell of every prompt is what they say they reused.
 
 A pod with a tiny cache, so that blocks are evicted all the time, and one whose layers keep their KV in different ways;
-the gateway knows their tokenizers. Real are the `cached_tokens` of the engines' own usage.
+token IDs come from their own `/tokenize`. Real are the `cached_tokens` of the engines' own usage.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.conformance.subject import RESPONSES, Subject
 from tests.vllm.events import believed, publishing, said
 from tests.vllm.gateways import Gateway, Receipt, in_front, until
 from tests.vllm.load import Load, Talker
-from tests.vllm.pods import BLOCK_TOKENS, STARTS_WITHIN_S, VENV, Pod, running
+from tests.vllm.pods import BLOCK_TOKENS, STARTS_WITHIN_S, Pod, running
 from tests.vllm.talks import HEARD
 
 CONTEXT = 1024
@@ -54,7 +54,7 @@ class Row:
 async def exact_gateway(pods: Sequence[Pod], folder: Path) -> AsyncIterator[Gateway]:
     """A gateway that follows the pods' events. It may wait long for them: this machine has other work as well."""
     config = folder / "hearth.yaml"
-    models = [f"  - {{model_name: {pod.model}, tokenizer: {VENV / 'models' / pod.model}}}" for pod in pods]
+    models = [f"  - {{model_name: {pod.model}}}" for pod in pods]
     config.write_text("\n".join(("kv_events: {wait_ms: 2000}", "model_list:", *models, "")))
     async with in_front([pod.url for pod in pods], "--config", str(config)) as gateway:
         until(lambda: said(gateway, "kv_events_subscribed") >= len(pods), "subscriptions")

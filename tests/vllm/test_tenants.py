@@ -20,7 +20,7 @@ from tests.conformance.wire import spell
 from tests.vllm.events import believed, publishing, said
 from tests.vllm.gateways import Gateway, in_front
 from tests.vllm.gateways import until as until_so
-from tests.vllm.pods import BLOCK_TOKENS, VENV, Pod, running
+from tests.vllm.pods import BLOCK_TOKENS, Pod, running
 
 MODEL = "smollm2"
 """Slow enough that one long answer keeps the engine at work for many seconds, while others get into its queue."""
@@ -77,8 +77,8 @@ async def by_priority(pod: Pod, tmp_path_factory: pytest.TempPathFactory) -> Asy
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def by_events(pod: Pod, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
     """Follows the pod's events; how the pod schedules nobody has told it."""
-    folder, tokenizer = tmp_path_factory.mktemp("events"), f", tokenizer: {VENV / 'models' / MODEL}"
-    async with gateway_of(pod, folder, "kv_events: {wait_ms: 2000}", model=tokenizer) as gateway:
+    folder = tmp_path_factory.mktemp("events")
+    async with gateway_of(pod, folder, "kv_events: {wait_ms: 2000}") as gateway:
         until_so(lambda: said(gateway, "kv_events_subscribed"), "a subscription")
         await believed(gateway, subject(gateway.url), key_of("plain"))
         yield gateway

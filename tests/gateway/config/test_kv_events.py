@@ -1,11 +1,8 @@
 """The words of exact warmth."""
 
-from pathlib import Path
-
 import pytest
 
 from gateway.config.kv_events import KvEventsConfig, KvEventSource, KvLoadTimes
-from gateway.config.models import TokenizerEntry
 from gateway.config.settings import Settings, read_settings
 
 
@@ -27,33 +24,24 @@ def test_exact_warmth_is_off_until_it_is_asked_for() -> None:
     assert settings("kv_events: {}").kv_events == KvEventsConfig()
 
 
-def test_every_word_is_read(tmp_path: Path) -> None:
-    """Waiting, bounds, media, sources and a model's tokenizer."""
-    (tmp_path / "tokenizer.json").write_text("{}")
-    (tmp_path / "chat.jinja").write_text("x")
+def test_every_word_is_read() -> None:
+    """Waiting, bounds, media and sources."""
     found = settings(
-        f"""
+        """
 kv_events:
   wait_ms: 5
   most_blocks: 1000
-  tokenizer_cache_mb: 16
-  load_us_per_token: {{cpu: 3}}
+  load_us_per_token: {cpu: 3}
   sources:
-    - {{pod: "http://a:8000", endpoint: "tcp://*:5557"}}
-    - {{pod: "http://b:8000", endpoint: "ipc:///run/kv", replay_endpoint: "tcp://b:5558", topic: kv}}
-model_list:
-  - {{model_name: m, tokenizer: {tmp_path}, chat_template: {tmp_path}/chat.jinja}}
-  - {{model_name: n, tokenizer: pod}}
-  - {{model_name: o}}
+    - {pod: "http://a:8000", endpoint: "tcp://*:5557"}
+    - {pod: "http://b:8000", endpoint: "ipc:///run/kv", replay_endpoint: "tcp://b:5558", topic: kv}
 """
     )
     sources = (
         KvEventSource("http://a:8000", "tcp://*:5557"),
         KvEventSource("http://b:8000", "ipc:///run/kv", "tcp://b:5558", "kv"),
     )
-    assert found.kv_events == KvEventsConfig(5.0, 1000, 16, KvLoadTimes(cpu=3.0), sources)
-    place = TokenizerEntry(tmp_path, tmp_path / "chat.jinja")
-    assert [entry.tokenizer for entry in found.models] == [place, TokenizerEntry("pod"), None]
+    assert found.kv_events == KvEventsConfig(5.0, 1000, KvLoadTimes(cpu=3.0), sources)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +56,16 @@ model_list:
         ),
         ("kv_events: {sources: [{}]}", "kv_events.sources[0].pod: is missing"),
         (
-            "model_list: [{model_name: m, tokenizer: /nowhere}]",
-            "model_list[0].tokenizer: must be `pod` or a folder that holds tokenizer.json: `/nowhere` does not",
+            "model_list: [{model_name: m, tokenizer: pod}]",
+            "model_list[0].tokenizer: was removed: token IDs come from the pods' own /tokenize",
         ),
         (
-            f"model_list: [{{model_name: m, tokenizer: pod, chat_template: {__file__}}}]",
-            "model_list[0].chat_template: is of use only with a tokenizer's folder: a pod has its own",
+            "model_list: [{model_name: m, chat_template: chat.jinja}]",
+            "model_list[0].chat_template: was removed: token IDs come from the pods' own /tokenize",
+        ),
+        (
+            "kv_events: {tokenizer_cache_mb: 16}",
+            "kv_events.tokenizer_cache_mb: was removed: token IDs come from the pods' own /tokenize",
         ),
     ],
 )

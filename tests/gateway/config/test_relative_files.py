@@ -19,8 +19,7 @@ discovery:
   file: {path: pods.yaml}
   kubernetes: {namespace: n, selector: {app_file: vllm}, api: "https://a:1", token_file: token, ca_file: ca.crt}
 model_list:
-  - {model_name: a, tokenizer: models/a, chat_template: chat.jinja}
-  - {model_name: b, tokenizer: pod}
+  - {model_name: a}
 extproc: {listen: "127.0.0.1:0", tls: {cert: tls.crt, key: tls.key}}
 """
 
@@ -37,9 +36,9 @@ tenants: {legal: {}}
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with all the files; the process works in another."""
     made, elsewhere = tmp_path / "etc", tmp_path / "elsewhere"
-    for name in ("secrets", "logs", "models/a", "keys/legal"):
+    for name in ("secrets", "logs", "keys/legal"):
         (made / name).mkdir(parents=True)
-    for name in ("token", "ca.crt", "chat.jinja", "secrets/admin", "secrets/pod", "models/a/tokenizer.json"):
+    for name in ("token", "ca.crt", "secrets/admin", "secrets/pod"):
         (made / name).write_text("secret")
     (made / "secrets/hmac").write_text("a secret of thirty-two characters")
     (made / "pods.yaml").write_text("[]")
@@ -52,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_configuration_finds_its_files_from_anywhere(folder: Path) -> None:
-    """Each word that names a file; a label and the word `pod` name none."""
+    """Each key that names a file; a label names none."""
     (folder / "tls.crt").write_text("")
     (folder / "tls.key").write_text("")
     settings = check_file(folder / "hearth.yaml", {})
@@ -61,8 +60,6 @@ def test_a_configuration_finds_its_files_from_anywhere(folder: Path) -> None:
     assert settings.usage_log == folder / "logs/usage.jsonl"
     (kubernetes,) = settings.places.kubernetes
     assert (kubernetes.selector, kubernetes.ca_file) == ("app_file=vllm", folder / "ca.crt")
-    tokenizers = [entry.tokenizer.place for entry in settings.models if entry.tokenizer]
-    assert tokenizers == [folder / "models/a", "pod"]
     assert settings.extproc
     assert settings.extproc.tls
     assert settings.extproc.tls.key == folder / "tls.key"

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,10 @@ from aiohttp import web
 from prometheus_client import generate_latest
 
 from gateway.config.kv_events import KvEventsConfig
-from gateway.config.models import ModelEntry, TokenizerEntry
 from gateway.kv_index import lookup_service as sights_module
 from gateway.kv_index.event_feed import EventFeed
 from gateway.kv_index.lookup_client import LATE_IN_A_ROW, CacheLookupClient, LookupMetrics
 from gateway.kv_index.lookup_service import CacheLookupService
-from gateway.kv_index.prompts import read_prompt
-from gateway.kv_index.tokenizer import LocalTokenizer
 from gateway.replica_sync.host_client import IndexProcessClient
 from gateway.replica_sync.ipc_messages import FollowedEngines, Hello
 from routing.decision.router import Router
@@ -34,7 +30,7 @@ from scorers.registry import routings
 from tests.gateway.fake_pod import Pulse
 from tests.gateway.kv_index.exchange import Host, Said, host, until
 from tests.gateway.kv_index.publisher import Publisher
-from tests.gateway.kv_index.tokenizers import make_folder
+from tests.gateway.kv_index.tokenizing import tokens_of
 from tests.routing.kv_model import ModelEngine
 
 BLOCK = 16
@@ -52,8 +48,7 @@ class Scene:
     asking: CacheLookupClient
     url: str
     pod: dict[str, Any]
-    """What the pod answers: its event sources, and its tokens."""
-    tokenizer: LocalTokenizer
+    """What the pod answers: its event sources, and its tokens where they are not those of the messages."""
     pulse: Pulse
     """Beats when the worker is told whom the process follows, and when it has connected."""
 
@@ -106,8 +101,7 @@ class Scene:
 
     def tokens(self, text: str) -> list[int]:
         """As the pod's tokenizer has them."""
-        packed = self.tokenizer.prompt(read_prompt(Api.CHAT, self.body(text))).packed
-        return list(memoryview(packed).cast("I"))
+        return tokens_of([{"role": "user", "content": text}])
 
     async def until_exact(self) -> None:
         """The worker knows that events decide."""
@@ -122,18 +116,10 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(
-    folder: Path, *, wait_ms: float = 30_000.0, events: bool = True, tokenizer: bool = True
-) -> AsyncIterator[Scene]:
+async def scene(folder: Path, *, wait_ms: float = 30_000.0, events: bool = True) -> AsyncIterator[Scene]:
     """All of it, on this machine's own sockets."""
-    made = make_folder(folder / "tokenizer")
-    local = LocalTokenizer(made, None, cache_bytes=1 << 20, now=datetime.now)
-    entry = TokenizerEntry(made) if tokenizer else None
-    words: dict[str, Any] = {
-        "kv_events": KvEventsConfig(wait_ms=wait_ms),
-        "models": (ModelEntry(MODEL, tokenizer=entry),),
-    }
-    pod: dict[str, Any] = {"sources": {}, "tokens": []}
+    words: dict[str, Any] = {"kv_events": KvEventsConfig(wait_ms=wait_ms)}
+    pod: dict[str, Any] = {"sources": {}}
     async with Publisher() as publisher, serving(pod) as url, host(folder / "host", **words) as started:
         if events:
             told = {"endpoint": publisher.endpoint, "replay_endpoint": publisher.replay_endpoint, "topic": "kv"}
@@ -157,7 +143,7 @@ async def scene(
             await pulse.until(lambda: client.is_connected)
             if events:
                 await publisher.subscribed()
-            yield Scene(started, publisher, ModelEngine(12, BLOCK, secret=5), router, asking, url, pod, local, pulse)
+            yield Scene(started, publisher, ModelEngine(12, BLOCK, secret=5), router, asking, url, pod, pulse)
         finally:
             for task in tasks:
                 task.cancel()
@@ -173,7 +159,8 @@ async def serving(pod: dict[str, Any]) -> AsyncIterator[str]:
 
     async def tokenize(request: web.Request) -> web.Response:
         pod["asked"] = await request.json()
-        return web.json_response({"tokens": pod["tokens"]}, status=pod.get("status", 200))
+        tokens = pod.get("tokens") or tokens_of(pod["asked"]["messages"])
+        return web.json_response({"tokens": tokens}, status=pod.get("status", 200))
 
     app = web.Application()
     app.add_routes([web.get("/kv_event_sources", sources), web.post("/tokenize", tokenize)])
@@ -357,9 +344,9 @@ async def test_an_engine_in_doubt_is_left_out_and_heals(tmp_path: Path) -> None:
         assert one.seen(request) == hit > 0
 
 
-async def test_a_pod_may_be_the_tokenizer(tmp_path: Path) -> None:
+async def test_the_pod_is_the_tokenizer(tmp_path: Path) -> None:
     """It is asked what the client asked, and its tokens are the prompt."""
-    async with scene(tmp_path, tokenizer=False) as one:
+    async with scene(tmp_path) as one:
         one.pod["tokens"] = list(range(40))
         await one.until_exact()
         request = await one.look(TALK)

@@ -295,7 +295,6 @@ ONE_SHOT = {
     "gateway/runtime/guard.py": "the guard itself",
     "gateway/relay/holdback.py": "one answer",
     "gateway/http/client_connection.py": "closes one connection",
-    "gateway/kv_index/tokenizer.py": "one line of the log, from a thread",
 }
 """Modules whose callbacks belong to one request or connection, each with its reason: nothing repeats there."""
 
