@@ -17,7 +17,7 @@ DONE = b"data: [DONE]\n\n"
 
 async def take(*pieces: bytes, status: int = 200, drops: bool = False) -> Answer:
     async def serve(request: web.Request) -> web.StreamResponse:
-        answer = web.StreamResponse(status=status, headers={"X-Hearth-Receipt": "r-1"})
+        answer = web.StreamResponse(status=status, headers={"X-Hearth-Request-Id": "r-1"})
         await answer.prepare(request)
         for piece in pieces:
             await answer.write(piece)

@@ -51,4 +51,4 @@ async def test_a_child_that_hangs_is_replaced() -> None:
             seat.kill()
             await keeping
         say.writer.close()
-        assert b"warmth hangs: it is killed" in (Path(folder) / "log").read_bytes()
+        assert b'"event":"process_hung"' in (Path(folder) / "log").read_bytes()

@@ -103,5 +103,5 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (tmp_path / "junk").write_text("junk")
     with pytest.raises(InvalidDocument, match="are no certificate and its key"):
         check_certificate(TlsFiles(tmp_path / "junk", two.key))
-    with pytest.raises(InvalidDocument, match="pass phrase"):
+    with pytest.raises(InvalidDocument, match="passphrase"):
         check_certificate(make_certificate(tmp_path / "c", "c", password="hunter2"))
