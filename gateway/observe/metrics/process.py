@@ -161,7 +161,5 @@ class HubCollector(Collector):
         yield CounterMetricFamily(
             "hearth_redis_invalid_entries", "Stream entries that are not from Hearth.", bridge.strange
         )
-        staleness_s = bridge.staleness_s()
-        if staleness_s is not None:
-            words = "Age of updates when they are read: our own, from writing to reading back."
-            yield GaugeMetricFamily("hearth_redis_staleness_seconds", words, staleness_s)
+        words = "Age of updates when they are read: our own, from writing to reading back."
+        yield GaugeMetricFamily("hearth_redis_staleness_seconds", words, bridge.staleness_s())
