@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import platform
 from collections import Counter
-from collections.abc import Callable, Iterator
-from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
-from prometheus_client.registry import Collector
-
+from collections.abc import Callable
+from collections.abc import Iterator
 from gateway.replica_sync.sync import ReplicaSync
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import LOOP_CONTEXT_KEY
-from gateway.runtime.metric_families import OTHER, Family
+from gateway.runtime.metric_families import Family
+from gateway.runtime.metric_families import OTHER
+from importlib.metadata import version
+from pathlib import Path
+from prometheus_client import CollectorRegistry
+from prometheus_client import GCCollector
+from prometheus_client import PlatformCollector
+from prometheus_client import ProcessCollector
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import InfoMetricFamily
+from prometheus_client.registry import Collector
+from typing import Any
+from typing import TYPE_CHECKING
+import asyncio
+import platform
 
 if TYPE_CHECKING:
     from gateway.replica_sync.hub import UpdateHub
@@ -161,7 +167,5 @@ class HubCollector(Collector):
         yield CounterMetricFamily(
             "hearth_redis_invalid_entries", "Stream entries that are not from Hearth.", bridge.strange
         )
-        staleness_s = bridge.staleness_s()
-        if staleness_s is not None:
-            words = "Age of updates when they are read: our own, from writing to reading back."
-            yield GaugeMetricFamily("hearth_redis_staleness_seconds", words, staleness_s)
+        words = "Age of updates when they are read: our own, from writing to reading back."
+        yield GaugeMetricFamily("hearth_redis_staleness_seconds", words, bridge.staleness_s())
