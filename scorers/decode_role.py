@@ -19,13 +19,13 @@ class DecodeRolePenalty:
     """
 
     name: ClassVar[str] = "duty"
-    decode_s: float = 0.0
+    penalty_s: float = 0.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return the penalty for each decode engine that would have to prefill; an empty list where it is 0."""
-        if not self.decode_s or not any(engine.role is Role.DECODE for engine in candidates.engines):
+        if not self.penalty_s or not any(engine.role is Role.DECODE for engine in candidates.engines):
             return []
-        price_s = self.decode_s
+        price_s = self.penalty_s
         return [
             price_s if engine.role is Role.DECODE and own_s > 0 else 0.0
             for engine, own_s in zip(candidates.engines, candidates.own_s, strict=True)

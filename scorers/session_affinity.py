@@ -18,13 +18,13 @@ class SessionAffinity:
     """
 
     name: ClassVar[str] = "session"
-    stay_s: float = 0.005
-    stored_s: float = 600.0
+    tie_break_s: float = 0.005
+    stored_response_s: float = 600.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return negative seconds for the engine of the session, 0 for the others; an empty list without a session."""
         if candidates.session_at is None:
             return []
         seconds = [0.0] * len(candidates.engines)
-        seconds[candidates.session_at] = -(self.stored_s if request.continues else self.stay_s)
+        seconds[candidates.session_at] = -(self.stored_response_s if request.continues else self.tie_break_s)
         return seconds

@@ -180,7 +180,7 @@ def test_defaults_are_told_as_they_are() -> None:
     """Where a paper shows all words of a thing with their defaults."""
     told = {paper.stem: read_settings(example, VARIABLES)[0] for paper, example in configurations()}
     retries = told["retries"]
-    assert (retries.retries, retries.stalls, retries.timeouts) == (RetryTerms(), StallBounds(), Timeouts())
+    assert (retries.retries, retries.stall_detection, retries.timeouts) == (RetryTerms(), StallBounds(), Timeouts())
     (roles,) = (settings.roles for settings in shown("roles") if settings.roles)
     assert roles == read_settings("roles: true", {})[0].roles
 

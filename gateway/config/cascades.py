@@ -28,15 +28,15 @@ MAX_TOP_LOGPROBS = 20
 class ShadowEntry:
     """Shadow samples of a cascade: how many, what they may cost, and how answers are compared."""
 
-    fraction: float = 0.0
+    share: float = 0.0
     """Share of accepted answers for which the next model is asked too."""
-    budget: float | None = None
+    max_budget_per_hour: float | None = None
     """Cost per hour, by the prices of the models; None: no limit."""
-    tokens_per_hour: int = 1_000_000
+    max_tokens_per_hour: int = 1_000_000
     """Prompt and answer tokens per hour: limits samples where prices are unknown."""
     judge_model: str | None = None
     """Decides whether two answers agree; None: they are compared as normalised text."""
-    harmless: float = 0.3
+    max_mismatch_share: float = 0.3
     """Share of answers that differ as normalised text and lose nothing: free text is seldom the same twice."""
 
 
@@ -44,12 +44,12 @@ class ShadowEntry:
 class CascadeEntry:
     """A model name that is a cascade."""
 
-    rungs: tuple[str, ...]
-    file: CalibrationFile | None = field(default=None, repr=False)
+    models: tuple[str, ...]
+    calibration: CalibrationFile | None = field(default=None, repr=False)
     window: HoldbackWindow | None = field(default_factory=HoldbackWindow)
     """None: streams are not held back."""
-    hold_back: HoldbackSettings = field(default_factory=HoldbackSettings)
-    whole: bool = True
+    holdback: HoldbackSettings = field(default_factory=HoldbackSettings)
+    check_unary: bool = True
     """Whether complete answers are judged, those that are not streamed."""
     shadow: ShadowEntry = field(default_factory=ShadowEntry)
     uncalibrated: float | None = None
@@ -91,15 +91,15 @@ def read_cascade(table: DocumentTable) -> CascadeEntry | None:
         return None
     if len(set(models)) != len(models) or len(models) < 2:
         table.error("ladder", "must name two models or more, each once, the cheapest first")
-    window, hold_back = _hold_back(table)
+    window, hold_back = _holdback(table)
     if "uncalibrated" in table and "calibration" in table:
         table.error("uncalibrated", "is for a ladder without `calibration`: remove one of them")
     return CascadeEntry(
-        rungs=models,
-        file=table.get("calibration", _ladder_file, None),
+        models=models,
+        calibration=table.get("calibration", _calibration_file, None),
         window=window,
-        hold_back=hold_back,
-        whole=table.get("judge_whole", flag, default=True),
+        holdback=hold_back,
+        check_unary=table.get("judge_whole", flag, default=True),
         shadow=_shadow(table),
         uncalibrated=table.get("uncalibrated", _share_of_smallest, None),
     )
@@ -116,7 +116,7 @@ def _share_of_smallest(value: object) -> float:
         ) from None
 
 
-def _ladder_file(value: object) -> CalibrationFile:
+def _calibration_file(value: object) -> CalibrationFile:
     path = parse_file(value)
     try:
         found = read_calibration_file(path.read_bytes())
@@ -129,7 +129,7 @@ def _ladder_file(value: object) -> CalibrationFile:
     return found
 
 
-def _hold_back(table: DocumentTable) -> tuple[HoldbackWindow | None, HoldbackSettings]:
+def _holdback(table: DocumentTable) -> tuple[HoldbackWindow | None, HoldbackSettings]:
     if table.get("hold_back", lambda value: value is False or value == "off", default=False):
         return None, HoldbackSettings()
     default = HoldbackWindow()
@@ -145,8 +145,8 @@ def _hold_back(table: DocumentTable) -> tuple[HoldbackWindow | None, HoldbackSet
         tokens=window.tokens,
         max_added_s=window.max_added_ttft_s,
         streams_reasoning=keys.get("reasoning", one_of((HOLD, STREAM)), HOLD) == STREAM,
-        whole=keys.get("whole_streams", flag, default=False),
-        at_time=HoldbackTimeoutAction(
+        complete_streams=keys.get("whole_streams", flag, default=False),
+        on_timeout=HoldbackTimeoutAction(
             keys.get("at_time", one_of(tuple(HoldbackTimeoutAction)), HoldbackTimeoutAction.JUDGE.value)
         ),
     )
@@ -163,16 +163,16 @@ def _top(value: object) -> int:
 
 def _shadow(table: DocumentTable) -> ShadowEntry:
     usual = ShadowEntry()
-    fraction = table.get("shadow_fraction", _fraction, usual.fraction)
+    fraction = table.get("shadow_fraction", _fraction, usual.share)
     words = table.table("shadow")
     if words is None:
         return ShadowEntry(fraction)
     found = ShadowEntry(
-        fraction=fraction,
-        budget=words.get("max_budget_per_hour", not_negative, usual.budget),
-        tokens_per_hour=words.get("tokens_per_hour", positive(whole), usual.tokens_per_hour),
+        share=fraction,
+        max_budget_per_hour=words.get("max_budget_per_hour", not_negative, usual.max_budget_per_hour),
+        max_tokens_per_hour=words.get("tokens_per_hour", positive(whole), usual.max_tokens_per_hour),
         judge_model=words.get("judge_model", text, None),
-        harmless=words.get("harmless", _fraction, usual.harmless),
+        max_mismatch_share=words.get("harmless", _fraction, usual.max_mismatch_share),
     )
     if found.judge_model is not None and "harmless" in words:
         words.error("harmless", "is of answers compared as text: `judge_model` compares them here")

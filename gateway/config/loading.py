@@ -129,22 +129,22 @@ def _overlaid(settings: Settings, overlay: dict[str, Any], faults: list[ConfigEr
 def _contradictions(settings: Settings) -> list[ConfigError]:
     """Return contradictions between settings that are valid by themselves."""
     faults = []
-    registry = settings.places.registry
+    registry = settings.sources.registry
     if registry is not None and registry.url is None and settings.redis is None:
         faults.append(
             ConfigError("discovery.redis", "names no Redis: give it a url, or set `redis` for the whole gateway")
         )
     faults.extend(_unchecked_cascades(settings))
     faults.extend(_canaries_with_roles(settings))
-    admin = settings.admin
+    admin = settings.admin_listen
     if admin is not None and not admin.is_loopback and settings.admin_token is None:
         words = f"{admin} can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"
         faults.append(ConfigError("admin", words))
     named: dict[tuple[str, int], str] = {}
     envoys = settings.extproc
     for name, where in (
-        *(("listen", settings.listen), ("metrics", settings.metrics), ("admin", settings.admin)),
-        *((("extproc", envoys.listen), ("extproc.health", envoys.health)) if envoys else ()),
+        *(("listen", settings.listen), ("metrics", settings.metrics_listen), ("admin", settings.admin_listen)),
+        *((("extproc", envoys.listen), ("extproc.health", envoys.health_listen)) if envoys else ()),
     ):
         if where is None or where.port == 0:
             continue
@@ -165,14 +165,14 @@ def _unchecked_cascades(settings: Settings) -> list[ConfigError]:
     return [
         ConfigError(f"model_list.{entry.name}.ladder", words)
         for entry in settings.models
-        if entry.ladder is not None and (entry.ladder.window is not None or entry.ladder.whole)
+        if entry.cascade is not None and (entry.cascade.window is not None or entry.cascade.check_unary)
     ]
 
 
 def _canaries_with_roles(settings: Settings) -> list[ConfigError]:
     """Return canaries whose pods prefill or decode for others, as far as configured: such trials have no verdict."""
     known = [(found.url, found.pool, found.facts) for found in settings.configured_pods]
-    known += [(place.name, place.pool, place.facts) for place in settings.places.dns]
+    known += [(place.name, place.pool, place.facts) for place in settings.sources.dns]
     faults = []
     for at, terms in enumerate(settings.canaries):
         canary = Canary(terms)

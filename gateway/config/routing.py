@@ -18,7 +18,7 @@ class RoutingConfig:
 
     name: str = "warm"
     scorers: tuple[Scorer, ...] = field(default_factory=lambda: routings()["warm"])
-    most_blocks: int = 1 << 16
+    max_blocks_per_engine: int = 1 << 16
     """Maximum blocks per engine in the approximate index: 64 MB or more of distinct prompt text."""
 
 
@@ -40,7 +40,7 @@ def read_routing(root: DocumentTable) -> RoutingConfig:
         scorers = _scorers(chosen, scorers)
         if not scorers:
             section.error("scorers", "must leave a scorer")
-    most_blocks = section.get("most_blocks", positive(whole), RoutingConfig().most_blocks)
+    most_blocks = section.get("most_blocks", positive(whole), RoutingConfig().max_blocks_per_engine)
     section.close()
     return RoutingConfig(name, scorers, most_blocks)
 

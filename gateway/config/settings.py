@@ -33,7 +33,7 @@ from gateway.config.fields import (
     schema_of_fields,
 )
 from gateway.config.kv_events import KvEventsConfig, kv_events_schema, read_kv_events
-from gateway.config.limits import Limits, Timeouts, read_retries, read_stalls, retries_schema, stalls_schema
+from gateway.config.limits import Limits, Timeouts, read_retries, read_stall_detection, retries_schema, stall_detection_schema
 from gateway.config.models import ModelEntry, model_schema, read_models
 from gateway.config.rollout import canary_schema, read_canaries, read_roles, roles_schema
 from gateway.config.routing import RoutingConfig, read_routing, routing_schema
@@ -54,15 +54,15 @@ class Settings:
     listen: Address = Address("127.0.0.1", 8000)
     processes: int = 1
     """Workers that share the traffic port: a core's worth of streams each."""
-    metrics: Address | None = Address("127.0.0.1", 9090)
-    admin: Address | None = Address("127.0.0.1", 9091)
+    metrics_listen: Address | None = Address("127.0.0.1", 9090)
+    admin_listen: Address | None = Address("127.0.0.1", 9091)
     admin_token: Secret | None = None
     policy: Path | None = None
     redis: Secret | None = None
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     pods: tuple[DiscoveredPod, ...] = ()
     pod_file: Path | None = None
-    places: DiscoverySources = NO_SOURCES
+    sources: DiscoverySources = NO_SOURCES
     """Sources of pods beside the static list and the file."""
     pod_api_key: Secret | None = None
     models: tuple[ModelEntry, ...] = ()
@@ -70,7 +70,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
     retries: RetryTerms = field(default_factory=RetryTerms)
-    stalls: StallBounds = field(default_factory=StallBounds)
+    stall_detection: StallBounds = field(default_factory=StallBounds)
     """When a silent engine or stream counts as stalled."""
     roles: RoleTerms | None = None
     """None: engines keep their roles."""
@@ -110,8 +110,8 @@ def read_settings(
     settings = Settings(
         listen=root.get("listen", parse_address, usual.listen),
         processes=root.get("processes", parse_processes, usual.processes),
-        metrics=root.get("metrics", parse_address_or_off, usual.metrics),
-        admin=root.get("admin", parse_address_or_off, usual.admin),
+        metrics_listen=root.get("metrics", parse_address_or_off, usual.metrics_listen),
+        admin_listen=root.get("admin", parse_address_or_off, usual.admin_listen),
         admin_token=read_secret(root, "admin_token"),
         policy=root.get("policy", parse_file, None),
         redis=root.get("redis", parse_redis_secret, None),
@@ -129,7 +129,7 @@ def read_settings(
         roles=read_roles(root),
         canaries=read_canaries(root),
         retries=read_retries(root),
-        stalls=read_stalls(root),
+        stall_detection=read_stall_detection(root),
         limits=read_fields(limits, usual.limits, above_zero=True) if (limits := root.table("limits")) else usual.limits,
         timeouts=read_fields(times, usual.timeouts, above_zero=True)
         if (times := root.table("timeouts"))
@@ -138,7 +138,7 @@ def read_settings(
     if (discovery := root.table("discovery")) is not None:
         pools = tuple(dict.fromkeys(entry.inference_pool for entry in settings.models if entry.inference_pool))
         pods, pod_file, places = read_discovery(discovery, pools)
-        settings = replace(settings, pods=pods, pod_file=pod_file, places=places)
+        settings = replace(settings, pods=pods, pod_file=pod_file, sources=places)
     for word in ("ladders", "telemetry"):
         root.reject_unknown(word, NOT_SUPPORTED)
     root.close()
@@ -197,7 +197,7 @@ def config_schema() -> Schema:
                 "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "What is logged."),
                 "limits": described(schema_of_fields(Limits()), "Bounds on what the traffic port takes in."),
                 "retries": described(retries_schema(), "How often a request is tried again, and how often all are."),
-                "stalls": described(stalls_schema(), "When an engine has been silent for too long."),
+                "stalls": described(stall_detection_schema(), "When an engine has been silent for too long."),
                 "timeouts": described(schema_of_fields(Timeouts()), "Bounds on waiting, in seconds."),
             }
         ),

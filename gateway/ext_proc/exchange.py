@@ -214,7 +214,7 @@ class Exchange(GrpcStreamHandler):
             return
         if self._has_all and waited_s > office.rules.queue_s:
             self._refuse(RequestRejected(Reason.QUEUE_TIMEOUT, "No engine was free in time.", retry_after_s=1.0))
-        elif not self._has_all and waited_s > office.rules.timeouts.body_s:
+        elif not self._has_all and waited_s > office.rules.timeouts.request_body_s:
             self._refuse(RequestRejected(Reason.REQUEST_TOO_SLOW, "The body of the request took too long."))
 
     # -- the request -----------------------------------------------------------------------------------------------

@@ -338,7 +338,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._end_stall_timer(lives=self._status < 400)
         if exchange is not None:
             exchange.reply.source = None
-        self._due_s = self._loop.time() + self._owner.timeouts.pod_idle_s
+        self._due_s = self._loop.time() + self._owner.timeouts.upstream_idle_s
         self.was_used = True
         # The connection first, then the end: what the end sets off may lease a connection at once.
         if self._is_reusable:
@@ -400,7 +400,7 @@ class UpstreamConnection(asyncio.Protocol):
             end, what = STALL_ENDS[late]
             self._fail(end, what)
         elif self._exchange.has_begun and self._last_read_s == now_s:
-            self._due_s = now_s + self._owner.timeouts.stall_s
+            self._due_s = now_s + self._owner.timeouts.upstream_read_s
         elif now_s >= self._due_s:
             self._fail(AttemptStatus.TIMEOUT, "The pod has been silent for too long.")
 

@@ -65,7 +65,7 @@ def test_an_uncalibrated_cascade_says_where_requests_begin(tmp_path: Path, said:
     """At the largest or the smallest, or a share of them at the smallest; left out, nothing is said."""
     ladder = {"model_name": "auto", "ladder": ["small", "big"]} | ({} if said is None else {"uncalibrated": said})
     (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [ladder]}))
-    entry = check_file(tmp_path / "hearth.yaml", {}).models[0].ladder
+    entry = check_file(tmp_path / "hearth.yaml", {}).models[0].cascade
     assert entry is not None
     assert entry.uncalibrated == share
 

@@ -32,7 +32,7 @@ discovery:
   redis: {url: "redis://:secret@h", keep_s: 60}
   kubernetes: {namespace: inference, selector: "app=vllm,tier!=test", port: 8001, api: "https://10.0.0.1:6443"}
 """
-    ).places
+    ).sources
     assert places.dns == (
         DnsSourceConfig(
             "vllm.inference.svc.cluster.local", 8000, pool="p", facts=PodFacts(region="eu", role=Role.PREFILL)
@@ -47,8 +47,8 @@ discovery:
 
 def test_the_registry_may_be_the_redis_of_all() -> None:
     """`true` is enough, wherever that Redis was named; without one it is a fault."""
-    assert settings("redis: redis://h\ndiscovery: {redis: true}").places.registry == RegistrySourceConfig()
-    assert settings("discovery: {redis: false}").places.registry is None
+    assert settings("redis: redis://h\ndiscovery: {redis: true}").sources.registry == RegistrySourceConfig()
+    assert settings("discovery: {redis: false}").sources.registry is None
 
 
 def test_a_registry_without_redis_is_a_fault(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_registry_without_redis_is_a_fault(tmp_path: Path) -> None:
     config.write_text("discovery: {redis: {}}\n")
     with pytest.raises(InvalidDocument, match=r"discovery\.redis: names no Redis"):
         load_settings({}, {}, config)
-    assert load_settings({}, {"HEARTH_REDIS": "redis://h"}, config).places.registry == RegistrySourceConfig()
+    assert load_settings({}, {"HEARTH_REDIS": "redis://h"}, config).sources.registry == RegistrySourceConfig()
 
 
 def test_pools_of_models_are_followed() -> None:
@@ -66,7 +66,7 @@ def test_pools_of_models_are_followed() -> None:
         "model_list: [{model_name: a, inference_pool: p}, {model_name: b, inference_pool: q}, {model_name: c}]\n"
         "discovery: {kubernetes: [{namespace: x}, {namespace: y, selector: {app: vllm}}]}"
     )
-    assert [(place.inference_pools, place.selector) for place in found.places.kubernetes] == [
+    assert [(place.inference_pools, place.selector) for place in found.sources.kubernetes] == [
         (("p", "q"), None),
         ((), "app=vllm"),
     ]

@@ -27,7 +27,7 @@ def test_flags_over_environment_over_file(tmp_path: Path) -> None:
     config.write_text("listen: file:1\nmetrics: file:2\nadmin: off\nrouting: round-robin\ntimeouts: {drain_s: 7}\n")
     variables = {"HEARTH_LISTEN": "env:1", "HEARTH_METRICS": "env:2"}
     found = load_settings({"listen": "flag:1", "routing": "least-loaded"}, variables, config)
-    assert (found.listen, found.metrics, found.admin) == (Address("flag", 1), Address("env", 2), None)
+    assert (found.listen, found.metrics_listen, found.admin_listen) == (Address("flag", 1), Address("env", 2), None)
     assert found.routing.name == "least-loaded"
     assert found.timeouts.drain_s == 7
 

@@ -10,7 +10,7 @@ from routing.stall_detection import StallBounds
 def test_nothing_said_is_the_usual() -> None:
     """Three attempts, a fifth more in the long run."""
     settings, root = read_settings("{}", {})
-    assert (settings.retries, settings.stalls) == (RetryTerms(), StallBounds())
+    assert (settings.retries, settings.stall_detection) == (RetryTerms(), StallBounds())
     assert not root.errors
 
 
@@ -18,8 +18,8 @@ def test_what_is_said_stands_beside_the_usual() -> None:
     """Each word by itself."""
     source = "retries: {attempts: 2, cuts: 0, share: 0.1}\nstalls: {least_s: 5}\ntimeouts: {resume_s: 7}"
     settings, root = read_settings(source, {})
-    assert settings.retries == RetryTerms(attempts=2, cuts=0, share=0.1)
-    assert settings.stalls == StallBounds(least_s=5.0)
+    assert settings.retries == RetryTerms(max_attempts=2, max_resumes=0, budget_ratio=0.1)
+    assert settings.stall_detection == StallBounds(engine_min_s=5.0)
     assert settings.timeouts.resume_s == 7.0
     assert not root.errors
 

@@ -19,13 +19,13 @@ def test_roles_are_off_unless_asked_for() -> None:
     assert read_settings("roles: false", {})[0].roles is None
     assert read_settings("roles: true", {})[0].roles == RoleTerms()
     found = read_settings("roles: {ttft_s: 3, least_decode: 2}", {})[0].roles
-    assert found == RoleTerms(ttft_s=3.0, least_decode=2)
+    assert found == RoleTerms(ttft_s=3.0, min_decode_engines=2)
 
 
 def test_canaries_stand_in_their_order() -> None:
     """By pool, by revision."""
     settings, _ = read_settings("canaries: [{name: a, revision: v2}, {name: b, pool: fast, share: 0.1}]", {})
-    assert settings.canaries == (CanaryTerms("a", revision="v2"), CanaryTerms("b", pool="fast", share=0.1))
+    assert settings.canaries == (CanaryTerms("a", revision="v2"), CanaryTerms("b", pool="fast", traffic_share=0.1))
 
 
 SPLIT = """

@@ -31,7 +31,7 @@ def test_an_empty_file_is_the_defaults() -> None:
     """And the defaults are loopback, all three ports."""
     found = settings("")
     assert found == Settings()
-    assert [str(where) for where in (found.listen, found.metrics, found.admin)] == [
+    assert [str(where) for where in (found.listen, found.metrics_listen, found.admin_listen)] == [
         "127.0.0.1:8000",
         "127.0.0.1:9090",
         "127.0.0.1:9091",
@@ -68,7 +68,7 @@ model_list:
 """,
         REDIS="redis://u:p@h:6379",
     )
-    assert (found.listen, found.metrics, found.admin) == (Address("0.0.0.0", 8000), None, Address("::", 9091))
+    assert (found.listen, found.metrics_listen, found.admin_listen) == (Address("0.0.0.0", 8000), None, Address("::", 9091))
     assert found.processes == 4
     assert (found.admin_token, found.pod_api_key, found.redis) == (
         Secret("t0ken"),
@@ -82,7 +82,7 @@ model_list:
     assert [pod.url for pod in found.configured_pods] == ["http://a:1", "http://b:1", "http://c:1"]
     assert found.pod_file == tmp_path / "pods.yaml"
     assert (found.limits.max_body_bytes, found.limits.max_headers) == (1 << 20, Settings().limits.max_headers)
-    assert (found.timeouts.drain_s, found.timeouts.connect_s) == (2.5, 1.0)
+    assert (found.timeouts.drain_s, found.timeouts.upstream_connect_s) == (2.5, 1.0)
     assert (found.log_level, found.policy, found.usage_log) == (
         "warning",
         tmp_path / "policy.yaml",
@@ -112,8 +112,8 @@ def test_a_routing_is_a_name_or_its_scorers() -> None:
     assert settings("routing: {name: least-loaded}").routing.name == "least-loaded"
     custom = settings("routing: {name: warm, scorers: {session: {stay_s: 0.01}, interference: off, turn: {}}}").routing
     kept = [scorer for scorer in routings()["warm"] if not isinstance(scorer, Interference | SessionAffinity)]
-    assert set(custom.scorers) == {*kept, SessionAffinity(stay_s=0.01), RoundRobin()}
-    assert settings("routing: {most_blocks: 1000}").routing.most_blocks == 1000
+    assert set(custom.scorers) == {*kept, SessionAffinity(tie_break_s=0.01), RoundRobin()}
+    assert settings("routing: {most_blocks: 1000}").routing.max_blocks_per_engine == 1000
     assert settings("routing: {scorers: {prefill: }}").routing.scorers == routings()["warm"]
     assert settings("routing: {name: round-robin, scorers: {prefill: {}}}").routing.scorers == (
         PrefillTime(),

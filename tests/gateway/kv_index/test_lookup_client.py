@@ -130,7 +130,7 @@ async def scene(
     local = LocalTokenizer(made, None, cache_bytes=1 << 20, now=datetime.now)
     entry = TokenizerEntry(made) if tokenizer else None
     words: dict[str, Any] = {
-        "kv_events": KvEventsConfig(wait_ms=wait_ms),
+        "kv_events": KvEventsConfig(max_wait_s=wait_ms),
         "models": (ModelEntry(MODEL, tokenizer=entry),),
     }
     pod: dict[str, Any] = {"sources": {}, "tokens": []}
