@@ -75,9 +75,9 @@ class CanaryTerms:
         if not self.pool and not self.revision:
             raise ValueError("pool: name the pool or the revision on trial")
         if not 0 < self.traffic_share < 1 or not 0 < self.false_rollback_rate < 1:
-            raise ValueError("share, error: must be between 0 and 1")
+            raise ValueError("traffic_share, false_rollback_rate: must be between 0 and 1")
         if min(self.max_ttft_ratio, self.max_tpot_ratio) < 1 or self.min_comparisons < 1:
-            raise ValueError("ttft_gate, tpot_gate, least: must be >= 1")
+            raise ValueError("max_ttft_ratio, max_tpot_ratio, min_comparisons: must be >= 1")
         if not 0 < self.max_duration_s < inf:
             raise ValueError("max_duration_s: must be above 0")
 
@@ -226,7 +226,11 @@ class Rollout:
         standing = [url for url, marks in pods.items() if self._of(marks) is None]
         canary = self.on_trial
         tried = [url for url, marks in pods.items() if canary is not None and self._of(marks) is canary]
-        if canary is not None and tried and (not standing or _draw(canary.terms.name, key) < canary.terms.traffic_share):
+        if (
+            canary is not None
+            and tried
+            and (not standing or _draw(canary.terms.name, key) < canary.terms.traffic_share)
+        ):
             return tried
         return standing or pods
 

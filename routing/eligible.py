@@ -124,7 +124,7 @@ def engines_of(members: Sequence[tuple[Engine, Pod]], model: str) -> EligibleEng
     """A roster of (engine, its pod), for a model that all of them serve."""
     is_adapter = any(model in pod.adapters for _, pod in members)
     roster = make_eligible(((engine, pod.ready_since_s) for engine, pod in members), is_adapter=is_adapter)
-    prompts = tuple(pod.facts.prompt_class for _, pod in members)
+    prompts = tuple(pod.facts.prompts for _, pod in members)
     return replace(roster, prompts=prompts) if any(each is not PromptLengths.ANY for each in prompts) else roster
 
 

@@ -89,7 +89,7 @@ class PodFacts:
     rack: str | None = None
     zone: str | None = None
     region: str | None = None
-    prompt_class: PromptLengths = PromptLengths.ANY
+    prompts: PromptLengths = PromptLengths.ANY
 
     @property
     def effective_role(self) -> Role:

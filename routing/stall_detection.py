@@ -297,7 +297,10 @@ class StreamWatch:
             return None
         if self._has_begun and self._holds_back and self._silent_s < bounds.buffered_output_grace_s:
             return None
-        if pulse.silent_s >= bounds.engine_min_s and min(self._silent_s, pulse.silent_s) >= pulse.max_silence_of_check_s():
+        if (
+            pulse.silent_s >= bounds.engine_min_s
+            and min(self._silent_s, pulse.silent_s) >= pulse.max_silence_of_check_s()
+        ):
             pulse.mark_hung(now_s)
             return StallVerdict.ENGINE
         if self._has_begun and self._alone_s >= pulse.max_stream_silence_s():

@@ -18,7 +18,7 @@ class DecodeRolePenalty:
     elsewhere while such an engine is ready, except those of which nothing is left to compute.
     """
 
-    name: ClassVar[str] = "duty"
+    name: ClassVar[str] = "decode_role"
     penalty_s: float = 0.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:

@@ -17,7 +17,7 @@ class HotPrefixReplication:
     of computing it again. The discount is at most the cost of the copy.
     """
 
-    name: ClassVar[str] = "copies"
+    name: ClassVar[str] = "hot_prefix_replication"
     weight: float = 1.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:

@@ -27,7 +27,7 @@ class PrefillStallCost:
     the square of how far below it is. 0 where no other engine could prefill, since some stream must be stalled.
     """
 
-    name: ClassVar[str] = "stall"
+    name: ClassVar[str] = "prefill_stall"
     ttft_equivalent_s: float = 0.4
     min_prefill_ratio: float = 0.5
 

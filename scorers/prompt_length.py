@@ -19,7 +19,7 @@ class PromptLengthAffinity:
     before it at any time.
     """
 
-    name: ClassVar[str] = "suited"
+    name: ClassVar[str] = "prompt_length"
     max_short_s: float = 0.5
     overrun_weight: float = 2.0
     short_penalty_s: float = 0.5

@@ -17,7 +17,7 @@ class SessionAffinity:
     `stored_s` is nearly a rule: a response that continues another can be answered only where that one is stored.
     """
 
-    name: ClassVar[str] = "session"
+    name: ClassVar[str] = "session_affinity"
     tie_break_s: float = 0.005
     stored_response_s: float = 600.0
 

@@ -124,8 +124,8 @@ FOLDERS = re.compile(r"(?<![\w.])/(etc/hearth|var/log/hearth)/|(?<=[ ])/(?=model
 def test_every_configuration_passes_its_check(machine: Path, paper: str, example: str) -> None:
     """`hearth config check`, with the files that it names: policy, certificates, pods, calibration."""
     for model in yaml.safe_load(example).get("model_list", ()):
-        if "calibration" in model:
-            rungs = tuple(model["ladder"])
+        if "calibration" in model.get("cascade", ()):
+            rungs = tuple(model["cascade"]["models"])
             cuts = tuple(AcceptanceThreshold(rung, ANY_BUCKET, 0.5) for rung in range(len(rungs) - 1))
             made = CalibrationFile(rungs, "margin", SignalStage.WINDOW, PROMISE, EVIDENCE, cuts, is_promised=True)
             (machine / "qwen-auto.json").write_bytes(write_calibration_file(made))

@@ -93,7 +93,9 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     prober = Prober(probes, pod_keys)
     watcher = FleetWatcher(router, sources, prober, say=say, clock=clock, draw=draw, models=prices, warns=is_first)
 
-    room = AdmissionQueue(router, clock=clock, draw=draw, no_pod_s=waits.scale_from_zero_s, first_pod_s=waits.startup_discovery_s)
+    room = AdmissionQueue(
+        router, clock=clock, draw=draw, no_pod_s=waits.scale_from_zero_s, first_pod_s=waits.startup_discovery_s
+    )
     quotas = make_quota_enforcer(router, prices, lambda: room.has_waiters, clock=clock, draw=draw)
     ladders = Cascades(router, configured_cascades(prices), draw=draw, clock=clock, say=say, warns=is_first)
     canaries = CanaryMonitor(router.rollout or Rollout(()), router.fleet, say, clock)

@@ -94,7 +94,7 @@ def unused_guarantee(served: CascadeConfig) -> UnusedGuarantee | None:
             "warning",
             "calibration cannot be applied",
             to_largest,
-            f"its stage is {cascade.calibration.stage}: set `hold_back`, and `judge_whole: true` for whole answers",
+            f"its stage is {cascade.calibration.stage}: set `holdback`, and `check_unary: true` for complete answers",
         )
     return None
 

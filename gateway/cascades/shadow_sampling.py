@@ -114,7 +114,9 @@ class ShadowSampler:
                 steps = len(file.models) - 1
                 staying = DriftController(file, harmless=harmless)
                 keeping = tuple(FreezeDetector(file.evidence.kept / steps) for _ in range(steps))
-            budget = ShadowBudget(shadow.share, per_hour=inf if shadow.max_budget_per_hour is None else shadow.max_budget_per_hour)
+            budget = ShadowBudget(
+                shadow.share, per_hour=inf if shadow.max_budget_per_hour is None else shadow.max_budget_per_hour
+            )
             tokens = ShadowBudget(1.0, per_hour=shadow.max_tokens_per_hour)
             kept[name] = ShadowState(file, harmless, shadow.judge_model, staying, budget, tokens, keeping)
         self._kept = kept

@@ -233,9 +233,7 @@ def read_kubernetes(section: DocumentTable, pools: tuple[str, ...]) -> Kubernete
     if named is None and selector is None and service is None:
         named = pools
     if not (selector or service or named):
-        section.add_error(
-            "set one of selector, service, inference_pools, or a model's inference_pool"
-        )
+        section.add_error("set one of selector, service, inference_pools, or a model's inference_pool")
     found = KubernetesSourceConfig(
         namespace=section.get("namespace", _object_name, None),
         selector=selector,

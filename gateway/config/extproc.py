@@ -81,7 +81,10 @@ def extproc_schema() -> Schema:
         {
             "cert": TEXT.schema,
             "key": TEXT.schema,
-            "client_ca": described(TEXT.schema, "CA certificates that Envoy's client certificate is verified against; absent: none required."),
+            "client_ca": described(
+                TEXT.schema,
+                "CA certificates that Envoy's client certificate is verified against; absent: none required.",
+            ),
         },
         required=("cert", "key"),
     )
@@ -92,17 +95,22 @@ def extproc_schema() -> Schema:
             "health_listen": described(where, "Listen address of gRPC health checks without TLS."),
             "reuse_port": described(FLAG.schema, "All workers of a host listen on one port (default false)."),
             "tls": described(files, "PEM files of this listener."),
-            "token": described(TEXT.schema, "Token that Envoy must send as `authorization: Bearer TOKEN`; absent: none."),
+            "token": described(
+                TEXT.schema, "Token that Envoy must send as `authorization: Bearer TOKEN`; absent: none."
+            ),
             "token_file": described(TEXT.schema, "File that contains the token."),
             "max_endpoints": described(COUNT.schema, "Maximum pods named per request, best first (default 1)."),
             "max_queue_s": described(amount, "Maximum seconds in the admission queue, whatever the tier (default 60)."),
             "sample_share": described(
                 {"type": "number", "minimum": 0, "maximum": 1}, "Share of responses that are inspected (default 0)."
             ),
-            "trust_headers": described(FLAG.schema, "Trust identity headers from every address, because Envoy removes those of clients."),
+            "trust_headers": described(
+                FLAG.schema, "Trust identity headers from every address, because Envoy removes those of clients."
+            ),
         },
         required=("listen",),
     )
+
 
 def _share(value: object) -> float:
     found = not_negative(value)

@@ -10,8 +10,7 @@ from tenancy.document import DocumentTable, InvalidValue, positive, text, whole
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import AMOUNT, COUNT, TEXT
 
-
-MAX_WAIT_S = 2.0
+MAX_WAIT_S = 10.0
 """A request that waits longer for a lookup than for its prefill gains nothing: such a value is in milliseconds."""
 
 MAX_LOAD_S = 0.01

@@ -1,6 +1,6 @@
-"""The sections `limits`, `timeouts`, `retries` and `stall_detection`: bounds on sizes, counts, times and repeated attempts.
+"""The sections `limits`, `timeouts`, `retries` and `stall_detection`: bounds on sizes, counts, waits and attempts.
 
-The values of `retries` and `stall_detection` are `routing.retries.RetryTerms` and `routing.stall_detection.StallBounds`.
+Values of the last two are `routing.retries.RetryTerms` and `routing.stall_detection.StallBounds`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ NON_NEGATIVE_COUNT = ValueKind(
 
 
 RETRY_FIELDS: Mapping[str, FieldSpec] = {
-    "max_attempts": FieldSpec("max_attempts", COUNT, "Maximum healthy pods that may fail one request before its first byte."),
+    "max_attempts": FieldSpec(
+        "max_attempts", COUNT, "Maximum healthy pods that may fail one request before its first byte."
+    ),
     "max_resumes": FieldSpec("max_resumes", NON_NEGATIVE_COUNT, "Maximum resumes of one stream; 0: none."),
     "budget_ratio": FieldSpec("budget_ratio", FRACTION, "Maximum long-run ratio of retries and resumes to requests."),
     "budget_burst": FieldSpec("budget_burst", NON_NEGATIVE_COUNT, "Maximum retries and resumes in one burst."),

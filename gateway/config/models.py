@@ -109,18 +109,18 @@ def _cascade_faults(entries: Mapping[str, ModelEntry]) -> list[ConfigError]:
     """Return contradictions between cascades and the models that they name."""
     faults = []
     for at, entry in enumerate(entries.values()):
-        ladder = entry.cascade
-        if ladder is None:
+        cascade = entry.cascade
+        if cascade is None:
             continue
         place = f"model_list[{at}]"
         if entry.pods is not None or entry.inference_pool is not None:
-            faults.append(ConfigError(place, f"`{entry.name}` is a ladder: pods serve its rungs, not itself"))
-        for number, rung in enumerate(ladder.models):
-            if (named := entries.get(rung)) is not None and named.cascade is not None:
-                faults.append(ConfigError(f"{place}.ladder[{number}]", f"`{rung}` is itself a ladder"))
-        if ladder.calibration is not None and ladder.calibration.models != ladder.models:
-            words = f"was made for the ladder {', '.join(ladder.calibration.models)}"
-            faults.append(ConfigError(f"{place}.calibration", words))
+            faults.append(ConfigError(place, f"`{entry.name}` is a cascade: pods serve its models, not itself"))
+        for number, model in enumerate(cascade.models):
+            if (named := entries.get(model)) is not None and named.cascade is not None:
+                faults.append(ConfigError(f"{place}.cascade.models[{number}]", f"`{model}` is itself a cascade"))
+        if cascade.calibration is not None and cascade.calibration.models != cascade.models:
+            words = f"was made for the cascade {', '.join(cascade.calibration.models)}"
+            faults.append(ConfigError(f"{place}.cascade.calibration", words))
     return faults
 
 
@@ -161,7 +161,7 @@ def model_schema() -> Schema:
             "kv_connector": described(TEXT.schema, "How its pods hand KV over, in vLLM's names; pods' facts go first."),
             "kv_bytes_per_token": described(AMOUNT.schema, "KV of a token, over all ranks: what a hand-over moves."),
             **cascade_model_schema(),
-            **cascade_schema(),
+            "cascade": described(cascade_schema(), "The models behind this name, if it is a cascade."),
             "scheduling_policy": described(
                 {"enum": ["fcfs", "priority"]}, "What the pods were given as --scheduling-policy."
             ),

@@ -51,7 +51,7 @@ def _registry(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
 
     yield RegistrySource(
         parse_redis_url(url),
-        keep_s=place.stale_ttl_s,
+        stale_ttl_s=place.stale_ttl_s,
         say=means.log,
         clock=means.clock,
         draw=means.random,

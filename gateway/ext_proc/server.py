@@ -156,7 +156,10 @@ class ExtProcServer:
             front.dispatcher,
             router.fleet,
             ExtProcTransportConfig(
-                pods, front.dispatcher.transports.takes_priority, settings.limits.max_recorded_response_bytes, words.max_endpoints
+                pods,
+                front.dispatcher.transports.takes_priority,
+                settings.limits.max_recorded_response_bytes,
+                words.max_endpoints,
             ),
             budget=front.body_budget,
             rules=ExchangeConfig(

@@ -91,7 +91,9 @@ class ClientConnections:
         self.timeouts = timeouts
         self.shares = shares
         self.trusted_proxies = trusts
-        self.sweeper = TimeoutSweeper(timeouts.request_header_s, timeouts.request_body_s, timeouts.downstream_idle_s, timeouts.downstream_write_s)
+        self.sweeper = TimeoutSweeper(
+            timeouts.request_header_s, timeouts.request_body_s, timeouts.downstream_idle_s, timeouts.downstream_write_s
+        )
         self.open: set[ClientConnection] = set()
         self.connection_ended = asyncio.Event()
         """Set when a connection has ended; cleared by whatever waits for it."""
@@ -117,7 +119,7 @@ class ClientConnections:
 
 
 class ClientConnection(asyncio.Protocol):
-    """Serves one request at a time; reads ahead meanwhile, up to `max_pipelined` requests."""
+    """Serves one request at a time; reads ahead meanwhile, up to `max_pipelined_requests`."""
 
     def __init__(self, shared: ClientConnections) -> None:
         self._shared = shared

@@ -4,7 +4,7 @@ Theory of operation. The connection is in one of five states; `check` is called 
 
     state        is                                bytes go to      left by
     -----------  --------------------------------  ---------------  ---------------------------------------------------
-    idle         `_exchange` None, in the pool     -> closed        `ask` -> head; `pod_idle_s` passed -> closed
+    idle         `_exchange` None, in the pool     -> closed        `ask` -> head; `upstream_idle_s` passed -> closed
     head         `_exchange` set, `_body` None     parser           response head -> body; time-out, error -> closed
     body         `_body` set                       parser           a read that ends with its chunk -> passthrough; end
                                                                     of message -> idle, or closed if not reusable

@@ -40,7 +40,18 @@ from routing.stores import with_stores
 from routing.tokens import PromptTokenEstimate
 
 LOAD_SCORERS = frozenset(
-    {"prefill", "interference", "copies", "kv_room", "session", "lora", "slow_start", "suited", "duty", "stall"}
+    {
+        "prefill_time",
+        "interference",
+        "hot_prefix_replication",
+        "kv_headroom",
+        "session_affinity",
+        "lora_affinity",
+        "slow_start",
+        "prompt_length",
+        "decode_role",
+        "prefill_stall",
+    }
 )
 """The scorers that, between engines as warm as each other, speak for the shorter queue. With any other all engines of
 a fleet are scored, however many they are."""

@@ -44,13 +44,15 @@ class RoleTerms:
     min_decode_engines: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("ttft_s", "tpot_s", "memory_s", "peak_s", "prefill_busy"):
+        for name in ("ttft_s", "tpot_s", "decay_s", "peak_decay_s", "max_prefill_utilization"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be > 0")
         if self.min_role_s < 0 or not 0 < self.min_improvement < 1 or not 0 < self.max_changes_per_minute_ratio <= 1:
-            raise ValueError("min_stay_s: must be >= 0; gain, moved_per_minute: must be between 0 and 1")
+            raise ValueError(
+                "min_role_s: must be >= 0; min_improvement, max_changes_per_minute_ratio: must be between 0 and 1"
+            )
         if min(self.min_prefill_engines, self.min_decode_engines) < 1:
-            raise ValueError("least_prefill, least_decode: must be >= 1")
+            raise ValueError("min_prefill_engines, min_decode_engines: must be >= 1")
 
 
 @dataclass(frozen=True, slots=True)

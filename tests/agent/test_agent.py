@@ -74,7 +74,7 @@ async def test_a_server_is_registered_as_it_is(redis: Server) -> None:
             gpu="none",
             gpus=0,
             zone="a",
-            prompt_class=PromptLengths.LONG,
+            prompts=PromptLengths.LONG,
         )
         assert pod.facts.effective_role is Role.PREFILL
 

@@ -88,7 +88,7 @@ def test_some_of_the_same_engines_stand_in_the_order_asked_for() -> None:
 def test_what_a_pod_was_put_up_for_goes_with_its_engines() -> None:
     """For which prompts, why it answers and who prefills: in a part of a roster as in the whole."""
     pods = [
-        Pod(f"http://{each}", facts=PodFacts(prompt_class=each))
+        Pod(f"http://{each}", facts=PodFacts(prompts=each))
         for each in (PromptLengths.SHORT, PromptLengths.ANY, PromptLengths.LONG)
     ]
     whole = engines_of([(Engine(slot, pod.url), pod) for slot, pod in enumerate(pods)], "m")

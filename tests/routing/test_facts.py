@@ -35,7 +35,7 @@ FULL = PodFacts(
     rack="r2",
     zone="a",
     region="eu-north",
-    prompt_class=PromptLengths.LONG,
+    prompts=PromptLengths.LONG,
 )
 
 
@@ -50,7 +50,7 @@ def test_what_is_told_is_read_again() -> None:
 def test_labels_are_texts() -> None:
     """Where all values are texts, numbers and lists are read from them."""
     said = {"tp": "8", "gpus": "0", "models": "a, b", "role": "prefill-decode", "prompts": "short", "host": ""}
-    assert read_facts(said) == PodFacts(tp=8, gpus=0, models=("a", "b"), role=Role.EITHER, prompt_class=PromptLengths.SHORT)
+    assert read_facts(said) == PodFacts(tp=8, gpus=0, models=("a", "b"), role=Role.EITHER, prompts=PromptLengths.SHORT)
 
 
 def test_all_faults_are_said_at_once() -> None:

@@ -20,7 +20,11 @@ def test_a_long_prompt_stalls_those_a_pod_for_short_ones_is_for() -> None:
 def test_a_short_prompt_may_find_a_long_one_before_it() -> None:
     """The shorter, the more that weighs."""
     seen = candidates_of(3, prompts=KINDS, own_s=[0.1] * 3)
-    assert PromptLengthAffinity(max_short_s=0.5, short_penalty_s=0.5).score(REQUEST, seen) == [0.0, 0.0, pytest.approx(0.4)]
+    assert PromptLengthAffinity(max_short_s=0.5, short_penalty_s=0.5).score(REQUEST, seen) == [
+        0.0,
+        0.0,
+        pytest.approx(0.4),
+    ]
 
 
 def test_where_no_pod_is_marked_nothing_is_said() -> None:

@@ -29,7 +29,7 @@ discovery:
   dns:
     - {name: vllm.inference.svc.cluster.local, port: 8000, region: eu, role: prefill, pool: p}
     - {name: _http._tcp.pods.example, servers: [127.0.0.1:5353, 10.0.0.2, "[::1]:53"]}
-  redis: {url: "redis://:secret@h", keep_s: 60}
+  agent_registry: {url: "redis://:secret@h", stale_ttl_s: 60}
   kubernetes: {namespace: inference, selector: "app=vllm,tier!=test", port: 8001, api: "https://10.0.0.1:6443"}
 """
     ).sources
@@ -85,8 +85,11 @@ def test_pools_of_models_are_followed() -> None:
         ("dns: [{name: a, port: 70000}]", "discovery.dns[0].port: `70000` is no port (1 to 65535)"),
         ("dns: {name: a, port: 1, servers: [':5']}", "discovery.dns.servers[0]: must be HOST:PORT, not `:5`"),
         ("dns: {name: a, port: 1, role: cook}", "discovery.dns.role: must be one of either, prefill, decode"),
-        ("redis: {keep_s: 0}", "discovery.redis.keep_s: must be above 0"),
-        ("redis: {url: 'http://secret@h'}", "discovery.redis.url: must be a URL beginning with redis://"),
+        ("agent_registry: {stale_ttl_s: 0}", "discovery.agent_registry.stale_ttl_s: must be above 0"),
+        (
+            "agent_registry: {url: 'http://secret@h'}",
+            "discovery.agent_registry.url: must be a URL beginning with redis://",
+        ),
         ("kubernetes: {}", "discovery.kubernetes: says not which pods: name a selector, a service or inference_pools"),
         ("kubernetes: {service: S}", "discovery.kubernetes.service: `S` is no name in Kubernetes"),
         ("kubernetes: {selector: 'a\"b'}", 'discovery.kubernetes.selector: `a"b` is no label selector'),

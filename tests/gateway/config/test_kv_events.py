@@ -34,10 +34,10 @@ def test_every_word_is_read(tmp_path: Path) -> None:
     found = settings(
         f"""
 kv_events:
-  wait_ms: 5
-  most_blocks: 1000
+  max_wait_s: 0.005
+  max_blocks_per_engine: 1000
   tokenizer_cache_mb: 16
-  load_us_per_token: {{cpu: 3}}
+  load_s_per_token: {{cpu: 3e-6}}
   sources:
     - {{pod: "http://a:8000", endpoint: "tcp://*:5557"}}
     - {{pod: "http://b:8000", endpoint: "ipc:///run/kv", replay_endpoint: "tcp://b:5558", topic: kv}}
@@ -60,8 +60,8 @@ model_list:
     ("source", "fault"),
     [
         ("kv_events: 3", "kv_events: must be true or false, not a number"),
-        ("kv_events: {wait: 3}", "kv_events.wait: unknown key (did you mean `wait_ms`?)"),
-        ("kv_events: {most_blocks: 0}", "kv_events.most_blocks: must be above 0"),
+        ("kv_events: {wait: 3}", "kv_events.wait: unknown key (did you mean `max_wait_s`?)"),
+        ("kv_events: {max_blocks_per_engine: 0}", "kv_events.max_blocks_per_engine: must be above 0"),
         (
             'kv_events: {sources: [{pod: "http://a:1", endpoint: "http://a:5"}]}',
             "kv_events.sources[0].endpoint: must be tcp://HOST:PORT or ipc://PATH, not `http://a:5`",

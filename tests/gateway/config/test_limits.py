@@ -14,4 +14,6 @@ def test_processes_keep_together_to_what_one_may_take() -> None:
 
 def test_one_body_fits_whatever_the_share() -> None:
     """Or a body within the limit would be refused for ever."""
-    assert Limits(max_total_body_bytes=64 << 20, max_body_bytes=32 << 20).per_process(8).max_total_body_bytes == 32 << 20
+    assert (
+        Limits(max_total_body_bytes=64 << 20, max_body_bytes=32 << 20).per_process(8).max_total_body_bytes == 32 << 20
+    )

@@ -30,7 +30,14 @@ from tests.gateway.http.scripted import PATIENCE_S, ScriptedPod, read_head, unti
 UNHURRIED = Timeouts(upstream_connect_s=PATIENCE_S)
 """The usual ones, on a machine that may be busy with something else."""
 
-QUICK = Timeouts(request_header_s=0.6, request_body_s=0.6, downstream_idle_s=0.6, upstream_connect_s=PATIENCE_S, upstream_read_s=0.6, downstream_write_s=0.6)
+QUICK = Timeouts(
+    request_header_s=0.6,
+    request_body_s=0.6,
+    downstream_idle_s=0.6,
+    upstream_connect_s=PATIENCE_S,
+    upstream_read_s=0.6,
+    downstream_write_s=0.6,
+)
 """For tests of what is late."""
 
 

@@ -123,14 +123,14 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    folder: Path, *, wait_ms: float = 30_000.0, events: bool = True, tokenizer: bool = True
+    folder: Path, *, max_wait_s: float = 30.0, events: bool = True, tokenizer: bool = True
 ) -> AsyncIterator[Scene]:
     """All of it, on this machine's own sockets."""
     made = make_folder(folder / "tokenizer")
     local = LocalTokenizer(made, None, cache_bytes=1 << 20, now=datetime.now)
     entry = TokenizerEntry(made) if tokenizer else None
     words: dict[str, Any] = {
-        "kv_events": KvEventsConfig(max_wait_s=wait_ms),
+        "kv_events": KvEventsConfig(max_wait_s=max_wait_s),
         "models": (ModelEntry(MODEL, tokenizer=entry),),
     }
     pod: dict[str, Any] = {"sources": {}, "tokens": []}
@@ -143,7 +143,7 @@ async def scene(
         router.put_pod(Pod(url, PodState.READY, frozenset({MODEL}), cards=cards, ready_since_s=-1e6))
         router.reshape_pod(url, [EngineShape(kv_tokens=10_000, block_tokens=BLOCK)])
         client = IndexProcessClient(started.where, Hello(1), say=Said(), draw=lambda: 0.0)
-        asking = CacheLookupClient(client, router, wait_s=wait_ms / 1000)
+        asking = CacheLookupClient(client, router, wait_s=max_wait_s)
         pulse = Pulse()
 
         def take_followed(followed: FollowedEngines) -> None:
@@ -275,7 +275,7 @@ async def test_nobody_followed_costs_nothing(tmp_path: Path) -> None:
 
 async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
     """The shadow cache decides, it is counted, and nobody remembers the question: no sibling waits for it."""
-    async with scene(tmp_path, wait_ms=0.0) as one:
+    async with scene(tmp_path, max_wait_s=0.0) as one:
         await one.until_exact()
         assert (await one.look(TALK)).lookup is None
         assert one.asking.outcomes == {"late": 1}
@@ -291,7 +291,7 @@ async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
 
 async def test_who_is_always_late_is_not_asked_every_time(tmp_path: Path) -> None:
     """A warmth process that hangs costs a few requests their wait, not all; a single question finds it well again."""
-    async with scene(tmp_path, wait_ms=0.0) as one:
+    async with scene(tmp_path, max_wait_s=0.0) as one:
         await one.until_exact()
         for _ in range(LATE_IN_A_ROW + 1):
             await one.look(TALK)

@@ -124,7 +124,10 @@ def test_a_histogram_loses_nothing(values: list[float]) -> None:
 
 def test_every_kind_has_its_count() -> None:
     """Also those of which there was none."""
-    budget, lateness = RetryBudget(RetryTerms(budget_burst=2)), StallDetector(StallBounds(engine_min_s=1.0, initial_s=0.1), 60.0)
+    budget, lateness = (
+        RetryBudget(RetryTerms(budget_burst=2)),
+        StallDetector(StallBounds(engine_min_s=1.0, initial_s=0.1), 60.0),
+    )
     assert [budget.take(what) for what in (AttemptKind.RESUME, AttemptKind.FAILOVER, AttemptKind.RETRY)] == [
         True,
         True,
