@@ -17,7 +17,7 @@ TIE_SHARE = 0.02
 """Candidates closer than this, or than this share of the best, are equal: predictions are no better. Never more than
 `MAX_TIE_S` apart: where a prompt takes ten seconds, a fifth of one is still felt."""
 
-SESSION_SCORER = "session"
+SESSION_SCORER = "session_affinity"
 """Without this scorer a routing ignores sessions, among equals too: round robin takes turns."""
 
 

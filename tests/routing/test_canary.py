@@ -142,9 +142,16 @@ def test_split_pods_are_never_on_trial() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_duration_s": 0.0}, {"share": 1.0}, {"error": 0.0}, {"ttft_gate": 0.9}, {"least": 0}, {"revision": None}],
+    [
+        {"max_duration_s": 0.0},
+        {"traffic_share": 1.0},
+        {"false_rollback_rate": 0.0},
+        {"max_ttft_ratio": 0.9},
+        {"min_comparisons": 0},
+        {"revision": None},
+    ],
 )
 def test_terms_are_checked(wrong: dict[str, object]) -> None:
     """A gate below 1 would roll back what is faster."""
-    with pytest.raises(ValueError, match=r"pool|share|gate|max_duration_s"):
+    with pytest.raises(ValueError, match=r"pool|traffic_share|max_ttft_ratio|max_duration_s"):
         CanaryTerms(**{"name": "x", "revision": "v2", **wrong})  # type: ignore[arg-type]

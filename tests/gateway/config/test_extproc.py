@@ -32,7 +32,7 @@ def test_a_token_is_given_in_place_or_by_file(tmp_path: Path) -> None:
         assert settings.extproc.token == Secret(value)
         assert value not in str(show_settings(settings))
     _, faults = read(f"extproc: {{listen: '127.0.0.1:9002', token: a, token_file: {tmp_path}/token}}")
-    assert faults == ["extproc.token_file: stands beside token: which one is meant?"]
+    assert faults == ["extproc.token_file: conflicts with token; set only one"]
 
 
 def test_the_authority_of_clients_is_a_file(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ model_list:
         KvEventSource("http://a:8000", "tcp://*:5557"),
         KvEventSource("http://b:8000", "ipc:///run/kv", "tcp://b:5558", "kv"),
     )
-    assert found.kv_events == KvEventsConfig(5.0, 1000, 16, KvLoadTimes(cpu=3.0), sources)
+    assert found.kv_events == KvEventsConfig(0.005, 1000, 16, KvLoadTimes(cpu=3e-6), sources)
     place = TokenizerEntry(tmp_path, tmp_path / "chat.jinja")
     assert [entry.tokenizer for entry in found.models] == [place, TokenizerEntry("pod"), None]
 
@@ -60,7 +60,7 @@ model_list:
     ("source", "fault"),
     [
         ("kv_events: 3", "kv_events: must be true or false, not a number"),
-        ("kv_events: {wait: 3}", "kv_events.wait: unknown key (did you mean `max_wait_s`?)"),
+        ("kv_events: {max_wait: 3}", "kv_events.max_wait: unknown key (did you mean `max_wait_s`?)"),
         ("kv_events: {max_blocks_per_engine: 0}", "kv_events.max_blocks_per_engine: must be above 0"),
         (
             'kv_events: {sources: [{pod: "http://a:1", endpoint: "http://a:5"}]}',

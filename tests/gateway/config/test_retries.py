@@ -30,7 +30,8 @@ def test_what_is_said_stands_beside_the_usual() -> None:
 def test_what_is_wrong_is_said_where_it_stands() -> None:
     """All of it at once."""
     source = (
-        "retries: {max_attempts: 0, budget_ratio: 2, budget_burst: -1, max_resumes: 1.5}\nstall_detection: {factor: 0}"
+        "retries: {max_attempts: 0, budget_ratio: 2, budget_burst: -1, max_resumes: 1.5, hedge: true}\n"
+        "stall_detection: {factor: 0}"
     )
     _, root = read_settings(source, {})
     assert sorted(fault.path for fault in root.errors) == [

@@ -59,7 +59,7 @@ def test_a_canary_of_split_pods_is_rejected(tmp_path: Path) -> None:
     ("words", "fault"),
     [
         ("roles: 3", "roles: must be true or false, not a number"),
-        ("roles: {switch: true}", "roles.switch: unknown key"),
+        ("roles: {switch: true}", "roles.switch: removed: delete this key"),
         ("roles: {ttft: 3}", "roles.ttft: unknown key (did you mean `ttft_s`?)"),
         (
             "roles: {min_improvement: 2}",

@@ -135,7 +135,7 @@ metrics_listen: 9090
 limits: {max_body_bytes: 0, max_headrs: 5}
 timeouts: {drain_s: soon}
 discovery: {static: {pods: [pod]}, file: {}}
-routing: {name: warn, scorers: {sesion: {}, lora_affinity: {load: 1}}}
+routing: {name: warn, scorers: {sesion_affinity: {}, lora_affinity: {load: 1}}}
 tls: {cert: /nowhere.pem}
 model_list:
   - {model_name: a, input_cost_per_token: -1}
@@ -144,15 +144,15 @@ model_list:
 """
     known = ", ".join(scorer.name for scorer in SCORERS)
     assert faults(source) == [
-        "metrics: must be a text, not a number (quote it)",
+        "metrics_listen: must be a text, not a number (quote it)",
         "model_list[0].input_cost_per_token: must not be below 0",
         "model_list[1].pods: must name a pod; leave it out to use all pods that serve the model",
         "model_list[1].model_name: `a` stands twice",
         "model_list[2].model_name: is missing",
         "model_list[2].input_cost_per_token: must be a number, not 'cheap'",
         "routing.name: `warn` is none of warm, round-robin, least-loaded (did you mean `warm`?)",
-        "routing.scorers.lora.load: unknown key (did you mean `load_s`?)",
-        f"routing.scorers.sesion: `sesion` is none of {known} (did you mean `session`?)",
+        "routing.scorers.lora_affinity.load: unknown key (did you mean `load_s`?)",
+        f"routing.scorers.sesion_affinity: `sesion_affinity` is none of {known} (did you mean `session_affinity`?)",
         "tls.cert: there is no file `/nowhere.pem`",
         "tls.key: is missing",
         "limits.max_body_bytes: must be above 0",
@@ -179,5 +179,5 @@ def test_a_secret_is_given_once(tmp_path: Path) -> None:
     """In place or by file, not both."""
     (tmp_path / "token").write_text("b")
     assert faults(f"admin_token: a\nadmin_token_file: {tmp_path}/token") == [
-        "admin_token_file: stands beside admin_token: which one is meant?"
+        "admin_token_file: conflicts with admin_token; set only one"
     ]

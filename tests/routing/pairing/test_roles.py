@@ -169,7 +169,14 @@ def test_full_engines_need_what_they_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"ttft_s": 0}, {"gain": 1.5}, {"moved_per_minute": 0}, {"least_decode": 0}, {"min_stay_s": -1}]
+    "wrong",
+    [
+        {"ttft_s": 0},
+        {"min_improvement": 1.5},
+        {"max_changes_per_minute_ratio": 0},
+        {"min_decode_engines": 0},
+        {"min_role_s": -1},
+    ],
 )
 def test_terms_are_checked(wrong: dict[str, float]) -> None:
     """Each fault names its field."""
