@@ -56,9 +56,9 @@ class HoldbackSettings:
     streams_reasoning: bool = False
     """Whether reasoning is judged by its own first tokens and streamed from there. Otherwise it is held with the
     answer, and `max_added_s` counts from the first token of the answer itself."""
-    whole: bool = False
+    complete_streams: bool = False
     """Whether streams are held to their end too, and judged as complete answers."""
-    at_time: HoldbackTimeoutAction = HoldbackTimeoutAction.JUDGE
+    on_timeout: HoldbackTimeoutAction = HoldbackTimeoutAction.JUDGE
 
 
 MAX_HELD_BYTES = 4 << 20
@@ -172,10 +172,10 @@ class ModelJudge:
             self.faults = self._faults(evidence)
             if self.faults:
                 return AnswerVerdict.ESCALATE
-        if moment is JudgingTrigger.TIME and self.hold_back.at_time is not HoldbackTimeoutAction.JUDGE:
+        if moment is JudgingTrigger.TIME and self.hold_back.on_timeout is not HoldbackTimeoutAction.JUDGE:
             return (
                 AnswerVerdict.KEEP
-                if self.hold_back.at_time is HoldbackTimeoutAction.RELEASE
+                if self.hold_back.on_timeout is HoldbackTimeoutAction.RELEASE
                 else AnswerVerdict.ESCALATE
             )
         standard = self._standard

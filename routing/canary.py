@@ -59,14 +59,14 @@ class CanaryTerms:
     name: str
     pool: str | None = None
     revision: str | None = None
-    share: float = 0.05
+    traffic_share: float = 0.05
     """Of the requests that it could serve."""
-    ttft_gate: float = 1.1
-    tpot_gate: float = 1.1
+    max_ttft_ratio: float = 1.1
+    max_tpot_ratio: float = 1.1
     """So much longer is no regression yet."""
-    error: float = 0.05
+    false_rollback_rate: float = 0.05
     """The chance that one that is no worse than the gates is rolled back, over its whole trial."""
-    least: int = 200
+    min_comparisons: int = 200
     """Comparisons before it is accepted; it is rolled back as soon as the evidence is there."""
     max_duration_s: float = 86_400.0
     """A trial that is undecided for so long is rolled back."""
@@ -74,10 +74,10 @@ class CanaryTerms:
     def __post_init__(self) -> None:
         if not self.pool and not self.revision:
             raise ValueError("pool: name the pool or the revision on trial")
-        if not 0 < self.share < 1 or not 0 < self.error < 1:
-            raise ValueError("share, error: must be between 0 and 1")
-        if min(self.ttft_gate, self.tpot_gate) < 1 or self.least < 1:
-            raise ValueError("ttft_gate, tpot_gate, least: must be >= 1")
+        if not 0 < self.traffic_share < 1 or not 0 < self.false_rollback_rate < 1:
+            raise ValueError("traffic_share, false_rollback_rate: must be between 0 and 1")
+        if min(self.max_ttft_ratio, self.max_tpot_ratio) < 1 or self.min_comparisons < 1:
+            raise ValueError("max_ttft_ratio, max_tpot_ratio, min_comparisons: must be >= 1")
         if not 0 < self.max_duration_s < inf:
             raise ValueError("max_duration_s: must be above 0")
 
@@ -143,20 +143,20 @@ class Canary:
         self.end_reason: TrialEndReason | None = None
         """Of a trial that has ended."""
         self.started_s = 0.0
-        self.ttft = TimeComparison(terms.ttft_gate)
-        self.tpot = TimeComparison(terms.tpot_gate)
+        self.ttft = TimeComparison(terms.max_ttft_ratio)
+        self.tpot = TimeComparison(terms.max_tpot_ratio)
 
     def judge(self) -> CanaryStage:
         """What the evidence says now: one kind of times is enough to fail, acceptance wants both."""
         if self.stage is not CanaryStage.ON_TRIAL:
             return self.stage
         # Either test may err with half of the stated chance.
-        bar = 2.0 / self.terms.error
+        bar = 2.0 / self.terms.false_rollback_rate
         if max(self.ttft.worse.max_wealth, self.tpot.worse.max_wealth) >= bar:
             self.end(CanaryStage.ROLLED_BACK, TrialEndReason.EVIDENCE)
         elif (
             min(self.ttft.better.max_wealth, self.tpot.better.max_wealth) >= bar
-            and self.ttft.worse.rounds >= self.terms.least
+            and self.ttft.worse.rounds >= self.terms.min_comparisons
         ):
             self.end(CanaryStage.ACCEPTED, TrialEndReason.EVIDENCE)
         return self.stage
@@ -226,7 +226,11 @@ class Rollout:
         standing = [url for url, marks in pods.items() if self._of(marks) is None]
         canary = self.on_trial
         tried = [url for url, marks in pods.items() if canary is not None and self._of(marks) is canary]
-        if canary is not None and tried and (not standing or _draw(canary.terms.name, key) < canary.terms.share):
+        if (
+            canary is not None
+            and tried
+            and (not standing or _draw(canary.terms.name, key) < canary.terms.traffic_share)
+        ):
             return tried
         return standing or pods
 

@@ -37,20 +37,20 @@ class RetryKind(StrEnum):
 class RetryTerms:
     """How much there is to spend, and on how much of one request."""
 
-    attempts: int = 3
+    max_attempts: int = 3
     """Pods that may fail one request before its first byte: the request itself may be what breaks them."""
-    cuts: int = 8
+    max_resumes: int = 8
     """How often one stream is gone on with elsewhere."""
-    share: float = 0.2
+    budget_ratio: float = 0.2
     """Second attempts for each request, in the long run."""
-    saved: int = 100
+    budget_burst: int = 100
     """As many may come at once, after a time without any."""
 
     def may_retry(self, failed: int, asked: int) -> bool:
         """Whether a request may be sent to one more pod. `failed`: those that failed it and had failed no other request
         before; `asked`: all that have seen it, of which there is an end as well.
         """
-        return failed < self.attempts and asked < self.attempts**2
+        return failed < self.max_attempts and asked < self.max_attempts**2
 
 
 class RetryBudget:
@@ -59,8 +59,8 @@ class RetryBudget:
     def __init__(self, terms: RetryTerms | None = None, *, among: int = 1) -> None:
         """`among`: so many processes divide what is saved; a share of each one's requests is a share of all."""
         terms = terms or RetryTerms()
-        self._share = terms.share
-        self._most = terms.saved / among
+        self._share = terms.budget_ratio
+        self._most = terms.budget_burst / among
         self.balance = self._most
         self.in_flight = 0
         self.taken: Counter[RetryKind] = Counter()

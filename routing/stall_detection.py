@@ -29,23 +29,23 @@ ENGINE_TTL_S = 3600.0
 class StallBounds:
     """When silence is too long. Seconds, but for `times`."""
 
-    times: float = 4.0
+    factor: float = 4.0
     """A silence may be so many times as long as the longest of late."""
-    least_s: float = 10.0
+    engine_min_s: float = 10.0
     """No engine that falls silent altogether is given up sooner."""
-    least_alone_s: float = 15.0
+    stream_min_s: float = 15.0
     """Nor is one stream while others of its engine flow: an engine may put one aside for lack of room."""
-    held_s: float = 30.0
+    buffered_output_grace_s: float = 30.0
     """For so long may an engine hold back what it makes: calls of tools until they are whole, thoughts not shown."""
-    first_s: float = 10.0
+    initial_s: float = 10.0
     """For so long is an engine of which nothing is known taken to have been silent; single streams for no time."""
-    half_s: float = 120.0
+    half_life_s: float = 120.0
     """Of listening, after which a silence counts for half as long."""
 
     @property
     def max_between_checks_s(self) -> float:
         """What is longer between two looks was our own doing: nobody listened."""
-        return self.least_s / 4
+        return self.engine_min_s / 4
 
 
 class StallVerdict(Enum):
@@ -129,7 +129,7 @@ class EngineActivity:
         """Listened through up to its last byte before this look, without the silences that it broke."""
         self.hung_s = -inf
         """When it was last taken for silent for good: so is whoever has asked it before then."""
-        self.all_streams = LongestSilence(bounds.first_s)
+        self.all_streams = LongestSilence(bounds.initial_s)
         """Silences of all its streams at once."""
         self.single_streams = LongestSilence(0.0)
         """Silences of single ones while it was alive."""
@@ -170,7 +170,7 @@ class EngineActivity:
             return
         if teaches:
             for longest in (self.all_streams, self.single_streams):
-                longest.decay(broken_s - self._broken_s, self._bounds.half_s)
+                longest.decay(broken_s - self._broken_s, self._bounds.half_life_s)
             self.all_streams.observe(broken_s)
         self._broken_s = broken_s
 
@@ -193,7 +193,7 @@ class EngineActivity:
         """
         self.hung_s = now_s
         if len(self.waiting) > 1:
-            self.all_streams.observe(2 * self.silent_s / self._bounds.times)
+            self.all_streams.observe(2 * self.silent_s / self._bounds.factor)
         self._peers.stalls[StallVerdict.ENGINE] += 1
 
     def mark_stream_stalled(self) -> None:
@@ -205,7 +205,7 @@ class EngineActivity:
         bounds = self._bounds
         expected_s = max((vigil.expected_s for vigil in self.waiting), default=0.0)
         usual_s = max(self.all_streams.seconds, self._peers.median_silence_s())
-        return min(self._most_s, max(bounds.least_s, bounds.times * max(usual_s, expected_s)))
+        return min(self._most_s, max(bounds.engine_min_s, bounds.factor * max(usual_s, expected_s)))
 
     def max_silence_of_check_s(self) -> float:
         """The same as of the last look, where all who listen ask: reckoned once for all of them."""
@@ -216,7 +216,7 @@ class EngineActivity:
     def max_stream_silence_s(self) -> float:
         """For how long one of several streams may have nothing."""
         bounds = self._bounds
-        return min(self._most_s, max(bounds.least_alone_s, bounds.times * self.single_streams.seconds))
+        return min(self._most_s, max(bounds.stream_min_s, bounds.factor * self.single_streams.seconds))
 
 
 class StreamWatch:
@@ -293,11 +293,14 @@ class StreamWatch:
         self._alone_s = min(self._silent_s, pulse.alive_s - self._alive_s)
         if self._asked_s < pulse.hung_s:
             return StallVerdict.ENGINE
-        if self._silent_s < bounds.least_s or not (self._is_telling or self._has_begun):
+        if self._silent_s < bounds.engine_min_s or not (self._is_telling or self._has_begun):
             return None
-        if self._has_begun and self._holds_back and self._silent_s < bounds.held_s:
+        if self._has_begun and self._holds_back and self._silent_s < bounds.buffered_output_grace_s:
             return None
-        if pulse.silent_s >= bounds.least_s and min(self._silent_s, pulse.silent_s) >= pulse.max_silence_of_check_s():
+        if (
+            pulse.silent_s >= bounds.engine_min_s
+            and min(self._silent_s, pulse.silent_s) >= pulse.max_silence_of_check_s()
+        ):
             pulse.mark_hung(now_s)
             return StallVerdict.ENGINE
         if self._has_begun and self._alone_s >= pulse.max_stream_silence_s():

@@ -18,15 +18,15 @@ class DecodeRolePenalty:
     elsewhere while such an engine is ready, except those of which nothing is left to compute.
     """
 
-    name: ClassVar[str] = "duty"
+    name: ClassVar[str] = "decode_role"
     needs: ClassVar[str] = "has_decode_engines"
-    decode_s: float = 0.0
+    penalty_s: float = 0.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return the penalty for each decode engine that would have to prefill; an empty list where it is 0."""
-        if not self.decode_s or not any(engine.role is Role.DECODE for engine in candidates.engines):
+        if not self.penalty_s or not any(engine.role is Role.DECODE for engine in candidates.engines):
             return []
-        price_s = self.decode_s
+        price_s = self.penalty_s
         return [
             price_s if engine.role is Role.DECODE and own_s > 0 else 0.0
             for engine, own_s in zip(candidates.engines, candidates.own_s, strict=True)

@@ -17,13 +17,13 @@ class HotPrefixReplication:
     of computing it again. The discount is at most the cost of the copy.
     """
 
-    name: ClassVar[str] = "copies"
+    name: ClassVar[str] = "hot_prefix_replication"
     needs: ClassVar[str] = "waited_s"
-    worth: float = 1.0
+    weight: float = 1.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return negative seconds for engines that would make a copy; an empty list where no request has waited."""
-        paid_s = self.worth * candidates.waited_s
+        paid_s = self.weight * candidates.waited_s
         if paid_s <= 0:
             return []
         least_s = min(candidates.own_s)

@@ -28,17 +28,17 @@ class Interference:
     """
 
     name: ClassVar[str] = "interference"
-    weight: float = 0.03
-    sharing: float = 0.5
-    crowding: float = 0.08
-    displacing: float = 7.0
-    most_s: float = 1.5
+    decode_weight: float = 0.03
+    batch_weight: float = 0.5
+    queue_weight: float = 0.08
+    eviction_weight: float = 7.0
+    max_eviction_s: float = 1.5
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Seconds lost by others, weighted."""
-        weight, crowding, most_s = self.weight, self.crowding, self.most_s
+        weight, crowding, most_s = self.decode_weight, self.queue_weight, self.max_eviction_s
         decode = weight * candidates.output_tokens
-        displaced = min(self.displacing * candidates.displaced_share, 1.0)
+        displaced = min(self.eviction_weight * candidates.displaced_share, 1.0)
         each, most = crowding + displaced, displaced * most_s
         seconds = [
             running * (weight * own + decode * slower) + (each * own if own < most_s else crowding * own + most)
@@ -48,5 +48,5 @@ class Interference:
         ]
         for at, ending, room in candidates.open_steps:
             work = candidates.prefill_work[at]
-            seconds[at] += self.sharing * ending * candidates.own_s[at] * (room / work if work > room else 1.0)
+            seconds[at] += self.batch_weight * ending * candidates.own_s[at] * (room / work if work > room else 1.0)
         return seconds

@@ -16,7 +16,7 @@ class KvCacheHeadroom:
     Warm tokens are counted as needing room too: they stand in the cache, but may be evicted for others meanwhile.
     """
 
-    name: ClassVar[str] = "kv_room"
+    name: ClassVar[str] = "kv_headroom"
     needs: ClassVar[str] = "lacks_kv_room"
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:

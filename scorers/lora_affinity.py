@@ -13,7 +13,7 @@ from routing.request import Request
 class LoraAffinity:
     """`load_s`: seconds to bring an adapter of a few hundred MB from host memory or disk to the GPU."""
 
-    name: ClassVar[str] = "lora"
+    name: ClassVar[str] = "lora_affinity"
     needs: ClassVar[str] = "holds_adapter"
     load_s: float = 0.5
 

@@ -27,17 +27,17 @@ class PrefillStallCost:
     the square of how far below it is. 0 where no other engine could prefill, since some stream must be stalled.
     """
 
-    name: ClassVar[str] = "stall"
+    name: ClassVar[str] = "prefill_stall"
     needs: ClassVar[str] = "prefill_shares"
-    felt_s: float = 0.4
-    coarse: float = 0.5
+    ttft_equivalent_s: float = 0.4
+    min_prefill_ratio: float = 0.5
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return seconds lost by other streams and by our own; an empty list where pairs leave no choice."""
         stream_s = candidates.usual_stream_s
         if not candidates.prefill_shares or stream_s <= 0:
             return []
-        felt_s = self.felt_s * min(1.0, candidates.usual_prefill_s / stream_s / self.coarse) ** 2
+        felt_s = self.ttft_equivalent_s * min(1.0, candidates.usual_prefill_s / stream_s / self.min_prefill_ratio) ** 2
         each = min(felt_s / stream_s, 1.0)
         own = felt_s if candidates.output_tokens > 1 else 0.0
         return [

@@ -14,7 +14,7 @@ from routing.request import Request
 class PrefillTime:
     """overhead + queue + own work, each as learned of that engine."""
 
-    name: ClassVar[str] = "prefill"
+    name: ClassVar[str] = "prefill_time"
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return absolute seconds, so that a warm engine with a long queue compares with a cold idle one."""

@@ -19,11 +19,11 @@ class PromptLengthAffinity:
     before it at any time.
     """
 
-    name: ClassVar[str] = "suited"
+    name: ClassVar[str] = "prompt_length"
     needs: ClassVar[str] = "prompts"
-    short_s: float = 0.5
-    stalling: float = 2.0
-    waiting_s: float = 0.5
+    max_short_s: float = 0.5
+    overrun_weight: float = 2.0
+    short_penalty_s: float = 0.5
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return the penalty per engine; an empty list where all pods take any prompt."""
@@ -36,8 +36,8 @@ class PromptLengthAffinity:
     def _price_s(self, prompts: PromptLengths, own_s: float) -> float:
         match prompts:
             case PromptLengths.SHORT:
-                return self.stalling * max(0.0, own_s - self.short_s)
+                return self.overrun_weight * max(0.0, own_s - self.max_short_s)
             case PromptLengths.LONG:
-                return self.waiting_s * max(0.0, 1.0 - own_s / self.short_s)
+                return self.short_penalty_s * max(0.0, 1.0 - own_s / self.max_short_s)
             case _:
                 return 0.0

@@ -13,7 +13,7 @@ from routing.request import Request
 class RoundRobin:
     """The later an engine was chosen, the more it costs."""
 
-    name: ClassVar[str] = "turn"
+    name: ClassVar[str] = "round_robin"
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return the count of choices at which each was last chosen, as seconds: only their order matters."""

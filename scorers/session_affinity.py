@@ -17,15 +17,15 @@ class SessionAffinity:
     `stored_s` is nearly a rule: a response that continues another can be answered only where that one is stored.
     """
 
-    name: ClassVar[str] = "session"
+    name: ClassVar[str] = "session_affinity"
     needs: ClassVar[str] = "session_at"
-    stay_s: float = 0.005
-    stored_s: float = 600.0
+    tie_break_s: float = 0.005
+    stored_response_s: float = 600.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return negative seconds for the engine of the session, 0 for the others; an empty list without a session."""
         if candidates.session_at is None:
             return []
         seconds = [0.0] * len(candidates.engines)
-        seconds[candidates.session_at] = -(self.stored_s if request.continues else self.stay_s)
+        seconds[candidates.session_at] = -(self.stored_response_s if request.continues else self.tie_break_s)
         return seconds

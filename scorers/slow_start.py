@@ -19,11 +19,11 @@ class SlowStart:
     name: ClassVar[str] = "slow_start"
     needs: ClassVar[str] = "has_new_pods"
     window_s: float = 30.0
-    each_s: float = 1.0
+    per_request_s: float = 1.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return the penalty per engine; an empty list where all pods have been ready for longer than the window."""
-        now_s, window_s, each_s = candidates.now_s, self.window_s, self.each_s
+        now_s, window_s, each_s = candidates.now_s, self.window_s, self.per_request_s
         if now_s - candidates.newest_since_s >= window_s:
             return []
         return [

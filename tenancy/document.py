@@ -286,6 +286,30 @@ class DocumentTable:
         if key in self._entries:
             self.error(key, words)
 
+    def reject_paths(self, fault_at: Callable[[str], str | None]) -> None:
+        """Remove each key, at any depth, for whose path `fault_at` returns a text, and add that as its fault."""
+        kept = self._without(self._entries, self.path, fault_at)
+        self._entries = {key: value for key, value in kept.items() if isinstance(key, str)}
+
+    def _without(
+        self, entries: Mapping[Any, object], path: str, fault_at: Callable[[str], str | None]
+    ) -> dict[Any, object]:
+        def visited(value: object, at: str) -> object:
+            if isinstance(value, list):
+                return [visited(held, f"{at}[{index}]") for index, held in enumerate(value)]
+            return self._without(value, at, fault_at) if isinstance(value, dict) else value
+
+        kept: dict[Any, object] = {}
+        for key, value in entries.items():
+            at = join(path, key)
+            fault = fault_at(at)
+            if fault is not None:
+                self.errors.append(ConfigError(at, fault))
+            held = visited(value, at)
+            if fault is None:
+                kept[key] = held
+        return kept
+
     def error(self, key: str, words: str) -> None:
         self.errors.append(ConfigError(join(self.path, key), words))
 

@@ -116,8 +116,8 @@ FOLDERS = re.compile(r"(?<![\w.])/(etc/hearth|var/log/hearth)/")
 def test_every_configuration_passes_its_check(machine: Path, paper: str, example: str) -> None:
     """`hearth config check`, with the files that it names: policy, certificates, pods, calibration."""
     for model in yaml.safe_load(example).get("model_list", ()):
-        if "calibration" in model:
-            rungs = tuple(model["ladder"])
+        if "calibration" in model.get("cascade", ()):
+            rungs = tuple(model["cascade"]["models"])
             cuts = tuple(AcceptanceThreshold(rung, ANY_BUCKET, 0.5) for rung in range(len(rungs) - 1))
             made = CalibrationFile(rungs, "margin", SignalStage.WINDOW, PROMISE, EVIDENCE, cuts, is_promised=True)
             (machine / "qwen-auto.json").write_bytes(write_calibration_file(made))
@@ -172,7 +172,7 @@ def test_defaults_are_told_as_they_are() -> None:
     """Where a paper shows all words of a thing with their defaults."""
     told = {paper.stem: read_settings(example, VARIABLES)[0] for paper, example in configurations()}
     retries = told["retries"]
-    assert (retries.retries, retries.stalls, retries.timeouts) == (RetryTerms(), StallBounds(), Timeouts())
+    assert (retries.retries, retries.stall_detection, retries.timeouts) == (RetryTerms(), StallBounds(), Timeouts())
     (roles,) = (settings.roles for settings in shown("roles") if settings.roles)
     assert roles == read_settings("roles: true", {})[0].roles
 

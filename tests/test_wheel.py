@@ -22,8 +22,8 @@ needs_command = pytest.mark.skipif(find_spec("gateway.cli") is None, reason="gat
 
 CONFIGURATION = """
 listen: 127.0.0.1:8000
-metrics: 127.0.0.1:9464
-admin: 127.0.0.1:9091
+metrics_listen: 127.0.0.1:9464
+admin_listen: 127.0.0.1:9091
 """
 
 MADE_OF_EXTRAS = ("agent.vllm_plugin", "gateway.discovery.dns")

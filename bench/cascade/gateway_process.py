@@ -29,9 +29,9 @@ KEEPS, NEVER = 0.0, 0.9
 PLAIN, RELEASED, AT_ONCE, GIVEN_UP = "small", "auto", "open", "strict"
 
 CASCADES: dict[str, tuple[float, dict[str, object]]] = {
-    RELEASED: (KEEPS, {"tokens": WINDOW, "max_added_ttft_ms": BOUND_MS}),
-    AT_ONCE: (KEEPS, {"tokens": 1, "max_added_ttft_ms": BOUND_MS}),
-    GIVEN_UP: (NEVER, {"tokens": 4, "max_added_ttft_ms": NEVER_LATE_MS}),
+    RELEASED: (KEEPS, {"tokens": WINDOW, "max_added_ttft_s": BOUND_MS / 1000}),
+    AT_ONCE: (KEEPS, {"tokens": 1, "max_added_ttft_s": BOUND_MS / 1000}),
+    GIVEN_UP: (NEVER, {"tokens": 4, "max_added_ttft_s": NEVER_LATE_MS / 1000}),
 }
 """By name: threshold, how answers are held. `open` releases with the first token: a judge that
 takes no time."""
@@ -52,7 +52,7 @@ def settings(folder: Path, pods: list[str], extra: dict[str, object] | None = No
 
 
 def _ladder(folder: Path, name: str) -> dict[str, object]:
-    threshold, hold_back = CASCADES[name]
+    threshold, holdback = CASCADES[name]
     promise, evidence = (
         QualityGuarantee(0.01, 0.95),
         CalibrationEvidence(1000, "sha256:0", kept=float(threshold == KEEPS)),
@@ -61,12 +61,15 @@ def _ladder(folder: Path, name: str) -> dict[str, object]:
     file = CalibrationFile(("small", "big"), "margin", SignalStage.WINDOW, promise, evidence, cuts, is_promised=True)
     (folder / f"{name}.json").write_bytes(write_calibration_file(file))
     calibration = str(folder / f"{name}.json")
-    return {"model_name": name, "ladder": ["small", "big"], "calibration": calibration, "hold_back": hold_back}
+    return {
+        "model_name": name,
+        "cascade": {"models": ["small", "big"], "calibration": calibration, "holdback": holdback},
+    }
 
 
 @asynccontextmanager
 async def running(config: Path) -> AsyncIterator[Gateway]:
-    listen = ("--listen", "127.0.0.1:0", "--metrics", "off", "--admin", "off")
+    listen = ("--listen", "127.0.0.1:0", "--metrics-listen", "off", "--admin-listen", "off")
     command = (sys.executable, "-m", "gateway", "serve", "--config", str(config), *listen, "--log-level", "info")
     gateway = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert gateway.stdout is not None

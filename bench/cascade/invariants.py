@@ -26,7 +26,7 @@ def fuzzed(streams: int) -> int:
 def rejected_behind_envoy() -> int:
     """Of cascades that judge, beside `extproc`: how many the configuration lets through."""
     with tempfile.TemporaryDirectory() as folder:
-        config = settings(Path(folder), ["http://127.0.0.1:1"], {"extproc": "127.0.0.1:9002"})
+        config = settings(Path(folder), ["http://127.0.0.1:1"], {"extproc": {"listen": "127.0.0.1:9002"}})
         try:
             check_file(config, {})
         except InvalidDocument as invalid:

@@ -167,7 +167,7 @@ def _hearth(port: int, pods: Sequence[str], folder: Path) -> list[str]:
 def _open(port: int, pods: Sequence[str], folder: Path) -> list[str]:
     """Open to everybody."""
     named = [word for pod in pods for word in ("--pod", pod)]
-    ports = ["--listen", f"127.0.0.1:{port}", "--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    ports = ["--listen", f"127.0.0.1:{port}", "--metrics-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
     return [sys.executable, "-m", "gateway", "serve", *ports, *named, "--usage-log", str(folder / "usage.jsonl")]
 
 

@@ -59,7 +59,14 @@ def hearth(name: str = "hearth", *, copies: int = 1, redis: bool = False, words:
 
 def _hearth(pods: Sequence[str], usage: Path, words: Sequence[str]) -> Program:
     port, admin = free_port(), free_port()
-    ports = ["--listen", f"{LOOPBACK}:{port}", "--metrics", f"{LOOPBACK}:0", "--admin", f"{LOOPBACK}:{admin}"]
+    ports = [
+        "--listen",
+        f"{LOOPBACK}:{port}",
+        "--metrics-listen",
+        f"{LOOPBACK}:0",
+        "--admin-listen",
+        f"{LOOPBACK}:{admin}",
+    ]
     named = [word for url in pods for word in ("--pod", url)]
     command = [sys.executable, "-m", "gateway", "serve", *ports, *named, "--usage-log", str(usage), *words]
     return Program(command, port, Ready(f"http://{LOOPBACK}:{admin}/fleet", pods_in_fleet))

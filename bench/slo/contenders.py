@@ -110,7 +110,14 @@ def _hearth(scenario: Scenario, pods: Sequence[str], folder: Path) -> Program:
     how = "priority" if scenario.profile.by_priority else "fcfs"
     told = [{"url": url, "scheduling_policy": how} for url in pods]
     config.write_text(yaml.safe_dump({"discovery": {"static": {"pods": told}}}))
-    ports = ["--listen", f"{LOOPBACK}:{port}", "--metrics", f"{LOOPBACK}:0", "--admin", f"{LOOPBACK}:{admin}"]
+    ports = [
+        "--listen",
+        f"{LOOPBACK}:{port}",
+        "--metrics-listen",
+        f"{LOOPBACK}:0",
+        "--admin-listen",
+        f"{LOOPBACK}:{admin}",
+    ]
     files = ["--config", str(config), "--policy", str(policy), "--usage-log", str(folder / "usage.jsonl")]
     command = [sys.executable, "-m", "gateway", "serve", *ports, *files]
     return Program(command, port, Ready(f"http://{LOOPBACK}:{admin}/fleet", pods_in_fleet))

@@ -73,7 +73,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     say, logs = open_logs(settings, prices, host)
     router = Router(
         settings.routing.scorers,
-        index=PrefixIndex(most_blocks_per_engine=settings.routing.most_blocks),
+        index=PrefixIndex(most_blocks_per_engine=settings.routing.max_blocks_per_engine),
         rollout=Rollout(settings.canaries) if settings.canaries else None,
         keeps_roles=settings.roles is not None,
         report=report_exception,
@@ -93,7 +93,9 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     prober = Prober(probes, pod_keys)
     watcher = FleetWatcher(router, sources, prober, say=say, clock=clock, draw=draw, models=prices, warns=is_first)
 
-    room = AdmissionQueue(router, clock=clock, draw=draw, no_pod_s=waits.no_pod_s, first_pod_s=waits.first_look_s)
+    room = AdmissionQueue(
+        router, clock=clock, draw=draw, no_pod_s=waits.scale_from_zero_s, first_pod_s=waits.startup_discovery_s
+    )
     quotas = make_quota_enforcer(router, prices, room.has_waiters, clock=clock, draw=draw)
     ladders = Cascades(router, configured_cascades(prices), draw=draw, clock=clock, say=say, warns=is_first)
     canaries = CanaryMonitor(router.rollout or Rollout(()), router.fleet, say, clock)
@@ -130,7 +132,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         on_refused=lambda refused: metrics.tallies.count_rejection(refused.reason),
         descriptors=descriptors_allowed(),
     )
-    front.pool.set_stall_bounds(settings.stalls)
+    front.pool.set_stall_bounds(settings.stall_detection)
     watcher.set_unreachable_listener(lambda url: front.pool.fail_silent(url, FROZEN_STREAM_TIMEOUT_S))
 
     gateway = Gateway(

@@ -61,7 +61,10 @@ async def serve(settings: Settings, reread: Callable[[], Settings], variables: M
         servers = await stack.enter_async_context(serving_traffic(gateway, None))
         listening = {"traffic": [at for server in servers for at in addresses_of(server.sockets)]}
         metrics, admin = metrics_and_admin_apps(gateway, reloader.reload, settings.admin_token)
-        for name, where, app in (("metrics", settings.metrics, metrics), ("admin", settings.admin, admin)):
+        for name, where, app in (
+            ("metrics", settings.metrics_listen, metrics),
+            ("admin", settings.admin_listen, admin),
+        ):
             if where is not None:
                 runner, listening[name] = await serve_app(name, app, where)
                 stack.push_async_callback(runner.cleanup)
@@ -159,8 +162,8 @@ def handling_signals(reload: ReloadFunction | None) -> Iterator[Signals]:
 
 
 async def wait_for_first_probes(gateway: Gateway, signals: Signals) -> None:
-    """Wait until all pods were probed, within `first_look_s`: earlier requests would find no model."""
-    look = gateway.watcher.wait_for_first_probes(gateway.settings.timeouts.first_look_s)
+    """Wait until all pods were probed, within `timeouts.startup_discovery_s`: earlier requests would find no model."""
+    look = gateway.watcher.wait_for_first_probes(gateway.settings.timeouts.startup_discovery_s)
     waiting = [asyncio.create_task(wait) for wait in (look, signals.stop.wait())]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:

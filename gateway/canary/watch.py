@@ -59,7 +59,7 @@ class CanaryMonitor(Collector):
         if (expired := self._rollout.expire(self._clock())) is not None:
             self._log_change(expired)
         if (begun := self._rollout.start_next(marks, self._clock())) is not None:
-            self._say("info", "canary_started", canary=begun.terms.name, traffic_share=begun.terms.share)
+            self._say("info", "canary_started", canary=begun.terms.name, traffic_share=begun.terms.traffic_share)
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Add every attempt of a request to the comparison."""

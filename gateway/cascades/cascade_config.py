@@ -25,19 +25,19 @@ class CascadeConfig:
 
 def configured_cascades(entries: Mapping[str, ModelEntry]) -> dict[str, CascadeConfig]:
     """Return all cascades of a `model_list`, by name, with the prices and abilities of their models."""
-    return {name: _served(entry.ladder, name, entries) for name, entry in entries.items() if entry.ladder is not None}
+    return {name: _served(entry.cascade, name, entries) for name, entry in entries.items() if entry.cascade is not None}
 
 
 def _served(entry: CascadeEntry, name: str, entries: Mapping[str, ModelEntry]) -> CascadeConfig:
     cascade = Cascade(
         name=name,
-        models=tuple(_model(model, entries.get(model)) for model in entry.rungs),
+        models=tuple(_model(model, entries.get(model)) for model in entry.models),
         holdback_window=entry.window,
-        judges_unary=entry.whole,
-        calibration=entry.file,
+        judges_unary=entry.check_unary,
+        calibration=entry.calibration,
         uncalibrated_share=entry.uncalibrated or 0.0,
     )
-    return CascadeConfig(cascade, entry.hold_back, entry.shadow, is_start_set=entry.uncalibrated is not None)
+    return CascadeConfig(cascade, entry.holdback, entry.shadow, is_start_set=entry.uncalibrated is not None)
 
 
 def _model(name: str, entry: ModelEntry | None) -> CascadeModel:
@@ -47,9 +47,9 @@ def _model(name: str, entry: ModelEntry | None) -> CascadeModel:
         input_per_token=entry.input_cost_per_token or 0.0,
         cached_input_per_token=entry.cache_read_input_token_cost,
         output_per_token=entry.output_cost_per_token or 0.0,
-        per_gpu_s=entry.rung.cost_per_gpu_second,
+        per_gpu_s=entry.cascade_model.cost_per_gpu_second,
     )
-    return CascadeModel(name, price, entry.rung.context_tokens, entry.rung.abilities)
+    return CascadeModel(name, price, entry.cascade_model.context_tokens, entry.cascade_model.abilities)
 
 
 CALIBRATE = "run `hearth cascade calibrate` on labelled answers and set `calibration` to its file"
@@ -97,7 +97,7 @@ def unused_guarantee(served: CascadeConfig) -> UnusedGuarantee | None:
             "warning",
             "cascade_calibration_unusable",
             to_largest,
-            f"its stage is {cascade.calibration.stage}: set `hold_back`, and `judge_whole: true` for whole answers",
+            f"its stage is {cascade.calibration.stage}: set `holdback`, and `check_unary: true` for complete answers",
         )
     return None
 

@@ -69,7 +69,7 @@ class CascadePlan(Struct, frozen=True):
         """Whether an answer can be judged that is not of the last model available."""
         if not self.constraints.may_escalate or self.sequences > 1:
             return False
-        if self.stream and not self.hold_back.whole:
+        if self.stream and not self.hold_back.complete_streams:
             is_of_window = self.calibration is not None and self.calibration.stage in (
                 SignalStage.WINDOW,
                 SignalStage.REASONING,

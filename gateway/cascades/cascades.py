@@ -280,7 +280,7 @@ class Cascades:
         if cascade.holdback_window is None:  # Then no log-probabilities are requested.
             return False
         hold_back = self._served[cascade.name].hold_back
-        if request.stream and not hold_back.whole:
+        if request.stream and not hold_back.complete_streams:
             return file.stage is not SignalStage.WHOLE
         return cascade.judges_unary
 

@@ -106,7 +106,7 @@ class ShadowSampler:
             file, shadow, before = each.cascade.calibration, each.shadow, self._kept.get(name)
             if file is None:
                 continue
-            harmless = 0.0 if shadow.judge_model is not None else shadow.harmless
+            harmless = 0.0 if shadow.judge_model is not None else shadow.max_mismatch_share
             if before is not None and (before.calibration, before.harmless) == (file, harmless):
                 staying, keeping = before.drift, before.freeze_detectors
             else:
@@ -114,8 +114,10 @@ class ShadowSampler:
                 steps = len(file.models) - 1
                 staying = DriftController(file, harmless=harmless)
                 keeping = tuple(FreezeDetector(file.evidence.kept / steps) for _ in range(steps))
-            budget = ShadowBudget(shadow.fraction, per_hour=inf if shadow.budget is None else shadow.budget)
-            tokens = ShadowBudget(1.0, per_hour=shadow.tokens_per_hour)
+            budget = ShadowBudget(
+                shadow.share, per_hour=inf if shadow.max_budget_per_hour is None else shadow.max_budget_per_hour
+            )
+            tokens = ShadowBudget(1.0, per_hour=shadow.max_tokens_per_hour)
             kept[name] = ShadowState(file, harmless, shadow.judge_model, staying, budget, tokens, keeping)
         self._kept = kept
 

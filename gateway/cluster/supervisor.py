@@ -66,8 +66,8 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
         if settings.extproc is not None:
             listening |= settings.extproc.addresses_of_workers(settings.processes)
         apps = (
-            ("metrics", settings.metrics, supervisor_metrics_app(team, counts, signals.stop.is_set)),
-            ("admin", settings.admin, SupervisorAdmin(team, reloader.reload).app(settings.admin_token)),
+            ("metrics", settings.metrics_listen, supervisor_metrics_app(team, counts, signals.stop.is_set)),
+            ("admin", settings.admin_listen, SupervisorAdmin(team, reloader.reload).app(settings.admin_token)),
         )
         for name, where, app in apps:
             if where is not None:
@@ -89,9 +89,9 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
 
 async def _reserved_for_envoys(config: ExtProcConfig | None) -> list[socket.socket]:
     """Reserve the ext_proc ports that workers share."""
-    if config is None or not config.shares_port:
+    if config is None or not config.reuse_port:
         return []
-    ports = [("extproc", config.listen), *([("extproc.health", config.health)] if config.health else [])]
+    ports = [("extproc", config.listen), *([("extproc.health", config.health_listen)] if config.health_listen else [])]
     return [held for name, where in ports for held in await reserve_port(name, where)]
 
 

@@ -98,7 +98,7 @@ def _calibrate(arguments: Namespace, variables: Mapping[str, str]) -> int:
             raise InvalidValue(
                 f"{flag} {part:g} cannot be shown by examples: it must be {MIN_SHARE:g} or more from 0 and 1"
             )
-    labelled = _labelled(arguments, _rungs(arguments.ladder) if arguments.ladder else ())
+    labelled = _labelled(arguments, _models(arguments.ladder) if arguments.ladder else ())
     signal = arguments.signal or labelled.default_signal()
     subject = CalibrationTarget(labelled.models, signal, SignalStage(arguments.stage or labelled.default_stage(signal)))
     examples = _examples(arguments, variables, labelled, subject)
@@ -118,7 +118,7 @@ def _write(found: CalibrationResult, arguments: Namespace) -> None:
 
 
 def _evaluate(arguments: Namespace, variables: Mapping[str, str]) -> int:
-    file = _ladder_file(arguments.file)
+    file = _calibration_file(arguments.file)
     labelled = _labelled(arguments, file.models)
     examples = _examples(arguments, variables, labelled, CalibrationTarget(file.models, file.signal, file.stage))
     played = replay(file, examples)
@@ -129,21 +129,21 @@ def _evaluate(arguments: Namespace, variables: Mapping[str, str]) -> int:
 def _report(arguments: Namespace) -> int:
     if not arguments.log and not arguments.file:
         raise InvalidValue("report what? Name usage logs, or ladder files with --file")
-    parts = [f"{path}\n{describe_calibration(_ladder_file(path))}" for path in arguments.file]
+    parts = [f"{path}\n{describe_calibration(_calibration_file(path))}" for path in arguments.file]
     if arguments.log:
         parts.append(format_cascade_costs(read_cascade_costs(arguments.log)))
     sys.stdout.write("\n".join(parts))
     return 0
 
 
-def _ladder_file(path: Path) -> CalibrationFile:
+def _calibration_file(path: Path) -> CalibrationFile:
     try:
         return read_calibration_file(path.read_bytes())
     except InvalidCalibrationFile as fault:
         raise InvalidCalibrationFile(tuple(f"{path}: {words}" for words in fault.faults)) from None
 
 
-def _rungs(words: str) -> tuple[str, ...]:
+def _models(words: str) -> tuple[str, ...]:
     models = tuple(model.strip() for model in words.split(","))
     if len(models) < 2 or len(set(models)) < len(models) or "" in models:
         raise InvalidValue(f"--ladder {words}: must name two models or more, each once, the cheapest first")

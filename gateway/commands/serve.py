@@ -60,7 +60,7 @@ def read_start_settings(arguments: Namespace, variables: Mapping[str, str]) -> S
             flags[word.field] = value
     config = arguments.config or variables.get("HEARTH_CONFIG")
     settings = load_settings(flags, variables, Path(config) if config else None)
-    if not settings.configured_pods and settings.pod_file is None and settings.places == NO_SOURCES:
+    if not settings.configured_pods and settings.pod_file is None and settings.sources == NO_SOURCES:
         raise InvalidDocument(
             [ConfigError("--pod", "no pod is named: use --pod URL, --pod-file FILE, or discovery in a --config FILE")]
         )

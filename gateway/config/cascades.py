@@ -13,12 +13,15 @@ from cascade.calibration_json import InvalidCalibrationFile, read_calibration_fi
 from cascade.computable import calibration_faults
 from cascade.judging import HoldbackSettings, HoldbackTimeoutAction
 from cascade.models import ALL_ABILITIES, Ability, HoldbackWindow
-from gateway.config.fields import parse_file
+from gateway.config.fields import parse_file, seconds
 from tenancy.document import DocumentTable, InvalidValue, flag, not_negative, one_of, positive, text, whole
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import AMOUNT, COUNT, FLAG, FRACTION, SOME_NAMES, TEXT
 
 HOLD, STREAM = "hold", "stream"
+
+MAX_ADDED_TTFT_S = 60.0
+"""A client that waits longer has given up: such a value is in milliseconds."""
 
 MAX_TOP_LOGPROBS = 20
 """Default of vLLM's `--max-logprobs`."""
@@ -28,15 +31,15 @@ MAX_TOP_LOGPROBS = 20
 class ShadowEntry:
     """Shadow samples of a cascade: how many, what they may cost, and how answers are compared."""
 
-    fraction: float = 0.0
+    share: float = 0.0
     """Share of accepted answers for which the next model is asked too."""
-    budget: float | None = None
+    max_budget_per_hour: float | None = None
     """Cost per hour, by the prices of the models; None: no limit."""
-    tokens_per_hour: int = 1_000_000
+    max_tokens_per_hour: int = 1_000_000
     """Prompt and answer tokens per hour: limits samples where prices are unknown."""
     judge_model: str | None = None
     """Decides whether two answers agree; None: they are compared as normalised text."""
-    harmless: float = 0.3
+    max_mismatch_share: float = 0.3
     """Share of answers that differ as normalised text and lose nothing: free text is seldom the same twice."""
 
 
@@ -44,12 +47,12 @@ class ShadowEntry:
 class CascadeEntry:
     """A model name that is a cascade."""
 
-    rungs: tuple[str, ...]
-    file: CalibrationFile | None = field(default=None, repr=False)
+    models: tuple[str, ...]
+    calibration: CalibrationFile | None = field(default=None, repr=False)
     window: HoldbackWindow | None = field(default_factory=HoldbackWindow)
     """None: streams are not held back."""
-    hold_back: HoldbackSettings = field(default_factory=HoldbackSettings)
-    whole: bool = True
+    holdback: HoldbackSettings = field(default_factory=HoldbackSettings)
+    check_unary: bool = True
     """Whether complete answers are judged, those that are not streamed."""
     shadow: ShadowEntry = field(default_factory=ShadowEntry)
     uncalibrated: float | None = None
@@ -69,8 +72,6 @@ class CascadeModelEntry:
 
 LARGEST, SMALLEST = "largest", "smallest"
 
-CASCADE_KEYS = ("calibration", "uncalibrated", "hold_back", "judge_whole", "shadow_fraction", "shadow")
-
 
 def read_cascade_model(table: DocumentTable) -> CascadeModelEntry:
     """Read `context_tokens`, `abilities` and `cost_per_gpu_second` of a model."""
@@ -82,27 +83,30 @@ def read_cascade_model(table: DocumentTable) -> CascadeModelEntry:
     )
 
 
-def read_cascade(table: DocumentTable) -> CascadeEntry | None:
-    """Read `ladder` and the keys beside it. Returns None where the model is not a cascade."""
-    models = table.each("ladder", text)
-    if models is None:
-        for word in CASCADE_KEYS:
-            table.reject_unknown(word, "stands without a ladder")
+def read_cascade(model: DocumentTable) -> CascadeEntry | None:
+    """Read `cascade` of a model. Returns None where the model is not a cascade."""
+    table = model.table("cascade")
+    if table is None:
         return None
-    if len(set(models)) != len(models) or len(models) < 2:
-        table.error("ladder", "must name two models or more, each once, the cheapest first")
-    window, hold_back = _hold_back(table)
+    models = table.each("models", text)
+    if models is None:
+        table.error("models", "is missing")
+    elif len(set(models)) != len(models) or len(models) < 2:
+        table.error("models", "must name two models or more, each once, the cheapest first")
+    window, holdback = _holdback(table)
     if "uncalibrated" in table and "calibration" in table:
-        table.error("uncalibrated", "is for a ladder without `calibration`: remove one of them")
-    return CascadeEntry(
-        rungs=models,
-        file=table.get("calibration", _ladder_file, None),
+        table.error("uncalibrated", "conflicts with `calibration`; set only one")
+    found = CascadeEntry(
+        models=models or (),
+        calibration=table.get("calibration", _calibration_file, None),
         window=window,
-        hold_back=hold_back,
-        whole=table.get("judge_whole", flag, default=True),
+        holdback=holdback,
+        check_unary=table.get("check_unary", flag, default=True),
         shadow=_shadow(table),
         uncalibrated=table.get("uncalibrated", _share_of_smallest, None),
     )
+    table.close()
+    return found
 
 
 def _share_of_smallest(value: object) -> float:
@@ -116,7 +120,7 @@ def _share_of_smallest(value: object) -> float:
         ) from None
 
 
-def _ladder_file(value: object) -> CalibrationFile:
+def _calibration_file(value: object) -> CalibrationFile:
     path = parse_file(value)
     try:
         found = read_calibration_file(path.read_bytes())
@@ -129,29 +133,31 @@ def _ladder_file(value: object) -> CalibrationFile:
     return found
 
 
-def _hold_back(table: DocumentTable) -> tuple[HoldbackWindow | None, HoldbackSettings]:
-    if table.get("hold_back", lambda value: value is False or value == "off", default=False):
+def _holdback(table: DocumentTable) -> tuple[HoldbackWindow | None, HoldbackSettings]:
+    if table.get("holdback", lambda value: value is False or value == "off", default=False):
         return None, HoldbackSettings()
     default = HoldbackWindow()
-    keys = table.table("hold_back")
+    keys = table.table("holdback")
     if keys is None:
         return default, HoldbackSettings()
     window = HoldbackWindow(
         tokens=keys.get("tokens", positive(whole), default.tokens),
-        max_added_ttft_s=keys.get("max_added_ttft_ms", not_negative, default.max_added_ttft_s * 1000) / 1000,
+        max_added_ttft_s=keys.get(
+            "max_added_ttft_s", seconds(MAX_ADDED_TTFT_S, "milliseconds"), default.max_added_ttft_s
+        ),
         top=keys.get("top_logprobs", _top, default.top),
     )
-    hold_back = HoldbackSettings(
+    holdback = HoldbackSettings(
         tokens=window.tokens,
         max_added_s=window.max_added_ttft_s,
         streams_reasoning=keys.get("reasoning", one_of((HOLD, STREAM)), HOLD) == STREAM,
-        whole=keys.get("whole_streams", flag, default=False),
-        at_time=HoldbackTimeoutAction(
-            keys.get("at_time", one_of(tuple(HoldbackTimeoutAction)), HoldbackTimeoutAction.JUDGE.value)
+        complete_streams=keys.get("complete_streams", flag, default=False),
+        on_timeout=HoldbackTimeoutAction(
+            keys.get("on_timeout", one_of(tuple(HoldbackTimeoutAction)), HoldbackTimeoutAction.JUDGE.value)
         ),
     )
     keys.close()
-    return window, hold_back
+    return window, holdback
 
 
 def _top(value: object) -> int:
@@ -163,20 +169,19 @@ def _top(value: object) -> int:
 
 def _shadow(table: DocumentTable) -> ShadowEntry:
     usual = ShadowEntry()
-    fraction = table.get("shadow_fraction", _fraction, usual.fraction)
-    words = table.table("shadow")
-    if words is None:
-        return ShadowEntry(fraction)
+    keys = table.table("shadow")
+    if keys is None:
+        return usual
     found = ShadowEntry(
-        fraction=fraction,
-        budget=words.get("max_budget_per_hour", not_negative, usual.budget),
-        tokens_per_hour=words.get("tokens_per_hour", positive(whole), usual.tokens_per_hour),
-        judge_model=words.get("judge_model", text, None),
-        harmless=words.get("harmless", _fraction, usual.harmless),
+        share=keys.get("share", _fraction, usual.share),
+        max_budget_per_hour=keys.get("max_budget_per_hour", not_negative, usual.max_budget_per_hour),
+        max_tokens_per_hour=keys.get("max_tokens_per_hour", positive(whole), usual.max_tokens_per_hour),
+        judge_model=keys.get("judge_model", text, None),
+        max_mismatch_share=keys.get("max_mismatch_share", _fraction, usual.max_mismatch_share),
     )
-    if found.judge_model is not None and "harmless" in words:
-        words.error("harmless", "is of answers compared as text: `judge_model` compares them here")
-    words.close()
+    if found.judge_model is not None and "max_mismatch_share" in keys:
+        keys.error("max_mismatch_share", "conflicts with judge_model, which compares the answers; set only one")
+    keys.close()
     return found
 
 
@@ -200,40 +205,46 @@ def cascade_model_schema() -> dict[str, Schema]:
     }
 
 
-def cascade_schema() -> dict[str, Schema]:
-    """Return the schema of a cascade's keys, by key."""
+def cascade_schema() -> Schema:
+    """Return the schema of `cascade`."""
     held = table(
         {
-            "tokens": described(COUNT.schema, "Answer tokens that are held until they are judged: 48."),
-            "max_added_ttft_ms": described(AMOUNT.schema, "Longest that a kept stream is held: 150."),
+            "tokens": described(COUNT.schema, "Answer tokens that are held back until they are judged (default 48)."),
+            "max_added_ttft_s": described(AMOUNT.schema, "Maximum delay of an accepted stream (default 0.15)."),
             "top_logprobs": described(
                 {"type": "integer", "minimum": 2, "maximum": MAX_TOP_LOGPROBS},
-                "Likeliest tokens asked for at each place: 5.",
+                "Top logprobs requested from the pod at each position (default 5).",
             ),
-            "reasoning": described({"enum": [HOLD, STREAM]}, "Whether reasoning is held too, or judged by itself."),
-            "whole_streams": described(FLAG.schema, "Streams are held to their end, and judged as whole answers."),
-            "at_time": described(
-                {"enum": [word.value for word in HoldbackTimeoutAction]}, "What becomes of it when time is up."
+            "reasoning": described({"enum": [HOLD, STREAM]}, "hold: held with the answer; stream: judged by itself."),
+            "complete_streams": described(FLAG.schema, "Streams are held to their end and judged as complete answers."),
+            "on_timeout": described(
+                {"enum": [word.value for word in HoldbackTimeoutAction]}, "Action after max_added_ttft_s."
             ),
         }
     )
     shadow = table(
         {
-            "max_budget_per_hour": described(AMOUNT.schema, "Money for shadow answers in any hour."),
-            "tokens_per_hour": described(COUNT.schema, "Tokens of shadow prompts and answers in any hour."),
-            "judge_model": described(TEXT.schema, "A model that says whether two answers agree."),
-            "harmless": described(FRACTION.schema, "Of answers that differ as text, so many lose nothing: 0.3."),
+            "share": described(FRACTION.schema, "Share of accepted answers also requested from the next model."),
+            "max_budget_per_hour": described(AMOUNT.schema, "Maximum cost of shadow answers per hour."),
+            "max_tokens_per_hour": described(COUNT.schema, "Maximum tokens of shadow prompts and answers per hour."),
+            "judge_model": described(TEXT.schema, "Model that decides whether two answers agree."),
+            "max_mismatch_share": described(
+                FRACTION.schema, "Share of answers that may differ as text before it counts as a loss (default 0.3)."
+            ),
         }
     )
-    return {
-        "ladder": described(SOME_NAMES.schema, "The models behind this name, cheapest first."),
-        "calibration": described(TEXT.schema, "The file that hearth cascade calibrate wrote."),
-        "uncalibrated": described(
-            {"anyOf": [{"enum": [LARGEST, SMALLEST]}, FRACTION.schema]},
-            "Where requests begin without a calibration: largest (default), smallest, or the share of the smallest.",
-        ),
-        "hold_back": described({"anyOf": [held, OFF]}, "How much of a stream is held until it is judged, or off."),
-        "judge_whole": described(FLAG.schema, "Whether answers that are not streamed are judged: yes by default."),
-        "shadow_fraction": described(FRACTION.schema, "Of kept answers, so many are asked of the next rung too."),
-        "shadow": described(shadow, "What that may cost, and who compares."),
-    }
+    return table(
+        {
+            "models": described(SOME_NAMES.schema, "Models behind this name, cheapest first."),
+            "calibration": described(TEXT.schema, "File written by `hearth cascade calibrate`."),
+            "uncalibrated": described(
+                {"anyOf": [{"enum": [LARGEST, SMALLEST]}, FRACTION.schema]},
+                "Where requests start without a calibration: largest (default), smallest, or the share that starts at "
+                "the smallest.",
+            ),
+            "holdback": described({"anyOf": [held, OFF]}, "How much of a stream is held back until judged, or off."),
+            "check_unary": described(FLAG.schema, "Whether unary answers are judged (default true)."),
+            "shadow": described(shadow, "Shadow samples: how many, their cost, and how answers are compared."),
+        },
+        required=("models",),
+    )

@@ -56,7 +56,7 @@ class DnsSourceConfig:
     servers: tuple[str, ...] = ()
     """Name servers as HOST:PORT; empty for those of the system."""
     timeout_s: float = 2.0
-    longest_s: float = 30.0
+    max_interval_s: float = 30.0
     """Maximum seconds between two queries, however long the TTL."""
     pool: str | None = None
     facts: PodFacts = NO_FACTS
@@ -69,7 +69,7 @@ class RegistrySourceConfig:
 
     url: str | None = field(default=None, repr=False)
     """URL of a separate Redis, which may hold a password; None for the one that gateways share."""
-    keep_s: float = 3600.0
+    stale_ttl_s: float = 3600.0
     """Seconds that the last list stays valid while Redis does not answer."""
 
 
@@ -150,8 +150,8 @@ def _pods(static: DocumentTable) -> tuple[DiscoveredPod, ...]:
 
 
 def _registry(section: DocumentTable) -> RegistrySourceConfig | None:
-    """Read `redis`; `redis: true` is the Redis that gateways share."""
-    found = read_switch(section, "redis")
+    """Read `agent_registry`; `true` selects the Redis that gateways share."""
+    found = read_switch(section, "agent_registry")
     if isinstance(found, bool):
         return RegistrySourceConfig() if found else None
     return read_registry(found)
@@ -205,21 +205,21 @@ def read_dns(section: DocumentTable) -> DnsSourceConfig:
         scheme=section.get("scheme", one_of(SCHEMES), usual.scheme),
         servers=section.each("servers", _server) or (),
         timeout_s=section.get("timeout_s", positive(any_number), usual.timeout_s),
-        longest_s=section.get("longest_s", positive(any_number), usual.longest_s),
+        max_interval_s=section.get("max_interval_s", positive(any_number), usual.max_interval_s),
         pool=section.get("pool", text, None),
         facts=_facts(section),
     )
     if found.name and found.port is None and not found.name.startswith("_"):
-        section.error("port", f"is missing: only SRV records, as of `_http._tcp.{found.name}`, say a port themselves")
+        section.error("port", f"is missing: only SRV records, as of `_http._tcp.{found.name}`, contain a port")
     section.close()
     return found
 
 
 def read_registry(section: DocumentTable) -> RegistrySourceConfig:
-    """Read `redis`: `{url, keep_s}`, both optional."""
+    """Read `agent_registry`: `{url, stale_ttl_s}`, both optional."""
     found = RegistrySourceConfig(
         url=section.get("url", lambda value: parse_redis_secret(value).value, None),
-        keep_s=section.get("keep_s", positive(any_number), RegistrySourceConfig().keep_s),
+        stale_ttl_s=section.get("stale_ttl_s", positive(any_number), RegistrySourceConfig().stale_ttl_s),
     )
     section.close()
     return found
@@ -327,12 +327,12 @@ def discovery_schema() -> Schema:
     }
     return table(
         {
-            "static": described(table({"pods": pods}), "Pods by their URLs, with what is known of them."),
+            "static": described(table({"pods": pods}), "Pods by URL, with properties that they cannot report."),
             "file": described(table({"path": TEXT.schema}, required=("path",)), "A file that lists pods, watched."),
-            "dns": described(_one_or_several(_dns()), "Names whose addresses or SRV records are pods."),
-            "redis": described(
-                {"anyOf": [FLAG.schema, table({"url": TEXT.schema, "keep_s": ABOVE_ZERO.schema})]},
-                "The registry of agents on GPU nodes; true: in the Redis that gateways share.",
+            "dns": described(_one_or_several(_dns()), "DNS names whose addresses or SRV records are pods."),
+            "agent_registry": described(
+                {"anyOf": [FLAG.schema, table({"url": TEXT.schema, "stale_ttl_s": ABOVE_ZERO.schema})]},
+                "Pods registered by `hearth agent`; true: in the Redis that gateways share.",
             ),
             "kubernetes": described(_one_or_several(_kubernetes()), "Pods of a namespace, watched."),
         }
@@ -350,7 +350,7 @@ def _dns() -> Schema:
         "scheme": {"enum": list(SCHEMES)},
         "servers": NAMES.schema,
         "timeout_s": ABOVE_ZERO.schema,
-        "longest_s": ABOVE_ZERO.schema,
+        "max_interval_s": ABOVE_ZERO.schema,
         "pool": TEXT.schema,
     }
     return table(own | facts_schema(), required=("name",))

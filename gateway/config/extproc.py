@@ -17,18 +17,18 @@ class ExtProcConfig:
 
     listen: Address
     """Address of the first worker; each further one listens one port higher, unless they share it."""
-    health: Address | None = None
+    health_listen: Address | None = None
     """Address of gRPC health checks without TLS."""
-    shares_port: bool = False
+    reuse_port: bool = False
     """All workers listen on one port and the kernel distributes connections, as a Kubernetes Service needs."""
     tls: MutualTlsFiles | None = None
     token: Secret | None = None
     """Token that Envoy must send as `authorization: Bearer TOKEN` in its call metadata; None: no check."""
-    endpoints: int = 1
+    max_endpoints: int = 1
     """Pods named per request: more than one if Envoy's cluster retries along the list."""
-    queue_s: float = 60.0
+    max_queue_s: float = 60.0
     """Maximum wait for an engine in seconds, whatever the tier: Envoy has no timeout in full duplex mode."""
-    sample: float = 0.0
+    sample_share: float = 0.0
     """Share of responses that are inspected, 0 to 1 (needs `allow_mode_override` in Envoy)."""
     trust_headers: bool = False
     """Trust identity headers from every address, because Envoy strips them from clients' requests."""
@@ -40,8 +40,8 @@ class ExtProcConfig:
 
     def addresses_of_workers(self, workers: int) -> dict[str, list[str]]:
         """Return the addresses of `workers` workers by name, without those whose port the system chooses."""
-        ports = {"extproc": self.listen, "extproc_health": self.health}
-        return {name: _spread(where, 1 if self.shares_port else workers) for name, where in ports.items() if where}
+        ports = {"extproc": self.listen, "extproc_health": self.health_listen}
+        return {name: _spread(where, 1 if self.reuse_port else workers) for name, where in ports.items() if where}
 
 
 def _spread(where: Address, count: int) -> list[str]:
@@ -49,10 +49,10 @@ def _spread(where: Address, count: int) -> list[str]:
 
 
 def read_extproc(root: DocumentTable) -> ExtProcConfig | None:
-    """Read `extproc: HOST:PORT`, or a mapping."""
+    """Read `extproc: {listen: HOST:PORT, ...}`. Returns None if it is absent."""
     if isinstance(root.get("extproc", _any, None), str):
-        listen = root.get("extproc", parse_address, None)
-        return ExtProcConfig(listen) if listen is not None else None
+        root.error("extproc", "must be a mapping: `extproc: {listen: HOST:PORT}`")
+        return None
     found = root.table("extproc")
     if found is None:
         return None
@@ -62,13 +62,13 @@ def read_extproc(root: DocumentTable) -> ExtProcConfig | None:
         usual = ExtProcConfig(listen)
         settings = ExtProcConfig(
             listen,
-            health=found.get("health", parse_address, None),
-            shares_port=found.get("shares_port", flag, default=usual.shares_port),
+            health_listen=found.get("health_listen", parse_address, None),
+            reuse_port=found.get("reuse_port", flag, default=usual.reuse_port),
             tls=_tls(found.table("tls")),
             token=read_secret(found, "token"),
-            endpoints=found.get("endpoints", positive(whole), usual.endpoints),
-            queue_s=found.get("queue_s", positive(number), usual.queue_s),
-            sample=found.get("sample", _share, usual.sample),
+            max_endpoints=found.get("max_endpoints", positive(whole), usual.max_endpoints),
+            max_queue_s=found.get("max_queue_s", positive(number), usual.max_queue_s),
+            sample_share=found.get("sample_share", _share, usual.sample_share),
             trust_headers=found.get("trust_headers", flag, default=usual.trust_headers),
         )
     found.close()
@@ -81,29 +81,35 @@ def extproc_schema() -> Schema:
         {
             "cert": TEXT.schema,
             "key": TEXT.schema,
-            "client_ca": described(TEXT.schema, "Authorities of the certificates that Envoys must show; absent: none."),
+            "client_ca": described(
+                TEXT.schema,
+                "CA certificates that Envoy's client certificate is verified against; absent: none required.",
+            ),
         },
         required=("cert", "key"),
     )
     amount: Schema = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, TEXT.schema]}
-    whole_table = table(
+    return table(
         {
-            "listen": described(where, "Where Envoy finds us; each further worker listens one port higher."),
-            "health": described(where, "Health without TLS, for probes that speak none."),
-            "shares_port": described(FLAG.schema, "All workers of a host listen on one port: false by default."),
+            "listen": described(where, "Listen address for Envoy; each further worker listens one port higher."),
+            "health_listen": described(where, "Listen address of gRPC health checks without TLS."),
+            "reuse_port": described(FLAG.schema, "All workers of a host listen on one port (default false)."),
             "tls": described(files, "PEM files of this listener."),
-            "token": described(TEXT.schema, "What Envoys must send as `authorization: Bearer TOKEN`; absent: nothing."),
-            "token_file": described(TEXT.schema, "The file that holds it, instead."),
-            "endpoints": described(COUNT.schema, "Pods named for one request, the best first: 1 by default."),
-            "queue_s": described(amount, "Longest wait for an engine, whatever the tier: 60 by default."),
-            "sample": described(
-                {"type": "number", "minimum": 0, "maximum": 1}, "Of the answers that pass us by, so many are looked at."
+            "token": described(
+                TEXT.schema, "Token that Envoy must send as `authorization: Bearer TOKEN`; absent: none."
             ),
-            "trust_headers": described(FLAG.schema, "Envoy strips the headers of those who speak for others."),
+            "token_file": described(TEXT.schema, "File that contains the token."),
+            "max_endpoints": described(COUNT.schema, "Maximum pods named per request, best first (default 1)."),
+            "max_queue_s": described(amount, "Maximum seconds in the admission queue, whatever the tier (default 60)."),
+            "sample_share": described(
+                {"type": "number", "minimum": 0, "maximum": 1}, "Share of responses that are inspected (default 0)."
+            ),
+            "trust_headers": described(
+                FLAG.schema, "Trust identity headers from every address, because Envoy removes those of clients."
+            ),
         },
         required=("listen",),
     )
-    return {"anyOf": [where, whole_table]}
 
 
 def _share(value: object) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 from gateway.runtime.addresses import Address
 from gateway.runtime.redis_location import parse_redis_url
 from routing.pod_record import parse_pod_url
-from tenancy.document import DocumentTable, InvalidValue, flag, one_of, text, whole
+from tenancy.document import DocumentTable, InvalidValue, Parse, flag, not_negative, one_of, text, whole
 from tenancy.json_schema import Schema, table
 from tenancy.reading.fields import ABOVE_ZERO, COUNT, FLAG, TEXT
 
@@ -135,6 +135,21 @@ def parse_writable_path(value: object) -> Path:
 
 def _why(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else "not UTF-8 text"
+
+
+def seconds(max_s: float, old_unit: str) -> Parse[float]:
+    """Return a parser of a duration in seconds, zero or above.
+
+    Beyond `max_s` its fault says that the value looks like one in `old_unit`, the unit of the key's former name.
+    """
+
+    def parsed(value: object) -> float:
+        found = not_negative(value)
+        if found > max_s:
+            raise InvalidValue(f"is in seconds and at most {max_s:g}: {found:g} looks like {old_unit}")
+        return found
+
+    return parsed
 
 
 def read_secret(section: DocumentTable, key: str) -> Secret | None:

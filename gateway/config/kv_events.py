@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from gateway.config.fields import TOKENIZER_REMOVED, parse_pod_base_url, read_switch, schema_of_fields
-from tenancy.document import DocumentTable, InvalidValue, not_negative, positive, read_fields, text, whole
+from gateway.config.fields import TOKENIZER_REMOVED, parse_pod_base_url, read_switch, schema_of_fields, seconds
+from tenancy.document import DocumentTable, InvalidValue, positive, text, whole
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import AMOUNT, COUNT, TEXT
+
+MAX_WAIT_S = 10.0
+"""A request that waits longer for a lookup than for its prefill gains nothing: such a value is in milliseconds."""
+
+MAX_LOAD_S = 0.01
+"""Seconds per token. Computing a token takes less: such a value is in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +32,11 @@ class KvEventSource:
 
 @dataclass(frozen=True, slots=True)
 class KvLoadTimes:
-    """Microseconds per token to load KV from a slower medium, compared with the prefill that this saves."""
+    """Seconds per token to load KV from a slower medium, compared with the prefill that this saves."""
 
-    cpu: float = 10.0
+    cpu: float = 10e-6
     """About 250 KB of KV per token over PCIe."""
-    storage: float = 60.0
+    storage: float = 60e-6
     """The same from a fast disk or a store across the network."""
 
 
@@ -38,11 +44,11 @@ class KvLoadTimes:
 class KvEventsConfig:
     """Settings of the precise prefix-cache index."""
 
-    wait_ms: float = 20.0
-    """How long a request waits for a lookup before the approximate index decides."""
-    most_blocks: int = 1 << 22
+    max_wait_s: float = 0.02
+    """Maximum wait of a request for a lookup; then the approximate index decides."""
+    max_blocks_per_engine: int = 1 << 22
     """Maximum blocks per engine; about 200 bytes each."""
-    load_us_per_token: KvLoadTimes = field(default_factory=KvLoadTimes)
+    load_s_per_token: KvLoadTimes = field(default_factory=KvLoadTimes)
     sources: tuple[KvEventSource, ...] = ()
 
 
@@ -53,13 +59,20 @@ def read_kv_events(root: DocumentTable) -> KvEventsConfig | None:
         return KvEventsConfig() if section else None
     usual = KvEventsConfig()
     section.reject_unknown("tokenizer_cache_mb", TOKENIZER_REMOVED)
-    loads = section.table("load_us_per_token")
+    loads = section.table("load_s_per_token")
     found = KvEventsConfig(
-        wait_ms=section.get("wait_ms", not_negative, usual.wait_ms),
-        most_blocks=section.get("most_blocks", positive(whole), usual.most_blocks),
-        load_us_per_token=read_fields(loads, usual.load_us_per_token) if loads else usual.load_us_per_token,
+        max_wait_s=section.get("max_wait_s", seconds(MAX_WAIT_S, "milliseconds"), usual.max_wait_s),
+        max_blocks_per_engine=section.get("max_blocks_per_engine", positive(whole), usual.max_blocks_per_engine),
+        load_s_per_token=_load_times(loads) if loads else usual.load_s_per_token,
         sources=tuple(map(_source, section.tables("sources"))),
     )
+    section.close()
+    return found
+
+
+def _load_times(section: DocumentTable) -> KvLoadTimes:
+    usual, parse = KvLoadTimes(), seconds(MAX_LOAD_S, "microseconds")
+    found = KvLoadTimes(section.get("cpu", parse, usual.cpu), section.get("storage", parse, usual.storage))
     section.close()
     return found
 
@@ -97,11 +110,11 @@ def kv_events_schema() -> Schema:
     )
     return table(
         {
-            "wait_ms": described(AMOUNT.schema, "How long a request waits for it before the shadow caches decide."),
-            "most_blocks": described(COUNT.schema, "Followed per engine."),
-            "load_us_per_token": described(
-                schema_of_fields(KvLoadTimes(), above_zero=False), "Until a slower medium's KV is of use."
+            "max_wait_s": described(AMOUNT.schema, "Maximum wait of a request for a lookup (default 0.02)."),
+            "max_blocks_per_engine": described(COUNT.schema, "Maximum KV blocks indexed per engine."),
+            "load_s_per_token": described(
+                schema_of_fields(KvLoadTimes(), above_zero=False), "Seconds to load the KV of a token, by medium."
             ),
-            "sources": described({"type": "array", "items": source}, "Pods that do not tell where they publish."),
+            "sources": described({"type": "array", "items": source}, "Where pods publish that do not report it."),
         }
     )

@@ -1,6 +1,6 @@
-"""The sections `limits`, `timeouts`, `retries` and `stalls`: bounds on sizes, counts, times and repeated attempts.
+"""The sections `limits`, `timeouts`, `retries` and `stall_detection`: bounds on sizes, counts, waits and attempts.
 
-The values of `retries` and `stalls` are `routing.retries.RetryTerms` and `routing.lateness.StallBounds`.
+Values of the last two are `routing.retries.RetryTerms` and `routing.stall_detection.StallBounds`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ class Limits:
 
     max_body_bytes: int = 32 << 20
     """A million tokens of text is 4 MB; images as data URLs make more."""
-    max_bodies_bytes: int = 1 << 30
+    max_total_body_bytes: int = 1 << 30
     """All request bodies held at one time; beyond it new requests are rejected."""
     max_header_bytes: int = 64 << 10
     max_headers: int = 128
     max_url_bytes: int = 8 << 10
     max_connections: int = 20_000
-    max_pipelined: int = 16
-    """Requests read ahead of the one being answered on a connection; reading stops beyond it."""
+    max_pipelined_requests: int = 16
+    """Requests read ahead of the current one on a connection; reading stops beyond it."""
     high_water_bytes: int = 64 << 10
     """Bytes unsent to a slow client at which its pod is paused."""
-    kept_answer_bytes: int = 256 << 10
-    """Answer bytes kept by reference per request, to know what the engine holds afterwards, and what was said by a
-    stream that is cut."""
-    kept_body_bytes: int = 256 << 10
-    """Of one request whose answer streams: a stream that is cut is gone on with only while its request is there."""
-    kept_bodies_bytes: int = 256 << 20
-    """All of these together; a stream that finds no room goes without."""
+    max_recorded_response_bytes: int = 256 << 10
+    """Response bytes kept by reference per request: the prefix index learns from them, and a cut stream resumes with
+    them."""
+    max_replay_body_bytes: int = 256 << 10
+    """Body of one streaming request kept for resumption; a stream with a longer one cannot be resumed."""
+    max_total_replay_body_bytes: int = 256 << 20
+    """All of these together; a stream beyond this limit cannot be resumed."""
 
     def per_process(self, processes: int) -> Limits:
         """Return the limits of one of `processes` processes, so that all together keep to these.
@@ -46,8 +46,8 @@ class Limits:
         """
         return replace(
             self,
-            max_bodies_bytes=max(self.max_body_bytes, self.max_bodies_bytes // processes),
-            kept_bodies_bytes=self.kept_bodies_bytes // processes,
+            max_total_body_bytes=max(self.max_body_bytes, self.max_total_body_bytes // processes),
+            max_total_replay_body_bytes=self.max_total_replay_body_bytes // processes,
             max_connections=-(-self.max_connections // processes),
         )
 
@@ -56,34 +56,33 @@ class Limits:
 class Timeouts:
     """Bounds on waiting, in seconds."""
 
-    header_s: float = 10.0
+    request_header_s: float = 10.0
     """From a connection's first byte of a request to the end of its head."""
-    body_s: float = 60.0
+    request_body_s: float = 60.0
     """From the head to the end of the body."""
-    idle_s: float = 75.0
-    """How long an idle client connection is kept: above the 60 s of common load balancers in front."""
-    connect_s: float = 2.0
-    """To open a connection to a pod, which is a matter of milliseconds in a data centre; then another is tried."""
+    downstream_idle_s: float = 75.0
+    """Maximum idle time of a client connection: above the 60 s of common load balancers."""
+    upstream_connect_s: float = 2.0
+    """To open a connection to a pod; then another pod is tried. It takes milliseconds in a data centre."""
     first_byte_s: float = 600.0
-    """From arrival to the first byte of the answer, retries included."""
-    no_pod_s: float = 0.0
-    """How long a request waits where its model's pods are all away, until the first of them comes: scale from zero."""
-    stall_s: float = 300.0
-    """Between bytes of an answer, whatever was learned of its engine."""
+    """From arrival to the first byte of the response, retries included."""
+    scale_from_zero_s: float = 0.0
+    """Maximum wait of a request while no pod of its model is available, for models scaled from zero."""
+    upstream_read_s: float = 300.0
+    """Between bytes of a response, whatever was learned of its engine."""
     resume_s: float = 30.0
-    """From a stream's cut until another pod must go on with it."""
-    client_stall_s: float = 60.0
-    """How long a client may stop reading while bytes wait for it."""
-    pod_idle_s: float = 4.0
-    """How long an idle pod connection is used again: below the 5 s after which uvicorn closes its side."""
-    first_look_s: float = 5.0
-    """How long a starting gateway lets nobody in until all sources have told their pods and these were looked at:
-    before, requests for models that are there would be refused. So long waits a request then, should no pod at all have
-    told yet what it serves."""
+    """From a stream's cut until another pod must continue it."""
+    downstream_write_s: float = 60.0
+    """Maximum time in which a client may read none of the bytes that wait for it."""
+    upstream_idle_s: float = 4.0
+    """Maximum idle time of a reused pod connection: below the 5 s after which uvicorn closes its side."""
+    startup_discovery_s: float = 5.0
+    """Maximum time at start to list pods and probe them before requests are accepted: earlier, requests for models that
+    exist would be rejected. Afterwards, maximum wait of a request while no pod has reported its models."""
     lame_duck_s: float = 0.0
-    """How long a gateway that was told to stop serves on, unready: until whoever spreads the load has noticed."""
+    """After SIGTERM, how long the gateway serves on while unready, so that load balancers can notice."""
     drain_s: float = 30.0
-    """How long a stopping gateway waits then for the requests it has."""
+    """Maximum wait after that for running requests."""
 
 
 NON_NEGATIVE_COUNT = ValueKind(
@@ -93,23 +92,25 @@ NON_NEGATIVE_COUNT = ValueKind(
 
 
 RETRY_FIELDS: Mapping[str, FieldSpec] = {
-    "attempts": FieldSpec("attempts", COUNT, "Pods, well till then, that may fail one request before its first byte."),
-    "cuts": FieldSpec("cuts", NON_NEGATIVE_COUNT, "How often one stream is gone on with elsewhere; 0: never."),
-    "share": FieldSpec("share", FRACTION, "Second attempts for each request, in the long run."),
-    "saved": FieldSpec("saved", NON_NEGATIVE_COUNT, "Second attempts that may come at once after a time without."),
+    "max_attempts": FieldSpec(
+        "max_attempts", COUNT, "Maximum healthy pods that may fail one request before its first byte."
+    ),
+    "max_resumes": FieldSpec("max_resumes", NON_NEGATIVE_COUNT, "Maximum resumes of one stream; 0: none."),
+    "budget_ratio": FieldSpec("budget_ratio", FRACTION, "Maximum long-run ratio of retries and resumes to requests."),
+    "budget_burst": FieldSpec("budget_burst", NON_NEGATIVE_COUNT, "Maximum retries and resumes in one burst."),
 }
 """Keys of `retries`; the fields are those of `RetryTerms`."""
 
 
-STALL_FIELDS: Mapping[str, str] = {
-    "times": "A silence may be so many times as long as the longest of late.",
-    "least_s": "No engine that falls silent altogether is given up sooner.",
-    "least_alone_s": "Nor is one stream among others that flow.",
-    "held_s": "For so long may an engine hold back what it makes: calls of tools, hidden thoughts.",
-    "first_s": "The longest silence of an engine of which nothing is known yet.",
-    "half_s": "Of listening, after which a silence counts for half as long.",
+STALL_DETECTION_FIELDS: Mapping[str, str] = {
+    "factor": "A silence counts as a stall beyond this multiple of the longest recent silence.",
+    "engine_min_s": "Minimum seconds of silence before a completely silent engine counts as hung.",
+    "stream_min_s": "Minimum seconds of silence before one stream counts as stalled while others continue.",
+    "buffered_output_grace_s": "Maximum seconds for which an engine may buffer tool calls or hidden reasoning.",
+    "initial_s": "Assumed longest silence of an engine without observations, in seconds.",
+    "half_life_s": "Seconds of observation after which a past silence counts half.",
 }
-"""Descriptions of the keys of `stalls`, which are the fields of `StallBounds`."""
+"""Descriptions of the keys of `stall_detection`, which are the fields of `StallBounds`."""
 
 
 def read_retries(root: DocumentTable) -> RetryTerms:
@@ -124,9 +125,9 @@ def read_retries(root: DocumentTable) -> RetryTerms:
     return replace(usual, **found)
 
 
-def read_stalls(root: DocumentTable) -> StallBounds:
-    """Read `stalls`; absent keys keep their defaults."""
-    given = root.table("stalls")
+def read_stall_detection(root: DocumentTable) -> StallBounds:
+    """Read `stall_detection`; absent keys keep their defaults."""
+    given = root.table("stall_detection")
     return StallBounds() if given is None else read_fields(given, StallBounds(), above_zero=True)
 
 
@@ -135,6 +136,6 @@ def retries_schema() -> Schema:
     return table({name: described(word.kind.schema, word.help) for name, word in RETRY_FIELDS.items()})
 
 
-def stalls_schema() -> Schema:
-    """Return the schema of `stalls`."""
-    return table({name: described(ABOVE_ZERO.schema, words) for name, words in STALL_FIELDS.items()})
+def stall_detection_schema() -> Schema:
+    """Return the schema of `stall_detection`."""
+    return table({name: described(ABOVE_ZERO.schema, words) for name, words in STALL_DETECTION_FIELDS.items()})

@@ -35,33 +35,36 @@ from scorers.registry import routings
 from tenancy.document import ConfigError, InvalidDocument, Locate, load_yaml, one_of
 
 SETTINGS: tuple[SettingSpec, ...] = (
-    SettingSpec("listen", parse_address, "where clients come in (default 127.0.0.1:8000)"),
+    SettingSpec("listen", parse_address, "listen address for clients (default 127.0.0.1:8000)"),
+    SettingSpec("processes", parse_processes, "worker processes that share the traffic port (default 1)", metavar="N"),
+    SettingSpec("pod", parse_pod, "URL of a vLLM pod; repeatable", metavar="URL", is_list=True),
+    SettingSpec("pod-file", parse_file, "file that lists pods; watched for changes", metavar="FILE"),
     SettingSpec(
-        "processes", parse_processes, "workers that share the traffic port, a core each (default 1)", metavar="N"
+        "extproc-listen", parse_address, "listen address for Envoy's external processing filter (default: none)"
     ),
-    SettingSpec("pod", parse_pod, "a vLLM pod; may stand several times", metavar="URL", is_list=True),
-    SettingSpec("pod-file", parse_file, "a file that lists pods, watched for changes", metavar="FILE"),
-    SettingSpec("extproc", parse_address, "where Envoy sends requests to be placed (default: nowhere)"),
-    SettingSpec("policy", parse_file, "tenants and their keys; without it everybody may come in", metavar="FILE"),
-    SettingSpec("redis", parse_redis_secret, "shared state of several gateways", metavar="URL", allows_file=True),
-    SettingSpec("metrics", parse_address_or_off, "metrics and health, read-only, or off (default 127.0.0.1:9464)"),
+    SettingSpec("policy", parse_file, "policy file: tenants and API keys (default: no authentication)", metavar="FILE"),
+    SettingSpec("redis", parse_redis_secret, "URL of the Redis that gateways share", metavar="URL", allows_file=True),
     SettingSpec(
-        "admin",
+        "metrics-listen", parse_address_or_off, "listen address of metrics and health, or off (default 127.0.0.1:9464)"
+    ),
+    SettingSpec(
+        "admin-listen",
         parse_address_or_off,
-        "receipts, fleet, drain, or off (default 127.0.0.1:9091); beyond loopback with a token",
+        "listen address of receipts, fleet and drain, or off (default 127.0.0.1:9091);"
+        " beyond loopback with HEARTH_ADMIN_TOKEN",
     ),
-    SettingSpec("routing", one_of(routings()), "how a pod is chosen (default warm)", metavar="|".join(routings())),
+    SettingSpec(
+        "routing", one_of(routings()), "routing by which a pod is chosen (default warm)", metavar="|".join(routings())
+    ),
     SettingSpec("tls-cert", parse_file, "certificate chain of the listener, PEM", metavar="FILE"),
-    SettingSpec("tls-key", parse_file, "its key, PEM", metavar="FILE"),
+    SettingSpec("tls-key", parse_file, "private key of the certificate, PEM", metavar="FILE"),
     SettingSpec("usage-log", parse_writable_path, "one JSON line of usage per request, for chargeback", metavar="FILE"),
     SettingSpec(
-        "route-log", parse_writable_path, "one JSON line per request to play again with another routing", metavar="FILE"
+        "route-log", parse_writable_path, "one JSON line per request, the input of `hearth simulate`", metavar="FILE"
     ),
-    SettingSpec(
-        "log-level", one_of(LOG_LEVELS), "least level that is logged (default info)", metavar="|".join(LOG_LEVELS)
-    ),
+    SettingSpec("log-level", one_of(LOG_LEVELS), "minimum log level (default info)", metavar="|".join(LOG_LEVELS)),
     SettingSpec("admin-token", parse_secret, "token of the admin port", allows_file=True, has_flag=False),
-    SettingSpec("pod-api-key", parse_secret, "what pods were given as --api-key", allows_file=True, has_flag=False),
+    SettingSpec("pod-api-key", parse_secret, "API key of the pods", allows_file=True, has_flag=False),
 )
 
 
@@ -111,7 +114,7 @@ def _overlaid(settings: Settings, overlay: dict[str, Any], faults: list[ConfigEr
         overlay["pods"] = pods
     if (name := overlay.pop("routing", None)) is not None:
         overlay["routing"] = RoutingConfig(name, routings()[name])
-    if (where := overlay.get("extproc")) is not None:
+    if (where := overlay.pop("extproc_listen", None)) is not None:
         overlay["extproc"] = replace(settings.extproc, listen=where) if settings.extproc else ExtProcConfig(where)
     cert, key = overlay.pop("tls_cert", None), overlay.pop("tls_key", None)
     if cert or key:
@@ -129,22 +132,28 @@ def _overlaid(settings: Settings, overlay: dict[str, Any], faults: list[ConfigEr
 def _contradictions(settings: Settings) -> list[ConfigError]:
     """Return contradictions between settings that are valid by themselves."""
     faults = []
-    registry = settings.places.registry
+    registry = settings.sources.registry
     if registry is not None and registry.url is None and settings.redis is None:
         faults.append(
-            ConfigError("discovery.redis", "names no Redis: give it a url, or set `redis` for the whole gateway")
+            ConfigError(
+                "discovery.agent_registry", "names no Redis: give it a url, or set `redis` for the whole gateway"
+            )
         )
     faults.extend(_unchecked_cascades(settings))
     faults.extend(_canaries_with_roles(settings))
-    admin = settings.admin
+    admin = settings.admin_listen
     if admin is not None and not admin.is_loopback and settings.admin_token is None:
         words = f"{admin} can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"
-        faults.append(ConfigError("admin", words))
+        faults.append(ConfigError("admin_listen", words))
     named: dict[tuple[str, int], str] = {}
     envoys = settings.extproc
     for name, where in (
-        *(("listen", settings.listen), ("metrics", settings.metrics), ("admin", settings.admin)),
-        *((("extproc", envoys.listen), ("extproc.health", envoys.health)) if envoys else ()),
+        *(
+            ("listen", settings.listen),
+            ("metrics_listen", settings.metrics_listen),
+            ("admin_listen", settings.admin_listen),
+        ),
+        *((("extproc.listen", envoys.listen), ("extproc.health_listen", envoys.health_listen)) if envoys else ()),
     ):
         if where is None or where.port == 0:
             continue
@@ -159,20 +168,20 @@ def _unchecked_cascades(settings: Settings) -> list[ConfigError]:
     if settings.extproc is None:
         return []
     words = (
-        "judges answers, and Envoy carries them past us: set `hold_back: off` and `judge_whole: false`, "
-        "or leave out extproc"
+        "checks answers, which Envoy does not send through the gateway: set `holdback: off` and `check_unary: false`, "
+        "or remove extproc"
     )
     return [
-        ConfigError(f"model_list.{entry.name}.ladder", words)
+        ConfigError(f"model_list.{entry.name}.cascade", words)
         for entry in settings.models
-        if entry.ladder is not None and (entry.ladder.window is not None or entry.ladder.whole)
+        if entry.cascade is not None and (entry.cascade.window is not None or entry.cascade.check_unary)
     ]
 
 
 def _canaries_with_roles(settings: Settings) -> list[ConfigError]:
     """Return canaries whose pods prefill or decode for others, as far as configured: such trials have no verdict."""
     known = [(found.url, found.pool, found.facts) for found in settings.configured_pods]
-    known += [(place.name, place.pool, place.facts) for place in settings.places.dns]
+    known += [(place.name, place.pool, place.facts) for place in settings.sources.dns]
     faults = []
     for at, terms in enumerate(settings.canaries):
         canary = Canary(terms)
@@ -189,7 +198,7 @@ CONFIG_FILE_KEYS = re.compile(
     r"""  policy | usage_log | route_log
     | (?!.*\.selector\.) [\w.\[\]]*_file
     | (extproc\.)? tls\.\w+
-    | model_list\[\d+\]\. calibration
+    | model_list\[\d+\]\. cascade\.calibration
     | discovery\.file\.path
     """,
     re.VERBOSE,
@@ -200,7 +209,7 @@ CONFIG_FILE_KEYS = re.compile(
 POLICY_FILE_KEYS = re.compile(r"auth\.(keys_dir|hmac_secret_file|jwt\.jwks_file)")
 
 
-REDIS_URL_KEYS = re.compile(r"redis|discovery\.redis\.url")
+REDIS_URL_KEYS = re.compile(r"redis|discovery\.agent_registry\.url")
 """Paths of the keys whose URL may contain file names in its options."""
 
 

@@ -38,9 +38,9 @@ class ModelEntry:
     """The KV connector of its pods, if they do not report it."""
     kv_bytes_per_token: float | None = None
     """Bytes of KV cache per token, over all ranks together."""
-    rung: CascadeModelEntry = field(default_factory=CascadeModelEntry)
+    cascade_model: CascadeModelEntry = field(default_factory=CascadeModelEntry)
     """Its abilities and price as part of a cascade."""
-    ladder: CascadeEntry | None = None
+    cascade: CascadeEntry | None = None
     """The models behind it; None where it is not a cascade."""
     inference_pool: str | None = None
     """The InferencePool whose pods may serve it, None for all pods that list it."""
@@ -79,33 +79,33 @@ def read_models(root: DocumentTable) -> tuple[ModelEntry, ...]:
             kv_connector=section.get("kv_connector", text, None),
             kv_bytes_per_token=section.get("kv_bytes_per_token", positive(not_negative), None),
             inference_pool=section.get("inference_pool", text, None),
-            rung=read_cascade_model(section),
-            ladder=read_cascade(section),
+            cascade_model=read_cascade_model(section),
+            cascade=read_cascade(section),
         )
         section.close()
         if entry.name and entry.name in entries:
             section.error("model_name", f"duplicate entry `{entry.name}`")
         entries[entry.name] = entry
-    root.errors.extend(_ladder_faults(entries))
+    root.errors.extend(_cascade_faults(entries))
     return tuple(entries.values())
 
 
-def _ladder_faults(entries: Mapping[str, ModelEntry]) -> list[ConfigError]:
+def _cascade_faults(entries: Mapping[str, ModelEntry]) -> list[ConfigError]:
     """Return contradictions between cascades and the models that they name."""
     faults = []
     for at, entry in enumerate(entries.values()):
-        ladder = entry.ladder
-        if ladder is None:
+        cascade = entry.cascade
+        if cascade is None:
             continue
         place = f"model_list[{at}]"
         if entry.pods is not None or entry.inference_pool is not None:
-            faults.append(ConfigError(place, f"`{entry.name}` is a ladder: pods serve its rungs, not itself"))
-        for number, rung in enumerate(ladder.rungs):
-            if (named := entries.get(rung)) is not None and named.ladder is not None:
-                faults.append(ConfigError(f"{place}.ladder[{number}]", f"`{rung}` is itself a ladder"))
-        if ladder.file is not None and ladder.file.models != ladder.rungs:
-            words = f"was made for the ladder {', '.join(ladder.file.models)}"
-            faults.append(ConfigError(f"{place}.calibration", words))
+            faults.append(ConfigError(place, f"`{entry.name}` is a cascade: pods serve its models, not itself"))
+        for number, model in enumerate(cascade.models):
+            if (named := entries.get(model)) is not None and named.cascade is not None:
+                faults.append(ConfigError(f"{place}.cascade.models[{number}]", f"`{model}` is itself a cascade"))
+        if cascade.calibration is not None and cascade.calibration.models != cascade.models:
+            words = f"was made for the cascade {', '.join(cascade.calibration.models)}"
+            faults.append(ConfigError(f"{place}.cascade.calibration", words))
     return faults
 
 
@@ -125,7 +125,7 @@ def model_schema() -> Schema:
             "kv_connector": described(TEXT.schema, "How its pods hand KV over, in vLLM's names; pods' facts go first."),
             "kv_bytes_per_token": described(AMOUNT.schema, "KV of a token, over all ranks: what a hand-over moves."),
             **cascade_model_schema(),
-            **cascade_schema(),
+            "cascade": described(cascade_schema(), "The models behind this name, if it is a cascade."),
             "scheduling_policy": described(
                 {"enum": ["fcfs", "priority"]}, "What the pods were given as --scheduling-policy."
             ),

@@ -24,7 +24,7 @@ def read_roles(root: DocumentTable) -> RoleTerms | None:
     usual = RoleTerms()
     found = {
         field.name: section.get(
-            field.name, whole if field.name.startswith("least") else number, getattr(usual, field.name)
+            field.name, whole if field.name.endswith("_engines") else number, getattr(usual, field.name)
         )
         for field in fields(usual)
     }
@@ -44,11 +44,11 @@ def read_canaries(root: DocumentTable) -> tuple[CanaryTerms, ...]:
             "name": section.get_required("name", text, ""),
             "pool": section.get("pool", text, None),
             "revision": section.get("revision", text, None),
-            "share": section.get("share", number, 0.05),
-            "ttft_gate": section.get("ttft_gate", number, 1.1),
-            "tpot_gate": section.get("tpot_gate", number, 1.1),
-            "error": section.get("error", number, 0.05),
-            "least": section.get("least", whole, 200),
+            "traffic_share": section.get("traffic_share", number, 0.05),
+            "max_ttft_ratio": section.get("max_ttft_ratio", number, 1.1),
+            "max_tpot_ratio": section.get("max_tpot_ratio", number, 1.1),
+            "false_rollback_rate": section.get("false_rollback_rate", number, 0.05),
+            "min_comparisons": section.get("min_comparisons", whole, 200),
             "max_duration_s": section.get("max_duration_s", number, 86_400.0),
         }
         section.close()
@@ -66,16 +66,22 @@ def roles_schema() -> Schema:
 def canary_schema() -> Schema:
     return table(
         {
-            "name": described(TEXT.schema, "What it is called in logs and metrics."),
-            "pool": described(TEXT.schema, "The pool whose pods are on trial."),
-            "revision": described(TEXT.schema, "The revision whose pods are on trial."),
-            "share": described(NUMBER_SCHEMA, "Of the requests that it could serve: 0.05."),
-            "ttft_gate": described(NUMBER_SCHEMA, "First tokens may take so many times as long: 1.1."),
-            "tpot_gate": described(NUMBER_SCHEMA, "Tokens may take so many times as long: 1.1."),
-            "error": described(NUMBER_SCHEMA, "The chance that a sound one is rolled back: 0.05."),
-            "least": described(COUNT.schema, "Comparisons before it is accepted: 200."),
+            "name": described(TEXT.schema, "Name in logs and metrics."),
+            "pool": described(TEXT.schema, "Pool whose pods are on trial."),
+            "revision": described(TEXT.schema, "Revision whose pods are on trial."),
+            "traffic_share": described(NUMBER_SCHEMA, "Share of the requests that it could serve (default 0.05)."),
+            "max_ttft_ratio": described(
+                NUMBER_SCHEMA, "Maximum TTFT relative to that of the other pods (default 1.1)."
+            ),
+            "max_tpot_ratio": described(
+                NUMBER_SCHEMA, "Maximum TPOT relative to that of the other pods (default 1.1)."
+            ),
+            "false_rollback_rate": described(
+                NUMBER_SCHEMA, "Probability that a canary within these ratios is rolled back (default 0.05)."
+            ),
+            "min_comparisons": described(COUNT.schema, "Comparisons before it is accepted (default 200)."),
             "max_duration_s": described(
-                NUMBER_SCHEMA, "An undecided trial is rolled back after so many seconds: 86400."
+                NUMBER_SCHEMA, "Seconds after which an undecided trial is rolled back (default 86400)."
             ),
         },
         required=("name",),

@@ -18,7 +18,7 @@ class RoutingConfig:
 
     name: str = "warm"
     scorers: tuple[Scorer, ...] = field(default_factory=lambda: routings()["warm"])
-    most_blocks: int = 1 << 16
+    max_blocks_per_engine: int = 1 << 16
     """Maximum blocks per engine in the approximate index: 64 MB or more of distinct prompt text."""
 
 
@@ -40,9 +40,9 @@ def read_routing(root: DocumentTable) -> RoutingConfig:
         scorers = _scorers(chosen, scorers)
         if not scorers:
             section.error("scorers", "must leave a scorer")
-    most_blocks = section.get("most_blocks", positive(whole), RoutingConfig().most_blocks)
+    max_blocks = section.get("max_blocks_per_engine", positive(whole), RoutingConfig().max_blocks_per_engine)
     section.close()
-    return RoutingConfig(name, scorers, most_blocks)
+    return RoutingConfig(name, scorers, max_blocks)
 
 
 def _scorers(section: DocumentTable, usual: tuple[Scorer, ...]) -> tuple[Scorer, ...]:
@@ -76,5 +76,7 @@ def _is_off(value: object) -> bool:
 
 def routing_schema() -> Schema:
     scorers = {scorer.name: {"anyOf": [schema_of_fields(scorer(), above_zero=False), OFF_SCHEMA]} for scorer in SCORERS}
-    whole = table({"name": {"enum": list(routings())}, "scorers": table(scorers), "most_blocks": COUNT.schema})
+    whole = table(
+        {"name": {"enum": list(routings())}, "scorers": table(scorers), "max_blocks_per_engine": COUNT.schema}
+    )
     return {"anyOf": [{"enum": list(routings())}, whole]}

@@ -33,8 +33,16 @@ from gateway.config.fields import (
     schema_of_fields,
 )
 from gateway.config.kv_events import KvEventsConfig, kv_events_schema, read_kv_events
-from gateway.config.limits import Limits, Timeouts, read_retries, read_stalls, retries_schema, stalls_schema
+from gateway.config.limits import (
+    Limits,
+    Timeouts,
+    read_retries,
+    read_stall_detection,
+    retries_schema,
+    stall_detection_schema,
+)
 from gateway.config.models import ModelEntry, model_schema, read_models
+from gateway.config.renamed_keys import fault_of_renamed
 from gateway.config.rollout import canary_schema, read_canaries, read_roles, roles_schema
 from gateway.config.routing import RoutingConfig, read_routing, routing_schema
 from gateway.runtime.addresses import Address, TlsFiles
@@ -54,15 +62,15 @@ class Settings:
     listen: Address = Address("127.0.0.1", 8000)
     processes: int = 1
     """Workers that share the traffic port: a core's worth of streams each."""
-    metrics: Address | None = Address("127.0.0.1", 9464)
-    admin: Address | None = Address("127.0.0.1", 9091)
+    metrics_listen: Address | None = Address("127.0.0.1", 9464)
+    admin_listen: Address | None = Address("127.0.0.1", 9091)
     admin_token: Secret | None = None
     policy: Path | None = None
     redis: Secret | None = None
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     pods: tuple[DiscoveredPod, ...] = ()
     pod_file: Path | None = None
-    places: DiscoverySources = NO_SOURCES
+    sources: DiscoverySources = NO_SOURCES
     """Sources of pods beside the static list and the file."""
     pod_api_key: Secret | None = None
     models: tuple[ModelEntry, ...] = ()
@@ -70,7 +78,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
     retries: RetryTerms = field(default_factory=RetryTerms)
-    stalls: StallBounds = field(default_factory=StallBounds)
+    stall_detection: StallBounds = field(default_factory=StallBounds)
     """When a silent engine or stream counts as stalled."""
     roles: RoleTerms | None = None
     """None: engines keep their roles."""
@@ -106,12 +114,13 @@ def read_settings(
     `locate` resolves the relative file names in the document.
     """
     root = read_document(source, variables, locate)
+    root.reject_paths(fault_of_renamed)
     usual = Settings()
     settings = Settings(
         listen=root.get("listen", parse_address, usual.listen),
         processes=root.get("processes", parse_processes, usual.processes),
-        metrics=root.get("metrics", parse_address_or_off, usual.metrics),
-        admin=root.get("admin", parse_address_or_off, usual.admin),
+        metrics_listen=root.get("metrics_listen", parse_address_or_off, usual.metrics_listen),
+        admin_listen=root.get("admin_listen", parse_address_or_off, usual.admin_listen),
         admin_token=read_secret(root, "admin_token"),
         policy=root.get("policy", parse_file, None),
         redis=root.get("redis", parse_redis_secret, None),
@@ -129,7 +138,7 @@ def read_settings(
         roles=read_roles(root),
         canaries=read_canaries(root),
         retries=read_retries(root),
-        stalls=read_stalls(root),
+        stall_detection=read_stall_detection(root),
         limits=read_fields(limits, usual.limits, above_zero=True) if (limits := root.table("limits")) else usual.limits,
         timeouts=read_fields(times, usual.timeouts, above_zero=True)
         if (times := root.table("timeouts"))
@@ -138,7 +147,7 @@ def read_settings(
     if (discovery := root.table("discovery")) is not None:
         pools = tuple(dict.fromkeys(entry.inference_pool for entry in settings.models if entry.inference_pool))
         pods, pod_file, places = read_discovery(discovery, pools)
-        settings = replace(settings, pods=pods, pod_file=pod_file, places=places)
+        settings = replace(settings, pods=pods, pod_file=pod_file, sources=places)
     for word in ("ladders", "telemetry"):
         root.reject_unknown(word, NOT_SUPPORTED)
     root.close()
@@ -170,35 +179,50 @@ def config_schema() -> Schema:
             {
                 **_ports(),
                 "policy": described(
-                    TEXT.schema, "The file of tenants and their keys; without it everybody may come in."
+                    TEXT.schema, "Policy file: tenants and API keys; absent: requests are not authenticated."
                 ),
-                "redis": described(TEXT.schema, "Shared state of several gateways: redis://HOST and other forms."),
-                "trusted_proxies": described(NAMES.schema, "Networks whose word about who asks is believed."),
-                "pod_api_key": described(TEXT.schema, "What the pods were given as --api-key."),
-                "pod_api_key_file": described(TEXT.schema, "The file that holds it, instead."),
-                "discovery": described(discovery_schema(), "Where pods come from."),
+                "redis": described(TEXT.schema, "URL of the Redis that gateways share."),
+                "trusted_proxies": described(
+                    NAMES.schema, "Networks whose forwarding and identity headers are trusted."
+                ),
+                "pod_api_key": described(TEXT.schema, "API key of the pods, as given to vLLM's --api-key."),
+                "pod_api_key_file": described(TEXT.schema, "File that contains it."),
+                "discovery": described(discovery_schema(), "Sources of pods."),
                 "model_list": described(
-                    {"type": "array", "items": model_schema()}, "What a pod cannot tell of its models."
+                    {"type": "array", "items": model_schema()}, "Models: prices, pods and cascades."
                 ),
-                "routing": described(routing_schema(), "How a pod is chosen: a name, or what is to be otherwise."),
+                "routing": described(
+                    routing_schema(), "How a pod is chosen: the name of a routing, or a mapping that changes one."
+                ),
                 "kv_events": described(
-                    {"anyOf": [FLAG.schema, kv_events_schema()]}, "Exact warmth: engines tell what they hold."
+                    {"anyOf": [FLAG.schema, kv_events_schema()]},
+                    "Precise prefix-cache index from the engines' KV events.",
                 ),
-                "roles": described({"anyOf": [FLAG.schema, roles_schema()]}, "Roles of engines follow the traffic."),
-                "canaries": described({"type": "array", "items": canary_schema()}, "Pods on trial, in their turns."),
-                "extproc": described(extproc_schema(), "Where Envoy sends requests to be placed; absent: nowhere."),
+                "roles": described(
+                    {"anyOf": [FLAG.schema, roles_schema()]},
+                    "Engines move between prefill and decode with the traffic.",
+                ),
+                "canaries": described(
+                    {"type": "array", "items": canary_schema()},
+                    "Pods on trial with a share of the traffic, one after the other.",
+                ),
+                "extproc": described(
+                    extproc_schema(), "Listener for Envoy's external processing filter; absent: none."
+                ),
                 "tls": described(
                     table({"cert": TEXT.schema, "key": TEXT.schema}, required=("cert", "key")),
-                    "PEM files of the listener.",
+                    "PEM files of the traffic listener.",
                 ),
-                "cors": described(cors_schema(), "Web pages that may ask from a browser; absent: none."),
+                "cors": described(cors_schema(), "Origins whose web pages may call the gateway; absent: none."),
                 "usage_log": described(TEXT.schema, "One JSON line of usage per request, for chargeback."),
-                "route_log": described(TEXT.schema, "One JSON line per request to play again with another routing."),
-                "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "What is logged."),
-                "limits": described(schema_of_fields(Limits()), "Bounds on what the traffic port takes in."),
-                "retries": described(retries_schema(), "How often a request is tried again, and how often all are."),
-                "stalls": described(stalls_schema(), "When an engine has been silent for too long."),
-                "timeouts": described(schema_of_fields(Timeouts()), "Bounds on waiting, in seconds."),
+                "route_log": described(TEXT.schema, "One JSON line per request, the input of `hearth simulate`."),
+                "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "Logging."),
+                "limits": described(schema_of_fields(Limits()), "Limits on what the traffic port accepts."),
+                "retries": described(retries_schema(), "Retries and resumes: per request, and the budget of all."),
+                "stall_detection": described(
+                    stall_detection_schema(), "When a silent engine or stream counts as stalled."
+                ),
+                "timeouts": described(schema_of_fields(Timeouts()), "Maximum waits, in seconds."),
             }
         ),
     }
@@ -208,12 +232,18 @@ def _ports() -> dict[str, Schema]:
     or_off: Schema = {"anyOf": [ADDRESS_SCHEMA, OFF_SCHEMA]}
     count: Schema = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_PROCESSES}, COUNT.schema["anyOf"][1]]}
     return {
-        "listen": described(ADDRESS_SCHEMA, "Where clients come in: 127.0.0.1:8000 by default."),
-        "processes": described(count, "Workers that share the traffic port, about a core each."),
-        "metrics": described(or_off, "Metrics and health, read-only, or off: 127.0.0.1:9464 by default."),
-        "admin": described(or_off, "Receipts, fleet, drain, reload, or off: 127.0.0.1:9091 by default."),
-        "admin_token": described(TEXT.schema, "Asked for by the admin port; needed beyond loopback."),
-        "admin_token_file": described(TEXT.schema, "The file that holds it, instead."),
+        "listen": described(ADDRESS_SCHEMA, "Listen address for clients (default 127.0.0.1:8000)."),
+        "processes": described(count, "Worker processes that share the traffic port."),
+        "metrics_listen": described(
+            or_off, "Listen address of metrics and health, read-only, or off (default 127.0.0.1:9464)."
+        ),
+        "admin_listen": described(
+            or_off, "Listen address of receipts, fleet, drain and reload, or off (default 127.0.0.1:9091)."
+        ),
+        "admin_token": described(
+            TEXT.schema, "Token that admin requests must send; required unless admin_listen is loopback."
+        ),
+        "admin_token_file": described(TEXT.schema, "File that contains it."),
     }
 
 

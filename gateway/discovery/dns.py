@@ -124,7 +124,7 @@ class DnsSource:
                 hosts = await lookup.resolve()
             except* DnsUnavailable as outages:
                 self._note_outage(str(outages.exceptions[0]))
-                pause_s = min(2 * pause_s, self._config.longest_s)
+                pause_s = min(2 * pause_s, self._config.max_interval_s)
             else:
                 self._note_answer()
                 pause_s = self._take(hosts, tell)
@@ -137,7 +137,7 @@ class DnsSource:
         if is_doubtful:
             return self._pace.min_interval_s
         tell(found)
-        return max(self._pace.min_interval_s, min(hosts.ttl_s, self._config.longest_s))
+        return max(self._pace.min_interval_s, min(hosts.ttl_s, self._config.max_interval_s))
 
     def _found(self, host: str, port: int) -> DiscoveredPod:
         config = self._config

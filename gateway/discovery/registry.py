@@ -1,7 +1,7 @@
 """Pods that agents on GPU nodes register in Redis: their keys are authoritative, their channel only makes it quick.
 
 Redis may be slow, hung, gone, emptied or failed over at any time. While it does not answer, the last list stays in
-force for `keep_s`; our own probes still check each pod. The last record of an agent counts for its `ttl_s`. A missing
+force for `stale_ttl_s`; our probes still check each pod. The last record of an agent counts for its `ttl_s`. A missing
 key means nothing, because an emptied Redis looks the same and the agent writes again one beat later.
 `routing/pod_record.py` defines the record.
 """
@@ -140,7 +140,7 @@ class RegistrySource:
         self,
         place: RedisLocation,
         *,
-        keep_s: float,
+        stale_ttl_s: float,
         say: LogFunction,
         clock: Callable[[], float],
         draw: Callable[[], float],
@@ -152,7 +152,7 @@ class RegistrySource:
         self._place = place
         self._levels = ("warning", "info") if warns else ("debug", "debug")
         """Log levels of an outage and of its end."""
-        self._keep_s = keep_s
+        self._stale_ttl_s = stale_ttl_s
         self._say = say
         self._clock = clock
         self._draw = draw
@@ -191,21 +191,21 @@ class RegistrySource:
                 self._levels[0],
                 "agent_registry_unavailable",
                 redis=str(self._place),
-                kept_for_s=self._keep_s,
+                kept_for_s=self._stale_ttl_s,
                 error=type(error).__name__,
             )
         return was_away
 
     @restarted("discovery")
     async def _drop_expired(self, tell: PodsCallback) -> None:
-        """Drop expired agents; while Redis is away, drop all of them after `keep_s`."""
+        """Drop expired agents; while Redis is away, drop all of them after `stale_ttl_s`."""
         while True:
             await asyncio.sleep(self._pace.expiry_interval_s)
             now_s = self._clock()
             if self._away_since_s is None:
                 is_less = self._agents.expire(now_s)
             else:
-                is_less = now_s - self._away_since_s > self._keep_s and self._agents.expire(inf)
+                is_less = now_s - self._away_since_s > self._stale_ttl_s and self._agents.expire(inf)
             if is_less:
                 tell(self._agents.pods())
 

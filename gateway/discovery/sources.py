@@ -42,7 +42,7 @@ def remote_sources(settings: Settings, means: SourceContext) -> Iterator[PodSour
 
 
 def _registry(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
-    place = settings.places.registry
+    place = settings.sources.registry
     url = (place and place.url) or (settings.redis and settings.redis.value)
     if place is None or not url:
         return
@@ -51,7 +51,7 @@ def _registry(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
 
     yield RegistrySource(
         parse_redis_url(url),
-        keep_s=place.keep_s,
+        stale_ttl_s=place.stale_ttl_s,
         say=means.log,
         clock=means.clock,
         draw=means.random,
@@ -62,24 +62,24 @@ def _registry(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
 
 def missing_libraries(settings: Settings) -> list[ConfigError]:
     """Return a fault for each extra that the settings need and that is not installed."""
-    if settings.places.dns and find_spec("dns") is None:
+    if settings.sources.dns and find_spec("dns") is None:
         return [ConfigError("discovery.dns", "needs a library: pip install 'hearth-gateway[dns]'")]
     return []
 
 
 def _dns(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
-    if not settings.places.dns:
+    if not settings.sources.dns:
         return
     if missing := missing_libraries(settings):
         raise InvalidDocument(missing)
     from gateway.discovery.dns import DnsSource  # noqa: PLC0415 - an extra
 
-    for place in settings.places.dns:
+    for place in settings.sources.dns:
         yield DnsSource(place, say=means.log, draw=means.random)
 
 
 def _kubernetes(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
-    for place in settings.places.kubernetes:
+    for place in settings.sources.kubernetes:
         try:
             yield KubernetesSource(place, say=means.log, clock=means.clock, draw=means.random)
         except ApiError as refused:

@@ -221,7 +221,7 @@ class Exchange(GrpcStreamHandler):
                     Reason.QUEUE_TIMEOUT, "No engine became available within the queue timeout.", retry_after_s=1.0
                 )
             )
-        elif not self._has_all and waited_s > office.rules.timeouts.body_s:
+        elif not self._has_all and waited_s > office.rules.timeouts.request_body_s:
             self._refuse(RequestRejected(Reason.REQUEST_TIMEOUT, "Timeout while receiving the request body."))
 
     # -- the request -----------------------------------------------------------------------------------------------

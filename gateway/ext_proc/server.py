@@ -156,14 +156,17 @@ class ExtProcServer:
             front.dispatcher,
             router.fleet,
             ExtProcTransportConfig(
-                pods, front.dispatcher.transports.takes_priority, settings.limits.kept_answer_bytes, words.endpoints
+                pods,
+                front.dispatcher.transports.takes_priority,
+                settings.limits.max_recorded_response_bytes,
+                words.max_endpoints,
             ),
             budget=front.body_budget,
             rules=ExchangeConfig(
                 settings.limits,
                 settings.timeouts,
-                queue_s=words.queue_s,
-                sample_share=words.sample,
+                queue_s=words.max_queue_s,
+                sample_share=words.sample_share,
                 is_trusted_proxy=lambda source: (
                     words.trust_headers or bool(source and trusted and is_in_networks(source, trusted))
                 ),
@@ -182,8 +185,8 @@ class ExtProcServer:
         bounds = Http2Limits(
             max_streams=settings.limits.max_connections,
             max_message_bytes=settings.limits.max_body_bytes + (1 << 20),
-            preface_s=settings.timeouts.header_s,
-            frame_s=settings.timeouts.body_s,
+            preface_s=settings.timeouts.request_header_s,
+            frame_s=settings.timeouts.request_body_s,
         )
         common = front.body_budget, self.office.crowd, bounds
         self.callers = CallerAuthenticator(loop.time, say)
@@ -201,15 +204,15 @@ class ExtProcServer:
     async def open(self, stack: AsyncExitStack) -> dict[str, list[str]]:
         """Listen until the stack is left. Returns where, by name. Raises `CannotListen`."""
         listening = {"extproc": await self._listen(stack, "extproc", self._words.listen, self.port, self.tls)}
-        if self._words.health is not None:
-            where = self._words.health
+        if self._words.health_listen is not None:
+            where = self._words.health_listen
             listening["extproc_health"] = await self._listen(stack, "extproc.health", where, self.health_port, None)
         return listening
 
     async def _listen(
         self, stack: AsyncExitStack, name: str, where: Address, port: GrpcListener, tls: ssl.SSLContext | None
     ) -> list[str]:
-        shares = self._words.shares_port
+        shares = self._words.reuse_port
         number = where.port + self._number if where.port and not shares else where.port
         try:
             server = await port.listen(

@@ -91,7 +91,9 @@ class ClientConnections:
         self.timeouts = timeouts
         self.shares = shares
         self.trusted_proxies = trusts
-        self.sweeper = TimeoutSweeper(timeouts.header_s, timeouts.body_s, timeouts.idle_s, timeouts.client_stall_s)
+        self.sweeper = TimeoutSweeper(
+            timeouts.request_header_s, timeouts.request_body_s, timeouts.downstream_idle_s, timeouts.downstream_write_s
+        )
         self.open: set[ClientConnection] = set()
         self.connection_ended = asyncio.Event()
         """Set when a connection has ended; cleared by whatever waits for it."""
@@ -117,7 +119,7 @@ class ClientConnections:
 
 
 class ClientConnection(asyncio.Protocol):
-    """Serves one request at a time; reads ahead meanwhile, up to `max_pipelined` requests."""
+    """Serves one request at a time; reads ahead meanwhile, up to `max_pipelined_requests`."""
 
     def __init__(self, shared: ClientConnections) -> None:
         self._shared = shared
@@ -232,7 +234,7 @@ class ClientConnection(asyncio.Protocol):
     def _read(self, unread: bytes) -> None:
         start = 0
         while start < len(unread) and not self._reader.ignores_input:
-            if len(self._waiting) >= self._limits.max_pipelined:
+            if len(self._waiting) >= self._limits.max_pipelined_requests:
                 self._unread = unread[start:]
                 self.transport.pause_reading()
                 self._await(ConnectionWait.NOTHING)
@@ -299,7 +301,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         self._advance()
-        if self._unread and len(self._waiting) < self._limits.max_pipelined and not self._is_closing:
+        if self._unread and len(self._waiting) < self._limits.max_pipelined_requests and not self._is_closing:
             self._read_on()
 
     # -- ending ----------------------------------------------------------------------------------------------------
@@ -366,7 +368,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _expect_reading(self) -> None:
         self._stalled_bytes = self.transport.get_write_buffer_size()
-        self._stalled_until_s = self._loop.time() + self._shared.timeouts.client_stall_s
+        self._stalled_until_s = self._loop.time() + self._shared.timeouts.downstream_write_s
 
     def _close(self) -> None:
         self._is_closing = self._reader.ignores_input = True
@@ -418,10 +420,10 @@ class ClientConnection(asyncio.Protocol):
         timeouts = self._shared.timeouts
         match self._wait:
             case ConnectionWait.REQUEST:
-                return timeouts.idle_s
+                return timeouts.downstream_idle_s
             case ConnectionWait.HEAD:
-                return timeouts.header_s
+                return timeouts.request_header_s
             case ConnectionWait.BODY:
-                return timeouts.body_s
+                return timeouts.request_body_s
             case _:
                 return NEVER

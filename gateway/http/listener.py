@@ -35,7 +35,9 @@ class DownstreamListener:
     def protocol_factory(self, tls: ssl.SSLContext | None) -> Callable[[], asyncio.Protocol]:
         """Return the protocol factory for accepted connections; with TLS they count from before the handshake."""
         return (
-            self.make_protocol if tls is None else lambda: TlsHandshake(self, tls, self._connections.timeouts.header_s)
+            self.make_protocol
+            if tls is None
+            else lambda: TlsHandshake(self, tls, self._connections.timeouts.request_header_s)
         )
 
     async def drain(self, grace_s: float) -> None:

@@ -70,13 +70,13 @@ class CacheLookupService:
         config = settings.kv_events
         if config is None:
             raise ValueError("kv_events is not configured")
-        self.index = PreciseIndex(most_blocks=config.most_blocks)
+        self.index = PreciseIndex(most_blocks=config.max_blocks_per_engine)
         self.subscriptions = PodSubscriptions(config, self.index, say)
         self.tokenizer = PodTokenizer(say)
         self.failed: dict[str, int] = {}
         """Failed lookups by reason."""
         self._say = say
-        self._load_s = _load_seconds(config.load_us_per_token)
+        self._load_s = _load_seconds(config.load_s_per_token)
         self._fleets: dict[IpcConnection, FleetUpdate] = {}
         self._pods: dict[str, PodUpdate] = {}
         self._pending: set[tuple[int, int]] = set()

@@ -367,7 +367,7 @@ class RequestPipeline:
         if result.begun or context.cuts:
             # Where the prefill half of a pair has failed a remaining answer, no pod was asked for that: it stands.
             is_left = result.continuation is not None or not result.begun
-            may = is_left and context.cuts <= self._retries.cuts and is_in_time
+            may = is_left and context.cuts <= self._retries.max_resumes and is_in_time
             context.attempt_kind = RetryKind.RESUME
             return may and self.budget.take(RetryKind.RESUME)
         asked = [attempt for attempt in context.model_attempts if _counts(attempt)]

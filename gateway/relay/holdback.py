@@ -84,7 +84,7 @@ class HoldbackBuffer:
         hold_back = self._hold_back
         if self._bytes > MAX_HELD_BYTES:
             return self.judge(JudgingTrigger.SIZE)
-        if self._counted >= hold_back.tokens and not hold_back.whole:
+        if self._counted >= hold_back.tokens and not hold_back.complete_streams:
             return self.judge(JudgingTrigger.WINDOW)
         return None
 
@@ -146,7 +146,7 @@ class HoldbackStream(EventStream):
             self._act(verdict)
         elif self._timer is None and window.has_answer:
             self._since_s = loop.time()
-            if not self._judge.hold_back.whole:
+            if not self._judge.hold_back.complete_streams:
                 self._timer = loop.call_later(TIMER_SHARE * self._judge.hold_back.max_added_s, self._time_is_up)
 
     def end(self) -> None:

@@ -58,7 +58,7 @@ class TransportFactory:
         self._requests = UpstreamRequestWriter(pool, key_of, self.takes_priority)
         self._budget = budget
         self._limits = limits
-        self.kept_bodies = BodyBudget(limits.kept_bodies_bytes, largest=limits.kept_body_bytes)
+        self.kept_bodies = BodyBudget(limits.max_total_replay_body_bytes, largest=limits.max_replay_body_bytes)
         """Of the bodies of requests whose responses stream, kept in case they have to be resumed."""
 
     def make(
@@ -102,14 +102,14 @@ class RetryBuffer:
         self._budget = budget
         self._limits = limits
         self._counted = 0
-        self.answer_bytes = limits.kept_answer_bytes
+        self.answer_bytes = limits.max_recorded_response_bytes
         """Bytes of the response that are recorded."""
         self.is_off = is_off
         self.body = b""
 
     def keep(self, body: bytes) -> None:
         """Keep a body, if there is room."""
-        if body and not self.is_off and len(body) <= self._limits.kept_body_bytes and self._take(body):
+        if body and not self.is_off and len(body) <= self._limits.max_replay_body_bytes and self._take(body):
             self._counted = len(body)
             self.body = body
 

@@ -4,7 +4,7 @@ Theory of operation. The connection is in one of five states; `check` is called 
 
     state        is                                bytes go to      left by
     -----------  --------------------------------  ---------------  ---------------------------------------------------
-    idle         `_exchange` None, in the pool     -> closed        `ask` -> head; `pod_idle_s` passed -> closed
+    idle         `_exchange` None, in the pool     -> closed        `ask` -> head; `upstream_idle_s` passed -> closed
     head         `_exchange` set, `_body` None     parser           response head -> body; time-out, error -> closed
     body         `_body` set                       parser           a read that ends with its chunk -> passthrough; end
                                                                     of message -> idle, or closed if not reusable
@@ -339,7 +339,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._end_stall_timer(lives=self._status < 400)
         if exchange is not None:
             exchange.reply.source = None
-        self._due_s = self._loop.time() + self._owner.timeouts.pod_idle_s
+        self._due_s = self._loop.time() + self._owner.timeouts.upstream_idle_s
         self.was_used = True
         # The connection first, then the end: what the end sets off may lease a connection at once.
         if self._is_reusable:
@@ -401,7 +401,7 @@ class UpstreamConnection(asyncio.Protocol):
             end, what = STALL_ENDS[late]
             self._fail(end, what)
         elif self._exchange.has_begun and self._last_read_s == now_s:
-            self._due_s = now_s + self._owner.timeouts.stall_s
+            self._due_s = now_s + self._owner.timeouts.upstream_read_s
         elif now_s >= self._due_s:
             self._fail(AttemptStatus.TIMEOUT, "Timeout while waiting for the pod's response.")
 

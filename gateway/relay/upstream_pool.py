@@ -79,8 +79,8 @@ class UpstreamPool:
         """
         self._max_open = max_open
         self._open_count = 0
-        self._patrol = TimeoutSweeper(timeouts.first_byte_s, timeouts.stall_s, timeouts.pod_idle_s)
-        self.lateness = StallDetector(StallBounds(), timeouts.stall_s)
+        self._patrol = TimeoutSweeper(timeouts.first_byte_s, timeouts.upstream_read_s, timeouts.upstream_idle_s)
+        self.lateness = StallDetector(StallBounds(), timeouts.upstream_read_s)
         self._idle: dict[str, list[UpstreamConnection]] = {}
         self._open: dict[str, set[UpstreamConnection]] = {}
         self._addresses: dict[str, UpstreamAddress] = {}
@@ -92,8 +92,8 @@ class UpstreamPool:
 
     def set_stall_bounds(self, silence: StallBounds) -> None:
         """Set how much silence of engines is tolerated; called before the first request."""
-        self._patrol.set_timeouts(silence.least_s)
-        self.lateness = StallDetector(silence, self.timeouts.stall_s)
+        self._patrol.set_timeouts(silence.engine_min_s)
+        self.lateness = StallDetector(silence, self.timeouts.upstream_read_s)
 
     def note_engine_response(self, engine: str, now_s: float) -> None:
         """Note that another gateway has had a response of this engine, at this loop time."""
@@ -172,7 +172,7 @@ class UpstreamPool:
         self._open.setdefault(address.url, set()).add(line)
         self._open_count += 1
         try:
-            async with asyncio.timeout(self.timeouts.connect_s):
+            async with asyncio.timeout(self.timeouts.upstream_connect_s):
                 await asyncio.get_running_loop().create_connection(
                     lambda: line, address.host, address.port, ssl=self._tls if address.is_tls else None
                 )

@@ -86,7 +86,7 @@ class RoleAssigner:
         has_prefill = any(engine.role is Role.PREFILL for engine, _ in engines)
         for engine, facts in engines:
             if engine.name not in known:
-                known[engine.name] = now_s - self.terms.min_stay_s
+                known[engine.name] = now_s - self.terms.min_role_s
             if engine.role is Role.EITHER and can_prefill_and_decode(facts):
                 self._router.fleet.override_role(engine.name, Role.DECODE if has_prefill else Role.PREFILL)
                 has_prefill = True

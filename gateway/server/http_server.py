@@ -52,7 +52,7 @@ class HttpServer:
         shares = divide_descriptors(descriptors or descriptors_wanted(limits.max_connections), limits.max_connections)
         self.limits = limits
         self.timeouts = timeouts
-        self.body_budget = BodyBudget(limits.max_bodies_bytes, largest=limits.max_body_bytes)
+        self.body_budget = BodyBudget(limits.max_total_body_bytes, largest=limits.max_body_bytes)
         self.pool = UpstreamPool(timeouts, knows=lambda url: router.fleet.pod(url) is not None, max_open=shares.pods)
         self.dispatcher = HttpDispatcher(
             passage,

@@ -50,7 +50,7 @@ TIE_SHARE = 0.02
 """Candidates closer than this, or than this share of the best, are equal: predictions are no better. Never more than
 `MAX_TIE_S` apart: where a prompt takes ten seconds, a fifth of one is still felt."""
 
-SESSION_SCORER = "session"
+SESSION_SCORER = "session_affinity"
 """Without this scorer a routing ignores sessions, among equals too: round robin takes turns."""
 
 ReplicaPosition = tuple[int, int]
@@ -59,7 +59,18 @@ ReplicaPosition = tuple[int, int]
 SINGLE_REPLICA: ReplicaPosition = (0, 1)
 
 LOAD_SCORERS = frozenset(
-    {"prefill", "interference", "copies", "kv_room", "session", "lora", "slow_start", "suited", "duty", "stall"}
+    {
+        "prefill_time",
+        "interference",
+        "hot_prefix_replication",
+        "kv_headroom",
+        "session_affinity",
+        "lora_affinity",
+        "slow_start",
+        "prompt_length",
+        "decode_role",
+        "prefill_stall",
+    }
 )
 """The scorers that, between engines as warm as each other, speak for the shorter queue. With any other all engines of
 a fleet are scored, however many they are."""

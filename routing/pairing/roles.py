@@ -24,33 +24,35 @@ class RoleTerms:
 
     ttft_s: float = 2.0
     tpot_s: float = 0.05
-    memory_s: float = 8.0
+    decay_s: float = 8.0
     """How fast what was asked for is forgotten; what decodes cannot wait, and is followed twice as fast."""
-    peak_s: float = 20.0
+    peak_decay_s: float = 20.0
     """How fast a peak of need is forgotten: where bursts of both kinds alternate, the split is to bear both."""
-    ahead_s: float = 20.0
+    forecast_s: float = 20.0
     """Decodes pile up for as long as answers last: how far ahead their growth is taken to go on."""
-    min_stay_s: float = 60.0
+    min_role_s: float = 60.0
     """An engine keeps a role at least so long."""
-    gain: float = 0.1
+    min_improvement: float = 0.1
     """By how much of itself the worst pressure must fall for one engine to move."""
-    busy: float = 0.5
+    min_pressure: float = 0.5
     """Below this pressure no role changes."""
-    prefill_busy: float = 1.0
+    max_prefill_utilization: float = 1.0
     """The share of its time that a prefill engine may compute; what has to wait too long counts beside it."""
-    moved_per_minute: float = 1.0
+    max_changes_per_minute_ratio: float = 1.0
     """At most so many of them, as a share, change within a minute; one always may."""
-    least_prefill: int = 1
-    least_decode: int = 1
+    min_prefill_engines: int = 1
+    min_decode_engines: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("ttft_s", "tpot_s", "memory_s", "peak_s", "prefill_busy"):
+        for name in ("ttft_s", "tpot_s", "decay_s", "peak_decay_s", "max_prefill_utilization"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be > 0")
-        if self.min_stay_s < 0 or not 0 < self.gain < 1 or not 0 < self.moved_per_minute <= 1:
-            raise ValueError("min_stay_s: must be >= 0; gain, moved_per_minute: must be between 0 and 1")
-        if min(self.least_prefill, self.least_decode) < 1:
-            raise ValueError("least_prefill, least_decode: must be >= 1")
+        if self.min_role_s < 0 or not 0 < self.min_improvement < 1 or not 0 < self.max_changes_per_minute_ratio <= 1:
+            raise ValueError(
+                "min_role_s: must be >= 0; min_improvement, max_changes_per_minute_ratio: must be between 0 and 1"
+            )
+        if min(self.min_prefill_engines, self.min_decode_engines) < 1:
+            raise ValueError("min_prefill_engines, min_decode_engines: must be >= 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +125,11 @@ class RoleBalancer:
         span_s, self._seen_s = max(0.0, now_s - self._seen_s), max(now_s, self._seen_s)
         if span_s > 0:
             self._learn(prefill_s, decode, span_s)
-        self._peak = self._need(workers).after_peak(self._peak, exp(-span_s / self.terms.peak_s))
+        self._peak = self._need(workers).after_peak(self._peak, exp(-span_s / self.terms.peak_decay_s))
         return self._peak
 
     def _learn(self, prefill_s: float, decode: float, span_s: float) -> None:
-        keep, keep_decode = exp(-span_s / self.terms.memory_s), exp(-2 * span_s / self.terms.memory_s)
+        keep, keep_decode = exp(-span_s / self.terms.decay_s), exp(-2 * span_s / self.terms.decay_s)
         self._prefill_rate = keep * self._prefill_rate + (1 - keep) * prefill_s / span_s
         before, self._decode = self._decode, keep_decode * self._decode + (1 - keep_decode) * decode
         growth = (self._decode - before) / span_s
@@ -136,9 +138,9 @@ class RoleBalancer:
     def _need(self, workers: Sequence[PoolEngine]) -> EngineNeed:
         # What is owed has to be done within the promised time, beside what keeps coming.
         owed = sum(worker.owed_s for worker in workers)
-        waits = max(0.0, owed - len(workers) * self.terms.ttft_s / 4) / self.terms.memory_s
-        coming = max(0.0, self._decode_growth) * self.terms.ahead_s
-        return EngineNeed(self._prefill_rate / self.terms.prefill_busy + waits, self._decode + coming)
+        waits = max(0.0, owed - len(workers) * self.terms.ttft_s / 4) / self.terms.decay_s
+        coming = max(0.0, self._decode_growth) * self.terms.forecast_s
+        return EngineNeed(self._prefill_rate / self.terms.max_prefill_utilization + waits, self._decode + coming)
 
     def next_change(self, workers: Sequence[PoolEngine], need: EngineNeed, now_s: float) -> RoleChange | None:
         """The next role change; None where none is worth it."""
@@ -146,7 +148,7 @@ class RoleBalancer:
         if not prefill or not decode:
             return None
         now = _pressures(need, len(prefill), len(decode))
-        if max(now) < self.terms.busy or not self._may_move(workers, now_s):
+        if max(now) < self.terms.min_pressure or not self._may_move(workers, now_s):
             return None
         if now[0] > now[1]:
             return self._move(decode, Role.PREFILL, now, _pressures(need, len(prefill) + 1, len(decode) - 1), now_s)
@@ -165,10 +167,10 @@ class RoleBalancer:
         then: tuple[float, float],
         now_s: float,
     ) -> RoleChange | None:
-        least = self.terms.least_decode if role is Role.PREFILL else self.terms.least_prefill
-        if len(givers) <= least or max(then) > max(now) * (1 - self.terms.gain):
+        least = self.terms.min_decode_engines if role is Role.PREFILL else self.terms.min_prefill_engines
+        if len(givers) <= least or max(then) > max(now) * (1 - self.terms.min_improvement):
             return None
-        free = [one for one in givers if one.may_change and now_s - one.since_s >= self.terms.min_stay_s]
+        free = [one for one in givers if one.may_change and now_s - one.since_s >= self.terms.min_role_s]
         if not free:
             return None
         # The engine with the least to finish in its old role.
@@ -178,7 +180,7 @@ class RoleBalancer:
     def _may_move(self, workers: Sequence[PoolEngine], now_s: float) -> bool:
         while self._moved_s and now_s - self._moved_s[0] >= 60.0:
             self._moved_s.popleft()
-        most = max(1, int(self.terms.moved_per_minute * sum(worker.may_change for worker in workers)))
+        most = max(1, int(self.terms.max_changes_per_minute_ratio * sum(worker.may_change for worker in workers)))
         return len(self._moved_s) < most
 
 

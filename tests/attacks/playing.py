@@ -72,7 +72,7 @@ class Stage:
 async def staged() -> AsyncIterator[Stage]:
     """Waits are long, so that nobody is sent away before all are there. What is made once has been made."""
     with NamedTemporaryFile("w", suffix=".yaml") as config:
-        config.write("timeouts: {header_s: 600, body_s: 600, client_stall_s: 600}\n")
+        config.write("timeouts: {request_header_s: 600, request_body_s: 600, downstream_write_s: 600}\n")
         config.flush()
         async with AsyncExitStack() as stack:
             pods = [await stack.enter_async_context(silent_pod()) for _ in range(PODS)]

@@ -15,7 +15,7 @@ MB = 1 << 20
 BODY_BYTES = 6 * MB
 KEYS = {name: [sha256(name.encode()).hexdigest()] for name in ("greedy", "decent")}
 POLICY = json.dumps({"auth": {"keys": KEYS}, "tenants": {"greedy": {"max_parallel_requests": 1}, "decent": {}}})
-CONFIG = "limits: {max_bodies_bytes: 67108864, max_body_bytes: 16777216}"
+CONFIG = "limits: {max_total_body_bytes: 67108864, max_body_bytes: 16777216}"
 
 
 async def hold(target: Target, head: bytes, piece: bytes, times: int) -> Cost:

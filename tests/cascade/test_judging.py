@@ -78,7 +78,7 @@ def test_the_configuration_decides_at_the_end_of_the_time(
     at_time: HoldbackTimeoutAction, verdict: AnswerVerdict
 ) -> None:
     """An answer is judged by its tokens, released or discarded."""
-    assert a_judge(hold_back=HoldbackSettings(at_time=at_time)).judge(SURE, JudgingTrigger.TIME) is verdict
+    assert a_judge(hold_back=HoldbackSettings(on_timeout=at_time)).judge(SURE, JudgingTrigger.TIME) is verdict
 
 
 def test_a_tenant_without_escalations_keeps_the_answer() -> None:

@@ -77,7 +77,12 @@ def a_pod(name: str, folder: Path, port: int, *more: str) -> Program:
 
 def a_gateway(name: str, folder: Path, ports: Iterator[int], wires: Sequence[Wire], redis: Wire) -> Gateway:
     traffic, admin, metrics = (f"127.0.0.1:{next(ports)}" for _ in range(3))
-    flags = {"--listen": traffic, "--admin": admin, "--metrics": metrics, "--policy": str(folder / "policy.yaml")}
+    flags = {
+        "--listen": traffic,
+        "--admin-listen": admin,
+        "--metrics-listen": metrics,
+        "--policy": str(folder / "policy.yaml"),
+    }
     flags["--redis"] = redis.url.replace("http", "redis")
     flags["--config"] = str(folder / "hearth.yaml")
     flags["--usage-log"] = str(folder / f"{name}.usage.jsonl")

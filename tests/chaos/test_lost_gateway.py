@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 120.0
 
 SETTINGS = """\
-stalls: {first_s: 280, least_s: 280, least_alone_s: 280}
+stall_detection: {initial_s: 280, engine_min_s: 280, stream_min_s: 280}
 """
 """Silence alone moves nobody here."""
 

@@ -117,7 +117,11 @@ class Image:
         for name, value in self.stage.environment.items():
             found[name] = self.placed(value).replace("$PATH", os.environ["PATH"])
         # Nothing of ours listens beyond the loopback, or on a port that somebody has.
-        return found | {"HEARTH_LISTEN": "127.0.0.1:0", "HEARTH_METRICS": "127.0.0.1:0", "HEARTH_ADMIN": "off"}
+        return found | {
+            "HEARTH_LISTEN": "127.0.0.1:0",
+            "HEARTH_METRICS_LISTEN": "127.0.0.1:0",
+            "HEARTH_ADMIN_LISTEN": "off",
+        }
 
 
 STEPS: Mapping[str, Callable[[Image, str], None]] = {

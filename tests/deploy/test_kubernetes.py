@@ -66,8 +66,8 @@ def test_ports_are_those_that_the_gateway_opens(
     """Named once in the container, used by name everywhere else."""
     ports = {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
     assert ports["http"] == settings.listen.port
-    assert settings.metrics is not None
-    assert ports["metrics"] == settings.metrics.port
+    assert settings.metrics_listen is not None
+    assert ports["metrics"] == settings.metrics_listen.port
     assert settings.extproc is not None
     assert ports["picker"] == settings.extproc.listen.port
     for name in ("hearth", "hearth-metrics"):

@@ -65,7 +65,7 @@ def _seats(ports: Iterator[int], config: Path, pods: Sequence[str], stack: Async
     found = {}
     for _ in range(2):
         at, own = next(ports), [next(ports) for _ in range(3)]
-        flags = ("--config", str(config), "--extproc", f"127.0.0.1:{at}")
+        flags = ("--config", str(config), "--extproc-listen", f"127.0.0.1:{at}")
         found[at] = Seat(partial(a_gateway, own, pods, flags), stack)
     return found
 

@@ -19,12 +19,12 @@ from tests.envoy.scene import a_scene, asking
 from tests.scenarios.cascade_pods import CASCADE, calibration_file
 
 
-def settings(folder: Path, **ladder: Any) -> dict[str, Any]:
+def settings(folder: Path, **cascade: Any) -> dict[str, Any]:
     """A cascade that goes by the prompt: all that is easier than anything begins, and ends, at the small model."""
     file = folder / "auto.json"
     file.write_bytes(write_calibration_file(calibration_file(-1e6, signal="ease", stage=SignalStage.PROMPT)))
-    entry = {"model_name": CASCADE, "ladder": ["small", "big"], "calibration": str(file)}
-    return {"model_list": [entry | ladder]}
+    entry = {"models": ["small", "big"], "calibration": str(file)}
+    return {"model_list": [{"model_name": CASCADE, "cascade": entry | cascade}]}
 
 
 @pytest.mark.parametrize("way", [BUFFERED_NONE, DUPLEX], ids=["buffered", "duplex"])
@@ -32,7 +32,7 @@ def settings(folder: Path, **ladder: Any) -> dict[str, Any]:
 @pytest.mark.asyncio
 async def test_the_starting_model_is_chosen(tmp_path: Path, way: Way, headers: dict[str, str], rung: str) -> None:
     """The pod is asked for the model's model, streaming or not, and the receipt says which and that nobody judged."""
-    told = settings(tmp_path, hold_back="off", judge_whole=False)
+    told = settings(tmp_path, holdback="off", check_unary=False)
     async with a_scene(way, settings=told) as scene:
         for stream in (True, False):
             async with scene.session.post(
@@ -51,9 +51,9 @@ async def test_the_starting_model_is_chosen(tmp_path: Path, way: Way, headers: d
 def test_a_judging_cascade_is_refused(tmp_path: Path) -> None:
     """With the reason, and what to write instead."""
     config = tmp_path / "hearth.yaml"
-    config.write_text(json.dumps(settings(tmp_path) | {"extproc": "127.0.0.1:9002"}))
+    config.write_text(json.dumps(settings(tmp_path) | {"extproc": {"listen": "127.0.0.1:9002"}}))
     with pytest.raises(InvalidDocument) as refused:
         check_file(config, {})
     [fault] = [str(fault) for fault in refused.value.errors]
     assert "model_list" in fault
-    assert "judges answers, and Envoy carries them past us: set `hold_back: off`" in fault
+    assert "checks answers, which Envoy does not send through the gateway: set `holdback: off`" in fault

@@ -102,7 +102,7 @@ async def staged(
     async with SimulatedPod(options) as one, SimulatedPod(options) as two, client:
         pods = (one.url, two.url)
         named = [word for url in pods for word in ("--pod", url)]
-        async with serving(*named, "--extproc", "127.0.0.1:0") as gateway:
+        async with serving(*named, "--extproc-listen", "127.0.0.1:0") as gateway:
             (listening,) = [line for line in gateway.lines if line["event"] == "listening"]
             config = bootstrap(ROOT / "deploy" / "envoy" / f"{file}.yaml", listening["extproc"], pods)
             filter_of(config)["failure_mode_allow"] = is_open

@@ -64,8 +64,8 @@ async def a_pair(folder: Path, way: Way | None) -> AsyncIterator[Pair]:
         ]
         told: dict[str, Any] = {
             "discovery": {"static": {"pods": places}},
-            "routing": {"name": "warm", "scorers": {"duty": {"decode_s": 1000}}},
-            "extproc": "127.0.0.1:0",
+            "routing": {"name": "warm", "scorers": {"decode_role": {"penalty_s": 1000}}},
+            "extproc": {"listen": "127.0.0.1:0"},
         }
         config = folder / f"{'own' if way is None else 'behind'}.json"
         config.write_text(json.dumps(told))

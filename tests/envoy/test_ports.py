@@ -54,7 +54,7 @@ async def test_tls_to_the_picker_is_renewed_while_envoy_asks(tmp_path: Path) -> 
 async def test_several_workers_pick_behind_one_port_or_behind_one_each(*, shares: bool) -> None:
     """Where they listen is said; health and requests are served there."""
     first = ports_in_a_row(2)
-    told = {"listen": f"127.0.0.1:{first}", "shares_port": shares}
+    told = {"listen": f"127.0.0.1:{first}", "reuse_port": shares}
     async with a_scene(None, extproc=told, settings={"processes": 2}) as scene:
         listening = next(line for line in scene.gateway.lines if line["event"] == "listening")
         ports = [first] if shares else [first, first + 1]
@@ -92,7 +92,7 @@ async def test_a_picker_stopped_under_load_loses_no_request(tmp_path: Path, way:
         pods = [await stack.enter_async_context(SimulatedPod(Scene.usual())) for _ in range(2)]
         told = {
             "discovery": {"static": {"pods": [pod.url for pod in pods]}},
-            "extproc": "127.0.0.1:0",
+            "extproc": {"listen": "127.0.0.1:0"},
             "timeouts": {"lame_duck_s": 600},
         }
         config.write_text(json.dumps(told))

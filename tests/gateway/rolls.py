@@ -129,7 +129,7 @@ def a_pod(port: int, folder: Path) -> AbstractAsyncContextManager[Any]:
 
 
 def a_gateway(ports: Sequence[int], pods: Sequence[str], flags: Sequence[str]) -> AbstractAsyncContextManager[Running]:
-    names = ("--listen", "--metrics", "--admin")
+    names = ("--listen", "--metrics-listen", "--admin-listen")
     where = tuple(word for name, port in zip(names, ports, strict=True) for word in (name, f"127.0.0.1:{port}"))
     return serving(*(word for pod in pods for word in ("--pod", pod)), *flags, where=where)
 

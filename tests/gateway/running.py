@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.sources import ROOT
 
-ANYWHERE = ("--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+ANYWHERE = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
 
 
 @dataclass(slots=True)

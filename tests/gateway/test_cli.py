@@ -39,7 +39,16 @@ def test_it_explains_itself() -> None:
     """Alone and by --help; every flag of serve stands there."""
     assert "serve" in hearth().stdout
     shown = hearth("serve", "--help").stdout
-    for flag in ("--listen", "--pod", "--config", "--policy", "--redis", "--metrics", "--admin", "--routing"):
+    for flag in (
+        "--listen",
+        "--pod",
+        "--config",
+        "--policy",
+        "--redis",
+        "--metrics-listen",
+        "--admin-listen",
+        "--routing",
+    ):
         assert flag in shown
 
 
@@ -119,16 +128,20 @@ def test_the_list_of_pods_is_checked(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--pod", "here"), {}, "hearth: --pod: must be a URL"),
         ((*POD, "--listen", "8000"), {}, "hearth: --listen: must be HOST:PORT"),
         ((*POD, "--routing", "warn"), {}, "hearth: --routing: `warn` is none of warm, round-robin, least-loaded"),
-        ((*POD, "--admin", "0.0.0.0:9091"), {}, "hearth: admin: 0.0.0.0:9091 can be reached from outside"),
+        (
+            (*POD, "--admin-listen", "0.0.0.0:9091"),
+            {},
+            "hearth: admin_listen: 0.0.0.0:9091 can be reached from outside",
+        ),
         ((*POD, "--policy", "/nowhere"), {}, "hearth: --policy: there is no file `/nowhere`"),
         ((*POD, "--redis", "http://user:hunter2@h"), {}, "hearth: --redis: must be a URL beginning with redis://"),
-        (POD, {"HEARTH_METRICS": "x"}, "hearth: HEARTH_METRICS: must be HOST:PORT"),
+        (POD, {"HEARTH_METRICS_LISTEN": "x"}, "hearth: HEARTH_METRICS_LISTEN: must be HOST:PORT"),
         (("--config", "/nowhere"), {}, "hearth: /nowhere: No such file or directory"),
     ],
 )
 def test_what_keeps_it_from_starting_is_told(words: tuple[str, ...], variables: dict[str, str], told: str) -> None:
     """In one line each, with status 2, without a traceback and without secrets."""
-    done = hearth("serve", "--admin", "off", *words, **variables)
+    done = hearth("serve", "--admin-listen", "off", *words, **variables)
     assert done.returncode == 2
     assert done.stderr.startswith(told)
     assert "Traceback" not in done.stderr
@@ -143,7 +156,7 @@ def test_what_keeps_it_from_starting_is_told(words: tuple[str, ...], variables: 
         ("admin_token: ${NOPE}\n", "admin_token: the variable NOPE is not set"),
         ("limits: {max_body_bytes: big}\n", "limits.max_body_bytes: must be a number, not 'big'"),
         (
-            "model_list: [{model_name: x, ladder: [a, b], calibration: FILE}]\n",
+            "model_list: [{model_name: x, cascade: {models: [a, b], calibration: FILE}}]\n",
             "model_list[0].calibration: `FILE` is no",
         ),
     ],
@@ -162,7 +175,9 @@ def test_no_session_is_left_where_nothing_is_started(tmp_path: Path) -> None:
     """A source of pods that cannot be had is found out before anything is opened."""
     config = tmp_path / "hearth.yaml"
     config.write_text("discovery: {kubernetes: {namespace: a, selector: b=c}}\n")
-    done = hearth("serve", "--listen", "127.0.0.1:0", "--metrics", "off", "--admin", "off", "--config", str(config))
+    done = hearth(
+        "serve", "--listen", "127.0.0.1:0", "--metrics-listen", "off", "--admin-listen", "off", "--config", str(config)
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("hearth: discovery.kubernetes: we run in no cluster")
     assert done.stderr.count("\n") == 1
@@ -170,7 +185,7 @@ def test_no_session_is_left_where_nothing_is_started(tmp_path: Path) -> None:
 
 def test_an_address_that_is_not_ours_is_told() -> None:
     """That could not be done, though nothing is wrong with how it was said: status 1."""
-    done = hearth("serve", *POD, "--admin", "off", "--metrics", "off", "--listen", "192.0.2.1:0")
+    done = hearth("serve", *POD, "--admin-listen", "off", "--metrics-listen", "off", "--listen", "192.0.2.1:0")
     assert done.returncode == 1
     assert done.stderr.startswith("hearth: listen: cannot listen on 192.0.2.1:0")
 
@@ -180,7 +195,7 @@ def test_a_port_in_use_is_told(port: str) -> None:
     """Which one, and where."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        flags = {"--listen": "127.0.0.1:0", "--metrics": "off", "--admin": "off"} | {f"--{port}": where}
+        flags = {"--listen": "127.0.0.1:0", "--metrics-listen": "off", "--admin-listen": "off"} | {f"--{port}": where}
         done = hearth("serve", *POD, *(word for pair in flags.items() for word in pair))
     assert done.returncode == 1
     assert done.stderr.startswith(f"hearth: {port}: cannot listen on {where}: ")

@@ -93,17 +93,28 @@ def digest(said: str) -> str:
     return sha256(said.encode()).hexdigest()[:12]
 
 
-def renamed(value: Any, names: dict[str, str | None]) -> Any:
-    """A record in new names: keys and whole texts that are in the map; what maps to nothing is left out."""
+def renamed(value: Any, names: dict[str, str | None], path: tuple[str, ...] = ()) -> Any:
+    """A record in new names: keys and whole texts that are in the map, keys also after some of their parents, as in
+    `PARENT.KEY` (the outermost is the record's kind); what maps to nothing is left out.
+    """
+
+    def new_of(name: str) -> str | None:
+        for at in range(len(path)):
+            qualified = ".".join((*path[at:], name))
+            if qualified in names:
+                return names[qualified]
+        return names.get(name, name)
+
     match value:
         case dict():
+            path = path or (str(value.get("kind")),)
             return {
-                str(names.get(name, name)): renamed(held, names)
+                str(new_of(name)): renamed(held, names, (*path, name))
                 for name, held in value.items()
-                if names.get(name, name) is not None
+                if new_of(name) is not None
             }
         case list():
-            return [renamed(held, names) for held in value]
+            return [renamed(held, names, path) for held in value]
         case str():
             return names.get(f"={value}", names.get(value, value))
         case _:

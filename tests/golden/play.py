@@ -106,14 +106,14 @@ def settings_in(folder: Path, *, with_envoy: bool) -> Path:
     """Writes all files that the gateway reads; returns that of its settings."""
     (folder / "policy.yaml").write_text(json.dumps(policy_of({})))
     (folder / "auto.json").write_bytes(write_calibration_file(calibration_file()))
-    auto: dict[str, Any] = {"model_name": "auto", "ladder": ["small", "big"], "calibration": str(folder / "auto.json")}
-    auto |= {"hold_back": {"tokens": 8, "max_added_ttft_ms": 400}, "shadow_fraction": 0.2}
+    auto: dict[str, Any] = {"models": ["small", "big"], "calibration": str(folder / "auto.json")}
+    auto |= {"holdback": {"tokens": 8, "max_added_ttft_s": 0.4}, "shadow": {"share": 0.2}}
     if with_envoy:
-        auto = {"model_name": "auto", "ladder": ["small", "big"], "hold_back": "off", "judge_whole": False}
+        auto = {"models": ["small", "big"], "holdback": "off", "check_unary": False}
     settings: dict[str, Any] = {
         "listen": f"{HOST}:{TRAFFIC}",
-        "admin": f"{HOST}:{ADMIN}",
-        "metrics": f"{HOST}:{METRICS}",
+        "admin_listen": f"{HOST}:{ADMIN}",
+        "metrics_listen": f"{HOST}:{METRICS}",
         "policy": str(folder / "policy.yaml"),
         "usage_log": str(folder / "usage.jsonl"),
         "discovery": {"static": {"pods": [{"url": f"http://{HOST}:{port}"} | more for port, _, more in PODS]}},
@@ -123,11 +123,11 @@ def settings_in(folder: Path, *, with_envoy: bool) -> Path:
             {"model_name": "big", "input_cost_per_token": 1e-6, "output_cost_per_token": 4e-6},
             {"model_name": "split", "input_cost_per_token": 2e-7, "output_cost_per_token": 8e-7,
              "kv_connector": "NixlConnector"},
-            auto,
+            {"model_name": "auto", "cascade": auto},
         ],
     }  # fmt: skip
     if with_envoy:
-        settings["extproc"] = f"{HOST}:{EXTPROC}"
+        settings["extproc"] = {"listen": f"{HOST}:{EXTPROC}"}
     path = folder / "hearth.yaml"
     path.write_text(json.dumps(settings))
     return path

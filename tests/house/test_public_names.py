@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from cascade.record import CascadeResult
-from cascade.record import CascadeStep
+import ast
+import asyncio
+import json
+import re
 from collections import defaultdict
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from cascade.record import CascadeResult, CascadeStep
 from gateway.app.build import build
 from gateway.cascades.features import CascadeOptions
 from gateway.cluster.index_process import IndexProcessServer
 from gateway.cluster.metrics import SupervisorMetrics
 from gateway.cluster.worker_pool import WorkerPool
-from gateway.config.settings import read_settings
-from gateway.observe.request_log import REQUEST_FIELDS
-from gateway.observe.request_log import USAGE_FIELDS
-from gateway.pipeline.attempt import AttemptStatus
-from gateway.pipeline.attempt import ResumeBlocker
-from gateway.pipeline.record import REQUEST_EVENT
-from gateway.pipeline.record import Receipt
+from gateway.config.renamed_keys import RENAMED_KEYS, fault_of_renamed
+from gateway.config.settings import config_schema, read_settings
+from gateway.observe.request_log import REQUEST_FIELDS, USAGE_FIELDS
+from gateway.pipeline.attempt import AttemptStatus, ResumeBlocker
+from gateway.pipeline.record import REQUEST_EVENT, Receipt
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.events import EVENTS
 from gateway.runtime.host import HostProcess
-from pathlib import Path
-from prometheus_client import CollectorRegistry
 from routing.candidates import CandidateShown
 from routing.decision.receipt import AttemptReceipt
 from routing.pods import PodState
@@ -36,18 +42,7 @@ from tenancy.document import InvalidDocument
 from tenancy.policy import InlineFiles
 from tenancy.reading.policy import read_policy
 from tenancy.report.policy_schema import policy_schema
-from tests.sources import ROOT
-from tests.sources import read_sources
-from types import SimpleNamespace
-from typing import Any
-from typing import cast
-import ast
-import asyncio
-import json
-import msgspec
-import pytest
-import re
-import yaml
+from tests.sources import ROOT, read_sources
 
 NAMES: dict[str, Any] = json.loads((ROOT / "docs/public-names.json").read_text(encoding="utf-8"))
 """Section to old name to new name; None: deleted."""
@@ -208,6 +203,88 @@ def test_each_label_value_is_there() -> None:
 
 
 # config and flags
+
+RENAMED_CONFIG = {old: new for old, new in NAMES["config"].items() if old != new}
+
+
+def config_keys(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the dotted path of each key of a configuration; `[]` stands for an entry of a list."""
+    for each in schema.get("anyOf", ()):
+        yield from config_keys(each, path)
+    for key, held in schema.get("properties", {}).items():
+        at = f"{path}.{key}" if path else key
+        yield at
+        yield from config_keys(held, at)
+    if isinstance(held := schema.get("items"), Mapping):
+        yield from config_keys(held, f"{path}[]")
+
+
+CONFIG_KEYS = set(config_keys(config_schema()))
+
+
+def test_configuration_keys_are_in_the_map() -> None:
+    """Each key of today is the new name of an old one, or added; no other is in the map."""
+    assert {new for new in NAMES["config"].values() if new is not None} | set(NAMES["added"]["config"]) == CONFIG_KEYS
+
+
+def test_no_renamed_configuration_key_remains() -> None:
+    """Old keys are not kept as aliases."""
+    assert not set(RENAMED_CONFIG) & CONFIG_KEYS
+
+
+def config_with(path: str) -> dict[str, Any]:
+    """Return a configuration with one key of an earlier version at a path of the map."""
+    document: Any = 1
+    for part in reversed(path.split(".")):
+        key = part.removesuffix("[]")
+        document = {key: document if part == key else [document]}
+    return dict(document)
+
+
+def config_faults(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the faults of renamed keys by path, without the indices of lists."""
+    _, root = read_settings(yaml.safe_dump(document), {})
+    told = [fault for fault in root.errors if fault.message.startswith(("renamed to ", "removed: "))]
+    return {fault.path.replace("[0]", "[]"): fault.message for fault in told}
+
+
+@pytest.mark.parametrize("old", RENAMED_CONFIG)
+def test_a_renamed_configuration_key_is_rejected_with_the_new_one(old: str) -> None:
+    """The fault of the key, or of its section if only that was renamed: it names the new key and the unit."""
+    faults = config_faults(config_with(old))
+    path = max((path for path in faults if f"{old}.".startswith(f"{path}.")), key=len)
+    if (new := RENAMED_CONFIG[old]) is None:
+        assert faults[path] == "removed: delete this key"
+        return
+    inner = old.removeprefix(path)
+    assert new.endswith(inner)
+    told = re.fullmatch(r"renamed to `([a-z_.]+)`(, a number of seconds: divide by (\d+))?", faults[path])
+    assert told is not None
+    plain = new.removesuffix(inner).replace("[]", "")
+    assert plain == told[1] or plain.endswith(f".{told[1]}")
+    if old in NAMES["units"]:
+        assert told[3] is not None
+        assert 1 / float(told[3]) == NAMES["units"][old]
+
+
+@pytest.mark.parametrize("old", [old for old, new in RENAMED_KEYS.items() if "." in old])
+def test_an_old_key_in_a_renamed_section_is_rejected_as_well(old: str) -> None:
+    """After the section was renamed, its old keys still name the new ones."""
+    section, _, key = old.rpartition(".")
+    path = f"{RENAMED_KEYS.get(section) or section}.{key}"
+    if path == RENAMED_KEYS[old]:
+        assert fault_of_renamed(path) is None
+    else:
+        assert fault_of_renamed(path)
+
+
+def test_milliseconds_and_microseconds_of_a_configuration_have_a_factor() -> None:
+    """From either to seconds."""
+    factors = {"_ms": 0.001, "us_per_token.cpu": 1e-6, "us_per_token.storage": 1e-6}
+    expected = {old: factor for old in NAMES["config"] for end, factor in factors.items() if old.endswith(end)}
+    assert {old: NAMES["units"].get(old) for old in expected} == expected
+    assert expected
+
 
 # policy, reasons and headers
 

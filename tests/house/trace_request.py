@@ -102,9 +102,8 @@ async def a_gateway(policy: str | None, config: str = "") -> AsyncIterator[int]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         pod = await stack.enter_async_context(SimulatedPod(Options(profile=Profile(time_scale=100.0))))
-        text = (
-            f"{config}\nlisten: 127.0.0.1:0\nmetrics: off\nadmin: off\ndiscovery: {{static: {{pods: [{pod.url}]}}}}\n"
-        )
+        text = f"{config}\nlisten: 127.0.0.1:0\nmetrics_listen: off\nadmin_listen: off\n"
+        text += f"discovery: {{static: {{pods: [{pod.url}]}}}}\n"
         if policy is not None:
             (folder / "policy.yaml").write_text(policy, encoding="utf-8")
             text += f"policy: {folder}/policy.yaml\n"

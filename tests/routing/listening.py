@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from routing.stall_detection import StallBounds, StallDetector, StallVerdict, StreamWatch
 
-BOUNDS = StallBounds(times=4.0, least_s=2.0, least_alone_s=8.0, held_s=20.0, first_s=3.0, half_s=60.0)
+BOUNDS = StallBounds(
+    factor=4.0, engine_min_s=2.0, stream_min_s=8.0, buffered_output_grace_s=20.0, initial_s=3.0, half_life_s=60.0
+)
 LOOK_S = 0.5
 
 

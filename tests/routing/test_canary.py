@@ -9,7 +9,7 @@ import pytest
 from routing.canary import Canary, CanaryStage, CanaryTerms, Rollout, SequentialTest, TrialEndReason
 
 NEW, OLD = (None, "v2"), (None, "v1")
-TERMS = CanaryTerms("v2", revision="v2", share=0.1)
+TERMS = CanaryTerms("v2", revision="v2", traffic_share=0.1)
 PODS = {"http://a": OLD, "http://b": OLD, "http://c": NEW}
 
 
@@ -54,10 +54,10 @@ def test_one_that_is_alike_is_accepted() -> None:
 def test_a_sound_one_is_rarely_rolled_back() -> None:
     """At the very gate, looked at after each of 300 requests: the stated chance of error holds."""
     back = sum(
-        trial(seed, TERMS.ttft_gate, 300, tpot=TERMS.tpot_gate)[0].stage is CanaryStage.ROLLED_BACK
+        trial(seed, TERMS.max_ttft_ratio, 300, tpot=TERMS.max_tpot_ratio)[0].stage is CanaryStage.ROLLED_BACK
         for seed in range(60)
     )
-    assert back / 60 <= TERMS.error + 0.04
+    assert back / 60 <= TERMS.false_rollback_rate + 0.04
 
 
 def test_a_fair_bet_makes_nobody_rich() -> None:
@@ -77,7 +77,7 @@ def test_a_share_goes_to_the_canary() -> None:
     assert set(rollout.eligible_pods("s", PODS)) == {"http://a", "http://b"}
     rollout.start_next(PODS)
     tried = [key for key in map(str, range(5_000)) if set(rollout.eligible_pods(key, PODS)) == {"http://c"}]
-    assert len(tried) / 5_000 == pytest.approx(TERMS.share, abs=0.02)
+    assert len(tried) / 5_000 == pytest.approx(TERMS.traffic_share, abs=0.02)
     assert all(set(rollout.eligible_pods(key, PODS)) == {"http://c"} for key in tried)
 
 
@@ -142,9 +142,16 @@ def test_split_pods_are_never_on_trial() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_duration_s": 0.0}, {"share": 1.0}, {"error": 0.0}, {"ttft_gate": 0.9}, {"least": 0}, {"revision": None}],
+    [
+        {"max_duration_s": 0.0},
+        {"traffic_share": 1.0},
+        {"false_rollback_rate": 0.0},
+        {"max_ttft_ratio": 0.9},
+        {"min_comparisons": 0},
+        {"revision": None},
+    ],
 )
 def test_terms_are_checked(wrong: dict[str, object]) -> None:
     """A gate below 1 would roll back what is faster."""
-    with pytest.raises(ValueError, match=r"pool|share|gate|max_duration_s"):
+    with pytest.raises(ValueError, match=r"pool|traffic_share|max_ttft_ratio|max_duration_s"):
         CanaryTerms(**{"name": "x", "revision": "v2", **wrong})  # type: ignore[arg-type]

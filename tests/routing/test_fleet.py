@@ -303,7 +303,7 @@ def test_a_refused_request_leaves_nothing_behind() -> None:
 
 def on_trial(fleet: Fleet, share: float) -> Rollout:
     """The pods of revision `new` on trial."""
-    rollout = Rollout([CanaryTerms("c", revision="new", share=share)])
+    rollout = Rollout([CanaryTerms("c", revision="new", traffic_share=share)])
     assert rollout.start_next({pod.url: (pod.pool, pod.facts.revision) for pod in fleet.pods}) is not None
     return rollout
 

@@ -24,7 +24,7 @@ def test_what_is_held_back_says_nothing_of_others() -> None:
     watch.flows(held, seconds=600)
     watch.silent_for(18.0, held)
     watch.flows(held, seconds=LOOK_S)
-    assert watch.bound_s() == BOUNDS.least_s
+    assert watch.bound_s() == BOUNDS.engine_min_s
     flowing = watch.streams()
     watch.silent_for(18.0, held, flowing=(flowing,))
     watch.flows(held, flowing, seconds=LOOK_S)
@@ -35,7 +35,7 @@ def test_an_engine_of_which_only_such_are_asked_becomes_known_too() -> None:
     """While they flow they show that it is not silent; before its first token each is as any other."""
     watch = Watch()
     watch.flows(watch.streams(holds_back=True), seconds=600)
-    assert watch.bound_s() == BOUNDS.least_s
+    assert watch.bound_s() == BOUNDS.engine_min_s
     assert watch.silent_for(2.0, watch.asks(holds_back=True)) == {0: StallVerdict.ENGINE}
 
 

@@ -57,7 +57,7 @@ def test_a_mute_stream_teaches_nothing_of_its_engine() -> None:
     mute = watch.streams()
     assert answered(watch, mute, 9.0) is None
     assert answered(watch, mute, 3.0) is None
-    assert watch.bound_s() == USUAL.least_s
+    assert watch.bound_s() == USUAL.engine_min_s
 
 
 @pytest.mark.parametrize("order", [*permutations(range(3))])
@@ -84,7 +84,7 @@ def test_who_is_told_a_moment_after_others_was_not_alone() -> None:
     watch.silent_for(5.0, first, second, waiting, last)
     assert watch.silent_for(LOOK_S, first, second, flowing=(waiting, last)) == {}
     watch.flows(first, second, seconds=LOOK_S)
-    assert watch.silent_for(BOUNDS.least_alone_s + 2 * LOOK_S, first, flowing=(second,)) == {0: StallVerdict.STREAM}
+    assert watch.silent_for(BOUNDS.stream_min_s + 2 * LOOK_S, first, flowing=(second,)) == {0: StallVerdict.STREAM}
 
 
 def test_who_is_put_aside_behind_a_silence_of_all_has_its_time_yet() -> None:
@@ -161,4 +161,4 @@ def test_whoever_is_told_again_with_all_others_is_never_given_up(
         for one in streams[4:]:
             one.stop()
         del streams[4:]
-    assert watch.lateness.watch("e", "m", 0.1, watch.now_s)._pulse.max_stream_silence_s() == USUAL.least_alone_s
+    assert watch.lateness.watch("e", "m", 0.1, watch.now_s)._pulse.max_stream_silence_s() == USUAL.stream_min_s

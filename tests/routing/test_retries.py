@@ -14,7 +14,7 @@ ORDER = (RetryKind.RETRY, RetryKind.FAILOVER, RetryKind.RESUME)
 
 def test_requests_pay_for_second_attempts() -> None:
     """One for every five, once what was saved is spent."""
-    budget = RetryBudget(RetryTerms(share=0.2, saved=2))
+    budget = RetryBudget(RetryTerms(budget_ratio=0.2, budget_burst=2))
     assert [budget.take(RetryKind.RETRY) for _ in range(3)] == [True, True, False]
     for _ in range(5):
         budget.begin()
@@ -24,7 +24,7 @@ def test_requests_pay_for_second_attempts() -> None:
 
 def test_no_more_is_saved_than_may_come_at_once() -> None:
     """A quiet night does not pay for a storm."""
-    budget = RetryBudget(RetryTerms(share=0.2, saved=3))
+    budget = RetryBudget(RetryTerms(budget_ratio=0.2, budget_burst=3))
     for _ in range(1000):
         budget.begin()
         budget.end()
@@ -33,7 +33,7 @@ def test_no_more_is_saved_than_may_come_at_once() -> None:
 
 def test_all_requests_of_an_engine_that_is_gone_may_move() -> None:
     """However many there are, and those who have seen some of their answer even where all are at it twice."""
-    budget = RetryBudget(RetryTerms(share=0.0, saved=0))
+    budget = RetryBudget(RetryTerms(budget_ratio=0.0, budget_burst=0))
     for _ in range(500):
         budget.begin()
     assert not budget.take(RetryKind.RETRY)
@@ -45,19 +45,19 @@ def test_all_requests_of_an_engine_that_is_gone_may_move() -> None:
 
 def test_processes_divide_what_is_saved() -> None:
     """All together they save what one would."""
-    budget = RetryBudget(RetryTerms(saved=8), among=4)
+    budget = RetryBudget(RetryTerms(budget_burst=8), among=4)
     assert [budget.take(RetryKind.RETRY) for _ in range(3)] == [True, True, False]
 
 
 @given(events=st.lists(st.sampled_from([*RetryKind, "begin", "end"])), saved=st.integers(0, 20), share=st.floats(0, 1))
 def test_the_budget_holds(events: list[RetryKind | str], saved: int, share: float) -> None:
     """Never more second attempts than were saved, paid for, or are under way twice; the order of refusals is kept."""
-    budget = RetryBudget(RetryTerms(share=share, saved=saved))
+    budget = RetryBudget(RetryTerms(budget_ratio=share, budget_burst=saved))
     begun = most_under_way = 0
     for event in events:
         if isinstance(event, RetryKind):
             may = budget.take(event)
-            trial = [RetryBudget(RetryTerms(share=share, saved=saved)) for _ in ORDER]
+            trial = [RetryBudget(RetryTerms(budget_ratio=share, budget_burst=saved)) for _ in ORDER]
             for other in trial:
                 other.balance, other.in_flight = budget.balance + may, budget.in_flight
             answers = [other.take(what) for other, what in zip(trial, ORDER, strict=True)]
@@ -79,4 +79,4 @@ def test_a_request_is_sent_to_few_pods(failed: int, asked: int, may: bool) -> No
 
 def test_one_attempt_is_one() -> None:
     """Whoever wants no second attempts gets none, whatever is known of the pod."""
-    assert not RetryTerms(attempts=1).may_retry(failed=0, asked=1)
+    assert not RetryTerms(max_attempts=1).may_retry(failed=0, asked=1)

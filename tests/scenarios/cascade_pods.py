@@ -93,7 +93,7 @@ async def some_cascade_pods(
     profile: Profile = FAST,
     models: dict[str, dict[str, Any]] | None = None,
     copies: int = 1,
-    **ladder: Any,
+    **cascade: Any,
 ) -> AsyncIterator[CascadePods]:
     """`models` says more of each, of which there are `copies` pods; `cascade` says more of the cascade."""
 
@@ -111,11 +111,13 @@ async def some_cascade_pods(
                 {"model_name": "big", "input_cost_per_token": 1e-6, "output_cost_per_token": 4e-6, **said("big")},
                 {
                     "model_name": CASCADE,
-                    "ladder": ["small", "big"],
-                    "calibration": str(folder / "auto.json"),
-                    # A busy machine stalls streams: what is tested here must not hang on a window's time.
-                    "hold_back": {"tokens": 8, "max_added_ttft_ms": 60000},
-                    **ladder,
+                    "cascade": {
+                        "models": ["small", "big"],
+                        "calibration": str(folder / "auto.json"),
+                        # A busy machine stalls streams: what is tested here must not hang on a window's time.
+                        "holdback": {"tokens": 8, "max_added_ttft_s": 60},
+                        **cascade,
+                    },
                 },
             ],
         }

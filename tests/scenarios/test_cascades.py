@@ -316,7 +316,7 @@ async def test_a_guarantee_of_the_prompt_needs_no_judge(tmp_path: Path) -> None:
     """A file of the prompt's stage chooses where to begin; nothing is held back. Models are asked what they can."""
     easy = calibration_file(-1e6, signal="ease", stage=SignalStage.PROMPT)
     unable = {"small": {"abilities": ["json"]}}
-    async with some_cascade_pods(tmp_path, file=easy, models=unable, hold_back="off", judge_whole=False) as rungs:
+    async with some_cascade_pods(tmp_path, file=easy, models=unable, holdback="off", check_unary=False) as rungs:
         _, _, head = await rungs.post("/v1/messages", asking(stream=True))
         assert head["x-hearth-cascade-model"] == "small"
         receipt = await settled(rungs, head["x-hearth-request-id"])
@@ -332,7 +332,7 @@ async def test_a_guarantee_of_the_prompt_needs_no_judge(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 async def test_shadows_keep_a_guarantee_true(tmp_path: Path) -> None:
     """Kept answers are asked of the next model too; two that never agree end the guarantee: the largest answers."""
-    async with some_cascade_pods(tmp_path, KEEPS, shadow_fraction=1.0) as rungs:
+    async with some_cascade_pods(tmp_path, KEEPS, shadow={"share": 1.0}) as rungs:
         async with asyncio.timeout(240):
             for number in range(4000):
                 _, _, head = await rungs.post(CHAT, asking(f"Question {number}", max_tokens=8, stream=number % 2 == 0))

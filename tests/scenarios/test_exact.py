@@ -120,7 +120,7 @@ async def test_receipts_foretell_what_events_told(tmp_path: Path) -> None:
         pod = await stack.enter_async_context(pod_of(publisher))
         config = tmp_path / "hearth.yaml"
         config.write_text(
-            "processes: 2\nkv_events: {wait_ms: 5000}\n"
+            "processes: 2\nkv_events: {max_wait_s: 5}\n"
             f"discovery: {{static: {{pods: ['{pod.url}']}}}}\n"
             "model_list: [{model_name: tiny}]\n"
         )

@@ -35,7 +35,7 @@ async def test_a_waiting_request_raises_the_signal_that_brings_its_pod(tmp_path:
     config.write_text(
         f"discovery: {{file: {{path: {pods}}}}}\n"
         "model_list: [{model_name: big}]\n"
-        "timeouts: {no_pod_s: 100, first_look_s: 1}\n"
+        "timeouts: {scale_from_zero_s: 100, startup_discovery_s: 1}\n"
     )
     async with (
         SimulatedPod(Options(models=("big",), profile=FAST)) as pod,

@@ -22,5 +22,5 @@ def test_what_was_waited_pays_for_a_copy() -> None:
 
 def test_no_more_is_paid_than_a_copy_costs() -> None:
     """Then a cold engine counts as one that holds it: the shorter queue decides."""
-    seconds = HotPrefixReplication(worth=2.0).score(CHAT, candidates_of(3, waited_s=50.0, **WORK))
+    seconds = HotPrefixReplication(weight=2.0).score(CHAT, candidates_of(3, waited_s=50.0, **WORK))
     assert seconds == [0.0, pytest.approx(-1.9), pytest.approx(-3.9)]

@@ -21,11 +21,11 @@ def test_without_pairs_it_says_nothing() -> None:
 
 def test_who_decodes_is_stalled_for_ones_own_prefill() -> None:
     """By as much of its stream as that is, each of them, and by no more than it takes."""
-    score = PrefillStallCost(felt_s=0.2, coarse=0.5).score
+    score = PrefillStallCost(ttft_equivalent_s=0.2, min_prefill_ratio=0.5).score
     columns = {"running": [3.0, 0.0], "own_s": [0.1, 0.1], "prefill_shares": [0.4, 0.4]}
     seconds = score(REQUEST, candidates_of(2, **columns, **LEG, **SHORT))
     assert seconds == pytest.approx([3 * 0.1 * 0.2 / 0.4, 0.0])
-    most = PrefillStallCost(felt_s=9.0).score(
+    most = PrefillStallCost(ttft_equivalent_s=9.0).score(
         REQUEST, candidates_of(1, running=[2.0], own_s=[0.1], prefill_shares=[0.0], **LEG, **SHORT)
     )
     assert most == pytest.approx([0.2])
@@ -34,7 +34,7 @@ def test_who_decodes_is_stalled_for_ones_own_prefill() -> None:
 def test_a_stream_is_drawn_to_where_little_is_prefilled() -> None:
     """What it would be longer there; a prefill leg has no stream."""
     idle = {"own_s": [0.1] * 3, "prefill_shares": [0.0, 0.25, 5.0]}
-    seconds = PrefillStallCost(felt_s=0.3).score(REQUEST, candidates_of(3, **idle, **SHORT))
+    seconds = PrefillStallCost(ttft_equivalent_s=0.3).score(REQUEST, candidates_of(3, **idle, **SHORT))
     assert seconds == pytest.approx([0.0, 0.1, 0.3 * MAX_PREFILL_SHARE / (1 - MAX_PREFILL_SHARE)])
     assert PrefillStallCost().score(REQUEST, candidates_of(3, **idle, **LEG, **SHORT)) == [0.0] * 3
 
@@ -42,6 +42,6 @@ def test_a_stream_is_drawn_to_where_little_is_prefilled() -> None:
 def test_long_streams_hardly_notice() -> None:
     """By the square of how fine stalls are beside them."""
     columns = {"own_s": [0.1], "prefill_shares": [0.5]}
-    short = PrefillStallCost(coarse=0.5).score(REQUEST, candidates_of(1, **columns, **SHORT))
-    long = PrefillStallCost(coarse=0.5).score(REQUEST, candidates_of(1, **columns, **LONG))
+    short = PrefillStallCost(min_prefill_ratio=0.5).score(REQUEST, candidates_of(1, **columns, **SHORT))
+    long = PrefillStallCost(min_prefill_ratio=0.5).score(REQUEST, candidates_of(1, **columns, **LONG))
     assert long == pytest.approx([short[0] * 0.1**2])

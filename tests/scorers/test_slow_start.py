@@ -14,7 +14,7 @@ def test_what_a_new_pod_has_already_counts_against_it() -> None:
     seen = candidates_of(
         5, now_s=100.0, ready_since_s=[100.0, 100.0, 95.0, 90.0, 0.0], running=[0.0, 4.0, 4.0, 4.0, 4.0]
     )
-    assert SlowStart(window_s=10.0, each_s=0.5).score(REQUEST, seen) == [0.0, 2.0, pytest.approx(1.0), 0.0, 0.0]
+    assert SlowStart(window_s=10.0, per_request_s=0.5).score(REQUEST, seen) == [0.0, 2.0, pytest.approx(1.0), 0.0, 0.0]
 
 
 def test_when_all_have_stood_for_long_it_says_nothing() -> None:

@@ -51,9 +51,9 @@ class Gateway(Child):
     def __init__(self, pods: Iterable[str], *flags: str, listen: str = "", lifetime_s: int = 3600) -> None:
         listen = listen or f"127.0.0.1:{free_port()}"
         admin = f"127.0.0.1:{free_port()}"
-        serve = (str(ROOT / ".venv" / "bin" / "hearth"), "serve", "--listen", listen, "--admin", admin)
+        serve = (str(ROOT / ".venv" / "bin" / "hearth"), "serve", "--listen", listen, "--admin-listen", admin)
         named = (word for pod in pods for word in ("--pod", pod))
-        words = (*bounds(lifetime_s), *serve, "--metrics", "off", *named, *flags)
+        words = (*bounds(lifetime_s), *serve, "--metrics-listen", "off", *named, *flags)
         # What the caller may have set is meant for another gateway.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEARTH_")}
         super().__init__(f"gateway-{listen.rpartition(':')[2]}", words, f"http://{listen}", inherited)

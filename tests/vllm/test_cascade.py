@@ -44,9 +44,10 @@ def settings(folder: Path) -> Path:
         file = CalibrationFile(tuple(PRICES), "margin", SignalStage.WINDOW, promise, evidence, cuts, is_promised=True)
         (folder / f"{name}.json").write_bytes(write_calibration_file(file))
         # These pods share two cores: what is tested here must not hang on a window's time.
-        hold_back = {"tokens": 6, "max_added_ttft_ms": 60000}
+        holdback = {"tokens": 6, "max_added_ttft_s": 60}
         calibration = str(folder / f"{name}.json")
-        models.append({"model_name": name, "ladder": [*PRICES], "calibration": calibration, "hold_back": hold_back})
+        cascade = {"models": [*PRICES], "calibration": calibration, "holdback": holdback}
+        models.append({"model_name": name, "cascade": cascade})
     path = folder / "hearth.yaml"
     path.write_text(json.dumps({"model_list": models}))
     return path

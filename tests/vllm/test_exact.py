@@ -55,7 +55,7 @@ async def exact_gateway(pods: Sequence[Pod], folder: Path) -> AsyncIterator[Gate
     """A gateway that follows the pods' events. It may wait long for them: this machine has other work as well."""
     config = folder / "hearth.yaml"
     models = [f"  - {{model_name: {pod.model}}}" for pod in pods]
-    config.write_text("\n".join(("kv_events: {wait_ms: 2000}", "model_list:", *models, "")))
+    config.write_text("\n".join(("kv_events: {max_wait_s: 2}", "model_list:", *models, "")))
     async with in_front([pod.url for pod in pods], "--config", str(config)) as gateway:
         until(lambda: said(gateway, "kv_events_subscribed") >= len(pods), "subscriptions")
         yield gateway

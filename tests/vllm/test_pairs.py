@@ -48,7 +48,7 @@ CONFIG = """\
 redis: {redis}
 discovery: {{redis: true}}
 # Decode pods prefill for themselves only as a last resort: small models gain nothing by pairing, so it is asked for.
-routing: {{name: warm, scorers: {{duty: {{decode_s: 1000}}}}}}
+routing: {{name: warm, scorers: {{decode_role: {{penalty_s: 1000}}}}}}
 """
 
 

@@ -33,7 +33,7 @@ MOST_AT_ONCE = 4
 """Requests that the terse pod takes."""
 
 LIMITED = """
-limits: {max_body_bytes: 65536, max_bodies_bytes: 16384}
+limits: {max_body_bytes: 65536, max_total_body_bytes: 16384}
 """
 
 

@@ -78,7 +78,7 @@ async def by_priority(pod: Pod, tmp_path_factory: pytest.TempPathFactory) -> Asy
 async def by_events(pod: Pod, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
     """Follows the pod's events; how the pod schedules nobody has told it."""
     folder = tmp_path_factory.mktemp("events")
-    async with gateway_of(pod, folder, "kv_events: {wait_ms: 2000}") as gateway:
+    async with gateway_of(pod, folder, "kv_events: {max_wait_s: 2}") as gateway:
         until_so(lambda: said(gateway, "kv_events_subscribed"), "a subscription")
         await believed(gateway, subject(gateway.url), key_of("plain"))
         yield gateway

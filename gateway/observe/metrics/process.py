@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import platform
 from collections import Counter
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.registry import Collector
+
 from gateway.replica_sync.sync import ReplicaSync
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import LOOP_CONTEXT_KEY
-from gateway.runtime.metric_families import Family
-from gateway.runtime.metric_families import OTHER
-from importlib.metadata import version
-from pathlib import Path
-from prometheus_client import CollectorRegistry
-from prometheus_client import GCCollector
-from prometheus_client import PlatformCollector
-from prometheus_client import ProcessCollector
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.core import InfoMetricFamily
-from prometheus_client.registry import Collector
-from typing import Any
-from typing import TYPE_CHECKING
-import asyncio
-import platform
+from gateway.runtime.metric_families import OTHER, Family
 
 if TYPE_CHECKING:
     from gateway.replica_sync.hub import UpdateHub

@@ -113,7 +113,7 @@ async def first_byte(answer: aiohttp.ClientResponse) -> None:
 async def test_who_comes_before_any_pod_has_told_waits_for_it(client: aiohttp.ClientSession, tmp_path: Path) -> None:
     """As where a machine is too busy for the first look: nobody is told that there is no such model, or no pod."""
     config = tmp_path / "hearth.yaml"
-    config.write_text("timeouts: {first_look_s: 100}", encoding="utf-8")
+    config.write_text("timeouts: {startup_discovery_s: 100}", encoding="utf-8")
     pod = FakePod(hangs=True)
     async with fake_pods(pod), serving("--pod", pod.url, "--config", str(config)) as gateway:
         body = {"model": "tiny", "prompt": "tell me"}
@@ -315,8 +315,8 @@ async def test_everything_can_come_from_the_environment(client: aiohttp.ClientSe
     variables = {
         "HEARTH_POD": pod.url,
         "HEARTH_LISTEN": "127.0.0.1:0",
-        "HEARTH_METRICS": "off",
-        "HEARTH_ADMIN": "127.0.0.1:0",
+        "HEARTH_METRICS_LISTEN": "off",
+        "HEARTH_ADMIN_LISTEN": "127.0.0.1:0",
         "HEARTH_ROUTING": "least-loaded",
         "HEARTH_REDIS": "redis://:hunter2@127.0.0.1:1",
     }

@@ -21,7 +21,7 @@ from scorers.registry import routings
 from tests.gateway.samples import an_outcome
 
 MODEL = "m"
-TERMS = CanaryTerms("v2", revision="v2", share=0.2, least=50)
+TERMS = CanaryTerms("v2", revision="v2", traffic_share=0.2, min_comparisons=50)
 
 
 class Scene:

@@ -178,7 +178,7 @@ async def view(rungs: CascadePods) -> dict[str, Any]:
 
 async def test_a_frozen_cascade_shows_in_metrics_admin_and_log(tmp_path: Path) -> None:
     """A whole gateway: the small model is asked in vain so often, and then no more."""
-    async with some_cascade_pods(tmp_path, NEVER, judge_whole=True) as rungs:
+    async with some_cascade_pods(tmp_path, NEVER, check_unary=True) as rungs:
         for number in range(MIN_ANSWERS):
             _, _, head = await rungs.post(CHAT, asking(f"Question {number}", max_tokens=8))
             assert head["x-hearth-cascade-model"] == "big"

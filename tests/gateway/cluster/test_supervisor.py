@@ -244,7 +244,7 @@ async def test_a_second_signal_cuts_all(client: aiohttp.ClientSession, pod: Simu
 async def test_without_their_supervisor_workers_end(client: aiohttp.ClientSession, pod: SimulatedPod) -> None:
     """Killed as hard as can be; they finish what runs, and the port and the folder are free."""
     where = f"127.0.0.1:{free_port()}"
-    ports = ("--listen", where, "--metrics", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+    ports = ("--listen", where, "--metrics-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
     async with serving("--pod", pod.url, "--processes", "2", where=ports) as gateway:
         folder, children = await run_folder(gateway), await pids(client, gateway)
         async with client.post(gateway.at("traffic", CHAT), json=asked(20)) as answer:
@@ -288,11 +288,11 @@ async def test_what_cannot_start_says_so_once(pod: SimulatedPod, tmp_path: Path)
     async with serving("--pod", pod.url, "--processes", "2") as gateway:
         where = gateway.at("traffic").removeprefix("http://")
         for processes in ("1", "2"):
-            flags = ("--pod", pod.url, "--listen", where, "--metrics", "off", "--admin", "off")
+            flags = ("--pod", pod.url, "--listen", where, "--metrics-listen", "off", "--admin-listen", "off")
             assert f"hearth: listen: cannot listen on {where}: " in await refused(*flags, "--processes", processes)
     files = make_certificate(tmp_path, "localhost")
     files.key.write_text("no key")
-    anywhere = ("--listen", "127.0.0.1:0", "--metrics", "off", "--admin", "off", "--pod", pod.url)
+    anywhere = ("--listen", "127.0.0.1:0", "--metrics-listen", "off", "--admin-listen", "off", "--pod", pod.url)
     said = await refused(*anywhere, *THREE, "--tls-cert", str(files.cert), "--tls-key", str(files.key))
     assert said.count("hearth: tls: ") == 1
 

@@ -18,8 +18,8 @@ from tests.scenarios.cascade_pods import calibration_file
 def faults_of(folder: Path, file: CalibrationFile) -> str:
     """What `config check` reports of a cascade with this calibration."""
     (folder / "auto.json").write_bytes(write_calibration_file(file))
-    ladder = {"model_name": "auto", "ladder": ["small", "big"], "calibration": str(folder / "auto.json")}
-    (folder / "hearth.yaml").write_text(json.dumps({"model_list": [ladder]}))
+    cascade = {"models": ["small", "big"], "calibration": str(folder / "auto.json")}
+    (folder / "hearth.yaml").write_text(json.dumps({"model_list": [{"model_name": "auto", "cascade": cascade}]}))
     try:
         check_file(folder / "hearth.yaml", {})
     except InvalidDocument as invalid:
@@ -56,16 +56,16 @@ def test_a_calibration_that_the_gateway_cannot_follow_is_a_fault(
 ) -> None:
     """By the path of the cascade and by what is wrong in its calibration."""
     found = faults_of(tmp_path, file)
-    assert "model_list[0].calibration" in found
+    assert "model_list[0].cascade.calibration" in found
     assert told in found
 
 
 @pytest.mark.parametrize(("said", "share"), [("largest", 0.0), ("smallest", 1.0), (0.25, 0.25), (1, 1.0), (None, None)])
 def test_an_uncalibrated_cascade_says_where_requests_begin(tmp_path: Path, said: object, share: float | None) -> None:
     """At the largest or the smallest, or a share of them at the smallest; left out, nothing is said."""
-    ladder = {"model_name": "auto", "ladder": ["small", "big"]} | ({} if said is None else {"uncalibrated": said})
-    (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [ladder]}))
-    entry = check_file(tmp_path / "hearth.yaml", {}).models[0].ladder
+    cascade = {"models": ["small", "big"]} | ({} if said is None else {"uncalibrated": said})
+    (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [{"model_name": "auto", "cascade": cascade}]}))
+    entry = check_file(tmp_path / "hearth.yaml", {}).models[0].cascade
     assert entry is not None
     assert entry.uncalibrated == share
 
@@ -73,16 +73,17 @@ def test_an_uncalibrated_cascade_says_where_requests_begin(tmp_path: Path, said:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ({"ladder": ["small", "big"], "uncalibrated": "medium"}, "must be `largest`, `smallest`, or a share"),
-        ({"ladder": ["small", "big"], "uncalibrated": 2}, "must be `largest`, `smallest`, or a share"),
-        ({"ladder": ["small", "big"], "uncalibrated": True}, "must be `largest`, `smallest`, or a share"),
-        ({"uncalibrated": "smallest"}, "stands without a ladder"),
+        ({"models": ["small", "big"], "uncalibrated": "medium"}, "must be `largest`, `smallest`, or a share"),
+        ({"models": ["small", "big"], "uncalibrated": 2}, "must be `largest`, `smallest`, or a share"),
+        ({"models": ["small", "big"], "uncalibrated": True}, "must be `largest`, `smallest`, or a share"),
+        ({"models": ["small"], "uncalibrated": "smallest"}, "must name two models or more"),
+        ({"uncalibrated": "smallest"}, "is missing"),
     ],
 )
 def test_another_start_is_a_fault(tmp_path: Path, words: dict[str, object], told: str) -> None:
     """Neither of the two words, no share, or no cascade."""
-    (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [{"model_name": "auto"} | words]}))
-    with pytest.raises(InvalidDocument, match=r"model_list\[0\]\.uncalibrated") as refused:
+    (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [{"model_name": "auto", "cascade": words}]}))
+    with pytest.raises(InvalidDocument, match=r"model_list\[0\]\.cascade\.") as refused:
         check_file(tmp_path / "hearth.yaml", {})
     assert told in str(refused.value.errors[0])
 
@@ -90,9 +91,8 @@ def test_another_start_is_a_fault(tmp_path: Path, words: dict[str, object], told
 def test_a_calibrated_cascade_takes_no_other_start(tmp_path: Path) -> None:
     """The calibration decides; saying both would leave one unused."""
     (tmp_path / "auto.json").write_bytes(write_calibration_file(calibration_file(0.5)))
-    ladder = {"model_name": "auto", "ladder": ["small", "big"], "uncalibrated": "smallest"}
-    ladder["calibration"] = str(tmp_path / "auto.json")
-    (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [ladder]}))
+    cascade = {"models": ["small", "big"], "uncalibrated": "smallest", "calibration": str(tmp_path / "auto.json")}
+    (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [{"model_name": "auto", "cascade": cascade}]}))
     with pytest.raises(InvalidDocument) as refused:
         check_file(tmp_path / "hearth.yaml", {})
-    assert "is for a ladder without `calibration`" in str(refused.value.errors[0])
+    assert "conflicts with `calibration`" in str(refused.value.errors[0])

@@ -29,10 +29,10 @@ discovery:
   dns:
     - {name: vllm.inference.svc.cluster.local, port: 8000, region: eu, role: prefill, pool: p}
     - {name: _http._tcp.pods.example, servers: [127.0.0.1:5353, 10.0.0.2, "[::1]:53"]}
-  redis: {url: "redis://:secret@h", keep_s: 60}
+  agent_registry: {url: "redis://:secret@h", stale_ttl_s: 60}
   kubernetes: {namespace: inference, selector: "app=vllm,tier!=test", port: 8001, api: "https://10.0.0.1:6443"}
 """
-    ).places
+    ).sources
     assert places.dns == (
         DnsSourceConfig(
             "vllm.inference.svc.cluster.local", 8000, pool="p", facts=PodFacts(region="eu", role=Role.PREFILL)
@@ -47,17 +47,17 @@ discovery:
 
 def test_the_registry_may_be_the_redis_of_all() -> None:
     """`true` is enough, wherever that Redis was named; without one it is a fault."""
-    assert settings("redis: redis://h\ndiscovery: {redis: true}").places.registry == RegistrySourceConfig()
-    assert settings("discovery: {redis: false}").places.registry is None
+    assert settings("redis: redis://h\ndiscovery: {agent_registry: true}").sources.registry == RegistrySourceConfig()
+    assert settings("discovery: {agent_registry: false}").sources.registry is None
 
 
 def test_a_registry_without_redis_is_a_fault(tmp_path: Path) -> None:
     """Also where flags and environment might have named it."""
     config = tmp_path / "hearth.yaml"
-    config.write_text("discovery: {redis: {}}\n")
-    with pytest.raises(InvalidDocument, match=r"discovery\.redis: names no Redis"):
+    config.write_text("discovery: {agent_registry: {}}\n")
+    with pytest.raises(InvalidDocument, match=r"discovery\.agent_registry: names no Redis"):
         load_settings({}, {}, config)
-    assert load_settings({}, {"HEARTH_REDIS": "redis://h"}, config).places.registry == RegistrySourceConfig()
+    assert load_settings({}, {"HEARTH_REDIS": "redis://h"}, config).sources.registry == RegistrySourceConfig()
 
 
 def test_pools_of_models_are_followed() -> None:
@@ -66,7 +66,7 @@ def test_pools_of_models_are_followed() -> None:
         "model_list: [{model_name: a, inference_pool: p}, {model_name: b, inference_pool: q}, {model_name: c}]\n"
         "discovery: {kubernetes: [{namespace: x}, {namespace: y, selector: {app: vllm}}]}"
     )
-    assert [(place.inference_pools, place.selector) for place in found.places.kubernetes] == [
+    assert [(place.inference_pools, place.selector) for place in found.sources.kubernetes] == [
         (("p", "q"), None),
         ((), "app=vllm"),
     ]
@@ -80,13 +80,16 @@ def test_pools_of_models_are_followed() -> None:
         ("dns: {name: 'a b'}", "discovery.dns.name: `a b` is no name in DNS"),
         (
             "dns: {name: a}",
-            "discovery.dns.port: is missing: only SRV records, as of `_http._tcp.a`, say a port themselves",
+            "discovery.dns.port: is missing: only SRV records, as of `_http._tcp.a`, contain a port",
         ),
         ("dns: [{name: a, port: 70000}]", "discovery.dns[0].port: `70000` is no port (1 to 65535)"),
         ("dns: {name: a, port: 1, servers: [':5']}", "discovery.dns.servers[0]: must be HOST:PORT, not `:5`"),
         ("dns: {name: a, port: 1, role: cook}", "discovery.dns.role: must be one of either, prefill, decode"),
-        ("redis: {keep_s: 0}", "discovery.redis.keep_s: must be above 0"),
-        ("redis: {url: 'http://secret@h'}", "discovery.redis.url: must be a URL beginning with redis://"),
+        ("agent_registry: {stale_ttl_s: 0}", "discovery.agent_registry.stale_ttl_s: must be above 0"),
+        (
+            "agent_registry: {url: 'http://secret@h'}",
+            "discovery.agent_registry.url: must be a URL beginning with redis://",
+        ),
         ("kubernetes: {}", "discovery.kubernetes: set one of selector, service, inference_pools"),
         ("kubernetes: {service: S}", "discovery.kubernetes.service: `S` is no name in Kubernetes"),
         ("kubernetes: {selector: 'a\"b'}", 'discovery.kubernetes.selector: `a"b` is no label selector'),
@@ -103,5 +106,5 @@ def test_nonsense_is_told_with_its_path(source: str, words: str) -> None:
 
 def test_a_password_in_the_registry_is_not_shown() -> None:
     """Wherever settings are shown."""
-    found = settings("discovery: {redis: {url: 'redis://u:hush@h'}}")
+    found = settings("discovery: {agent_registry: {url: 'redis://u:hush@h'}}")
     assert "hush" not in f"{show_settings(found)}{found!r}"

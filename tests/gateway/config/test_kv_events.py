@@ -29,9 +29,9 @@ def test_every_word_is_read() -> None:
     found = settings(
         """
 kv_events:
-  wait_ms: 5
-  most_blocks: 1000
-  load_us_per_token: {cpu: 3}
+  max_wait_s: 0.005
+  max_blocks_per_engine: 1000
+  load_s_per_token: {cpu: 3e-6}
   sources:
     - {pod: "http://a:8000", endpoint: "tcp://*:5557"}
     - {pod: "http://b:8000", endpoint: "ipc:///run/kv", replay_endpoint: "tcp://b:5558", topic: kv}
@@ -41,15 +41,15 @@ kv_events:
         KvEventSource("http://a:8000", "tcp://*:5557"),
         KvEventSource("http://b:8000", "ipc:///run/kv", "tcp://b:5558", "kv"),
     )
-    assert found.kv_events == KvEventsConfig(5.0, 1000, KvLoadTimes(cpu=3.0), sources)
+    assert found.kv_events == KvEventsConfig(0.005, 1000, KvLoadTimes(cpu=3e-6), sources)
 
 
 @pytest.mark.parametrize(
     ("source", "fault"),
     [
         ("kv_events: 3", "kv_events: must be true or false, not a number"),
-        ("kv_events: {wait: 3}", "kv_events.wait: unknown key (did you mean `wait_ms`?)"),
-        ("kv_events: {most_blocks: 0}", "kv_events.most_blocks: must be above 0"),
+        ("kv_events: {max_wait: 3}", "kv_events.max_wait: unknown key (did you mean `max_wait_s`?)"),
+        ("kv_events: {max_blocks_per_engine: 0}", "kv_events.max_blocks_per_engine: must be above 0"),
         (
             'kv_events: {sources: [{pod: "http://a:1", endpoint: "http://a:5"}]}',
             "kv_events.sources[0].endpoint: must be tcp://HOST:PORT or ipc://PATH, not `http://a:5`",

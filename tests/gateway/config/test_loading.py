@@ -24,10 +24,12 @@ def faults(
 def test_flags_over_environment_over_file(tmp_path: Path) -> None:
     """Each word is taken from the highest place that says it."""
     config = tmp_path / "hearth.yaml"
-    config.write_text("listen: file:1\nmetrics: file:2\nadmin: off\nrouting: round-robin\ntimeouts: {drain_s: 7}\n")
-    variables = {"HEARTH_LISTEN": "env:1", "HEARTH_METRICS": "env:2"}
+    config.write_text(
+        "listen: file:1\nmetrics_listen: file:2\nadmin_listen: off\nrouting: round-robin\ntimeouts: {drain_s: 7}\n"
+    )
+    variables = {"HEARTH_LISTEN": "env:1", "HEARTH_METRICS_LISTEN": "env:2"}
     found = load_settings({"listen": "flag:1", "routing": "least-loaded"}, variables, config)
-    assert (found.listen, found.metrics, found.admin) == (Address("flag", 1), Address("env", 2), None)
+    assert (found.listen, found.metrics_listen, found.admin_listen) == (Address("flag", 1), Address("env", 2), None)
     assert found.routing.name == "least-loaded"
     assert found.timeouts.drain_s == 7
 
@@ -73,16 +75,19 @@ def test_tls_wants_both_files(tmp_path: Path) -> None:
 
 def test_the_admin_port_wants_a_token_beyond_loopback() -> None:
     """Wherever the address came from; with a token it may stand open."""
-    assert faults({"admin": "0.0.0.0:9091"}) == [
-        "admin: 0.0.0.0:9091 can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"
+    assert faults({"admin_listen": "0.0.0.0:9091"}) == [
+        (
+            "admin_listen: 0.0.0.0:9091 can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), "
+            "or listen on loopback"
+        )
     ]
-    assert load_settings({"admin": "0.0.0.0:9091"}, {"HEARTH_ADMIN_TOKEN": "t"}, None).admin_token
+    assert load_settings({"admin_listen": "0.0.0.0:9091"}, {"HEARTH_ADMIN_TOKEN": "t"}, None).admin_token
 
 
 def test_two_ports_cannot_share_an_address() -> None:
     """But any number of them may let the system choose."""
-    assert faults({"listen": "127.0.0.1:9464"}) == ["metrics: 127.0.0.1:9464 is taken by listen"]
-    load_settings({"listen": "127.0.0.1:0", "metrics": "127.0.0.1:0", "admin": "127.0.0.1:0"}, {}, None)
+    assert faults({"listen": "127.0.0.1:9464"}) == ["metrics_listen: 127.0.0.1:9464 is taken by listen"]
+    load_settings({"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0"}, {}, None)
 
 
 def test_all_faults_of_all_places_are_told_at_once(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_configuration_finds_its_files_from_anywhere(folder: Path) -> None:
     assert settings.policy == folder / "policy.yaml"
     assert settings.pod_file == folder / "pods.yaml"
     assert settings.usage_log == folder / "logs/usage.jsonl"
-    (kubernetes,) = settings.places.kubernetes
+    (kubernetes,) = settings.sources.kubernetes
     assert (kubernetes.selector, kubernetes.ca_file) == ("app_file=vllm", folder / "ca.crt")
     assert settings.extproc
     assert settings.extproc.tls

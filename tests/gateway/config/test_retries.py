@@ -10,29 +10,35 @@ from routing.stall_detection import StallBounds
 def test_nothing_said_is_the_usual() -> None:
     """Three attempts, a fifth more in the long run."""
     settings, root = read_settings("{}", {})
-    assert (settings.retries, settings.stalls) == (RetryTerms(), StallBounds())
+    assert (settings.retries, settings.stall_detection) == (RetryTerms(), StallBounds())
     assert not root.errors
 
 
 def test_what_is_said_stands_beside_the_usual() -> None:
     """Each word by itself."""
-    source = "retries: {attempts: 2, cuts: 0, share: 0.1}\nstalls: {least_s: 5}\ntimeouts: {resume_s: 7}"
+    source = (
+        "retries: {max_attempts: 2, max_resumes: 0, budget_ratio: 0.1}\n"
+        "stall_detection: {engine_min_s: 5}\ntimeouts: {resume_s: 7}"
+    )
     settings, root = read_settings(source, {})
-    assert settings.retries == RetryTerms(attempts=2, cuts=0, share=0.1)
-    assert settings.stalls == StallBounds(least_s=5.0)
+    assert settings.retries == RetryTerms(max_attempts=2, max_resumes=0, budget_ratio=0.1)
+    assert settings.stall_detection == StallBounds(engine_min_s=5.0)
     assert settings.timeouts.resume_s == 7.0
     assert not root.errors
 
 
 def test_what_is_wrong_is_said_where_it_stands() -> None:
     """All of it at once."""
-    source = "retries: {attempts: 0, share: 2, saved: -1, cuts: 1.5, hedge: true}\nstalls: {times: 0}"
+    source = (
+        "retries: {max_attempts: 0, budget_ratio: 2, budget_burst: -1, max_resumes: 1.5, hedge: true}\n"
+        "stall_detection: {factor: 0}"
+    )
     _, root = read_settings(source, {})
     assert sorted(fault.path for fault in root.errors) == [
-        "retries.attempts",
-        "retries.cuts",
+        "retries.budget_burst",
+        "retries.budget_ratio",
         "retries.hedge",
-        "retries.saved",
-        "retries.share",
-        "stalls.times",
+        "retries.max_attempts",
+        "retries.max_resumes",
+        "stall_detection.factor",
     ]

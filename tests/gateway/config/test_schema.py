@@ -37,7 +37,7 @@ def files(tmp_path: Path) -> Path:
 
 ASKED: dict[str, Any] = {
     "dns": [{"name": "pods.example", "port": 8000, "role": "decode"}],
-    "redis": {"url": "redis://h", "keep_s": 5},
+    "agent_registry": {"url": "redis://h", "stale_ttl_s": 5},
     "kubernetes": [{"selector": "app=vllm"}],
 }
 """Sources that ask others; of those that may stand once or in a list, the list."""
@@ -46,21 +46,21 @@ ASKED: dict[str, Any] = {
 def full(folder: Path) -> dict[str, Any]:
     """A configuration that opens every table."""
     return {
-        "model_list": [{"model_name": "a", "ladder": ["b", "c"], "hold_back": {}, "shadow": {}}],
+        "model_list": [{"model_name": "a", "cascade": {"models": ["b", "c"], "holdback": {}, "shadow": {}}}],
         "discovery": {"static": {"pods": [{"url": "http://a:1"}]}, "file": {"path": f"{folder}/pods"}} | ASKED,
         "routing": {
             "scorers": {
-                "session": {},
+                "session_affinity": {},
                 "interference": {},
-                "copies": {},
-                "lora": {},
+                "hot_prefix_replication": {},
+                "lora_affinity": {},
                 "slow_start": {},
-                "suited": {},
-                "duty": {},
-                "stall": {},
+                "prompt_length": {},
+                "decode_role": {},
+                "prefill_stall": {},
             }
         },
-        "kv_events": {"load_us_per_token": {}, "sources": [{"pod": "http://a:1", "endpoint": "tcp://a:5"}]},
+        "kv_events": {"load_s_per_token": {}, "sources": [{"pod": "http://a:1", "endpoint": "tcp://a:5"}]},
         "roles": {},
         "canaries": [{"name": "new", "revision": "v2"}],
         "tls": {"cert": f"{folder}/cert", "key": f"{folder}/key"},
@@ -73,7 +73,7 @@ def full(folder: Path) -> dict[str, Any]:
         "limits": {},
         "timeouts": {},
         "retries": {},
-        "stalls": {},
+        "stall_detection": {},
     }
 
 
@@ -110,22 +110,25 @@ def test_schema_and_reader_know_the_same_words(files: Path, monkeypatch: pytest.
     "change",
     [
         {},
-        {"listen": "[::1]:8000", "metrics": False, "admin": "off", "processes": 4},
+        {"listen": "[::1]:8000", "metrics_listen": False, "admin_listen": "off", "processes": 4},
         {"routing": "least-loaded", "kv_events": True, "log": None},
-        {"routing": {"scorers": {"session": False, "lora": {"load_s": "2e-1"}}}},
+        {"routing": {"scorers": {"session_affinity": False, "lora_affinity": {"load_s": "2e-1"}}}},
         {"limits": {"max_body_bytes": 5}, "timeouts": {"drain_s": 0.5}},
         {"trusted_proxies": ["10.0.0.0/8"], "redis": "redis://h"},
         {"model_list": [{"model_name": "a", "input_cost_per_token": "2e-7", "pods": ["http://a:1"]}]},
-        {"discovery": {"dns": {"name": "_http._tcp.pods.example"}, "redis": True}},
+        {"discovery": {"dns": {"name": "_http._tcp.pods.example"}, "agent_registry": True}},
         {"discovery": {"kubernetes": {"selector": {"app": "vllm"}, "namespace": "x", "nodes": True}}},
         {"discovery": {"kubernetes": {"inference_pools": ["a"], "port": 0}}},
         {"discovery": {"dns": {"port": 8000}}},
-        {"discovery": {"redis": {"keep_s": 0}}},
-        {"retries": {"attempts": 2, "share": 0.1, "saved": 0, "cuts": 0}, "stalls": {"least_s": 5}},
-        {"retries": {"share": 1.5}},
-        {"retries": {"cuts": -1}},
-        {"retries": {"saved": 1.5}},
-        {"stalls": {"times": 0}},
+        {"discovery": {"agent_registry": {"stale_ttl_s": 0}}},
+        {
+            "retries": {"max_attempts": 2, "budget_ratio": 0.1, "budget_burst": 0, "max_resumes": 0},
+            "stall_detection": {"engine_min_s": 5},
+        },
+        {"retries": {"budget_ratio": 1.5}},
+        {"retries": {"max_resumes": -1}},
+        {"retries": {"budget_burst": 1.5}},
+        {"stall_detection": {"factor": 0}},
         {"listen": 8000},
         {"processes": 0},
         {"routing": "warn"},

@@ -31,7 +31,7 @@ def test_an_empty_file_is_the_defaults() -> None:
     """And the defaults are loopback, all three ports."""
     found = settings("")
     assert found == Settings()
-    assert [str(where) for where in (found.listen, found.metrics, found.admin)] == [
+    assert [str(where) for where in (found.listen, found.metrics_listen, found.admin_listen)] == [
         "127.0.0.1:8000",
         "127.0.0.1:9464",
         "127.0.0.1:9091",
@@ -47,8 +47,8 @@ def test_every_word_is_read(tmp_path: Path) -> None:
         f"""
 listen: 0.0.0.0:8000
 processes: 4
-metrics: off
-admin: "[::]:9091"
+metrics_listen: off
+admin_listen: "[::]:9091"
 admin_token_file: {tmp_path}/token
 policy: {tmp_path}/policy.yaml
 redis: ${{REDIS}}
@@ -58,7 +58,7 @@ usage_log: {tmp_path}/usage.jsonl
 log: {{level: warning}}
 tls: {{cert: {tmp_path}/cert.pem, key: {tmp_path}/key.pem}}
 limits: {{max_body_bytes: 1048576}}
-timeouts: {{drain_s: 2.5, connect_s: 1}}
+timeouts: {{drain_s: 2.5, upstream_connect_s: 1}}
 discovery:
   static: {{pods: [http://a:1, http://b:1/, http://a:1]}}
   file: {{path: {tmp_path}/pods.yaml}}
@@ -68,7 +68,11 @@ model_list:
 """,
         REDIS="redis://u:p@h:6379",
     )
-    assert (found.listen, found.metrics, found.admin) == (Address("0.0.0.0", 8000), None, Address("::", 9091))
+    assert (found.listen, found.metrics_listen, found.admin_listen) == (
+        Address("0.0.0.0", 8000),
+        None,
+        Address("::", 9091),
+    )
     assert found.processes == 4
     assert (found.admin_token, found.pod_api_key, found.redis) == (
         Secret("t0ken"),
@@ -82,7 +86,7 @@ model_list:
     assert [pod.url for pod in found.configured_pods] == ["http://a:1", "http://b:1", "http://c:1"]
     assert found.pod_file == tmp_path / "pods.yaml"
     assert (found.limits.max_body_bytes, found.limits.max_headers) == (1 << 20, Settings().limits.max_headers)
-    assert (found.timeouts.drain_s, found.timeouts.connect_s) == (2.5, 1.0)
+    assert (found.timeouts.drain_s, found.timeouts.upstream_connect_s) == (2.5, 1.0)
     assert (found.log_level, found.policy, found.usage_log) == (
         "warning",
         tmp_path / "policy.yaml",
@@ -110,12 +114,14 @@ def test_a_routing_is_a_name_or_its_scorers() -> None:
     """A scorer's fields are its parameters; what is not named stays, and `off` takes out."""
     assert settings("routing: round-robin").routing.scorers == routings()["round-robin"]
     assert settings("routing: {name: least-loaded}").routing.name == "least-loaded"
-    custom = settings("routing: {name: warm, scorers: {session: {stay_s: 0.01}, interference: off, turn: {}}}").routing
+    custom = settings(
+        "routing: {name: warm, scorers: {session_affinity: {tie_break_s: 0.01}, interference: off, round_robin: {}}}"
+    ).routing
     kept = [scorer for scorer in routings()["warm"] if not isinstance(scorer, Interference | SessionAffinity)]
-    assert set(custom.scorers) == {*kept, SessionAffinity(stay_s=0.01), RoundRobin()}
-    assert settings("routing: {most_blocks: 1000}").routing.most_blocks == 1000
-    assert settings("routing: {scorers: {prefill: }}").routing.scorers == routings()["warm"]
-    assert settings("routing: {name: round-robin, scorers: {prefill: {}}}").routing.scorers == (
+    assert set(custom.scorers) == {*kept, SessionAffinity(tie_break_s=0.01), RoundRobin()}
+    assert settings("routing: {max_blocks_per_engine: 1000}").routing.max_blocks_per_engine == 1000
+    assert settings("routing: {scorers: {prefill_time: }}").routing.scorers == routings()["warm"]
+    assert settings("routing: {name: round-robin, scorers: {prefill_time: {}}}").routing.scorers == (
         PrefillTime(),
         RoundRobin(),
     )
@@ -125,11 +131,11 @@ def test_every_fault_is_told_at_once() -> None:
     """With its path, in the order of reading."""
     source = """
 lisen: a:1
-metrics: 9464
+metrics_listen: 9464
 limits: {max_body_bytes: 0, max_headrs: 5}
 timeouts: {drain_s: soon}
 discovery: {static: {pods: [pod]}, file: {}}
-routing: {name: warn, scorers: {sesion: {}, lora: {load: 1}}}
+routing: {name: warn, scorers: {sesion_affinity: {}, lora_affinity: {load: 1}}}
 tls: {cert: /nowhere.pem}
 model_list:
   - {model_name: a, input_cost_per_token: -1}
@@ -138,15 +144,15 @@ model_list:
 """
     known = ", ".join(scorer.name for scorer in SCORERS)
     assert faults(source) == [
-        "metrics: must be a text, not a number (quote it)",
+        "metrics_listen: must be a text, not a number (quote it)",
         "model_list[0].input_cost_per_token: must not be below 0",
         "model_list[1].pods: must name a pod; leave it out to use all pods that serve the model",
         "model_list[1].model_name: duplicate entry `a`",
         "model_list[2].model_name: is missing",
         "model_list[2].input_cost_per_token: must be a number, not 'cheap'",
         "routing.name: `warn` is none of warm, round-robin, least-loaded (did you mean `warm`?)",
-        "routing.scorers.lora.load: unknown key (did you mean `load_s`?)",
-        f"routing.scorers.sesion: `sesion` is none of {known} (did you mean `session`?)",
+        "routing.scorers.lora_affinity.load: unknown key (did you mean `load_s`?)",
+        f"routing.scorers.sesion_affinity: `sesion_affinity` is none of {known} (did you mean `session_affinity`?)",
         "tls.cert: there is no file `/nowhere.pem`",
         "tls.key: is missing",
         "limits.max_body_bytes: must be above 0",

@@ -23,7 +23,7 @@ def test_everything_shows_but_secrets() -> None:
     found = json.loads(shown)
     assert found["admin_token"] == found["redis"] == found["pod_api_key"] == "***"
     assert found["listen"] == "127.0.0.1:8000"
-    assert found["routing"]["scorers"]["session"]["stay_s"] > 0
+    assert found["routing"]["scorers"]["session_affinity"]["tie_break_s"] > 0
     assert [(entry["name"], entry["input_cost_per_token"]) for entry in found["models"]] == [("a", 1e-6)]
     assert found["tls"] == {"cert": "c.pem", "key": "k.pem"}
     assert found["timeouts"]["drain_s"] == 30.0

@@ -40,7 +40,7 @@ class Surroundings:
             self.api: ApiServer = await stack.enter_async_context(api_server())
             await self.name_pods()
             config = self.folder / "hearth.yaml"
-            config.write_text(json.dumps({"discovery": self.words(), "timeouts": {"first_look_s": 100}}))
+            config.write_text(json.dumps({"discovery": self.words(), "timeouts": {"startup_discovery_s": 100}}))
             yield await stack.enter_async_context(serving("--config", str(config)))
 
     async def name_pods(self) -> None:

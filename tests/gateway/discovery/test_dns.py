@@ -24,7 +24,7 @@ SILENT, AGAIN = "dns_lookup_failed", "dns_lookup_recovered"
 
 
 def place(zone: Zone, name: str = NAME, port: int | None = 8000, *, timeout_s: float = PATIENT_S) -> DnsSourceConfig:
-    return DnsSourceConfig(name, port, servers=(zone.address,), timeout_s=timeout_s, longest_s=0.02)
+    return DnsSourceConfig(name, port, servers=(zone.address,), timeout_s=timeout_s, max_interval_s=0.02)
 
 
 @asynccontextmanager
@@ -46,7 +46,7 @@ async def test_addresses_are_pods_and_change(zone: Zone) -> None:
     """With the facts that the configuration gives all of them."""
     facts = PodFacts(region="eu", role=Role.PREFILL)
     named = DnsSourceConfig(
-        NAME, 8000, servers=(zone.address,), timeout_s=PATIENT_S, longest_s=0.02, pool="p", facts=facts
+        NAME, 8000, servers=(zone.address,), timeout_s=PATIENT_S, max_interval_s=0.02, pool="p", facts=facts
     )
     async with asking(named) as heard:
         await heard.hears(A, B)
@@ -130,7 +130,7 @@ async def test_an_empty_answer_counts_when_it_is_said_twice() -> None:
 
     flickering, heard = Flickering(), Heard()
     source = DnsSource(
-        DnsSourceConfig(NAME, 8000, longest_s=0.01),
+        DnsSourceConfig(NAME, 8000, max_interval_s=0.01),
         say=heard.say,
         draw=lambda: 0.5,
         pace=DnsIntervals(min_interval_s=0.0),

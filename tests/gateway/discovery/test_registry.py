@@ -55,12 +55,12 @@ class Agent:
 
 @asynccontextmanager
 async def registered(
-    server: Server, *, keep_s: float = 60.0, pace: PollIntervals = QUICK, prefix: str = ""
+    server: Server, *, stale_ttl_s: float = 60.0, pace: PollIntervals = QUICK, prefix: str = ""
 ) -> AsyncIterator[tuple[Heard, list[AgentRecord]]]:
     heard, records = Heard(), list[AgentRecord]()
     source = RegistrySource(
         parse_redis_url(f"{server.url}?prefix={prefix}"),
-        keep_s=keep_s,
+        stale_ttl_s=stale_ttl_s,
         say=heard.say,
         clock=asyncio.get_running_loop().time,
         draw=lambda: 0.5,
@@ -170,7 +170,7 @@ async def test_the_last_list_stands_while_redis_hangs(server: Server) -> None:
 async def test_the_last_list_does_not_stand_for_ever(server: Server) -> None:
     """Only for the time that the configuration states."""
     await Agent(server, "n1", A).beat()
-    async with registered(server, keep_s=0.2) as (heard, _):
+    async with registered(server, stale_ttl_s=0.2) as (heard, _):
         await heard.hears(A)
         await server.kill()
         await heard.hears()

@@ -24,7 +24,7 @@ def means() -> SourceContext:
 
 async def test_who_measured_is_believed_before_who_labelled_and_who_resolved() -> None:
     """Registry, Kubernetes, DNS; each place a source of its own."""
-    settings = Settings(redis=Secret("redis://127.0.0.1"), places=EVERYTHING)
+    settings = Settings(redis=Secret("redis://127.0.0.1"), sources=EVERYTHING)
     names = [source.name for source in remote_sources(settings, means())]
     assert names == ["redis", "kubernetes:x", "dns:a.example:8000", "dns:_http._tcp.b.example"]
     assert not list(remote_sources(Settings(redis=Secret("redis://127.0.0.1")), means()))
@@ -33,14 +33,14 @@ async def test_who_measured_is_believed_before_who_labelled_and_who_resolved() -
 async def test_outside_a_cluster_the_api_server_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the start, not in the log."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    settings = Settings(places=DiscoverySources(kubernetes=(KubernetesSourceConfig("x", "app=a"),)))
+    settings = Settings(sources=DiscoverySources(kubernetes=(KubernetesSourceConfig("x", "app=a"),)))
     with pytest.raises(InvalidDocument, match=r"discovery\.kubernetes: we run in no cluster"):
         list(remote_sources(settings, means()))
 
 
 async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the start and by `hearth config check`."""
-    settings = Settings(places=DiscoverySources(dns=EVERYTHING.dns))
+    settings = Settings(sources=DiscoverySources(dns=EVERYTHING.dns))
     assert missing_libraries(settings) == []
     monkeypatch.setattr(sources, "find_spec", lambda _: None)
     with pytest.raises(InvalidDocument, match=r"discovery\.dns: needs a library: pip install 'hearth-gateway\[dns\]'"):

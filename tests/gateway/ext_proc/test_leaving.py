@@ -202,7 +202,7 @@ async def streaming(port: int) -> AsyncIterator[Stream]:
 
 @asynccontextmanager
 async def a_picker(pod: str, port: int) -> AsyncIterator[Running]:
-    async with serving("--pod", pod, "--extproc", f"127.0.0.1:{port}") as picker:
+    async with serving("--pod", pod, "--extproc-listen", f"127.0.0.1:{port}") as picker:
         yield picker
 
 

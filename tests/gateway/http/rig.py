@@ -27,10 +27,17 @@ from scorers.registry import routings
 from tenancy.tenants import ANONYMOUS_CALLER
 from tests.gateway.http.scripted import PATIENCE_S, ScriptedPod, read_head, until
 
-UNHURRIED = Timeouts(connect_s=PATIENCE_S)
+UNHURRIED = Timeouts(upstream_connect_s=PATIENCE_S)
 """The usual ones, on a machine that may be busy with something else."""
 
-QUICK = Timeouts(header_s=0.6, body_s=0.6, idle_s=0.6, connect_s=PATIENCE_S, stall_s=0.6, client_stall_s=0.6)
+QUICK = Timeouts(
+    request_header_s=0.6,
+    request_body_s=0.6,
+    downstream_idle_s=0.6,
+    upstream_connect_s=PATIENCE_S,
+    upstream_read_s=0.6,
+    downstream_write_s=0.6,
+)
 """For tests of what is late."""
 
 

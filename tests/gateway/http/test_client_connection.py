@@ -45,7 +45,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 async def test_reading_ahead_is_bounded_and_loses_nothing(count: int) -> None:
     """However many requests come at once, few are taken in ahead of the answers, and all are answered."""
     go_on = asyncio.Event()
-    async with a_rig(limits=Limits(max_pipelined=4)) as rig:
+    async with a_rig(limits=Limits(max_pipelined_requests=4)) as rig:
         rig.pod.plays([go_on, *GOOD], GOOD)
         client = await rig.client()
         asked = request_bytes(CHAT_PATH, a_chat())
@@ -299,7 +299,7 @@ async def test_dripping_bytes_do_not_extend_the_time() -> None:
 async def test_a_client_that_stops_reading_pauses_its_pod_and_is_cut_in_the_end() -> None:
     """What waits for it is bounded, and after a while it is taken for gone."""
     piece = chunk(chat_event("x" * 10_000))
-    async with a_rig(timeouts=Timeouts(client_stall_s=0.3), limits=Limits(high_water_bytes=1 << 16)) as rig:
+    async with a_rig(timeouts=Timeouts(downstream_write_s=0.3), limits=Limits(high_water_bytes=1 << 16)) as rig:
         sent = 0
 
         def count(_: object) -> None:
@@ -332,7 +332,7 @@ async def test_a_client_that_reads_slowly_gets_everything() -> None:
 
 async def test_a_client_that_asks_without_reading_is_not_served_on() -> None:
     """Answers that nobody takes do not pile up: the next request waits until the last answer has gone."""
-    async with a_rig(limits=Limits(high_water_bytes=1 << 10), timeouts=Timeouts(client_stall_s=0.3)) as rig:
+    async with a_rig(limits=Limits(high_water_bytes=1 << 10), timeouts=Timeouts(downstream_write_s=0.3)) as rig:
         rig.pod.plays([answer_bytes({"choices": "x" * 100_000})])
         client = await rig.client()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -358,7 +358,7 @@ async def test_too_many_connections_are_told_so() -> None:
 async def test_bodies_beyond_the_budget_are_told_to_slow_down() -> None:
     """All bodies together are bounded; when one has gone there is room again."""
     body = a_chat(user="x" * 600)
-    async with a_rig(limits=Limits(max_bodies_bytes=1000)) as rig:
+    async with a_rig(limits=Limits(max_total_body_bytes=1000)) as rig:
         go_on = asyncio.Event()
         rig.pod.plays([go_on, *GOOD], GOOD)
         first, second = await rig.client(), await rig.client()

@@ -127,7 +127,7 @@ async def test_our_wrong_key_is_never_told_as_the_clients() -> None:
 async def test_a_stream_lost_in_the_middle_ends_with_an_error_event(last_words: list[Step]) -> None:
     """What was generated, an error that the SDK raises, [DONE], and a body that ends as bodies do."""
     go_on = asyncio.Event()
-    async with a_rig(pods=2, patience=AttemptLimits(retries=RetryTerms(cuts=0))) as rig:
+    async with a_rig(pods=2, patience=AttemptLimits(retries=RetryTerms(max_resumes=0))) as rig:
         rig.pods[0].plays([STREAM_HEAD + chunk(chat_event("Hi")), go_on, *last_words])
         rig.pods[1].plays(GOOD_STREAM)
         client = await rig.client()
@@ -246,7 +246,7 @@ async def test_a_messages_stream_is_told_of_its_loss_in_its_own_dialect() -> Non
 
 async def test_a_pod_that_falls_silent_inside_a_stream_is_given_up() -> None:
     """A frozen stream does not hold its client for ever."""
-    async with a_rig(timeouts=QUICK, patience=AttemptLimits(retries=RetryTerms(cuts=0))) as rig:
+    async with a_rig(timeouts=QUICK, patience=AttemptLimits(retries=RetryTerms(max_resumes=0))) as rig:
         rig.pod.plays([STREAM_HEAD + chunk(chat_event("Hi")), asyncio.Event()])
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True))
         assert answer.is_whole
@@ -323,7 +323,7 @@ async def test_a_pod_that_shuts_down_without_a_word_is_cut() -> None:
 
 async def test_idle_connections_are_closed_before_the_pod_does() -> None:
     """A line that lies idle too long is not used again."""
-    async with a_rig(timeouts=Timeouts(pod_idle_s=1.0)) as rig:
+    async with a_rig(timeouts=Timeouts(upstream_idle_s=1.0)) as rig:
         rig.pod.plays(GOOD)
         assert (await rig.ask(CHAT_PATH, a_chat())).status == 200
         assert rig.front.pool.idle_count == 1
@@ -332,7 +332,7 @@ async def test_idle_connections_are_closed_before_the_pod_does() -> None:
 
 async def test_a_removed_pods_connections_are_closed() -> None:
     """Nothing is kept open to a pod that the fleet does not know any more."""
-    async with a_rig(timeouts=Timeouts(stall_s=0.1)) as rig:
+    async with a_rig(timeouts=Timeouts(upstream_read_s=0.1)) as rig:
         rig.pod.plays(GOOD)
         assert (await rig.ask(CHAT_PATH, a_chat())).status == 200
         rig.router.remove_pod(rig.pod.url)
@@ -371,7 +371,7 @@ async def test_a_pod_that_said_what_nobody_can_make_out_is_to_blame_for_its_cut(
 
 async def test_retries_end_where_the_budget_does() -> None:
     """However many pods there are; who has not been reached costs nothing, and one that is gone may be left."""
-    broke = AttemptLimits(retries=RetryTerms(saved=0, share=0.0))
+    broke = AttemptLimits(retries=RetryTerms(budget_burst=0, budget_ratio=0.0))
     async with a_rig(pods=3, patience=broke) as rig:
         rig.pods[0].plays([error_answer("Busy.", 503)])
         rig.pods[1].plays([STREAM_HEAD + LAST_CHUNK], GOOD_STREAM)

@@ -19,7 +19,7 @@ async def test_the_last_answer_is_not_lost_to_what_was_sent_behind_its_request(w
     to close then would reset it, and the rest of the answer be gone.
     """
     words, behind = "x" * (6 << 20), request_bytes("/health") * 20_000
-    async with a_rig(limits=Limits(max_pipelined=4)) as rig:
+    async with a_rig(limits=Limits(max_pipelined_requests=4)) as rig:
         rig.pod.plays([answer_bytes({"said": words})])
         client = await rig.client()
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]

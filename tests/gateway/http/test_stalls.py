@@ -14,11 +14,11 @@ from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import ScriptedPod, until
 from tests.gateway.http.wire import STREAM_HEAD, chat_event, chat_stream, chunk, chunked
 
-IMPATIENT = StallBounds(times=1.0, least_s=1.0, least_alone_s=1.5, first_s=0.01)
+IMPATIENT = StallBounds(factor=1.0, engine_min_s=1.0, stream_min_s=1.5, initial_s=0.01)
 """And yet so patient that no busy machine looks like a hung engine: what holds all of us up does not count."""
 
 GOOD = STREAM_HEAD + chunked(chat_stream("Hi", "."))
-NEVER = AttemptLimits(retries=RetryTerms(cuts=0))
+NEVER = AttemptLimits(retries=RetryTerms(max_resumes=0))
 
 
 async def test_a_stream_of_a_hung_engine_is_gone_on_with_elsewhere() -> None:
@@ -37,7 +37,7 @@ async def test_a_stream_of_a_hung_engine_is_gone_on_with_elsewhere() -> None:
 async def test_a_call_that_is_held_back_until_it_is_whole_is_waited_for() -> None:
     """Its engine makes it meanwhile: only for longer than engines ever do is its silence one."""
     async with a_rig(patience=NEVER) as rig:
-        rig.front.pool.set_stall_bounds(replace(IMPATIENT, held_s=1e9))
+        rig.front.pool.set_stall_bounds(replace(IMPATIENT, buffered_output_grace_s=1e9))
         rig.pod.plays([STREAM_HEAD + chunk(chat_event("Hi")), asyncio.Event()])
         client = await rig.client()
         await client.send(request_bytes(CHAT_PATH, a_chat(stream=True, tools=[{"type": "function"}])))

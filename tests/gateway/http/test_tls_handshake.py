@@ -30,7 +30,7 @@ LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 async def a_tls_port(folder: Path, header_s: float = PATIENCE_S) -> AsyncIterator[tuple[Rig, int, ssl.SSLContext]]:
     """A rig, a port of its front that wants TLS, and a client's context for it."""
     files = make_certificate(folder, "localhost")
-    limits, timeouts = Limits(max_connections=MOST), Timeouts(header_s=header_s, connect_s=PATIENCE_S)
+    limits, timeouts = Limits(max_connections=MOST), Timeouts(request_header_s=header_s, upstream_connect_s=PATIENCE_S)
     async with a_rig(limits=limits, timeouts=timeouts) as rig:
         rig.pod.plays([answer_bytes(chat_answer())])
         door = rig.front.protocol_factory(server_context(files))

@@ -116,9 +116,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(folder: Path, *, wait_ms: float = 30_000.0, events: bool = True) -> AsyncIterator[Scene]:
+async def scene(folder: Path, *, max_wait_s: float = 30.0, events: bool = True) -> AsyncIterator[Scene]:
     """All of it, on this machine's own sockets."""
-    words: dict[str, Any] = {"kv_events": KvEventsConfig(wait_ms=wait_ms)}
+    words: dict[str, Any] = {"kv_events": KvEventsConfig(max_wait_s=max_wait_s)}
     pod: dict[str, Any] = {"sources": {}}
     async with Publisher() as publisher, serving(pod) as url, host(folder / "host", **words) as started:
         if events:
@@ -129,7 +129,7 @@ async def scene(folder: Path, *, wait_ms: float = 30_000.0, events: bool = True)
         router.put_pod(Pod(url, PodState.READY, frozenset({MODEL}), cards=cards, ready_since_s=-1e6))
         router.reshape_pod(url, [EngineShape(kv_tokens=10_000, block_tokens=BLOCK)])
         client = IndexProcessClient(started.where, Hello(1), say=Said(), draw=lambda: 0.0)
-        asking = CacheLookupClient(client, router, wait_s=wait_ms / 1000)
+        asking = CacheLookupClient(client, router, wait_s=max_wait_s)
         pulse = Pulse()
 
         def take_followed(followed: FollowedEngines) -> None:
@@ -262,7 +262,7 @@ async def test_nobody_followed_costs_nothing(tmp_path: Path) -> None:
 
 async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
     """The shadow cache decides, it is counted, and nobody remembers the question: no sibling waits for it."""
-    async with scene(tmp_path, wait_ms=0.0) as one:
+    async with scene(tmp_path, max_wait_s=0.0) as one:
         await one.until_exact()
         assert (await one.look(TALK)).lookup is None
         assert one.asking.outcomes == {"timeout": 1}
@@ -278,7 +278,7 @@ async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
 
 async def test_who_is_always_late_is_not_asked_every_time(tmp_path: Path) -> None:
     """A warmth process that hangs costs a few requests their wait, not all; a single question finds it well again."""
-    async with scene(tmp_path, wait_ms=0.0) as one:
+    async with scene(tmp_path, max_wait_s=0.0) as one:
         await one.until_exact()
         for _ in range(LATE_IN_A_ROW + 1):
             await one.look(TALK)

@@ -107,7 +107,7 @@ async def a_scene(
                 router.fleet, clock=loop.time, engine_ids=BootstrapServers(session, loop.time)
             ).run_attempt,
         )
-        timeouts = Timeouts(connect_s=PATIENCE_S)
+        timeouts = Timeouts(upstream_connect_s=PATIENCE_S)
         front = HttpServer(
             passage, router, lambda *_: ANONYMOUS_CALLER, lambda _: None, Limits(), timeouts, lambda: True
         )

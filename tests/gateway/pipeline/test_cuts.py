@@ -38,7 +38,7 @@ class Cutting(PlayedCarrier):
 
 def led(*legs: AttemptResult, cuts: int = 8) -> tuple[Cutting, Stage]:
     async def play() -> tuple[Cutting, Stage]:
-        stage = Stage(AttemptLimits(retries=RetryTerms(cuts=cuts)), [f"http://pod{at}" for at in range(12)])
+        stage = Stage(AttemptLimits(retries=RetryTerms(max_resumes=cuts)), [f"http://pod{at}" for at in range(12)])
         carrier = Cutting(legs)
         await stage.passage.handle_request(REST, carrier)
         return carrier, stage

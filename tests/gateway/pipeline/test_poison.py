@@ -20,7 +20,7 @@ from routing.retries import RetryTerms
 from simulator.clock import run_virtually
 from tests.gateway.pipeline.test_pipeline import MODEL, PROMPT, Play, PlayedCarrier, Stage
 
-ATTEMPTS = RetryTerms().attempts
+ATTEMPTS = RetryTerms().max_attempts
 IN_ALL = ATTEMPTS**2
 
 
@@ -64,7 +64,7 @@ class Guarded(Stage):
     """A stage that knows of its pods what a watcher does."""
 
     def __init__(self, fleet: Fleet) -> None:
-        super().__init__(AttemptLimits(retries=RetryTerms(saved=10_000)), fleet.pods)
+        super().__init__(AttemptLimits(retries=RetryTerms(budget_burst=10_000)), fleet.pods)
         self.fleet = fleet
         self.breakers = dict.fromkeys(fleet.pods, CircuitBreaker())
 

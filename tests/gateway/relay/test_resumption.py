@@ -145,7 +145,8 @@ async def test_a_tenant_may_want_none_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(kept_body_bytes=20), Limits(kept_bodies_bytes=20), Limits(kept_answer_bytes=20)]
+    "limits",
+    [Limits(max_replay_body_bytes=20), Limits(max_total_replay_body_bytes=20), Limits(max_recorded_response_bytes=20)],
 )
 async def test_what_is_too_large_to_be_kept_is_not_gone_on_with(limits: Limits) -> None:
     """Memory is bounded, for each and for all; the stream itself flows as any."""

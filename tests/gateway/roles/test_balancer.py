@@ -16,7 +16,7 @@ from scorers.registry import routings
 
 MODEL = "m"
 BOTH = PodFacts(kv_connector="NixlConnector", kv_role="kv_both")
-TERMS = RoleTerms(min_stay_s=5.0, memory_s=5.0)
+TERMS = RoleTerms(min_role_s=5.0, decay_s=5.0)
 NUMBERS = count()
 
 
@@ -138,4 +138,4 @@ def test_what_others_changed_stays_for_its_time() -> None:
             placement.prefill.prefill_done(None, 100.1)
         placement.first_token(100.2)
     assert keeper.look(101.0) == []
-    assert any(keeper.look(101.0 + second) for second in range(1, 2 + int(TERMS.min_stay_s)))
+    assert any(keeper.look(101.0 + second) for second in range(1, 2 + int(TERMS.min_role_s)))

@@ -22,7 +22,7 @@ def test_a_receipt_tells_predicted_and_real() -> None:
     assert attempt.candidate_count == 3
     chosen = [shown for shown in attempt.candidates if shown.chosen]
     assert [shown.engine for shown in chosen] == [placement.engine.name]
-    assert set(chosen[0].scores_s) == {"prefill", "interference"}
+    assert set(chosen[0].scores_s) == {"prefill_time", "interference"}
     assert chosen[0].total_s == pytest.approx(sum(chosen[0].scores_s.values()), abs=1e-5)
 
 

@@ -134,7 +134,7 @@ def test_a_continued_response_goes_where_it_is_stored() -> None:
         place(router, ask(texts_apart(number)), now_s=2.0, avoid="http://0" if first.engine.slot else "http://2")
     assert place(router, ask(b"And?", api=Api.RESPONSES, continues="resp-1"), now_s=3.0).engine == first.engine
     unknown = place(router, ask(b"And?", continues="resp-unknown"), now_s=3.0)
-    assert "session" not in next(iter(unknown.top_candidates())).scores_s
+    assert "session_affinity" not in next(iter(unknown.top_candidates())).scores_s
 
 
 def test_an_adapter_is_used_where_it_was_used() -> None:

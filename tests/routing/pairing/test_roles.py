@@ -20,7 +20,7 @@ from routing.pairing.roles import (
     decode_need,
 )
 
-TERMS = RoleTerms(min_stay_s=20.0, moved_per_minute=0.5)
+TERMS = RoleTerms(min_role_s=20.0, max_changes_per_minute_ratio=0.5)
 
 
 def workers(prefill: int, decode: int, *, since_s: float = 0.0, may_change: bool = True) -> list[PoolEngine]:
@@ -118,7 +118,7 @@ def test_need_follows_what_is_asked_for() -> None:
     balance, fleet = RoleBalancer(TERMS), workers(2, 6)
     for second in range(60):
         need = balance.observe(fleet, 2.0, float(second))
-    assert need.prefill == pytest.approx(2.0 / TERMS.prefill_busy, rel=0.02)
+    assert need.prefill == pytest.approx(2.0 / TERMS.max_prefill_utilization, rel=0.02)
     for second in range(60, 180):
         need = balance.observe(fleet, 0.0, float(second))
     assert need.prefill < 0.05
@@ -169,7 +169,14 @@ def test_full_engines_need_what_they_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"ttft_s": 0}, {"gain": 1.5}, {"moved_per_minute": 0}, {"least_decode": 0}, {"min_stay_s": -1}]
+    "wrong",
+    [
+        {"ttft_s": 0},
+        {"min_improvement": 1.5},
+        {"max_changes_per_minute_ratio": 0},
+        {"min_decode_engines": 0},
+        {"min_role_s": -1},
+    ],
 )
 def test_terms_are_checked(wrong: dict[str, float]) -> None:
     """Each fault names its field."""

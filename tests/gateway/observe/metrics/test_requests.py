@@ -132,7 +132,10 @@ def test_a_histogram_loses_nothing(values: list[float]) -> None:
 
 def test_every_kind_has_its_count() -> None:
     """Also those of which there was none."""
-    budget, lateness = RetryBudget(RetryTerms(saved=2)), StallDetector(StallBounds(least_s=1.0, first_s=0.1), 60.0)
+    budget, lateness = (
+        RetryBudget(RetryTerms(budget_burst=2)),
+        StallDetector(StallBounds(engine_min_s=1.0, initial_s=0.1), 60.0),
+    )
     assert [budget.take(what) for what in (RetryKind.RESUME, RetryKind.FAILOVER, RetryKind.RETRY)] == [
         True,
         True,
