@@ -88,58 +88,70 @@ def parse_seconds(least: float, most: float) -> Callable[[object], float]:
     return parse
 
 
-FACT_FLAGS = ("host", "rack", "zone", "region", "role", "prompts", "revision")
-"""Facts of a pod that can be set by flags."""
+FACT_FLAGS = {
+    **{name: name for name in ("host", "rack", "zone", "region", "role", "revision")},
+    "prompt-class": "prompts",
+}
+"""Facts of a pod that can be set by flags: flag to fact."""
 
 agent_setting = partial(SettingSpec, metavar="TEXT", allows_file=True, prefix="HEARTH_AGENT_")
 shared_setting = partial(agent_setting, prefix="HEARTH_")
 """A setting that gateways read from the same variable."""
 
 SETTINGS: tuple[SettingSpec, ...] = (
-    shared_setting("redis", parse_redis_secret, "where pods are registered", metavar="URL"),
+    shared_setting("redis", parse_redis_secret, "URL of the Redis in which pods are registered", metavar="URL"),
     agent_setting(
         "pod",
         parse_pod_base_url,
-        "a vLLM server, as gateways reach it; may stand several times",
+        "URL of a vLLM server, as gateways reach it; repeatable",
         metavar="URL",
         is_list=True,
     ),
     agent_setting(
-        "ports", parse_ports, "local ports where servers are looked for, or off (default 8000-8009)", metavar="PORTS"
+        "ports", parse_ports, "local ports that are scanned for servers, or off (default 8000-8009)", metavar="PORTS"
     ),
     agent_setting(
         "address", text, "host by which gateways reach servers found here (default: this machine's)", metavar="HOST"
     ),
-    agent_setting(
-        "name", parse_agent_name, "of this agent, unlike all others (default: the host's name)", metavar="NAME"
+    agent_setting("name", parse_agent_name, "unique name of this agent (default: host name)", metavar="NAME"),
+    agent_setting("labels-file", parse_file, "label file of the Kubernetes downward API", metavar="FILE"),
+    *(
+        agent_setting(name, text, f"{name} of all servers of this agent")
+        for name in FACT_FLAGS
+        if name != "prompt-class"
     ),
-    agent_setting("labels-file", parse_file, "labels as the downward API writes them", metavar="FILE"),
-    *(agent_setting(name, text, f"fact of all servers here: {name}") for name in FACT_FLAGS),
     agent_setting(
-        "ttl", parse_seconds(1, MAX_TTL_S), "forgotten after so long in silence (default 15)", metavar="SECONDS"
+        "prompt-class", text, "prompts that all servers of this agent are for (default any)", metavar="long|short|any"
     ),
-    agent_setting("look", parse_seconds(0.2, 60), "between two looks at the servers (default 2)", metavar="SECONDS"),
     agent_setting(
-        "drain",
-        parse_seconds(0, 3600),
-        "registered as draining for so long when told to stop (default 10)",
+        "ttl",
+        parse_seconds(1, MAX_TTL_S),
+        "time to live of the registration without a heartbeat (default 15)",
         metavar="SECONDS",
     ),
     agent_setting(
-        "on-stop", one_of(("leave", "stay")), "take pods out, or let the next agent take over", metavar="leave|stay"
+        "probe-interval", parse_seconds(0.2, 60), "interval of probes of the servers (default 2)", metavar="SECONDS"
     ),
     agent_setting(
-        "loads",
+        "drain",
+        parse_seconds(0, 3600),
+        "time in state draining before a stop (default 10)",
+        metavar="SECONDS",
+    ),
+    agent_setting(
+        "on-stop",
+        one_of(("deregister", "keep")),
+        "at stop, deregister the pods or keep them for the next agent (default deregister)",
+        metavar="deregister|keep",
+    ),
+    agent_setting(
+        "load-listen",
         parse_address_or_off,
-        "UDP on which engines tell their load, or off (default 127.0.0.1:8126)",
+        "UDP listen address of load reports of engines, or off (default 127.0.0.1:8126)",
         metavar="HOST:PORT",
     ),
-    agent_setting(
-        "log-level", one_of(LOG_LEVELS), "least level that is logged (default info)", metavar="|".join(LOG_LEVELS)
-    ),
-    shared_setting(
-        "pod-api-key", parse_secret, "what servers were given as --api-key (better by environment)", metavar="KEY"
-    ),
+    agent_setting("log-level", one_of(LOG_LEVELS), "minimum log level (default info)", metavar="|".join(LOG_LEVELS)),
+    shared_setting("pod-api-key", parse_secret, "API key of the servers (better by environment)", metavar="KEY"),
 )
 
 
@@ -161,17 +173,16 @@ def load_agent_settings(
         address=given.get("address") or own_address(),
         ports=given.get("ports", () if "pod" in given else DEFAULT_PORTS),
         facts=said,
-        deregisters=given.get("on_stop") != "stay",
+        deregisters=given.get("on_stop") != "keep",
         **{_FIELDS[word]: given[word] for word in _FIELDS if word in given},
     )
 
 
 _FIELDS = {
-    **{word: word for word in ("name", "pod_api_key", "log_level")},
-    "loads": "load_listen",
+    **{word: word for word in ("name", "pod_api_key", "log_level", "load_listen")},
     "pod": "pods",
     "ttl": "ttl_s",
-    "look": "probe_interval_s",
+    "probe_interval": "probe_interval_s",
     "drain": "drain_s",
 }
 """Settings that are taken over unchanged, by the field they fill."""
@@ -182,7 +193,7 @@ def _facts(given: Mapping[str, Any], faults: list[ConfigError]) -> dict[str, obj
     said: dict[str, object] = {}
     try:
         said |= facts_from_labels(given["labels_file"]) if "labels_file" in given else {}
-        said |= {word: given[word] for word in FACT_FLAGS if word in given}
+        said |= {fact: given[field] for flag, fact in FACT_FLAGS.items() if (field := flag.replace("-", "_")) in given}
         read_facts(said)
     except InvalidFacts as bad:
         faults.extend(ConfigError("facts", fault) for fault in bad.errors)

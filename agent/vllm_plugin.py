@@ -2,7 +2,7 @@
 
 Runs inside vLLM's API server and must not slow it down: it sends one non-blocking UDP datagram to loopback, at most one
 per 20 ms unless the engine becomes idle or busy, and `record` never raises. Imports only what vLLM itself needs. Does
-nothing unless the variable `HEARTH_AGENT_LOADS` holds the agent's UDP address (HOST:PORT).
+nothing unless the variable `HEARTH_AGENT_LOAD_LISTEN` holds the agent's UDP address (HOST:PORT).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-VARIABLE = "HEARTH_AGENT_LOADS"
+VARIABLE = "HEARTH_AGENT_LOAD_LISTEN"
 
 MIN_INTERVAL_S = 0.02
 """Minimum between two datagrams: some steps take a millisecond."""

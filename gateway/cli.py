@@ -63,28 +63,28 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         "serve",
         help="run the gateway",
         description="Run the gateway. Every flag may also be given by the environment (HEARTH_LISTEN for --listen) "
-        "or, in other words, by the configuration file; flags win over environment, environment over file.",
+        "or by the configuration file; flags override the environment, which overrides the file.",
         allow_abbrev=False,
     )
     if "serve" in words:
         _add_serve_flags(serve)
-    config = commands.add_parser("config", help="check a configuration file")
+    config = commands.add_parser("config", help="validate a configuration; print its JSON Schema")
     actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
-    check = actions.add_parser("check", help="name every fault of a configuration at once, with its path")
+    check = actions.add_parser("check", help="validate a configuration; list all errors with their paths")
     check.add_argument("file", metavar="FILE")
     actions.add_parser("schema", help="print the JSON Schema of a configuration, for editors")
-    policy = commands.add_parser("policy", help="what a policy says, and what another would change")
+    policy = commands.add_parser("policy", help="validate, explain and compare policies")
     if "policy" in words:
         from gateway.commands.policy import add_flags
 
         add_flags(policy)
-    commands.add_parser("agent", help="register the vLLM servers of this machine, for gateways to find", add_help=False)
-    keys = commands.add_parser("keys", help="make, rotate, revoke and list the keys of tenants")
+    commands.add_parser("agent", help="register the vLLM servers of this machine in Redis", add_help=False)
+    keys = commands.add_parser("keys", help="create, rotate, revoke and list API keys")
     if "keys" in words:
         from gateway.commands.keys import add_flags
 
         add_flags(keys)
-    cascade = commands.add_parser("cascade", help="calibrate ladders of models, and what they cost")
+    cascade = commands.add_parser("cascade", help="calibrate cascades and report their cost")
     if "cascade" in words:
         from gateway.commands.cascade import add_flags
 
@@ -96,7 +96,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 def _add_serve_flags(serve: argparse.ArgumentParser) -> None:
     from gateway.config.loading import SETTINGS
 
-    serve.add_argument("--config", metavar="FILE", help="all that flags say and more")
+    serve.add_argument("--config", metavar="FILE", help="YAML configuration file")
     for word in SETTINGS:
         if word.has_flag:
             action = "append" if word.is_list else "store"

@@ -152,11 +152,13 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
     if unknown := [name for name in names if name not in known_policies()]:
         parser.error(f"argument --routing: no routing `{unknown[0]}`: {', '.join(known_policies())}")
     if (
-        min(1 if said.pods is None else said.pods, said.speed, said.limit or 1, said.seeds, said.replicas) <= 0
-        or (said.jitter or 0.0) < 0
+        min(1 if said.pods is None else said.pods, said.arrival_rate, said.limit or 1, said.seeds, said.replicas) <= 0
+        or (said.arrival_jitter or 0.0) < 0
         or not names
     ):
-        parser.error("--pods, --speed, --limit, --seeds and --replicas must be above 0, and --routing must name one")
+        parser.error(
+            "--pods, --arrival-rate, --limit, --seeds and --replicas must be above 0, and --routing must name one"
+        )
     if said.http and (said.seeds > 1 or said.replicas > 1 or set(names) & set(POLICIES)):
         parser.error("--http plays the gateway's own routings, once, through one gateway")
     try:
@@ -166,7 +168,7 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
             step_base_s=said.step_ms / 1000,
             kv_capacity_tokens=said.kv_tokens,
             block_size=said.block_tokens,
-            time_scale=said.time_scale,
+            time_scale=said.clock_rate,
         )
         split = _split(said)
     except ValueError as error:
@@ -176,13 +178,13 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
         names,
         said.compare,
         said.pods or 0,
-        said.speed,
+        said.arrival_rate,
         said.limit,
         said.seed,
         said.seeds,
-        said.jitter if said.jitter is not None else (JITTER_S if said.seeds > 1 else 0.0),
+        said.arrival_jitter if said.arrival_jitter is not None else (JITTER_S if said.seeds > 1 else 0.0),
         said.replicas,
-        None if said.alone else said.staleness,
+        None if said.no_replica_sync else said.staleness,
         profile,
         split,
         said.http,
@@ -193,17 +195,17 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
 def _split(said: argparse.Namespace) -> Split | None:
     """Raises ValueError where the flags contradict each other."""
     if said.prefill is None:
-        if said.soft or said.always_split:
-            raise ValueError("--soft and --always-split want --prefill")
+        if said.dynamic_roles or said.pd_always:
+            raise ValueError("--dynamic-roles and --pd-always want --prefill")
         return None
     pods = said.pods or USUAL_PODS
-    if said.http or (said.replicas > 1 and said.soft):
-        raise ValueError("--prefill plays in virtual time; with --soft through one gateway")
-    if not 0 <= said.prefill < pods or (said.soft and not said.prefill):
-        raise ValueError(f"--prefill must be from {1 if said.soft else 0} to {pods - 1}")
+    if said.http or (said.replicas > 1 and said.dynamic_roles):
+        raise ValueError("--prefill plays in virtual time; with --dynamic-roles through one gateway")
+    if not 0 <= said.prefill < pods or (said.dynamic_roles and not said.prefill):
+        raise ValueError(f"--prefill must be from {1 if said.dynamic_roles else 0} to {pods - 1}")
     link = Link(said.kv_bytes, said.link_gb_s * 1e9, said.link_ms / 1000)
     terms = RoleTerms(ttft_s=said.ttft_s, tpot_s=said.tpot_ms / 1000)
-    return Split(said.prefill, said.soft, said.always_split or said.soft, terms=terms, link=link)
+    return Split(said.prefill, said.dynamic_roles, said.pd_always or said.dynamic_roles, terms=terms, link=link)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -211,7 +213,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hearth simulate",
         description="Play a trace onto simulated pods, once per routing, and compare: in virtual time through the real "
-        "router and spine, or with --http through the real gateway.",
+        "router and pipeline, or with --http through the real gateway.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -224,15 +226,21 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME[,NAME]",
         help="routings to compare (default %(default)s)",
     )
-    add("--speed", type=float, default=1.0, metavar="S", help="arrivals come S times as fast (default %(default)s)")
-    add("--limit", type=int, metavar="N", help="play the first N requests only")
-    add("--seed", type=int, default=0, metavar="N", help="decides all that is drawn (default %(default)s)")
-    add("--seeds", type=int, default=1, metavar="N", help="play with N seeds from --seed on and tell medians")
     add(
-        "--jitter",
+        "--arrival-rate",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="arrival rate relative to the trace (default %(default)s)",
+    )
+    add("--limit", type=int, metavar="N", help="play the first N requests only")
+    add("--seed", type=int, default=0, metavar="N", help="random seed (default %(default)s)")
+    add("--seeds", type=int, default=1, metavar="N", help="play with N seeds from --seed on and report medians")
+    add(
+        "--arrival-jitter",
         type=float,
         metavar="S",
-        help=f"a seed moves each arrival by up to S seconds (default {JITTER_S:g} with --seeds, else 0)",
+        help=f"maximum random shift of an arrival, in seconds (default {JITTER_S:g} with --seeds, else 0)",
     )
     add("--replicas", type=int, default=1, metavar="K", help="gateways that share the pods (default %(default)s)")
     add(
@@ -240,12 +248,18 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         default=NEWS_S,
         metavar="S",
-        help="with --replicas: seconds until the others have heard of a choice (default %(default)g)",
+        help="with --replicas: delay of replica sync, in seconds (default %(default)g)",
     )
-    add("--alone", action="store_true", help="with --replicas: they tell each other nothing")
+    add("--no-replica-sync", action="store_true", help="with --replicas: no replica sync")
     add("--compare", action="store_true", help=f"all policies side by side: {', '.join(ALL_POLICIES)}")
-    add("--http", action="store_true", help="over HTTP: hearth serve and pods as programs of their own")
-    add("--time-scale", type=float, default=1.0, metavar="X", help="with --http: the clock runs X times as fast")
+    add("--http", action="store_true", help="over HTTP: the gateway and the pods are separate processes")
+    add(
+        "--clock-rate",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="with --http: speed of the clock relative to real time",
+    )
     _add_split_flags(add)
     _add_engine_flags(add)
     add(
@@ -260,10 +274,16 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_split_flags(add: Callable[..., object]) -> None:
     link, terms = Link(), RoleTerms()
-    add("--prefill", type=int, metavar="K", help="so many pods prefill, the others decode; 0: each may do either")
-    add("--soft", action="store_true", help="with --prefill: roles follow the traffic from there on")
-    add("--always-split", action="store_true", help="with --prefill: who decodes never prefills")
-    add("--ttft-s", type=float, default=terms.ttft_s, metavar="S", help="what --soft holds to (default %(default)g)")
+    add("--prefill", type=int, metavar="K", help="pods that prefill while the others decode; 0: each pod does either")
+    add("--dynamic-roles", action="store_true", help="with --prefill: roles follow the traffic")
+    add("--pd-always", action="store_true", help="with --prefill: decode pods never prefill")
+    add(
+        "--ttft-s",
+        type=float,
+        default=terms.ttft_s,
+        metavar="S",
+        help="what --dynamic-roles holds to (default %(default)g)",
+    )
     add("--tpot-ms", type=float, default=terms.tpot_s * 1000, metavar="MS", help="the same (default %(default)g)")
     add("--kv-bytes", type=int, default=link.bytes_per_token, metavar="N", help="of KV a token (default %(default)s)")
     add(

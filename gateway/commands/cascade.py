@@ -39,28 +39,34 @@ def add_flags(parser: ArgumentParser) -> None:
         "--data", metavar="FILE", required=True, help="labelled answers (docs/cascade-calibration.md)"
     )
     labelled.add_argument("--price", metavar="MODEL=IN,OUT", action="append", default=[], help="of a token; repeatable")
-    labelled.add_argument("--config", metavar="FILE", help="where the prices are (default $HEARTH_CONFIG)")
+    labelled.add_argument("--config", metavar="FILE", help="configuration with the prices (default $HEARTH_CONFIG)")
     labelled.add_argument(
         "--window-tokens", metavar="N", type=int, default=HoldbackWindow().tokens, help="held back (default 48)"
     )
     labelled.add_argument(
         "--ignore-bucket-column", action="store_true", help="buckets are computed from the prompts, or there is one"
     )
-    found = actions.add_parser("calibrate", parents=[labelled], help="thresholds under a promise, as a ladder file")
-    found.add_argument("--max-loss", metavar="SHARE", type=float, required=True, help="0.01 is one point of quality")
-    found.add_argument("--confidence", metavar="SHARE", type=float, default=0.95, help="how sure (default 0.95)")
-    found.add_argument(
-        "--ladder", metavar="MODEL,...", help="the rungs, cheapest first (default: as the columns stand)"
+    found = actions.add_parser(
+        "calibrate", parents=[labelled], help="choose thresholds under a quality guarantee; write a calibration file"
     )
-    found.add_argument("--signal", metavar="NAME", help="which column (default: the margin, else the first)")
+    found.add_argument("--max-loss", metavar="SHARE", type=float, required=True, help="0.01 is one point of quality")
+    found.add_argument(
+        "--confidence", metavar="SHARE", type=float, default=0.95, help="confidence of the guarantee (default 0.95)"
+    )
+    found.add_argument(
+        "--models",
+        metavar="MODEL,...",
+        help="models of the cascade, cheapest first (default: in the order of the columns)",
+    )
+    found.add_argument("--signal", metavar="NAME", help="signal column (default: margin, else the first)")
     found.add_argument("--stage", choices=tuple(SignalStage), help="when the signal is known (default: by its column)")
-    found.add_argument("--out", metavar="FILE", type=Path, help="where the ladder file goes")
+    found.add_argument("--out", metavar="FILE", type=Path, help="calibration file to write")
     found.add_argument("--plot", metavar="FILE.svg", type=Path, help="quality against cost")
-    played = actions.add_parser("evaluate", parents=[labelled], help="what a ladder file does to labelled answers")
-    played.add_argument("file", metavar="LADDER_FILE", type=Path)
+    played = actions.add_parser("evaluate", parents=[labelled], help="apply a calibration file to labelled answers")
+    played.add_argument("file", metavar="CALIBRATION_FILE", type=Path)
     told = actions.add_parser("report", help="the promise and its evidence; what ladders have cost and saved")
     told.add_argument("log", metavar="USAGE_LOG", type=Path, nargs="*")
-    told.add_argument("--file", metavar="LADDER_FILE", type=Path, action="append", default=[])
+    told.add_argument("--file", metavar="CALIBRATION_FILE", type=Path, action="append", default=[])
 
 
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
@@ -98,7 +104,7 @@ def _calibrate(arguments: Namespace, variables: Mapping[str, str]) -> int:
             raise InvalidValue(
                 f"{flag} {part:g} cannot be shown by examples: it must be {MIN_SHARE:g} or more from 0 and 1"
             )
-    labelled = _labelled(arguments, _models(arguments.ladder) if arguments.ladder else ())
+    labelled = _labelled(arguments, _models(arguments.models) if arguments.models else ())
     signal = arguments.signal or labelled.default_signal()
     subject = CalibrationTarget(labelled.models, signal, SignalStage(arguments.stage or labelled.default_stage(signal)))
     examples = _examples(arguments, variables, labelled, subject)
@@ -128,7 +134,7 @@ def _evaluate(arguments: Namespace, variables: Mapping[str, str]) -> int:
 
 def _report(arguments: Namespace) -> int:
     if not arguments.log and not arguments.file:
-        raise InvalidValue("report what? Name usage logs, or ladder files with --file")
+        raise InvalidValue("name usage logs, or calibration files with --file")
     parts = [f"{path}\n{describe_calibration(_calibration_file(path))}" for path in arguments.file]
     if arguments.log:
         parts.append(format_cascade_costs(read_cascade_costs(arguments.log)))
@@ -146,7 +152,7 @@ def _calibration_file(path: Path) -> CalibrationFile:
 def _models(words: str) -> tuple[str, ...]:
     models = tuple(model.strip() for model in words.split(","))
     if len(models) < 2 or len(set(models)) < len(models) or "" in models:
-        raise InvalidValue(f"--ladder {words}: must name two models or more, each once, the cheapest first")
+        raise InvalidValue(f"--models {words}: must name two models or more, each once, the cheapest first")
     return models
 
 

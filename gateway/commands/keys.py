@@ -27,21 +27,21 @@ def add_flags(parser: ArgumentParser) -> None:
     """Add the flags to the parser."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     where = ArgumentParser(add_help=False)
-    where.add_argument("--dir", metavar="FOLDER", help="the folder of keys; else that of the policy")
-    where.add_argument("--policy", metavar="FILE", help="the policy that names the folder (default $HEARTH_POLICY)")
-    new = actions.add_parser("new", parents=[where], help="make a key and print it, once")
+    where.add_argument("--dir", metavar="FOLDER", help="key folder (default: that of the policy)")
+    where.add_argument("--policy", metavar="FILE", help="policy that names the key folder (default $HEARTH_POLICY)")
+    new = actions.add_parser("new", parents=[where], help="create a key and print it once")
     new.add_argument("tenant", metavar="TENANT")
-    new.add_argument("--id", metavar="ID", help="what it is called in logs (default: drawn)")
-    new.add_argument("--user", metavar="NAME", help="the user who will show it")
-    new.add_argument("--group", metavar="NAME", help="the group of whoever shows it")
-    new.add_argument("--for", dest="lasting", metavar="TIME", help="ends after, as in 90d (default: when revoked)")
-    rotate = actions.add_parser("rotate", parents=[where], help="make another key in place of one, and print it, once")
-    rotate.add_argument("--keep", metavar="TIME", help="the old one ends after, as in 7d (default: when revoked)")
-    revoke = actions.add_parser("revoke", parents=[where], help="end a key now")
+    new.add_argument("--id", metavar="ID", help="key ID in logs (default: random)")
+    new.add_argument("--user", metavar="NAME", help="user that the key authenticates")
+    new.add_argument("--group", metavar="NAME", help="group that the key authenticates")
+    new.add_argument("--expires-in", metavar="TIME", help="expiry, such as 90d (default: never)")
+    rotate = actions.add_parser("rotate", parents=[where], help="create a replacement for a key and print it once")
+    rotate.add_argument("--grace-period", metavar="TIME", help="expiry of the old key, such as 7d (default: never)")
+    revoke = actions.add_parser("revoke", parents=[where], help="revoke a key now")
     for action in (rotate, revoke):
         action.add_argument("tenant", metavar="TENANT")
         action.add_argument("id", metavar="ID")
-    shown = actions.add_parser("list", parents=[where], help="whose keys there are, and until when")
+    shown = actions.add_parser("list", parents=[where], help="list keys with their tenants and expiry")
     shown.add_argument("tenant", metavar="TENANT", nargs="?")
 
 
@@ -52,11 +52,11 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
         folder = KeyFolder(known.folder)
         match arguments.action:
             case "new":
-                lasting_s = _flag("--for", duration, arguments.lasting)
+                lifetime_s = _flag("--expires-in", duration, arguments.expires_in)
                 _flag("TENANT", name, arguments.tenant)
                 _flag("--id", name, arguments.id)
                 known.check(arguments.tenant, arguments.group)
-                until_s = inf if lasting_s is None else time.time() + lasting_s
+                until_s = inf if lifetime_s is None else time.time() + lifetime_s
                 said = {"user": arguments.user, "group": arguments.group, "until_s": until_s}
                 _show(arguments.tenant, *folder.add(arguments.tenant, arguments.id, **said))
             case "rotate":
@@ -84,13 +84,13 @@ def _rotate(folder: KeyFolder, known: _Known, arguments: Namespace) -> None:
     tenant, old = arguments.tenant, folder.find(arguments.tenant, arguments.id)
     if old.fault:
         raise InvalidValue(f"{tenant}/{old.key_id} {old.fault}")
-    keep_s = _flag("--keep", duration, arguments.keep)
+    grace_s = _flag("--grace-period", duration, arguments.grace_period)
     known.check(tenant, old.group)
     _show(tenant, *folder.add(tenant, user=old.user, group=old.group))
-    if keep_s is None:
+    if grace_s is None:
         _say(f"{tenant}/{old.key_id} stays valid until you run: hearth keys revoke {tenant} {old.key_id}")
     else:
-        _say(f"{tenant}/{old.key_id} expires at {_moment(folder.expire(tenant, old.key_id, time.time() + keep_s))}")
+        _say(f"{tenant}/{old.key_id} expires at {_moment(folder.expire(tenant, old.key_id, time.time() + grace_s))}")
 
 
 def _list(folder: KeyFolder, tenant: str | None) -> None:

@@ -24,16 +24,20 @@ def add_flags(parser: ArgumentParser) -> None:
     """Add the flags to the parser."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     config = ArgumentParser(add_help=False)
-    config.add_argument("--config", metavar="FILE", help="where the prices are (default $HEARTH_CONFIG)")
-    check = actions.add_parser("check", parents=[config], help="name every fault of a policy at once, with its path")
-    check.add_argument("file", metavar="FILE", nargs="?", help="the policy (default $HEARTH_POLICY, or the config's)")
-    told = actions.add_parser("explain", parents=[config], help="what a tenant gets, and which line says so")
+    config.add_argument("--config", metavar="FILE", help="configuration with the prices (default $HEARTH_CONFIG)")
+    check = actions.add_parser("check", parents=[config], help="validate a policy; list all errors with their paths")
+    check.add_argument("file", metavar="FILE", nargs="?", help="policy (default $HEARTH_POLICY, or the config's)")
+    told = actions.add_parser(
+        "explain", parents=[config], help="show the settings of a tenant and the lines that set them"
+    )
     told.add_argument("tenant", metavar="TENANT")
-    told.add_argument("file", metavar="FILE", nargs="?", help="the policy (default $HEARTH_POLICY, or the config's)")
-    diff = actions.add_parser("diff", parents=[config], help="what changes for whom")
+    told.add_argument("file", metavar="FILE", nargs="?", help="policy (default $HEARTH_POLICY, or the config's)")
+    diff = actions.add_parser("diff", parents=[config], help="show what changes for each tenant")
     diff.add_argument("old", metavar="OLD")
     diff.add_argument("new", metavar="NEW")
-    diff.add_argument("--trace", metavar="FILE", help="a usage log: how many of its requests each would have refused")
+    diff.add_argument(
+        "--usage-log", metavar="FILE", help="usage log: count the requests that each policy would have rejected"
+    )
     actions.add_parser("schema", help="print the JSON Schema of a policy, for editors")
 
 
@@ -94,10 +98,10 @@ def _diff(arguments: Namespace, variables: Mapping[str, str]) -> None:
         for change in differences(old, new)
     ]
     _write(changes or [("nothing changes",)])
-    if arguments.trace:
-        past = read_logged_requests(Path(arguments.trace))
+    if arguments.usage_log:
+        past = read_logged_requests(Path(arguments.usage_log))
         rates = _rates(prices or {})
-        sys.stdout.write(f"\n{len(past)} requests of {arguments.trace}\n")
+        sys.stdout.write(f"\n{len(past)} requests of {arguments.usage_log}\n")
         before, after = (dry_run(policy, past, lambda model: rates.get(model, FREE)) for policy in (old, new))
         _write(_fates(before, after, past))
 

@@ -32,7 +32,7 @@ def test_flags_win_over_environment_over_labels(tmp_path: Path) -> None:
     labels = tmp_path / "labels"
     labels.write_text('topology.kubernetes.io/zone="a"\ntopology.kubernetes.io/region="b"\nllm-d.ai/role="decode"\n')
     variables = {"HEARTH_AGENT_LABELS_FILE": str(labels), "HEARTH_AGENT_REGION": "c", "HEARTH_AGENT_POD": "http://x:1"}
-    settings = told(variables, region="d", on_stop="stay", loads="off", ttl="30")
+    settings = told(variables, region="d", on_stop="keep", load_listen="off", ttl="30")
     assert settings.facts == {"host": "node-7", "zone": "a", "region": "d", "role": "decode"}
     assert settings.pods == ("http://x:1",)
     assert settings.ports == ()
@@ -58,10 +58,12 @@ def test_all_faults_are_named_at_once() -> None:
     """Each by flag or variable, as it was said."""
     with pytest.raises(InvalidDocument) as caught:
         load_agent_settings(
-            {"pod": ["ftp://x"], "ports": "9-1", "ttl": "0", "role": "cook"}, {"HEARTH_AGENT_LOOK": "x"}, "bad name"
+            {"pod": ["ftp://x"], "ports": "9-1", "ttl": "0", "role": "cook"},
+            {"HEARTH_AGENT_PROBE_INTERVAL": "x"},
+            "bad name",
         )
     named = [fault.path for fault in caught.value.errors]
-    assert named == ["--pod", "--ports", "--ttl", "HEARTH_AGENT_LOOK", "facts", "--name", "--redis"]
+    assert named == ["--pod", "--ports", "--ttl", "HEARTH_AGENT_PROBE_INTERVAL", "facts", "--name", "--redis"]
 
 
 @pytest.mark.parametrize("ports", ["0", "1-70000", "x", "1-2-3", "1-300", ""])

@@ -45,7 +45,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:
         listening.bind(("127.0.0.1", 0))
         listening.setblocking(False)
-        monkeypatch.setenv("HEARTH_AGENT_LOADS", f"127.0.0.1:{listening.getsockname()[1]}")
+        monkeypatch.setenv("HEARTH_AGENT_LOAD_LISTEN", f"127.0.0.1:{listening.getsockname()[1]}")
         monkeypatch.setattr(sys, "argv", ["vllm", "serve", "m", "--port", "8103"])
         yield listening
 
@@ -96,7 +96,7 @@ def test_nothing_of_it_reaches_the_engine(plugin: Any, agent: socket.socket) -> 
 
 def test_without_an_agent_it_does_nothing(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands in every vLLM of the environment, and acts where it is told of an agent."""
-    monkeypatch.delenv("HEARTH_AGENT_LOADS", raising=False)
+    monkeypatch.delenv("HEARTH_AGENT_LOAD_LISTEN", raising=False)
     plugin.tells().record(stats(1), None)
 
 

@@ -157,7 +157,7 @@ def test_what_keeps_it_from_starting_is_told(words: tuple[str, ...], variables: 
         ("limits: {max_body_bytes: big}\n", "limits.max_body_bytes: must be a number, not 'big'"),
         (
             "model_list: [{model_name: x, cascade: {models: [a, b], calibration: FILE}}]\n",
-            "model_list[0].calibration: `FILE` is no",
+            "model_list[0].cascade.calibration: `FILE` is no",
         ),
     ],
 )
@@ -195,7 +195,8 @@ def test_a_port_in_use_is_told(port: str) -> None:
     """Which one, and where."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        flags = {"--listen": "127.0.0.1:0", "--metrics-listen": "off", "--admin-listen": "off"} | {f"--{port}": where}
+        flag = "--listen" if port == "listen" else f"--{port}-listen"
+        flags = {"--listen": "127.0.0.1:0", "--metrics-listen": "off", "--admin-listen": "off"} | {flag: where}
         done = hearth("serve", *POD, *(word for pair in flags.items() for word in pair))
     assert done.returncode == 1
     assert done.stderr.startswith(f"hearth: {port}: cannot listen on {where}: ")

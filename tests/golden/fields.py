@@ -138,11 +138,17 @@ def _refit(value: dict[str, Any], section: str, old: str, names: Fields, new: st
         if target is None:
             target = ".".join(str(names.get(name, name)) for name in dotted.split("."))
         else:
-            fills = iter([str(names.get(name, name)) for name in wild or ()])
+            fills = iter([_in_parent(dotted.split("."), name, names) for name in wild or ()])
             shown = target.removeprefix(new + prefix)
             target = ".".join(next(fills) if name == ANY else name for name in shown.split("."))
         _put(found, target.split("."), [step for step in path if isinstance(step, int)], path, kept)
     return found
+
+
+def _in_parent(path: list[str], name: str, names: Fields) -> str:
+    """Today's name of a name that stands for itself in the map; `parent.name` in the names goes before `name`."""
+    parent = path[path.index(name) - 1] if name in path[1:] else ""
+    return str(names.get(f"{parent}.{name}", names.get(name, name)))
 
 
 def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import json
 import re
+from argparse import ArgumentParser, _HelpAction, _SubParsersAction, _VersionAction
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -18,7 +19,11 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+import agent.command as agent_command
+import simulator.command as simulate
+from agent.settings import SETTINGS as AGENT_SETTINGS
 from cascade.record import CascadeResult, CascadeStep
+from gateway import cli
 from gateway.app.build import build
 from gateway.cascades.features import CascadeOptions
 from gateway.cluster.index_process import IndexProcessServer
@@ -38,7 +43,7 @@ from routing.pods import PodState
 from routing.rejection import Reason
 from routing.request import Usage
 from routing.retries import RetryKind
-from tenancy.document import InvalidDocument
+from tenancy.document import InvalidDocument, InvalidValue
 from tenancy.policy import InlineFiles
 from tenancy.reading.policy import read_policy
 from tenancy.report.policy_schema import policy_schema
@@ -284,6 +289,47 @@ def test_milliseconds_and_microseconds_of_a_configuration_have_a_factor() -> Non
     expected = {old: factor for old in NAMES["config"] for end, factor in factors.items() if old.endswith(end)}
     assert {old: NAMES["units"].get(old) for old in expected} == expected
     assert expected
+
+
+def option_flags(parser: ArgumentParser, command: str) -> Iterator[str]:
+    """Yield `COMMAND --flag` of a parser and its subcommands, and `COMMAND --flag VALUE` where values are words."""
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            for name, inner in action.choices.items():
+                yield from option_flags(inner, f"{command} {name}".strip())
+        elif not isinstance(action, _HelpAction | _VersionAction):
+            yield from (f"{command} {flag}" for flag in action.option_strings if flag.startswith("--"))
+
+
+def flags_now() -> set[str]:
+    """Return the flags of all commands."""
+    gateway = cli.make_parser(["serve", "config", "policy", "keys", "cascade"])
+    agent = set(option_flags(agent_command.make_parser(), "agent"))
+    words = {f"agent --on-stop {word}" for word in ("deregister", "keep")}
+    return set(option_flags(gateway, "")) | set(option_flags(simulate.make_parser(), "simulate")) | agent | words
+
+
+def test_flags_are_in_the_map() -> None:
+    """Each flag of today is the new name of an old one, or added; no other is in the map."""
+    assert {new for new in NAMES["flags"].values() if new is not None} | set(NAMES["added"]["flags"]) == flags_now()
+
+
+def test_no_renamed_flag_remains() -> None:
+    """Old flags are not kept as aliases."""
+    assert not {old for old, new in NAMES["flags"].items() if old != new} & flags_now()
+
+
+@pytest.mark.parametrize(
+    ("word", "accepted"), [("deregister", True), ("keep", True), ("leave", False), ("stay", False)]
+)
+def test_words_of_on_stop_are_those_of_the_map(word: str, *, accepted: bool) -> None:
+    """The old words are rejected."""
+    [setting] = [setting for setting in AGENT_SETTINGS if setting.name == "on-stop"]
+    if accepted:
+        assert setting.parse(word) == word
+    else:
+        with pytest.raises(InvalidValue):
+            setting.parse(word)
 
 
 # policy, reasons and headers

@@ -25,7 +25,9 @@ def test_a_generated_trace_is_played_with_every_routing(tmp_path: Path, capsys: 
 def test_options_reach_the_replay(tmp_path: Path) -> None:
     """Routings in the order given, each once, and speed presses the arrivals together."""
     base = ["--trace", "generated", "--limit", "40", "--out", str(tmp_path), "--routing", "warm,least-loaded,warm"]
-    assert main([*base, "--speed", "2", "--prefill-rate", "24000", "--step-ms", "6", "--kv-tokens", "320000"]) == 0
+    assert (
+        main([*base, "--arrival-rate", "2", "--prefill-rate", "24000", "--step-ms", "6", "--kv-tokens", "320000"]) == 0
+    )
     report = msgspec.json.decode((tmp_path / "report.json").read_bytes())
     assert [one["routing"] for one in report["routings"]] == ["warm", "least-loaded"]
     assert report["setup"]["prefill_tokens_per_s"] == 24_000
@@ -57,7 +59,7 @@ def test_policies_are_compared_over_seeds_and_against_a_bound(
             "no routing `best`: warm, round-robin, least-loaded, as-recorded",
         ),
         (["--trace", "generated", "--pods", "0"], "must be above 0"),
-        (["--trace", "generated", "--speed", "-1"], "must be above 0"),
+        (["--trace", "generated", "--arrival-rate", "-1"], "must be above 0"),
         (["--trace", "generated", "--kv-tokens", "3"], "kv_capacity_tokens: must hold at least one block"),
         (["--trace", "generated", "--replicas", "0"], "must be above 0"),
         (["--trace", "generated", "--http", "--compare"], "the gateway's own routings"),
@@ -90,7 +92,7 @@ def test_an_unknown_shape_names_the_known_ones() -> None:
 def test_prefill_and_decode_are_split(tmp_path: Path) -> None:
     """Fixed, chosen per request, and with roles that follow: everybody is answered."""
     base = ["--trace", "generated:teams", "--limit", "40", "--pods", "4", "--out", str(tmp_path), "--routing", "warm"]
-    for flags in (["--prefill", "0"], ["--prefill", "2", "--always-split"], ["--prefill", "1", "--soft"]):
+    for flags in (["--prefill", "0"], ["--prefill", "2", "--pd-always"], ["--prefill", "1", "--dynamic-roles"]):
         assert main([*base, *flags]) == 0
         report = msgspec.json.decode((tmp_path / "report.json").read_bytes())
         assert [one["answered"] for one in report["routings"]] == [40]
@@ -99,9 +101,9 @@ def test_prefill_and_decode_are_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--soft"], "want --prefill"),
+        (["--dynamic-roles"], "want --prefill"),
         (["--prefill", "8"], "from 0 to 7"),
-        (["--prefill", "0", "--soft"], "from 1 to 7"),
+        (["--prefill", "0", "--dynamic-roles"], "from 1 to 7"),
         (["--prefill", "1", "--http"], "virtual time"),
     ],
 )

@@ -47,13 +47,21 @@ def loads_at() -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pod(loads_at: str) -> AsyncIterator[Pod]:
-    async with running([PodPlan("tinyqwen", environment={"HEARTH_AGENT_LOADS": loads_at})]) as (started,):
+    async with running([PodPlan("tinyqwen", environment={"HEARTH_AGENT_LOAD_LISTEN": loads_at})]) as (started,):
         yield started
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def agent(redis: Server, pod: Pod, loads_at: str) -> AsyncIterator[AgentChild]:
-    flags = (*found_on([int(pod.url.rpartition(":")[2])]), "--loads", loads_at, "--look", str(LOOK_S), "--drain", "0")
+    flags = (
+        *found_on([int(pod.url.rpartition(":")[2])]),
+        "--load-listen",
+        loads_at,
+        "--probe-interval",
+        str(LOOK_S),
+        "--drain",
+        "0",
+    )
     started = AgentChild(NAME, redis.url, *flags, "--zone", "north", "--rack", "r1")
     try:
         yield started

@@ -91,7 +91,15 @@ async def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         redis = await stack.enter_async_context(redis_server(folder))
         prefill, decode = await stack.enter_async_context(running(plans))
         for pod, role in ((prefill, "prefill"), (decode, "decode")):
-            flags = (*found_on([int(pod.url.rpartition(":")[2])]), "--role", role, "--loads", "off", "--drain", "0")
+            flags = (
+                *found_on([int(pod.url.rpartition(":")[2])]),
+                "--role",
+                role,
+                "--load-listen",
+                "off",
+                "--drain",
+                "0",
+            )
             stack.push_async_callback(AgentChild(f"{role}-{connector}", redis.url, *flags).stop)
         config = folder / "hearth.yaml"
         config.write_text(CONFIG.format(redis=redis.url))

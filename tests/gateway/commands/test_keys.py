@@ -36,7 +36,7 @@ def test_a_life_of_keys(policy: Path, capsys: pytest.CaptureFixture[str]) -> Non
     file = policy.parent / "keys" / "legal" / "k1"
     assert file.read_text() == f"{sha256(key.strip().encode()).hexdigest()} user=ann\n"
 
-    status, rotated, said = run(capsys, "rotate", "legal", "k1", "--keep", "7d")
+    status, rotated, said = run(capsys, "rotate", "legal", "k1", "--grace-period", "7d")
     assert (status, rotated != key) == (0, True)
     assert "legal/k1 expires at 2" in said
 
@@ -62,7 +62,7 @@ def test_an_old_key_stays_until_it_is_revoked(policy: Path, capsys: pytest.Captu
 
 def test_a_key_may_be_made_for_a_while(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It then ends by itself."""
-    assert run(capsys, "new", "legal", "--id", "k1", "--for", "90d")[0] == 0
+    assert run(capsys, "new", "legal", "--id", "k1", "--expires-in", "90d")[0] == 0
     assert " expires_at=2" in (policy.parent / "keys" / "legal" / "k1").read_text()
 
 
@@ -72,8 +72,11 @@ def test_a_key_may_be_made_for_a_while(policy: Path, capsys: pytest.CaptureFixtu
         (("revoke", "legal", "k9"), "no key `legal/k9`"),
         (("rotate", "legal", "k9"), "no key `legal/k9`"),
         (("new", "../x"), "must be at most 128 printable characters without `/`"),
-        (("new", "legal", "--for", "soon"), "--for soon: must be a duration such as 30s, 5m, 12h, 1d or 2w"),
-        (("new", "legal", "--for", "90"), "--for 90: must be a duration such as 30s, 5m, 12h, 1d or 2w"),
+        (
+            ("new", "legal", "--expires-in", "soon"),
+            "--expires-in soon: must be a duration such as 30s, 5m, 12h, 1d or 2w",
+        ),
+        (("new", "legal", "--expires-in", "90"), "--expires-in 90: must be a duration such as 30s, 5m, 12h, 1d or 2w"),
         (("new", "legal", "--id", "a/b"), "--id a/b: must be at most 128 printable characters"),
         (("new", "legal", "--group", "nobody"), "--group nobody: unknown group `nobody` of tenant `legal` in"),
         (("new", "stranger"), "unknown tenant `stranger` in"),

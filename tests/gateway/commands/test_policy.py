@@ -106,7 +106,7 @@ def test_it_says_what_another_policy_would_change(old: Path, capsys: pytest.Capt
     new, log = old.parent / "new.yaml", old.parent / "usage.jsonl"
     new.write_text(OLD.replace("rpm: 100", "rpm: 3"))
     log.write_text("".join(record(at) for at in range(9, 3, -1)) + "no line\n[]\n{}\n" + record(1, tenant=None))
-    status, out, _ = run(capsys, "diff", old, new, "--trace", log)
+    status, out, _ = run(capsys, "diff", old, new, "--usage-log", log)
     assert status == 0
     assert out.splitlines()[0].split() == ["legal", "rpm", "100", "->", "3"]
     assert f"7 requests of {log}" in out
@@ -123,7 +123,7 @@ def test_refused_requests_of_a_log_are_counted(old: Path, capsys: pytest.Capture
     refused = {"status": 429, "input_tokens": None, "output_tokens": None, "reason": "rate_limited_tokens"}
     served = record(0, status=200, input_tokens=60, output_tokens=40, duration_s=0)
     log.write_text(served + "".join(record(at, **refused) for at in range(1, 13)))
-    status, out, _ = run(capsys, "diff", old, new, "--trace", log)
+    status, out, _ = run(capsys, "diff", old, new, "--usage-log", log)
     assert status == 0
     assert ["legal", "13", "12", "12", "8", "tokens", "8"] in [line.split() for line in out.splitlines()]
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_done_is_told(old: Path, capsys: pytest.CaptureFixture[st
     assert "no policy" in run(capsys, "check")[2]
     assert "cannot be read" in run(capsys, "check", "/nowhere")[1]
     (old.parent / "log").write_text("{}\n")
-    assert "holds no request" in run(capsys, "diff", old, old, "--trace", old.parent / "log")[2]
+    assert "holds no request" in run(capsys, "diff", old, old, "--usage-log", old.parent / "log")[2]
 
 
 def test_schemas_are_printed(old: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,8 +77,8 @@ def test_the_admin_port_wants_a_token_beyond_loopback() -> None:
     """Wherever the address came from; with a token it may stand open."""
     assert faults({"admin_listen": "0.0.0.0:9091"}) == [
         (
-            "admin_listen: 0.0.0.0:9091 can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), "
-            "or listen on loopback"
+            "admin_listen: 0.0.0.0:9091 can be reached from outside: "
+            "set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"
         )
     ]
     assert load_settings({"admin_listen": "0.0.0.0:9091"}, {"HEARTH_ADMIN_TOKEN": "t"}, None).admin_token
