@@ -1,16 +1,14 @@
 """`hearth cascade`: labelled answers in, a calibration file out; what it does; what cascades have cost."""
 
-import json
-from math import exp
-from pathlib import Path
-from random import Random
-
-import pytest
-
 from cascade.calibration_json import read_calibration_file
 from gateway.cli import main
 from gateway.commands.cascade import WITHOUT_GUARANTEE
+from math import exp
+from pathlib import Path
+from random import Random
 from tests.cascade.calibration.labels import informative_examples
+import json
+import pytest
 
 CONFIG = """
 model_list:
@@ -189,7 +187,7 @@ def test_files_that_are_none_are_named(labels: Path, capsys: pytest.CaptureFixtu
     assert "two models or more" in run(capsys, "calibrate", "--data", config, "--max-loss", "0.1")[2]
     assert "no JSON" in run(capsys, "evaluate", labels, "--data", labels)[2]
     assert "nowhere" in run(capsys, "calibrate", "--data", "nowhere", "--max-loss", "0.1")[2]
-    assert "report what?" in run(capsys, "report")[2]
+    assert "name usage logs, or calibration files" in run(capsys, "report")[2]
     assert "no line tells of a ladder" in run(capsys, "report", labels)[2]
 
 
