@@ -75,7 +75,7 @@ async def finder(
 ) -> AsyncIterator[Gateway]:
     """A gateway that is told of no pod."""
     config = tmp_path_factory.mktemp("finder") / "hearth.yaml"
-    config.write_text(f"redis: {redis.url}\ndiscovery: {{redis: true}}\n")
+    config.write_text(f"redis: {redis.url}\ndiscovery: {{agent_registry: true}}\n")
     async with in_front([], "--config", str(config)) as gateway:
         until(lambda: standing(gateway, pod.url) == "ready", "the pod by way of Redis")
         yield gateway

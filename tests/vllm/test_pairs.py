@@ -46,7 +46,7 @@ CALM = {
 
 CONFIG = """\
 redis: {redis}
-discovery: {{redis: true}}
+discovery: {{agent_registry: true}}
 # Decode pods prefill for themselves only as a last resort: small models gain nothing by pairing, so it is asked for.
 routing: {{name: warm, scorers: {{decode_role: {{penalty_s: 1000}}}}}}
 """
