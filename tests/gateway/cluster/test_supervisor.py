@@ -305,7 +305,8 @@ async def test_a_healthy_start_and_a_lost_redis_are_quiet(tmp_path: Path, pod: S
     (tmp_path / "policy.yaml").write_text("auth: {default_tenant: a}\ntenants: {a: {rpm: 1000}}\n")
     async with redis_server(tmp_path) as redis:
         (tmp_path / "hearth.yaml").write_text(
-            f'policy: policy.yaml\nredis: {redis.url}\ndiscovery: {{agent_registry: true, static: {{pods: ["{pod.url}"]}}}}\n'
+            f"policy: policy.yaml\nredis: {redis.url}\n"
+            f'discovery: {{agent_registry: true, static: {{pods: ["{pod.url}"]}}}}\n'
         )
         async with serving("--config", str(tmp_path / "hearth.yaml"), *THREE) as gateway:
             await gateway.until_each("warmed by the past of other gateways", "worker", 1, 2, 3)

@@ -61,7 +61,7 @@ class Surroundings:
         return {
             "file": {"path": str(self.folder / "pods.yaml")},
             "dns": {"name": SRV, "servers": [self.zone.address], "region": "eu"},
-            "redis": {"url": self.redis.url},
+            "agent_registry": {"url": self.redis.url},
             "kubernetes": kubernetes | {"token_file": str(self.folder / "token")},
         }
 
