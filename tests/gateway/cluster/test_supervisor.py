@@ -1,27 +1,34 @@
 """Several processes behave as one gateway: they share a port, are counted together, and replaced when they die."""
 
-import asyncio
-import json
-import os
-import signal
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import aiohttp
-import pytest
-
 from simulator.faults import NO_FAULT
 from simulator.options import Options
 from simulator.pod import SimulatedPod
-from tests.gateway.app.test_serving import CHAT, SLOW, SLUGGISH, asked, cut_short, first_byte, write_policy
-from tests.gateway.kv_index.redis_servers import free_port, redis_server
-from tests.gateway.running import Running, serving
+from tests.gateway.app.test_serving import CHAT
+from tests.gateway.app.test_serving import SLOW
+from tests.gateway.app.test_serving import SLUGGISH
+from tests.gateway.app.test_serving import asked
+from tests.gateway.app.test_serving import cut_short
+from tests.gateway.app.test_serving import first_byte
+from tests.gateway.app.test_serving import write_policy
+from tests.gateway.kv_index.redis_servers import free_port
+from tests.gateway.kv_index.redis_servers import redis_server
+from tests.gateway.running import Running
+from tests.gateway.running import serving
 from tests.gateway.runtime.test_tls import make_certificate
 from tests.sources import ROOT
+from typing import Any
+import aiohttp
+import asyncio
+import json
+import os
+import pytest
+import signal
+import sys
 
 THREE = ("--processes", "3")
 
@@ -308,7 +315,8 @@ async def test_a_healthy_start_and_a_lost_redis_are_quiet(tmp_path: Path, pod: S
     (tmp_path / "policy.yaml").write_text("auth: {default_tenant: a}\ntenants: {a: {rpm: 1000}}\n")
     async with redis_server(tmp_path) as redis:
         (tmp_path / "hearth.yaml").write_text(
-            f'policy: policy.yaml\nredis: {redis.url}\ndiscovery: {{redis: true, static: {{pods: ["{pod.url}"]}}}}\n'
+            f"policy: policy.yaml\nredis: {redis.url}\n"
+            f'discovery: {{agent_registry: true, static: {{pods: ["{pod.url}"]}}}}\n'
         )
         async with serving("--config", str(tmp_path / "hearth.yaml"), *THREE) as gateway:
             await gateway.until_each("replica_history_replayed", "worker", 1, 2, 3)

@@ -1,23 +1,31 @@
 """A whole gateway whose pods come from everywhere at once: one fleet, known before the first request is let in."""
 
-import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
-
-import aiohttp
-
 from routing.facts import PodFacts
-from routing.pod_record import AgentRecord, RegisteredPod, record_key, write_record
+from routing.pod_record import AgentRecord
+from routing.pod_record import RegisteredPod
+from routing.pod_record import record_key
+from routing.pod_record import write_record
 from simulator.options import Options
 from simulator.pod import SimulatedPod
-from tests.gateway.discovery.api_server import TOKEN, ApiServer, api_server
-from tests.gateway.discovery.cluster import PODS, a_pod
-from tests.gateway.discovery.name_server import Zone, name_server
-from tests.gateway.kv_index.redis_servers import Server, redis_server
-from tests.gateway.running import Running, serving
+from tests.gateway.discovery.api_server import ApiServer
+from tests.gateway.discovery.api_server import TOKEN
+from tests.gateway.discovery.api_server import api_server
+from tests.gateway.discovery.cluster import PODS
+from tests.gateway.discovery.cluster import a_pod
+from tests.gateway.discovery.name_server import Zone
+from tests.gateway.discovery.name_server import name_server
+from tests.gateway.kv_index.redis_servers import Server
+from tests.gateway.kv_index.redis_servers import redis_server
+from tests.gateway.running import Running
+from tests.gateway.running import serving
+from typing import Any
+from urllib.parse import urlsplit
+import aiohttp
+import json
 
 SRV = "_http._tcp.vllm.example"
 
@@ -61,7 +69,7 @@ class Surroundings:
         return {
             "file": {"path": str(self.folder / "pods.yaml")},
             "dns": {"name": SRV, "servers": [self.zone.address], "region": "eu"},
-            "redis": {"url": self.redis.url},
+            "agent_registry": {"url": self.redis.url},
             "kubernetes": kubernetes | {"token_file": str(self.folder / "token")},
         }
 
