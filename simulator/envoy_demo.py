@@ -90,7 +90,11 @@ async def show(wanted: Wanted) -> int:
 
 def gateway_words(pods: Sequence[str]) -> list[str]:
     """The gateway's command line: its own traffic port is open as well, as an operator's would be."""
-    ports = [word for name in ("listen", "metrics", "admin", "extproc") for word in (f"--{name}", LOOPBACK)]
+    ports = [
+        word
+        for name in ("listen", "metrics-listen", "admin-listen", "extproc-listen")
+        for word in (f"--{name}", LOOPBACK)
+    ]
     return ["serve", *ports, *(word for url in pods for word in ("--pod", url))]
 
 

@@ -108,7 +108,7 @@ def pod_arguments(profile: Profile) -> list[str]:
 
 def gateway_arguments(routing: str, pods: Sequence[str]) -> list[str]:
     """The command line of the gateway."""
-    ports = [word for name in ("listen", "metrics", "admin") for word in (f"--{name}", LOOPBACK)]
+    ports = [word for name in ("listen", "metrics-listen", "admin-listen") for word in (f"--{name}", LOOPBACK)]
     return ["serve", *ports, "--routing", routing, *(word for url in pods for word in ("--pod", url))]
 
 

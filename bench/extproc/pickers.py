@@ -41,7 +41,7 @@ async def ours(pods: Sequence[str], folder: Path, *, processes: int = 1) -> Asyn
     """The gateway with tenants, tiers, limits and a usage log; alone, on the interpreter that measures."""
     policy = _policy(folder)
     first = ports_in_a_row(processes)
-    ports = [word for name in ("listen", "metrics", "admin") for word in (f"--{name}", "127.0.0.1:0")]
+    ports = [word for name in ("listen", "metrics-listen", "admin-listen") for word in (f"--{name}", "127.0.0.1:0")]
     ports += ["--extproc-listen", f"127.0.0.1:{first}"]
     addresses = tuple(f"127.0.0.1:{first + number}" for number in range(processes))
     named = [word for pod in pods for word in ("--pod", pod)]

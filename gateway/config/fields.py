@@ -30,7 +30,7 @@ class Secret:
 
 NOT_SUPPORTED = "not supported by this version"
 
-TOKENIZER_REMOVED = "was removed: token IDs come from the pods' own /tokenize"
+TOKENIZER_REMOVED = "removed: token IDs come from the pods' own /tokenize; delete this key"
 
 
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -38,7 +38,7 @@ def gie(pods: Sequence[SimulatedPod]) -> Way:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def scene() -> AsyncIterator[Scene]:
-    async with a_scene(gie, extproc={"endpoints": 2}) as found:
+    async with a_scene(gie, extproc={"max_endpoints": 2}) as found:
         yield found
 
 
@@ -129,7 +129,7 @@ async def test_must_3_name_the_endpoint_by_header_and_metadata(scene: Scene) -> 
 
 async def test_must_3_envoy_falls_back_along_the_list() -> None:
     """The first is gone and nobody has noticed: the second serves, and the data plane says that it did."""
-    async with a_scene(gie, extproc={"endpoints": 2}) as scene:
+    async with a_scene(gie, extproc={"max_endpoints": 2}) as scene:
         async with scene.post(TALK) as answer:
             assert answer.status == 200
         first = await scene.receipt(answer.headers["x-hearth-request-id"])
@@ -141,7 +141,7 @@ async def test_must_3_envoy_falls_back_along_the_list() -> None:
 
 async def test_must_3_who_served_is_who_is_charged() -> None:
     """The first of the list fails it, Envoy goes on to the second: receipt and warmth are the second's, and stay so."""
-    async with a_scene(gie, extproc={"endpoints": 2}) as scene:
+    async with a_scene(gie, extproc={"max_endpoints": 2}) as scene:
         async with scene.post(TALK) as answer:
             first = await scene.receipt(answer.headers["x-hearth-request-id"])
         failing = first["attempts"][0]["engine"]

@@ -259,7 +259,8 @@ def test_a_renamed_configuration_key_is_rejected_with_the_new_one(old: str) -> N
     faults = config_faults(config_with(old))
     path = max((path for path in faults if f"{old}.".startswith(f"{path}.")), key=len)
     if (new := RENAMED_CONFIG[old]) is None:
-        assert faults[path] == "removed: delete this key"
+        assert faults[path].startswith("removed: ")
+        assert faults[path].endswith("delete this key")
         return
     inner = old.removeprefix(path)
     assert new.endswith(inner)

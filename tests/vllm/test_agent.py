@@ -3,34 +3,24 @@
 The pod is found by its port and told from anything else by what it answers; the gateway is given nothing but Redis.
 """
 
-from collections.abc import AsyncIterator
-from redis.asyncio.client import PubSub
-from routing.pod_record import AgentRecord
-from routing.pod_record import read_record
-from routing.pod_record import record_channel
-from routing.pod_record import record_key
-from tests.gateway.kv_index import redis_servers
-from tests.gateway.kv_index.redis_servers import Server
-from tests.gateway.kv_index.redis_servers import redis_server
-from tests.vllm.agents import AgentChild
-from tests.vllm.agents import found_on
-from tests.vllm.children import free_port
-from tests.vllm.gateways import Gateway
-from tests.vllm.gateways import in_front
-from tests.vllm.gateways import read_json
-from tests.vllm.gateways import until
-from tests.vllm.pods import BLOCK_TOKENS
-from tests.vllm.pods import Pod
-from tests.vllm.pods import PodPlan
-from tests.vllm.pods import STARTS_WITHIN_S
-from tests.vllm.pods import running
-import aiohttp
 import asyncio
 import contextlib
 import json
+import time
+from collections.abc import AsyncIterator
+
+import aiohttp
 import pytest
 import pytest_asyncio
-import time
+from redis.asyncio.client import PubSub
+
+from routing.pod_record import AgentRecord, read_record, record_channel, record_key
+from tests.gateway.kv_index import redis_servers
+from tests.gateway.kv_index.redis_servers import Server, redis_server
+from tests.vllm.agents import AgentChild, found_on
+from tests.vllm.children import free_port
+from tests.vllm.gateways import Gateway, in_front, read_json, until
+from tests.vllm.pods import BLOCK_TOKENS, STARTS_WITHIN_S, Pod, PodPlan, running
 
 NAME = "node-of-the-test"
 

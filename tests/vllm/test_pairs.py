@@ -4,30 +4,26 @@ Agents register the pods in Redis; the gateway finds them there with what it mus
 here and there: whether a transfer was used is told by their own metrics over many requests, never by how fast one was.
 """
 
+import asyncio
+import json
+import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tests.gateway.kv_index import redis_servers
-from tests.gateway.kv_index.redis_servers import redis_server
-from tests.vllm.agents import AgentChild
-from tests.vllm.agents import found_on
-from tests.vllm.children import free_port
-from tests.vllm.gateways import Gateway
-from tests.vllm.gateways import in_front
-from tests.vllm.gateways import read_json
-from tests.vllm.gateways import until
-from tests.vllm.pods import Pod
-from tests.vllm.pods import PodPlan
-from tests.vllm.pods import running
 from typing import Any
+
 import aiohttp
-import asyncio
-import json
 import pytest
 import pytest_asyncio
-import random
-import time
+
+from tests.gateway.kv_index import redis_servers
+from tests.gateway.kv_index.redis_servers import redis_server
+from tests.vllm.agents import AgentChild, found_on
+from tests.vllm.children import free_port
+from tests.vllm.gateways import Gateway, in_front, read_json, until
+from tests.vllm.pods import Pod, PodPlan, running
 
 GUARD_S = 200.0
 """For one transfer among many requests."""

@@ -1,34 +1,27 @@
 """Several processes behave as one gateway: they share a port, are counted together, and replaced when they die."""
 
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from contextlib import AsyncExitStack
-from functools import partial
-from pathlib import Path
-from simulator.faults import NO_FAULT
-from simulator.options import Options
-from simulator.pod import SimulatedPod
-from tests.gateway.app.test_serving import CHAT
-from tests.gateway.app.test_serving import SLOW
-from tests.gateway.app.test_serving import SLUGGISH
-from tests.gateway.app.test_serving import asked
-from tests.gateway.app.test_serving import cut_short
-from tests.gateway.app.test_serving import first_byte
-from tests.gateway.app.test_serving import write_policy
-from tests.gateway.kv_index.redis_servers import free_port
-from tests.gateway.kv_index.redis_servers import redis_server
-from tests.gateway.running import Running
-from tests.gateway.running import serving
-from tests.gateway.runtime.test_tls import make_certificate
-from tests.sources import ROOT
-from typing import Any
-import aiohttp
 import asyncio
 import json
 import os
-import pytest
 import signal
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from simulator.faults import NO_FAULT
+from simulator.options import Options
+from simulator.pod import SimulatedPod
+from tests.gateway.app.test_serving import CHAT, SLOW, SLUGGISH, asked, cut_short, first_byte, write_policy
+from tests.gateway.kv_index.redis_servers import free_port, redis_server
+from tests.gateway.running import Running, serving
+from tests.gateway.runtime.test_tls import make_certificate
+from tests.sources import ROOT
 
 THREE = ("--processes", "3")
 

@@ -1,14 +1,16 @@
 """`hearth cascade`: labelled answers in, a calibration file out; what it does; what cascades have cost."""
 
-from cascade.calibration_json import read_calibration_file
-from gateway.cli import main
-from gateway.commands.cascade import WITHOUT_GUARANTEE
+import json
 from math import exp
 from pathlib import Path
 from random import Random
-from tests.cascade.calibration.labels import informative_examples
-import json
+
 import pytest
+
+from cascade.calibration_json import read_calibration_file
+from gateway.cli import main
+from gateway.commands.cascade import WITHOUT_GUARANTEE
+from tests.cascade.calibration.labels import informative_examples
 
 CONFIG = """
 model_list:

@@ -57,15 +57,15 @@ kv_events:
         ("kv_events: {sources: [{}]}", "kv_events.sources[0].pod: is missing"),
         (
             "model_list: [{model_name: m, tokenizer: pod}]",
-            "model_list[0].tokenizer: was removed: token IDs come from the pods' own /tokenize",
+            "model_list[0].tokenizer: removed: token IDs come from the pods' own /tokenize; delete this key",
         ),
         (
             "model_list: [{model_name: m, chat_template: chat.jinja}]",
-            "model_list[0].chat_template: was removed: token IDs come from the pods' own /tokenize",
+            "model_list[0].chat_template: removed: token IDs come from the pods' own /tokenize; delete this key",
         ),
         (
             "kv_events: {tokenizer_cache_mb: 16}",
-            "kv_events.tokenizer_cache_mb: was removed: token IDs come from the pods' own /tokenize",
+            "kv_events.tokenizer_cache_mb: removed: token IDs come from the pods' own /tokenize; delete this key",
         ),
     ],
 )

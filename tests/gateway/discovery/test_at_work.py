@@ -1,31 +1,23 @@
 """A whole gateway whose pods come from everywhere at once: one fleet, known before the first request is let in."""
 
+import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from routing.facts import PodFacts
-from routing.pod_record import AgentRecord
-from routing.pod_record import RegisteredPod
-from routing.pod_record import record_key
-from routing.pod_record import write_record
-from simulator.options import Options
-from simulator.pod import SimulatedPod
-from tests.gateway.discovery.api_server import ApiServer
-from tests.gateway.discovery.api_server import TOKEN
-from tests.gateway.discovery.api_server import api_server
-from tests.gateway.discovery.cluster import PODS
-from tests.gateway.discovery.cluster import a_pod
-from tests.gateway.discovery.name_server import Zone
-from tests.gateway.discovery.name_server import name_server
-from tests.gateway.kv_index.redis_servers import Server
-from tests.gateway.kv_index.redis_servers import redis_server
-from tests.gateway.running import Running
-from tests.gateway.running import serving
 from typing import Any
 from urllib.parse import urlsplit
+
 import aiohttp
-import json
+
+from routing.facts import PodFacts
+from routing.pod_record import AgentRecord, RegisteredPod, record_key, write_record
+from simulator.options import Options
+from simulator.pod import SimulatedPod
+from tests.gateway.discovery.api_server import TOKEN, ApiServer, api_server
+from tests.gateway.discovery.cluster import PODS, a_pod
+from tests.gateway.discovery.name_server import Zone, name_server
+from tests.gateway.kv_index.redis_servers import Server, redis_server
+from tests.gateway.running import Running, serving
 
 SRV = "_http._tcp.vllm.example"
 

@@ -54,7 +54,7 @@ async def test_workers_keep_the_same_roles_without_redis(client: aiohttp.ClientS
         alone, _ = await stack.enter_async_context(running())
         pods = [(await stack.enter_async_context(running(wiring=Wiring(role=KvRole.BOTH))))[0] for _ in range(3)]
         told = [{"url": pod.url, "kv_connector": "NixlConnector", "kv_role": "kv_both"} for pod in pods]
-        config = write(tmp_path, told, roles={"min_stay_s": 600})
+        config = write(tmp_path, told, roles={"min_role_s": 600})
         gateway = await stack.enter_async_context(serving("--config", config, "--processes", "2"))
         async with client.post(f"{alone.url}{CHAT}", json=ASKED) as answer:
             wanted = (await answer.json())["choices"][0]["message"]["content"]
@@ -75,7 +75,7 @@ async def test_a_slow_canary_is_rolled_back(client: aiohttp.ClientSession, tmp_p
         standing, _ = await stack.enter_async_context(running())
         canary, _ = await stack.enter_async_context(running(profile=SLUGGISH))
         told = [{"url": standing.url, "revision": "v1"}, {"url": canary.url, "revision": "v2"}]
-        words = {"name": "new", "revision": "v2", "share": 0.5, "error": 0.2, "least": 200}
+        words = {"name": "new", "revision": "v2", "traffic_share": 0.5, "false_rollback_rate": 0.2, "min_comparisons": 200}
         gateway = await stack.enter_async_context(serving("--config", write(tmp_path, told, canaries=[words])))
         await gateway.until("canary_started")
         rolled_back = asyncio.create_task(gateway.until("canary_rolled_back"))

@@ -213,7 +213,7 @@ def test_a_scorer_runs_where_its_column_has_a_value() -> None:
     plain, first = place(router, ask(TALK)), place(router, ask(TALK, session="a"))
     again = place(router, ask(TALK, session="a"))
     assert [
-        ["session" in next(iter(one.top_candidates())).scores_s for one in (plain, first, again)],
+        ["session_affinity" in next(iter(one.top_candidates())).scores_s for one in (plain, first, again)],
         [scorer.name for scorer in router.scorers],
     ] == [[False, False, True], [scorer.name for scorer in routings()["warm"]]]
 
