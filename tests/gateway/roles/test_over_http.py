@@ -75,7 +75,13 @@ async def test_a_slow_canary_is_rolled_back(client: aiohttp.ClientSession, tmp_p
         standing, _ = await stack.enter_async_context(running())
         canary, _ = await stack.enter_async_context(running(profile=SLUGGISH))
         told = [{"url": standing.url, "revision": "v1"}, {"url": canary.url, "revision": "v2"}]
-        words = {"name": "new", "revision": "v2", "traffic_share": 0.5, "false_rollback_rate": 0.2, "min_comparisons": 200}
+        words = {
+            "name": "new",
+            "revision": "v2",
+            "traffic_share": 0.5,
+            "false_rollback_rate": 0.2,
+            "min_comparisons": 200,
+        }
         gateway = await stack.enter_async_context(serving("--config", write(tmp_path, told, canaries=[words])))
         await gateway.until("canary_started")
         rolled_back = asyncio.create_task(gateway.until("canary_rolled_back"))
