@@ -260,7 +260,7 @@ def test_a_pod_that_is_full(gateway: Gateway, clients: Make, terse_pod: Pod, str
     assert_openai(caught.value, "server_is_overloaded", "pod", hopeless=False)
     assert caught.value.response.headers["retry-after"] == "1"
     assert client.statuses == [503, 503]
-    assert gateway.pod(terse_pod.url)["breaker"] == {"state": "closed", "failures": 0, "opened": 0}, (
+    assert gateway.pod(terse_pod.url)["breaker"] == {"state": "closed", "failures": 0, "open_count": 0}, (
         "busy is not broken"
     )
 

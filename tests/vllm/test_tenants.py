@@ -143,10 +143,10 @@ async def warm(gateway: Gateway, path: str, prompt: str, tenant: str) -> tuple[i
 
 
 @pytest.mark.parametrize("path", APIS)
-@pytest.mark.parametrize("decides", ["shadow", "exact"])
+@pytest.mark.parametrize("decides", ["approximate", "precise"])
 async def test_a_tenants_cache_is_its_own(request: pytest.FixtureRequest, decides: str, path: str) -> None:
     """The same prompt is warm within a trust domain and cold across, on the engine and in what is foretold of it."""
-    gateway: Gateway = request.getfixturevalue("by_events" if decides == "exact" else "by_priority")
+    gateway: Gateway = request.getfixturevalue("by_events" if decides == "precise" else "by_priority")
     prompt = subject(gateway.url).prompt(WORDS)
     cold = 0, 0, decides
     assert await warm(gateway, path, prompt, "gold") == cold
@@ -156,4 +156,4 @@ async def test_a_tenants_cache_is_its_own(request: pytest.FixtureRequest, decide
         real, foretold, by = await warm(gateway, path, prompt, tenant)
         assert real >= WORDS // BLOCK_TOKENS * BLOCK_TOKENS, tenant
         assert by == decides
-        assert foretold == real if decides == "exact" else foretold > 0, tenant
+        assert foretold == real if decides == "precise" else foretold > 0, tenant
