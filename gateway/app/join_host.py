@@ -58,7 +58,7 @@ def _look_up_prefixes(gateway: Gateway, client: IndexProcessClient) -> None:
     kv_events = gateway.settings.kv_events
     if kv_events is None:
         return
-    asking = gateway.cache_lookup = CacheLookupClient(client, gateway.router, wait_s=kv_events.max_wait_s / 1000)
+    asking = gateway.cache_lookup = CacheLookupClient(client, gateway.router, wait_s=kv_events.max_wait_s)
     gateway.listener.dispatcher.use_lookup(asking.look_up)
     gateway.background.append(asking.run)
     gateway.registry.register(LookupMetrics(asking.outcomes))

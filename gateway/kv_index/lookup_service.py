@@ -48,8 +48,6 @@ MAX_PENDING = 1 << 14
 SIBLING_WAIT_S = 0.01
 """How long a lookup waits for the placement of an earlier request with the same beginning."""
 
-SECONDS_PER_US = 1e-6
-
 
 @dataclass(slots=True)
 class PendingLookup:
@@ -294,4 +292,4 @@ class CacheLookupService:
 
 def _load_seconds(times: KvLoadTimes) -> dict[str, float]:
     """Seconds of loading per token, by the medium that holds it."""
-    return {"CPU": times.cpu * SECONDS_PER_US, "STORAGE": times.storage * SECONDS_PER_US}
+    return {"CPU": times.cpu, "STORAGE": times.storage}
