@@ -183,4 +183,4 @@ async def test_an_agent_that_is_stopped_takes_its_pods_out(
     await agent.stop()
     assert await registered(redis) is None
     until(lambda: standing(finder, pod.url) is None, "the pod gone from the fleet", GUARD_S)
-    assert json.loads(agent.last_words(1))["message"] == "agent_stopped"
+    assert json.loads(agent.last_words(1))["event"] == "agent_stopped"
