@@ -121,7 +121,11 @@ SETTINGS: tuple[SettingSpec, ...] = (
         if name != "prompt-class"
     ),
     agent_setting(
-        "prompt-class", text, "prompts that all servers of this agent are for (default any)", metavar="long|short|any"
+        "prompt-class",
+        text,
+        "prompts that all servers of this agent are for (default any)",
+        metavar="long|short|any",
+        former="prompts",
     ),
     agent_setting(
         "ttl",
@@ -130,7 +134,11 @@ SETTINGS: tuple[SettingSpec, ...] = (
         metavar="SECONDS",
     ),
     agent_setting(
-        "probe-interval", parse_seconds(0.2, 60), "interval of probes of the servers (default 2)", metavar="SECONDS"
+        "probe-interval",
+        parse_seconds(0.2, 60),
+        "interval of probes of the servers (default 2)",
+        metavar="SECONDS",
+        former="look",
     ),
     agent_setting(
         "drain",
@@ -148,6 +156,7 @@ SETTINGS: tuple[SettingSpec, ...] = (
         "load-listen",
         parse_address_or_off,
         "UDP listen address of load reports of engines, or off (default 127.0.0.1:8126)",
+        former="loads",
         metavar="HOST:PORT",
     ),
     agent_setting("log-level", one_of(LOG_LEVELS), "minimum log level (default info)", metavar="|".join(LOG_LEVELS)),

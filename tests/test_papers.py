@@ -40,7 +40,7 @@ from tests.sources import ROOT, SHIPPED
 
 PAPERS = (*(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")), *ROOT.glob("docs/*.md"))
 
-VARIABLES = {"HEARTH_ADMIN": "told by nobody, and long enough", "HEARTH_REDIS_URL": "redis://redis:6379"}
+VARIABLES = {"ADMIN_TOKEN": "told by nobody, and long enough", "HEARTH_REDIS_URL": "redis://redis:6379"}
 """What the examples take from the environment."""
 
 MISSING = re.compile(r"there is no file|no place for a file")

@@ -27,6 +27,8 @@ class SettingSpec:
     has_flag: bool = True
     """False for secrets: command lines are visible to all users of a machine."""
     prefix: str = "HEARTH_"
+    former: str = ""
+    """Its name in earlier versions: a variable of that name is a fault, since it would otherwise have no effect."""
 
     @property
     def field(self) -> str:
@@ -34,7 +36,11 @@ class SettingSpec:
 
     @property
     def variable(self) -> str:
-        return f"{self.prefix}{self.field.upper()}"
+        return self.variable_of(self.name)
+
+    def variable_of(self, name: str) -> str:
+        """Return the environment variable of a setting with this name."""
+        return f"{self.prefix}{name.replace('-', '_').upper()}"
 
 
 def read_overrides(
@@ -46,6 +52,8 @@ def read_overrides(
     """Return the values of the settings that were given, by field; flags override variables. Appends faults."""
     said: dict[str, Any] = {}
     for word in words:
+        if word.former and variables.get(old := word.variable_of(word.former)):
+            faults.append(ConfigError(old, f"renamed to `{word.variable}`"))
         label, given = _given(word, flags, variables, faults)
         if given is None:
             continue

@@ -40,18 +40,25 @@ SETTINGS: tuple[SettingSpec, ...] = (
     SettingSpec("pod", parse_pod, "URL of a vLLM pod; repeatable", metavar="URL", is_list=True),
     SettingSpec("pod-file", parse_file, "file that lists pods; watched for changes", metavar="FILE"),
     SettingSpec(
-        "extproc-listen", parse_address, "listen address for Envoy's external processing filter (default: none)"
+        "extproc-listen",
+        parse_address,
+        "listen address for Envoy's external processing filter (default: none)",
+        former="extproc",
     ),
     SettingSpec("policy", parse_file, "policy file: tenants and API keys (default: no authentication)", metavar="FILE"),
     SettingSpec("redis", parse_redis_secret, "URL of the Redis that gateways share", metavar="URL", allows_file=True),
     SettingSpec(
-        "metrics-listen", parse_address_or_off, "listen address of metrics and health, or off (default 127.0.0.1:9464)"
+        "metrics-listen",
+        parse_address_or_off,
+        "listen address of metrics and health, or off (default 127.0.0.1:9464)",
+        former="metrics",
     ),
     SettingSpec(
         "admin-listen",
         parse_address_or_off,
         "listen address of receipts, fleet and drain, or off (default 127.0.0.1:9091);"
         " beyond loopback with HEARTH_ADMIN_TOKEN",
+        former="admin",
     ),
     SettingSpec(
         "routing", one_of(routings()), "routing by which a pod is chosen (default warm)", metavar="|".join(routings())

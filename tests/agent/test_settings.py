@@ -71,3 +71,12 @@ def test_ports_are_few_and_real(ports: str) -> None:
     """An agent that looks everywhere would be a scanner."""
     with pytest.raises(InvalidDocument):
         told(ports=ports)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("PROMPTS", "PROMPT_CLASS"), ("LOOK", "PROBE_INTERVAL"), ("LOADS", "LOAD_LISTEN")]
+)
+def test_a_variable_of_an_earlier_version_names_the_new_one(old: str, new: str) -> None:
+    """Its value would otherwise be lost without a word."""
+    with pytest.raises(InvalidDocument, match=f"HEARTH_AGENT_{old}: renamed to `HEARTH_AGENT_{new}`"):
+        told({f"HEARTH_AGENT_{old}": "1"})

@@ -57,6 +57,12 @@ def test_secrets_come_by_file(tmp_path: Path) -> None:
     assert faults(variables={"HEARTH_REDIS_FILE": "/nowhere"}) == ["HEARTH_REDIS_FILE: cannot read `/nowhere`"]
 
 
+@pytest.mark.parametrize("name", ["METRICS", "ADMIN", "EXTPROC"])
+def test_a_variable_of_an_earlier_version_is_rejected_with_its_new_name(name: str) -> None:
+    """It has no effect any more: a port that was off would be open without a word."""
+    assert faults(variables={f"HEARTH_{name}": "off"}) == [f"HEARTH_{name}: renamed to `HEARTH_{name}_LISTEN`"]
+
+
 def test_secrets_are_no_flags() -> None:
     """A command line is seen by every user of the machine; the Redis URL may stand there, as it need hold no secret."""
     assert {word.name for word in SETTINGS if word.allows_file and word.has_flag} == {"redis"}
