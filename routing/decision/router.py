@@ -47,14 +47,14 @@ from routing.tokens import PromptTokenEstimate
 
 TIE_S, MAX_TIE_S = 0.001, 0.02
 TIE_SHARE = 0.02
-"""Candidates closer than this, or than this share of the best, are equal: predictions are no better. Never more than
-`MAX_TIE_S` apart: where a prompt takes ten seconds, a fifth of one is still felt."""
+"""Candidates that differ by less than this, or than this share of the best, count as equal: predictions are no more
+accurate. The difference is at most `MAX_TIE_S`: a larger one is noticed, however long the prompt takes."""
 
 SESSION_SCORER = "session_affinity"
-"""Without this scorer a routing ignores sessions, among equals too: round robin takes turns."""
+"""Without this scorer a routing ignores sessions, also among equal candidates, as round robin does."""
 
 ReplicaPosition = tuple[int, int]
-"""(our rank, number of replicas)."""
+"""(rank of this replica, number of replicas)."""
 
 SINGLE_REPLICA: ReplicaPosition = (0, 1)
 
@@ -324,24 +324,25 @@ def _missed_s(candidates: Candidates, at: int) -> float:
 def choose(
     scored: ScoreTable, candidates: Candidates, draw: float, seat: ReplicaPosition, gate: AdmissionGate | None
 ) -> int:
-    """The position of the best, if the gate opens it; else of the best that it opens. Raises `NoEngineAdmissible` where
-    it opens none. Wary of engines that others may be choosing now.
+    """Return the position of the best candidate that the gate admits. Raises `NoEngineAdmissible` where it admits none.
+
+    Engines that other replicas may be choosing at this moment are penalised.
     """
     totals = penalised(scored.totals, candidates.own_s, seat)
-    heeds_sessions = SESSION_SCORER in scored.names
-    at = _best(totals, candidates, draw, seat, heeds_sessions=heeds_sessions)
+    uses_sessions = SESSION_SCORER in scored.names
+    at = _best(totals, candidates, draw, seat, uses_sessions=uses_sessions)
     if gate is None or gate.admits(candidates, at):
         return at
-    return _best(_opened(totals, candidates, gate), candidates, draw, seat, heeds_sessions=heeds_sessions)
+    return _best(_opened(totals, candidates, gate), candidates, draw, seat, uses_sessions=uses_sessions)
 
 
 def _best(
-    totals: Sequence[float], candidates: Candidates, draw: float, seat: ReplicaPosition, *, heeds_sessions: bool
+    totals: Sequence[float], candidates: Candidates, draw: float, seat: ReplicaPosition, *, uses_sessions: bool
 ) -> int:
-    """The position with the least seconds. Among equals the session's, where a routing heeds sessions at all; else the
-    one of our share that was chosen longest ago, so that cold prompts spread.
+    """Return the position with the fewest seconds. Among equals: the engine of the session, where the routing uses
+    sessions; otherwise the engine of this replica's share that was chosen longest ago, so that uncached prompts spread.
     """
-    last_turn, session_at = candidates.last_turn, candidates.session_at if heeds_sessions else None
+    last_turn, session_at = candidates.last_turn, candidates.session_at if uses_sessions else None
     least = min(totals)
     bound = least + min(max(TIE_S, TIE_SHARE * least), MAX_TIE_S)
     if session_at is not None and totals[session_at] <= bound:
@@ -356,7 +357,7 @@ def _best(
 
 
 def _opened(totals: Sequence[float], candidates: Candidates, gate: AdmissionGate) -> list[float]:
-    """The same seconds, infinite but for those that the gate opens; candidates that cannot win are not tested."""
+    """Return the same seconds, infinite where the gate does not admit; candidates that cannot win are not tested."""
     left, bound = [inf] * len(totals), inf
     for place in sorted(range(len(totals)), key=totals.__getitem__):
         if totals[place] > bound:
@@ -370,13 +371,13 @@ def _opened(totals: Sequence[float], candidates: Candidates, gate: AdmissionGate
 
 
 def replica_position(own: int, others: Iterable[int]) -> ReplicaPosition:
-    """Our position by the order of replica ids: replicas that know the same ids get different positions."""
+    """Return this replica's position in the order of replica ids; no two replicas have the same."""
     names = sorted({own, *others})
     return names.index(own), len(names)
 
 
 def own_share(places: Sequence[int], engines: int, seat: ReplicaPosition) -> Sequence[int]:
-    """Those of some places, of a ring of `engines`, that lie in our share or, going round from it, in the next one."""
+    """Return the places, on a ring of `engines`, in this replica's share, or else in the next share with any."""
     rank, count = seat
     if count < 2:
         return places
@@ -388,10 +389,10 @@ def own_share(places: Sequence[int], engines: int, seat: ReplicaPosition) -> Seq
 
 
 def penalised(totals: Sequence[float], own_s: Sequence[float], seat: ReplicaPosition) -> Sequence[float]:
-    """Seconds as they are for the engines of our share; for all others this request's own prefill there once more.
+    """Return the seconds of each engine; outside this replica's share the request's own prefill is added once more.
 
-    Another replica may be placing a similar request there now, and its update would arrive too late. Where a prompt
-    is warm its own prefill is short, so that warmth still decides where there is any.
+    Another replica may be placing a similar request there, and its update would arrive too late. Where the prompt is
+    cached its own prefill is short, so cached tokens still decide.
     """
     if seat[1] < 2:
         return totals

@@ -1,17 +1,17 @@
-"""What each account has used of each of its limits, and what requests hold of them.
+"""Usage of each account by limit, and what the reservations of requests hold.
 
-A reservation says what a request is expected to take: all of what it needs of every account, or nothing. More is taken
-while it streams (`top_up`); in the end it is corrected to what was used (`settle`), and ended (`close`). Whatever the
-order, the accounts are charged with the last amount, and after the end nothing changes.
+A reservation charges every account with the expected usage of a request, or none of them. It grows while the request
+streams (`top_up`), is corrected to the actual usage at the end (`settle`), and is closed (`close`). In whatever order
+these are called, the accounts are charged with the last amount, and nothing changes after the end.
 
 A limit counts what was used for sixty seconds, until it is given back, or until a period ends. A window is exact in one
 direction: it keeps what was granted in slots of half a second, and a slot is forgotten only when all of it is more than
-sixty seconds old. So what was granted in *any* sixty seconds, wherever they begin, is never more than `used` was after
-the last grant in them; in return room comes back up to half a second late.
+sixty seconds old. So what was granted in *any* sixty seconds is never more than `used` after the last grant in
+them; in return room is free again up to half a second late.
 
-What is charged beyond the room that there is becomes a debt. A debt is not forgotten with its slot or its period: it is
-charged again to the next one, and what exceeds the room there is a debt again. So whatever one request has taken, the
-account pays for all of it, one window after the other.
+A charge beyond the available room becomes a debt. A debt is not forgotten with its slot or its period: it is
+charged again to the next one, and what exceeds the room there is a debt again. So an
+account pays for all usage of a request, one window after the other.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ ROUNDING = 1e-9
 
 
 class UsageCounter(Protocol):
-    """What of a limit is used. `slot` says to which moment an amount belongs, `room` how much may be used in all."""
+    """Usage of one limit. `slot` is the moment to which an amount belongs, `room` the maximum usage."""
 
     used: float
 
     def advance(self, now_s: float, room: float = inf) -> None:
-        """Forget what is no longer used by then, but for debts."""
+        """Remove what has expired by then, except debts."""
         ...
 
     def add(self, amount: float, now_s: float, room: float = inf) -> int:
-        """Use some more; returns the slot that it went to. What exceeds `room` is owed."""
+        """Charge an amount and return its slot. What exceeds `room` becomes a debt."""
         ...
 
     def take_back(self, amount: float, slot: int) -> None:
-        """Some of what went to a slot was not used after all."""
+        """Give back part of what was charged to a slot."""
         ...
 
     def frees_in_s(self, amount: float, now_s: float, room: float = inf) -> float:
-        """Seconds until so much of what is used will be free again, if nothing is added."""
+        """Return the seconds until this much usage has expired, if nothing is charged meanwhile."""
         ...
 
 
@@ -70,7 +70,7 @@ class SlidingWindowCounter:
     def __init__(self) -> None:
         self.used = 0.0
         self.owed = 0.0
-        """What of `used` stands in no slot yet."""
+        """The part of `used` that is in no slot yet."""
         self._slots: deque[tuple[int, float]] = deque()
 
     def advance(self, now_s: float, room: float = inf) -> None:
@@ -184,7 +184,7 @@ class ConcurrencyCounter:
         self._stay_s = DEFAULT_DURATION_S
 
     def advance(self, now_s: float, room: float = inf) -> None:
-        """Time frees nothing."""
+        """Do nothing: this usage does not expire."""
 
     def add(self, amount: float, now_s: float, room: float = inf) -> int:
         self.used += amount
@@ -211,7 +211,7 @@ class PeriodCounter:
         self.number = 0
         self.used = 0.0
         self.owed = 0.0
-        """What of `used` the next periods have to pay."""
+        """The part of `used` that later periods have to pay."""
 
     def advance(self, now_s: float, room: float = inf) -> None:
         number = int(now_s // self.length_s)
@@ -249,20 +249,20 @@ MIN_PAYBACK_DIVISOR = 8.0
 
 
 class LimitUsage:
-    """One limit of one account."""
+    """A limit of an account."""
 
     __slots__ = ("amount", "cap", "counter", "demand", "kind", "lease", "limit", "unmet")
 
     def __init__(self, kind: LimitKind, limit: float, memory: UsageCounter) -> None:
         self.kind = kind
         self.amount = AMOUNT[kind]
-        """How much of it a use takes."""
+        """Return how much of it a usage takes."""
         self.limit = limit
         self.cap = limit
-        """What may be used here. Less than the limit where several gateways share it."""
+        """Usage allowed on this gateway: less than the limit where several gateways share it."""
         self.counter = memory
         self.lease: LeaseGrant | None = None
-        """What of it was granted last, where several gateways share it."""
+        """The part of it that was granted last, where several gateways share it."""
         self.demand = 0.0
         """Used here since the last lease request; `unmet`: requested and not granted."""
         self.unmet = 0.0
@@ -272,12 +272,12 @@ class LimitUsage:
 
     @property
     def remaining(self) -> float:
-        """What is left of the limit, as far as is known here."""
+        """Return what is left of the limit, as far as this gateway knows."""
         elsewhere = self.lease.elsewhere + self.lease.gone if self.lease is not None else 0.0
         return max(0.0, self.limit - self.counter.used - elsewhere)
 
     def change_limit(self, limit: float) -> None:
-        """Go by another limit."""
+        """Apply another limit."""
         if self.lease is None:
             self.cap = limit
         elif limit < self.limit:
@@ -290,7 +290,7 @@ class LimitUsage:
         return max(min(self.cap, self.limit), self.limit - lent.elsewhere - lent.gone)
 
     def advance(self, now_s: float) -> None:
-        """Forget what is no longer used by then, but for debts."""
+        """Remove what has expired by then, except debts."""
         lent = self.lease
         self.counter.advance(now_s, self.limit if lent is None else self._shared_room(lent))
 
@@ -304,7 +304,7 @@ class LimitUsage:
         return self.counter.add(amount, now_s, room)
 
     def frees_in_s(self, amount: float, now_s: float) -> float:
-        """Seconds until so much of what is used will be free again, if nothing is added."""
+        """Return the seconds until this much usage has expired, if nothing is charged meanwhile."""
         lent = self.lease
         # However little other gateways leave at this moment, debts are paid at some rate.
         room = self.limit if lent is None else max(self._shared_room(lent), self.limit / MIN_PAYBACK_DIVISOR)
@@ -348,10 +348,10 @@ class AccountUsage:
         """Whether all limits bind, also while no request waits for an engine."""
         self.limit_usages: dict[LimitKind, LimitUsage] = {}
         self.version = 0
-        """Grows with each quota that says anything else."""
+        """Increases with each changed quota."""
         self._holders: dict[Reservation, None] = {}
         self._lifted: dict[LimitKind, LimitUsage] = {}
-        """Limits that no longer bind, with what was used of them: they may be put back."""
+        """Removed limits with their usage: they may be set again."""
         self._set_limits(quota, 0.0)
 
     def __repr__(self) -> str:
@@ -363,11 +363,11 @@ class AccountUsage:
         return len(self._holders)
 
     def hold(self, holder: Reservation) -> None:
-        """A reservation begins."""
+        """Count a reservation that begins."""
         self._holders[holder] = None
 
     def release(self, holder: Reservation) -> None:
-        """A reservation has ended. Safe to call again."""
+        """Count a reservation that has ended. Idempotent."""
         self._holders.pop(holder, None)
 
     def change_quota(self, quota: Quota, now_s: float) -> bool:
@@ -413,7 +413,7 @@ class AccountUsage:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing would be lost with it."""
+        """Return whether it can be removed without losing usage."""
         return not self.open and not any(
             meter.counter.used for meter in (*self.limit_usages.values(), *self._lifted.values())
         )
@@ -451,11 +451,11 @@ EVICTION_CANDIDATES = 4
 
 
 QuotaOf = Callable[[str], Quota | None]
-"""The quota in force of the account at a path; None where none is known: then it keeps the one it has."""
+"""Returns the quota of the account at a path; None where none is known: the account then keeps its own."""
 
 
 class UsageStore:
-    """All accounts, by path. Without `go_by` each goes by the quota that its callers bring."""
+    """All accounts, by path. Until `apply_quotas` each has the quota that its callers bring."""
 
     def __init__(
         self,
@@ -478,7 +478,7 @@ class UsageStore:
         return iter(self._books.values())
 
     def of(self, accounts: Iterable[Account], now_s: float) -> list[AccountUsage]:
-        """The books of some accounts."""
+        """Return the usage of some accounts."""
         before, books = len(self._books), [self._book(account, now_s) for account in accounts]
         if len(self._books) > before:
             self._make_room(books, now_s)
@@ -488,8 +488,8 @@ class UsageStore:
         return self._books.get(path)
 
     def apply_quotas(self, quota_of: QuotaOf, now_s: float) -> None:
-        """Put quotas in force, for all accounts there are and for those that come. From here on what callers bring of
-        their own counts no more: they may have come under another policy.
+        """Apply quotas to all accounts, present and future. Quotas that callers bring are ignored from then on, because
+        they may come from an earlier policy.
         """
         self._quota_of = quota_of
         for book in self._books.values():
@@ -512,7 +512,7 @@ class UsageStore:
         return book
 
     def _make_room(self, wanted: Sequence[AccountUsage], now_s: float) -> None:
-        """Forget the oldest of which nothing would be lost, or of which there are too many."""
+        """Remove the oldest accounts that are idle, or that exceed the maximum number."""
         for book in [book for book, _ in zip(self._books.values(), range(EVICTION_CANDIDATES), strict=False)]:
             book.advance(now_s)
             if book not in wanted and (book.is_idle or (len(self._books) > self._most and not book.open)):
@@ -549,7 +549,7 @@ class Reservation:
         self, books: Sequence[AccountUsage], expected: RequestUsage, now_s: float, *, under_load: bool = True
     ) -> None:
         self.held = expected
-        """What the accounts are charged with."""
+        """Usage that the accounts are charged with."""
         self.is_open = True
         self.accounts = books
         self._began_s = now_s
@@ -585,7 +585,7 @@ class Reservation:
         return lacks
 
     def shrink(self, output_tokens: int, now_s: float) -> None:
-        """Give back what is held beyond so many tokens of output."""
+        """Give back what is held beyond this many output tokens."""
         if self.is_open and output_tokens < self.held.output_tokens:
             self._charge(replace(self.held, output_tokens=output_tokens), now_s, under_load=True)
 
@@ -597,7 +597,7 @@ class Reservation:
             self._charge(used, now_s, under_load=under_load)
 
     def close(self, now_s: float) -> None:
-        """The request has ended. Safe to call again."""
+        """End the reservation. Idempotent."""
         if not self.is_open:
             return
         self.is_open = False
@@ -629,7 +629,7 @@ class _Grant:
         self.total = 0.0
 
     def put(self, total: float, now_s: float, *, binds: bool = True) -> None:
-        """Hold so much in all."""
+        """Set the total amount held."""
         more = total - self.total
         self.total = total
         if more > 0:
@@ -638,7 +638,7 @@ class _Grant:
             self._take_back(-more)
 
     def _take_back(self, less: float) -> None:
-        """Of what was granted last first."""
+        """Release the newest amounts first."""
         while less > 0 and self._amounts:
             slot, amount = self._amounts.pop()
             taken = min(amount, less)

@@ -7,11 +7,17 @@ from msgspec import NODEFAULT
 from msgspec.structs import fields
 
 from routing.candidates import Candidates, Scorer
+from routing.decision.router import LOAD_SCORERS, SESSION_SCORER
 from routing.request import Api, Request
 from scorers.registry import SCORERS, routings
 from tests.scorers.columns import candidates_of
 
 REQUEST = Request("r", Api.CHAT, "m", session="s")
+
+
+def test_the_scorers_that_the_router_names_exist() -> None:
+    """A renamed scorer would otherwise lose what the router does for it, silently."""
+    assert {*LOAD_SCORERS, SESSION_SCORER} <= {scorer.name for scorer in SCORERS}
 
 
 def test_every_scorer_is_a_value_with_a_name_of_its_own() -> None:
