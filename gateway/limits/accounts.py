@@ -229,7 +229,7 @@ class RequestMeter:
 
     __slots__ = (
         *("_check_at", "_counts", "_events", "_max_output", "_per_event", "_quotas", "_reservation", "_settled"),
-        *("_tenant", "_top_up_at", "_version", "is_watched", "max_tokens", "request"),
+        *("_tenant", "_top_up_at", "_version", "cut_reason", "is_watched", "max_tokens", "request"),
     )
 
     def __init__(
@@ -248,6 +248,8 @@ class RequestMeter:
         self.request = request
         self.max_tokens = max_tokens
         """`max_tokens` to send to the engine, where the limits allow less than the client; else None."""
+        self.cut_reason: Reason | None = None
+        """Why a limit ends the stream; None while none does."""
         self.is_watched = request.stream
         """Whether its events are to be counted: a policy reload may add a limit on output while it runs."""
         self._per_event = quotas.tokens_per_event(tenant, request.model) if self.is_watched else 1.0
@@ -265,15 +267,15 @@ class RequestMeter:
         anthropic = self.request.api is Api.MESSAGES
         return rate_limit_headers(self._reservation.accounts, self._quotas.now_s(), anthropic=anthropic)
 
-    def count_events(self, events: int) -> Reason | None:
-        """Count events sent to the client. Returns the reason why the stream must end, None while it may go on."""
-        self._events += events
-        return self._check() if self._events >= self._check_at else None
-
-    @property
-    def events_until_check(self) -> int:
-        """How many events may be sent before the next check, at least 1."""
-        return max(1, self._check_at - self._events)
+    def count_events(self, events: int) -> int:
+        """Count events sent to the client. Returns after how many more to call again, at least 1; 0 where the stream
+        must end (`cut_reason`).
+        """
+        self._events = sent = self._events + events
+        if events and sent >= self._check_at and (reason := self._check()) is not None:
+            self.cut_reason = reason
+            return 0
+        return max(1, self._check_at - sent)
 
     @property
     def tokens(self) -> int:
@@ -349,8 +351,10 @@ class RequestMeter:
 
     def _read_limits(self) -> None:
         """Take over the limits that are in force now."""
-        self._version = self._reservation.version
-        self._counts = not all(OUTPUT_KINDS.isdisjoint(book.limit_usages) for book in self._reservation.accounts)
+        self._version, self._counts = self._reservation.version, False
+        for account in self._reservation.accounts:
+            if not OUTPUT_KINDS.isdisjoint(account.limit_usages):
+                self._counts = True
         self._top_up_at = self._next_top_up()
         self._check_at = min(self._top_up_at, self._events + CHECK_EVENTS)
 

@@ -160,9 +160,12 @@ class Relay:
         meter = self._meter
         if meter is None:
             return UNLIMITED_EVENTS
-        if events and not self._is_limited and (reason := meter.count_events(events)) is not None:
-            self._end_by_limit(meter, reason)
-        return 0 if self._is_limited else min(meter.events_until_check, UNLIMITED_EVENTS)
+        if self._is_limited:
+            return 0
+        left = meter.count_events(events)
+        if meter.cut_reason is not None:
+            self._end_by_limit(meter, meter.cut_reason)
+        return 0 if self._is_limited else min(left or 1, UNLIMITED_EVENTS)
 
     def _end_by_limit(self, meter: RequestMeter, reason: Reason) -> None:
         """Send the client the events that end a stream at its longest, and stop the engine."""

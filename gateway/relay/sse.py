@@ -180,13 +180,17 @@ class EventScanner:
         text = self._held + payload
         start = 0
         passed: list[bytes] = []
+        is_plain: bool | None = None  # Whether no event behind the first token has to be looked at.
         # The held bytes contain no event end, but may end with the beginning of one.
         for match in EVENT_END.finditer(text, max(0, len(self._held) - 2)):
             event, start = text[start : match.end()], match.end()
-            if self.has_first_token and not (self._is_oversized or self._closing or self.concerns(event)):
-                self._last_was_oversized = False
-                passed.append(event)
-                continue
+            if self.has_first_token and not (self._is_oversized or self._closing):
+                if is_plain is None:
+                    is_plain = not self.concerns(text[start - len(event) :])
+                if is_plain or not self.concerns(event):
+                    self._last_was_oversized = False
+                    passed.append(event)
+                    continue
             self._last_was_oversized, self._is_oversized = self._is_oversized, False
             if self._last_was_oversized or self._lets_pass(event):
                 passed.append(self._released(event))

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -45,6 +46,7 @@ pieces of a trailer by copying, so its cost would grow with the square of the le
 NEVER = float("inf")
 
 CRLF = b"\r\n"
+HEAD_END = b"\r\n\r\n"
 
 STALL_ENDS = {
     StallVerdict.ENGINE: (AttemptStatus.ENGINE_HUNG, "The pod's engine is hung: no output on any stream."),
@@ -141,8 +143,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._body: ResponseBodyHandler | None = None
         self._fast_path: PassthroughStream | None = None
         """The fast path of this response; the protocol of the transport while in state passthrough."""
+        # Callbacks of the parser that are C functions: no chunk and no header costs a Python call.
         self._pieces: list[bytes] = []
-        self.on_body: Callable[[bytes], None] = self._pieces.append  # Called by the parser without a frame between.
+        self._chunk_ends: list[None] = []
+        """One item between two chunks, none within a chunk."""
+        self._headers: dict[bytes, bytes] = {}
+        self.on_body: Callable[[bytes], None] = self._pieces.append
+        self.on_chunk_header: Callable[[], None] = self._chunk_ends.clear
+        self.on_chunk_complete: Callable[[], None] = partial(self._chunk_ends.append, None)
+        self.on_header: Callable[[bytes, bytes], None] = self._headers.__setitem__
         self._parser = HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._is_abandoned = False
@@ -225,8 +234,11 @@ class UpstreamConnection(asyncio.Protocol):
 
     def resume_parsing(self, left: bytes) -> None:
         """Parse what the fast path did not pass on, and what comes behind it."""
-        self._leave_fast_path()
-        self.data_received(left)
+        if self._fast_path is not None and self._transport is not None:
+            self._transport.set_protocol(self)
+        self._fast_path = None
+        self._has_read = True
+        self._parse(left)
 
     def _parse(self, data: bytes) -> None:
         if self._exchange is None:  # Bytes without a request.
@@ -239,27 +251,36 @@ class UpstreamConnection(asyncio.Protocol):
             if not self._is_complete:
                 self._fail(AttemptStatus.INVALID_RESPONSE, "The pod's response is not valid HTTP/1.1.")
                 return
-        body = self._body or self._open_response(len(data))
+        body = self._body
         if body is None:
-            return
+            self._count_head(data)
+            body = self._open_response()
+            if body is None:
+                return
         pieces = self._pieces
         if pieces:
             payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             self._framing_bytes = 0
             body.take(payload)
-        elif not self._is_complete:
-            self._framing_bytes += len(data)
-            if self._framing_bytes > MAX_FRAMING_BYTES:
-                self._fail(
-                    AttemptStatus.INVALID_RESPONSE,
-                    "The trailers or chunk extensions of the pod's response are too large.",
-                )
-                return
+        elif not self._is_complete and not self._bounds_framing(len(data)):
+            return
         if self._is_complete:
             self._complete(body)
-        elif self._is_between_chunks and data.endswith(CRLF):
-            self._enter_fast_path(body)
+        elif self._chunk_ends and data.endswith(CRLF) and self._transport is not None:
+            self._fast_path = body.fast_path(self)
+            if self._fast_path is not None:
+                self._transport.set_protocol(self._fast_path)
+
+    def _bounds_framing(self, count: int) -> bool:
+        """Count bytes that are not body, and fail the exchange where they are too many. Returns whether it goes on."""
+        self._framing_bytes += count
+        if self._framing_bytes <= MAX_FRAMING_BYTES:
+            return True
+        self._fail(
+            AttemptStatus.INVALID_RESPONSE, "The trailers or chunk extensions of the pod's response are too large."
+        )
+        return False
 
     def eof_received(self) -> None:
         if self._exchange is not None and self._body is not None and self._ends_with_connection:
@@ -280,58 +301,58 @@ class UpstreamConnection(asyncio.Protocol):
         if self._is_complete:
             raise ValueError("a second answer to one question")
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._has_head:
-            return
-        self._header_count += 1
-        self._headers[name.lower()] = value
-
     def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
+        """Read the head at once: trailers are put among the headers as well, perhaps in the same read."""
+        self._status = status = self._parser.get_status_code()
+        headers = self._headers
         if status >= 200:
-            self._has_head = True
-            self._status = status
-        self._is_interim = status < 200
-
-    def on_chunk_header(self) -> None:
-        self._is_between_chunks = False
-
-    def on_chunk_complete(self) -> None:
-        self._is_between_chunks = True
+            length = content_type = coding = None
+            is_encoded = False
+            for name, value in headers.items():
+                match name.lower():
+                    case b"content-type":
+                        content_type = value
+                    case b"content-length":
+                        length = int(value)
+                    case b"transfer-encoding":
+                        coding = value
+                    case b"content-encoding":
+                        is_encoded = True
+            self._ends_with_connection = length is None and coding is None
+            self._head = ResponseHead(
+                status,
+                (content_type or b"application/octet-stream").decode("latin-1"),
+                length,
+                is_encoded or coding not in {None, b"chunked"},
+            )
+        headers.clear()
 
     def on_message_complete(self) -> None:
-        if self._is_interim:
-            self._headers.clear()
+        if self._head is None:  # An interim response.
             return
         self._is_complete = True
         self._is_reusable = self._parser.should_keep_alive()
 
     # -- one response ----------------------------------------------------------------------------------------------
 
-    def _open_response(self, count: int) -> ResponseBodyHandler | None:
-        exchange = self._exchange
-        self._head_bytes += count
+    def _count_head(self, data: bytes) -> None:
+        """Count the bytes and lines of a head: the parser reports each name, but not how often it is repeated."""
+        self._head_bytes += len(data)
+        end = data.find(HEAD_END)
+        if end >= 0 or self._head is None:  # Otherwise the read ends the head, and goes on with the body.
+            self._header_count += data.count(b"\n", 0, end if end >= 0 else len(data))
+
+    def _open_response(self) -> ResponseBodyHandler | None:
+        exchange, head = self._exchange, self._head
         if exchange is None:
             return None
-        if self._header_count > MAX_HEADER_FIELDS or (not self._has_head and self._head_bytes > MAX_HEAD_BYTES):
+        if self._header_count > MAX_HEADER_FIELDS or (head is None and self._head_bytes > MAX_HEAD_BYTES):
             self._fail(AttemptStatus.INVALID_RESPONSE, "The headers of the pod's response are too large.")
-        elif self._has_head:
-            self._body = exchange.open_response(self._head())
+        elif head is not None:
+            self._body = exchange.open_response(head)
             if self._body is None:
                 self.abort()
         return self._body
-
-    def _head(self) -> ResponseHead:
-        headers = self._headers
-        length = headers.get(b"content-length")
-        coding = headers.get(b"transfer-encoding")
-        self._ends_with_connection = length is None and coding is None
-        return ResponseHead(
-            status=self._status,
-            content_type=headers.get(b"content-type", b"application/octet-stream").decode("latin-1"),
-            length=None if length is None else int(length),
-            is_encoded=b"content-encoding" in headers or coding not in {None, b"chunked"},
-        )
 
     def _complete(self, body: ResponseBodyHandler) -> None:
         exchange, self._exchange, self._body, self._fast_path = self._exchange, None, None, None
@@ -367,27 +388,16 @@ class UpstreamConnection(asyncio.Protocol):
     def _reset_message(self) -> None:
         self._body = None
         self._fast_path = None
-        self._is_between_chunks = False
-        self._headers: dict[bytes, bytes] = {}
+        self._chunk_ends.clear()
+        self._headers.clear()
+        self._head: ResponseHead | None = None
         self._header_count = 0
         self._head_bytes = 0
         self._framing_bytes = 0
         self._status = 0
-        self._has_head = False
-        self._is_interim = False
         self._is_complete = False
         self._is_reusable = False
         self._ends_with_connection = False
-
-    def _enter_fast_path(self, body: ResponseBodyHandler) -> None:
-        self._fast_path = body.fast_path(self)
-        if self._fast_path is not None and self._transport is not None:
-            self._transport.set_protocol(self._fast_path)
-
-    def _leave_fast_path(self) -> None:
-        if self._fast_path is not None and self._transport is not None:
-            self._transport.set_protocol(self)
-        self._fast_path = None
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 

@@ -121,8 +121,8 @@ class SlidingWindowCounter:
         if self.owed:
             return self._frees_in_s(amount, now_s, room)
         if amount == self.used and self._slots:
-            # All of it, as every answer's headers say, goes with the newest: there is no need to add up.
-            return _gone_in_s(self._slots[-1][0], now_s)
+            # All of it, as for the headers of every response: it expires with the newest slot.
+            return max(0.0, (self._slots[-1][0] + 1) * SLOT_S + SPAN_S - now_s)
         for slot, held in self._slots:
             amount -= held
             if amount <= 0:
@@ -251,7 +251,7 @@ MIN_PAYBACK_DIVISOR = 8.0
 class LimitUsage:
     """A limit of an account."""
 
-    __slots__ = ("amount", "cap", "counter", "demand", "kind", "lease", "limit", "unmet")
+    __slots__ = ("advanced_s", "amount", "cap", "counter", "demand", "kind", "lease", "limit", "unmet")
 
     def __init__(self, kind: LimitKind, limit: float, memory: UsageCounter) -> None:
         self.kind = kind
@@ -261,6 +261,8 @@ class LimitUsage:
         self.cap = limit
         """Usage allowed on this gateway: less than the limit where several gateways share it."""
         self.counter = memory
+        self.advanced_s = -inf
+        """When expired usage was last removed."""
         self.lease: LeaseGrant | None = None
         """The part of it that was granted last, where several gateways share it."""
         self.demand = 0.0
@@ -285,29 +287,21 @@ class LimitUsage:
             self.cap = min(self.cap, limit, self.counter.used)
         self.limit = limit
 
-    def _shared_room(self, lent: LeaseGrant) -> float:
-        """How much may be used here before anything is owed. What other gateways do not hold may still be lent."""
+    def shared_room(self, lent: LeaseGrant) -> float:
+        """Return how much may be used here before a debt begins. What other gateways do not hold may still be lent."""
         return max(min(self.cap, self.limit), self.limit - lent.elsewhere - lent.gone)
 
     def advance(self, now_s: float) -> None:
         """Remove what has expired by then, except debts."""
-        lent = self.lease
-        self.counter.advance(now_s, self.limit if lent is None else self._shared_room(lent))
-
-    def charge(self, amount: float, now_s: float, *, binds: bool = True) -> int:
-        """Use so much more; returns when, as `UsageCounter` has it. What is used while a limit does not bind is not
-        owed.
-        """
-        self.demand += amount
-        lent = self.lease
-        room = inf if not binds else self.limit if lent is None else self._shared_room(lent)
-        return self.counter.add(amount, now_s, room)
+        if now_s != self.advanced_s:
+            self.advanced_s = now_s
+            self.counter.advance(now_s, self.limit if self.lease is None else self.shared_room(self.lease))
 
     def frees_in_s(self, amount: float, now_s: float) -> float:
         """Return the seconds until this much usage has expired, if nothing is charged meanwhile."""
         lent = self.lease
         # However little other gateways leave at this moment, debts are paid at some rate.
-        room = self.limit if lent is None else max(self._shared_room(lent), self.limit / MIN_PAYBACK_DIVISOR)
+        room = self.limit if lent is None else max(self.shared_room(lent), self.limit / MIN_PAYBACK_DIVISOR)
         return self.counter.frees_in_s(amount, now_s, room)
 
     def wait_s(self, amount: float, now_s: float) -> float:
@@ -422,20 +416,6 @@ class AccountUsage:
         """Whether a limit of this kind binds now. `under_load`: whether requests wait for engines."""
         return under_load or self.always_binds or kind is LimitKind.PARALLEL or kind is LimitKind.BUDGET
 
-    def exceeded(
-        self, more: RequestUsage, held: RequestUsage, now_s: float, *, under_load: bool
-    ) -> Iterator[LimitExceeded]:
-        """The limits that have no room for what `more` takes beyond what is `held` already."""
-        for kind, meter in self.limit_usages.items():
-            amount = meter.amount(more) - meter.amount(held)
-            if amount <= 0 or not (self.always_binds or self.binds(kind, under_load=under_load)):
-                continue
-            meter.advance(now_s)
-            if meter.counter.used + amount > meter.cap * (1 + ROUNDING):
-                meter.unmet += amount
-                period_s = self.quota.budget_period_s if kind is LimitKind.BUDGET else 60.0
-                yield LimitExceeded(self.path, kind, meter.limit, amount, meter.wait_s(amount, now_s), period_s)
-
 
 def _memory(kind: LimitKind, quota: Quota) -> UsageCounter:
     if kind is LimitKind.PARALLEL:
@@ -528,16 +508,26 @@ def reserve(
     `under_load`: whether others wait, for limits that bind only then.
     """
     lacks = _exceeded(books, expected, NO_USAGE, now_s, under_load=under_load)
-    return lacks or Reservation(books, expected, now_s, under_load=under_load)
+    return tuple(lacks) if lacks else Reservation(books, expected, now_s, under_load=under_load)
 
 
 def _exceeded(
     books: Sequence[AccountUsage], more: RequestUsage, held: RequestUsage, now_s: float, *, under_load: bool
-) -> tuple[LimitExceeded, ...]:
+) -> list[LimitExceeded]:
+    """Return the limits that have no room for what `more` takes beyond what is `held` already."""
     lacks: list[LimitExceeded] = []
     for book in books:
-        lacks += book.exceeded(more, held, now_s, under_load=under_load)
-    return tuple(lacks)
+        for kind, meter in book.limit_usages.items():
+            amount = meter.amount(more) - meter.amount(held)
+            if amount <= 0 or not (book.always_binds or book.binds(kind, under_load=under_load)):
+                continue
+            meter.advance(now_s)
+            if meter.counter.used + amount > meter.cap * (1 + ROUNDING):
+                meter.unmet += amount
+                period_s = book.quota.budget_period_s if kind is LimitKind.BUDGET else 60.0
+                wait_s = meter.wait_s(amount, now_s)
+                lacks.append(LimitExceeded(book.path, kind, meter.limit, amount, wait_s, period_s))
+    return lacks
 
 
 class Reservation:
@@ -553,9 +543,11 @@ class Reservation:
         self.is_open = True
         self.accounts = books
         self._began_s = now_s
-        self._grants = [_Grant(book, meter) for book in books for meter in book.limit_usages.values()]
+        self._grants: list[_Grant] = []
         for book in books:
             book.hold(self)
+            for meter in book.limit_usages.values():
+                self._grants.append(_Grant(book, meter))
         self._charge(expected, now_s, under_load=under_load)
 
     def __repr__(self) -> str:
@@ -564,7 +556,10 @@ class Reservation:
     @property
     def version(self) -> int:
         """Changes when the limits of one of its accounts do."""
-        return sum([book.version for book in self.accounts])
+        version = 0
+        for book in self.accounts:
+            version += book.version
+        return version
 
     def add_limit(self, book: AccountUsage, meter: LimitUsage, now_s: float) -> None:
         """One of its accounts has another limit from now on: it is charged with what is held."""
@@ -582,7 +577,7 @@ class Reservation:
         lacks = _exceeded(self.accounts, more, self.held, now_s, under_load=under_load)
         if not lacks:
             self._charge(more, now_s, under_load=under_load)
-        return lacks
+        return tuple(lacks)
 
     def shrink(self, output_tokens: int, now_s: float) -> None:
         """Give back what is held beyond this many output tokens."""
@@ -617,32 +612,28 @@ class Reservation:
                 grant.put(total, now_s, binds=book.always_binds or book.binds(grant.meter.kind, under_load=under_load))
 
 
-class _Grant:
-    """What a reservation holds of one limit: amounts by when they were granted, the newest last."""
+class _Grant(Struct, eq=False):
+    """The part of one limit that a reservation holds: amounts by their slots, the newest last."""
 
-    __slots__ = ("_amounts", "book", "meter", "total")
-
-    def __init__(self, book: AccountUsage, meter: LimitUsage) -> None:
-        self.book = book
-        self.meter = meter
-        self._amounts: list[tuple[int, float]] = []
-        self.total = 0.0
+    book: AccountUsage
+    meter: LimitUsage
+    amounts: list[tuple[int, float]] = []
+    total: float = 0.0
 
     def put(self, total: float, now_s: float, *, binds: bool = True) -> None:
-        """Set the total amount held."""
-        more = total - self.total
+        """Set the total amount held. Usage that is charged while the limit does not bind never becomes a debt."""
+        meter, more = self.meter, total - self.total
         self.total = total
         if more > 0:
-            self._amounts.append((self.meter.charge(more, now_s, binds=binds), more))
-        elif more < 0:
-            self._take_back(-more)
-
-    def _take_back(self, less: float) -> None:
-        """Release the newest amounts first."""
-        while less > 0 and self._amounts:
-            slot, amount = self._amounts.pop()
+            meter.demand += more
+            room = inf if not binds else meter.limit if meter.lease is None else meter.shared_room(meter.lease)
+            self.amounts.append((meter.counter.add(more, now_s, room), more))
+            return
+        less = -more
+        while less > 0 and self.amounts:  # The newest amounts are released first.
+            slot, amount = self.amounts.pop()
             taken = min(amount, less)
-            self.meter.counter.take_back(taken, slot)
+            meter.counter.take_back(taken, slot)
             if taken < amount:
-                self._amounts.append((slot, amount - taken))
+                self.amounts.append((slot, amount - taken))
             less -= taken

@@ -117,7 +117,7 @@ class Reloads(RuleBasedStateMachine):
         for _ in range(tokens):
             held = stream.tab.held_tokens
             stream.got += 1
-            is_over = stream.tab.count_events(1) is not None
+            is_over = stream.tab.count_events(1) == 0
             if stream.tab.held_tokens > held:
                 self.check_grant()
             meter = self.meter

@@ -32,7 +32,7 @@ async def test_a_stream_takes_more_before_it_has_used_what_it_has() -> None:
     quotas = made()
     tab = await opened(quotas, Quota(output_tokens_per_min=1000), max_tokens=120)
     for passed in range(1, 121):
-        assert tab.count_events(1) is None
+        assert tab.count_events(1)
         assert used(quotas) >= min(120, passed + TOP_UP_AHEAD_TOKENS - 1) or used(quotas) == 40
     assert used(quotas) == 120
 
@@ -42,7 +42,7 @@ async def test_a_stream_ends_where_nothing_more_is_to_be_had() -> None:
     quotas = made()
     tab = await opened(quotas, Quota(output_tokens_per_min=100))
     ends = [tab.count_events(1) for _ in range(100)]
-    assert ends == [None] * 99 + [Reason.RATE_LIMITED_TOKENS]
+    assert (all(ends[:99]), ends[99], tab.cut_reason) == (True, 0, Reason.RATE_LIMITED_TOKENS)
     assert used(quotas) == 100
 
 
@@ -54,7 +54,7 @@ async def test_streams_share_what_is_left() -> None:
     while any(tabs):
         for tab in list(tabs):
             made_tokens += 1
-            if tab.count_events(1):
+            if not tab.count_events(1):
                 tabs.remove(tab)
     assert made_tokens <= 150 + 2
 
@@ -77,7 +77,7 @@ async def test_streams_of_callers_with_accounts_are_watched() -> None:
     quotas = made()
     tab = await opened(quotas, Quota(requests_per_min=5, parallel_requests=5))
     assert tab.is_watched
-    assert tab.events_until_check == CHECK_EVENTS
+    assert tab.count_events(0) == CHECK_EVENTS
     assert not (await opened(quotas, Quota(tokens_per_min=500), stream=False)).is_watched
     assert (await opened(quotas, Quota(budget=1.0))).is_watched
 
