@@ -8,6 +8,7 @@ small requests cannot bend the slope to zero. Makes no choice and reads no clock
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 OUTLIER = 4.0
@@ -179,7 +180,7 @@ class LatencyModel:
     slopes_s: list[float] = field(default_factory=list)
     _fleet: RunningRatio = field(default_factory=lambda: RunningRatio(FLEET_MEMORY))
     _engines: list[RunningRatio] = field(default_factory=list)
-    _told: float = 1.0
+    _published: float = 1.0
 
     def resize(self, slots: int) -> None:
         """Have room for this many slots."""
@@ -187,12 +188,12 @@ class LatencyModel:
             self._engines.append(RunningRatio(ENGINE_MEMORY))
             self.bases_s.append(0.0)
             self.slopes_s.append(0.0)
-            self._tell(slot)
+            self._publish((slot,))
 
     def forget(self, slot: int) -> None:
         """A new engine stands in this slot: it is taken to be like the others."""
         self._engines[slot] = RunningRatio(ENGINE_MEMORY)
-        self._tell(slot)
+        self._publish((slot,))
 
     def observe(self, slot: int, work: float, seconds: float, weight: float) -> None:
         """Learn one time of one engine."""
@@ -201,17 +202,18 @@ class LatencyModel:
         fleet.observe(ratio, weight)
         # An engine's first time is bounded by what the fleet shows, not by itself.
         self._engines[slot].observe(min(ratio, OUTLIER * fleet.value), weight)
-        if abs(fleet.value - self._told) > UPDATE_THRESHOLD * self._told:
-            self._told = fleet.value
-            for each in range(len(self._engines)):
-                self._tell(each)
+        if abs(fleet.value - self._published) > UPDATE_THRESHOLD * self._published:
+            self._published = fleet.value
+            self._publish(range(len(self._engines)))
         else:
-            self._tell(slot)
+            self._publish((slot,))
 
-    def _tell(self, slot: int) -> None:
-        factor = self._engines[slot].shrunk_towards(self._fleet, PRIOR_WEIGHT)
-        self.bases_s[slot] = self.base_s * factor
-        self.slopes_s[slot] = self.slope_s * factor
+    def _publish(self, slots: Iterable[int]) -> None:
+        """Write the coefficients of engines: their own factor, drawn towards the fleet's while little was observed."""
+        for slot in slots:
+            factor = self._engines[slot].shrunk_towards(self._fleet, PRIOR_WEIGHT)
+            self.bases_s[slot] = self.base_s * factor
+            self.slopes_s[slot] = self.slope_s * factor
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,12 +162,20 @@ class Fleet:
 
     def knows(self, model: str, regions: frozenset[str] | None = None) -> bool:
         """Whether any pod there, ready or not, has said that it serves `model`."""
-        return next(self._serving(model, regions), None) is not None
+        for pod in self._pods.values():  # noqa: SIM110 - `any` would cost a call for each pod, once per request
+            if model in pod.models and (regions is None or pod.region in regions):
+                return True
+        return False
 
     @property
     def has_reported_models(self) -> bool:
         """Whether any pod has said what it serves."""
         return any(pod.has_reported_models for pod in self._pods.values())
+
+    def takes_priority(self, url: str) -> bool:
+        """Return whether the pod at a URL schedules by priority."""
+        pod = self._pods.get(url)
+        return pod is not None and pod.takes_priority
 
     def lacks_named(self, model: str) -> bool:
         """Whether the operator names a model that no pod serves."""
@@ -214,7 +222,9 @@ def _prefills(member: tuple[Engine, Pod]) -> bool:
 def eligible_for(fleet: Fleet, request: Request, avoid: frozenset[str]) -> EligibleEngines:
     """Return the engines that may serve a request, without the pods to `avoid`. Raises `RequestRejected` for none."""
     model, regions = request.model, request.regions
-    roster = _left_of(fleet.eligible(model, regions), request, avoid)
+    roster = fleet.eligible(model, regions)
+    if avoid or request.pods is not None:
+        roster = _left_of(roster, request, avoid)
     if not roster.engines and roster.has_prefillers:
         roster = _left_of(fleet.eligible_prefill(model, regions, at_large=True), request, avoid)
     if not roster.engines:

@@ -130,7 +130,8 @@ class Ledger:
         """Of each engine's time that prefill lately took, as of when it was last given any."""
         self._shares_at_s: list[float] = []
         self._turns = 0
-        self._stale_from_s = inf
+        self.stale_from_s = inf
+        """When the next external load becomes stale."""
 
     def __repr__(self) -> str:
         return f"<Ledger {sum(self.running)} running, {sum(self.prefill_tokens):.0f} prefill tokens>"
@@ -229,7 +230,10 @@ class Ledger:
         # An empty queue is exactly zero: sums of floats would keep a crumb.
         self.prefill_tokens[slot] = self.prefill_tokens[slot] - charge.prefill_tokens if queue else 0.0
         head = next(iter(queue.values()), None)
-        self._unqueue(slot, charge, head, was_head=was_head)
+        # The next in the queue becomes the head, or there is one less behind it.
+        gone = head if was_head else charge
+        alone = head is None or len(queue) == 1
+        self._behind_s[slot] = 0.0 if alone or gone is None else self._behind_s[slot] - gone.prefill_s
         if was_head:
             self._head_until_s[slot] = now_s + head.prefill_s if head else -inf
             self._plan_anew(slot, head, now_s)
@@ -284,24 +288,16 @@ class Ledger:
     def observe_external(self, slot: int, foreign: ExternalLoad) -> None:
         """Take over what a scrape says others have put on an engine."""
         self.external[slot] = foreign
-        self._stale_from_s = min(self._stale_from_s, _stale_from_s(foreign))
+        self.stale_from_s = min(self.stale_from_s, _stale_from_s(foreign))
         self._sum_up(slot)
 
     def forget_stale(self, now_s: float) -> None:
-        """Believe no longer what was scraped too long ago."""
-        if now_s < self._stale_from_s:
-            return
+        """Remove external load that was scraped too long ago: called from `stale_from_s` on."""
         for slot, foreign in enumerate(self.external):
             if now_s >= _stale_from_s(foreign):
                 self.external[slot] = NO_EXTERNAL_LOAD
                 self._sum_up(slot)
-        self._stale_from_s = min(map(_stale_from_s, self.external), default=inf)
-
-    def _unqueue(self, slot: int, left: Charge, head: Charge | None, *, was_head: bool) -> None:
-        """One has left the queue: the next in line is the head, or one less stands behind it."""
-        gone = head if was_head else left
-        alone = head is None or len(self._in_prefill[slot]) == 1
-        self._behind_s[slot] = 0.0 if alone or gone is None else self._behind_s[slot] - gone.prefill_s
+        self.stale_from_s = min(map(_stale_from_s, self.external), default=inf)
 
     def _lengthen(self, slot: int, tokens: float, seconds: float, now_s: float) -> None:
         """Queue a prefill of so many tokens behind the others: it fills the last step, and as many more as it needs."""

@@ -356,7 +356,8 @@ class PrefixIndex:
         engine = self._engine_of(trace)
         if engine:
             engine.unfinished.discard(trace.turn)
-            self._shrink(trace.slot, engine)
+            if dropped := engine.cache.evict():
+                self._drop(trace.slot, dropped)
 
     def retract(self, trace: CacheInsertion) -> None:
         """The engine was never seen to compute this prompt: forget what only this turn had promised."""
@@ -367,14 +368,15 @@ class PrefixIndex:
         self._drop(trace.slot, engine.cache.retract(trace.prompt, trace.turn, trace.found.cached_blocks))
         if not engine.unfinished:
             # Blocks may remain that later requests counted on though no request computes them any more.
-            self._shrink(trace.slot, engine)
+            self._drop(trace.slot, engine.cache.evict())
 
     def extend(self, trace: CacheInsertion, prompt: Prompt) -> None:
         """The engine has also decoded an answer: it holds `prompt`, which begins with the trace's own prompt."""
         engine = self._engine_of(trace)
         if engine:
             self._use(trace.slot, engine, prompt)
-            self._shrink(trace.slot, engine)
+            if dropped := engine.cache.evict():
+                self._drop(trace.slot, dropped)
 
     def correct(self, trace: CacheInsertion, real_size: float) -> bool:
         """Learn from how much of a prompt the engine really reused. True where it had forgotten what we believed warm.
@@ -389,12 +391,14 @@ class PrefixIndex:
         if real_size >= ends[warm_blocks - 1] * (1 - PREDICTION_SLACK):
             shadow.capacity = min(engine.nominal_capacity, shadow.capacity + engine.nominal_capacity // 100)
             return False
-        lost_turn = next(turn for end, turn in trace.found.earlier if ends[end - 1] > real_size)
-        if lost_turn in trace.unfinished_turns:
-            return False
-        self._drop(trace.slot, shadow.forget_before(lost_turn))
-        shadow.capacity = (9 * shadow.capacity + min(shadow.used, shadow.capacity)) // 10
-        return True
+        for end, used_turn in trace.found.earlier:
+            if ends[end - 1] > real_size:
+                if used_turn in trace.unfinished_turns:
+                    return False
+                self._drop(trace.slot, shadow.forget_before(used_turn))
+                shadow.capacity = (9 * shadow.capacity + min(shadow.used, shadow.capacity)) // 10
+                return True
+        return False
 
     def clear(self, slot: int) -> None:
         """An engine is gone or has lost its cache."""
@@ -417,10 +421,6 @@ class PrefixIndex:
         if fresh := prompt.blocks[use.cached_blocks :]:
             self._hold(slot, fresh)
         return use
-
-    def _shrink(self, slot: int, engine: EstimatedCache) -> None:
-        if dropped := engine.cache.evict():
-            self._drop(slot, dropped)
 
     def _hold(self, slot: int, blocks: tuple[int, ...]) -> None:
         bit, holders = 1 << slot, self._holders

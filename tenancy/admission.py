@@ -50,18 +50,16 @@ class RejectedRequests:
     """Requests rejected within the last two minutes, and when each first arrived."""
 
     def __init__(self) -> None:
-        self._first_s: OrderedDict[RequestFingerprint, float] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._first_s)
+        self.arrivals: OrderedDict[RequestFingerprint, float] = OrderedDict()
+        """When each first arrived, the one rejected longest ago first."""
 
     def first_s(self, face: RequestFingerprint | None, now_s: float) -> float:
         """When a request came first: now, where it is not known."""
-        return now_s if face is None else self._first_s.get(face, now_s)
+        return now_s if face is None else self.arrivals.get(face, now_s)
 
     def rejected(self, face: RequestFingerprint | None, came_s: float, now_s: float) -> None:
         """Remember a rejected request: it may return."""
-        first_s = self._first_s
+        first_s = self.arrivals
         while first_s and (len(first_s) >= MAX_RETURNING or next(iter(first_s.values())) < now_s - RETURNING_MEMORY_S):
             first_s.popitem(last=False)
         if face is not None:
@@ -70,7 +68,7 @@ class RejectedRequests:
     def served(self, face: RequestFingerprint | None) -> None:
         """It was served: an equal request that arrives from now on is a new one."""
         if face is not None:
-            self._first_s.pop(face, None)
+            self.arrivals.pop(face, None)
 
 
 MAX_TRANSIT_SHARE = 0.1
@@ -267,7 +265,7 @@ class Admission:
         cold_tokens = 0.0 if waiter.was_placed else seen.prompt_tokens - seen.cached_tokens
         waiter.charged = weighted_tokens(cold_tokens, waiter.answer_tokens)
         waiter.tier_queue.fair_share.serve(tenant.name, waiter.charged, tenant.weight)
-        if self._returning:
+        if self._returning.arrivals:
             self._returning.served(request_fingerprint(waiter.request, tenant.name))
         return placement
 

@@ -80,8 +80,10 @@ class OutputLengthForecast:
     def observe(self, tenant: str | None, model: str, tokens: int) -> None:
         """An answer has ended after so many tokens."""
         if self._shares:
-            _put(self._of_model, model).observe(tokens)
-        _put(self._tables, (tenant, model)).observe(tokens)
+            lengths = self._of_model.get(model)
+            (_put(self._of_model, model) if lengths is None else lengths).observe(tokens)
+        lengths = self._tables.get((tenant, model))
+        (_put(self._tables, (tenant, model)) if lengths is None else lengths).observe(tokens)
 
     def mean(self, tenant: str | None, model: str) -> float:
         """Tokens of an answer, on average."""
@@ -112,9 +114,8 @@ class OutputLengthForecast:
 
 
 def _put(tables: OrderedDict[K, LengthHistogram], key: K) -> LengthHistogram:
-    lengths = tables.get(key)
-    if lengths is None:
-        if len(tables) >= MAX_TABLES:
-            tables.popitem(last=False)
-        lengths = tables[key] = LengthHistogram()
+    """Add an empty table."""
+    if len(tables) >= MAX_TABLES:
+        tables.popitem(last=False)
+    lengths = tables[key] = LengthHistogram()
     return lengths

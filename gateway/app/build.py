@@ -7,7 +7,7 @@ import random
 import secrets
 import time
 
-from gateway.app.gateway import Gateway, PodKeys
+from gateway.app.gateway import Gateway
 from gateway.app.join_host import connect_index_process
 from gateway.app.metrics import GatewayMetrics
 from gateway.canary.watch import CanaryMonitor
@@ -31,6 +31,7 @@ from gateway.pairs.pairs import make_pairs
 from gateway.pipeline.admission_queue import AdmissionQueue
 from gateway.pipeline.attempt import AttemptLimits
 from gateway.pipeline.pipeline import RequestPipeline
+from gateway.relay.http_transport import PodKeys
 from gateway.replica_sync.peer_load import PeerLoad
 from gateway.roles.balancer import RoleAssigner
 from gateway.roles.controller import RoleController

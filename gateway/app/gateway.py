@@ -24,6 +24,7 @@ from gateway.observe.receipts import ReceiptStore
 from gateway.observe.request_log import OutcomeLog
 from gateway.pipeline.admission_queue import AdmissionQueue
 from gateway.pipeline.pipeline import RequestPipeline
+from gateway.relay.http_transport import PodKeys
 from gateway.replica_sync.host_client import IndexProcessClient
 from gateway.replica_sync.peer_load import PeerLoad
 from gateway.runtime.event_log import EventLog
@@ -34,16 +35,6 @@ from tenancy.policy import Policy
 
 if TYPE_CHECKING:
     from gateway.ext_proc.server import ExtProcServer  # Protobuf takes six megabytes.
-
-
-@dataclass(slots=True)
-class PodKeys:
-    """The API key of all pods; None without one."""
-
-    key: str | None
-
-    def __call__(self, url: str) -> str | None:
-        return self.key
 
 
 @dataclass(slots=True)

@@ -13,8 +13,7 @@ from gateway.ext_proc.response import ResponseSide
 from gateway.http.response_writer import ResponseWriter
 from gateway.limits.accounts import RequestMeter
 from gateway.pipeline.attempt import AttemptResult, AttemptStatus
-from gateway.relay.relay import PlacedAttempt, Relay
-from gateway.relay.upstream_request import (
+from gateway.relay.http_transport import (
     APIS_WITH_PRIORITY,
     CASCADE_MODEL_HEADER,
     DOWNGRADED_HEADER,
@@ -23,6 +22,7 @@ from gateway.relay.upstream_request import (
     TakesPriority,
     with_token_cap,
 )
+from gateway.relay.relay import PlacedAttempt, Relay
 from routing.decision.placement import Placement
 from routing.reading import with_fields
 from routing.rejection import RequestRejected
@@ -42,7 +42,7 @@ class EndpointPick:
 class ExtProcTransportConfig:
     """Settings of all transports of one gateway."""
 
-    key_of: PodKeys
+    keys: PodKeys
     takes_priority: TakesPriority
     kept_bytes: int
     max_endpoints: int = 1
@@ -149,7 +149,7 @@ class ExtProcTransport:
         fields = [(REQUEST_ID, self._reply.request_id)]
         if self._target != self._path.encode("ascii"):
             fields.append((PATH, self._path))  # Without its query, as our own proxy asks pods.
-        key = means.key_of(engine.pod)
+        key = means.keys.key
         if key is not None:
             fields.append(("authorization", f"Bearer {key}"))
         if engine.rank is not None:

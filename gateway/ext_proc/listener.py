@@ -50,7 +50,7 @@ class GrpcListener:
         self._budget = budget
         self._crowd = crowd
         self._on_parted = on_parted
-        self._patrol = TimeoutSweeper(bounds.preface_s, bounds.silence_s)
+        self._patrol = TimeoutSweeper[Http2Connection](bounds.preface_s, bounds.silence_s)
         self._left = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._tls: ssl.SSLContext | None = None

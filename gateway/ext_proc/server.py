@@ -26,7 +26,7 @@ from gateway.ext_proc.http2.stream import GrpcStream, GrpcStreamHandler
 from gateway.ext_proc.listener import CLOSE_TIMEOUT_S, GrpcListener
 from gateway.http.request_headers import is_in_networks
 from gateway.pipeline.attempt import AttemptStatus
-from gateway.relay.upstream_request import PodKeys
+from gateway.relay.http_transport import PodKeys
 from gateway.runtime.addresses import Address
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.ports import addresses_of, listen_error
@@ -157,7 +157,7 @@ class ExtProcServer:
             router.fleet,
             ExtProcTransportConfig(
                 pods,
-                front.dispatcher.transports.takes_priority,
+                router.fleet.takes_priority,
                 settings.limits.max_recorded_response_bytes,
                 words.max_endpoints,
             ),

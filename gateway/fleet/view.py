@@ -9,7 +9,7 @@ from typing import Any
 from gateway.discovery.aggregator import PodAggregator
 from gateway.fleet.pod_state import WatchedPod
 from gateway.replica_sync.peer_load import NO_LOAD, LoadBySlot, SlotLoad, own_load
-from routing.decision.receipt import APPROXIMATE, PRECISE
+from routing.decision.placement import APPROXIMATE, PRECISE
 from routing.decision.router import Router
 from routing.pods import Engine, PodState
 

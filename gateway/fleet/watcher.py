@@ -16,7 +16,7 @@ from gateway.config.discovery import DiscoveredPod
 from gateway.config.models import ModelEntry
 from gateway.discovery.aggregator import EmptySources, PodAggregator
 from gateway.discovery.source import PodSource, StaticSource
-from gateway.fleet.breaker import CircuitBreaker
+from gateway.fleet.breaker import BreakerState, CircuitBreaker
 from gateway.fleet.external_load import OwnLoad, apply_scrape, own_load_at
 from gateway.fleet.pod_state import WatchedPod, updated_pod
 from gateway.fleet.probe import Prober, ProbeResult
@@ -125,6 +125,8 @@ class FleetWatcher:
         """Apply the end of an attempt on a pod. Returns whether other requests had failed there before."""
         pod = self._pods.get(url)
         if pod is None:
+            return False
+        if end is AttemptStatus.OK and pod.breaker.state is BreakerState.CLOSED and not pod.breaker.failures:
             return False
         was_unhealthy = pod.breaker.is_failing
         if end in (AttemptStatus.OK, AttemptStatus.ESCALATED):  # It was the model that was not good enough.

@@ -91,10 +91,10 @@ class ClientConnections:
         self.timeouts = timeouts
         self.shares = shares
         self.trusted_proxies = trusts
-        self.sweeper = TimeoutSweeper(
+        self.sweeper = TimeoutSweeper[ClientConnection](
             timeouts.request_header_s, timeouts.request_body_s, timeouts.downstream_idle_s, timeouts.downstream_write_s
         )
-        self.open: set[ClientConnection] = set()
+        self.open = self.sweeper.connections
         self.connection_ended = asyncio.Event()
         """Set when a connection has ended; cleared by whatever waits for it."""
 
@@ -108,13 +108,13 @@ class ClientConnections:
         if not is_room and open_now >= most + self.shares.overflow:
             connection.transport.abort()
         self.open.add(connection)
-        self.sweeper.add(connection)
+        if self.sweeper.ticker.timer is None:
+            self.sweeper.ticker.start()
         return is_room
 
     def remove(self, connection: ClientConnection) -> None:
         """Remove a connection that has ended."""
         self.open.discard(connection)
-        self.sweeper.remove(connection)
         self.connection_ended.set()
 
 
@@ -158,7 +158,8 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=self._limits.high_water_bytes)
-        self._is_trusted = self._shared.trusted_proxies(self.transport)
+        proxies = self._shared.trusted_proxies
+        self._is_trusted = bool(proxies.networks) and proxies(self.transport)
         self._await(ConnectionWait.REQUEST)
         if not self._shared.admit(self):
             self._reader.reject(
@@ -407,7 +408,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _drop_waiting(self) -> None:
         """Drop requests that were read and are not served."""
-        self._reader.close()
+        if not self._reader.is_closed:
+            self._reader.close()
         for incoming in self._waiting:
             incoming.drop_body(self._budget)
         self._waiting.clear()

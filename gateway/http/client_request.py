@@ -50,33 +50,40 @@ class BodyBudget:
 
     def __init__(self, most: int, *, largest: int = 0) -> None:
         """`most`: bytes in total; `largest`: bytes that each tenant may hold whatever its share, within `most`."""
-        self._most = most
+        self._most = self.free_bytes = most
         self._largest = largest
         self._by_tenant: dict[str, int] = {}
-        self.held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held by all tenants."""
+        return self._most - self.free_bytes
 
     def has_room(self, count: int, tenant: str | None = None) -> bool:
         """Return whether `count` more bytes may be held, by `tenant` if one is named."""
-        held = self.held_bytes + count
-        if held > self._most:
+        if count > self.free_bytes:
             return False
         if tenant is None:
             return True
         own = self._by_tenant.get(tenant, 0) + count
-        return own <= self._largest or own <= self._most - held
+        return own <= self._largest or own <= self.free_bytes - count
 
     def reserve(self, count: int, tenant: str | None = None) -> bool:
         """Reserve `count` more bytes if they may be held; returns whether they may."""
-        if not self.has_room(count, tenant):
+        left = self.free_bytes - count
+        if left < 0:
             return False
-        self.held_bytes += count
         if tenant is not None:
-            self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + count
+            own = self._by_tenant.get(tenant, 0) + count
+            if own > self._largest and own > left:
+                return False
+            self._by_tenant[tenant] = own
+        self.free_bytes = left
         return True
 
     def release(self, count: int, tenant: str | None = None) -> None:
         """Release bytes that were reserved for the same tenant."""
-        self.held_bytes -= count
+        self.free_bytes += count
         if tenant is not None:
             left = self._by_tenant[tenant] - count
             if left:
@@ -186,7 +193,7 @@ class IncomingRequest:
         declared = self.declared_bytes or 0
         if declared > limits.max_body_bytes:
             raise body_too_large(limits)
-        if declared and not budget.has_room(declared):
+        if declared > budget.free_bytes:
             raise body_memory_exhausted()
 
     def add_body(self, piece: bytes | bytearray, budget: BodyBudget, limits: Limits) -> None:

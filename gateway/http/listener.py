@@ -11,6 +11,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Sized
+from functools import partial
 from typing import cast
 
 from gateway.http.client_connection import ClientConnection, ClientConnections
@@ -27,10 +28,8 @@ class DownstreamListener:
     def __init__(self, connections: ClientConnections) -> None:
         self._connections = connections
         self._handshakes: set[TlsHandshake] = set()
-
-    def make_protocol(self) -> asyncio.Protocol:
-        """Return the protocol of a new client connection."""
-        return ClientConnection(self._connections)
+        self.make_protocol: Callable[[], asyncio.Protocol] = partial(ClientConnection, connections)
+        """Makes the protocol of a new client connection."""
 
     def protocol_factory(self, tls: ssl.SSLContext | None) -> Callable[[], asyncio.Protocol]:
         """Return the protocol factory for accepted connections; with TLS they count from before the handshake."""

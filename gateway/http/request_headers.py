@@ -55,14 +55,12 @@ class TrustedProxies:
     """The networks of trusted proxies."""
 
     def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
-        self._networks = tuple(networks)
+        self.networks = tuple(networks)
 
     def __call__(self, transport: asyncio.BaseTransport) -> bool:
         """Return whether the peer of a connection is a trusted proxy; False if it has no IP address."""
-        if not self._networks:
-            return False
         peer = transport.get_extra_info("peername")
-        return isinstance(peer, tuple) and is_in_networks(peer[0], self._networks)
+        return isinstance(peer, tuple) and is_in_networks(peer[0], self.networks)
 
 
 @lru_cache(maxsize=1024)

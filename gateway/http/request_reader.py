@@ -63,6 +63,7 @@ class RequestReader:
         self._is_first_in_raw = True
         self.reading: IncomingRequest | None = None
         self.ignores_input = False
+        self.is_closed = False
 
     @property
     def missing_bytes(self) -> int:
@@ -118,7 +119,7 @@ class RequestReader:
         if self.reading is not None:
             self.reading.drop_body(self._budget)
         self.reading = None
-        self.ignores_input = True
+        self.ignores_input = self.is_closed = True
         # The parser holds our methods and the listener holds us: without both, no closed connection is a cycle.
         vars(self).pop("_parser", None)
         vars(self).pop("_listener", None)

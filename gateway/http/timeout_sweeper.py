@@ -8,7 +8,7 @@ with the first check.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from gateway.runtime.guard import PeriodicTimer, report_exception
 
@@ -30,42 +30,47 @@ class SweptConnection(Protocol):
         ...
 
 
-class TimeoutSweeper:
+C = TypeVar("C", bound=SweptConnection)
+
+
+class TimeoutSweeper(Generic[C]):
     """Calls `check` of its connections once per period, while it has any."""
 
     def __init__(self, *waits_s: float) -> None:
         """`waits_s`: the timeouts of the connections; the shortest sets the period."""
-        self._watched: set[SweptConnection] = set()
-        self._ticker = PeriodicTimer(LOOP, MAX_PERIOD_S, self._walk, lambda: self._watched)
+        self.connections: set[C] = set()
+        """The connections that are checked, while the timer runs."""
+        self.ticker = PeriodicTimer(LOOP, MAX_PERIOD_S, self._walk, lambda: self.connections)
         self.set_timeouts(*waits_s)
 
     def __repr__(self) -> str:
-        return f"<TimeoutSweeper of {len(self._watched)} every {self._ticker.period_s} s>"
+        return f"<TimeoutSweeper of {len(self.connections)} every {self.ticker.period_s} s>"
 
     def __len__(self) -> int:
-        return len(self._watched)
+        return len(self.connections)
 
     def set_timeouts(self, *waits_s: float) -> None:
         """Shorten the period so that it suits these timeouts as well."""
-        ticker = self._ticker
+        ticker = self.ticker
         ticker.period_s = min(ticker.period_s, max(MIN_PERIOD_S, min(waits_s) / SWEEPS_PER_TIMEOUT))
 
-    def add(self, one: SweptConnection) -> None:
+    def add(self, one: C) -> None:
         """Check this connection from now on."""
-        self._watched.add(one)
-        self._ticker.start()
+        self.connections.add(one)
+        if self.ticker.timer is None:
+            self.ticker.start()
 
-    def remove(self, one: SweptConnection) -> None:
+    def remove(self, one: C) -> None:
         """Check this connection no more."""
-        self._watched.discard(one)
+        self.connections.discard(one)
 
     def stop(self) -> None:
         """Stop the timer."""
-        self._ticker.stop()
+        self.ticker.stop()
 
     def _walk(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        for one in tuple(self._watched):
+        for one in tuple(self.connections):
             try:
                 one.check(now_s)
             except Exception as error:  # noqa: BLE001 - of one connection; the others are checked

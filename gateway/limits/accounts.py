@@ -149,7 +149,7 @@ class QuotaEnforcer:
         self, request: Request, caller: Caller, accounts: Sequence[AccountUsage], now_s: float
     ) -> Reservation | tuple[LimitExceeded, ...]:
         expected = self._expecting(request, caller, accounts)
-        return reserve(accounts, expected, now_s, under_load=self.is_under_load())
+        return reserve(accounts, expected, now_s, under_load=self.binds_all(accounts))
 
     async def _retry_with_leases(
         self,
@@ -180,6 +180,13 @@ class QuotaEnforcer:
         if self.leases is not None:
             self.leases.cap_until_leased(account)
 
+    def binds_all(self, accounts: Sequence[AccountUsage]) -> bool:
+        """Return whether all limits of these accounts bind now, including those that bind only under load."""
+        for account in accounts:
+            if not account.always_binds:
+                return self.is_under_load()
+        return True
+
     # -- used by meters ------------------------------------------------------------------------------------------------
 
     def tokens_per_event(self, tenant: str | None, model: str) -> float:
@@ -205,15 +212,12 @@ class QuotaEnforcer:
         if events and usage.completion_tokens and not request.holds_back:
             per_event, weight = usage.completion_tokens / events, min(1.0, events / 50)
             for key in dict.fromkeys(((tenant, request.model), (None, request.model))):
-                self._events_of(key).observe(per_event, weight)
-
-    def _events_of(self, key: tuple[str | None, str]) -> RunningRatio:
-        known = self._per_event.get(key)
-        if known is None:
-            if len(self._per_event) >= MAX_REMEMBERED:
-                self._per_event.popitem(last=False)
-            known = self._per_event[key] = RunningRatio(RATIO_WINDOW, seen=1.0)
-        return known
+                known = self._per_event.get(key)
+                if known is None:
+                    if len(self._per_event) >= MAX_REMEMBERED:
+                        self._per_event.popitem(last=False)
+                    known = self._per_event[key] = RunningRatio(RATIO_WINDOW, seen=1.0)
+                known.observe(per_event, weight)
 
 
 def tenant_of_account(path: str) -> str:
@@ -302,8 +306,9 @@ class RequestMeter:
             output_tokens=usage.completion_tokens,
             rates=self._quotas.rates(model),
         )
-        self._reservation.settle(used, self._quotas.now_s(), under_load=self._quotas.is_under_load())
-        self._quotas.learn(self.request, self._tenant, usage, self._events)
+        reservation, quotas = self._reservation, self._quotas
+        reservation.settle(used, quotas.now_s(), under_load=quotas.binds_all(reservation.accounts))
+        quotas.learn(self.request, self._tenant, usage, self._events)
 
     def close(self, *, was_carried: bool, was_served: bool) -> None:
         """Release the reservation; actual usage stays charged.

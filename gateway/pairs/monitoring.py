@@ -13,7 +13,7 @@ from gateway.pipeline.record import Outcome
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import restarted
 from gateway.runtime.metric_families import Family, Histogram, cumulative_buckets
-from routing.decision.receipt import AttemptReceipt
+from routing.decision.placement import AttemptReceipt
 from routing.decision.router import Router
 from routing.pairing.partners import UnpairedReason, unpaired
 

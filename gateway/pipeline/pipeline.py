@@ -22,8 +22,7 @@ from gateway.pipeline.record import HTTP, Frontend, Outcome, OutcomeListener
 from gateway.pipeline.request_context import MakeDowngraded, PrefixLookup, RequestContext
 from gateway.pipeline.transport import AttemptTransport
 from gateway.runtime.guard import report_exception
-from routing.decision.placement import Placement
-from routing.decision.receipt import AttemptReceipt, attempt_receipt
+from routing.decision.placement import AttemptReceipt, Placement, attempt_receipt
 from routing.decision.router import Router
 from routing.eligible import PairingFallback
 from routing.pairing.prefill_side import PrefillPlacement
@@ -31,7 +30,7 @@ from routing.reading import scoped_name
 from routing.rejection import Reason, RequestRejected
 from routing.request import Request
 from routing.retries import RetryBudget, RetryKind
-from tenancy.objective import NO_OBJECTIVE, LatencyObjective, OverloadAction, objective_of, relaxed
+from tenancy.objective import DEFAULT_TIER, NO_OBJECTIVE, LatencyObjective, OverloadAction, objective_of, relaxed
 from tenancy.tenants import ANONYMOUS_CALLER, Caller
 
 Reserve = Callable[[Request, Caller], Awaitable[RequestMeter]]
@@ -154,7 +153,8 @@ class RequestPipeline:
             self.budget.end()
             if meter is not None:
                 meter.close(was_carried=bool(context.record.attempts), was_served=context.reached_engine)
-            context.end_lookup()
+            if context.request.lookup is not None:
+                context.end_lookup()
             if hook is not None:
                 hook.finish(context)
             self._record(context)
@@ -233,7 +233,10 @@ class RequestPipeline:
         objective: LatencyObjective | None = None,
     ) -> RequestContext:
         record = Outcome(trace=trace, frontend=frontend.name, extproc_mode=frontend.mode)
-        return RequestContext(request, caller, objective or objective_of(caller.tenant.tier), self._clock(), record)
+        if objective is None:
+            tier = caller.tenant.tier
+            objective = NO_OBJECTIVE if tier is DEFAULT_TIER else objective_of(tier)
+        return RequestContext(request, caller, objective, self._clock(), record)
 
     def _record(self, context: RequestContext) -> None:
         outcome = context.finish(self._clock(), self.wall_clock())

@@ -18,9 +18,9 @@ from cascade.record import CascadeResult
 from gateway.pipeline.attempt import ResumeBlocker
 from gateway.runtime.events import EVENTS, format_timestamp
 from routing.blocks import EMPTY_PROMPT, Prompt
-from routing.decision.receipt import AttemptReceipt
+from routing.decision.placement import AttemptReceipt
 from routing.rejection import Reason
-from routing.request import Api, Request, Usage
+from routing.request import Api, Usage
 from tenancy.objective import DEFAULT_TIER
 
 USAGE_SCHEMA = 2
@@ -113,13 +113,6 @@ class Outcome(Receipt, kw_only=True, gc=False):
     """From its first token to its end."""
     max_tokens: int | None = None
     """The most output tokens, of all its answers together; None where the client set no limit."""
-
-    def describe(self, request: Request) -> None:
-        """Set the facts of the request itself, as it was last sent."""
-        self.id, self.api, self.model, self.stream = request.id, request.api, request.model, request.stream
-        self.session, self.downgraded_from = request.session, request.downgraded_from
-        self.prompt, self.prompt_bytes = request.prompt, request.prompt.size
-        self.max_tokens = None if request.max_tokens is None else request.max_tokens * request.sequences
 
     def receipt(self) -> Receipt:
         """Return what is kept of it."""

@@ -9,8 +9,7 @@ from msgspec import Struct, field
 from gateway.pipeline.attempt import AttemptResult, AttemptStatus, ResumeBlocker
 from gateway.pipeline.record import CLIENT_GONE_STATUS, Outcome
 from gateway.pipeline.rejections import RESPONSES, status_of
-from routing.decision.placement import Placement
-from routing.decision.receipt import AttemptReceipt
+from routing.decision.placement import AttemptReceipt, Placement
 from routing.rejection import ErrorOwner, RequestRejected
 from routing.request import Request, Usage
 from routing.retries import ESCALATION, FIRST
@@ -119,7 +118,11 @@ class RequestContext(Struct):
         """Complete its record, however it ended. `now_s` is loop time, `at_s` Unix time."""
         record, result, rejection, caller = self.record, self.result, self.rejection, self.caller
         usage, first_s = self.usage, self._first_token_s
-        record.describe(self.request)
+        request = self.request
+        record.id, record.api, record.model, record.stream = request.id, request.api, request.model, request.stream
+        record.session, record.downgraded_from = request.session, request.downgraded_from
+        record.prompt, record.prompt_bytes = request.prompt, request.prompt.size
+        record.max_tokens = None if request.max_tokens is None else request.max_tokens * request.sequences
         record.at_s, record.duration_s = at_s, now_s - self.started_s
         record.tenant, record.tier = caller.tenant.name, self.objective.tier.name
         record.key_id, record.user, record.group = caller.key_id, caller.user, caller.group

@@ -52,6 +52,7 @@ class PinnedRequest:
 
     request: Request
     engine: Engine
+    prefill: None = None
     handover: None = None
 
     def first_token(self, now_s: float) -> None:

@@ -85,9 +85,11 @@ class PassthroughStream(asyncio.Protocol):
         write: Callable[[bytes], None],
         told: Callable[[int], int],
         concerns: Callable[[bytes], bool],
+        left: int,
     ) -> None:
-        """`told` is called with the number of events passed since its last call. It returns after how many more to call
-        it again, 0 where the stream has been ended. `concerns`: whether some of these events have to be looked at.
+        """`told` is called with the number of events passed since its last call, first after `left`. It returns after
+        how many more to call it again, 0 where the stream has been ended. `concerns`: whether some of these events have
+        to be inspected.
         """
         self._line = line
         self._concerns = concerns
@@ -95,7 +97,7 @@ class PassthroughStream(asyncio.Protocol):
         self._texts = kept.texts
         self._write = write
         self._told = told
-        self._left = self._span = told(0)
+        self._left = self._span = left
         self.has_read = False
         """Bytes have come since the connection reset this."""
         self._before = self._after = EVENTS_END  # No event begins so.

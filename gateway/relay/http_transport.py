@@ -1,11 +1,16 @@
 """The transport of one downstream request over the gateway's own connections, attempt after attempt.
 
+`UpstreamRequestWriter` writes the request as a pod is sent it: its head, and fields added to the client's body.
+
 An attempt leases a connection, sends the request and relays the response (`relay.py`). The body is held until a
 response begins, and that of a stream until it ends (`RetryBuffer`). If a pod is lost, another one is sent the same
 request before the first byte of the response, and a continuation (`resumption.py`) behind it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -14,6 +19,7 @@ from cascade.logprobs import LogprobFilter
 from gateway.config.limits import Limits
 from gateway.http.client_request import BodyBudget, IncomingRequest
 from gateway.http.endpoints import ApiEndpoint
+from gateway.http.request_headers import MAX_TRACE_BYTES
 from gateway.http.response_writer import ResponseWriter
 from gateway.limits.accounts import RequestMeter
 from gateway.pipeline.attempt import AttemptResult, AttemptStatus, PrefillRequest, PrefillResult, ResumeBlocker
@@ -29,33 +35,110 @@ from gateway.relay.resumption import (
     with_prompt_ids,
 )
 from gateway.relay.unary import call_prefill
-from gateway.relay.upstream_pool import PoolIsFull, UpstreamPool, no_connection
-from gateway.relay.upstream_request import (
-    CASCADE_MODEL_HEADER,
-    DOWNGRADED_HEADER,
-    MAX_TOKENS_HEADER,
-    PodKeys,
-    UpstreamRequestWriter,
-    with_token_cap,
-)
+from gateway.relay.upstream_pool import PoolIsFull, UpstreamAddress, UpstreamPool, no_connection
 from gateway.resume.continuation import Continuation
 from routing.decision.placement import Placement
 from routing.fleet import Fleet
 from routing.pods import Engine
 from routing.reading import with_fields
-from routing.reading.rewriting import prefill_body
+from routing.reading.rewriting import prefill_body, with_output_limit
 from routing.rejection import RequestRejected
-from routing.request import Request
+from routing.request import GENERATING, Api, Request
 from routing.stall_detection import StallDetector, StreamWatch
+
+TakesPriority = Callable[[str], bool]
+"""Whether the pod at a URL schedules by priority."""
+
+APIS_WITH_PRIORITY = frozenset(set(Api) - {Api.MESSAGES, Api.TOKENIZE, Api.DETOKENIZE})
+"""APIs with a field `priority`. vLLM 0.32 has none in Anthropic's; a header says it there, which older ones ignore."""
+
+DOWNGRADED_HEADER = "x-hearth-downgraded-from"
+CASCADE_MODEL_HEADER = "x-hearth-cascade-model"
+"""Response header: the model of a cascade that has answered."""
+
+MAX_TOKENS_HEADER = "x-hearth-max-tokens"
+"""Response header: tokens that the answer may have, where limits allow less than the client."""
+
+TRACE_HEADERS = (b"traceparent", b"tracestate")
+
+
+@dataclass(slots=True)
+class PodKeys:
+    """The API key that all pods require; None where they require none. A reload replaces it."""
+
+    key: str | None
+
+    def __call__(self, url: str) -> str | None:
+        return self.key
+
+
+class UpstreamRequestWriter:
+    """Writes the requests that one gateway sends to pods."""
+
+    def __init__(self, pool: UpstreamPool, keys: PodKeys, takes_priority: TakesPriority) -> None:
+        self._pool = pool
+        self._keys = keys
+        self._takes_priority = takes_priority
+
+    def write(
+        self, asked: IncomingRequest, engine: Engine, request: Request, *, path: str, body: bytes, request_id: str
+    ) -> list[bytes]:
+        """Return head and body of a request to this engine. Of the client's headers only its trace gets through."""
+        pod = engine.pod
+        address = self._pool.address(pod)
+        # Only where it is honoured: elsewhere it may be an error. Higher goes first here, lower there.
+        priority = -request.priority if request.priority and self._takes_priority(pod) else 0
+        header = ""
+        if priority and request.api in APIS_WITH_PRIORITY:
+            body = with_fields(body, b'"priority":%d' % priority)
+        elif priority and request.api is Api.MESSAGES:
+            header = f"x-vllm-priority: {priority}\r\n"
+        return [self._head(asked, address, engine, path, len(body), request_id, header), body]
+
+    def _head(
+        self,
+        asked: IncomingRequest,
+        address: UpstreamAddress,
+        engine: Engine,
+        path: str,
+        length: int,
+        request_id: str,
+        more: str,
+    ) -> bytes:
+        head = (
+            f"{asked.method} {address.base}{path} HTTP/1.1\r\nhost: {address.authority}\r\n"
+            f"x-request-id: {request_id}\r\naccept: application/json, text/event-stream\r\n"
+        )
+        if length:
+            head += f"content-type: application/json\r\ncontent-length: {length}\r\n"
+        elif asked.method == "POST":
+            head += "content-length: 0\r\n"
+        key = self._keys.key
+        if key is not None:
+            head += f"authorization: Bearer {key}\r\n"
+        if engine.rank is not None:
+            head += f"x-data-parallel-rank: {engine.rank}\r\n"
+        head += more
+        for name in TRACE_HEADERS:
+            value = asked.headers.get(name)
+            if value and len(value) <= MAX_TRACE_BYTES:
+                head += f"{name.decode()}: {value.decode('latin-1')}\r\n"
+        return f"{head}\r\n".encode("latin-1")
+
+
+def with_token_cap(tab: RequestMeter | None, body: bytes) -> bytes:
+    """Return the body with its limits on the answer lowered to what the caller's accounts allow."""
+    if tab is None or tab.max_tokens is None:
+        return body
+    return with_output_limit(tab.request.api, body, tab.max_tokens)
 
 
 class TransportFactory:
     """Makes the transports of a gateway; `budget` is that of the bodies of all requests being read or placed."""
 
-    def __init__(self, fleet: Fleet, pool: UpstreamPool, key_of: PodKeys, budget: BodyBudget, limits: Limits) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, pool: UpstreamPool, keys: PodKeys, budget: BodyBudget, limits: Limits) -> None:
         self._pool = pool
-        self._requests = UpstreamRequestWriter(pool, key_of, self.takes_priority)
+        self._requests = UpstreamRequestWriter(pool, keys, fleet.takes_priority)
         self._budget = budget
         self._limits = limits
         self.kept_bodies = BodyBudget(limits.max_total_replay_body_bytes, largest=limits.max_replay_body_bytes)
@@ -82,11 +165,6 @@ class TransportFactory:
             budget=self._budget,
         )
 
-    def takes_priority(self, url: str) -> bool:
-        """Whether the pod at a URL schedules by priority."""
-        pod = self._fleet.pod(url)
-        return pod is not None and pod.takes_priority
-
 
 class RetryBuffer:
     """The body of one request, kept while its response streams: if the pod is lost, the rest is requested with it.
@@ -109,13 +187,15 @@ class RetryBuffer:
 
     def keep(self, body: bytes) -> None:
         """Keep a body, if there is room."""
-        if body and not self.is_off and len(body) <= self._limits.max_replay_body_bytes and self._take(body):
-            self._counted = len(body)
+        size = len(body)
+        is_kept = 0 < size <= self._limits.max_replay_body_bytes and not self.is_off
+        if is_kept and self._budget.reserve(size, self._tenant):
+            self._counted = size
             self.body = body
 
     def begin_attempt(self) -> None:
         """Charge the budget for what is kept, for as long as the attempt takes."""
-        if self.body and not self._counted and self._take(self.body):
+        if self.body and not self._counted and self._budget.reserve(len(self.body), self._tenant):
             self._counted = len(self.body)
 
     def end_attempt(self) -> None:
@@ -123,9 +203,6 @@ class RetryBuffer:
         if self._counted:
             self._budget.release(self._counted, self._tenant)
             self._counted = 0
-
-    def _take(self, body: bytes) -> bool:
-        return self._budget.reserve(len(body), self._tenant)
 
 
 class HttpTransport:
@@ -201,7 +278,8 @@ class HttpTransport:
     async def run_attempt(self, placement: Placement | PinnedRequest, first_byte_by_s: float) -> AttemptResult:
         """Send one attempt and relay its response; see `AttemptTransport.run_attempt`."""
         self._attempts += 1
-        self._buffer.begin_attempt()
+        if self._buffer.body:
+            self._buffer.begin_attempt()
         rest = self._rest
         try:
             if rest is not None and (failed := await self._recover(rest, placement, placement.engine, first_byte_by_s)):
@@ -270,14 +348,20 @@ class HttpTransport:
         self._asked.drop_body(self._budget)
 
     def _question(self, placement: Placement | PinnedRequest) -> list[bytes]:
-        body, handover = self._body, placement.handover
+        body, handover = self._body, None if placement.prefill is None else placement.handover
         fields = handover.fields if handover is not None else b""
         if self._rest is not None:
             fields = with_prompt_ids(self._rest, fields)
         if fields:
             body = with_fields(body, b'"kv_transfer_params":%b' % fields)
-        request_id = self._engine_id if handover is None else handover.request_id
-        return self._write(placement.engine, placement.request, self._path, body, request_id)
+        return self._requests.write(
+            self._asked,
+            placement.engine,
+            placement.request,
+            path=self._path,
+            body=body,
+            request_id=self._engine_id if handover is None else handover.request_id,
+        )
 
     def _write(self, engine: Engine, request: Request, path: str, body: bytes, request_id: str) -> list[bytes]:
         return self._requests.write(self._asked, engine, request, path=path, body=body, request_id=request_id)
@@ -313,6 +397,10 @@ class HttpTransport:
         return None
 
 
+COMPUTING = GENERATING | PREFILL_ONLY
+"""APIs whose requests an engine computes."""
+
+
 def stall_timer(lateness: StallDetector, placement: Placement | PinnedRequest, now_s: float) -> StreamWatch | None:
     """Return the stall timer of a request that is about to be sent; None where nothing was predicted of it.
 
@@ -320,7 +408,7 @@ def stall_timer(lateness: StallDetector, placement: Placement | PinnedRequest, n
     their silence is no sign of a hang. They are failed where others show that the engine hangs.
     """
     request = placement.request
-    if not isinstance(placement, Placement) or not (request.api.generates or request.api in PREFILL_ONLY):
+    if not isinstance(placement, Placement) or request.api not in COMPUTING:
         return None
     is_telling = placement.prefill is None and (request.stream or request.api in PREFILL_ONLY)
     expected_s = 0.0 if placement.prefill is not None else placement.predicted.ttft_s

@@ -35,7 +35,7 @@ from routing.pairing.prefill_side import DecodeHandover
 from routing.pods import Engine
 from routing.reading import ResponseFacts, read_complete, response_bytes
 from routing.rejection import Reason
-from routing.request import Api, Request, Usage
+from routing.request import GENERATING, Api, Request, Usage
 
 EVENT_STREAM = "text/event-stream"
 
@@ -103,6 +103,8 @@ class Relay:
         self.recorder = ResponseRecorder(options["recorded_bytes"])
         self.events = 0
         """Events that the client has been sent, of the whole answer."""
+        self.events_left = UNLIMITED_EVENTS
+        """After how many more `count_sent` is to be called again; 0 where a limit has ended the stream."""
         self.scanner: EventScanner | None = None
         """Of a stream, once its head has come."""
         self.has_begun = False
@@ -158,19 +160,15 @@ class Relay:
         """
         self.events += events
         meter = self._meter
-        if meter is None:
-            return UNLIMITED_EVENTS
-        if self._is_limited:
-            return 0
-        left = meter.count_events(events)
-        if meter.cut_reason is not None:
-            self._end_by_limit(meter, meter.cut_reason)
-        return 0 if self._is_limited else min(left or 1, UNLIMITED_EVENTS)
+        if meter is not None and not self._is_limited:
+            left = meter.count_events(events)
+            self.events_left = min(left or 1, UNLIMITED_EVENTS)
+            if meter.cut_reason is not None and self.is_stream and not self.ended.done():
+                self._end_by_limit(meter, meter.cut_reason)
+        return self.events_left
 
     def _end_by_limit(self, meter: RequestMeter, reason: Reason) -> None:
         """Send the client the events that end a stream at its longest, and stop the engine."""
-        if not self.is_stream or self.ended.done():
-            return
         usage, source, reply = meter.usage(), self.reply.source, self.reply
         last = last_events(
             self.api,
@@ -181,6 +179,7 @@ class Relay:
             tells_usage=not self.withholds_usage,
         )
         self._is_limited = True
+        self.events_left = 0
         self.metered_usage = usage
         reply.send(last)
         reply.end()
@@ -256,7 +255,7 @@ class Relay:
     def _facts(self) -> tuple[ResponseFacts, bytes]:
         """Return what the answer reports, and the canonical bytes of what was generated if all of it was recorded."""
         api, kept = self.api, self.recorder
-        keeps_answer = api.generates and kept.is_whole
+        keeps_answer = api in GENERATING and kept.is_whole
         if self.is_stream:
             facts = facts_of_stream(api, kept)
             return facts, response_bytes(api, kept.joined(), stream=True) if keeps_answer else b""
@@ -282,7 +281,12 @@ class EventStream:
         if self._flow is None:
             relay = self._relay
             self._flow = PassthroughStream(
-                line, relay.recorder, self._reply.write_chunk, relay.count_sent, self._scanner.concerns
+                line,
+                relay.recorder,
+                self._reply.write_chunk,
+                relay.count_sent,
+                self._scanner.concerns,
+                relay.events_left,
             )
         else:
             self._flow.report_count()  # Events may have passed by the parser meanwhile.

@@ -148,6 +148,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._chunk_ends: list[None] = []
         """One item between two chunks, none within a chunk."""
         self._headers: dict[bytes, bytes] = {}
+        self._head: ResponseHead | None = None
         self.on_body: Callable[[bytes], None] = self._pieces.append
         self.on_chunk_header: Callable[[], None] = self._chunk_ends.clear
         self.on_chunk_complete: Callable[[], None] = partial(self._chunk_ends.append, None)
@@ -251,12 +252,9 @@ class UpstreamConnection(asyncio.Protocol):
             if not self._is_complete:
                 self._fail(AttemptStatus.INVALID_RESPONSE, "The pod's response is not valid HTTP/1.1.")
                 return
-        body = self._body
+        body = self._body or self._open_response(data)
         if body is None:
-            self._count_head(data)
-            body = self._open_response()
-            if body is None:
-                return
+            return
         pieces = self._pieces
         if pieces:
             payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -335,17 +333,16 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- one response ----------------------------------------------------------------------------------------------
 
-    def _count_head(self, data: bytes) -> None:
-        """Count the bytes and lines of a head: the parser reports each name, but not how often it is repeated."""
-        self._head_bytes += len(data)
-        end = data.find(HEAD_END)
-        if end >= 0 or self._head is None:  # Otherwise the read ends the head, and goes on with the body.
-            self._header_count += data.count(b"\n", 0, end if end >= 0 else len(data))
-
-    def _open_response(self) -> ResponseBodyHandler | None:
+    def _open_response(self, data: bytes) -> ResponseBodyHandler | None:
+        """Read more of the head. Returns the handler of the body; None until the head is complete, or if it fails."""
         exchange, head = self._exchange, self._head
         if exchange is None:
             return None
+        self._head_bytes += len(data)
+        end = data.find(HEAD_END)
+        # The parser reports a repeated field once. A read that ends a head begun in another is not counted.
+        if end >= 0 or head is None:
+            self._header_count += data.count(b"\n", 0, end if end >= 0 else len(data))
         if self._header_count > MAX_HEADER_FIELDS or (head is None and self._head_bytes > MAX_HEAD_BYTES):
             self._fail(AttemptStatus.INVALID_RESPONSE, "The headers of the pod's response are too large.")
         elif head is not None:
@@ -363,8 +360,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._due_s = self._loop.time() + self._owner.timeouts.upstream_idle_s
         self.was_used = True
         # The connection first, then the end: what the end sets off may lease a connection at once.
-        if self._is_reusable:
-            self.resume()
+        if self._is_reusable and self._transport is not None and not self._transport.is_closing():
+            if self._is_paused:
+                self.resume()
             self._owner.release(self)
         else:
             self.abort()
@@ -390,7 +388,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._fast_path = None
         self._chunk_ends.clear()
         self._headers.clear()
-        self._head: ResponseHead | None = None
+        self._head = None
         self._header_count = 0
         self._head_bytes = 0
         self._framing_bytes = 0

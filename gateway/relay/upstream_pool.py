@@ -79,7 +79,9 @@ class UpstreamPool:
         """
         self._max_open = max_open
         self._open_count = 0
-        self._patrol = TimeoutSweeper(timeouts.first_byte_s, timeouts.upstream_read_s, timeouts.upstream_idle_s)
+        self._patrol = TimeoutSweeper[UpstreamConnection](
+            timeouts.first_byte_s, timeouts.upstream_read_s, timeouts.upstream_idle_s
+        )
         self.lateness = StallDetector(StallBounds(), timeouts.upstream_read_s)
         self._idle: dict[str, list[UpstreamConnection]] = {}
         self._open: dict[str, set[UpstreamConnection]] = {}
@@ -124,10 +126,10 @@ class UpstreamPool:
         return None
 
     def release(self, line: UpstreamConnection) -> None:
-        """Put a connection that has become idle back; close it where there are enough."""
+        """Put an open connection that has become idle back; close it where there are enough."""
         idle = self._idle.setdefault(line.url, [])
         # The pod may have left the fleet: then nothing is sent there, and the sweeper closes it.
-        if len(idle) < MAX_IDLE_CONNECTIONS and line.is_open:
+        if len(idle) < MAX_IDLE_CONNECTIONS:
             idle.append(line)
         else:
             line.abort()

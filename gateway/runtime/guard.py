@@ -74,7 +74,7 @@ def raise_if_cancelled() -> None:
 class PeriodicTimer:
     """A periodic timer that continues while it is wanted, whatever its callback raises."""
 
-    __slots__ = ("_is_wanted", "_name", "_tick", "_timer", "period_s")
+    __slots__ = ("_is_wanted", "_name", "_tick", "period_s", "timer")
 
     def __init__(self, name: str, period_s: float, tick: Callable[[], object], is_wanted: Callable[[], object]) -> None:
         """`is_wanted` is called after each `tick`; while it returns a true value, the timer is set again."""
@@ -82,21 +82,22 @@ class PeriodicTimer:
         self._name = name
         self._tick = tick
         self._is_wanted = is_wanted
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        """None while it is not running."""
 
     def start(self) -> None:
         """Start the timer unless it is running."""
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self.period_s, self._ring)
+        if self.timer is None:
+            self.timer = asyncio.get_running_loop().call_later(self.period_s, self._ring)
 
     def stop(self) -> None:
         """Stop the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def _ring(self) -> None:
-        self._timer = None
+        self.timer = None
         try:
             call_guarded(self._name, self._tick)
         finally:

@@ -198,11 +198,12 @@ class HttpDispatcher:
         reading = read_incoming(api, incoming, incoming.body(), reply.request_id, model=incoming.model_override)
         request = reading.request
         try:
-            if not tenant.may_use(request.model):
+            if tenant.models is not None and request.model not in tenant.models:
                 raise unknown_model(request.model, Reason.MODEL_NOT_ALLOWED)
             if request.continues:
                 self._stored.check_continuation(request, tenant)
-            promise = requested_slo(tenant.tier, incoming.headers)
+            headers = incoming.headers
+            promise = None if SLO_HEADERS.isdisjoint(headers) else requested_slo(tenant.tier, headers)
         except RequestRejected as refusal:
             self._reject(incoming, reply, refusal, frontend, request.model)
             return
@@ -254,7 +255,7 @@ class HttpDispatcher:
                 transport,
                 caller=caller,
                 objective=promise,
-                trace=traceparent_of(incoming.headers),
+                trace=traceparent_of(incoming.headers) if b"traceparent" in incoming.headers else None,
                 lookup=None if lookup is None else lambda request: lookup(request, transport.body),
                 make_downgraded=smaller if caller.tenant.downgrades and climb is None else None,
                 frontend=frontend,

@@ -14,9 +14,8 @@ from gateway.http.client_request import BodyBudget
 from gateway.http.listener import DownstreamListener
 from gateway.http.request_headers import TrustedProxies
 from gateway.pipeline.pipeline import RequestPipeline
-from gateway.relay.http_transport import TransportFactory
+from gateway.relay.http_transport import PodKeys, TransportFactory
 from gateway.relay.upstream_pool import UpstreamPool
-from gateway.relay.upstream_request import PodKeys
 from gateway.runtime.descriptors import descriptors_wanted, divide_descriptors
 from gateway.server.dispatcher import HttpDispatcher, Identify
 from routing.decision.router import Router

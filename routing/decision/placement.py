@@ -1,13 +1,14 @@
-"""A request on an engine: what was predicted, and the three moments at which the router learns from it.
+"""A request on an engine: what was predicted, the three moments at which the router learns from it, and its receipt.
 
 The frontend that serves the request calls it at these moments; time is an argument. `release` ends it in any case.
 """
 
 from __future__ import annotations
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from routing.candidates import RoutingDecision, TopCandidates, predict
+from routing.candidates import CandidateShown, RoutingDecision, TopCandidates, predict
 from routing.eligible import PairingFallback
 from routing.ledger import Charge
 from routing.observers import Settlement
@@ -15,6 +16,7 @@ from routing.pairing.prefill_side import DecodeHandover, PrefillPlacement
 from routing.pods import Engine
 from routing.prefix_index import CacheInsertion
 from routing.request import Request, Usage
+from routing.retries import FIRST
 from routing.state import RoutingState
 
 
@@ -128,18 +130,14 @@ class Placement:
         if self.prefill is not None:
             self.prefill.transfer_done(now_s)
         elif not self._is_moved:
-            work_tokens = self._learn_prefill(took_s)
+            predicted, slot = self.predicted, self.engine.slot
+            work_tokens = predicted.work_tokens
+            state.costs.observe_first_token(slot, work_tokens, took_s)
+            if predicted.is_alone:
+                cold_tokens = predicted.prompt_tokens - predicted.cached_tokens
+                state.costs.observe_alone(slot, cold_tokens, predicted.prompt_tokens, took_s)
         if state.observers is not None:
             state.observers.first_token(self.request, self.charge, work_tokens, took_s)
-
-    def _learn_prefill(self, took_s: float) -> float:
-        """Learn from one's own prefill; returns the work it was."""
-        costs, predicted, slot = self._state.costs, self.predicted, self.engine.slot
-        costs.observe_first_token(slot, predicted.work_tokens, took_s)
-        if predicted.is_alone:
-            cold_tokens = predicted.prompt_tokens - predicted.cached_tokens
-            costs.observe_alone(slot, cold_tokens, predicted.prompt_tokens, took_s)
-        return predicted.work_tokens
 
     def settle(self, usage: Usage | None, now_s: float, *, answer: bytes = b"", response_id: str | None = None) -> None:
         """The engine has answered in full. Learn from what it says the request took, and from the answer it now holds.
@@ -150,8 +148,8 @@ class Placement:
         if usage is not None and self.prefill is not None:
             # What a pair's decode engine calls cached is what was held elsewhere, or moved.
             usage = replace(usage, cached_tokens=None)
-        # An answer without a first token of its own (not streamed) still shows that the prompt was computed.
-        state.index.prefill_done(self._trace)
+        if self.first_token_s is None:  # The response was not streamed: it still shows that the prompt was computed.
+            state.index.prefill_done(self._trace)
         if response_id:
             state.responses.put(response_id, slot)
         running = (self.predicted.running + state.ledger.running[slot]) / 2
@@ -180,4 +178,76 @@ class Placement:
             state.ledger.release(self.charge, now_s)
         if state.observers is not None:
             state.observers.ended(self.request, self.charge)
-        state.recycle(self.engine.slot)
+        if state.retired:
+            state.recycle(self.engine.slot)
+
+
+PRECISE, APPROXIMATE = "precise", "approximate"
+"""Indexes of cached tokens."""
+
+
+class AttemptReceipt(Struct, frozen=True, gc=False):
+    """One engine that was tried, in the order of trying."""
+
+    engine: str
+    result: str
+    candidates: TopCandidates | tuple[CandidateShown, ...]
+    """The best of them; written out where they are to be read."""
+    candidate_count: int
+    predicted_input_tokens: int
+    predicted_cached_input_tokens: int
+    actual_cached_input_tokens: int | None
+    predicted_ttft_s: float
+    actual_ttft_s: float | None
+    cache_source: str = APPROXIMATE
+    """What predicted the cached tokens: the engine's own events (precise), or what was sent to it (approximate)."""
+    prefill_engine: str | None = None
+    """The engine that did, or was to do, the prefill, where that was another. All warm tokens are then its own."""
+    connector: str | None = None
+    """How the one hands KV over to the other."""
+    prefill_s: float | None = None
+    """From the choice to the prefill engine's answer."""
+    predicted_transfer_s: float | None = None
+    actual_transfer_s: float | None = None
+    """From that answer to the first token."""
+    fallback_reason: PairingFallback | None = None
+    """Why it was no pair where it should have been one, or what its pair came to nothing by."""
+    was_unhealthy: bool = False
+    """Its pod had failed other requests before, and has completed none since."""
+    kind: str = FIRST
+    """`FIRST`, `ESCALATION`, or the `RetryKind` of an attempt that follows a failed one."""
+
+
+def attempt_receipt(
+    placement: Placement,
+    result: str,
+    usage: Usage | None,
+    fallback: PairingFallback | None = None,
+    *,
+    was_unhealthy: bool = False,
+    kind: str = FIRST,
+) -> AttemptReceipt:
+    """The receipt's line for one placement that has ended."""
+    predicted, side, lookup = placement.predicted, placement.prefill, placement.request.lookup
+    is_precise = lookup is not None and placement.engine.slot in lookup.reliable_slots
+    first = placement.first_token_s
+    return AttemptReceipt(
+        engine=placement.engine.name,
+        result=result,
+        candidates=placement.top_candidates(),
+        candidate_count=placement.candidate_count,
+        predicted_input_tokens=round(predicted.prompt_tokens),
+        predicted_cached_input_tokens=round(predicted.cached_tokens),
+        actual_cached_input_tokens=usage.cached_tokens if usage else None,
+        predicted_ttft_s=predicted.ttft_s,
+        actual_ttft_s=None if first is None else first - placement.placed_s,
+        cache_source=PRECISE if is_precise else APPROXIMATE,
+        prefill_engine=None if side is None else side.engine.name,
+        connector=None if side is None else side.transfer.name,
+        prefill_s=None if side is None else side.took_s,
+        predicted_transfer_s=None if side is None else side.transfer.seconds,
+        actual_transfer_s=None if side is None else side.transfer_s,
+        fallback_reason=fallback,
+        was_unhealthy=was_unhealthy,
+        kind=kind,
+    )

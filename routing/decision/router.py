@@ -200,7 +200,8 @@ class Router(RoutingState):
             )
         if self.stores.shares:
             warm_tokens, work = with_stores(self.stores.shares, roster.slots, warm_tokens, work, prompt_tokens)
-        ledger.forget_stale(now_s)
+        if now_s >= ledger.stale_from_s:
+            ledger.forget_stale(now_s)
         kv_tokens, output_tokens = pick(ledger.all_kv_tokens), request.expected_output_tokens
         return Candidates(
             engines=roster.engines,
@@ -328,7 +329,7 @@ def choose(
 
     Engines that other replicas may be choosing at this moment are penalised.
     """
-    totals = penalised(scored.totals, candidates.own_s, seat)
+    totals = scored.totals if seat[1] < 2 else penalised(scored.totals, candidates.own_s, seat)
     uses_sessions = SESSION_SCORER in scored.names
     at = _best(totals, candidates, draw, seat, uses_sessions=uses_sessions)
     if gate is None or gate.admits(candidates, at):

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.pipeline.record import Outcome
 from routing.candidates import CandidateShown
-from routing.decision.receipt import AttemptReceipt
+from routing.decision.placement import AttemptReceipt
 from routing.request import Api, Request, Usage
 
 AT_S = 1_795_186_398.25
@@ -48,7 +48,8 @@ def an_outcome(**changes: Any) -> Outcome:
         "decode_s": 1.0,
     }
     values |= changes
-    request = values.pop("request")
-    outcome = Outcome(**values)
-    outcome.describe(request)
-    return outcome
+    request: Request = values.pop("request")
+    values |= {field: getattr(request, field) for field in ("id", "api", "model", "stream", "session", "prompt")}
+    values |= {"downgraded_from": request.downgraded_from, "prompt_bytes": request.prompt.size}
+    values["max_tokens"] = None if request.max_tokens is None else request.max_tokens * request.sequences
+    return Outcome(**values)

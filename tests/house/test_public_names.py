@@ -38,7 +38,7 @@ from gateway.runtime.event_log import EventLog
 from gateway.runtime.events import EVENTS
 from gateway.runtime.host import HostProcess
 from routing.candidates import CandidateShown
-from routing.decision.receipt import AttemptReceipt
+from routing.decision.placement import AttemptReceipt
 from routing.pods import PodState
 from routing.rejection import Reason
 from routing.request import Usage

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.observe.route_log import RouteRecorder
 from routing.blocks import cut_prompt
-from routing.decision.receipt import AttemptReceipt
+from routing.decision.placement import AttemptReceipt
 from routing.request import Api, Request, Usage
 from simulator.command import main
 from simulator.prompt_text import block_text

@@ -65,7 +65,7 @@ def test_memory_is_bounded_by_time() -> None:
     for number in range(10):
         returning.rejected(("t", "m", number, 1), float(number), float(number))
     returning.rejected(FACE, RETURNING_MEMORY_S + 5.0, RETURNING_MEMORY_S + 5.0)
-    assert len(returning) == 6
+    assert len(returning.arrivals) == 6
 
 
 MODEL = "m"

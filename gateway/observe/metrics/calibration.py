@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.metric_families import Family
-from routing.decision.receipt import AttemptReceipt
+from routing.decision.placement import AttemptReceipt
 
 AVERAGED_RESPONSES = 200.0
 """Responses over which the error is averaged (exponentially)."""

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from gateway.pipeline.record import Outcome
 from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulative_buckets
-from routing.decision.receipt import AttemptReceipt
+from routing.decision.placement import AttemptReceipt
 from routing.rejection import Reason
 from routing.retries import RetryBudget, RetryKind
 from routing.stall_detection import StallVerdict

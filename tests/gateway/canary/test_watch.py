@@ -12,7 +12,7 @@ from gateway.pipeline.attempt import AttemptStatus
 from gateway.pipeline.record import Outcome
 from routing.blocks import Prompt
 from routing.canary import CanaryStage, CanaryTerms, Rollout
-from routing.decision.receipt import AttemptReceipt
+from routing.decision.placement import AttemptReceipt
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
 from routing.pods import EngineShape, Pod, PodState

@@ -23,6 +23,7 @@ from gateway.ext_proc.messages_pb2 import HeaderMap, HeaderValue, HttpBody, Http
 from gateway.ext_proc.messages_pb2 import ProtocolConfiguration as Config
 from gateway.ext_proc.protocol import BUFFERED, FULL_DUPLEX, NONE
 from gateway.ext_proc.response import ExtProcResponseWriter, ResponseSide
+from gateway.relay.http_transport import PodKeys
 from gateway.relay.relay import Relay
 from tests.gateway.ext_proc.speaking import EXT_PROC, Call, calling
 from tests.gateway.http.rig import CHAT_PATH, a_chat, a_rig
@@ -41,7 +42,7 @@ async def an_office() -> AsyncIterator[tuple[ExtProcContext, str]]:
         office = ExtProcContext(
             front.dispatcher,
             rig.router.fleet,
-            ExtProcTransportConfig(lambda _: None, lambda _: False, kept_bytes=1 << 18),
+            ExtProcTransportConfig(PodKeys(None), lambda _: False, kept_bytes=1 << 18),
             rules=ExchangeConfig(
                 front.limits, front.timeouts, queue_s=600, sample_share=0, is_trusted_proxy=lambda _: False
             ),

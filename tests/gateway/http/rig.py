@@ -17,6 +17,7 @@ from gateway.pipeline.admission_queue import AdmissionQueue
 from gateway.pipeline.attempt import AttemptLimits, AttemptStatus
 from gateway.pipeline.pipeline import RequestPipeline
 from gateway.pipeline.record import Outcome
+from gateway.relay.http_transport import PodKeys
 from gateway.server.dispatcher import Identify
 from gateway.server.http_server import HttpServer
 from routing.decision.router import Router
@@ -256,7 +257,7 @@ async def a_rig(
         passage,
         router,
         identify,
-        lambda _: key,
+        PodKeys(key),
         limits or Limits(),
         timeouts or UNHURRIED,
         readiness,

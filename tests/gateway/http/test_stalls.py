@@ -43,14 +43,14 @@ async def test_a_call_that_is_held_back_until_it_is_whole_is_waited_for() -> Non
         await client.send(request_bytes(CHAT_PATH, a_chat(stream=True, tools=[{"type": "function"}])))
         await client.head()
         patrol, looks = rig.front.pool._patrol, 0
-        walk = patrol._ticker._tick
+        walk = patrol.ticker._tick
 
         def count() -> None:
             nonlocal looks
             looks += 1
             walk()
 
-        patrol._ticker._tick = count
+        patrol.ticker._tick = count
         await until(lambda: looks > 12)
         assert not rig.ends
 
@@ -109,7 +109,7 @@ async def test_quiet_streams_do_not_condemn_engines_that_serve_others() -> None:
             await client.send(request_bytes(CHAT_PATH, a_chat(stream=True)))
             await until(partial(_have_been_asked, rig.pods, number + 1))
         assert [len(pod.questions) for pod in rig.pods] == [1, 1]
-        looks, ticker = 0, rig.front.pool._patrol._ticker
+        looks, ticker = 0, rig.front.pool._patrol.ticker
         walk = ticker._tick
 
         def count() -> None:
@@ -140,14 +140,14 @@ async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
         lines = rig.front.pool._open.get(rig.pod.url, ())
         await until(lambda: any(line._is_paused for line in rig.front.pool._open.get(rig.pod.url, lines)))
         patrol, looks = rig.front.pool._patrol, 0
-        walk = patrol._ticker._tick
+        walk = patrol.ticker._tick
 
         def count() -> None:
             nonlocal looks
             looks += 1
             walk()
 
-        patrol._ticker._tick = count
+        patrol.ticker._tick = count
         await until(lambda: looks > 12)
         assert not rig.ends
         client.reader._limit = 1 << 24  # type: ignore[attr-defined]

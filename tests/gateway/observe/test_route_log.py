@@ -8,7 +8,7 @@ import pytest
 from gateway.observe.route_log import RouteRecorder, shared_key
 from gateway.pipeline.record import Outcome
 from routing.blocks import cut_prompt
-from routing.decision.receipt import AttemptReceipt
+from routing.decision.placement import AttemptReceipt
 from routing.request import Api, Request, Usage
 from tests.gateway.samples import an_outcome
 

@@ -13,8 +13,7 @@ from gateway.pipeline.attempt import AttemptLimits, AttemptResult, AttemptStatus
 from gateway.pipeline.pipeline import RequestPipeline
 from gateway.pipeline.record import Outcome
 from routing.blocks import Prompt
-from routing.decision.placement import Placement
-from routing.decision.receipt import AttemptReceipt
+from routing.decision.placement import AttemptReceipt, Placement
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
 from routing.pods import EngineShape, Pod, PodState

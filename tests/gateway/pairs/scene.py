@@ -15,9 +15,10 @@ from gateway.pairs.pairs import BootstrapServers, PairTransport
 from gateway.pipeline.attempt import AttemptLimits, AttemptStatus
 from gateway.pipeline.pipeline import RequestPipeline
 from gateway.pipeline.record import Outcome
+from gateway.relay.http_transport import PodKeys
 from gateway.server.http_server import HttpServer
 from routing.cost import CostModel, CostPrior
-from routing.decision.receipt import AttemptReceipt
+from routing.decision.placement import AttemptReceipt
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
 from routing.pods import EngineShape, Pod, PodState
@@ -109,7 +110,7 @@ async def a_scene(
         )
         timeouts = Timeouts(upstream_connect_s=PATIENCE_S)
         front = HttpServer(
-            passage, router, lambda *_: ANONYMOUS_CALLER, lambda _: None, Limits(), timeouts, lambda: True
+            passage, router, lambda *_: ANONYMOUS_CALLER, PodKeys(None), Limits(), timeouts, lambda: True
         )
         server = await loop.create_server(front.make_protocol, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()[:2]

@@ -154,7 +154,9 @@ class Passing:
         self.told: list[int] = []
         self.may_pass = 1 << 20
         """Events, before it wants to be told again."""
-        self.flow = PassthroughStream(self.line, self.kept, self.written.append, self._tell, needs_inspection)
+        self.flow = PassthroughStream(
+            self.line, self.kept, self.written.append, self._tell, needs_inspection, self._tell(0)
+        )
 
     def _tell(self, events: int) -> int:
         self.told.append(events)

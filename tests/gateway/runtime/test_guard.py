@@ -166,7 +166,7 @@ def test_a_patrol_looks_at_all_others_though_one_raises() -> None:
                 raise Planted
 
     async def play() -> tuple[list[int], Counter[str]]:
-        counts, patrol = caught_in(asyncio.get_running_loop()), TimeoutSweeper(1.0)
+        counts, patrol = caught_in(asyncio.get_running_loop()), TimeoutSweeper[Watched](1.0)
         watched = [Watched(breaks=number == 1) for number in range(3)]
         for one in watched:
             patrol.add(one)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from routing.decision.receipt import attempt_receipt
+from routing.decision.placement import attempt_receipt
 from routing.request import Usage
 from tests.routing.engines import TALK, ask, place, router_of, serve
 
