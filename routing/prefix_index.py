@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from math import log
 
@@ -245,6 +246,9 @@ PREDICTION_SLACK = 0.1
 """A prefix counts as lost only when the engine reused this share less than predicted: bytes are not tokens."""
 
 
+NO_TURNS: frozenset[int] = frozenset()
+
+
 class CacheInsertion(Struct, frozen=True, gc=False):
     """One prompt put on one engine: what to take back when the engine never computed it, and what to correct."""
 
@@ -253,8 +257,8 @@ class CacheInsertion(Struct, frozen=True, gc=False):
     prompt: Prompt
     found: PrefixUse
     """What the engine held of it before."""
-    unfinished_turns: frozenset[int]
-    """Turns whose prefill had not ended when this one was put: what they share may still be uncached."""
+    unfinished_turns: AbstractSet[int]
+    """Turns of `found` whose prefill had not ended when this one was put: what they share may still be uncached."""
 
     @property
     def is_pending(self) -> bool:
@@ -341,10 +345,13 @@ class PrefixIndex:
         engine = self._engine(slot, 0)
         self._turns += 1
         engine.turn = self._turns
-        unfinished = frozenset(engine.unfinished)
-        engine.unfinished.add(engine.turn)
         next_to_go = engine.cache.next_evicted_turn
         found = self._use(slot, engine, prompt)
+        # Only turns of this prompt's path: a copy of all would make thousands of waiting prompts quadratic in memory.
+        unfinished: AbstractSet[int] = NO_TURNS
+        if engine.unfinished and found.cached_blocks:
+            unfinished = engine.unfinished.intersection((found.created_turn, *(used for _, used in found.earlier)))
+        engine.unfinished.add(engine.turn)
         ends, warm = prompt.ends, found.cached_blocks
         computed = prompt.size - (ends[warm - 1] if warm else 0)
         late = 0 if next_to_go is None else _late(ends, found, engine.turn, next_to_go)

@@ -108,7 +108,6 @@ class Router(RoutingState):
         self.replica_position = SINGLE_REPLICA
         """This replica's position among those that share its engines."""
         self.rollout = rollout
-        self.enforces_roles = keeps_roles
         self._default_gate: AdmissionGate | None = PairsOnlyGate() if keeps_roles else None
         self.pairing = Pairing(self.fleet)
         self.transfers = self.pairing.transfers

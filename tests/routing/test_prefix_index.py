@@ -578,3 +578,13 @@ def test_a_prefix_is_the_last_block_that_is_so_long() -> None:
     assert last_block_of_prefix(prompt, prompt.ends[3]) == prompt.blocks[3]
     assert callable(cached_and_work)
     assert MODEL
+
+
+def test_many_unfinished_prompts_are_not_copied_into_each_insertion(index: PrefixIndex) -> None:
+    """An insertion names the unfinished turns of its own prefix only, however many prompts wait on the engine."""
+    for letter in "abcdefgh" * 50:
+        index.insert(0, prompt_of(letter + "x"))
+    assert index.insert(0, prompt_of("zz")).unfinished_turns == frozenset()
+    shared = index.insert(0, prompt_of("axy"))
+    assert shared.is_pending
+    assert len(shared.unfinished_turns) <= 2
