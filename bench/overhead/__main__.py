@@ -27,7 +27,8 @@ from bench.overhead.mock_pods import mock_pods
 PODS = 4
 IDLE_STREAMS = 10_000
 FDS_PER_STREAM = 2
-FDS_ASIDE = 150
+FDS_ASIDE = 1_500
+"""What a gateway keeps for accepting, rejecting, logs and other files, and the warm-up connections of the load."""
 FAULTS_SHOWN = 5
 
 METHOD = """\
