@@ -82,7 +82,7 @@ def shadow(engines: int, blocks: int) -> Measured:
     ]
     sample = [prompt for _, prompt in random.sample(prompts, min(len(prompts), LOOKUPS))]
     wanted = [Prompt(one.blocks[: PROMPT_BLOCKS // 2] + _hashes(random, 9), BLOCK_ENDS, PROMPT_BYTES) for one in sample]
-    index = PrefixIndex(most_blocks_per_engine=blocks)
+    index = PrefixIndex(max_blocks_per_engine=blocks)
     for slot in range(engines):
         index.resize(slot, 1 << 40)
     before = _resident()

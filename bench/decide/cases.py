@@ -81,8 +81,8 @@ class _Samples:
         request = scene.request(session, prompt)
         if len(self._hash) % 4 == 0:
             # The look-up alone is timed on requests of its own: a decision after it would find everything at hand.
-            roster = scene.router.fleet.eligible(MODEL)
-            walk_s, _ = seconds_of(lambda: list(scene.router.index.match(prompt, roster.mask)))
+            eligible = scene.router.fleet.eligible(MODEL)
+            walk_s, _ = seconds_of(lambda: list(scene.router.index.match(prompt, eligible.mask)))
             self._walk.append(walk_s)
             return scene.decide(request)
         decide_s, placement = seconds_of(lambda: scene.decide(request))

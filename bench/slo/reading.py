@@ -16,13 +16,13 @@ from tenancy.document import (
     DocumentTable,
     InvalidDocument,
     InvalidValue,
+    integer,
     not_negative,
     number,
     positive,
     read_document,
     read_fields,
     text,
-    whole,
 )
 from tenancy.objective import Tier
 from tenancy.reading.fields import TIER
@@ -84,7 +84,7 @@ def _scenario(root: DocumentTable, usual: Scenario) -> Scenario:
         tiers=tiers,
         tenants=tuple(tenants.values()),
         until=_until(root.table("until"), usual.until, tiers),
-        engines=root.get("engines", positive(whole), usual.engines),
+        engines=root.get("engines", positive(integer), usual.engines),
         profile=read_fields(engine, usual.profile) if engine else usual.profile,
         loss=_loss(root.table("loss")) or usual.loss,
         trace=root.get("trace", text, usual.trace),
@@ -165,7 +165,7 @@ def _wanted(table: DocumentTable | None, tiers: Mapping[str, Tier]) -> dict[str,
 def _until(table: DocumentTable | None, usual: tuple[str, int], tiers: Mapping[str, Tier]) -> tuple[str, int]:
     if table is None:
         return usual
-    found = table.get_required("tier", text, ""), table.get_required("requests", positive(whole), 1)
+    found = table.get_required("tier", text, ""), table.get_required("requests", positive(integer), 1)
     if found[0] not in tiers:
         table.error("tier", f"`{found[0]}` is no tier of this scenario")
     table.close()

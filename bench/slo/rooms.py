@@ -98,14 +98,14 @@ class StaticCaps(AdmissionQueue):
     ) -> Placement:
         most = RUNNING.get(promise.tier.name)
         if most is not None:
-            roster, ledger = self._router.fleet.eligible(context.request.model), self._router.ledger
-            ahead_s = ledger.queued_s(roster.select, self._now())
+            eligible, ledger = self._router.fleet.eligible(context.request.model), self._router.ledger
+            ahead_s = ledger.queued_s(eligible.select, self._now())
             full = {
                 engine.pod
-                for engine, queued_s in zip(roster.engines, ahead_s, strict=True)
+                for engine, queued_s in zip(eligible.engines, ahead_s, strict=True)
                 if queued_s > BACKLOG_S or ledger.running[engine.slot] >= most
             }
-            if len(full) == len(roster.engines) > 0:
+            if len(full) == len(eligible.engines) > 0:
                 raise RequestRejected(Reason.OVERLOADED, "All engines are as full as this tier may make them.")
             avoid |= full
         return self._router.place(context.request, avoid=avoid, now_s=self._now(), draw=self._luck())

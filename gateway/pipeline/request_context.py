@@ -90,7 +90,7 @@ class RequestContext(Struct):
         return self.record.attempts[self.attempt_offset :]
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether the last attempt has sent the client some of its answer."""
         return self.result is not None and self.result.begun
 

@@ -187,8 +187,8 @@ class ResumedStream(EventStream):
     def pass_on(self, events: bytes) -> None:
         """Send the client what these events add to what it has."""
         relay = self._relay
-        if not relay.has_begun:
-            relay.has_begun = True
+        if not relay.has_started:
+            relay.has_started = True
             relay.placement.first_token(relay.loop.time())
         try:
             joined = splice_events(self._stitch, self._trim.filter_events(events) if self._trim is not None else events)

@@ -111,11 +111,11 @@ def _logprobs(chat: Chat, choice: Choice, start: int, end: int) -> dict[str, Any
 async def _stream(request: web.Request, options: Options, chat: Chat, generation: Generation) -> web.StreamResponse:
     stream = await open_stream(request)
     writer = _ChunkWriter(options, chat, generation)
-    has_begun = False
+    has_started = False
     while not generation.is_told:
         for choice, portion in await generation.more():
-            if not has_begun:
-                has_begun = True
+            if not has_started:
+                has_started = True
                 for each in generation.choices:
                     await stream.send(writer.opening(each))
             for chunk in writer.chunks(choice, portion):

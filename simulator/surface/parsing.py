@@ -46,14 +46,14 @@ class Parser:
         self._thinks = thinks
         self._tells_thoughts = tells_thoughts
         self._calls = _Calls()
-        self._has_begun = False
+        self._has_started = False
         self.is_plain = not (thinks or wording.tool or wording.reads_calls)
         """All that is said is text."""
 
     @property
     def has_called(self) -> bool:
         """Whether a call was told of."""
-        return self._calls.has_any or (self._has_begun and self._wording.tool is not None)
+        return self._calls.has_any or (self._has_started and self._wording.tool is not None)
 
     def feed(self, text: str) -> Delta:
         """What comes of the next tokens' text."""
@@ -76,8 +76,8 @@ class Parser:
             return self._calls.feed(text)
         if self._wording.tool is None:
             return Delta(content=text)
-        name = None if self._has_begun else self._wording.tool
-        self._has_begun = True
+        name = None if self._has_started else self._wording.tool
+        self._has_started = True
         return Delta(calls=(CallPiece(0, name, text),) if text else ())
 
 
