@@ -378,7 +378,7 @@ class HttpTransport:
         """The client has part of the answer: prepare the request for the rest, or say why there is none."""
         rest = ResumeBlocker.DISABLED if self._buffer.is_off else continuation_after(relay, self._buffer.body)
         if isinstance(rest, ResumeBlocker):
-            return replace(leg, begun=True, resume_blocker=rest)
+            return replace(leg, started=True, resume_blocker=rest)
         self._rest, self._body, self._path = rest, rest.request.body, rest.path
         return cut_result(leg, relay.placement.request)
 

@@ -236,13 +236,13 @@ class Relay:
         """Return the result of the attempt. Reads the recorded bytes, so it is not on the path of any token."""
         if self.end is not AttemptStatus.OK or self.status >= 400:
             return AttemptResult(
-                self.end, self.status, begun=self.reply.has_started, counted=self.metered_usage, detail=self.detail
+                self.end, self.status, started=self.reply.has_started, counted=self.metered_usage, detail=self.detail
             )
         facts, answer = self._facts()
         return AttemptResult(
             self.end,
             self.status,
-            begun=True,
+            started=True,
             usage=facts.usage,
             finish_reason=facts.finish_reason if self.metered_usage is None else "length",
             response_id=facts.response_id if self.api is Api.RESPONSES else None,

@@ -72,8 +72,8 @@ def cut_result(leg: AttemptResult, request: Request) -> AttemptResult:
     """The result of an attempt after which the stream still lacks its rest, which `request` asks for."""
     barred = BLOCKER_BY_STATUS.get(leg.end)
     if barred is not None:
-        return replace(leg, begun=True, resume_blocker=barred)
-    return replace(leg, begun=True, continuation=request)
+        return replace(leg, started=True, resume_blocker=barred)
+    return replace(leg, started=True, continuation=request)
 
 
 def with_prompt_ids(rest: Continuation, fields: bytes) -> bytes:

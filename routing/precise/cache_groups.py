@@ -38,7 +38,7 @@ class GroupBlocks(GroupShape, Protocol):
     def held(self) -> Sequence[object]: ...
 
 
-def common_hit(groups: Sequence[GroupBlocks], max_tokens: int) -> int:
+def leading_hit_tokens(groups: Sequence[GroupBlocks], max_tokens: int) -> int:
     """Tokens of the longest prefix, of at most `max_tokens`, that all groups can go on from."""
     needed = [group for group in groups if group.kind not in UNCACHED_KINDS]
     if not needed:

@@ -13,7 +13,7 @@ from math import gcd
 from msgspec import Struct
 
 from routing.precise.block_bitmap import BlockBitmap
-from routing.precise.cache_groups import common_hit, count_leading_held
+from routing.precise.cache_groups import leading_hit_tokens, count_leading_held
 from routing.precise.cache_mirror import CacheGroup, EngineCacheMirror
 from routing.precise.kv_events import GPU, KvEvent
 from routing.precise.token_chains import BlockHashes
@@ -212,7 +212,7 @@ class PreciseIndex:
     def _look_closely(self, followed: EngineCacheMirror, ends: BlockHashes, max_tokens: int) -> CachedPrefix:
         """Where groups or media differ."""
         views = [_view(group, self._masks, ends, followed.link_tokens) for group in followed.groups.values()]
-        near = common_hit(views, max_tokens)
+        near = leading_hit_tokens(views, max_tokens)
         slow: dict[str, int] = {}
         for medium in sorted({medium for group in followed.groups.values() for medium in group.refcounts} - {GPU}):
             reached = min(
