@@ -13,7 +13,7 @@ from math import gcd
 from msgspec import Struct
 
 from routing.precise.block_bitmap import BlockBitmap
-from routing.precise.cache_groups import leading_hit_tokens, count_leading_held
+from routing.precise.cache_groups import count_leading_held, leading_hit_tokens
 from routing.precise.cache_mirror import CacheGroup, EngineCacheMirror
 from routing.precise.kv_events import GPU, KvEvent
 from routing.precise.token_chains import BlockHashes

@@ -7,7 +7,7 @@ from math import ceil, lcm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.precise.cache_groups import leading_hit_tokens, count_leading_held
+from routing.precise.cache_groups import count_leading_held, leading_hit_tokens
 
 MOST = 24
 
