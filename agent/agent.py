@@ -50,18 +50,18 @@ class Agent:
         asker: ServerProber,
         redis: RedisLocation,
         *,
-        say: LogFunction,
+        log_event: LogFunction,
         clock: Callable[[], float],
         draw: Callable[[], float],
         life: int,
     ) -> None:
         """`life` distinguishes this start of the agent from any other of the same name."""
         self.is_draining = False
-        self.heart = HeartbeatPublisher(redis, plan.name, self.record, plan.intervals, say, draw)
+        self.heart = HeartbeatPublisher(redis, plan.name, self.record, plan.intervals, log_event, draw)
         self.loads = LoadListener(clock, self.heart.publish_load_soon)
         self._plan = plan
         self._prober = asker
-        self._say = say
+        self._log_event = log_event
         self._life = life
         self._beat = 0
         self._servers = {spot.url: ProbedServer(spot) for spot in plan.configured_servers}
@@ -127,9 +127,9 @@ class Agent:
         before, now = {pod.url for pod in self._published}, {pod.url for pod in current}
         for pod in current:
             if pod.url not in before:
-                self._say("info", "server_found", upstream=pod.url, **pod.facts.to_mapping())
+                self._log_event("info", "server_found", upstream=pod.url, **pod.facts.to_mapping())
         for url in sorted(before - now):
-            self._say("info", "server_removed", upstream=url)
+            self._log_event("info", "server_removed", upstream=url)
         self._published = current
         self.heart.publish_now()
 
@@ -145,6 +145,6 @@ class Agent:
             unlogged = [fault for fault in bad.errors if fault not in self._logged_faults]
             if unlogged and len(self._logged_faults) < MAX_LOGGED_FAULTS:
                 self._logged_faults.update(unlogged)
-                self._say("warning", "server_facts_dropped", upstream=server.address.url, errors=unlogged)
+                self._log_event("warning", "server_facts_dropped", upstream=server.address.url, errors=unlogged)
             wrong = {fault.partition(":")[0] for fault in bad.errors}
             return read_facts({word: value for word, value in merged.items() if word not in wrong})

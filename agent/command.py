@@ -62,33 +62,35 @@ def make_parser() -> ArgumentParser:
 LogFunction = Callable[..., None]
 
 
-async def run_agent(settings: AgentSettings, say: LogFunction) -> None:
+async def run_agent(settings: AgentSettings, log_event: LogFunction) -> None:
     """Probe and publish until SIGTERM or SIGINT."""
     draw = SystemRandom()
     connector = aiohttp.TCPConnector(limit=64, force_close=True)
     async with aiohttp.ClientSession(connector=connector, trust_env=False) as session:
         key = settings.pod_api_key
         asker = ServerProber(session, command_behind, key.value if key else None)
-        plan = await asyncio.to_thread(make_plan, settings, say)
+        plan = await asyncio.to_thread(make_plan, settings, log_event)
         clock, life = asyncio.get_running_loop().time, draw.getrandbits(32)
-        agent = Agent(plan, asker, settings.redis, say=say, clock=clock, draw=draw.random, life=life)
-        async with listen_for_loads(settings.load_listen, agent, say), listen_for_signals() as stops:
-            say("info", "agent_started", version=version("hearth-gateway"), agent=plan.name, redis=str(settings.redis))
+        agent = Agent(plan, asker, settings.redis, log_event=log_event, clock=clock, draw=draw.random, life=life)
+        async with listen_for_loads(settings.load_listen, agent, log_event), listen_for_signals() as stops:
+            log_event(
+                "info", "agent_started", version=version("hearth-gateway"), agent=plan.name, redis=str(settings.redis)
+            )
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(agent.run(), name="look"), group.create_task(agent.heart.run(), name="beat")]
-                await stops.told.wait()
-                await leave(settings, agent, stops, say)
+                await stops.sent.wait()
+                await leave(settings, agent, stops, log_event)
                 for task in tasks:
                     task.cancel()
             if settings.deregisters:
                 await agent.heart.deregister()
-        say("info", "agent_stopped", heartbeats=agent.heart.beats, invalid_datagrams=agent.loads.invalid)
+        log_event("info", "agent_stopped", heartbeats=agent.heart.beats, invalid_datagrams=agent.loads.invalid)
 
 
-def make_plan(settings: AgentSettings, say: LogFunction) -> AgentPlan:
+def make_plan(settings: AgentSettings, log_event: LogFunction) -> AgentPlan:
     """Detect the hardware and return what to probe and publish. Blocks: drivers may take seconds to answer."""
     gpus = detect_gpus()
-    say("info", "gpus_detected", source=gpus.source)
+    log_event("info", "gpus_detected", source=gpus.source)
     host = url_host(settings.address)
     return AgentPlan(
         settings.name,
@@ -103,11 +105,11 @@ def make_plan(settings: AgentSettings, say: LogFunction) -> AgentPlan:
     )
 
 
-async def leave(settings: AgentSettings, agent: Agent, stops: StopSignals, say: LogFunction) -> None:
+async def leave(settings: AgentSettings, agent: Agent, stops: StopSignals, log_event: LogFunction) -> None:
     """Publish the pods as draining for up to `drain_s`, so that gateways place nothing new on them."""
     if not settings.deregisters or not settings.drain_s:
         return
-    say("info", "drain_started", grace_s=settings.drain_s)
+    log_event("info", "drain_started", grace_s=settings.drain_s)
     agent.drain()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(settings.drain_s):
@@ -118,10 +120,10 @@ class StopSignals:
     """The first signal asks for a stop, the second ends the grace period."""
 
     def __init__(self) -> None:
-        self.told, self.again = asyncio.Event(), asyncio.Event()
+        self.sent, self.again = asyncio.Event(), asyncio.Event()
 
     def on_signal(self) -> None:
-        (self.again if self.told.is_set() else self.told).set()
+        (self.again if self.sent.is_set() else self.sent).set()
 
 
 @contextlib.asynccontextmanager
@@ -139,7 +141,7 @@ async def listen_for_signals() -> AsyncIterator[StopSignals]:
 
 
 @contextlib.asynccontextmanager
-async def listen_for_loads(where: Address | None, agent: Agent, say: LogFunction) -> AsyncIterator[None]:
+async def listen_for_loads(where: Address | None, agent: Agent, log_event: LogFunction) -> AsyncIterator[None]:
     """Receive the load datagrams of engines while the context is open.
 
     If another agent has the port, this is logged and no loads are received.
@@ -152,7 +154,7 @@ async def listen_for_loads(where: Address | None, agent: Agent, say: LogFunction
             lambda: agent.loads, (where.host, where.port)
         )
     except OSError as error:
-        say("warning", "load_listener_failed", listen=str(where), error=error.strerror or str(error))
+        log_event("warning", "load_listener_failed", listen=str(where), error=error.strerror or str(error))
         yield
         return
     try:

@@ -39,12 +39,12 @@ def detect_gpus(load: Callable[[str], Any] = importlib.import_module) -> GpuFact
     whys = []
     for name, ask in (("pynvml", facts_from_nvml), ("torch", facts_from_torch)):
         try:
-            told = ask(load(name))
+            raw_facts = ask(load(name))
         except Exception as error:  # noqa: BLE001 - drivers raise all kinds of exceptions; each only means that this source has no facts
             whys.append(f"{name}: {str(error) or type(error).__name__}")
             continue
-        if told:
-            return GpuFacts(told, f"{told['gpus']} x {told['gpu']}, told by {name}")
+        if raw_facts:
+            return GpuFacts(raw_facts, f"{raw_facts['gpus']} x {raw_facts['gpu']}, told by {name}")
         whys.append(f"{name}: no device")
     return GpuFacts({"gpu": "none", "gpus": 0}, f"no GPU here ({'; '.join(whys)})")
 
@@ -61,13 +61,13 @@ def facts_from_nvml(nvml: Any) -> dict[str, object]:
 
 def _device(nvml: Any, device: Any) -> dict[str, object]:
     name = nvml.nvmlDeviceGetName(device)
-    told = {
+    raw_facts = {
         "gpu": name.decode() if isinstance(name, bytes) else name,  # bytes before version 11 of the package
         "gpu_memory_bytes": nvml.nvmlDeviceGetMemoryInfo(device).total,
         "gpu_bandwidth_gb_s": _or_none(nvml, lambda: _bandwidth_gb_s(nvml, device)),
         "nvlink_gb_s": _or_none(nvml, lambda: _nvlink_gb_s(nvml, device)),
     }
-    return {word: value for word, value in told.items() if value is not None}
+    return {word: value for word, value in raw_facts.items() if value is not None}
 
 
 def _or_none(nvml: Any, ask: Callable[[], int]) -> int | None:
@@ -148,10 +148,10 @@ def _gbit_s(device: Path) -> int:
 
 def own_address() -> str:
     """Return the address by which other machines most likely reach this one; loopback if it has no other."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         try:
             # Connecting a datagram socket sends nothing; the kernel only chooses a route, and with it a source address.
-            asking.connect(("192.0.2.1", 9))
-            return str(asking.getsockname()[0])
+            probe_socket.connect(("192.0.2.1", 9))
+            return str(probe_socket.getsockname()[0])
         except OSError:
             return "127.0.0.1"

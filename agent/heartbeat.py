@@ -51,7 +51,7 @@ class HeartbeatPublisher:
         name: str,
         record: Callable[[], AgentRecord],
         rhythm: HeartbeatIntervals,
-        say: LogFunction,
+        log_event: LogFunction,
         draw: Callable[[], float],
     ) -> None:
         self.beats = 0
@@ -60,7 +60,7 @@ class HeartbeatPublisher:
         self._key, self._channel = record_key(place.prefix, name), record_channel(place.prefix)
         self._record = record
         self._rhythm = rhythm
-        self._say = say
+        self._log_event = log_event
         self._draw = draw
         self._changed, self._load_changed = asyncio.Event(), asyncio.Event()
         self._wake = asyncio.Event()
@@ -142,7 +142,7 @@ class HeartbeatPublisher:
         try:
             return write_record(self._record())
         except InvalidRecord as bad:
-            self._say("error", "agent_record_not_written", error=str(bad))
+            self._log_event("error", "agent_record_not_written", error=str(bad))
             raise
 
     async def _publish(self, client: RedisClient, written: bytes) -> None:
@@ -152,10 +152,10 @@ class HeartbeatPublisher:
 
     def _note_outage(self, error: Exception) -> None:
         if not self._is_away:
-            self._say("warning", "heartbeat_failed", redis=str(self._place), error=type(error).__name__)
+            self._log_event("warning", "heartbeat_failed", redis=str(self._place), error=type(error).__name__)
         self._is_away = True
 
     def _note_recovery(self) -> None:
         if self._is_away:
-            self._say("info", "heartbeat_recovered", redis=str(self._place))
+            self._log_event("info", "heartbeat_recovered", redis=str(self._place))
         self._is_away = False

@@ -67,7 +67,7 @@ class LoadListener(asyncio.DatagramProtocol):
         """Return the last loads of the engines behind a port, by rank, without stale ones."""
         now_s = self._clock()
         held = sorted(
-            (word.rank, word, now_s - at_s) for (whose, _), (word, at_s) in self._last.items() if whose == port
+            (word.rank, word, now_s - at_s) for (source, _), (word, at_s) in self._last.items() if source == port
         )
         return tuple(
             EngineLoad(rank, word.running, word.waiting, word.kv_usage, round(age_s, 3))

@@ -95,7 +95,7 @@ class ServerProber:
     async def _facts(self, spot: ServerAddress) -> tuple[dict[str, object], bool]:
         """Merge facts, the most reliable source last: metrics, command line, the server's own endpoints."""
         base = spot.probe_url
-        told = facts_from_metrics(await self._body(f"{base}/metrics"))
+        raw_facts = facts_from_metrics(await self._body(f"{base}/metrics"))
         command = self._command_behind(spot.port)
         if command.arguments:
             more, takes_priority = facts_from_command(command.arguments, command.variables, spot.advertised_host)
@@ -105,12 +105,12 @@ class ServerProber:
             # In development mode only, and it takes the server a second: used only without a command line.
             body = await self._body(f"{base}/server_info?config_format=json")
             more, takes_priority = facts_from_server_info(body, spot.advertised_host)
-        told |= more
-        told |= facts_from_version(await self._body(f"{base}/version"))
-        told |= facts_from_event_sources(await self._body(f"{base}/kv_event_sources"), spot.advertised_host)
-        if (bootstrap := told.get("bootstrap")) is not None:
-            told |= facts_from_bootstrap(await self._body(f"http://{bootstrap}/query"))
-        return told, takes_priority
+        raw_facts |= more
+        raw_facts |= facts_from_version(await self._body(f"{base}/version"))
+        raw_facts |= facts_from_event_sources(await self._body(f"{base}/kv_event_sources"), spot.advertised_host)
+        if (bootstrap := raw_facts.get("bootstrap")) is not None:
+            raw_facts |= facts_from_bootstrap(await self._body(f"http://{bootstrap}/query"))
+        return raw_facts, takes_priority
 
     async def _status(self, url: str) -> int | None:
         """Return the HTTP status, None without an answer in time, 0 if the connection is refused."""
@@ -158,19 +158,19 @@ def facts_from_models(body: bytes | None) -> dict[str, object]:
 
 def facts_from_metrics(page: bytes | None) -> dict[str, object]:
     """Parse `GET /metrics`: the labels of `vllm:cache_config_info`, and the number of engines."""
-    told: dict[str, object] = {}
+    raw_facts: dict[str, object] = {}
     if page is None:
-        return told
+        return raw_facts
     if engines := set(_ENGINE.findall(page)):
-        told["dp"] = len(engines)
+        raw_facts["dp"] = len(engines)
     if (cache := _CACHE.search(page)) is not None:
         labels = dict(re.findall(r'(\w+)="([^"\\]*)"', cache[1].decode("utf-8", "replace")))
-        told |= {
+        raw_facts |= {
             fact: labels[name]
             for name, fact in (("block_size", "block_size"), ("cache_dtype", "kv_dtype"))
             if labels.get(name, "None") not in ("None", "auto", "")
         }
-    return told
+    return raw_facts
 
 
 def facts_from_event_sources(body: bytes | None, reached_at: str) -> dict[str, object]:
@@ -196,26 +196,26 @@ def facts_from_server_info(body: bytes | None, reached_at: str) -> tuple[dict[st
 
     Returns flat facts, and whether the server schedules by priority.
     """
-    said = _mapping(body)
-    config, variables = _within(said, "vllm_config"), _within(said, "vllm_env")
+    document = _mapping(body)
+    config, variables = _within(document, "vllm_config"), _within(document, "vllm_env")
     parallel, cache = _within(config, "parallel_config"), _within(config, "cache_config")
     sizes = (("tensor_parallel_size", "tp"), ("pipeline_parallel_size", "pp"), ("data_parallel_size", "dp"))
-    told: dict[str, object] = {fact: parallel[name] for name, fact in sizes if isinstance(parallel.get(name), int)}
+    raw_facts: dict[str, object] = {fact: parallel[name] for name, fact in sizes if isinstance(parallel.get(name), int)}
     if isinstance(dtype := cache.get("cache_dtype"), str) and dtype != "auto":
-        told["kv_dtype"] = dtype
+        raw_facts["kv_dtype"] = dtype
     texts = {name: str(value) for name, value in variables.items()}
-    told |= facts_from_kv_transfer(_within(config, "kv_transfer_config"), texts, reached_at)
-    return told, _within(config, "scheduler_config").get("policy") == "priority"
+    raw_facts |= facts_from_kv_transfer(_within(config, "kv_transfer_config"), texts, reached_at)
+    return raw_facts, _within(config, "scheduler_config").get("policy") == "priority"
 
 
 def _mapping(body: bytes | None) -> dict[str, Any]:
     try:
-        said = msgspec.json.decode(body) if body else None
+        document = msgspec.json.decode(body) if body else None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        said = None
-    return said if isinstance(said, dict) else {}
+        document = None
+    return document if isinstance(document, dict) else {}
 
 
-def _within(said: Mapping[str, Any], key: str) -> dict[str, Any]:
-    held = said.get(key)
+def _within(document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    held = document.get(key)
     return held if isinstance(held, dict) else {}

@@ -43,8 +43,8 @@ def is_vllm_command(words: Sequence[str]) -> bool:
 
 def model_of_command(words: Sequence[str]) -> str:
     """Return the model on the command line, a name or a folder; empty if there is none."""
-    said = dict(_options(words))
-    if named := said.get("model"):
+    parsed_options = dict(_options(words))
+    if named := parsed_options.get("model"):
         return named
     after = list(words)[words.index("serve") + 1 :] if "serve" in words else []
     return after[0] if after and not after[0].startswith("-") else ""
@@ -57,13 +57,13 @@ def facts_from_command(
 
     `reached_at`: the host by which gateways reach the server.
     """
-    said = dict(_options(words))
-    told: dict[str, object] = {_FACTS[name]: value for name, value in said.items() if name in _FACTS}
+    parsed_options = dict(_options(words))
+    raw_facts: dict[str, object] = {_FACTS[name]: value for name, value in parsed_options.items() if name in _FACTS}
     if layout := variables.get("VLLM_KV_CACHE_LAYOUT"):
-        told["kv_layout"] = layout
-    told |= facts_from_kv_transfer(_transfer(said), variables, reached_at)
-    kept = {word: value for word, value in told.items() if value not in _UNSAID}
-    return kept, said.get("scheduling-policy") == "priority"
+        raw_facts["kv_layout"] = layout
+    raw_facts |= facts_from_kv_transfer(_transfer(parsed_options), variables, reached_at)
+    kept = {word: value for word, value in raw_facts.items() if value not in _UNSAID}
+    return kept, parsed_options.get("scheduling-policy") == "priority"
 
 
 def facts_from_kv_transfer(
@@ -73,16 +73,16 @@ def facts_from_kv_transfer(
     connector = config.get("kv_connector")
     if not isinstance(connector, str):
         return {}
-    told: dict[str, object] = {"kv_connector": connector}
-    told |= {word: config[word] for word in ("kv_role", "engine_id") if isinstance(config.get(word), str)}
+    raw_facts: dict[str, object] = {"kv_connector": connector}
+    raw_facts |= {word: config[word] for word in ("kv_role", "engine_id") if isinstance(config.get(word), str)}
     if connector.startswith("Nixl"):
         host = _outside(variables.get("VLLM_NIXL_SIDE_CHANNEL_HOST", ""), reached_at)
-        told["side_channel"] = f"{host}:{variables.get('VLLM_NIXL_SIDE_CHANNEL_PORT', DEFAULT_NIXL_PORT)}"
+        raw_facts["side_channel"] = f"{host}:{variables.get('VLLM_NIXL_SIDE_CHANNEL_PORT', DEFAULT_NIXL_PORT)}"
     if connector == "MooncakeConnector" and config.get("kv_role") != "kv_consumer":
-        told["bootstrap"] = (
+        raw_facts["bootstrap"] = (
             f"{url_host(reached_at)}:{variables.get('VLLM_MOONCAKE_BOOTSTRAP_PORT', DEFAULT_MOONCAKE_PORT)}"
         )
-    return told
+    return raw_facts
 
 
 def _outside(host: str, reached_at: str) -> str:
@@ -106,15 +106,17 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name.replace("_", "-"), value if equals else "" if following.startswith("--") else following
 
 
-def _transfer(said: Mapping[str, str]) -> dict[str, Any]:
+def _transfer(parsed_options: Mapping[str, str]) -> dict[str, Any]:
     """Merge the JSON option with dotted options such as `--kv-transfer-config.kv_role kv_both`."""
     name = "kv-transfer-config"
     try:
-        held = json.loads(said.get(name) or "{}")
+        held = json.loads(parsed_options.get(name) or "{}")
     except ValueError:
         held = {}
     config = held if isinstance(held, dict) else {}
-    dotted = {key.removeprefix(f"{name}."): value for key, value in said.items() if key.startswith(f"{name}.")}
+    dotted = {
+        key.removeprefix(f"{name}."): value for key, value in parsed_options.items() if key.startswith(f"{name}.")
+    }
     return config | {key.replace("-", "_"): value for key, value in dotted.items()}
 
 
@@ -221,8 +223,8 @@ def _folders(model: str, variables: Mapping[str, str], root: Path) -> Iterator[P
     if model.startswith("/"):
         yield root / model.lstrip("/")
     elif model and ".." not in model:
-        usual = variables.get("XDG_CACHE_HOME") or f"{variables.get('HOME', '')}/.cache"
-        home = variables.get("HF_HOME") or f"{usual}/huggingface"
+        default = variables.get("XDG_CACHE_HOME") or f"{variables.get('HOME', '')}/.cache"
+        home = variables.get("HF_HOME") or f"{default}/huggingface"
         cache = variables.get("HF_HUB_CACHE") or f"{home}/hub"
         kept = root / cache.lstrip("/") / f"models--{model.replace('/', '--')}" / "snapshots"
         try:
@@ -237,7 +239,7 @@ def _config(path: Path) -> dict[str, Any] | None:
             return None
         with path.open("rb") as file:
             text = file.read(MAX_CONFIG_BYTES + 1)
-        said = json.loads(text) if len(text) <= MAX_CONFIG_BYTES else None
+        parsed_options = json.loads(text) if len(text) <= MAX_CONFIG_BYTES else None
     except (OSError, ValueError, RecursionError):
         return None
-    return said if isinstance(said, dict) else None
+    return parsed_options if isinstance(parsed_options, dict) else None

@@ -73,7 +73,7 @@ def parse_agent_name(value: object) -> str:
     return words
 
 
-def parse_seconds(least: float, most: float) -> Callable[[object], float]:
+def parse_seconds(minimum: float, maximum: float) -> Callable[[object], float]:
     """Return a parser of seconds within bounds."""
 
     def parse(value: object) -> float:
@@ -81,8 +81,8 @@ def parse_seconds(least: float, most: float) -> Callable[[object], float]:
             found = number(float(value) if isinstance(value, str) else value)
         except ValueError:
             raise InvalidValue("must be a number of seconds") from None
-        if not least <= found <= most:
-            raise InvalidValue(f"must be from {least:g} to {most:g} seconds")
+        if not minimum <= found <= maximum:
+            raise InvalidValue(f"must be from {minimum:g} to {maximum:g} seconds")
         return found
 
     return parse
@@ -170,7 +170,7 @@ def load_agent_settings(
     """Return the settings of a start. `host`: this machine's name. Raises `InvalidDocument` with all faults."""
     faults: list[ConfigError] = []
     given = {"name": host, **read_overrides(SETTINGS, flags, variables, faults)}
-    said = {"host": host, **_facts(given, faults)}
+    values = {"host": host, **_facts(given, faults)}
     if not is_agent_name(given["name"]):
         faults.append(ConfigError("--name", f"`{host}` cannot stand in a key: name it otherwise"))
     if "redis" not in given and not any("REDIS" in fault.path.upper() for fault in faults):
@@ -181,7 +181,7 @@ def load_agent_settings(
         redis=parse_redis_url(given["redis"].value),
         address=given.get("address") or own_address(),
         ports=given.get("ports", () if "pod" in given else DEFAULT_PORTS),
-        facts=said,
+        facts=values,
         deregisters=given.get("on_stop") != "keep",
         **{_FIELDS[word]: given[word] for word in _FIELDS if word in given},
     )
@@ -199,13 +199,15 @@ _FIELDS = {
 
 def _facts(given: Mapping[str, Any], faults: list[ConfigError]) -> dict[str, object]:
     """Merge labels and flags; flags override labels."""
-    said: dict[str, object] = {}
+    values: dict[str, object] = {}
     try:
-        said |= facts_from_labels(given["labels_file"]) if "labels_file" in given else {}
-        said |= {fact: given[field] for flag, fact in FACT_FLAGS.items() if (field := flag.replace("-", "_")) in given}
-        read_facts(said)
+        values |= facts_from_labels(given["labels_file"]) if "labels_file" in given else {}
+        values |= {
+            fact: given[field] for flag, fact in FACT_FLAGS.items() if (field := flag.replace("-", "_")) in given
+        }
+        read_facts(values)
     except InvalidFacts as bad:
         faults.extend(ConfigError("facts", fault) for fault in bad.errors)
     except (OSError, UnicodeDecodeError) as error:
         faults.append(ConfigError("--labels-file", f"cannot be read: {error}"))
-    return said
+    return values

@@ -30,8 +30,8 @@ class AgentStatLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM is installe
         self._rank = engine_index
         self._port = served_port(sys.argv[1:])
         self._socket = _open(os.environ.get(VARIABLE, ""))
-        self._told_s = 0.0
-        self._told: tuple[int, int] | None = None
+        self._sent_s = 0.0
+        self._sent: tuple[int, int] | None = None
 
     def record(
         self,
@@ -44,18 +44,18 @@ class AgentStatLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM is installe
         if self._socket is None or scheduler_stats is None:
             return
         with suppress(Exception):  # the engine must not be affected
-            self._tell(scheduler_stats)
+            self._send(scheduler_stats)
 
     def log_engine_initialized(self) -> None:
         """Do nothing: there are no stats yet."""
 
-    def _tell(self, stats: object) -> None:
+    def _send(self, stats: object) -> None:
         running, waiting = getattr(stats, "num_running_reqs", 0), getattr(stats, "num_waiting_reqs", 0)
         now_s = time.monotonic()
-        is_turn = self._told is None or (not running, not waiting) != (not self._told[0], not self._told[1])
-        if self._socket is None or not (is_turn or now_s - self._told_s >= MIN_INTERVAL_S):
+        is_turn = self._sent is None or (not running, not waiting) != (not self._sent[0], not self._sent[1])
+        if self._socket is None or not (is_turn or now_s - self._sent_s >= MIN_INTERVAL_S):
             return
-        self._told_s, self._told = now_s, (running, waiting)
+        self._sent_s, self._sent = now_s, (running, waiting)
         usage = min(1.0, max(0.0, float(getattr(stats, "kv_cache_usage", 0.0))))
         word = {"port": self._port, "rank": self._rank, "running": running, "waiting": waiting, "kv_usage": usage}
         self._socket.send(json.dumps(word).encode())

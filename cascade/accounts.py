@@ -18,11 +18,11 @@ class CascadeCosts:
     escalated: int = 0
     """Requests of which an answer was escalated."""
     cost: float = 0.0
-    """All models that were asked, without shadows."""
+    """All models that were called, without shadows."""
     wasted: float = 0.0
     """Part of it, for answers that no client got."""
     shadows: float = 0.0
-    """Beside it, for answers that were asked for to compare."""
+    """Beside it, for answers requested for comparison."""
     always_top: float = 0.0
     always_first: float = 0.0
 
@@ -46,16 +46,16 @@ OTHER_TENANTS = "other"
 
 
 class CostAccounts:
-    """Sums by tenant, cascade and answering model. More than `most` tenants share one row."""
+    """Sums by tenant, cascade and answering model. More than `max_entries` tenants share one row."""
 
-    def __init__(self, most: int = 1_000) -> None:
-        self._most = most
+    def __init__(self, max_entries: int = 1_000) -> None:
+        self._max_entries = max_entries
         self._tenants: set[str] = set()
         self._sums: dict[Key, CascadeCosts] = {}
 
     def add(self, tenant: str, cascade: str, model: str, sums: CascadeCosts) -> None:
         """One request, or a shadow of one."""
-        if tenant not in self._tenants and len(self._tenants) >= self._most:
+        if tenant not in self._tenants and len(self._tenants) >= self._max_entries:
             tenant = OTHER_TENANTS
         self._tenants.add(tenant)
         key = (tenant, cascade, model)
@@ -67,17 +67,17 @@ class CostAccounts:
 
     def total(self, *, tenant: str | None = None, cascade: str | None = None, model: str | None = None) -> CascadeCosts:
         """The sum of all rows that match what is given."""
-        asked = (tenant, cascade, model)
+        account_key = (tenant, cascade, model)
         return total(
             sums
             for key, sums in self._sums.items()
-            if all(want is None or want == have for want, have in zip(asked, key, strict=True))
+            if all(want is None or want == have for want, have in zip(account_key, key, strict=True))
         )
 
 
 def total(sums: Iterable[CascadeCosts]) -> CascadeCosts:
     """Of many."""
-    whole = CascadeCosts()
+    total_costs = CascadeCosts()
     for one in sums:
-        whole += one
-    return whole
+        total_costs += one
+    return total_costs

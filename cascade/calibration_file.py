@@ -1,7 +1,7 @@
 """The result of a calibration: thresholds and curves by model and bucket, the quality guarantee and its evidence.
 
-Values, and how an answer is judged by them. What was not calibrated is never accepted. Knows neither how thresholds are
-found (`calibration/`) nor JSON (`calibration_json.py`).
+Values, and how an answer is judged by them. What was not calibrated is never accepted. Independent of how thresholds
+are found (`calibration/`) nor JSON (`calibration_json.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CalibrationEvidence:
     loss: float = 0.0
     """Mean score lost by those examples with these thresholds."""
     kept: float = 0.0
-    """Share of requests that the largest model is not asked for."""
+    """Share of requests without a call of the largest model."""
     cost: float = 0.0
     """Of one request, in the currency of the prices."""
     cost_always_top: float = 0.0

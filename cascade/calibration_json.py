@@ -84,7 +84,7 @@ def _is_share(part: float) -> bool:
 
 
 class _Reader:
-    """Collects faults, and goes on with something harmless where one is."""
+    """Collects faults, and continues with a harmless value after each."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []

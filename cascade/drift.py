@@ -8,7 +8,7 @@ cannot break the guarantee, only give up savings. The distance above the floor m
 thresholds help at all. At the ceiling, or when the alarm is raised, nothing is accepted any more.
 
 A threshold never rises past the greatest value of its signal: from there on a falling share of the answers at that
-value is accepted, so that samples continue. A model that accepts nothing all the same has no samples that could lower
+value is accepted, so that samples continue. A model that accepts nothing has no samples that could lower
 its threshold. Its answers that are judged and escalated lower it (`ease`): they lose nothing, and so count as `allowed`
 less than is allowed. In the bound above they count as samples.
 
@@ -67,7 +67,7 @@ class DriftController:
 
     @property
     def agreement(self) -> float:
-        """Share of samples that were no better than the accepted answer; 1 while there are none."""
+        """Share of samples that were not better than the accepted answer; 1 without samples."""
         return 1.0 - self._worse / self.shadows if self.shadows else 1.0
 
     @property
@@ -173,13 +173,13 @@ MIN_ANSWERS = 100
 """Answers in a row after which a model freezes at the earliest."""
 
 TRIAL_INTERVAL = 100
-"""While frozen a model is asked for one request of so many that would begin there."""
+"""While frozen a model is called for one of this many requests that would begin there."""
 
 
 class FreezeDetector:
     """Detects that one model's answers are never accepted."""
 
-    __slots__ = ("_asked", "freeze_after", "is_frozen", "rejected_in_a_row")
+    __slots__ = ("_requests", "freeze_after", "is_frozen", "rejected_in_a_row")
 
     def __init__(self, kept: float) -> None:
         """`kept` is the share of its answers that calibration kept, 0 where it kept none: then nothing is expected."""
@@ -192,7 +192,7 @@ class FreezeDetector:
         self.rejected_in_a_row = 0
         """Answers that were judged since the last kept one."""
         self.is_frozen = False
-        self._asked = 0
+        self._requests = 0
 
     def record(self, *, is_kept: bool) -> bool:
         """Count an answer that was judged. Returns whether the model froze or thawed by it."""
@@ -200,12 +200,12 @@ class FreezeDetector:
         self.rejected_in_a_row = 0 if is_kept else self.rejected_in_a_row + 1
         self.is_frozen = self.freeze_after is not None and self.rejected_in_a_row >= self.freeze_after
         if not self.is_frozen:
-            self._asked = 0
+            self._requests = 0
         return self.is_frozen is not before
 
     def should_ask(self) -> bool:
-        """Whether the next request is asked of this model: each, or one in `TRIAL_INTERVAL` while it is frozen."""
+        """Whether the next request goes to this model: each, or one in `TRIAL_INTERVAL` while it is frozen."""
         if not self.is_frozen:
             return True
-        self._asked += 1
-        return self._asked % TRIAL_INTERVAL == 0
+        self._requests += 1
+        return self._requests % TRIAL_INTERVAL == 0

@@ -183,17 +183,17 @@ class ModelJudge:
         if file is None:
             return AnswerVerdict.KEEP  # Without a calibration the configuration accepts it, unless its form is broken.
         if file.stage is SignalStage.PROMPT:
-            return AnswerVerdict.KEEP  # The prompt was judged before the model was asked.
+            return AnswerVerdict.KEEP  # The prompt was judged before the model was called.
         tokens = self._tokens(evidence, file.stage)
         self.signal = read_signals(tokens).value_of(file.signal) if tokens else None
         return judge_signal(file, standard.model_index, standard.bucket, self.signal, draw=standard.draw)
 
     def _tokens(self, evidence: AnswerEvidence, stage: SignalStage) -> list[TokenLogprobs]:
         """Return the tokens that the calibration's signal is computed from."""
-        most = self.hold_back.tokens
+        highest = self.hold_back.tokens
         if stage is SignalStage.REASONING:
-            return evidence.reasoning[:most] if self.hold_back.streams_reasoning else evidence.reasoning
-        return evidence.answer if stage is SignalStage.WHOLE else evidence.answer[:most]
+            return evidence.reasoning[:highest] if self.hold_back.streams_reasoning else evidence.reasoning
+        return evidence.answer if stage is SignalStage.WHOLE else evidence.answer[:highest]
 
     def _faults(self, evidence: AnswerEvidence) -> tuple[str, ...]:
         standard = self._standard
@@ -201,7 +201,7 @@ class ModelJudge:
             text=evidence.joined_text(),
             calls=tuple(evidence.calls()),
             finish_reason=None if standard.is_limited else evidence.finish_reason,
-            is_json_asked=standard.wants_json,
+            is_json_requested=standard.wants_json,
             schema=NO_SCHEMA if standard.schema is None else standard.schema,
         )
         return tuple(fault.value for fault in answer_faults(answer))

@@ -1,7 +1,7 @@
-"""Log-probabilities that a judge asked for and a client did not: added to what a pod is asked, taken out of its answer.
+"""Log-probabilities requested by a judge and not by the client: added to the pod's request, removed from its response.
 
 What remains is what the pod would have sent without the request: the same fields, with the same empty values. Whole
-events and bodies only. Knows no HTTP.
+events and bodies only. No HTTP.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOGPROB_APIS = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES})
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 
 LOGPROBS = b'logprobs"'
-"""Stands in everything that has to be looked at: the end of `"logprobs"` and of `"top_logprobs"`."""
+"""Occurs in everything that has to be parsed: the end of `"logprobs"` and of `"top_logprobs"`."""
 
 FIELDS = msgspec.json.Decoder(dict[str, Raw])
 CHOICES = msgspec.json.Decoder(list[dict[str, Raw]])
@@ -39,13 +39,13 @@ LOGPROB_OPTIONS = msgspec.json.Decoder(LogprobOptions)
 
 
 class LogprobFilter(Struct, frozen=True):
-    """What is taken out of an answer. `most`: so many of the likeliest are left at each place; None: nothing is."""
+    """What is taken out of an answer. `count`: so many of the likeliest are left at each place; None: nothing is."""
 
     api: Api
     max_top: int | None = None
 
     def filter_event(self, event: bytes) -> bytes:
-        """One event of a stream, with its end; what is no JSON comes back as it is."""
+        """One event of a stream, with its end; invalid JSON is returned unchanged."""
         if LOGPROBS not in event:
             return event
         lines = event.split(b"\n")
@@ -89,62 +89,62 @@ class LogprobFilter(Struct, frozen=True):
         return Raw(msgspec.json.encode(held))
 
 
-def _shorten(entries: list[dict[str, Any]], most: int) -> None:
+def _shorten(entries: list[dict[str, Any]], count: int) -> None:
     for entry in entries:
-        entry["top_logprobs"] = (entry.get("top_logprobs") or [])[:most]
+        entry["top_logprobs"] = (entry.get("top_logprobs") or [])[:count]
 
 
 NESTED_FIELDS = frozenset({"response", "part", "item", "output"})
 """Fields of a responses event, or of a response, within which there may be some."""
 
 
-def _trimmed_response(raw: bytes, fields: dict[str, Raw], most: int | None) -> bytes:
+def _trimmed_response(raw: bytes, fields: dict[str, Raw], count: int | None) -> bytes:
     if NESTED_FIELDS.isdisjoint(fields):
-        if "logprobs" in fields and most is None:
+        if "logprobs" in fields and count is None:
             fields["logprobs"] = EMPTY_LIST
             return msgspec.json.encode(fields)
         if "logprobs" not in fields:
             return raw
     held = msgspec.json.decode(raw)
-    _trim_deep(held, most)
+    _trim_deep(held, count)
     return msgspec.json.encode(held)
 
 
-def _trim_deep(held: Any, most: int | None) -> None:
+def _trim_deep(held: Any, count: int | None) -> None:
     if isinstance(held, list):
         for each in held:
-            _trim_deep(each, most)
+            _trim_deep(each, count)
     elif isinstance(held, dict):
         if held.get("object") == "response":
-            held["top_logprobs"] = most
+            held["top_logprobs"] = count
         entries = held.get("logprobs")
-        if isinstance(entries, list) and most is not None:
-            _shorten(entries, most)
+        if isinstance(entries, list) and count is not None:
+            _shorten(entries, count)
         elif isinstance(entries, list):
             # As vLLM has it: in a part nothing, in an event a list of nothing.
             held["logprobs"] = None if held.get("type") == "output_text" else []
         for key in NESTED_FIELDS | {"content"}:
-            _trim_deep(held.get(key), most)
+            _trim_deep(held.get(key), count)
 
 
 def add_logprobs(api: Api, body: bytes, top: int) -> tuple[bytes, LogprobFilter | None]:
-    """A body that asks for so many of the likeliest tokens at each place, and what has to be taken out of the answer,
+    """A body that requests this many of the likeliest tokens at each position, and what to remove from the answer,
     None where the client wants it all. A body with invalid fields is returned unchanged: the pod rejects it.
     """
     try:
-        fields, asked = FIELDS.decode(body), LOGPROB_OPTIONS.decode(body)
+        fields, options = FIELDS.decode(body), LOGPROB_OPTIONS.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return body, None
     if api is Api.CHAT:
-        wanted = (asked.top_logprobs or 0) if asked.logprobs is True else None
+        wanted = (options.top_logprobs or 0) if options.logprobs is True else None
         fields["logprobs"] = Raw(b"true")
         fields["top_logprobs"] = Raw(b"%d" % max(top, wanted or 0))
     elif api is Api.COMPLETIONS:
-        wanted = asked.logprobs if type(asked.logprobs) is int else None
+        wanted = options.logprobs if type(options.logprobs) is int else None
         fields["logprobs"] = Raw(b"%d" % max(top, wanted or 0))
     elif api is Api.RESPONSES:
-        included = asked.include or []
-        wanted = (asked.top_logprobs or 0) if INCLUDE_LOGPROBS in included else None
+        included = options.include or []
+        wanted = (options.top_logprobs or 0) if INCLUDE_LOGPROBS in included else None
         if wanted is None:
             fields["include"] = Raw(msgspec.json.encode([*included, INCLUDE_LOGPROBS]))
         fields["top_logprobs"] = Raw(b"%d" % max(top, wanted or 0))

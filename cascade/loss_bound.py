@@ -2,7 +2,7 @@
 
 The losses of a rule are score differences: 1 where a kept answer is wrong and the largest model's is right, -1 the
 other way round, 0 where both are alike or the answer was not kept; graded scores give anything between. The statistic
-is a score statistic: the mean's distance from the limit over its standard error **as if the true mean stood at the
+is a score statistic: the mean's distance from the limit over its standard error **as if the true mean was at the
 limit**, with the likeliest distribution of the losses that has that mean (Tango, Statistics in Medicine 1998, for
 paired 0/1 scores; Owen's empirical likelihood with room for losses of 1 that were never seen, for graded ones). It is
 nearly as sharp as the normal approximation and, unlike it, right where losses are rare.
@@ -39,7 +39,7 @@ HALVINGS = 9
 
 @lru_cache(maxsize=256)
 def critical_value(examples: int, max_loss: float, error: float) -> float:
-    """The distance below the limit from which on a mean of so many losses shows that the true one is below it.
+    """The distance below the limit from which on a mean of `examples` losses shows that the true one is below it.
 
     In standard errors; inf where no outcome could show it: with `examples` below log(error) / log(1 - max_loss).
     """
@@ -66,7 +66,7 @@ def min_examples(max_loss: float, error: float) -> int:
 def distance(counts: Sequence[float], levels: Sequence[float], max_loss: float) -> float:
     """How far the mean lies below the limit, in standard errors at the limit; negative above it.
 
-    `counts` says how many losses stand at each of the `levels`, which rise from -1 to 1.
+    `counts` says how many losses are at each of the `levels`, which rise from -1 to 1.
     """
     total = sum(counts)
     mean = sum(count * level for count, level in zip(counts, levels, strict=True)) / total
@@ -90,38 +90,38 @@ def _ternary_variance(losses: float, gains: float, total: float, limit: float) -
 def _graded_variance(counts: Sequence[float], levels: Sequence[float], total: float, limit: float) -> float:
     """The same by empirical likelihood: weights 1 / (1 - t (level - limit)), what is left over goes to a loss of 1."""
     seen = [(count / total, level - limit) for count, level in zip(counts, levels, strict=True) if count]
-    least, most = 0.0, (1.0 - 1e-9) / (1.0 - limit)
+    lowest, highest = 0.0, (1.0 - 1e-9) / (1.0 - limit)
     for _ in range(40):
-        tilt = (least + most) / 2
+        tilt = (lowest + highest) / 2
         if sum(part * away / (1.0 - tilt * away) for part, away in seen) < 0.0:
-            least = tilt
+            lowest = tilt
         else:
-            most = tilt
-    weights = [(part / (1.0 - least * away), away) for part, away in seen]
+            highest = tilt
+    weights = [(part / (1.0 - lowest * away), away) for part, away in seen]
     missing = max(0.0, 1.0 - sum(weight for weight, _ in weights))
     return sum(weight * away * away for weight, away in weights) + missing * (1.0 - limit) ** 2
 
 
 def _worst_error(examples: int, limit: float, far: float) -> float:
-    """The greatest chance, over the share of gains, of showing a loss below the limit where it stands at the limit."""
+    """The greatest chance, over the share of gains, of showing a loss below the limit where it is at the limit."""
     shares = [share for share in GAIN_SHARES if 2 * share + limit < 1.0]
-    most_losses: dict[int, int] = {}
-    return max(_error(examples, limit, share, far, most_losses) for share in shares)
+    max_losses: dict[int, int] = {}
+    return max(_error(examples, limit, share, far, max_losses) for share in shares)
 
 
-def _error(examples: int, limit: float, share: float, far: float, most_losses: dict[int, int]) -> float:
+def _error(examples: int, limit: float, share: float, far: float, max_losses: dict[int, int]) -> float:
     chance = (share + limit) / (1.0 - share)
     error = 0.0
     for gains, part in _likely(examples, share):
-        if gains not in most_losses:
-            most_losses[gains] = _most_losses(examples, gains, limit, far)
-        if most_losses[gains] >= 0:
-            error += part * _at_most(most_losses[gains], examples - gains, chance)
+        if gains not in max_losses:
+            max_losses[gains] = _max_losses(examples, gains, limit, far)
+        if max_losses[gains] >= 0:
+            error += part * _probability_up_to(max_losses[gains], examples - gains, chance)
     return error
 
 
-def _most_losses(examples: int, gains: int, limit: float, far: float) -> int:
-    """How many losses may stand beside so many gains for the mean to be far enough below the limit; -1 for none."""
+def _max_losses(examples: int, gains: int, limit: float, far: float) -> int:
+    """How many losses may come with `gains` gains for the mean to be far enough below the limit; -1 for none."""
     low, high = -1, min(examples - gains, gains + int(limit * examples) + 1)
     while low < high:
         middle = (low + high + 1) // 2
@@ -133,11 +133,11 @@ def _most_losses(examples: int, gains: int, limit: float, far: float) -> int:
 
 
 def _likely(examples: int, share: float) -> Iterator[tuple[int, float]]:
-    """Numbers of gains and their chances, but for the least likely 1e-9 or so."""
+    """Numbers of gains and their chances, except for the least likely 1e-9 or so."""
     spread = 6.5 * sqrt(examples * share * (1.0 - share)) + 6.0
-    least = max(0, int(examples * share - spread))
-    most = min(examples, int(examples * share + spread)) if share else 0
-    for gains in range(least, most + 1):
+    lowest = max(0, int(examples * share - spread))
+    highest = min(examples, int(examples * share + spread)) if share else 0
+    for gains in range(lowest, highest + 1):
         yield gains, _chance(gains, examples, share)
 
 
@@ -148,7 +148,7 @@ def _chance(successes: int, trials: int, share: float) -> float:
     return exp(ways + successes * log(share) + (trials - successes) * log1p(-share))
 
 
-def _at_most(successes: int, trials: int, share: float) -> float:
+def _probability_up_to(successes: int, trials: int, share: float) -> float:
     """The binomial distribution function."""
     if successes >= trials:
         return 1.0

@@ -1,4 +1,4 @@
-"""Result of one request to a cascade: every model that was asked, its signal, tokens, cost and verdict.
+"""Result of one request to a cascade: every model called, its signal, tokens, cost and verdict.
 
 A value for log, metrics, receipt and `hearth cascade report`. Holds no text.
 """
@@ -21,12 +21,12 @@ KEPT_FOR_ESCALATION_LIMIT = "escalation_limit"
 
 
 class CascadeStep(Struct, frozen=True):
-    """One model that was asked."""
+    """One model that was called."""
 
     model: str
     result: str
     reason: str = ""
-    """When and by what it was judged: the window, its end, a fault of its shape; or why it was kept all the same."""
+    """When and by what it was judged: the window, its end, a fault of its shape; or why it was still kept."""
     signal: float | None = None
     input_tokens: int = 0
     cached_input_tokens: int = 0
@@ -42,15 +42,15 @@ class CascadeResult(Struct, frozen=True):
     cascade: str
     bucket: str
     first_model: str
-    """The model that was to be asked first."""
+    """The model that was to be called first."""
     steps: tuple[CascadeStep, ...] = ()
-    """The models that were asked, in order."""
+    """The models that were called, in order."""
     skipped: tuple[str, ...] = ()
     """Those that could not or might not answer."""
     judged: int = 0
     """How many answers were judged."""
     cost: float = 0.0
-    """Of everything that was asked for it."""
+    """Of all calls for it."""
     wasted_cost: float = 0.0
     """Of what the client did not get."""
     wasted_tokens: int = 0

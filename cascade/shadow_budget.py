@@ -20,9 +20,9 @@ class ShadowBudget:
         self._fraction = fraction
         self._per_s = per_hour / HOUR_S
         self._left = self._per_s * MAX_CARRY_S
-        self._most = self._left
+        self._max_left = self._left
         self._at_once = at_once
-        self._seen_s: float | None = None
+        self._observed_s: float | None = None
         self.in_flight = 0
         self.spent = 0.0
 
@@ -42,10 +42,10 @@ class ShadowBudget:
         """End a sample: release its place and its reservation, and charge what it cost."""
         self.in_flight -= 1
         self.spent += cost
-        self._left = min(self._most, self._left + reserved - cost)
+        self._left = min(self._max_left, self._left + reserved - cost)
 
     def _fill(self, now_s: float) -> None:
-        passed = 0.0 if self._seen_s is None else max(0.0, now_s - self._seen_s)
-        self._seen_s = now_s
-        if passed and self._left < self._most:
-            self._left = min(self._most, self._left + passed * self._per_s)
+        passed = 0.0 if self._observed_s is None else max(0.0, now_s - self._observed_s)
+        self._observed_s = now_s
+        if passed and self._left < self._max_left:
+            self._left = min(self._max_left, self._left + passed * self._per_s)

@@ -1,6 +1,6 @@
 """Task buckets of prompts, derived from a few counts over the prompt's text. The counts are kept, the text is not.
 
-Only the last `MAX_CHARACTERS` characters are read: the question stands at the end, and a long prompt must cost no more
+Only the last `MAX_CHARACTERS` characters are read: the question is at the end, and a long prompt must cost no more
 than a short one. A labelled file may bring buckets of its own; the gateway computes only these.
 """
 
@@ -34,7 +34,7 @@ EXTRACTION_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PromptFeatures:
-    """Counts over the last text of a prompt, and what else is asked of the model."""
+    """Counts over the last text of a prompt, and what else the request contains."""
 
     turns: int = 1
     words: int = 0
@@ -50,11 +50,11 @@ class PromptFeatures:
     extracting: int = 0
     tools: int = 0
     images: int = 0
-    is_json_asked: bool = False
+    is_json_requested: bool = False
 
 
 def prompt_features(
-    texts: Sequence[str], *, tools: int = 0, images: int = 0, is_json_asked: bool = False
+    texts: Sequence[str], *, tools: int = 0, images: int = 0, is_json_requested: bool = False
 ) -> PromptFeatures:
     """Of the texts of a prompt in their order: turns of a conversation, or one text alone."""
     text = texts[-1][-MAX_CHARACTERS:] if texts else ""
@@ -73,7 +73,7 @@ def prompt_features(
         extracting=sum(word in EXTRACTION_WORDS for word in words),
         tools=tools,
         images=images,
-        is_json_asked=is_json_asked,
+        is_json_requested=is_json_requested,
     )
 
 
@@ -107,13 +107,13 @@ BUCKET_RULES: tuple[tuple[TaskBucket, Callable[[PromptFeatures], bool]], ...] = 
     (TaskBucket.TOOLS, lambda seen: seen.tools > 0),
     (TaskBucket.CODE, lambda seen: seen.fences > 0 or seen.code_marks * 12 > seen.words + 12),
     (TaskBucket.CHOICE, lambda seen: seen.options >= 3),
-    (TaskBucket.EXTRACTION, lambda seen: seen.is_json_asked or seen.extracting > 0),
+    (TaskBucket.EXTRACTION, lambda seen: seen.is_json_requested or seen.extracting > 0),
     (TaskBucket.REWRITING, lambda seen: seen.changing > 0),
     (TaskBucket.WRITING, lambda seen: seen.writing > 0 and seen.numbers < 3),
     (TaskBucket.MATHS, lambda seen: seen.numbers >= 2 and (seen.numbers + seen.maths_marks) * 20 > seen.words),
     (TaskBucket.QUESTION, lambda seen: seen.asking > 0),
 )
-"""Tools and pictures first: they bind whatever the words say. Text to work on may hold anything, so what is asked to be
+"""Tools and pictures first: they bind whatever the words say. Text to work on may hold anything, so what is to be
 done with it goes before what it looks like."""
 
 

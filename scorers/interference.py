@@ -39,9 +39,9 @@ class Interference:
         weight, crowding, most_s = self.decode_weight, self.queue_weight, self.max_eviction_s
         decode = weight * candidates.output_tokens
         displaced = min(self.eviction_weight * candidates.displaced_share, 1.0)
-        each, most = crowding + displaced, displaced * most_s
+        each, cap = crowding + displaced, displaced * most_s
         seconds = [
-            running * (weight * own + decode * slower) + (each * own if own < most_s else crowding * own + most)
+            running * (weight * own + decode * slower) + (each * own if own < most_s else crowding * own + cap)
             for own, running, slower in zip(
                 candidates.own_s, candidates.running, candidates.step_per_sequence_s, strict=True
             )

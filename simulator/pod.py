@@ -225,7 +225,7 @@ def _add_wiring(parser: argparse.ArgumentParser) -> None:
     add("--kv-load-failure-policy", choices=("fail", "recompute"), default="fail")
     add("--kv-side-channel-port", type=int, default=0)
     add("--kv-bootstrap-port", type=int, default=0)
-    add("--kv-shelf", type=Path, metavar="FOLDER", help="shared by the pods of ExampleConnector")
+    add("--kv-folder", type=Path, metavar="FOLDER", help="shared by the pods of ExampleConnector")
     add("--kv-bytes-per-token", type=int, default=link.bytes_per_token)
     add("--kv-bytes-per-s", type=float, default=link.bytes_per_s)
     add("--kv-fixed-s", type=float, default=link.fixed_s, help="seconds of a transfer of any size")
@@ -240,7 +240,7 @@ def _wiring(parsed: argparse.Namespace) -> Wiring | None:
         link=Link(parsed.kv_bytes_per_token, parsed.kv_bytes_per_s, parsed.kv_fixed_s),
         lease_s=parsed.kv_lease_s,
         recomputes=parsed.kv_load_failure_policy == "recompute",
-        folder=parsed.kv_shelf,
+        folder=parsed.kv_folder,
         side_port=parsed.kv_side_channel_port,
         bootstrap_port=parsed.kv_bootstrap_port,
     )

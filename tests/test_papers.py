@@ -63,7 +63,7 @@ def test_the_policy_to_start_from_is_one() -> None:
 
 
 @pytest.mark.parametrize("words", [QUOTA, TENANT, TIER, JWT, KEY, HEADERS], ids=lambda words: next(iter(words)))
-def test_every_word_of_a_policy_is_explained(words: dict[str, object]) -> None:
+def test_every_field_of_a_policy_is_explained(words: dict[str, object]) -> None:
     """And every header that is believed without being named."""
     assert [word for word in words if f"`{word}`" not in POLICY and f"{word}: " not in POLICY] == []
     assert [name for name in HeaderRules().names if f"`{name}`" not in POLICY] == []
@@ -168,7 +168,7 @@ def test_the_calibration_shown_can_be_read() -> None:
     assert len(read_labelled(label.encode()).rows) == 1
 
 
-def test_defaults_are_told_as_they_are() -> None:
+def test_defaults_are_reported_as_they_are() -> None:
     """Where a paper shows all words of a thing with their defaults."""
     told = {paper.stem: read_settings(example, VARIABLES)[0] for paper, example in configurations()}
     retries = told["retries"]
@@ -184,7 +184,7 @@ def shown(paper: str) -> Iterator[Settings]:
 SIZES = {"": 1, "s": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 
-def test_bounds_are_told_as_they_are() -> None:
+def test_bounds_are_reported_as_they_are() -> None:
     """Each word of `limits` and `timeouts` with its default, where a number follows it."""
     told = (ROOT / "docs" / "bounds.md").read_text(encoding="utf-8")
     usual = asdict(Limits()) | asdict(Timeouts())
@@ -194,7 +194,7 @@ def test_bounds_are_told_as_they_are() -> None:
         assert usual[name] == int(number.replace(",", "")) * SIZES[unit], name
 
 
-def test_every_timeout_is_told() -> None:
+def test_every_timeout_is_reported() -> None:
     """In one table, with its default."""
     told = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     found = re.findall(r"^\| `([a-z_]+_s)` \| ([0-9]+) \|", told, re.MULTILINE)
@@ -259,7 +259,7 @@ def test_what_is_named_is_there(kind: str) -> None:
     assert [f"{paper}: {name}" for paper, name in sorted(named) if not is_there(name, code)] == []
 
 
-def test_every_metric_is_told() -> None:
+def test_every_metric_is_reported() -> None:
     """Each family that a gateway may show stands on a page, by its whole name."""
     pages = "".join(paper.read_text(encoding="utf-8") for paper in ROOT.glob("docs/*.md"))
     families = set(re.findall(r'"(hearth_[a-z_]+[a-z])",\s*"', sources()))

@@ -88,7 +88,7 @@ def test_nothing_names_an_index_or_a_path_of_one_machine() -> None:
         "find-links=/opt/whe" + "els",
     ],
 )
-def test_forbidden_words_are_seen(line: str) -> None:
+def test_forbidden_words_are_detected(line: str) -> None:
     """The search above finds what it is there to find."""
     assert FORBIDDEN.search(line)
 
@@ -139,7 +139,7 @@ def test_no_test_sleeps() -> None:
     assert {str(source.path) for source in sources} >= MAY_SLEEP
 
 
-def test_sleeping_is_seen() -> None:
+def test_sleeping_is_detected() -> None:
     """The search above finds every way to sleep, and lets sleep(0) and virtual time pass."""
     text = "asyncio.sleep(0)\nasyncio.sleep(0.1)\ntime.sleep(x)\nfrom asyncio import sleep"
     assert {fault.split(":")[1] for fault in sleeps(parse("tests/test_a.py", text))} == {"2", "3", "4"}

@@ -54,41 +54,43 @@ class CalibrationResult:
     rules: tuple[EvaluatedRule, ...]
     """Every rule that was looked at, from keeping nothing to keeping everything."""
     chosen_rule: EvaluatedRule | None
-    """The rule that was taken, None where nothing can be promised that saves anything."""
+    """The rule that was taken, None if no guarantee can be given that saves anything."""
 
 
-def calibrate(examples: Sequence[Example], subject: CalibrationTarget, promise: QualityGuarantee) -> CalibrationResult:
+def calibrate(
+    examples: Sequence[Example], subject: CalibrationTarget, guarantee: QualityGuarantee
+) -> CalibrationResult:
     """Raises ValueError where there is not a single example, or their models are not those of the subject."""
     if not examples or any(len(example.scores) != len(subject.models) for example in examples):
         raise ValueError("calibration takes one example or more, each with a score of every rung")
     spent, tested = split_examples(examples)
-    apart = separate_buckets(examples)
-    order = by_worth(tested, loss_curves(spent, apart)) if spent else by_rank(tested)
-    steps = evaluate_rules(tested, order, promise)
+    separated = separate_buckets(examples)
+    order = by_worth(tested, loss_curves(spent, separated)) if spent else by_rank(tested)
+    steps = evaluate_rules(tested, order, guarantee)
     at = cheapest_passed(steps, tested)
     evidence = _evidence(tested, at, fingerprint(examples))
     if at is None:
-        needs = examples_needed(steps, promise, cost_of_largest(tested), len(tested))
+        needs = examples_needed(steps, guarantee, cost_of_largest(tested), len(tested))
         # What is spent on maps is needed on top.
         evidence = replace(evidence, needs=None if needs is None else needs * len(examples) // len(tested))
         cuts: tuple[AcceptanceThreshold, ...] = ()
     elif spent:
-        edges = thresholds_at(tested, order, at.level, apart | {ANY_BUCKET})
-        cuts = tuple(_cuts(examples, apart, lambda index, bucket: edges.get((index, bucket), NEVER_ACCEPT)))
+        edges = thresholds_at(tested, order, at.level, separated | {ANY_BUCKET})
+        cuts = tuple(_cuts(examples, separated, lambda index, bucket: edges.get((index, bucket), NEVER_ACCEPT)))
     else:
         # Buckets share the threshold of their model, and it holds for tasks that were not labelled apart.
         edges = thresholds_at(tested, order, at.level, (ANY_BUCKET,))
-        cuts = tuple(_cuts(examples, apart, lambda index, _: edges.get((index, ANY_BUCKET), NEVER_ACCEPT)))
-    file = CalibrationFile(subject.models, subject.signal, subject.stage, promise, evidence, cuts, at is not None)
+        cuts = tuple(_cuts(examples, separated, lambda index, _: edges.get((index, ANY_BUCKET), NEVER_ACCEPT)))
+    file = CalibrationFile(subject.models, subject.signal, subject.stage, guarantee, evidence, cuts, at is not None)
     return CalibrationResult(file, tuple(steps), at)
 
 
 def _cuts(
-    examples: Sequence[Example], apart: frozenset[str], edge_of: Callable[[int, str], ThresholdEdge]
+    examples: Sequence[Example], separated: frozenset[str], edge_of: Callable[[int, str], ThresholdEdge]
 ) -> Iterator[AcceptanceThreshold]:
     """Of every model: one for any bucket, and one for each separate bucket, with a map of its own."""
     for index in range(examples[0].largest):
-        for bucket in (ANY_BUCKET, *sorted(apart - {ANY_BUCKET})):
+        for bucket in (ANY_BUCKET, *sorted(separated - {ANY_BUCKET})):
             own = [example for example in examples if bucket in (ANY_BUCKET, example.bucket)]
             edge = edge_of(index, bucket)
             grey, benefits = _grey(own, index, edge.threshold), benefit_curve(own, index, ANY_BUCKET)
@@ -124,12 +126,12 @@ def _evidence(examples: Sequence[Example], at: EvaluatedRule | None, digest: str
 POWER = NormalDist().inv_cdf(0.9)
 """With so many examples the guarantee would be made nine times in ten."""
 
-UNSEEN_LOSSES = 1 / 3
+UNOBSERVED_LOSSES = 1 / 3
 """Losses that may hide among examples that show none: a few examples without one are not a model without any."""
 
 
 def examples_needed(
-    steps: Sequence[EvaluatedRule], promise: QualityGuarantee, cost_of_top: float, seen: int
+    steps: Sequence[EvaluatedRule], guarantee: QualityGuarantee, cost_of_top: float, seen: int
 ) -> int | None:
     """More examples than were `seen`, with which the rule that needs fewest of those that save anything would be shown.
 
@@ -137,20 +139,20 @@ def examples_needed(
     """
     saving = [step for step in steps if step.cost < cost_of_top]
     # Of a handful even a third of a loss is more than may be lost: then what was seen must do.
-    for unseen in (UNSEEN_LOSSES / seen, 0.0):
-        hoped = [needed for step in saving if (needed := _needed(step, promise, unseen)) is not None]
+    for unseen in (UNOBSERVED_LOSSES / seen, 0.0):
+        hoped = [needed for step in saving if (needed := _needed(step, guarantee, unseen)) is not None]
         if hoped:
             return max(seen + 1, min(hoped))
     return None
 
 
-def _needed(step: EvaluatedRule, promise: QualityGuarantee, unseen: float) -> int | None:
-    limit, error = promise.max_loss, 1.0 - promise.confidence
+def _needed(step: EvaluatedRule, guarantee: QualityGuarantee, unseen: float) -> int | None:
+    limit, error = guarantee.max_loss, 1.0 - guarantee.confidence
     loss = step.loss + unseen
     if loss >= limit:
         return None
     room, variance = limit - loss, max(loss, step.spread + unseen) - loss * loss
     # At the limit there are as many losses more as the mean is short of it.
     at_limit = variance + room * (1.0 - limit)
-    far = NormalDist().inv_cdf(promise.confidence) * sqrt(at_limit) + POWER * sqrt(variance)
+    far = NormalDist().inv_cdf(guarantee.confidence) * sqrt(at_limit) + POWER * sqrt(variance)
     return max(min_examples(limit, error), ceil((far / room) ** 2))

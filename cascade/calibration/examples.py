@@ -1,6 +1,6 @@
 """Labelled examples: one prompt answered by every model of a cascade, each answer with its score, signals and price.
 
-`LabelledExamples` is a file as it was read; `examples_of` chooses one signal and puts prices on answers. Values only.
+`LabelledExamples` is a file as read; `examples_of` chooses one signal and puts prices on answers. Values only.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LabelledExamples:
     """The signals that are of the prompt, not of an answer."""
 
     def default_signal(self) -> str:
-        """Return the signal that is taken unless another is asked for: one that the gateway computes in production."""
+        """Return the default signal: one that the gateway computes in production."""
         ofanswers = [name for name in self.signals if name not in self.prompt_signals]
         return next((name for name in PREFERRED_SIGNALS if name in ofanswers), EASE)
 

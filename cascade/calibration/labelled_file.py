@@ -137,7 +137,7 @@ def _unpacked(raw: bytes) -> str:
 
 
 def _members(raw: bytes) -> Iterator[bytes]:
-    """Gzip may be several, one behind the other. One that is cut short is no smaller file: it is a broken one."""
+    """Gzip may be several, one behind the other. A truncated one is rejected."""
     room = MAX_BYTES + 1
     while raw and room > 0:
         opened = zlib.decompressobj(wbits=31)

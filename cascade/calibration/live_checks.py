@@ -17,7 +17,7 @@ from cascade.signals.tokens import SIGNALS
 from cascade.tasks import TaskBucket, bucket_of, prompt_features
 
 UNPROVABLE_BUCKETS = frozenset({TaskBucket.VISION.value, TaskBucket.TOOLS.value, TaskBucket.EXTRACTION.value})
-"""Buckets that follow from more than the words of a prompt: its pictures, its tools, the format that is asked for."""
+"""Buckets that follow from more than the words of a prompt: its pictures, its tools, the requested format."""
 
 ROUNDING = 1e-3
 """How far beyond its range a signal may lie."""
@@ -41,12 +41,12 @@ def signal_faults(labelled: LabelledExamples, signal: str, stage: SignalStage) -
 
 def value_faults(examples: Sequence[Example], labelled: LabelledExamples, signal: str) -> Iterator[str]:
     """Yield that a column has values which the signal of its name cannot have: it is another measure."""
-    least, most = signal_range(signal)
+    lowest, highest = signal_range(signal)
     for index, model in enumerate(labelled.models[:-1]):
         values = [example.signals[index] for example in examples if isfinite(example.signals[index])]
-        beyond = [value for value in values if not least - ROUNDING <= value <= most + ROUNDING]
+        beyond = [value for value in values if not lowest - ROUNDING <= value <= highest + ROUNDING]
         if beyond:
-            bounds = f"is at most {most:g}" if least == -inf else f"is from {least:g} to {most:g}"
+            bounds = f"is at most {highest:g}" if lowest == -inf else f"is from {lowest:g} to {highest:g}"
             yield (
                 f"`{signal}` of {model} {bounds} as the gateway computes it; "
                 f"{len(beyond):,} of {len(values):,} values are not, the first is {beyond[0]:g}"

@@ -106,12 +106,14 @@ def draw_svg(found: CalibrationResult) -> str:
         (evidence.cost_always_first, evidence.quality_always_first),
         (evidence.cost_always_top, evidence.quality_always_top),
     ]
-    least = evidence.quality_always_top - promise.max_loss
-    points = [*curve, *ends, (evidence.cost, least)]
+    lowest = evidence.quality_always_top - promise.max_loss
+    points = [*curve, *ends, (evidence.cost, lowest)]
     frame = _Frame([cost for cost, _ in points], [quality for _, quality in points])
     parts = [
         _axes(frame, points),
-        _line(frame, [(min(cost for cost, _ in points), least), (max(cost for cost, _ in points), least)], PALE, "6 4"),
+        _line(
+            frame, [(min(cost for cost, _ in points), lowest), (max(cost for cost, _ in points), lowest)], PALE, "6 4"
+        ),
         _line(frame, curve, BROKEN),
         _line(frame, curve[:shown], INK),
         _mark(frame, *ends[0], INK, f"always {found.file.models[0]}"),

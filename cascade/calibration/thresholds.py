@@ -6,7 +6,7 @@
    least against the largest model, by falling maps of each model and bucket (pool adjacent violators, Ayer et al.,
    1955); a third of the examples is spent on the maps and not tested. Levels may use signals, prices and examples that
    are not tested, never the scores of those that are.
-2. Test. Fixed-sequence testing: the rules stand in one order beforehand, each is tested with the whole error allowed,
+2. Test. Fixed-sequence testing: the rules are ordered beforehand, each is tested with the whole error allowed,
    and the first that fails ends it. Then the chance that **any** rule that passed breaks the guarantee is at most that
    error: for that, the first in the sequence that breaks it would have to pass (Angelopoulos et al., Learn then Test,
    2021). Every distinct level is tested, so the levels may be those of the examples themselves. Among the rules that
@@ -42,7 +42,7 @@ def fit_benefit_curve(
             pools[-1] = pools[-1].with_one(signal, benefit)
         else:
             pools.append(_Pool(1, signal, benefit, signal))
-        # A tie joins its pool first, so that equal signals never stand in two steps.
+        # A tie joins its pool first, so that equal signals are never in two steps.
     merged: list[_Pool] = []
     for pool in pools:
         merged.append(pool)
@@ -83,7 +83,7 @@ MAX_LOSS_LEVELS = 41
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedRule:
-    """One rule on the way: keep what stands at this level or above."""
+    """One rule on the way: keep answers at this level or above."""
 
     level: float
     kept: float
@@ -99,10 +99,10 @@ class EvaluatedRule:
 
 
 def evaluate_rules(
-    examples: Sequence[Example], order: Sequence[AcceptanceLevels], promise: QualityGuarantee
+    examples: Sequence[Example], order: Sequence[AcceptanceLevels], guarantee: QualityGuarantee
 ) -> list[EvaluatedRule]:
     """All rules, from the strictest on; after the first that fails none is shown."""
-    critical = critical_value(len(examples), promise.max_loss, round(1.0 - promise.confidence, 12))
+    critical = critical_value(len(examples), guarantee.max_loss, round(1.0 - guarantee.confidence, 12))
     kept_examples = KeptExamples(examples)
     steps: list[EvaluatedRule] = []
     is_shown = True
@@ -110,7 +110,9 @@ def evaluate_rules(
         kept_examples.keep(kept)
         # Above the limit the distance below it need not be computed.
         is_shown = (
-            is_shown and kept_examples.loss < promise.max_loss and kept_examples.distance(promise.max_loss) >= critical
+            is_shown
+            and kept_examples.loss < guarantee.max_loss
+            and kept_examples.distance(guarantee.max_loss) >= critical
         )
         steps.append(
             EvaluatedRule(
@@ -288,9 +290,9 @@ def _rank(signal: float, ordered: Sequence[float], draw: float) -> float | None:
     return (first + (last - first) * (1.0 - draw)) / len(ordered)
 
 
-def loss_curves(examples: Sequence[Example], apart: Iterable[str]) -> dict[tuple[int, str], BenefitCurve]:
+def loss_curves(examples: Sequence[Example], separated: Iterable[str]) -> dict[tuple[int, str], BenefitCurve]:
     """Expected loss against the largest model by model and bucket, and by model alone."""
-    places = [(index, bucket) for index in range(examples[0].largest) for bucket in (ANY_BUCKET, *sorted(apart))]
+    places = [(index, bucket) for index in range(examples[0].largest) for bucket in (ANY_BUCKET, *sorted(separated))]
     return {place: loss_curve(examples, *place) for place in places}
 
 

@@ -40,9 +40,9 @@ class CompleteAnswer:
     calls: Sequence[str] = ()
     """The arguments of its tool calls, as the model wrote them."""
     finish_reason: str | None = None
-    is_json_asked: bool = False
+    is_json_requested: bool = False
     schema: object = NO_SCHEMA
-    """Of the text, where JSON was asked for."""
+    """Of the text, where JSON was requested."""
     call_schemas: Sequence[object] = ()
     """Of the calls in their order, as far as they are known."""
 
@@ -53,11 +53,11 @@ def answer_faults(answer: CompleteAnswer) -> tuple[AnswerFault, ...]:
     found: list[AnswerFault] = []
     if not text and not answer.calls:
         found.append(AnswerFault.EMPTY)
-    if answer.is_json_asked and text:
+    if answer.is_json_requested and text:
         found += _json_faults(text, answer.schema)
     if not all(map(_is_call, answer.calls, _schemas(answer))):
         found.append(AnswerFault.TOOL_CALL)
-    if not answer.calls and not answer.is_json_asked and is_refusal(text):
+    if not answer.calls and not answer.is_json_requested and is_refusal(text):
         found.append(AnswerFault.REFUSAL)
     if has_repetition(text):
         found.append(AnswerFault.REPETITION)
@@ -103,7 +103,7 @@ REFUSAL_CHARACTERS = 160
 
 
 def is_refusal(text: str) -> bool:
-    """Whether the answer opens by declining, or by saying that the model does not know."""
+    """Whether the answer opens by declining, or by stating a lack of knowledge."""
     return REFUSAL.search(text[:REFUSAL_CHARACTERS].replace("\u2019", "'")) is not None
 
 

@@ -113,8 +113,8 @@ TYPES: dict[str, Callable[[object], bool]] = {
 }
 
 
-def _has_type(value: object, asked: object) -> bool:
-    names = asked if isinstance(asked, list) else [asked]
+def _has_type(value: object, expected_type: object) -> bool:
+    names = expected_type if isinstance(expected_type, list) else [expected_type]
     known = [name for name in names if isinstance(name, str) and name in TYPES]
     return len(known) < len(names) or any(TYPES[name](value) for name in known)
 
@@ -135,9 +135,9 @@ def _is_within(value: object, schema: Mapping[str, object]) -> bool:
     """Bounds of numbers, and of the lengths of text, lists and mappings."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _is_between(value, schema, "minimum", "maximum") and _is_strictly_between(value, schema)
-    for kind, least, most in LENGTHS:
+    for kind, lowest, highest in LENGTHS:
         if isinstance(value, kind):
-            return _is_between(len(value), schema, least, most)
+            return _is_between(len(value), schema, lowest, highest)
     return True
 
 
@@ -148,8 +148,8 @@ LENGTHS: tuple[tuple[type[str | list[object] | dict[str, object]], str, str], ..
 )
 
 
-def _is_between(size: float, schema: Mapping[str, object], least: str, most: str) -> bool:
-    low, high = _number(schema.get(least)), _number(schema.get(most))
+def _is_between(size: float, schema: Mapping[str, object], lowest: str, highest: str) -> bool:
+    low, high = _number(schema.get(lowest)), _number(schema.get(highest))
     return (low is None or size >= low) and (high is None or size <= high)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from math import exp, inf, isfinite, log, nan
 
 LOW_QUANTILE = 0.1
-"""The quantile that stands for the doubtful tokens of an answer."""
+"""The quantile that represents the doubtful tokens of an answer."""
 
 MIN_LOGPROB = -100.0
 """What an engine's minus infinity (or -9999) counts as: the token was all but impossible."""
@@ -39,7 +39,7 @@ class TokenSignals:
     """Mean entropy in nats, **negated** so that higher is surer; what the top tokens leave counts as one more token."""
 
     def value_of(self, name: str) -> float:
-        """The signal that a calibration file names; nan for a name that is none."""
+        """The signal that a calibration file names; nan for an unknown name."""
         return float(getattr(self, name)) if name in SIGNALS else nan
 
 

@@ -71,7 +71,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     tls, prices = server_context(settings.tls) if settings.tls else None, dict(settings.model_table)
     receipts = ReceiptStore()
     pod_keys = PodKeys(settings.pod_api_key.value if settings.pod_api_key else None)
-    say, logs = open_logs(settings, prices, host)
+    log_event, logs = open_logs(settings, prices, host)
     router = Router(
         settings.routing.scorers,
         index=PrefixIndex(max_blocks_per_engine=settings.routing.max_blocks_per_engine),
@@ -79,35 +79,39 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         keeps_roles=settings.roles is not None,
         report=report_exception,
     )
-    metrics = GatewayMetrics(router, prices, say)
+    metrics = GatewayMetrics(router, prices, log_event)
 
     static, pod_file = (
         StaticSource(settings.configured_pods),
-        PodFileSource(file, say) if (file := settings.pod_file) else None,
+        PodFileSource(file, log_event) if (file := settings.pod_file) else None,
     )
-    means = SourceContext(say, clock, draw, PushedLoad(router, clock).apply, logs_outages=is_first)
+    means = SourceContext(log_event, clock, draw, PushedLoad(router, clock).apply, logs_outages=is_first)
     sources: list[PodSource] = [static, *filter(None, [pod_file]), *remote_sources(settings, means)]
 
     probes = probe_session()  # Nothing may raise from here on: the session would have to be closed.
-    issuer = TokenIssuer(probes, say=say, clock=clock)
+    issuer = TokenIssuer(probes, log_event=log_event, clock=clock)
     keyring = Keyring(None, issuer, time.time)
     prober = Prober(probes, pod_keys)
-    watcher = FleetWatcher(router, sources, prober, say=say, clock=clock, draw=draw, models=prices, warns=is_first)
+    watcher = FleetWatcher(
+        router, sources, prober, log_event=log_event, clock=clock, draw=draw, models=prices, warns=is_first
+    )
 
     room = AdmissionQueue(
         router, clock=clock, draw=draw, no_pod_s=waits.scale_from_zero_s, first_pod_s=waits.startup_discovery_s
     )
     quotas = make_quota_enforcer(router, prices, room.has_waiters, clock=clock, draw=draw)
-    ladders = Cascades(router, configured_cascades(prices), draw=draw, clock=clock, say=say, warns=is_first)
-    canaries = CanaryMonitor(router.rollout or Rollout(()), router.fleet, say, clock)
+    cascades = Cascades(
+        router, configured_cascades(prices), draw=draw, clock=clock, log_event=log_event, warns=is_first
+    )
+    canaries = CanaryMonitor(router.rollout or Rollout(()), router.fleet, log_event, clock)
 
     observers = [metrics.tallies.on_outcome, receipts.on_outcome, *(log.on_outcome for log in logs.values())]
     background = [issuer.run, canaries.run]
     if settings.canaries:
         observers.insert(1, canaries.on_outcome)
     if is_first:
-        background.append(UnpairedPrefillMonitor(router, say, clock).run)
-    passage = RequestPipeline(
+        background.append(UnpairedPrefillMonitor(router, log_event, clock).run)
+    pipeline = RequestPipeline(
         router,
         health=watcher.on_attempt_end,
         observers=observers,
@@ -117,20 +121,20 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         limits=AttemptLimits(waits.first_byte_s, waits.resume_s, settings.retries, settings.processes),
         reserve=quotas.reserve,
         queue=room,
-        run_pair=make_pairs(router, probes, prices, clock=clock, say=say).run_attempt,
+        run_pair=make_pairs(router, probes, prices, clock=clock, log_event=log_event).run_attempt,
     )
     front = HttpServer(
-        passage,
+        pipeline,
         router,
         keyring.identify,
         pod_keys,
         settings.limits,
         settings.timeouts,
         watcher.is_ready,
-        ladders=ladders,
+        cascades=cascades,
         trusted=settings.trusted_proxies,
         cors=settings.cors,
-        on_refused=lambda refused: metrics.tallies.count_rejection(refused.reason),
+        on_rejected=lambda rejected_count: metrics.tallies.count_rejection(rejected_count.reason),
         descriptors=descriptors_allowed(),
     )
     front.pool.set_stall_bounds(settings.stall_detection)
@@ -138,7 +142,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
 
     gateway = Gateway(
         settings=settings,
-        log_event=say,
+        log_event=log_event,
         logs=logs,
         model_entries=prices,
         pod_keys=pod_keys,
@@ -150,13 +154,13 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         static=static,
         pod_file=pod_file,
         watcher=watcher,
-        pipeline=passage,
+        pipeline=pipeline,
         admission_queue=room,
         quotas=quotas,
-        cascades=ladders,
+        cascades=cascades,
         listener=front,
         peer_load=PeerLoad(),
-        callback_errors=CallbackErrorHandler(say, after=room.reconcile),
+        callback_errors=CallbackErrorHandler(log_event, after=room.reconcile),
         background=background,
     )
     metrics.register(gateway)
@@ -201,7 +205,7 @@ def _serve_envoy(gateway: Gateway, host: HostProcess) -> None:
         is_ready=gateway.is_ready,
         take_end=gateway.watcher.on_attempt_end,
         number=host.number,
-        say=gateway.log_event,
+        log_event=gateway.log_event,
     )
     gateway.registry.register(gateway.ext_proc.exposition)
     gateway.background.extend(gateway.ext_proc.renewal_tasks(gateway.log_event))

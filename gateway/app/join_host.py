@@ -21,7 +21,9 @@ def connect_index_process(gateway: Gateway, host: HostProcess) -> None:
     if host.kv_index_socket is None:
         return
     draw = random.Random().random  # noqa: S311 - spreads reconnects, keeps no secret
-    client = IndexProcessClient(host.kv_index_socket, Hello(secrets.randbits(63)), say=gateway.log_event, draw=draw)
+    client = IndexProcessClient(
+        host.kv_index_socket, Hello(secrets.randbits(63)), log_event=gateway.log_event, draw=draw
+    )
     gateway.index_client = client
     gateway.background.append(client.run)
     _sync_replicas(gateway, client)
@@ -34,7 +36,7 @@ def _sync_replicas(gateway: Gateway, client: IndexProcessClient) -> None:
     sharing = ReplicaSync(
         gateway.router,
         client,
-        say=gateway.log_event,
+        log_event=gateway.log_event,
         clock=asyncio.get_running_loop().time,
         fleet_known=gateway.watcher.has_looked,
         on_answer=gateway.listener.pool.note_engine_response,
@@ -47,7 +49,9 @@ def _sync_replicas(gateway: Gateway, client: IndexProcessClient) -> None:
 def _share_limits(gateway: Gateway, client: IndexProcessClient) -> None:
     """Lease limits that other gateways share."""
     quotas = gateway.quotas
-    keeper = make_lease_client(gateway.settings, client, quotas.accounts, clock=quotas.now_s, say=gateway.log_event)
+    keeper = make_lease_client(
+        gateway.settings, client, quotas.accounts, clock=quotas.now_s, log_event=gateway.log_event
+    )
     if keeper is not None:
         quotas.leases = keeper
         gateway.background.append(keeper.run)

@@ -20,10 +20,10 @@ from routing.decision.router import Router
 class GatewayMetrics:
     """One per gateway: first counts requests, then is registered with what else is shown."""
 
-    def __init__(self, router: Router, priced: Container[str], say: LogFunction) -> None:
+    def __init__(self, router: Router, priced: Container[str], log_event: LogFunction) -> None:
         """`priced`: models that may be label values even if no pod serves them."""
         self._router = router
-        self._calibration = CalibrationCollector(lambda: {pod.url for pod in router.fleet.pods}, say)
+        self._calibration = CalibrationCollector(lambda: {pod.url for pod in router.fleet.pods}, log_event)
         self._tiers = TierCounters(router.fleet)
         self._climbs = CascadeCounters()
         self._pairs = PairMetrics()

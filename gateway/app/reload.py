@@ -71,7 +71,7 @@ class Reloader:
 
         keyring = gateway.keyring
         await watch_policy(
-            lambda: gateway.settings, lambda: keyring.policy, renew, self._variables, say=gateway.log_event
+            lambda: gateway.settings, lambda: keyring.policy, renew, self._variables, log_event=gateway.log_event
         )
 
 

@@ -242,9 +242,9 @@ def handling_callback_errors(errors: CallbackErrorHandler) -> Iterator[None]:
 
 
 @contextmanager
-def bridging_library_logs(say: EventLog) -> Iterator[None]:
+def bridging_library_logs(log_event: EventLog) -> Iterator[None]:
     """Write what libraries log to the event log."""
-    root, bridge = logging.getLogger(), LoggingBridge(say)
+    root, bridge = logging.getLogger(), LoggingBridge(log_event)
     root.addHandler(bridge)
     try:
         yield
@@ -270,13 +270,13 @@ def warn_of_few_descriptors(gateway: Gateway) -> None:
         )
 
 
-def warn_of_idle_settings(settings: Settings, say: EventLog) -> None:
+def warn_of_idle_settings(settings: Settings, log_event: EventLog) -> None:
     """Warn of settings without effect, and of a port that is open to every caller."""
     if settings.trusted_proxies and settings.policy is None:
-        say("warning", "trusted_proxies_unused")
+        log_event("warning", "trusted_proxies_unused")
     envoys = settings.extproc
     if envoys is not None and not envoys.authenticates_callers and not envoys.listen.is_loopback:
-        say(
+        log_event(
             "warning",
             "extproc_unauthenticated",
             listen=str(envoys.listen),

@@ -30,10 +30,10 @@ BROKEN = frozenset(end.value for end in AttemptStatus if end.is_pod_failure)
 class CanaryMonitor(Collector):
     """One per gateway; observes records where canaries are configured."""
 
-    def __init__(self, rollout: Rollout, fleet: Fleet, say: LogFunction, clock: Callable[[], float]) -> None:
+    def __init__(self, rollout: Rollout, fleet: Fleet, log_event: LogFunction, clock: Callable[[], float]) -> None:
         self._rollout = rollout
         self._fleet = fleet
-        self._say = say
+        self._log_event = log_event
         self._clock = clock
 
     @restarted("canary")
@@ -49,7 +49,7 @@ class CanaryMonitor(Collector):
         split = {pod.url: marks[pod.url] for pod in self._fleet.pods if _is_split(pod)}
         for canary in self._rollout.end_disaggregated(split):
             pods = sorted(url for url, held in split.items() if canary.includes(*held))
-            self._say(
+            self._log_event(
                 "error",
                 "canary_rejected",
                 canary=canary.terms.name,
@@ -58,8 +58,13 @@ class CanaryMonitor(Collector):
             )
         if (expired := self._rollout.expire(self._clock())) is not None:
             self._log_change(expired)
-        if (begun := self._rollout.start_next(marks, self._clock())) is not None:
-            self._say("info", "canary_started", canary=begun.terms.name, traffic_share=begun.terms.traffic_share)
+        if (started_canary := self._rollout.start_next(marks, self._clock())) is not None:
+            self._log_event(
+                "info",
+                "canary_started",
+                canary=started_canary.terms.name,
+                traffic_share=started_canary.terms.traffic_share,
+            )
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Add every attempt of a request to the comparison."""
@@ -83,7 +88,7 @@ class CanaryMonitor(Collector):
 
     def _log_change(self, canary: Canary) -> None:
         back = canary.stage is CanaryStage.ROLLED_BACK
-        self._say(
+        self._log_event(
             "error" if back else "info",
             "canary_rolled_back" if back else "canary_accepted",
             canary=canary.terms.name,

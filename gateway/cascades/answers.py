@@ -239,7 +239,7 @@ def _add_message_event(body: bytes, evidence: AnswerEvidence) -> None:
         evidence.finish_reason = STOP_REASONS.get(delta.stop_reason, delta.stop_reason)
 
 
-def _add_whole_message(body: bytes, evidence: AnswerEvidence) -> None:
+def _add_unary_message(body: bytes, evidence: AnswerEvidence) -> None:
     message = MESSAGE.decode(body)
     for at, block in enumerate(message.content):
         if block.type == "text":
@@ -268,7 +268,7 @@ BODY_PARSERS: dict[Api, _Parser] = {
     Api.CHAT: _add_choices,
     Api.COMPLETIONS: _add_choices,
     Api.RESPONSES: _add_response,
-    Api.MESSAGES: _add_whole_message,
+    Api.MESSAGES: _add_unary_message,
 }
 
 MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

@@ -212,14 +212,14 @@ class CascadeRun(RequestHook):
         self.judge = ModelJudge(standard, plan.hold_back, trim, may_escalate=plan.escalation_limiter.may_escalate)
         return request
 
-    def attempt_ended(self, leg: AttemptResult | None, placement: Placement | None) -> None:
-        """Record an attempt on the current model; `leg` is None where the client has gone."""
+    def attempt_ended(self, attempt_result: AttemptResult | None, placement: Placement | None) -> None:
+        """Record an attempt on the current model; `attempt_result` is None where the client has gone."""
         if placement is None:
             return
         judge = self.judge
-        ended = step_outcome(leg, judge)
-        held_s = leg.held_s if leg else 0.0
-        self._taken.add(self.model_index, ended, attempt_usage(leg, placement), judge, held_s=held_s)
+        ended = step_outcome(attempt_result, judge)
+        held_s = attempt_result.held_s if attempt_result else 0.0
+        self._taken.add(self.model_index, ended, attempt_usage(attempt_result, placement), judge, held_s=held_s)
         if judge is not None and judge.verdict is not None and ended != FAILED:
             self.plan.escalation_limiter.record(is_escalated=ended == ESCALATED)
 
@@ -312,18 +312,18 @@ class CascadeRun(RequestHook):
         return not self._is_final and bool(self._above(at)) and self.plan.judges_answers
 
 
-def step_outcome(leg: AttemptResult | None, judge: ModelJudge | None) -> str:
-    """Return `CascadeStep.result` of an attempt; `leg` is None where the client has gone."""
-    if leg is None or leg.end not in (AttemptStatus.OK, AttemptStatus.ESCALATED):
+def step_outcome(attempt_result: AttemptResult | None, judge: ModelJudge | None) -> str:
+    """Return `CascadeStep.result` of an attempt; `attempt_result` is None where the client has gone."""
+    if attempt_result is None or attempt_result.end not in (AttemptStatus.OK, AttemptStatus.ESCALATED):
         return FAILED
-    if leg.end is AttemptStatus.ESCALATED:
+    if attempt_result.end is AttemptStatus.ESCALATED:
         return ESCALATED
     return KEPT if judge is not None and judge.verdict is not None else UNJUDGED
 
 
-def attempt_usage(leg: AttemptResult | None, placement: Placement) -> Usage:
+def attempt_usage(attempt_result: AttemptResult | None, placement: Placement) -> Usage:
     """Return the usage of an attempt: as reported by the engine, else as predicted and counted here."""
-    reported = leg and (leg.usage or leg.counted)
+    reported = attempt_result and (attempt_result.usage or attempt_result.counted)
     if reported and reported.prompt_tokens:
         return reported
     if placement.first_token_s is None and reported is None:

@@ -86,7 +86,7 @@ class Cascades:
         *,
         draw: Callable[[], float] = lambda: 1.0,
         clock: Callable[[], float] = lambda: 0.0,
-        say: LogFunction = lambda *_, **__: None,
+        log_event: LogFunction = lambda *_, **__: None,
         warns: bool = True,
     ) -> None:
         """`draw` returns uniform numbers in [0, 1). `warns`: whether to log cascades whose guarantee is unused; of
@@ -94,10 +94,10 @@ class Cascades:
         """
         self._draw = draw
         self._clock = clock
-        self._say = say
+        self._log_event = log_event
         self._warns = warns
         self._silences: dict[str, UnusedGuarantee] = {}
-        self.shadow_sampler = ShadowSampler(draw=draw, clock=clock, say=say)
+        self.shadow_sampler = ShadowSampler(draw=draw, clock=clock, log_event=log_event)
         self._router = router
         self._served: dict[str, CascadeConfig] = {}
         self.apply(served)
@@ -115,7 +115,7 @@ class Cascades:
         found = {name: silence for name, each in served.items() if (silence := unused_guarantee(each)) is not None}
         for name, silence in found.items():
             if self._warns and self._silences.get(name) != silence:
-                self._say(silence.level, silence.event, cascade=name, effect=silence.effect, fix=silence.fix)
+                self._log_event(silence.level, silence.event, cascade=name, effect=silence.effect, fix=silence.fix)
         self._silences = found
 
     def unused_guarantee(self, name: str) -> UnusedGuarantee | None:
@@ -151,19 +151,19 @@ class Cascades:
         def choose(above: Sequence[int], shell: ModelRequestBuilder) -> int:
             return self._choose(plan, above, request, shell)
 
-        def settled(climb: CascadeRun, result: AttemptResult | None) -> None:
-            self._settle(climb, result)
+        def settled(run: CascadeRun, result: AttemptResult | None) -> None:
+            self._settle(run, result)
             if sample is not None:
-                self.shadow_sampler.settle(sample, climb, result)
+                self.shadow_sampler.settle(sample, run, result)
 
         return CascadeRun(plan, shell, settled=settled, choose=choose)
 
-    def _settle(self, climb: CascadeRun, result: AttemptResult | None) -> None:
-        name, session = climb.plan.cascade.name, climb.plan.session
+    def _settle(self, run: CascadeRun, result: AttemptResult | None) -> None:
+        name, session = run.plan.cascade.name, run.plan.session
         if result is not None and result.end is AttemptStatus.OK and session is not None:
             # A conversation stays with the model that answered it.
-            self._sessions.put((name, session), climb.model_index)
-        for at, step in climb.steps:
+            self._sessions.put((name, session), run.model_index)
+        for at, step in run.steps:
             if step.result == ESCALATED or (step.result == KEPT and step.reason != KEPT_FOR_ESCALATION_LIMIT):
                 self.shadow_sampler.record_verdict(name, at, is_kept=step.result == KEPT)
 
@@ -177,12 +177,12 @@ class Cascades:
         now_s: float,
     ) -> CascadePlan:
         served = self._served[request.model]
-        cascade, asked = served.cascade, read_features(body)
-        terms = read_constraints(cascade, tenant, headers, asked.options)
-        allowed = self._allowed(cascade, request, asked, terms)
+        cascade, request_features = served.cascade, read_features(body)
+        terms = read_constraints(cascade, tenant, headers, request_features.options)
+        allowed = self._allowed(cascade, request, request_features, terms)
         file = self.shadow_sampler.corrected_calibration(cascade)
         draw = self._draw()
-        start = self._start(replace(cascade, calibration=file), allowed, request, asked, terms, draw)
+        start = self._start(replace(cascade, calibration=file), allowed, request, request_features, terms, draw)
         if terms.quality_first and request.continues is None:
             start = allowed[-1]
         if request.continues is None and len(allowed) > 1 and not terms.quality_first:
@@ -192,7 +192,7 @@ class Cascades:
             cascade=cascade,
             calibration=file,
             hold_back=served.hold_back,
-            features=asked,
+            features=request_features,
             constraints=terms,
             allowed_models=allowed,
             start_index=start,
@@ -207,12 +207,12 @@ class Cascades:
         )
 
     def _allowed(
-        self, cascade: Cascade, request: Request, asked: CascadeRequestFeatures, terms: CascadeConstraints
+        self, cascade: Cascade, request: Request, request_features: CascadeRequestFeatures, terms: CascadeConstraints
     ) -> tuple[int, ...]:
         """Return the models that can and may answer. Raises `RequestRejected` where there is none."""
         counter = self._router.counters[cascade.models[-1].name]
         wish = StartConstraints(
-            asked.needs, estimated_tokens(request, counter.size_per_token), terms.min_index, terms.max_index
+            request_features.needs, estimated_tokens(request, counter.size_per_token), terms.min_index, terms.max_index
         )
         if request.continues is not None:
             return self._pinned(cascade, request, wish)
@@ -249,19 +249,19 @@ class Cascades:
         cascade: Cascade,
         allowed: tuple[int, ...],
         request: Request,
-        asked: CascadeRequestFeatures,
+        request_features: CascadeRequestFeatures,
         terms: CascadeConstraints,
         draw: float,
     ) -> int:
         """Return the first model by the prompt alone; the largest where a smaller one's answer could not be judged."""
         if cascade.calibration is None and (before := self._answered_before(cascade, request)) in allowed:
             return before
-        start = initial_model(cascade, allowed, asked.bucket, asked.prompt, draw=draw)
+        start = initial_model(cascade, allowed, request_features.bucket, request_features.prompt, draw=draw)
         if start is None or (terms.may_escalate and not self._can_judge(cascade, request)):
             return allowed[-1]
         while start < allowed[-1] and not self.shadow_sampler.should_ask(cascade.name, start):
             above = tuple(at for at in allowed if at > start)
-            found = initial_model(cascade, above, asked.bucket, asked.prompt, draw=draw)
+            found = initial_model(cascade, above, request_features.bucket, request_features.prompt, draw=draw)
             start = allowed[-1] if found is None else found
         return start
 
@@ -300,7 +300,7 @@ class Cascades:
         is_known = before in above
         if not above or (request.prompt.size < MIN_LOOKAHEAD_BYTES and not is_known):
             return start
-        escalated_share = _climbing_share(file)
+        escalated_share = _escalation_share(file)
         views = {at: self._view(cascade, at, shell, now_s) for at in (start, *above)}
         if is_known and should_stay(views[before], views[start], escalated_share):
             return before
@@ -317,26 +317,26 @@ class Cascades:
             return above[0]
         now_s = self._clock()
         first, *others = [self._view(plan.cascade, at, shell, now_s) for at in above]
-        return cheaper_larger_model(first, others, _climbing_share(plan.calibration))
+        return cheaper_larger_model(first, others, _escalation_share(plan.calibration))
 
     def _view(self, cascade: Cascade, at: int, shell: ModelRequestBuilder, now_s: float) -> ModelEstimate:
         model = cascade.models[at]
         request, _ = shell.ask(model.name, None)
         try:
-            foreseen = self._router.estimate(request, avoid=frozenset(), now_s=now_s)
+            predicted = self._router.estimate(request, avoid=frozenset(), now_s=now_s)
         except RequestRejected:
             return ModelEstimate(at, None, None, 0.0)
         price = model.price.cost(
-            cold_tokens=foreseen.prompt_tokens - foreseen.cached_tokens,
-            warm_tokens=foreseen.cached_tokens,
+            cold_tokens=predicted.prompt_tokens - predicted.cached_tokens,
+            warm_tokens=predicted.cached_tokens,
             output_tokens=request.expected_output_tokens,
-            gpu_s=foreseen.own_prefill_s,
+            gpu_s=predicted.own_prefill_s,
         )
-        warm = foreseen.cached_tokens / foreseen.prompt_tokens if foreseen.prompt_tokens else 0.0
-        return ModelEstimate(at, price, foreseen.ttft_s, warm)
+        warm = predicted.cached_tokens / predicted.prompt_tokens if predicted.prompt_tokens else 0.0
+        return ModelEstimate(at, price, predicted.ttft_s, warm)
 
 
-def _climbing_share(file: CalibrationFile | None) -> float:
+def _escalation_share(file: CalibrationFile | None) -> float:
     """Return the expected share of escalated answers; without a calibration only broken ones are, so 0."""
     return 1.0 - file.evidence.kept if file is not None else 0.0
 

@@ -49,20 +49,20 @@ def read_constraints(
     model in a tenant's policy limits only those cascades that have it.
     """
     sent = {name: headers[name].decode("latin-1").strip() for name in CASCADE_HEADERS if name in headers}
-    least = [0 if tenant.cascade_min_model is None else cascade.index_of(tenant.cascade_min_model) or 0]
+    minimum = [0 if tenant.cascade_min_model is None else cascade.index_of(tenant.cascade_min_model) or 0]
     top = len(cascade.models) - 1
-    most = [
+    maximum = [
         top if tenant.cascade_max_model is None or (at := cascade.index_of(tenant.cascade_max_model)) is None else at
     ]
     for name, model, found in (
-        (MIN_MODEL_HEADER.decode(), sent.get(MIN_MODEL_HEADER), least),
-        (MAX_MODEL_HEADER.decode(), sent.get(MAX_MODEL_HEADER), most),
-        ("hearth.cascade_min_model", wishes.cascade_min_model, least),
-        ("hearth.cascade_max_model", wishes.cascade_max_model, most),
+        (MIN_MODEL_HEADER.decode(), sent.get(MIN_MODEL_HEADER), minimum),
+        (MAX_MODEL_HEADER.decode(), sent.get(MAX_MODEL_HEADER), maximum),
+        ("hearth.cascade_min_model", wishes.cascade_min_model, minimum),
+        ("hearth.cascade_max_model", wishes.cascade_max_model, maximum),
     ):
         if model is not None:
             found.append(_index(cascade, model, name))
-    lowest, highest = max(least), min(most)
+    lowest, highest = max(minimum), min(maximum)
     if lowest > highest:
         words = "No model is left: the minimum model is above the maximum model."
         raise RequestRejected(Reason.BAD_REQUEST, words, param="model")
@@ -107,8 +107,8 @@ class EscalationLimiter:
 
     __slots__ = ("_escalated", "_judged", "max_share")
 
-    def __init__(self, most: float = 1.0) -> None:
-        self.max_share = most
+    def __init__(self, maximum: float = 1.0) -> None:
+        self.max_share = maximum
         self._judged = 0.0
         self._escalated = 0.0
 
@@ -129,10 +129,10 @@ class EscalationLimiters:
     def __init__(self) -> None:
         self._shares: RecentMap[tuple[str, str], EscalationLimiter] = RecentMap(MAX_LIMITERS)
 
-    def limiter(self, tenant: str | None, cascade: str, most: float) -> EscalationLimiter:
-        """Return the share of a tenant at a cascade, with `most` as its limit from now on."""
+    def limiter(self, tenant: str | None, cascade: str, maximum: float) -> EscalationLimiter:
+        """Return the share of a tenant at a cascade, with `maximum` as its limit from now on."""
         key = (tenant or "", cascade)
         share = self._shares.get(key) or EscalationLimiter()
-        share.max_share = most
+        share.max_share = maximum
         self._shares.put(key, share)
         return share

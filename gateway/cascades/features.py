@@ -91,7 +91,7 @@ def read_features(body: bytes) -> CascadeRequestFeatures:
     tools = fields.tools if fields.tool_choice != "none" else None
     wanted = fields.response_format or _format(fields.text)
     is_json = wanted is not None and wanted.type in JSON_FORMATS
-    features = prompt_features(texts, tools=len(tools or ()), images=images, is_json_asked=is_json)
+    features = prompt_features(texts, tools=len(tools or ()), images=images, is_json_requested=is_json)
     needs = {
         Ability.TOOLS: bool(tools),
         Ability.JSON: is_json,

@@ -92,8 +92,8 @@ class ShadowSample:
 class ShadowSampler:
     """Chooses and runs the shadow samples of all cascades, and adapts their thresholds; one per gateway process."""
 
-    def __init__(self, *, draw: Callable[[], float], clock: Callable[[], float], say: LogFunction) -> None:
-        self._say = say
+    def __init__(self, *, draw: Callable[[], float], clock: Callable[[], float], log_event: LogFunction) -> None:
+        self._log_event = log_event
         self._draw = draw
         self._clock = clock
         self._kept: dict[str, ShadowState] = {}
@@ -157,7 +157,7 @@ class ShadowSampler:
         keeping = kept.freeze_detectors[at]
         has_changed = keeping.record(is_kept=is_kept)
         if has_changed and keeping.is_frozen:
-            self._say(
+            self._log_event(
                 "warning",
                 "cascade_model_rejects_all",
                 cascade=name,
@@ -169,7 +169,7 @@ class ShadowSampler:
                 fix="calibrate again on answers of these engines and this traffic, and reload",
             )
         elif has_changed:
-            self._say("info", "cascade_model_recovered", cascade=name, model=kept.calibration.models[at])
+            self._log_event("info", "cascade_model_recovered", cascade=name, model=kept.calibration.models[at])
         if keeping.is_frozen:
             kept.drift.lower_thresholds(at)
 
@@ -189,23 +189,17 @@ class ShadowSampler:
         kept.budget.release(price, 0.0)
         return None
 
-    def settle(self, sample: ShadowSample, climb: CascadeRun, result: AttemptResult | None) -> None:
+    def settle(self, sample: ShadowSample, run: CascadeRun, result: AttemptResult | None) -> None:
         """End a sample whose request has ended: ask the next model if the answer was accepted, else release it."""
-        answered = climb.result().answering_step
+        answered = run.result().answering_step
         # After a reload the cascade may be gone, or calibrated anew: its state is the one of today.
-        kept = self._kept.get(climb.plan.cascade.name)
+        kept = self._kept.get(run.plan.cascade.name)
         if kept is None:
             return
-        if (
-            answered is None
-            or answered.result != KEPT
-            or result is None
-            or not result.answer
-            or climb.was_kept_for_limit
-        ):
+        if answered is None or answered.result != KEPT or result is None or not result.answer or run.was_kept_for_limit:
             _release(kept, sample, Usage(0), 0.0)
             return
-        task = asyncio.get_running_loop().create_task(self._compare(kept, sample, climb, answer_text(result.answer)))
+        task = asyncio.get_running_loop().create_task(self._compare(kept, sample, run, answer_text(result.answer)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -216,10 +210,10 @@ class ShadowSampler:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _compare(self, kept: ShadowState, sample: ShadowSample, climb: CascadeRun, ours: str) -> None:
-        at, usage, cost = climb.model_index, Usage(0), 0.0
+    async def _compare(self, kept: ShadowState, sample: ShadowSample, run: CascadeRun, ours: str) -> None:
+        at, usage, cost = run.model_index, Usage(0), 0.0
         try:
-            larger = climb.plan.cascade.models[at + 1]
+            larger = run.plan.cascade.models[at + 1]
             answer = await sample.ask(None, larger.name)
             if answer is None:
                 return
@@ -231,7 +225,7 @@ class ShadowSampler:
                 judged = await sample.ask(prompt, kept.judge_model)
                 agreed = read_comparison(judged.text) if judged is not None else None
             if agreed is not None:
-                self._take(climb.plan.cascade.name, kept, at, float(agreed))
+                self._take(run.plan.cascade.name, kept, at, float(agreed))
         finally:
             _release(kept, sample, usage, cost)
 
@@ -239,7 +233,7 @@ class ShadowSampler:
         staying, was_withdrawn = kept.drift, kept.drift.is_withdrawn
         staying.record_sample(at, agreed)
         if staying.is_withdrawn and not was_withdrawn:
-            self._say(
+            self._log_event(
                 "warning",
                 "cascade_guarantee_withdrawn",
                 cascade=name,
@@ -289,11 +283,11 @@ def answer_text(answer: bytes) -> str:
     return answer.removeprefix(open_message("assistant")).decode("utf-8", "replace").strip()
 
 
-def comparison_prompt(asked: str, ours: str, theirs: str) -> str:
+def comparison_prompt(question: str, ours: str, theirs: str) -> str:
     """Return the prompt for a judge model: the question and both answers, in one turn."""
     return (
         "Two answers to the same question follow. Say SAME if a reader would be served equally well by either, "
-        f"else say DIFFERENT. Answer with that one word.\n\nQuestion:\n{asked}\n\nFirst answer:\n{ours}\n\n"
+        f"else say DIFFERENT. Answer with that one word.\n\nQuestion:\n{question}\n\nFirst answer:\n{ours}\n\n"
         f"Second answer:\n{theirs}\n"
     )
 

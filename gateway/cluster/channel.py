@@ -125,7 +125,7 @@ async def serve_commands(
     orders: ChildConfig,
     channel: ControlChannel,
     signals: Signals,
-    say: EventLog,
+    log_event: EventLog,
     *,
     renew: Callable[[LoadedConfig], None],
     reopen_logs: Callable[[], None] = lambda: None,
@@ -142,7 +142,7 @@ async def serve_commands(
     def take_end(_: object) -> None:
         nonlocal is_orphan
         is_orphan = True
-        say("error", "supervisor_lost")
+        log_event("error", "supervisor_lost")
         signals.stop.set()
 
     task.add_done_callback(take_end)

@@ -210,7 +210,7 @@ class ProcessSlot:
         name: str,
         orders: Callable[[], Awaitable[ChildConfig]],
         *,
-        say: EventLog,
+        log_event: EventLog,
         began: Callable[[ChildProcess], None],
         ended: Callable[[ChildProcess], None],
         ping_s: float = PING_S,
@@ -221,7 +221,7 @@ class ProcessSlot:
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the first child has started; fails with `ChildStartFailed`."""
         self._orders = orders
-        self._say = say
+        self._log_event = log_event
         self._began = began
         self._ended = ended
         self._ping_s = ping_s
@@ -247,7 +247,7 @@ class ProcessSlot:
                 return
             self.restarts += 1
             pause_s = next_pause(pause_s, asyncio.get_running_loop().time() - began_s)
-            self._say(
+            self._log_event(
                 "info" if status == 0 else "error",
                 "process_exited",
                 process=self.name,
@@ -304,13 +304,13 @@ class ProcessSlot:
             await asyncio.sleep(self._ping_s)
             if child.is_running:
                 child.ping()
-        self._say("error", "process_hung", process=self.name, pid=child.pid)
+        self._log_event("error", "process_hung", process=self.name, pid=child.pid)
         child.kill()
 
     def _note_start(self, child: ChildProcess) -> None:
         if not child.is_running:
             return
         self._began(child)
-        self._say("info", "process_started", process=self.name, pid=child.pid)
+        self._log_event("info", "process_started", process=self.name, pid=child.pid)
         if not self.first.done():
             self.first.set_result(None)

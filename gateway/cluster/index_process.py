@@ -48,12 +48,12 @@ from gateway.runtime.redis_location import parse_redis_url
 class IndexProcessServer:
     """Accepts the connections of workers and dispatches their messages. `run` until cancelled."""
 
-    def __init__(self, settings: Settings, where: Path, say: EventLog, registry: CollectorRegistry) -> None:
+    def __init__(self, settings: Settings, where: Path, log_event: EventLog, registry: CollectorRegistry) -> None:
         self.settings = settings
         self.hub = UpdateHub()
-        self.bridge = _bridge(settings, self.hub, say)
+        self.bridge = _bridge(settings, self.hub, log_event)
         self._where = where
-        self._say = say
+        self._log_event = log_event
         self._handlers: dict[type, Callable[..., None]] = {
             Hello: self.hub.take,
             UpdateBatch: self.hub.take,
@@ -62,7 +62,7 @@ class IndexProcessServer:
             LeaseRequestMessage: LocalQuotaLeases(time.monotonic).take,
         }
         """Handlers by message type; they answer with `connection.send`."""
-        self.lookups = CacheLookupService(settings, say) if settings.kv_events is not None else None
+        self.lookups = CacheLookupService(settings, log_event) if settings.kv_events is not None else None
         if self.lookups is not None:
             self._handlers |= {
                 FleetUpdate: self.lookups.take_fleet,
@@ -82,7 +82,7 @@ class IndexProcessServer:
             server = await loop.create_unix_server(self._accept, str(self._where))
             stack.callback(self.hub.close)
             stack.callback(server.close)
-            self._say("info", "index_process_listening", socket=str(self._where))
+            self._log_event("info", "index_process_listening", socket=str(self._where))
             if self.bridge is not None:
                 group.create_task(self.bridge.run(), name="redis")
             if self.lookups is not None:
@@ -103,14 +103,14 @@ class IndexProcessServer:
             handler(connection, message)
 
 
-def _bridge(settings: Settings, hub: UpdateHub, say: EventLog) -> RedisBridge | None:
+def _bridge(settings: Settings, hub: UpdateHub, log_event: EventLog) -> RedisBridge | None:
     if settings.redis is None:
         return None
     return RedisBridge(
         parse_redis_url(settings.redis.value),
         hub,
         host=secrets.randbits(63),
-        say=say,
+        log_event=log_event,
         clock=time.monotonic,
         draw=random.Random().random,  # noqa: S311 - spreads reconnects, keeps no secret
     )
@@ -122,19 +122,19 @@ async def run_index_process(orders: ChildConfig, channel: ControlChannel, where:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     writer = LineWriter(STDOUT, lock=orders.host.lock_path("stdout"))
-    say = EventLog(writer, settings.log_level, process=orders.name)
-    server, errors = IndexProcessServer(settings, where, say, registry), CallbackErrorHandler(say)
+    log_event = EventLog(writer, settings.log_level, process=orders.name)
+    server, errors = IndexProcessServer(settings, where, log_event, registry), CallbackErrorHandler(log_event)
     registry.register(errors)
 
     def renew(fresh: LoadedConfig) -> None:
-        say.level = fresh.settings.log_level
+        log_event.level = fresh.settings.log_level
 
     async with AsyncExitStack() as stack:
         stack.callback(writer.close)
-        stack.enter_context(bridging_library_logs(say))
+        stack.enter_context(bridging_library_logs(log_event))
         stack.enter_context(handling_callback_errors(errors))
         signals = stack.enter_context(handling_signals(None))
-        await stack.enter_async_context(serve_commands(orders, channel, signals, say, renew=renew))
+        await stack.enter_async_context(serve_commands(orders, channel, signals, log_event, renew=renew))
         app = metrics_app(registry, lambda: True)
         runner = await serve_app_on_socket(app, socket_of(orders.host.folder, orders.name))
         stack.push_async_callback(runner.cleanup)

@@ -51,16 +51,18 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
         folder = stack.enter_context(_run_folder())
         writer = LineWriter(STDOUT, lock=folder / "stdout.lock")
         stack.callback(writer.close)
-        say = EventLog(writer, settings.log_level)
-        stack.enter_context(bridging_library_logs(say))
-        stack.enter_context(handling_callback_errors(CallbackErrorHandler(say)))
+        log_event = EventLog(writer, settings.log_level)
+        stack.enter_context(bridging_library_logs(log_event))
+        stack.enter_context(handling_callback_errors(CallbackErrorHandler(log_event)))
         traffic = await reserve_port("listen", settings.listen)
         reserved = [*traffic, *await _reserved_for_envoys(settings.extproc)]
         for held in reserved:
             stack.callback(held.close)
         counts = ScrapedMetrics()
-        team = WorkerPool(fresh, folder, bindings_of(traffic), say=say, began=counts.join, ended=counts.leave)
-        reloader = SupervisorReloader(team, reread, variables, say)
+        team = WorkerPool(
+            fresh, folder, bindings_of(traffic), log_event=log_event, began=counts.join, ended=counts.leave
+        )
+        reloader = SupervisorReloader(team, reread, variables, log_event)
         signals = stack.enter_context(handling_signals(reloader.reload))
         listening = {"traffic": addresses_of(traffic)}
         if settings.extproc is not None:
@@ -74,17 +76,17 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
                 runner, listening[name] = await serve_app(name, app, where)
                 stack.push_async_callback(runner.cleanup)
         await stack.enter_async_context(team.running())
-        await stack.enter_async_context(_beside(reloader.watch, signals))
-        if await _begun(team, signals):
-            say("info", "listening", version=version("hearth-gateway"), **listening, processes=settings.processes)
-            warn_of_idle_settings(settings, say)
+        await stack.enter_async_context(_run_with_signals(reloader.watch, signals))
+        if await _wait_started(team, signals):
+            log_event("info", "listening", version=version("hearth-gateway"), **listening, processes=settings.processes)
+            warn_of_idle_settings(settings, log_event)
             await signals.stop.wait()
         for held in reserved:
             held.close()  # a successor need not wait until all children have ended
         times = team.fresh.settings.timeouts
-        say("info", "drain_started", grace_s=times.drain_s, lame_duck_s=times.lame_duck_s)
+        log_event("info", "drain_started", grace_s=times.drain_s, lame_duck_s=times.lame_duck_s)
         await team.stop(signals.cut, times.lame_duck_s + times.drain_s)
-        say("info", "stopped")
+        log_event("info", "stopped")
 
 
 async def _reserved_for_envoys(config: ExtProcConfig | None) -> list[socket.socket]:
@@ -98,11 +100,13 @@ async def _reserved_for_envoys(config: ExtProcConfig | None) -> list[socket.sock
 class SupervisorReloader:
     """Reloads all children: settings are read and checked once here, then applied by each."""
 
-    def __init__(self, team: WorkerPool, reread: ReadSettings, variables: Mapping[str, str], say: EventLog) -> None:
+    def __init__(
+        self, team: WorkerPool, reread: ReadSettings, variables: Mapping[str, str], log_event: EventLog
+    ) -> None:
         self._team = team
         self._reread = reread
         self._variables = variables
-        self._say = say
+        self._log_event = log_event
         self._turn = asyncio.Lock()
 
     async def reload(self) -> dict[str, object]:
@@ -114,16 +118,16 @@ class SupervisorReloader:
                 fresh = load_config(old, self._reread, self._variables)
             except InvalidDocument as invalid:
                 faults = [str(fault) for fault in invalid.errors]
-                self._say("error", "reload_failed", errors=faults)
+                self._log_event("error", "reload_failed", errors=faults)
                 return {"reloaded": False, "errors": faults}
-            self._say.level = fresh.settings.log_level
+            self._log_event.level = fresh.settings.log_level
             # Children that are replaced later must run with the same settings as the others.
             found = await self._team.apply_config(replace(fresh, settings=effective_settings(old, fresh.settings)))
             if faults := [f"{name}: {fault}" for name, held in found.items() for fault in held]:
-                self._say("error", "reload_incomplete", errors=faults)
+                self._log_event("error", "reload_incomplete", errors=faults)
                 return {"reloaded": False, "errors": faults}
             restart = needs_restart(old, fresh.settings)
-            self._say("info", "reload_succeeded", needs_restart=restart, processes=sorted(found))
+            self._log_event("info", "reload_succeeded", needs_restart=restart, processes=sorted(found))
             return {"reloaded": True, "needs_restart": restart, "processes": sorted(found)}
 
     async def watch(self) -> None:
@@ -136,12 +140,12 @@ class SupervisorReloader:
             return [f"{name}: {fault}" for name, held in found.items() for fault in held]
 
         await watch_policy(
-            lambda: team.fresh.settings, lambda: team.fresh.policy, renew, self._variables, say=self._say
+            lambda: team.fresh.settings, lambda: team.fresh.policy, renew, self._variables, log_event=self._log_event
         )
 
 
 @asynccontextmanager
-async def _beside(run: Callable[[], Coroutine[Any, Any, None]], signals: Signals) -> AsyncIterator[None]:
+async def _run_with_signals(run: Callable[[], Coroutine[Any, Any, None]], signals: Signals) -> AsyncIterator[None]:
     """Run a task beside the children. Should it ever end, all stop: an outdated policy must not stay in use."""
     task = asyncio.create_task(run(), name="watch policy")
     task.add_done_callback(lambda _: signals.stop.set())
@@ -165,14 +169,14 @@ def _run_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _begun(team: WorkerPool, signals: Signals) -> bool:
+async def _wait_started(team: WorkerPool, signals: Signals) -> bool:
     """Wait until all children have started. False where a signal stops them before. Raises `ChildStartFailed`."""
-    begun = asyncio.create_task(team.wait_started(), name="begin")
+    starting = asyncio.create_task(team.wait_started(), name="begin")
     stop = asyncio.create_task(signals.stop.wait(), name="stop")
-    await asyncio.wait((begun, stop), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
-    if begun.done():
-        begun.result()
+    if starting.done():
+        starting.result()
         return True
-    begun.cancel()
+    starting.cancel()
     return False

@@ -55,7 +55,7 @@ class WorkerPool:
         folder: Path,
         traffic: tuple[Binding, ...],
         *,
-        say: EventLog,
+        log_event: EventLog,
         began: Callable[[ChildProcess], None],
         ended: Callable[[ChildProcess], None],
     ) -> None:
@@ -70,10 +70,16 @@ class WorkerPool:
         if needs_index_process(fresh.settings):
             self._host = replace(self._host, kv_index_socket=folder / f"{INDEX_PROCESS}-news.sock")
             self.index_process = ProcessSlot(
-                INDEX_PROCESS, self._index_process_orders, say=say, began=self._on_start, ended=ended
+                INDEX_PROCESS, self._index_process_orders, log_event=log_event, began=self._on_start, ended=ended
             )
         self.workers = tuple(
-            ProcessSlot(f"worker-{number}", partial(self._orders, number), say=say, began=self._on_start, ended=ended)
+            ProcessSlot(
+                f"worker-{number}",
+                partial(self._orders, number),
+                log_event=log_event,
+                began=self._on_start,
+                ended=ended,
+            )
             for number in range(1, fresh.settings.processes + 1)
         )
 
@@ -118,10 +124,10 @@ class WorkerPool:
         if self.index_process is not None:
             await self._end((self.index_process,), LEEWAY_S)
 
-    async def _end(self, seats: Sequence[ProcessSlot], limit_s: float) -> None:
-        for slot in seats:
+    async def _end(self, pool_slots: Sequence[ProcessSlot], limit_s: float) -> None:
+        for slot in pool_slots:
             slot.stop()
-        await asyncio.wait([self._tasks[slot] for slot in seats], timeout=limit_s)
+        await asyncio.wait([self._tasks[slot] for slot in pool_slots], timeout=limit_s)
 
     async def apply_config(self, fresh: LoadedConfig) -> dict[str, tuple[str, ...]]:
         """Apply a configuration in all children, also those that start later. Returns errors by child."""

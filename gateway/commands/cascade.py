@@ -64,9 +64,9 @@ def add_flags(parser: ArgumentParser) -> None:
     found.add_argument("--plot", metavar="FILE.svg", type=Path, help="quality against cost")
     played = actions.add_parser("evaluate", parents=[labelled], help="apply a calibration file to labelled answers")
     played.add_argument("file", metavar="CALIBRATION_FILE", type=Path)
-    told = actions.add_parser("report", help="the promise and its evidence; what ladders have cost and saved")
-    told.add_argument("log", metavar="USAGE_LOG", type=Path, nargs="*")
-    told.add_argument("--file", metavar="CALIBRATION_FILE", type=Path, action="append", default=[])
+    report_parser = actions.add_parser("report", help="the promise and its evidence; what ladders have cost and saved")
+    report_parser.add_argument("log", metavar="USAGE_LOG", type=Path, nargs="*")
+    report_parser.add_argument("--file", metavar="CALIBRATION_FILE", type=Path, action="append", default=[])
 
 
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
@@ -80,18 +80,18 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
             case _:
                 return _report(arguments)
     except InvalidLabelledFile as fault:
-        return _refuse(f"{arguments.data}: {words}" for words in fault.faults)
+        return _reject(f"{arguments.data}: {words}" for words in fault.faults)
     except InvalidCalibrationFile as fault:
-        return _refuse(fault.faults)
+        return _reject(fault.faults)
     except InvalidDocument as invalid:
-        return _refuse(map(str, invalid.errors))
+        return _reject(map(str, invalid.errors))
     except OSError as trouble:
-        return _refuse([f"{trouble.filename}: {trouble.strerror}" if trouble.filename else str(trouble)])
+        return _reject([f"{trouble.filename}: {trouble.strerror}" if trouble.filename else str(trouble)])
     except InvalidValue as wrong:
-        return _refuse([str(wrong)])
+        return _reject([str(wrong)])
 
 
-def _refuse(faults: Iterable[str]) -> int:
+def _reject(faults: Iterable[str]) -> int:
     sys.stderr.write("".join(f"hearth: {fault}\n" for fault in faults))
     return 1
 
@@ -186,8 +186,8 @@ def _prices(arguments: Namespace, variables: Mapping[str, str]) -> dict[str, Pri
     """Return the prices of the configuration, overridden by flags."""
     named = arguments.config or variables.get("HEARTH_CONFIG")
     models = check_file(Path(named), variables).models if named else ()
-    told = {entry.name: _price(entry) for entry in models if entry.input_cost_per_token is not None}
-    return told | dict(map(_flag_price, arguments.price))
+    report_parser = {entry.name: _price(entry) for entry in models if entry.input_cost_per_token is not None}
+    return report_parser | dict(map(_flag_price, arguments.price))
 
 
 def _price(entry: ModelEntry) -> Price:

@@ -57,13 +57,13 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
                 _flag("--id", name, arguments.id)
                 known.check(arguments.tenant, arguments.group)
                 until_s = inf if lifetime_s is None else time.time() + lifetime_s
-                said = {"user": arguments.user, "group": arguments.group, "until_s": until_s}
-                _show(arguments.tenant, *folder.add(arguments.tenant, arguments.id, **said))
+                key_fields = {"user": arguments.user, "group": arguments.group, "until_s": until_s}
+                _show(arguments.tenant, *folder.add(arguments.tenant, arguments.id, **key_fields))
             case "rotate":
                 _rotate(folder, known, arguments)
             case "revoke":
                 folder.remove(arguments.tenant, arguments.id)
-                _say(f"{arguments.tenant}/{arguments.id} is revoked")
+                _log_event(f"{arguments.tenant}/{arguments.id} is revoked")
             case _:
                 _list(folder, arguments.tenant)
     except (InvalidValue, OSError) as trouble:
@@ -88,9 +88,11 @@ def _rotate(folder: KeyFolder, known: _Known, arguments: Namespace) -> None:
     known.check(tenant, old.group)
     _show(tenant, *folder.add(tenant, user=old.user, group=old.group))
     if grace_s is None:
-        _say(f"{tenant}/{old.key_id} stays valid until you run: hearth keys revoke {tenant} {old.key_id}")
+        _log_event(f"{tenant}/{old.key_id} stays valid until you run: hearth keys revoke {tenant} {old.key_id}")
     else:
-        _say(f"{tenant}/{old.key_id} expires at {_moment(folder.expire(tenant, old.key_id, time.time() + grace_s))}")
+        _log_event(
+            f"{tenant}/{old.key_id} expires at {_moment(folder.expire(tenant, old.key_id, time.time() + grace_s))}"
+        )
 
 
 def _list(folder: KeyFolder, tenant: str | None) -> None:
@@ -113,10 +115,10 @@ def _moment(at_s: float) -> str:
 
 def _show(tenant: str, key_id: str, key: str) -> None:
     sys.stdout.write(f"{key}\n")
-    _say(f"key {tenant}/{key_id}: shown only once, it is not stored")
+    _log_event(f"key {tenant}/{key_id}: shown only once, it is not stored")
 
 
-def _say(words: str) -> None:
+def _log_event(words: str) -> None:
     sys.stderr.write(f"{words}\n")
 
 
@@ -137,7 +139,9 @@ class _Known:
         """
         if self.policy is None:
             if group is not None:
-                _say(f"no policy was named: unless `{tenant}` has a group `{group}`, its gateway rejects this key file")
+                _log_event(
+                    f"no policy was named: unless `{tenant}` has a group `{group}`, its gateway rejects this key file"
+                )
             return
         if self.tenants is not None and tenant not in self.tenants.keys:
             raise InvalidValue(f"unknown tenant `{tenant}` in {self.policy}")

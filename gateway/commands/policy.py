@@ -27,11 +27,13 @@ def add_flags(parser: ArgumentParser) -> None:
     config.add_argument("--config", metavar="FILE", help="configuration with the prices (default $HEARTH_CONFIG)")
     check = actions.add_parser("check", parents=[config], help="validate a policy; list all errors with their paths")
     check.add_argument("file", metavar="FILE", nargs="?", help="policy (default $HEARTH_POLICY, or the config's)")
-    told = actions.add_parser(
+    dry_run_parser = actions.add_parser(
         "explain", parents=[config], help="show the settings of a tenant and the lines that set them"
     )
-    told.add_argument("tenant", metavar="TENANT")
-    told.add_argument("file", metavar="FILE", nargs="?", help="policy (default $HEARTH_POLICY, or the config's)")
+    dry_run_parser.add_argument("tenant", metavar="TENANT")
+    dry_run_parser.add_argument(
+        "file", metavar="FILE", nargs="?", help="policy (default $HEARTH_POLICY, or the config's)"
+    )
     diff = actions.add_parser("diff", parents=[config], help="show what changes for each tenant")
     diff.add_argument("old", metavar="OLD")
     diff.add_argument("new", metavar="NEW")
@@ -83,7 +85,10 @@ def _explain(path: Path, policy: Policy, name: str) -> None:
         raise InvalidDocument(
             [ConfigError(str(path), f"unknown tenant `{name}`; the tenants are {', '.join(policy.tenants) or 'none'}")]
         )
-    rows = [(told.field, told.value, told.source) for told in explain(path.read_text(encoding="utf-8"), policy, name)]
+    rows = [
+        (dry_run_parser.field, dry_run_parser.value, dry_run_parser.source)
+        for dry_run_parser in explain(path.read_text(encoding="utf-8"), policy, name)
+    ]
     keys = [key.caller.key_id or "" for key in policy.keys.values() if key.caller.tenant.name == name]
     rows.append(("keys", ", ".join(keys) or "none", ""))
     _write(rows)
@@ -99,11 +104,11 @@ def _diff(arguments: Namespace, variables: Mapping[str, str]) -> None:
     ]
     _write(changes or [("nothing changes",)])
     if arguments.usage_log:
-        past = read_logged_requests(Path(arguments.usage_log))
+        request = read_logged_requests(Path(arguments.usage_log))
         rates = _rates(prices or {})
-        sys.stdout.write(f"\n{len(past)} requests of {arguments.usage_log}\n")
-        before, after = (dry_run(policy, past, lambda model: rates.get(model, FREE)) for policy in (old, new))
-        _write(_fates(before, after, past))
+        sys.stdout.write(f"\n{len(request)} requests of {arguments.usage_log}\n")
+        before, after = (dry_run(policy, request, lambda model: rates.get(model, FREE)) for policy in (old, new))
+        _write(_fates(before, after, request))
 
 
 def _rates(prices: Mapping[str, ModelEntry]) -> dict[str, TokenPrices]:
@@ -114,14 +119,14 @@ def _rates(prices: Mapping[str, ModelEntry]) -> dict[str, TokenPrices]:
 
 
 def _fates(
-    old: Mapping[str, DryRunResult], new: Mapping[str, DryRunResult], past: Sequence[LoggedRequest]
+    old: Mapping[str, DryRunResult], new: Mapping[str, DryRunResult], request: Sequence[LoggedRequest]
 ) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("TENANT", "REQUESTS", "WERE REFUSED", "REFUSED BY OLD", "BY NEW", "WHY")]
-    for name in dict.fromkeys(held.tenant or "" for held in past):
+    for name in dict.fromkeys(held.tenant or "" for held in request):
         before, after = old[name], new[name]
         why = ", ".join(f"{reason} {times}" for reason, times in after.rejected.most_common())
-        refused = (str(fate.rejected.total()) for fate in (before, after))
-        rows.append((name or "(none)", str(before.requests), str(before.were_rejected), *refused, why or "-"))
+        rejected_count = (str(result.rejected.total()) for result in (before, after))
+        rows.append((name or "(none)", str(before.requests), str(before.were_rejected), *rejected_count, why or "-"))
     return rows
 
 

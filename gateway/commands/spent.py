@@ -61,22 +61,22 @@ def _lines(path: Path) -> Iterator[tuple[str, UsageLogCascade]]:
             try:
                 if not is_record(HEADER_DECODER.decode(line), f"{path}:{number}"):
                     continue
-                told = DECODER.decode(line)
+                line_record = DECODER.decode(line)
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
                 continue
-            if told.cascade is not None:
-                yield told.tenant or ABSENT, told.cascade
+            if line_record.cascade is not None:
+                yield line_record.tenant or ABSENT, line_record.cascade
 
 
-def _sums(told: UsageLogCascade) -> CascadeCosts:
+def _sums(line_record: UsageLogCascade) -> CascadeCosts:
     return CascadeCosts(
         requests=1,
-        escalated=int(any(step.result == ESCALATED for step in told.steps)),
-        cost=told.cost,
-        wasted=told.wasted_cost,
-        shadows=told.shadow_cost,
-        always_top=told.cost_always_largest,
-        always_first=told.cost_always_first,
+        escalated=int(any(step.result == ESCALATED for step in line_record.steps)),
+        cost=line_record.cost,
+        wasted=line_record.wasted_cost,
+        shadows=line_record.shadow_cost,
+        always_top=line_record.cost_always_largest,
+        always_first=line_record.cost_always_first,
     )
 
 
@@ -86,10 +86,10 @@ COLUMNS = ("requests", "climbed", "cost", "wasted", "shadows", "always top", "al
 def format_cascade_costs(accounts: CostAccounts) -> str:
     """Return a table: every row, then the sum of each cascade."""
     rows = [(" ".join(key), sums) for key, sums in accounts.rows()]
-    ladders = sorted({key[1] for key, _ in accounts.rows()})
-    rows += [(f"all of {ladder}", accounts.total(cascade=ladder)) for ladder in ladders]
+    cascades = sorted({key[1] for key, _ in accounts.rows()})
+    rows += [(f"all of {cascade}", accounts.total(cascade=cascade)) for cascade in cascades]
     width = max(len(name) for name, _ in rows) + 2
-    head = f"{'tenant ladder model':<{width}}" + "".join(f"{column:>14}" for column in COLUMNS)
+    head = f"{'tenant cascade model':<{width}}" + "".join(f"{column:>14}" for column in COLUMNS)
     return "\n".join([head, *(f"{name:<{width}}{_figures(sums)}" for name, sums in rows)]) + "\n"
 
 

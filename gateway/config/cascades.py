@@ -70,7 +70,7 @@ class CascadeModelEntry:
     cost_per_gpu_second: float = 0.0
 
 
-LARGEST, SMALLEST = "largest", "smallest"
+LARGEST_MODEL, SMALLEST = "largest", "smallest"
 
 
 def read_cascade_model(table: DocumentTable) -> CascadeModelEntry:
@@ -110,13 +110,13 @@ def read_cascade(model: DocumentTable) -> CascadeEntry | None:
 
 
 def _share_of_smallest(value: object) -> float:
-    if value in (LARGEST, SMALLEST):
+    if value in (LARGEST_MODEL, SMALLEST):
         return float(value == SMALLEST)
     try:
         return _fraction(value)
     except InvalidValue:
         raise InvalidValue(
-            f"must be `{LARGEST}`, `{SMALLEST}`, or a share from 0 to 1 that begins at the smallest"
+            f"must be `{LARGEST_MODEL}`, `{SMALLEST}`, or a share from 0 to 1 that begins at the smallest"
         ) from None
 
 
@@ -168,16 +168,16 @@ def _top(value: object) -> int:
 
 
 def _shadow(table: DocumentTable) -> ShadowEntry:
-    usual = ShadowEntry()
+    defaults = ShadowEntry()
     keys = table.table("shadow")
     if keys is None:
-        return usual
+        return defaults
     found = ShadowEntry(
-        share=keys.get("share", _fraction, usual.share),
-        max_budget_per_hour=keys.get("max_budget_per_hour", not_negative, usual.max_budget_per_hour),
-        max_tokens_per_hour=keys.get("max_tokens_per_hour", positive(integer), usual.max_tokens_per_hour),
+        share=keys.get("share", _fraction, defaults.share),
+        max_budget_per_hour=keys.get("max_budget_per_hour", not_negative, defaults.max_budget_per_hour),
+        max_tokens_per_hour=keys.get("max_tokens_per_hour", positive(integer), defaults.max_tokens_per_hour),
         judge_model=keys.get("judge_model", text, None),
-        max_mismatch_share=keys.get("max_mismatch_share", _fraction, usual.max_mismatch_share),
+        max_mismatch_share=keys.get("max_mismatch_share", _fraction, defaults.max_mismatch_share),
     )
     if found.judge_model is not None and "max_mismatch_share" in keys:
         keys.error("max_mismatch_share", "conflicts with judge_model, which compares the answers; set only one")
@@ -238,7 +238,7 @@ def cascade_schema() -> Schema:
             "models": described(SOME_NAMES.schema, "Models behind this name, cheapest first."),
             "calibration": described(TEXT.schema, "File written by `hearth cascade calibrate`."),
             "uncalibrated": described(
-                {"anyOf": [{"enum": [LARGEST, SMALLEST]}, FRACTION.schema]},
+                {"anyOf": [{"enum": [LARGEST_MODEL, SMALLEST]}, FRACTION.schema]},
                 "Where requests start without a calibration: largest (default), smallest, or the share that starts at "
                 "the smallest.",
             ),

@@ -169,7 +169,7 @@ def parse_pod(value: object) -> DiscoveredPod:
     """Parse a pod: its URL, or a mapping with its facts. Raises `InvalidValue`."""
     if not isinstance(value, dict):
         return DiscoveredPod(parse_pod_base_url(value))
-    own = {key: _said(key, value[key]) for key in POD_KEYS if value.get(key) is not None}
+    own = {key: _pod_text(key, value[key]) for key in POD_KEYS if value.get(key) is not None}
     try:
         facts = read_facts({str(key): held for key, held in value.items() if key not in POD_KEYS})
     except InvalidFacts as bad:
@@ -180,7 +180,7 @@ def parse_pod(value: object) -> DiscoveredPod:
     )
 
 
-def _said(key: str, held: object) -> str:
+def _pod_text(key: str, held: object) -> str:
     try:
         return text(held)
     except InvalidValue as wrong:
@@ -198,14 +198,14 @@ def unique_pods(found: Iterable[DiscoveredPod]) -> tuple[DiscoveredPod, ...]:
 
 def read_dns(section: DocumentTable) -> DnsSourceConfig:
     """Read one entry of `dns`: with `port` for A and AAAA records, without for SRV records."""
-    usual = DnsSourceConfig("")
+    defaults = DnsSourceConfig("")
     found = DnsSourceConfig(
         name=section.get_required("name", _dns_name, ""),
         port=section.get("port", parse_port, None),
-        scheme=section.get("scheme", one_of(SCHEMES), usual.scheme),
+        scheme=section.get("scheme", one_of(SCHEMES), defaults.scheme),
         servers=section.each("servers", _server) or (),
-        timeout_s=section.get("timeout_s", positive(any_number), usual.timeout_s),
-        max_interval_s=section.get("max_interval_s", positive(any_number), usual.max_interval_s),
+        timeout_s=section.get("timeout_s", positive(any_number), defaults.timeout_s),
+        max_interval_s=section.get("max_interval_s", positive(any_number), defaults.max_interval_s),
         pool=section.get("pool", text, None),
         facts=_facts(section),
     )
@@ -227,7 +227,7 @@ def read_registry(section: DocumentTable) -> RegistrySourceConfig:
 
 def read_kubernetes(section: DocumentTable, pools: tuple[str, ...]) -> KubernetesSourceConfig:
     """Read one entry of `kubernetes`. `pools`: the InferencePools that models name, used without other selectors."""
-    usual = KubernetesSourceConfig()
+    defaults = KubernetesSourceConfig()
     selector, service = section.get("selector", _selector, None), section.get("service", _object_name, None)
     named = section.each("inference_pools", _object_name)
     if named is None and selector is None and service is None:
@@ -240,14 +240,14 @@ def read_kubernetes(section: DocumentTable, pools: tuple[str, ...]) -> Kubernete
         service=service,
         inference_pools=named or (),
         port=section.get("port", parse_port, None),
-        scheme=section.get("scheme", one_of(SCHEMES), usual.scheme),
+        scheme=section.get("scheme", one_of(SCHEMES), defaults.scheme),
         api=section.get("api", parse_pod_base_url, None),
         token_file=section.get("token_file", parse_file, None),
         ca_file=section.get("ca_file", parse_file, None),
-        region_label=section.get("region_label", text, usual.region_label),
-        zone_label=section.get("zone_label", text, usual.zone_label),
-        rack_label=section.get("rack_label", text, usual.rack_label),
-        nodes=section.get("nodes", flag, default=usual.nodes),
+        region_label=section.get("region_label", text, defaults.region_label),
+        zone_label=section.get("zone_label", text, defaults.zone_label),
+        rack_label=section.get("rack_label", text, defaults.rack_label),
+        nodes=section.get("nodes", flag, default=defaults.nodes),
     )
     section.close()
     return found
@@ -262,9 +262,9 @@ def parse_port(value: object) -> int:
 
 
 def _facts(section: DocumentTable) -> PodFacts:
-    said: dict[str, Any] = {word: section.get(word, lambda value: value, None) for word in sorted(FACT_NAMES)}
+    given_values: dict[str, Any] = {word: section.get(word, lambda value: value, None) for word in sorted(FACT_NAMES)}
     try:
-        return read_facts(said)
+        return read_facts(given_values)
     except InvalidFacts as bad:
         for fault in bad.errors:
             word, _, words = fault.partition(": ")

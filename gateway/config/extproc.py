@@ -59,17 +59,17 @@ def read_extproc(root: DocumentTable) -> ExtProcConfig | None:
     listen = found.get_required("listen", parse_address, None)
     settings = None
     if listen is not None:
-        usual = ExtProcConfig(listen)
+        defaults = ExtProcConfig(listen)
         settings = ExtProcConfig(
             listen,
             health_listen=found.get("health_listen", parse_address, None),
-            reuse_port=found.get("reuse_port", flag, default=usual.reuse_port),
+            reuse_port=found.get("reuse_port", flag, default=defaults.reuse_port),
             tls=_tls(found.table("tls")),
             token=read_secret(found, "token"),
-            max_endpoints=found.get("max_endpoints", positive(integer), usual.max_endpoints),
-            max_queue_s=found.get("max_queue_s", positive(number), usual.max_queue_s),
-            sample_share=found.get("sample_share", _share, usual.sample_share),
-            trust_headers=found.get("trust_headers", flag, default=usual.trust_headers),
+            max_endpoints=found.get("max_endpoints", positive(integer), defaults.max_endpoints),
+            max_queue_s=found.get("max_queue_s", positive(number), defaults.max_queue_s),
+            sample_share=found.get("sample_share", _share, defaults.sample_share),
+            trust_headers=found.get("trust_headers", flag, default=defaults.trust_headers),
         )
     found.close()
     return settings

@@ -50,7 +50,7 @@ def read_overrides(
     faults: list[ConfigError],
 ) -> dict[str, Any]:
     """Return the values of the settings that were given, by field; flags override variables. Appends faults."""
-    said: dict[str, Any] = {}
+    given_values: dict[str, Any] = {}
     for word in words:
         if word.former and variables.get(old := word.variable_of(word.former)):
             faults.append(ConfigError(old, f"renamed to `{word.variable}`"))
@@ -58,10 +58,10 @@ def read_overrides(
         if given is None:
             continue
         try:
-            said[word.field] = _parsed(word, given)
+            given_values[word.field] = _parsed(word, given)
         except InvalidValue as wrong:
             faults.append(ConfigError(label, str(wrong)))
-    return said
+    return given_values
 
 
 def _given(

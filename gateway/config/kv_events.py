@@ -57,13 +57,13 @@ def read_kv_events(root: DocumentTable) -> KvEventsConfig | None:
     section = read_switch(root, "kv_events")
     if isinstance(section, bool):
         return KvEventsConfig() if section else None
-    usual = KvEventsConfig()
+    defaults = KvEventsConfig()
     section.reject_unknown("tokenizer_cache_mb", TOKENIZER_REMOVED)
     loads = section.table("load_s_per_token")
     found = KvEventsConfig(
-        max_wait_s=section.get("max_wait_s", seconds(MAX_WAIT_S, "milliseconds"), usual.max_wait_s),
-        max_blocks_per_engine=section.get("max_blocks_per_engine", positive(integer), usual.max_blocks_per_engine),
-        load_s_per_token=_load_times(loads) if loads else usual.load_s_per_token,
+        max_wait_s=section.get("max_wait_s", seconds(MAX_WAIT_S, "milliseconds"), defaults.max_wait_s),
+        max_blocks_per_engine=section.get("max_blocks_per_engine", positive(integer), defaults.max_blocks_per_engine),
+        load_s_per_token=_load_times(loads) if loads else defaults.load_s_per_token,
         sources=tuple(map(_source, section.tables("sources"))),
     )
     section.close()
@@ -71,8 +71,8 @@ def read_kv_events(root: DocumentTable) -> KvEventsConfig | None:
 
 
 def _load_times(section: DocumentTable) -> KvLoadTimes:
-    usual, parse = KvLoadTimes(), seconds(MAX_LOAD_S, "microseconds")
-    found = KvLoadTimes(section.get("cpu", parse, usual.cpu), section.get("storage", parse, usual.storage))
+    defaults, parse = KvLoadTimes(), seconds(MAX_LOAD_S, "microseconds")
+    found = KvLoadTimes(section.get("cpu", parse, defaults.cpu), section.get("storage", parse, defaults.storage))
     section.close()
     return found
 

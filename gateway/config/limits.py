@@ -115,14 +115,15 @@ STALL_DETECTION_FIELDS: Mapping[str, str] = {
 
 def read_retries(root: DocumentTable) -> RetryTerms:
     """Read `retries`; absent keys keep their defaults."""
-    usual, given = RetryTerms(), root.table("retries")
+    defaults, given = RetryTerms(), root.table("retries")
     if given is None:
-        return usual
+        return defaults
     found = {
-        word.field: given.get(name, word.kind.parse, getattr(usual, word.field)) for name, word in RETRY_FIELDS.items()
+        word.field: given.get(name, word.kind.parse, getattr(defaults, word.field))
+        for name, word in RETRY_FIELDS.items()
     }
     given.close()
-    return replace(usual, **found)
+    return replace(defaults, **found)
 
 
 def read_stall_detection(root: DocumentTable) -> StallBounds:

@@ -21,12 +21,12 @@ def read_roles(root: DocumentTable) -> RoleTerms | None:
     section = read_switch(root, "roles")
     if isinstance(section, bool):
         return RoleTerms() if section else None
-    usual = RoleTerms()
+    defaults = RoleTerms()
     found = {
         field.name: section.get(
-            field.name, integer if field.name.endswith("_engines") else number, getattr(usual, field.name)
+            field.name, integer if field.name.endswith("_engines") else number, getattr(defaults, field.name)
         )
-        for field in fields(usual)
+        for field in fields(defaults)
     }
     section.close()
     try:

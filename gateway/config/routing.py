@@ -45,9 +45,9 @@ def read_routing(root: DocumentTable) -> RoutingConfig:
     return RoutingConfig(name, scorers, max_blocks)
 
 
-def _scorers(section: DocumentTable, usual: tuple[Scorer, ...]) -> tuple[Scorer, ...]:
+def _scorers(section: DocumentTable, defaults: tuple[Scorer, ...]) -> tuple[Scorer, ...]:
     """Read the scorers; the dataclass fields of each are its parameters."""
-    given = {scorer.name: scorer for scorer in usual}
+    given = {scorer.name: scorer for scorer in defaults}
     found: list[Scorer] = []
     for scorer in SCORERS:
         base = given.get(scorer.name)

@@ -115,12 +115,12 @@ def read_settings(
     """
     root = read_document(source, variables, locate)
     root.reject_paths(fault_of_renamed)
-    usual = Settings()
+    defaults = Settings()
     settings = Settings(
-        listen=root.get("listen", parse_address, usual.listen),
-        processes=root.get("processes", parse_processes, usual.processes),
-        metrics_listen=root.get("metrics_listen", parse_address_or_off, usual.metrics_listen),
-        admin_listen=root.get("admin_listen", parse_address_or_off, usual.admin_listen),
+        listen=root.get("listen", parse_address, defaults.listen),
+        processes=root.get("processes", parse_processes, defaults.processes),
+        metrics_listen=root.get("metrics_listen", parse_address_or_off, defaults.metrics_listen),
+        admin_listen=root.get("admin_listen", parse_address_or_off, defaults.admin_listen),
         admin_token=read_secret(root, "admin_token"),
         policy=root.get("policy", parse_file, None),
         redis=root.get("redis", parse_redis_secret, None),
@@ -139,10 +139,12 @@ def read_settings(
         canaries=read_canaries(root),
         retries=read_retries(root),
         stall_detection=read_stall_detection(root),
-        limits=read_fields(limits, usual.limits, above_zero=True) if (limits := root.table("limits")) else usual.limits,
-        timeouts=read_fields(times, usual.timeouts, above_zero=True)
+        limits=read_fields(limits, defaults.limits, above_zero=True)
+        if (limits := root.table("limits"))
+        else defaults.limits,
+        timeouts=read_fields(times, defaults.timeouts, above_zero=True)
         if (times := root.table("timeouts"))
-        else usual.timeouts,
+        else defaults.timeouts,
     )
     if (discovery := root.table("discovery")) is not None:
         pools = tuple(dict.fromkeys(entry.inference_pool for entry in settings.models if entry.inference_pool))

@@ -101,7 +101,7 @@ class DnsSource:
         self,
         config: DnsSourceConfig,
         *,
-        say: LogFunction,
+        log_event: LogFunction,
         draw: Callable[[], float],
         pace: DnsIntervals | None = None,
         make_lookup: Callable[[DnsSourceConfig], DnsResolver] = DnsResolver,
@@ -109,13 +109,13 @@ class DnsSource:
         self.name = f"dns:{config.name}" + (f":{config.port}" if config.port else "")
         self.trouble = ""
         self._config = config
-        self._say = say
+        self._log_event = log_event
         self._draw = draw
         self._pace = pace or DnsIntervals()
         self._make_lookup = make_lookup
         self._last: tuple[DiscoveredPod, ...] = ()
 
-    async def follow(self, tell: PodsCallback) -> None:
+    async def follow(self, notify: PodsCallback) -> None:
         """Report the pods after each answer of DNS, until cancelled."""
         pause_s, lookup = self._pace.min_interval_s, None
         while True:
@@ -127,16 +127,16 @@ class DnsSource:
                 pause_s = min(2 * pause_s, self._config.max_interval_s)
             else:
                 self._note_answer()
-                pause_s = self._take(hosts, tell)
+                pause_s = self._take(hosts, notify)
             await asyncio.sleep(pause_s * (1 - self._pace.jitter * self._draw()))
 
-    def _take(self, hosts: ResolvedHosts, tell: PodsCallback) -> float:
+    def _take(self, hosts: ResolvedHosts, notify: PodsCallback) -> float:
         """Report the pods found. Returns the seconds until the next query."""
         found = tuple(self._found(host, port) for host, port in hosts.addresses)
         is_doubtful, self._last = not found and bool(self._last), found
         if is_doubtful:
             return self._pace.min_interval_s
-        tell(found)
+        notify(found)
         return max(self._pace.min_interval_s, min(hosts.ttl_s, self._config.max_interval_s))
 
     def _found(self, host: str, port: int) -> DiscoveredPod:
@@ -147,12 +147,12 @@ class DnsSource:
 
     def _note_outage(self, words: str) -> None:
         if not self.trouble:
-            self._say("warning", "dns_lookup_failed", source=self.name, error=words)
+            self._log_event("warning", "dns_lookup_failed", source=self.name, error=words)
         self.trouble = words
 
     def _note_answer(self) -> None:
         if self.trouble:
-            self._say("info", "dns_lookup_recovered", source=self.name)
+            self._log_event("info", "dns_lookup_recovered", source=self.name)
         self.trouble = ""
 
 

@@ -27,9 +27,9 @@ class PodFileSource:
 
     name = "file"
 
-    def __init__(self, path: Path, say: LogFunction, *, poll_s: float = POLL_INTERVAL_S) -> None:
+    def __init__(self, path: Path, log_event: LogFunction, *, poll_s: float = POLL_INTERVAL_S) -> None:
         self._path = path
-        self._say = say
+        self._log_event = log_event
         self._poll_s = poll_s
         self.trouble = ""
         self._last_version: FileVersion | str | None = "never"
@@ -40,10 +40,10 @@ class PodFileSource:
         self._last_version = "never"
         self._reload_requested.set()
 
-    async def follow(self, tell: PodsCallback) -> None:
+    async def follow(self, notify: PodsCallback) -> None:
         """Report the list whenever the file has changed and is valid."""
         while True:
-            self._poll(tell)
+            self._poll(notify)
             try:
                 async with asyncio.timeout(self._poll_s):
                     await self._reload_requested.wait()
@@ -52,7 +52,7 @@ class PodFileSource:
             finally:
                 self._reload_requested.clear()
 
-    def _poll(self, tell: PodsCallback) -> None:
+    def _poll(self, notify: PodsCallback) -> None:
         version = _version_of(self._path)
         if version == self._last_version:
             return
@@ -65,11 +65,11 @@ class PodFileSource:
             self._report_invalid(str(error))
         else:
             self.trouble = ""
-            tell(found)
+            notify(found)
 
     def _report_invalid(self, words: str) -> None:
         self.trouble = words
-        self._say("error", "pod_file_invalid", file=str(self._path), error=words)
+        self._log_event("error", "pod_file_invalid", file=str(self._path), error=words)
 
 
 def _version_of(path: Path) -> FileVersion | None:

@@ -65,14 +65,14 @@ class SelectorScope:
         self._pods = reflect_pods(ground, place, selector)
 
     def is_complete(self) -> bool:
-        return self._pods.is_whole
+        return self._pods.is_complete_list
 
     def refresh(self) -> None:
         """Do nothing: no reflection depends on pods."""
 
     def pods(self, nodes: Nodes) -> Iterator[DiscoveredPod]:
-        for sight in self._pods.held.values():
-            yield sight.to_discovered_pod(self._place.scheme, sight.port(self._place.port), None, nodes)
+        for pod in self._pods.held.values():
+            yield pod.to_discovered_pod(self._place.scheme, pod.port(self._place.port), None, nodes)
 
 
 class ServiceScope:
@@ -85,7 +85,7 @@ class ServiceScope:
         self._slices: Reflector[EndpointSlice] = ground.start_reflector(ResourceQuery(path, query, read_slice))
 
     def is_complete(self) -> bool:
-        return self._slices.is_whole
+        return self._slices.is_complete_list
 
     def refresh(self) -> None:
         """Do nothing: no reflection depends on slices."""
@@ -110,9 +110,9 @@ class InferencePoolScope:
         """Pods of a changed selector, until they have been listed."""
 
     def is_complete(self) -> bool:
-        if not self._pools.is_whole:
+        if not self._pools.is_complete_list:
             return False
-        return self._pool is None or (self._pods is not None and self._pods.is_whole)
+        return self._pool is None or (self._pods is not None and self._pods.is_complete_list)
 
     def refresh(self) -> None:
         """Follow the pods of the current selector; those of the previous one stay until these are listed."""
@@ -121,15 +121,15 @@ class InferencePoolScope:
             if self._next is not None:
                 self._ground.stop_reflector(self._next)
             self._next, self._selector = reflect_pods(self._ground, self._place, selector), selector
-        if self._next is not None and (self._next.is_whole or self._pods is None):
+        if self._next is not None and (self._next.is_complete_list or self._pods is None):
             if self._pods is not None:
                 self._ground.stop_reflector(self._pods)
             self._pods, self._next = self._next, None
 
     def pods(self, nodes: Nodes) -> Iterator[DiscoveredPod]:
-        for sight in self._pods.held.values() if self._pods and self._pool else ():
+        for pod in self._pods.held.values() if self._pods and self._pool else ():
             for port in self._pool.spec.target_ports if self._pool else ():
-                yield sight.to_discovered_pod(self._place.scheme, port.number, self._name, nodes)
+                yield pod.to_discovered_pod(self._place.scheme, port.number, self._name, nodes)
 
     @property
     def _pool(self) -> InferencePool | None:
@@ -159,7 +159,7 @@ class KubernetesSource:
         self,
         place: KubernetesSourceConfig,
         *,
-        say: LogFunction,
+        log_event: LogFunction,
         clock: Callable[[], float],
         draw: Callable[[], float],
         pace: ReflectorIntervals | None = None,
@@ -168,7 +168,7 @@ class KubernetesSource:
         self._account = ServiceAccount.from_config(place)
         self.name = f"kubernetes:{self._account.namespace}"
         self._place = place
-        self._say, self._clock, self._draw = say, clock, draw
+        self._log_event, self._clock, self._draw = log_event, clock, draw
         self._pace = pace or ReflectorIntervals()
         self._reflections: list[Reflector[Any]] = []
 
@@ -176,21 +176,21 @@ class KubernetesSource:
     def trouble(self) -> str:
         return next((each.trouble for each in self._reflections if each.trouble), "")
 
-    async def follow(self, tell: PodsCallback) -> None:
+    async def follow(self, notify: PodsCallback) -> None:
         """Report all pods whenever any object has changed, until cancelled."""
-        connector, news = aiohttp.TCPConnector(limit=0), asyncio.Event()
+        connector, changed = aiohttp.TCPConnector(limit=0), asyncio.Event()
         self._reflections.clear()
         async with aiohttp.ClientSession(connector=connector, trust_env=False) as session, asyncio.TaskGroup() as group:
-            api, means = KubernetesApi(self._account, session), (self._say, self._clock, self._draw, self._pace)
-            ground = ReflectorContext(api, group, news.set, *means, self._reflections)
+            api, means = KubernetesApi(self._account, session), (self._log_event, self._clock, self._draw, self._pace)
+            ground = ReflectorContext(api, group, changed.set, *means, self._reflections)
             scopes, nodes = start_scopes(ground, self._place), self._nodes(ground)
             while True:
-                await news.wait()
-                news.clear()
+                await changed.wait()
+                changed.clear()
                 for scope in scopes:
                     scope.refresh()
-                if all(scope.is_complete() for scope in scopes) and (nodes is None or nodes.is_whole):
-                    tell(_found(scopes, nodes))
+                if all(scope.is_complete() for scope in scopes) and (nodes is None or nodes.is_complete_list):
+                    notify(_found(scopes, nodes))
                 await asyncio.sleep(self._pace.debounce_s)
 
     def _nodes(self, ground: ReflectorContext) -> Reflector[PodFacts] | None:

@@ -98,8 +98,8 @@ class KubernetesApi:
 
     async def list_page(self, path: str, query: Mapping[str, str]) -> ObjectList:
         """Return one page of a list. Raises `ResourceVersionExpired`, `ApiError`, `ApiUnavailable`."""
-        async with self._asking(path, query, aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT_S)) as answer:
-            body = await _whole(answer)
+        async with self._requesting(path, query, aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT_S)) as answer:
+            body = await _body_of(answer)
         try:
             return msgspec.json.decode(body, type=ObjectList)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -109,9 +109,14 @@ class KubernetesApi:
         """Yield the lines of a watch that the server ends after `lasts_s`. Raises `ResourceVersionExpired`, `ApiError`,
         `ApiUnavailable`.
         """
-        asked = {**query, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(max(1, round(lasts_s)))}
+        parameters = {
+            **query,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(max(1, round(lasts_s))),
+        }
         bounds = aiohttp.ClientTimeout(total=lasts_s + RESPONSE_TIMEOUT_S, sock_connect=RESPONSE_TIMEOUT_S)
-        async with self._asking(path, asked, bounds) as answer:
+        async with self._requesting(path, parameters, bounds) as answer:
             held = b""
             async for chunk in answer.content.iter_any():
                 *lines, held = (held + chunk).split(b"\n")
@@ -122,7 +127,7 @@ class KubernetesApi:
                     raise ApiError(f"{path}: a line of more than {MAX_LINE_BYTES} bytes")
 
     @asynccontextmanager
-    async def _asking(
+    async def _requesting(
         self, path: str, query: Mapping[str, str], bounds: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         url = f"{self.account.url}{path}"
@@ -136,7 +141,7 @@ class KubernetesApi:
                 allow_redirects=False,
             ) as answer:
                 if answer.status != 200:
-                    raise _refusal(path, answer.status, await _whole(answer))
+                    raise _error_of(path, answer.status, await _body_of(answer))
                 yield answer
         except aiohttp.ClientConnectorCertificateError as error:
             raise ApiUnavailable(
@@ -159,7 +164,7 @@ class KubernetesApi:
         return self._trust[1]
 
 
-async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+async def _body_of(answer: aiohttp.ClientResponse) -> bytes:
     parts, size = [], 0
     async for chunk in answer.content.iter_any():
         parts.append(chunk)
@@ -169,14 +174,14 @@ async def _whole(answer: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def _refusal(path: str, status: int, body: bytes) -> ResourceVersionExpired | ApiError:
+def _error_of(path: str, status: int, body: bytes) -> ResourceVersionExpired | ApiError:
     try:
-        said = msgspec.json.decode(body, type=ApiStatus)
+        status_body = msgspec.json.decode(body, type=ApiStatus)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        said = ApiStatus()
+        status_body = ApiStatus()
     if status == 410:
-        return ResourceVersionExpired(said.message)
-    return ApiError(f"{path}: {status} {said.reason or ''}: {said.message[:200]}".rstrip(": "))
+        return ResourceVersionExpired(status_body.message)
+    return ApiError(f"{path}: {status} {status_body.reason or ''}: {status_body.message[:200]}".rstrip(": "))
 
 
 def _read(path: Path) -> str:
@@ -234,7 +239,7 @@ class Reflector(Generic[T]):
         kind: ResourceQuery[T],
         changed: Callable[[], object],
         *,
-        say: LogFunction,
+        log_event: LogFunction,
         clock: Callable[[], float],
         draw: Callable[[], float],
         pace: ReflectorIntervals,
@@ -242,7 +247,7 @@ class Reflector(Generic[T]):
         self._api = api
         self._kind = kind
         self._changed = changed
-        self._say = say
+        self._log_event = log_event
         self._clock = clock
         self._draw = draw
         self._pace = pace
@@ -250,7 +255,7 @@ class Reflector(Generic[T]):
         """Resource version to continue from; None if a list is needed."""
         self._task: asyncio.Task[None] | None = None
         self.held: dict[str, T] = {}
-        self.is_whole = False
+        self.is_complete_list = False
         self.trouble = ""
 
     def start(self, group: asyncio.TaskGroup) -> None:
@@ -295,21 +300,21 @@ class Reflector(Generic[T]):
             if not page.metadata.continue_:
                 break
             query["continue"] = page.metadata.continue_
-        self.held, self.is_whole = fresh, True
+        self.held, self.is_complete_list = fresh, True
         self._version = page.metadata.resource_version
         self._note_word()
 
     async def _watch(self, version: str) -> bool:
         """Apply events until the watch ends. Returns False if it ended at once without an event."""
-        began_s, has_told = self._clock(), False
+        began_s, has_notified = self._clock(), False
         lasts_s = self._pace.watch_s * (0.5 + 0.5 * self._draw())
         query = {**self._kind.query, "resourceVersion": version}
         async with aclosing(self._api.watch(self._kind.path, query, lasts_s)) as lines:
             async for line in lines:
                 self._take(line)
                 self._note_word()
-                has_told = True
-        return has_told or self._clock() - began_s >= self._pace.min_watch_s
+                has_notified = True
+        return has_notified or self._clock() - began_s >= self._pace.min_watch_s
 
     def _take(self, line: bytes) -> None:
         """Apply one event. Raises `ResourceVersionExpired` and `ApiError`."""
@@ -333,7 +338,7 @@ class Reflector(Generic[T]):
             name = msgspec.json.decode(written, type=ObjectHeader).metadata.name
             value = self._kind.read(written)
         except (ValueError, RecursionError) as error:
-            self._say("warning", "kubernetes_object_invalid", path=self._kind.path, name=name, error=str(error))
+            self._log_event("warning", "kubernetes_object_invalid", path=self._kind.path, name=name, error=str(error))
             value = None
         if value is None:
             held.pop(name, None)
@@ -344,13 +349,13 @@ class Reflector(Generic[T]):
 
     def _note_word(self) -> None:
         if self.trouble:
-            self._say("info", "kubernetes_watch_recovered", path=self._kind.path)
+            self._log_event("info", "kubernetes_watch_recovered", path=self._kind.path)
         self.trouble = ""
         self._changed()
 
     def _note_trouble(self, words: str) -> None:
         if not self.trouble:
-            self._say("warning", "kubernetes_watch_failed", error=words)
+            self._log_event("warning", "kubernetes_watch_failed", error=words)
         self.trouble = words
 
 
@@ -361,7 +366,7 @@ class ReflectorContext:
     api: KubernetesApi
     group: asyncio.TaskGroup
     changed: Callable[[], object]
-    say: LogFunction
+    log_event: LogFunction
     clock: Callable[[], float]
     draw: Callable[[], float]
     pace: ReflectorIntervals
@@ -374,7 +379,7 @@ class ReflectorContext:
     def start_reflector(self, kind: ResourceQuery[T]) -> Reflector[T]:
         """Start and return a reflection."""
         reflection = Reflector(
-            self.api, kind, self.changed, say=self.say, clock=self.clock, draw=self.draw, pace=self.pace
+            self.api, kind, self.changed, log_event=self.log_event, clock=self.clock, draw=self.draw, pace=self.pace
         )
         reflection.start(self.group)
         self.reflectors.append(reflection)

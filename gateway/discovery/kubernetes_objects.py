@@ -196,14 +196,14 @@ def read_pod(written: Raw, place: KubernetesSourceConfig) -> ObservedPod | None:
     pod = msgspec.json.decode(written, type=PodObject)
     if not pod.status.pod_ip or pod.status.phase in ("Succeeded", "Failed"):
         return None
-    said = {**(pod.metadata.annotations or {}), **(pod.metadata.labels or {})}
+    marks = {**(pod.metadata.annotations or {}), **(pod.metadata.labels or {})}
     ports = tuple((port.name, port.container_port) for each in pod.spec.containers or () for port in each.ports or ())
     return ObservedPod(
         address=pod.status.pod_ip,
         ports=ports,
         node=pod.spec.node_name,
-        facts=_facts(said, pod.spec.node_name, place),
-        takes_priority=said.get(SCHEDULING_POLICY_LABEL) == "priority",
+        facts=_facts(marks, pod.spec.node_name, place),
+        takes_priority=marks.get(SCHEDULING_POLICY_LABEL) == "priority",
         held=_held(pod),
     )
 
@@ -273,12 +273,12 @@ def _held(pod: PodObject) -> PodState | None:
     return None if ready == "True" else PodState.UNREADY
 
 
-def _facts(said: Mapping[str, str], node: str, place: KubernetesSourceConfig) -> PodFacts:
+def _facts(marks: Mapping[str, str], node: str, place: KubernetesSourceConfig) -> PodFacts:
     """Return the facts in labels and annotations; invalid values are ignored."""
-    known: dict[str, str | None] = {"host": node or None, **_placed(said, place)}
-    known["revision"] = next((said[label] for label in REVISION_LABELS if label in said), None)
-    known["role"] = said.get(ROLE_LABEL)
-    ours = {word.removeprefix(FACT_PREFIX): value for word, value in said.items() if word.startswith(FACT_PREFIX)}
+    known: dict[str, str | None] = {"host": node or None, **_placed(marks, place)}
+    known["revision"] = next((marks[label] for label in REVISION_LABELS if label in marks), None)
+    known["role"] = marks.get(ROLE_LABEL)
+    ours = {word.removeprefix(FACT_PREFIX): value for word, value in marks.items() if word.startswith(FACT_PREFIX)}
     return _readable(known | {word: value for word, value in ours.items() if word in FACT_NAMES})
 
 
@@ -287,10 +287,10 @@ def _placed(labels: Mapping[str, str], place: KubernetesSourceConfig) -> dict[st
     return {word: labels.get(label) for word, label in named.items()}
 
 
-def _readable(said: Mapping[str, str | None]) -> PodFacts:
+def _readable(marks: Mapping[str, str | None]) -> PodFacts:
     """Return the valid facts: one bad label must not hide a pod."""
     try:
-        return read_facts(said)
+        return read_facts(marks)
     except InvalidFacts as bad:
         wrong = {fault.partition(":")[0] for fault in bad.errors}
-        return read_facts({word: value for word, value in said.items() if word not in wrong})
+        return read_facts({word: value for word, value in marks.items() if word not in wrong})

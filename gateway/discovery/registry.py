@@ -54,10 +54,10 @@ class AgentLease:
 class AgentRegistry:
     """The agents and their pods. Pure: time is an argument."""
 
-    def __init__(self, *, most: int = MAX_AGENTS, most_pods: int = MAX_REGISTERED_PODS) -> None:
+    def __init__(self, *, max_agents: int = MAX_AGENTS, max_pods: int = MAX_REGISTERED_PODS) -> None:
         self._leases: dict[str, AgentLease] = {}
-        self._most = most
-        self._most_pods = most_pods
+        self._max_agents = max_agents
+        self._max_pods = max_pods
         self._pods = 0
 
     def knows(self, agent: str) -> bool:
@@ -72,7 +72,9 @@ class AgentRegistry:
         if known is not None and known.life == record.life and known.beat >= record.beat:
             return False
         more = len(record.pods) - (len(known.pods) if known is not None else 0)
-        if (known is None and len(self._leases) >= self._most) or (more > 0 and self._pods + more > self._most_pods):
+        if (known is None and len(self._leases) >= self._max_agents) or (
+            more > 0 and self._pods + more > self._max_pods
+        ):
             return False
         self._pods += more
         counts_s = record.ttl_s if left_s is None else min(left_s, record.ttl_s)
@@ -132,7 +134,7 @@ KEYS_PER_ROUND_TRIP = 256
 
 
 class RegistrySource:
-    """One per gateway. Calls `heard` with every record received on the channel, for the load figures in it."""
+    """One per gateway. Calls `on_record` with every record received on the channel, for the load figures in it."""
 
     name = "redis"
 
@@ -141,10 +143,10 @@ class RegistrySource:
         place: RedisLocation,
         *,
         stale_ttl_s: float,
-        say: LogFunction,
+        log_event: LogFunction,
         clock: Callable[[], float],
         draw: Callable[[], float],
-        heard: Callable[[AgentRecord], object] = lambda _: None,
+        on_record: Callable[[AgentRecord], object] = lambda _: None,
         pace: PollIntervals | None = None,
         warns: bool = True,
     ) -> None:
@@ -153,10 +155,10 @@ class RegistrySource:
         self._levels = ("warning", "info") if warns else ("debug", "debug")
         """Log levels of an outage and of its end."""
         self._stale_ttl_s = stale_ttl_s
-        self._say = say
+        self._log_event = log_event
         self._clock = clock
         self._draw = draw
-        self._on_record = heard
+        self._on_record = on_record
         self._pace = pace or PollIntervals()
         self._agents = AgentRegistry()
         self._away_since_s: float | None = None
@@ -164,15 +166,15 @@ class RegistrySource:
         """Agents whose last record was invalid, and why; logged once each."""
         self.trouble = ""
 
-    async def follow(self, tell: PodsCallback) -> None:
+    async def follow(self, notify: PodsCallback) -> None:
         """Report all registered pods whenever they change, through outages of Redis, until cancelled."""
         wait_s = self._pace.min_backoff_s
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._drop_expired(tell), name="forget registered pods")
+            group.create_task(self._drop_expired(notify), name="forget registered pods")
             while True:
                 try:
                     async with connect_redis(self._place, answer_s=self._pace.response_timeout_s) as client:
-                        await self._follow_redis(client, tell)
+                        await self._follow_redis(client, notify)
                 except Exception as error:  # noqa: BLE001 - not all of the library's errors are its own, none may end us
                     raise_if_cancelled()
                     wait_s = wait_s if self._note_outage(error) else self._pace.min_backoff_s
@@ -187,7 +189,7 @@ class RegistrySource:
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             self.trouble = f"Redis is away ({type(error).__name__})"
-            self._say(
+            self._log_event(
                 self._levels[0],
                 "agent_registry_unavailable",
                 redis=str(self._place),
@@ -197,7 +199,7 @@ class RegistrySource:
         return was_away
 
     @restarted("discovery")
-    async def _drop_expired(self, tell: PodsCallback) -> None:
+    async def _drop_expired(self, notify: PodsCallback) -> None:
         """Drop expired agents; while Redis is away, drop all of them after `stale_ttl_s`."""
         while True:
             await asyncio.sleep(self._pace.expiry_interval_s)
@@ -207,17 +209,17 @@ class RegistrySource:
             else:
                 is_less = now_s - self._away_since_s > self._stale_ttl_s and self._agents.expire(inf)
             if is_less:
-                tell(self._agents.pods())
+                notify(self._agents.pods())
 
-    async def _follow_redis(self, client: RedisClient, tell: PodsCallback) -> None:
+    async def _follow_redis(self, client: RedisClient, notify: PodsCallback) -> None:
         """Read and listen until Redis fails. Raises the failure."""
         async with asyncio.TaskGroup() as group:
             if hasattr(client, "pubsub"):
-                group.create_task(self._listen(client, tell), name="listen to agents")
+                group.create_task(self._listen(client, notify), name="listen to agents")
             while True:
                 await self._read_all(client)
                 self._note_recovery()
-                tell(self._agents.pods())
+                notify(self._agents.pods())
                 await asyncio.sleep(self._pace.poll_interval_s)
 
     def _note_recovery(self) -> None:
@@ -225,7 +227,7 @@ class RegistrySource:
             return
         self._away_since_s, self.trouble = None, ""
         self._agents.extend_leases(self._clock())
-        self._say(self._levels[1], "agent_registry_recovered", redis=str(self._place))
+        self._log_event(self._levels[1], "agent_registry_recovered", redis=str(self._place))
 
     async def _read_all(self, client: RedisClient) -> None:
         """Read the record of every agent. Raises if Redis does not answer in time."""
@@ -238,7 +240,7 @@ class RegistrySource:
                     break
         raise_if_cancelled()
         if len(keys) > MAX_AGENTS:
-            self._say("error", "agent_registry_full", agents=len(keys), followed=MAX_AGENTS)
+            self._log_event("error", "agent_registry_full", agents=len(keys), followed=MAX_AGENTS)
         # Known agents come first, so that a flood of new names cannot displace them.
         keys = sorted(keys, key=lambda key: (not self._agents.knows(_agent_of(key)), key))[:MAX_AGENTS]
         for at in range(0, len(keys), KEYS_PER_ROUND_TRIP):
@@ -259,7 +261,7 @@ class RegistrySource:
             if record is not None:
                 self._agents.update(record, self._clock(), left_s=left_s)
 
-    async def _listen(self, client: RedisClient, tell: PodsCallback) -> None:
+    async def _listen(self, client: RedisClient, notify: PodsCallback) -> None:
         """Take records as they are published. Raises if Redis fails."""
         async with client.pubsub(ignore_subscribe_messages=True) as listening:
             await listening.subscribe(record_channel(self._place.prefix))
@@ -268,14 +270,14 @@ class RegistrySource:
                 raise_if_cancelled()
                 if message is None or message.get("type") != "message":
                     continue
-                self._take_message(message["data"], tell)
+                self._take_message(message["data"], notify)
 
-    def _take_message(self, written: bytes, tell: PodsCallback) -> None:
+    def _take_message(self, written: bytes, notify: PodsCallback) -> None:
         record = self._parse_record("(by channel)", written)
         if record is None:
             return
         if self._agents.update(record, self._clock()):
-            tell(self._agents.pods())
+            notify(self._agents.pods())
         self._on_record(record)
 
     def _parse_record(self, agent: str, written: bytes) -> AgentRecord | None:
@@ -285,7 +287,7 @@ class RegistrySource:
         except InvalidRecord as bad:
             if self._bad.get(agent) != str(bad) and len(self._bad) < MAX_AGENTS:
                 self._bad[agent] = str(bad)
-                self._say("warning", "agent_record_invalid", agent=agent, error=str(bad))
+                self._log_event("warning", "agent_record_invalid", agent=agent, error=str(bad))
             return None
         self._bad.pop(agent, None)
         return record

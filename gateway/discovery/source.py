@@ -24,7 +24,7 @@ class PodSource(Protocol):
         """Why the source fails now; empty while it works. Holds no secret."""
         ...
 
-    async def follow(self, tell: PodsCallback) -> None:
+    async def follow(self, notify: PodsCallback) -> None:
         """Report the pods known now, and again whenever they change, until cancelled."""
         ...
 
@@ -38,6 +38,6 @@ class StaticSource:
     def __init__(self, found: Iterable[DiscoveredPod]) -> None:
         self._found = tuple(found)
 
-    async def follow(self, tell: PodsCallback) -> None:
+    async def follow(self, notify: PodsCallback) -> None:
         """Report the list once."""
-        tell(self._found)
+        notify(self._found)

@@ -52,10 +52,10 @@ def _registry(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
     yield RegistrySource(
         parse_redis_url(url),
         stale_ttl_s=place.stale_ttl_s,
-        say=means.log,
+        log_event=means.log,
         clock=means.clock,
         draw=means.random,
-        heard=means.on_record,
+        on_record=means.on_record,
         warns=means.logs_outages and not is_shared,
     )
 
@@ -75,12 +75,12 @@ def _dns(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
     from gateway.discovery.dns import DnsSource  # noqa: PLC0415 - an extra
 
     for place in settings.sources.dns:
-        yield DnsSource(place, say=means.log, draw=means.random)
+        yield DnsSource(place, log_event=means.log, draw=means.random)
 
 
 def _kubernetes(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
     for place in settings.sources.kubernetes:
         try:
-            yield KubernetesSource(place, say=means.log, clock=means.clock, draw=means.random)
+            yield KubernetesSource(place, log_event=means.log, clock=means.clock, draw=means.random)
         except ApiError as refused:
             raise InvalidDocument([ConfigError("discovery.kubernetes", str(refused))]) from None

@@ -107,12 +107,12 @@ class AccessLogStream(GrpcStreamHandler):
 
     def on_message(self, message: bytes) -> None:
         try:
-            told = StreamAccessLogsMessage.FromString(message)
+            entries = StreamAccessLogsMessage.FromString(message)
         except DecodeError:
             self._stream.finish(INVALID_ARGUMENT, "This is no StreamAccessLogsMessage.")
             self._log.streams -= 1
             return
-        for entry in told.http_logs.log_entry:
+        for entry in entries.http_logs.log_entry:
             self._log.add_entry(entry)
 
     def on_end(self) -> None:

@@ -74,7 +74,7 @@ class ExtProcTransport:
         self._body = body
         self._usage_added = usage_added
         self._body_needed_no_more = body_needed_no_more
-        self._tab: RequestMeter | None = None
+        self._request_meter: RequestMeter | None = None
 
     @property
     def body(self) -> bytes:
@@ -83,21 +83,21 @@ class ExtProcTransport:
 
     def downgrade(self, body: bytes, model: str) -> None:
         """Replace the body: a smaller model answers for `model`; a response header says so."""
-        self._body = with_token_cap(self._tab, body)
+        self._body = with_token_cap(self._request_meter, body)
         self._reply.headers += ((DOWNGRADED_HEADER, model),)
 
     def use_cascade_model(self, body: bytes, model: str, *, usage_added: bool) -> None:
         """Replace the body by that for a cascade model; a response header names it."""
-        self._body, self._usage_added = with_token_cap(self._tab, body), usage_added
+        self._body, self._usage_added = with_token_cap(self._request_meter, body), usage_added
         others = tuple(field for field in self._reply.headers if field[0] != CASCADE_MODEL_HEADER)
         self._reply.headers = (*others, (CASCADE_MODEL_HEADER, model))
 
-    def open_meter(self, tab: RequestMeter) -> None:
-        self._reply.headers = tab.headers()
-        self._tab = tab
-        if tab.max_tokens is not None:
-            self._body = with_token_cap(tab, self._body)
-            self._reply.headers += ((MAX_TOKENS_HEADER, str(tab.max_tokens)),)
+    def open_meter(self, request_meter: RequestMeter) -> None:
+        self._reply.headers = request_meter.headers()
+        self._request_meter = request_meter
+        if request_meter.max_tokens is not None:
+            self._body = with_token_cap(request_meter, self._body)
+            self._reply.headers += ((MAX_TOKENS_HEADER, str(request_meter.max_tokens)),)
 
     def set_judge(self, judge: object) -> None:
         """Do nothing: responses cannot be held back here, and such cascades are rejected when settings are read."""
@@ -112,7 +112,7 @@ class ExtProcTransport:
         """Run one attempt, as `AttemptTransport.run_attempt` says. Envoy takes one destination only, so no attempt may
         be retried.
         """
-        loop, tab = asyncio.get_running_loop(), self._tab
+        loop, request_meter = asyncio.get_running_loop(), self._request_meter
         relay = Relay(
             self._reply,
             placement,
@@ -120,7 +120,11 @@ class ExtProcTransport:
             loop=loop,
             withholds_usage=self._usage_added,
             recorded_bytes=self._means.kept_bytes,
-            meter=tab if tab is not None and tab.is_watched and self._answer.sight is ResponseVisibility.FULL else None,
+            meter=request_meter
+            if request_meter is not None
+            and request_meter.is_watched
+            and self._answer.visible is ResponseVisibility.FULL
+            else None,
         )
         self._send_pick(self._pick(placement), relay)
         self._body = b""
@@ -131,18 +135,22 @@ class ExtProcTransport:
         finally:
             timer.cancel()
             self._estimate()
-        leg = relay.result()
-        return leg if leg.started else replace(leg, started=True)
+        attempt_result = relay.result()
+        return attempt_result if attempt_result.started else replace(attempt_result, started=True)
 
     def _time_is_up(self, relay: Relay) -> None:
-        if not self._answer.has_heard_head:
+        if not self._answer.has_received_head:
             relay.fail(AttemptStatus.TIMEOUT, f"{relay.placement.engine.pod} did not respond in time.")
 
     def _estimate(self) -> None:
         """Charge a stream that was not seen: by its events, or by the expected output."""
-        tab = self._tab
-        if tab is not None and tab.request.stream and self._answer.sight is not ResponseVisibility.FULL:
-            tab.count_events(self._answer.events or tab.request.expected_output_tokens)
+        request_meter = self._request_meter
+        if (
+            request_meter is not None
+            and request_meter.request.stream
+            and self._answer.visible is not ResponseVisibility.FULL
+        ):
+            request_meter.count_events(self._answer.events or request_meter.request.expected_output_tokens)
 
     def _pick(self, placement: PlacedAttempt) -> EndpointPick:
         engine, request, body, means = placement.engine, placement.request, self._body, self._means

@@ -66,7 +66,7 @@ class ExtProcContext:
 
     def __init__(
         self,
-        desk: HttpDispatcher,
+        http_dispatcher: HttpDispatcher,
         fleet: Fleet,
         means: ExtProcTransportConfig,
         *,
@@ -77,28 +77,28 @@ class ExtProcContext:
         draw: Callable[[], float],
     ) -> None:
         """`pass_over` is called with the URL of a pod that Envoy could not reach."""
-        self.desk = desk
+        self.http_dispatcher = http_dispatcher
         self.fleet = fleet
         self.means = means
         self.budget = budget
         self.rules = rules
         self.note_passed_over = pass_over
         self.clock = clock
-        self.crowd = crowd = StreamCounter(rules.limits.max_connections)
-        self.log = AccessLog(lambda: crowd.count > 0)
-        self.usual_modes = DEFAULT_MODES
+        self.stream_counter = stream_counter = StreamCounter(rules.limits.max_connections)
+        self.log = AccessLog(lambda: stream_counter.count > 0)
+        self.default_modes = DEFAULT_MODES
         self._draw = draw
         self._kept: Mapping[str, bytes] = {}
         self._exchanges: dict[str, Exchange] = {}
         self._under_way: set[Exchange] = set()
 
     def __repr__(self) -> str:
-        return f"<Office with {self.crowd.count} exchanges>"
+        return f"<Office with {self.stream_counter.count} exchanges>"
 
     def kept_headers(self) -> Mapping[str, bytes]:
         """Return the headers that matter here, by their names as Envoy writes them."""
-        if len(self._kept) != len(self.desk.kept_headers):
-            self._kept = {name.decode("latin-1"): name for name in self.desk.kept_headers}
+        if len(self._kept) != len(self.http_dispatcher.kept_headers):
+            self._kept = {name.decode("latin-1"): name for name in self.http_dispatcher.kept_headers}
         return self._kept
 
     def should_sample(self) -> bool:
@@ -106,13 +106,13 @@ class ExtProcContext:
         return self.rules.sample_share > 0 and self._draw() < self.rules.sample_share
 
     def enter(self, exchange: Exchange) -> None:
-        self.crowd.count += 1
+        self.stream_counter.count += 1
         self._under_way.add(exchange)
 
     def leave(self, exchange: Exchange) -> None:
         if exchange in self._under_way:
             self._under_way.discard(exchange)
-            self.crowd.count -= 1
+            self.stream_counter.count -= 1
             if exchange.reply is not None:
                 self._exchanges.pop(exchange.reply.request_id, None)
 
@@ -152,7 +152,7 @@ class Exchange(GrpcStreamHandler):
     def __init__(self, office: ExtProcContext, stream: GrpcStream) -> None:
         self._office = office
         self._stream = stream
-        self._modes: BodyModes = office.usual_modes
+        self._modes: BodyModes = office.default_modes
         self.answer = ResponseSide(stream, office.should_sample, self._end)
         self._since_s = office.clock()
         self._chunks = 0
@@ -208,7 +208,7 @@ class Exchange(GrpcStreamHandler):
     def on_too_large(self) -> None:
         limits, asked = self._office.rules.limits, self.asked
         is_long = asked is not None and self._office.budget.has_room(limits.max_body_bytes)
-        self._refuse(body_too_large(limits) if is_long else body_memory_exhausted())
+        self._reject(body_too_large(limits) if is_long else body_memory_exhausted())
 
     def on_tick(self, now_s: float) -> None:
         """Reject a client that sends too slowly, and a request that has waited too long in the queue."""
@@ -216,13 +216,13 @@ class Exchange(GrpcStreamHandler):
         if self._has_picked or self._is_over:
             return
         if self._has_all and waited_s > office.rules.queue_s:
-            self._refuse(
+            self._reject(
                 RequestRejected(
                     Reason.QUEUE_TIMEOUT, "No engine became available within the queue timeout.", retry_after_s=1.0
                 )
             )
         elif not self._has_all and waited_s > office.rules.timeouts.request_body_s:
-            self._refuse(RequestRejected(Reason.REQUEST_TIMEOUT, "Timeout while receiving the request body."))
+            self._reject(RequestRejected(Reason.REQUEST_TIMEOUT, "Timeout while receiving the request body."))
 
     # -- the request -----------------------------------------------------------------------------------------------
 
@@ -236,20 +236,20 @@ class Exchange(GrpcStreamHandler):
             return
         if told.HasField("protocol_config"):
             self._modes = modes_of(told.protocol_config)
-        self.answer.sight = sight = self._modes.visibility
+        self.answer.visible = visible = self._modes.visibility
         self.asked = asked = IncomingRequest()
         self._read_head(asked, told.request_headers.headers)
-        asked.may_add_usage = sight is ResponseVisibility.FULL
-        self.reply = self.answer.reply = ExtProcResponseWriter(asked, office.desk.new_id(), self.answer)
+        asked.may_add_usage = visible is ResponseVisibility.FULL
+        self.reply = self.answer.reply = ExtProcResponseWriter(asked, office.http_dispatcher.new_id(), self.answer)
         if told.HasField("metadata_context"):
             asked.pod_subset = subset_of(told, office.fleet.pods)
         try:
             if not asked.target.startswith(b"/"):
                 # Absolute form: Envoy would forward it as it stands, and only our own proxy reads a path out of it.
                 raise RequestRejected(Reason.UNKNOWN_PATH, f"Unknown path {asked.target[:200]!r}.")
-            office.desk.route(asked, is_trusted=office.rules.is_trusted_proxy(source_of(told)))
-        except RequestRejected as refusal:
-            asked.rejection = refusal
+            office.http_dispatcher.route(asked, is_trusted=office.rules.is_trusted_proxy(source_of(told)))
+        except RequestRejected as rejection:
+            asked.rejection = rejection
         if asked.rejection is not None or told.request_headers.end_of_stream:
             self._serve()
         elif self._modes.answers_headers_first:
@@ -282,13 +282,13 @@ class Exchange(GrpcStreamHandler):
         self._chunks += 1
         try:
             asked.add_body(piece, self._office.budget, self._office.rules.limits)
-        except RequestRejected as refusal:
-            self._refuse(refusal)
+        except RequestRejected as rejection:
+            self._reject(rejection)
             return
         if ends:
             self._serve()
         elif self._modes.request == BUFFERED_PARTIAL:
-            self._refuse(body_too_large(self._office.rules.limits))
+            self._reject(body_too_large(self._office.rules.limits))
 
     def _serve(self) -> None:
         """Dispatch the request once it is complete, or rejected."""
@@ -296,25 +296,27 @@ class Exchange(GrpcStreamHandler):
             return
         self._has_all = True
         self._since_s = self._office.clock()
-        self._office.desk.serve(self.asked, self.reply, frontend=self._modes.frontend, make_transport=self._carrier)
+        self._office.http_dispatcher.serve(
+            self.asked, self.reply, frontend=self._modes.frontend, make_transport=self._carrier
+        )
 
-    def _refuse(self, refusal: RequestRejected) -> None:
+    def _reject(self, rejection: RequestRejected) -> None:
         """Reject the request, which may already be queued."""
         asked, reply = self.asked, self.reply
         if asked is None or reply is None:
-            self._stream.finish(INVALID_ARGUMENT, refusal.message)
+            self._stream.finish(INVALID_ARGUMENT, rejection.message)
             self._end()
         elif reply.task is None:
-            asked.rejection = refusal
+            asked.rejection = rejection
             self._serve()
         else:
-            reply.reject(refusal)
-            reply.task.cancel(refusal)
+            reply.reject(rejection)
+            reply.task.cancel(rejection)
 
-    def reject_pending(self, refusal: RequestRejected) -> None:
+    def reject_pending(self, rejection: RequestRejected) -> None:
         """Reject the request if it was not sent to a pod yet."""
         if not self._has_picked and not self._is_over:
-            self._refuse(refusal)
+            self._reject(rejection)
 
     # -- destination ---------------------------------------------------------------------------------------------
 
@@ -413,9 +415,9 @@ class Exchange(GrpcStreamHandler):
         elif (
             word is not TerminationCause.CLIENT_GONE
             and not answer.is_seen
-            and answer.sight is ResponseVisibility.HEADERS_ONLY
+            and answer.visible is ResponseVisibility.HEADERS_ONLY
         ):
-            if answer.has_heard_head or word is TerminationCause.SERVED:
+            if answer.has_received_head or word is TerminationCause.SERVED:
                 relay.succeed()
                 return
             reply.abandon()

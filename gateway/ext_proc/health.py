@@ -44,10 +44,10 @@ class HealthCheckTracker:
 
     async def wait_until_known(self, limit_s: float) -> None:
         """Wait until all current clients know that we are not ready, at most `limit_s`. Later ones see nothing else."""
-        asked = tuple(self._noes)
+        checks = tuple(self._noes)
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                while any(self._noes.get(one, REQUIRED_NEGATIVES) < REQUIRED_NEGATIVES for one in asked):
+                while any(self._noes.get(one, REQUIRED_NEGATIVES) < REQUIRED_NEGATIVES for one in checks):
                     self._stirred.clear()
                     await self._stirred.wait()
 
@@ -111,34 +111,34 @@ class HealthCheckHandler(GrpcStreamHandler):
 class HealthWatchHandler(HealthCheckHandler):
     """A streamed health check: the status now, and on every change."""
 
-    __slots__ = ("_name", "_told")
+    __slots__ = ("_name", "_reported")
 
     def __init__(self, health: HealthService, stream: GrpcStream) -> None:
         super().__init__(health, stream)
         self._name: str | None = None
-        self._told: int | None = None
+        self._reported: int | None = None
 
     def on_message(self, message: bytes) -> None:
         self._name = _service_of(message)
-        self._tell()
+        self._notify()
 
     def on_end(self) -> None:
         """The request is complete; responses go on."""
 
     def on_tick(self, now_s: float) -> None:
-        self._tell()
+        self._notify()
 
     def on_drain(self) -> None:
         """Send the last status and end: the client has to watch another gateway."""
-        self._tell()
+        self._notify()
         self._stream.finish()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._name is None:
             return
         status = self._health.status(self._name)
-        if status != self._told:
-            self._told = status
+        if status != self._reported:
+            self._reported = status
             self._stream.send(HealthCheckResponse(status=status).SerializeToString())
 
 

@@ -35,22 +35,22 @@ class GrpcListener:
         self,
         services: Mapping[bytes, HandlerFactory],
         budget: BodyBudget,
-        crowd: StreamCounter,
+        stream_counter: StreamCounter,
         bounds: Http2Limits,
         *,
         guard: Authorize | None = None,
         on_parted: Callable[[Http2Connection], object] = lambda _: None,
     ) -> None:
-        """`budget` bounds the bytes of incomplete messages; `crowd` counts open streams; `guard` authorizes requests;
+        """`budget` bounds the bytes of incomplete messages; `stream_counter` open streams; `guard` authorizes requests;
         `on_parted` is called with each connection that has ended.
         """
         self.bounds = bounds
         self.guard = guard
         self._services = services
         self._budget = budget
-        self._crowd = crowd
+        self._stream_counter = stream_counter
         self._on_parted = on_parted
-        self._patrol = TimeoutSweeper[Http2Connection](bounds.preface_s, bounds.silence_s)
+        self._sweeper = TimeoutSweeper[Http2Connection](bounds.preface_s, bounds.silence_s)
         self._left = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._tls: ssl.SSLContext | None = None
@@ -104,7 +104,7 @@ class GrpcListener:
             server.close()
         for connection in tuple(self.connections):
             connection.transport.abort()
-        self._patrol.stop()
+        self._sweeper.stop()
 
     async def wait_until_empty(self, limit_s: float) -> None:
         """Wait until no connection is open, at most `limit_s` seconds."""
@@ -122,12 +122,12 @@ class GrpcListener:
         if len(self.connections) >= MAX_CONNECTIONS or self._is_closed:
             return False
         self.connections.add(connection)
-        self._patrol.add(connection)
+        self._sweeper.add(connection)
         return True
 
     def forget(self, connection: Http2Connection) -> None:
         self.connections.discard(connection)
-        self._patrol.remove(connection)
+        self._sweeper.remove(connection)
         self._on_parted(connection)
         self._left.set()
 
@@ -135,7 +135,7 @@ class GrpcListener:
         return self._services.get(path)
 
     def has_room(self) -> bool:
-        return self._crowd.count < self._crowd.limit
+        return self._stream_counter.count < self._stream_counter.limit
 
     def take_room(self, count: int) -> bool:
         return self._budget.reserve(count)

@@ -39,12 +39,12 @@ def varint(value: int) -> bytes:
     """Encode a number, seven bits per byte."""
     if value <= PAYLOAD:
         return bytes((value,))
-    told = bytearray()
+    text = bytearray()
     while value > PAYLOAD:
-        told.append(value & PAYLOAD | 0x80)
+        text.append(value & PAYLOAD | 0x80)
         value >>= 7
-    told.append(value)
-    return bytes(told)
+    text.append(value)
+    return bytes(text)
 
 
 def first_field(message: bytes, at: int, end: int, number: int) -> tuple[int, int] | None:
@@ -99,10 +99,10 @@ def _dropped(kept: frozenset[str]) -> bytes:
 @lru_cache(maxsize=4096)
 def _destination(endpoints: str) -> bytes:
     """Encode the metadata that names the destination, as the header does."""
-    told = ProcessingResponse()
-    space = told.dynamic_metadata.fields[LB_NAMESPACE].struct_value
+    text = ProcessingResponse()
+    space = text.dynamic_metadata.fields[LB_NAMESPACE].struct_value
     space.fields[DESTINATION].string_value = endpoints
-    return told.SerializeToString()
+    return text.SerializeToString()
 
 
 def _picked(endpoints: str, fields: list[Field], *, length: int | None) -> bytes:
@@ -162,15 +162,15 @@ def chunk_replacement(body: bytes | None) -> bytes:
 
 def response_head(fields: Iterable[Field], *, shows_body: bool = False) -> bytes:
     """Answer a pod's headers. `shows_body`: asks Envoy to stream the body of this response to us."""
-    told = encode_field(RESPONSE_HEADERS, encode_field(COMMON, encode_field(HEADER_MUTATION, _mutation(fields))))
-    return told + SHOW_RESPONSE_BODY if shows_body else told
+    text = encode_field(RESPONSE_HEADERS, encode_field(COMMON, encode_field(HEADER_MUTATION, _mutation(fields))))
+    return text + SHOW_RESPONSE_BODY if shows_body else text
 
 
 def immediate_response(status: int, fields: Iterable[Field], body: bytes, details: str) -> bytes:
     """Encode a response of the gateway instead of a pod's."""
-    told = ImmediateResponse(status=HttpStatus(code=status), body=body, details=details)
-    told.headers.MergeFromString(_mutation(fields))
-    return ProcessingResponse(immediate_response=told).SerializeToString()
+    text = ImmediateResponse(status=HttpStatus(code=status), body=body, details=details)
+    text.headers.MergeFromString(_mutation(fields))
+    return ProcessingResponse(immediate_response=text).SerializeToString()
 
 
 SHOW_BODY = ProcessingMode(response_header_mode=1, response_body_mode=STREAMED, response_trailer_mode=2)

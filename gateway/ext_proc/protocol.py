@@ -115,12 +115,12 @@ _KNOWN = {
 
 def modes_of(config: ProtocolConfiguration) -> BodyModes:
     """Return the modes of a stream's first message; unknown ones count as full duplex."""
-    asked = (
+    requested = (
         config.request_body_mode,
         config.response_body_mode,
         config.send_body_without_waiting_for_header_response,
     )
-    return _KNOWN.get(asked, DEFAULT_MODES)
+    return _KNOWN.get(requested, DEFAULT_MODES)
 
 
 @lru_cache(maxsize=8192)
@@ -129,16 +129,16 @@ def endpoint_of(url: str) -> str:
     return urlsplit(url).netloc
 
 
-def subset_of(told: ProcessingRequest, pods: Iterable[Pod]) -> frozenset[str] | None:
+def subset_of(message: ProcessingRequest, pods: Iterable[Pod]) -> frozenset[str] | None:
     """Return the URLs of the pods that a subset hint allows; None without a hint.
 
     A bare address allows every port there. Names that are no known pod are ignored: a hint may allow none.
     """
-    hint = told.metadata_context.filter_metadata.get(SUBSET_NAMESPACE)
+    hint = message.metadata_context.filter_metadata.get(SUBSET_NAMESPACE)
     if hint is None or (value := hint.fields.get(SUBSET)) is None:
         return None
-    said = [each.string_value for each in value.list_value.values] or value.string_value.split(",")
-    wanted = {each.strip() for each in said if each.strip()}
+    texts = [each.string_value for each in value.list_value.values] or value.string_value.split(",")
+    wanted = {each.strip() for each in texts if each.strip()}
     found = ((pod.url, endpoint_of(pod.url)) for pod in pods)
     return frozenset(url for url, endpoint in found if endpoint in wanted or endpoint.rpartition(":")[0] in wanted)
 
@@ -149,19 +149,19 @@ def engine_at(pods: Iterable[Pod], endpoint: str, *, rank: int | None) -> Engine
     return next((engine for engine in engines if engine.rank == rank), engines[0] if engines else None)
 
 
-def served_by(told: ProcessingRequest) -> str:
+def served_by(message: ProcessingRequest) -> str:
     """Return the endpoint that served a request; empty if Envoy does not report it."""
-    if told.HasField("metadata_context"):
-        held = told.metadata_context.filter_metadata.get(LB_NAMESPACE)
+    if message.HasField("metadata_context"):
+        held = message.metadata_context.filter_metadata.get(LB_NAMESPACE)
         if held is not None and (value := held.fields.get(SERVED)) is not None:
             return value.string_value
-    attributes = told.attributes.get(ATTRIBUTES)
+    attributes = message.attributes.get(ATTRIBUTES)
     value = None if attributes is None else attributes.fields.get(UPSTREAM_ADDRESS)
     return "" if value is None else value.string_value
 
 
-def source_of(told: ProcessingRequest) -> str:
+def source_of(message: ProcessingRequest) -> str:
     """Return the client address that Envoy reports (`request_attributes`), empty without one."""
-    attributes = told.attributes.get(ATTRIBUTES)
+    attributes = message.attributes.get(ATTRIBUTES)
     value = None if attributes is None else attributes.fields.get(SOURCE_ADDRESS)
     return "" if value is None else value.string_value.rpartition(":")[0].strip("[]")

@@ -27,24 +27,33 @@ class ResponseSide:
     """The response side of one exchange; also what its reply writes to."""
 
     __slots__ = (
-        *("_answer", "_has_said", "_is_begun", "_is_over", "_said_all", "_samples", "_stream", "_trailers_end"),
-        *("events", "has_heard_head", "relay", "reply", "sight"),
+        *(
+            "_answer",
+            "_has_sent",
+            "_has_begun_sending",
+            "_is_over",
+            "_sent_all",
+            "_samples",
+            "_stream",
+            "_trailers_end",
+        ),
+        *("events", "has_received_head", "relay", "reply", "visible"),
     )
 
-    def __init__(self, stream: GrpcStream, samples: Callable[[], bool], said_all: Callable[[], None]) -> None:
-        """`samples`: draws whether to observe a response that is not shown. `said_all`: called after the last one."""
+    def __init__(self, stream: GrpcStream, samples: Callable[[], bool], sent_all: Callable[[], None]) -> None:
+        """`samples`: draws whether to observe a response that is not shown. `sent_all`: called after the last one."""
         self._stream = stream
-        self._said_all = said_all
+        self._sent_all = sent_all
         self._samples = samples
-        self.sight = ResponseVisibility.FULL
+        self.visible = ResponseVisibility.FULL
         self.reply: ExtProcResponseWriter | None = None
         self.relay: Relay | None = None
         self.events = 0
         """Events of a stream, as far as they were seen."""
-        self.has_heard_head = False
+        self.has_received_head = False
         self._answer: ResponseBodyHandler | None = None
-        self._is_begun = False
-        self._has_said = False
+        self._has_begun_sending = False
+        self._has_sent = False
         self._is_over = False
         self._trailers_end = False
 
@@ -55,7 +64,7 @@ class ResponseSide:
     def detach(self) -> None:
         """Drop references after settlement: they form a cycle (see `http2.stream.NOBODY`)."""
         self.reply = self.relay = self._answer = None
-        self._said_all = _nothing
+        self._sent_all = _nothing
 
     @property
     def is_seen(self) -> bool:
@@ -70,20 +79,20 @@ class ResponseSide:
 
     def on_headers(self, head: ResponseHead, *, ends: bool) -> None:
         """Handle the pod's status and headers. They are answered now, or once the body has shown more."""
-        self.has_heard_head = True
+        self.has_received_head = True
         relay, reply = self.relay, self.reply
         if relay is None or reply is None or relay.ended.done():
-            if not self._has_said:
+            if not self._has_sent:
                 self._stream.send(messages.RESPONSE_HEADERS_CONTINUE)
             return
-        if self.sight is ResponseVisibility.FULL:
+        if self.visible is ResponseVisibility.FULL:
             self._answer = relay.open_response(head)
             if ends:
                 self.on_end()
         elif is_upstream_error(head.status):
-            refusal = relay.open_response(head)
-            if refusal is not None:
-                refusal.end()  # The client is told by whoever leads the request.
+            rejection = relay.open_response(head)
+            if rejection is not None:
+                rejection.end()  # The client is told by whoever leads the request.
         else:
             self._let_pass(relay, reply, head, ends=ends)
 
@@ -91,12 +100,12 @@ class ResponseSide:
         relay.status = head.status
         is_sample = False
         if head.status < 400 and not self.is_seen:
-            if self.sight is ResponseVisibility.READ_ONLY:
+            if self.visible is ResponseVisibility.READ_ONLY:
                 self._answer = relay.open_response(head)
             else:
                 is_sample = not ends and self._samples()
                 self._begin_blind(relay, head)
-        self._is_begun = True
+        self._has_begun_sending = True
         if not self.is_seen:  # Else it begins with its first token, as in every shell.
             reply.has_started = True
         self._stream.send(messages.response_head(reply.head_fields(), shows_body=is_sample))
@@ -113,14 +122,14 @@ class ResponseSide:
         if (
             self.relay is not None
             and self.is_under_way
-            and self.sight is ResponseVisibility.HEADERS_ONLY
+            and self.visible is ResponseVisibility.HEADERS_ONLY
             and head.status < 400
         ):
             self._answer = self.relay.open_response(head)
 
     def on_body(self, piece: bytes, *, ends: bool) -> None:
         """Handle a piece of the body, and answer it as the mode demands."""
-        if self.sight is ResponseVisibility.FULL:
+        if self.visible is ResponseVisibility.FULL:
             self.feed(piece, ends=ends)
             return
         if self._answer is None and self.is_under_way and self.relay is not None and self.relay.status < 400:
@@ -156,39 +165,44 @@ class ResponseSide:
             return
         if self._answer is not None:
             self._answer.end()
-        elif self.sight is not ResponseVisibility.FULL:
+        elif self.visible is not ResponseVisibility.FULL:
             self.relay.succeed()
 
     # -- from the reply ---------------------------------------------------------------------------------------
 
     def send_immediate(self, status: int, fields: Fields, body: bytes) -> None:
-        if self._is_over or self._is_begun:
+        if self._is_over or self._has_begun_sending:
             return
-        self._is_begun = self._has_said = True
+        self._has_begun_sending = self._has_sent = True
         self._stream.send(messages.immediate_response(status, fields, body, "hearth"))
         self._stream.finish()
-        self._said_all()
+        self._sent_all()
 
     def begin(self, fields: Fields) -> None:
-        if self.sight is ResponseVisibility.FULL and not self._is_over:
-            self._is_begun = True
+        if self.visible is ResponseVisibility.FULL and not self._is_over:
+            self._has_begun_sending = True
             self._stream.send(messages.response_head(fields))
 
     def write(self, piece: bytes) -> None:
-        if self.sight is ResponseVisibility.FULL and not self._is_over:
-            for told in messages.response_chunks(piece):
-                self._stream.send(told)
+        if self.visible is ResponseVisibility.FULL and not self._is_over:
+            for chunk in messages.response_chunks(piece):
+                self._stream.send(chunk)
 
     def end(self) -> None:
-        if self.sight is ResponseVisibility.FULL and not self._is_over and not self._trailers_end:
+        if self.visible is ResponseVisibility.FULL and not self._is_over and not self._trailers_end:
             self._stream.send(messages.RESPONSE_END)
 
     def abort(self) -> None:
         """Reset a response that cannot be completed: the client sees its connection end."""
-        if self.sight is ResponseVisibility.FULL and self._is_begun and not self._is_over and not self._has_said:
+        if (
+            self.visible is ResponseVisibility.FULL
+            and self._has_begun_sending
+            and not self._is_over
+            and not self._has_sent
+        ):
             self._is_over = True
             self._stream.reset()
-            self._said_all()
+            self._sent_all()
 
 
 class ExtProcResponseWriter(ResponseWriter):
@@ -208,9 +222,9 @@ class ExtProcResponseWriter(ResponseWriter):
         self, status: int, body: bytes, *, content_type: str = JSON, fields: Iterable[tuple[str, str]] = ()
     ) -> None:
         self.has_started = True
-        told = [("content-type", content_type), *self.head_fields(), *fields]
+        chunk = [("content-type", content_type), *self.head_fields(), *fields]
         self._end()
-        self._answer_side.send_immediate(status, told, body if self._wants_body else b"")
+        self._answer_side.send_immediate(status, chunk, body if self._wants_body else b"")
 
     def begin(self, status: int, content_type: str, first: bytes, *, length: int | None, is_stream: bool) -> None:
         self.has_started = True
@@ -225,10 +239,10 @@ class ExtProcResponseWriter(ResponseWriter):
 
     def head_fields(self) -> Fields:
         """Return the headers that the gateway adds to every response."""
-        told = [("x-request-id", self._echoed_id)]
+        chunk = [("x-request-id", self._echoed_id)]
         if self.api is not None:
-            told.append(("x-hearth-request-id", self.request_id))
-        return [*told, *self.headers]
+            chunk.append(("x-hearth-request-id", self.request_id))
+        return [*chunk, *self.headers]
 
 
 def head_of(headers: HeaderMap) -> ResponseHead:

@@ -47,9 +47,9 @@ CERTIFICATE_ERRORS = frozenset(("CERTIFICATE_VERIFY_FAILED", "PEER_DID_NOT_RETUR
 class CallerAuthenticator:
     """Authenticates callers of the ext_proc port. One per gateway process."""
 
-    def __init__(self, clock: Callable[[], float], say: LogFunction) -> None:
+    def __init__(self, clock: Callable[[], float], log_event: LogFunction) -> None:
         self._clock = clock
-        self._say = say
+        self._log_event = log_event
         self._logged_s: dict[str, float] = {}
         self.rejected = {TOKEN: 0, CERTIFICATE: 0}
 
@@ -90,7 +90,7 @@ class CallerAuthenticator:
         now_s, logged_s = self._clock(), self._logged_s.get(by)
         if logged_s is None or now_s - logged_s >= LOG_INTERVAL_S:
             self._logged_s[by] = now_s
-            self._say("warning", "extproc_caller_rejected", reason=by)
+            self._log_event("warning", "extproc_caller_rejected", reason=by)
 
 
 class ExtProcCollector(Collector):
@@ -105,7 +105,10 @@ class ExtProcCollector(Collector):
         shown = {
             "hearth_extproc_connections": ("Connections of Envoy.", len(self._port.connections)),
             "hearth_extproc_streams": ("Streams open on them.", self._port.open_streams),
-            "hearth_extproc_requests_in_flight": ("Requests in flight behind Envoy.", self._office.crowd.count),
+            "hearth_extproc_requests_in_flight": (
+                "Requests in flight behind Envoy.",
+                self._office.stream_counter.count,
+            ),
             "hearth_extproc_access_log_streams": ("Open access-log streams of Envoy.", self._office.log.streams),
         }
         for name, (words, value) in shown.items():
@@ -142,9 +145,9 @@ class ExtProcServer:
         is_ready: Callable[[], bool],
         take_end: Callable[[str, AttemptStatus], object],
         number: int,
-        say: LogFunction,
+        log_event: LogFunction,
     ) -> None:
-        """`number` tells workers of one host apart, 0 where there is but one: each has its port, or they share; `say`
+        """`number` of the worker, 0 if it is the only one: each has its port, or they share; `log_event`
         logs.
         """
         self._words = words
@@ -188,8 +191,8 @@ class ExtProcServer:
             preface_s=settings.timeouts.request_header_s,
             frame_s=settings.timeouts.request_body_s,
         )
-        common = front.body_budget, self.office.crowd, bounds
-        self.callers = CallerAuthenticator(loop.time, say)
+        common = front.body_budget, self.office.stream_counter, bounds
+        self.callers = CallerAuthenticator(loop.time, log_event)
         guard = None if words.token is None else self.callers.token_guard(words.token, health.services())
         self.port = GrpcListener(services, *common, guard=guard, on_parted=self._checkers.forget)
         self.health_port = GrpcListener(health.services(), *common, on_parted=self._checkers.forget)
@@ -227,10 +230,10 @@ class ExtProcServer:
         stack.callback(port.close)
         return addresses_of(server.sockets)
 
-    def renewal_tasks(self, say: LogFunction) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+    def renewal_tasks(self, log_event: LogFunction) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         """Return the task that renews its certificate, if it has one."""
         tls, words = self.tls, self._words
-        return [] if tls is None else [lambda: reload_certificates(tls, lambda: words.tls, say)]
+        return [] if tls is None else [lambda: reload_certificates(tls, lambda: words.tls, log_event)]
 
     async def drain(self, grace_s: float) -> None:
         """Serve until Envoy's health checks have seen NOT_SERVING, send GOAWAY, finish open exchanges, reject what is

@@ -31,8 +31,8 @@ def apply_scrape(router: Router, url: str, page: MetricsPage, before: OwnLoad, n
             continue
         running, kv_tokens = map(max, before.get(engine.slot, (0, 0.0)), after[engine.slot])
         kv_there = (reading.kv_usage or 0.0) * (engine.kv_tokens or 0)
-        foreign = _beyond(running, kv_tokens, reading.running or 0.0, reading.waiting or 0.0, kv_there, now_s)
-        router.observe_load(engine.slot, foreign)
+        external = _beyond(running, kv_tokens, reading.running or 0.0, reading.waiting or 0.0, kv_there, now_s)
+        router.observe_load(engine.slot, external)
         router.stores.observe(engine.slot, StoreCounters(reading.store_asked, reading.store_found))
 
 
@@ -76,6 +76,6 @@ class PushedLoad:
         running, kv_tokens = map(max, self._ours.get(engine.slot, now), now)
         self._ours[engine.slot] = now
         kv_there, at_s = load.kv_usage * (engine.kv_tokens or 0), self._clock() - load.age_s
-        foreign = _beyond(running, kv_tokens, float(load.running), float(load.waiting), kv_there, at_s)
-        self._router.observe_load(engine.slot, foreign)
+        external = _beyond(running, kv_tokens, float(load.running), float(load.waiting), kv_there, at_s)
+        self._router.observe_load(engine.slot, external)
         self.taken += 1

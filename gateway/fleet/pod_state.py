@@ -177,5 +177,5 @@ def _facts(facts: PodFacts, entries: Sequence[ModelEntry]) -> PodFacts:
     """Return the facts of the pod, completed by those of the models that it serves."""
     if facts.kv_connector is not None:
         return facts
-    told = next((entry.kv_connector for entry in entries if entry.kv_connector), None)
-    return facts if told is None else replace(facts, kv_connector=told)
+    connector = next((entry.kv_connector for entry in entries if entry.kv_connector), None)
+    return facts if connector is None else replace(facts, kv_connector=connector)

@@ -48,7 +48,7 @@ def read_page(page: bytes) -> MetricsPage:
     started_s = None
     for sample in _SAMPLE.finditer(b"\n" + page):
         name, labels, text = sample.groups(b"")
-        value, rank = _number(text), _whole(_label(labels, b"engine") or b"0")
+        value, rank = _number(text), _integer(_label(labels, b"engine") or b"0")
         if value is None or rank is None:
             continue
         if name == b"process_start_time_seconds":
@@ -78,9 +78,9 @@ def _taken(engine: EngineReading, name: bytes, value: float, labels: bytes) -> E
 
 
 def _with_capacity(engine: EngineReading, labels: bytes) -> EngineReading:
-    block = _whole(_label(labels, b"block_size"))
-    tokens = _whole(_label(labels, b"kv_cache_size_tokens"))
-    blocks = _whole(_label(labels, b"num_gpu_blocks"))
+    block = _integer(_label(labels, b"block_size"))
+    tokens = _integer(_label(labels, b"kv_cache_size_tokens"))
+    blocks = _integer(_label(labels, b"num_gpu_blocks"))
     if tokens is None and blocks and block:
         tokens = blocks * block
     return replace(engine, kv_capacity_tokens=tokens, block_tokens=block)
@@ -99,5 +99,5 @@ def _number(text: bytes) -> float | None:
     return value if isfinite(value) else None
 
 
-def _whole(text: bytes | None) -> int | None:
+def _integer(text: bytes | None) -> int | None:
     return int(text) if text is not None and text.isdigit() and len(text) < 19 else None

@@ -37,7 +37,7 @@ def show_fleet(
 
 def _show_sources(census: PodAggregator, now_s: float) -> list[dict[str, object]]:
     """Sources in order of precedence."""
-    told = ((source, census.last_snapshot(source)) for source in census.sources)
+    snapshots = ((source, census.last_snapshot(source)) for source in census.sources)
     return [
         {
             "name": source.name,
@@ -45,7 +45,7 @@ def _show_sources(census: PodAggregator, now_s: float) -> list[dict[str, object]
             "last_update_age_s": _age(now_s, word.at_s) if word else None,
             "last_error": source.trouble or None,
         }
-        for source, word in told
+        for source, word in snapshots
     ]
 
 

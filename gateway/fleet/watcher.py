@@ -66,7 +66,7 @@ class FleetWatcher:
         sources: Sequence[PodSource],
         prober: Prober,
         *,
-        say: LogFunction,
+        log_event: LogFunction,
         clock: Callable[[], float],
         draw: Callable[[], float],
         models: Mapping[str, ModelEntry] | None = None,
@@ -78,7 +78,7 @@ class FleetWatcher:
         self._router = router
         self.census = PodAggregator(sources)
         self._prober = prober
-        self._say = say
+        self._log_event = log_event
         self._clock = clock
         self._draw = draw
         self._models: dict[str, ModelEntry] = {}
@@ -99,9 +99,9 @@ class FleetWatcher:
 
     # -- what others ask and tell ----------------------------------------------------------------------------------
 
-    def set_unreachable_listener(self, tell: Callable[[str], object]) -> None:
+    def set_unreachable_listener(self, notify: Callable[[str], object]) -> None:
         """Set what is called after each probe of a pod that was well and where now nothing listens."""
-        self._gone = tell
+        self._gone = notify
 
     @property
     def pods(self) -> tuple[WatchedPod, ...]:
@@ -114,10 +114,10 @@ class FleetWatcher:
     def _may_any_be_chosen(self) -> bool:
         return any(pod.state in (PodState.READY, PodState.SUSPECT) for pod in self._router.fleet.pods)
 
-    async def wait_for_first_probes(self, most_s: float) -> None:
-        """Wait until all sources have reported their pods and all of these were probed, at most `most_s` seconds."""
+    async def wait_for_first_probes(self, max_s: float) -> None:
+        """Wait until all sources have reported their pods and all of these were probed, at most `max_s` seconds."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(most_s):
+            async with asyncio.timeout(max_s):
                 await self.has_looked.wait()
         self._has_waited = True
 
@@ -139,7 +139,7 @@ class FleetWatcher:
 
     def _take_failure(self, pod: WatchedPod, end: AttemptStatus) -> None:
         if end is AttemptStatus.ENGINE_HUNG and not pod.is_hung:
-            self._say("warning", "engine_hung", upstream=pod.url)
+            self._log_event("warning", "engine_hung", upstream=pod.url)
             pod.mark_hung(self._clock())
             self._show(pod)
         else:
@@ -195,7 +195,7 @@ class FleetWatcher:
                 return await source.follow(lambda found: self._take_found(source, found))
             except Exception as error:  # noqa: BLE001 - no odd answer of a source may end the watching of all
                 report_exception("discovery", error)
-                self._say("error", "source_failed", source=source.name, error=repr(error))
+                self._log_event("error", "source_failed", source=source.name, error=repr(error))
             await asyncio.sleep(self._rhythm.list_s)
 
     def _take_found(self, source: PodSource, found: tuple[DiscoveredPod, ...]) -> None:
@@ -204,7 +204,7 @@ class FleetWatcher:
             and source.name != StaticSource.name
             and (fix := self._empty.hint_for(source.name, is_empty=not found))
         ):
-            self._say("warning", "source_empty", source=source.name, fix=fix)
+            self._log_event("warning", "source_empty", source=source.name, fix=fix)
         is_new = self.census.update(source, found, self._clock())
         self._router.fleet.is_complete = self.census.is_complete()
         if not is_new:
@@ -243,7 +243,7 @@ class FleetWatcher:
         if pod.task is not None:
             pod.task.cancel()
         self._router.remove_pod(url)
-        self._say("info", "pod_removed", upstream=url)
+        self._log_event("info", "pod_removed", upstream=url)
 
     # -- how each of them is ---------------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class FleetWatcher:
                     await self._look(pod)
                 except Exception as error:  # noqa: BLE001 - one odd pod must not end the watching of all
                     report_exception("pod probes", error)
-                    self._say("error", "pod_watch_failed", upstream=pod.url, error=repr(error))
+                    self._log_event("error", "pod_watch_failed", upstream=pod.url, error=repr(error))
             pod.was_probed = True
             self._note_look()
             await self._pause(pod)
@@ -284,9 +284,9 @@ class FleetWatcher:
         health = await self._prober.health(pod.url)
         opened = pod.breaker.open_count
         pod.apply_health(health, self._clock())
-        self._say_if_opened(pod, opened)
+        self._log_if_opened(pod, opened)
         if self._warns and pod.should_report_dead(self._clock(), self._rhythm.report_dead_s):
-            self._say("warning", "pod_never_healthy", upstream=pod.url, health=health, fix=FIXES[health])
+            self._log_event("warning", "pod_never_healthy", upstream=pod.url, health=health, fix=FIXES[health])
         if health is ProbeResult.HEALTHY:
             await self._ask(pod)
             if pod.is_hung and not pod.breaker.is_open:
@@ -302,7 +302,7 @@ class FleetWatcher:
             trouble = pod.problem
             pod.apply_models(await self._prober.models(pod.url), self._clock())
             if pod.problem and pod.problem != trouble:
-                self._say("warning", "pod_unusable", upstream=pod.url, error=pod.problem)
+                self._log_event("warning", "pod_unusable", upstream=pod.url, error=pod.problem)
         if now_s - pod.scraped_s >= rhythm.scrape_s:
             before = own_load_at(self._router, pod.url)
             page = await self._prober.metrics(pod.url)
@@ -316,12 +316,12 @@ class FleetWatcher:
             if not await self._prober.generates_token(pod.url, (pod.cards or ())[0].name, engine.rank):
                 return
         pod.is_hung = False
-        self._say("info", "engine_hang_ended", upstream=pod.url)
+        self._log_event("info", "engine_hang_ended", upstream=pod.url)
 
     def _take_page(self, pod: WatchedPod, page: MetricsPage | None, before: OwnLoad) -> None:
         if pod.apply_metrics(page, self._clock()):
             self._router.clear_caches(pod.url)
-            self._say("info", "pod_restarted", upstream=pod.url)
+            self._log_event("info", "pod_restarted", upstream=pod.url)
         known = self._router.fleet.pod(pod.url)
         shapes = pod.shapes()
         if known is None:
@@ -340,12 +340,12 @@ class FleetWatcher:
     def _move_breaker(self, pod: WatchedPod, moved: CircuitBreaker) -> None:
         opened = pod.breaker.open_count
         pod.breaker = moved
-        self._say_if_opened(pod, opened)
+        self._log_if_opened(pod, opened)
         self._show(pod)
 
-    def _say_if_opened(self, pod: WatchedPod, opened_before: int) -> None:
+    def _log_if_opened(self, pod: WatchedPod, opened_before: int) -> None:
         if pod.breaker.open_count != opened_before:
-            self._say("warning", "breaker_opened", upstream=pod.url, cooldown_s=pod.breaker.cooldown_s)
+            self._log_event("warning", "breaker_opened", upstream=pod.url, cooldown_s=pod.breaker.cooldown_s)
 
     def _show(self, pod: WatchedPod) -> None:
         """Update the pod in the router, if it has changed."""
@@ -359,7 +359,9 @@ class FleetWatcher:
             return
         self._router.put_pod(shown)
         if shown.state is not known.state:
-            self._say("info", "pod_state_changed", upstream=pod.url, state=shown.state, models=sorted(shown.models))
+            self._log_event(
+                "info", "pod_state_changed", upstream=pod.url, state=shown.state, models=sorted(shown.models)
+            )
 
     def _ready_since(self, before: PodState) -> float:
         """Return since when it is ready: slow start is for a pod that joins others or comes back to them."""

@@ -103,9 +103,9 @@ class ClientConnections:
 
         So many more are accepted and sent a rejection; beyond these it is aborted.
         """
-        open_now, most = len(self.open), self.shares.clients
-        is_room = open_now < most
-        if not is_room and open_now >= most + self.shares.overflow:
+        open_now, max_clients = len(self.open), self.shares.clients
+        is_room = open_now < max_clients
+        if not is_room and open_now >= max_clients + self.shares.overflow:
             connection.transport.abort()
         self.open.add(connection)
         if self.sweeper.ticker.timer is None:
@@ -342,8 +342,8 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._close()
 
-    def terminate(self, refusal: RequestRejected) -> None:
-        """End now; `refusal` is the response if none has begun.
+    def terminate(self, rejection: RequestRejected) -> None:
+        """End now; `rejection` is the response if none has begun.
 
         A stream that has begun is left without its terminator: clients treat that as a lost connection, and many retry.
         They would take an error event for the response.
@@ -354,9 +354,9 @@ class ClientConnection(asyncio.Protocol):
             if self._reply.is_stream and self._reply.is_chunked:
                 self._reply.stop_writing()
             else:
-                self._reply.reject(refusal)
+                self._reply.reject(rejection)
             if task is not None:
-                task.cancel(refusal)
+                task.cancel(rejection)
         if not self._is_closing:
             self._close()
 

@@ -48,16 +48,16 @@ class BodyBudget:
     body of the largest size is never rejected for its tenant's share.
     """
 
-    def __init__(self, most: int, *, largest: int = 0) -> None:
-        """`most`: bytes in total; `largest`: bytes that each tenant may hold whatever its share, within `most`."""
-        self._most = self.free_bytes = most
-        self._largest = largest
+    def __init__(self, max_bytes: int, *, max_extra_bytes: int = 0) -> None:
+        """`max_bytes`: bytes in total; `max_extra_bytes`: bytes of them that each tenant may always hold."""
+        self._max_bytes = self.free_bytes = max_bytes
+        self._max_extra_bytes = max_extra_bytes
         self._by_tenant: dict[str, int] = {}
 
     @property
     def held_bytes(self) -> int:
         """Bytes held by all tenants."""
-        return self._most - self.free_bytes
+        return self._max_bytes - self.free_bytes
 
     def has_room(self, count: int, tenant: str | None = None) -> bool:
         """Return whether `count` more bytes may be held, by `tenant` if one is named."""
@@ -66,7 +66,7 @@ class BodyBudget:
         if tenant is None:
             return True
         own = self._by_tenant.get(tenant, 0) + count
-        return own <= self._largest or own <= self.free_bytes - count
+        return own <= self._max_extra_bytes or own <= self.free_bytes - count
 
     def reserve(self, count: int, tenant: str | None = None) -> bool:
         """Reserve `count` more bytes if they may be held; returns whether they may."""
@@ -75,7 +75,7 @@ class BodyBudget:
             return False
         if tenant is not None:
             own = self._by_tenant.get(tenant, 0) + count
-            if own > self._largest and own > left:
+            if own > self._max_extra_bytes and own > left:
                 return False
             self._by_tenant[tenant] = own
         self.free_bytes = left
@@ -93,7 +93,7 @@ class BodyBudget:
 
 
 class IncomingRequest:
-    """A downstream request. `refusal`: the rejection to answer instead of serving it, None while there is none."""
+    """A downstream request. `rejection`: the rejection to answer instead of serving it, None while there is none."""
 
     __slots__ = (
         "_held_bytes",

@@ -96,7 +96,7 @@ class RequestReader:
             except HttpParserCallbackError:
                 raise
             except HttpParserError:
-                self._refuse_syntax()
+                self._reject_syntax()
             break
         reading = self.reading
         if reading is None or reading.has_head:
@@ -104,11 +104,11 @@ class RequestReader:
         if incoming is not None and reading is incoming and incoming.declared_bytes is None:
             self._bound_framing(incoming, len(piece), incoming.body_bytes - body_bytes)
 
-    def reject(self, refusal: RequestRejected) -> None:
+    def reject(self, rejection: RequestRejected) -> None:
         """Reject the request that is being read, and ignore further input."""
         incoming, self.reading = self.reading or IncomingRequest(), None
         incoming.drop_body(self._budget)
-        incoming.rejection = refusal
+        incoming.rejection = rejection
         incoming.keep_alive = False
         incoming.is_incomplete = True
         self.ignores_input = True
@@ -147,8 +147,8 @@ class RequestReader:
         headers = self._headers
         headers.append((name, value))
         if len(headers) > self._limits.max_headers:
-            most = self._limits.max_headers
-            self.reject(RequestRejected(Reason.HEADERS_TOO_LARGE, f"There are more than {most} headers."))
+            max_count = self._limits.max_headers
+            self.reject(RequestRejected(Reason.HEADERS_TOO_LARGE, f"There are more than {max_count} headers."))
 
     def on_headers_complete(self) -> None:
         incoming = self.reading
@@ -163,15 +163,15 @@ class RequestReader:
             self._check_line(incoming)
             incoming.set_headers(headers, self._limits, self._kept)
             incoming.check_head(self._budget, self._limits)
-        except RequestRejected as refusal:
-            self.reject(refusal)
+        except RequestRejected as rejection:
+            self.reject(rejection)
             return
         try:
             self._listener.on_head(incoming)
-        except RequestRejected as refusal:
-            incoming.rejection = refusal
+        except RequestRejected as rejection:
+            incoming.rejection = rejection
             if incoming.expects_continue or (incoming.declared_bytes or 0) > MAX_DROPPED_BODY_BYTES:
-                self.reject(refusal)
+                self.reject(rejection)
 
     def on_body(self, body: bytes) -> None:
         incoming = self.reading
@@ -180,8 +180,8 @@ class RequestReader:
         if incoming.rejection is None:
             try:
                 incoming.add_body(body, self._budget, self._limits)
-            except RequestRejected as refusal:
-                self.reject(refusal)
+            except RequestRejected as rejection:
+                self.reject(rejection)
             return
         incoming.body_bytes += len(body)
         if incoming.body_bytes > MAX_DROPPED_BODY_BYTES:
@@ -195,7 +195,7 @@ class RequestReader:
         self.ignores_input = not incoming.keep_alive
         self._listener.on_request(incoming)
 
-    def _refuse_syntax(self) -> None:
+    def _reject_syntax(self) -> None:
         """Reject what llhttp does not parse, unless a callback has already rejected it."""
         if not self.ignores_input:
             part = "body" if self.reading is not None and self.reading.has_head else "head"

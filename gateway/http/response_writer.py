@@ -153,7 +153,7 @@ class ResponseWriter:
             self._write(LAST_CHUNK)
         self._end()
 
-    def reject(self, refusal: RequestRejected, *, fields: Iterable[tuple[str, str]] = ()) -> None:
+    def reject(self, rejection: RequestRejected, *, fields: Iterable[tuple[str, str]] = ()) -> None:
         """Reject: by a complete response, by an error event in a stream that has begun, else by closing the connection.
 
         Does nothing once the response has ended. `fields`: additional headers of a complete response.
@@ -161,11 +161,11 @@ class ResponseWriter:
         if self.has_ended:
             return
         if not self.has_started:
-            body = rejection_body(refusal, anthropic=self.is_anthropic, request_id=self.request_id)
-            headers = (*rejection_headers(refusal, anthropic=self.is_anthropic).items(), *fields)
-            self.answer(status_of(refusal.reason, anthropic=self.is_anthropic), body, fields=headers)
+            body = rejection_body(rejection, anthropic=self.is_anthropic, request_id=self.request_id)
+            headers = (*rejection_headers(rejection, anthropic=self.is_anthropic).items(), *fields)
+            self.answer(status_of(rejection.reason, anthropic=self.is_anthropic), body, fields=headers)
         elif self.is_stream:
-            self.send(rejection_event(refusal, anthropic=self.is_anthropic, request_id=self.request_id))
+            self.send(rejection_event(rejection, anthropic=self.is_anthropic, request_id=self.request_id))
             if self.api in APIS_ENDED_BY_DONE:
                 self.send(DONE_EVENT)
             self.end()

@@ -33,9 +33,9 @@ MAX_RESPONSE_BYTES = 1 << 20
 class TokenIssuer:
     """One per gateway. Fetches the keys of the issuer that the current policy names."""
 
-    def __init__(self, session: aiohttp.ClientSession, *, say: EventLog, clock: Callable[[], float]) -> None:
+    def __init__(self, session: aiohttp.ClientSession, *, log_event: EventLog, clock: Callable[[], float]) -> None:
         self._session = session
-        self._say = say
+        self._log_event = log_event
         self._clock = clock
         self._rules: TokenRules | None = None
         self._changed: Callable[[], None] = lambda: None
@@ -86,13 +86,13 @@ class TokenIssuer:
             text = await self._read(where)
             keys = read_keys(text)
         except (aiohttp.ClientError, TimeoutError, InvalidValue, UnicodeDecodeError) as error:
-            self._say("error", "jwks_fetch_failed", issuer=rules.issuer, error=_words(error))
+            self._log_event("error", "jwks_fetch_failed", issuer=rules.issuer, error=_words(error))
             return False
         finally:
             if self._rules is rules:
                 self._fetched_s = self._clock()
         if self._rules is rules and text != self._text:
-            self._say("info", "jwks_loaded", issuer=rules.issuer, keys=len(keys))
+            self._log_event("info", "jwks_loaded", issuer=rules.issuer, keys=len(keys))
             self.keys, self._text = keys, text
             self._changed()
         return True
@@ -100,8 +100,8 @@ class TokenIssuer:
     async def _discovered(self, issuer: str) -> str:
         """Return the issuer's `jwks_uri` (OpenID Connect Discovery)."""
         try:
-            told = json.loads(await self._read(f"{issuer.rstrip('/')}/.well-known/openid-configuration"))
-            named, where = told["issuer"], url(told["jwks_uri"])
+            discovery_document = json.loads(await self._read(f"{issuer.rstrip('/')}/.well-known/openid-configuration"))
+            named, where = discovery_document["issuer"], url(discovery_document["jwks_uri"])
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise InvalidValue(f"its discovery document is none: {_words(error)}") from None
         if named != issuer:

@@ -86,12 +86,12 @@ class KeyFolder:
             raise InvalidValue(f"no key `{tenant}/{key_id}` in `{self._root}`")
         return _entry(KeyFile(tenant, key_id, PolicyFileSystem().text(str(path))))
 
-    def add(self, tenant: str, key_id: str | None = None, **said: Any) -> tuple[str, str]:
-        """Create a key. Returns its id and the key. `said`: user, group, until_s. Raises `InvalidValue`."""
+    def add(self, tenant: str, key_id: str | None = None, **key_fields: Any) -> tuple[str, str]:
+        """Create a key. Returns its id and the key. `key_fields`: user, group, until_s. Raises `InvalidValue`."""
         key_id = key_id or f"k{secrets.token_hex(4)}"
         path = self._place(tenant, key_id)
         key = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
-        content = _content(sha256(key.encode()).hexdigest(), **said)
+        content = _content(sha256(key.encode()).hexdigest(), **key_fields)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = _draft(path, content)
         try:
@@ -125,10 +125,12 @@ class KeyFolder:
 
 def _entry(file: KeyFile) -> KeyFileEntry:
     try:
-        _, said = read_key_file(file.content)
+        _, key_fields = read_key_file(file.content)
     except InvalidValue as wrong:
         return KeyFileEntry(file.tenant, file.key_id, fault=str(wrong))
-    return KeyFileEntry(file.tenant, file.key_id, said.get("user"), said.get("group"), said.get("expires_at", inf))
+    return KeyFileEntry(
+        file.tenant, file.key_id, key_fields.get("user"), key_fields.get("group"), key_fields.get("expires_at", inf)
+    )
 
 
 def _content(digest: str, *, user: str | None = None, group: str | None = None, until_s: float = inf) -> str:

@@ -62,7 +62,7 @@ class ProxyCallers:
 
     def with_overrides(self, caller: Caller, *, group: str, user: str, objective: str, priority: str) -> Caller:
         """Apply the proxy's group, user and tier to a caller; unknown values are ignored."""
-        tier = self._policy.tiers.get(objective) or self._at_most(priority)
+        tier = self._policy.tiers.get(objective) or self._tier_up_to(priority)
         if tier is None and not group and not user:
             return caller
         tenant = caller.tenant if tier is None else self._in_tier(caller.tenant, tier)
@@ -72,7 +72,7 @@ class ProxyCallers:
             user=user[:MAX_USER_LENGTH] or caller.user,
         )
 
-    def _at_most(self, priority: str) -> Tier | None:
+    def _tier_up_to(self, priority: str) -> Tier | None:
         try:
             highest = int(priority)
         except ValueError:
@@ -123,19 +123,19 @@ class Keyring:
         if self._issuer is not None:
             self._issuer.use_rules(policy.jwt if policy is not None else None, self._verified.clear)
 
-    def identify(self, key: str | None, spoken: Mapping[bytes, bytes] | None = None) -> Caller:
-        """Return the caller of a key or token. `spoken`: the headers of a request that a trusted proxy has sent.
+    def identify(self, key: str | None, proxy_headers: Mapping[bytes, bytes] | None = None) -> Caller:
+        """Return the caller of a key or token. `proxy_headers`: the headers of a request that a trusted proxy has sent.
 
         Raises `RequestRejected` where it is nobody's.
         """
         policy, callers = self._policy, self._callers
         if policy is None or callers is None:
             return ANONYMOUS_CALLER
-        if spoken is None:
+        if proxy_headers is None:
             return self._shown(policy, key)
         names = policy.headers
         tenant, group, user, objective, priority = (
-            next((said.decode(HEADER_ENCODING) for name in held if (said := spoken.get(name.encode()))), "")
+            next((text.decode(HEADER_ENCODING) for name in held if (text := proxy_headers.get(name.encode()))), "")
             for held in (names.tenant, names.group, names.user, names.objective, names.priority)
         )
         caller = callers.caller_of(tenant) if tenant else self._shown(policy, key)

@@ -93,7 +93,7 @@ async def watch_policy(
     renew: Callable[[Policy | None], Awaitable[list[str]]],
     variables: Mapping[str, str],
     *,
-    say: EventLog,
+    log_event: EventLog,
     poll_s: float = POLL_INTERVAL_S,
 ) -> None:
     """Poll the files until cancelled. `renew` puts a policy in force and returns its faults."""
@@ -116,9 +116,9 @@ async def watch_policy(
             known = before
             continue
         if faults:
-            say("error", "policy_reload_failed", errors=faults)
+            log_event("error", "policy_reload_failed", errors=faults)
             continue
-        say("info", "policy_reloaded", file=str(settings().policy))
+        log_event("info", "policy_reloaded", file=str(settings().policy))
 
 
 def _stamps(settings: Settings, policy: Policy | None) -> FileVersions:

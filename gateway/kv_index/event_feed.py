@@ -121,7 +121,7 @@ class EventFeed:
         engine: str,
         index: PreciseIndex,
         *,
-        say: EventLog,
+        log_event: EventLog,
         ask: Callable[[int], bool],
         turned: Callable[[], None] = lambda: None,
     ) -> None:
@@ -134,7 +134,7 @@ class EventFeed:
         self.reliability = EventReliability()
         self.count = EventFeedCounts()
         self._index = index
-        self._say = say
+        self._log_event = log_event
         self._request_replay = ask
         self._on_trust_change = turned
         self._reader = EventBatchDecoder()
@@ -235,7 +235,7 @@ class EventFeed:
     def _restarted(self, number: int, payload: bytes) -> None:
         self.count.restarts += 1
         self._has_restarted = True
-        self._say("info", "engine_cache_reset", **engine_fields(self.engine))
+        self._log_event("info", "engine_cache_reset", **engine_fields(self.engine))
         self._lose_cache()
         if number == 0:
             self._apply(number, payload)
@@ -274,11 +274,11 @@ class EventFeed:
                 self._next = number
             self.take(number, payload)
 
-    def _lose(self, doubt: UnreliableReason | None = None) -> None:
-        doubt = doubt or (UnreliableReason.LATE if self._next == 0 else UnreliableReason.GAP)
+    def _lose(self, cause: UnreliableReason | None = None) -> None:
+        cause = cause or (UnreliableReason.LATE if self._next == 0 else UnreliableReason.GAP)
         self.count.unhealed += 1
-        if self._mark_unreliable(doubt):
-            self._say("warning", "kv_events_lost", **engine_fields(self.engine), reason=str(doubt))
+        if self._mark_unreliable(cause):
+            self._log_event("warning", "kv_events_lost", **engine_fields(self.engine), reason=str(cause))
 
     # -- batches in order ----------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class EventFeed:
             self._index.apply(self.engine, events)
         except Exception as fault:  # noqa: BLE001 - events of one engine must not end the feeds of others
             self.count.malformed += 1
-            self._say("error", "kv_events_failed", **engine_fields(self.engine), error=repr(fault))
+            self._log_event("error", "kv_events_failed", **engine_fields(self.engine), error=repr(fault))
             self._lose(UnreliableReason.GAP)
             return
         if any(isinstance(event, AllBlocksCleared) for event in events):
@@ -306,7 +306,7 @@ class EventFeed:
 
     def _heal(self, why: str) -> None:
         if not self.reliability.is_reliable:
-            self._say("info", "kv_events_recovered", **engine_fields(self.engine), reason=why)
+            self._log_event("info", "kv_events_recovered", **engine_fields(self.engine), reason=why)
         self._mark_reliable()
 
     # -- trust ---------------------------------------------------------------------------------------------------------
@@ -315,6 +315,6 @@ class EventFeed:
         self.reliability.mark_complete()
         self._on_trust_change()
 
-    def _mark_unreliable(self, doubt: UnreliableReason) -> bool:
+    def _mark_unreliable(self, cause: UnreliableReason) -> bool:
         self._on_trust_change()
-        return self.reliability.mark_unreliable(doubt)
+        return self.reliability.mark_unreliable(cause)

@@ -58,7 +58,7 @@ class CacheLookupClient:
     def __init__(self, client: IndexProcessClient, router: Router, *, wait_s: float) -> None:
         self.outcomes: Counter[str] = Counter()
         """Lookups by outcome: `precise`, `partial`, or why the approximate index decided."""
-        self.doubts: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}
         """Followed engines, and why their events are unreliable ('' where they are reliable)."""
         self._client = client
         self._router = router
@@ -114,7 +114,7 @@ class CacheLookupClient:
             # Only the pod that stored the previous response knows the prompt.
             self.outcomes["stored_response"] += 1
             return 0, None
-        if not self.doubts:
+        if not self.reasons:
             self.outcomes["no_engine_followed" if self._client.is_connected else "index_unreachable"] += 1
             return 0, None
         loop = asyncio.get_running_loop()
@@ -160,18 +160,18 @@ class CacheLookupClient:
     # -- state shared with the index process ---------------------------------------------------------------------------
 
     def _take_followed(self, followed: FollowedEngines) -> None:
-        self.doubts = followed.unreliable
+        self.reasons = followed.unreliable
         self._router.set_unreliable_engines(followed.unreliable)
         self._update_slots()
 
     def _update_slots(self) -> None:
         """Find the slots of engines with reliable events: slots may be reassigned."""
-        engines = (self._router.fleet.engine(name) for name, doubt in self.doubts.items() if not doubt)
+        engines = (self._router.fleet.engine(name) for name, cause in self.reasons.items() if not cause)
         self._reliable_slots = frozenset(engine.slot for engine in engines if engine is not None)
 
     def _greet(self) -> None:
         # The index process sends its state again after every connect.
-        self.doubts, self._reliable_slots = {}, frozenset()
+        self.reasons, self._reliable_slots = {}, frozenset()
         self._router.set_unreliable_engines({})
         self._send_fleet()
 

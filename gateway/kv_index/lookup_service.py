@@ -64,16 +64,16 @@ class PendingLookup:
 class CacheLookupService:
     """The precise prefix index of one host, and its lookups."""
 
-    def __init__(self, settings: Settings, say: EventLog) -> None:
+    def __init__(self, settings: Settings, log_event: EventLog) -> None:
         config = settings.kv_events
         if config is None:
             raise ValueError("kv_events is not configured")
         self.index = PreciseIndex(max_blocks=config.max_blocks_per_engine)
-        self.subscriptions = PodSubscriptions(config, self.index, say)
-        self.tokenizer = PodTokenizer(say)
+        self.subscriptions = PodSubscriptions(config, self.index, log_event)
+        self.tokenizer = PodTokenizer(log_event)
         self.failed: dict[str, int] = {}
         """Failed lookups by reason."""
-        self._say = say
+        self._log_event = log_event
         self._load_s = _load_seconds(config.load_s_per_token)
         self._fleets: dict[IpcConnection, FleetUpdate] = {}
         self._pods: dict[str, PodUpdate] = {}
@@ -257,7 +257,7 @@ class CacheLookupService:
         if feed.reliability.observe(feed.reliability.reusable(held.tokens), actual, min(blocks, default=1)):
             self.subscriptions.has_changed = True
             level, event = ("warning", "kv_events_unreliable") if was_exact else ("info", "kv_events_reliable")
-            self._say(level, event, **engine_fields(ticket.engine), error_ratio=round(feed.reliability.error, 3))
+            self._log_event(level, event, **engine_fields(ticket.engine), error_ratio=round(feed.reliability.error, 3))
         if not feed.reliability.is_reliable and feed.reliability.unreliable_reason is not UnreliableReason.NO_EVENTS:
             self.index.correct(ticket.engine, ticket.ends, actual)
 
@@ -280,12 +280,12 @@ class CacheLookupService:
             await asyncio.sleep(STATE_CHECK_S)
 
     def _send_state(self) -> None:
-        doubts = {
+        reasons = {
             engine: str(feed.reliability.unreliable_reason or "") for engine, feed in self.subscriptions.feeds.items()
         }
         self.subscriptions.has_changed = False
-        if self._sent_state is None or self._sent_state.unreliable != doubts:
-            self._sent_state = FollowedEngines(doubts)
+        if self._sent_state is None or self._sent_state.unreliable != reasons:
+            self._sent_state = FollowedEngines(reasons)
             for connection in self._fleets:
                 connection.send(self._sent_state)
 

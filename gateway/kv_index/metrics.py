@@ -37,12 +37,12 @@ ENGINE_COUNTERS: tuple[tuple[str, str, Callable[[EngineCacheMirror], float]], ..
 class KvIndexMetrics(Collector):
     """The metrics of one lookup service."""
 
-    def __init__(self, sights: CacheLookupService) -> None:
-        self._sights = sights
+    def __init__(self, lookups: CacheLookupService) -> None:
+        self._lookups = lookups
 
     def collect(self) -> Iterator[Family]:
         """All metric families."""
-        feeds, engines = self._sights.subscriptions.feeds, self._sights.index.engines
+        feeds, engines = self._lookups.subscriptions.feeds, self._lookups.index.engines
         for name, words, feed_count in FEED_COUNTERS:
             counter = CounterMetricFamily(name, words, labels=ENGINE_LABELS)
             for engine, feed in feeds.items():
@@ -55,7 +55,7 @@ class KvIndexMetrics(Collector):
             yield counter
         yield from self._gauges(feeds, engines)
         yield counter_by_label(
-            "hearth_prefix_lookup_skipped", "Prompts that could not be looked up, by cause.", self._sights.failed
+            "hearth_prefix_lookup_skipped", "Prompts that could not be looked up, by cause.", self._lookups.failed
         )
 
     def _gauges(self, feeds: Mapping[str, EventFeed], engines: Mapping[str, EngineCacheMirror]) -> Iterator[Family]:
@@ -78,5 +78,5 @@ class KvIndexMetrics(Collector):
             blocks.add_metric(engine_labels(engine), len(engines[engine]) if engine in engines else 0)
         yield from (exact, error, blocks)
         yield GaugeMetricFamily(
-            "hearth_kv_index_blocks", "Distinct blocks in the precise index.", value=len(self._sights.index)
+            "hearth_kv_index_blocks", "Distinct blocks in the precise index.", value=len(self._lookups.index)
         )

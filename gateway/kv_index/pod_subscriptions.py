@@ -132,14 +132,14 @@ class FollowedPod:
 class PodSubscriptions:
     """The subscriptions of one index process: the only writer of the precise prefix index."""
 
-    def __init__(self, config: KvEventsConfig, index: PreciseIndex, say: EventLog) -> None:
+    def __init__(self, config: KvEventsConfig, index: PreciseIndex, log_event: EventLog) -> None:
         self.feeds: dict[str, EventFeed] = {}
         """By engine name."""
         self.has_changed = True
         """Whether `feeds` or the trust in them may have changed since a reader set this to False."""
         self._config = config
         self._index = index
-        self._say = say
+        self._log_event = log_event
         self._pods: dict[str, FollowedPod] = {}
         self._group: asyncio.TaskGroup | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -231,16 +231,16 @@ class PodSubscriptions:
         for name, source in found.items():
             if name not in pod.subscribers and self._group is not None and self._sockets is not None:
                 self._index.add_engine(name, blocks.get(name))
-                subscriber = EventSubscriber(source, partial(self._feed, name), self._say, self._sockets)
+                subscriber = EventSubscriber(source, partial(self._feed, name), self._log_event, self._sockets)
                 if name in former:
                     subscriber.feed.take_over(former[name])
                 self.feeds[name] = subscriber.feed
                 task = self._group.create_task(subscriber.run(), name=f"KV events of {name}")
                 pod.subscribers[name] = subscriber, task
-                self._say("info", "kv_events_subscribed", **engine_fields(name), endpoint=source.endpoint)
+                self._log_event("info", "kv_events_subscribed", **engine_fields(name), endpoint=source.endpoint)
 
     def _feed(self, name: str, ask: Callable[[int], bool]) -> EventFeed:
-        return EventFeed(name, self._index, say=self._say, ask=ask, turned=self._note_change)
+        return EventFeed(name, self._index, log_event=self._log_event, ask=ask, turned=self._note_change)
 
     def _note_change(self) -> None:
         self.has_changed = True

@@ -52,13 +52,13 @@ class EventSubscriber:
         self,
         source: EventEndpoint,
         make_feed: Callable[[Callable[[int], bool]], EventFeed],
-        say: EventLog,
+        log_event: EventLog,
         sockets: ZmqContext,
     ) -> None:
         """`make_feed` makes the feed, given the function that requests a replay."""
         self.source = source
         self.feed = make_feed(self._request_replay)
-        self._say = say
+        self._log_event = log_event
         self._sockets = sockets
         self._socket: zmq.Socket[bytes] | None = None
         self._replaying: asyncio.Task[None] | None = None
@@ -95,7 +95,7 @@ class EventSubscriber:
                 return
             except zmq.ZMQError as error:
                 why = error.strerror
-                self._say("warning", "kv_events_subscribe_failed", endpoint=self.source.endpoint, error=why)
+                self._log_event("warning", "kv_events_subscribe_failed", endpoint=self.source.endpoint, error=why)
                 await asyncio.sleep(RETRY_S)
 
     def drain(self) -> None:
@@ -145,7 +145,7 @@ class EventSubscriber:
                 answered = await self._read_replay(socket)
         except zmq.ZMQError as error:
             why = error.strerror
-            self._say("warning", "kv_event_replay_failed", endpoint=self.source.replay_endpoint, error=why)
+            self._log_event("warning", "kv_event_replay_failed", endpoint=self.source.replay_endpoint, error=why)
         # Batches of the replay that were also published meanwhile lie on the other socket: read after the end of the
         # replay they would look like a restart.
         self.drain()

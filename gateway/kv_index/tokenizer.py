@@ -67,8 +67,8 @@ class TokenizeJob:
 class PodTokenizer:
     """Tokenizes for all models of one index process."""
 
-    def __init__(self, say: EventLog) -> None:
-        self._say = say
+    def __init__(self, log_event: EventLog) -> None:
+        self._log_event = log_event
         self._checks: dict[str, TokenizerCheck] = {}
         self._waiting = 0
         self._session: aiohttp.ClientSession | None = None
@@ -88,7 +88,7 @@ class PodTokenizer:
     def check(self, model: str, expected: int, counted: int) -> None:
         """Compare the length of a prompt by `/tokenize` with the engine's."""
         if self._checks.setdefault(model, TokenizerCheck()).observe(expected, counted):
-            self._say(
+            self._log_event(
                 "warning",
                 "tokenizer_mismatch",
                 model=model,

@@ -119,13 +119,13 @@ class QuotaEnforcer:
         wanted = request.max_tokens
         if wanted is not None and reservation.held.output_tokens >= wanted * request.sequences:
             return None
-        held, under_load, is_apart = reservation.held, self.is_under_load(), self._is_partitioned
+        held, under_load, is_cut_off = reservation.held, self.is_under_load(), self._is_partitioned
         beyond = inf
         for account in reservation.accounts:
             for kind, meter in account.limit_usages.items():
                 if kind not in OUTPUT_KINDS or not account.binds(kind, under_load=under_load):
                     continue
-                left = max(0.0, meter.cap - meter.counter.used) if is_apart else meter.remaining
+                left = max(0.0, meter.cap - meter.counter.used) if is_cut_off else meter.remaining
                 if kind is LimitKind.BUDGET:
                     left = left / held.rates.output if held.rates.output else inf
                 beyond = min(beyond, left)
@@ -138,8 +138,8 @@ class QuotaEnforcer:
         if contexts is None:
             return granted
         # Engines reject a max_tokens beyond their context, and need none that no engine could reach.
-        shortest, longest = contexts
-        return None if granted >= longest else min(granted, shortest)
+        shortest, largest_context = contexts
+        return None if granted >= largest_context else min(granted, shortest)
 
     @property
     def _is_partitioned(self) -> bool:

@@ -26,11 +26,11 @@ class QuotaCoordinator(Protocol):
     @property
     def is_connected(self) -> bool: ...
 
-    async def lease(self, path: str, holder: str, asks: Sequence[LeaseRequest]) -> list[LeaseGrant]:
-        """Renew the leases of one account; grants in the order of `asks`. Raises `CoordinatorUnavailable`."""
+    async def lease(self, path: str, holder: str, wanted: Sequence[LeaseRequest]) -> list[LeaseGrant]:
+        """Renew the leases of one account; grants in the order of `wanted`. Raises `CoordinatorUnavailable`."""
         ...
 
-    async def release(self, path: str, holder: str, asks: Sequence[LeaseRequest]) -> None:
+    async def release(self, path: str, holder: str, wanted: Sequence[LeaseRequest]) -> None:
         """Release the leases of one account. Raises `CoordinatorUnavailable`."""
         ...
 
@@ -59,12 +59,12 @@ class LocalQuotaCoordinator:
     def is_connected(self) -> bool:
         return self._client.is_connected
 
-    async def lease(self, path: str, holder: str, asks: Sequence[LeaseRequest]) -> list[LeaseGrant]:
+    async def lease(self, path: str, holder: str, wanted: Sequence[LeaseRequest]) -> list[LeaseGrant]:
         ticket = next(self._tickets)
         answer: asyncio.Future[list[LeaseGrant]] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = answer
         try:
-            if not self._client.send(LeaseRequestMessage(ticket, path, holder, tuple(asks))):
+            if not self._client.send(LeaseRequestMessage(ticket, path, holder, tuple(wanted))):
                 raise CoordinatorUnavailable
             async with asyncio.timeout(ANSWER_S):
                 return await answer
@@ -73,8 +73,8 @@ class LocalQuotaCoordinator:
         finally:
             del self._waiting[ticket]
 
-    async def release(self, path: str, holder: str, asks: Sequence[LeaseRequest]) -> None:
-        if not self._client.send(LeaseRequestMessage(next(self._tickets), path, holder, tuple(asks), releases=True)):
+    async def release(self, path: str, holder: str, wanted: Sequence[LeaseRequest]) -> None:
+        if not self._client.send(LeaseRequestMessage(next(self._tickets), path, holder, tuple(wanted), releases=True)):
             raise CoordinatorUnavailable
 
     async def run(self) -> None:
@@ -98,13 +98,15 @@ class LocalQuotaLeases:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def take(self, connection: IpcConnection, asked: LeaseRequestMessage) -> None:
+    def take(self, connection: IpcConnection, request: LeaseRequestMessage) -> None:
         """Answer a worker that renews or releases its leases of one account."""
-        slices, now_s = self._accounts.setdefault(asked.path, AccountLeases()), self._clock()
-        if asked.releases:
-            slices.release(asked.holder, asked.requests, now_s)
+        slices, now_s = self._accounts.setdefault(request.path, AccountLeases()), self._clock()
+        if request.releases:
+            slices.release(request.holder, request.requests, now_s)
         else:
-            connection.send(LeaseGrantMessage(asked.ticket, tuple(slices.grant(asked.holder, asked.requests, now_s))))
+            connection.send(
+                LeaseGrantMessage(request.ticket, tuple(slices.grant(request.holder, request.requests, now_s)))
+            )
         self._asks += 1
         if self._asks % SWEEP_REQUESTS == 0:
             self._sweep(now_s)

@@ -142,10 +142,10 @@ class UsageEstimator:
                 self._countings.popitem(last=False)
             counting = self._countings[tenant, request.model] = PromptStatistics()
         counting.error.observe(abs(usage.prompt_tokens / counted - 1.0) / FIRST_ERROR)
-        usual = size / DEFAULT_BYTES_PER_TOKEN
+        default_size = size / DEFAULT_BYTES_PER_TOKEN
         tokens = max(1.0, usage.prompt_tokens - TEMPLATE_TOKENS)
         counting.density.observe(
-            min(tokens / usual, DEFAULT_BYTES_PER_TOKEN * MAX_TOKENS_PER_BYTE), usual / FULL_WEIGHT_TOKENS
+            min(tokens / default_size, DEFAULT_BYTES_PER_TOKEN * MAX_TOKENS_PER_BYTE), default_size / FULL_WEIGHT_TOKENS
         )
 
     def _prompt_tokens(self, request: Request, counting: PromptStatistics) -> float:

@@ -68,7 +68,7 @@ class QuotaLeaseClient:
         processes: int,
         accounts: Iterable[AccountUsage],
         clock: Callable[[], float],
-        say: EventLog,
+        log_event: EventLog,
     ) -> None:
         self.replicas = processes
         """Gateways that share the limits, as last known."""
@@ -80,7 +80,7 @@ class QuotaLeaseClient:
         self._holder = holder
         self._accounts = accounts
         self._clock = clock
-        self._say = say
+        self._log_event = log_event
         self._answered_s = clock()
         self._has_answered = False
         self._recovers_until_s = 0.0
@@ -141,17 +141,17 @@ class QuotaLeaseClient:
     async def _renew_lease(self, account: AccountUsage, needs: LimitNeeds) -> bool:
         now_s = self._clock()
         is_recovering = now_s < self._recovers_until_s
-        asks = lease_requests(account, now_s, replicas=self.replicas, is_gathering=is_recovering, needs=needs)
+        wanted = lease_requests(account, now_s, replicas=self.replicas, is_gathering=is_recovering, needs=needs)
         self.lease_requests += 1
         self._reported_s[account.path] = now_s
         try:
-            grants = await self._coordinator.lease(account.path, self._holder, asks)
+            grants = await self._coordinator.lease(account.path, self._holder, wanted)
         except CoordinatorUnavailable:
             self.mark_partitioned()
             return True
         self._answered_s, self._has_answered = now_s, True
         caps = [meter.cap for meter in account.limit_usages.values()]
-        was_lost = apply_grants(account, asks, grants)
+        was_lost = apply_grants(account, wanted, grants)
         if self.is_partitioned:  # Another request has found the coordinator unreachable meanwhile.
             self._cap_partitioned(account)
             return True
@@ -235,7 +235,7 @@ class QuotaLeaseClient:
         """Lease no more than an even share until all replicas have reported again, or have expired."""
         self._recovers_until_s = self._clock() + DEAD_S
         self._reported_s.clear()
-        self._say("info", "quota_recovery_started", reason=reason, replicas=self.replicas)
+        self._log_event("info", "quota_recovery_started", reason=reason, replicas=self.replicas)
 
     # -- partitioned ---------------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ def make_lease_client(
     accounts: Iterable[AccountUsage],
     *,
     clock: Callable[[], float],
-    say: EventLog,
+    log_event: EventLog,
 ) -> QuotaLeaseClient | None:
     """Leases shared with all gateways by Redis, else with the workers of this host; None where there are no others."""
     coordinator: QuotaCoordinator
@@ -284,13 +284,18 @@ def make_lease_client(
         from gateway.limits.redis_coordinator import RedisQuotaCoordinator  # noqa: PLC0415 - redis-py takes ten megabytes
 
         draw = random.Random().random  # noqa: S311 - spreads reconnects, keeps no secret
-        coordinator = RedisQuotaCoordinator(parse_redis_url(settings.redis.value), say=say, draw=draw)
+        coordinator = RedisQuotaCoordinator(parse_redis_url(settings.redis.value), log_event=log_event, draw=draw)
     elif settings.processes > 1:
         coordinator = LocalQuotaCoordinator(client)
     else:
         return None
     return QuotaLeaseClient(
-        coordinator, holder=secrets.token_hex(8), processes=settings.processes, accounts=accounts, clock=clock, say=say
+        coordinator,
+        holder=secrets.token_hex(8),
+        processes=settings.processes,
+        accounts=accounts,
+        clock=clock,
+        log_event=log_event,
     )
 
 

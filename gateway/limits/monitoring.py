@@ -24,9 +24,9 @@ MAX_TENANT_LABELS = 100
 class QuotaMetrics(Collector):
     """The quota metrics of one gateway. Tenants beyond `MAX_TENANT_LABELS` are summed as `other`."""
 
-    def __init__(self, quotas: QuotaEnforcer, *, most_tenants: int = MAX_TENANT_LABELS) -> None:
+    def __init__(self, quotas: QuotaEnforcer, *, max_tenants: int = MAX_TENANT_LABELS) -> None:
         self._quotas = quotas
-        self._most_tenants = most_tenants
+        self._max_tenants = max_tenants
         self._named: set[str] = set()
 
     def collect(self) -> Iterator[Family]:
@@ -74,7 +74,7 @@ class QuotaMetrics(Collector):
 
     def _name(self, tenant: str) -> str:
         if tenant not in self._named:
-            if len(self._named) >= self._most_tenants:
+            if len(self._named) >= self._max_tenants:
                 return OTHER_TENANTS
             self._named.add(tenant)
         return tenant

@@ -111,11 +111,11 @@ class RedisQuotaCoordinator:
     """The coordinator of all gateways of one Redis."""
 
     def __init__(
-        self, place: RedisLocation, *, say: EventLog, draw: Callable[[], float], answer_s: float = ANSWER_S
+        self, place: RedisLocation, *, log_event: EventLog, draw: Callable[[], float], answer_s: float = ANSWER_S
     ) -> None:
         self._place = place
         self._answer_s = answer_s
-        self._say = say
+        self._log_event = log_event
         self._draw = draw
         self._client: RedisClient | None = None
         self._lost: asyncio.Future[None] | None = None
@@ -126,15 +126,15 @@ class RedisQuotaCoordinator:
     def is_connected(self) -> bool:
         return self._client is not None
 
-    async def lease(self, path: str, holder: str, asks: Sequence[LeaseRequest]) -> list[LeaseGrant]:
-        reply = cast("list[bytes]", await self._run_script(path, holder, "ask", asks))
-        if len(reply) != 5 * len(asks):
+    async def lease(self, path: str, holder: str, wanted: Sequence[LeaseRequest]) -> list[LeaseGrant]:
+        reply = cast("list[bytes]", await self._run_script(path, holder, "ask", wanted))
+        if len(reply) != 5 * len(wanted):
             raise CoordinatorUnavailable
         found = zip(*[iter(reply)] * 5, strict=True)
         return [LeaseGrant(float(s), float(f), float(e), float(g), known == b"1") for s, f, e, g, known in found]
 
-    async def release(self, path: str, holder: str, asks: Sequence[LeaseRequest]) -> None:
-        await self._run_script(path, holder, "leave", asks)
+    async def release(self, path: str, holder: str, wanted: Sequence[LeaseRequest]) -> None:
+        await self._run_script(path, holder, "leave", wanted)
 
     @restarted("limits")
     async def run(self) -> None:
@@ -150,7 +150,7 @@ class RedisQuotaCoordinator:
                 if not is_away:
                     # The bridge of the host loses the same Redis, and warns of it for all workers.
                     level = "debug" if isinstance(error, CONNECTION_ERRORS) else "warning"
-                    self._say(
+                    self._log_event(
                         level, "limit_coordinator_unavailable", redis=str(self._place), error=type(error).__name__
                     )
                 is_away = True
@@ -171,12 +171,12 @@ class RedisQuotaCoordinator:
         finally:
             self._client = None
 
-    async def _run_script(self, path: str, holder: str, verb: str, asks: Sequence[LeaseRequest]) -> object:
+    async def _run_script(self, path: str, holder: str, verb: str, wanted: Sequence[LeaseRequest]) -> object:
         client = self._client
         if client is None:
             raise CoordinatorUnavailable
         arguments: list[Any] = [f"{self._place.prefix}{KEY_PREFIX}{{{path}}}", holder, verb]
-        for ask in asks:
+        for ask in wanted:
             numbers = (ask.limit, ask.held, ask.wanted, ask.minimum, ask.keeps_s, ask.gone)
             arguments += [ask.name, *(f"{number:.17g}" for number in numbers), int(ask.lasts)]
         try:

@@ -129,9 +129,9 @@ async def _receipts(admin: AdminBackend, request: web.Request) -> web.Response:
         tenant=query.get("tenant"),
         session=query.get("session"),
         pod=query.get("pod"),
-        status=_whole(query.get("status"), "status"),
+        status=_integer(query.get("status"), "status"),
     )
-    limit = _whole(query.get("limit"), "limit")
+    limit = _integer(query.get("limit"), "limit")
     limit = 20 if limit is None else min(limit, MAX_RECEIPTS_SHOWN)
     shown = [receipt for receipt, _ in zip(admin.receipts.latest(wanted), range(limit), strict=False)]
     return json_response({"receipts": shown})
@@ -173,10 +173,10 @@ async def _set_drained(admin: AdminBackend, request: web.Request, *, drained: bo
 async def _limits(admin: AdminBackend, request: web.Request) -> web.Response:
     if unknown := set(request.query) - {"tenant", "limit"}:
         raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
-    most = _whole(request.query.get("limit"), "limit")
-    most = 100 if most is None else min(most, MAX_RECEIPTS_SHOWN)
+    max_rows = _integer(request.query.get("limit"), "limit")
+    max_rows = 100 if max_rows is None else min(max_rows, MAX_RECEIPTS_SHOWN)
     quotas = admin.quotas
-    return json_response({"accounts": show_accounts(quotas, request.query.get("tenant"), most) if quotas else []})
+    return json_response({"accounts": show_accounts(quotas, request.query.get("tenant"), max_rows) if quotas else []})
 
 
 async def _cascades(admin: AdminBackend, _: web.Request) -> web.Response:
@@ -184,15 +184,15 @@ async def _cascades(admin: AdminBackend, _: web.Request) -> web.Response:
 
 
 async def _reload(admin: AdminBackend, _: web.Request) -> web.Response:
-    told = await admin.reload()
-    return json_response(told, 200 if not told.get("errors") else 422)
+    reloaded = await admin.reload()
+    return json_response(reloaded, 200 if not reloaded.get("errors") else 422)
 
 
 async def _config(admin: AdminBackend, _: web.Request) -> web.Response:
     return json_response(admin.settings())
 
 
-def _whole(words: str | None, name: str) -> int | None:
+def _integer(words: str | None, name: str) -> int | None:
     if words is None:
         return None
     if not (words.isascii() and words.isdigit()) or len(words) > 9:

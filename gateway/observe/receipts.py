@@ -41,8 +41,8 @@ class ReceiptFilter:
 class ReceiptStore:
     """The last receipts by id."""
 
-    def __init__(self, most: int = MAX_RECEIPTS) -> None:
-        self._most = most
+    def __init__(self, max_entries: int = MAX_RECEIPTS) -> None:
+        self._max_entries = max_entries
         self._by_id: OrderedDict[str, Receipt] = OrderedDict()
         self._fresh: list[Outcome] = []
 
@@ -68,7 +68,7 @@ class ReceiptStore:
         for outcome in self._fresh:
             self._by_id[outcome.id] = outcome.receipt()
         self._fresh.clear()
-        while len(self._by_id) > self._most:
+        while len(self._by_id) > self._max_entries:
             self._by_id.popitem(last=False)
         return self._by_id
 

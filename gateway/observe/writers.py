@@ -21,14 +21,14 @@ def open_logs(
 ) -> tuple[EventLog, dict[str, OutcomeLog]]:
     """Return the event log, and the logs of requests by name. Raises `InvalidDocument` if a file cannot be written."""
     stdout = LineWriter(STDOUT, lock=host.lock_path("stdout"))
-    say = EventLog(stdout, settings.log_level, **({"worker": host.number} if host.number else {}))
-    logs = {"requests": OutcomeLog(stdout, partial(request_line, level=lambda: say.level))}
+    log_event = EventLog(stdout, settings.log_level, **({"worker": host.number} if host.number else {}))
+    logs = {"requests": OutcomeLog(stdout, partial(request_line, level=lambda: log_event.level))}
     if settings.usage_log:
         logs["usage"] = OutcomeLog(_writer("usage", settings.usage_log, host), partial(usage_line, prices=prices))
     if settings.route_log:
         writer = _writer("route", settings.route_log, host)
         logs["route"] = OutcomeLog(writer, RouteRecorder(shared_key(host.folder)))
-    return say, logs
+    return log_event, logs
 
 
 def _writer(name: str, path: Path, host: HostProcess) -> LineWriter:

@@ -80,9 +80,9 @@ class PairMetrics(Collector):
 class UnpairedPrefillMonitor:
     """Reports prefill pods that are in no pair, once each, with a fix. Requests are served without them."""
 
-    def __init__(self, router: Router, say: LogFunction, clock: Callable[[], float]) -> None:
+    def __init__(self, router: Router, log_event: LogFunction, clock: Callable[[], float]) -> None:
         self._router = router
-        self._say = say
+        self._log_event = log_event
         self._clock = clock
         self._version = -1
         self._found: dict[str, UnpairedReason] = {}
@@ -109,4 +109,4 @@ class UnpairedPrefillMonitor:
             if self._reported.get(url) is not why and now_s - self._since_s[url] >= SETTLED_S:
                 self._reported[url] = why
                 connector = pod.facts.kv_connector if (pod := fleet.pod(url)) else None
-                self._say("warning", "prefill_pod_unpaired", upstream=url, kv_connector=connector, fix=why.value)
+                self._log_event("warning", "prefill_pod_unpaired", upstream=url, kv_connector=connector, fix=why.value)

@@ -40,9 +40,9 @@ from routing.pairing.prefill_side import DecodeHandover, PrefillPlacement
 from routing.pods import Engine
 
 SLOW = 4.0
-"""A prefill is given up when it takes so many times what was predicted, and `SLOW_LEAST_S` beside."""
+"""A prefill is given up when it takes so many times what was predicted, and `SLOW_MIN_S` beside."""
 
-SLOW_LEAST_S = 10.0
+SLOW_MIN_S = 10.0
 
 TOKEN_S = 0.25
 """Of a response that is not streamed the first token is not seen: each token is allowed this, beside the bound of the
@@ -107,15 +107,15 @@ class PairTransport:
         by_s: float,
     ) -> AttemptResult:
         connector = side.transfer.connector
-        told = await transport.prefill(placement, order, self._slow_s(side, by_s))
-        if told is None:  # The next hop does it.
+        prefill_result = await transport.prefill(placement, order, self._slow_s(side, by_s))
+        if prefill_result is None:  # The next hop does it.
             return await transport.run_attempt(placement, by_s)
-        if not told.is_done:
-            return _failed(side, told)
-        side.prefill_done(told.usage, self._clock())
+        if not prefill_result.is_done:
+            return _failed(side, prefill_result)
+        side.prefill_done(prefill_result.usage, self._clock())
         meeting = replace(meeting, cached_tokens=side.cached_tokens)
         try:
-            side.handover = _handover(meeting, connector.hand(meeting, told.params))
+            side.handover = _handover(meeting, connector.hand(meeting, prefill_result.params))
         except InvalidTransferParams as unfit:
             return _unfit(side, unfit)
         return await self._decode(placement, side, transport, by_s)
@@ -134,13 +134,13 @@ class PairTransport:
             await asyncio.wait({prefilling, decoding}, return_when=asyncio.FIRST_COMPLETED)
             if decoding.done():  # Rejected, lost, or answered before the prefill was reported done.
                 return _with_kv(decoding.result(), side)
-            told = prefilling.result()
-            if told is None:
+            prefill_result = prefilling.result()
+            if prefill_result is None:
                 return await decoding
-            if not told.is_done:
+            if not prefill_result.is_done:
                 self._forget(side)
-                return _failed(side, told)
-            side.prefill_done(told.usage, self._clock())
+                return _failed(side, prefill_result)
+            side.prefill_done(prefill_result.usage, self._clock())
             return await self._in_time(placement, side, decoding)
         finally:
             await _end(prefilling)
@@ -189,7 +189,7 @@ class PairTransport:
             self._engine_ids.forget(address)
 
     def _slow_s(self, side: PrefillPlacement, by_s: float) -> float:
-        return min(by_s, self._clock() + SLOW * side.predicted.ttft_s + SLOW_LEAST_S)
+        return min(by_s, self._clock() + SLOW * side.predicted.ttft_s + SLOW_MIN_S)
 
 
 def _order(connector: Connector, meeting: KvTransferSession) -> PrefillRequest:
@@ -212,11 +212,13 @@ def _stalled_s(placement: Placement, side: PrefillPlacement) -> float:
     return transfer.timeout_s + SLOW * transfer.step_s + TOKEN_S * tokens
 
 
-def _failed(side: PrefillPlacement, told: PrefillResult) -> AttemptResult:
+def _failed(side: PrefillPlacement, prefill_result: PrefillResult) -> AttemptResult:
     """Return a failed prefill as a result. A 4xx may be the request's fault: the next pod decides."""
-    end = told.end if told.end is not AttemptStatus.OK else AttemptStatus.UPSTREAM_BUSY
+    end = prefill_result.end if prefill_result.end is not AttemptStatus.OK else AttemptStatus.UPSTREAM_BUSY
     fallback = PairingFallback.PREFILL_SLOW if end is AttemptStatus.TIMEOUT else PairingFallback.PREFILL_FAILED
-    return AttemptResult(end, told.status, detail=told.detail, fallback=fallback, blames=side.engine.pod)
+    return AttemptResult(
+        end, prefill_result.status, detail=prefill_result.detail, fallback=fallback, blames=side.engine.pod
+    )
 
 
 def _unfit(side: PrefillPlacement, unfit: InvalidTransferParams) -> AttemptResult:
@@ -285,24 +287,24 @@ class BootstrapServers:
         self._session = session
         self._clock = clock
         self._known: dict[str, tuple[float, Mapping[str, str]]] = {}
-        self._asking: dict[str, asyncio.Task[Mapping[str, str]]] = {}
+        self._queries: dict[str, asyncio.Task[Mapping[str, str]]] = {}
 
     async def engine_id(self, address: str, rank: int) -> str:
         """Return the id of an engine by the `host:port` of its pod's bootstrap server; empty where it is unknown."""
         known = self._known.get(address)
         if known is None or self._clock() - known[0] > TTL_S:
-            return (await self._asked(address)).get(str(rank), "")
+            return (await self._query_bootstrap(address)).get(str(rank), "")
         return known[1].get(str(rank), "")
 
     def forget(self, address: str) -> None:
         """Drop what is known of an address: its pod may have been restarted."""
         self._known.pop(address, None)
 
-    async def _asked(self, address: str) -> Mapping[str, str]:
-        task = self._asking.get(address)
+    async def _query_bootstrap(self, address: str) -> Mapping[str, str]:
+        task = self._queries.get(address)
         if task is None:
-            task = self._asking[address] = asyncio.get_running_loop().create_task(self._ask(address))
-            task.add_done_callback(lambda _: self._asking.pop(address, None))
+            task = self._queries[address] = asyncio.get_running_loop().create_task(self._ask(address))
+            task.add_done_callback(lambda _: self._queries.pop(address, None))
         # A cancelled request must not cancel the query of the others.
         return await asyncio.shield(task)
 
@@ -313,14 +315,14 @@ class BootstrapServers:
                 self._session.get(f"http://{address}/query", allow_redirects=False) as answer,
             ):
                 body = await answer.content.read(MAX_RESPONSE_BYTES)
-                told = {rank: each.engine_id for rank, each in _DECODER.decode(body).items()} if body else {}
+                prefill_result = {rank: each.engine_id for rank, each in _DECODER.decode(body).items()} if body else {}
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError):
             return {}
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
-        if told:
-            self._known[address] = self._clock(), told
-        return told
+        if prefill_result:
+            self._known[address] = self._clock(), prefill_result
+        return prefill_result
 
 
 # -- what a gateway has of pairs ---------------------------------------------------------------------------------------
@@ -329,7 +331,7 @@ GROUP = "hearth.connectors"
 """Entry points of connectors that other packages bring."""
 
 
-def known_connectors(say: LogFunction) -> tuple[Connector, ...]:
+def known_connectors(log_event: LogFunction) -> tuple[Connector, ...]:
     """Return our connectors, then those of installed packages: entry points that name a `Connector` or its class."""
     others = []
     for entry in entry_points(group=GROUP):
@@ -337,7 +339,7 @@ def known_connectors(say: LogFunction) -> tuple[Connector, ...]:
             loaded = entry.load()
             others.append(loaded() if isinstance(loaded, type) else loaded)
         except Exception as error:  # noqa: BLE001 - a plugin must not prevent the start
-            say("error", "connector_load_failed", connector=entry.name, error=repr(error))
+            log_event("error", "connector_load_failed", connector=entry.name, error=repr(error))
     return (*CONNECTORS, *others)
 
 
@@ -347,15 +349,15 @@ def make_pairs(
     models: Mapping[str, ModelEntry],
     *,
     clock: Callable[[], float],
-    say: LogFunction,
+    log_event: LogFunction,
 ) -> PairTransport:
     """Return the pairs of a gateway; sets the connectors and the KV size per token of its router."""
-    router.pairing.connectors = known_connectors(say)
+    router.pairing.connectors = known_connectors(log_event)
     know_sizes(router, models)
     return PairTransport(router.fleet, clock=clock, engine_ids=BootstrapServers(session, clock))
 
 
 def know_sizes(router: Router, models: Mapping[str, ModelEntry]) -> None:
     """Set the KV bytes per token of the models whose configuration has them."""
-    told = {name: entry.kv_bytes_per_token for name, entry in models.items()}
-    router.pairing.kv_bytes = {name: float(size) for name, size in told.items() if size is not None}
+    prefill_result = {name: entry.kv_bytes_per_token for name, entry in models.items()}
+    router.pairing.kv_bytes = {name: float(size) for name, size in prefill_result.items() if size is not None}

@@ -73,11 +73,11 @@ class AdmissionQueue:
         self.admission: Admission | None = None
         self.waiting_for_pod: dict[str, int] = {}
         """Requests that wait for a pod of their model, by model; also of names that no pod is known to serve."""
-        self._seats: dict[int, QueuedRequest] = {}
+        self._queued: dict[int, QueuedRequest] = {}
         self._granted: dict[Placement, tuple[WaitingRequest, RequestContext]] = {}
         """Placements that are not settled yet."""
         self._waking: asyncio.Handle | None = None
-        self._ticker = PeriodicTimer(LOOP, WAKE_S, self._grant_all, lambda: self._seats)
+        self._ticker = PeriodicTimer(LOOP, WAKE_S, self._grant_all, lambda: self._queued)
         if admission is not None:
             self.set_admission(admission)
 
@@ -88,7 +88,7 @@ class AdmissionQueue:
 
     def has_waiters(self) -> bool:
         """Whether requests wait for their turn."""
-        return bool(self._seats)
+        return bool(self._queued)
 
     async def place(
         self,
@@ -159,7 +159,7 @@ class AdmissionQueue:
 
     def wake_waiters(self) -> None:
         """Re-evaluate the queue in the next tick, once: an engine may have become able to take a request."""
-        if self._waking is None and self._seats:
+        if self._waking is None and self._queued:
             self._waking = asyncio.get_running_loop().call_soon(call_guarded, LOOP, self._grant_all)
 
     def reconcile(self) -> None:
@@ -167,10 +167,12 @@ class AdmissionQueue:
         admission, now_s = self.admission, self._clock()
         if admission is None:
             return
-        for seat in [seat for seat in self._seats.values() if seat.future.done() and not seat.waiter.has_left]:
-            call_guarded(LOOP, seat.waiter.queue.take, seat.waiter, now_s)
-        for number in [number for number, seat in self._seats.items() if seat.context.has_ended]:
-            call_guarded(LOOP, admission.leave, self._seats.pop(number).waiter)  # Whether or not it has left already.
+        for queued in [
+            queued for queued in self._queued.values() if queued.future.done() and not queued.waiter.has_left
+        ]:
+            call_guarded(LOOP, queued.waiter.queue.take, queued.waiter, now_s)
+        for number in [number for number, queued in self._queued.items() if queued.context.has_ended]:
+            call_guarded(LOOP, admission.leave, self._queued.pop(number).waiter)  # Whether or not it has left already.
         for placement in [placement for placement, (_, context) in self._granted.items() if context.has_ended]:
             call_guarded(LOOP, self.settle, placement, None)
             call_guarded(LOOP, placement.release, now_s)
@@ -191,19 +193,19 @@ class AdmissionQueue:
 
     async def _wait(self, waiter: WaitingRequest, avoid: frozenset[str], context: RequestContext) -> Placement:
         queue, future = waiter.queue, asyncio.get_running_loop().create_future()
-        seat = self._seats[waiter.number] = QueuedRequest(waiter, avoid, future, context)
+        queued = self._queued[waiter.number] = QueuedRequest(waiter, avoid, future, context)
         queue.put(waiter, self._clock())
         self.wake_waiters()
         self._ticker.start()
         try:
-            return await seat.future
+            return await queued.future
         except asyncio.CancelledError:
-            if seat.future.done() and not seat.future.cancelled() and seat.future.exception() is None:
+            if queued.future.done() and not queued.future.cancelled() and queued.future.exception() is None:
                 # It leaves in the very tick of its grant.
-                self._give_back(seat.future.result())
+                self._give_back(queued.future.result())
             raise
         finally:
-            self._seats.pop(waiter.number, None)
+            self._queued.pop(waiter.number, None)
             if not waiter.has_left:
                 queue.take(waiter, self._clock())
                 self.wake_waiters()
@@ -255,9 +257,9 @@ class AdmissionQueue:
             waiter = next(line.heads())
             if self._take_cancelled(queue, waiter):
                 return True
-            seat = self._seats[waiter.number]
+            queued = self._queued[waiter.number]
             try:
-                placement = self._grant(admission, waiter, seat.avoid, seat.context)
+                placement = self._grant(admission, waiter, queued.avoid, queued.context)
             except NoEngineAdmissible:
                 blocked = max(blocked, line.tier.priority)
             except RequestRejected as rejection:
@@ -269,23 +271,23 @@ class AdmissionQueue:
                 return True
             else:
                 queue.take(waiter, self._clock())
-                if seat.future.done():  # Cancelled while it was placed.
+                if queued.future.done():  # Cancelled while it was placed.
                     self._give_back(placement)
                 else:
-                    seat.future.set_result(placement)
+                    queued.future.set_result(placement)
                 return True
         return False
 
     def _take_cancelled(self, queue: ModelQueue, waiter: WaitingRequest) -> bool:
         """Return whether the waiter's task was cancelled and has not run since: then it waits no longer."""
-        seat = self._seats.get(waiter.number)
-        if seat is not None and not seat.future.done():
+        queued = self._queued.get(waiter.number)
+        if queued is not None and not queued.future.done():
             return False
         queue.take(waiter, self._clock())
         return True
 
     def _reject(self, queue: ModelQueue, waiter: WaitingRequest, error: Exception) -> None:
         queue.take(waiter, self._clock())
-        future = self._seats[waiter.number].future
+        future = self._queued[waiter.number].future
         if not future.done():  # Otherwise cancelled meanwhile.
             future.set_exception(error)

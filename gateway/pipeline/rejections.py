@@ -112,49 +112,49 @@ llm-d has no value for a tenant's own limits; the header is left out there, and 
 
 def status_of(reason: Reason, *, anthropic: bool = False) -> int:
     """The HTTP status a reason is told with."""
-    saying = RESPONSES[reason]
-    return ANTHROPIC_OVERLOADED if anthropic and saying.anthropic == "overloaded_error" else saying.status
+    spec = RESPONSES[reason]
+    return ANTHROPIC_OVERLOADED if anthropic and spec.anthropic == "overloaded_error" else spec.status
 
 
-def rejection_headers(refusal: RequestRejected, *, anthropic: bool = False) -> dict[str, str]:
+def rejection_headers(rejection: RequestRejected, *, anthropic: bool = False) -> dict[str, str]:
     """Return retry hints, our own reason, the owner of the fault and llm-d's reason where it has one for a 429."""
-    saying = RESPONSES[refusal.reason]
+    spec = RESPONSES[rejection.reason]
     headers = {
-        "x-hearth-reason": refusal.reason.value,
-        "x-hearth-fault": saying.fault.value,
+        "x-hearth-reason": rejection.reason.value,
+        "x-hearth-fault": spec.fault.value,
     }
-    dropped = DROPPED_REASONS.get(refusal.reason)
-    if dropped is not None and status_of(refusal.reason, anthropic=anthropic) == 429:
+    dropped = DROPPED_REASONS.get(rejection.reason)
+    if dropped is not None and status_of(rejection.reason, anthropic=anthropic) == 429:
         headers[DROPPED_REASON_HEADER] = dropped
-    if refusal.retry_after_s is not None and isfinite(refusal.retry_after_s):
-        headers["retry-after"] = str(max(1, ceil(refusal.retry_after_s)))
-        headers["retry-after-ms"] = str(max(1, ceil(refusal.retry_after_s * 1000)))
-    if saying.hopeless or refusal.is_permanent:
+    if rejection.retry_after_s is not None and isfinite(rejection.retry_after_s):
+        headers["retry-after"] = str(max(1, ceil(rejection.retry_after_s)))
+        headers["retry-after-ms"] = str(max(1, ceil(rejection.retry_after_s * 1000)))
+    if spec.hopeless or rejection.is_permanent:
         headers["x-should-retry"] = "false"
-    if isinstance(refusal, QuotaExceeded):
-        headers.update(refusal.fields)
+    if isinstance(rejection, QuotaExceeded):
+        headers.update(rejection.fields)
     return headers
 
 
-def rejection_body(refusal: RequestRejected, *, anthropic: bool, request_id: str) -> bytes:
+def rejection_body(rejection: RequestRejected, *, anthropic: bool, request_id: str) -> bytes:
     """The JSON body of a refusal, in OpenAI's or Anthropic's shape."""
-    saying = RESPONSES[refusal.reason]
+    spec = RESPONSES[rejection.reason]
     if anthropic:
-        told = {"type": saying.anthropic, "message": refusal.message}
-        return msgspec.json.encode({"type": "error", "error": told, "request_id": request_id})
+        error = {"type": spec.anthropic, "message": rejection.message}
+        return msgspec.json.encode({"type": "error", "error": error, "request_id": request_id})
     return msgspec.json.encode(
         {
             "error": {
-                "message": refusal.message,
-                "type": saying.type,
-                "param": refusal.param,
-                "code": saying.code,
+                "message": rejection.message,
+                "type": spec.type,
+                "param": rejection.param,
+                "code": spec.code,
             }
         }
     )
 
 
-def rejection_event(refusal: RequestRejected, *, anthropic: bool, request_id: str) -> bytes:
+def rejection_event(rejection: RequestRejected, *, anthropic: bool, request_id: str) -> bytes:
     """The same inside a stream that has begun, as one server-sent event."""
-    body = rejection_body(refusal, anthropic=anthropic, request_id=request_id)
+    body = rejection_body(rejection, anthropic=anthropic, request_id=request_id)
     return b"event: error\ndata: " + body + b"\n\n" if anthropic else b"data: " + body + b"\n\n"

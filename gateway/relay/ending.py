@@ -22,10 +22,10 @@ DONE = b"data: [DONE]\n\n"
 HEAD_FIELDS = ("id", "object", "created", "model", "system_fingerprint")
 
 
-def last_events(api: Api, sent: bytes, usage: Usage, *, reason: Reason, sequences: int, tells_usage: bool) -> bytes:
+def last_events(api: Api, sent: bytes, usage: Usage, *, reason: Reason, sequences: int, includes_usage: bool) -> bytes:
     """Return the events that end a stream of which the client has been sent `sent`.
 
-    `tells_usage`: the client has requested the usage event.
+    `includes_usage`: the client has requested the usage event.
     """
     events = [event for event in _events(sent) if isinstance(event, dict)]
     match api:
@@ -34,7 +34,7 @@ def last_events(api: Api, sent: bytes, usage: Usage, *, reason: Reason, sequence
         case Api.RESPONSES:
             return b"".join(map(_named, _numbered(events, _end_response(events, usage, reason))))
         case _:
-            ends = _end_choices(api, events, usage if tells_usage else None, reason, sequences)
+            ends = _end_choices(api, events, usage if includes_usage else None, reason, sequences)
             return b"".join(map(_plain, ends)) + DONE
 
 
@@ -104,18 +104,18 @@ def _numbered(events: list[Event], ends: Iterable[Event]) -> Iterator[Event]:
 
 def _end_response(events: list[Event], usage: Usage, reason: Reason) -> Iterator[Event]:
     done = [event["item"] for event in events if event.get("type") == "response.output_item.done"]
-    begun = [event for event in events if event.get("type") == "response.output_item.added"]
-    if len(begun) > len(done):
-        opened = begun[-1]
+    started = [event for event in events if event.get("type") == "response.output_item.added"]
+    if len(started) > len(done):
+        opened = started[-1]
         item = {**opened["item"], "status": "incomplete"}
         where = {"item_id": item.get("id"), "output_index": opened.get("output_index", 0)}
         yield from _end_content(events, item, where)
         yield {"type": "response.output_item.done", "output_index": where["output_index"], "item": item}
         done.append(item)
     prompt, output = usage.prompt_tokens, usage.completion_tokens
-    begun_as: Event = next((event["response"] for event in events if isinstance(event.get("response"), dict)), {})
+    started_as: Event = next((event["response"] for event in events if isinstance(event.get("response"), dict)), {})
     response = {
-        **begun_as,
+        **started_as,
         "status": "incomplete",
         "incomplete_details": {"reason": "max_output_tokens"},
         "output": done,

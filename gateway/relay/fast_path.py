@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.relay.recorder import LONGEST_RUN_BYTES, ResponseRecorder
+from gateway.relay.recorder import MAX_RUN_BYTES, ResponseRecorder
 
 ONE_CHUNK_BYTES = 4096
 """Bytes; larger chunks are left to the parser, which handles them at less cost."""
@@ -75,7 +75,7 @@ class PassthroughStream(asyncio.Protocol):
 
     __slots__ = (
         *("_after", "_before", "_concerns", "_kept", "_left", "_lessons", "_line", "_span", "_texts"),
-        *("_told", "_write", "has_read"),
+        *("_on_bytes", "_write", "has_read"),
     )
 
     def __init__(
@@ -83,11 +83,11 @@ class PassthroughStream(asyncio.Protocol):
         line: ParsingConnection,
         kept: ResponseRecorder,
         write: Callable[[bytes], None],
-        told: Callable[[int], int],
+        on_bytes: Callable[[int], int],
         concerns: Callable[[bytes], bool],
         left: int,
     ) -> None:
-        """`told` is called with the number of events passed since its last call, first after `left`. It returns after
+        """`on_bytes` gets the number of events passed since its last call, first after `left`. It returns after
         how many more to call it again, 0 where the stream has been ended. `concerns`: whether some of these events have
         to be inspected.
         """
@@ -96,7 +96,7 @@ class PassthroughStream(asyncio.Protocol):
         self._kept = kept
         self._texts = kept.texts
         self._write = write
-        self._told = told
+        self._on_bytes = on_bytes
         self._left = self._span = left
         self.has_read = False
         """Bytes have come since the connection reset this."""
@@ -110,7 +110,7 @@ class PassthroughStream(asyncio.Protocol):
         text = data[len(size) + len(before) : len(data) - len(after)]
         if text and QUOTE not in text and size + before + text + after == data:
             texts += text
-            if len(texts) > LONGEST_RUN_BYTES:
+            if len(texts) > MAX_RUN_BYTES:
                 self._kept.end_run()
             self._write(data)
             self._left -= 1
@@ -123,7 +123,7 @@ class PassthroughStream(asyncio.Protocol):
     def report_count(self) -> None:
         """Report how many events have passed since the last report."""
         passed, self._span = self._span - self._left, self._left
-        self._left = self._span = self._told(passed)
+        self._left = self._span = self._on_bytes(passed)
 
     def eof_received(self) -> None:
         self._line.eof_received()

@@ -19,7 +19,7 @@ from gateway.cascades.answers import add_body, add_events
 from gateway.http.response_writer import ResponseWriter
 from gateway.pipeline.attempt import AttemptStatus
 from gateway.relay.fast_path import ParsingConnection, PassthroughStream
-from gateway.relay.relay import EventStream, PlacedAttempt, Relay, RelayOptions, WholeBody
+from gateway.relay.relay import EventStream, PlacedAttempt, Relay, RelayOptions, UnaryBody
 from gateway.relay.sse import MAX_HELD_BYTES as EVENT_BYTES
 from gateway.relay.sse import EventScanner
 from gateway.relay.upstream_connection import ResponseBodyHandler, ResponseHead
@@ -128,7 +128,7 @@ class HoldbackStream(EventStream):
         if self._trim is None:
             super().take(payload)
             return
-        events, self._partial = _whole_events(self._partial + payload)
+        events, self._partial = _complete_events(self._partial + payload)
         if events:
             super().take(events if self._window is not None else self._trim.filter_events(events))
 
@@ -184,7 +184,7 @@ class HoldbackStream(EventStream):
             self._timer = None
 
 
-class HoldbackBody(WholeBody):
+class HoldbackBody(UnaryBody):
     """Handles a whole body that is held until all of it has come. One too long to be held is always rejected."""
 
     __slots__ = ("_bytes", "_judge", "_pieces")
@@ -227,7 +227,7 @@ def _reject(relay: Relay, counted: Usage) -> None:
     relay.discard(AttemptStatus.ESCALATED, "The cascade check escalated this answer.")
 
 
-def _whole_events(text: bytes) -> tuple[bytes, bytes]:
+def _complete_events(text: bytes) -> tuple[bytes, bytes]:
     """Split text behind its last whole event. Text is returned as a whole where the rest is too long to hold."""
     ends = [at + len(end) for end in EVENT_ENDS if (at := text.rfind(end)) >= 0]
     end = max(ends, default=0)

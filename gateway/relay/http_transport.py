@@ -126,11 +126,11 @@ class UpstreamRequestWriter:
         return f"{head}\r\n".encode("latin-1")
 
 
-def with_token_cap(tab: RequestMeter | None, body: bytes) -> bytes:
+def with_token_cap(request_meter: RequestMeter | None, body: bytes) -> bytes:
     """Return the body with its limits on the answer lowered to what the caller's accounts allow."""
-    if tab is None or tab.max_tokens is None:
+    if request_meter is None or request_meter.max_tokens is None:
         return body
-    return with_output_limit(tab.request.api, body, tab.max_tokens)
+    return with_output_limit(request_meter.request.api, body, request_meter.max_tokens)
 
 
 class TransportFactory:
@@ -141,7 +141,7 @@ class TransportFactory:
         self._requests = UpstreamRequestWriter(pool, keys, fleet.takes_priority)
         self._budget = budget
         self._limits = limits
-        self.kept_bodies = BodyBudget(limits.max_total_replay_body_bytes, largest=limits.max_replay_body_bytes)
+        self.kept_bodies = BodyBudget(limits.max_total_replay_body_bytes, max_extra_bytes=limits.max_replay_body_bytes)
         """Of the bodies of requests whose responses stream, kept in case they have to be resumed."""
 
     def make(
@@ -257,13 +257,13 @@ class HttpTransport:
         others = tuple(field for field in self._reply.headers if field[0] != CASCADE_MODEL_HEADER)
         self._reply.headers = (*others, (CASCADE_MODEL_HEADER, model))
 
-    def open_meter(self, tab: RequestMeter) -> None:
+    def open_meter(self, request_meter: RequestMeter) -> None:
         """Meter the request: its answer is capped, and a stream ended, where the caller's accounts say so."""
-        self._meter = tab
-        self._reply.headers += tab.headers()
-        if tab.max_tokens is not None:
-            self._body = with_token_cap(tab, self._body)
-            self._reply.headers += ((MAX_TOKENS_HEADER, str(tab.max_tokens)),)
+        self._meter = request_meter
+        self._reply.headers += request_meter.headers()
+        if request_meter.max_tokens is not None:
+            self._body = with_token_cap(request_meter, self._body)
+            self._reply.headers += ((MAX_TOKENS_HEADER, str(request_meter.max_tokens)),)
 
     def set_judge(self, judge: AnswerJudge | None) -> None:
         """Hold back what is carried next until `judge` has accepted it; None: hold nothing back."""
@@ -289,14 +289,18 @@ class HttpTransport:
                 relay = await self._send(placement, first_byte_by_s, fresh=True)
         except (PoolIsFull, OSError) as error:
             end, detail = no_connection(placement.engine.pod, error)
-            leg = AttemptResult(end, detail=detail)
+            attempt_result = AttemptResult(end, detail=detail)
         else:
-            leg = relay.result()
-            if relay.has_started and leg.end is not AttemptStatus.OK:
-                return self._cut(leg, relay)
+            attempt_result = relay.result()
+            if relay.has_started and attempt_result.end is not AttemptStatus.OK:
+                return self._cut(attempt_result, relay)
         finally:
             self._buffer.end_attempt()
-        return leg if rest is None or leg.end is AttemptStatus.OK else cut_result(leg, placement.request)
+        return (
+            attempt_result
+            if rest is None or attempt_result.end is AttemptStatus.OK
+            else cut_result(attempt_result, placement.request)
+        )
 
     async def prefill(self, placement: Placement, order: PrefillRequest, by_s: float) -> PrefillResult:
         """Have the placement's prefill engine compute the prompt and keep its KV; see `AttemptTransport.prefill`."""
@@ -374,13 +378,13 @@ class HttpTransport:
 
     # -- a stream that was cut -------------------------------------------------------------------------------------
 
-    def _cut(self, leg: AttemptResult, relay: Relay) -> AttemptResult:
+    def _cut(self, attempt_result: AttemptResult, relay: Relay) -> AttemptResult:
         """The client has part of the answer: prepare the request for the rest, or say why there is none."""
         rest = ResumeBlocker.DISABLED if self._buffer.is_off else continuation_after(relay, self._buffer.body)
         if isinstance(rest, ResumeBlocker):
-            return replace(leg, started=True, resume_blocker=rest)
+            return replace(attempt_result, started=True, resume_blocker=rest)
         self._rest, self._body, self._path = rest, rest.request.body, rest.path
-        return cut_result(leg, relay.placement.request)
+        return cut_result(attempt_result, relay.placement.request)
 
     async def _recover(
         self, rest: Continuation, placement: Placement | PinnedRequest, engine: Engine, by_s: float

@@ -20,7 +20,7 @@ DONE = (b"data: [DONE]", b"data:[DONE]")
 
 USAGE_KEY = b'"usage":'
 
-LONGEST_RUN_BYTES = 16 << 10
+MAX_RUN_BYTES = 16 << 10
 """Bytes of text recorded as one event; then the bound is checked again."""
 
 
@@ -32,13 +32,13 @@ class ResponseRecorder:
 
     __slots__ = ("_after", "_before", "_pieces", "_room", "is_whole", "texts")
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._pieces: list[bytes] = []
         self._before = self._after = b""
-        self._room = most_bytes
+        self._room = max_bytes
         """Bytes that may still be added; below zero the beginning is dropped."""
         self.texts = bytearray()
-        """JSON text of the run behind all pieces. Whatever adds to it calls `end_run` after `LONGEST_RUN_BYTES`."""
+        """JSON text of the run behind all pieces. Whatever adds to it calls `end_run` after `MAX_RUN_BYTES`."""
         self.is_whole = True
 
     def add(self, piece: bytes) -> None:
@@ -107,9 +107,9 @@ def _last_events(recorded: bytes) -> list[bytes]:
     """Return the data of the last events, the last one first."""
     events: list[bytes] = []
     end = len(recorded)
-    least = max(0, end - TAIL_BYTES)
-    while end > least and len(events) < EVENTS_READ:
-        begin = recorded.rfind(b"\n", least, end) + 1 or least
+    start = max(0, end - TAIL_BYTES)
+    while end > start and len(events) < EVENTS_READ:
+        begin = recorded.rfind(b"\n", start, end) + 1 or start
         if recorded.startswith(b"data:", begin, end) and not recorded.startswith(DONE, begin, end):
             events.append(recorded[begin + 5 : end])
         end = begin - 1

@@ -29,7 +29,7 @@ from gateway.relay.ending import last_events
 from gateway.relay.fast_path import EVENT_END, ParsingConnection, PassthroughStream
 from gateway.relay.pod_errors import UpstreamError, error_body, error_event, explain_not_found, read_error
 from gateway.relay.recorder import ResponseRecorder, facts_of_answer, facts_of_stream
-from gateway.relay.sse import ABORTED, EventScanner, is_whole_aborted
+from gateway.relay.sse import ABORTED, EventScanner, is_unary_aborted
 from gateway.relay.upstream_connection import ResponseBodyHandler, ResponseHead
 from routing.pairing.prefill_side import DecodeHandover
 from routing.pods import Engine
@@ -138,7 +138,7 @@ class Relay:
 
     def _open_body(self, head: ResponseHead) -> ResponseBodyHandler | None:
         if not self.is_stream:
-            return WholeBody(self, head)
+            return UnaryBody(self, head)
         self.scanner = EventScanner(self.api, self.recorder, withholds_usage=self.withholds_usage)
         return EventStream(self, head, self.scanner)
 
@@ -176,7 +176,7 @@ class Relay:
             usage,
             reason=reason,
             sequences=self.placement.request.sequences,
-            tells_usage=not self.withholds_usage,
+            includes_usage=not self.withholds_usage,
         )
         self._is_limited = True
         self.events_left = 0
@@ -351,7 +351,7 @@ def _end_of(error: UpstreamError) -> AttemptStatus:
     return AttemptStatus.UPSTREAM_BUSY if error.status in BUSY_STATUSES else AttemptStatus.UPSTREAM_5XX
 
 
-class WholeBody:
+class UnaryBody:
     """Handles a response in one piece, however many reads it comes in; a short one is sent when all of it has come."""
 
     __slots__ = ("_head", "_held", "_held_bytes", "_relay")
@@ -383,7 +383,7 @@ class WholeBody:
         relay = self._relay
         if not relay.reply.has_started:
             held = b"".join(self._held)
-            if is_whole_aborted(relay.api, held):
+            if is_unary_aborted(relay.api, held):
                 relay.fail(_end_of(ABORTED), ABORTED.message)
                 return
             relay.begin(self._head, held, is_stream=False)

@@ -68,12 +68,12 @@ def delivered_by(relay: Relay) -> DeliveredOutput | None:
     return read_delivered(relay.api, relay.recorder.joined(), relay.events, withholds_usage=relay.withholds_usage)
 
 
-def cut_result(leg: AttemptResult, request: Request) -> AttemptResult:
+def cut_result(attempt_result: AttemptResult, request: Request) -> AttemptResult:
     """The result of an attempt after which the stream still lacks its rest, which `request` asks for."""
-    barred = BLOCKER_BY_STATUS.get(leg.end)
+    barred = BLOCKER_BY_STATUS.get(attempt_result.end)
     if barred is not None:
-        return replace(leg, started=True, resume_blocker=barred)
-    return replace(leg, started=True, continuation=request)
+        return replace(attempt_result, started=True, resume_blocker=barred)
+    return replace(attempt_result, started=True, continuation=request)
 
 
 def with_prompt_ids(rest: Continuation, fields: bytes) -> bytes:
@@ -141,7 +141,7 @@ class ResumedRelay(Relay):
     ) -> None:
         """`trim` takes out what was requested on a judge's behalf."""
         super().__init__(reply, placement, path, **options)
-        self._stitch = rest.splicer(withholds_usage=self.withholds_usage)
+        self._stream_splicer = rest.splicer(withholds_usage=self.withholds_usage)
         self._trim = trim
         self.recorder.add(rest.delivered.raw)
         self.events = rest.delivered.event_count
@@ -151,9 +151,9 @@ class ResumedRelay(Relay):
             self.fail(AttemptStatus.INVALID_RESPONSE, "The pod did not stream the continuation.")
             return None
         self.scanner = EventScanner(
-            self._stitch.api, ResponseRecorder(0), withholds_usage=False, held_bytes=MAX_HELD_EVENT_BYTES
+            self._stream_splicer.api, ResponseRecorder(0), withholds_usage=False, held_bytes=MAX_HELD_EVENT_BYTES
         )
-        return ResumedStream(self, head, self.scanner, self._stitch, self._trim)
+        return ResumedStream(self, head, self.scanner, self._stream_splicer, self._trim)
 
     def send_error(self, error: UpstreamError) -> None:
         """End the attempt: the client has part of an answer, and no use for an error of its continuation."""
@@ -162,23 +162,28 @@ class ResumedRelay(Relay):
 
     def result(self) -> AttemptResult:
         """Return the result of the attempt, with usage of the whole answer as the client is sent it."""
-        leg, joint = super().result(), self._stitch.joint
-        leg = replace(leg, is_behind=joint.is_behind, repeated=joint.repeated)
-        if leg.end is not AttemptStatus.OK or leg.status >= 400:
-            return leg
-        return replace(leg, usage=joint.usage, client_usage=joint.whole, response_id=None)
+        attempt_result, joint = super().result(), self._stream_splicer.joint
+        attempt_result = replace(attempt_result, is_behind=joint.is_behind, repeated=joint.repeated)
+        if attempt_result.end is not AttemptStatus.OK or attempt_result.status >= 400:
+            return attempt_result
+        return replace(attempt_result, usage=joint.usage, client_usage=joint.whole, response_id=None)
 
 
 class ResumedStream(EventStream):
     """Handles the events of a continuation. What the client is sent is recorded: one answer, also for a next pod."""
 
-    __slots__ = ("_stitch", "_trim")
+    __slots__ = ("_stream_splicer", "_trim")
 
     def __init__(
-        self, relay: Relay, head: ResponseHead, scanner: EventScanner, stitch: StreamSplicer, trim: LogprobFilter | None
+        self,
+        relay: Relay,
+        head: ResponseHead,
+        scanner: EventScanner,
+        stream_splicer: StreamSplicer,
+        trim: LogprobFilter | None,
     ) -> None:
         super().__init__(relay, head, scanner)
-        self._stitch = stitch
+        self._stream_splicer = stream_splicer
         self._trim = trim
 
     def fast_path(self, line: object) -> None:
@@ -191,7 +196,9 @@ class ResumedStream(EventStream):
             relay.has_started = True
             relay.placement.first_token(relay.loop.time())
         try:
-            joined = splice_events(self._stitch, self._trim.filter_events(events) if self._trim is not None else events)
+            joined = splice_events(
+                self._stream_splicer, self._trim.filter_events(events) if self._trim is not None else events
+            )
         except ReplayMismatch:
             relay.discard(AttemptStatus.REPLAY_MISMATCH, "The replay on another pod produced a different response.")
             return

@@ -59,7 +59,7 @@ class _Stop(Struct):
     stop_reason: str | None = None
 
 
-class _WholeMessage(Struct):
+class _UnaryMessage(Struct):
     """A whole answer in Anthropic's format. vLLM leaves out what is null."""
 
     type: str = ""
@@ -91,7 +91,7 @@ class _UsageOnly(Struct):
 
 _CHOICES = msgspec.json.Decoder(_Choices)
 _STOPPED = msgspec.json.Decoder(_Stopped)
-_WHOLE_MESSAGE = msgspec.json.Decoder(_WholeMessage)
+_UNARY_MESSAGE = msgspec.json.Decoder(_UnaryMessage)
 _TYPED = msgspec.json.Decoder(_Typed)
 _USAGE_ONLY = msgspec.json.Decoder(_UsageOnly)
 
@@ -195,12 +195,12 @@ class EventScanner:
             if self._last_was_oversized or self._lets_pass(event):
                 passed.append(self._released(event))
             if self.error is not None:
-                return self._begun(b"".join(passed))
+                return self._start_of(b"".join(passed))
         self._held = text[start:]
         if self._is_oversized or len(self._held) > self._held_bytes:
             passed.append(self._released(b"") + self._let_go())
         self.is_flowing = self.has_first_token and not self._held and not self._closing
-        return self._begun(b"".join(passed))
+        return self._start_of(b"".join(passed))
 
     def _released(self, event: bytes) -> bytes:
         """Return what was held for this event, and the event; nothing where it closes a block and is held itself."""
@@ -216,7 +216,7 @@ class EventScanner:
         let_go, self._held = self._held[:-3], self._held[-3:]
         return let_go
 
-    def _begun(self, passed: bytes) -> bytes:
+    def _start_of(self, passed: bytes) -> bytes:
         """Hold everything before the first token: until then another pod can still answer."""
         passed = self._prelude + passed
         if self._has_passed or self.has_first_token or len(passed) > self._held_bytes:
@@ -270,12 +270,12 @@ def _is_usage_only(data: bytes) -> bool:
     return event.choices == [] and event.usage is not None
 
 
-def is_whole_aborted(api: Api, body: bytes) -> bool:
+def is_unary_aborted(api: Api, body: bytes) -> bool:
     """Whether a whole answer was aborted by its engine."""
     if api is not Api.MESSAGES:
         return is_aborted(api, body)
     try:
-        message = _WHOLE_MESSAGE.decode(body)
+        message = _UNARY_MESSAGE.decode(body)
         return message.type == "message" and message.stop_reason is None
     except UNREADABLE:
         return False

@@ -184,14 +184,14 @@ async def call_prefill(pool: UpstreamPool, url: str, question: list[bytes], by_s
 
     Raises only `asyncio.CancelledError`.
     """
-    whole = await call_unary(pool, url, question, by_s)
-    if not whole.is_success:
-        return PrefillResult(whole.end, whole.status, detail=whole.detail)
+    unary_result = await call_unary(pool, url, question, by_s)
+    if not unary_result.is_success:
+        return PrefillResult(unary_result.end, unary_result.status, detail=unary_result.detail)
     try:
-        response = _DECODER.decode(whole.body)
+        response = _DECODER.decode(unary_result.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return PrefillResult(
-            AttemptStatus.INVALID_RESPONSE, whole.status, detail="The pod's prefill response is not JSON."
+            AttemptStatus.INVALID_RESPONSE, unary_result.status, detail="The pod's prefill response is not JSON."
         )
     usage = response.usage.usage() if response.usage is not None else None
-    return PrefillResult(AttemptStatus.OK, whole.status, response.kv_transfer_params, usage)
+    return PrefillResult(AttemptStatus.OK, unary_result.status, response.kv_transfer_params, usage)

@@ -79,7 +79,7 @@ class UpstreamPool:
         """
         self._max_open = max_open
         self._open_count = 0
-        self._patrol = TimeoutSweeper[UpstreamConnection](
+        self._sweeper = TimeoutSweeper[UpstreamConnection](
             timeouts.first_byte_s, timeouts.upstream_read_s, timeouts.upstream_idle_s
         )
         self.lateness = StallDetector(StallBounds(), timeouts.upstream_read_s)
@@ -94,7 +94,7 @@ class UpstreamPool:
 
     def set_stall_bounds(self, silence: StallBounds) -> None:
         """Set how much silence of engines is tolerated; called before the first request."""
-        self._patrol.set_timeouts(silence.engine_min_s)
+        self._sweeper.set_timeouts(silence.engine_min_s)
         self.lateness = StallDetector(silence, self.timeouts.upstream_read_s)
 
     def note_engine_response(self, engine: str, now_s: float) -> None:
@@ -136,7 +136,7 @@ class UpstreamPool:
 
     def forget(self, line: UpstreamConnection) -> None:
         """Drop a connection that is closed. Safe to call again."""
-        self._patrol.remove(line)
+        self._sweeper.remove(line)
         lines = self._open.get(line.url)
         if lines is not None:
             if line in lines:
@@ -161,7 +161,7 @@ class UpstreamPool:
         for lines in tuple(self._open.values()):
             for line in tuple(lines):
                 line.abort()
-        self._patrol.stop()
+        self._sweeper.stop()
 
     async def connect(self, url: str) -> UpstreamConnection:
         """Open a connection for one request. Raises `OSError`, `TimeoutError` among it, or `PoolIsFull`."""
@@ -185,7 +185,7 @@ class UpstreamPool:
             if isinstance(failed, OSError) and failed.errno in OUT_OF_DESCRIPTORS:
                 raise PoolIsFull from None  # That is not a fault of the pod.
             raise
-        self._patrol.add(line)
+        self._sweeper.add(line)
         return line
 
     def _close_an_idle(self) -> bool:

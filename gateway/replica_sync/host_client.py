@@ -31,12 +31,12 @@ M = TypeVar("M", bound=IpcMessage)
 class IndexProcessClient:
     """The connection of one worker. Add handlers with `on`, then `run` it in the background."""
 
-    def __init__(self, where: Path, hello: Hello, *, say: EventLog, draw: Callable[[], float]) -> None:
+    def __init__(self, where: Path, hello: Hello, *, log_event: EventLog, draw: Callable[[], float]) -> None:
         self.hello = hello
         self.dropped = 0
         """Messages dropped while not connected, or because the other side reads too slowly."""
         self._where = where
-        self._say = say
+        self._log_event = log_event
         self._draw = draw
         self._connection: IpcConnection | None = None
         self._handlers: dict[type, Callable[..., None]] = {}
@@ -76,7 +76,7 @@ class IndexProcessClient:
                     connection.close()
             if warns and clock() >= due_s:
                 warns = False
-                self._say("warning", "index_process_unavailable", socket=str(self._where))
+                self._log_event("warning", "index_process_unavailable", socket=str(self._where))
             await asyncio.sleep(wait_s * (0.5 + self._draw()))
             wait_s = min(MAX_BACKOFF_S, 2 * wait_s)
 

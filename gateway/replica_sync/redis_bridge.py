@@ -82,7 +82,7 @@ class RedisBridge:
         hub: UpdateHub,
         *,
         host: int,
-        say: EventLog,
+        log_event: EventLog,
         clock: Callable[[], float],
         draw: Callable[[], float],
     ) -> None:
@@ -99,7 +99,7 @@ class RedisBridge:
         self._place = place
         self._hub = hub
         self._host = host
-        self._say = say
+        self._log_event = log_event
         self._clock = clock
         self._draw = draw
         self._key = f"{place.prefix}{STREAM_KEY}"
@@ -171,12 +171,12 @@ class RedisBridge:
             # The other connection may not have failed yet: it must succeed again, with an entry that may be empty.
             self.writes = self.reads = False
             self._has_work.set()
-            self._say("warning", "replica_sync_unavailable", redis=str(self._place), error=type(error).__name__)
+            self._log_event("warning", "replica_sync_unavailable", redis=str(self._place), error=type(error).__name__)
 
     def _note_success(self) -> None:
         if self._is_away and self.is_connected:
             self._is_away = False
-            self._say("info", "replica_sync_recovered", redis=str(self._place))
+            self._log_event("info", "replica_sync_recovered", redis=str(self._place))
 
     # -- writing -------------------------------------------------------------------------------------------------------
 

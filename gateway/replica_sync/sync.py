@@ -53,7 +53,7 @@ class ReplicaSync:
         router: Router,
         client: IndexProcessClient,
         *,
-        say: EventLog,
+        log_event: EventLog,
         clock: Callable[[], float],
         fleet_known: asyncio.Event,
         on_answer: Callable[[str, float], None] | None = None,
@@ -73,7 +73,7 @@ class ReplicaSync:
         self.applier = ReplicaState(router, on_answer)
         self._router = router
         self._client = client
-        self._say = say
+        self._log_event = log_event
         self._clock = clock
         self._fleet_known = fleet_known
         self._number = 0
@@ -158,7 +158,7 @@ class ReplicaSync:
         self._router.replica_position = replica_position(self.replica_id, self.applier.replica_ids)
         for replica_id in self.applier.remove_stale(now_s - TIMEOUT_S, now_s):
             self._requested_s.pop(replica_id, None)
-            self._say("info", "replica_timed_out", replica=f"{replica_id:016x}")
+            self._log_event("info", "replica_timed_out", replica=f"{replica_id:016x}")
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class ReplicaSync:
                 await asyncio.sleep(RETRY_S)
         replay.close()
         self.history_updates = replay.applied
-        self._say("info", "replica_history_replayed", updates=replay.applied)
+        self._log_event("info", "replica_history_replayed", updates=replay.applied)
 
     def _apply_old(self, replay: HistoryReplay, payload: bytes) -> None:
         try:

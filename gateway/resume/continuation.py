@@ -51,17 +51,17 @@ class Continuation(Struct, frozen=True):
 
     def splicer(self, *, withholds_usage: bool) -> StreamSplicer:
         """Return a splicer for the events of one pod that continues; each attempt needs its own."""
-        delivered, asking = self.delivered, self.request
-        if asking.is_replay:
-            return _anew(delivered, withholds_usage=withholds_usage)
-        joint = SplicedUsage(delivered, is_full=asking.is_exhausted, again=asking.repeated_text)
-        if asking.recovered is not None:
-            return self._recalling(asking.recovered, joint, withholds_usage=withholds_usage)
+        delivered, follow_up = self.delivered, self.request
+        if follow_up.is_replay:
+            return _replayed(delivered, withholds_usage=withholds_usage)
+        joint = SplicedUsage(delivered, is_full=follow_up.is_exhausted, again=follow_up.repeated_text)
+        if follow_up.recovered is not None:
+            return self._recalling(follow_up.recovered, joint, withholds_usage=withholds_usage)
         match delivered.api:
             case Api.MESSAGES:
                 return MessagesSplicer(delivered, joint)
             case Api.RESPONSES:
-                return ResponsesSplicer(delivered, joint, may_be_full=asking.may_be_exhausted)
+                return ResponsesSplicer(delivered, joint, may_be_full=follow_up.may_be_exhausted)
             case _:
                 return ChoicesSplicer(delivered.api, delivered, joint, withholds_usage=withholds_usage)
 
@@ -71,11 +71,11 @@ class Continuation(Struct, frozen=True):
         if delivered.api is Api.MESSAGES:
             return RecoveredMessageSplicer(delivered, joint, proof)
         return RecoveredChatSplicer(
-            delivered, joint, proof, withholds_usage=withholds_usage, tells_ids=self.request.wants_token_ids
+            delivered, joint, proof, withholds_usage=withholds_usage, returns_ids=self.request.wants_token_ids
         )
 
 
-def _anew(delivered: DeliveredOutput, *, withholds_usage: bool) -> StreamSplicer:
+def _replayed(delivered: DeliveredOutput, *, withholds_usage: bool) -> StreamSplicer:
     match delivered.api:
         case Api.MESSAGES:
             return MessagesReplay(delivered)
@@ -88,10 +88,10 @@ def _anew(delivered: DeliveredOutput, *, withholds_usage: bool) -> StreamSplicer
 def continuation_of(body: bytes, delivered: DeliveredOutput, *, sequences: int) -> Continuation | ResumeBlocker:
     """Return the continuation, or why there is none; `body` is what the first pod was sent."""
     try:
-        asking = build_request(delivered.api, body, delivered, sequences)
-        if isinstance(asking, ResumeBlocker):
-            return asking
-        rest = Continuation(delivered, asking)
+        follow_up = build_request(delivered.api, body, delivered, sequences)
+        if isinstance(follow_up, ResumeBlocker):
+            return follow_up
+        rest = Continuation(delivered, follow_up)
         rest.splicer(withholds_usage=False)
     except MALFORMED_EVENT:
         return ResumeBlocker.UNSUPPORTED_PROMPT  # The events of the lost pod do not have the format of its API.

@@ -105,14 +105,14 @@ def build_request(
         fields = JSON_OBJECT.decode(body)
     except UNREADABLE:
         return ResumeBlocker.UNSUPPORTED_PROMPT
-    may_be_anew = is_deterministic(api, fields)
-    asking = _continuation(api, fields, delivered)
-    if may_be_anew and isinstance(asking, ResumeBlocker) and asking in REPLAYABLE:
+    may_be_replayed = is_deterministic(api, fields)
+    follow_up = _continuation(api, fields, delivered)
+    if may_be_replayed and isinstance(follow_up, ResumeBlocker) and follow_up in REPLAYABLE:
         return ContinuationRequest(api, body, is_replay=True)
     return (
         _continuation_by_tokens(api, fields, delivered)
-        if asking is ResumeBlocker.REASONING and api in RECOVERS_TOKENS
-        else asking
+        if follow_up is ResumeBlocker.REASONING and api in RECOVERS_TOKENS
+        else follow_up
     )
 
 
@@ -129,12 +129,12 @@ def _continuation_by_tokens(api: Api, fields: Body, delivered: DeliveredOutput) 
 def build_recovered_request(body: bytes, delivered: DeliveredOutput, recalled: RecoveredTokens) -> ContinuationRequest:
     """Return the continuation by its token ids, as a chat. `delivered` has the exact count of tokens."""
     fields = JSON_OBJECT.decode(body)
-    tells_ids = bool(fields.get("return_token_ids"))
+    returns_ids = bool(fields.get("return_token_ids"))
     left = _lower_limits(Api.CHAT, fields, delivered, delivered.tokens)
     fields.pop("prompt_logprobs", None)
     fields["return_token_ids"] = True
     return ContinuationRequest(
-        Api.CHAT, msgspec.json.encode(fields), left, recovered=recalled, wants_token_ids=tells_ids
+        Api.CHAT, msgspec.json.encode(fields), left, recovered=recalled, wants_token_ids=returns_ids
     )
 
 

@@ -30,7 +30,7 @@ CALL_TYPES = frozenset({"tool_use", "server_tool_use", "function_call", "custom_
 
 
 class DeliveredOutput(Struct, frozen=True):
-    """Delivered output. `told` are its events, without those at the end whose tokens have to be generated again."""
+    """Delivered output. `events` are without those whose tokens have to be generated again."""
 
     api: Api
     raw: bytes
@@ -86,7 +86,7 @@ def read_delivered(api: Api, kept: bytes, passed: int, *, withholds_usage: bool)
     events: list[Event] = []
     pieces: list[EventContent] = []
     idle = 0
-    for raw, event in _whole_events(kept):
+    for raw, event in _complete_events(kept):
         if "error" in event or event.get("type") == "error" or _was_given_up(event):
             break
         if withholds_usage and is_usage_only(event):
@@ -136,10 +136,10 @@ def is_usage_only(event: Event) -> bool:
     return event.get("choices") == [] and event.get("usage") is not None
 
 
-def read_usage_of(told: Event, api: Api = Api.CHAT) -> Usage | None:
+def read_usage_of(usage_event: Event, api: Api = Api.CHAT) -> Usage | None:
     """Read usage as an engine reports it, by default in OpenAI's format; None where it is not valid."""
     try:
-        return usage_of(api, msgspec.convert(told, ReportedUsage))
+        return usage_of(api, msgspec.convert(usage_event, ReportedUsage))
     except msgspec.ValidationError:
         return None
 
@@ -156,7 +156,7 @@ def read_event(raw: bytes) -> Event | None:
         return None
 
 
-def _whole_events(kept: bytes) -> Iterator[tuple[bytes, Event]]:
+def _complete_events(kept: bytes) -> Iterator[tuple[bytes, Event]]:
     """Read whole events, up to the first that is not JSON."""
     at = 0
     while (end := kept.find(END, at)) >= 0:

@@ -75,7 +75,7 @@ class DeliveredTranscript:
     is_all_new = True
 
     def __init__(self) -> None:
-        self.told: list[tuple[Key, str | None]] = []
+        self.received: list[tuple[Key, str | None]] = []
         self._key: Key | None = None
         self._pieces: list[str] = []
 
@@ -89,27 +89,27 @@ class DeliveredTranscript:
 
     def mark(self, *key: object) -> bool:
         self._end_text()
-        self.told.append((key, None))
+        self.received.append((key, None))
         return True
 
     def transcript(self) -> list[tuple[Key, str | None]]:
         self._end_text()
-        return self.told
+        return self.received
 
     def _end_text(self) -> None:
         if self._key is not None:
-            self.told.append((self._key, "".join(self._pieces)))
+            self.received.append((self._key, "".join(self._pieces)))
         self._key, self._pieces = None, []
 
 
 class ReplayMatcher:
     """Matches the output of one pod against the delivered output."""
 
-    def __init__(self, told: Iterable[Event], walk: FeedEvent) -> None:
+    def __init__(self, received: Iterable[Event], walk: FeedEvent) -> None:
         memory = DeliveredTranscript()
-        for event in told:
+        for event in received:
             walk(event, memory)
-        self._told = memory.transcript()
+        self._delivered = memory.transcript()
         self._next = 0
         self._at = 0
         """Characters matched of the next text."""
@@ -118,20 +118,20 @@ class ReplayMatcher:
 
     @property
     def is_all_new(self) -> bool:
-        return self._next == len(self._told)
+        return self._next == len(self._delivered)
 
     def text(self, key: Key, text: str) -> str:
         """Match a piece of text; return the part of it that is new. Raises `ReplayMismatch`."""
         self.texts += bool(text) and not self.is_all_new
         while text and not self.is_all_new:
-            wanted, told = self._told[self._next]
-            if told is None or wanted != key:
+            wanted, received = self._delivered[self._next]
+            if received is None or wanted != key:
                 raise ReplayMismatch
-            both = min(len(told) - self._at, len(text))
-            if not told.startswith(text[:both], self._at):
+            both = min(len(received) - self._at, len(text))
+            if not received.startswith(text[:both], self._at):
                 raise ReplayMismatch
             self._at, text = self._at + both, text[both:]
-            if self._at == len(told):
+            if self._at == len(received):
                 self._next, self._at = self._next + 1, 0
         return text
 
@@ -139,7 +139,7 @@ class ReplayMatcher:
         """Match what stands between texts; return whether it is new. Raises `ReplayMismatch`."""
         if self.is_all_new:
             return True
-        if self._at or self._told[self._next] != (key, None):
+        if self._at or self._delivered[self._next] != (key, None):
             raise ReplayMismatch
         self._next += 1
         return False
@@ -153,24 +153,24 @@ class ReplayMatcher:
 class ReplayUsage(SplicedUsage):
     """Usage of an answer that is replayed from its beginning: its pod reports that of the whole."""
 
-    def __init__(self, delivered: DeliveredOutput, rehearsal: ReplayMatcher) -> None:
+    def __init__(self, delivered: DeliveredOutput, matcher: ReplayMatcher) -> None:
         super().__init__(delivered, is_full=False, again="")
-        self.tokens = self._begun = 0
+        self.tokens = self._start_tokens = 0
         self.is_silent = False
-        self._said_tokens = delivered.tokens
-        self._rehearsal = rehearsal
+        self._delivered_tokens = delivered.tokens
+        self._matcher = matcher
 
     @property
     def is_behind(self) -> bool:
-        return not self._rehearsal.is_all_new
+        return not self._matcher.is_all_new
 
     @property
     def repeated(self) -> int:
-        return min(self._rehearsal.texts, self._said_tokens) if self.is_behind else self._said_tokens
+        return min(self._matcher.texts, self._delivered_tokens) if self.is_behind else self._delivered_tokens
 
-    def read_usage(self, api: Api, told: Event) -> None:
+    def read_usage(self, api: Api, received: Event) -> None:
         """Read usage in the format of this API."""
-        self.usage = self.whole = read_usage_of(told, api) or self.usage
+        self.usage = self.whole = read_usage_of(received, api) or self.usage
 
 
 # -- texts and marks of an event, by API -------------------------------------------------------------------------------
@@ -185,50 +185,50 @@ DELTA_TEXTS = (REASONING_NAMES, ("content",), ("refusal",))
 BLOCK_TEXTS = ("text", "thinking", "partial_json")
 
 
-def feed_choice(choice: Event, heard: TextSink) -> Event | None:
+def feed_choice(choice: Event, sink: TextSink) -> Event | None:
     """Return the new part of a choice, None where it has none."""
-    is_new = was_all = heard.is_all_new
+    is_new = was_all = sink.is_all_new
     made = dict(choice)
     if (delta := choice.get("delta")) is None:
-        made["text"] = heard.text(("text",), choice.get("text") or "")
+        made["text"] = sink.text(("text",), choice.get("text") or "")
         says = bool(made["text"])
     else:
-        made["delta"] = _hear_delta(delta, heard)
+        made["delta"] = _feed_delta(delta, sink)
         says = bool(made["delta"])
         is_new = is_new and delta.get("role") is None
     reason = choice.get("finish_reason")
-    ends = reason is not None and heard.mark("end", reason)
+    ends = reason is not None and sink.mark("end", reason)
     if not was_all:
         # It is not known which of these belong to the new part.
         made |= {name: None for name in ("logprobs", "token_ids") if name in made}
     return made if says or ends or is_new else None
 
 
-def feed_choices(event: Event, heard: TextSink) -> None:
+def feed_choices(event: Event, sink: TextSink) -> None:
     """Feed all choices of an event to a sink."""
     for choice in event.get("choices") or ():
-        feed_choice(choice, heard)
+        feed_choice(choice, sink)
 
 
-def _hear_delta(delta: Event, heard: TextSink) -> Event:
+def _feed_delta(delta: Event, sink: TextSink) -> Event:
     made = {name: value for name, value in delta.items() if name not in ("role", "tool_calls")}
     for names in DELTA_TEXTS:
-        told = [name for name in names if delta.get(name)]
-        if told:
-            made |= dict.fromkeys(told, heard.text(names[:1], delta[told[0]]))
-    was_all = heard.is_all_new
-    calls = [_hear_call(call, heard) for call in delta.get("tool_calls") or ()]
+        received = [name for name in names if delta.get(name)]
+        if received:
+            made |= dict.fromkeys(received, sink.text(names[:1], delta[received[0]]))
+    was_all = sink.is_all_new
+    calls = [_feed_call(call, sink) for call in delta.get("tool_calls") or ()]
     if any(calls):
         made["tool_calls"] = [call for call in calls if call]
     return made if was_all or any(made.values()) else {}
 
 
-def _hear_call(call: Event, heard: TextSink) -> Event | None:
+def _feed_call(call: Event, sink: TextSink) -> Event | None:
     """Return the new part of a call: id and name come once, then pieces of its arguments."""
-    was_all = heard.is_all_new
+    was_all = sink.is_all_new
     function, at = call.get("function") or {}, call["index"]
-    name = heard.text(("name", at), function.get("name") or "")
-    arguments = heard.text(("arguments", at), function.get("arguments") or "")
+    name = sink.text(("name", at), function.get("name") or "")
+    arguments = sink.text(("arguments", at), function.get("arguments") or "")
     if was_all:
         return call
     if name:
@@ -236,37 +236,37 @@ def _hear_call(call: Event, heard: TextSink) -> Event | None:
     return {"index": at, "function": {"arguments": arguments}} if arguments else None
 
 
-def feed_message_event(event: Event, heard: TextSink) -> Event | None:
+def feed_message_event(event: Event, sink: TextSink) -> Event | None:
     """Return the new part of an event of a message, None where it has none."""
-    was_all, new = heard.is_all_new, _hear_of_message(event, heard)
+    was_all, new = sink.is_all_new, _feed_message_event(event, sink)
     return event if was_all else new
 
 
-def _hear_of_message(event: Event, heard: TextSink) -> Event | None:
+def _feed_message_event(event: Event, sink: TextSink) -> Event | None:
     kind, delta, block = event["type"], event.get("delta") or {}, event.get("content_block") or {}
     if kind == "ping":
         return None
     name = next((name for name in BLOCK_TEXTS if name in delta), None)
     if name is not None:
-        text = heard.text((name, event["index"]), delta[name] or "")
+        text = sink.text((name, event["index"]), delta[name] or "")
         return {**event, "delta": {**delta, name: text}} if text else None
     what = (delta.get("type"), delta.get("stop_reason"), block.get("type"), block.get("name"))
-    return event if heard.mark(kind, event.get("index"), *what) else None
+    return event if sink.mark(kind, event.get("index"), *what) else None
 
 
-def feed_response_event(event: Event, heard: TextSink) -> Event | None:
+def feed_response_event(event: Event, sink: TextSink) -> Event | None:
     """Return the new part of an event of a response, None where it has none."""
-    was_all, new = heard.is_all_new, _hear_of_response(event, heard)
+    was_all, new = sink.is_all_new, _feed_response_event(event, sink)
     return event if was_all else new
 
 
-def _hear_of_response(event: Event, heard: TextSink) -> Event | None:
+def _feed_response_event(event: Event, sink: TextSink) -> Event | None:
     kind, delta, item = event["type"], event.get("delta"), event.get("item") or {}
     where = (kind, event.get("output_index"), event.get("content_index"), event.get("summary_index"))
     if isinstance(delta, str):
-        text = heard.text(where, delta)
+        text = sink.text(where, delta)
         return {**event, "delta": text, **({"logprobs": []} if "logprobs" in event else {})} if text else None
-    return event if heard.mark(*where, item.get("type"), item.get("name")) else None
+    return event if sink.mark(*where, item.get("type"), item.get("name")) else None
 
 
 # -- splicers of a replayed answer -------------------------------------------------------------------------------------
@@ -276,17 +276,17 @@ class ChoicesReplay(ChoicesSplicer):
     """Splices a replayed chat or completion."""
 
     def __init__(self, api: Api, delivered: DeliveredOutput, *, withholds_usage: bool) -> None:
-        self._rehearsal = ReplayMatcher(delivered.events, feed_choices)
-        super().__init__(api, delivered, ReplayUsage(delivered, self._rehearsal), withholds_usage=withholds_usage)
+        self._matcher = ReplayMatcher(delivered.events, feed_choices)
+        super().__init__(api, delivered, ReplayUsage(delivered, self._matcher), withholds_usage=withholds_usage)
         self._has_ended = False
 
     def done(self) -> Iterator[bytes]:
-        self._rehearsal.end()
+        self._matcher.end()
         return super().done()
 
     def _joined(self, choice: Event) -> Event | None:
         own = {name: value for name, value in choice.items() if name not in PROMPT_FIELDS}
-        return feed_choice(own, self._rehearsal)
+        return feed_choice(own, self._matcher)
 
 
 class MessagesReplay:
@@ -294,8 +294,8 @@ class MessagesReplay:
 
     def __init__(self, delivered: DeliveredOutput) -> None:
         self.api = Api.MESSAGES
-        self._rehearsal = ReplayMatcher(delivered.events, feed_message_event)
-        self.joint = ReplayUsage(delivered, self._rehearsal)
+        self._matcher = ReplayMatcher(delivered.events, feed_message_event)
+        self.joint = ReplayUsage(delivered, self._matcher)
         self._input = input_usage(delivered)
 
     def event(self, event: Event) -> Iterator[bytes]:
@@ -303,7 +303,7 @@ class MessagesReplay:
         if isinstance(usage, dict):
             self.joint.read_usage(self.api, usage)
             event = {**event, "usage": usage | self._input}
-        new = feed_message_event(event, self._rehearsal)
+        new = feed_message_event(event, self._matcher)
         if new is not None:
             yield encode_named_event(new)
 
@@ -316,8 +316,8 @@ class ResponsesReplay:
 
     def __init__(self, delivered: DeliveredOutput) -> None:
         self.api = Api.RESPONSES
-        self._rehearsal = ReplayMatcher(delivered.events, feed_response_event)
-        self.joint = ReplayUsage(delivered, self._rehearsal)
+        self._matcher = ReplayMatcher(delivered.events, feed_response_event)
+        self.joint = ReplayUsage(delivered, self._matcher)
         self._number = last_sequence_number(delivered)
         response = first_response(delivered)
         self._head = {name: response[name] for name in RESPONSE_FIELDS if name in response}
@@ -326,9 +326,9 @@ class ResponsesReplay:
         """Ids of the replay to the ids of the same items that the client has."""
 
     def event(self, event: Event) -> Iterator[bytes]:
-        if event["type"] == ADDED and (told := self._items.get(event["output_index"])) is not None:
-            self._ours |= {event["item"][name]: told[name] for name in IDS if name in told}
-        if (new := feed_response_event(event, self._rehearsal)) is not None:
+        if event["type"] == ADDED and (received := self._items.get(event["output_index"])) is not None:
+            self._ours |= {event["item"][name]: received[name] for name in IDS if name in received}
+        if (new := feed_response_event(event, self._matcher)) is not None:
             self._number += 1
             yield encode_named_event(self._as_ours(new) | {"sequence_number": self._number})
 

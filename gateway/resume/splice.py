@@ -53,7 +53,7 @@ class SplicedUsage:
         """Tokens of the answer that are in the continuation's prompt."""
         has_ended_itself = delivered.is_over and not is_full and delivered.api is Api.RESPONSES
         # Events of that API show the end of the text, but not the token that it ends with.
-        self._begun = 0 if again else delivered.tokens + has_ended_itself
+        self._start_tokens = 0 if again else delivered.tokens + has_ended_itself
         self.thoughts = 0
         """Reasoning tokens in the continuation's prompt."""
         self.is_silent = is_full or delivered.is_over
@@ -86,25 +86,27 @@ class SplicedUsage:
         self._again = self._again[common:] if common == len(text) else ""
         return text[common:]
 
-    def total_usage(self, told: Event) -> Event:
+    def total_usage(self, usage_event: Event) -> Event:
         """Return usage of the whole answer, in the format in which the pod reports its own."""
-        self.usage = read_usage_of(told) or self.usage
+        self.usage = read_usage_of(usage_event) or self.usage
         asked, answered = (
-            ("prompt_tokens", "completion_tokens") if "prompt_tokens" in told else ("input_tokens", "output_tokens")
+            ("prompt_tokens", "completion_tokens")
+            if "prompt_tokens" in usage_event
+            else ("input_tokens", "output_tokens")
         )
-        made = 0 if self.is_silent else told.get(answered) or 0
-        prompt, unseen = max(0, told[asked] - self.tokens), 0
+        made = 0 if self.is_silent else usage_event.get(answered) or 0
+        prompt, unseen = max(0, usage_event[asked] - self.tokens), 0
         if self._prompt_tokens is not None:
             # A busy engine puts several tokens into one event: the excess over the first prompt was delivered.
             prompt, unseen = self._prompt_tokens, max(0, prompt - self._prompt_tokens)
-        whole = {**told, asked: prompt, answered: made + self._begun + unseen}
-        if "total_tokens" in told:
+        whole = {**usage_event, asked: prompt, answered: made + self._start_tokens + unseen}
+        if "total_tokens" in usage_event:
             whole["total_tokens"] = whole[asked] + whole[answered]
-        thought = told.get(COMPLETION_DETAILS)
+        thought = usage_event.get(COMPLETION_DETAILS)
         if isinstance(thought, dict) and type(thought.get("reasoning_tokens")) is int:
             whole[COMPLETION_DETAILS] = {**thought, "reasoning_tokens": thought["reasoning_tokens"] + self.thoughts}
         for name in DETAILS:
-            details = told.get(name)
+            details = usage_event.get(name)
             if isinstance(details, dict) and details.get("cached_tokens") is not None:
                 whole[name] = {**details, "cached_tokens": min(details["cached_tokens"], whole[asked])}
         self.whole = read_usage_of(whole) or self.whole
@@ -115,7 +117,7 @@ class ReplayMismatch(Exception):  # noqa: N818 - an outcome, not an error
     """A pod's output differs from what was delivered: what follows belongs to another answer."""
 
 
-def splice_events(stitch: StreamSplicer, events: bytes) -> bytes | None:
+def splice_events(stream_splicer: StreamSplicer, events: bytes) -> bytes | None:
     """Return what the client is sent for these whole events; None where one is not an event of the pod's API.
 
     Raises `ReplayMismatch`.
@@ -127,9 +129,9 @@ def splice_events(stitch: StreamSplicer, events: bytes) -> bytes | None:
             if event is None:
                 return None
             if event:
-                out += stitch.event(event)
+                out += stream_splicer.event(event)
             elif raw.startswith(b"data:"):
-                out += stitch.done()
+                out += stream_splicer.done()
     except MALFORMED_EVENT:
         return None
     return b"".join(out)
@@ -191,7 +193,7 @@ class ChoicesSplicer:
     def _joined(self, choice: Event) -> Event | None:
         """Return a choice as the client is sent it; None where it adds nothing."""
         choice = {name: value for name, value in choice.items() if name not in PROMPT_FIELDS}
-        was_said, ends = self._cut(choice), choice.get("finish_reason") is not None
+        was_delivered, ends = self._cut(choice), choice.get("finish_reason") is not None
         if self.joint.is_silent:
             choice["logprobs"] = None
             choice.pop("token_ids", None)
@@ -200,7 +202,7 @@ class ChoicesSplicer:
         elif isinstance(choice.get("logprobs"), dict) and choice["logprobs"].get("text_offset"):
             offsets = [at + self._offset for at in choice["logprobs"]["text_offset"]]
             choice["logprobs"] = {**choice["logprobs"], "text_offset": offsets}
-        return choice if ends or was_said else None
+        return choice if ends or was_delivered else None
 
     def _cut(self, choice: Event) -> bool:
         """Take out what is not sent on, or was delivered; return whether anything is left."""
@@ -216,8 +218,8 @@ class ChoicesSplicer:
             delta["content"] = joint.new_text(before)
         if joint.is_silent:
             delta.pop("reasoning", None), delta.pop("reasoning_content", None), delta.pop("tool_calls", None)
-        tells = any(delta.get(name) for name in ("content", "reasoning", "reasoning_content", "tool_calls"))
-        return tells or not (opens or before or joint.is_silent)
+        has_content = any(delta.get(name) for name in ("content", "reasoning", "reasoning_content", "tool_calls"))
+        return has_content or not (opens or before or joint.is_silent)
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -258,19 +260,19 @@ class MessagesSplicer:
 
     def event(self, event: Event) -> Iterator[bytes]:
         usage = event.get("usage")
-        told = self.joint.total_usage(usage) if isinstance(usage, dict) else None
-        if is_usage_only(event) and told is not None:
-            yield from self._stop(told)
+        usage_event = self.joint.total_usage(usage) if isinstance(usage, dict) else None
+        if is_usage_only(event) and usage_event is not None:
+            yield from self._stop(usage_event)
             return
         for choice in event["choices"]:
             if choice.get("finish_reason") is not None:
                 self._end = choice
-            yield from self._say(choice["delta"])
+            yield from self._log_event(choice["delta"])
 
     def done(self) -> Iterator[bytes]:
         yield encode_named_event({"type": "message_stop"})
 
-    def _say(self, delta: Event) -> Iterator[bytes]:
+    def _log_event(self, delta: Event) -> Iterator[bytes]:
         thought = delta.get("reasoning") or delta.get("reasoning_content")
         if thought and not self._may_think:
             raise KeyError("reasoning in the middle of an answer")
@@ -282,9 +284,9 @@ class MessagesSplicer:
             yield self._delta({"type": "text_delta", "text": text})
         if not self.joint.is_silent:
             for call in delta.get("tool_calls") or ():
-                yield from self._say_call(call)
+                yield from self._emit_call(call)
 
-    def _say_call(self, call: Event) -> Iterator[bytes]:
+    def _emit_call(self, call: Event) -> Iterator[bytes]:
         function = call.get("function") or {}
         if call["index"] != self._call:
             self._call, self._arguments = call["index"], []
@@ -319,21 +321,23 @@ class MessagesSplicer:
         reason, sequence = self._end.get("finish_reason"), self._end.get("stop_reason")
         if self.joint.is_silent or reason == "length":
             return {"stop_reason": "max_tokens", "stop_sequence": None}
-        if isinstance(sequence, str) and not self._has_whole_call:
+        if isinstance(sequence, str) and not self._has_complete_call:
             return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
         has_called = reason == "tool_calls" or self._call >= 0
         return {"stop_reason": "tool_use" if has_called else "end_turn", "stop_sequence": None}
 
     @property
-    def _has_whole_call(self) -> bool:
+    def _has_complete_call(self) -> bool:
         return self._call >= 0 and is_json("".join(self._arguments))
 
     def _stop(self, usage: Event) -> Iterator[bytes]:
         if self._has_ended:
             return
         yield from self._close()
-        told = (self._input or {"input_tokens": usage["prompt_tokens"]}) | {"output_tokens": usage["completion_tokens"]}
-        yield encode_named_event({"type": "message_delta", "delta": self._why(), "usage": told})
+        usage_event = (self._input or {"input_tokens": usage["prompt_tokens"]}) | {
+            "output_tokens": usage["completion_tokens"]
+        }
+        yield encode_named_event({"type": "message_delta", "delta": self._why(), "usage": usage_event})
 
 
 def is_json(text: str) -> bool:
@@ -448,7 +452,7 @@ class ResponsesSplicer:
         events: dict[str, Event] = {
             TEXT_DONE: {**self._where, "content_index": 0, "text": self._text, "logprobs": []},
             PART_DONE: {**self._where, "content_index": 0, "part": self._part},
-            ITEM_DONE: {"output_index": self._index, "item": self._whole_item("completed")},
+            ITEM_DONE: {"output_index": self._index, "item": self._complete_item("completed")},
         }
         for kind, event in events.items():
             if kind not in self._done:
@@ -460,7 +464,7 @@ class ResponsesSplicer:
     def _end(self, event: Event) -> Iterator[bytes]:
         yield from self._finish(ITEM_DONE)
         theirs = event["response"]
-        output = [*([self._whole_item("completed")] if self._item is not None else []), *self._more]
+        output = [*([self._complete_item("completed")] if self._item is not None else []), *self._more]
         whole = {**theirs, **{name: self._response[name] for name in RESPONSE_FIELDS if name in self._response}}
         whole["output"] = output
         if isinstance(theirs.get("usage"), dict):
@@ -477,7 +481,7 @@ class ResponsesSplicer:
     def _part(self) -> Event:
         return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": None}
 
-    def _whole_item(self, status: str) -> Event:
+    def _complete_item(self, status: str) -> Event:
         return {**(self._item or {}), "content": [self._part], "status": status}
 
     def _numbered(self, event: Event) -> bytes:

@@ -75,10 +75,10 @@ def read_recovered(recall: TokenRecovery, prompt: bytes, words: bytes) -> Recove
     """Read the pod's responses; None where it returns no ids, or its model has other marks."""
     try:
         before = msgspec.json.decode(prompt, type=_Prompt)
-        told = msgspec.json.decode(words, type=_Words)
+        decoded = msgspec.json.decode(words, type=_Words)
     except UNREADABLE:
         return None
-    names, ids = told.token_strs or [], told.tokens
+    names, ids = decoded.token_strs or [], decoded.tokens
     if not before.prompt_token_ids or not before.prompt_text or len(names) != len(ids):
         return None
     if names[:1] != [THINK_START] or THINK_END not in names:
@@ -101,7 +101,7 @@ class TokenPrefixCheck:
         self._recalled = recalled
         self._is_of_prompt = False
         self._is_over = delivered.is_over
-        self._has_spoken = bool(delivered.text)
+        self._has_text = bool(delivered.text)
         self._thinks = not delivered.text
 
     def check(self, event: Event) -> None:
@@ -118,7 +118,7 @@ class TokenPrefixCheck:
         self._thinks = self._thinks and self._recalled.end_id not in (choice.get("token_ids") or ())
         if self._thinks and delta.get("content"):
             raise ReplayMismatch
-        if self._has_spoken and (delta.get("reasoning") or delta.get("reasoning_content")):
+        if self._has_text and (delta.get("reasoning") or delta.get("reasoning_content")):
             raise ReplayMismatch
 
 
@@ -132,19 +132,19 @@ class RecoveredChatSplicer(ChoicesSplicer):
         proof: TokenPrefixCheck,
         *,
         withholds_usage: bool,
-        tells_ids: bool,
+        returns_ids: bool,
     ) -> None:
-        """`tells_ids`: the client has requested token ids itself."""
+        """`returns_ids`: the client has requested token ids itself."""
         super().__init__(Api.CHAT, delivered, joint, withholds_usage=withholds_usage)
         self._proof = proof
-        self._tells_ids = tells_ids
+        self._returns_ids = returns_ids
 
     def event(self, event: Event) -> Iterator[bytes]:
         self._proof.check(event)
         yield from super().event(event)
 
     def _joined(self, choice: Event) -> Event | None:
-        if self._tells_ids:
+        if self._returns_ids:
             return super()._joined(choice)
         delta = choice.get("delta") or {}
         is_mark = not any(delta.get(name) for name in OUTPUT_FIELDS) and choice.get("finish_reason") is None

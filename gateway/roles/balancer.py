@@ -33,7 +33,7 @@ class _Pool:
     since_s: dict[str, float] = field(default_factory=dict)
     roles: dict[str, Role] = field(default_factory=dict)
     """As they were at the last look: others may have changed them since."""
-    asked_s: dict[str, float] = field(default_factory=dict)
+    requested_s: dict[str, float] = field(default_factory=dict)
 
 
 class RoleAssigner:
@@ -69,7 +69,7 @@ class RoleAssigner:
         self._settle_roles(pool, engines, now_s)
         engines = [(self._router.fleet.engine(engine.name) or engine, facts) for engine, facts in engines]
         workers = [self._worker(pool, engine, facts, now_s) for engine, facts in engines]
-        need = pool.balance.observe(workers, self._asked_since(pool, engines), now_s)
+        need = pool.balance.observe(workers, self._requested_since(pool, engines), now_s)
         change = pool.balance.next_change(workers, need, now_s)
         if change is not None:
             self._carry_out(pool, change, now_s)
@@ -81,7 +81,7 @@ class RoleAssigner:
         names = {engine.name for engine, _ in engines}
         for name in [name for name in known if name not in names]:
             del known[name]
-            pool.asked_s.pop(name, None)
+            pool.requested_s.pop(name, None)
             pool.roles.pop(name, None)
         has_prefill = any(engine.role is Role.PREFILL for engine, _ in engines)
         for engine, facts in engines:
@@ -114,12 +114,12 @@ class RoleAssigner:
             engine.name, engine.role, since_s, owed_s, decoding, load, need, can_prefill_and_decode(facts)
         )
 
-    def _asked_since(self, pool: _Pool, engines: Iterable[tuple[Engine, PodFacts]]) -> float:
+    def _requested_since(self, pool: _Pool, engines: Iterable[tuple[Engine, PodFacts]]) -> float:
         total = 0.0
         for engine, _ in engines:
-            asked_s = self._router.ledger.total_prefill_s[engine.slot]
-            total += asked_s - pool.asked_s.get(engine.name, asked_s)
-            pool.asked_s[engine.name] = asked_s
+            requested_s = self._router.ledger.total_prefill_s[engine.slot]
+            total += requested_s - pool.requested_s.get(engine.name, requested_s)
+            pool.requested_s[engine.name] = requested_s
         return total
 
     def _carry_out(self, pool: _Pool, change: RoleChange, now_s: float) -> None:

@@ -26,14 +26,14 @@ class RoleController(Collector):
         router: Router,
         keeper: RoleAssigner,
         lease: RoleLease | None,
-        say: LogFunction,
+        log_event: LogFunction,
         clock: Callable[[], float],
     ) -> None:
         """`lease`: None where no other gateway assigns roles to these pods."""
         self._router = router
         self._keeper = keeper
         self._lease = lease
-        self._say = say
+        self._log_event = log_event
         self._clock = clock
 
     @restarted("roles")
@@ -57,7 +57,7 @@ class RoleController(Collector):
     def _announce(self, change: RoleChange) -> None:
         pressures = {"prefill": change.prefill_pressure, "decode": change.decode_pressure}
         rounded = {f"{kind}_pressure": round(pressure, 2) for kind, pressure in pressures.items()}
-        self._say("info", "role_changed", **engine_fields(change.engine), role=change.role.value, **rounded)
+        self._log_event("info", "role_changed", **engine_fields(change.engine), role=change.role.value, **rounded)
 
     def _roles(self) -> dict[str, str]:
         return {engine.name: engine.role.value for pod in self._router.fleet.pods for engine in pod.engines}

@@ -44,16 +44,16 @@ class EventLog:
 class LoggingBridge(logging.Handler):
     """Writes what libraries log through `logging` as events; warnings and errors only."""
 
-    def __init__(self, say: EventLog) -> None:
+    def __init__(self, log_event: EventLog) -> None:
         super().__init__(logging.WARNING)
-        self._say = say
+        self._log_event = log_event
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one event per record, with its error but no traceback: that belongs in a bug report."""
         level = "error" if record.levelno >= logging.ERROR else "warning"
         error = record.exc_info[1] if record.exc_info else None
         fields = {"error": repr(error)} if error else {}
-        self._say(level, "library_log", message=record.getMessage(), logger=record.name, **fields)
+        self._log_event(level, "library_log", message=record.getMessage(), logger=record.name, **fields)
 
 
 def engine_fields(name: str) -> dict[str, object]:

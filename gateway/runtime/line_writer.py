@@ -31,12 +31,12 @@ class LineWriter:
     """Appends to one target. `put` never waits and may be called from any thread."""
 
     def __init__(
-        self, target: Path | int, *, most_waiting_bytes: int = MAX_BUFFERED_BYTES, lock: Path | None = None
+        self, target: Path | int, *, max_waiting_bytes: int = MAX_BUFFERED_BYTES, lock: Path | None = None
     ) -> None:
         """`lock`: the lock file of all processes that write to the target."""
         self.dropped_lines = 0
         self._target = target
-        self._most = most_waiting_bytes
+        self._max_waiting_bytes = max_waiting_bytes
         self._queue: SimpleQueue[tuple[bytes, int] | None] = SimpleQueue()
         self._lock = Lock()
         self._waiting_bytes = 0
@@ -53,7 +53,7 @@ class LineWriter:
     def put(self, lines: bytes, count: int = 1) -> None:
         """Queue `count` whole lines, or drop them all."""
         with self._lock:
-            if self._waiting_bytes + len(lines) > self._most:
+            if self._waiting_bytes + len(lines) > self._max_waiting_bytes:
                 self.dropped_lines += count
                 return
             self._waiting_bytes += len(lines)
@@ -84,16 +84,16 @@ class LineWriter:
             try:
                 self._renew()
                 with _turn(self._lock_fd):
-                    whole = self._append(lines)
+                    is_complete = self._append(lines)
             except OSError as error:
-                whole = 0
+                is_complete = 0
                 self._report(str(error.strerror or error))
             else:
-                if whole == len(lines):
+                if is_complete == len(lines):
                     self._report("")
             with self._lock:
-                if whole < len(lines):
-                    self.dropped_lines += min(count, lines.count(b"\n", whole))
+                if is_complete < len(lines):
+                    self.dropped_lines += min(count, lines.count(b"\n", is_complete))
                 self._waiting_bytes -= len(lines)
         if not isinstance(self._target, int):
             os.close(self._fd)
@@ -114,10 +114,10 @@ class LineWriter:
         except OSError as error:
             self._report(str(error.strerror or error))
             written = len(lines) - len(rest)
-            whole = lines.rfind(b"\n", 0, written) + 1
-            if whole < written:
-                self._take_back(size, written, written - whole)
-            return whole
+            is_complete = lines.rfind(b"\n", 0, written) + 1
+            if is_complete < written:
+                self._take_back(size, written, written - is_complete)
+            return is_complete
         return len(lines)
 
     def _take_back(self, size: int | None, written: int, half: int) -> None:
@@ -137,16 +137,16 @@ class LineWriter:
             return
         self._failing = failing
         level, event = ("error", "log_write_failed") if failing else ("info", "log_write_recovered")
-        told: dict[str, object] = {
+        line_record: dict[str, object] = {
             "timestamp": format_timestamp(time.time()),
             "level": level,
             "event": event,
             "message": EVENTS[event],
             "target": str(self._target),
         }
-        told |= {"error": failing} if failing else {"dropped_lines": self.dropped_lines}
+        line_record |= {"error": failing} if failing else {"dropped_lines": self.dropped_lines}
         with suppress(OSError):
-            os.write(STDERR, json.dumps(told).encode() + b"\n")
+            os.write(STDERR, json.dumps(line_record).encode() + b"\n")
 
     def _renew(self) -> None:
         if not self._reopen:

@@ -25,11 +25,11 @@ RedisClient = Redis | RedisCluster
 @asynccontextmanager
 async def connect_redis(place: RedisLocation, *, answer_s: float) -> AsyncIterator[RedisClient]:
     """Open a client with a response timeout of `answer_s` and without retries; it is closed at the end."""
-    client, *asked = _made(place, answer_s)
+    client, *answered = _made(place, answer_s)
     try:
         yield client
     finally:
-        for each in (client, *asked):
+        for each in (client, *answered):
             with suppress(Exception):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await each.aclose()
@@ -49,13 +49,13 @@ def _made(place: RedisLocation, answer_s: float) -> tuple[RedisClient, ...]:
     if place.kind == "cluster":
         return (RedisCluster(startup_nodes=[ClusterNode(host, port) for host, port in place.hosts], **options, **tls),)
     if place.kind == "sentinel":
-        asking = {
+        connect_options = {
             **tls,
             **{key: options[key] for key in ("socket_timeout", "socket_connect_timeout", "protocol", "retry")},
             "username": place.sentinel_username,
             "password": place.sentinel_password,
         }
-        sentinel = Sentinel(list(place.hosts), sentinel_kwargs=asking, **options, **tls)  # type: ignore[no-untyped-call]
+        sentinel = Sentinel(list(place.hosts), sentinel_kwargs=connect_options, **options, **tls)  # type: ignore[no-untyped-call]
         master: Redis = sentinel.master_for(place.service, db=place.db)
         return (master, *sentinel.sentinels)
     if place.path is not None:

@@ -94,7 +94,7 @@ def parse_redis_url(words: str) -> RedisLocation:
     )
 
 
-def _hosts(words: str, usual_port: int) -> tuple[tuple[str, int], ...]:
+def _hosts(words: str, default_port: int) -> tuple[tuple[str, int], ...]:
     hosts = []
     for each in words.split(","):
         try:
@@ -104,7 +104,7 @@ def _hosts(words: str, usual_port: int) -> tuple[tuple[str, int], ...]:
             raise ValueError("a host or port in it is none") from None
         if not host or port == 0:
             raise ValueError("a host or port in it is none")
-        hosts.append((host, port or usual_port))
+        hosts.append((host, port or default_port))
     return tuple(hosts)
 
 

@@ -56,7 +56,7 @@ def check_certificate(files: TlsFiles) -> None:
 
 @restarted("certificate")
 async def reload_certificates(
-    tls: ssl.SSLContext, files: Callable[[], TlsFiles | None], say: LogFunction, *, poll_s: float = 30.0
+    tls: ssl.SSLContext, files: Callable[[], TlsFiles | None], log_event: LogFunction, *, poll_s: float = 30.0
 ) -> None:
     """Reload the certificate whenever its files change, until cancelled.
 
@@ -72,11 +72,11 @@ async def reload_certificates(
             check_certificate(named)
             load_certificate(tls, named)
         except InvalidDocument as invalid:
-            say("error", "certificate_reload_failed", error=str(invalid))
+            log_event("error", "certificate_reload_failed", error=str(invalid))
         except Exception as error:  # noqa: BLE001 - reported; the files are read again at the next look
             report_exception("certificate", error)
         else:
-            say("info", "certificate_reloaded", file=str(named.cert))
+            log_event("info", "certificate_reloaded", file=str(named.cert))
             loaded = found
 
 

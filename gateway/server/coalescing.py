@@ -87,9 +87,9 @@ class BufferedResponseWriter(ResponseWriter):
     def end(self) -> None:
         self._complete(CompleteResponse(self._status, self._content_type, b"".join(self._parts)))
 
-    def reject(self, refusal: RequestRejected, *, fields: Iterable[tuple[str, str]] = ()) -> None:
+    def reject(self, rejection: RequestRejected, *, fields: Iterable[tuple[str, str]] = ()) -> None:
         # Also if a response had begun: none of it was sent to a client.
-        self._complete(refusal)
+        self._complete(rejection)
 
     def abort(self) -> None:
         self._stop()

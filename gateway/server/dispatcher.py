@@ -74,26 +74,26 @@ class HttpDispatcher:
 
     def __init__(
         self,
-        passage: RequestPipeline,
+        pipeline: RequestPipeline,
         router: Router,
         identify: Identify,
         carriers: TransportFactory,
-        ladders: Cascades,
+        cascades: Cascades,
         timeouts: Timeouts,
         *,
         readiness: Callable[[], bool],
-        on_refused: Callable[[RequestRejected], None],
+        on_rejected: Callable[[RequestRejected], None],
         cors: CorsPolicy | None = None,
     ) -> None:
-        """`readiness`: whether the fleet can serve; `on_refused`: called for each rejection outside the pipeline."""
-        self._passage = passage
+        """`readiness`: whether the fleet can serve; `on_rejected`: called for each rejection outside the pipeline."""
+        self._pipeline = pipeline
         self._fleet = router.fleet
         self._identify = identify
-        self._cascades = ladders
+        self._cascades = cascades
         self._readiness = readiness
-        self._on_refused = on_refused
+        self._on_rejected = on_rejected
         self._cors = cors
-        self._stored = StoredResponses(router, passage, first_byte_s=timeouts.first_byte_s)
+        self._stored = StoredResponses(router, pipeline, first_byte_s=timeouts.first_byte_s)
         self._coalescer = RequestCoalescer()
         self._lookup: PrefixLookup | None = None
         # 96 random bits per process and a count: an id finds a receipt on the admin port and grants nothing, so that
@@ -176,8 +176,8 @@ class HttpDispatcher:
                 self._forward_stored(endpoint, incoming, reply, make_transport)
             else:
                 self._answer_locally(endpoint, incoming, reply)
-        except RequestRejected as refusal:
-            self._reject(incoming, reply, refusal, frontend)
+        except RequestRejected as rejection:
+            self._reject(incoming, reply, rejection, frontend)
         except Exception as fault:  # noqa: BLE001 - whatever fails in the gateway, the client gets a response
             self._report(fault, reply)
 
@@ -203,14 +203,14 @@ class HttpDispatcher:
             if request.continues:
                 self._stored.check_continuation(request, tenant)
             headers = incoming.headers
-            promise = None if SLO_HEADERS.isdisjoint(headers) else requested_slo(tenant.tier, headers)
-        except RequestRejected as refusal:
-            self._reject(incoming, reply, refusal, frontend, request.model)
+            requested_objective = None if SLO_HEADERS.isdisjoint(headers) else requested_slo(tenant.tier, headers)
+        except RequestRejected as rejection:
+            self._reject(incoming, reply, rejection, frontend, request.model)
             return
         if tenant.coalesces and make_transport is None and is_coalescible(request, reading.body):
-            self._run(reply, self._coalesce(endpoint, incoming, reply, reading, promise))
+            self._run(reply, self._coalesce(endpoint, incoming, reply, reading, requested_objective))
         else:
-            self._begin(endpoint, incoming, reply, reading, promise, frontend, make_transport)
+            self._begin(endpoint, incoming, reply, reading, requested_objective, frontend, make_transport)
         if supersede_key is not None:
             self.supersedes.supersede(supersede_key, reply)
 
@@ -220,7 +220,7 @@ class HttpDispatcher:
         incoming: IncomingRequest,
         reply: ResponseWriter,
         reading: ParsedRequest,
-        promise: LatencyObjective | None,
+        requested_objective: LatencyObjective | None,
         frontend: Frontend = HTTP,
         make_transport: MakeTransport | None = None,
     ) -> None:
@@ -235,12 +235,12 @@ class HttpDispatcher:
             if make_transport is None
             else make_transport(endpoint.path, reading.body, reading.usage_added)
         )
-        climb: CascadeRun | None = None
+        run: CascadeRun | None = None
         if request.model in self._cascades.names:
             try:
-                climb, request = self._begin_cascade(endpoint, incoming, request, transport)
-            except RequestRejected as refusal:
-                self._reject(incoming, reply, refusal, frontend, request.model)
+                run, request = self._begin_cascade(endpoint, incoming, request, transport)
+            except RequestRejected as rejection:
+                self._reject(incoming, reply, rejection, frontend, request.model)
                 return
 
         def smaller(model: str) -> Request:
@@ -250,16 +250,16 @@ class HttpDispatcher:
 
         self._run(
             reply,
-            self._passage.handle_request(
+            self._pipeline.handle_request(
                 request,
                 transport,
                 caller=caller,
-                objective=promise,
+                objective=requested_objective,
                 trace=traceparent_of(incoming.headers) if b"traceparent" in incoming.headers else None,
                 lookup=None if lookup is None else lambda request: lookup(request, transport.body),
-                make_downgraded=smaller if caller.tenant.downgrades and climb is None else None,
+                make_downgraded=smaller if caller.tenant.downgrades and run is None else None,
                 frontend=frontend,
-                hook=climb,
+                hook=run,
             ),
         )
 
@@ -272,8 +272,8 @@ class HttpDispatcher:
         def read(model: str) -> ParsedRequest:
             return read_incoming(request.api, incoming, incoming.body(), request.id, model=model)
 
-        internal = InternalRequest(self._passage, self.transports, incoming, endpoint, body, request.id)
-        climb = self._cascades.plan_run(
+        internal = InternalRequest(self._pipeline, self.transports, incoming, endpoint, body, request.id)
+        run = self._cascades.plan_run(
             request,
             body,
             incoming.caller.tenant,
@@ -282,7 +282,7 @@ class HttpDispatcher:
             asyncio.get_running_loop().time(),
             internal.send,
         )
-        return climb, climb.next_request()
+        return run, run.next_request()
 
     async def _coalesce(
         self,
@@ -290,7 +290,7 @@ class HttpDispatcher:
         incoming: IncomingRequest,
         reply: ResponseWriter,
         reading: ParsedRequest,
-        promise: LatencyObjective | None,
+        requested_objective: LatencyObjective | None,
     ) -> None:
         """Answer from an identical request in flight, or for those that join this one. Only the first is charged.
 
@@ -302,11 +302,15 @@ class HttpDispatcher:
         response: CompleteResponse | RequestRejected | None = None
         try:
             response = await self._coalescer.answer(
-                key, endpoint, incoming, reply, lambda shared: self._begin(endpoint, incoming, shared, reading, promise)
+                key,
+                endpoint,
+                incoming,
+                reply,
+                lambda shared: self._begin(endpoint, incoming, shared, reading, requested_objective),
             )
         finally:
             if shared is not None:
-                self._passage.record_coalesced(
+                self._pipeline.record_coalesced(
                     reading.request,
                     shared,
                     started_s=started_s,
@@ -339,7 +343,7 @@ class HttpDispatcher:
 
     def _answer_locally(self, endpoint: ApiEndpoint, incoming: IncomingRequest, reply: ResponseWriter) -> None:
         """Answer what no pod is needed for. Raises `RequestRejected` for an unknown model."""
-        tenant, wall_clock = incoming.caller.tenant, self._passage.wall_clock
+        tenant, wall_clock = incoming.caller.tenant, self._pipeline.wall_clock
         match endpoint.local:
             case LocalEndpoint.PREFLIGHT if self._cors is not None:
                 fields = preflight_fields(self._cors, incoming.headers, endpoint.name)
@@ -376,19 +380,19 @@ class HttpDispatcher:
         self,
         incoming: IncomingRequest,
         reply: ResponseWriter,
-        refusal: RequestRejected,
+        rejection: RequestRejected,
         frontend: Frontend,
         model: str = "",
     ) -> None:
         """Answer with a rejection. An inference request leaves an outcome, and so a receipt; others are counted."""
         if reply.api is None:
-            self._on_refused(refusal)
+            self._on_rejected(rejection)
         else:
             request, trace = Request(reply.request_id, reply.api, model=model), traceparent_of(incoming.headers)
-            self._passage.record_rejection(request, refusal, caller=incoming.caller, trace=trace, frontend=frontend)
-        is_method = refusal.reason is Reason.METHOD_NOT_ALLOWED and incoming.endpoint is not None
+            self._pipeline.record_rejection(request, rejection, caller=incoming.caller, trace=trace, frontend=frontend)
+        is_method = rejection.reason is Reason.METHOD_NOT_ALLOWED and incoming.endpoint is not None
         reply.reject(
-            refusal, fields=[("allow", incoming.endpoint.allowed_methods)] if is_method and incoming.endpoint else ()
+            rejection, fields=[("allow", incoming.endpoint.allowed_methods)] if is_method and incoming.endpoint else ()
         )
 
     def _report(self, fault: BaseException, reply: ResponseWriter) -> None:

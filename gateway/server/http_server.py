@@ -27,7 +27,7 @@ class HttpServer:
 
     def __init__(  # noqa: PLR0913 - the parts of a gateway that it needs, put together in one place
         self,
-        passage: RequestPipeline,
+        pipeline: RequestPipeline,
         router: Router,
         identify: Identify,
         pods: PodKeys,
@@ -35,33 +35,33 @@ class HttpServer:
         timeouts: Timeouts,
         readiness: Callable[[], bool],
         *,
-        ladders: Cascades | None = None,
+        cascades: Cascades | None = None,
         trusted: Iterable[IPv4Network | IPv6Network] = (),
-        on_refused: Callable[[RequestRejected], None] = lambda _: None,
+        on_rejected: Callable[[RequestRejected], None] = lambda _: None,
         descriptors: int | None = None,
         cors: CorsPolicy | None = None,
     ) -> None:
         """Put the parts together; opens no port.
 
-        `readiness`: whether the fleet can serve; `ladders`: the cascades, by default none; `trusted`: networks of
-        trusted proxies; `on_refused`: called for each rejection that is not counted as a request to the fleet;
+        `readiness`: whether the fleet can serve; `cascades`: the cascades, by default none; `trusted`: networks of
+        trusted proxies; `on_rejected`: called for each rejection that is not counted as a request to the fleet;
         `descriptors`: how many files the process may have open, by default as many as are needed; `cors`: by default
         no page of another origin may call the gateway.
         """
         shares = divide_descriptors(descriptors or descriptors_wanted(limits.max_connections), limits.max_connections)
         self.limits = limits
         self.timeouts = timeouts
-        self.body_budget = BodyBudget(limits.max_total_body_bytes, largest=limits.max_body_bytes)
+        self.body_budget = BodyBudget(limits.max_total_body_bytes, max_extra_bytes=limits.max_body_bytes)
         self.pool = UpstreamPool(timeouts, knows=lambda url: router.fleet.pod(url) is not None, max_open=shares.pods)
         self.dispatcher = HttpDispatcher(
-            passage,
+            pipeline,
             router,
             identify,
             TransportFactory(router.fleet, self.pool, pods, self.body_budget, limits),
-            ladders or Cascades(router),
+            cascades or Cascades(router),
             timeouts,
             readiness=readiness,
-            on_refused=on_refused,
+            on_rejected=on_rejected,
             cors=cors,
         )
         self._connections = ClientConnections(

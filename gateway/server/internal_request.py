@@ -35,14 +35,14 @@ class InternalRequest:
 
     def __init__(
         self,
-        passage: RequestPipeline,
+        pipeline: RequestPipeline,
         carriers: TransportFactory,
         incoming: IncomingRequest,
         endpoint: ApiEndpoint,
         body: bytes,
         request_id: str,
     ) -> None:
-        self._passage = passage
+        self._pipeline = pipeline
         self._carriers = carriers
         self._incoming = incoming
         self._endpoint = endpoint
@@ -77,7 +77,7 @@ class InternalRequest:
         caller = Caller(replace(tenant, name=None, tier=SHADOW_TIER, on_overload=OverloadAction.REJECT))
         transport = self._carriers.make(endpoint, self._incoming, reply, reading.body, usage_added=False)
         objective = objective_of(SHADOW_TIER)
-        await self._passage.handle_request(reading.request, transport, caller=caller, objective=objective)
+        await self._pipeline.handle_request(reading.request, transport, caller=caller, objective=objective)
         response = reply.complete.result() if reply.complete.done() else None
         if not isinstance(response, CompleteResponse) or response.status != 200:
             return None

@@ -13,24 +13,24 @@ from routing.rejection import Reason, RequestRejected
 from tenancy.tenants import Tenant
 
 
-def models_body(fleet: Fleet, tenant: Tenant, created_s: int, ladders: Mapping[str, Cascade]) -> bytes:
+def models_body(fleet: Fleet, tenant: Tenant, created_s: int, cascades: Mapping[str, Cascade]) -> bytes:
     """Return the list of the models a tenant may use, under all their names, also if their pods are not ready now."""
     models = _cards_of(fleet, tenant)
     cards = [_card(name, name, listed, created_s) for name, listed in models.items() if tenant.may_use(name)]
     for alias, name in tenant.aliases.items():
         if name in models and alias not in models and tenant.may_use(name):
             cards.append(_card(alias, name, models[name], created_s))
-    shown = [ladder for ladder in ladders.values() if _is_shown(ladder, tenant, models)]
-    cards += [_ladder_card(ladder, models, created_s) for ladder in shown]
+    shown = [cascade for cascade in cascades.values() if _is_shown(cascade, tenant, models)]
+    cards += [_cascade_card(cascade, models, created_s) for cascade in shown]
     return msgspec.json.encode({"object": "list", "data": cards})
 
 
-def model_body(fleet: Fleet, tenant: Tenant, name: str, created_s: int, ladders: Mapping[str, Cascade]) -> bytes:
+def model_body(fleet: Fleet, tenant: Tenant, name: str, created_s: int, cascades: Mapping[str, Cascade]) -> bytes:
     """Return one model. Raises `RequestRejected` if this tenant has none of this name."""
     resolved = tenant.aliases.get(name, name)
     models = _cards_of(fleet, tenant)
-    if (ladder := ladders.get(resolved)) is not None and _is_shown(ladder, tenant, models):
-        return msgspec.json.encode(_ladder_card(ladder, models, created_s))
+    if (cascade := cascades.get(resolved)) is not None and _is_shown(cascade, tenant, models):
+        return msgspec.json.encode(_cascade_card(cascade, models, created_s))
     if resolved not in models or not tenant.may_use(resolved):
         raise unknown_model(name)
     return msgspec.json.encode(_card(name, resolved, models[resolved], created_s))
@@ -56,21 +56,24 @@ def unknown_model(name: str, reason: Reason = Reason.UNKNOWN_MODEL) -> RequestRe
     return RequestRejected(reason, f"The model `{name}` does not exist.", param="model")
 
 
-def _is_shown(ladder: Cascade, tenant: Tenant, models: Cards) -> bool:
+def _is_shown(cascade: Cascade, tenant: Tenant, models: Cards) -> bool:
     """Return whether a tenant may use a cascade, and any of its models is served to it."""
-    return tenant.may_use(ladder.name) and any(rung.name in models for rung in ladder.models)
+    return tenant.may_use(cascade.name) and any(cascade_model.name in models for cascade_model in cascade.models)
 
 
-def _ladder_card(ladder: Cascade, models: Cards, created_s: int) -> dict[str, object]:
+def _cascade_card(cascade: Cascade, models: Cards, created_s: int) -> dict[str, object]:
     """Return the card of a cascade; its maximum length is that of its longest model."""
-    rungs = [_card(rung.name, rung.name, models.get(rung.name, ()), created_s) for rung in ladder.models]
-    lengths = [length for rung in rungs if isinstance(length := rung["max_model_len"], int)]
+    model_cards = [
+        _card(cascade_model.name, cascade_model.name, models.get(cascade_model.name, ()), created_s)
+        for cascade_model in cascade.models
+    ]
+    lengths = [length for cascade_model in model_cards if isinstance(length := cascade_model["max_model_len"], int)]
     return {
-        "id": ladder.name,
+        "id": cascade.name,
         "object": "model",
         "created": created_s,
         "owned_by": "hearth",
-        "root": ladder.name,
+        "root": cascade.name,
         "parent": None,
         "max_model_len": max(lengths, default=None),
     }

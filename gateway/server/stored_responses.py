@@ -17,9 +17,9 @@ from tenancy.tenants import Caller, Tenant
 class StoredResponses:
     """One per dispatcher."""
 
-    def __init__(self, router: Router, passage: RequestPipeline, *, first_byte_s: float) -> None:
+    def __init__(self, router: Router, pipeline: RequestPipeline, *, first_byte_s: float) -> None:
         self._router = router
-        self._passage = passage
+        self._pipeline = pipeline
         self._first_byte_s = first_byte_s
 
     def pinned_request(self, request_id: str, response_id: str, tenant: Tenant) -> PinnedRequest:
@@ -33,12 +33,12 @@ class StoredResponses:
         raise _unknown_response("response_id")
 
     async def forward(
-        self, errand: PinnedRequest, transport: DownstreamTransport, caller: Caller, trace: str | None
+        self, pinned: PinnedRequest, transport: DownstreamTransport, caller: Caller, trace: str | None
     ) -> None:
         """Forward the request, and record its outcome."""
         by_s = asyncio.get_running_loop().time() + self._first_byte_s
-        await self._passage.run_pinned(
-            errand.request, lambda: transport.run_attempt(errand, by_s), transport.reject, caller=caller, trace=trace
+        await self._pipeline.run_pinned(
+            pinned.request, lambda: transport.run_attempt(pinned, by_s), transport.reject, caller=caller, trace=trace
         )
 
     def check_continuation(self, request: Request, tenant: Tenant) -> None:

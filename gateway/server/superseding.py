@@ -43,13 +43,13 @@ class SupersedeRegistry:
             reply.task.add_done_callback(lambda _: self._drop(key, reply))
         if older is None or older.has_ended:
             return
-        refusal = RequestRejected(
+        rejection = RequestRejected(
             Reason.SUPERSEDED, "Superseded by a newer request with the same x-hearth-supersedes key."
         )
         task = older.task
-        older.reject(refusal)
+        older.reject(rejection)
         if task is not None:
-            task.cancel(refusal)
+            task.cancel(rejection)
 
     def _drop(self, key: Hashable, reply: ResponseWriter) -> None:
         if self._replies.get(key) is reply:

@@ -44,4 +44,4 @@ class Wiring:
         if min(self.lease_s, self.handshake_s) <= 0:
             raise ValueError("lease_s, handshake_s: must be > 0")
         if self.connector == "ExampleConnector" and self.folder is None:
-            raise ValueError("shelf: ExampleConnector needs the folder that its pods share")
+            raise ValueError("folder: ExampleConnector needs the folder that its pods share")

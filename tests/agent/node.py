@@ -82,7 +82,7 @@ class Node:
     async def registered(self) -> AgentRecord | None:
         """What stands in Redis; None where there is nothing, or no Redis."""
         with suppress(Exception):
-            written = await self._redis.say("GET", record_key("", self._name))
+            written = await self._redis.log_event("GET", record_key("", self._name))
             return read_record(written) if isinstance(written, bytes) else None
         return None
 
@@ -103,12 +103,14 @@ async def node(
     """An agent that looks and beats; stopped without leaving, as one that is killed."""
     log: list[str] = []
 
-    def say(level: str, message: str, **fields: object) -> None:
+    def log_event(level: str, message: str, **fields: object) -> None:
         log.append(f"{message} {json.dumps(fields, default=str)}")
 
     async with aiohttp.ClientSession() as session:
         asker, clock = ServerProber(session, behind), asyncio.get_running_loop().time
-        agent = Agent(plan, asker, parse_redis_url(redis.url), say=say, clock=clock, draw=lambda: 0.5, life=1)
+        agent = Agent(
+            plan, asker, parse_redis_url(redis.url), log_event=log_event, clock=clock, draw=lambda: 0.5, life=1
+        )
         tasks = [asyncio.create_task(agent.run(), name="look"), asyncio.create_task(agent.heart.run(), name="beat")]
         try:
             yield Node(agent, redis, plan.name, log)

@@ -106,7 +106,7 @@ async def test_an_emptied_redis_is_filled_by_the_next_beat(redis: Server) -> Non
     """Nobody tells the agent; each beat writes all of it."""
     async with scene(redis, ttl_s=3.0) as (started, _):
         await started.until(serves)
-        await redis.say("FLUSHALL")
+        await redis.log_event("FLUSHALL")
         await started.until(serves)
 
 
@@ -130,13 +130,13 @@ async def test_an_agent_that_is_killed_is_forgotten_after_its_ttl(redis: Server)
         left_ms: object = GONE
         # Between two beats the key may have run out, where the machine stands still for so long.
         while left_ms in (GONE, 0):
-            left_ms = await redis.say("PTTL", record_key("", NAME))
+            left_ms = await redis.log_event("PTTL", record_key("", NAME))
         assert isinstance(left_ms, int)
         assert 0 < left_ms <= 3000
     await started.until(lambda record: record is None)
 
 
-async def test_draining_is_told_and_leaving_takes_all_out(redis: Server) -> None:
+async def test_draining_is_reported_and_leaving_takes_all_out(redis: Server) -> None:
     """First nothing new, then no key."""
     async with scene(redis) as (started, _):
         await started.until(serves)

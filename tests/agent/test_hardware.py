@@ -74,7 +74,7 @@ SLICE = Machine("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 1, 10_200_547_328, None, 26
     ],
     ids=["h100", "h200", "a100", "l4", "slice"],
 )
-def test_boards_are_told_as_their_data_sheets_have_them(machine: Machine, told: dict[str, Any]) -> None:
+def test_boards_are_reported_as_their_data_sheets_have_them(machine: Machine, told: dict[str, Any]) -> None:
     """Bandwidths within a per cent or two of what NVIDIA states; what a device does not support is left out."""
     calls: list[str] = []
     assert facts_from_nvml(machine.nvml(calls)) == told | {"gpu_memory_bytes": machine.memory}
@@ -94,7 +94,7 @@ def torch(count: int) -> Any:
     return SimpleNamespace(cuda=cuda)
 
 
-def test_torch_tells_where_nvml_cannot() -> None:
+def test_torch_reports_where_nvml_cannot() -> None:
     """As on a machine of another make, where torch stands in the agent's environment."""
 
     def load(name: str) -> Any:
@@ -121,7 +121,7 @@ def test_a_machine_without_gpus_says_so_and_why() -> None:
     assert gpus.source == "no GPU here (pynvml: driver/library version mismatch; torch: no device)"
 
 
-def test_this_machine_is_told_as_it_is() -> None:
+def test_this_machine_is_reported_as_it_is() -> None:
     """The real library, with whatever is here: facts, or that there are none."""
     gpus = detect_gpus()
     assert gpus.facts["gpus"] == 0 or gpus.facts["gpu_memory_bytes"]

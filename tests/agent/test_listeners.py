@@ -9,7 +9,7 @@ from agent.server_process import ServerCommand, command_behind
 TALKS = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
 
 
-async def test_a_real_listener_is_found_with_its_words_and_variables() -> None:
+async def test_a_real_listener_is_found_with_its_arguments_and_variables() -> None:
     """A program of ours that calls itself what vLLM does; only VLLM_ variables are taken."""
     words = (sys.executable, "-c", TALKS, "vllm", "serve", "model", "--port", "1")
     child = await asyncio.create_subprocess_exec(
@@ -29,7 +29,7 @@ async def test_a_real_listener_is_found_with_its_words_and_variables() -> None:
     assert found.variables == {"VLLM_NIXL_SIDE_CHANNEL_PORT": "5601"}
 
 
-def test_nobody_and_nothing_readable_is_no_command(tmp_path: Path) -> None:
+def test_an_unreadable_process_is_not_a_command(tmp_path: Path) -> None:
     """No such port, and a machine without /proc."""
     assert command_behind(1, tmp_path) == ServerCommand()
     (tmp_path / "net").mkdir()

@@ -21,7 +21,7 @@ def device(folder: Path, name: str, rate: str, state: str) -> None:
     (port / "state").write_text(state)
 
 
-def test_rdma_devices_that_are_up_are_told(tmp_path: Path) -> None:
+def test_rdma_devices_that_are_up_are_reported(tmp_path: Path) -> None:
     """With what they carry together; one that is down or odd carries nothing."""
     device(tmp_path, "mlx5_0", "400 Gb/sec (4X NDR)\n", "4: ACTIVE\n")
     device(tmp_path, "mlx5_1", "400 Gb/sec (4X NDR)\n", "4: ACTIVE\n")

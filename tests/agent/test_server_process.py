@@ -40,7 +40,7 @@ def test_nonsense_says_nothing() -> None:
     assert facts_from_command(words, {}, "a") == ({}, False)
 
 
-def test_a_server_is_told_from_other_commands() -> None:
+def test_a_server_is_distinguished_from_other_commands() -> None:
     """By what was started, not by who listens."""
     assert is_vllm_command(["python", "/venv/bin/vllm", "serve", "m"])
     assert is_vllm_command(["python", "-m", "vllm.entrypoints.openai.api_server"])

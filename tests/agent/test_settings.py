@@ -16,7 +16,7 @@ def told(variables: dict[str, str] | None = None, host: str = "node-7", **flags:
     return load_agent_settings({"redis": REDIS, **flags}, variables or {}, host)
 
 
-def test_little_has_to_be_said() -> None:
+def test_little_has_to_be_stated() -> None:
     """A Redis; the rest has defaults, and the machine its name."""
     settings = told()
     assert settings.name == "node-7"

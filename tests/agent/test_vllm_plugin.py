@@ -63,13 +63,13 @@ def heard(listening: socket.socket) -> list[Any]:
             return found
 
 
-def test_a_step_is_told_in_one_datagram(plugin: Any, agent: socket.socket) -> None:
+def test_a_step_is_sent_in_one_datagram(plugin: Any, agent: socket.socket) -> None:
     """With the port by which the agent knows the server."""
     plugin.tells(1).record(stats(3, 2), None)
     assert heard(agent) == [{"port": 8103, "rank": 1, "running": 3, "waiting": 2, "kv_usage": 0.25}]
 
 
-def test_quick_steps_are_told_now_and_then(plugin: Any, agent: socket.socket) -> None:
+def test_quick_steps_are_reported_now_and_then(plugin: Any, agent: socket.socket) -> None:
     """But at once where work begins, queues begin, or all is done."""
     tells = plugin.tells()
     for running, waiting in ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (4, 2), (0, 0)):

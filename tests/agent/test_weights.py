@@ -46,7 +46,7 @@ def test_a_name_is_looked_up_in_the_cache(tmp_path: Path, variables: dict[str, s
 
 
 @pytest.mark.parametrize("said", ["{", "[]", "{}", "[" * 100_000, '{"a": "' + "x" * MAX_CONFIG_BYTES + '"}'])
-def test_what_makes_no_sense_was_not_said(tmp_path: Path, said: str) -> None:
+def test_what_makes_no_sense_was_not_stated(tmp_path: Path, said: str) -> None:
     """Broken, empty, too deep or too long."""
     put(tmp_path / "m", said)
     assert facts_from_model_config(["vllm", "serve", "/m"], {}, tmp_path, None) == {}

@@ -52,7 +52,7 @@ async def test_a_message_without_an_end_costs_no_more_than_plain_requests(what: 
         assert status in ([b"400"], [b"431"]), answers
 
 
-async def test_many_whole_trailers_cost_no_more_than_plain_requests() -> None:
+async def test_many_complete_trailers_cost_no_more_than_plain_requests() -> None:
     """A hundred thousand short trailers are cut off as one long one is."""
     async with a_target() as target:
         plain = await target.plain()

@@ -61,7 +61,7 @@ async def test_every_port_answers_while_one_is_held(attacked: str) -> None:
             assert (await read_answer(reader))[0] == 200
 
 
-async def test_clients_beyond_the_descriptors_are_told_and_served_when_others_leave() -> None:
+async def test_clients_beyond_the_descriptors_are_reported_and_served_when_others_leave() -> None:
     """They get a 429, the log says once that descriptors are few, and no pod is taken for broken."""
     async with a_target(by=LIMITED) as target:
         line = await target.gateway.until("fd_limit_low")

@@ -320,7 +320,7 @@ async def test_a_long_answer_to_small_windows_is_not_copied_each_time() -> None:
     rig.close()
 
 
-async def test_messages_of_no_bytes_are_cut_apart_in_one_go() -> None:
+async def test_messages_of_no_bytes_are_split_in_one_go() -> None:
     """A frame of 3,000 empty messages, each of which is answered, costs no more than as many plain exchanges."""
     rig = Rig()
     await rig.feed(opened(1, HOLD))

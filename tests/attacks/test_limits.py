@@ -133,7 +133,7 @@ async def test_overshoot_is_owed_until_it_is_paid() -> None:
         assert (await rig.ask(CHAT_PATH, a_chat(), **key("a"))).status == 200
 
 
-async def test_no_tenant_has_another_refused() -> None:
+async def test_no_tenant_has_another_rejected() -> None:
     """Ten long answers of one: the streams of another begin as ever."""
     stage = Stage(a=Quota(output_tokens_per_min=10**9), b=Quota(output_tokens_per_min=5_000))
     async with stage.rig() as rig:

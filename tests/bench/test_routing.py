@@ -89,7 +89,7 @@ def test_what_was_not_measured_is_not_met() -> None:
     assert all("SKIP" in str(target) and "no redis-server" in str(target) for target in targets)
 
 
-def test_a_row_says_how_many_gateways_and_what_they_tell() -> None:
+def test_a_row_says_how_many_gateways_and_what_they_report() -> None:
     """One is the policy's own name."""
     assert Entry("warm").name == "warm"
     assert Entry("warm", 4, None).name == "warm, 4 gateways, alone"
@@ -103,7 +103,7 @@ def test_what_was_printed_is_read_back() -> None:
     assert read_tables(page, [MOONCAKE.name]) == [table]
 
 
-def test_rows_played_anew_replace_those_of_the_same_name() -> None:
+def test_rows_played_again_replace_those_of_the_same_name() -> None:
     """Others stay, and it is said that they are older; a table of another place stays as it was."""
     live = Table(MOONCAKE.name, "live", "old", (row("rival"), row("ours")))
     virtual = Table(MOONCAKE.name, "virtual", "old", (row("ours"),))

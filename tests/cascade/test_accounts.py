@@ -17,7 +17,7 @@ def test_saved_is_what_always_the_largest_model_would_have_cost_more() -> None:
     assert (KEPT.escalation_share, ESCALATED.escalation_share, (KEPT + ESCALATED).escalation_share) == (0.0, 1.0, 0.5)
 
 
-def test_nothing_asked_costs_nothing() -> None:
+def test_nothing_requested_costs_nothing() -> None:
     """No requests, no share of them."""
     assert CascadeCosts().saved == CascadeCosts().escalation_share == 0.0
 
@@ -38,7 +38,7 @@ SUMS = st.builds(CascadeCosts, st.just(1), st.integers(0, 1), MONEY, MONEY, MONE
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(("small", "large")), SUMS), max_size=20))
 def test_rows_add_up(requests: list[tuple[str, str, CascadeCosts]]) -> None:
     """By tenant, by model, all together: the same money, also where tenants must share a row."""
-    accounts = CostAccounts(most=2)
+    accounts = CostAccounts(max_entries=2)
     for tenant, model, sums in requests:
         accounts.add(tenant, "auto", model, sums)
     whole = total(sums for *_, sums in requests)

@@ -53,7 +53,7 @@ def test_what_is_not_known_is_worth_escalating() -> None:
     assert BenefitCurve((0.0,), (0.1,)).benefit_at(nan) == inf
 
 
-def test_a_guarantee_in_words() -> None:
+def test_a_guarantee_in_text() -> None:
     """As reports say it."""
     assert str(QualityGuarantee(0.01, 0.95)) == "lose at most 1 points, 95 % sure"
 

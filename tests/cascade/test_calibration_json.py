@@ -65,7 +65,7 @@ def test_every_fault_is_named_with_its_path() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b"\xff", b"null", b'{"cuts": NaN}', b"[" * 100_000])
-def test_what_is_no_calibration_file_is_refused(raw: bytes) -> None:
+def test_what_is_no_calibration_file_is_rejected(raw: bytes) -> None:
     """Whatever the bytes, the error is ours."""
     assert faults_of(raw)
 

@@ -171,20 +171,20 @@ def heard(rate: float, allowed: float, *, most: int, seed: int, patience: float 
 
 
 @pytest.mark.parametrize("allowed", [0.02, 0.1, 0.4])
-def test_false_alarms_are_as_rare_as_is_said(allowed: float) -> None:
+def test_false_alarms_are_as_rare_as_stated(allowed: float) -> None:
     """At the very limit the time to one is `patience` samples on average or more."""
     times = [heard(allowed, allowed, most=6_000, seed=seed) or 6_000 for seed in range(20)]
     assert sum(times) / len(times) >= 2_000
 
 
 @pytest.mark.parametrize(("rate", "within"), [(0.3, 120), (0.15, 600)])
-def test_a_rise_is_heard(rate: float, within: int) -> None:
+def test_a_rise_is_detected(rate: float, within: int) -> None:
     """Threefold soon, by half after a while; half of all runs by then."""
     times = sorted(heard(rate, 0.1, most=5_000, seed=seed) or 5_000 for seed in range(15))
     assert times[7] <= within
 
 
-def test_a_rise_after_long_quiet_is_heard_too() -> None:
+def test_a_rise_after_long_quiet_is_detected_too() -> None:
     """Years of good answers buy no patience."""
     random, alarm = Random(3), DriftAlarm(0.1)
     for _ in range(20_000):
@@ -232,7 +232,7 @@ def test_a_frozen_model_is_tried_now_and_then() -> None:
     assert keeping.should_ask()
 
 
-def test_one_kept_answer_begins_the_count_anew() -> None:
+def test_one_kept_answer_begins_the_count_again() -> None:
     """Only an unbroken row shows anything."""
     keeping = FreezeDetector(0.4)
     for number in range(20 * MIN_ANSWERS):

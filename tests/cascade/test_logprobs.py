@@ -23,14 +23,14 @@ from tests.gateway.cascades.logprob_streams import chat, entry, told
         (Api.RESPONSES, {}, {"include": ["message.output_text.logprobs"], "top_logprobs": 5}, None),
     ],
 )
-def test_what_a_pod_is_asked(api: Api, given: dict[str, Any], asked: dict[str, Any], most: int | None) -> None:
+def test_what_a_pod_is_sent(api: Api, given: dict[str, Any], asked: dict[str, Any], most: int | None) -> None:
     """Everything else is as the client wrote it."""
     body, trim = add_logprobs(api, json.dumps({"model": "a", "stream": True} | given).encode(), 5)
     assert json.loads(body) == {"model": "a", "stream": True} | given | asked
     assert trim == LogprobFilter(api, most)
 
 
-def test_who_asks_for_as_many_gets_them_all() -> None:
+def test_who_requests_as_many_gets_them_all() -> None:
     """Nothing is taken out."""
     given = json.dumps({"model": "a", "logprobs": True, "top_logprobs": 8}).encode()
     body, trim = add_logprobs(Api.CHAT, given, 5)
@@ -43,7 +43,7 @@ def test_messages_have_none() -> None:
     assert add_logprobs(Api.MESSAGES, b'{"model":"a"}', 5) == (b'{"model":"a"}', None)
 
 
-def test_who_asks_for_fewer_gets_fewer() -> None:
+def test_who_requests_fewer_gets_fewer() -> None:
     """So many of the likeliest at each place as were asked for."""
     sure = chat({"content": "a"}, {"content": [entry("a", -0.1)]})
     fewer = entry("a", -0.1)

@@ -38,7 +38,7 @@ def test_tools_and_pictures_decide_first() -> None:
     """What binds the model binds the bucket, whatever the words."""
     assert bucket_of(prompt_features([PROMPTS[TaskBucket.CODE]], tools=1)) is TaskBucket.TOOLS
     assert bucket_of(prompt_features(["Hi"], tools=1, images=1)) is TaskBucket.VISION
-    assert bucket_of(prompt_features(["Hi"], is_json_asked=True)) is TaskBucket.EXTRACTION
+    assert bucket_of(prompt_features(["Hi"], is_json_requested=True)) is TaskBucket.EXTRACTION
 
 
 def test_every_bucket_can_be_reached() -> None:

@@ -42,7 +42,7 @@ def empty(name: str) -> Path:
     return folder
 
 
-def say(words: str) -> None:
+def log_event(words: str) -> None:
     print(f"  {words}", flush=True)
 
 
@@ -50,9 +50,9 @@ async def by_seeds(options: argparse.Namespace) -> AsyncIterator[Tally]:
     """Each seed on a stage of its own, so that it can be played again alone."""
     for seed in options.seeds or dict.fromkeys((*read_seeds(), *range(1, 6))):
         async with on_stage(empty(f"seed-{seed}"), thinks=options.thinking) as cast:
-            tally = await play(cast, a_scene(options, seed, options.seconds), say)
+            tally = await play(cast, a_scene(options, seed, options.seconds), log_event)
         if tally.faults() and not options.seeds and keep_seed(seed, tally.faults()[0]):
-            say(f"seed {seed} is kept in seeds.txt")
+            log_event(f"seed {seed} is kept in seeds.txt")
         yield tally
 
 
@@ -63,13 +63,13 @@ async def for_long(options: argparse.Namespace) -> AsyncIterator[Tally]:
     async with on_stage(empty("long"), thinks=options.thinking) as cast:
         for seed in islice(count(first), scenes):
             scene = a_scene(options, seed, min(SCENE_S, options.minutes * 60))
-            yield await play(cast, scene if seed % 2 else replace(scene, kinds=CUTTING, pace=DENSE), say)
+            yield await play(cast, scene if seed % 2 else replace(scene, kinds=CUTTING, pace=DENSE), log_event)
 
 
 async def rolled(options: argparse.Namespace) -> AsyncIterator[Tally]:
     """Everything once, under load."""
     async with on_stage(empty("roll"), thinks=options.thinking) as cast:
-        doing = Doing(cast, say)
+        doing = Doing(cast, log_event)
         tally = await play_with(cast, a_scene(options, 1, 1.0), doing, lambda: roll(cast, doing))
         tally.name, tally.deeds = "roll", len(cast.pods) + len(cast.gateways)
         yield tally

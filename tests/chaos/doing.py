@@ -48,9 +48,9 @@ Do = Callable[[Deed], Awaitable[None]]
 class Doing:
     """One run's deeds."""
 
-    def __init__(self, cast: Cast, say: Say) -> None:
+    def __init__(self, cast: Cast, log_event: Say) -> None:
         self._cast = cast
-        self._say = say
+        self._say = log_event
         self.faults: list[str] = []
         """What a program did that it must not: not end when told to."""
         self.lost: list[tuple[float, float]] = []
@@ -215,12 +215,12 @@ class Doing:
         await server.wake()
 
     async def _flush_redis(self, _: Deed) -> None:
-        await self._cast.redis[0].say("FLUSHALL")
+        await self._cast.redis[0].log_event("FLUSHALL")
 
     async def _replace_redis(self, _: Deed) -> None:
         """Another server at the same address, with nothing of what the first one held."""
         servers, wire = self._cast.redis, self._cast.redis_wire
         servers.reverse()
-        await servers[0].say("FLUSHALL")
+        await servers[0].log_event("FLUSHALL")
         wire.lead_to(servers[0].url)
         wire.reset()

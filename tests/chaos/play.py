@@ -33,11 +33,11 @@ class Scene:
     """Thoughts, calls of tools and structured output are asked for too."""
 
 
-async def play(cast: Cast, scene: Scene, say: Say) -> Tally:
+async def play(cast: Cast, scene: Scene, log_event: Say) -> Tally:
     """Deeds drawn from the scene's seed."""
     crowd = len(cast.pods), len(cast.gateways)
     deeds = draw_deeds(scene.seed, scene.seconds, *crowd, kinds=scene.kinds, pace=scene.pace)
-    doing = Doing(cast, say)
+    doing = Doing(cast, log_event)
     tally = await play_with(cast, scene, doing, lambda: doing.all(deeds))
     tally.deeds = len(deeds)
     return tally

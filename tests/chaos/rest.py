@@ -40,7 +40,7 @@ async def _left(cast: Cast) -> AsyncIterator[str]:
     for pod in cast.pods:
         for words in await _in_engine(cast, pod):
             yield f"{pod.name}: {words}"
-    keys = int(str(await cast.redis[0].say("DBSIZE")))
+    keys = int(str(await cast.redis[0].log_event("DBSIZE")))
     if keys > MOST_KEYS:
         yield f"redis: {keys} keys"
 

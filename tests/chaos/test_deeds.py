@@ -28,7 +28,7 @@ def test_one_pod_and_one_gateway_are_always_well(seed: int) -> None:
             assert len({deed.who for deed in suffering if deed.kind.whom is whom}) < 3
 
 
-def test_every_kind_of_deed_is_done() -> None:
+def test_every_kind_of_action_is_done() -> None:
     """In an hour of it at the latest."""
     assert {deed.kind for deed in draw_deeds(1, 3600.0, 3, 3)} == set(Kind)
 

@@ -23,7 +23,7 @@ CAST = cast("Cast", SimpleNamespace(pods=range(3), gateways=range(3)))
         (["redis0"], Deed(0.0, Kind.FLUSH_REDIS, 0, 0.0)),
     ],
 )
-async def test_nobody_is_lost_twice_and_one_is_always_well(suffering: list[str], deed: Deed) -> None:
+async def test_no_one_is_lost_twice_and_one_is_always_well(suffering: list[str], deed: Deed) -> None:
     """What comes too early is left out, and said to be."""
     heard: list[str] = []
     doing = Doing(CAST, heard.append)

@@ -13,7 +13,7 @@ REFUSED = (
 )
 
 
-def test_a_scene_is_told_what_came_after_the_last_one(tmp_path: Path) -> None:
+def test_a_scene_reports_what_came_after_the_last_one(tmp_path: Path) -> None:
     """Lines of the scenes before are in the same log."""
     log = tmp_path / "gateway.log"
     log.write_bytes(RESUMED + REFUSED)

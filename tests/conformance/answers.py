@@ -111,7 +111,7 @@ class AnswersContract:
         assert usage["total_tokens"] == usage["input_tokens"] + 5
 
     @pytest.mark.parametrize("path", APIS)
-    async def test_a_prompt_seen_before_is_warm_but_for_its_last_block(self, subject: Subject, path: str) -> None:
+    async def test_a_prompt_sent_before_is_warm_but_for_its_last_block(self, subject: Subject, path: str) -> None:
         """Nothing of a new prompt is warm; of a repeated one all whole blocks before its last token."""
         prompt = subject.prompt(LONG)
         tokens, warm = prompt_and_cached(path, await subject.ask(path, prompt))

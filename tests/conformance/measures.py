@@ -52,7 +52,7 @@ class MeasuresContract:
             for sample in found[name]:
                 assert (sample.labels["engine"], sample.labels["model_name"]) == ("0", subject.model)
 
-    async def test_the_cache_tells_its_size(self, subject: Subject) -> None:
+    async def test_the_cache_reports_its_size(self, subject: Subject) -> None:
         """Block size, number of blocks and their product stand in the labels of one gauge."""
         (sample,) = (await samples(subject))["cache_config_info"]
         labels = sample.labels

@@ -14,7 +14,7 @@ class SilenceContract:
     """Tried on a pod by a test class of its own that inherits it."""
 
     @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-    async def test_a_whole_answer_says_null(self, subject: Subject, path: str) -> None:
+    async def test_a_unary_answer_says_null(self, subject: Subject, path: str) -> None:
         """The field is there, its value is not."""
         assert (await subject.ask(path))["usage"]["prompt_tokens_details"] is None
 
@@ -24,7 +24,7 @@ class SilenceContract:
         *_, usage, _ = (await subject.stream(path, stream_options={"include_usage": True})).values()
         assert list(usage["usage"]) == ["prompt_tokens", "total_tokens", "completion_tokens"]
 
-    async def test_messages_count_the_whole_prompt_as_input(self, subject: Subject) -> None:
+    async def test_messages_count_the_complete_prompt_as_input(self, subject: Subject) -> None:
         """Without cache fields, input_tokens means more than with them."""
         prompt = subject.prompt(LONG)
         for _ in range(2):
@@ -37,14 +37,14 @@ class SilenceContract:
         (delta,) = [e for e in (await subject.stream(MESSAGES)).events() if e.name == "message_delta"]
         assert list(delta.value["usage"]) == ["input_tokens", "output_tokens"]
 
-    async def test_responses_tell_all_the_same(self, subject: Subject) -> None:
+    async def test_responses_report_all_the_same(self, subject: Subject) -> None:
         """This API has the field whatever the pod was told."""
         prompt = subject.prompt(LONG)
         first, second = [(await subject.ask(RESPONSES, prompt))["usage"] for _ in range(2)]
         assert first["input_tokens_details"]["cached_tokens"] < 2 * subject.block_tokens
         assert second["input_tokens_details"]["cached_tokens"] > LONG // 2
 
-    async def test_its_metrics_tell_all_the_same(self, subject: Subject) -> None:
+    async def test_its_metrics_report_all_the_same(self, subject: Subject) -> None:
         """What no usage says can be learned from the counters, if nobody else asks meanwhile."""
         prompt = subject.prompt(LONG)
         await subject.ask(CHAT, prompt)

@@ -115,7 +115,7 @@ class StreamsContract:
         assert "prompt_tokens_details" in last["usage"]
 
     @pytest.mark.parametrize("path", OPENAI)
-    async def test_a_stream_says_what_the_whole_answer_says(self, subject: Subject, path: str) -> None:
+    async def test_a_stream_says_what_the_unary_answer_says(self, subject: Subject, path: str) -> None:
         """Streaming changes the form only."""
         prompt = subject.prompt()
         (choice,) = (await subject.ask(path, prompt, tokens=8))["choices"]
@@ -123,7 +123,7 @@ class StreamsContract:
         *values, _ = (await subject.stream(path, prompt, tokens=8)).values()
         assert text_of(path, values) == whole
 
-    async def test_choices_of_a_batch_are_told_apart(self, subject: Subject) -> None:
+    async def test_choices_of_a_batch_are_distinguished(self, subject: Subject) -> None:
         """Several prompts, several answers each: every choice ends once, and one usage covers them all."""
         asked = subject.request(COMPLETIONS, tokens=2, stream=True, n=2, ignore_eos=True, stream_options=ASK_USAGE)
         asked |= {"prompt": [subject.prompt(), subject.prompt()], "temperature": 0.5}

@@ -12,7 +12,7 @@ class SurfaceContract:
         answer = await subject.get("/health")
         assert (answer.status, answer.body) == (200, b"")
 
-    async def test_version_is_told(self, subject: Subject) -> None:
+    async def test_version_is_reported(self, subject: Subject) -> None:
         """The pod says which vLLM it is, or behaves like."""
         answer = await subject.get("/version")
         assert answer.status == 200
@@ -35,7 +35,7 @@ class SurfaceContract:
             assert answer.status == 404
             assert answer.json() == {"detail": "Not Found"}
 
-    async def test_a_wrong_method_is_refused(self, subject: Subject) -> None:
+    async def test_a_wrong_method_is_rejected(self, subject: Subject) -> None:
         """Which methods there are stands in a header."""
         answer = await subject.get(CHAT)
         assert answer.status == 405
@@ -51,7 +51,7 @@ class SurfaceContract:
         tokens = {"model": subject.model, "tokens": counted["tokens"]}
         assert (await subject.post("/detokenize", tokens)).json() == {"prompt": "one two three"}
 
-    async def test_a_chat_counts_the_tokens_that_its_usage_tells(self, subject: Subject) -> None:
+    async def test_a_chat_counts_the_tokens_that_its_usage_reports(self, subject: Subject) -> None:
         """Tokenising a conversation applies the template, as asking does."""
         asked = subject.request(CHAT)
         counted = (await subject.post("/tokenize", {"model": subject.model, "messages": asked["messages"]})).json()
@@ -72,7 +72,7 @@ class SurfaceContract:
             answer = await subject.post(path, subject.request(path), {"X-Request-Id": "ours-1"})
             assert answer.json()["id"] == f"{prefix}ours-1"
 
-    async def test_an_engine_that_is_not_there_is_refused(self, subject: Subject) -> None:
+    async def test_an_engine_that_is_not_there_is_rejected(self, subject: Subject) -> None:
         """The data-parallel rank is a header; this pod has only rank 0."""
         for path in (CHAT, COMPLETIONS, MESSAGES):
             good = await subject.post(path, subject.request(path), {"X-data-parallel-rank": "0"})
@@ -110,7 +110,7 @@ class SurfaceContract:
             writer.close()
             await writer.wait_closed()
 
-    async def test_the_whole_answer_tells_its_length(self, subject: Subject) -> None:
+    async def test_the_unary_answer_reports_its_length(self, subject: Subject) -> None:
         """What is not streamed comes in one piece, as JSON."""
         for path in APIS:
             answer = await subject.post(path, subject.request(path))

@@ -42,7 +42,7 @@ def told(events: list[Event], name: str) -> list[Any]:
 class ThinkingContract:
     """Tried on a pod that thinks by a test class of its own that inherits it."""
 
-    async def test_chat_tells_thoughts_and_then_text(self, subject: Subject) -> None:
+    async def test_chat_reports_thoughts_and_then_text(self, subject: Subject) -> None:
         """Each in deltas of its own; nothing is told of what ends the thoughts."""
         *values, usage, done = (await subject.stream(CHAT, tokens=LONG, stream_options=USAGE, **BUDGET)).values()
         assert done is None
@@ -59,7 +59,7 @@ class ThinkingContract:
         assert list(usage["usage"])[-1] == "completion_tokens_details"
         assert list(usage["usage"]["completion_tokens_details"]) == ["reasoning_tokens"]
 
-    async def test_a_whole_chat_says_the_same(self, subject: Subject) -> None:
+    async def test_a_complete_chat_says_the_same(self, subject: Subject) -> None:
         """Thoughts stand in a field of the message."""
         prompt = subject.prompt()
         deltas = deltas_of((await subject.stream(CHAT, prompt, LONG, **BUDGET)).values())
@@ -88,7 +88,7 @@ class ThinkingContract:
         assert joined(deltas_of(values), "reasoning") == ""
         assert joined(deltas_of(values), "content") == open_text
 
-    async def test_messages_tell_thoughts_as_a_block_that_is_signed(self, subject: Subject) -> None:
+    async def test_messages_report_thoughts_as_a_block_that_is_signed(self, subject: Subject) -> None:
         """The first, and told as thinking."""
         events = (await subject.stream(MESSAGES, tokens=LONG)).events()
         begun = told(events, "content_block_start")[0]
@@ -99,7 +99,7 @@ class ThinkingContract:
         assert kinds[-1] == "signature_delta"
         assert set(kinds[:-1]) == {"thinking_delta"}
 
-    async def test_responses_tell_thoughts_as_an_item(self, subject: Subject) -> None:
+    async def test_responses_report_thoughts_as_an_item(self, subject: Subject) -> None:
         """The first; it is told again as a whole when it has ended, and once more at the end."""
         events = (await subject.stream(RESPONSES, tokens=LONG)).events()
         item = told(events, "response.output_item.added")[0]["item"]
@@ -113,7 +113,7 @@ class ThinkingContract:
         last = events[-1].value["response"]["output"][0]
         assert (last["id"], last["content"]) == (over["id"], over["content"])
 
-    async def test_the_prompt_of_one_that_thinks_is_told(self, subject: Subject) -> None:
+    async def test_the_prompt_of_one_that_thinks_is_reported(self, subject: Subject) -> None:
         """Tokenising the conversation has the template open the thoughts, or not."""
         asked = subject.request(CHAT, return_token_ids=True)
         for fields in ({}, QUIET):
@@ -139,7 +139,7 @@ class ThinkingContract:
 class CallingContract:
     """Tried on a pod by a test class of its own that inherits it."""
 
-    async def test_a_call_that_was_ordered_is_told_in_pieces(self, subject: Subject) -> None:
+    async def test_a_call_that_was_ordered_is_sent_in_pieces(self, subject: Subject) -> None:
         """The first has an id and the name; the others have arguments, and the call's number."""
         order: dict[str, Any] = {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "switch"}}}
         prompt = subject.prompt()

@@ -65,7 +65,7 @@ def test_the_picker_fails_closed_and_its_health_is_known(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_another_picker_is_asked_where_one_goes(path: Path) -> None:
+def test_another_picker_is_called_where_one_goes(path: Path) -> None:
     """Of any number of requests at once; three, if Envoy is not told. Never of one that has been asked already."""
     document = in_file(path)
     policy = picker_filters(document)[0]["grpc_service"]["retry_policy"]

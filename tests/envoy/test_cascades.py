@@ -48,7 +48,7 @@ async def test_the_starting_model_is_chosen(tmp_path: Path, way: Way, headers: d
         assert {step["result"] for receipt in receipts for step in receipt["cascade"]["steps"]} == {"unjudged"}
 
 
-def test_a_judging_cascade_is_refused(tmp_path: Path) -> None:
+def test_a_judging_cascade_is_rejected(tmp_path: Path) -> None:
     """With the reason, and what to write instead."""
     config = tmp_path / "hearth.yaml"
     config.write_text(json.dumps(settings(tmp_path) | {"extproc": {"listen": "127.0.0.1:9002"}}))

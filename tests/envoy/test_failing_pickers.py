@@ -124,7 +124,7 @@ FILES = pytest.mark.parametrize("file", ["own", "gie"])
 
 @FILES
 @BOTH_WAYS
-async def test_a_hung_picker_keeps_nobody_waiting_for_good(tmp_path: Path, file: str, *, is_open: bool) -> None:
+async def test_a_hung_picker_delays_no_request_for_good(tmp_path: Path, file: str, *, is_open: bool) -> None:
     """Before any health check: it answers no ping, so its streams end with 503; when it goes on, so does everything."""
     async with staged(tmp_path, file, is_open=is_open) as scene:
         await scene.until_served()
@@ -148,7 +148,7 @@ async def test_a_picker_that_is_down_is_an_error_at_once(tmp_path: Path, file: s
 @FILES
 @BOTH_WAYS
 @pytest.mark.parametrize("failure", [signal.SIGKILL, signal.SIGSTOP], ids=["down", "hung"])
-async def test_a_picker_known_to_fail_is_refused_or_passed_by(
+async def test_a_picker_known_to_fail_is_rejected_or_passed_by(
     tmp_path: Path, file: str, failure: signal.Signals, *, is_open: bool
 ) -> None:
     """Closed: 503. Open: 200 where Envoy knows pods itself, still 503 where only the picker does."""

@@ -73,8 +73,8 @@ async def asked(scene: Scene, **first: Any) -> ProcessingResponse:
     body = b'{"model":"big","messages":[{"role":"user","content":"Hi"}],"max_tokens":4}'
     async with calling(scene.picker) as caller:
         call = await caller.call(EXT_PROC)
-        await call.say(first_message(**first))
-        await call.say(body_message(body))
+        await call.log_event(first_message(**first))
+        await call.log_event(body_message(body))
         return ProcessingResponse.FromString(await call.message())
 
 
@@ -101,7 +101,7 @@ async def test_must_2_pick_only_from_the_subset(scene: Scene, at: int, is_list: 
 
 
 @pytest.mark.parametrize("subset", [[], ["10.1.1.1:80"], "10.1.1.1:80"])
-async def test_must_2_refuse_where_the_subset_leaves_nobody(scene: Scene, subset: list[str] | str) -> None:
+async def test_must_2_reject_where_the_subset_leaves_no_one(scene: Scene, subset: list[str] | str) -> None:
     """An empty list, or nobody of ours: 503."""
     said = await asked(scene, subset=subset)
     assert said.immediate_response.status.code == 503
@@ -164,7 +164,7 @@ async def test_must_3_who_served_is_who_is_charged() -> None:
         await scene.until_idle()
 
 
-async def test_must_4_say_503_where_no_endpoint_is_ready() -> None:
+async def test_must_4_send_503_where_no_endpoint_is_ready() -> None:
     """As an immediate answer, with our reason; llm-d's header belongs to 429."""
     async with a_scene(gie) as scene:
         for pod in scene.pods:
@@ -178,7 +178,7 @@ async def test_must_4_say_503_where_no_endpoint_is_ready() -> None:
         await until(is_refused)
 
 
-async def test_must_4_say_429_where_a_request_is_shed() -> None:
+async def test_must_4_send_429_where_a_request_is_shed() -> None:
     """A limit that is used up is said by the picker, with when to come back."""
     tenants: dict[str, dict[str, Any]] = {"one": {"rpm": 1}}
     async with a_scene(gie, tenants=tenants) as scene:
@@ -194,11 +194,11 @@ async def test_must_4_say_429_where_a_request_is_shed() -> None:
     ("service", "status"),
     [("", 1), ("liveness", 1), ("readiness", 1), ("envoy.service.ext_proc.v3.ExternalProcessor", 1)],
 )
-async def test_must_5_tell_health_by_service(scene: Scene, service: str, status: int) -> None:
+async def test_must_5_report_health_by_service(scene: Scene, service: str, status: int) -> None:
     """All three, and none at all."""
     async with calling(scene.picker) as caller:
         call = await caller.call("/grpc.health.v1.Health/Check")
-        await call.say(HealthCheckRequest(service=service).SerializeToString(), ends=True)
+        await call.log_event(HealthCheckRequest(service=service).SerializeToString(), ends=True)
         assert HealthCheckResponse.FromString(await call.message()).status == status
         assert await call.status() == "0"
 
@@ -212,7 +212,7 @@ async def test_must_5_be_unready_and_alive_without_pods() -> None:
 
             async def status(service: str) -> int | str:
                 call = await caller.call("/grpc.health.v1.Health/Check")
-                await call.say(HealthCheckRequest(service=service).SerializeToString(), ends=True)
+                await call.log_event(HealthCheckRequest(service=service).SerializeToString(), ends=True)
                 code = await call.status()
                 return HealthCheckResponse.FromString(call.messages[0]).status if code == "0" else code
 

@@ -105,7 +105,7 @@ async def status_of(url: str, target: str) -> int:
         pytest.param(DUPLEX, id="duplex"),
     ],
 )
-async def test_a_pod_is_asked_at_the_path_that_was_judged(way: Way, tmp_path: Path) -> None:
+async def test_a_pod_is_called_at_the_path_that_was_judged(way: Way, tmp_path: Path) -> None:
     """Paths that are not in normal form are rejected as by the proxy; a query is not passed on, as by the proxy."""
     async with recording() as pod, behind(way, tmp_path, pod) as (gateway, front):
         for target in REJECTED:

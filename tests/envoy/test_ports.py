@@ -29,7 +29,7 @@ async def certificate_of(where: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command to make certificates")
-async def test_tls_to_the_picker_is_renewed_while_envoy_asks(tmp_path: Path) -> None:
+async def test_tls_to_the_picker_is_renewed_while_envoy_calls(tmp_path: Path) -> None:
     """Envoy takes a certificate that nobody has signed; a new one is shown to who connects after a reload."""
     files = make_certificate(tmp_path, "old.example")
     tls = {"cert": str(files.cert), "key": str(files.key)}

@@ -51,7 +51,7 @@ async def stream(scene: Scene, body: dict[str, Any], key: str = "one") -> tuple[
         return dict(answer.headers), [json.loads(event) for event in events]
 
 
-async def test_whole_answers_arrive_and_are_settled(way: tuple[str, Scene]) -> None:
+async def test_unary_answers_arrive_and_are_settled(way: tuple[str, Scene]) -> None:
     """Usage stands on the receipt exactly where the answer is seen; the ledger is empty afterwards."""
     name, scene = way
     async with scene.post(asking(LONG), headers=KEY) as answer:
@@ -78,7 +78,7 @@ async def test_streams_arrive_as_the_pod_sent_them(way: tuple[str, Scene]) -> No
     assert receipt["stream"]
 
 
-async def test_usage_that_was_asked_for_is_passed_on(way: tuple[str, Scene]) -> None:
+async def test_usage_that_was_requested_is_passed_on(way: tuple[str, Scene]) -> None:
     """And settled where it is seen."""
     name, scene = way
     head, events = await stream(scene, asking(stream_options={"include_usage": True}))
@@ -102,7 +102,7 @@ async def test_limits_on_output_cut_only_where_the_answer_goes_through_us(way: t
     assert accounts["capped"]["limits"]["output_tokens"]["used"] >= 200
 
 
-async def test_twelve_megabytes_arrive_whole(way: tuple[str, Scene]) -> None:
+async def test_twelve_megabytes_arrive_complete(way: tuple[str, Scene]) -> None:
     """The pod counts as many tokens as where nobody stands between, from one byte short of a piece to 12 MB."""
     _, scene = way
     for size in (61_999, 62_001, 12 << 20):
@@ -151,7 +151,7 @@ async def test_many_at_once_each_get_their_own_answer(way: tuple[str, Scene]) ->
     await scene.until_idle()
 
 
-async def test_refusals_are_told_in_the_clients_dialect(way: tuple[str, Scene]) -> None:
+async def test_rejections_are_reported_in_the_clients_dialect(way: tuple[str, Scene]) -> None:
     """A model that is none, a key that is none, a body that is none."""
     _, scene = way
     async with scene.post(asking(model="none"), headers=KEY) as answer:

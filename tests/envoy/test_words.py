@@ -58,7 +58,7 @@ async def test_a_stream_that_its_pod_has_cut_is_blamed_on_it_and_not_gone_on_wit
 
 
 @pytest.mark.parametrize("overrides", [True, False])
-async def test_a_sample_of_unseen_answers_is_settled_exactly(*, overrides: bool) -> None:
+async def test_a_sample_of_unobserved_answers_is_settled_exactly(*, overrides: bool) -> None:
     """Where Envoy lets the picker ask for it; where it does not, nothing is seen, and the answer is whole as well."""
     async with a_scene(Way(overrides=overrides), extproc={"sample_share": 1.0}) as scene:
         for stream in (False, True):

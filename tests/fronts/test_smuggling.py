@@ -17,7 +17,7 @@ ASKED = re.compile(rb"(?:POST|GET|PRI) \S+ HTTP/")
 
 
 @pytest.mark.parametrize("front", FRONTS.values(), ids=FRONTS)
-async def test_nobody_gets_what_another_has_asked_for(front: type) -> None:
+async def test_no_one_gets_what_another_has_requested(front: type) -> None:
     """After each case strangers ask through the same front, over the connection that it shares between them.
 
     A front may take an ambiguous request for one or for none; if it and we read it in two ways, what one of us takes
@@ -42,7 +42,7 @@ async def test_nobody_gets_what_another_has_asked_for(front: type) -> None:
 
 @pytest.mark.parametrize("front", FRONTS.values(), ids=FRONTS)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.closes and "offer" not in name])
-async def test_what_is_clear_is_answered_as_often_as_it_is_asked(front: type, name: str) -> None:
+async def test_what_is_clear_is_answered_as_often_as_it_is_called(front: type, name: str) -> None:
     """Bodies that look like requests, chunks, pipelines: through a front as without one, each with its own answer."""
     case = CASES[name]
     wanted = [status for status in case.statuses if status != GOES_ON]

@@ -48,7 +48,7 @@ def test_a_parser_that_falls_over_is_noticed() -> None:
         any(map(fragile.feed, fed))
 
 
-def test_pieces_are_the_whole() -> None:
+def test_pieces_are_the_full_text() -> None:
     """Cutting loses nothing."""
     for by in range(256):
         assert b"".join(cut(b"abcdefgh" * 20, by)) == b"abcdefgh" * 20

@@ -78,7 +78,7 @@ def test_a_right_configuration_is_ok(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == f"{config}: ok\n"
 
 
-def test_every_fault_of_a_configuration_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_fault_of_a_configuration_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its own, and those of the policy that it names; status 1."""
     policy, config = tmp_path / "policy.yaml", tmp_path / "hearth.yaml"
     policy.write_text("tires: {}\n")
@@ -139,7 +139,7 @@ def test_the_list_of_pods_is_checked(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--config", "/nowhere"), {}, "hearth: /nowhere: No such file or directory"),
     ],
 )
-def test_what_keeps_it_from_starting_is_told(words: tuple[str, ...], variables: dict[str, str], told: str) -> None:
+def test_what_keeps_it_from_starting_is_reported(words: tuple[str, ...], variables: dict[str, str], told: str) -> None:
     """In one line each, with status 2, without a traceback and without secrets."""
     done = hearth("serve", "--admin-listen", "off", *words, **variables)
     assert done.returncode == 2
@@ -161,7 +161,7 @@ def test_what_keeps_it_from_starting_is_told(words: tuple[str, ...], variables: 
         ),
     ],
 )
-def test_a_configuration_is_refused_by_its_name(tmp_path: Path, lines: str, told: str) -> None:
+def test_a_configuration_is_rejected_by_its_name(tmp_path: Path, lines: str, told: str) -> None:
     """File, field, and what is wrong with it, in one line."""
     config = tmp_path / "hearth.yaml"
     config.write_text(lines.replace("FILE", str(config)))
@@ -183,7 +183,7 @@ def test_no_session_is_left_where_nothing_is_started(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_an_address_that_is_not_ours_is_told() -> None:
+def test_an_address_that_is_not_ours_is_reported() -> None:
     """That could not be done, though nothing is wrong with how it was said: status 1."""
     done = hearth("serve", *POD, "--admin-listen", "off", "--metrics-listen", "off", "--listen", "192.0.2.1:0")
     assert done.returncode == 1
@@ -191,7 +191,7 @@ def test_an_address_that_is_not_ours_is_told() -> None:
 
 
 @pytest.mark.parametrize("port", ["listen", "metrics", "admin"])
-def test_a_port_in_use_is_told(port: str) -> None:
+def test_a_port_in_use_is_reported(port: str) -> None:
     """Which one, and where."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"

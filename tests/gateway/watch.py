@@ -121,7 +121,7 @@ async def watching(
             router,
             sources,
             Prober(session, lambda _: None, timeout_s=timeout_s),
-            say=heard,
+            log_event=heard,
             clock=asyncio.get_running_loop().time,
             draw=lambda: 0.5,
             models=models,

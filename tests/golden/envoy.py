@@ -116,8 +116,8 @@ async def _exchange(asked: Asked, passed: Passed, caller: Caller, call: Call) ->
     head, _, body = asked.raw().partition(b"\r\n\r\n")
     fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
     said = {":method": "POST", ":path": asked.path, ":scheme": "http", ":authority": fields.pop("host")} | fields
-    await call.say(_headers("request_headers", said))
-    await call.say(_body("request_body", body, ends=True))
+    await call.log_event(_headers("request_headers", said))
+    await call.log_event(_body("request_body", body, ends=True))
     while not passed.is_asked and not call.has_ended:
         await _hear(passed, caller, call)
     if not passed.destination or call.has_ended:
@@ -163,12 +163,12 @@ async def _answer(passed: Passed, call: Call, reader: asyncio.StreamReader, aske
         if answering.has_head and not is_headed:
             is_headed, passed.status = True, parser.get_status_code()
             fields = {":status": str(passed.status)} | dict(answering.headers)
-            await call.say(_headers("response_headers", fields))
+            await call.log_event(_headers("response_headers", fields))
         if pieces := b"".join(answering.pieces):
             answering.pieces.clear()
-            await call.say(_body("response_body", pieces, ends=answering.is_whole))
+            await call.log_event(_body("response_body", pieces, ends=answering.is_whole))
         elif answering.is_over():
-            await call.say(_body("response_body", b"", ends=True))
+            await call.log_event(_body("response_body", b"", ends=True))
         if asked.leaves_after_bytes is not None and asked.leaves_after_bytes < 600:
             passed.end = "left"
             return

@@ -449,7 +449,7 @@ def events_in_code() -> dict[str, set[str]]:
 
 def _writes_event(call: ast.Call) -> bool:
     name = ast.unparse(call.func).rpartition(".")[2]
-    return name in ("say", "_say", "log_event", "_log_from_thread", "UnusedGuarantee") and len(call.args) >= 2
+    return name in ("_log_event", "log_event", "_log_from_thread", "UnusedGuarantee") and len(call.args) >= 2
 
 
 def _pairs_of_codes(tree: ast.AST) -> dict[str, set[str]]:

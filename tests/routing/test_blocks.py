@@ -22,7 +22,7 @@ texts = st.builds(lambda piece, times: piece * times, st.binary(max_size=40), st
 
 
 @given(texts, texts, st.integers(0, 2**64 - 1))
-def test_extending_is_cutting_the_whole(text: bytes, more: bytes, seed: int) -> None:
+def test_extending_is_cutting_the_full_text(text: bytes, more: bytes, seed: int) -> None:
     """Hashing goes on where it stopped: the same blocks, size and tail as when all was there at once."""
     assert cut_prompt(text, seed).extended(more) == cut_prompt(text + more, seed)
     assert cut_prompt(b"", seed).extended(text) == cut_prompt(text, seed)

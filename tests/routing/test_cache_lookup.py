@@ -35,7 +35,7 @@ def seeing(request: Request, prompt_tokens: int, seen: dict[int, CacheHit], watc
     return replace(request, lookup=CacheLookup(prompt_tokens, seen, frozenset(seen), watch or Notes()))
 
 
-def test_what_was_seen_beats_what_was_sent() -> None:
+def test_what_was_observed_beats_what_was_sent() -> None:
     """The shadow cache believes in one engine, the events in another: the events win, to the token."""
     router = router_of(3)
     believed = serve(router, ask(TALK))
@@ -46,7 +46,7 @@ def test_what_was_seen_beats_what_was_sent() -> None:
     assert (placement.predicted.prompt_tokens, placement.predicted.cached_tokens) == (2000, 1936)
 
 
-def test_engines_that_were_not_seen_are_judged_by_their_shadow() -> None:
+def test_engines_that_were_not_noticed_are_judged_by_their_shadow() -> None:
     """One engine in doubt beside two seen cold ones: what was sent there still counts."""
     router = router_of(3)
     believed = serve(router, ask(TALK))

@@ -60,7 +60,7 @@ def test_a_sound_one_is_rarely_rolled_back() -> None:
     assert back / 60 <= TERMS.false_rollback_rate + 0.04
 
 
-def test_a_fair_bet_makes_nobody_rich() -> None:
+def test_a_fair_bet_makes_no_one_rich() -> None:
     """However long it goes on."""
     rich = 0
     for seed in range(200):
@@ -81,7 +81,7 @@ def test_a_share_goes_to_the_canary() -> None:
     assert all(set(rollout.eligible_pods(key, PODS)) == {"http://c"} for key in tried)
 
 
-def test_who_was_rolled_back_serves_nobody_and_who_was_accepted_serves_as_all() -> None:
+def test_who_was_rolled_back_serves_no_request_and_who_was_accepted_serves_as_all() -> None:
     """Unless there is nobody else."""
     rollout = Rollout([TERMS])
     canary = rollout.start_next(PODS)

@@ -80,7 +80,7 @@ def test_the_chosen_one_is_always_shown(at: int) -> None:
     assert [each.engine for each in shown if each.chosen] == [f"http://pod-{at}"]
 
 
-def test_every_scorers_seconds_are_told_by_name() -> None:
+def test_every_scorers_seconds_are_reported_by_name() -> None:
     """Rounded to microseconds and whole tokens."""
     (shown,) = decision([0.12345678], at=0).top()
     assert shown.scores_s == {"prefill": 0.123457, "lora": 0.0}

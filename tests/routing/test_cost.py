@@ -22,7 +22,7 @@ from routing.cost import (
 )
 
 
-def test_it_begins_with_doubt_and_ends_with_what_is_seen() -> None:
+def test_it_begins_unreliable_and_ends_with_what_is_observed() -> None:
     """The first observations move it a little, many of them all the way."""
     ratio = RunningRatio(memory=40.0, total_weight=8.0)
     ratio.observe(2.0)
@@ -61,7 +61,7 @@ def test_one_observation_moves_it_within_bounds(seen: list[tuple[float, float]])
         assert before * (1 - MAX_STEP) * 0.999 <= ratio.value <= before * (1 + MAX_STEP * OUTLIER)
 
 
-def test_it_leans_on_another_while_little_is_seen() -> None:
+def test_it_leans_on_another_while_little_is_observed() -> None:
     """Nothing seen: all the other's. Much seen: nearly all its own."""
     other, ratio = RunningRatio(memory=40.0, value=5.0), RunningRatio(memory=40.0)
     assert ratio.shrunk_towards(other, 8.0) == 5.0
@@ -94,7 +94,7 @@ def test_the_true_growth_is_found(scale_tokens: float, pace_s: float) -> None:
     assert 1 / growth.per_token == pytest.approx(scale_tokens, rel=0.25)
 
 
-def test_prefill_that_does_not_grow_is_seen_soon() -> None:
+def test_prefill_that_does_not_grow_is_detected_soon() -> None:
     """Five long prompts are enough to halve what was believed of growth, two hundred to forget it."""
     assert taught(1e15, max_chars=150_000, count=5).per_token < 0.5 / CONTEXT_SCALE_TOKENS
     assert taught(1e15, max_chars=150_000).per_token < 0.05 / CONTEXT_SCALE_TOKENS
@@ -107,7 +107,7 @@ def test_what_all_wait_alike_does_not_look_like_growth() -> None:
     assert waited.per_token <= alone.per_token * 1.05
 
 
-def test_short_prompts_say_nothing_of_it() -> None:
+def test_short_prompts_report_nothing_of_it() -> None:
     """What they take is the step's time, not their own."""
     growth = ContextGrowth()
     for _ in range(100):
@@ -193,7 +193,7 @@ def test_a_true_pace_is_found_in_noise(seconds_per_token: float) -> None:
             assert paced(book, slot, tokens) == pytest.approx(0.02 + tokens * seconds_per_token, rel=0.15)
 
 
-def test_before_anything_is_seen_the_prior_counts() -> None:
+def test_before_anything_is_observed_the_prior_counts() -> None:
     """The first request is predicted sanely, and one odd time does not overturn that."""
     book = CostModel()
     book.resize(1)
@@ -257,7 +257,7 @@ def test_an_engine_that_becomes_slower_is_noticed() -> None:
     assert predicted == [pytest.approx(0.41, rel=0.05), pytest.approx(1.61, rel=0.15)]
 
 
-def test_engines_that_are_alike_stay_alike_while_little_is_seen() -> None:
+def test_engines_that_are_alike_stay_alike_while_little_is_observed() -> None:
     """Three answers of one of two equal engines, both far from the prior, do not make the other look much cheaper."""
     book = CostModel()
     book.resize(2)
@@ -333,7 +333,7 @@ def test_prefill_work_grows_with_what_is_cold_and_what_is_before(cold: float, wa
     assert prefill_work(0, context) == 0
 
 
-def test_work_in_parts_is_work_as_a_whole() -> None:
+def test_work_in_parts_is_work_in_one() -> None:
     """Two prefills one after the other cost what one of the whole does: context counts once, at the prompt's middle."""
     whole = prefill_work(50_000, 50_000)
     parts = prefill_work(20_000, 20_000) + prefill_work(30_000, 50_000)

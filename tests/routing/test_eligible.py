@@ -23,7 +23,7 @@ from scorers.registry import routings
 from tests.routing.engines import ask, place, router_of
 
 
-def test_reasons_are_words_fit_for_labels() -> None:
+def test_reasons_are_names_fit_for_labels() -> None:
     """Lower case and underscores, each once."""
     assert all(reason.value == reason.name.lower() for reason in PairingFallback)
     assert len({reason.value for reason in PairingFallback}) == len(PairingFallback)
@@ -42,7 +42,7 @@ def roster(slots: Iterable[int]) -> EligibleEngines:
     return make_eligible(members, is_adapter=False)
 
 
-def test_the_roster_indexes_columns() -> None:
+def test_the_eligible_set_indexes_columns() -> None:
     """Slots, mask, places and what is picked out of a column agree, also where slots have gaps and no order."""
     gaps = roster(GAPS)
     assert gaps.slots == GAPS
@@ -58,7 +58,7 @@ def test_the_roster_indexes_columns() -> None:
 
 
 @pytest.mark.parametrize("slots", [(), (0,), (0, 1), (0, 1, 2, 3, 4), (2, 3), (3,), (1, 0)])
-def test_a_roster_of_any_size_picks(slots: tuple[int, ...]) -> None:
+def test_an_eligible_set_of_any_size_picks(slots: tuple[int, ...]) -> None:
     """One engine and none are no special case to who reads a column, nor are slots in one run."""
     assert list(roster(slots).select(list(range(10)))) == list(slots)
 
@@ -74,7 +74,7 @@ def test_failed_pods_are_left_out(avoided: set[str]) -> None:
     assert left.mask.bit_count() == 2 * (5 - len(avoided))
 
 
-def test_some_of_the_same_engines_stand_in_the_order_asked_for() -> None:
+def test_some_of_the_same_engines_stand_in_the_order_requested() -> None:
     """A short list indexes the same columns, and its bounds stay those of the whole."""
     gaps = roster(GAPS)
     short = gaps.narrowed_to((3, 0))
@@ -157,7 +157,7 @@ def test_the_next_turn_finds_its_engine_in_a_large_fleet() -> None:
 
 
 @pytest.mark.parametrize("routing", ["round-robin", "least-loaded"])
-def test_a_routing_that_asks_for_other_things_sees_all(routing: str) -> None:
+def test_a_routing_that_requests_other_things_sees_all(routing: str) -> None:
     """Turns are taken by all engines."""
     router = router_of(MANY, scorers=routings()[routing])
     chosen = [place(router, ask(), now_s=1000.0).engine.slot for _ in range(MANY)]

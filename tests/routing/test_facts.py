@@ -39,7 +39,7 @@ FULL = PodFacts(
 )
 
 
-def test_what_is_told_is_read_again() -> None:
+def test_what_is_reported_is_read_again() -> None:
     """A full set of facts survives the flat mapping; one of nothing is an empty mapping."""
     assert read_facts(FULL.to_mapping()) == FULL
     assert set(FULL.to_mapping()) == FACT_NAMES
@@ -53,7 +53,7 @@ def test_labels_are_texts() -> None:
     assert read_facts(said) == PodFacts(tp=8, gpus=0, models=("a", "b"), role=Role.EITHER, prompts=PromptLengths.SHORT)
 
 
-def test_all_faults_are_said_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     """Each word that is wrong has its line, unknown words too."""
     said = {"role": "cook", "tp": 0, "side_channel": "nowhere", "models": {"a": 1}, "colour": "red", "host": "x\ny"}
     with pytest.raises(InvalidFacts) as caught:
@@ -78,7 +78,7 @@ def test_a_port_must_be_one(port: str) -> None:
         (PodFacts(kv_role="kv_consumer", role=Role.EITHER), Role.EITHER),
     ],
 )
-def test_a_duty_follows_from_what_was_said(facts: PodFacts, duty: Role) -> None:
+def test_a_role_follows_from_what_was_reported(facts: PodFacts, duty: Role) -> None:
     """A role that was said decides; else the connector's."""
     assert facts.effective_role is duty
 

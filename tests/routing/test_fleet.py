@@ -44,7 +44,7 @@ def test_only_ready_pods_are_chosen(standing: PodState) -> None:
     assert fleet.knows("m")
 
 
-def test_doubted_pods_have_a_roster_of_their_own() -> None:
+def test_doubted_pods_have_an_eligible_set_of_their_own() -> None:
     """Of those that serve the model, in the regions asked for."""
     doubted = pod("http://a", "m", standing=PodState.SUSPECT)
     fleet = fleet_of(doubted, pod("http://b", "m"), pod("http://c", "other", standing=PodState.SUSPECT))
@@ -53,7 +53,7 @@ def test_doubted_pods_have_a_roster_of_their_own() -> None:
     assert names(fleet, "m") == ["http://b"]
 
 
-def test_a_roster_is_of_those_that_serve_the_model() -> None:
+def test_an_eligible_set_is_of_those_that_serve_the_model() -> None:
     """Each model has its own pods; adapters are models; an unknown model has none."""
     fleet = fleet_of(
         pod("http://a", "m"), pod("http://b", "m", "lora", adapters=frozenset({"lora"})), pod("http://c", "other")
@@ -133,7 +133,7 @@ def test_who_is_ready_shows() -> None:
     assert repr(fleet) == "<Fleet 1 of 2 pods ready>"
 
 
-def test_regions_narrow_every_roster() -> None:
+def test_regions_narrow_every_eligible_set() -> None:
     """Who may be computed in some regions only sees no pod elsewhere, nor one of which nobody knows where it stands."""
     placed = {"http://a": "eu", "http://b": "us", "http://c": None}
     fleet = fleet_of(*(replace(pod(url, "m"), region=region) for url, region in placed.items()))
@@ -200,7 +200,7 @@ def test_those_that_are_there_for_prefill_answer_where_no_others_are_left() -> N
     assert refusal(fleet, avoid="http://a", pods=frozenset({"http://a"})).reason is Reason.NO_POD_READY
 
 
-def test_doubted_pods_are_asked_where_nobody_else_is_left() -> None:
+def test_doubted_pods_are_called_where_no_other_is_left() -> None:
     """Not while another is ready, but rather than refuse; and never where the request must not go."""
     fleet = single_engine_fleet(eligible_pod("a", PodState.SUSPECT), eligible_pod("b"))
     assert letters(fleet) == "b"
@@ -240,14 +240,14 @@ def test_a_warm_engine_elsewhere_does_not_draw_a_request_out_of_its_region() -> 
 
 
 @pytest.mark.parametrize("pods", [(), (eligible_pod("a"),)])
-def test_an_unknown_model_is_refused(pods: Sequence[Pod]) -> None:
+def test_an_unknown_model_is_rejected(pods: Sequence[Pod]) -> None:
     """Nobody serves it, ready or not, or no pod has been found at all: the client has to change something."""
     refused = refusal(single_engine_fleet(*pods), model="nope")
     assert (refused.reason, refused.param, refused.retry_after_s) == (Reason.UNKNOWN_MODEL, "model", None)
     assert "`nope`" in refused.message
 
 
-def test_nothing_is_said_to_be_unknown_while_somebody_has_yet_to_tell() -> None:
+def test_nothing_is_reported_to_be_unknown_while_another_has_yet_to_report() -> None:
     """A pod or a source: the model may be theirs, so the client may come again; a pod elsewhere cannot help."""
     silent = Pod("http://b", PodState.OPEN_CIRCUIT, region="eu", has_reported_models=False)
     fleet = single_engine_fleet(eligible_pod("a", region="us"), silent)
@@ -273,7 +273,7 @@ def test_a_model_that_the_operator_names_exists() -> None:
     assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.REGION_NOT_ALLOWED
 
 
-def test_a_known_model_without_a_ready_pod_is_refused_for_now() -> None:
+def test_a_known_model_without_a_ready_pod_is_rejected_for_now() -> None:
     """Worth coming back for."""
     refused = refusal(single_engine_fleet(eligible_pod("a", PodState.UNREADY)))
     assert (refused.reason, refused.message) == (Reason.NO_POD_READY, f"No pod that serves `{MODEL}` is ready.")
@@ -281,12 +281,12 @@ def test_a_known_model_without_a_ready_pod_is_refused_for_now() -> None:
     assert refused.retry_after_s > 0
 
 
-def test_when_all_pods_have_failed_a_request_it_is_refused() -> None:
+def test_when_all_pods_have_failed_a_request_it_is_rejected() -> None:
     """The last one avoided is the last one there is."""
     assert refusal(single_engine_fleet(eligible_pod("a")), avoid="http://a").reason is Reason.NO_POD_READY
 
 
-def test_a_refused_request_leaves_nothing_behind() -> None:
+def test_a_rejected_request_leaves_nothing_behind() -> None:
     """Nothing is charged, and a client cannot grow our tables by inventing models."""
     router = router_of(1)
     for number in range(50):
@@ -320,7 +320,7 @@ def test_a_request_is_meant_for_the_canary_or_for_the_others() -> None:
     assert sides == [excluded_pods(fleet, rollout, ask(session=str(number)), frozenset()) for number in range(100)]
 
 
-def test_nobody_is_refused_for_a_canarys_sake() -> None:
+def test_no_request_is_rejected_for_a_canarys_sake() -> None:
     """Where those it is meant for have failed, or only prefill, all others serve it as if there were no canary."""
     fleet = single_engine_fleet(eligible_pod("a"), eligible_pod("c", facts=NEW))
     rollout = on_trial(fleet, 0.01)

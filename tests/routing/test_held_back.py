@@ -31,7 +31,7 @@ def test_what_is_held_back_says_nothing_of_others() -> None:
     assert watch.silent_for(8.5, watch.streams(), flowing=(flowing,)) == {0: StallVerdict.STREAM}
 
 
-def test_an_engine_of_which_only_such_are_asked_becomes_known_too() -> None:
+def test_an_engine_of_which_only_such_are_called_becomes_known_too() -> None:
     """While they flow they show that it is not silent; before its first token each is as any other."""
     watch = Watch()
     watch.flows(watch.streams(holds_back=True), seconds=600)

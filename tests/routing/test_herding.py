@@ -37,7 +37,7 @@ def test_a_burst_of_strangers_spreads() -> None:
     assert set(pods_of(place(router, ask(prompt(f"{number}"))) for number in range(16)).values()) == {4}
 
 
-def test_a_system_prompt_that_all_share_gathers_nobody() -> None:
+def test_a_system_prompt_that_all_share_gathers_no_request() -> None:
     """Short questions behind one long beginning, as agents at a desk ask them: most engines compute it, and no one gets
     twice its share.
     """

@@ -76,7 +76,7 @@ def test_latent_attention_keeps_one_vector() -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"num_hidden_layers": "32"}, {"num_hidden_layers": -1}])
-def test_a_config_that_does_not_tell_is_an_error(config: dict[str, object]) -> None:
+def test_a_config_that_reports_nothing_is_an_error(config: dict[str, object]) -> None:
     """Not a guess."""
     with pytest.raises(ValueError, match="attention"):
         kv_bytes_per_token(config)

@@ -127,7 +127,7 @@ def test_one_who_leaves_the_queue_does_not_undo_the_heads_progress(ledger: Ledge
     assert ahead(ledger, now_s=0.9)[0] == pytest.approx(10)
 
 
-def test_a_queue_that_was_empty_begins_anew(ledger: Ledger) -> None:
+def test_a_queue_that_was_empty_begins_again(ledger: Ledger) -> None:
     """Time that passed with nothing to do is not work done."""
     ledger.release(charge(ledger, now_s=0.0), 1.0)
     charge(ledger, prefill=100.0, now_s=50.0)
@@ -141,7 +141,7 @@ def test_choices_are_counted(ledger: Ledger) -> None:
     assert ledger.last_turn == [2, 0, 3]
 
 
-def test_foreign_load_stands_beside_our_own(ledger: Ledger) -> None:
+def test_external_load_stands_next_to_our_own(ledger: Ledger) -> None:
     """It counts in what decisions read, and never in what we have to give back."""
     made = charge(ledger, 1)
     ledger.observe_external(1, ExternalLoad(running=5, waiting=2, kv_tokens=900, at_s=10.0))
@@ -153,7 +153,7 @@ def test_foreign_load_stands_beside_our_own(ledger: Ledger) -> None:
     assert ledger.all_kv_tokens[1] == 900
 
 
-def test_foreign_load_is_believed_for_a_while(ledger: Ledger) -> None:
+def test_external_load_is_believed_for_a_while(ledger: Ledger) -> None:
     """Without scrapes it counts as last seen, and after a minute no longer; a newer scrape outlives an older one."""
     ledger.observe_external(0, ExternalLoad(running=5, at_s=10.0))
     ledger.observe_external(1, ExternalLoad(running=7, at_s=30.0))
@@ -185,7 +185,7 @@ def open_steps(ledger: Ledger, now_s: float) -> list[tuple[int, int, float]]:
     return list(ledger.open_steps(PLACES, now_s))
 
 
-def test_who_joins_a_step_before_it_begins_is_told_who_ends_in_it(ledger: Ledger) -> None:
+def test_who_joins_a_step_before_it_begins_learns_who_ends_in_it(ledger: Ledger) -> None:
     """Behind a prefill the next step is open until that one ends; short prompts share it, each counts once."""
     charge(ledger, prefill=STEP_TOKENS, now_s=0.0)
     assert open_steps(ledger, 0.0) == []
@@ -239,7 +239,7 @@ def test_steps_of_other_engines_are_left_out_and_old_ones_swept(ledger: Ledger) 
     assert len(ledger._open_steps) == 0
 
 
-def test_how_much_of_an_engines_time_prefill_was_asked_for(ledger: Ledger) -> None:
+def test_how_much_of_an_engines_time_prefill_was_requested(ledger: Ledger) -> None:
     """As a share that fades; what only has room reserved asks for none."""
 
     def shares(now_s: float) -> list[float]:

@@ -73,7 +73,7 @@ def test_a_silence_is_as_long_as_whoever_waited_longest_knows(order: tuple[int, 
     assert watch.bound_s() == pytest.approx(4 * 8.5)
 
 
-def test_who_is_told_a_moment_after_others_was_not_alone() -> None:
+def test_who_receives_a_moment_after_others_was_not_alone() -> None:
     """An engine was silent for longer than the last who asked knows; its other streams are heard in the next look."""
     watch = Watch()
     first, second = watch.streams(), watch.streams()
@@ -111,7 +111,7 @@ def test_who_reads_on_has_its_time_yet() -> None:
     assert watch.silent_for(1.5, slow, flowing=(other,)) == {0: StallVerdict.STREAM}
 
 
-def test_bytes_that_lay_behind_a_pause_say_nothing_of_now() -> None:
+def test_bytes_that_lay_behind_a_pause_report_nothing_of_now() -> None:
     """A client that reads on shows no engine to be alive, nor others on it to be lost."""
     watch = Watch()
     slow, other = watch.streams(), watch.streams()
@@ -126,7 +126,7 @@ def test_bytes_that_lay_behind_a_pause_say_nothing_of_now() -> None:
     assert watch.silent_for(2.0, other, waiting) == {0: StallVerdict.ENGINE, 1: StallVerdict.ENGINE}
 
 
-def test_one_stream_that_falls_silent_with_nobody_beside_it_is_no_reason_to_bear_with_the_next() -> None:
+def test_one_stream_that_falls_silent_with_no_one_next_to_it_is_no_reason_to_bear_with_the_next() -> None:
     """It alone may have been lost."""
     watch = Watch()
     first = watch.streams()
@@ -145,7 +145,7 @@ def test_one_stream_that_falls_silent_with_nobody_beside_it_is_no_reason_to_bear
         max_size=12,
     )
 )
-def test_whoever_is_told_again_with_all_others_is_never_given_up(
+def test_whoever_receives_again_with_all_others_is_never_given_up(
     holds: list[tuple[int, list[int], list[int]]],
 ) -> None:
     """However often an engine holds all of them, whoever comes meanwhile, and in whatever order they are told again."""

@@ -78,7 +78,7 @@ def test_an_observer_that_raises_is_counted_and_stops_nothing() -> None:
     assert reported == [("broken", "KeyError")] * 4
 
 
-def test_exceptions_are_counted_where_nobody_reads_reports() -> None:
+def test_exceptions_are_counted_where_no_report_is_read() -> None:
     """A router by itself has no log."""
     router = Router(routings()["warm"])
     add_pod(router, "http://0")

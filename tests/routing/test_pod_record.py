@@ -76,14 +76,14 @@ def test_a_bad_record_says_what_is_wrong_with_it(written: bytes, named: str) -> 
         read_record(written)
 
 
-def test_nothing_is_written_that_nobody_would_read() -> None:
+def test_nothing_is_written_that_no_one_would_read() -> None:
     """An agent with too many pods hears of it at once."""
     with pytest.raises(InvalidRecord):
         write_record(AgentRecord("a", 1, 15.0, (POD,) * (MAX_PODS + 1)))
 
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.text() | st.floats(), st.lists).map(repr).map(str.encode))
-def test_nonsense_is_refused(written: bytes) -> None:
+def test_nonsense_is_rejected(written: bytes) -> None:
     """Whatever stands in the key, there is no other error."""
     with pytest.raises(InvalidRecord):
         read_record(written)

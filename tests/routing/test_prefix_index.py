@@ -23,7 +23,7 @@ from tests.routing.engines import MODEL, ask, router_of, serve
 from tests.routing.prompts import ENDS, prompt_of, prompts
 
 
-def test_hits_on_what_would_go_soon_tell_what_displacing_costs() -> None:
+def test_hits_on_what_would_go_soon_report_what_displacing_costs() -> None:
     """A half is a doubling of age, and hits come about evenly by doublings."""
     reuse = ReuseRate()
     reuse.observe(100.0, 30.0)
@@ -268,7 +268,7 @@ def test_the_depth_is_how_many_blocks_are_held(used: list[Prompt], asked: Prompt
     assert cache.depth(asked.blocks) == sum(block in held for block in asked.blocks)
 
 
-def test_what_goes_next_is_told_when_the_cache_is_full() -> None:
+def test_what_goes_next_is_reported_when_the_cache_is_full() -> None:
     """When it was last used; nothing where there is room."""
     shadow = EngineRadixCache(10, 100)
     assert shadow.next_evicted_turn is None
@@ -394,7 +394,7 @@ def test_a_prompt_is_warm_where_it_was_put(index: PrefixIndex) -> None:
     assert len(index) == 3
 
 
-def test_engines_that_leave_together_are_told_together(index: PrefixIndex) -> None:
+def test_engines_that_leave_together_are_reported_together(index: PrefixIndex) -> None:
     """A system prompt that all hold costs one step of the walk, not one an engine."""
     for slot in SLOTS:
         index.insert(slot, prompt_of("aa"))
@@ -487,14 +487,14 @@ def test_a_prompt_that_two_gave_up_does_not_overfill(index: PrefixIndex) -> None
 
 
 @pytest.mark.parametrize("reused", [ENDS[3], ENDS[3] * 1.5, ENDS[3] * (1 - PREDICTION_SLACK)])
-def test_a_kept_promise_changes_nothing(index: PrefixIndex, reused: float) -> None:
+def test_a_met_objective_changes_nothing(index: PrefixIndex, reused: float) -> None:
     """Bytes are not tokens: what is nearly what was promised is what was promised; more is no fault."""
     index.prefill_done(index.insert(0, prompt_of("aaaa")))
     assert not index.correct(index.insert(0, prompt_of("aaaa")), reused)
     assert warm(index, prompt_of("aaaa")) == {0: ENDS[3]}
 
 
-def test_nothing_promised_is_nothing_to_correct(index: PrefixIndex) -> None:
+def test_nothing_guaranteed_is_nothing_to_correct(index: PrefixIndex) -> None:
     """A cold prompt that was reused all the same (by somebody else's doing) teaches nothing."""
     assert not index.correct(index.insert(0, prompt_of("aaaa")), ENDS[3])
 
@@ -517,7 +517,7 @@ def test_a_smaller_cache_forgets_at_once(index: PrefixIndex) -> None:
     assert warm(index, prompt_of("aaaa")) == {0: ENDS[1]}
 
 
-def test_an_engine_nobody_sized_holds_nothing() -> None:
+def test_an_engine_no_one_sized_holds_nothing() -> None:
     """Until its size is known an engine is not believed warm."""
     index = PrefixIndex()
     index.prefill_done(index.insert(5, prompt_of("aaaa")))
@@ -560,7 +560,7 @@ def test_a_resize_keeps_what_corrections_taught() -> None:
     assert (engine.nominal_capacity, engine.cache.capacity) == (5_000, 4_000)
 
 
-def test_warm_tokens_are_whole_blocks_and_leave_something_to_compute() -> None:
+def test_warm_tokens_are_complete_blocks_and_leave_something_to_compute() -> None:
     """Whoever holds all of a prompt computes its last block; whoever holds nothing, all of it."""
     router = router_of(2)
     placement = serve(router, ask())

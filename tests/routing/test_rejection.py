@@ -3,7 +3,7 @@
 from routing.rejection import Reason, RequestRejected
 
 
-def test_a_refusal_says_why_and_where() -> None:
+def test_a_rejection_says_why_and_where() -> None:
     """Reason, words, field, and when to come back."""
     refused = RequestRejected(Reason.BAD_REQUEST, "no good", param="messages[2]", retry_after_s=1.5)
     assert (refused.reason, refused.message, refused.param, refused.retry_after_s) == (

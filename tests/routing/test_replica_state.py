@@ -27,7 +27,7 @@ from tests.routing.engines import MODEL, TALK, add_pod, ask, place, router_of, s
 from tests.routing.exchanges import Talker, loads, pair, talker, tell_all
 
 
-def test_a_request_is_told_from_its_place_to_its_end() -> None:
+def test_a_request_is_reported_from_its_place_to_its_end() -> None:
     """Placed, first token, settled with its answer, ended: in this order, each once, whatever is called twice."""
     one = talker(1, 2)
     request = ask(session="talk")
@@ -69,7 +69,7 @@ def test_a_statement_holds_what_is_open() -> None:
     waiting.release(2.0)
 
 
-def test_a_voice_wakes_whoever_takes_once() -> None:
+def test_a_publisher_wakes_whoever_takes_once() -> None:
     """The first word wakes, those behind it do not, and after a taking the next one wakes again."""
     woken: list[int] = []
     voice = UpdatePublisher(lambda: woken.append(1))
@@ -81,14 +81,14 @@ def test_a_voice_wakes_whoever_takes_once() -> None:
     assert len(woken) == 2
 
 
-def test_without_a_voice_nothing_is_kept() -> None:
+def test_without_a_publisher_nothing_is_kept() -> None:
     """A router by itself says nothing and pays nothing."""
     router = router_of(1)
     place(router, ask()).release(1.0)
     assert router.observers is None
 
 
-def test_what_continues_a_response_does_not_tell_of_warmth() -> None:
+def test_what_continues_a_response_does_not_report_hits() -> None:
     """Its engine counts the whole conversation, of which only the newest part was seen."""
     one = talker(1, 1)
     placement = place(one.router, ask(continues="resp"))
@@ -171,7 +171,7 @@ def test_an_answer_grows_the_prefix_for_all() -> None:
     assert walked[-1][1] > request.prompt.size + 0.9 * len(answer)
 
 
-def test_a_request_that_never_began_leaves_no_warmth() -> None:
+def test_a_request_that_never_began_leaves_no_cached_prefix() -> None:
     """As with our own: what an engine was never seen to compute is not believed to be there."""
     here, there = pair()
     request = ask()
@@ -210,7 +210,7 @@ def test_a_corrected_prediction_corrects_all() -> None:
     assert here.router.index.size_of(0) == there.router.index.size_of(0)
 
 
-def test_routers_that_hear_each_other_choose_like_one() -> None:
+def test_routers_that_exchange_updates_choose_like_one() -> None:
     """Conversations spread over two routers find their prefixes as often as with one router, and load as evenly."""
 
     def play(routers: list[Talker]) -> tuple[float, float]:
@@ -235,7 +235,7 @@ def test_routers_that_hear_each_other_choose_like_one() -> None:
     assert play(apart)[0] < 0.9 * alone[0]
 
 
-def test_a_gap_is_seen_and_a_statement_heals_it() -> None:
+def test_a_gap_is_detected_and_a_statement_heals_it() -> None:
     """Who has lost a batch says so until the origin states what it has open."""
     here, there = pair()
     first = place(there.router, ask())
@@ -251,7 +251,7 @@ def test_a_gap_is_seen_and_a_statement_heals_it() -> None:
     assert (here.hearing.gaps, loads(here.router)) == (1, loads(there.router))
 
 
-def test_a_batch_told_twice_or_late_is_passed_over() -> None:
+def test_a_batch_reported_twice_or_late_is_passed_over() -> None:
     """Redis may hold a batch twice after a time-out; one that was overtaken says nothing new."""
     here, there = pair()
     place(there.router, ask())
@@ -403,7 +403,7 @@ WORDS: st.SearchStrategy[StateUpdate] = st.one_of(
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), ANY_COUNT, st.lists(WORDS, max_size=6)), max_size=8))
-def test_nothing_that_can_be_said_raises(batches: list[tuple[int, int, list[StateUpdate]]]) -> None:
+def test_nothing_that_can_be_stated_raises(batches: list[tuple[int, int, list[StateUpdate]]]) -> None:
     """Unknown engines and models, numbers that cannot be: passed over; we decide as before, and owe nothing after."""
     router = router_of(2)
     hearing = ReplicaState(router)
@@ -426,7 +426,7 @@ def test_origins_cannot_be_invented_without_end() -> None:
     assert (hearing.replica_count, hearing.rejected) == (MAX_REPLICAS, 5)
 
 
-def test_the_past_makes_warm_and_charges_nothing() -> None:
+def test_the_history_makes_warm_and_charges_nothing() -> None:
     """Prompts, sessions and paces of old news are known; what was open in them is nowhere."""
     old, joiner = talker(1, 3), talker(2, 3)
     first = serve(old.router, ask(session="talk"), draw=0.5)
@@ -445,7 +445,7 @@ def test_the_past_makes_warm_and_charges_nothing() -> None:
     assert bygone.applied > 3
 
 
-def test_what_never_began_in_the_past_is_not_warm() -> None:
+def test_what_never_began_in_the_history_is_not_warm() -> None:
     """A prompt that was placed and not seen to be computed is not believed to be there."""
     old, joiner = talker(1, 1), talker(2, 1)
     place(old.router, ask())

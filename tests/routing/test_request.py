@@ -18,7 +18,7 @@ from routing.request import DEFAULT_OUTPUT_TOKENS, Api, Request
         (Request("r", Api.TOKENIZE, "m"), 0),
     ],
 )
-def test_the_answer_is_taken_to_be_of_usual_length(request_: Request, tokens: int) -> None:
+def test_the_answer_is_taken_to_be_of_average_length(request_: Request, tokens: int) -> None:
     """Unless its limit is lower; nobody reserves what a client allows but hardly ever gets."""
     assert request_.expected_output_tokens == tokens
 

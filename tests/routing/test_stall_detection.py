@@ -110,7 +110,7 @@ def test_what_an_engine_is_silent_for_altogether_is_no_stream_put_aside() -> Non
     assert watch.silent_for(2.0, first, flowing=(second,)) == {0: StallVerdict.STREAM}
 
 
-def test_all_who_wait_for_a_hung_engine_are_told_at_once() -> None:
+def test_all_who_wait_for_a_hung_engine_are_notified_at_once() -> None:
     """Also those who came last, and those whose own silence says nothing; not those who come after it was found."""
     watch = Watch()
     stream = watch.streams()
@@ -173,7 +173,7 @@ def test_answers_of_another_model_are_signs_of_life_of_the_engine() -> None:
         watch.now_s += 0.4
 
 
-def test_what_others_were_told_by_an_engine_is_a_sign_of_life() -> None:
+def test_what_others_received_from_an_engine_is_a_sign_of_life() -> None:
     """By other gateways: what is heard of them counts as what comes by our own connections."""
     watch = Watch()
     waiting = watch.asks()
@@ -184,7 +184,7 @@ def test_what_others_were_told_by_an_engine_is_a_sign_of_life() -> None:
     assert watch.silent_for(12.5, waiting) == {0: StallVerdict.ENGINE}
 
 
-def test_a_whole_answer_teaches_nothing_of_silences() -> None:
+def test_a_unary_answer_teaches_nothing_of_silences() -> None:
     """It says nothing before it is whole: how long that took is no pause of the engine."""
     watch = Watch()
     watch.flows(watch.streams(), seconds=600)
@@ -195,14 +195,14 @@ def test_a_whole_answer_teaches_nothing_of_silences() -> None:
     assert watch.bound_s() == 2.0
 
 
-def test_a_whole_answer_may_take_its_time() -> None:
+def test_a_unary_answer_may_take_its_time() -> None:
     """It says nothing before its last token, so its own silence is no sign."""
     watch = Watch()
     watch.flows(watch.streams(), seconds=600)
     assert watch.silent_for(290.0, watch.asks(streams_tokens=False)) == {}
 
 
-def test_time_in_which_nobody_listened_does_not_count() -> None:
+def test_time_in_which_no_one_listened_does_not_count() -> None:
     """Neither what we were held up for, nor what nobody asked in."""
     watch = Watch()
     vigil = watch.streams()
@@ -259,7 +259,7 @@ def test_who_is_never_silent_for_longer_than_before_is_never_given_up(gaps: list
         watch.flows(vigil, seconds=LOOK_S)
 
 
-def test_engines_that_nobody_asks_any_more_are_forgotten() -> None:
+def test_engines_that_no_one_calls_any_more_are_forgotten() -> None:
     """Pods come and go; what is known stays bounded."""
     watch = Watch()
     for number in range(50):

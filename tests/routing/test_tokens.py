@@ -58,7 +58,7 @@ def test_the_longest_counted_prompt_counts() -> None:
     assert PromptTokenEstimate(counter, first.extended(b"something else " * 100)).tokens(first.covered) == 1000
 
 
-def test_a_turn_that_nobody_holds_any_more_is_no_measure() -> None:
+def test_a_turn_that_no_one_holds_any_more_is_no_measure() -> None:
     """Only what is warm somewhere needs exact counts; a turn that ended beyond it is not even looked for."""
     counter = TokenCounter(4.0)
     first = cut_prompt(TEXT, 0)

@@ -133,7 +133,7 @@ async def test_what_cannot_be_judged_is_answered_from_the_top(keeping: CascadePo
     assert head["x-hearth-cascade-model"] == "big"
 
 
-async def test_log_probabilities_come_as_asked(keeping: CascadePods) -> None:
+async def test_log_probabilities_come_as_requested(keeping: CascadePods) -> None:
     """Who wants them gets as many as wanted, from a judged model too."""
     _, told, head = await keeping.post(CHAT, asking(logprobs=True, top_logprobs=1))
     assert head["x-hearth-cascade-model"] == "small"

@@ -36,7 +36,7 @@ class Pod:
         running = self._engine.begin(tokens)
         assert running is not None
         self._engine.end(running)
-        await self._publisher.say(*self._engine.told())
+        await self._publisher.log_event(*self._engine.told())
         details = {"cached_tokens": cached}
         usage = {"prompt_tokens": len(tokens), "completion_tokens": 1, "total_tokens": len(tokens) + 1}
         message = {"role": "assistant", "content": "x"}
@@ -112,7 +112,7 @@ async def settled(client: aiohttp.ClientSession, gateway: Running) -> None:
     raise AssertionError("the workers do not know the pod")
 
 
-async def test_receipts_foretell_what_events_told(tmp_path: Path) -> None:
+async def test_receipts_predict_what_events_reported(tmp_path: Path) -> None:
     """Two workers, one warmth process, a cache that is turned over: every prompt to the token."""
     rng = random.Random(3)
     async with AsyncExitStack() as stack:

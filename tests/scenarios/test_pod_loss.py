@@ -115,7 +115,7 @@ def nobody_without_a_first_byte_failed(seen: list[Seen]) -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DIE, FaultKind.FREEZE, FaultKind.CRASH])
-async def test_a_lost_pod_fails_nobody_who_has_no_first_byte(kind: FaultKind) -> None:
+async def test_a_lost_pod_fails_no_request_who_has_no_first_byte(kind: FaultKind) -> None:
     """However it is lost; its breaker opens, the others go on, and what comes back comes back slowly."""
     async with loaded() as (gateway, pods, load):
         lost, *others = pods
@@ -138,7 +138,7 @@ async def test_a_lost_pod_fails_nobody_who_has_no_first_byte(kind: FaultKind) ->
     nobody_without_a_first_byte_failed(load.seen)
 
 
-async def test_a_drained_pod_fails_nobody_at_all() -> None:
+async def test_a_drained_pod_fails_no_request_at_all() -> None:
     """What runs there finishes, nothing new comes, and undrained it is used again."""
     async with loaded() as (gateway, pods, load), aiohttp.ClientSession() as session:
         drained = pods[0]
@@ -155,7 +155,7 @@ async def test_a_drained_pod_fails_nobody_at_all() -> None:
     assert all(answer.is_whole for answer in load.seen)
 
 
-async def test_a_pod_that_says_it_is_not_ready_fails_nobody() -> None:
+async def test_a_pod_that_says_it_is_not_ready_fails_no_request() -> None:
     """As Kubernetes' probes see it: /health says 503, what runs goes on."""
     async with loaded() as (gateway, pods, load):
         pods[0].set_fault(Fault(FaultKind.UNREADY))

@@ -28,7 +28,7 @@ def played(seed: int) -> tuple[Scenario, list[RequestResult], float]:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_gold_is_served_as_promised_after_a_pod_is_lost(seed: int) -> None:
+def test_gold_is_served_within_its_objective_after_a_pod_is_lost(seed: int) -> None:
     """Its demand fits what is left: streams of lower tiers that lost their pod wait behind it, and none is cut."""
     scenario, fates, lost_s = played(seed)
     gold = [fate for fate in fates if fate.offered.tenant.tier == "gold"]

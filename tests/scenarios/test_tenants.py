@@ -13,7 +13,7 @@ import pytest
 from tests.scenarios.place import CHAT, LONG, a_place, asking
 
 
-async def test_clients_hear_of_limits_in_their_own_words(tmp_path: Path) -> None:
+async def test_clients_learn_of_limits_in_their_own_format(tmp_path: Path) -> None:
     """Openai's and anthropic's libraries raise what their users catch, with headers that say when to come back."""
     async with a_place(tmp_path, limited={"rpm": 1}) as place, place.openai("limited", max_retries=0) as client:
         assert (await client.chat.completions.create(**asking())).choices

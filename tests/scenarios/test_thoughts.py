@@ -124,7 +124,7 @@ async def test_thoughts_about_a_long_prompt_go_on(place: Place) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_client_is_told_no_ids_that_it_did_not_ask_for(place: Place) -> None:
+async def test_the_client_is_sent_no_ids_that_it_did_not_ask_for(place: Place) -> None:
     """They only prove that the pod goes on with the very prompt."""
     cut_both(place, 4)
     stream, _ = await ask(place.gateway.at("traffic"))
@@ -135,7 +135,7 @@ async def test_the_client_is_told_no_ids_that_it_did_not_ask_for(place: Place) -
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_thoughts_that_nobody_was_told_end_with_their_pod(place: Place) -> None:
+async def test_undelivered_thoughts_end_with_their_pod(place: Place) -> None:
     """What a client did not want to hear is not known."""
     cut_both(place, 4)
     stream, name = await ask(place.gateway.at("traffic"), include_reasoning=False)

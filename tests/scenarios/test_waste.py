@@ -72,7 +72,7 @@ def other_pods(place: Place, receipt: dict[str, Any]) -> list[SimulatedPod]:
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(("words", "more", "again"), [("Go on. ", {}, 0), ("Say it again. ", AGAIN, SAID - 1)])
-async def test_what_is_computed_again_is_what_is_told(
+async def test_what_is_computed_again_is_what_is_reported(
     place: Place, words: str, more: dict[str, Any], again: int
 ) -> None:
     """A continuation costs its prefill; an answer that is said again costs besides what was said of it."""

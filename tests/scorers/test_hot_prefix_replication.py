@@ -10,7 +10,7 @@ CHAT = Request("r", Api.CHAT, "m", max_tokens=100)
 WORK = {"prefill_work": [100.0, 2_000.0, 4_000.0], "seconds_per_token": [0.001] * 3}
 
 
-def test_where_nobody_has_waited_it_is_silent() -> None:
+def test_where_no_one_has_waited_it_is_silent() -> None:
     """No account, no copy."""
     assert HotPrefixReplication().score(CHAT, candidates_of(3, **WORK)) == []
 

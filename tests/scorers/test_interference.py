@@ -51,7 +51,7 @@ def test_those_who_come_later_lose_a_little_by_all_work() -> None:
     assert only(queue_weight=0.05).score(CHAT, seen) == [pytest.approx(0.05), 0.0]
 
 
-def test_what_is_computed_anew_counts_as_far_as_it_displaces_what_is_wanted() -> None:
+def test_what_is_computed_again_counts_as_far_as_it_displaces_what_is_wanted() -> None:
     """In proportion to what must be computed again; at most once more, and a long cold prompt is not made to wait for
     the good of the cache.
     """

@@ -27,6 +27,6 @@ def test_a_short_prompt_may_find_a_long_one_before_it() -> None:
     ]
 
 
-def test_where_no_pod_is_marked_nothing_is_said() -> None:
+def test_where_no_pod_is_marked_nothing_is_reported() -> None:
     """As nearly everywhere."""
     assert PromptLengthAffinity().score(REQUEST, candidates_of(3)) == []

@@ -29,7 +29,7 @@ def test_every_scorer_is_a_value_with_a_name_of_its_own() -> None:
         assert scorer() == scorer()
 
 
-def test_the_routings_that_can_be_asked_for() -> None:
+def test_the_routings_that_can_be_requested() -> None:
     """Three, made of registered scorers only. Others may be registered, for configurations to add."""
     assert set(routings()) == {"warm", "round-robin", "least-loaded"}
     assert {type(scorer) for routing in routings().values() for scorer in routing} <= set(SCORERS)

@@ -32,7 +32,7 @@ async def take(*pieces: bytes, status: int = 200, drops: bool = False) -> Answer
 
 
 @pytest.mark.parametrize("pieces", [(TOKEN * 500, USAGE, DONE), (TOKEN + USAGE[:50], USAGE[50:] + DONE)])
-async def test_a_whole_answer_has_its_usage(pieces: tuple[bytes, ...]) -> None:
+async def test_a_unary_answer_has_its_usage(pieces: tuple[bytes, ...]) -> None:
     """However the network cuts it, and however long it is."""
     answer = await take(*pieces)
     assert answer.usage is not None
@@ -50,7 +50,7 @@ def test_the_end_of_a_stream_is_kept_however_it_is_cut() -> None:
     assert tail == stream[-TAIL_BYTES:] == keep_end(b"", stream)
 
 
-async def test_an_answer_without_usage_is_whole_too() -> None:
+async def test_an_answer_without_usage_is_complete_too() -> None:
     """Not every pod tells."""
     answer = await take(TOKEN, DONE)
     assert (answer.failure, answer.usage) == ("", None)
@@ -71,7 +71,7 @@ async def test_an_end_that_is_none_is_a_failure(pieces: tuple[bytes, ...], failu
     assert (await take(*pieces)).failure == failure
 
 
-async def test_a_refusal_is_told_by_status_and_code() -> None:
+async def test_a_rejection_is_reported_by_status_and_code() -> None:
     """There was no first token, only a no."""
     refusal = await take(b'{"error":{"message":"not now","type":"x","code":"slow_down"}}', status=429)
     assert (refusal.first_token_at, refusal.failure) == (None, "429 slow_down")

@@ -29,17 +29,17 @@ def test_timers_fire_in_order_of_time_and_the_ready_go_first() -> None:
     async def note() -> None:
         loop = asyncio.get_running_loop()
 
-        def say(word: str) -> None:
+        def log_event(word: str) -> None:
             order.append((word, loop.time()))
 
         def say_twice() -> None:
-            say("ready")
-            loop.call_soon(say, "made by ready")
+            log_event("ready")
+            loop.call_soon(log_event, "made by ready")
 
         done = loop.create_future()
         loop.call_at(2.0, done.set_result, None)
-        loop.call_at(2.0, say, "second")
-        loop.call_at(1.0, say, "first")
+        loop.call_at(2.0, log_event, "second")
+        loop.call_at(1.0, log_event, "first")
         loop.call_soon(say_twice)
         await done
 
@@ -114,7 +114,7 @@ def test_errors_and_results_come_through() -> None:
     assert run_virtually(succeed()) == "done"
 
 
-def test_the_world_outside_is_refused() -> None:
+def test_the_world_outside_is_rejected() -> None:
     """Threads and sockets would be overtaken by the clock, so asking for them is an error, not a hang."""
 
     async def think() -> None:

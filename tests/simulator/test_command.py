@@ -107,7 +107,7 @@ def test_prefill_and_decode_are_split(tmp_path: Path) -> None:
         (["--prefill", "1", "--http"], "virtual time"),
     ],
 )
-def test_splits_that_cannot_be_are_refused(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_splits_that_cannot_be_are_rejected(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """On the command line, before anything is played."""
     with pytest.raises(SystemExit):
         read_wanted(["--trace", "generated", *flags])

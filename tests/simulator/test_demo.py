@@ -57,7 +57,7 @@ async def test_the_demo_ends_in_a_table_and_a_picture(tiny: Path, tmp_path: Path
 
 
 @pytest.mark.timeout(300)
-async def test_kept_up_it_can_be_asked_by_hand_until_interrupted(tiny: Path, tmp_path: Path) -> None:
+async def test_kept_up_it_can_be_called_by_hand_until_interrupted(tiny: Path, tmp_path: Path) -> None:
     """The printed line works as it stands; Ctrl-C ends gateway and pods."""
     demo = await start("--trace", str(tiny), "--out", str(tmp_path / "out"), "--keep")
     assert demo.stdout is not None

@@ -27,7 +27,7 @@ def test_a_plain_stream_gets_a_few_lines() -> None:
     assert told == "warm 100 of 100 requests: 25.0% warm, TTFT p50 0.50 s, p95 0.50 s, 1 failed"
 
 
-def test_a_replay_of_few_requests_is_told_too() -> None:
+def test_a_replay_of_few_requests_is_reported_too() -> None:
     """Fewer requests than lines are no division by zero."""
     stream = io.StringIO()
     with PlainDisplay(stream) as display:

@@ -41,7 +41,7 @@ def test_prefill_costs_the_same_in_whatever_chunks() -> None:
     assert BIG.prefill_s(2000, 1000) > BIG.prefill_s(0, 1000)
 
 
-def test_a_long_prompt_is_computed_beside_those_who_decode() -> None:
+def test_a_long_prompt_is_computed_together_with_those_that_decode() -> None:
     """Chunks share steps with decoding, so the running answer goes on, only slower."""
     engine = Engine(replace(BIG, max_num_batched_tokens=100, max_num_seqs=10))
     engine.submit(Sequence("short", 10, 50), 0.0)
@@ -127,7 +127,7 @@ def test_when_blocks_run_out_the_last_one_starts_over() -> None:
     assert engine.statistics().preemptions == 1
 
 
-def test_priority_reorders_who_waits_only_when_asked_to() -> None:
+def test_priority_reorders_who_waits_only_on_request() -> None:
     """Lower goes first with priority scheduling; otherwise who came first."""
     for by_priority, expected in ((False, ["running", "late", "early"]), (True, ["running", "early", "late"])):
         engine = Engine(replace(BIG, max_num_seqs=1, by_priority=by_priority))
@@ -189,7 +189,7 @@ def test_kv_usage_grows_while_a_run_is_under_way() -> None:
     [Sequence("a", 0, 1), Sequence("a", 1, -1), Sequence("a", 4000, 2), Sequence("here", 1, 1)],
     ids=["no prompt", "negative output", "too long", "twice"],
 )
-def test_what_cannot_run_is_refused(sequence: Sequence) -> None:
+def test_what_cannot_run_is_rejected(sequence: Sequence) -> None:
     """Nothing that could never end is taken in."""
     engine = Engine(BIG)
     engine.submit(Sequence("here", 1, 10), 0.0)

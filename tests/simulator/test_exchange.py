@@ -22,7 +22,7 @@ def routers(count: int) -> list[Router]:
     return made
 
 
-def test_news_come_after_the_delay_and_not_before() -> None:
+def test_updates_come_after_the_delay_and_not_before() -> None:
     """A batch is put together, then travels; a moment earlier nobody knows of it."""
 
     async def scene() -> None:
@@ -71,7 +71,7 @@ def test_books_agree_in_the_end_whatever_was_lost(loss: float) -> None:
     run_virtually(scene())
 
 
-def test_without_loss_nobody_states_but_once() -> None:
+def test_without_loss_each_states_once() -> None:
     """A statement costs all that is open: where every batch comes, one is enough for who has just come."""
 
     async def scene() -> None:
@@ -90,7 +90,7 @@ def test_without_loss_nobody_states_but_once() -> None:
     run_virtually(scene())
 
 
-def test_what_was_said_while_it_was_cut_is_heard_after() -> None:
+def test_what_was_reported_while_it_was_cut_is_received_after() -> None:
     """Alone everybody goes on; when all is mended the prompts of the meantime are warm to all, and the books agree."""
 
     async def scene() -> None:

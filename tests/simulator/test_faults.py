@@ -38,7 +38,7 @@ def test_a_fault_is_read_from_its_json_form() -> None:
     ],
     ids=str,
 )
-def test_nonsense_is_refused_by_name(order: Any, word: str) -> None:
+def test_nonsense_is_rejected_by_name(order: Any, word: str) -> None:
     """The message says which field is wrong."""
     with pytest.raises((ValueError, TypeError), match=word):
         parse_fault(order)

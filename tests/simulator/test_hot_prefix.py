@@ -47,7 +47,7 @@ def test_copies_are_made_as_demand_pays_for_them(rate: float, fewest: int, most:
     assert fewest <= copies(answered(questions(rate, 60.0))) <= most
 
 
-def test_a_crowd_on_one_prefix_does_not_pile_up() -> None:
+def test_a_burst_on_one_prefix_does_not_pile_up() -> None:
     """Within a few seconds as quick as a router to which every copy is free; never on few of the pods
     while others are idle.
     """

@@ -60,7 +60,7 @@ def test_a_schema_without_end_is_given_up() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_schema_is_refused(schema: Any) -> None:
+def test_what_is_no_schema_is_rejected(schema: Any) -> None:
     """With one kind of error, whatever is wrong."""
     with pytest.raises(ValueError, match="not a JSON schema"):
         json_text(schema)

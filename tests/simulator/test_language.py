@@ -43,7 +43,7 @@ def test_different_prompts_get_different_answers() -> None:
     assert len(lengths) > 40
 
 
-def test_a_fixed_text_is_said_and_no_more() -> None:
+def test_a_fixed_text_is_reported_and_no_more() -> None:
     """A tool call or a JSON object, cut into tokens; its length is known."""
     speech = Speech(7, '{"a": 1}x')
     assert speech.pieces(0, 3) == ['{"a"', ": 1}", "x"]

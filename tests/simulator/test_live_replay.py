@@ -52,7 +52,7 @@ async def test_a_player_times_and_counts_what_a_pod_answers() -> None:
     assert all(record.ttft_s is not None and record.ttft_s < (record.duration_s or 0) for record in records)
 
 
-async def test_a_player_whose_pod_refuses_notes_failures() -> None:
+async def test_a_player_whose_pod_rejects_notes_failures() -> None:
     """A refusal is a record with its reason, not an exception."""
     async with SimulatedPod(Options(profile=FAST, models=("other",))) as pod, aiohttp.ClientSession() as client:
         player = Player(conversations(1, 1), Venue(pod.url, MODEL, 200.0, {}), client, lambda _: None)
@@ -62,7 +62,7 @@ async def test_a_player_whose_pod_refuses_notes_failures() -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_the_whole_stage_plays_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_the_complete_stage_plays_and_leaves_nothing(tmp_path: Path) -> None:
     """Pods and gateway as programs of their own: all answered, conversations stay warm, receipts tell why, all end."""
     trace = conversations(6, 3)
     async with staged("warm", 2, FAST, tmp_path / "logs") as stage:

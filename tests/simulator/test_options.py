@@ -23,13 +23,13 @@ from simulator.profile import Profile
     ],
     ids=str,
 )
-def test_impossible_pods_are_refused(wrong: dict[str, Any]) -> None:
+def test_impossible_pods_are_rejected(wrong: dict[str, Any]) -> None:
     """Each by the field's name."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Options(**wrong)
 
 
-def test_no_pod_promises_more_context_than_its_cache_holds() -> None:
+def test_no_pod_offers_more_context_than_its_cache_holds() -> None:
     """The smaller of the two, in whole blocks."""
     small = Profile(kv_capacity_tokens=100, block_size=16)
     assert Options(profile=small).window_tokens == 96

@@ -102,7 +102,7 @@ async def test_metrics_count_what_was_done() -> None:
         assert await client.metric("cache_config_info", **sizes) == 1
 
 
-async def test_adapters_in_use_are_told() -> None:
+async def test_adapters_in_use_are_reported() -> None:
     """While a request runs, and only then."""
     async with running(adapters={"poet": "/p"}) as (pod, client):
         pod.set_fault(Fault(FaultKind.HANG))
@@ -116,7 +116,7 @@ async def test_adapters_in_use_are_told() -> None:
         assert await client.metric("lora_requests_info", running_lora_adapters="") > 0
 
 
-async def test_load_is_told_in_a_header_on_request() -> None:
+async def test_load_is_reported_in_a_header_on_request() -> None:
     """ORCA, as the endpoint picker protocol has it."""
     async with running() as (_, client):
         answer = await client.get("/version", {"endpoint-load-metrics-format": "JSON"})
@@ -137,7 +137,7 @@ async def test_a_key_guards_the_apis_only() -> None:
         await client.ask("/tokenize", {"prompt": "a"})
 
 
-async def test_request_ids_are_echoed_when_told_to() -> None:
+async def test_request_ids_are_echoed_on_request() -> None:
     """`--enable-request-id-headers`; the body's own id wins over the header's."""
     async with running(reports_request_id=True) as (_, client):
         answer = await client.post(CHAT, chat(request_id="mine"), {"X-Request-Id": "yours"})
@@ -235,7 +235,7 @@ def test_the_command_line_is_vllms_where_it_can_be() -> None:
     assert replace(parse_options([])[0]) == Options()
 
 
-def test_a_wrong_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_line_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     """With usage and the reason."""
     for arguments in (["--engines", "0"], ["--listen", "here"]):
         with pytest.raises(SystemExit):
@@ -255,7 +255,7 @@ async def command(*arguments: str) -> tuple[asyncio.subprocess.Process, str]:
     return process, line.decode().strip()
 
 
-async def test_the_command_serves_until_it_is_told_to_stop() -> None:
+async def test_the_command_serves_until_it_is_stopped() -> None:
     """Its first line is its URL; SIGTERM ends it well, an order to die does not."""
     stopped, url = await command("--time-scale", "50")
     dead, other = await command()

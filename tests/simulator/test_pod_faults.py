@@ -131,7 +131,7 @@ async def test_dropped_requests_get_no_byte(path: str) -> None:
         (FaultKind.ERROR, 500, "InternalServerError", "EngineCore encountered an issue."),
     ],
 )
-async def test_requests_are_refused(
+async def test_requests_are_rejected(
     path: str, stream: bool, kind: FaultKind, status: int, type_: str, words: str
 ) -> None:
     """So many of them, by status and in the API's shape; everything else is well."""
@@ -146,7 +146,7 @@ async def test_requests_are_refused(
         assert (await client.post(path, {**APIS[path], "stream": stream})).status == 200
 
 
-async def test_a_stream_may_be_refused_after_its_head() -> None:
+async def test_a_stream_may_be_rejected_after_its_head() -> None:
     """Then the refusal is its first event; what is no stream is refused by status all the same."""
     async with running() as (pod, client):
         pod.set_fault(Fault(FaultKind.REJECT, is_late=True))
@@ -189,7 +189,7 @@ async def test_a_crashed_engine_ends_streams_as_if_all_were_well() -> None:
 
 
 @pytest.mark.parametrize("path", APIS)
-async def test_no_stream_of_a_dead_engine_looks_whole(path: str) -> None:
+async def test_no_stream_of_a_dead_engine_looks_complete(path: str) -> None:
     """An event tells of the error, or, on /v1/responses, the stream is cut."""
     async with running() as (pod, client):
         pod.set_fault(Fault(FaultKind.HANG))

@@ -22,7 +22,7 @@ def test_our_own_time_grows_with_work() -> None:
 
 
 @tells
-def test_a_meter_tells_a_share_of_all_cores() -> None:
+def test_a_meter_reports_a_share_of_all_cores() -> None:
     """Between nothing and all of them."""
     busy = Meter([]).busy()
     assert busy is not None
@@ -35,7 +35,7 @@ def test_a_program_that_is_gone_is_not_counted() -> None:
 
 
 @tells
-def test_the_machine_tells_of_everybody() -> None:
+def test_the_machine_reports_of_all() -> None:
     """Used ticks are some of all ticks, and neither runs backwards."""
     before = machine_ticks()
     sum(range(1_000_000))

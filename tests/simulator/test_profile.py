@@ -23,13 +23,13 @@ from simulator.profile import Profile
     ],
     ids=str,
 )
-def test_impossible_sizes_are_refused(wrong: dict[str, Any]) -> None:
+def test_impossible_sizes_are_rejected(wrong: dict[str, Any]) -> None:
     """Each with the field's name."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Profile(**wrong)
 
 
-def test_a_block_begun_is_a_block_taken() -> None:
+def test_a_block_started_is_a_block_taken() -> None:
     """Capacity counts whole blocks, need counts begun ones."""
     profile = Profile(block_size=16, kv_capacity_tokens=100)
     assert profile.kv_blocks == 6

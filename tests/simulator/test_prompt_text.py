@@ -29,7 +29,7 @@ def test_prompts_are_equal_as_far_as_their_blocks_are(ours: list[int], theirs: l
     )
 
 
-def test_what_is_a_requests_own_is_nobody_elses() -> None:
+def test_what_is_a_requests_own_is_exclusive() -> None:
     """The rest behind the blocks differs from request to request."""
     assert prompt_text((1,), 16, 32, "a")[:64] == prompt_text((1,), 16, 32, "b")[:64]
     assert prompt_text((1,), 16, 32, "a")[64:] != prompt_text((1,), 16, 32, "b")[64:]

@@ -101,7 +101,7 @@ def test_a_chain_may_be_read_in_pieces(tokens: list[int], cut: int) -> None:
     assert len(whole.blocks) == len(tokens) // 4
 
 
-def test_a_chain_tells_prefixes_apart() -> None:
+def test_a_chain_distinguishes_prefixes() -> None:
     """Equal prefixes are equal up to where they differ; another seed shares nothing."""
     one, other = Chain(0, range(32), 4), Chain(0, [*range(16), *range(100, 116)], 4)
     assert [a == b for a, b in zip(one.blocks, other.blocks, strict=True)] == [True] * 4 + [False] * 4

@@ -64,7 +64,7 @@ def test_the_method_says_how_it_was_played() -> None:
     assert "40% busy" in told
 
 
-def test_a_machine_that_could_not_keep_up_is_told() -> None:
+def test_a_machine_that_could_not_keep_up_is_reported() -> None:
     """Figures of a machine that was the bottleneck are said to be doubtful."""
     fine = replace(replay("warm"), is_live=True, late_s=spread_of([0.01]), busy=0.4)
     assert warnings(report(fine)) == []

@@ -85,7 +85,7 @@ async def test_a_dead_engine_fails_what_it_had_and_what_comes() -> None:
     assert after.has_failed
 
 
-async def test_a_ring_that_nobody_heard_is_not_lost() -> None:
+async def test_a_ring_that_no_one_received_is_not_lost() -> None:
     """Rung before the wait, once or often, it wakes one wait."""
     bell = Bell()
     bell.ring()

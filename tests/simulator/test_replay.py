@@ -79,7 +79,7 @@ def test_round_robin_takes_turns_whatever_the_sessions_are() -> None:
         assert {first.pod, second.pod, third.pod} == {"pod-0", "pod-1", "pod-2"}
 
 
-def test_a_prompt_that_never_fits_is_refused_by_the_pod() -> None:
+def test_a_prompt_that_never_fits_is_rejected_by_the_pod() -> None:
     """It counts as failed with the pod's words, and the others are served."""
     trace = make_trace("big", [Arrival(0.0, 5_000, 4), Arrival(0.0, 500, 4)], None)
     big, small = play(trace, setting(kv_tokens=4_096)).records
@@ -152,7 +152,7 @@ def test_mooncake_in_virtual_time() -> None:
     assert warm.foresight.warm_error < 0.05
 
 
-def test_gateways_that_tell_each_other_find_what_one_finds() -> None:
+def test_gateways_that_report_each_other_find_what_one_finds() -> None:
     """Four of them: alone each knows a quarter of what is warm; with news nearly all of it."""
     trace = generate(TEAMS, 300, seed=2)
     one, told, alone = (

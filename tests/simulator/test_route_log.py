@@ -60,13 +60,13 @@ def test_what_was_shared_is_shared_in_the_trace(tmp_path: Path) -> None:
     assert trace.engines == 2
 
 
-def test_only_the_model_that_was_asked_most_is_played(tmp_path: Path) -> None:
+def test_only_the_model_that_was_used_most_is_played(tmp_path: Path) -> None:
     """Others ran on other engines."""
     rows = [line(FIRST, at, pod=0) for at in (1.0, 2.0)] + [line(SECOND, 3.0, pod=1, model="small")]
     assert len(load_trace(write(tmp_path, rows)).arrivals) == 2
 
 
-def test_what_would_have_happened_stands_beside_what_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_would_have_happened_stands_next_to_what_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On as many pods as were recorded; the recorded choice is a row like the others, and here the worst."""
     turns = [
         line(block_text(talk, 2_000 + 400 * turn), 40.0 * turn + talk, pod=(talk + turn) % 2)
@@ -84,7 +84,7 @@ def test_what_would_have_happened_stands_beside_what_did(tmp_path: Path, capsys:
     assert "as-recorded" in capsys.readouterr().out
 
 
-def test_a_line_of_another_schema_is_refused(tmp_path: Path) -> None:
+def test_a_line_of_another_schema_is_rejected(tmp_path: Path) -> None:
     """By its version, with the line's place."""
     path = write(tmp_path, [line(FIRST, 1.0, pod=1), line(FIRST, 2.0, pod=1).replace(b'"schema":2,', b"")])
     with pytest.raises(TraceFault, match=r"routes.jsonl.gz:2: route log of schema 1; .* reads schema 2"):

@@ -60,7 +60,7 @@ def test_a_stop_string_may_be_shown() -> None:
     assert said(recite(Wish(100, stop=("three",), shows_stop=True))) == "one two three"
 
 
-def test_a_stop_string_that_is_never_said_changes_nothing() -> None:
+def test_a_stop_string_that_is_never_stated_changes_nothing() -> None:
     """Nor does one beyond the limit, or before `min_tokens`."""
     assert recite(Wish(100, stop=("seven",))).stop_reason is None
     assert recite(Wish(2, stop=("three",))).finish_reason == "length"

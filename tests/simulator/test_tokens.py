@@ -17,7 +17,7 @@ def test_a_text_comes_back(text: str) -> None:
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
-def test_whole_tokens_stay_when_more_is_appended(before: bytes, after: bytes) -> None:
+def test_complete_tokens_stay_when_more_is_appended(before: bytes, after: bytes) -> None:
     """Only the last, shorter token of a text may change."""
     whole = len(before) // 4
     assert encode(before + after)[:whole] == encode(before)[:whole]

@@ -83,7 +83,7 @@ def test_shared_rows_build_on_the_request_before(write: Write) -> None:
     assert [one.blocks for one in trace.arrivals] == [(0, 10, 11), (0,), (0, 10, 30, 31)]
 
 
-def test_conversations_with_clocks_of_their_own_are_begun_at_random(write: Write) -> None:
+def test_conversations_with_clocks_of_their_own_are_started_at_random(write: Write) -> None:
     """Local ids never meet, pauses are bounded, and the seed alone decides when each begins."""
     path = write(RAW)
     trace = load_trace(path, seed=1)

@@ -92,7 +92,7 @@ def test_two_transfers_share_the_wire() -> None:
     assert firsts == [pytest.approx(1.5, abs=0.05), pytest.approx(2.5, abs=0.05)]
 
 
-def test_nobody_comes() -> None:
+def test_no_one_comes() -> None:
     """The lease ends and the blocks are free."""
 
     async def scene() -> VirtualPod:

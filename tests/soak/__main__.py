@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.chaos.__main__ import empty, say
+from tests.chaos.__main__ import empty, log_event
 from tests.chaos.cast import on_stage
 from tests.chaos.deeds import Kind, Pace, Whom, draw_deeds
 from tests.chaos.doing import Doing
@@ -32,7 +32,7 @@ async def soak(seed: int, seconds: float, rate: float) -> tuple[Tally, list[Row]
     async with on_stage(empty("soak")) as cast:
         kinds = [kind for kind in Kind if kind.whom is not Whom.GATEWAY]
         deeds = draw_deeds(seed, seconds, len(cast.pods), len(cast.gateways), kinds=kinds, pace=CHURN)
-        doing, measuring = Doing(cast, say), Measuring(cast, max(LEAST_APART_S, seconds / MEASUREMENTS))
+        doing, measuring = Doing(cast, log_event), Measuring(cast, max(LEAST_APART_S, seconds / MEASUREMENTS))
         measure = asyncio.create_task(measuring.measure())
         try:
             tally = await play_with(cast, Scene(seed, seconds, rate), doing, lambda: doing.all(deeds))

@@ -76,7 +76,7 @@ class Measuring:
                     for what, value in measured(reading).items():
                         self._add(gateway.name, what, at_s, value)
             with suppress(RedisError, OSError):  # It is away now and then.
-                self._add("redis", "redis keys", at_s, float(str(await self._cast.redis[0].say("DBSIZE"))))
+                self._add("redis", "redis keys", at_s, float(str(await self._cast.redis[0].log_event("DBSIZE"))))
             await pause(self._every_s)
 
     def _add(self, who: str, what: str, at_s: float, value: float) -> None:

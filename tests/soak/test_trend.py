@@ -9,7 +9,7 @@ import pytest
 from tests.soak.trend import trend_of
 
 
-def test_growth_is_told_per_hour_and_over_the_run() -> None:
+def test_growth_is_reported_per_hour_and_over_the_run() -> None:
     """Ten a second from the first third on, whatever came before."""
     at_s = [float(second) for second in range(90)]
     trend = trend_of(at_s, [1e9 if second < 30 else 10 * second for second in at_s])

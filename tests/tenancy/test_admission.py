@@ -33,7 +33,7 @@ REQUEST = Request("1", Api.CHAT, "m", cut_prompt(b"tell me a tale " * 200, 0))
 FACE = request_fingerprint(REQUEST, "acme")
 
 
-def test_its_promise_runs_from_its_first_coming() -> None:
+def test_its_objective_runs_from_its_first_coming() -> None:
     """However often it was refused since."""
     returning = RejectedRequests()
     returning.rejected(FACE, 10.0, 10.0)
@@ -121,7 +121,7 @@ class Stage:
         raise AssertionError("nobody is ever refused")
 
 
-def test_a_first_token_that_would_come_too_late_is_not_begun() -> None:
+def test_a_first_token_that_would_come_too_late_is_not_started() -> None:
     """Two seconds of prefill stand on every engine, and gold wants its own within one: it waits for one to be done."""
     stage = Stage()
     bronze = [stage.place(stage.arrive(BRONZE, 20_000)) for _ in range(2)]
@@ -132,7 +132,7 @@ def test_a_first_token_that_would_come_too_late_is_not_begun() -> None:
     assert stage.place(gold, now_s=0.7).engine is bronze[1].engine
 
 
-def test_a_stream_is_not_stalled_beyond_its_promise() -> None:
+def test_a_stream_is_not_stalled_beyond_its_objective() -> None:
     """Gold decodes on the only engine; a long prompt waits until gold has earned what it takes."""
     stage = Stage(engines=1)
     gold = stage.place(stage.arrive(GOLD, 400))
@@ -165,7 +165,7 @@ def test_an_engine_is_kept_open_for_a_tier_that_is_expected() -> None:
     assert gold.engine is not first.engine
 
 
-def test_nobody_is_put_where_the_cache_would_overflow() -> None:
+def test_no_one_is_put_where_the_cache_would_overflow() -> None:
     """KV is counted with the whole answer: for the moment of decoding, not for now."""
     stage = Stage(engines=1, kv_tokens=5_000)
     stage.place(stage.arrive(BRONZE, 3_000))
@@ -173,7 +173,7 @@ def test_nobody_is_put_where_the_cache_would_overflow() -> None:
         stage.place(stage.arrive(BRONZE, 3_000))
 
 
-def test_who_cannot_start_in_time_is_refused_as_it_comes() -> None:
+def test_who_cannot_start_in_time_is_rejected_as_it_comes() -> None:
     """Behind more than its tier can be served in time; the word when to come again is honest and bounded."""
     stage = Stage()
     refusal = stage.fill()
@@ -182,14 +182,14 @@ def test_who_cannot_start_in_time_is_refused_as_it_comes() -> None:
     assert 1 < stage.admission.queues[MODEL].waiting < 100
 
 
-def test_a_modest_tenant_is_not_refused_for_a_greedy_ones_sake() -> None:
+def test_a_modest_tenant_is_not_rejected_for_a_greedy_ones_sake() -> None:
     """It waits behind as much of the other's as is its part."""
     stage = Stage()
     stage.fill(tenant="greedy")
     assert stage.arrive(GOLD, 1_200, tenant="modest").start_by_s > 0
 
 
-def test_nobody_is_refused_for_the_sake_of_those_behind_it() -> None:
+def test_no_request_is_rejected_for_the_sake_of_those_behind_it() -> None:
     """Bronze waits, and gold that comes again has little time left: no reason to have it come a third time."""
     stage = Stage()
     stage.admission.overload_rejection(stage.arrive(GOLD, 1_200, text=7), 0.0, 1.0, 0.0)
@@ -208,7 +208,7 @@ def test_a_modest_tenant_waits_as_long_as_it_may() -> None:
     assert stage.arrive(GOLD, 1_200, 1e3, tenant="modest").start_by_s > 1e3
 
 
-def test_who_was_refused_and_comes_again_is_as_late_as_it_is() -> None:
+def test_who_was_rejected_and_comes_again_is_as_late_as_it_is() -> None:
     """Its promise runs from its first coming, if its client says that it has asked before."""
     stage = Stage()
     stage.wait(first := stage.arrive(GOLD, 1_200, text=7))
@@ -274,7 +274,7 @@ def test_room_is_kept_for_who_has_reserved_some_before_he_first_comes() -> None:
         stage.place(stage.arrive(BRONZE, 60_000))
 
 
-def test_a_reserve_without_a_promised_first_token_keeps_an_engine_open() -> None:
+def test_a_reserve_without_a_first_token_objective_keeps_an_engine_open() -> None:
     """Open is then where no more than a second of prefill is queued; without a reserve nothing is kept open."""
     for reserve, is_kept in ((0.5, True), (0.0, False)):
         stage, plain = Stage(engines=2), Tier("plain", 10, guaranteed_share=reserve)
@@ -288,7 +288,7 @@ def test_a_reserve_without_a_promised_first_token_keeps_an_engine_open() -> None
             stage.place(stage.arrive(BRONZE, 60_000))
 
 
-def test_what_has_lost_its_pod_is_not_refused_at_the_door() -> None:
+def test_what_has_lost_its_pod_is_not_rejected_at_the_door() -> None:
     """However long the queue is, and however late it is: until it has waited as long as it may; and it is first."""
     stage = Stage()
     stage.fill()
@@ -305,7 +305,7 @@ def test_what_has_lost_its_pod_is_not_refused_at_the_door() -> None:
     assert not lost.tier_queue.defer(lost, 30.1)
 
 
-def test_a_prompt_that_is_computed_again_is_charged_to_nobody() -> None:
+def test_a_prompt_that_is_computed_again_is_charged_to_no_account() -> None:
     """Its tenant has paid for it; what is generated counts as ever, and shows no length of answers."""
     stage = Stage()
     request = Request("lost", Api.CHAT, MODEL, cut_prompt(b"lost " * 240, 0), stream=True)
@@ -402,7 +402,7 @@ def plainly_open(stage: Stage, waiter: WaitingRequest, seen: Candidates, now_s: 
     ),
     st.integers(1, 4),
 )
-def test_asking_of_one_engine_is_as_good_as_asking_of_all(
+def test_calling_one_engine_is_as_good_as_calling_all(
     visits: list[tuple[Tier, int, float, int, bool]], engines: int
 ) -> None:
     """In whatever state a few requests leave the fleet: beside all conditions over all engines, and nobody passes who

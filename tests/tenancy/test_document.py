@@ -36,7 +36,7 @@ def bomb(levels: int, times: int = 9) -> str:
 
 
 @pytest.mark.parametrize("levels", [5, 9, 40])
-def test_aliases_that_multiply_are_refused_at_their_place(levels: int) -> None:
+def test_aliases_that_multiply_are_rejected_at_their_place(levels: int) -> None:
     """However much they would make."""
     for read in (load_yaml, compose_yaml):
         with pytest.raises(yaml.MarkedYAMLError, match="repeat too much") as refused:
@@ -46,7 +46,7 @@ def test_aliases_that_multiply_are_refused_at_their_place(levels: int) -> None:
         assert mark.line < 6
 
 
-def test_merges_that_multiply_are_refused() -> None:
+def test_merges_that_multiply_are_rejected() -> None:
     """`<<` repeats what it names as an alias in a list does."""
     lines = ["a0: &a0 {" + ", ".join(f"k{at}: x" for at in range(50)) + "}"]
     lines += [f"a{at}: &a{at} {{<<: [{', '.join([f'*a{at - 1}'] * 50)}]}}" for at in range(1, 5)]
@@ -61,7 +61,7 @@ def test_a_long_text_counts_each_time() -> None:
         load_yaml(text)
 
 
-def test_what_holds_itself_is_refused() -> None:
+def test_what_holds_itself_is_rejected() -> None:
     """As a list in itself, or as a mapping that is merged into itself."""
     for held in ("a: &a [*a]", "a: &a {b: [1, {c: *a}]}", "&a {<<: *a}"):
         with pytest.raises(yaml.MarkedYAMLError, match="within what it names"):
@@ -86,7 +86,7 @@ def test_aliases_of_everyday_use_are_read() -> None:
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "1" + ":1" * 5000, "0x" + "f" * 5000, "1." + "0" * 5000])
-def test_a_number_without_end_is_refused_at_its_place(number: str) -> None:
+def test_a_number_without_end_is_rejected_at_its_place(number: str) -> None:
     """PyYAML takes quadratic time for some, and Python rejects others without naming a place."""
     with pytest.raises(yaml.MarkedYAMLError, match="at most 100 characters") as refused:
         load_yaml(f"a: 1\nb: {number}\n")
@@ -140,7 +140,7 @@ def test_values_are_read_by_type_and_absent_ones_are_their_defaults() -> None:
     assert faults(root) == []
 
 
-def test_every_fault_is_told_with_its_path() -> None:
+def test_every_fault_is_reported_with_its_path() -> None:
     """Wrong values, missing ones and unknown keys at every depth, all in one reading."""
     root = table("a: {b: [1, x, 2.5], c: yes}\nlist: [{n: 1}, {nn: 2}, 3]\nnam: z\n")
     inner = root.table("a")
@@ -173,7 +173,7 @@ def test_every_fault_is_told_with_its_path() -> None:
         ("a: \x01\n", "not YAML: unacceptable character"),
     ],
 )
-def test_what_is_no_yaml_is_refused_with_its_place(source: str, words: str) -> None:
+def test_what_is_no_yaml_is_rejected_with_its_place(source: str, words: str) -> None:
     """Syntax, keys that stand twice, and tags that would run code."""
     with pytest.raises(InvalidDocument) as refused:
         table(source)
@@ -249,7 +249,7 @@ def test_merged_mappings_are_allowed() -> None:
         (one_of(("warm", "cold")), "xyz", "`xyz` is none of warm, cold"),
     ],
 )
-def test_parsers_say_what_is_wrong(parse: Parse[object], value: object, words: str) -> None:
+def test_parsers_report_what_is_wrong(parse: Parse[object], value: object, words: str) -> None:
     """Each names the rule that is broken."""
     with pytest.raises(InvalidValue) as refused:
         parse(value)

@@ -10,14 +10,14 @@ from routing.request import DEFAULT_OUTPUT_TOKENS
 from tenancy.forecast import MAX_TABLES, OutputLengthForecast
 
 
-def test_before_anything_is_seen_little_is_counted_on() -> None:
+def test_before_anything_is_observed_little_is_counted_on() -> None:
     """The mean is the usual one, the least likely length next to nothing."""
     forecast = OutputLengthForecast()
     assert forecast.mean("a", "m") == DEFAULT_OUTPUT_TOKENS
     assert forecast.tokens("a", "m", 0.01) < 10
 
 
-def test_quantiles_come_near_what_was_seen() -> None:
+def test_quantiles_come_near_what_was_observed() -> None:
     """Within a bucket's width, after some hundred answers."""
     forecast, draws = OutputLengthForecast(), Random(1)
     lengths = sorted(round(draws.lognormvariate(5.0, 0.7)) for _ in range(900))
@@ -28,7 +28,7 @@ def test_quantiles_come_near_what_was_seen() -> None:
     assert forecast.mean("a", "m") == pytest.approx(sum(lengths) / 900, rel=0.1)
 
 
-def test_a_tenant_of_its_own_kind_is_told_from_the_others() -> None:
+def test_a_tenant_of_its_own_kind_is_distinguished_from_the_others() -> None:
     """A newcomer is taken to be like all, until it shows otherwise."""
     forecast = OutputLengthForecast()
     for _ in range(500):

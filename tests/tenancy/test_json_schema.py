@@ -35,6 +35,6 @@ def test_names_lead_to_entries() -> None:
     assert not accepts(schema, {"xyz": {}})
 
 
-def test_something_must_be_said() -> None:
+def test_something_must_be_stated() -> None:
     """An empty value says nothing."""
     assert [accepts(requires("a"), value) for value in ({"a": 1}, {"a": None}, {})] == [True, False, False]

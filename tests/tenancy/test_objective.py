@@ -7,7 +7,7 @@ import pytest
 from tenancy.objective import DEFAULT_TIER, NO_OBJECTIVE, OverloadAction, Tier, objective_of, relaxed
 
 
-def test_the_usual_tier_promises_nothing() -> None:
+def test_the_default_tier_guarantees_nothing() -> None:
     """So nothing can be refused for a promise's sake, and nobody goes before anybody."""
     assert (DEFAULT_TIER.ttft_s, DEFAULT_TIER.tpot_s, DEFAULT_TIER.guaranteed_share, DEFAULT_TIER.priority) == (
         inf,
@@ -22,14 +22,14 @@ GOLD = Tier("gold", ttft_s=1.0, ttft_uncached_factor=2.0, tpot_s=0.05)
 BRONZE = Tier("bronze", ttft_s=15.0, ttft_uncached_factor=5.0, tpot_s=0.15)
 
 
-def test_nothing_is_promised_where_nobody_says_so() -> None:
+def test_nothing_is_guaranteed_by_default() -> None:
     """No tier, no wish: the same value for all, and it binds nobody."""
     assert objective_of(DEFAULT_TIER) is NO_OBJECTIVE
     assert not NO_OBJECTIVE.is_bound
     assert objective_of(DEFAULT_TIER, ttft_s=1.0).is_bound
 
 
-def test_a_relaxed_promise_keeps_what_the_request_asked_for() -> None:
+def test_a_relaxed_objective_keeps_what_the_request_requested() -> None:
     """The lower tier's, but for a deadline that came with the request."""
     assert relaxed(objective_of(GOLD), BRONZE) == objective_of(BRONZE)
     asked = relaxed(objective_of(GOLD, ttft_s=0.5), BRONZE)
@@ -51,7 +51,7 @@ def test_a_relaxed_promise_keeps_what_the_request_asked_for() -> None:
         (None, 1.41, 0, False),
     ],
 )
-def test_a_promise_is_kept_to_the_last_token(
+def test_an_objective_is_met_to_the_last_token(
     first_token_s: float | None, took_s: float, tokens: int, is_kept: bool
 ) -> None:
     """First token in time for its own cold prompt, then a pace; an answer that comes whole has both together."""
@@ -59,7 +59,7 @@ def test_a_promise_is_kept_to_the_last_token(
     assert promise.is_met(own_s=0.2, first_token_s=first_token_s, took_s=took_s, tokens=tokens) is is_kept
 
 
-def test_what_promises_no_pace_keeps_any() -> None:
+def test_without_a_pace_objective_any_pace_meets_it() -> None:
     """Infinite seconds per token, whole answers included."""
     promise = objective_of(Tier("slow", ttft_s=1.0))
     assert promise.tpot_s == inf

@@ -23,7 +23,7 @@ from tenancy.queue import (
 from tenancy.tenants import Caller, Tenant
 
 
-def test_a_steady_load_is_seen_as_it_is() -> None:
+def test_a_steady_load_is_measured_correctly() -> None:
     """Ten requests a second of 0.1 s each keep one engine busy."""
     demand = TierDemand(0.0)
     for tick in range(400):
@@ -259,7 +259,7 @@ def test_overdue_are_those_that_cannot_start_in_time() -> None:
     assert queue.overdue(1.5) == [late]
 
 
-def test_a_modest_tenant_is_served_late_rather_than_refused() -> None:
+def test_a_modest_tenant_is_served_late_rather_than_rejected() -> None:
     """Behind what can still be in time, and no longer than it may wait; a greedy one is not."""
     queue = ModelQueue()
     late, greedy = put(queue, waiter(tenant="modest")), put(queue, waiter(tenant="greedy"))

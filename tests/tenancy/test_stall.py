@@ -39,7 +39,7 @@ def charge(
     )
 
 
-def test_an_engine_without_promises_takes_anything() -> None:
+def test_an_engine_without_objectives_takes_anything() -> None:
     """Nobody there can be stalled beyond what he was promised."""
     ledger, stalls = scene()
     charge(ledger, 5.0, 0.0)
@@ -66,7 +66,7 @@ def test_a_stream_earns_with_every_token() -> None:
     assert stalls.room_now_s(0, 0.5 + decoded_s) == pytest.approx(300 * (0.05 - STEP_S), rel=1e-2)
 
 
-def test_the_tightest_promise_counts() -> None:
+def test_the_tightest_objective_counts() -> None:
     """An engine takes what the one can bear that bears least."""
     ledger, stalls = scene()
     ledger.prefill_done(charge(ledger, 0.1, 0.0, StreamObjective(0.05, 100)), 0.1)
@@ -85,7 +85,7 @@ def test_those_of_one_step_have_not_stalled_each_other() -> None:
     assert stalls.room_now_s(0, 0.6) == pytest.approx(100 * (0.05 - STEP_S), rel=2e-2)
 
 
-def test_who_has_left_bars_nobody() -> None:
+def test_who_has_left_bars_no_one() -> None:
     """With the last promise gone the engine takes anything again."""
     ledger, stalls = scene()
     one = charge(ledger, 0.1, 0.0, StreamObjective(0.05, 10))

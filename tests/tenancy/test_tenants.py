@@ -5,7 +5,7 @@ import pytest
 from tenancy.tenants import ANONYMOUS_CALLER, ANONYMOUS_TENANT, UNLIMITED, Account, Quota, Tenant, quota_of, renewed
 
 
-def test_without_limits_nothing_is_refused() -> None:
+def test_without_limits_nothing_is_rejected() -> None:
     """That is what is usual."""
     assert UNLIMITED.is_unlimited
     assert Quota() == UNLIMITED
@@ -56,7 +56,7 @@ def test_what_has_no_limits_has_no_account() -> None:
     assert ANONYMOUS_CALLER.accounts == ()
 
 
-def test_a_key_that_names_nobody_is_a_user_by_itself() -> None:
+def test_a_key_that_names_no_one_is_a_user_by_itself() -> None:
     """Else limits per user would not bind its holder."""
     assert Tenant("search", per_user=ONE).caller(key_id="k1").accounts == (Account("search/user/k1", ONE),)
     assert Tenant("search", per_user=ONE).caller(key_id="k1", user="ann").accounts == (Account("search/user/ann", ONE),)

@@ -38,7 +38,7 @@ def test_it_waits_as_others_do_where_engines_are_busy() -> None:
     assert stage.place(waiter, now_s=6.0).engine is first.engine
 
 
-def test_a_prompt_that_fits_is_still_held_to_its_promise() -> None:
+def test_a_prompt_that_fits_is_still_held_to_its_objective() -> None:
     """Behind a long prefill the first token of a short prompt would be late: it waits, and is not placed late."""
     stage = Stage(engines=1)
     stage.place(stage.arrive(FLAT, LONG))
@@ -116,7 +116,7 @@ def test_one_that_is_found_unattainable_in_the_queue_keeps_its_place_there() -> 
     assert list(waiter.tier_queue.heads()) == []
 
 
-def test_every_overload_tells_what_was_predicted() -> None:
+def test_every_overload_reports_what_was_predicted() -> None:
     """A rejection at the door carries the prediction and what the tier allows, and a time to come back above zero."""
     stage = Stage()
     refusal = stage.fill()
@@ -135,7 +135,7 @@ def test_every_overload_tells_what_was_predicted() -> None:
     engines=st.integers(1, 4),
     late_s=st.floats(0.0, 0.5),
 )
-def test_an_idle_fleet_refuses_nobody(
+def test_an_idle_fleet_rejects_no_request(
     tokens: int, ttft_s: float, per_cold: float, priority: int, engines: int, late_s: float
 ) -> None:
     """Whatever the prompt, the tier and the engines kept for higher tiers: one that asks alone is placed at once."""

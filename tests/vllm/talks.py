@@ -33,7 +33,7 @@ class Talk:
     said: list[Any] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
 
-    async def say(self, words: str, *, stream: bool, tokens: int = 24) -> Turn:
+    async def log_event(self, words: str, *, stream: bool, tokens: int = 24) -> Turn:
         """Ask the next thing, and remember the answer."""
         said = SAY[self.path](words)
         self.said.append(said)

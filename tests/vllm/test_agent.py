@@ -89,7 +89,7 @@ def standing(gateway: Gateway, url: str) -> str | None:
 
 async def registered(redis: Server) -> AgentRecord | None:
     """What stands in Redis now."""
-    written = await redis.say("GET", record_key("", NAME))
+    written = await redis.log_event("GET", record_key("", NAME))
     return read_record(written) if isinstance(written, bytes) else None
 
 
@@ -127,7 +127,7 @@ async def test_the_gateway_routes_to_what_it_found(finder: Gateway, pod: Pod) ->
 
 
 @PATIENT
-async def test_an_engine_tells_its_load_by_itself(finder: Gateway, redis: Server) -> None:
+async def test_an_engine_reports_its_load_by_itself(finder: Gateway, redis: Server) -> None:
     """While a request runs, the channel says so: the plugin told the agent, without any scrape."""
     client = redis.client()
     try:

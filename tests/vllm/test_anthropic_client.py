@@ -49,7 +49,7 @@ def direct(pods: tuple[Pod, ...]) -> Iterator[anthropic.Anthropic]:
         yield made
 
 
-def test_a_whole_answer_is_the_pods_own(client: anthropic.Anthropic, direct: anthropic.Anthropic) -> None:
+def test_a_unary_answer_is_the_pods_own(client: anthropic.Anthropic, direct: anthropic.Anthropic) -> None:
     """Every field but the id and what was warm."""
     answers = [one.messages.create(**asked()).to_dict() for one in (client, direct)]
     for answer in answers:

@@ -111,7 +111,7 @@ def test_a_stream_is_clean(cascades: Gateway, client: openai.OpenAI, ladder: str
 
 
 @pytest.mark.parametrize(("ladder", "rung"), [("easy", "tinyqwen"), ("strict", "smollm2")])
-def test_a_whole_answer_is_judged(cascades: Gateway, client: openai.OpenAI, ladder: str, rung: str) -> None:
+def test_a_unary_answer_is_judged(cascades: Gateway, client: openai.OpenAI, ladder: str, rung: str) -> None:
     """By the same signal, and without what was not asked for."""
     raw = client.chat.completions.with_raw_response.create(**asking(ladder))
     answer = raw.parse()
@@ -123,7 +123,7 @@ def test_a_whole_answer_is_judged(cascades: Gateway, client: openai.OpenAI, ladd
     assert way["steps"][0]["signal"] is not None
 
 
-def test_who_asks_for_log_probabilities_gets_them(client: openai.OpenAI) -> None:
+def test_who_requests_log_probabilities_gets_them(client: openai.OpenAI) -> None:
     """As many as were asked for, from a model that was judged by more."""
     answer = client.chat.completions.create(**asking("easy", logprobs=True, top_logprobs=1))
     assert answer.model == "tinyqwen"

@@ -94,7 +94,7 @@ def running_on(gateway: Gateway, pod: Pod) -> int:
     return sum(engine["own_load"]["running"] for engine in gateway.pod(pod.url)["engines"])
 
 
-async def test_clients_hear_nothing_of_it(both: tuple[Gateway, tuple[Pod, ...]]) -> None:
+async def test_clients_receive_nothing_of_it(both: tuple[Gateway, tuple[Pod, ...]]) -> None:
     """One pod killed, one paused: every answer is whole and the one that an undisturbed pod gives."""
     gateway, pods = both
     model = pods[0].model

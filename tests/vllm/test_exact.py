@@ -142,7 +142,7 @@ def evictions(pod_blocks: int, rows: Sequence[Row]) -> float:
     return sum(row.prompt_tokens - row.cached_tokens for row in rows) / BLOCK_TOKENS / pod_blocks
 
 
-async def test_serial_requests_are_foretold(exact: Gateway) -> None:
+async def test_serial_requests_are_predicted(exact: Gateway) -> None:
     """At least 98 % of requests, one after another, over four dialects, while the cache is turned over."""
     rows = await play(exact, seed=1, requests=SERIAL)
     right, _ = report("serial", rows)
@@ -150,7 +150,7 @@ async def test_serial_requests_are_foretold(exact: Gateway) -> None:
     assert right >= 0.98
 
 
-async def test_requests_at_once_are_foretold(exact: Gateway) -> None:
+async def test_requests_at_once_are_predicted(exact: Gateway) -> None:
     """Eight at a time: what others are about to leave behind, or to displace, is nearly always known."""
     rows = await play(exact, seed=2, requests=SERIAL, at_once=AT_ONCE)
     _, error = report("eight at once", rows)
@@ -158,7 +158,7 @@ async def test_requests_at_once_are_foretold(exact: Gateway) -> None:
     assert error <= 0.05
 
 
-async def test_layers_that_keep_their_cache_differently_are_foretold(exact: Gateway) -> None:
+async def test_layers_that_keep_their_cache_differently_are_predicted(exact: Gateway) -> None:
     """Each kind of layer tells its own blocks; warm is only what all of them can go on from.
 
     Measured: all of them to the token, also on a busy machine. To be fooled by one kind of layer would be far off.
@@ -181,7 +181,7 @@ async def test_an_emptied_cache_is_noticed(exact: Gateway, evicting_pod: Pod) ->
     assert right >= 0.98
 
 
-async def test_a_late_joiner_knows_all_that_was_said(exact: Gateway, evicting_pod: Pod, tmp_path: Path) -> None:
+async def test_a_late_joiner_knows_all_that_was_reported(exact: Gateway, evicting_pod: Pod, tmp_path: Path) -> None:
     """A second gateway has the past told again, thousands of batches of it, and foretells as well as the first."""
     async with exact_gateway([evicting_pod], tmp_path) as second:
         await believed(second, front(second))

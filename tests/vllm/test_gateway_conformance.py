@@ -87,7 +87,7 @@ class TestAnswers(ThroughTheGateway, AnswersContract):
 
 
 class TestSurface(ThroughTheGateway, SurfaceContract):
-    async def test_version_is_told(self, subject: Subject) -> None:
+    async def test_version_is_reported(self, subject: Subject) -> None:
         """Which of its pods' versions would it be?"""
         assert (await subject.get("/version")).status == 404
 
@@ -106,7 +106,7 @@ class TestSurface(ThroughTheGateway, SurfaceContract):
             assert answer.status == 404
             assert answer.json()["error"]["code"] == "unknown_url"
 
-    async def test_a_wrong_method_is_refused(self, subject: Subject) -> None:
+    async def test_a_wrong_method_is_rejected(self, subject: Subject) -> None:
         """As above; which methods there are stands in a header here too."""
         answer = await subject.get(CHAT)
         assert answer.status == 405
@@ -120,7 +120,7 @@ class TestSurface(ThroughTheGateway, SurfaceContract):
             assert answer.headers["x-request-id"] == "theirs-1"
             assert answer.json()["id"] == prefix + answer.headers["x-hearth-request-id"]
 
-    async def test_an_engine_that_is_not_there_is_refused(self, subject: Subject) -> None:
+    async def test_an_engine_that_is_not_there_is_rejected(self, subject: Subject) -> None:
         """Which engine serves is not the client's to say: the header never reaches a pod."""
         for path in (CHAT, COMPLETIONS, MESSAGES):
             answer = await subject.post(path, subject.request(path), {"X-data-parallel-rank": "3"})

@@ -60,7 +60,7 @@ def as_told(answer: Any) -> Any:
 # -- chat --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_whole_answer_is_the_pods_own(client: openai.OpenAI, direct: openai.OpenAI) -> None:
+def test_a_unary_answer_is_the_pods_own(client: openai.OpenAI, direct: openai.OpenAI) -> None:
     """Every field, at temperature 0."""
     told = [
         as_told(asked.chat.completions.create(model=SMOL, messages=question(), temperature=0, max_tokens=16))
@@ -87,7 +87,7 @@ def test_a_stream_is_the_pods_own(client: openai.OpenAI, direct: openai.OpenAI) 
     assert ends[0] == ends[1]
 
 
-def test_usage_is_told_to_who_asks(client: openai.OpenAI) -> None:
+def test_usage_is_sent_on_request(client: openai.OpenAI) -> None:
     """The last chunk, with what was warm."""
     with client.chat.completions.create(
         model=SMOL,
@@ -104,7 +104,7 @@ def test_usage_is_told_to_who_asks(client: openai.OpenAI) -> None:
     assert last.usage.prompt_tokens_details is not None
 
 
-def test_running_usage_is_told_to_who_asks(client: openai.OpenAI) -> None:
+def test_running_usage_is_sent_on_request(client: openai.OpenAI) -> None:
     """An extension of vLLM: usage in every chunk, and once more at the end."""
     options: Any = {"include_usage": True, "continuous_usage_stats": True}
     with client.chat.completions.create(

@@ -43,8 +43,8 @@ async def test_the_pod_of_every_stream_is_killed(pair: tuple[Gateway, Pod, Pod])
     heard = {path: Heard() for path in SAY}
     drain(gateway, other)
     async with asyncio.timeout(PATIENCE_S), clients_of(gateway.url) as clients, asyncio.TaskGroup() as streams:
-        for path, say in SAY.items():
-            streams.create_task(say(clients, other.model, heard[path]))
+        for path, log_event in SAY.items():
+            streams.create_task(log_event(clients, other.model, heard[path]))
         at_once = streams.create_task(front.post(CHAT, whole))
         for one in heard.values():
             await one.has_started.wait()

@@ -58,7 +58,7 @@ async def test_tokens_are_counted_and_spelled(gateway: Gateway, pods: tuple[Pod,
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/version", "/docs", "/v1/nothing", "/reset_prefix_cache", "/load"])
-async def test_what_is_not_ours_to_give_is_refused(gateway: Gateway, pods: tuple[Pod, ...], path: str) -> None:
+async def test_what_is_not_ours_to_give_is_rejected(gateway: Gateway, pods: tuple[Pod, ...], path: str) -> None:
     """Neither a pod's metrics nor its levers are reached through the gateway; nor is what does not exist."""
     front = front_of(gateway, pods[0])
     for answer in (await front.get(path), await front.post(path, {})):

@@ -125,7 +125,7 @@ async def test_the_engine_takes_the_higher_tier_first(by_priority: Gateway, pod:
     assert await order_of_answers(by_priority, pod, path) == ["gold", "plain", "bronze"]
 
 
-async def test_an_engine_is_told_of_priority_only_where_it_is_known_to_heed_it(by_events: Gateway, pod: Pod) -> None:
+async def test_an_engine_is_sent_a_priority_only_where_it_is_known_to_honours_it(by_events: Gateway, pod: Pod) -> None:
     """This one would heed it, but has not been named as such: it is told nothing, so who came first is first."""
     assert await order_of_answers(by_events, pod, COMPLETIONS) == ["bronze", "plain", "gold"]
 

@@ -80,11 +80,11 @@ def assert_foreseen(turn: Turn, receipt: Receipt) -> None:
 
 async def three_turns(talk: Talk, gateway: Gateway, opening: str, *, streams: tuple[bool, ...]) -> None:
     """The second and the third land where the first did, and find there all that was said."""
-    first = await talk.say(opening, stream=streams[0])
+    first = await talk.log_event(opening, stream=streams[0])
     home = gateway.receipt(first.receipt_id).pod
     before = first
     for number, stream in enumerate(streams[1:], 2):
-        turn = await talk.say(f"And then? That was part {number}.", stream=stream)
+        turn = await talk.log_event(f"And then? That was part {number}.", stream=stream)
         receipt = gateway.receipt(turn.receipt_id)
         assert receipt.pods == (home,), f"turn {number} left its warm pod: {receipt.candidates}"
         # All whole blocks of the turn before; a template may close a turn otherwise than it opened the answer.
@@ -113,7 +113,7 @@ async def test_a_system_prompt_and_content_parts(front: Subject, gateway: Gatewa
     await three_turns(talk, gateway, "What is the sea?", streams=(True, True, False))
     parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "the sea?"}]
     talk.said[1]["content"] = parts
-    turn = await talk.say("And the sky?", stream=False)
+    turn = await talk.log_event("And the sky?", stream=False)
     assert_foreseen(turn, gateway.receipt(turn.receipt_id))
 
 
@@ -122,27 +122,27 @@ async def test_tool_calls(front: Subject, gateway: Gateway, stream: bool) -> Non
     """A call, its result and what follows: the turns after a tool call stay where the tools and the call are warm."""
     chosen = {"type": "function", "function": {"name": "get_weather"}}
     talk = Talk(front, CHAT, fields={"tools": [WEATHER], "tool_choice": chosen})
-    first = await talk.say(fresh("What is the weather like in Paris? " * 6), stream=stream, tokens=96)
+    first = await talk.log_event(fresh("What is the weather like in Paris? " * 6), stream=stream, tokens=96)
     home = gateway.receipt(first.receipt_id).pod
     (call,) = talk.said[-1]["tool_calls"]
     assert call["function"]["name"] == "get_weather"
     talk.said.append({"role": "tool", "tool_call_id": call["id"], "content": '{"sky": "clear"}'})
     talk.fields["tool_choice"] = "none"
     for words in ("Tell me in a sentence.", "And in Rome?"):
-        turn = await talk.say(words, stream=stream)
+        turn = await talk.log_event(words, stream=stream)
         receipt = gateway.receipt(turn.receipt_id)
         assert receipt.pods == (home,)
         assert turn.cached_tokens >= first.prompt_tokens - 2 * BLOCK_TOKENS
         assert_foreseen(turn, receipt)
 
 
-async def test_interleaved_conversations_keep_apart(front: Subject, gateway: Gateway, pods: tuple[Pod, ...]) -> None:
+async def test_interleaved_conversations_keep_separate(front: Subject, gateway: Gateway, pods: tuple[Pod, ...]) -> None:
     """Conversations begun at once are spread over the pods, and each of them stays where it began."""
     talks = [begin(front, path) for path in (CHAT, COMPLETIONS) * 3]
     openings = [fresh(TEXTS[name]) for name in ("short", "longer", "not ASCII") * 2]
     firsts = await asyncio.gather(
         *(
-            talk.say(opening, stream=bool(number % 2))
+            talk.log_event(opening, stream=bool(number % 2))
             for number, (talk, opening) in enumerate(zip(talks, openings, strict=True))
         )
     )
@@ -150,7 +150,7 @@ async def test_interleaved_conversations_keep_apart(front: Subject, gateway: Gat
     assert set(homes) == {pod.url for pod in pods}
     for number in (2, 3):
         for at in (3, 0, 5, 1, 4, 2):
-            turn = await talks[at].say(f"And then? That was part {number}.", stream=bool((number + at) % 2))
+            turn = await talks[at].log_event(f"And then? That was part {number}.", stream=bool((number + at) % 2))
             receipt = gateway.receipt(turn.receipt_id)
             assert receipt.pods == (homes[at],), f"conversation {at}, turn {number}: {receipt.candidates}"
             assert_foreseen(turn, receipt)
@@ -161,7 +161,9 @@ async def test_conversations_at_once(front: Subject, gateway: Gateway) -> None:
     talks = [Talk(front, CHAT) for _ in range(4)]
     opening = [fresh(TEXTS["longer"]) for _ in talks]
     for words in (opening, ["And then?"] * 4, ["Tell me more."] * 4):
-        turns = await asyncio.gather(*(talk.say(said, stream=True) for talk, said in zip(talks, words, strict=True)))
+        turns = await asyncio.gather(
+            *(talk.log_event(said, stream=True) for talk, said in zip(talks, words, strict=True))
+        )
         for turn in turns:
             assert_foreseen(turn, gateway.receipt(turn.receipt_id))
 
@@ -169,8 +171,8 @@ async def test_conversations_at_once(front: Subject, gateway: Gateway) -> None:
 async def test_a_prompt_that_others_share_is_warm_for_all(front: Subject, gateway: Gateway) -> None:
     """A common system prompt is warm from the second conversation on, where one has been before."""
     system = {"role": "system", "content": fresh(TEXTS["longer"])}
-    first = await Talk(front, CHAT, said=[system]).say("What is the sea?", stream=True)
-    second = await Talk(front, CHAT, said=[system]).say("What is the sky made of?", stream=True)
+    first = await Talk(front, CHAT, said=[system]).log_event("What is the sea?", stream=True)
+    second = await Talk(front, CHAT, said=[system]).log_event("What is the sky made of?", stream=True)
     receipts = [gateway.receipt(turn.receipt_id) for turn in (first, second)]
     assert receipts[0].pod == receipts[1].pod
     assert second.cached_tokens > first.prompt_tokens // 2
@@ -179,5 +181,5 @@ async def test_a_prompt_that_others_share_is_warm_for_all(front: Subject, gatewa
 
 async def test_the_ledger_is_empty_afterwards(front: Subject, gateway: Gateway) -> None:
     """What was charged has been given back."""
-    await Talk(front, CHAT).say(fresh("One more."), stream=True)
+    await Talk(front, CHAT).log_event(fresh("One more."), stream=True)
     assert gateway.charged() == []

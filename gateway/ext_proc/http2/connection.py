@@ -19,24 +19,24 @@ from gateway.runtime.closing import has_unread
 class FrameAllowance:
     """A token bucket: spent by frames, refilled by time and by requests that were served."""
 
-    __slots__ = ("_clock", "_left", "_most", "_per_s", "_since_s")
+    __slots__ = ("_capacity", "_clock", "_left", "_per_s", "_since_s")
 
-    def __init__(self, most: int, per_s: float, clock: Callable[[], float]) -> None:
-        """`most` is what it holds at first and at most; `clock` returns seconds."""
-        self._left: float = most
-        self._most = most
+    def __init__(self, capacity: int, per_s: float, clock: Callable[[], float]) -> None:
+        """`capacity` is what it holds at first and at most; `clock` returns seconds."""
+        self._left: float = capacity
+        self._capacity = capacity
         self._per_s = per_s
         self._clock = clock
         self._since_s = clock()
 
     def __repr__(self) -> str:
-        return f"<Allowance with {self._left} of {self._most} left>"
+        return f"<Allowance with {self._left} of {self._capacity} left>"
 
     def spend(self, cost: int = 1) -> bool:
         """Take `cost` out. Returns False where nothing is left; the last cost may exceed what is left."""
         if self._left <= 0:
             now_s = self._clock()
-            self._left = min(self._most, self._left + (now_s - self._since_s) * self._per_s)
+            self._left = min(self._capacity, self._left + (now_s - self._since_s) * self._per_s)
             self._since_s = now_s
             if self._left <= 0:
                 return False
@@ -45,7 +45,7 @@ class FrameAllowance:
 
     def refund(self, count: int) -> None:
         """Put `count` back, up to the most that it holds."""
-        self._left = min(self._most, self._left + count)
+        self._left = min(self._capacity, self._left + count)
 
 
 Authorize = Callable[[Fields], bool]
@@ -121,7 +121,7 @@ class Http2Connection(asyncio.Protocol):
         """Of streams with a content-length, how much of it is still to come."""
         self._skipped = 0, 0
         """The last gap between the numbers of two streams begun one after the other."""
-        self._most_credit = 0
+        self._max_credit = 0
         """The most that any stream was ever granted beyond the initial window."""
         clock = asyncio.get_running_loop().time
         self._idle_frames = FrameAllowance(bounds.max_idle_frames, bounds.idle_frames_per_s, clock)
@@ -134,9 +134,9 @@ class Http2Connection(asyncio.Protocol):
         self._is_closed = False
         self._since_s: float | None = None
         """When what is unfinished was first seen so; None where all is whole."""
-        self._heard = False
+        self._has_received = False
         self._silent_since_s = asyncio.get_running_loop().time()
-        self._has_asked = False
+        self._has_pinged = False
         self.streams: dict[int, GrpcStream] = {}
         self.send_window = f.DEFAULT_WINDOW
         self.initial_window = f.DEFAULT_WINDOW
@@ -191,14 +191,14 @@ class Http2Connection(asyncio.Protocol):
         """Handle frames of many streams from one read; what they send goes out together."""
         self._is_reading = True
         try:
-            self._hear(data)
+            self._receive(data)
         finally:
             self._is_reading = False
             if self._unsent:
                 self._flush_soon()
 
-    def _hear(self, data: bytes) -> None:
-        self._heard = True
+    def _receive(self, data: bytes) -> None:
+        self._has_received = True
         unread = self._unread + data if self._unread else data
         at = 0
         try:
@@ -276,7 +276,7 @@ class Http2Connection(asyncio.Protocol):
             self.write(f.window_frame(0, f.MAX_WINDOW - self._receive_window))
             self._receive_window = f.MAX_WINDOW
         stream, ends = self.streams.get(number), bool(flags & f.END_STREAM)
-        if stream is None or stream.has_heard_end:
+        if stream is None or stream.has_received_end:
             self._take_late_piece(stream, number, is_idle=not payload, ends=ends)
             return
         if flags & f.PADDED:
@@ -293,7 +293,7 @@ class Http2Connection(asyncio.Protocol):
         """Deliver data and the end of a stream. An exception of its handler ends that stream alone."""
         try:
             if ends:
-                stream.has_heard_end = True  # First: a stream that ends by what comes now has ended on both sides.
+                stream.has_received_end = True  # First: a stream that ends by what comes now has ended on both sides.
             if payload:
                 stream.feed(payload, size)
             if ends:
@@ -360,7 +360,7 @@ class Http2Connection(asyncio.Protocol):
         stream = self.streams.get(number)  # Trailers: they say that it ends, and nothing else that we need.
         if stream is None:
             self._take_late_block(number, flags)
-        elif stream.has_heard_end:
+        elif stream.has_received_end:
             self.fail(stream, Http2ErrorCode.STREAM_CLOSED)
         elif flags & f.END_STREAM and not flags & SELF_DEPENDENT and self._are_trailers(number, block):
             self._end(stream)
@@ -395,7 +395,7 @@ class Http2Connection(asyncio.Protocol):
                 self._note_ended(number)
             return
         stream = GrpcStream(self, number)
-        stream.has_heard_end = ends
+        stream.has_received_end = ends
         fields = block.fields
         if block.request_fault or flags & SELF_DEPENDENT:
             self.fail(stream, Http2ErrorCode.PROTOCOL)
@@ -468,7 +468,7 @@ class Http2Connection(asyncio.Protocol):
             return
         if not stream.has_started and not self._resets.spend():
             raise Http2Error(Http2ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset before they are answered")
-        stream.has_heard_end = True
+        stream.has_received_end = True
         stream.abandon()
         self.forget(stream)
 
@@ -506,10 +506,10 @@ class Http2Connection(asyncio.Protocol):
         more, self.initial_window = size - self.initial_window, size
         if more <= 0:
             return
-        if size + self._most_credit > f.MAX_WINDOW:
+        if size + self._max_credit > f.MAX_WINDOW:
             self._spend(1 + len(self.streams) // WAITING_STREAMS_PER_FRAME)
-            self._most_credit = max((stream.credit for stream in self.streams.values()), default=0)
-            if size + self._most_credit > f.MAX_WINDOW:
+            self._max_credit = max((stream.credit for stream in self.streams.values()), default=0)
+            if size + self._max_credit > f.MAX_WINDOW:
                 raise Http2Error(Http2ErrorCode.FLOW_CONTROL, "a stream's window grows to what it cannot be")
         if self._short:
             self._spend(len(self._short) // WAITING_STREAMS_PER_FRAME)
@@ -542,7 +542,7 @@ class Http2Connection(asyncio.Protocol):
         if not more or stream.window > f.MAX_WINDOW:
             self.fail(stream, Http2ErrorCode.FLOW_CONTROL if more else Http2ErrorCode.PROTOCOL)
             return
-        self._most_credit = max(self._most_credit, stream.credit)
+        self._max_credit = max(self._max_credit, stream.credit)
         if number in self._short:
             self._resume(stream)
 
@@ -615,7 +615,7 @@ class Http2Connection(asyncio.Protocol):
             self._declared.pop(number, None)
         if stream.has_started:
             self._served += 1
-        if not stream.has_heard_end:
+        if not stream.has_received_end:
             self._note_ended(number)
 
     def fail(self, stream: GrpcStream, fault: Http2ErrorCode) -> None:
@@ -657,18 +657,18 @@ class Http2Connection(asyncio.Protocol):
     def check(self, now_s: float) -> None:
         """Ping a silent peer, and end what has waited too long. Called every second or so."""
         bounds = self._host.bounds
-        if self._heard:
-            self._heard, self._has_asked, self._silent_since_s = False, False, now_s
+        if self._has_received:
+            self._has_received, self._has_pinged, self._silent_since_s = False, False, now_s
         if self._unread or self._block is not None or not self._has_preface:
             self._since_s = now_s if self._since_s is None else self._since_s
             if now_s - self._since_s > (bounds.frame_s if self._has_preface else bounds.preface_s):
                 self.transport.abort()
                 return
         if now_s - self._silent_since_s > bounds.silence_s:
-            if self._has_asked:
+            if self._has_pinged:
                 self.transport.abort()
                 return
-            self._has_asked, self._silent_since_s = True, now_s
+            self._has_pinged, self._silent_since_s = True, now_s
             self.write(f.frame(f.PING, 0, 0, b"hearth??"))
         for stream in tuple(self.streams.values()):
             if not stream.is_finished:

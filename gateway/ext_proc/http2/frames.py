@@ -199,8 +199,8 @@ def _regular_fault(name: bytes, value: bytes) -> str:
 
 def _pseudo_fault(pseudo: dict[bytes, bytes]) -> str:
     if pseudo.get(b":method") == b"CONNECT":
-        is_whole = b":authority" in pseudo and b":scheme" not in pseudo and b":path" not in pseudo
-        return "" if is_whole else "a CONNECT with other pseudo-header fields than its own"
+        is_valid_connect = b":authority" in pseudo and b":scheme" not in pseudo and b":path" not in pseudo
+        return "" if is_valid_connect else "a CONNECT with other pseudo-header fields than its own"
     if not all(pseudo.get(name) for name in (b":method", b":scheme", b":path")):
         return "a pseudo-header field is missing or empty"
     path = pseudo[b":path"]
@@ -241,14 +241,16 @@ class HeaderDecoder:
         found = self._known.get(block)
         if found is not None:
             return found
-        front, most = self._table()
+        front, limit = self._table()
         try:
-            told = [(_raw(name), _raw(value)) for name, value in self._decoder.decode(block, raw=True)]
+            decoded_fields = [(_raw(name), _raw(value)) for name, value in self._decoder.decode(block, raw=True)]
         except HPACKError as error:
             raise Http2Error(Http2ErrorCode.COMPRESSION, f"a header block cannot be read: {error}") from None
-        read = HeaderBlock(dict(told), len(told), request_fault(told), trailers_fault(told))
-        front_now, most_now = self._table()
-        if front_now is not front or most_now != most:
+        read = HeaderBlock(
+            dict(decoded_fields), len(decoded_fields), request_fault(decoded_fields), trailers_fault(decoded_fields)
+        )
+        front_now, limit_now = self._table()
+        if front_now is not front or limit_now != limit:
             self._known.clear()  # What an index means has changed.
         elif len(self._known) < MAX_CACHED_BLOCKS and len(block) <= MAX_CACHED_BLOCK_BYTES:
             self._known[block] = read

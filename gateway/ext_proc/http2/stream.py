@@ -92,7 +92,7 @@ class GrpcStream:
 
     __slots__ = (
         *("_finish", "_held", "_held_bytes", "_is_finished", "_owed", "_pending", "_pending_bytes", "_room_bytes"),
-        *("credit", "handler", "has_started", "has_heard_end", "number", "wire"),
+        *("credit", "handler", "has_started", "has_received_end", "number", "wire"),
     )
 
     def __init__(self, wire: StreamConnection, number: int) -> None:
@@ -103,7 +103,7 @@ class GrpcStream:
         """Window granted beyond the initial one, less what was sent."""
         self.has_started = False
         """Whether any part of its response was sent."""
-        self.has_heard_end = False
+        self.has_received_end = False
         self._held: list[bytes | bytearray] = []
         self._held_bytes = 0
         self._room_bytes = 0
@@ -142,11 +142,11 @@ class GrpcStream:
             self.handler.on_message(payload[PREFIX_BYTES:])
         else:
             self._hold(payload)
-            self._take_whole()
+            self._take_complete()
         self._pay()
 
     def on_end_stream(self) -> None:
-        self.has_heard_end = True
+        self.has_received_end = True
         if not self._is_finished:
             self.handler.on_end()
 
@@ -176,29 +176,29 @@ class GrpcStream:
         else:
             self._held.append(bytearray(payload))
 
-    def _take_whole(self) -> None:
+    def _take_complete(self) -> None:
         """Deliver each complete message; the rest stays buffered."""
         size = self._first_size()
         if size is None or self._held_bytes < size:
             return
         self._held[0] = self._held[0][PREFIX_BYTES:]  # A long message is copied once, by the join.
-        whole = b"".join(self._held)
+        complete = b"".join(self._held)
         self._held, self._held_bytes = [], 0
         self._give_room()
         at = size - PREFIX_BYTES
-        self.handler.on_message(whole[:at])
-        while not self._is_finished and len(whole) - at >= PREFIX_BYTES:
+        self.handler.on_message(complete[:at])
+        while not self._is_finished and len(complete) - at >= PREFIX_BYTES:
             begin = at + PREFIX_BYTES
-            size = int.from_bytes(whole[at + 1 : begin], "big")
-            if whole[at] or size + PREFIX_BYTES > self.wire.max_message_bytes:
+            size = int.from_bytes(complete[at + 1 : begin], "big")
+            if complete[at] or size + PREFIX_BYTES > self.wire.max_message_bytes:
                 self.handler.on_too_large()
                 return
-            if len(whole) - begin < size:
+            if len(complete) - begin < size:
                 break
             at = begin + size
-            self.handler.on_message(whole[begin:at])
-        if at < len(whole) and not self._is_finished:
-            self._hold(whole[at:])
+            self.handler.on_message(complete[begin:at])
+        if at < len(complete) and not self._is_finished:
+            self._hold(complete[at:])
             self._first_size()
 
     def _first_size(self) -> int | None:
@@ -229,7 +229,7 @@ class GrpcStream:
 
     def _pay(self) -> None:
         """Return window in large steps, unless the peer does not read what it is sent."""
-        if self._owed >= 1 << 15 and not self.has_heard_end and self._pending_bytes <= self.wire.pending_bytes:
+        if self._owed >= 1 << 15 and not self.has_received_end and self._pending_bytes <= self.wire.pending_bytes:
             if not self._is_finished:
                 self.wire.write(window_frame(self.number, self._owed))
             self._owed = 0
@@ -302,7 +302,7 @@ class GrpcStream:
         if self._finish is not None and not self._pending:
             self.wire.write(self._finish)
             self._finish = None
-            if not self.has_heard_end:
+            if not self.has_received_end:
                 self.wire.write(reset_frame(self.number, Http2ErrorCode.NONE))
             self.wire.forget(self)
 

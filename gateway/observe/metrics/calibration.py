@@ -66,9 +66,9 @@ class PodPredictionError:
 class CalibrationCollector(Collector):
     """One per gateway. `pods` returns the URLs of current pods: those that left have no series."""
 
-    def __init__(self, pods: Callable[[], Collection[str]], say: LogFunction) -> None:
+    def __init__(self, pods: Callable[[], Collection[str]], log_event: LogFunction) -> None:
         self._pods = pods
-        self._say = say
+        self._log_event = log_event
         self._judged: dict[str, PodPredictionError] = {}
 
     def add(self, attempt: AttemptReceipt) -> None:
@@ -84,7 +84,7 @@ class CalibrationCollector(Collector):
         if pod.add(attempt.predicted_cached_input_tokens, attempt.actual_cached_input_tokens):
             level, state = ("warning", "firing") if pod.is_alarming else ("info", "resolved")
             error_ratio = round(pod.error, 3)
-            self._say(level, "prefix_prediction_drift", upstream=url, state=state, error_ratio=error_ratio)
+            self._log_event(level, "prefix_prediction_drift", upstream=url, state=state, error_ratio=error_ratio)
 
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment."""

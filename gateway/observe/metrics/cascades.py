@@ -81,7 +81,7 @@ class CascadeCollector(Collector):
         cascades: Cascades,
     ) -> None:
         self._tallies = tallies
-        self._ladders = cascades
+        self._cascades = cascades
 
     def collect(self) -> Iterator[Family]:
         tallies = self._tallies
@@ -108,7 +108,7 @@ class CascadeCollector(Collector):
                 family.add_metric(key, value)
             yield family
         yield self._held()
-        yield from self._promises()
+        yield from self._guarantees()
 
     def _held(self) -> Family:
         family = HistogramMetricFamily(
@@ -118,7 +118,7 @@ class CascadeCollector(Collector):
             family.add_metric((cascade,), cumulative_buckets(histogram), histogram.total)
         return family
 
-    def _promises(self) -> Iterator[Family]:
+    def _guarantees(self) -> Iterator[Family]:
         shown: tuple[tuple[str, str, Callable[[GuaranteeStatus], float]], ...] = (
             ("guarantee_active", "1 while a quality guarantee holds.", lambda known: float(known.is_promised)),
             ("guarantee_max_loss_ratio", "Quality that may be lost, 0 to 1.", lambda known: known.max_loss),
@@ -130,13 +130,13 @@ class CascadeCollector(Collector):
         )
         for name, words, value_of in shown:
             family = GaugeMetricFamily(f"hearth_cascade_{name}", words, labels=("cascade",))
-            for cascade in self._ladders.by_name:
-                if (known := self._ladders.guarantee_status(cascade)) is not None:
+            for cascade in self._cascades.by_name:
+                if (known := self._cascades.guarantee_status(cascade)) is not None:
                     family.add_metric((cascade,), value_of(known))
             yield family
-        yield from self._rungs()
+        yield from self._models()
 
-    def _rungs(self) -> Iterator[Family]:
+    def _models(self) -> Iterator[Family]:
         frozen = GaugeMetricFamily(
             "hearth_cascade_model_frozen",
             "1 for a model of which no answer is accepted, so that it is tried rarely.",
@@ -147,8 +147,8 @@ class CascadeCollector(Collector):
             "Steps by which shadow samples have raised the thresholds of a model; at 10 the guarantee is withdrawn.",
             labels=("cascade", "model_name"),
         )
-        for name, cascade in self._ladders.by_name.items():
-            if (known := self._ladders.guarantee_status(name)) is None:
+        for name, cascade in self._cascades.by_name.items():
+            if (known := self._cascades.guarantee_status(name)) is None:
                 continue
             for model, is_frozen, steps in zip(cascade.models, known.frozen, known.raised, strict=False):
                 frozen.add_metric((name, model.name), float(is_frozen))

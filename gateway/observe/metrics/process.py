@@ -51,9 +51,9 @@ class CallbackErrorHandler(Collector):
     logs each kind once. See `gateway/runtime/guard.py`.
     """
 
-    def __init__(self, say: LogFunction, *, after: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, log_event: LogFunction, *, after: Callable[[], None] = lambda: None) -> None:
         """`after` is called after each exception that a guard has caught, to repair what it left half done."""
-        self._say = say
+        self._log_event = log_event
         self._after = after
         self._logged: set[tuple[str, str, str]] = set()
         self.caught: Counter[str] = Counter()
@@ -69,7 +69,7 @@ class CallbackErrorHandler(Collector):
         kind = (name, type(error).__name__, _place(error))
         if kind not in self._logged and len(self._logged) < MAX_LOGGED_KINDS:
             self._logged.add(kind)
-            self._say("error", "callback_failed", loop=name, error=kind[1], location=kind[2])
+            self._log_event("error", "callback_failed", loop=name, error=kind[1], location=kind[2])
         self._after()
 
     def collect(self) -> Iterator[CounterMetricFamily]:
@@ -98,12 +98,12 @@ class ReplicaSyncCollector(Collector):
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment."""
         sharing = self._sharing
-        hearing = sharing.applier
+        applier = sharing.applier
         yield CounterMetricFamily(
             "hearth_replica_sync_updates_sent", "Updates sent to other gateways and workers.", sharing.sent
         )
         yield CounterMetricFamily(
-            "hearth_replica_sync_updates_received", "Updates received and applied.", hearing.applied
+            "hearth_replica_sync_updates_received", "Updates received and applied.", applier.applied
         )
         yield CounterMetricFamily(
             "hearth_replica_sync_history_updates", "Replayed updates applied after a start.", sharing.history_updates
@@ -113,13 +113,13 @@ class ReplicaSyncCollector(Collector):
             ("not_connected", sharing.unsent),
             ("buffer_full", sharing.overflowed),
             ("undecodable", sharing.unreadable),
-            ("invalid", hearing.rejected),
-            ("gap", hearing.gaps),
+            ("invalid", applier.rejected),
+            ("gap", applier.gaps),
         ):
             lost.add_metric((reason,), count)
         yield lost
         yield GaugeMetricFamily(
-            "hearth_replica_sync_peers", "Other workers and gateways with recent updates.", hearing.replica_count
+            "hearth_replica_sync_peers", "Other workers and gateways with recent updates.", applier.replica_count
         )
         yield GaugeMetricFamily(
             "hearth_kv_index_connected", "1 while the index process is connected.", float(sharing.is_connected)

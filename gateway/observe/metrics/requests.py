@@ -92,8 +92,8 @@ class RequestCounters(Collector):
         *,
         judge: Callable[[AttemptReceipt], None] = lambda _: None,
         also: Sequence[OutcomeObserver] = (),
-        most_models: int = 200,
-        most_tenants: int = 100,
+        max_models: int = 200,
+        max_tenants: int = 100,
     ) -> None:
         """`judge` is called with the last attempt of every request, `also` with every outcome: in the same batches."""
         self._models: dict[str, ModelCounters] = {}
@@ -104,8 +104,8 @@ class RequestCounters(Collector):
         self._is_known = is_known
         self._judge = judge
         self._also = also
-        self._most_models = most_models
-        self._most_tenants = most_tenants
+        self._max_models = max_models
+        self._max_tenants = max_tenants
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Add the outcome of a request."""
@@ -188,7 +188,7 @@ class RequestCounters(Collector):
         tally = self._models.get(name)
         if tally is None:
             # A client must not be able to make series by inventing models.
-            if len(self._models) >= self._most_models or not self._is_known(name):
+            if len(self._models) >= self._max_models or not self._is_known(name):
                 name = OTHER
             tally = self._models.setdefault(name, ModelCounters())
         return tally
@@ -196,7 +196,7 @@ class RequestCounters(Collector):
     def _tenant(self, name: str) -> TenantCounters:
         tally = self._tenants.get(name)
         if tally is None:
-            if len(self._tenants) >= self._most_tenants:
+            if len(self._tenants) >= self._max_tenants:
                 name = OTHER
             tally = self._tenants.setdefault(name, TenantCounters())
         return tally

@@ -150,11 +150,11 @@ class TierCollector(Collector):
             for key, tallies in grouped.items():
                 counter.add_metric(key, sum(map(count_of, tallies)))
             yield counter
-        refused = CounterMetricFamily("hearth_tier_rejections", "Requests rejected.", labels=(*LABELS, "reason"))
+        rejected_count = CounterMetricFamily("hearth_tier_rejections", "Requests rejected.", labels=(*LABELS, "reason"))
         for key, tallies in grouped.items():
             for reason, count in sum((tally.rejections for tally in tallies), Counter[str]()).items():
-                refused.add_metric((*key, reason), count)
-        yield refused
+                rejected_count.add_metric((*key, reason), count)
+        yield rejected_count
         waits = HistogramMetricFamily("hearth_queue_wait_seconds", "Wait in the queue.", labels=LABELS)
         for key, tallies in grouped.items():
             whole = Histogram(WAIT_BUCKETS)

@@ -32,7 +32,7 @@ def test_broken_guarantees_fall_short() -> None:
     assert len(short(*whole(replace(CELL, broken=11, draws=100)))) == 1
 
 
-def test_a_telling_signal_must_save() -> None:
+def test_an_informative_signal_must_save() -> None:
     """Made too seldom or saving too little falls short, but only where the signal tells."""
     assert len(short(*whole(replace(CELL, made=189)))) == 1
     assert len(short(*whole(replace(CELL, saved=0.69)))) == 1
@@ -56,7 +56,7 @@ def test_truth_is_what_replay_says(change: object) -> None:
     assert PopulationLoss(population.examples).best(0.03).saved >= effect.saved - 0.05
 
 
-def test_made_up_signals_tell_as_much_as_they_say() -> None:
+def test_made_up_signals_inform_as_much_as_stated() -> None:
     """The AUROC of the benefit, and none where nobody gains."""
     assert made_up("plain", 0.9).auroc == pytest.approx(0.9, abs=0.02)
     assert benefit_auroc([]) == 0.5
@@ -82,7 +82,7 @@ def test_a_file_is_a_population(tmp_path: Path) -> None:
     assert [one.name for one in given(file)] == ["ours by margin", "ours by mean"]
 
 
-def test_a_file_that_is_none_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_none_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 1, and which file."""
     assert main(["--data", "nowhere.csv", "--only", "nowhere"]) == 1
     assert "nowhere.csv" in capsys.readouterr().err

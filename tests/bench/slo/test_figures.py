@@ -27,7 +27,7 @@ def rejected(tenant: Customer, at_s: float = 0.0, after_s: float = 0.0) -> Reque
     return RequestResult(Offered(at_s, tenant, 1_200, 101), [No("overloaded", after_s)] * 3)
 
 
-def test_a_promise_is_kept_or_not() -> None:
+def test_an_objective_is_met_or_not() -> None:
     """First token within the tier's seconds and so many times the own cold ones; tokens within TPOT on average."""
     profile = Profile()
     cold_s = profile.prefill_s(0, 1_200)
@@ -54,7 +54,7 @@ def test_an_answer_that_never_ended_is_a_miss() -> None:
     assert not lost.is_met(GOLD, Profile())
 
 
-def test_what_had_begun_is_lost_and_not_refused() -> None:
+def test_what_had_started_is_lost_and_not_rejected() -> None:
     """It is a miss, and tells nothing of how soon refusals come."""
     lost = RequestResult(Offered(0.0, ANN, 1_200, 101), [No("pod_lost", 7.0, started=True)])
     told = figures_of(SMALL, [lost, rejected(ANN, after_s=0.1)], 10.0, None)
@@ -91,7 +91,7 @@ def test_fairness_is_about_the_time_under_load() -> None:
     assert told.tiers["bronze"].jain == pytest.approx(1.0)
 
 
-def test_who_asks_for_less_than_his_part_is_modest() -> None:
+def test_who_requests_less_than_his_part_is_modest() -> None:
     """Carl is refused though a quarter of what the tier got was more than he asked for."""
     greedy = [result(BOB)] * 40 + [rejected(BOB)] * 40 + [result(CARL)] * 3 + [rejected(CARL)] * 2
     assert figures_of(SMALL, greedy, 10.0, None).tiers["bronze"].modest_rejected == 2

@@ -52,7 +52,7 @@ def test_says_all() -> None:
     )
 
 
-def test_takes_over_what_it_does_not_say() -> None:
+def test_takes_over_what_it_does_not_report() -> None:
     """`like` means the same but for what is said here; what is wanted is never taken over."""
     text = """
     like: base
@@ -71,7 +71,7 @@ def test_takes_over_what_it_does_not_say() -> None:
     assert (again.base, dict(again.wanted)) == ("base", {})
 
 
-def test_tells_all_faults_with_their_places() -> None:
+def test_reports_all_faults_with_their_places() -> None:
     """One reading finds every mistake."""
     assert faults("like: base\nlaod: 2\ntenants: {bob: {tier: iron, shar: 1}}\nuntil: {tier: tin, requests: 0}") == [
         "tenants.bob.shar",

@@ -37,7 +37,7 @@ def test_others_are_not_judged() -> None:
     assert not any("best" in str(target) for target in targets_of(replace(BLOCK, best=None)))
 
 
-def test_the_block_tells_load_figures_and_reasons() -> None:
+def test_the_block_reports_load_figures_and_reasons() -> None:
     """A line a policy; reasons that are next to none are left out."""
     head, heads, row, _, reasons = str(BLOCK).splitlines()
     assert "60.0 requests/s = 2 x the best load of small" in head

@@ -36,7 +36,7 @@ def test_load_only_moves_arrivals() -> None:
     assert slow[-1].at_s == pytest.approx(2 * fast[-1].at_s)
 
 
-def test_another_tenant_changes_nobody_else() -> None:
+def test_another_tenant_changes_no_other() -> None:
     """Each draws from a generator of its own."""
     without = draw_traffic(replace(SMALL, tenants=(ANN, BOB)), 10.0, 1)
     assert [one for one in draw_traffic(SMALL, 10.0, 1) if one.tenant != CARL] == without

@@ -21,7 +21,7 @@ def test_a_seed_gives_the_same_figures() -> None:
     assert run(CAPS, 80.0) == run(CAPS, 80.0)
 
 
-def test_little_load_keeps_all_promises() -> None:
+def test_little_load_meets_all_objectives() -> None:
     """Whoever comes first: nothing is refused and nothing is wasted."""
     told = run(FCFS, 4.0)
     assert [tier.attainment for tier in told.tiers.values()] == [1.0, 1.0]
@@ -36,7 +36,7 @@ def test_strict_priority_serves_gold_first() -> None:
     assert (strict > 0.9, fcfs < 0.2) == (True, True)
 
 
-def test_capped_tiers_are_refused_and_ask_again() -> None:
+def test_capped_tiers_are_rejected_and_retry() -> None:
     """At once, and three times each."""
     told = run(CAPS, 80.0)
     assert told.tiers["gold"].rejected == 0.0 < told.tiers["bronze"].rejected
@@ -53,7 +53,7 @@ def test_a_lost_engine_loses_what_is_on_it() -> None:
     assert told.wasted > 0.0
 
 
-def test_we_keep_golds_promise_where_others_break_it() -> None:
+def test_we_meet_golds_objective_where_others_miss_it() -> None:
     """The policy of ours goes through the real admission: gold first, and not only gold."""
     told = run(HEARTH, 40.0, replace(SMALL, until=("gold", 200)))
     assert told.tiers["gold"].attainment > 2 * run(FCFS, 40.0).tiers["gold"].attainment

@@ -63,7 +63,7 @@ def test_what_cannot_be_guaranteed_is_not() -> None:
 
 
 @pytest.mark.parametrize("signal", [nan, 1.0])
-def test_a_signal_that_tells_nothing_guarantees_nothing(signal: float) -> None:
+def test_a_signal_that_reports_nothing_guarantees_nothing(signal: float) -> None:
     """Missing everywhere, or one value for all, with a small model that is wrong once in five."""
     drawn = [example(signal, small=one.scores[0], cost=0.2) for one in informative_examples(2_000)]
     assert not calibrate(drawn, SUBJECT, PROMISE).file.is_promised
@@ -103,7 +103,7 @@ def test_by_rank_the_threshold_holds_for_any_bucket() -> None:
     assert len({cut.threshold for cut in found.file.cuts}) == 1
 
 
-def test_by_worth_a_bucket_that_tells_nothing_is_kept_apart() -> None:
+def test_by_worth_a_bucket_that_distinguishes_nothing_is_kept() -> None:
     """Its answers escalate where those of a telling bucket are kept."""
     drawn = [
         *informative_examples(3_000, bucket="sharp", shift=3.0),
@@ -116,7 +116,7 @@ def test_by_worth_a_bucket_that_tells_nothing_is_kept_apart() -> None:
     assert thresholds["sharp"] < inf
 
 
-def test_guarantees_hold_on_the_whole_population() -> None:
+def test_guarantees_hold_on_the_complete_population() -> None:
     """Of 60 files by 300 examples drawn from 3,000 few break theirs (seeded; the bench draws 200 and more sizes)."""
     population, random, counts = informative_examples(3_000), Random(5), Counter[str]()
     for _ in range(60):

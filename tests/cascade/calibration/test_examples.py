@@ -18,7 +18,7 @@ def labelled(*rows: LabelledRow, signals: tuple[str, ...] = ("margin",)) -> Labe
     return LabelledExamples(MODELS, signals, rows)
 
 
-def test_the_usual_signal_is_the_margin() -> None:
+def test_the_default_signal_is_the_margin() -> None:
     """Else what comes next in what did well, else the prompt's own: never one that the gateway cannot compute."""
     assert labelled(signals=("mean", "margin")).default_signal() == "margin"
     assert labelled(signals=("colour", "mean")).default_signal() == "mean"
@@ -49,7 +49,7 @@ def test_prices_by_tokens() -> None:
         assert example.wasted == (wasted,)
 
 
-def test_costs_told_by_the_file_go_first() -> None:
+def test_costs_reported_by_the_file_go_first() -> None:
     """Without either, the largest model costs 1 and what it is not asked for is what is saved."""
     told = LabelledRow((1.0, 1.0), {"margin": (0.5, nan)}, costs=(0.2, nan))
     (example,) = examples_of(labelled(told), "margin", AnswerPricing())
@@ -57,7 +57,7 @@ def test_costs_told_by_the_file_go_first() -> None:
     assert example.wasted == (0.2,)
 
 
-def test_buckets_are_told_from_prompts() -> None:
+def test_buckets_are_distinguished_from_prompts() -> None:
     """Unless the file says them; without either there is only one."""
     rows = (
         LabelledRow((1.0, 1.0), prompt="Translate to French: hello"),

@@ -129,7 +129,7 @@ def test_whatever_the_bytes_the_error_is_ours(raw: bytes) -> None:
             assert fault.faults  # noqa: PT017 - either outcome is fine
 
 
-def test_a_gzip_that_is_cut_short_is_refused() -> None:
+def test_a_gzip_that_is_cut_short_is_rejected() -> None:
     """Its first lines are not the file; several gzips one behind the other are."""
     text = b"score@a,score@b,margin@a\n" + b"1,1,0.5\n" * 40 + b"0,1,0.25\n"
     whole = gzip.compress(text)

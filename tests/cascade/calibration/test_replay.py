@@ -37,7 +37,7 @@ def test_escalating_costs_twice() -> None:
     assert cost == pytest.approx(1.1)
 
 
-def test_a_model_that_is_never_kept_is_never_asked() -> None:
+def test_a_model_that_is_never_kept_is_never_called() -> None:
     """Nor paid."""
     assert answering_model(file_of(AcceptanceThreshold(0, ANY_BUCKET, inf)), example(9.0)) == (1, 1.0)
 

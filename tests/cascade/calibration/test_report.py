@@ -18,7 +18,7 @@ SUBJECT = CalibrationTarget(("small", "large"), "margin", SignalStage.WINDOW)
 FILE = calibrate(informative_examples(1_000), SUBJECT, QualityGuarantee(0.03, 0.95)).file
 
 
-def test_a_guarantee_is_told_with_its_evidence() -> None:
+def test_a_guarantee_is_reported_with_its_evidence() -> None:
     """Threshold, loss, cost, fingerprint."""
     told = describe_calibration(FILE)
     for words in (
@@ -31,7 +31,7 @@ def test_a_guarantee_is_told_with_its_evidence() -> None:
         assert words in told
 
 
-def test_what_cannot_be_guaranteed_is_said_with_what_would_do() -> None:
+def test_what_cannot_be_guaranteed_is_reported_with_what_would_do() -> None:
     """How many examples, how many more, and who answers."""
     told = describe_guarantee(replace(FILE, is_promised=False, evidence=replace(FILE.evidence, needs=1_500)))
     assert "cannot promise this with 1,000 examples" in told
@@ -47,7 +47,7 @@ def test_a_replay_says_whether_the_guarantee_held() -> None:
     assert "ABOVE the promise" in describe_replay(loose, replay(loose, informative_examples(500, seed=9)))
 
 
-def test_edges_and_nevers_are_told() -> None:
+def test_edges_and_nevers_are_reported() -> None:
     """What is kept by lot, and what not at all."""
     cuts = (
         AcceptanceThreshold(0, "a", 1.0, edge=0.5, edge_share=0.25),

@@ -48,7 +48,7 @@ def test_many_examples_of_many_kinds_are_split() -> None:
     assert split_examples(three_models(1_600))[0]
 
 
-def test_tiny_buckets_are_not_told_apart() -> None:
+def test_tiny_buckets_are_not_distinguished() -> None:
     """Their maps would be noise."""
     assert separate_buckets([*informative_examples(300, bucket="a"), *informative_examples(299, bucket="b")]) == {"a"}
 
@@ -84,7 +84,7 @@ def test_by_worth_goes_first_where_least_is_lost() -> None:
 PROMISE = QualityGuarantee(0.03, 0.95)
 
 
-def test_steps_say_what_is_lost_and_paid() -> None:
+def test_steps_report_what_is_lost_and_paid() -> None:
     """Two of four kept, one of them wrong; who escalates has paid for the small answer too."""
     drawn = [example(3.0), example(2.0, small=0.0), example(1.0), example(0.0, small=0.0)]
     first, second, *_ = evaluate_rules(drawn, by_rank(drawn), PROMISE)

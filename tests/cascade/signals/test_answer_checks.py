@@ -13,11 +13,11 @@ from cascade.signals.answer_checks import AnswerFault, CompleteAnswer, answer_fa
         (CompleteAnswer("The answer is 42.", finish_reason="stop"), ()),
         (CompleteAnswer("  "), (AnswerFault.EMPTY,)),
         (CompleteAnswer("The answer", finish_reason="length"), (AnswerFault.LENGTH,)),
-        (CompleteAnswer('{"a": 1}', is_json_asked=True), ()),
-        (CompleteAnswer('Sure! {"a": 1}', is_json_asked=True), (AnswerFault.INVALID_JSON,)),
-        (CompleteAnswer('{"a": NaN}', is_json_asked=True), (AnswerFault.INVALID_JSON,)),
-        (CompleteAnswer("[" * 50_000, is_json_asked=True), (AnswerFault.INVALID_JSON, AnswerFault.REPETITION)),
-        (CompleteAnswer('{"a": 1}', is_json_asked=True, schema={"required": ["b"]}), (AnswerFault.SCHEMA,)),
+        (CompleteAnswer('{"a": 1}', is_json_requested=True), ()),
+        (CompleteAnswer('Sure! {"a": 1}', is_json_requested=True), (AnswerFault.INVALID_JSON,)),
+        (CompleteAnswer('{"a": NaN}', is_json_requested=True), (AnswerFault.INVALID_JSON,)),
+        (CompleteAnswer("[" * 50_000, is_json_requested=True), (AnswerFault.INVALID_JSON, AnswerFault.REPETITION)),
+        (CompleteAnswer('{"a": 1}', is_json_requested=True, schema={"required": ["b"]}), (AnswerFault.SCHEMA,)),
         (CompleteAnswer(calls=['{"city": "Oslo"}', ""]), ()),
         (CompleteAnswer(calls=['{"city": "Os']), (AnswerFault.TOOL_CALL,)),
         (CompleteAnswer(calls=['"Oslo"']), (AnswerFault.TOOL_CALL,)),
@@ -35,7 +35,7 @@ def test_faults(said: CompleteAnswer, faults: tuple[AnswerFault, ...]) -> None:
     assert answer_faults(said) == faults
 
 
-def test_a_letter_of_apology_is_no_refusal() -> None:
+def test_a_letter_of_apology_is_no_rejection() -> None:
     """What stands inside of an answer is somebody else's voice."""
     letter = "Dear Ms Lovelace,\n" + "thank you for the engine which you have sent us in the spring. " * 4
     assert not is_refusal(letter + "I am sorry that it came late.")
@@ -56,6 +56,6 @@ def test_lists_tables_and_rules_are_no_loops(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["no " * 40, "Step 1: add the two. Step 2: stop.\n" * 9, "a" * 500])
-def test_loops_are_seen(text: str) -> None:
+def test_loops_are_detected(text: str) -> None:
     """A model that has lost itself says the same until it is stopped."""
     assert has_repetition("It began well. " + text)

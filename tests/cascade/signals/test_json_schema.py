@@ -74,7 +74,7 @@ SCHEMAS = st.recursive(
 
 
 @given(VALUES, SCHEMAS)
-def test_it_agrees_with_a_whole_validator(value: object, schema: object) -> None:
+def test_it_agrees_with_a_complete_validator(value: object, schema: object) -> None:
     """On the words that it knows it says what a full implementation says."""
     assert conforms(value, schema) == jsonschema.Draft202012Validator(schema).is_valid(value)
 
@@ -97,7 +97,7 @@ def test_expressions_of_clients_are_never_run() -> None:
         {"type": 3, "minimum": "x", "enum": {}, "required": 4},
     ],
 )
-def test_what_cannot_be_told_is_taken_as_met(schema: object) -> None:
+def test_what_is_unknown_is_taken_as_met(schema: object) -> None:
     """Loops, foreign places and nonsense neither run long nor make a good answer escalate."""
     assert conforms([[[1]]] * 1_000, schema)
 

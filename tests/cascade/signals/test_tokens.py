@@ -25,7 +25,7 @@ def test_length_does_not_count() -> None:
     assert all(getattr(often, name) == pytest.approx(getattr(once, name)) for name in SIGNALS)
 
 
-def test_nothing_told_is_nothing_known() -> None:
+def test_nothing_reported_is_nothing_known() -> None:
     """No tokens: nan everywhere, so that nothing is kept by mistake."""
     assert all(isnan(read_signals([]).value_of(name)) for name in SIGNALS)
     assert isnan(TokenSignals(tokens=3, margin=1.0).value_of("colour"))

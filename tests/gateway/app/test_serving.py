@@ -112,7 +112,9 @@ async def first_byte(answer: aiohttp.ClientResponse) -> None:
     assert await answer.content.readany()
 
 
-async def test_who_comes_before_any_pod_has_told_waits_for_it(client: aiohttp.ClientSession, tmp_path: Path) -> None:
+async def test_who_comes_before_any_pod_has_reported_waits_for_it(
+    client: aiohttp.ClientSession, tmp_path: Path
+) -> None:
     """As where a machine is too busy for the first look: nobody is told that there is no such model, or no pod."""
     config = tmp_path / "hearth.yaml"
     config.write_text("timeouts: {startup_discovery_s: 100}", encoding="utf-8")
@@ -285,7 +287,7 @@ async def test_a_reload_by_hand_says_what_wants_a_restart(
         assert await status_with(client, gateway, "sk-wrong") == 401
 
 
-async def test_tls_is_spoken_and_reloaded(pod: SimulatedPod, tmp_path: Path) -> None:
+async def test_tls_is_supported_and_reloaded(pod: SimulatedPod, tmp_path: Path) -> None:
     """A client that trusts the new certificate only gets in after the reload."""
     files = make_certificate(tmp_path / "old", "localhost")
     async with serving("--pod", pod.url, "--tls-cert", str(files.cert), "--tls-key", str(files.key)) as gateway:
@@ -334,7 +336,7 @@ async def test_everything_can_come_from_the_environment(client: aiohttp.ClientSe
         assert (shown["routing"]["name"], shown["redis"]) == ("least-loaded", "***")
 
 
-async def test_a_log_that_nobody_reads_stops_nothing(client: aiohttp.ClientSession, pod: SimulatedPod) -> None:
+async def test_a_log_that_is_not_read_stops_nothing(client: aiohttp.ClientSession, pod: SimulatedPod) -> None:
     """Standard output blocked for good: requests go on, and so does the end."""
     read, write = os.pipe()
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)

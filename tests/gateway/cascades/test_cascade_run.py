@@ -18,7 +18,7 @@ def test_a_share_is_never_exceeded() -> None:
     assert escalated >= 0.2 * 399
 
 
-def test_no_bound_binds_nobody() -> None:
+def test_no_bound_limits_no_client() -> None:
     """A share of one is no bound."""
     share = EscalationLimiter(1.0)
     for _ in range(50):

@@ -45,60 +45,60 @@ def of_two(log: Log, **ladder: Any) -> Cascades:
     rungs = (CascadeModel(MODELS[0]), CascadeModel(MODELS[2]))
     said: dict[str, Any] = {"holdback_window": HoldbackWindow(), "judges_unary": True} | ladder
     served = CascadeConfig(Cascade("auto", rungs, **said), HoldbackSettings())
-    return Cascades(a_router(), {"auto": served}, clock=lambda: 2.0, draw=lambda: next(draws), say=log)
+    return Cascades(a_router(), {"auto": served}, clock=lambda: 2.0, draw=lambda: next(draws), log_event=log)
 
 
-def starts(ladders: Cascades, count: int = 1, session: str | None = None, *, stream: bool = True) -> list[str]:
+def starts(cascades: Cascades, count: int = 1, session: str | None = None, *, stream: bool = True) -> list[str]:
     """The models that so many requests begin at."""
     asked = Request("r", Api.CHAT, "auto", cut_prompt(b"Hi", 7), stream=stream, session=session)
-    return [ladders.plan_run(asked, BODY, Tenant("t"), {}, Asks(), 2.0).model for _ in range(count)]
+    return [cascades.plan_run(asked, BODY, Tenant("t"), {}, Asks(), 2.0).model for _ in range(count)]
 
 
 SMALL, BIG = MODELS[0], MODELS[2]
 FILE = replace(calibration_file(0.5), models=(SMALL, BIG))
 
 
-def test_a_frozen_model_is_asked_seldom_and_recovers() -> None:
+def test_a_frozen_model_is_called_seldom_and_recovers() -> None:
     """One warning, one request in so many, and all of them again with the first answer that is kept."""
     log = Log()
-    ladders = of_two(log, calibration=FILE)
-    assert set(starts(ladders, 200)) == {SMALL}
+    cascades = of_two(log, calibration=FILE)
+    assert set(starts(cascades, 200)) == {SMALL}
     for _ in range(MIN_ANSWERS):
-        ladders.shadow_sampler.record_verdict("auto", 0, is_kept=False)
+        cascades.shadow_sampler.record_verdict("auto", 0, is_kept=False)
     assert log.said() == [("warning", "cascade_model_rejects_all")]
     assert {"cascade": "auto", "model": SMALL, "rejected_in_a_row": MIN_ANSWERS}.items() <= log.lines[0][2].items()
-    assert starts(ladders, 3 * TRIAL_INTERVAL).count(SMALL) == 3
-    (shown,) = show_cascades(ladders)
+    assert starts(cascades, 3 * TRIAL_INTERVAL).count(SMALL) == 3
+    (shown,) = show_cascades(cascades)
     assert shown["guarantee"]["frozen_models"] == [SMALL]
-    ladders.shadow_sampler.record_verdict("auto", 0, is_kept=True)
+    cascades.shadow_sampler.record_verdict("auto", 0, is_kept=True)
     assert log.said()[1:] == [("info", "cascade_model_recovered")]
-    assert set(starts(ladders, 200)) == {SMALL}
+    assert set(starts(cascades, 200)) == {SMALL}
 
 
 def test_trials_of_a_frozen_model_lower_what_shadows_have_raised() -> None:
     """The way back from thresholds that shadows have raised beyond what answers reach."""
-    ladders = of_two(Log(), calibration=replace(FILE, cuts=(AcceptanceThreshold(0, "*", 0.5, grey=4.0),)))
-    kept = ladders.shadow_sampler._kept["auto"]
+    cascades = of_two(Log(), calibration=replace(FILE, cuts=(AcceptanceThreshold(0, "*", 0.5, grey=4.0),)))
+    kept = cascades.shadow_sampler._kept["auto"]
     kept.drift.record_sample(0, 0.0)
     assert not kept.drift.calibration.cuts[0].accepts(0.75)
     for _ in range(MIN_ANSWERS - 1):
-        ladders.shadow_sampler.record_verdict("auto", 0, is_kept=False)
+        cascades.shadow_sampler.record_verdict("auto", 0, is_kept=False)
     assert not kept.drift.calibration.cuts[0].accepts(0.75)
     for _ in range(100):
-        ladders.shadow_sampler.record_verdict("auto", 0, is_kept=False)
+        cascades.shadow_sampler.record_verdict("auto", 0, is_kept=False)
     assert kept.drift.calibration == kept.calibration
 
 
 def test_a_frozen_model_is_passed_over_on_the_way_up() -> None:
     """Three models, of which the middle keeps nothing."""
     router = a_router()
-    ladders = some_ladders(router)
+    cascades = some_ladders(router)
     for _ in range(MIN_ANSWERS):
-        ladders.shadow_sampler.record_verdict("auto", 1, is_kept=False)
+        cascades.shadow_sampler.record_verdict("auto", 1, is_kept=False)
     asked = Request("r", Api.CHAT, "auto", cut_prompt(b"Hi", 7), stream=True)
     reached = []
     for _ in range(2 * TRIAL_INTERVAL):
-        climb = ladders.plan_run(asked, BODY, Tenant("t"), {}, Asks(), 2.0)
+        climb = cascades.plan_run(asked, BODY, Tenant("t"), {}, Asks(), 2.0)
         assert climb.model == SMALL
         assert climb.escalate()
         reached.append(climb.model)
@@ -113,17 +113,17 @@ def test_a_frozen_model_is_passed_over_on_the_way_up() -> None:
 )
 def test_an_uncalibrated_cascade_begins_as_configured(share: float | None, expected: int) -> None:
     """By default at the top."""
-    ladders = of_two(Log(), **({} if share is None else {"uncalibrated_share": share}))
-    assert starts(ladders, 100).count(SMALL) == expected
+    cascades = of_two(Log(), **({} if share is None else {"uncalibrated_share": share}))
+    assert starts(cascades, 100).count(SMALL) == expected
 
 
 def test_a_conversation_without_a_calibration_stays_with_its_model() -> None:
     """The share is one of conversations: their prefix stays warm."""
-    ladders = of_two(Log(), uncalibrated_share=0.5)
-    ladders._sessions.put(("auto", "low"), 0)
-    ladders._sessions.put(("auto", "high"), 1)
-    assert set(starts(ladders, 50, "low")) == {SMALL}
-    assert set(starts(ladders, 50, "high")) == {BIG}
+    cascades = of_two(Log(), uncalibrated_share=0.5)
+    cascades._sessions.put(("auto", "low"), 0)
+    cascades._sessions.put(("auto", "high"), 1)
+    assert set(starts(cascades, 50, "low")) == {SMALL}
+    assert set(starts(cascades, 50, "high")) == {BIG}
 
 
 OPEN: dict[str, Any] = {"holdback_window": None}
@@ -145,16 +145,16 @@ OPEN: dict[str, Any] = {"holdback_window": None}
 def test_a_cascade_that_uses_no_guarantee_warns_once(ladder: dict[str, Any], level: str, event: str) -> None:
     """At start, with what happens and what to do; again only when the reason has changed."""
     log = Log()
-    ladders = of_two(log, **ladder)
+    cascades = of_two(log, **ladder)
     assert log.said() == [(level, event)]
     assert log.lines[0][2]["effect"] == f"{BIG} answers every request"
     assert log.lines[0][2]["fix"]
-    served = ladders._served
-    ladders.apply(served)
+    served = cascades._served
+    cascades.apply(served)
     assert len(log.lines) == 1
-    assert show_cascades(ladders)[0]["inactive"]["reason"] == event
-    assert set(starts(ladders, 20) + starts(ladders, 20, stream=False)) == {BIG}
-    ladders.apply(
+    assert show_cascades(cascades)[0]["inactive"]["reason"] == event
+    assert set(starts(cascades, 20) + starts(cascades, 20, stream=False)) == {BIG}
+    cascades.apply(
         {
             "auto": replace(
                 served["auto"],
@@ -163,7 +163,7 @@ def test_a_cascade_that_uses_no_guarantee_warns_once(ladder: dict[str, Any], lev
         }
     )
     assert len(log.lines) == 1
-    assert show_cascades(ladders)[0]["inactive"] is None
+    assert show_cascades(cascades)[0]["inactive"] is None
 
 
 def chats(rungs: CascadePods) -> int:

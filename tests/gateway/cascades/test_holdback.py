@@ -31,7 +31,7 @@ def test_no_byte_is_ever_retracted() -> None:
     staged(run)
 
 
-def test_an_aborted_model_is_told_at_once() -> None:
+def test_an_aborted_model_is_reported_at_once() -> None:
     """With the read that fills the window its connection is closed; nothing more of it is read."""
     sure, _ = chat_pair([" a"] * 20)
     judge = FixedJudge(AnswerVerdict.ESCALATE, HoldbackSettings(4, HELD_LONG))
@@ -123,7 +123,7 @@ def test_a_released_stream_is_kept_as_its_client_got_it(read_bytes: int) -> None
 
 
 @pytest.mark.parametrize("verdict", list(AnswerVerdict))
-def test_a_whole_answer_is_judged_whole(verdict: AnswerVerdict) -> None:
+def test_a_unary_answer_is_judged_completely(verdict: AnswerVerdict) -> None:
     """The client gets it with its new length and without what it did not ask for, or nothing of it."""
     answer = chat_answer("Paris.")
     sure = chat_answer("Paris.")

@@ -18,10 +18,12 @@ class Workers:
         assert path == "/admin/cascades"
         frozen: dict[str, list[str]] = {"1": [], "2": ["small"]}
         shown = {name: [{"cascade": "auto", "guarantee": {"frozen_models": rungs}}] for name, rungs in frozen.items()}
-        return {name: ChildResponse(200, msgspec.json.encode({"cascades": ladders})) for name, ladders in shown.items()}
+        return {
+            name: ChildResponse(200, msgspec.json.encode({"cascades": cascades})) for name, cascades in shown.items()
+        }
 
 
-async def test_the_ladders_of_all_workers_are_shown() -> None:
+async def test_the_cascades_of_all_workers_are_shown() -> None:
     """One entry for each worker: each knows the answers that it has judged itself."""
 
     async def reload() -> dict[str, object]:
@@ -30,8 +32,8 @@ async def test_the_ladders_of_all_workers_are_shown() -> None:
     workers: Any = Workers()
     app = SupervisorAdmin(workers, reload).app(None)
     async with TestClient(TestServer(app, host="127.0.0.1")) as client, client.get("/cascades") as answer:
-        ladders = (await answer.json())["cascades"]
-    assert [(each["worker"], each["guarantee"]["frozen_models"]) for each in ladders] == [("1", []), ("2", ["small"])]
+        cascades = (await answer.json())["cascades"]
+    assert [(each["worker"], each["guarantee"]["frozen_models"]) for each in cascades] == [("1", []), ("2", ["small"])]
 
 
 def a_fleet(state: str, running: int, *, opened: int = 0, engine: str = "http://a:1", **more: Any) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def test_receipts_are_listed_by_time() -> None:
     assert merge_receipts(lists, 0) == []
 
 
-def test_load_is_summed_and_facts_are_told_once() -> None:
+def test_load_is_summed_and_facts_are_reported_once() -> None:
     """What each worker has on an engine adds up; how much an engine holds does not."""
     whole = merge_fleets({"worker-1": a_fleet("ready", 1, opened=1), "worker-2": a_fleet("ready", 2, opened=2)})
     (pod,) = whole["pods"]

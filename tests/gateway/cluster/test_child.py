@@ -36,8 +36,10 @@ async def test_a_child_that_hangs_is_replaced() -> None:
         async def orders() -> ChildConfig:
             return ChildConfig("warmth", host, LoadedConfig(Settings(), None))
 
-        say = EventLog(LineWriter(Path(folder) / "log"))
-        seat = ProcessSlot("warmth", orders, say=say, began=begun.put_nowait, ended=lambda _: None, ping_s=0.02)
+        log_event = EventLog(LineWriter(Path(folder) / "log"))
+        seat = ProcessSlot(
+            "warmth", orders, log_event=log_event, began=begun.put_nowait, ended=lambda _: None, ping_s=0.02
+        )
         keeping = asyncio.create_task(seat.run())
         try:
             async with asyncio.timeout(120):
@@ -50,5 +52,5 @@ async def test_a_child_that_hangs_is_replaced() -> None:
             seat.stop()
             seat.kill()
             await keeping
-        say.writer.close()
+        log_event.writer.close()
         assert b'"event":"process_hung"' in (Path(folder) / "log").read_bytes()

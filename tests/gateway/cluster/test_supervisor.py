@@ -81,7 +81,7 @@ async def worker_of(client: aiohttp.ClientSession, gateway: Running, receipt: st
     return str((await shown(client, gateway.at("admin", f"/receipts/{receipt}")))["worker"])
 
 
-async def test_a_worker_that_dies_is_replaced_and_nobody_else_suffers(
+async def test_a_worker_that_dies_is_replaced_and_no_other_suffers(
     client: aiohttp.ClientSession, pod: SimulatedPod
 ) -> None:
     """Connections to the others go on; totals never fall; what comes back serves; every line of the log is whole."""
@@ -129,7 +129,9 @@ async def equals(value: Any, wanted: int) -> bool:
     return bool(await value == wanted)
 
 
-async def test_they_are_asked_and_told_as_one(client: aiohttp.ClientSession, pod: SimulatedPod, tmp_path: Path) -> None:
+async def test_they_are_called_and_answered_as_one(
+    client: aiohttp.ClientSession, pod: SimulatedPod, tmp_path: Path
+) -> None:
     """Receipts of all, usage of all in one file, a pod drained everywhere also for who comes later, keys renewed."""
     policy, usage = tmp_path / "policy.yaml", tmp_path / "usage.jsonl"
     write_policy(policy, legal="sk-1")

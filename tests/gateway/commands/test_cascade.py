@@ -76,7 +76,7 @@ def test_too_few_labels_guarantee_nothing(labels: Path, capsys: pytest.CaptureFi
     assert not read_calibration_file(ladder.read_bytes()).is_promised
 
 
-def test_a_guarantee_that_other_labels_break_is_told(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_guarantee_that_other_labels_break_is_reported(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Status 3 again: a deployment may stop here."""
     ladder, worse = labels.parent / "ladder.json", labels.parent / "worse.csv"
     run(capsys, "calibrate", "--data", labels, "--max-loss", 0.01, "--out", ladder)
@@ -224,7 +224,7 @@ def test_a_report_adds_up_usage_logs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert ["all", "of", "auto", "3", "33.3%", "13", "0", "0", "30", "3", "56.7%"] in rows
 
 
-def test_a_report_refuses_records_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_rejects_records_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Version 1 named the fields otherwise; it is not read as a log without cascades."""
     log = tmp_path / "usage.jsonl"
     log.write_text('{"request_id": "r", "tenant": "legal", "cascade": {"ladder": "auto", "rungs": []}}')

@@ -84,7 +84,7 @@ def test_a_key_may_be_made_for_a_while(policy: Path, capsys: pytest.CaptureFixtu
         (("list", "--policy", "/nowhere"), "No such file"),
     ],
 )
-def test_what_cannot_be_done_is_told(
+def test_what_cannot_be_done_is_reported(
     policy: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
 ) -> None:
     """With status 1, and no key shown."""
@@ -131,7 +131,7 @@ def test_a_folder_alone_cannot_check_a_group(
     assert "no policy was named" in err
 
 
-def test_the_folder_is_beside_its_policy(
+def test_the_folder_is_next_to_its_policy(
     policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Wherever the command is typed."""

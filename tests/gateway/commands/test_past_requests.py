@@ -46,7 +46,7 @@ def test_a_rejected_request_is_known_as_such(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("schema", "version"), [({}, 1), ({"schema": 3}, 3)])
-def test_a_record_of_another_schema_is_refused(tmp_path: Path, schema: dict[str, int], version: int) -> None:
+def test_a_record_of_another_schema_is_rejected(tmp_path: Path, schema: dict[str, int], version: int) -> None:
     """By its version, with the line's place: its fields have other names and units."""
     log = tmp_path / "usage.jsonl"
     old = {"timestamp": "2026-11-20T10:00:05Z", "request_id": "r", "tenant": "b", "model": "m", "duration_ms": 9000}

@@ -48,7 +48,7 @@ def test_a_right_policy_is_ok(old: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert run(capsys, "check", "--config", config) == (0, f"{old}: ok\n", "")
 
 
-def test_every_fault_is_told(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_fault_is_reported(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With its path, status 1."""
     old.write_text(OLD.replace("tier: gold", "tier: golden\n    rmp: 5"))
     status, out, _ = run(capsys, "check", old)
@@ -115,7 +115,7 @@ def test_it_says_what_another_policy_would_change(old: Path, capsys: pytest.Capt
     assert run(capsys, "diff", old, old)[1] == "nothing changes\n"
 
 
-def test_refused_requests_of_a_log_are_counted(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejected_requests_of_a_log_are_counted(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They are shown as refused, and tried again with the sizes that served requests of their tenant have."""
     old.write_text(OLD.replace("rpm: 100", "tpm: 100"))
     new, log = old.parent / "new.yaml", old.parent / "usage.jsonl"
@@ -128,7 +128,7 @@ def test_refused_requests_of_a_log_are_counted(old: Path, capsys: pytest.Capture
     assert ["legal", "13", "12", "12", "8", "tokens", "8"] in [line.split() for line in out.splitlines()]
 
 
-def test_what_cannot_be_done_is_told(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_done_is_reported(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With status 1."""
     assert "no policy" in run(capsys, "check")[2]
     assert "cannot be read" in run(capsys, "check", "/nowhere")[1]

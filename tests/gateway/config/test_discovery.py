@@ -97,7 +97,7 @@ def test_pools_of_models_are_followed() -> None:
         ("consul: {}", "discovery.consul: unknown key"),
     ],
 )
-def test_nonsense_is_told_with_its_path(source: str, words: str) -> None:
+def test_nonsense_is_reported_with_its_path(source: str, words: str) -> None:
     """Nothing secret stands in what is said."""
     said = faults(f"discovery: {{{source}}}")
     assert any(fault.startswith(words) for fault in said), said

@@ -66,9 +66,9 @@ def test_a_port_that_serves_everybody_is_warned_of(words: ExtProcConfig | None, 
     """Once, with the fix; not where only this machine reaches it, or callers show who they are."""
     said: list[dict[str, Any]] = []
 
-    def say(level: str, message: str, **more: object) -> None:
+    def log_event(level: str, message: str, **more: object) -> None:
         said.append({"level": level, "message": message, **more})
 
-    warn_of_idle_settings(Settings(extproc=words), cast("EventLog", say))
+    warn_of_idle_settings(Settings(extproc=words), cast("EventLog", log_event))
     assert [line["level"] for line in said] == ["warning"] * is_warned_of
     assert all("extproc.token" in line["fix"] for line in said)

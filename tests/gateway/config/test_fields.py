@@ -96,7 +96,7 @@ def test_a_pod_has_one_name(given: str, url: str) -> None:
         (parse_writable_path, "/nowhere/at/all", "is no place for a file"),
     ],
 )
-def test_what_is_wrong_is_said(parse: Callable[[object], object], value: object, words: str) -> None:
+def test_what_is_wrong_is_reported(parse: Callable[[object], object], value: object, words: str) -> None:
     """Each refusal names the rule."""
     with pytest.raises(InvalidValue) as refused:
         parse(value)

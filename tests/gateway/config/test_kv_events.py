@@ -16,7 +16,7 @@ def faults(source: str) -> list[str]:
     return [str(fault) for fault in read_settings(source, {})[1].errors]
 
 
-def test_exact_warmth_is_off_until_it_is_asked_for() -> None:
+def test_precise_index_is_off_until_it_is_requested() -> None:
     """Absent and false are the same; true is all defaults."""
     assert settings("").kv_events is None
     assert settings("kv_events: false").kv_events is None
@@ -24,7 +24,7 @@ def test_exact_warmth_is_off_until_it_is_asked_for() -> None:
     assert settings("kv_events: {}").kv_events == KvEventsConfig()
 
 
-def test_every_word_is_read() -> None:
+def test_every_field_is_read() -> None:
     """Waiting, bounds, media and sources."""
     found = settings(
         """
@@ -69,6 +69,6 @@ kv_events:
         ),
     ],
 )
-def test_faults_are_told_with_their_path(source: str, fault: str) -> None:
+def test_faults_are_reported_with_their_path(source: str, fault: str) -> None:
     """Each wrong word, where it stands and why."""
     assert fault in faults(source)

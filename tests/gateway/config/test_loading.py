@@ -34,7 +34,7 @@ def test_flags_over_environment_over_file(tmp_path: Path) -> None:
     assert found.timeouts.drain_s == 7
 
 
-def test_nothing_said_is_the_defaults() -> None:
+def test_nothing_set_is_the_defaults() -> None:
     """No flag, no variable, no file."""
     assert load_settings({}, {}, None) == Settings()
 
@@ -96,7 +96,7 @@ def test_two_ports_cannot_share_an_address() -> None:
     load_settings({"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0"}, {}, None)
 
 
-def test_all_faults_of_all_places_are_told_at_once(tmp_path: Path) -> None:
+def test_all_faults_of_all_places_are_reported_at_once(tmp_path: Path) -> None:
     """Each with the place where it stands."""
     config = tmp_path / "hearth.yaml"
     config.write_text("listn: x\n")

@@ -7,14 +7,14 @@ from routing.retries import RetryTerms
 from routing.stall_detection import StallBounds
 
 
-def test_nothing_said_is_the_usual() -> None:
+def test_nothing_set_is_the_default() -> None:
     """Three attempts, a fifth more in the long run."""
     settings, root = read_settings("{}", {})
     assert (settings.retries, settings.stall_detection) == (RetryTerms(), StallBounds())
     assert not root.errors
 
 
-def test_what_is_said_stands_beside_the_usual() -> None:
+def test_what_is_reported_stands_next_to_the_default() -> None:
     """Each word by itself."""
     source = (
         "retries: {max_attempts: 2, max_resumes: 0, budget_ratio: 0.1}\n"
@@ -27,7 +27,7 @@ def test_what_is_said_stands_beside_the_usual() -> None:
     assert not root.errors
 
 
-def test_what_is_wrong_is_said_where_it_stands() -> None:
+def test_what_is_wrong_is_reported_where_it_stands() -> None:
     """All of it at once."""
     source = (
         "retries: {max_attempts: 0, budget_ratio: 2, budget_burst: -1, max_resumes: 1.5, hedge: true}\n"

@@ -13,7 +13,7 @@ from routing.pairing.roles import RoleTerms
 from tenancy.document import InvalidDocument
 
 
-def test_roles_are_off_unless_asked_for() -> None:
+def test_roles_are_off_unless_requested() -> None:
     """True is all defaults; a mapping says what is otherwise."""
     assert read_settings("", {})[0].roles is None
     assert read_settings("roles: false", {})[0].roles is None

@@ -82,7 +82,7 @@ def test_the_schema_is_one() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_schema_and_reader_know_the_same_words(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schema_and_reader_know_the_same_keys(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a word may stand; those of later versions, and removed ones, are known to neither."""
     asked: set[str] = set()
     close = DocumentTable.close

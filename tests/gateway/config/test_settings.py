@@ -38,7 +38,7 @@ def test_an_empty_file_is_the_defaults() -> None:
     ]
 
 
-def test_every_word_is_read(tmp_path: Path) -> None:
+def test_every_field_is_read(tmp_path: Path) -> None:
     """Ports, discovery, models with prices, limits, times, secrets and files."""
     for name in ("policy.yaml", "pods.yaml", "cert.pem", "key.pem"):
         (tmp_path / name).write_text("x")
@@ -95,7 +95,7 @@ model_list:
     assert found.tls is not None
 
 
-def test_a_pod_keeps_its_words_where_a_model_names_it_too() -> None:
+def test_a_pod_keeps_its_facts_where_a_model_names_it_too() -> None:
     """Its region must not be lost because its URL stands a second time."""
     found = settings(
         """
@@ -127,7 +127,7 @@ def test_a_routing_is_a_name_or_its_scorers() -> None:
     )
 
 
-def test_every_fault_is_told_at_once() -> None:
+def test_every_fault_is_reported_at_once() -> None:
     """With its path, in the order of reading."""
     source = """
 lisen: a:1
@@ -170,7 +170,7 @@ model_list:
         ("model_list: [{model_name: a, aliases: [b]}]", "model_list[0].aliases"),
     ],
 )
-def test_words_of_later_versions_are_refused(source: str, path: str) -> None:
+def test_words_of_later_versions_are_rejected(source: str, path: str) -> None:
     """A setting that does nothing would be believed in."""
     assert faults(source) == [f"{path}: not supported by this version"]
 

@@ -91,7 +91,7 @@ async def followed(
     heard = Heard()
     source = KubernetesSource(
         KubernetesSourceConfig("inference", api=server.url, token_file=path, **words),
-        say=heard.say,
+        log_event=heard.log_event,
         clock=asyncio.get_running_loop().time,
         draw=lambda: 0.5,
         pace=pace,

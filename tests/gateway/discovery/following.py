@@ -25,7 +25,7 @@ class Heard:
         self.told.append(found)
         self.pulse.beat()
 
-    def say(self, level: str, message: str, **_: object) -> None:
+    def log_event(self, level: str, message: str, **_: object) -> None:
         self.said.append(message)
         self.pulse.beat()
 

@@ -59,7 +59,7 @@ def test_a_silent_source_keeps_its_last_list() -> None:
     assert told.at_s == 1.0
 
 
-def test_the_same_word_again_is_no_news() -> None:
+def test_the_same_update_again_is_no_change() -> None:
     """But it was said just now."""
     source = Named("one")
     census = PodAggregator([source])

@@ -30,7 +30,7 @@ def place(zone: Zone, name: str = NAME, port: int | None = 8000, *, timeout_s: f
 @asynccontextmanager
 async def asking(asked: DnsSourceConfig) -> AsyncIterator[Heard]:
     heard = Heard()
-    source = DnsSource(asked, say=heard.say, draw=lambda: 0.5, pace=DnsIntervals(min_interval_s=0.01))
+    source = DnsSource(asked, log_event=heard.log_event, draw=lambda: 0.5, pace=DnsIntervals(min_interval_s=0.01))
     async with following(source, heard):
         yield heard
 
@@ -66,7 +66,7 @@ async def test_a_pod_with_two_addresses_is_one(zone: Zone) -> None:
         await heard.hears("http://[fd00::1]:8000")
 
 
-async def test_srv_records_say_the_port(zone: Zone) -> None:
+async def test_srv_records_report_the_port(zone: Zone) -> None:
     """Their targets are looked up in turn; for TLS they are the names in the certificate."""
     zone.put(SRV, "SRV", "0 10 8001 One.example.", "0 10 8002 two.example.", "0 10 8003 gone.example.")
     zone.put("one.example", "A", "10.0.0.1")
@@ -117,7 +117,7 @@ async def test_an_empty_answer_is_believed(zone: Zone, *, is_there: bool) -> Non
     assert heard.said == []
 
 
-async def test_an_empty_answer_counts_when_it_is_said_twice() -> None:
+async def test_an_empty_answer_counts_when_it_is_reported_twice() -> None:
     """A resolver that has just lost its upstream says so once."""
 
     class Flickering(DnsResolver):
@@ -131,7 +131,7 @@ async def test_an_empty_answer_counts_when_it_is_said_twice() -> None:
     flickering, heard = Flickering(), Heard()
     source = DnsSource(
         DnsSourceConfig(NAME, 8000, max_interval_s=0.01),
-        say=heard.say,
+        log_event=heard.log_event,
         draw=lambda: 0.5,
         pace=DnsIntervals(min_interval_s=0.0),
         make_lookup=lambda _: flickering,

@@ -18,7 +18,7 @@ def test_each_kind_has_its_fix(name: str, fix: str) -> None:
     assert EmptySources().hint_for(name, is_empty=True) == fix
 
 
-def test_only_news_is_reported() -> None:
+def test_only_changes_are_reported() -> None:
     """Once while it stays empty, and again after it has found pods; each source by itself."""
     empty = EmptySources()
     assert empty.hint_for("file", is_empty=True)

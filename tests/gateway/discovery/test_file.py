@@ -22,9 +22,9 @@ class Follower:
         self.told: list[list[str]] = []
         self.said: list[str] = []
         self.pulse = Pulse()
-        self.file = PodFileSource(path, self.say, poll_s=poll_s)
+        self.file = PodFileSource(path, self.log_event, poll_s=poll_s)
 
-    def say(self, level: str, message: str, *, error: str, **_: object) -> None:
+    def log_event(self, level: str, message: str, *, error: str, **_: object) -> None:
         self.said.append(error)
         self.pulse.beat()
 
@@ -60,7 +60,7 @@ def test_pods_may_be_listed_as_people_like(text: str) -> None:
     assert parse_pods(text) == (DiscoveredPod("http://a:1"), DiscoveredPod("http://b:2"))
 
 
-def test_a_pod_may_say_where_it_stands_and_how_it_schedules() -> None:
+def test_a_pod_may_report_where_it_stands_and_how_it_schedules() -> None:
     """Words that no engine tells: they come with the pod."""
     text = "[{url: http://a:1, region: on-prem, pool: big, role: prefill,"
     text += " tp: 2, scheduling_policy: priority}, http://b:2]"
@@ -98,13 +98,13 @@ def test_an_empty_list_is_written() -> None:
         ("[http://a:1, {url: http://a:1, region: x}]", "http://a:1: duplicate entry"),
     ],
 )
-def test_a_bad_list_is_refused_with_its_place(text: str, words: str) -> None:
+def test_a_bad_list_is_rejected_with_its_place(text: str, words: str) -> None:
     """So that the line in the log helps."""
     with pytest.raises(InvalidValue, match=words):
         parse_pods(text)
 
 
-async def test_changes_are_told(tmp_path: Path) -> None:
+async def test_changes_are_reported(tmp_path: Path) -> None:
     """Edited in place, or replaced by another file."""
     path = tmp_path / "pods.yaml"
     path.write_text("[http://a:1]")
@@ -119,7 +119,7 @@ async def test_changes_are_told(tmp_path: Path) -> None:
     assert len(follower.told) == 3
 
 
-async def test_what_does_not_change_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_does_not_change_is_not_reported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often it is looked at."""
     path = tmp_path / "pods.yaml"
     path.write_text("[http://a:1]")
@@ -171,7 +171,7 @@ async def test_a_config_map_is_followed_through_its_links(tmp_path: Path) -> Non
         await follower.hears("http://b:1")
 
 
-async def test_it_can_be_told_to_look_at_once(tmp_path: Path) -> None:
+async def test_it_can_be_made_to_look_at_once(tmp_path: Path) -> None:
     """A reload does not wait for the next poll, and hears the list again though it is the same."""
     path = tmp_path / "pods.yaml"
     path.write_text("[http://a:1]")

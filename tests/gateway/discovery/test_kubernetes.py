@@ -52,7 +52,7 @@ async def test_pods_with_labels_come_and_go(server: ApiServer, tmp_path: Path) -
     assert server.lists == 1
 
 
-async def test_what_labels_say_is_known(server: ApiServer, tmp_path: Path) -> None:
+async def test_what_labels_report_is_known(server: ApiServer, tmp_path: Path) -> None:
     """Role and place by the usual labels, any fact by our own; nonsense is passed over."""
     labels = VLLM | {
         "llm-d.ai/role": "prefill",
@@ -96,7 +96,7 @@ async def test_a_pod_that_is_leaving_or_not_ready_is_held(server: ApiServer, tmp
         await heard.until(lambda: held() == [PodState.DRAINING])
 
 
-async def test_the_port_is_the_named_the_only_or_the_usual_one(server: ApiServer, tmp_path: Path) -> None:
+async def test_the_port_is_the_named_the_only_or_the_default_one(server: ApiServer, tmp_path: Path) -> None:
     """Unless the configuration says it."""
     await server.put(PODS, a_pod("b", "10.0.0.2", ports=(("metrics", 9000), ("http", 8001))))
     await server.put(PODS, a_pod("c", "10.0.0.3", ports=(("api", 8003),)))
@@ -144,7 +144,7 @@ async def test_a_service_has_the_endpoints_in_its_slices(server: ApiServer, tmp_
         await heard.hears(A, B)
 
 
-async def test_nodes_say_where_pods_stand(server: ApiServer, tmp_path: Path) -> None:
+async def test_nodes_report_where_pods_stand(server: ApiServer, tmp_path: Path) -> None:
     """Where their own labels do not."""
     labels = {"topology.kubernetes.io/region": "eu", "topology.kubernetes.io/zone": "eu-1"}
     await server.put(NODES, {"metadata": {"name": "n1", "labels": labels}})
@@ -154,7 +154,7 @@ async def test_nodes_say_where_pods_stand(server: ApiServer, tmp_path: Path) -> 
         assert [(pod.facts.region, pod.facts.zone) for pod in heard.told[-1]] == [("eu", "eu-1"), ("eu", "mine")]
 
 
-def test_in_a_cluster_everything_is_where_pods_are_told(tmp_path: Path) -> None:
+def test_in_a_cluster_everything_is_where_pods_are_reported(tmp_path: Path) -> None:
     """Address by environment, namespace, token and CA in the service account's folder."""
     for name, text in (("namespace", "mine\n"), ("token", "t1"), ("ca.crt", "x")):
         (tmp_path / name).write_text(text)

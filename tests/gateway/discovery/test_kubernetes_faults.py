@@ -44,7 +44,7 @@ async def test_a_broken_watch_goes_on_where_it_was(server: ApiServer, tmp_path: 
     assert server.lists == 1
 
 
-async def test_a_watch_that_ends_in_order_is_begun_again(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_watch_that_ends_in_order_is_restarted(server: ApiServer, tmp_path: Path) -> None:
     """That is what the server does every few minutes."""
     async with followed(server, tmp_path, replace(QUICK, watch_s=1.0)) as heard:
         await heard.hears(A)
@@ -55,7 +55,7 @@ async def test_a_watch_that_ends_in_order_is_begun_again(server: ApiServer, tmp_
 
 
 @pytest.mark.parametrize("as_event", [True, False])
-async def test_a_forgotten_version_is_listed_anew(server: ApiServer, tmp_path: Path, *, as_event: bool) -> None:
+async def test_a_forgotten_version_is_listed_again(server: ApiServer, tmp_path: Path, *, as_event: bool) -> None:
     """410 Gone, as an event in the watch or as its status."""
     server.is_gone_an_event = as_event
     async with followed(server, tmp_path) as heard:
@@ -89,7 +89,7 @@ async def test_bookmarks_keep_a_quiet_watch_from_being_forgotten(server: ApiServ
     assert server.lists == 1
 
 
-async def test_a_version_from_before_a_restored_backup_is_listed_anew(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_version_from_before_a_restored_backup_is_listed_again(server: ApiServer, tmp_path: Path) -> None:
     """The server counts from below ours, and says that ours is too large."""
     async with followed(server, tmp_path) as heard:
         await heard.hears(A)
@@ -115,7 +115,7 @@ async def test_a_dead_server_costs_nothing(server: ApiServer, tmp_path: Path) ->
     assert all(heard.told)
 
 
-async def test_a_list_comes_in_pages_and_begins_anew_where_it_was_forgotten(server: ApiServer, tmp_path: Path) -> None:
+async def test_a_list_comes_in_pages_and_begins_again_where_it_was_forgotten(server: ApiServer, tmp_path: Path) -> None:
     """Nothing is told of half a list."""
     for number in range(25):
         await server.put(PODS, a_pod(f"p{number}", f"10.0.1.{number}"))
@@ -133,7 +133,7 @@ async def test_a_token_that_was_renewed_is_taken_up(server: ApiServer, tmp_path:
         await heard.hears(A)
 
 
-async def test_what_may_not_be_read_is_said(server: ApiServer, tmp_path: Path) -> None:
+async def test_what_may_not_be_read_is_reported(server: ApiServer, tmp_path: Path) -> None:
     """With the server's own words; once it may be read it is."""
     server.forbidden.add("/pods")
     async with followed(server, tmp_path) as heard:
@@ -145,7 +145,7 @@ async def test_what_may_not_be_read_is_said(server: ApiServer, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("trusted", ["localhost", "another"])
-async def test_a_server_that_is_not_trusted_is_told_nothing(tmp_path: Path, trusted: str) -> None:
+async def test_a_server_that_is_not_trusted_is_sent_nothing(tmp_path: Path, trusted: str) -> None:
     """Its certificate is for another name, or from nobody we trust: the token is not sent, and the fault is named."""
     asked = list[str]()
 

@@ -41,16 +41,16 @@ class Agent:
 
     async def beat(self, *, aloud: bool = False) -> None:
         written = write_record(AgentRecord(self.name, next(self._beats), self.ttl_s, self.pods, life=1))
-        await self.server.say("SET", record_key("", self.name), written, "PX", int(self.ttl_s * 1000))  # type: ignore[arg-type]
+        await self.server.log_event("SET", record_key("", self.name), written, "PX", int(self.ttl_s * 1000))  # type: ignore[arg-type]
         if aloud:
             await self._publish(written)
 
     async def leave(self) -> None:
-        await self.server.say("DEL", record_key("", self.name))
+        await self.server.log_event("DEL", record_key("", self.name))
         await self._publish(write_record(AgentRecord(self.name, next(self._beats), self.ttl_s, (), life=1)))
 
     async def _publish(self, written: bytes) -> None:
-        await self.server.say("PUBLISH", record_channel(""), written)  # type: ignore[arg-type]
+        await self.server.log_event("PUBLISH", record_channel(""), written)  # type: ignore[arg-type]
 
 
 @asynccontextmanager
@@ -61,10 +61,10 @@ async def registered(
     source = RegistrySource(
         parse_redis_url(f"{server.url}?prefix={prefix}"),
         stale_ttl_s=stale_ttl_s,
-        say=heard.say,
+        log_event=heard.log_event,
         clock=asyncio.get_running_loop().time,
         draw=lambda: 0.5,
-        heard=records.append,
+        on_record=records.append,
         pace=pace,
     )
     async with following(source, heard):
@@ -74,7 +74,7 @@ async def registered(
 async def somebody_listens(server: Server) -> None:
     """Until the subscription stands nobody hears what is published."""
     async with asyncio.timeout(60):
-        while not await server.say("PUBLISH", record_channel(""), "anybody?"):
+        while not await server.log_event("PUBLISH", record_channel(""), "anybody?"):
             retry = asyncio.Event()
             asyncio.get_running_loop().call_later(0.01, retry.set)
             await retry.wait()
@@ -82,8 +82,8 @@ async def somebody_listens(server: Server) -> None:
 
 async def test_registered_pods_are_found(server: Server) -> None:
     """Of all agents; other keys and other fleets on the same Redis do not matter."""
-    await server.say("SET", "hearth:other", "x")
-    await server.say("SET", record_key("east:", "n9"), "x")
+    await server.log_event("SET", "hearth:other", "x")
+    await server.log_event("SET", record_key("east:", "n9"), "x")
     await Agent(server, "n1", A, B).beat()
     async with registered(server) as (heard, _):
         await heard.hears(A, B)
@@ -92,7 +92,7 @@ async def test_registered_pods_are_found(server: Server) -> None:
     assert heard.said == []
 
 
-async def test_an_agent_that_speaks_or_leaves_is_heard_at_once(server: Server) -> None:
+async def test_an_agent_that_speaks_or_leaves_is_received_at_once(server: Server) -> None:
     """Without waiting for the next look at the keys; figures of load come the same way."""
     agent, other = Agent(server, "n1", A), Agent(server, "n2", B)
     await agent.beat()
@@ -126,7 +126,7 @@ async def test_an_emptied_redis_costs_nothing(server: Server) -> None:
     await agent.beat()
     async with registered(server) as (heard, _):
         await heard.hears(A)
-        await server.say("FLUSHALL")
+        await server.log_event("FLUSHALL")
         seen = len(heard.told)
         await heard.until(lambda: len(heard.told) > seen + 3)
         assert heard.urls == [A]
@@ -180,7 +180,7 @@ async def test_the_last_list_does_not_stand_for_ever(server: Server) -> None:
 async def test_a_record_that_cannot_be_read_is_passed_over(server: Server, written: str) -> None:
     """It is said once; the others count."""
     await Agent(server, "n1", A).beat()
-    await server.say("SET", record_key("", "n9"), written)
+    await server.log_event("SET", record_key("", "n9"), written)
     async with registered(server) as (heard, _):
         await heard.hears(A)
         await heard.until(lambda: len(heard.told) > 3)

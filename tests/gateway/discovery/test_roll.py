@@ -17,7 +17,7 @@ def urls(roll: AgentRegistry) -> list[str]:
     return [pod.url for pod in roll.pods()]
 
 
-def test_a_word_counts_for_its_time() -> None:
+def test_an_update_counts_for_its_time() -> None:
     """And each new one counts anew."""
     roll = AgentRegistry()
     assert roll.update(said(A), 0.0)
@@ -28,7 +28,7 @@ def test_a_word_counts_for_its_time() -> None:
     assert urls(roll) == []
 
 
-def test_the_same_beat_again_is_no_new_word() -> None:
+def test_the_same_beat_again_is_no_new_update() -> None:
     """A key that nobody writes any more must not keep its pods alive."""
     roll = AgentRegistry()
     roll.update(said(A), 0.0)
@@ -36,14 +36,14 @@ def test_the_same_beat_again_is_no_new_word() -> None:
     assert roll.expire(15.0)
 
 
-def test_an_old_word_counts_for_what_is_left_of_it() -> None:
+def test_an_old_update_counts_for_what_is_left_of_it() -> None:
     """Seen for the first time when it was about to end."""
     roll = AgentRegistry()
     roll.update(said(A), 0.0, left_s=2.0)
     assert roll.expire(2.0)
 
 
-def test_who_begins_a_new_life_counts_anew() -> None:
+def test_who_begins_a_new_life_counts_again() -> None:
     """An agent that was started again begins at its first beat."""
     roll = AgentRegistry()
     roll.update(said(A, beat=900), 0.0)
@@ -88,7 +88,7 @@ def test_a_pod_of_two_agents_is_one() -> None:
 
 def test_there_is_room_for_so_many() -> None:
     """Who is known is heard all the same."""
-    roll = AgentRegistry(most=1)
+    roll = AgentRegistry(max_agents=1)
     roll.update(said(A), 0.0)
     assert not roll.update(said(B, agent="n2"), 0.0)
     assert roll.update(said(B, beat=2), 1.0)
@@ -97,7 +97,7 @@ def test_there_is_room_for_so_many() -> None:
 
 def test_there_is_room_for_so_many_pods() -> None:
     """Of all agents together; who was there first stays, and what is forgotten makes room."""
-    roll = AgentRegistry(most_pods=2)
+    roll = AgentRegistry(max_pods=2)
     assert roll.update(said(A), 0.0)
     assert not roll.update(said(B, RegisteredPod("http://c:1"), agent="n2"), 0.0)
     assert urls(roll) == [A.url]

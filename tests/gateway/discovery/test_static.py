@@ -4,7 +4,7 @@ from gateway.config.discovery import DiscoveredPod
 from gateway.discovery.source import StaticSource
 
 
-async def test_named_pods_are_told_once() -> None:
+async def test_named_pods_are_reported_once() -> None:
     """And then there is nothing more to follow."""
     told: list[tuple[DiscoveredPod, ...]] = []
     await StaticSource([DiscoveredPod("http://a:1"), DiscoveredPod("http://b:1")]).follow(told.append)

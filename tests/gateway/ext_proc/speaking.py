@@ -37,7 +37,7 @@ class Call:
     reset: int | None = None
     has_ended: bool = False
 
-    async def say(self, message: bytes, *, ends: bool = False) -> None:
+    async def log_event(self, message: bytes, *, ends: bool = False) -> None:
         """Send a message, as windows allow."""
         left = b"\0" + len(message).to_bytes(4, "big") + message
         h2 = self.caller.h2

@@ -34,11 +34,11 @@ class Log:
         self.lines: list[tuple[str, ...]] = []
         self.now_s = 0.0
 
-    def say(self, level: str, message: str, **more: object) -> None:
+    def log_event(self, level: str, message: str, **more: object) -> None:
         self.lines.append((level, message, *(f"{name}={value}" for name, value in more.items())))
 
     def callers(self) -> CallerAuthenticator:
-        return CallerAuthenticator(lambda: self.now_s, self.say)
+        return CallerAuthenticator(lambda: self.now_s, self.log_event)
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ class Log:
         ("Bearer x", False),
     ],
 )
-async def test_a_token_is_asked_for_on_every_request(shown: str | None, *, is_known: bool) -> None:
+async def test_a_token_is_requested_on_every_request(shown: str | None, *, is_known: bool) -> None:
     """Without it a request ends UNAUTHENTICATED, and nothing is begun for it; the connection stays."""
     log = Log()
     callers = log.callers()
     async with echoing(guard=callers.token_guard(Secret(TOKEN), ())) as port, calling(port.where) as caller:
         for _ in range(3):
             call = await caller.call(ECHO, fields=[] if shown is None else [("authorization", shown)])
-            await call.say(b"Hi", ends=True)
+            await call.log_event(b"Hi", ends=True)
             assert await call.status() == ("0" if is_known else UNAUTHENTICATED)
             assert call.messages == ([b"Hi"] if is_known else [])
         assert port.fates == (["ended"] * 3 if is_known else [])
@@ -75,7 +75,7 @@ async def test_some_paths_need_no_token() -> None:
     guard = Log().callers().token_guard(Secret(TOKEN), {ECHO.encode()})
     async with echoing(guard=guard) as port, calling(port.where) as caller:
         call = await caller.call(ECHO)
-        await call.say(b"Hi", ends=True)
+        await call.log_event(b"Hi", ends=True)
         assert await call.status() == "0"
 
 
@@ -107,14 +107,14 @@ async def is_served(where: str, shows: TlsFiles | None) -> bool:
             if caller.is_over:
                 return False
             call = await caller.call(ECHO)
-            await call.say(b"Hi", ends=True)
+            await call.log_event(b"Hi", ends=True)
             return await call.status() == "0"
     except (ssl.SSLError, ConnectionError):
         return False
 
 
 @needs_openssl
-async def test_a_client_certificate_of_the_authority_is_asked_for(tmp_path: Path) -> None:
+async def test_a_client_certificate_of_the_authority_is_requested(tmp_path: Path) -> None:
     """Without one, or with one of somebody else, the handshake fails; that is counted and logged, and no more."""
     server, client, other = (make_certificate(tmp_path / name, f"{name}.example") for name in ("a", "b", "c"))
     log = Log()
@@ -132,7 +132,7 @@ async def test_a_client_certificate_of_the_authority_is_asked_for(tmp_path: Path
 
 
 @needs_openssl
-async def test_an_authority_that_is_added_is_read_anew(tmp_path: Path) -> None:
+async def test_an_authority_that_is_added_is_read_again(tmp_path: Path) -> None:
     """As the certificate is: the clients of the new one are served without a restart."""
     server, old, new = (make_certificate(tmp_path / name, f"{name}.example") for name in ("a", "b", "c"))
     authorities = tmp_path / "ca"
@@ -140,13 +140,13 @@ async def test_an_authority_that_is_added_is_read_anew(tmp_path: Path) -> None:
     files = MutualTlsFiles(server.cert, server.key, authorities)
     tls, pulse, said = server_context(files, speaks="h2"), Pulse(), list[str]()
 
-    def say(_: str, message: str, **__: object) -> None:
+    def log_event(_: str, message: str, **__: object) -> None:
         said.append(message)
         pulse.beat()
 
     async with echoing(tls=tls) as port:
         assert not await is_served(port.where, new)
-        task = asyncio.create_task(reload_certificates(tls, lambda: files, say, poll_s=0.01))
+        task = asyncio.create_task(reload_certificates(tls, lambda: files, log_event, poll_s=0.01))
         await asyncio.sleep(0)  # it has seen the files as they are
         authorities.write_bytes(old.cert.read_bytes() + new.cert.read_bytes())
         await pulse.until(lambda: said == ["certificate_reloaded"])
@@ -157,7 +157,7 @@ async def test_an_authority_that_is_added_is_read_anew(tmp_path: Path) -> None:
 
 
 @needs_openssl
-def test_a_file_that_holds_no_authority_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_holds_no_authority_is_rejected(tmp_path: Path) -> None:
     """Before anything listens."""
     server = make_certificate(tmp_path / "a", "a.example")
     (tmp_path / "junk").write_text("junk")

@@ -52,7 +52,7 @@ async def an_office() -> AsyncIterator[tuple[ExtProcContext, str]]:
             draw=lambda: 1.0,
         )
         services = {EXT_PROC.encode(): lambda stream: Exchange(office, stream), **office.log.services()}
-        port = GrpcListener(services, front.body_budget, office.crowd, UNHURRIED)
+        port = GrpcListener(services, front.body_budget, office.stream_counter, UNHURRIED)
         server = await port.listen(host="127.0.0.1", port=0)
         host, number = server.sockets[0].getsockname()
         try:
@@ -73,20 +73,20 @@ async def ask(call: Call, body: bytes, request: int, response: int) -> None:
     """What a client asks, until a pod is named or a no is heard."""
     head = headers(method="POST", path=CHAT_PATH, content_type="application/json")
     modes = Config(request_body_mode=request, response_body_mode=response)
-    await call.say(ProcessingRequest(request_headers=head, protocol_config=modes).SerializeToString())
+    await call.log_event(ProcessingRequest(request_headers=head, protocol_config=modes).SerializeToString())
     if request == BUFFERED:
         await call.message()
-    await call.say(ProcessingRequest(request_body=HttpBody(body=body, end_of_stream=True)).SerializeToString())
+    await call.log_event(ProcessingRequest(request_body=HttpBody(body=body, end_of_stream=True)).SerializeToString())
     await call.message()
 
 
 async def answer(call: Call, pieces: list[bytes], *, ends: bool) -> None:
     """What a pod answers, and what of it is shown."""
     head = headers(status="200", content_type="text/event-stream")
-    await call.say(ProcessingRequest(response_headers=head).SerializeToString())
+    await call.log_event(ProcessingRequest(response_headers=head).SerializeToString())
     for piece in pieces:
         told = HttpBody(body=piece, end_of_stream=ends and piece is pieces[-1])
-        await call.say(ProcessingRequest(response_body=told).SerializeToString())
+        await call.log_event(ProcessingRequest(response_body=told).SerializeToString())
     await call.message()
 
 
@@ -135,7 +135,7 @@ async def test_what_served_a_request_goes_with_it(request_mode: int, response_mo
             call = await caller.call(EXT_PROC)
             await lives(call, request_mode, response_mode)
             async with asyncio.timeout(60):
-                while office.crowd.count:
+                while office.stream_counter.count:
                     await caller.ping()
             await caller.ping()
             assert not left_over()

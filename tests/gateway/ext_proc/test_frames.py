@@ -38,7 +38,7 @@ def test_the_block_that_opens_every_stream_is_read_once() -> None:
 
 
 @given(blocks=st.lists(st.lists(FIELDS, min_size=1, max_size=5), max_size=12), sizes=st.lists(st.integers(0, 200)))
-def test_what_is_remembered_is_what_was_said(blocks: list[list[HeaderTuple]], sizes: list[int]) -> None:
+def test_what_is_remembered_is_what_was_reported(blocks: list[list[HeaderTuple]], sizes: list[int]) -> None:
     """Whatever comes in between, the table's own changes of size included."""
     encoder, reader = Encoder(), HeaderDecoder(1 << 16)
     for number, fields in enumerate(blocks * 2):

@@ -42,11 +42,11 @@ async def a_picker() -> AsyncIterator[Picker]:
 
 async def ask(caller: Caller, service: str = "readiness") -> int:
     call = await caller.call(CHECK)
-    await call.say(HealthCheckRequest(service=service).SerializeToString(), ends=True)
+    await call.log_event(HealthCheckRequest(service=service).SerializeToString(), ends=True)
     return int(HealthCheckResponse.FromString(await call.message()).status)
 
 
-async def test_who_was_told_no_is_waited_for_until_it_asks_again() -> None:
+async def test_who_was_sent_no_is_waited_for_until_it_retries() -> None:
     """By then it has acted on the first answer: Envoy's checks follow each other."""
     async with a_picker() as picker, calling(picker.where) as one, calling(picker.where) as other:
         assert [await ask(one), await ask(other)] == [SERVING, SERVING]
@@ -68,7 +68,7 @@ async def test_who_parts_is_waited_for_no_more() -> None:
         await waiting
 
 
-async def test_nobody_is_waited_for_who_does_not_ask_whether_to_come() -> None:
+async def test_no_one_is_waited_for_who_does_not_ask_whether_to_come() -> None:
     """Who asks whether we live, who has heard before that we are not ready, and who comes when we are going."""
     async with AsyncExitStack() as stack:
         picker = await stack.enter_async_context(a_picker())
@@ -86,7 +86,7 @@ async def test_nobody_is_waited_for_who_does_not_ask_whether_to_come() -> None:
         await waiting
 
 
-async def test_a_wait_for_who_never_asks_again_ends() -> None:
+async def test_a_wait_for_a_client_that_never_calls_again_ends() -> None:
     """A check that comes once a minute."""
     async with a_picker() as picker, calling(picker.where) as seldom:
         await ask(seldom)

@@ -57,7 +57,7 @@ async def test_messages_of_all_sizes_come_back(size: int) -> None:
     """Within the windows of both sides, whatever they are."""
     async with echoing() as port, calling(port.where) as caller:
         call = await caller.call(ECHO)
-        await call.say(b"x" * size)
+        await call.log_event(b"x" * size)
         assert await call.message() == b"x" * size
         await call.end()
         assert await call.status() == "0"
@@ -70,12 +70,12 @@ async def test_many_streams_share_a_connection() -> None:
         calls = [await caller.call(ECHO) for _ in range(50)]
         for turn in range(3):
             for number, call in enumerate(calls):
-                await call.say(b"%d of %d" % (turn, number))
+                await call.log_event(b"%d of %d" % (turn, number))
         for number, call in enumerate(calls):
             assert [await call.message() for _ in range(3)] == [b"%d of %d" % (turn, number) for turn in range(3)]
 
 
-async def test_what_is_said_in_one_tick_goes_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_reported_in_one_tick_goes_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty streams that come with one read are answered with a few writes, not with twenty and more."""
     writes: list[bytes] = []
     async with echoing() as port, calling(port.where) as caller:
@@ -114,7 +114,7 @@ async def test_a_small_window_is_kept_to() -> None:
         caller.h2.update_settings({4: 1000})
         await caller.flush()
         call = await caller.call(ECHO)
-        await call.say(b"x" * 50_000)
+        await call.log_event(b"x" * 50_000)
         assert len(await call.message()) == 50_000
 
 
@@ -138,13 +138,13 @@ async def test_who_does_not_listen_is_not_read_either() -> None:
         assert bounds.max_pending_bytes < stream._pending_bytes < 1 << 18
 
 
-async def test_a_message_beyond_the_bound_is_refused() -> None:
+async def test_a_message_beyond_the_bound_is_rejected() -> None:
     """By its length alone, before it is held."""
     async with echoing(Http2Limits(max_message_bytes=20_000)) as port, calling(port.where) as caller:
         call = await caller.call(ECHO)
-        await call.say(b"x" * 19_995)
+        await call.log_event(b"x" * 19_995)
         assert len(await call.message()) == 19_995
-        await call.say(b"x" * 40_000)
+        await call.log_event(b"x" * 40_000)
         assert await call.status() == "8"
         assert port.fates == ["overfull"]
 
@@ -176,16 +176,16 @@ async def test_a_stream_that_is_reset_is_lost_to_its_service() -> None:
     """And what comes for it afterwards is old news."""
     async with echoing() as port, calling(port.where) as caller:
         call = await caller.call(ECHO)
-        await call.say(b"once")
+        await call.log_event(b"once")
         await call.message()
         caller.h2.reset_stream(call.number)
         other = await caller.call(ECHO)
-        await other.say(b"again")
+        await other.log_event(b"again")
         assert await other.message() == b"again"
         assert port.fates == ["lost"]
 
 
-async def test_more_streams_than_there_may_be_are_refused() -> None:
+async def test_more_streams_than_there_may_be_are_rejected() -> None:
     """One by one, and the connection lives."""
     async with echoing(most=0) as port, calling(port.where) as caller:
         assert await (await caller.call(ECHO)).status() == f"reset {f.Http2ErrorCode.REFUSED.value}"
@@ -198,7 +198,7 @@ async def test_pings_are_answered() -> None:
             await caller.ping()
 
 
-async def test_silent_peers_are_asked_and_then_closed() -> None:
+async def test_silent_peers_are_called_and_then_closed() -> None:
     """A peer that answers is asked again and stays; one that has vanished is noticed."""
     async with echoing(Http2Limits(silence_s=0.1, preface_s=5)) as port:
         assert f.frame(f.PING, 0, 0, b"hearth??") in await raw(port.where, HELLO)
@@ -209,11 +209,11 @@ async def test_silent_peers_are_asked_and_then_closed() -> None:
         assert not caller.is_over
 
 
-async def test_leaving_is_said_before_it_is_done() -> None:
+async def test_leaving_is_reported_before_it_is_done() -> None:
     """New streams are served until the peer has heard that none are wanted; those open end in peace."""
     async with echoing() as port, calling(port.where) as caller:
         call = await caller.call(ECHO)
-        await call.say(b"before")
+        await call.log_event(b"before")
         await call.message()
         await port.port.begin_drain()
         while caller.goodbye is None:
@@ -222,11 +222,11 @@ async def test_leaving_is_said_before_it_is_done() -> None:
         assert caller_h2_is_closed or caller.goodbye.error_code == 0
 
 
-async def test_the_last_stream_is_named_and_none_beyond_it_begun() -> None:
+async def test_the_last_stream_is_named_and_none_beyond_it_started() -> None:
     """First any are welcome that were on their way; then the last is named, and a later one is refused, not lost."""
     async with echoing(Http2Limits(preface_s=0.4)) as port, calling(port.where) as caller:
         call = await caller.call(ECHO)
-        await call.say(b"before")
+        await call.log_event(b"before")
         await call.message()
         await port.port.begin_drain()
         heard = b""
@@ -291,7 +291,7 @@ async def test_rapid_resets_leave_nothing_behind() -> None:
             call = await caller.call(ECHO)
             caller.h2.reset_stream(call.number)
         call = await caller.call(ECHO)
-        await call.say(b"after")
+        await call.log_event(b"after")
         assert await call.message() == b"after"
         [connection] = port.port.connections
         assert set(connection.streams) == {call.number}
@@ -341,11 +341,11 @@ async def test_a_service_that_fails_ends_its_stream_alone(at: str) -> None:
         calling(port.where) as caller,
     ):
         other = await caller.call(ECHO)
-        await other.say(b"before")
+        await other.log_event(b"before")
         assert await other.message() == b"before"
         call = await caller.call("/test.Fail/Fail")
         if at != "begin":
-            await call.say(at.encode(), ends=at == "ended")
+            await call.log_event(at.encode(), ends=at == "ended")
         if at == "lost":
             await call.message()
             caller.h2.reset_stream(call.number)
@@ -359,7 +359,7 @@ async def test_a_service_that_fails_ends_its_stream_alone(at: str) -> None:
             return
         else:
             assert await call.status() == f"reset {f.Http2ErrorCode.INTERNAL.value}"
-        await other.say(b"after")
+        await other.log_event(b"after")
         assert await other.message() == b"after"
         [connection] = port.port.connections
         assert set(connection.streams) == {other.number}

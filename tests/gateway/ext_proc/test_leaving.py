@@ -78,7 +78,7 @@ def test_who_was_let_in_is_served(loop_factory: type) -> None:
         runner.run(all_are_served())
 
 
-async def test_who_comes_to_a_port_that_is_left_is_served_and_asked_for_no_more() -> None:
+async def test_who_comes_to_a_port_that_is_left_is_served_and_requested_no_more() -> None:
     """A connection that was on its way when the others were told."""
     async with echoing() as port:
         port.port.is_leaving = True
@@ -92,7 +92,7 @@ async def test_a_connection_that_is_left_is_ended_by_us_if_need_be() -> None:
     """A peer that stays though no stream is open: it is told the last stream, and then that it is over."""
     async with echoing(Http2Limits(preface_s=0.4)) as port, calling(port.where) as caller:
         call = await caller.call(ECHO)
-        await call.say(b"before", ends=True)
+        await call.log_event(b"before", ends=True)
         assert await call.status() == "0"
         await port.port.begin_drain()
         heard = b""
@@ -112,7 +112,7 @@ async def test_streams_that_never_end_by_themselves_do_not_hold_a_port_that_is_l
     async with echoing(Http2Limits(preface_s=0.4), more=more) as port, calling(port.where) as caller:
         written, watched, work = [await caller.call(path) for path in (LOG, WATCH, ECHO)]
         for call in (written, watched, work):
-            await call.say(b"")
+            await call.log_event(b"")
         await work.message()
         await port.port.begin_drain()
         over = ends_told(caller.reader)

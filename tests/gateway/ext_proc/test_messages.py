@@ -74,7 +74,7 @@ def test_an_answers_head_sets_fields_and_may_ask_to_see_the_body(fields: list[tu
         assert told.mode_override.response_body_mode == (1 if shows_body else 0)
 
 
-def test_a_no_of_ours_is_told_whole() -> None:
+def test_a_no_of_ours_is_sent_completely() -> None:
     """Status, headers, body."""
     told = ProcessingResponse.FromString(
         messages.immediate_response(429, [("retry-after", "1")], b"{}", "hearth")

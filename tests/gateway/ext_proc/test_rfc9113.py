@@ -484,7 +484,7 @@ async def test_section_3_4_the_preface_is_answered_with_settings() -> None:
     assert any(isinstance(one, SettingsFrame) and "ACK" in one.flags for one in found)
 
 
-async def test_section_5_1_2_streams_beyond_the_limit_are_refused() -> None:
+async def test_section_5_1_2_streams_beyond_the_limit_are_rejected() -> None:
     """One by one; those within it are served."""
     hold = block(path=HOLD)
     async with echoing(Http2Limits(max_streams=2), more={HOLD.encode(): lambda stream: Held(stream, [])}) as port:
@@ -515,7 +515,7 @@ async def test_section_6_5_3_of_several_values_the_last_counts() -> None:
     assert [len(one.data) for one in found if isinstance(one, DataFrame)] == [1]
 
 
-async def test_section_6_7_pings_are_answered_with_what_they_say() -> None:
+async def test_section_6_7_pings_are_answered_with_what_they_report() -> None:
     """And with ACK."""
     async with echoing() as port:
         found = await frames_of(port, hello(), frame(PING, 0, 0, b"12345678"), ping())

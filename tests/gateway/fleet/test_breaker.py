@@ -37,7 +37,7 @@ def test_it_is_failing_until_it_has_answered() -> None:
     assert not trial.on_success().is_failing
 
 
-def test_it_opens_at_once_where_nobody_listens() -> None:
+def test_it_opens_at_once_where_there_is_no_listener() -> None:
     """A refused connection needs no second opinion."""
     assert CircuitBreaker(RULES).on_unreachable(0).is_open
 

@@ -34,7 +34,7 @@ def test_what_is_ours_is_not_counted_twice() -> None:
     assert foreign == ExternalLoad(at_s=7.0)
 
 
-def test_what_was_ours_while_the_page_was_on_its_way_is_not_foreign() -> None:
+def test_what_was_ours_while_the_page_was_on_its_way_is_not_external() -> None:
     """Whether it has ended since the page was asked for, or has begun."""
     router = router_of(1)
     idle = own_load_at(router, URL)
@@ -58,7 +58,7 @@ def test_an_engine_of_several_has_the_reading_of_its_rank() -> None:
     assert set(router.stores.shares) == {1}
 
 
-def test_a_pod_that_has_left_while_it_was_asked_is_nobodys() -> None:
+def test_a_pod_that_has_left_while_it_was_called_is_unowned() -> None:
     """Nothing is told of it."""
     router = router_of(0)
     assert own_load_at(router, URL) == {}
@@ -85,7 +85,7 @@ class Scene:
         self.pushed.apply(AgentRecord("a", 1, 15.0, (RegisteredPod(url, loads=loads),)))
 
 
-def test_figures_become_foreign_load() -> None:
+def test_figures_become_external_load() -> None:
     """By rank, at the time when they were taken."""
     scene = Scene()
     scene.push(EngineLoad(1, running=3, waiting=2, kv_usage=0.5, age_s=0.25))
@@ -94,7 +94,7 @@ def test_figures_become_foreign_load() -> None:
     assert (second.running, second.waiting, second.kv_tokens, second.at_s) == (5, 2, 500, 99.75)
 
 
-def test_our_own_is_not_foreign() -> None:
+def test_our_own_is_not_external() -> None:
     """What we have there now, or had when figures came last: it may have ended since."""
     scene = Scene()
     slot = scene.slots[0]

@@ -70,7 +70,7 @@ def test_a_pod_that_is_gone_is_broken_at_once_and_comes_back_by_a_probe() -> Non
     assert pod.standing() is PodState.READY
 
 
-def test_a_pod_that_was_away_is_asked_again_before_it_is_used() -> None:
+def test_a_pod_that_was_away_is_called_again_before_it_is_used() -> None:
     """Its models and its metrics may be another's."""
     pod = a_pod()
     pod.apply_metrics(MetricsPage(), 0)
@@ -88,7 +88,7 @@ def test_drained_stands_above_everything() -> None:
     assert pod.standing() is PodState.OPEN_CIRCUIT
 
 
-def test_a_restart_is_seen_by_its_start_time_or_a_falling_counter() -> None:
+def test_a_restart_is_detected_by_its_start_time_or_a_falling_counter() -> None:
     """And by absence, where the pod tells neither."""
     pod = a_pod()
     assert not pod.apply_metrics(MetricsPage(started_s=100.0), 0)
@@ -108,7 +108,7 @@ def test_a_restart_is_seen_by_its_start_time_or_a_falling_counter() -> None:
     assert not pod.apply_metrics(None, 3)
 
 
-def test_a_pod_that_was_gone_for_a_moment_but_did_not_restart_keeps_its_warmth() -> None:
+def test_a_pod_that_was_gone_for_a_moment_but_did_not_restart_keeps_its_cache() -> None:
     """Its process is the same, so its cache is."""
     pod = a_pod()
     pod.apply_metrics(MetricsPage(started_s=100.0), 0)
@@ -117,7 +117,7 @@ def test_a_pod_that_was_gone_for_a_moment_but_did_not_restart_keeps_its_warmth()
     assert not pod.apply_metrics(MetricsPage(started_s=100.0), 2)
 
 
-def test_engines_are_told_by_rank_only_where_there_are_several() -> None:
+def test_engines_are_reported_by_rank_only_where_there_are_several() -> None:
     """One engine is addressed without a rank."""
     pod = a_pod()
     assert pod.shapes() == ()
@@ -195,7 +195,7 @@ def test_a_model_is_served_by_the_pods_it_is_meant_for(entry: ModelEntry, serves
     assert shown(entry).models == ({"m", "lora"} if serves else {"lora"})
 
 
-def test_what_its_models_tell_fills_in_where_nobody_spoke_of_the_pod() -> None:
+def test_what_its_models_report_fills_in_where_no_one_spoke_of_the_pod() -> None:
     """Facts of the pod itself go first; a model that it does not serve says nothing of it."""
     told = ModelEntry("lora", kv_connector="NixlConnector", takes_priority=True)
     assert shown(ModelEntry("m"), told).facts.kv_connector == "NixlConnector"

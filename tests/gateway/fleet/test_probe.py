@@ -67,7 +67,7 @@ async def test_models_are_listed_with_our_key(pod: FakePod, prober: Prober) -> N
     assert pod.keys_seen == {"Bearer sk-pods"}
 
 
-async def test_what_is_no_list_is_told(pod: FakePod, prober: Prober) -> None:
+async def test_what_is_no_list_is_reported(pod: FakePod, prober: Prober) -> None:
     """Each case in words for an operator."""
     pod.models_status = 401
     assert (await prober.models(pod.url)).problem == "refuses our key (pod_api_key)"

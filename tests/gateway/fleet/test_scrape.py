@@ -45,7 +45,7 @@ def test_several_names_of_one_model_are_summed() -> None:
     assert read_page(page).engines == {0: EngineReading(waiting=3.0)}
 
 
-def test_capacity_is_blocks_times_size_where_tokens_are_not_told() -> None:
+def test_capacity_is_blocks_times_size_where_tokens_are_not_reported() -> None:
     """Older pods do not say kv_cache_size_tokens."""
     page = b'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1.0\n'
     assert read_page(page).engines[0].kv_capacity_tokens == 1600
@@ -79,7 +79,7 @@ def test_no_page_is_an_error(garbage: bytes, at: int) -> None:
     read_page(PAGE[:at] + garbage + PAGE[at:])
 
 
-def test_what_a_store_was_asked_and_had_is_read() -> None:
+def test_queried_and_found_tokens_of_a_store_are_read() -> None:
     """Counters of the connector's cache; an engine without one counts nothing."""
     page = b"""
 vllm:external_prefix_cache_queries_total{engine="0",model_name="m"} 1500.0

@@ -115,7 +115,7 @@ async def test_what_is_nobodys_fault_is_not_held_against_a_pod() -> None:
         assert watch.pod(pod.url).state is PodState.READY
 
 
-async def test_it_is_told_whether_a_pod_was_failing_before() -> None:
+async def test_it_is_reported_whether_a_pod_was_failing_before() -> None:
     """The first failure is not known of before it; an answer ends it; of pods that nobody knows nothing is known."""
     pod = FakePod()
     async with fake_pods(pod), watching(static(pod.url), rhythm=ProbeIntervals(probe_s=60)) as watch:
@@ -131,7 +131,7 @@ async def test_it_is_told_whether_a_pod_was_failing_before() -> None:
         assert not watch.watcher.on_attempt_end("http://unknown:1", AttemptStatus.UPSTREAM_5XX)
 
 
-async def test_a_refused_connection_is_looked_into_at_once() -> None:
+async def test_a_rejected_connection_is_looked_into_at_once() -> None:
     """The next probe does not wait for its turn."""
     pod = FakePod()
     async with fake_pods(pod), watching(static(pod.url), rhythm=ProbeIntervals(probe_s=60, min_probe_s=0)) as watch:
@@ -163,7 +163,7 @@ async def test_a_pod_that_was_drained_before_is_never_chosen() -> None:
             router,
             [found],
             Prober(session, lambda _: None),
-            say=Heard(),
+            log_event=Heard(),
             clock=asyncio.get_running_loop().time,
             draw=lambda: 0.5,
             rhythm=FAST,
@@ -246,7 +246,7 @@ async def test_pods_come_and_go_with_their_source() -> None:
         assert ("pod_removed", one.url) in watch.heard.events
 
 
-async def test_where_a_pod_stands_is_news_like_any_other() -> None:
+async def test_a_new_location_of_a_pod_is_an_update_like_any_other() -> None:
     """Region, pool and scheduling come from whoever found the pod, and change when they say otherwise."""
     pod = FakePod()
     async with AsyncExitStack() as stack:
@@ -262,7 +262,7 @@ async def test_where_a_pod_stands_is_news_like_any_other() -> None:
         assert watch.pod(pod.url).takes_priority
 
 
-async def test_a_pod_that_refuses_our_key_is_told_once() -> None:
+async def test_a_pod_that_rejects_our_key_is_reported_once() -> None:
     """It is well but not usable, and the log is not filled with it."""
     pod = FakePod(models_status=401)
     async with fake_pods(pod), watching(static(pod.url)) as watch:

@@ -56,7 +56,7 @@ async def test_a_source_that_says_nothing_is_not_waited_for_for_ever() -> None:
         assert watch.watcher.is_ready()
 
 
-async def test_what_is_not_known_yet_is_not_said_to_be_none() -> None:
+async def test_what_is_not_known_yet_is_not_stated_to_be_none() -> None:
     """While a source or a pod has not told; nor ever of a model that the operator names."""
     quick, slow, source, models = FakePod(), FakePod(health=503), Told(), {"asleep": ModelEntry("asleep")}
     async with fake_pods(quick, slow), watching(static(quick.url), source, models=models) as watch:
@@ -75,7 +75,7 @@ async def test_what_is_not_known_yet_is_not_said_to_be_none() -> None:
         assert not fleet.lacks_named("asleep")
 
 
-async def test_a_pod_is_what_its_sources_say() -> None:
+async def test_a_pod_is_what_its_sources_report() -> None:
     """Its facts and its role, also when they change; held by its source it gets nothing however well it is."""
     pod = FakePod(page=metrics_page())
     source = Told()

@@ -167,7 +167,7 @@ class Rig:
     ends: list[tuple[str, AttemptStatus]]
     refusals: list[RequestRejected]
     faults: list[dict[str, Any]]
-    passage: RequestPipeline
+    pipeline: RequestPipeline
     clients: list[RawClient] = field(default_factory=list)
 
     @property
@@ -177,7 +177,7 @@ class Rig:
     @property
     def budget(self) -> RetryBudget:
         """Of second attempts."""
-        return self.passage.budget
+        return self.pipeline.budget
 
     async def client(self) -> RawClient:
         host, port = self.server.sockets[0].getsockname()[:2]
@@ -252,9 +252,9 @@ async def a_rig(
     outcomes: list[Outcome] = []
     ends: list[tuple[str, AttemptStatus]] = []
     refusals: list[RequestRejected] = []
-    passage = a_passage(router, outcomes, ends, patience, make_room, make_quotas)
+    pipeline = a_passage(router, outcomes, ends, patience, make_room, make_quotas)
     front = HttpServer(
-        passage,
+        pipeline,
         router,
         identify,
         PodKeys(key),
@@ -262,11 +262,11 @@ async def a_rig(
         timeouts or UNHURRIED,
         readiness,
         trusted=trusted,
-        on_refused=refusals.append,
+        on_rejected=refusals.append,
         cors=cors,
     )
     server = await loop.create_server(front.make_protocol, "127.0.0.1", 0)
-    rig = Rig(front, router, scripted, server, outcomes, ends, refusals, faults, passage)
+    rig = Rig(front, router, scripted, server, outcomes, ends, refusals, faults, pipeline)
     try:
         yield rig
         await rig.is_quiet()

@@ -65,7 +65,7 @@ UNFRAMED = {
 
 
 @pytest.mark.parametrize("raw", UNFRAMED.values(), ids=UNFRAMED)
-async def test_what_cannot_be_framed_is_refused_and_closed(raw: bytes) -> None:
+async def test_what_cannot_be_framed_is_rejected_and_closed(raw: bytes) -> None:
     """One 400, then nothing: what follows could be read in two ways, and is read in none."""
     async with a_rig() as rig:
         client = await rig.client()
@@ -108,7 +108,7 @@ async def test_floods_are_stemmed_before_they_are_held(raw: bytes, status: int) 
         assert rig.front.body_budget.held_bytes == 0
 
 
-async def test_a_hundred_megabytes_are_refused_by_their_length() -> None:
+async def test_a_hundred_megabytes_are_rejected_by_their_length() -> None:
     """At once, while the client sends on undisturbed and then reads why."""
     async with a_rig() as rig:
         client = await rig.client()
@@ -141,7 +141,9 @@ BAD_BODIES = {
 
 
 @pytest.mark.parametrize(("body", "status", "param"), BAD_BODIES.values(), ids=BAD_BODIES)
-async def test_a_bad_body_is_told_by_field_and_the_connection_kept(body: bytes, status: int, param: str | None) -> None:
+async def test_a_bad_body_is_reported_by_field_and_the_connection_kept(
+    body: bytes, status: int, param: str | None
+) -> None:
     """The framing was right: the next request on the connection is served."""
     async with a_rig() as rig:
         rig.pod.plays(GOOD)
@@ -227,7 +229,7 @@ async def test_absolute_targets_are_understood() -> None:
         POST[:30],
     ],
 )
-async def test_a_request_cut_short_is_told_so(raw: bytes) -> None:
+async def test_a_request_cut_short_is_reported(raw: bytes) -> None:
     """The client has closed its side in the middle: nothing of it is served, and it can read why."""
     async with a_rig() as rig:
         client = await rig.client()
@@ -238,7 +240,7 @@ async def test_a_request_cut_short_is_told_so(raw: bytes) -> None:
         assert not rig.pod.questions
 
 
-async def test_what_follows_a_closing_request_is_not_heard() -> None:
+async def test_what_follows_a_closing_request_is_ignored() -> None:
     """After `Connection: close` there is no further request, whatever the client sends."""
     async with a_rig() as rig:
         rig.pod.plays(GOOD)
@@ -249,7 +251,7 @@ async def test_what_follows_a_closing_request_is_not_heard() -> None:
         assert len(rig.pod.questions) == 1
 
 
-async def test_a_refused_client_that_goes_on_sending_is_not_listened_to_for_ever() -> None:
+async def test_a_rejected_client_that_goes_on_sending_is_not_listened_to_for_ever() -> None:
     """Lingering ends: with the client's end, or with its time."""
     async with a_rig(timeouts=QUICK) as rig:
         client = await rig.client()

@@ -202,7 +202,7 @@ async def test_head_is_answered_without_a_body() -> None:
         assert (await client.ask("/health")).status == 200
 
 
-async def test_a_body_is_asked_for_where_the_client_waits_to_be_asked() -> None:
+async def test_a_body_is_requested_where_the_client_waits_to_be_called() -> None:
     """Expect: 100-continue is answered before the body comes."""
     async with a_rig() as rig:
         rig.pod.plays(GOOD)
@@ -214,7 +214,7 @@ async def test_a_body_is_asked_for_where_the_client_waits_to_be_asked() -> None:
         assert (await client.answer()).status == 200
 
 
-async def test_a_body_that_is_not_wanted_is_not_asked_for() -> None:
+async def test_a_body_that_is_not_wanted_is_not_requested() -> None:
     """Who will be refused anyway is told at once."""
     async with a_rig() as rig:
         client = await rig.client()
@@ -330,7 +330,7 @@ async def test_a_client_that_reads_slowly_gets_everything() -> None:
         assert rig.front.pool.idle_count == 1
 
 
-async def test_a_client_that_asks_without_reading_is_not_served_on() -> None:
+async def test_a_client_that_calls_without_reading_is_not_served_on() -> None:
     """Answers that nobody takes do not pile up: the next request waits until the last answer has gone."""
     async with a_rig(limits=Limits(high_water_bytes=1 << 10), timeouts=Timeouts(downstream_write_s=0.3)) as rig:
         rig.pod.plays([answer_bytes({"choices": "x" * 100_000})])
@@ -342,7 +342,7 @@ async def test_a_client_that_asks_without_reading_is_not_served_on() -> None:
         await asyncio.gather(sending, return_exceptions=True)
 
 
-async def test_too_many_connections_are_told_so() -> None:
+async def test_too_many_connections_are_informed() -> None:
     """The one too many gets an answer, not silence; those that stand are not touched."""
     async with a_rig(limits=Limits(max_connections=2)) as rig:
         first, second = await rig.client(), await rig.client()
@@ -355,7 +355,7 @@ async def test_too_many_connections_are_told_so() -> None:
         assert (await first.ask("/health")).status == 200
 
 
-async def test_bodies_beyond_the_budget_are_told_to_slow_down() -> None:
+async def test_bodies_beyond_the_budget_are_slowed_down() -> None:
     """All bodies together are bounded; when one has gone there is room again."""
     body = a_chat(user="x" * 600)
     async with a_rig(limits=Limits(max_total_body_bytes=1000)) as rig:
@@ -372,7 +372,7 @@ async def test_bodies_beyond_the_budget_are_told_to_slow_down() -> None:
         assert (await rig.ask(CHAT_PATH, body)).status == 200
 
 
-async def test_a_body_is_dropped_when_the_answer_has_begun() -> None:
+async def test_a_body_is_dropped_when_the_answer_has_started() -> None:
     """No other pod can be asked any more: a long prompt does not wait for its long answer to end."""
     go_on = asyncio.Event()
     async with a_rig() as rig:

@@ -42,7 +42,7 @@ def test_a_body_in_pieces_holds_little_more_than_its_bytes(size: int) -> None:
 
 
 @given(st.lists(st.binary(max_size=9000) | st.just(b"x" * MAX_JOINED_BYTES), max_size=20))
-def test_a_body_is_what_its_pieces_say_in_their_order(pieces: list[bytes]) -> None:
+def test_a_body_is_what_its_pieces_report_in_their_order(pieces: list[bytes]) -> None:
     """Small pieces are joined and large ones are not: the body is the same, also where it is asked for in between."""
     asked, budget = IncomingRequest(), BodyBudget(64 * MB)
     for number, piece in enumerate(pieces):
@@ -75,7 +75,7 @@ def test_a_tenant_alone_holds_half_of_all_and_others_find_room() -> None:
 
 def test_one_body_of_the_largest_size_always_fits_a_tenants_share() -> None:
     """Where all bodies together are hardly more than one, a tenant may still send one."""
-    budget = BodyBudget(8 * MB, largest=8 * MB)
+    budget = BodyBudget(8 * MB, max_extra_bytes=8 * MB)
     assert budget.reserve(8 * MB, "any")
     assert not budget.reserve(1, "any")
 

@@ -54,7 +54,7 @@ async def test_what_comes_on_an_open_connection_is_served_and_the_connection_clo
         await draining
 
 
-async def test_who_has_asked_before_the_end_could_be_seen_is_served() -> None:
+async def test_who_has_called_before_the_end_could_be_observed_is_served() -> None:
     """An idle connection at the drain: a request on its way is answered, and told that it was the last."""
     async with a_rig() as rig:
         rig.pod.plays(GOOD)
@@ -68,7 +68,7 @@ async def test_who_has_asked_before_the_end_could_be_seen_is_served() -> None:
         await draining
 
 
-async def test_who_was_promised_another_request_may_send_it() -> None:
+async def test_a_client_with_a_kept_connection_may_send_another_request() -> None:
     """The stream's head had said nothing of an end: what is asked right behind it is answered."""
     go_on = asyncio.Event()
     async with a_rig() as rig:
@@ -100,7 +100,7 @@ async def test_a_draining_gateway_is_not_ready() -> None:
         await draining
 
 
-async def test_what_does_not_end_in_time_is_cut_with_a_word() -> None:
+async def test_what_does_not_end_in_time_is_cut_with_a_reason() -> None:
     """A stream is left without its end, like a lost connection; a request without an answer gets a whole error."""
     async with a_rig() as rig:
         rig.pod.plays([STREAM_HEAD + chunk(chat_event("Hi")), asyncio.Event()], [asyncio.Event()])
@@ -145,7 +145,7 @@ def left(front: HttpServer) -> tuple[int, int, int]:
     return front.open_connections, front.open_requests, front.pool.open_count
 
 
-async def test_a_readiness_of_others_is_told() -> None:
+async def test_a_readiness_of_others_is_reported() -> None:
     """Whether the fleet can serve is for others to know."""
     is_ready = True
     rig: Rig

@@ -101,7 +101,7 @@ async def test_a_pod_that_is_silent_is_given_up_in_time() -> None:
         ([answer_bytes({"error": "Unauthorized"}, 401)], 502, "pod_error"),
     ],
 )
-async def test_when_nobody_is_left_the_client_is_told_why(script: list[Step], status: int, code: str) -> None:
+async def test_when_no_pod_is_left_the_client_is_sent_the_reason(script: list[Step], status: int, code: str) -> None:
     """One whole error of ours, on a connection that lives on."""
     async with a_rig() as rig:
         rig.pod.plays(script)
@@ -113,7 +113,7 @@ async def test_when_nobody_is_left_the_client_is_told_why(script: list[Step], st
             assert answer.headers["x-hearth-request-id"]
 
 
-async def test_our_wrong_key_is_never_told_as_the_clients() -> None:
+async def test_our_wrong_key_is_never_reported_as_the_clients() -> None:
     """A pod that does not take our key has nothing to say about the client's."""
     async with a_rig(key="ours") as rig:
         rig.pod.plays([answer_bytes({"error": "Unauthorized"}, 401)])
@@ -145,7 +145,7 @@ async def test_a_stream_lost_in_the_middle_ends_with_an_error_event(last_words: 
     assert rig.outcomes[0].status == 502
 
 
-async def test_a_whole_answer_lost_in_the_middle_is_asked_for_again() -> None:
+async def test_a_unary_answer_lost_in_the_middle_is_requested_again() -> None:
     """Nothing of one that is not long has gone to the client before all of it is there."""
     async with a_rig(pods=2) as rig:
         rig.pods[0].plays([GOOD[0][:-20], cut])
@@ -155,7 +155,7 @@ async def test_a_whole_answer_lost_in_the_middle_is_asked_for_again() -> None:
         assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.OK]
 
 
-async def test_a_whole_answer_that_its_engine_gave_up_is_asked_for_again() -> None:
+async def test_a_unary_answer_that_its_engine_gave_up_is_requested_again() -> None:
     """An engine that shuts down ends what it has with a reason of its own, under a head that says 200."""
     given_up = chat_answer("H")
     given_up["choices"][0]["finish_reason"] = "abort"
@@ -167,7 +167,7 @@ async def test_a_whole_answer_that_its_engine_gave_up_is_asked_for_again() -> No
 
 
 @pytest.mark.parametrize("reason", [{"stop_reason": None}, {}], ids=["null", "left out"])
-async def test_a_whole_message_that_ends_for_no_reason_is_asked_for_again(reason: dict[str, None]) -> None:
+async def test_a_complete_message_that_ends_for_no_reason_is_requested_again(reason: dict[str, None]) -> None:
     """So vLLM's Anthropic API tells that its engine gave it up; one with a reason is passed on."""
     message: dict[str, object] = {"id": "msg_1", "type": "message", "content": [{"type": "text", "text": "Hi."}]}
     given_up, whole = {**message, **reason}, {**message, "stop_reason": "max_tokens"}
@@ -179,7 +179,7 @@ async def test_a_whole_message_that_ends_for_no_reason_is_asked_for_again(reason
         assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.OK]
 
 
-async def test_who_leaves_with_the_last_words_has_been_answered() -> None:
+async def test_who_leaves_with_the_last_bytes_has_been_answered() -> None:
     """OpenAI's client closes at [DONE], before its pod has ended the body: nothing was lost, and usage is known."""
     async with a_rig() as rig:
         rig.pod.plays([STREAM_HEAD + b"".join(map(chunk, chat_stream("Hi", "."))), asyncio.Event()])
@@ -197,7 +197,7 @@ async def test_who_leaves_with_the_last_words_has_been_answered() -> None:
     assert outcome.usage.completion_tokens == 3
 
 
-async def test_a_stream_that_lacks_its_last_chunk_only_is_whole() -> None:
+async def test_a_stream_that_lacks_its_last_chunk_only_is_complete() -> None:
     """What is missing is nothing that a client reads: it gets its end from us."""
     go_on = asyncio.Event()
     async with a_rig() as rig:
@@ -228,7 +228,7 @@ async def test_a_body_lost_in_the_middle_ends_with_its_connection() -> None:
         assert ends(rig) == [AttemptStatus.CONNECTION_RESET]
 
 
-async def test_a_messages_stream_is_told_of_its_loss_in_its_own_dialect() -> None:
+async def test_a_messages_stream_is_notified_of_its_loss_in_its_own_dialect() -> None:
     """Anthropic's clients want an event named error, and no [DONE]."""
     go_on = asyncio.Event()
     start = event({"type": "message_start"}, "message_start")
@@ -255,7 +255,7 @@ async def test_a_pod_that_falls_silent_inside_a_stream_is_given_up() -> None:
         assert ends(rig) == [AttemptStatus.TIMEOUT]
 
 
-async def test_the_pod_is_told_at_once_when_the_client_goes() -> None:
+async def test_the_pod_is_notified_at_once_when_the_client_goes() -> None:
     """Before the first byte and inside a stream: its connection is closed, and nothing stays charged."""
     async with a_rig() as rig:
         scripts: list[list[Step]] = [[asyncio.Event()], [STREAM_HEAD + chunk(chat_event("Hi")), asyncio.Event()]]
@@ -297,7 +297,7 @@ async def test_a_connection_that_the_pod_closed_meanwhile_is_replaced_silently()
         assert len(rig.outcomes[1].attempts) == 1
 
 
-async def test_a_fresh_connection_that_is_lost_is_not_asked_again() -> None:
+async def test_a_fresh_connection_that_is_lost_is_not_called_again() -> None:
     """Only a connection that has lain idle may have been closed by rights."""
     async with a_rig() as rig:
         rig.pod.plays([cut])
@@ -306,7 +306,7 @@ async def test_a_fresh_connection_that_is_lost_is_not_asked_again() -> None:
         assert ends(rig) == [AttemptStatus.CONNECTION_RESET]
 
 
-async def test_a_pod_that_shuts_down_without_a_word_is_cut() -> None:
+async def test_a_pod_that_shuts_down_silently_is_cut() -> None:
     """A SIGTERMed engine freezes its streams: those without a byte for some time are given up, others go on."""
     async with a_rig(pods=2) as rig:
         rig.pods[0].plays([STREAM_HEAD, asyncio.Event()])
@@ -339,7 +339,7 @@ async def test_a_removed_pods_connections_are_closed() -> None:
         await until(lambda: not rig.front.pool.open_count)
 
 
-async def test_a_witness_that_fails_does_not_take_the_client_with_it() -> None:
+async def test_an_observer_that_fails_does_not_take_the_client_with_it() -> None:
     """What is wrong with us is reported and told as ours."""
     async with a_rig() as rig:
         rig.pod.plays(GOOD)
@@ -356,7 +356,7 @@ async def test_a_witness_that_fails_does_not_take_the_client_with_it() -> None:
         rig.faults.clear()
 
 
-async def test_a_pod_that_said_what_nobody_can_make_out_is_to_blame_for_its_cut() -> None:
+async def test_a_pod_that_stated_what_no_one_can_make_out_is_to_blame_for_its_cut() -> None:
     """What the client has of it cannot be gone on with, and the error is not ours."""
     strange = event({"id": "c", "choices": [{"index": 0, "delta": {"content": {"not": "a text"}}}]})
     async with a_rig(pods=2) as rig:

@@ -77,7 +77,7 @@ async def test_an_answer_says_how_limits_stand() -> None:
     assert kit.is_square()
 
 
-async def test_a_refusal_says_when_to_come_back() -> None:
+async def test_a_rejection_says_when_to_come_back() -> None:
     """In the shape that OpenAI's clients know; at that time there is room, and the pod was not bothered meanwhile."""
     kit = Kit(Quota(requests_per_min=1))
     async with kit.rig() as rig:
@@ -172,7 +172,7 @@ async def test_a_pod_that_fails_costs_nothing() -> None:
     assert kit.is_square()
 
 
-async def test_what_no_pod_has_seen_costs_nothing() -> None:
+async def test_what_no_pod_has_observed_costs_nothing() -> None:
     """Not even the request: it was refused before anybody did anything for it."""
     kit = Kit(Quota(requests_per_min=5, tokens_per_min=1000))
     async with kit.rig() as rig:
@@ -309,7 +309,7 @@ async def test_a_stream_that_has_used_up_a_limit_ends_as_if_it_were_too_long(api
             assert told[-1]["response"]["output"][0]["content"][0]["text"] == "w" * (len(told) - 8)
 
 
-async def test_a_block_whose_end_has_come_with_the_last_word_is_closed_once() -> None:
+async def test_a_block_whose_end_has_come_with_the_last_update_is_closed_once() -> None:
     """Its pod has told its end, the client has not been: it waits for what follows, which is ours."""
     kit, stop = Kit(Quota(output_tokens_per_min=100)), named({"type": "content_block_stop", "index": 0})
     path, body = PATHS[Api.MESSAGES]

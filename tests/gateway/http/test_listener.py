@@ -12,7 +12,7 @@ from tests.gateway.http.scripted import until
 from tests.gateway.http.wire import DONE, STREAM_HEAD, answer_bytes, chat_answer, chat_stream, chunk, chunked
 
 
-async def test_a_whole_answer_goes_through() -> None:
+async def test_a_unary_answer_goes_through() -> None:
     """A chat without streaming: body, status and type as the pod sent them, our headers and nobody else's."""
     async with a_rig() as rig:
         rig.pod.plays([answer_bytes(chat_answer(), server="uvicorn", x_secret="1")])

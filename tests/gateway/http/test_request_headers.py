@@ -56,7 +56,7 @@ def test_deadlines_tighten_and_never_loosen() -> None:
     assert requested_slo(GOLD, {b"host": b"h"}) is None
 
 
-def test_llm_ds_words_come_first() -> None:
+def test_llm_ds_labels_come_first() -> None:
     """Before its old ones, and those before ours."""
     said = {b"x-llm-d-slo-ttft-ms": b"100", b"x-slo-ttft-ms": b"200", b"x-hearth-ttft-ms": b"300"}
     for expected in (0.1, 0.2, 0.3):
@@ -74,7 +74,7 @@ def test_llm_ds_words_come_first() -> None:
     ],
 )
 @pytest.mark.parametrize("name", [b"x-llm-d-slo-ttft-ms", b"x-slo-tpot-ms", b"x-hearth-tpot-ms"])
-def test_a_deadline_that_is_none_is_refused_by_name(name: bytes, value: bytes) -> None:
+def test_a_deadline_that_is_none_is_rejected_by_name(name: bytes, value: bytes) -> None:
     """What is no plain number of milliseconds within a day is never guessed at."""
     with pytest.raises(RequestRejected) as refused:
         requested_slo(GOLD, {name: value})
@@ -85,7 +85,7 @@ def test_a_deadline_that_is_none_is_refused_by_name(name: bytes, value: bytes) -
     ("said", "count"),
     [(b"0", 0), (b"2", 2), (b"999", 999), (b"", 0), (b"-1", 0), (b"1000", 0), (b"\xb2", 0), (b"x", 0)],
 )
-def test_clients_say_how_often_they_have_asked(said: bytes, count: int) -> None:
+def test_clients_report_how_often_they_have_called(said: bytes, count: int) -> None:
     """As OpenAI's and Anthropic's libraries count; what is no count is none."""
     assert retry_count({b"x-stainless-retry-count": said}) == count
     assert retry_count({}) == 0

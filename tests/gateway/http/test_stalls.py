@@ -34,7 +34,7 @@ async def test_a_stream_of_a_hung_engine_is_gone_on_with_elsewhere() -> None:
         await until(lambda: not rig.pods[0].writers)
 
 
-async def test_a_call_that_is_held_back_until_it_is_whole_is_waited_for() -> None:
+async def test_a_call_that_is_held_back_until_it_is_complete_is_waited_for() -> None:
     """Its engine makes it meanwhile: only for longer than engines ever do is its silence one."""
     async with a_rig(patience=NEVER) as rig:
         rig.front.pool.set_stall_bounds(replace(IMPATIENT, buffered_output_grace_s=1e9))
@@ -42,7 +42,7 @@ async def test_a_call_that_is_held_back_until_it_is_whole_is_waited_for() -> Non
         client = await rig.client()
         await client.send(request_bytes(CHAT_PATH, a_chat(stream=True, tools=[{"type": "function"}])))
         await client.head()
-        patrol, looks = rig.front.pool._patrol, 0
+        patrol, looks = rig.front.pool._sweeper, 0
         walk = patrol.ticker._tick
 
         def count() -> None:
@@ -109,7 +109,7 @@ async def test_quiet_streams_do_not_condemn_engines_that_serve_others() -> None:
             await client.send(request_bytes(CHAT_PATH, a_chat(stream=True)))
             await until(partial(_have_been_asked, rig.pods, number + 1))
         assert [len(pod.questions) for pod in rig.pods] == [1, 1]
-        looks, ticker = 0, rig.front.pool._patrol.ticker
+        looks, ticker = 0, rig.front.pool._sweeper.ticker
         walk = ticker._tick
 
         def count() -> None:
@@ -139,7 +139,7 @@ async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
         await client.send(request_bytes(CHAT_PATH, a_chat(stream=True)))
         lines = rig.front.pool._open.get(rig.pod.url, ())
         await until(lambda: any(line._is_paused for line in rig.front.pool._open.get(rig.pod.url, lines)))
-        patrol, looks = rig.front.pool._patrol, 0
+        patrol, looks = rig.front.pool._sweeper, 0
         walk = patrol.ticker._tick
 
         def count() -> None:

@@ -36,7 +36,7 @@ def by_key(**tenants: Tenant) -> Identify:
         ({"x_api_key": "sesame"}, 200),
     ],
 )
-async def test_keys_are_asked_for(headers: dict[str, str], status: int) -> None:
+async def test_keys_are_requested(headers: dict[str, str], status: int) -> None:
     """As OpenAI's clients send them and as Anthropic's do; health needs none."""
     async with a_rig(identify=gold) as rig:
         rig.pod.plays(GOOD)
@@ -70,7 +70,7 @@ async def test_a_tenant_sees_and_uses_its_own_models_only() -> None:
         assert not rig.pod.questions
 
 
-async def test_sessions_of_tenants_are_kept_apart() -> None:
+async def test_sessions_of_tenants_are_kept_separate() -> None:
     """Two tenants that name their conversation alike do not share it."""
     async with a_rig(identify=by_key()) as rig:
         rig.pod.plays(GOOD)

@@ -41,7 +41,7 @@ def change(rig: Rig, url: str, **words: Any) -> None:
     rig.router.put_pod(replace(pod, **words))
 
 
-async def test_a_pod_is_told_the_tiers_priority_where_it_heeds_it() -> None:
+async def test_a_pod_is_sent_the_tiers_priority_where_it_honours_it() -> None:
     """Higher is better here and lower is earlier there; another pod, tried next, is told what it understands."""
     async with a_rig(pods=2, identify=always(GOLD)) as rig:
         first, second = rig.pods
@@ -54,7 +54,7 @@ async def test_a_pod_is_told_the_tiers_priority_where_it_heeds_it() -> None:
 
 
 @pytest.mark.parametrize("tier", [Tier("usual"), Tier("gold", priority=10)])
-async def test_no_pod_is_told_what_it_may_refuse(tier: Tier) -> None:
+async def test_no_pod_is_sent_what_it_may_reject(tier: Tier) -> None:
     """Nothing where nothing is to be said, or nobody would listen; the client's own word never."""
     async with a_rig(identify=always(Tenant("t", tier=tier))) as rig:
         rig.pod.plays(GOOD)
@@ -147,7 +147,7 @@ async def test_a_smaller_model_answers_under_overload(path: str) -> None:
     assert (outcome.model, outcome.downgraded_from) == ("small", MODEL)
 
 
-async def test_a_smaller_model_is_asked_for_once() -> None:
+async def test_a_smaller_model_is_requested_once() -> None:
     """Where it is overloaded too, that is what the client hears, in words it retries on."""
     async with a_rig(identify=always(SMALLER), make_room=full()) as rig:
         change(rig, rig.pod.url, models=frozenset({MODEL, "small"}))
@@ -161,7 +161,7 @@ BRONZE = Tier("bronze", priority=-10, ttft_s=15.0)
 
 
 @pytest.mark.parametrize(("headers", "status"), [({}, 200), ({"x_hearth_ttft_ms": "500"}, 429)])
-async def test_a_lower_tiers_promise_serves_under_overload(headers: dict[str, str], status: int) -> None:
+async def test_a_lower_tiers_objective_serves_under_overload(headers: dict[str, str], status: int) -> None:
     """Where the tenant relaxes, with that tier's priority; what the request itself asked for still binds."""
     tenant = Tenant("t", tier=Tier("gold", 10, ttft_s=1.0), on_overload=OverloadAction.RELAX, relaxed=BRONZE)
     async with a_rig(identify=always(tenant), make_room=full(MODEL, 2.0)) as rig:
@@ -172,7 +172,7 @@ async def test_a_lower_tiers_promise_serves_under_overload(headers: dict[str, st
     assert (rig.outcomes[0].tier, rig.outcomes[0].slo_met) == ("bronze", status == 200)
 
 
-async def test_who_wants_no_less_is_refused() -> None:
+async def test_who_wants_no_less_is_rejected() -> None:
     """A tenant that rejects hears of overload at once."""
     async with a_rig(identify=always(GOLD), make_room=full()) as rig:
         assert (await rig.ask(CHAT_PATH, a_chat())).headers["x-hearth-reason"] == "overloaded"

@@ -94,7 +94,7 @@ class Scene:
 async def scene() -> AsyncIterator[Scene]:
     clock, said = Clock(), Said()
     async with aiohttp.ClientSession() as session:
-        issuer = TokenIssuer(session, say=said, clock=clock)  # type: ignore[arg-type]
+        issuer = TokenIssuer(session, log_event=said, clock=clock)  # type: ignore[arg-type]
         keyring = Keyring(None, issuer, lambda: NOW_S)
         task = asyncio.create_task(issuer.run())
         yield Scene(keyring, issuer, clock, said)

@@ -41,7 +41,7 @@ def test_no_key_is_written_over_another(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "legal").iterdir()] == ["k1"]
 
 
-def test_a_key_ends_when_it_is_told_to_and_no_later(tmp_path: Path) -> None:
+def test_a_key_ends_when_it_is_set_to_and_no_later(tmp_path: Path) -> None:
     """Whoever shows it stays who he was."""
     folder = KeyFolder(tmp_path)
     folder.add("legal", "k1", user="ann")

@@ -39,7 +39,7 @@ def refusal(keyring: Keyring, key: str | None, spoken: dict[bytes, bytes] | None
     return refused.value
 
 
-def test_without_a_policy_everybody_is_nobody() -> None:
+def test_without_a_policy_no_caller_is_identified() -> None:
     """Whatever key is shown."""
     assert Keyring().identify(None) is ANONYMOUS_CALLER
     assert Keyring().identify("sk-anything") is ANONYMOUS_CALLER
@@ -52,7 +52,7 @@ def test_a_known_key_leads_to_its_caller() -> None:
 
 
 @pytest.mark.parametrize("key", [None, "", "sk-2", "sk-1 ", "\udcff", digest("sk-1"), "x" * 100_000, "a.b.c"])
-def test_any_other_key_is_refused(key: str | None) -> None:
+def test_any_other_key_is_rejected(key: str | None) -> None:
     """None, empty, unknown, odd bytes, the digest itself, far too long, and what looks like a token."""
     refused = refusal(Keyring(legal()), key)
     assert refused.reason is Reason.INVALID_KEY
@@ -64,7 +64,7 @@ def test_what_is_far_too_long_is_not_hashed() -> None:
     assert "too long" in refusal(Keyring(legal()), "x" * 20_000).message
 
 
-def test_a_key_ends_when_it_was_said_to() -> None:
+def test_a_key_ends_when_it_was_set_to() -> None:
     """Its last second is good, its end is not."""
     now_s = 1_796_083_199.0
     keyring = Keyring(
@@ -97,7 +97,7 @@ def test_who_shows_nothing_may_be_somebody() -> None:
     assert refusal(keyring, "sk-2").reason is Reason.INVALID_KEY
 
 
-def test_a_trusted_proxy_says_who_asks() -> None:
+def test_a_trusted_proxy_says_who_calls() -> None:
     """Tenant, group and user; without a word of it the key counts."""
     keyring = Keyring(legal(TIERED))
     caller = keyring.identify(None, {b"x-team": b"legal", b"x-group": b"interns", b"x-user": b"ann"})

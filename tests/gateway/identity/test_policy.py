@@ -38,7 +38,7 @@ def test_without_a_policy_there_is_none() -> None:
         ("max_budget: 5", ["tenants.a.models: is missing: a budget needs to know which models it pays for"]),
     ],
 )
-def test_a_budget_that_binds_nothing_is_refused(tmp_path: Path, words: str, told: list[str]) -> None:
+def test_a_budget_that_binds_nothing_is_rejected(tmp_path: Path, words: str, told: list[str]) -> None:
     """Whosever it is."""
     found = faults(tmp_path, f"auth: {{default_tenant: a}}\ntenants: {{a: {{{words}}}}}")
     assert len(found) == len(told)
@@ -93,7 +93,7 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
     assert told == ["auth.hmac_secret_file: must have at least 16 characters"]
 
 
-def test_a_file_that_is_no_text_is_said(tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_is_reported(tmp_path: Path) -> None:
     """And one that is gone."""
     path = tmp_path / "policy.yaml"
     with pytest.raises(InvalidDocument, match="cannot be read"):

@@ -31,7 +31,7 @@ class Watch:
         self.policy = policy
         return []
 
-    def say(self, level: str, message: str, **fields: Any) -> None:
+    def log_event(self, level: str, message: str, **fields: Any) -> None:
         self.said.append((level, message, fields))
         self.more.set()
 
@@ -74,7 +74,7 @@ async def watched(folder: Path) -> AsyncIterator[Watch]:
             in_force,
             watch.renew,
             {},
-            say=watch.say,  # type: ignore[arg-type]
+            log_event=watch.log_event,  # type: ignore[arg-type]
             poll_s=0.02,
         )
     )

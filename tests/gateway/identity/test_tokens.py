@@ -124,7 +124,7 @@ def test_one_audience_of_several_is_enough() -> None:
     assert verify_token(token(aud=["hearth", "b"]), rules, read_keys(ALL), NOW_S)
 
 
-def test_a_token_that_nobody_signed_is_refused() -> None:
+def test_a_token_that_no_one_signed_is_rejected() -> None:
     """`alg: none`, or a public key used as if it were a secret."""
     none = jwt.encode(GOOD, "", "none")
     assert "not accepted" in refusal(none)
@@ -134,7 +134,7 @@ def test_a_token_that_nobody_signed_is_refused() -> None:
     assert "not accepted" in refusal(confused)
 
 
-def test_a_signature_that_is_wrong_is_refused() -> None:
+def test_a_signature_that_is_wrong_is_rejected() -> None:
     """Another's, a changed body, or a way that does not fit the key."""
     mine, theirs = token(), token(team="search")
     assert "signature" in refusal(".".join([*theirs.split(".")[:2], mine.split(".")[2]]))
@@ -169,7 +169,7 @@ def test_a_huge_token_is_not_looked_at() -> None:
 
 
 @given(st.text(max_size=200) | st.binary(max_size=60).map(lambda raw: jwt.utils.base64url_encode(raw).decode()))
-def test_nonsense_is_refused(piece: str) -> None:
+def test_nonsense_is_rejected(piece: str) -> None:
     """In any part of a token, and never by another error."""
     parts = token().split(".")
     for at in range(3):
@@ -179,7 +179,7 @@ def test_nonsense_is_refused(piece: str) -> None:
                 verify_token(shown, RULES, read_keys(ALL), NOW_S)
 
 
-def test_deep_nesting_is_refused() -> None:
+def test_deep_nesting_is_rejected() -> None:
     """A few kilobytes of brackets must not exhaust the stack."""
     deep = jwt.utils.base64url_encode(b"[" * 8_000).decode()
     _, body, signature = token().split(".")
@@ -229,7 +229,7 @@ def test_what_holds_no_keys_is_wrong(text: str, words: str) -> None:
         read_keys(text)
 
 
-def test_a_private_key_is_refused() -> None:
+def test_a_private_key_is_rejected() -> None:
     """It has no business here."""
     with pytest.raises(InvalidValue, match="private key"):
         read_keys(jwks(json.loads(jwt.algorithms.ECAlgorithm.to_jwk(private("EC")))))

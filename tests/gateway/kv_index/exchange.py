@@ -94,11 +94,11 @@ class Host:
         """Start a worker."""
         origin = Random(str(self.where) + str(len(self.workers))).getrandbits(63)
         router, said = router_of(pods), Said()
-        client = IndexProcessClient(self.where, Hello(origin), say=said, draw=lambda: 0.0)
+        client = IndexProcessClient(self.where, Hello(origin), log_event=said, draw=lambda: 0.0)
         known = asyncio.Event()
         if fleet_known:
             known.set()
-        sharing = ReplicaSync(router, client, say=said, clock=asyncio.get_running_loop().time, fleet_known=known)
+        sharing = ReplicaSync(router, client, log_event=said, clock=asyncio.get_running_loop().time, fleet_known=known)
         worker = Worker(router, client, sharing, said)
         worker.tasks += [asyncio.create_task(client.run()), asyncio.create_task(sharing.run())]
         self.workers.append(worker)

@@ -71,7 +71,9 @@ class Publisher:
             while not (await self._pub.recv()).startswith(SUBSCRIBES):
                 pass
 
-    async def say(self, *events: KvEvent | dict[str, Any], lost: bool = False, payload: bytes | None = None) -> int:
+    async def log_event(
+        self, *events: KvEvent | dict[str, Any], lost: bool = False, payload: bytes | None = None
+    ) -> int:
         """Publish a batch. `lost`: nobody gets it, but it can be asked for."""
         number, self._number = self._number, self._number + 1
         said = pack(events) if payload is None else payload

@@ -36,7 +36,7 @@ def test_unknown_events_are_passed_over_and_counted() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"hello", msgspec.msgpack.encode({"a": 1}), b"\x93" * 3000])
-def test_what_is_no_batch_is_refused(payload: bytes) -> None:
+def test_what_is_no_batch_is_rejected(payload: bytes) -> None:
     """One error for all of it."""
     with pytest.raises(UndecodableEventsError):
         EventBatchDecoder().decode(payload)
@@ -60,7 +60,7 @@ class Scene:
         self.asked: list[int] = []
         self.replays = replays
         self.said: list[tuple[object, ...]] = []
-        self.feed = EventFeed("e", self.index, say=lambda *words, **_: self.said.append(words), ask=self.ask)  # type: ignore[arg-type]
+        self.feed = EventFeed("e", self.index, log_event=lambda *words, **_: self.said.append(words), ask=self.ask)  # type: ignore[arg-type]
 
     def ask(self, start: int) -> bool:
         if self.replays:
@@ -107,7 +107,7 @@ def test_an_engine_that_never_spoke_holds_nothing() -> None:
     assert scene.feed.reliability.is_reliable
 
 
-def test_a_late_joiner_has_the_past_told() -> None:
+def test_a_late_joiner_has_the_history_reported() -> None:
     """What comes by itself meanwhile waits, and what comes twice counts once."""
     scene, batches = Scene(), chain(5)
     scene.feed.start()
@@ -120,7 +120,7 @@ def test_a_late_joiner_has_the_past_told() -> None:
     assert scene.feed.count.batches == 5
 
 
-def test_a_past_that_is_forgotten_is_doubt() -> None:
+def test_a_history_that_is_forgotten_is_unreliable() -> None:
     """The publisher keeps so many batches only: who comes later does not know all, and says so once."""
     scene, batches = Scene(), chain(6)
     scene.feed.start()
@@ -143,7 +143,7 @@ def test_a_gap_is_filled_again() -> None:
     assert (scene.feed.count.gaps, scene.feed.count.unhealed) == (1, 0)
 
 
-def test_a_hole_in_what_is_sent_again_is_asked_for_once_more() -> None:
+def test_a_hole_in_what_is_sent_again_is_requested_once_more() -> None:
     """The publisher's socket drops what it cannot send at once."""
     scene, batches = Scene(), chain(6)
     scene.feed.start()
@@ -157,7 +157,7 @@ def test_a_hole_in_what_is_sent_again_is_asked_for_once_more() -> None:
 
 
 @pytest.mark.parametrize("replays", [True, False])
-def test_a_gap_that_cannot_be_filled_is_doubt(*, replays: bool) -> None:
+def test_a_gap_that_cannot_be_filled_is_unreliable(*, replays: bool) -> None:
     """What is known stays known, what comes is followed, and the events do not decide."""
     scene, batches = Scene(replays=replays), chain(6)
     for number in (0, 1, 4):
@@ -241,12 +241,18 @@ def test_a_restart_is_believed_once_whoever_sees_it_first() -> None:
         assert scene.feed.reliability.unreliable_reason is UnreliableReason.NO_EVENTS
 
 
-def test_every_turn_of_trust_is_told() -> None:
+def test_every_turn_of_trust_is_reported() -> None:
     """Whoever tells others whom to believe need not look at every engine all the time."""
     turns: list[str] = []
     index = PreciseIndex()
     index.add_engine("e", BLOCK)
-    feed = EventFeed("e", index, say=lambda *_, **__: None, ask=lambda _: False, turned=lambda: turns.append("turn"))  # type: ignore[arg-type]
+    feed = EventFeed(
+        "e",
+        index,
+        log_event=lambda *_, **__: None,  # type: ignore[arg-type]
+        ask=lambda _: False,
+        turned=lambda: turns.append("turn"),
+    )
     batches = chain(4)
     for numbers, gone_by in (([0, 1], 1), ([3], 2)):
         for number in numbers:
@@ -256,7 +262,7 @@ def test_every_turn_of_trust_is_told() -> None:
     assert len(turns) == 3
 
 
-def test_what_cannot_be_read_is_doubt_and_never_fatal() -> None:
+def test_what_cannot_be_read_is_unreliable_and_never_fatal() -> None:
     """A batch that is noise may have said anything."""
     scene, batches = Scene(), chain(2)
     scene.feed.take(0, batches[0])

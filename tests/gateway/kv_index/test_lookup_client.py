@@ -80,7 +80,7 @@ class Scene:
     async def tell(self) -> None:
         """What the engine has to say, until it is heard."""
         events = self.engine.told()
-        number = await self.publisher.say(*events) if events else -1
+        number = await self.publisher.log_event(*events) if events else -1
         async with asyncio.timeout(120):
             while events and self.feed._next <= number:
                 await self.look("x")
@@ -105,7 +105,7 @@ class Scene:
 
     async def until_exact(self) -> None:
         """The worker knows that events decide."""
-        await self.pulse.until(lambda: self.asking.doubts.get(self.url) == "")
+        await self.pulse.until(lambda: self.asking.reasons.get(self.url) == "")
 
     def seen(self, request: Request) -> int | None:
         if request.lookup is None:
@@ -128,7 +128,7 @@ async def scene(folder: Path, *, max_wait_s: float = 30.0, events: bool = True) 
         cards = (ModelCard(MODEL),)
         router.put_pod(Pod(url, PodState.READY, frozenset({MODEL}), cards=cards, ready_since_s=-1e6))
         router.reshape_pod(url, [EngineShape(kv_tokens=10_000, block_tokens=BLOCK)])
-        client = IndexProcessClient(started.where, Hello(1), say=Said(), draw=lambda: 0.0)
+        client = IndexProcessClient(started.where, Hello(1), log_event=Said(), draw=lambda: 0.0)
         asking = CacheLookupClient(client, router, wait_s=max_wait_s)
         pulse = Pulse()
 
@@ -178,7 +178,7 @@ async def serving(pod: dict[str, Any]) -> AsyncIterator[str]:
 TALK = "sea ship captain storm island " * 8
 
 
-async def test_what_is_seen_is_what_the_engine_reuses(tmp_path: Path) -> None:
+async def test_what_is_observed_is_what_the_engine_reuses(tmp_path: Path) -> None:
     """Turn for turn, through evictions, a reset and a restart."""
     async with scene(tmp_path) as one:
         await one.until_exact()
@@ -253,7 +253,7 @@ async def test_whom_to_believe_is_known_with_every_answer(tmp_path: Path) -> Non
         assert one.seen(await one.look(TALK)) in (None, 0)
 
 
-async def test_nobody_followed_costs_nothing(tmp_path: Path) -> None:
+async def test_no_one_followed_costs_nothing(tmp_path: Path) -> None:
     """Pods without events are not asked about."""
     async with scene(tmp_path, events=False) as one:
         assert (await one.look(TALK)).lookup is None
@@ -276,7 +276,7 @@ async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
         await until(lambda: not (asked._tasks or asked._tickets or asked._newest or asked._pending))
 
 
-async def test_who_is_always_late_is_not_asked_every_time(tmp_path: Path) -> None:
+async def test_who_is_always_late_is_not_called_every_time(tmp_path: Path) -> None:
     """A warmth process that hangs costs a few requests their wait, not all; a single question finds it well again."""
     async with scene(tmp_path, max_wait_s=0.0) as one:
         await one.until_exact()
@@ -289,7 +289,7 @@ async def test_who_is_always_late_is_not_asked_every_time(tmp_path: Path) -> Non
         assert (await one.look(TALK)).lookup is not None
 
 
-async def test_a_dead_warmth_process_is_missed_and_comes_back(tmp_path: Path) -> None:
+async def test_a_dead_index_process_is_missed_and_comes_back(tmp_path: Path) -> None:
     """Requests go on at once; when it is there again it learns the past from the engine itself."""
     async with scene(tmp_path) as one:
         await one.until_exact()
@@ -326,16 +326,16 @@ async def test_a_wrong_tokenizer_is_found_out(tmp_path: Path) -> None:
         assert one.asking.outcomes["wrong_tokenizer"] >= 1
 
 
-async def test_an_engine_in_doubt_is_left_out_and_heals(tmp_path: Path) -> None:
+async def test_an_unreliable_engine_is_left_out_and_heals(tmp_path: Path) -> None:
     """A lost batch that nobody repeats: its shadow decides until what is foretold comes true again."""
     async with scene(tmp_path) as one:
         await one.until_exact()
         one.publisher._buffer.clear()
         await one.ask("def return " * 20)
-        await one.publisher.say(lost=True)
+        await one.publisher.log_event(lost=True)
         one.publisher._buffer.clear()
         await one.ask(TALK)
-        await one.pulse.until(lambda: one.asking.doubts.get(one.url) == "gap")
+        await one.pulse.until(lambda: one.asking.reasons.get(one.url) == "gap")
         assert one.seen(await one.look(TALK)) is None
         for _ in range(2 * MIN_AGREEMENTS):
             await one.ask(TALK)
@@ -360,7 +360,7 @@ async def test_the_pod_is_the_tokenizer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("api", [Api.EMBEDDINGS, Api.TOKENIZE])
-async def test_what_generates_nothing_is_not_asked_about(tmp_path: Path, api: Api) -> None:
+async def test_what_generates_nothing_is_not_checked(tmp_path: Path, api: Api) -> None:
     """It leaves no KV behind that anybody would tell of."""
     async with scene(tmp_path, events=False) as one:
         request = Request("r", api, MODEL)
@@ -368,7 +368,7 @@ async def test_what_generates_nothing_is_not_asked_about(tmp_path: Path, api: Ap
         assert not one.asking.outcomes
 
 
-async def test_metrics_say_who_decides(tmp_path: Path) -> None:
+async def test_metrics_report_who_decides(tmp_path: Path) -> None:
     """How questions ended, whom we follow, how much they hold."""
     async with scene(tmp_path) as one:
         await one.until_exact()

@@ -39,7 +39,7 @@ def test_a_rank_adds_itself_to_the_ports() -> None:
     }
 
 
-def test_what_a_pod_tells_has_the_ports_it_has() -> None:
+def test_what_a_pod_reports_has_the_ports_it_has() -> None:
     """By rank, ports as they are; ranks that do not publish, or otherwise than by ZeroMQ, have no source."""
     told = {
         "0": _Publisher(True, "zmq", "tcp://*:41461", "tcp://*:41462", "kv"),

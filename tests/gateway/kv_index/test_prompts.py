@@ -165,7 +165,7 @@ def test_what_cannot_be_known_is_not_guessed(api: Api, said: dict[str, Any], why
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b'{"a":' * 5000])
-def test_noise_is_unseen(body: bytes) -> None:
+def test_noise_is_unobserved(body: bytes) -> None:
     """It is the engine's to refuse."""
     with pytest.raises(UntokenizableError):
         read_prompt(Api.CHAT, body)

@@ -46,7 +46,7 @@ async def subscribed(publisher: Publisher, source: EventEndpoint | None = None) 
     index.add_engine("e", BLOCK)
 
     def make(ask: object) -> Heard:
-        feeds.append(Heard("e", index, say=lambda *_, **__: None, ask=ask))  # type: ignore[arg-type]
+        feeds.append(Heard("e", index, log_event=lambda *_, **__: None, ask=ask))  # type: ignore[arg-type]
         feeds[0].pulse = Pulse()
         return feeds[0]
 
@@ -72,15 +72,15 @@ def held(feed: EventFeed, blocks: int) -> int:
     )
 
 
-async def test_a_late_joiner_has_the_past_told() -> None:
+async def test_a_late_joiner_has_the_history_reported() -> None:
     """Thousands of batches, more than a socket's queue takes at once, and then what comes by itself."""
     async with Publisher() as publisher:
         for name in range(3000):
-            await publisher.say(block(name), lost=True)
+            await publisher.log_event(block(name), lost=True)
         async with subscribed(publisher) as feed:
             await publisher.subscribed()
             await feed.pulse.until(lambda: feed.count.batches >= 3000)
-            await publisher.say(block(3000))
+            await publisher.log_event(block(3000))
             await feed.pulse.until(lambda: held(feed, 3001) == 3001)
             assert feed.reliability.is_reliable
             assert publisher.asked[0] == 0
@@ -90,36 +90,36 @@ async def test_a_gap_is_noticed_and_filled() -> None:
     """By the number of the next batch that does come."""
     async with Publisher() as publisher, subscribed(publisher) as feed:
         await is_caught_up(publisher, feed)
-        await publisher.say(block(0))
-        await publisher.say(block(1), lost=True)
-        await publisher.say(block(2))
+        await publisher.log_event(block(0))
+        await publisher.log_event(block(1), lost=True)
+        await publisher.log_event(block(2))
         await feed.pulse.until(lambda: held(feed, 3) == 3)
         assert feed.reliability.is_reliable
 
 
-async def test_without_replay_a_gap_is_doubt_until_the_cache_is_cleared() -> None:
+async def test_without_replay_a_gap_is_unreliable_until_the_cache_is_cleared() -> None:
     """Nobody tells what was missed; a cleared cache needs no past."""
     async with Publisher(replays=False) as publisher, subscribed(publisher) as feed:
         await publisher.subscribed()
-        await publisher.say(block(0))
+        await publisher.log_event(block(0))
         await feed.pulse.until(lambda: feed.reliability.is_reliable)
-        await publisher.say(block(1), lost=True)
-        await publisher.say(block(2))
+        await publisher.log_event(block(1), lost=True)
+        await publisher.log_event(block(2))
         await feed.pulse.until(lambda: feed.reliability.unreliable_reason is UnreliableReason.GAP)
-        await publisher.say(AllBlocksCleared(), block(0))
+        await publisher.log_event(AllBlocksCleared(), block(0))
         await feed.pulse.until(lambda: feed.reliability.is_reliable)
         assert held(feed, 3) == 1
 
 
-async def test_a_restarted_publisher_is_followed_anew() -> None:
+async def test_a_restarted_publisher_is_followed_again() -> None:
     """It counts from 0 again: nothing of its former life is held."""
     async with Publisher() as publisher, subscribed(publisher) as feed:
         await is_caught_up(publisher, feed)
         for name in range(4):
-            await publisher.say(block(name))
+            await publisher.log_event(block(name))
         await feed.pulse.until(lambda: held(feed, 4) == 4)
         publisher.restart()
-        await publisher.say(block(0))
+        await publisher.log_event(block(0))
         await feed.pulse.until(lambda: feed.count.restarts == 1)
         assert held(feed, 4) == 1
 
@@ -129,8 +129,8 @@ async def test_noise_is_counted_and_never_fatal() -> None:
     async with Publisher(replays=False) as publisher, subscribed(publisher) as feed:
         await publisher.subscribed()
         await publisher._pub.send_multipart([publisher.topic, b"?"])
-        await publisher.say(payload=b"\xc1noise")
-        await publisher.say(block(0))
+        await publisher.log_event(payload=b"\xc1noise")
+        await publisher.log_event(block(0))
         await feed.pulse.until(lambda: feed.count.batches == 2)
         assert feed.count.malformed == 2
         assert held(feed, 1) == 1
@@ -143,7 +143,7 @@ async def test_a_publisher_may_connect_to_us(free_port: int) -> None:
     publisher.connect(endpoint)
     async with publisher, subscribed(publisher, EventEndpoint(endpoint, None, "kv", bind=True)) as feed:
         await publisher.subscribed()
-        await publisher.say(block(0))
+        await publisher.log_event(block(0))
         await feed.pulse.until(lambda: held(feed, 1) == 1)
 
 
@@ -154,6 +154,6 @@ async def test_other_topics_are_not_for_us() -> None:
         await publisher.subscribed()
         async with subscribed(publisher, EventEndpoint(publisher.endpoint, None, "kv")) as deaf:
             await publisher.subscribed()
-            await publisher.say(block(0))
+            await publisher.log_event(block(0))
             await feed.pulse.until(lambda: held(feed, 1) == 1)
             assert deaf.count.batches == 0

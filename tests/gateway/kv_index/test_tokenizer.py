@@ -27,7 +27,7 @@ def job(prompt: object = "sea ship", pod: str = "http://127.0.0.1:1", adapter: s
     return TokenizeJob(Api.COMPLETIONS, adapter or "m", "m", is_adapter=bool(adapter), pod=pod, body=body)
 
 
-async def test_a_silent_pod_is_unseen(free_port: int) -> None:
+async def test_a_silent_pod_is_unobserved(free_port: int) -> None:
     """Nothing listens where the tokens should come from; a prompt of IDs needs no pod."""
     made = PodTokenizer(Said())
     try:
@@ -50,7 +50,7 @@ async def test_identity_is_adapter_and_salt() -> None:
             await made.tokenize(job(ids))
 
 
-async def test_too_many_at_once_are_unseen() -> None:
+async def test_too_many_at_once_are_unobserved() -> None:
     """Their answers would come too late in any case."""
     asked, may_answer = list[str](), asyncio.Event()
 

@@ -141,7 +141,7 @@ async def test_a_request_that_came_before_a_reload_does_not_bring_its_limit_back
 # -- what others do ------------------------------------------------------------------------------------------------
 
 
-async def test_no_tenant_is_refused_for_the_answers_of_another() -> None:
+async def test_no_tenant_is_rejected_for_the_answers_of_another() -> None:
     """Ten answers of 20,000 tokens of one leave the streams of another as they were."""
     stage = Stage(None, a=Quota(output_tokens_per_min=10**7), b=Quota(output_tokens_per_min=5_000))
     for _ in range(10):
@@ -152,7 +152,7 @@ async def test_no_tenant_is_refused_for_the_answers_of_another() -> None:
     assert all(tab.count_events(100) for tab in tabs)
 
 
-async def test_no_tenant_is_refused_for_the_prompts_of_another() -> None:
+async def test_no_tenant_is_rejected_for_the_prompts_of_another() -> None:
     """Prompts whose tokens their text does not show (templates, pictures) teach the count of their own tenant alone."""
     stage = Stage(None, a=Quota(input_tokens_per_min=10**8), b=Quota(input_tokens_per_min=5_000))
     for number in range(50):
@@ -212,7 +212,7 @@ async def test_what_a_request_needs_for_certain_may_be_too_much() -> None:
         ({"api": Api.EMBEDDINGS}, None),
     ],
 )
-async def test_a_whole_answer_may_have_what_limits_could_still_grant(fields: dict[str, object], most: int) -> None:
+async def test_a_unary_answer_may_have_what_limits_could_still_grant(fields: dict[str, object], most: int) -> None:
     """It can be neither counted nor cut while it is made; nor can a stream whose tokens are held back."""
     stage = Stage(search=Quota(output_tokens_per_min=1_000))
     assert (await stage.open("search", **fields)).max_tokens == most
@@ -238,7 +238,7 @@ async def test_limits_that_do_not_bind_now_bound_nothing() -> None:
     assert (await stage.open("search")).max_tokens is None
 
 
-async def test_what_whole_answers_took_beyond_the_limit_is_owed() -> None:
+async def test_what_unary_answers_took_beyond_the_limit_is_owed() -> None:
     """Two at once that both took all that there was: the next minute pays for it before anybody is served again."""
     stage = Stage(search=Quota(output_tokens_per_min=1_000))
     for tab in [await stage.open("search") for _ in range(2)]:

@@ -53,7 +53,7 @@ async def test_workers_get_slices_of_one_limit() -> None:
     assert (await other.lease("search", "w2", [ASK]))[0].slice == 70
 
 
-async def test_a_warmth_process_that_is_away_or_silent_lends_nothing() -> None:
+async def test_an_index_process_that_is_away_or_silent_lends_nothing() -> None:
     """The worker is told so, and goes by what it knows."""
     away, _ = lender(LocalQuotaLeases(lambda: 0.0), is_connected=False)
     with pytest.raises(CoordinatorUnavailable):
@@ -67,7 +67,7 @@ async def test_a_warmth_process_that_is_away_or_silent_lends_nothing() -> None:
             await silent.lease("search", "w1", [ASK])
 
 
-async def test_accounts_that_nobody_uses_are_forgotten() -> None:
+async def test_accounts_that_no_one_uses_are_forgotten() -> None:
     """Users come and go, and the process lives long."""
     now_s = 0.0
     slices = LocalQuotaLeases(lambda: now_s)

@@ -69,8 +69,8 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def replica(redis: Server, clock: Hand, name: str) -> AsyncIterator[Replica]:
-    say: Any = lambda *_, **__: None  # noqa: E731
-    lender = RedisQuotaCoordinator(parse_redis_url(redis.url), say=say, draw=lambda: 0.0, answer_s=20.0)
+    log_event: Any = lambda *_, **__: None  # noqa: E731
+    lender = RedisQuotaCoordinator(parse_redis_url(redis.url), log_event=log_event, draw=lambda: 0.0, answer_s=20.0)
     quotas = quotas_of(Router(routings()["round-robin"]), clock, expected=float(SIZE), prices=PRICES)
     leases = quotas.leases = QuotaLeaseClient(
         lender,
@@ -78,7 +78,7 @@ async def replica(redis: Server, clock: Hand, name: str) -> AsyncIterator[Replic
         processes=1,
         accounts=quotas.accounts,
         clock=clock,
-        say=say,
+        log_event=log_event,
     )
     task = asyncio.create_task(lender.run())
     try:
@@ -200,7 +200,7 @@ async def test_losing_redis_keeps_the_bound(tmp_path: Path, limit: int) -> None:
         assert limit * 0.6 < await all_ask(every, quota, limit) <= max(limit, 4)
 
 
-async def test_a_redis_that_comes_back_empty_is_told_what_was(tmp_path: Path) -> None:
+async def test_a_redis_that_comes_back_empty_is_sent_what_was(tmp_path: Path) -> None:
     """Until all four have said what they hold, nobody takes more than an even share; then it is as before."""
     quota, clock = Quota(tokens_per_min=100 * SIZE), Hand()
     async with redis_server(tmp_path) as redis, replicas(redis, clock) as every:
@@ -219,13 +219,13 @@ async def test_a_redis_that_comes_back_empty_is_told_what_was(tmp_path: Path) ->
         assert not any(each.leases.is_partitioned for each in every)
 
 
-async def test_a_redis_that_is_emptied_under_way_is_told_again(tmp_path: Path) -> None:
+async def test_a_redis_that_is_emptied_under_way_is_filled_again(tmp_path: Path) -> None:
     """Found out at the next beat; what one or the other has taken before that is a step of its slice."""
     quota, clock = Quota(tokens_per_min=100 * SIZE), Hand()
     async with redis_server(tmp_path) as redis, replicas(redis, clock) as every:
         await all_ask(every[:3], quota, 30)
         await beat(every, clock)
-        await redis.say("FLUSHALL")
+        await redis.log_event("FLUSHALL")
         for _ in range(10):
             await beat(every, clock)
             assert await all_ask(every, quota, 30) <= 112
@@ -271,7 +271,7 @@ async def test_after_a_crash_what_was_lent_counts_as_spent(tmp_path: Path) -> No
         assert 60 <= await spends(redis, clock, "new", quota, 100, says_farewell=True) <= 80
 
 
-async def test_a_hanging_redis_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_hanging_redis_delays_no_request(tmp_path: Path) -> None:
     """The first to ask find out, within half a second; after that nobody waits."""
     quota, clock = Quota(tokens_per_min=1000 * SIZE), Hand()
     async with redis_server(tmp_path) as redis, replicas(redis, clock) as every:

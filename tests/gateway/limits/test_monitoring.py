@@ -50,10 +50,10 @@ async def test_workers_are_shown_as_one_gateway() -> None:
     assert (merged["limits"]["requests"]["lease"], merged["limits"]["requests"]["used_elsewhere"]) == (9, 0)
 
 
-async def test_metrics_tell_tenants_apart_up_to_a_number() -> None:
+async def test_metrics_distinguish_tenants_up_to_a_number() -> None:
     """Never users; and beyond that number they are `other`."""
     quotas, registry = made(), CollectorRegistry()
-    registry.register(QuotaMetrics(quotas, most_tenants=2))
+    registry.register(QuotaMetrics(quotas, max_tenants=2))
     for name in ("a", "b", "c", "d"):
         await used(quotas, caller_of(Quota(requests_per_min=10), name), 5)
         quotas.rejected[name, LimitKind.REQUESTS] += 1

@@ -52,10 +52,10 @@ class FailingLender:
 
 def a_gateway(lender: FailingLender) -> tuple[QuotaEnforcer, QuotaLeaseClient]:
     clock: Any = asyncio.get_running_loop().time
-    say: Any = lambda *_, **__: None  # noqa: E731
+    log_event: Any = lambda *_, **__: None  # noqa: E731
     quotas = quotas_of(Router(routings()["round-robin"]), clock)
     leases = quotas.leases = QuotaLeaseClient(
-        lender, holder="r0", processes=1, accounts=quotas.accounts, clock=clock, say=say
+        lender, holder="r0", processes=1, accounts=quotas.accounts, clock=clock, log_event=log_event
     )
     return quotas, leases
 
@@ -103,7 +103,7 @@ async def an_ask_begins_after_the_parting() -> None:
     assert (book.limit_usages[LimitKind.REQUESTS].cap, leases.lease_requests) == (cap, asked)
 
 
-def test_who_stands_alone_asks_nobody() -> None:
+def test_who_stands_alone_calls_no_one() -> None:
     """An ask that was decided on before the parting gives nothing up, and is not made."""
     run_virtually(an_ask_begins_after_the_parting())
 
@@ -118,6 +118,6 @@ async def a_request_has_waited_too_long() -> None:
     assert leases.is_partitioned
 
 
-def test_a_lender_that_says_nothing_is_no_limit_that_is_used_up() -> None:
+def test_a_coordinator_that_says_nothing_is_no_limit_that_is_used_up() -> None:
     """Whoever has waited as long as a request may is served by what its gateway may use alone."""
     run_virtually(a_request_has_waited_too_long())

@@ -26,7 +26,7 @@ def test_spans_are_written_as_openai_does(seconds: float, shown: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(0.0501, "51 ms"), (0.9999, "1000 ms"), (1.0, "1 s"), (60.1, "61 s"), (43_200.0, "43200 s")]
 )
-def test_a_wait_is_told_as_its_headers_have_it(seconds: float, shown: str) -> None:
+def test_a_wait_is_reported_as_its_headers_have_it(seconds: float, shown: str) -> None:
     """Rounded up as `retry-after` and `retry-after-ms` are."""
     headers = rejection_headers(RequestRejected(Reason.RATE_LIMITED_TOKENS, "No.", retry_after_s=seconds))
     assert format_wait(seconds) == shown
@@ -37,7 +37,7 @@ def test_a_wait_is_told_as_its_headers_have_it(seconds: float, shown: str) -> No
     ("seconds", "shown"),
     [(86_400.0, "day"), (3_600.0, "hour"), (1_209_600.0, "2 weeks"), (5_400.0, "90 minutes"), (61.0, "61 seconds")],
 )
-def test_a_period_is_told_in_its_largest_unit(seconds: float, shown: str) -> None:
+def test_a_period_is_reported_in_its_largest_unit(seconds: float, shown: str) -> None:
     """As one says it behind "per"."""
     assert format_period(seconds) == shown
 
@@ -47,7 +47,7 @@ def test_moments_are_written_as_anthropic_does() -> None:
     assert format_time(1_800_000_000.7) == "2027-01-15T08:00:00Z"
 
 
-def test_the_tightest_account_is_told() -> None:
+def test_the_tightest_account_is_reported() -> None:
     """Of a tenant and its user, for each thing that is limited, the one with the least left."""
     tenant = Account("a", Quota(requests_per_min=100, tokens_per_min=5_000))
     user = Account("a/user/b", Quota(requests_per_min=10, output_tokens_per_min=9_000))
@@ -68,7 +68,7 @@ def test_the_tightest_account_is_told() -> None:
     assert told["anthropic-ratelimit-output-tokens-reset"] == "2027-01-15T08:01:00Z"
 
 
-def test_who_has_no_limit_by_minute_is_told_nothing() -> None:
+def test_who_has_no_limit_by_minute_is_sent_nothing() -> None:
     """What runs at a time and money have no header."""
     books = UsageStore().of([Account("a", Quota(parallel_requests=3, budget=4.0))], NOW_S)
     assert rate_limit_headers(books, NOW_S, anthropic=False) == rate_limit_headers(books, NOW_S, anthropic=True) == ()

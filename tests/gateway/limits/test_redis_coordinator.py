@@ -22,8 +22,8 @@ from tests.gateway.kv_index.redis_servers import Server, free_port, redis_server
 @asynccontextmanager
 async def lending(url: str, *, answer_s: float = 20.0) -> AsyncIterator[RedisQuotaCoordinator]:
     """A lender that is connected."""
-    say: Any = lambda *_, **__: None  # noqa: E731
-    lender = RedisQuotaCoordinator(parse_redis_url(url), say=say, draw=lambda: 0.0, answer_s=answer_s)
+    log_event: Any = lambda *_, **__: None  # noqa: E731
+    lender = RedisQuotaCoordinator(parse_redis_url(url), log_event=log_event, draw=lambda: 0.0, answer_s=answer_s)
     task = asyncio.create_task(lender.run())
     try:
         await until(lambda: lender.is_connected)
@@ -58,11 +58,11 @@ async def test_redis_lends_as_slices_do(tmp_path: Path) -> None:
                 await lender.release("search/user/ann}", who, asks)
             else:
                 assert await lender.lease("search/user/ann}", who, asks) == slices.grant(who, asks, 0.0)
-        assert int(str(await redis.say("DBSIZE"))) == 1
-        assert 1000 <= int(str(await redis.say("TTL", "hearth:quota:{search/user/ann}}"))) <= 1060
+        assert int(str(await redis.log_event("DBSIZE"))) == 1
+        assert 1000 <= int(str(await redis.log_event("TTL", "hearth:quota:{search/user/ann}}"))) <= 1060
 
 
-async def test_what_is_not_said_again_ends(tmp_path: Path) -> None:
+async def test_what_is_not_replayed_ends(tmp_path: Path) -> None:
     """A slice whose holder is dead comes free, by the clock of Redis."""
     short = [LeaseRequest("tokens", 10.0, 0.0, 10.0, 0.0, keeps_s=0.05)]
     async with redis_server(tmp_path) as redis, lending(redis.url) as lender:
@@ -72,7 +72,7 @@ async def test_what_is_not_said_again_ends(tmp_path: Path) -> None:
                 pass
 
 
-async def test_who_asks_a_redis_that_is_away_is_told_so(tmp_path: Path) -> None:
+async def test_who_calls_a_redis_that_is_away_is_informed(tmp_path: Path) -> None:
     """At once where no connection stands, after a while where it hangs; and it is there again when it is back."""
     ask = [LeaseRequest("tokens", 10.0, 0.0, 1.0, 0.0, keeps_s=10.0)]
     async with redis_server(tmp_path) as redis, lending(redis.url, answer_s=0.5) as lender:
@@ -97,20 +97,20 @@ async def test_a_user_who_may_do_little_is_enough(tmp_path: Path) -> None:
     """The commands of the script, on our keys; said in the documentation."""
     async with redis_server(tmp_path) as redis:
         allowed = ("+ping", "+select", "+eval", "+evalsha", "+hgetall", "+hset", "+hdel", "+expire", "+time")
-        await redis.say("ACL", "SETUSER", "hearth", "on", ">hunter2", "~hearth:quota:*", *allowed)
+        await redis.log_event("ACL", "SETUSER", "hearth", "on", ">hunter2", "~hearth:quota:*", *allowed)
         async with lending(f"redis://hearth:hunter2@127.0.0.1:{redis.port}") as lender:
             ask = [LeaseRequest("tokens", 10.0, 0.0, 1.0, 0.0, keeps_s=10.0)]
             assert (await lender.lease("a", "me", ask))[0].slice == 1
 
 
-async def test_who_may_not_run_the_script_is_told(tmp_path: Path) -> None:
+async def test_who_may_not_run_the_script_is_reported(tmp_path: Path) -> None:
     """As of a Redis that is away: one line, and limits go on by what the gateway knows."""
     said: list[dict[str, object]] = []
     async with redis_server(tmp_path) as redis:
-        await redis.say("ACL", "SETUSER", "hearth", "on", ">hunter2", "~*", "+ping", "+select")
+        await redis.log_event("ACL", "SETUSER", "hearth", "on", ">hunter2", "~*", "+ping", "+select")
         place = parse_redis_url(f"redis://hearth:hunter2@127.0.0.1:{redis.port}")
-        say: Any = lambda level, words, **more: said.append({"level": level, "words": words, **more})  # noqa: E731
-        lender = RedisQuotaCoordinator(place, say=say, draw=lambda: 0.0, answer_s=20.0)
+        log_event: Any = lambda level, words, **more: said.append({"level": level, "words": words, **more})  # noqa: E731
+        lender = RedisQuotaCoordinator(place, log_event=log_event, draw=lambda: 0.0, answer_s=20.0)
         task = asyncio.create_task(lender.run())
         for _ in range(3):
             await until(lambda: lender.is_connected)
@@ -127,9 +127,9 @@ async def test_a_cluster_lends_too(tmp_path: Path) -> None:
     server = Server(tmp_path / "redis", free_port(), ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000"))
     await server.start()
     try:
-        await server.say("CLUSTER", "ADDSLOTS", *range(16384))
+        await server.log_event("CLUSTER", "ADDSLOTS", *range(16384))
         async with asyncio.timeout(120):
-            while b"cluster_state:ok" not in bytes(await server.say("CLUSTER", "INFO")):  # type: ignore[call-overload]
+            while b"cluster_state:ok" not in bytes(await server.log_event("CLUSTER", "INFO")):  # type: ignore[call-overload]
                 await until(lambda: True)
         async with lending(f"redis+cluster://127.0.0.1:{server.port}") as lender:
             for path in ("", "a", "search/user/{x}"):

@@ -48,7 +48,7 @@ async def admin_client(
             router,
             [StaticSource(map(DiscoveredPod, urls))],
             Prober(session, lambda _: None),
-            say=lambda *_, **__: pulse.beat(),
+            log_event=lambda *_, **__: pulse.beat(),
             clock=clock,
             draw=lambda: 0.5,
             rhythm=ProbeIntervals(probe_s=60),
@@ -73,7 +73,7 @@ async def pod() -> AsyncIterator[FakePod]:
         yield pod
 
 
-async def test_receipts_say_why() -> None:
+async def test_receipts_report_why() -> None:
     """The latest first, filtered, and one by its id with all its attempts."""
     async with admin_client() as client:
         listed = await (await client.get("/receipts")).json()
@@ -143,7 +143,7 @@ async def test_a_pod_is_drained_and_undrained(pod: FakePod) -> None:
         (b'{"pod": "http://unknown:1"}', 404),
     ],
 )
-async def test_a_bad_drain_is_refused(body: bytes, status: int) -> None:
+async def test_a_bad_drain_is_rejected(body: bytes, status: int) -> None:
     """Naming what was wanted."""
     async with admin_client() as client:
         answer = await client.post("/pods/drain", data=body)
@@ -151,7 +151,7 @@ async def test_a_bad_drain_is_refused(body: bytes, status: int) -> None:
         assert (await answer.json())["error"]
 
 
-async def test_reload_tells_what_became_of_it() -> None:
+async def test_reload_reports_what_became_of_it() -> None:
     """A refused reload is no success."""
     async with admin_client() as client:
         assert (await client.post("/reload")).status == 200

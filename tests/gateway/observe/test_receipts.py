@@ -23,7 +23,7 @@ def test_a_receipt_is_found_by_its_id() -> None:
 
 def test_the_oldest_are_forgotten() -> None:
     """The ring is bounded."""
-    receipts = ReceiptStore(most=2)
+    receipts = ReceiptStore(max_entries=2)
     for name in ("a", "b", "c"):
         receipts.on_outcome(an_outcome(request=a_request(id=name)))
     assert len(receipts) == 2
@@ -33,7 +33,7 @@ def test_the_oldest_are_forgotten() -> None:
 
 def test_receipts_are_written_together_and_whoever_looks_sees_all() -> None:
     """Before a batch is full, when it is, and behind it; a bound of less than a batch holds as well."""
-    receipts, few = ReceiptStore(), ReceiptStore(most=3)
+    receipts, few = ReceiptStore(), ReceiptStore(max_entries=3)
     for number in range(BATCH_SIZE + 5):
         for each in (receipts, few):
             each.on_outcome(an_outcome(request=a_request(id=str(number))))

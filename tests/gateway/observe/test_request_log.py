@@ -102,7 +102,7 @@ def test_a_usage_record_is_priced() -> None:
     assert unpriced["input_cost"] is untold["input_cost"] is untold["output_cost"] is None
 
 
-def test_a_usage_record_tells_what_a_rejected_request_asked_for() -> None:
+def test_a_usage_record_reports_what_a_rejected_request_requested() -> None:
     """Its reason and its sizes, from which a policy can be tried on it."""
     request = a_request(max_tokens=50, sequences=2, stream=False, prompt=Prompt((), (), 900))
     outcome = an_outcome(request=request, status=429, reason=Reason.RATE_LIMITED_TOKENS, usage=None, attempts=())

@@ -36,7 +36,7 @@ def told(recorder: RouteRecorder, text: bytes, session: str | None = "s-1") -> d
     return line
 
 
-def test_equal_beginnings_are_told_and_nothing_of_what_they_were() -> None:
+def test_equal_beginnings_are_reported_and_nothing_of_what_they_were() -> None:
     """Digests agree as far as the prompts do; neither text, session, tenant nor the router's own hashes stand there."""
     recorder = RouteRecorder(KEY)
     first, second = b"a" * 300 + b"b" * 300, b"a" * 300 + b"c" * 300

@@ -127,7 +127,7 @@ class Ground:
         ]:
             self._put(f"http://{name}", replace(facts, role=role))
         loop = asyncio.get_running_loop()
-        self.passage = RequestPipeline(
+        self.pipeline = RequestPipeline(
             self.router,
             health=lambda pod, end: self.ends.append((pod, end)),
             observers=[self.outcomes.append],
@@ -156,7 +156,7 @@ class Ground:
     async def lead(self, carrier: PairCarrier, *, tokens: int = 16_000, stream: bool = True) -> PairCarrier:
         ends = tuple(range(1000, tokens + 1, 1000))
         prompt = Prompt(tuple(hash((tokens, end)) for end in ends), ends, tokens)
-        await self.passage.handle_request(Request("r", Api.CHAT, MODEL, prompt, stream=stream, max_tokens=20), carrier)
+        await self.pipeline.handle_request(Request("r", Api.CHAT, MODEL, prompt, stream=stream, max_tokens=20), carrier)
         return carrier
 
     def _put(self, url: str, facts: PodFacts) -> None:

@@ -97,7 +97,7 @@ async def a_scene(
         outcomes: list[Outcome] = []
         ends: list[tuple[str, AttemptStatus]] = []
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        passage = RequestPipeline(
+        pipeline = RequestPipeline(
             router,
             health=lambda url, end: ends.append((url, end)),
             observers=[outcomes.append],
@@ -111,7 +111,7 @@ async def a_scene(
         )
         timeouts = Timeouts(upstream_connect_s=PATIENCE_S)
         front = HttpServer(
-            passage, router, lambda *_: ANONYMOUS_CALLER, PodKeys(None), Limits(), timeouts, lambda: True
+            pipeline, router, lambda *_: ANONYMOUS_CALLER, PodKeys(None), Limits(), timeouts, lambda: True
         )
         server = await loop.create_server(front.make_protocol, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()[:2]

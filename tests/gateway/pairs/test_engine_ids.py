@@ -44,7 +44,7 @@ async def serving(answer: str = ANSWER) -> AsyncIterator[Server]:
     await runner.cleanup()
 
 
-async def test_ids_are_asked_for_once_and_believed_for_a_while() -> None:
+async def test_ids_are_requested_once_and_believed_for_a_while() -> None:
     """By rank, and anew when they are old or were forgotten."""
     async with serving() as server:
         ask = server.bootstraps.engine_id
@@ -66,7 +66,7 @@ async def test_a_bad_answer_is_none(answer: str) -> None:
         assert await server.bootstraps.engine_id(server.address, 0) == "a"
 
 
-async def test_nobody_there_is_no_error() -> None:
+async def test_no_one_there_is_no_error() -> None:
     """A pod that has gone tells nothing."""
     async with serving() as server:
         gone = server.address

@@ -78,7 +78,7 @@ def test_poison_is_not_passed_on(missing: str) -> None:
     assert carrier.handed == [None]
 
 
-def test_kv_that_does_not_come_is_given_up_and_nobody_is_blamed() -> None:
+def test_kv_that_does_not_come_is_given_up_and_no_pod_is_blamed() -> None:
     """The request then begins from scratch on one pod: who has lost so much time is not to lose it again."""
     carrier, stage = led(PairCarrier(decodes=[Part(ANSWERED, NEVER_S), ANSWERS]))
     first, second = stage.attempts
@@ -109,7 +109,7 @@ def test_a_decode_pod_that_dies_is_replaced_in_a_pair() -> None:
     assert second.result == "ok"
 
 
-def test_a_decode_pod_that_breaks_over_the_kv_is_asked_without_it() -> None:
+def test_a_decode_pod_that_breaks_over_the_kv_is_called_without_it() -> None:
     """`kv_load_failure_policy: fail` says 500 where the KV cannot be had: that is nobody's breaker's affair."""
     _, stage = led(PairCarrier(decodes=[Part(AttemptResult(AttemptStatus.UPSTREAM_5XX, 500)), ANSWERS]))
     assert stage.attempts[0].fallback_reason is PairingFallback.TRANSFER_FAILED

@@ -44,7 +44,7 @@ async def test_a_pair_answers_like_one_pod(path: str) -> None:
 @pytest.mark.parametrize("connector", ["MooncakeConnector", "ExampleConnector"])
 async def test_every_connector_that_can_be_simulated(connector: str, tmp_path: Path) -> None:
     """By its own words: at once with a transfer id, or by way of a folder."""
-    wiring: dict[str, Any] = {"shelf": tmp_path} if connector == "ExampleConnector" else {}
+    wiring: dict[str, Any] = {"folder": tmp_path} if connector == "ExampleConnector" else {}
     async with a_scene(connector, **wiring) as scene:
         answer = await scene.ask()
         await scene.is_quiet()
@@ -55,7 +55,7 @@ async def test_every_connector_that_can_be_simulated(connector: str, tmp_path: P
     assert _texts(answer) == _texts(await alone())
 
 
-async def test_a_stream_tells_how_long_the_hand_over_took() -> None:
+async def test_a_stream_reports_how_long_the_hand_over_took() -> None:
     """Its first token is seen, so that transfers are learned from."""
     async with a_scene() as scene:
         answer = await scene.client.stream(CHAT, ASKED)

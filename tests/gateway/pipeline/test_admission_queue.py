@@ -46,7 +46,7 @@ class Stage:
         self.admission = Admission(self.router)
         self.room = AdmissionQueue(self.router, clock=loop.time, draw=lambda: 0.5, admission=self.admission)
         self.outcomes: list[Outcome] = []
-        self.passage = RequestPipeline(
+        self.pipeline = RequestPipeline(
             self.router,
             health=lambda _pod, _end: None,
             observers=[self.outcomes.append],
@@ -66,7 +66,7 @@ class Stage:
     def ask(self, name: str, caller: str, prompt_tokens: int, answer_tokens: int) -> asyncio.Task[None]:
         request = Request(name, Api.CHAT, MODEL, Prompt((), (), prompt_tokens), stream=True)
         carrier = VirtualCarrier(self.pods, Sequence(name, prompt_tokens, answer_tokens))
-        return asyncio.create_task(self.passage.handle_request(request, carrier, caller=CALLERS[caller]))
+        return asyncio.create_task(self.pipeline.handle_request(request, carrier, caller=CALLERS[caller]))
 
     def is_empty(self) -> bool:
         """Whether nothing is kept of anybody."""
@@ -80,7 +80,7 @@ class Stage:
         )
 
 
-def test_who_has_no_promise_never_waits() -> None:
+def test_who_has_no_objective_never_waits() -> None:
     """However crowded it is, it is placed in the tick of its coming."""
 
     async def play() -> None:
@@ -182,7 +182,7 @@ def test_a_room_that_has_just_opened_waits_for_its_first_pod(comes_s: float, sta
     assert run_virtually(play(has_told=True)).status == 404
 
 
-def test_overload_is_refused_at_once_and_says_when_to_come_again() -> None:
+def test_overload_is_rejected_at_once_and_says_when_to_come_again() -> None:
     """Who would wait for nothing does not wait."""
 
     async def play() -> list[Outcome]:
@@ -252,7 +252,7 @@ def test_every_wait_ends_and_nothing_leaks(visits: list[Visit], engines: int, lo
 
 @settings(deadline=None, max_examples=50)
 @given(VISITS)
-def test_nobody_waits_while_an_engine_could_take_him(visits: list[Visit]) -> None:
+def test_no_one_waits_while_an_engine_could_take_him(visits: list[Visit]) -> None:
     """Work conserving: whenever all is quiet, the first in rank would be told not now."""
 
     async def play() -> None:

@@ -40,7 +40,7 @@ def led(*legs: AttemptResult, cuts: int = 8) -> tuple[Cutting, Stage]:
     async def play() -> tuple[Cutting, Stage]:
         stage = Stage(AttemptLimits(retries=RetryTerms(max_resumes=cuts)), [f"http://pod{at}" for at in range(12)])
         carrier = Cutting(legs)
-        await stage.passage.handle_request(REST, carrier)
+        await stage.pipeline.handle_request(REST, carrier)
         return carrier, stage
 
     carrier, stage = run_virtually(play())
@@ -49,7 +49,7 @@ def led(*legs: AttemptResult, cuts: int = 8) -> tuple[Cutting, Stage]:
 
 
 @pytest.mark.parametrize("before", [1, 3, 8])
-def test_an_attempt_of_which_the_client_hears_nothing_ends_no_stream(before: int) -> None:
+def test_an_attempt_invisible_to_the_client_ends_no_stream(before: int) -> None:
     """However often it was cut before: it is no longer a request that looks for its first byte."""
     carrier, stage = led(*[CUT] * before, PREFILL_LOST, ANSWERED)
     assert not carrier.refusals
@@ -57,7 +57,7 @@ def test_an_attempt_of_which_the_client_hears_nothing_ends_no_stream(before: int
     assert (outcome.status, outcome.resumes, outcome.resume_failure) == (200, before, None)
 
 
-def test_it_is_cut_no_oftener_than_said() -> None:
+def test_it_is_cut_no_oftener_than_stated() -> None:
     """And the outcome says that this was why, also where the last attempt said nothing."""
     carrier, stage = led(CUT, cuts=2)
     assert len(carrier.pods) == 3

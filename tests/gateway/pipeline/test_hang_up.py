@@ -35,7 +35,7 @@ def test_clients_that_hang_up_before_the_look_affect_no_other_request(turns_apar
         for _ in range(4):
             tasks = [stage.ask(f"b{number}", "bronze", 12_000, 100) for number in range(QUEUED)]
             await asyncio.sleep(0.5)
-            waiting = {int(seat.waiter.request.id[1:]) for seat in stage.room._seats.values()}
+            waiting = {int(seat.waiter.request.id[1:]) for seat in stage.room._queued.values()}
             assert waiting
             for number, task in enumerate(tasks):
                 if number not in waiting:
@@ -163,7 +163,7 @@ def test_a_request_that_left_the_pipeline_unsettled_is_found() -> None:
     async def play() -> None:
         stage = Stage()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stage.passage, "_settle", lambda *_: None)
+            patch.setattr(stage.pipeline, "_settle", lambda *_: None)
             await stage.ask("lost", "bronze", 1_000, 10)
         assert not stage.is_empty()
         stage.room.reconcile()
@@ -172,7 +172,7 @@ def test_a_request_that_left_the_pipeline_unsettled_is_found() -> None:
     run_virtually(play())
 
 
-def test_a_witness_that_raises_keeps_no_other_from_its_outcome() -> None:
+def test_an_observer_that_raises_keeps_no_other_from_its_outcome() -> None:
     """Nor does the request end otherwise."""
 
     async def play() -> list[str]:
@@ -182,7 +182,7 @@ def test_a_witness_that_raises_keeps_no_other_from_its_outcome() -> None:
         def fail(_: Outcome) -> None:
             raise Planted
 
-        stage.passage._observers = (fail, *stage.passage._observers)
+        stage.pipeline._observers = (fail, *stage.pipeline._observers)
         await stage.ask("n", "nobody", 1_000, 10)
         assert stage.outcomes[0].status == 200
         return reported
@@ -242,7 +242,7 @@ class HangUps(RuleBasedStateMachine):
 
         async def go() -> None:
             stage = self.stage
-            waiting = {seat.waiter.request.id for seat in stage.room._seats.values()}
+            waiting = {seat.waiter.request.id for seat in stage.room._queued.values()}
             left = [(str(number) in waiting, task) for number, task in enumerate(self.tasks) if not task.done()]
             gone = [task for is_waiting, task in left if (waits if is_waiting else runs)]
             if moment == "in":

@@ -37,13 +37,13 @@ class Looker:
         return replace(request, lookup=CacheLookup(400, {engine.slot: CacheHit(384)}, frozenset(slots), self.notes))
 
 
-def test_what_was_seen_decides_and_the_time_it_took_counts() -> None:
+def test_what_was_observed_decides_and_the_time_it_took_counts() -> None:
     """From arrival on: waiting for a sight is part of the time to the first token."""
 
     async def play() -> tuple[Stage, Looker, PlayedCarrier]:
         stage = Stage()
         looker, carrier = Looker(stage, PODS[2]), PlayedCarrier((Play(token_after_s=1.0),))
-        await stage.passage.handle_request(asked(), carrier, lookup=looker)
+        await stage.pipeline.handle_request(asked(), carrier, lookup=looker)
         return stage, looker, carrier
 
     stage, looker, carrier = run_virtually(play())
@@ -55,14 +55,14 @@ def test_what_was_seen_decides_and_the_time_it_took_counts() -> None:
     assert [said[0] for said in looker.notes.said] == ["placed", "computed", "answered", "left", "over"]
 
 
-def test_a_failed_pod_is_left_and_the_next_is_told() -> None:
+def test_a_failed_pod_is_left_and_the_next_is_called() -> None:
     """One request, two placements, one end."""
 
     async def play() -> tuple[Looker, PlayedCarrier]:
         stage = Stage()
         looker = Looker(stage, PODS[0])
         carrier = PlayedCarrier((Play(AttemptStatus.CONNECTION_RESET, token_after_s=None), Play()))
-        await stage.passage.handle_request(asked(), carrier, lookup=looker)
+        await stage.pipeline.handle_request(asked(), carrier, lookup=looker)
         return looker, carrier
 
     looker, carrier = run_virtually(play())
@@ -73,13 +73,13 @@ def test_a_failed_pod_is_left_and_the_next_is_told() -> None:
     ]
 
 
-def test_who_leaves_while_we_look_is_charged_to_nobody() -> None:
+def test_who_leaves_while_we_look_is_charged_to_no_account() -> None:
     """A cancel in the middle of looking ends the request as a cancel anywhere does."""
 
     async def play() -> Stage:
         stage = Stage()
         looker = Looker(stage, PODS[0], takes_s=5.0)
-        task = asyncio.create_task(stage.passage.handle_request(asked(), PlayedCarrier((Play(),)), lookup=looker))
+        task = asyncio.create_task(stage.pipeline.handle_request(asked(), PlayedCarrier((Play(),)), lookup=looker))
         await asyncio.sleep(1.0)
         task.cancel()
         await asyncio.wait([task])

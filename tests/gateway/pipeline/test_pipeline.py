@@ -86,7 +86,7 @@ class Stage:
         for url in pods:
             self.router.put_pod(Pod(url, PodState.READY, frozenset({MODEL})))
             self.router.reshape_pod(url, [EngineShape(kv_tokens=10_000)])
-        self.passage = RequestPipeline(
+        self.pipeline = RequestPipeline(
             self.router,
             health=self.take_end,
             observers=[self.outcomes.append],
@@ -104,7 +104,7 @@ class Stage:
     async def lead(self, *plays: Play, model: str = MODEL, stream: bool = True) -> PlayedCarrier:
         carrier = PlayedCarrier(plays)
         request = Request("r", Api.CHAT, model, PROMPT, stream=stream)
-        await self.passage.handle_request(request, carrier, caller=GOLD, trace="00-1-2-01")
+        await self.pipeline.handle_request(request, carrier, caller=GOLD, trace="00-1-2-01")
         return carrier
 
 
@@ -169,7 +169,7 @@ async def visit_of(stage: Stage, visit: Visit) -> None:
     await asyncio.sleep(visit.comes_s)
     carrier = PlayedCarrier(visit.plays)
     request = Request("r", Api.CHAT, visit.model, PROMPT, stream=True)
-    task = asyncio.create_task(stage.passage.handle_request(request, carrier))
+    task = asyncio.create_task(stage.pipeline.handle_request(request, carrier))
     if visit.stays_s is not None:
         asyncio.get_running_loop().call_later(visit.stays_s, task.cancel)
     await asyncio.wait([task])
@@ -205,7 +205,7 @@ def failing(end: AttemptStatus, *, started: bool = False) -> Play:
         AttemptStatus.UPSTREAM_5XX,
     ],
 )
-def test_another_pod_is_asked_before_the_first_byte(end: AttemptStatus) -> None:
+def test_another_pod_is_called_before_the_first_byte(end: AttemptStatus) -> None:
     """The client sees the answer only; the receipt has both attempts."""
     carrier, stage = led(failing(end), Play())
     assert carrier.refusals == []
@@ -216,7 +216,7 @@ def test_another_pod_is_asked_before_the_first_byte(end: AttemptStatus) -> None:
     assert stage.ends == [(carrier.pods[0], end), (carrier.pods[1], AttemptStatus.OK)]
 
 
-def test_an_answer_that_has_begun_is_nobody_elses() -> None:
+def test_an_answer_that_has_started_is_exclusive() -> None:
     """After the first byte the client is told of the loss."""
     carrier, stage = led(Play(AttemptStatus.CONNECTION_RESET, started=True), Play())
     assert len(carrier.pods) == 1
@@ -253,7 +253,7 @@ def test_when_all_pods_have_failed_the_last_says_why() -> None:
 
 
 @pytest.mark.parametrize(("model", "reason"), [("nope", Reason.UNKNOWN_MODEL), (MODEL, Reason.NO_POD_READY)])
-def test_what_cannot_be_placed_is_refused(model: str, reason: Reason) -> None:
+def test_what_cannot_be_placed_is_rejected(model: str, reason: Reason) -> None:
     """Nobody is asked, the client and the witnesses are told once."""
 
     async def play() -> tuple[PlayedCarrier, Stage]:
@@ -269,7 +269,7 @@ def test_what_cannot_be_placed_is_refused(model: str, reason: Reason) -> None:
 
 
 @pytest.mark.parametrize("leaves_s", [0.0, 0.5, 1.5])
-def test_a_client_that_goes_is_told_to_the_witnesses_only(leaves_s: float) -> None:
+def test_a_client_that_goes_is_reported_to_the_observers_only(leaves_s: float) -> None:
     """Nothing is refused, no pod is blamed, and everything is given back, before the first token and after it."""
 
     async def play() -> tuple[Stage, asyncio.Task[PlayedCarrier]]:
@@ -289,7 +289,7 @@ def test_a_client_that_goes_is_told_to_the_witnesses_only(leaves_s: float) -> No
     assert (outcome.ttft_s is None) is (leaves_s < 1.0)
 
 
-def test_the_outcome_tells_times_tenant_and_trace() -> None:
+def test_the_outcome_reports_times_tenant_and_trace() -> None:
     """Times are from arrival; what the pod said stands beside them."""
     carrier, stage = led(Play(token_after_s=2.0, end_after_s=3.0))
     assert carrier.refusals == []

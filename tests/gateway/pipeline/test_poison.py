@@ -76,7 +76,7 @@ class Guarded(Stage):
 
     async def ask(self, name: str, *, is_poison: bool = False, takes_s: float = 0.0) -> Asked:
         carrier = Asked((), fleet=self.fleet, name=name, is_poison=is_poison, takes_s=takes_s)
-        await self.passage.handle_request(Request(name, Api.CHAT, MODEL, PROMPT, stream=True), carrier)
+        await self.pipeline.handle_request(Request(name, Api.CHAT, MODEL, PROMPT, stream=True), carrier)
         return carrier
 
 
@@ -97,7 +97,7 @@ def pods(count: int) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("well", range(3))
-def test_two_pods_that_nobody_knows_to_be_broken_fail_nobody(well: int) -> None:
+def test_two_pods_that_no_one_knows_to_be_broken_fail_no_one(well: int) -> None:
     """The very first request that meets them is answered by the third."""
     every = pods(3)
     _, (asked,) = played(Fleet(every, sick={*every} - {every[well]}), "first")
@@ -113,7 +113,7 @@ def test_pods_that_fail_others_are_not_held_against_a_request() -> None:
         stage = Guarded(Fleet(every, sick=set(every[1:])))
         for pod in every[1:]:
             stage.take_end(pod, AttemptStatus.UPSTREAM_5XX)
-        stage.passage.budget.balance = IN_ALL
+        stage.pipeline.budget.balance = IN_ALL
         return stage, await stage.ask("late")
 
     stage, asked = run_virtually(play())
@@ -122,7 +122,7 @@ def test_pods_that_fail_others_are_not_held_against_a_request() -> None:
     assert [attempt.was_unhealthy for attempt in stage.outcomes[0].attempts] == [True] * (len(asked.pods) - 1) + [False]
 
 
-def test_pods_where_nobody_listens_have_failed_nothing() -> None:
+def test_pods_where_there_is_no_listener_have_failed_nothing() -> None:
     """They have seen nothing of the request: the one that lives is found among any number."""
     every = pods(30)
     _, (asked,) = played(Fleet(every, gone=set(every[1:])), "r")

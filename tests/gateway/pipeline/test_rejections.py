@@ -10,7 +10,7 @@ from gateway.pipeline.rejections import RESPONSES, rejection_body, rejection_hea
 from routing.rejection import Reason, RequestRejected
 
 
-def test_every_reason_has_a_saying() -> None:
+def test_every_reason_has_a_response_spec() -> None:
     """A refusal that nobody has words for would be a crash at the worst moment."""
     assert set(RESPONSES) == set(Reason)
 
@@ -27,7 +27,7 @@ def test_every_reason_has_a_saying() -> None:
         (Reason.QUEUE_TIMEOUT, 429, "rate_limit_error", "slow_down"),
     ],
 )
-def test_limits_and_overload_are_said_in_openais_words(reason: Reason, status: int, kind: str, code: str) -> None:
+def test_limits_and_overload_are_reported_in_openais_format(reason: Reason, status: int, kind: str, code: str) -> None:
     """OpenAI's clients tell by type and code what ran out, and whether to slow down."""
     body = json.loads(rejection_body(RequestRejected(reason, "No."), anthropic=False, request_id="r"))
     assert status_of(reason) == status
@@ -44,7 +44,7 @@ def test_limits_and_overload_are_said_in_openais_words(reason: Reason, status: i
         (Reason.REGION_NOT_ALLOWED, 403, "permission_error"),
     ],
 )
-def test_limits_and_overload_are_said_in_anthropics_words(reason: Reason, status: int, kind: str) -> None:
+def test_limits_and_overload_are_reported_in_anthropics_format(reason: Reason, status: int, kind: str) -> None:
     """Anthropic's clients know overload as 529."""
     body = json.loads(rejection_body(RequestRejected(reason, "No."), anthropic=True, request_id="r"))
     assert status_of(reason, anthropic=True) == status

@@ -42,7 +42,9 @@ def passed(events: list[bytes]) -> list[bytes]:
 
 
 @given(words=st.lists(WORDS, min_size=1, max_size=8), together=st.sets(st.integers(0, 10)), cuts=CUTS)
-def test_chunks_that_come_whole_are_read_like_any_others(words: list[str], together: set[int], cuts: list[int]) -> None:
+def test_chunks_that_come_complete_are_read_like_any_others(
+    words: list[str], together: set[int], cuts: list[int]
+) -> None:
     """Some reads are one chunk, some are several, some end inside: the client and the receipt cannot tell."""
     events = chat_stream(*words)
     reads: list[bytes] = []
@@ -69,7 +71,7 @@ def test_a_chunk_a_read_reaches_the_client_as_it_is(version: str) -> None:
 
 
 @pytest.mark.parametrize("size", [b"0%x", b"%X", b"%x;note=1"])
-def test_a_frame_like_nobody_elses_is_left_to_the_parser(size: bytes) -> None:
+def test_an_unusual_frame_is_left_to_the_parser(size: bytes) -> None:
     """Leading zeros, large letters, extensions: read by llhttp, and framed anew for the client."""
     events = chat_stream("Hi", "o", "oo", "ooo")
     odd = [size % len(each) + b"\r\n" + each + b"\r\n" for each in events]
@@ -187,7 +189,7 @@ def test_the_end_of_a_connection_is_the_lines() -> None:
     assert flow.line.told == ["eof", "lost"]
 
 
-def test_whoever_counts_is_told_when_it_wants_to_be() -> None:
+def test_counts_are_reported_when_requested() -> None:
     """One by one or several at once; what was not told yet is told when it is asked for, and nothing twice."""
     flow, _, _ = a_flow()
     flow.may_pass = 3

@@ -46,7 +46,7 @@ def test_any_split_of_a_streams_bytes_gives_the_client_the_same(
 
 
 @given(content=st.text(), cuts=CUTS, is_chunked=st.booleans())
-def test_any_split_of_a_whole_answer_gives_the_client_the_same(content: str, cuts: list[int], is_chunked: bool) -> None:
+def test_any_split_of_a_unary_answer_gives_the_client_the_same(content: str, cuts: list[int], is_chunked: bool) -> None:
     """A body by its length or in chunks, split anywhere: byte for byte, and its facts are read."""
     raw = answer_bytes(chat_answer(content))
     body = raw.partition(b"\r\n\r\n")[2]
@@ -97,7 +97,7 @@ def test_a_message_that_is_given_up_is_lost_with_its_block_open(cuts: list[int],
 
 
 @given(cuts=CUTS)
-def test_a_message_of_several_blocks_comes_whole(cuts: list[int]) -> None:
+def test_a_message_of_several_blocks_comes_complete(cuts: list[int]) -> None:
     """The end of a block leaves the short way, and what follows comes back to it."""
     events = Thinker("pod").answer(Api.MESSAGES)
     scene = staged(lambda: Scene(Api.MESSAGES).feed(split(STREAM_HEAD + chunked(events), cuts)))
@@ -162,7 +162,7 @@ def test_what_cannot_be_passed_on_is_malformed(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("surplus", [b"x", answer_bytes({"second": 1}), STREAM_HEAD + chunk(b"data: x\n\n")])
-def test_a_second_answer_reaches_nobody(surplus: bytes) -> None:
+def test_a_second_answer_reaches_no_one(surplus: bytes) -> None:
     """What follows the answer on the same read is no part of it, and its line is not used again."""
     scene = staged(lambda: Scene().feed([answer_bytes(chat_answer()) + surplus]))
     assert scene.heard.body == answer_bytes(chat_answer()).partition(b"\r\n\r\n")[2]
@@ -171,7 +171,7 @@ def test_a_second_answer_reaches_nobody(surplus: bytes) -> None:
     assert scene.owner.given_back == 0
 
 
-def test_bytes_that_nobody_asked_for_end_the_line() -> None:
+def test_bytes_that_were_not_requested_end_the_line() -> None:
     """An idle line that speaks is out of step."""
 
     def play() -> Scene:
@@ -236,7 +236,7 @@ def test_an_error_inside_a_stream_is_not_passed_on_as_it_is(cuts: list[int]) -> 
     assert not scene.heard.is_whole
 
 
-def test_a_clients_fault_told_in_a_stream_is_told_to_the_client() -> None:
+def test_a_clients_fault_reported_in_a_stream_is_sent_to_the_client() -> None:
     """A 400 as first event becomes the answer's status; a later one becomes an event of ours."""
     told = event({"error": {"message": "No.", "type": "BadRequestError", "param": "body.n", "code": 400}})
     first = staged(lambda: Scene().feed([STREAM_HEAD + chunked([told, DONE])]))
@@ -296,7 +296,7 @@ def test_a_long_answer_is_not_kept_but_its_usage_is_read() -> None:
     assert b"wordword" in whole.leg.answer
 
 
-def test_usage_of_an_unkept_whole_answer_is_read_from_its_end() -> None:
+def test_usage_of_an_unkept_unary_answer_is_read_from_its_end() -> None:
     """A long body by its length: the same."""
     raw = answer_bytes({"choices": [{"text": "x" * 300_000}], "usage": USAGE, "metrics": None})
     scene = staged(lambda: Scene(kept=1000).feed(split(raw, list(range(0, len(raw), 30_000)))))
@@ -304,13 +304,13 @@ def test_usage_of_an_unkept_whole_answer_is_read_from_its_end() -> None:
     assert scene.heard.is_whole
 
 
-def test_embeddings_tell_their_prefill_by_their_answer() -> None:
+def test_embeddings_report_their_prefill_by_their_answer() -> None:
     """An answer without decoding is there when the prefill is done."""
     scene = staged(lambda: Scene(Api.EMBEDDINGS).feed([answer_bytes({"data": [], "usage": USAGE})]))
     assert len(scene.placement.first_tokens) == 1
 
 
-def test_a_response_id_is_told_for_responses_only() -> None:
+def test_a_response_id_is_reported_for_responses_only() -> None:
     """What later turns name is remembered; a chat's id is nobody's business."""
     completed = {"response": {"id": "resp_1", "status": "completed", "output": []}, "type": "response.completed"}
     raw = STREAM_HEAD + chunked([event(completed, "response.completed")])

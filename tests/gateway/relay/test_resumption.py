@@ -112,7 +112,7 @@ async def test_who_cannot_be_reached_is_not_the_last() -> None:
     assert (rig.outcomes[0].resumes, len(rig.outcomes[0].attempts)) == (1, 3)
 
 
-async def test_where_nobody_else_is_left_the_same_pod_goes_on() -> None:
+async def test_where_no_other_is_left_the_same_pod_goes_on() -> None:
     """A connection can break while its pod lives."""
     async with a_rig() as rig:
         rig.pod.plays([STREAM_HEAD + BEGUN, cut], continuation(" a", " time"))
@@ -218,7 +218,7 @@ def prefilled_again(outcome: Outcome) -> int:
     return sum(attempt.predicted_input_tokens - attempt.predicted_cached_input_tokens for attempt in again)
 
 
-async def test_thoughts_are_asked_for_again_where_they_are_the_same() -> None:
+async def test_thoughts_are_requested_again_where_they_are_the_same() -> None:
     """The same body; what was said is passed over, the rest is joined, and what it cost is counted."""
     async with a_rig(pods=2) as rig:
         rig.pods[0].plays([THOUGHT, cut])
@@ -238,7 +238,7 @@ async def test_thoughts_are_asked_for_again_where_they_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("is_ending", [False, True])
-async def test_another_answer_than_was_told_ends_the_stream(is_ending: bool) -> None:
+async def test_another_answer_than_was_reported_ends_the_stream(is_ending: bool) -> None:
     """Also where its last words are there already: they are those of another answer."""
     async with a_rig(pods=3) as rig:
         rig.pods[0].plays([THOUGHT, cut])
@@ -272,7 +272,7 @@ async def test_a_pod_that_is_lost_while_it_says_it_again_is_followed_by_another(
     assert outcome.wasted_tokens == prefilled_again(outcome) + 3
 
 
-async def test_a_client_that_leaves_while_it_is_said_again_leaves_nothing() -> None:
+async def test_a_client_that_leaves_while_it_is_replayed_leaves_nothing() -> None:
     """The pod is told at once, and the ledger is empty."""
     async with a_rig(pods=2) as rig:
         rig.pods[0].plays([THOUGHT, cut])
@@ -287,7 +287,7 @@ async def test_a_client_that_leaves_while_it_is_said_again_leaves_nothing() -> N
     assert rig.outcomes[0].status == 499
 
 
-async def test_limits_do_not_count_what_is_said_again() -> None:
+async def test_limits_do_not_count_what_is_replayed() -> None:
     """A client pays for what it was told."""
     kit = Kit(Quota(output_tokens_per_min=1000))
     usage = {"prompt_tokens": 7, "completion_tokens": 4, "total_tokens": 11}
@@ -301,7 +301,7 @@ async def test_limits_do_not_count_what_is_said_again() -> None:
         assert kit.used(LimitKind.OUTPUT) == 4
 
 
-async def test_thoughts_that_are_drawn_are_not_asked_for_again() -> None:
+async def test_thoughts_that_are_drawn_are_not_requested_again() -> None:
     """At any other temperature the next pod thinks something else: it is asked for tokens alone, and tells none."""
     async with a_rig(pods=2) as rig:
         rig.pods[0].plays([THOUGHT, cut])

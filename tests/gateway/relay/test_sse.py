@@ -59,7 +59,7 @@ def test_any_bytes_come_out_as_they_are(raw: bytes, cuts: list[int]) -> None:
     assert out == raw or scanner.error is not None
 
 
-def test_whole_events_are_passed_without_a_copy() -> None:
+def test_complete_events_are_passed_without_a_copy() -> None:
     """Nearly every read holds whole events that do not concern us: the very same object goes on."""
     scanner = a_scanner()
     scanner.take(chat_event("Hi"))
@@ -124,7 +124,7 @@ ERROR = (
 
 
 @given(cuts=CUTS)
-def test_an_error_event_is_seen_and_ends_the_stream(cuts: list[int]) -> None:
+def test_an_error_event_is_detected_and_ends_the_stream(cuts: list[int]) -> None:
     """What came before it goes on; it itself and what is behind it do not."""
     scanner = a_scanner()
     out = b""
@@ -153,7 +153,7 @@ def test_an_error_as_the_first_event_lets_nothing_go() -> None:
         (Api.MESSAGES, event({"type": "message_stop"}, "message_stop")),
     ],
 )
-def test_a_stream_without_its_last_words_was_cut(api: Api, last: bytes) -> None:
+def test_a_stream_without_its_last_bytes_was_cut(api: Api, last: bytes) -> None:
     """A connection that ends tidily does not make an answer complete."""
     told = event({"type": "x", "choices": [{"delta": {"content": "say [DONE] or message_stop"}}]})
     cut, whole = a_scanner(api), a_scanner(api)
@@ -178,7 +178,7 @@ def test_the_end_of_a_block_goes_on_with_what_follows(cuts: list[int]) -> None:
 
 
 @given(cuts=CUTS, after=st.integers(2, 24))
-def test_the_end_of_a_block_that_is_none_goes_to_nobody(cuts: list[int], after: int) -> None:
+def test_the_end_of_a_block_that_is_none_goes_to_no_one(cuts: list[int], after: int) -> None:
     """An engine that gives a message up closes its block first, and says behind that that it was not whole."""
     pod = Thinker("pod")
     scanner, out = a_scanner(Api.MESSAGES), b""

@@ -42,7 +42,7 @@ def hub_of(*origins: int, **options: Any) -> tuple[UpdateHub, list[Ear]]:
     return hub, ears
 
 
-async def test_a_batch_goes_to_all_others_and_abroad() -> None:
+async def test_a_batch_goes_to_all_others_and_to_other_hosts() -> None:
     """Not back to whom it came from; what comes from abroad goes to all and not abroad again."""
     hub, (one, two, three) = hub_of(1, 2, 3)
     abroad: list[bytes] = []
@@ -56,7 +56,7 @@ async def test_a_batch_goes_to_all_others_and_abroad() -> None:
     assert len(abroad) == 1
 
 
-async def test_the_missed_is_asked_for_here_or_abroad() -> None:
+async def test_the_missed_is_requested_here_or_elsewhere() -> None:
     """An origin of this host is asked to state what it has open; of others, whoever is there."""
     hub, (one, two) = hub_of(1, 2)
     asked: list[int] = []
@@ -104,7 +104,7 @@ async def test_a_worker_that_came_back_before_its_old_line_ended_is_not_dead() -
     assert two.told == []
 
 
-async def test_the_past_is_told_in_pieces_and_is_bounded() -> None:
+async def test_the_history_is_sent_in_pieces_and_is_bounded() -> None:
     """Asked on and on, all that is kept is told once, in order; the oldest beyond the bound is gone."""
     size = CHUNK_BYTES // 4
     hub, (one,) = hub_of(1, max_history_bytes=10 * size)
@@ -125,7 +125,7 @@ async def test_the_past_is_told_in_pieces_and_is_bounded() -> None:
     assert found == bytes(range(6, 16))
 
 
-async def test_a_past_that_is_still_being_read_is_promised() -> None:
+async def test_a_history_that_is_still_being_read_is_guaranteed() -> None:
     """As long as a bridge reads the stream's past, workers are told to ask again, and are not told it as news."""
     hub, (one,) = hub_of(1)
     hub.connect_bridge(lambda _: None, lambda _: None)

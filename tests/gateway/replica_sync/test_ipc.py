@@ -58,7 +58,7 @@ async def test_what_is_not_read_is_kept_and_the_oldest_goes() -> None:
     assert pipe.messages()[-1] == GapReport(2)
 
 
-async def test_a_pause_while_going_on_is_heeded() -> None:
+async def test_a_pause_while_resuming_is_respected() -> None:
     """The transport may pause again after the first of what was kept."""
     line, pipe, _ = joined()
     line.pause_writing()
@@ -79,7 +79,7 @@ async def test_nonsense_ends_the_connection_and_the_unknown_does_not() -> None:
     assert pipe.is_aborted
 
 
-async def test_the_end_is_told_once_and_nothing_is_said_after_it() -> None:
+async def test_the_end_is_reported_once_and_nothing_is_reported_after_it() -> None:
     """Who holds the line hears of its end, and sending says that nobody is there."""
     ended: list[IpcConnection] = []
     line, _, _ = joined(ended=ended.append)

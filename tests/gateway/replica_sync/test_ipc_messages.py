@@ -62,7 +62,7 @@ def test_words_of_a_later_version_are_passed_over() -> None:
     assert decode_message(msgspec.msgpack.encode({"no": "array"})) is None
 
 
-def test_what_is_no_message_is_told_from_what_is_unknown() -> None:
+def test_what_is_no_message_is_distinguished_from_what_is_unknown() -> None:
     """Bytes that are no MessagePack end the connection; they are not skipped as a word to come."""
     with pytest.raises(BrokenFramesError):
         decode_message(b"\xc1")

@@ -10,7 +10,7 @@ from tests.routing.engines import ask, place
 from tests.routing.exchanges import talker, tell_all
 
 
-def test_own_load_is_shown_beside_that_of_others() -> None:
+def test_own_load_is_shown_next_to_that_of_others() -> None:
     """In metrics only ours, so that the sum over all gateways is right; in the fleet view both."""
     here, there = talker(1, 1), talker(2, 1)
     ours = place(here.router, ask())

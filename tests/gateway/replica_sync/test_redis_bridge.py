@@ -111,11 +111,11 @@ async def make(trouble: str, redis: Server) -> None:
         case "hung":
             await redis.hang()
         case "flushed":
-            await redis.say("FLUSHALL")
+            await redis.log_event("FLUSHALL")
         case "clients killed":
-            await redis.say("CLIENT", "KILL", "TYPE", "normal")
+            await redis.log_event("CLIENT", "KILL", "TYPE", "normal")
         case "key of another kind":
-            await redis.say("SET", STREAM_KEY, "no stream")
+            await redis.log_event("SET", STREAM_KEY, "no stream")
 
 
 async def mend(trouble: str, redis: Server, *hosts: Host) -> None:
@@ -129,7 +129,7 @@ async def mend(trouble: str, redis: Server, *hosts: Host) -> None:
             await redis.wake()
         case "key of another kind":
             await until(lambda: not any(bridge(one).reads for one in hosts))
-            await redis.say("DEL", STREAM_KEY)
+            await redis.log_event("DEL", STREAM_KEY)
 
 
 async def agree_with(held: object, during: object, one: Worker, other: Worker) -> None:
@@ -142,7 +142,7 @@ async def agree_with(held: object, during: object, one: Worker, other: Worker) -
 async def test_a_failover_loses_nothing_for_long(tmp_path: Path) -> None:
     """The master dies, a replica that lags behind is promoted: all agree again, by what is stated."""
     async with redis_server(tmp_path / "one") as master, redis_server(tmp_path / "two") as replica:
-        await replica.say("REPLICAOF", "127.0.0.1", master.port)
+        await replica.log_event("REPLICAOF", "127.0.0.1", master.port)
         async with host(tmp_path / "a", master.url) as here, host(tmp_path / "b", master.url) as there:
             one, other = here.worker(), there.worker()
             await until(lambda: connected(here, there))
@@ -150,7 +150,7 @@ async def test_a_failover_loses_nothing_for_long(tmp_path: Path) -> None:
             await until(lambda: alike(one, other))
             await master.kill()
             during = place(one.router, ask(b"meanwhile " * 300), now_s=one.now_s(), draw=0.7)
-            await replica.say("REPLICAOF", "NO", "ONE")
+            await replica.log_event("REPLICAOF", "NO", "ONE")
             # The name now leads elsewhere: a proxy, DNS, or whoever holds the address.
             await replica.kill()
             replica.port = master.port
@@ -159,7 +159,7 @@ async def test_a_failover_loses_nothing_for_long(tmp_path: Path) -> None:
             await agree_with(held, during, one, other)
 
 
-async def test_a_stream_that_begins_anew_with_an_earlier_clock_is_read(tmp_path: Path) -> None:
+async def test_a_stream_that_begins_again_with_an_earlier_clock_is_read(tmp_path: Path) -> None:
     """Ids behind the last one that was read are found by our own writing."""
     async with (
         redis_server(tmp_path) as redis,
@@ -221,7 +221,7 @@ async def test_what_is_kept_for_redis_is_bounded(tmp_path: Path, monkeypatch: py
         )
 
 
-async def test_foreign_entries_and_a_full_disk_are_no_end(tmp_path: Path) -> None:
+async def test_external_entries_and_a_full_disk_are_no_end(tmp_path: Path) -> None:
     """Entries that are none of ours are counted; where Redis takes no writes, reads go on and the other way round."""
     async with (
         redis_server(tmp_path) as redis,
@@ -230,13 +230,13 @@ async def test_foreign_entries_and_a_full_disk_are_no_end(tmp_path: Path) -> Non
     ):
         one, other = here.worker(), there.worker()
         await until(lambda: connected(here, there))
-        await redis.say("XADD", STREAM_KEY, "*", ENTRY_FIELD, b"\xc1")  # type: ignore[arg-type]
-        await redis.say("XADD", STREAM_KEY, "*", "what", "is this")
+        await redis.log_event("XADD", STREAM_KEY, "*", ENTRY_FIELD, b"\xc1")  # type: ignore[arg-type]
+        await redis.log_event("XADD", STREAM_KEY, "*", "what", "is this")
         await until(lambda: bridge(here).strange == bridge(there).strange == 2)
-        await redis.say("CONFIG", "SET", "maxmemory", "1")
+        await redis.log_event("CONFIG", "SET", "maxmemory", "1")
         held = place(one.router, ask(), now_s=one.now_s())
         await until(lambda: bridge(here).reads and not bridge(here).writes)
-        await redis.say("CONFIG", "SET", "maxmemory", "0")
+        await redis.log_event("CONFIG", "SET", "maxmemory", "0")
         await until(lambda: alike(one, other))
         held.release(one.now_s())
 
@@ -258,7 +258,7 @@ async def test_a_loss_is_warned_of_once(tmp_path: Path) -> None:
             assert said("replica_sync_recovered") == ["info"] * times
 
 
-async def test_no_password_is_ever_said(tmp_path: Path) -> None:
+async def test_no_password_is_ever_stated(tmp_path: Path) -> None:
     """Neither a Redis that refuses the password nor one that is away makes us say it."""
     async with redis_server(tmp_path, "--requirepass", "hunter2") as redis:
         url = f"redis://:wrong-hunter2@127.0.0.1:{redis.port}"

@@ -40,7 +40,7 @@ async def test_workers_know_what_their_siblings_do(tmp_path: Path) -> None:
         again.release(three.now_s())
 
 
-async def test_who_comes_late_is_told_the_past_when_it_knows_the_pods(tmp_path: Path) -> None:
+async def test_who_comes_late_is_sent_the_history_when_it_knows_the_pods(tmp_path: Path) -> None:
     """A worker that starts anew is warm from the start, and not before it has seen the fleet."""
     async with host(tmp_path) as here:
         one = here.worker()
@@ -73,7 +73,7 @@ async def test_who_dies_owes_nothing(tmp_path: Path) -> None:
         await until(lambda: owes_nothing(two))
 
 
-async def test_the_warmth_process_is_missed_and_not_waited_for(tmp_path: Path) -> None:
+async def test_the_index_process_is_missed_and_not_waited_for(tmp_path: Path) -> None:
     """Away it is done without; back, everybody states what is open, and all agree again."""
     async with host(tmp_path) as here:
         one, two = here.worker(), here.worker()
@@ -92,7 +92,7 @@ async def test_the_warmth_process_is_missed_and_not_waited_for(tmp_path: Path) -
         assert [line[1] for line in one.said.lines].count("index_process_unavailable") == 1
 
 
-async def test_a_worker_that_does_not_read_is_told_what_is_open_when_it_does(tmp_path: Path) -> None:
+async def test_a_worker_that_does_not_read_is_sent_what_is_open_when_it_does(tmp_path: Path) -> None:
     """What it was too slow for is dropped, and it asks for statements."""
     async with host(tmp_path) as here:
         one, two = here.worker(), here.worker()
@@ -142,7 +142,7 @@ async def test_what_is_silent_too_long_is_forgotten(tmp_path: Path) -> None:
         )
 
 
-async def test_workers_find_seats_of_their_own(tmp_path: Path) -> None:
+async def test_workers_find_slots_of_their_own(tmp_path: Path) -> None:
     """Among three everybody comes to sit on another place of the ring, and a lone one has all of it."""
     async with host(tmp_path) as here:
         workers = [here.worker() for _ in range(3)]

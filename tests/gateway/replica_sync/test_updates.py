@@ -72,7 +72,7 @@ def bare(word: StateUpdate) -> StateUpdate:
 
 
 @given(HASHES, HASHES, st.lists(WORDS, max_size=12))
-def test_news_come_out_as_they_went_in(origin: int, number: int, news: list[StateUpdate]) -> None:
+def test_updates_come_out_as_they_went_in(origin: int, number: int, news: list[StateUpdate]) -> None:
     """Every word, with its blocks put together again from what it shares with the word before."""
     batch = encode_batch(origin, number, news)
     found = decode_batch(batch)
@@ -106,7 +106,7 @@ def charge(number: int = 1) -> OpenRequest:
     return OpenRequest(number, "http://a", 10, 0.5, 20, 1)
 
 
-def test_what_prompts_share_is_said_once() -> None:
+def test_what_prompts_share_is_reported_once() -> None:
     """Ten prompts with one long beginning weigh little more than one."""
     one, many = (
         encode_batch(
@@ -163,7 +163,7 @@ def test_prompts_cut_otherwise_are_charged_but_not_warm() -> None:
     assert settled.grown_blocks == ()
 
 
-def test_what_is_no_number_is_written_as_what_nobody_believes() -> None:
+def test_what_is_no_number_is_written_as_what_no_one_believes() -> None:
     """A cost that has run away must not stop the news."""
     found = decode_batch(encode_batch(1, 2, [FirstTokenUpdate(1, float("nan"), float("inf"))])).updates[0]
     assert isinstance(found, FirstTokenUpdate)

@@ -53,7 +53,7 @@ def test_an_answer_that_a_client_began_goes_on_in_its_message() -> None:
     ]
 
 
-def test_an_answer_of_blanks_begins_anew() -> None:
+def test_an_answer_of_blanks_begins_again() -> None:
     """Templates lose it; what the next pod says first is taken for what was said."""
     asking = asked(Api.CHAT, {"messages": MESSAGES, "max_tokens": 10}, said(Api.CHAT, "\n", 1))
     assert isinstance(asking, ContinuationRequest)
@@ -61,7 +61,7 @@ def test_an_answer_of_blanks_begins_anew() -> None:
     assert (body_of(asking)["messages"], body_of(asking)["max_tokens"]) == (MESSAGES, 10)
 
 
-def test_nothing_left_is_asked_for_one_token() -> None:
+def test_nothing_left_becomes_one_token() -> None:
     """No engine takes zero; nobody hears what it says."""
     asking = asked(Api.CHAT, {"messages": MESSAGES, "max_tokens": 2, "min_tokens": 2})
     assert isinstance(asking, ContinuationRequest)
@@ -90,7 +90,7 @@ def test_with_stop_strings_a_completion_goes_on_by_text() -> None:
     assert body_of(asked(Api.COMPLETIONS, {"prompt": "Tell: ", "stop": ["END"]}, before))["prompt"] == "Tell: Once upon"
 
 
-def test_a_message_is_asked_for_as_the_chat_that_it_is() -> None:
+def test_a_message_is_requested_as_the_chat_that_it_is() -> None:
     """System, texts, calls and their results, as vLLM puts them over."""
     content = [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "12 C"}]}]
     use = {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Bern"}}
@@ -164,7 +164,7 @@ def test_a_response_goes_on_with_its_item() -> None:
         (Api.RESPONSES, {"text": {"format": {"type": "json_schema"}}}, ResumeBlocker.STRUCTURED_OUTPUT),
     ],
 )
-def test_what_cannot_be_asked_for_truthfully_is_named(api: Api, fields: dict[str, Any], bar: ResumeBlocker) -> None:
+def test_what_cannot_be_requested_truthfully_is_named(api: Api, fields: dict[str, Any], bar: ResumeBlocker) -> None:
     """The client is told that its stream was lost, and operators why."""
     assert asked(api, {"messages": MESSAGES, "input": "Tell.", "max_tokens": 99} | fields) is bar
 
@@ -181,7 +181,7 @@ def test_a_text_that_is_over_may_be_followed_by_a_call() -> None:
         assert body_of(asked(Api.RESPONSES, no_call, over))["max_output_tokens"] == 1
 
 
-def test_what_is_said_in_several_voices_is_not_gone_on_with() -> None:
+def test_what_is_reported_in_several_ways_is_not_resumed() -> None:
     """Nor what calls, nor what thinks."""
     body = {"messages": MESSAGES}
     assert asked(Api.CHAT, body, sequences=2) is ResumeBlocker.MULTIPLE_CHOICES
@@ -206,12 +206,12 @@ def test_what_is_said_in_several_voices_is_not_gone_on_with() -> None:
         (Api.RESPONSES, {"type": "response.function_call_arguments.delta", "delta": "{"}, "is_call"),
     ],
 )
-def test_calls_and_thoughts_are_seen_in_any_words(api: Api, event: dict[str, Any], word: str) -> None:
+def test_calls_and_thoughts_are_detected_in_any_words(api: Api, event: dict[str, Any], word: str) -> None:
     """Each API has its own."""
     assert getattr(content_of(api, event), word)
 
 
-def test_an_event_that_went_out_in_part_is_not_said() -> None:
+def test_an_event_that_went_out_in_part_is_not_stated() -> None:
     """Nor is anything behind an error, or what cannot be read."""
     event = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n'
     for behind in (event[:30], b'data: {"error":{"message":"no"}}\n\n' + event, b"data: {broken\n\n" + event):

@@ -69,7 +69,7 @@ def recalled(before: DeliveredOutput, **fields: Any) -> Continuation:
     return Continuation(before, asking(before, **fields)).with_tokens(RecoveredTokens(ids, len(ids) - 1, 2, END))
 
 
-def test_a_message_is_recalled_as_the_chat_that_it_is() -> None:
+def test_a_message_is_recovered_as_the_chat_that_it_is() -> None:
     """Its prompt in the words of chat; its thoughts and its text between the marks."""
     made = asking(said(*SPOKEN), thinking={"type": "enabled", "budget_tokens": 1024}, stop_sequences=["END"])
     assert made.api is Api.CHAT
@@ -80,7 +80,7 @@ def test_a_message_is_recalled_as_the_chat_that_it_is() -> None:
     assert words["prompt"] == "<think>hm</think>S"
 
 
-def test_the_rest_is_asked_for_in_chat() -> None:
+def test_the_rest_is_requested_in_chat() -> None:
     """With what is left of its length by tokens, the same budget, and the ids that prove it."""
     rest = recalled(said(*SPOKEN), thinking={"type": "enabled", "budget_tokens": 1024}, stop_sequences=["END"])
     body = json.loads(rest.request.body)
@@ -167,7 +167,7 @@ def test_what_cannot_be_put_over_is_named(before: tuple[Event, ...], fields: Eve
     assert asked(said(*before), **fields) is bar
 
 
-def test_what_is_the_same_again_is_asked_for_again() -> None:
+def test_what_is_the_same_again_is_requested_again() -> None:
     """As a message: that is proven text by text."""
     made = asking(said(*THOUGHT), temperature=0)
     assert (made.api, made.is_replay, made.recovery) == (Api.MESSAGES, True, None)
@@ -277,13 +277,13 @@ def test_thoughts_that_have_all_their_tokens_are_ended_and_no_more() -> None:
         (SPOKEN, [chunk({"reasoning": "o"}, [111])]),
     ],
 )
-def test_a_pod_that_reads_something_else_is_not_heard(before: tuple[Event, ...], events: list[Event]) -> None:
+def test_a_pod_that_reads_something_else_is_ignored(before: tuple[Event, ...], events: list[Event]) -> None:
     """A parser that stands elsewhere than the answer does."""
     with pytest.raises(ReplayMismatch):
         joined(recalled(said(*before)), *events)
 
 
-def test_no_thought_stands_behind_a_text_that_was_told() -> None:
+def test_no_thought_stands_behind_a_text_that_was_reported() -> None:
     """Such a message was gone on with by its text: the event is none of its answer."""
     before = said(START, begin(0, "text"), more(0, "text", "S"))
     stitch = Continuation(before, asking(before)).splicer(withholds_usage=False)
@@ -292,7 +292,7 @@ def test_no_thought_stands_behind_a_text_that_was_told() -> None:
 
 
 @pytest.mark.parametrize("ids", [None, [7], [7, 104, 109, END]])
-def test_a_pod_that_has_read_another_prompt_is_not_heard(ids: list[int] | None) -> None:
+def test_a_pod_that_has_read_another_prompt_is_ignored(ids: list[int] | None) -> None:
     """Or tells none: it may have answered anew."""
     rest = recalled(said(*THOUGHT))
     first = chunk({"role": "assistant", "content": ""}) | {"prompt_token_ids": ids}
@@ -302,7 +302,7 @@ def test_a_pod_that_has_read_another_prompt_is_not_heard(ids: list[int] | None) 
 
 @pytest.mark.parametrize("before", [(START,), (START, begin(0, "thinking"))])
 @pytest.mark.parametrize("thinks", [True, False])
-def test_a_message_that_has_said_nothing_may_still_think(before: tuple[Event, ...], *, thinks: bool) -> None:
+def test_a_message_that_has_sent_nothing_may_still_think(before: tuple[Event, ...], *, thinks: bool) -> None:
     """It is asked for from its beginning; a block that was opened for thoughts is closed where none come."""
     body = json.dumps(ASKED).encode()
     rest = continuation_of(body, said(*before), sequences=1)

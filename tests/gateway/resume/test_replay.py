@@ -153,7 +153,7 @@ def begun(api: Api) -> int:
 
 @pytest.mark.parametrize("pieces", [1, 2, 9])
 @pytest.mark.parametrize("api", APIS)
-def test_a_cut_after_any_event_is_not_seen(api: Api, pieces: int) -> None:
+def test_a_cut_after_any_event_is_not_noticed(api: Api, pieces: int) -> None:
     """Thoughts, words, calls and usage are those of one pod, however much the next says in one event."""
     first, other = Thinker("one"), Thinker("two", pieces=pieces)
     told = first.answer(api)
@@ -164,7 +164,7 @@ def test_a_cut_after_any_event_is_not_seen(api: Api, pieces: int) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_ids_are_those_that_were_told(api: Api) -> None:
+def test_ids_are_those_that_were_reported(api: Api) -> None:
     """What the client knows by a name keeps it; what is new to it has that of the pod that said it."""
     first, other = Thinker("one"), Thinker("two")
     told = first.answer(api)
@@ -184,7 +184,7 @@ def test_ids_are_those_that_were_told(api: Api) -> None:
     pieces=st.lists(st.integers(1, 4), min_size=5, max_size=5),
     reads=st.integers(1, 400),
 )
-def test_any_cuts_in_any_reads_are_not_seen(api: Api, cuts: list[int], pieces: list[int], reads: int) -> None:
+def test_any_cuts_in_any_reads_are_not_noticed(api: Api, cuts: list[int], pieces: list[int], reads: int) -> None:
     """Also of pods that are lost while they say again what is known, and while they say more."""
     pods = [Thinker(f"pod{chr(65 + number)}", pieces=some) for number, some in enumerate(pieces[: len(cuts) + 1])]
     cuts = [max(begun(api), cut) for cut in cuts]
@@ -194,7 +194,7 @@ def test_any_cuts_in_any_reads_are_not_seen(api: Api, cuts: list[int], pieces: l
 
 
 @pytest.mark.parametrize("more", [{"echo": True}, {"suffix": "!"}, {"echo": True, "return_token_ids": True}])
-def test_a_completion_that_no_text_can_go_on_with_is_said_again(more: Event) -> None:
+def test_a_completion_that_no_text_can_be_continued_with_is_replayed(more: Event) -> None:
     """With its log-probabilities, and what shows nothing yet in between."""
     body = {"prompt": "Tell: ", "max_tokens": 99, "logprobs": 1, "temperature": 0, "stream": True, **more}
     asked = json.dumps(body | {"stream_options": {"include_usage": True}}).encode()
@@ -293,7 +293,7 @@ def test_thoughts_by_their_old_name_are_thoughts() -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_usage_is_that_of_the_pod_that_said_all(api: Api) -> None:
+def test_usage_is_that_of_the_pod_that_stated_all(api: Api) -> None:
     """It made the whole answer; what it made once more is counted beside it."""
     first, other = Thinker("one"), Thinker("two")
     said = read_delivered(api, b"".join(first.answer(api)[:8]), 8, withholds_usage=False)
@@ -325,7 +325,7 @@ def test_usage_is_that_of_the_pod_that_said_all(api: Api) -> None:
         (Api.RESPONSES, {"temperature": 0, "previous_response_id": "resp_1"}, False),
     ],
 )
-def test_only_what_is_the_same_again_is_asked_anew(api: Api, fields: dict[str, Any], is_same: bool) -> None:
+def test_only_what_is_the_same_again_is_requested_again(api: Api, fields: dict[str, Any], is_same: bool) -> None:
     """By the client's own words: what a model does by default is its engine's to know."""
     said = read_delivered(api, b"".join(Thinker("one").answer(api)[:6]), 6, withholds_usage=False)
     asked = {name: value for name, value in BODY.items() if name != "temperature"} | fields

@@ -80,7 +80,7 @@ def has_started(api: Api, body: Event, cut: int) -> bool:
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_a_cut_at_any_byte_is_not_seen(asked: str) -> None:
+def test_a_cut_at_any_byte_is_not_noticed(asked: str) -> None:
     """Text, its end, usage and ids are those of one pod; nothing begins twice."""
     api, body = ASKED[asked]
     told = undisturbed(api, body)
@@ -99,7 +99,7 @@ def test_a_cut_at_any_byte_is_not_seen(asked: str) -> None:
     reads=st.integers(1, 400),
 )
 @example(asked="chat", cuts=[500, 0], reads=1)
-def test_any_cuts_in_any_reads_are_not_seen(asked: str, cuts: list[int], reads: int) -> None:
+def test_any_cuts_in_any_reads_are_not_noticed(asked: str, cuts: list[int], reads: int) -> None:
     """However often, wherever, and however the bytes come."""
     api, body = ASKED[asked]
     if has_started(api, body, cuts[0]):

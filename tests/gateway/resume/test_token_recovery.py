@@ -57,7 +57,7 @@ def recalled(recall: TokenRecovery, prompt: str) -> RecoveredTokens | None:
     return read_recovered(recall, json.dumps(told).encode(), words)
 
 
-def test_a_pod_is_asked_for_the_tokens_of_the_prompt_and_of_what_was_said() -> None:
+def test_the_pod_is_sent_the_prompt_and_the_output_to_tokenize() -> None:
     """By the very chat, for one token and for nobody; what shapes its prompt stays, what shapes its answer goes."""
     more = {"stream_options": {"include_usage": True}, "stop": ["END"], "chat_template_kwargs": {"x": 1}}
     recall = recall_of(said("hm", "So"), **more, response_format={"type": "text"})
@@ -88,7 +88,7 @@ def test_a_pod_is_asked_for_the_tokens_of_the_prompt_and_of_what_was_said() -> N
         ("You:<think>\n</think>\n", "", "<think>hm"),
     ],
 )
-def test_what_was_said_stands_behind_the_prompt(prompt: str, text: str, own: str) -> None:
+def test_what_was_reported_stands_behind_the_prompt(prompt: str, text: str, own: str) -> None:
     """Marks included, as the model said them."""
     found = recalled(recall_of(said("hm", text)), prompt)
     ids, _ = pieces(own)
@@ -110,7 +110,7 @@ PROMPT = {"prompt_token_ids": [7], "prompt_text": "You:"}
         (PROMPT | {"prompt_token_ids": "seven"}, {"tokens": [START, END], "token_strs": ["<think>", "</think>"]}),
     ],
 )
-def test_a_pod_that_tells_no_ids_or_knows_other_marks_is_not_believed(prompt: Event, words: Event) -> None:
+def test_a_pod_that_reports_no_ids_or_knows_other_marks_is_not_believed(prompt: Event, words: Event) -> None:
     """Then nobody knows what its model would read."""
     recall = recall_of(said("hm", "So"))
     assert read_recovered(recall, json.dumps(prompt).encode(), json.dumps(words).encode()) is None
@@ -133,7 +133,7 @@ def test_a_pod_that_tells_no_ids_or_knows_other_marks_is_not_believed(prompt: Ev
         (said(), {"messages": "Tell."}, ResumeBlocker.UNSUPPORTED_PROMPT),
     ],
 )
-def test_what_cannot_be_told_in_ids_is_named(before: DeliveredOutput, more: Event, bar: ResumeBlocker) -> None:
+def test_what_is_unknown_in_ids_is_named(before: DeliveredOutput, more: Event, bar: ResumeBlocker) -> None:
     """Thoughts that were not told, prompts with more than text in them, and whatever bars a text as well."""
     assert asked(before, **more) is bar
 
@@ -143,7 +143,7 @@ def test_a_grammar_may_still_begin_behind_the_thoughts() -> None:
     assert not recall_of(said(), response_format={"type": "json_object"}).has_text
 
 
-def test_what_is_the_same_again_is_asked_for_again() -> None:
+def test_what_is_the_same_again_is_requested_again() -> None:
     """That is proven text by text; ids are for what is drawn."""
     asking = asked(said(), temperature=0)
     assert isinstance(asking, ContinuationRequest)
@@ -185,7 +185,7 @@ def test_limits_are_what_is_left_of_them_by_tokens() -> None:
     assert asking.prompt_ids == IDS.ids
 
 
-def test_the_rest_is_told_without_what_proves_it() -> None:
+def test_the_rest_is_reported_without_what_proves_it() -> None:
     """No ids, and no event of a mark that has nothing but its id; under the id that the client knows."""
     told = joined(rest(), OPENING, event({"content": "o"}, [111]), event({}, [2]))
     assert [each["choices"][0]["delta"] for each in told] == [{"content": "o"}]
@@ -193,13 +193,13 @@ def test_the_rest_is_told_without_what_proves_it() -> None:
     assert told[0]["choices"][0]["token_ids"] is None
 
 
-def test_who_asked_for_ids_is_told_them() -> None:
+def test_requested_ids_are_returned() -> None:
     """As the pod told them."""
     told = joined(rest(return_token_ids=True), OPENING, event({"content": "o"}, [111]))
     assert told[0]["choices"][0]["token_ids"] == [111]
 
 
-def test_usage_is_that_of_the_whole_answer() -> None:
+def test_usage_is_that_of_the_unary_answer() -> None:
     """What is known in tokens counts as these, the mark as well; thoughts count as thoughts."""
     usage = {"prompt_tokens": 6, "completion_tokens": 3, "completion_tokens_details": {"reasoning_tokens": 1}}
     told = joined(rest(""), OPENING, {"choices": [], "usage": usage})
@@ -220,7 +220,7 @@ def test_usage_is_that_of_the_whole_answer() -> None:
         ("S", [OPENING, event({"reasoning": "o"}, [111])]),
     ],
 )
-def test_a_pod_that_reads_something_else_is_not_heard(text: str, events: list[Event]) -> None:
+def test_a_pod_that_reads_something_else_is_ignored(text: str, events: list[Event]) -> None:
     """Another prompt than was asked, or none told; a parser that stands elsewhere than the answer does."""
     with pytest.raises(ReplayMismatch):
         joined(rest(text), *events)

@@ -77,7 +77,7 @@ async def test_a_decider_that_was_stopped_follows_when_it_goes_on(tmp_path: Path
     async with redis_server(tmp_path) as redis, gateways(redis.url) as (one, two):
         for _ in range(3):
             await one.at_work.look()
-        assert await redis.say("DEL", KEY) == 1
+        assert await redis.log_event("DEL", KEY) == 1
         await two.at_work.look()
         assert two.shared.is_held
         two.router.fleet.override_role("http://2", Role.PREFILL)

@@ -101,7 +101,7 @@ async def test_a_decision_that_holds_is_announced(tmp_path: Path, time: Time) ->
 
 
 @pytest.mark.parametrize("said", [b"{", b"[]", b'{"who": "x", "until_s": 1e300, "roles": {}}'])
-async def test_a_word_that_makes_no_sense_is_written_over(tmp_path: Path, time: Time, said: bytes) -> None:
+async def test_a_value_that_makes_no_sense_is_written_over(tmp_path: Path, time: Time, said: bytes) -> None:
     """Broken, or leased for longer than anybody may."""
     (tmp_path / "roles.json").write_bytes(said)
     one = HostRoleLease(tmp_path, "one", time)
@@ -109,7 +109,7 @@ async def test_a_word_that_makes_no_sense_is_written_over(tmp_path: Path, time: 
     assert one.is_held
 
 
-async def test_nobody_waits_for_the_file(tmp_path: Path, time: Time) -> None:
+async def test_no_one_waits_for_the_file(tmp_path: Path, time: Time) -> None:
     """While a sibling has it, and where the folder is gone: roles stay as they are known."""
     one = HostRoleLease(tmp_path, "one", time)
     with (tmp_path / "roles.lock").open("w") as held:

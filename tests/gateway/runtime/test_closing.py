@@ -59,7 +59,7 @@ async def all_are_served() -> None:
 
 
 @pytest.mark.parametrize("loop_factory", LOOPS)
-def test_nobody_who_was_let_in_is_lost(loop_factory: type) -> None:
+def test_no_one_who_was_let_in_is_lost(loop_factory: type) -> None:
     """Forty have connected before the loop could take one; all get their answer, and who comes later is refused."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(all_are_served())
@@ -103,7 +103,7 @@ async def unread_is_seen() -> None:
 
 
 @pytest.mark.parametrize("loop_factory", LOOPS)
-def test_what_the_loop_has_not_read_is_seen(loop_factory: type) -> None:
+def test_what_the_loop_has_not_read_is_detected(loop_factory: type) -> None:
     """A request on its way shows before it is read; a transport that has ended has nothing."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(unread_is_seen())

@@ -11,17 +11,17 @@ from gateway.runtime.line_writer import LineWriter
 def test_events_are_lines_too(tmp_path: Path) -> None:
     """Below the level they are not said; what libraries log comes out the same way."""
     path = tmp_path / "log"
-    say = EventLog(LineWriter(path), "warning")
-    say("info", "not said")
-    say("error", "pod file is bad", file=path)
+    log_event = EventLog(LineWriter(path), "warning")
+    log_event("info", "not said")
+    log_event("error", "pod file is bad", file=path)
     logger = logging.Logger("library")  # noqa: LOG001 - one that nobody else has
-    logger.addHandler(LoggingBridge(say))
+    logger.addHandler(LoggingBridge(log_event))
     logger.info("not said either")
     try:
         raise ValueError("why")
     except ValueError:
         logger.exception("it broke")
-    say.writer.close()
+    log_event.writer.close()
     shown = [json.loads(each) for each in path.read_text().splitlines()]
     assert [(each["level"], each["message"]) for each in shown] == [("error", "pod file is bad"), ("error", "it broke")]
     assert shown[0]["file"] == str(path)

@@ -153,7 +153,7 @@ def test_outside_a_loop_exceptions_are_logged(caplog: pytest.LogCaptureFixture) 
     assert call_guarded("here", len, ())
 
 
-def test_a_patrol_looks_at_all_others_though_one_raises() -> None:
+def test_a_sweeper_looks_at_all_others_though_one_raises() -> None:
     """In the same round and in every later one."""
 
     class Watched:

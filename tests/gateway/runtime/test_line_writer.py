@@ -24,7 +24,7 @@ def test_lines_are_appended_in_order(tmp_path: Path) -> None:
     assert writer.dropped_lines == 0
 
 
-def test_a_file_that_was_moved_away_is_opened_anew(tmp_path: Path) -> None:
+def test_a_file_that_was_moved_away_is_opened_again(tmp_path: Path) -> None:
     """As logrotate does it: lines before the signal in the old file, after it in the new one."""
     path = tmp_path / "log"
     writer = LineWriter(path)
@@ -41,7 +41,7 @@ def test_a_file_that_was_moved_away_is_opened_anew(tmp_path: Path) -> None:
 def test_a_reader_that_hangs_costs_lines_and_not_the_loop() -> None:
     """Beyond the bound lines are dropped and counted; what was taken is written when the reader comes back."""
     read, write = os.pipe()
-    writer = LineWriter(write, most_waiting_bytes=1 << 20)
+    writer = LineWriter(write, max_waiting_bytes=1 << 20)
     line = b"x" * 1023 + b"\n"
     for _ in range(3000):
         writer.put(line)
@@ -85,7 +85,7 @@ def test_two_that_write_to_one_pipe_take_turns(tmp_path: Path) -> None:
     os.close(read)
 
 
-def test_a_file_that_cannot_be_opened_is_told_at_once(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_reported_at_once(tmp_path: Path) -> None:
     """At the start, not at the first line."""
     with pytest.raises(OSError, match="No such file"):
         LineWriter(tmp_path / "nowhere" / "log")
@@ -130,7 +130,7 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path, capfd: pytest.CaptureFi
     assert "written again" in told[1]
 
 
-def test_after_half_a_line_that_stays_the_next_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_half_a_line_that_stays_the_next_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe takes nothing back: the half line is ended before the next one."""
     read, write = os.pipe()
     writer, real, script = LineWriter(write), os.write, ["half", "full"]

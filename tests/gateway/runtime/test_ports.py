@@ -54,7 +54,7 @@ async def test_a_port_that_others_listen_on_is_not_reserved() -> None:
                 await reserve_port("listen", Address(*taken.getsockname()))
 
 
-async def test_what_cannot_be_bound_is_told() -> None:
+async def test_what_cannot_be_bound_is_reported() -> None:
     """An address of nobody, a name of nobody, and a share of what is not shared."""
     with pytest.raises(CannotListen, match="cannot assign requested address"):
         await reserve_port("listen", Address("192.0.2.1", 0))

@@ -43,7 +43,9 @@ async def test_one_server_by_port_password_and_socket(tmp_path: Path) -> None:
 async def test_a_user_who_may_do_little_is_enough(tmp_path: Path) -> None:
     """Two commands on one key, as the documentation says; a host without workers shows that it is connected."""
     async with redis_server(tmp_path) as redis:
-        await redis.say("ACL", "SETUSER", "hearth", "on", ">hunter2", "~hearth:news", "+xadd", "+xread", "+select")
+        await redis.log_event(
+            "ACL", "SETUSER", "hearth", "on", ">hunter2", "~hearth:news", "+xadd", "+xread", "+select"
+        )
         url = f"redis://hearth:hunter2@127.0.0.1:{redis.port}/1"
         async with host(tmp_path / "a", url) as here, host(tmp_path / "b", url) as there:
             await until(lambda: are_connected(here, there))
@@ -51,7 +53,7 @@ async def test_a_user_who_may_do_little_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command to make certificates")
-async def test_tls_is_spoken_and_the_certificate_is_checked(tmp_path: Path) -> None:
+async def test_tls_is_supported_and_the_certificate_is_checked(tmp_path: Path) -> None:
     """With the right authority it works, without it or under another name it does not."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     words = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost")
@@ -111,7 +113,7 @@ async def sentinel_of(folder: Path, master: Server) -> AsyncIterator[Server]:
 async def test_sentinels_lead_to_the_master_and_to_the_next_one(tmp_path: Path) -> None:
     """Hosts that share through sentinels find the replica that took over, and agree again."""
     async with redis_server(tmp_path / "one") as master, redis_server(tmp_path / "two") as replica:
-        await replica.say("REPLICAOF", "127.0.0.1", master.port)
+        await replica.log_event("REPLICAOF", "127.0.0.1", master.port)
         async with sentinel_of(tmp_path, master) as sentinel:
             url = f"redis+sentinel://127.0.0.1:{sentinel.port}/hearth"
             assert await writes_and_reads(url)
@@ -131,16 +133,16 @@ async def test_sentinels_lead_to_the_master_and_to_the_next_one(tmp_path: Path) 
 async def knows_replica(sentinel: Server) -> None:
     """Sentinels ask a master for its replicas every ten seconds; a reset of what they know is sooner."""
     async with asyncio.timeout(120):
-        while not await sentinel.say("SENTINEL", "REPLICAS", "hearth"):
+        while not await sentinel.log_event("SENTINEL", "REPLICAS", "hearth"):
             await until(lambda: True)
 
 
 async def test_a_cluster_is_found_from_one_of_its_nodes(tmp_path: Path) -> None:
     """Hosts share through a cluster as through one server."""
     async with redis_server(tmp_path, "--cluster-enabled", "yes") as node:
-        await node.say("CLUSTER", "ADDSLOTS", *range(16384))
+        await node.log_event("CLUSTER", "ADDSLOTS", *range(16384))
         async with asyncio.timeout(120):
-            while b"cluster_state:ok" not in bytes(await node.say("CLUSTER", "INFO")):  # type: ignore[call-overload]
+            while b"cluster_state:ok" not in bytes(await node.log_event("CLUSTER", "INFO")):  # type: ignore[call-overload]
                 await until(lambda: True)
         url = f"redis+cluster://127.0.0.1:{node.port}?prefix=blue:"
         assert await writes_and_reads(url)
@@ -148,7 +150,7 @@ async def test_a_cluster_is_found_from_one_of_its_nodes(tmp_path: Path) -> None:
             one, other = here.worker(), there.worker()
             await until(lambda: are_connected(here, there))
             await agree(one, other)
-        assert await node.say("EXISTS", "blue:hearth:news") == 1
+        assert await node.log_event("EXISTS", "blue:hearth:news") == 1
 
 
 async def test_a_cluster_that_is_away_is_waited_for(tmp_path: Path) -> None:
@@ -158,5 +160,5 @@ async def test_a_cluster_that_is_away_is_waited_for(tmp_path: Path) -> None:
         async with host(tmp_path / "a", f"redis+cluster://127.0.0.1:{node.port}") as here:
             await until(lambda: any(line[1] == "replica_sync_unavailable" for line in here.said.lines))
             await node.start()
-            await node.say("CLUSTER", "ADDSLOTS", *range(16384))
+            await node.log_event("CLUSTER", "ADDSLOTS", *range(16384))
             await until(lambda: are_connected(here))

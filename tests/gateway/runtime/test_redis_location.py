@@ -65,7 +65,7 @@ def test_a_url_says_where_redis_is(words: str, place: RedisLocation) -> None:
         ("unix://?db=1", "names no socket"),
     ],
 )
-def test_what_is_wrong_is_said_without_the_password(words: str, said: str) -> None:
+def test_what_is_wrong_is_reported_without_the_password(words: str, said: str) -> None:
     """Each refusal names the rule, and none the URL."""
     with pytest.raises(ValueError, match=re.escape(said)) as refused:
         parse_redis_url(words)

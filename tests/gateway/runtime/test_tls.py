@@ -76,11 +76,11 @@ async def test_a_renewed_certificate_is_loaded_by_itself(tmp_path: Path) -> None
     old, new = make_certificate(tmp_path / "a", "old.example"), make_certificate(tmp_path / "b", "new.example")
     tls, said, pulse = server_context(old), list[str](), Pulse()
 
-    def say(level: str, message: str, **_: object) -> None:
+    def log_event(level: str, message: str, **_: object) -> None:
         said.append(message)
         pulse.beat()
 
-    task = asyncio.create_task(reload_certificates(tls, lambda: old, say, poll_s=0.01))
+    task = asyncio.create_task(reload_certificates(tls, lambda: old, log_event, poll_s=0.01))
     await asyncio.sleep(0)  # it has seen the files as they are
     old.key.write_bytes(new.key.read_bytes())
     await pulse.until(lambda: said[-1:] == ["certificate_reload_failed"])
@@ -90,12 +90,12 @@ async def test_a_renewed_certificate_is_loaded_by_itself(tmp_path: Path) -> None
     await asyncio.gather(task, return_exceptions=True)
 
 
-def test_old_protocols_are_not_spoken(tmp_path: Path) -> None:
+def test_old_protocols_are_not_supported(tmp_path: Path) -> None:
     """TLS 1.2 at least, HTTP/1.1 only."""
     assert server_context(make_certificate(tmp_path, "a")).minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_files_that_do_not_fit_are_rejected(tmp_path: Path) -> None:
     """A key of another certificate, no PEM at all, a pass phrase: named before anything is changed."""
     one, two = make_certificate(tmp_path / "a", "a"), make_certificate(tmp_path / "b", "b")
     with pytest.raises(InvalidDocument, match="are no certificate and its key: KEY_VALUES_MISMATCH"):

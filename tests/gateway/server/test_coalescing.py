@@ -87,7 +87,7 @@ async def test_one_generation_answers_all_who_ask_the_same() -> None:
         (a_draw(), a_draw(), {"authorization": "Bearer ann"}, by_user),
     ],
 )
-async def test_what_is_not_surely_the_same_is_asked_again(
+async def test_what_is_not_surely_the_same_is_called_again(
     one: Any, other: Any, headers: dict[str, str], identify: Identify
 ) -> None:
     """Not allowed, drawn at random, streamed, asked otherwise, by another tenant, wanted sooner, paid by another."""
@@ -114,7 +114,7 @@ async def test_embeddings_are_the_same_for_all_who_ask() -> None:
 
 
 @pytest.mark.parametrize("leaving", [0, 1])
-async def test_who_leaves_takes_the_answer_from_nobody(leaving: int) -> None:
+async def test_who_leaves_takes_the_answer_from_no_one(leaving: int) -> None:
     """Also who asked first; and the pod goes on for the others."""
     answer_now = asyncio.Event()
     async with a_rig(identify=by_key) as rig:
@@ -128,7 +128,7 @@ async def test_who_leaves_takes_the_answer_from_nobody(leaving: int) -> None:
         assert len(rig.pod.questions) == 1
 
 
-async def test_when_all_have_left_the_pod_is_told() -> None:
+async def test_when_all_have_left_the_pod_is_notified() -> None:
     """Nobody waits, so nothing is generated; who asks then has it generated anew."""
     answer_now = asyncio.Event()
     async with a_rig(identify=by_key) as rig:
@@ -144,7 +144,7 @@ async def test_when_all_have_left_the_pod_is_told() -> None:
 
 
 @pytest.mark.parametrize("script", [[answer_bytes({"error": {"message": "broken"}}, status=500)], [GOOD[:-5]]])
-async def test_a_failure_is_told_to_everybody(script: list[bytes]) -> None:
+async def test_a_failure_is_sent_to_all(script: list[bytes]) -> None:
     """Whole and with its reason, also where the pod was lost in the middle of its answer."""
     answer_now = asyncio.Event()
     async with a_rig(identify=by_key) as rig:

@@ -48,7 +48,7 @@ async def test_every_path_reaches_a_pod_as_it_is(path: str, api: Api, body: dict
     assert (outcome.api, outcome.model, outcome.status) == (api, MODEL, 200)
 
 
-async def test_an_api_that_the_model_does_not_serve_is_told_clearly() -> None:
+async def test_an_api_that_the_model_does_not_serve_is_reported_clearly() -> None:
     """FastAPI says "Not Found" where a route is not mounted: that is about the model, not about the path."""
     async with a_rig() as rig:
         rig.pod.plays([answer_bytes({"detail": "Not Found"}, 404)])
@@ -57,7 +57,7 @@ async def test_an_api_that_the_model_does_not_serve_is_told_clearly() -> None:
         assert answer.json()["error"]["message"] == f"The model `{MODEL}` does not serve /v1/embeddings."
 
 
-async def test_a_context_that_is_too_long_is_told_by_openais_code() -> None:
+async def test_a_context_that_is_too_long_is_reported_by_openais_code() -> None:
     """The code that clients look for, whatever number the engine has put there."""
     words = "This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049."
     async with a_rig() as rig:
@@ -139,7 +139,7 @@ async def test_a_stored_response_names_no_model() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/messages/batches", "/v1/messages/batches/b_1/results?x=1", "/v1/messages/"])
-async def test_what_is_not_served_of_anthropics_api_is_said_in_its_words(path: str) -> None:
+async def test_what_is_not_served_of_anthropics_api_is_reported_in_its_format(path: str) -> None:
     """Its clients understand no other; a path that only begins alike is OpenAI's."""
     async with a_rig() as rig:
         client = await rig.client()
@@ -162,7 +162,7 @@ async def test_a_model_that_may_not_be_used_stands_in_the_log() -> None:
     assert [outcome.status for outcome in rig.outcomes] == [404, 404]
 
 
-async def test_a_stored_response_whose_pod_is_gone_is_told_so() -> None:
+async def test_a_stored_response_whose_pod_is_gone_is_reported() -> None:
     """It is lost with its pod; nobody else is asked."""
     async with a_rig(pods=2) as rig:
         rig.pods[0].plays([STREAM_HEAD + chunked([event(COMPLETED, "response.completed")])])
@@ -195,7 +195,7 @@ async def test_a_rank_of_a_pod_is_addressed() -> None:
         assert sorted(question.headers["x-data-parallel-rank"] for question in rig.pod.questions) == ["0", "1"]
 
 
-async def test_a_pod_below_a_path_is_asked_there() -> None:
+async def test_a_pod_below_a_path_is_called_there() -> None:
     """A pod's URL may have a path before its own."""
     async with a_rig() as rig:
         rig.pod.plays([answer_bytes(chat_answer())])
@@ -205,7 +205,7 @@ async def test_a_pod_below_a_path_is_asked_there() -> None:
         assert rig.pod.questions[0].path == "/models/a/v1/chat/completions"
 
 
-async def test_no_pod_is_told_as_such() -> None:
+async def test_no_pod_is_reported_as_such() -> None:
     """The model exists and nobody is ready: come back later."""
     async with a_rig() as rig:
         rig.router.put_pod(Pod(rig.pod.url, PodState.UNREADY, frozenset({MODEL})))

@@ -20,7 +20,7 @@ def test_pods_are_pooled_or_split_by_their_roles() -> None:
     assert LmCachePd().group(PodFacts()) is None
 
 
-def test_the_producer_is_told_where_to_send() -> None:
+def test_the_producer_is_sent_the_destination() -> None:
     """The decode pod's receiver; a pod without one decodes for nobody."""
     asked = LmCachePd().ask(meeting(PRODUCER, RECEIVER))
     assert asked == {

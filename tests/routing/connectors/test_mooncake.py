@@ -28,7 +28,7 @@ def test_both_legs_name_the_same_transfer() -> None:
     }
 
 
-def test_what_the_prefill_engine_held_is_told_where_it_is_known() -> None:
+def test_what_the_prefill_engine_held_is_sent_where_it_is_known() -> None:
     """Else all that was moved counts as cached."""
     told = Mooncake().hand(meeting(PREFILL, engine_id="e", cached_tokens=128), None)
     assert told is not None

@@ -15,7 +15,7 @@ def test_children_are_named_in_brackets() -> None:
     assert children_of("MultiConnector") == children_of("NixlConnector") == children_of("MultiConnector()") == ()
 
 
-def test_it_speaks_for_its_child_and_asks_for_the_same_children() -> None:
+def test_it_speaks_for_its_child_and_requests_the_same_children() -> None:
     """Pods with other children beside are no partners."""
     multi = MultiConnector(NixlPull(), ("NixlConnector", "X"))
     assert multi.ask(meeting()) == NixlPull().ask(meeting())

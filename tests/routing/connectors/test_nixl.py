@@ -24,7 +24,7 @@ TOLD = {
 NEEDED = [name for name in TOLD if name not in {"do_remote_decode", "remote_num_tokens", "transfer_mode"}]
 
 
-def test_the_prefill_leg_is_asked_to_keep_its_blocks() -> None:
+def test_the_prefill_request_is_to_keep_its_blocks() -> None:
     """And the decode leg is told all that was answered, words we do not know included."""
     assert NixlPull().ask(meeting()) == {"do_remote_decode": True, "do_remote_prefill": False}
     assert NixlPull().hand(meeting(), TOLD) == TOLD

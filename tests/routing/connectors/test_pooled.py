@@ -6,7 +6,7 @@ from routing.facts import PodFacts
 from tests.routing.connectors.meetings import meeting
 
 
-def test_nothing_is_told_to_either_leg() -> None:
+def test_nothing_is_sent_to_either_attempt() -> None:
     """Blocks are found by the hash of their tokens; pods of equal parallelism share a store."""
     pooled = PooledConnector(ConnectorCapabilities(names=("X",), is_pooled=True))
     assert pooled.ask(meeting()) is None

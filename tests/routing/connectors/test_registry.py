@@ -24,7 +24,7 @@ def test_names_are_vllms(name: str) -> None:
     assert name in connector.terms.names
 
 
-def test_what_nobody_knows_pairs_with_nobody() -> None:
+def test_what_no_one_knows_pairs_with_no_one() -> None:
     """Nor a pod without a connector."""
     assert connector_of(PodFacts()) is None
     assert connector_of(PodFacts(kv_connector="HiSparseConnector")) is None
@@ -39,7 +39,7 @@ def test_a_multi_connector_is_the_child_that_speaks() -> None:
     assert "NixlConnector" in connector.terms.names
 
 
-def test_native_offloading_beside_a_connector_does_not_keep_a_pod_from_pairing() -> None:
+def test_native_offloading_next_to_a_connector_does_not_keep_a_pod_from_pairing() -> None:
     """Its tier stays on the pod's own host; the other child hands KV over."""
     connector = connector_of(PodFacts(kv_connector="MultiConnector(OffloadingConnector,NixlConnector)"))
     assert connector is not None

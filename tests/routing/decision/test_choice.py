@@ -70,7 +70,7 @@ def test_the_choice_is_the_best_that_is_open(
     assert choose(scored(totals), candidates, draw, seat, gate) == (best if opened[best] else best_allowed)
 
 
-def test_of_a_hundred_only_the_best_is_asked_about() -> None:
+def test_of_a_hundred_only_the_best_is_checked() -> None:
     """Admission costs no pass of its own where it has no objection."""
     gate = Door([True] * 100)
     totals = [1.0 + at for at in range(100)]
@@ -78,7 +78,7 @@ def test_of_a_hundred_only_the_best_is_asked_about() -> None:
     assert gate.asked == [0]
 
 
-def test_who_is_worse_than_the_first_open_one_is_not_asked_about() -> None:
+def test_who_is_worse_than_the_first_open_one_is_not_checked() -> None:
     """In the order of their seconds, and no further."""
     gate = Door([False, False, True, True])
     assert choose(scored([0.2, 0.1, 0.4, 0.6]), candidates_of(4), 0.5, SINGLE_REPLICA, gate) == 2
@@ -106,7 +106,7 @@ def test_somebody_is_always_nearest(places: set[int], rank: int) -> None:
 
 
 @given(st.sets(st.integers(0, 2**63), min_size=1))
-def test_everybody_finds_another_seat(names: set[int]) -> None:
+def test_each_finds_another_slot(names: set[int]) -> None:
     """Who knows the same names comes to the same table, each to a place of his own."""
     seats = {replica_position(name, names - {name}) for name in names}
     assert seats == {(rank, len(names)) for rank in range(len(names))}
@@ -133,7 +133,7 @@ def test_a_burst_that_finds_one_pod_idle_does_not_all_go_there() -> None:
     assert len(set(chosen)) == 4
 
 
-def test_a_seat_does_not_outweigh_a_difference() -> None:
+def test_a_slot_does_not_outweigh_a_difference() -> None:
     """A warm prefix beyond the own share is still where the prompt goes."""
     router = router_of(8)
     router.replica_position = 0, 4
@@ -150,6 +150,6 @@ def test_a_small_difference_does_not_lead_beyond_our_share() -> None:
     assert list(penalised([1.0, 1.5, 0.7, 0.0], [0.5] * 4, SINGLE_REPLICA)) == [1.0, 1.5, 0.7, 0.0]
 
 
-def test_warmth_beyond_our_share_still_draws() -> None:
+def test_cached_tokens_beyond_our_share_still_draws() -> None:
     """Where it is warm its own prefill is next to nothing."""
     assert min(penalised([1.0, 1.0, 1.0, 0.02], [1.0, 1.0, 1.0, 0.02], (0, 2))) == 0.04

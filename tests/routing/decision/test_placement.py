@@ -175,7 +175,7 @@ def test_a_first_token_is_counted_once(router: Router) -> None:
     assert router.ledger.running == [1]
 
 
-def test_a_request_without_a_first_token_leaves_no_warmth(router: Router) -> None:
+def test_a_request_without_a_first_token_leaves_no_cached_prefix(router: Router) -> None:
     """A pod that failed before it began is not believed to hold the prompt."""
     place(router, ask()).release(1.0)
     assert place(router, ask(), now_s=2.0).predicted.cached_tokens == 0
@@ -221,7 +221,7 @@ def test_what_the_engine_says_it_reused_corrects_us(router: Router) -> None:
         assert trace.found.cached_blocks
 
 
-def test_a_pod_that_tells_no_cached_tokens_corrects_nothing(router: Router) -> None:
+def test_a_pod_that_reports_no_cached_tokens_corrects_nothing(router: Router) -> None:
     """Unknown is not zero."""
     serve(router, ask(TALK))
     placement = place(router, ask(TALK), now_s=1.0)

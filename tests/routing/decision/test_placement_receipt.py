@@ -7,7 +7,7 @@ from routing.request import Usage
 from tests.routing.engines import TALK, ask, place, router_of, serve
 
 
-def test_a_receipt_tells_predicted_and_real() -> None:
+def test_a_receipt_reports_predicted_and_real() -> None:
     """Engine, candidates, warm tokens and seconds, as believed and as they were."""
     router = router_of(3)
     serve(router, ask(TALK), draw=0.4)
@@ -26,7 +26,7 @@ def test_a_receipt_tells_predicted_and_real() -> None:
     assert chosen[0].total_s == pytest.approx(sum(chosen[0].scores_s.values()), abs=1e-5)
 
 
-def test_a_failed_attempt_is_told_without_what_it_never_had() -> None:
+def test_a_failed_attempt_is_reported_without_what_it_never_had() -> None:
     """No first token, no usage: nothing is made up."""
     placement = place(router_of(1), ask())
     attempt = attempt_receipt(placement, "unreachable", None)
@@ -34,6 +34,6 @@ def test_a_failed_attempt_is_told_without_what_it_never_had() -> None:
     assert attempt.result == "unreachable"
 
 
-def test_a_pod_that_tells_no_cached_tokens_has_no_real_warmth() -> None:
+def test_a_pod_that_reports_no_cached_tokens_has_no_actual_hits() -> None:
     """Unknown is told as unknown."""
     assert attempt_receipt(place(router_of(1), ask()), "ok", Usage(10, 5)).actual_cached_input_tokens is None

@@ -346,7 +346,7 @@ def test_a_restarted_pod_is_cold() -> None:
 
 
 @pytest.mark.parametrize(("kv_tokens", "is_warm"), [(None, True), (100_000, True), (64, False)])
-def test_nobody_is_warm_for_more_than_it_can_hold(kv_tokens: int | None, is_warm: bool) -> None:
+def test_no_one_is_warm_for_more_than_it_can_hold(kv_tokens: int | None, is_warm: bool) -> None:
     """An engine is believed to hold what it says it can; one that says nothing is taken for a small one."""
     router = router_of(1, kv_tokens=kv_tokens)
     for at in range(3):

@@ -29,7 +29,7 @@ def test_pods_are_as_near_as_what_they_have_in_common(other: PodFacts, link: Lin
     assert nearest(PodFacts(host="a", rack="1", zone="z"), other) is link
 
 
-def test_pods_that_tell_their_hardware_are_believed() -> None:
+def test_pods_that_report_their_hardware_are_believed() -> None:
     """NVLink within a host, NICs beyond; the slower end counts."""
     fast, slow = PodFacts(nvlink_gb_s=900, nic_gbit_s=400), PodFacts(nvlink_gb_s=600, nic_gbit_s=100)
     assert bytes_per_s(Link.HOST, fast, slow) == pytest.approx(0.6 * 600e9)

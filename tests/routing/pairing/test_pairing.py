@@ -38,7 +38,7 @@ def test_pairs_stand_behind_single_engines() -> None:
     assert pair.engine is view.candidates.engines[view.pairs.singles[0]]
 
 
-def test_a_prefill_leg_is_foretold_by_itself() -> None:
+def test_a_prefill_request_is_predicted_by_itself() -> None:
     """Without the hand-over, which is learned from apart."""
     view = split_fleet(1, 1)._look(long(), frozenset(), 0.0)
     assert view.pairs is not None
@@ -116,7 +116,7 @@ def busy(router: Router, url: str, sequences: int) -> None:
     router.ledger.prefill_done(charge, 0.0)
 
 
-def test_a_long_cold_prompt_is_prefilled_where_it_stalls_nobody() -> None:
+def test_a_long_cold_prompt_is_prefilled_where_it_stalls_no_stream() -> None:
     """With many who decode on every decode engine, another engine does the prefill."""
     router = split_fleet()
     for url in ("http://d2", "http://d3"):
@@ -282,7 +282,9 @@ def test_what_transfers_take_is_learned() -> None:
 @pytest.mark.parametrize(
     ("told", "configured", "each"), [(None, None, DEFAULT_KV_BYTES), (4096, None, 4096), (4096, 8.0, 8)]
 )
-def test_what_is_moved_is_as_configured_or_as_pods_say(told: int | None, configured: float | None, each: float) -> None:
+def test_what_is_moved_is_as_configured_or_as_pods_report(
+    told: int | None, configured: float | None, each: float
+) -> None:
     """Bytes of KV per token: the configuration's word first, then the pods', else a usual model's."""
     router = split_fleet(facts=replace(NIXL, kv_bytes_per_token=told))
     if configured is not None:
@@ -310,7 +312,7 @@ def test_foresight_is_what_placing_does_and_charges_nothing() -> None:
     assert seen.ttft_s == placement.predicted.ttft_s
 
 
-def test_a_receipt_shows_pairs_beside_single_engines() -> None:
+def test_a_receipt_shows_pairs_next_to_single_engines() -> None:
     """Each candidate by name, with the hand-over among its seconds."""
     router = split_fleet(1, 1)
     busy(router, "http://d1", 60)

@@ -31,7 +31,7 @@ def test_engines_meet_in_circles_nearest_first() -> None:
     assert links == {"http://near": [Link.HOST, Link.ZONE, Link.FAR], "http://far": [Link.FAR]}
 
 
-def test_consumers_prefill_for_nobody_and_producers_answer_for_nobody() -> None:
+def test_consumers_prefill_for_no_one_and_producers_answer_for_no_one() -> None:
     """Whatever role they are said to have."""
     router = split_fleet(0, 0)
     put(router, "http://c", replace(NIXL, role=Role.EITHER, kv_role="kv_consumer"))
@@ -41,7 +41,7 @@ def test_consumers_prefill_for_nobody_and_producers_answer_for_nobody() -> None:
     assert [found.facts[slot].kv_role for slot, circles in found.decoding.items() if circles] == ["kv_consumer"]
 
 
-def test_the_router_finds_them_anew_when_the_fleet_changes() -> None:
+def test_the_router_finds_them_again_when_the_fleet_changes() -> None:
     """And only then."""
     router = split_fleet(1, 1)
     before = router.pairing.partners(MODEL, None)

@@ -10,7 +10,7 @@ MOMENTS = st.lists(st.sampled_from(["done", "handed", "stalled", "release", "fir
 
 
 @given(MOMENTS, st.booleans())
-def test_in_whatever_order_it_is_told(moments: list[str], stream: bool) -> None:
+def test_in_whatever_order_it_is_reported(moments: list[str], stream: bool) -> None:
     """Nothing stays charged when the placement has ended."""
     router = split_fleet(1, 1)
     busy(router, "http://d1", 60)
@@ -32,7 +32,7 @@ def test_in_whatever_order_it_is_told(moments: list[str], stream: bool) -> None:
     assert router.ledger.kv_tokens == [0.0, 100]
 
 
-def test_what_the_engine_held_corrects_its_warmth_alone() -> None:
+def test_what_the_engine_held_corrects_its_cached_tokens_alone() -> None:
     """The decode engine's own count says nothing of its cache."""
     router = split_fleet(1, 1)
     busy(router, "http://d1", 60)

@@ -53,7 +53,7 @@ def test_the_worse_off_is_helped_where_that_helps(need: EngineNeed, role: Role |
     assert (change.role if change else None) is role
 
 
-def test_nobody_is_helped_back() -> None:
+def test_no_one_is_helped_back() -> None:
     """Whatever the need, a change is never followed by its reverse while the need stays."""
     for prefill in range(1, 8):
         for tenths in range(1, 100):
@@ -113,7 +113,7 @@ def test_a_draining_engine_bears_its_own_decodes() -> None:
     assert RoleBalancer(TERMS).observe([stays, leaves], 0.0, 0.0).decode == 0.75
 
 
-def test_need_follows_what_is_asked_for() -> None:
+def test_need_follows_what_is_requested() -> None:
     """Two seconds of prefill a second are two engines and a margin; forgotten when it ends."""
     balance, fleet = RoleBalancer(TERMS), workers(2, 6)
     for second in range(60):

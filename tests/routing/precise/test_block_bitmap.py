@@ -70,7 +70,7 @@ class Bags:
 
 
 @given(moves, st.integers(1, 5))
-def test_masks_say_what_stands_where(steps: list[tuple[str, int, int]], swept: int) -> None:
+def test_masks_report_what_stands_where(steps: list[tuple[str, int, int]], swept: int) -> None:
     """Against a bag of copies per shelf; shelves are thrown away or replaced now and then, and swept slowly."""
     bags = Bags()
     masks = bags.masks
@@ -97,6 +97,6 @@ def test_bits_are_used_again() -> None:
     assert len(masks) == 0
 
 
-def test_a_shelf_is_a_small_thing() -> None:
+def test_a_bitmap_is_a_small_thing() -> None:
     """There may be thousands, so it has no dict of its own."""
     assert not hasattr(BlockRefcounts(1), "__dict__")

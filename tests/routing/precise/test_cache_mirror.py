@@ -12,7 +12,7 @@ def followed() -> EngineCacheMirror:
     return EngineCacheMirror(BlockBitmap(), max_blocks=100)
 
 
-def test_groups_are_what_events_say() -> None:
+def test_groups_are_what_events_report() -> None:
     """Kind, window and block size come with the first event; what was supposed gives way."""
     one = followed()
     one.assume_block_size(16)
@@ -57,7 +57,7 @@ def test_a_block_computed_twice_is_removed_twice() -> None:
     assert len(one) == 0
 
 
-def test_blocks_told_without_tokens_wait_for_their_names() -> None:
+def test_blocks_reported_without_tokens_wait_for_their_names() -> None:
     """An offloading tier speaks first; who names the block later makes it count there too."""
     one = followed()
     one.assume_block_size(2)
@@ -71,7 +71,7 @@ def test_blocks_told_without_tokens_wait_for_their_names() -> None:
     assert sorted(one.groups[0].refcounts) == ["CPU", "GPU"]
 
 
-def test_clearing_keeps_the_groups_and_what_is_promised() -> None:
+def test_clearing_keeps_the_groups_and_what_is_pending() -> None:
     """The engine is the same, its cache is another."""
     masks = BlockBitmap()
     one = EngineCacheMirror(masks, max_blocks=100)
@@ -85,7 +85,7 @@ def test_clearing_keeps_the_groups_and_what_is_promised() -> None:
     assert masks.pending == dict.fromkeys(links, one.groups[0].on_gpu.bit)
 
 
-def test_of_a_sliding_group_only_the_last_window_is_promised() -> None:
+def test_of_a_sliding_group_only_the_last_window_is_pending() -> None:
     """Engines keep what the same prompt would go on from: nothing before the window, and the last token is computed."""
     one = followed()
     one.apply(BlockStored([1], None, [1, 1], 2))

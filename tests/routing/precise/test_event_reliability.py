@@ -12,7 +12,7 @@ def trusted() -> EventReliability:
     return trust
 
 
-def test_nobody_is_believed_unheard() -> None:
+def test_no_one_is_believed_without_evidence() -> None:
     """Not by any number of answers: without events there is nothing to agree with."""
     trust = EventReliability()
     for _ in range(100):
@@ -21,7 +21,7 @@ def test_nobody_is_believed_unheard() -> None:
     assert trust.unreliable_reason is UnreliableReason.NO_EVENTS
 
 
-def test_what_was_missed_is_news_once() -> None:
+def test_what_was_missed_is_reported_once() -> None:
     """The second gap tells nobody anything new; a cleared cache heals."""
     trust = trusted()
     assert trust.mark_unreliable(UnreliableReason.GAP)

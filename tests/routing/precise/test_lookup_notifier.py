@@ -7,7 +7,7 @@ from tests.routing.engines import TALK, ask, place, router_of
 from tests.routing.test_cache_lookup import Notes, seeing
 
 
-def test_who_watches_is_told_every_step() -> None:
+def test_every_step_is_reported_to_listeners() -> None:
     """Placed, computed, answered, left; a request that fails is left at once, and may be placed again."""
     router, notes = router_of(2), Notes()
     router.subscribe(LookupNotifier())

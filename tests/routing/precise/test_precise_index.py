@@ -120,7 +120,7 @@ def test_the_last_token_is_never_warm() -> None:
     assert held(index, [1]) == 0
 
 
-def test_a_block_told_before_its_parent_waits_for_it() -> None:
+def test_a_block_reported_before_its_parent_waits_for_it() -> None:
     """Events of a chain in any order end in the same, also when a waiting block has been removed meanwhile."""
     index = PreciseIndex()
     index.add_engine("a", 2)
@@ -200,7 +200,7 @@ def test_blocks_of_different_sizes_end_at_the_same_links() -> None:
     assert {name: one.tokens for name, one in found.items()} == {"a": 192, "b": 192, "c": 192, "d": 192}
 
 
-def test_a_promise_counts_until_it_is_withdrawn() -> None:
+def test_a_pending_prompt_counts_until_it_is_withdrawn() -> None:
     """A sibling finds what is on its way; when the promise goes, only what events have told stays."""
     index = PreciseIndex()
     index.add_engine("a", 2)
@@ -239,7 +239,7 @@ def test_what_was_computed_counts_until_its_events_come() -> None:
     assert not index._masks.pending
 
 
-def test_what_events_had_told_by_then_is_not_waited_for() -> None:
+def test_what_events_had_reported_by_then_is_not_waited_for() -> None:
     """Also where it was told and is gone again: a long answer may outlive the blocks of its own prompt."""
     index = PreciseIndex()
     index.add_engine("a", 2)
@@ -277,7 +277,7 @@ def test_what_is_due_is_bounded() -> None:
     assert (held(index, [0, 9]), held(index, [1, 9])) == (0, 1)
 
 
-def test_a_promise_does_not_outlive_its_engine() -> None:
+def test_a_pending_prompt_does_not_outlive_its_engine() -> None:
     """An engine that is followed anew owes nothing that was promised to the one before it."""
     index = PreciseIndex()
     index.add_engine("a", 2)

@@ -37,7 +37,7 @@ def test_a_chain_can_be_continued_anywhere(prompt: list[int], cut: int) -> None:
     assert whole[:cut] + chain_hashes(pack_tokens(prompt[4 * cut :]), 4, parent) == whole
 
 
-def test_roots_tell_adapter_and_salt_apart() -> None:
+def test_roots_distinguish_adapter_and_salt() -> None:
     """Neither can stand for the other, and none is none."""
     roots = [chain_root(), chain_root("a"), chain_root("", "a"), chain_root("a", "a"), chain_root("aa")]
     assert len(set(roots)) == 5
@@ -58,7 +58,7 @@ def test_ends_of_blocks_are_ends_of_links() -> None:
 
 
 @pytest.mark.parametrize("odd", [[-1], [1 << 32], ["a"], [None]])
-def test_what_is_no_token_id_is_refused(odd: list[object]) -> None:
+def test_what_is_no_token_id_is_rejected(odd: list[object]) -> None:
     """An engine's odd ids are an error of theirs, not a hash of ours."""
     with pytest.raises((OverflowError, TypeError)):
         pack_tokens(odd)  # type: ignore[arg-type]

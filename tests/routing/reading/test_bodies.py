@@ -161,7 +161,7 @@ def test_a_response_names_what_it_continues() -> None:
     assert request_of(Api.RESPONSES, body | {"previous_response_id": None}).continues is None
 
 
-def test_embedded_prompts_are_told_apart() -> None:
+def test_embedded_prompts_are_distinguished() -> None:
     """A prompt given as embeddings is told by its bytes."""
     seen = {canonical(Api.COMPLETIONS, {"prompt_embeds": each}) for each in ("AAAA", "BBBB", ["AAAA", "BBBB"])}
     assert len(seen) == 3

@@ -71,7 +71,7 @@ def test_text_is_the_same_as_one_part_of_text(role: str, text: str) -> None:
 
 
 @given(texts, texts)
-def test_parts_are_told_apart(one: str, other: str) -> None:
+def test_parts_are_distinguished(one: str, other: str) -> None:
     """Two parts are not their texts run together, and a picture is not its address."""
     both = [{"type": "text", "text": one}, {"type": "text", "text": other}]
     assert of_chat([{"role": "user", "content": both}]) != of_chat([{"role": "user", "content": one + other}])
@@ -98,7 +98,7 @@ MEDIA: list[Json] = [
 ]
 
 
-def test_media_are_told_apart_by_content() -> None:
+def test_media_are_distinguished_by_content() -> None:
     """Every kind of part counts, each by what it holds, and each as large as what it costs the engine."""
     seen = [of_chat([{"role": "user", "content": [part]}]) for part in MEDIA]
     assert len(set(seen)) == len(MEDIA)
@@ -141,7 +141,7 @@ def test_broken_tool_arguments_count_as_they_stand(broken: str) -> None:
     assert broken.encode() in of_chat([chat_call(broken)])
 
 
-def test_calls_are_told_apart_by_name_and_arguments() -> None:
+def test_calls_are_distinguished_by_name_and_arguments() -> None:
     """Name and arguments both count; the made-up id of the call does not."""
     calls = [{"name": "a", "arguments": '"bc"'}, {"name": "ab", "arguments": '"c"'}, {"name": "a", "arguments": '"b"'}]
     seen = {of_chat([{"role": "assistant", "tool_calls": [{"id": "x", "function": call}]}]) for call in calls}
@@ -253,7 +253,7 @@ def test_longer_rows_of_ids_only_append(row: list[int], more: list[int]) -> None
             of_prompt(row).decode()
 
 
-def test_batches_are_told_apart() -> None:
+def test_batches_are_distinguished() -> None:
     """Every element counts, where one ends and the next begins too."""
     prompts: list[Any] = [
         *("ab", ["ab", ""], ["a", "b"], ["b", "a"], ["", "ab"], ["a", "b", ""]),

@@ -76,7 +76,7 @@ def test_a_model_can_be_put_in_the_place_of_another() -> None:
 
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS, Api.RERANK])
-def test_trust_domains_share_no_warmth(api: Api) -> None:
+def test_trust_domains_share_no_cache(api: Api) -> None:
     """The engine is told the domain as its salt, whatever the client says, and our own hashes differ as well."""
     body = {"model": "m", "messages": HI, "prompt": "x" * 999, "input": "x" * 999, "query": "x" * 999}
     one, other = (DefaultParsePolicy("t", trust_domain=domain) for domain in ("one", 'o"ther'))
@@ -259,7 +259,7 @@ def test_what_we_read_is_what_the_engine_reads(
 
 
 @given(st.sampled_from(list(Api)), st.binary(max_size=80))
-def test_any_bytes_are_read_or_refused(api: Api, raw: bytes) -> None:
+def test_any_bytes_are_read_or_rejected(api: Api, raw: bytes) -> None:
     """No bytes raise anything but a refusal."""
     with_model = b'{"model": "m", ' + raw
     for body in (raw, with_model, with_model + b"}"):
@@ -283,7 +283,7 @@ FIELDS = st.sampled_from(
 
 
 @given(st.sampled_from(list(Api)), st.dictionaries(FIELDS, ANY_JSON, max_size=5))
-def test_any_json_is_read_or_refused(api: Api, body: dict[str, Any]) -> None:
+def test_any_json_is_read_or_rejected(api: Api, body: dict[str, Any]) -> None:
     """Fields of every type and depth: read or refused, and what is read can be sent and written down."""
     reading = read_or_refused(api, json.dumps({"model": "m"} | body).encode())
     if isinstance(reading, RequestRejected):
@@ -295,7 +295,7 @@ def test_any_json_is_read_or_refused(api: Api, body: dict[str, Any]) -> None:
 
 
 @given(st.integers(0, len(BODY) - 1), st.integers(0, 255))
-def test_a_flipped_byte_is_read_or_refused(at: int, byte: int) -> None:
+def test_a_flipped_byte_is_read_or_rejected(at: int, byte: int) -> None:
     """A body damaged anywhere is one or the other."""
     read_or_refused(Api.CHAT, BODY[:at] + bytes([byte]) + BODY[at + 1 :])
 

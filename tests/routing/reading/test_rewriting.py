@@ -62,7 +62,7 @@ def test_values_keep_their_bytes_when_a_field_goes() -> None:
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
 @pytest.mark.parametrize("space", ["", " ", "\n", "\r\n\t "])
-def test_usage_is_asked_for_on_every_stream(api: Api, space: str) -> None:
+def test_usage_is_requested_on_every_stream(api: Api, space: str) -> None:
     """Spliced in before the closing brace, whatever stands around the object; the rest of the bytes is untouched."""
     raw = (space + json.dumps(STREAMED) + space).encode()
     reading = read(raw, api)
@@ -89,7 +89,7 @@ def test_options_without_usage_get_it(options: Json | None, sent: Json) -> None:
     assert json.loads(reading.body) == STREAMED | {"stream_options": sent}
 
 
-def test_a_client_that_asks_for_usage_is_left_alone() -> None:
+def test_a_client_that_requests_usage_is_left_alone() -> None:
     """It gets what it asked for: the usage event is not withheld from it."""
     raw = json.dumps(STREAMED | {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}).encode()
     reading = read(raw)
@@ -97,7 +97,7 @@ def test_a_client_that_asks_for_usage_is_left_alone() -> None:
     assert not reading.usage_added
 
 
-def test_escaped_and_repeated_options_are_seen() -> None:
+def test_escaped_and_repeated_options_are_detected() -> None:
     """An escaped `stream_options` is not doubled by ours, and of two neither counts."""
     escaped = b'{"model":"m","stream":true,"stream\\u005foptions":{"include_usage":false}}'
     assert json.loads(read(escaped).body) == {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
@@ -117,7 +117,7 @@ def test_escaped_and_repeated_options_are_seen() -> None:
         (Api.EMBEDDINGS, {"model": "m", "input": "Hi", "stream": True}),
     ],
 )
-def test_usage_is_not_asked_for_elsewhere(api: Api, body: Json) -> None:
+def test_usage_is_not_requested_elsewhere(api: Api, body: Json) -> None:
     """Unstreamed answers tell it anyway, and so do the streams of responses and messages."""
     reading = read(body, api)
     assert json.loads(reading.body) == body
@@ -238,7 +238,7 @@ def test_the_prompt_stays_as_it_is_and_the_answer_is_one_token() -> None:
     ("api", "limit"),
     [(Api.COMPLETIONS, "max_tokens"), (Api.RESPONSES, "max_output_tokens"), (Api.MESSAGES, "max_tokens")],
 )
-def test_each_api_has_its_word_for_one_token(api: Api, limit: str) -> None:
+def test_each_api_has_its_name_for_one_token(api: Api, limit: str) -> None:
     """And only that."""
     body = sent(api, {"model": "m", "max_tokens": 7, "max_output_tokens": 7, "max_completion_tokens": 7})
     assert {name: value for name, value in body.items() if name.startswith("max_")} == {limit: 1}

@@ -49,7 +49,7 @@ NO_JSON: list[tuple[bytes, str]] = [
 
 
 @pytest.mark.parametrize(("body", "words"), NO_JSON, ids=range(len(NO_JSON)))
-def test_what_is_no_json_is_refused(body: bytes, words: str) -> None:
+def test_what_is_no_json_is_rejected(body: bytes, words: str) -> None:
     """Not JSON, not UTF-8, nested to death: a refusal that says which, whatever the API."""
     for api in Api:
         refused = refusal(body, api)
@@ -65,7 +65,7 @@ def test_depth_is_survived_where_types_are_checked_too(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"text"', b"3", b"true"])
-def test_what_is_no_object_is_refused(body: bytes) -> None:
+def test_what_is_no_object_is_rejected(body: bytes) -> None:
     """A body that is JSON but no object."""
     refused = refusal(body)
     assert refused.reason is Reason.BAD_REQUEST
@@ -151,12 +151,12 @@ def test_a_missing_model_is_named(api: Api, body: dict[str, Any]) -> None:
     assert "`model` is required" in refused.message
 
 
-def test_an_integer_of_a_thousand_digits_is_refused() -> None:
+def test_an_integer_of_a_thousand_digits_is_rejected() -> None:
     """Beyond what Python would convert, too."""
     assert refusal(b'{"model": "m", "n": ' + b"9" * 5000 + b"}").param == "n"
 
 
-def test_no_refusal_repeats_what_was_said() -> None:
+def test_no_rejection_repeats_what_was_reported() -> None:
     """Messages name places and types, never a prompt's text: refusals are logged."""
     for body in (b'{"model": "m", "messages": [{"content": {"secret": "secret"}}]}', b'{"model": "secret" "secret"}'):
         assert "secret" not in refusal(body).message
@@ -247,7 +247,7 @@ VALUES = {"model": '"m"', "stream": "true", "n": "2", "user": '"u"', "messages":
 
 
 @given(st.lists(names, max_size=7), st.sampled_from(["", " ", "\n  "]), st.sampled_from(["", " "]))
-def test_a_small_body_is_refused_exactly_where_a_field_repeats(listed: list[str], after: str, before: str) -> None:
+def test_a_small_body_is_rejected_exactly_where_a_field_repeats(listed: list[str], after: str, before: str) -> None:
     """However it is spaced, and whatever stands further in."""
     listed = ["model", *listed]
     body = "{" + f",{after}".join(f'"{name}"{before}:{after}{VALUES[name]}' for name in listed) + "}"

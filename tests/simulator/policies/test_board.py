@@ -16,7 +16,7 @@ def test_a_request_counts_until_it_ends_and_its_prefill_until_the_first_token() 
     assert (board.requests[1], board.waiting[1], board.prefill_tokens[1], board.prompt_tokens[1]) == (0, 0, 0, 0)
 
 
-def test_a_request_placed_anew_is_only_there() -> None:
+def test_a_request_placed_again_is_only_there() -> None:
     """As when its first pod failed."""
     board = Board()
     board.place("a", 0, 100.0, 0.0)

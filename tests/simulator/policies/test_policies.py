@@ -28,7 +28,7 @@ def busy(board: Board, slot: int, requests: int, *, tokens: float = 1000.0, warm
         board.place(f"busy-{slot}-{number}", slot, tokens, warm)
 
 
-def test_least_prefill_is_blind_to_warmth() -> None:
+def test_least_prefill_is_independent_of_the_cache() -> None:
     """The shortest queue, though another engine holds it all."""
     assert winner(LeastPrefill().score(PROMPT, seen(PROMPT, warm=[1000, 0], ahead=[10, 5]))) == 1
 
@@ -165,7 +165,7 @@ class Flat:
         return [3.0, 3.0, 9.0]
 
 
-def test_equals_are_drawn_or_the_first_and_the_board_is_told() -> None:
+def test_equals_are_drawn_or_the_first_and_the_board_is_reported() -> None:
     """The chosen one costs nothing, all others more than anything."""
     flat: Scorer = Flat()
     scene = seen(PROMPT, warm=[0, 0, 0])

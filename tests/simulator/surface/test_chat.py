@@ -73,7 +73,7 @@ async def test_an_answer_may_be_over_before_it_began() -> None:
         assert done is None
 
 
-async def test_usage_of_a_stream_comes_when_asked_for() -> None:
+async def test_usage_of_a_stream_comes_when_requested() -> None:
     """In the last chunk, or in every one; a silent pod leaves out what was cached."""
     for tells, keys in ((True, {"prompt_tokens_details"}), (False, set[str]())):
         async with running(reports_cached_tokens=tells) as (_, client):
@@ -144,7 +144,7 @@ async def test_a_named_tool_is_called() -> None:
         assert choice["message"]["tool_calls"]
 
 
-async def test_a_tool_nobody_offered_is_refused() -> None:
+async def test_a_tool_no_one_offered_is_rejected() -> None:
     """Named or required without tools."""
     async with running() as (_, client):
         named = {"type": "function", "function": {"name": "dance"}}
@@ -197,7 +197,7 @@ async def test_logprobs_stand_for_every_token() -> None:
         assert (answer.status, answer.json()["error"]["param"]) == (400, "logprobs")
 
 
-async def test_token_ids_are_told_on_request() -> None:
+async def test_token_ids_are_returned_on_request() -> None:
     """The prompt's in the first chunk, the answer's as they come; detokenized they are the text."""
     async with running() as (_, client):
         asked = chat(return_token_ids=True)
@@ -210,7 +210,7 @@ async def test_token_ids_are_told_on_request() -> None:
         assert [token for value in rest for token in value["choices"][0]["token_ids"]] == choice["token_ids"]
 
 
-async def test_images_are_seen_only_by_who_has_eyes() -> None:
+async def test_images_are_detected_only_by_who_has_eyes() -> None:
     """A text model refuses them; a multimodal one counts them."""
     parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "http://there/x.png"}}]
     asked = chat() | {"messages": [{"role": "user", "content": parts}]}

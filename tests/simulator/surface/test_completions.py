@@ -50,7 +50,7 @@ async def test_many_prompts_make_many_choices(prompts: Any) -> None:
         assert answer["usage"]["completion_tokens"] == 20
 
 
-async def test_sixteen_tokens_unless_told_otherwise() -> None:
+async def test_sixteen_tokens_by_default() -> None:
     """OpenAI's old default; a bare text never ends by itself."""
     async with running() as (_, client):
         answer = await client.ask(COMPLETIONS, {"model": MODEL, "prompt": "Once"})
@@ -83,7 +83,7 @@ async def test_logprobs_have_offsets_into_the_text() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["", [], None, 5, [""], [[]], ["a", 1], [-1], [True]], ids=str)
-async def test_no_prompt_is_refused(prompt: Any) -> None:
+async def test_no_prompt_is_rejected(prompt: Any) -> None:
     """Empty, missing or of the wrong kind."""
     async with running() as (_, client):
         assert (await client.post(COMPLETIONS, completion(prompt))).status == 400

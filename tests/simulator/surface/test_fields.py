@@ -14,7 +14,7 @@ INFINITE = float("inf")
 
 
 @pytest.mark.parametrize(("value", "number"), [(5, 5), ("5", 5), (5.0, 5), (None, 7), (-1, -1)], ids=str)
-def test_whole_numbers(value: Any, number: int) -> None:
+def test_integers(value: Any, number: int) -> None:
     """Digits in a string and 5.0 pass, nothing is the default."""
     assert Body({"x": value}).integer("x", 7) == number
 

@@ -61,7 +61,7 @@ async def test_a_tool_call_cut_short_has_no_input() -> None:
         assert (answer["content"][0]["input"], answer["stop_reason"]) == ({}, "max_tokens")
 
 
-async def test_a_tool_nobody_offered_is_refused() -> None:
+async def test_a_tool_no_one_offered_is_rejected() -> None:
     """In Anthropic's shape."""
     async with running() as (_, client):
         answer = await client.post(MESSAGES, message(tools=[TOOL], tool_choice={"type": "tool", "name": "dance"}))

@@ -44,7 +44,7 @@ async def test_embeddings_come_packed_on_request() -> None:
         assert struct.unpack("<3f", base64.b64decode(packed)) == pytest.approx(tuple(plain))
 
 
-async def test_a_prompt_read_before_is_found_though_nobody_is_told() -> None:
+async def test_a_prompt_read_before_is_found_though_no_one_is_reported() -> None:
     """Only the metrics show it."""
     async with running(tasks=POOLS) as (_, client):
         for _ in range(2):
@@ -112,7 +112,7 @@ async def test_what_is_missing_is_named(path: str, body: Any) -> None:
         assert (answer.status, answer.json()["error"]["code"]) == (400, 400)
 
 
-async def test_a_prompt_that_is_too_long_is_refused() -> None:
+async def test_a_prompt_that_is_too_long_is_rejected() -> None:
     """As for an answer, one token of room is needed."""
     async with running(tasks=POOLS, max_model_len=100) as (_, client):
         answer = await client.post("/v1/embeddings", {"model": MODEL, "input": LONG})

@@ -40,7 +40,7 @@ async def test_an_answer_that_ends_by_itself_is_complete() -> None:
         assert (answer["status"], answer["incomplete_details"]) == ("completed", None)
 
 
-async def test_cached_tokens_are_told_even_by_a_silent_pod() -> None:
+async def test_cached_tokens_are_reported_even_by_a_silent_pod() -> None:
     """This API alone tells them without --enable-prompt-tokens-details."""
     async with running(reports_cached_tokens=False) as (_, client):
         await client.ask(RESPONSES, ask_for(LONG))

@@ -53,7 +53,7 @@ def test_what_only_looks_like_a_call_is_text() -> None:
     assert parser.feed("box>") == Delta(content="<toolbox>")
 
 
-def test_a_whole_answer_whose_call_was_cut_has_none() -> None:
+def test_a_unary_answer_whose_call_was_cut_has_none() -> None:
     """As with vLLM's parsers: what cannot be read as a call is the text that it was."""
     parser = Parser(Wording(reads_calls=True), thinks=True)
     said = parser.parse_unary('Hm.</think><tool_call>\n{"name": "f", "arguments": {"a"')
@@ -80,7 +80,7 @@ async def test_thoughts_come_first_and_may_be_forbidden() -> None:
             assert (hidden["reasoning"], hidden["content"]) == (None, message["content"])
 
 
-async def test_a_stream_says_what_the_whole_answer_says() -> None:
+async def test_a_stream_says_what_the_unary_answer_says() -> None:
     """Thoughts, text, calls and the reason to end."""
     reasons = set()
     async with thoughtful() as (_, client):
@@ -164,7 +164,7 @@ async def test_a_message_left_open_has_lost_its_thoughts() -> None:
         assert message["content"] != half["content"] + said["content"]
 
 
-async def test_a_prompt_is_told_as_text() -> None:
+async def test_a_prompt_is_reported_as_text() -> None:
     """To its end, where the template opens thoughts."""
     async with thoughtful() as (_, client):
         answer = await client.ask(CHAT, asked(1, return_prompt_text=True))

@@ -50,7 +50,7 @@ async def test_messages_are_rendered_as_chat_would() -> None:
     ],
     ids=ascii,
 )
-async def test_nonsense_is_refused(path: str, body: Any, status: int) -> None:
+async def test_nonsense_is_rejected(path: str, body: Any, status: int) -> None:
     """Never a 500."""
     async with running() as (_, client):
         assert (await client.post(path, body)).status == status

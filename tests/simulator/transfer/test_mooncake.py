@@ -40,7 +40,7 @@ async def test_both_legs_at_once() -> None:
         assert await pair.fetched_tokens() == answer["usage"]["prompt_tokens"]
 
 
-async def test_a_producer_asked_to_fetch_is_dead() -> None:
+async def test_a_producer_called_to_fetch_is_dead() -> None:
     """An assertion in its engine."""
     async with paired(connector=MOONCAKE) as pair:
         _, second = await legs(pair, "xfer-1")

@@ -173,7 +173,7 @@ def test_a_limit_that_is_put_back_knows_what_is_held_and_was_used() -> None:
     assert book.limit_usages[LimitKind.PARALLEL].counter.used == 0
 
 
-def test_nobody_puts_an_old_limit_back() -> None:
+def test_no_one_puts_an_old_limit_back() -> None:
     """Once quotas are in force, what a caller brings of its own counts no more, in accounts old and new."""
     books = UsageStore()
     old = Account("a", Quota(requests_per_min=100_000))

@@ -17,7 +17,7 @@ SPAN_S = 60.0
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=8), st.integers(0, 200))
-def test_fair_is_what_nobody_can_have_more_of(wants: list[int], limit: int) -> None:
+def test_fair_is_what_no_one_can_have_more_of(wants: list[int], limit: int) -> None:
     """All get what they want, or all of the limit is given and who wants more has no less than anybody."""
     given_out = [fair_share(limit, want, [*wants[:at], *wants[at + 1 :]]) for at, want in enumerate(wants)]
     assert sum(given_out) <= limit * (1 + 1e-9) + 1e-9

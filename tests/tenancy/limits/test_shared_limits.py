@@ -202,7 +202,7 @@ def test_a_smaller_limit_leaves_what_is_used() -> None:
     assert isinstance(reserve([book], RequestUsage(1, 1), NOW_S), tuple)
 
 
-def test_what_is_owed_is_told_and_gives_no_right() -> None:
+def test_what_is_owed_is_reported_and_gives_no_right() -> None:
     """The lender counts it for as long as it takes to pay; the gateway grants nothing while it stands."""
     book, lender = a_book(cap=3_200), AccountLeases()
     found = use(book, 100)
@@ -218,7 +218,7 @@ def test_what_is_owed_is_told_and_gives_no_right() -> None:
         assert isinstance(reserve([book], RequestUsage(1, 1), NOW_S + minutes * 60.5), tuple) == bool(used)
 
 
-def test_a_lender_that_forgot_is_found_out() -> None:
+def test_a_coordinator_that_forgot_is_found_out() -> None:
     """It had granted something and now knows nothing of it."""
     book = a_book(cap=0)
     asks = lease_requests(book, NOW_S, replicas=4, is_gathering=False, needs={})
@@ -237,7 +237,7 @@ def test_a_budget_has_a_name_for_each_period_and_is_kept_until_its_end() -> None
     assert today["parallel_requests"].keeps_s == 15
 
 
-def test_a_farewell_leaves_what_was_used() -> None:
+def test_a_release_leaves_what_was_used() -> None:
     """Of a window until it has left it, of a budget for good; what runs at a time is free."""
     book = a_book(1_000, Quota(tokens_per_min=1_000, budget=1_000.0, parallel_requests=1_000))
     use(book, 30)

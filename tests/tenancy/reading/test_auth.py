@@ -9,7 +9,7 @@ from tenancy.tenants import Account, Quota, Tenant
 from tests.tenancy.policies import A, B, faults, policy, whose
 
 
-def test_key_files_are_read_beside_inline_keys() -> None:
+def test_key_files_are_read_next_to_inline_keys() -> None:
     """A file's content may end in a newline; its path names it in a fault."""
     files = (KeyFile("legal", "k1", A + "\n"), KeyFile("legal", "k2", "secret-itself"))
     found = policy("auth: {keys_dir: keys}", files[0])
@@ -41,7 +41,7 @@ def test_what_stands_behind_a_digest_counts() -> None:
 
 
 @pytest.mark.parametrize("behind", ["usr=ann", "user", "user=ann user=bob", "expires_at=soon", "group="])
-def test_what_makes_no_sense_behind_a_digest_is_refused(behind: str) -> None:
+def test_what_makes_no_sense_behind_a_digest_is_rejected(behind: str) -> None:
     """Unknown, without a value, twice, no time, empty."""
     assert len(faults("auth: {keys_dir: keys}", KeyFile("legal", "k1", f"{A} {behind}"))) == 1
 
@@ -88,6 +88,6 @@ JWT = "issuer: 'https://sso.example', audiences: [hearth]"
         ("auth: [", "line 1, column 8: expected the node content, but found '<stream end>'"),
     ],
 )
-def test_a_bad_auth_is_refused(source: str, words: str) -> None:
+def test_a_bad_auth_is_rejected(source: str, words: str) -> None:
     """With the path and the word that is wrong."""
     assert any(words in told for told in faults(source))

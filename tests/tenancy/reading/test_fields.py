@@ -76,7 +76,7 @@ def test_secrets_and_digests_are_not_repeated() -> None:
         assert "hunter2" not in str(wrong.value)
 
 
-def test_every_word_fills_a_field_of_its_own() -> None:
+def test_every_field_fills_a_field_of_its_own() -> None:
     """None is read twice, and all limits there are have a word."""
     for table in (QUOTA, TENANT, TIER, JWT, HEADERS):
         fields = [word.field for word in table.values()]

@@ -50,7 +50,7 @@ def test_tokens_headers_and_who_shows_nothing() -> None:
     assert found.default.accounts == (Account("a", Quota(requests_per_min=5)),)
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     """In one go, wherever they are."""
     source = "auth: {keys: {a: [x]}}\ntiers: {x: {weight: 0}}\ntenants: {a: {tier: y, rpm: none}, b: 5}\nextra: 1\n"
     assert [told.partition(":")[0] for told in faults(source)] == [

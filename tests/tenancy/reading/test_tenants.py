@@ -9,7 +9,7 @@ from tenancy.tenants import Quota
 from tests.tenancy.policies import KEYED, TIERS, A, faults, policy
 
 
-def test_tiers_are_promises() -> None:
+def test_tiers_are_objectives() -> None:
     """In seconds; what is not said is as for everybody."""
     found = policy(KEYED + TIERS + "tenants: {a: {tier: gold, weight: 2}, b: {tier: silver}}")
     gold, silver = found.tenants["a"], found.tenants["b"]
@@ -22,7 +22,7 @@ def test_tiers_are_promises() -> None:
     assert policy(KEYED).tenants["a"].tier is DEFAULT_TIER
 
 
-def test_what_is_usual_holds_word_by_word() -> None:
+def test_what_is_default_holds_word_by_word() -> None:
     """A tenant's word replaces the usual one; `off` lifts a usual limit."""
     found = policy(
         KEYED + "defaults: {rpm: 10, tpm: 1000, max_tokens: 50, max_parallel_requests: 4, per_user: {rpm: 1}}\n"
@@ -34,7 +34,7 @@ def test_what_is_usual_holds_word_by_word() -> None:
     assert (found.tenants["b"].output_cap, found.tenants["b"].per_user) == (50, Quota(requests_per_min=1))
 
 
-def test_every_limit_has_its_word() -> None:
+def test_every_limit_has_its_name() -> None:
     """As LiteLLM calls them, and our own beside."""
     found = policy(
         f"auth: {{keys: {{a: [{A}]}}}}\n"
@@ -102,7 +102,7 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(("source", "words"), CONTRADICTIONS)
-def test_a_contradiction_is_refused(source: str, words: str) -> None:
+def test_a_contradiction_is_rejected(source: str, words: str) -> None:
     """With its path and what is wrong."""
     told = faults(f"auth: {{keys: {{a: [{A}]}}}}\n{source}")
     assert len(told) == 1

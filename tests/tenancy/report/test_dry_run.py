@@ -14,7 +14,7 @@ def burst(count: int, **words: float) -> list[LoggedRequest]:
     return [LoggedRequest(1_800_000_000.0 + at, "a", "m", **words) for at in range(count)]  # type: ignore[arg-type]
 
 
-def test_a_trial_says_who_would_have_been_refused() -> None:
+def test_a_trial_says_who_would_have_been_rejected() -> None:
     """By reason; an alias is the model that it means."""
     held = limited("rpm: 3")
     past = [
@@ -78,7 +78,7 @@ def test_another_tenants_requests_stand_in_where_none_was_served() -> None:
     assert sized.output_tokens == 30
 
 
-def test_whole_answers_reserve_what_they_may_take() -> None:
+def test_unary_answers_reserve_what_they_may_take() -> None:
     """Until they end: five at one time, of which two fit, though all of them used little."""
     at_once = [
         LoggedRequest(1_800_000_000.0, "a", "m", output_tokens=10, duration_s=5.0, is_unary=True, max_tokens=900)

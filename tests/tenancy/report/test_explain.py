@@ -5,14 +5,14 @@ from tests.tenancy.policies import A, B, policy
 from tests.tenancy.report.sample import POLICY
 
 
-def test_caches_are_told_as_they_are_said() -> None:
+def test_caches_are_reported_as_stated() -> None:
     """Whatever the domain is called."""
     for said in ("tenant", "shared", "law", "tenant:b"):
         found = policy(f"auth: {{keys: {{a: [{A}]}}}}\ntenants: {{a: {{cache_isolation: '{said}'}}}}")
         assert PolicyField("cache_isolation", said) in fields_of(found.tenants["a"])
 
 
-def test_values_are_told_as_people_read_them() -> None:
+def test_values_are_reported_as_people_read_them() -> None:
     """What is infinite is no promise; lists have an order."""
     told = [
         shown(value) for value in (None, True, 0.5, float("inf"), {"b": "c", "a": "d"}, frozenset("ba"), (), 7, "x")
@@ -59,7 +59,7 @@ def test_equal_policies_do_not_differ() -> None:
     assert list(differences(policy(POLICY), policy(POLICY.replace("rpm: 100", "rpm: '100'")))) == []
 
 
-def test_differences_are_told_by_tenant() -> None:
+def test_differences_are_reported_by_tenant() -> None:
     """What comes, what goes, what it is from and to; keys by their names, never by their digests."""
     new = (
         POLICY.replace("rpm: 100", "rpm: 50").replace("  search:", "  research:").replace(f"search: [{B}]", "")
@@ -74,7 +74,7 @@ def test_differences_are_told_by_tenant() -> None:
     assert B not in str(found)
 
 
-def test_ends_and_tokens_are_told() -> None:
+def test_ends_and_tokens_are_reported() -> None:
     """A key's end in words that people read; of tokens what is read from them."""
     old = policy(f"auth: {{keys: {{a: [{A}]}}}}\ntenants: {{a: {{}}}}")
     jwt = "jwt: {issuer: 'https://sso.example', audiences: [h], tenant_claim: team}"

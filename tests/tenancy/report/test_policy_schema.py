@@ -86,7 +86,7 @@ PLACES: dict[str, tuple[Iterable[str], Callable[[str, object], dict[str, Any]]]]
 
 
 @pytest.mark.parametrize(("place", "word"), [(place, word) for place, (words, _) in PLACES.items() for word in words])
-def test_schema_and_reader_agree_on_every_word(place: str, word: str) -> None:
+def test_schema_and_reader_agree_on_every_field(place: str, word: str) -> None:
     """What one refuses the other does too; each word has values that are right and some that are not."""
     make = PLACES[place][1]
     seen = set()
@@ -120,7 +120,7 @@ def objects(schema: Any, path: str = "") -> list[tuple[str, list[str]]]:
     return found
 
 
-def test_every_word_says_what_it_is() -> None:
+def test_every_field_says_what_it_is() -> None:
     """An editor shows it."""
     assert len(objects(SCHEMA)) >= 8
 

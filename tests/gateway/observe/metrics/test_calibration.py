@@ -45,7 +45,7 @@ def test_sums_are_by_pod_and_differences_do_not_cancel() -> None:
     assert "http://b:1" not in scene.page()
 
 
-def test_drift_is_said_once_and_so_is_its_end() -> None:
+def test_drift_is_reported_once_and_so_is_its_end() -> None:
     """A few wrong answers are learning; many are an alarm, until they are right again."""
     scene = Scene()
     scene.judge(1000, 0, times=MIN_RESPONSES // 2)

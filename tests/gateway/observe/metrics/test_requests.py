@@ -15,8 +15,8 @@ from routing.stall_detection import StallBounds, StallDetector, StallVerdict
 from tests.gateway.samples import a_request, an_attempt, an_outcome
 
 
-def tallies(most_models: int = 200, most_tenants: int = 100) -> RequestCounters:
-    return RequestCounters(lambda model: model != "invented", most_models=most_models, most_tenants=most_tenants)
+def tallies(max_models: int = 200, max_tenants: int = 100) -> RequestCounters:
+    return RequestCounters(lambda model: model != "invented", max_models=max_models, max_tenants=max_tenants)
 
 
 def test_a_request_is_counted() -> None:
@@ -83,7 +83,7 @@ def test_rejections_and_attempts_are_counted() -> None:
     assert counts.early == {Reason.BAD_JSON: 1}
 
 
-def test_a_pod_that_does_not_tell_is_not_judged() -> None:
+def test_a_pod_that_reports_nothing_is_not_judged() -> None:
     """Unknown is not zero: a prediction that cannot be checked is neither right nor wrong."""
     counts = tallies()
     counts.on_outcome(an_outcome(usage=Usage(100, 5, None), attempts=(an_attempt(actual_cached_input_tokens=None),)))
@@ -101,7 +101,7 @@ def test_time_per_token_is_of_streams_only() -> None:
 
 def test_names_are_bounded() -> None:
     """Invented models and tenants beyond the cap are `other`; who was counted under a name keeps it."""
-    counts = tallies(most_models=2, most_tenants=1)
+    counts = tallies(max_models=2, max_tenants=1)
     for model in ("a", "invented", "b", "c", "a"):
         counts.on_outcome(an_outcome(request=a_request(model=model), tenant=model))
     assert {name: sum(tally.requests.values()) for name, tally in counts.models.items()} == {"a": 2, OTHER: 3}
