@@ -1,1 +1,1 @@
-"""What the gateway costs, measured as ratios in one run; the last numbers stand beside each script."""
+"""What the gateway costs, measured as ratios in one run; the last numbers are beside each script."""

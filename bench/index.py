@@ -1,9 +1,9 @@
-"""What knowing who holds what costs: memory per block, and the time of an event, a look-up, a route heard, a join.
+"""The cost of the prefix indexes: memory per block, and the time of an event, a look-up, a route received, a join.
 
-Two indexes: the shadow index of every gateway process (blocks of bytes, from what was routed) and the exact index of a
-host's warmth process (blocks of tokens, from what engines tell). Each case is built in a process of its own and its
-memory taken from the system. Knows nothing of HTTP. The last lines reckon a fleet of 1,000 pods and 100 million blocks
-on paper, from these figures.
+Two indexes: the approximate index of every gateway process (blocks of bytes, from what was routed) and the precise one
+of a host's index process (blocks of tokens, from KV events). Each case is built in a process of its own and its memory
+taken from the system. No HTTP. The last lines compute a fleet of 1,000 pods and 100 million blocks on paper, from these
+figures.
 
     python -m bench.index [--quick] [--keep FILE]
 """
@@ -82,7 +82,7 @@ def shadow(engines: int, blocks: int) -> Measured:
     ]
     sample = [prompt for _, prompt in random.sample(prompts, min(len(prompts), LOOKUPS))]
     wanted = [Prompt(one.blocks[: PROMPT_BLOCKS // 2] + _hashes(random, 9), BLOCK_ENDS, PROMPT_BYTES) for one in sample]
-    index = PrefixIndex(most_blocks_per_engine=blocks)
+    index = PrefixIndex(max_blocks_per_engine=blocks)
     for slot in range(engines):
         index.resize(slot, 1 << 40)
     before = _resident()
@@ -148,14 +148,14 @@ def exact(engines: int, blocks: int) -> Measured:
     return Measured("exact", engines, count, held / count, put_s / count * 1e6, look_us, drop_us)
 
 
-def heard(routes: int) -> float:
+def measure_updates(routes: int) -> float:
     """Microseconds a block of a route that another gateway told, applied to a router: a joiner pays it for the past."""
     random, router = Random(3), Router(routings()["warm"])
     urls = [f"http://10.0.0.{number}:8000" for number in range(64)]
     for url in urls:
         router.put_pod(Pod(url, PodState.READY, frozenset({MODEL}), ready_since_s=0.0))
         router.reshape_pod(url, [EngineShape(None, kv_tokens=MILLION, block_tokens=BLOCK_TOKENS)])
-    words = [
+    command = [
         PlacedUpdate(
             OpenRequest(number, urls[number % len(urls)], 8_000.0, 0.6, 8_256.0, 1),
             MODEL,
@@ -163,8 +163,8 @@ def heard(routes: int) -> float:
         )
         for number in range(1, routes + 1)
     ]
-    hearing = ReplicaState(router)
-    return _us(lambda: hearing.apply(1, 1, words, 0.0)) / (routes * PROMPT_BLOCKS)
+    applier = ReplicaState(router)
+    return _us(lambda: applier.apply(1, 1, command, 0.0)) / (routes * PROMPT_BLOCKS)
 
 
 def _hashes(random: Random, count: int) -> tuple[int, ...]:
@@ -197,7 +197,7 @@ def table(measured: Sequence[Measured]) -> str:
     return "\n".join([head, *lines])
 
 
-def on_paper(measured: Sequence[Measured], heard_us: float) -> str:
+def on_paper(measured: Sequence[Measured], update_us: float) -> str:
     """1,000 pods and 100 million engine blocks, from the figures of the largest fleet measured."""
     of = {one.name: one for one in measured if one.engines == MANY}
     tokens = PAPER_BLOCKS * BLOCK_TOKENS
@@ -209,7 +209,7 @@ On paper: {PAPER_PODS:,} pods, {PAPER_BLOCKS / 1e6:,.0f} million blocks of {BLOC
 ({tokens / 1e9:.1f} G tokens of KV, {tokens / PAPER_PODS / 1e6:.1f} M a pod), nothing shared:
   exact, per host:     {room[0]:6.1f} GB, and {1e6 / of["exact"].put_us:,.0f} blocks a second on one core
   shadow, per process: {room[1]:6.1f} GB ({shadow_blocks / 1e6:.1f} million of our blocks for the same prompts)
-  a joiner hears all of it in {shadow_blocks * heard_us / 1e6:,.0f} s of one core, at {heard_us:.2f} us a block"""
+  a joiner hears all of it in {shadow_blocks * update_us / 1e6:,.0f} s of one core, at {update_us:.2f} us a block"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -222,11 +222,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for work in (shadow, exact):
         for engines in (FEW, MANY):
             print(f"{work.__name__}, {engines:,} engines ...", file=sys.stderr)
-            measured.append(_apart(work, engines, max(blocks, engines * PROMPT_LINKS)))
-    heard_us = _apart(heard, 2_000)
+            measured.append(_in_subprocess(work, engines, max(blocks, engines * PROMPT_LINKS)))
+    update_us = _in_subprocess(measure_updates, 2_000)
     head = f"bench-index, {datetime.now(UTC):%Y-%m-%d}, {machine()}"
-    heard_words = f"heard: {heard_us:.2f} us a block"
-    report = "\n\n".join([head, METHOD, f"{table(measured)}\n{heard_words}", on_paper(measured, heard_us)])
+    update_text = f"heard: {update_us:.2f} us a block"
+    report = "\n\n".join([head, METHOD, f"{table(measured)}\n{update_text}", on_paper(measured, update_us)])
     print(report)
     if options.keep:
         options.keep.write_text(report + "\n")
@@ -238,7 +238,7 @@ def machine() -> str:
     return f"{os.cpu_count()} shared cores, {platform.python_implementation()} {platform.python_version()}"
 
 
-def _apart(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+def _in_subprocess(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """In a process of its own, so that its memory is its own."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(work, *arguments, **named).result()

@@ -43,8 +43,8 @@ def best_command() -> list[str]:
 
 
 def _seconds(binary: str) -> float:
-    told = subprocess.run([binary, "-c", TRIAL], capture_output=True, text=True, check=True).stdout
-    return float(told)
+    output = subprocess.run([binary, "-c", TRIAL], capture_output=True, text=True, check=True).stdout
+    return float(output)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ class Target:
     wanted: str
     bound: float
     found: float
-    at_least: bool = False
+    is_minimum: bool = False
 
     @property
     def is_met(self) -> bool:
-        return self.found >= self.bound if self.at_least else self.found <= self.bound
+        return self.found >= self.bound if self.is_minimum else self.found <= self.bound
 
     def __str__(self) -> str:
-        word = "at least" if self.at_least else "at most"
+        relation = "at least" if self.is_minimum else "at most"
         verdict = "ok   " if self.is_met else "SHORT"
-        return f"{verdict} {self.wanted}: wanted {word} {self.bound:g}, found {self.found:.3f}"
+        return f"{verdict} {self.wanted}: wanted {relation} {self.bound:g}, found {self.found:.3f}"

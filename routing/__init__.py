@@ -1,1 +1,1 @@
-"""The words of the gateway and the choice of an engine; imports nothing of ours and knows no clock."""
+"""The gateway's model of requests, pods and engines, and the choice of an engine. Pure: no I/O, time is an argument."""

@@ -13,10 +13,10 @@ V = TypeVar("V")
 
 
 class RecentMap(Generic[K, V]):
-    """A mapping that keeps its `most` most recently written entries."""
+    """A mapping that keeps its `max_entries` most recently written entries."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
         self._entries: OrderedDict[K, V] = OrderedDict()
 
     def __len__(self) -> int:
@@ -26,7 +26,7 @@ class RecentMap(Generic[K, V]):
         """Write an entry as the newest."""
         self._entries[key] = value
         self._entries.move_to_end(key)
-        if len(self._entries) > self._most:
+        if len(self._entries) > self._max_entries:
             self._entries.popitem(last=False)
 
     def get(self, key: K) -> V | None:
@@ -47,8 +47,8 @@ def hashed_id(name: str) -> int:
 class LastSlots:
     """Which engine's slot a name was last on."""
 
-    def __init__(self, most: int) -> None:
-        self._slots: RecentMap[int, int] = RecentMap(most)
+    def __init__(self, max_entries: int) -> None:
+        self._slots: RecentMap[int, int] = RecentMap(max_entries)
 
     def __len__(self) -> int:
         return len(self._slots)

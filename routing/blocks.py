@@ -1,6 +1,6 @@
 """A prompt as a chain of block hashes: equal hash = equal prefix up to that block's end.
 
-Hashes bytes, so it needs no tokenizer and must not know of one. Blocks grow with depth, so that a short prompt is cut
+Hashes bytes, so it is independent of the tokenizer. Blocks grow with depth, so that a short prompt is cut
 finely and a million tokens stay a thousand blocks; a cut that falls inside a block costs at most a twelfth of the
 prompt before it.
 """
@@ -21,7 +21,7 @@ OPENING_BLOCKS = (32, 32, 64)
 SMALLEST_BLOCK = 128
 """Bytes, behind the opening. About two engine blocks of 16 tokens: finer would hardly change where a request goes."""
 
-LARGEST_BLOCK = 4096
+MAX_BLOCK_BYTES = 4096
 """Bytes. About 1,000 tokens: 48 KB into a prompt a cut inside a block loses a twelfth of it at most."""
 
 BLOCKS_PER_DOUBLING = 12
@@ -37,7 +37,7 @@ def _sizes() -> tuple[int, ...]:
     for _ in range(MAX_BLOCKS - len(OPENING_BLOCKS)):
         sizes.append(size)
         reached += size
-        if size < LARGEST_BLOCK and reached >= 2 * size * BLOCKS_PER_DOUBLING:
+        if size < MAX_BLOCK_BYTES and reached >= 2 * size * BLOCKS_PER_DOUBLING:
             size *= 2
     return tuple(sizes)
 

@@ -1,6 +1,6 @@
 """The result of a precise prefix-cache lookup for one request, fetched before the request is placed.
 
-Does not know how it was looked up; its listener is notified of what becomes of the request.
+Independent of how the lookup was made; its listener is notified of the request's progress.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ class CacheLookup(Struct, frozen=True, gc=False):
     prompt_tokens: int
     hits: Mapping[int, CacheHit]
     reliable_slots: Container[int]
-    """Engines whose events can be believed: one of them that is not in `seen` holds nothing."""
+    """Engines whose events can be believed: one of them that is not in `hit` holds nothing."""
     listener: LookupListener
 
 
 def cached_by_lookup(
-    sight: CacheLookup,
-    roster: EligibleEngines,
+    lookup: CacheLookup,
+    eligible: EligibleEngines,
     shadow_tokens: Sequence[float],
     seconds_per_token: Sequence[float],
     growth: float,
 ) -> tuple[list[float], list[float]]:
-    """Warm tokens and prefill work of every engine: as seen, or where it was not seen, as its shadow cache has it.
+    """Cached tokens and prefill work of every engine: as looked up, or from its approximate index where it was not.
 
     Waiting for tokens from a slower medium is work like any other: it keeps the first token from coming.
     """
-    prompt_tokens = float(sight.prompt_tokens)
+    prompt_tokens = float(lookup.prompt_tokens)
     warm = [min(tokens, prompt_tokens) for tokens in shadow_tokens]
     work: list[float] = []
-    for place, engine in enumerate(roster.engines):
-        seen = sight.hits.get(engine.slot)
-        if engine.slot in sight.reliable_slots:
-            warm[place] = float(seen.tokens) if seen is not None else 0.0
-        cold = prefill_work(prompt_tokens - warm[place], prompt_tokens, growth)
-        loading = seen.load_s / seconds_per_token[place] if seen is not None and seen.load_s else 0.0
+    for position, engine in enumerate(eligible.engines):
+        hit = lookup.hits.get(engine.slot)
+        if engine.slot in lookup.reliable_slots:
+            warm[position] = float(hit.tokens) if hit is not None else 0.0
+        cold = prefill_work(prompt_tokens - warm[position], prompt_tokens, growth)
+        loading = hit.load_s / seconds_per_token[position] if hit is not None and hit.load_s else 0.0
         work.append(cold + loading)
     return warm, work

@@ -2,7 +2,7 @@
 
 Each of its first-token and token times is set against one that the standing pods had just before on a request of like
 size: was it longer, by more than the gate allows? Were it not, that would happen in at most half of the comparisons,
-and whoever bet on it would not grow rich. The bettor's wealth may be looked at after every comparison: it ever reaches
+and a bet on it would not grow. The bettor's wealth may be looked at after every comparison: it ever reaches
 1 / error with a chance of at most `error` (Ville's inequality; betting as in Waudby-Smith and Ramdas). Decides only:
 which pods were chosen, which answered and how fast are arguments.
 """
@@ -22,7 +22,7 @@ from routing.request import Request
 BETS = (0.1, 0.2, 0.4, 0.8)
 """Shares of its wealth that a bettor stakes: small ones find small differences, large ones large differences soon."""
 
-LEAST_WEALTH = 1e-300
+MIN_WEALTH = 1e-300
 
 STALE_S = 300.0
 """What the standing pods took longer ago than this is compared with nothing."""
@@ -36,7 +36,7 @@ class CanaryStage(StrEnum):
     ON_TRIAL = "on_trial"
     ACCEPTED = "accepted"
     ROLLED_BACK = "rolled_back"
-    """It serves no requests until it is configured anew."""
+    """It serves no requests until it is configured again."""
 
 
 class TrialEndReason(StrEnum):
@@ -63,13 +63,13 @@ class CanaryTerms:
     """Of the requests that it could serve."""
     max_ttft_ratio: float = 1.1
     max_tpot_ratio: float = 1.1
-    """So much longer is no regression yet."""
+    """A ratio up to this is not a regression."""
     false_rollback_rate: float = 0.05
-    """The chance that one that is no worse than the gates is rolled back, over its whole trial."""
+    """The chance that a canary that is not worse than the gates is rolled back, over its whole trial."""
     min_comparisons: int = 200
     """Comparisons before it is accepted; it is rolled back as soon as the evidence is there."""
     max_duration_s: float = 86_400.0
-    """A trial that is undecided for so long is rolled back."""
+    """A trial that is undecided after this time is rolled back."""
 
     def __post_init__(self) -> None:
         if not self.pool and not self.revision:
@@ -98,13 +98,13 @@ class SequentialTest:
         self.rounds += 1
         sign = 1.0 if won else -1.0
         self._wealths = [
-            max(wealth * (1.0 + bet * sign), LEAST_WEALTH) for wealth, bet in zip(self._wealths, BETS, strict=True)
+            max(wealth * (1.0 + bet * sign), MIN_WEALTH) for wealth, bet in zip(self._wealths, BETS, strict=True)
         ]
         self.max_wealth = max(self.max_wealth, sum(self._wealths) / len(BETS))
 
 
 @dataclass(slots=True)
-class _Standing:
+class BaselineTime:
     """The last time that the standing pods took for one size of request; compared with once."""
 
     seconds: float
@@ -118,15 +118,15 @@ class TimeComparison:
         self.gate = gate
         self.worse = SequentialTest()
         self.better = SequentialTest()
-        self._standing: dict[int, _Standing] = {}
+        self._baseline: dict[int, BaselineTime] = {}
 
     def observe_baseline(self, size: float, seconds: float, now_s: float) -> None:
-        """A standing pod took so long."""
-        self._standing[_bucket(size)] = _Standing(seconds, now_s)
+        """Record one time of the baseline, in seconds, for a request of this size."""
+        self._baseline[_bucket(size)] = BaselineTime(seconds, now_s)
 
     def observe_canary(self, size: float, seconds: float, now_s: float) -> None:
-        """The canary took so long; infinitely long where it failed."""
-        other = self._standing.pop(_bucket(size), None)
+        """Record one time of the canary, in seconds, for a request of this size; infinite if it failed."""
+        other = self._baseline.pop(_bucket(size), None)
         if other is None or now_s - other.at_s > STALE_S:
             return
         bound = self.gate * other.seconds
@@ -223,16 +223,16 @@ class Rollout:
 
         All of `pods` where none would be left.
         """
-        standing = [url for url, marks in pods.items() if self._of(marks) is None]
+        baseline = [url for url, marks in pods.items() if self._of(marks) is None]
         canary = self.on_trial
         tried = [url for url, marks in pods.items() if canary is not None and self._of(marks) is canary]
         if (
             canary is not None
             and tried
-            and (not standing or _draw(canary.terms.name, key) < canary.terms.traffic_share)
+            and (not baseline or _draw(canary.terms.name, key) < canary.terms.traffic_share)
         ):
             return tried
-        return standing or pods
+        return baseline or pods
 
     def observe(
         self,

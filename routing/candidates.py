@@ -44,8 +44,8 @@ class Candidates(Struct, gc=False):
     kv_tokens: Sequence[float]
     """KV tokens in use by them."""
     kv_capacity: Sequence[float]
-    """KV tokens each engine can hold; infinite where it has not said so."""
-    least_kv_capacity: float
+    """KV tokens each engine can hold; infinite if the engine has not reported it."""
+    min_kv_capacity: float
     prefill_overhead_s: Sequence[float]
     seconds_per_token: Sequence[float]
     step_base_s: Sequence[float]
@@ -62,25 +62,25 @@ class Candidates(Struct, gc=False):
     prefix: int | None = None
     """The last block of the prompt that is cached on an engine; None where it is on none, or on all."""
     waited_s: float = 0.0
-    """How long requests have lately waited, in all, for engines that hold as much of the prompt as any
+    """Decayed sum of the seconds that requests have waited for engines that hold as much of the prompt as any
     (`routing.demand`)."""
     displaced_share: float = 0.0
-    """How much must be computed again, in the end, for each token that is computed anew (`routing.prefix_index`)."""
+    """How much must be eventually be computed again for each token that is computed again (`routing.prefix_index`)."""
     engines_in_all: int = 0
     """How many may serve it, of which these are worth scoring."""
     holds_adapter: Sequence[bool] = ()
-    """Which engines used the request's adapter lately; empty where the model is no adapter."""
+    """Which engines used the request's adapter recently; empty if the model is not an adapter."""
     prompts: Sequence[PromptLengths] = ()
     """For which prompts each was put up; empty where all are for any."""
     prefillers: Sequence[Engine | None] = ()
-    """The engine that prefills for each, where another does; empty where none of them is a pair. A pair stands here by
-    its decode engine, with the prefill of the other: warm tokens, work, own and queued seconds, and the hand-over among
-    the overhead."""
+    """The engine that prefills for each, where another does; empty where none of them is a pair. A pair is listed under
+    its decode engine, with the prefill of the other: cached tokens, work, own and queued seconds, and the hand-over
+    among the overhead."""
     prefill_shares: Sequence[float] = ()
-    """The share of its time that prefill has lately been asked of each; empty where another engine could prefill for
+    """The decayed share of its time that prefill takes of each engine; empty where another engine could prefill for
     none of them."""
-    usual_prefill_s: float = 0.0
-    usual_stream_s: float = 0.0
+    typical_prefill_s: float = 0.0
+    typical_stream_s: float = 0.0
     """How long prompts and undisturbed answers take here (`routing.cost`), said where there are shares of prefill."""
     lacks_kv_room: bool = False
     """Whether some engine may have no room for the request beside what runs there."""
@@ -102,7 +102,7 @@ class Scorer(Protocol):
     """Seconds to add for each candidate; negative seconds speak for it. A scorer remembers nothing.
 
     A class may also declare `needs`, the name of a column of `Candidates`: the router skips the scorer in decisions
-    where that column has its default. So a scorer of adapters costs nothing where no adapter is asked for.
+    where that column has its default. So a scorer of adapters costs nothing where no adapter is requested.
     """
 
     name: ClassVar[str]
@@ -120,10 +120,10 @@ class AdmissionGate(Protocol):
     """Which engines may be chosen now: called inside a decision, so that admission and routing see the same state."""
 
     stream_objective: StreamObjective | None
-    """What the request is promised where it is placed."""
+    """The objective of the response's tokens on the chosen engine; None if there is none."""
 
     def admits(self, candidates: Candidates, at: int) -> bool:
-        """Whether the engine in a position may be chosen. Asked of the best first, and of no more than it takes."""
+        """Whether the engine in a position may be chosen. Called for the best first, until one is admitted."""
         ...
 
 
@@ -137,7 +137,7 @@ def engine_name(engine: Engine | None) -> str | None:
 
 
 class CandidateShown(Struct, frozen=True, gc=False):
-    """One engine as it was scored. `scores_s` holds the term of each scorer that had something to say, by name."""
+    """One engine as it was scored. `scores_s` holds the term of each scorer that contributed, by name."""
 
     engine: str
     chosen: bool
@@ -196,35 +196,35 @@ class RoutingDecision(Struct, frozen=True, gc=False):
 
     def top(self) -> TopCandidates:
         """Return the best candidates for the receipt; all others can be freed."""
-        seen, scored, at = self.candidates, self.scored, self.at
-        if len(seen.engines) <= MAX_SHOWN_CANDIDATES:
+        columns, scored, at = self.candidates, self.scored, self.at
+        if len(columns.engines) <= MAX_SHOWN_CANDIDATES:
             return TopCandidates(
-                seen.engines,
+                columns.engines,
                 at,
                 scored.names,
                 scored.terms,
                 scored.totals,
-                seen.warm_tokens,
-                seen.ahead_s,
-                seen.seconds_per_token,
-                seen.running,
-                seen.prefillers,
+                columns.warm_tokens,
+                columns.ahead_s,
+                columns.seconds_per_token,
+                columns.running,
+                columns.prefillers,
             )
         best = nsmallest(MAX_SHOWN_CANDIDATES, range(len(scored.totals)), key=scored.totals.__getitem__)
         if at not in best:
             best[-1] = at
         pick = itemgetter(*best)
         return TopCandidates(
-            pick(seen.engines),
+            pick(columns.engines),
             best.index(at),
             scored.names,
             tuple(map(pick, scored.terms)),
             pick(scored.totals),
-            pick(seen.warm_tokens),
-            pick(seen.ahead_s),
-            pick(seen.seconds_per_token),
-            pick(seen.running),
-            pick(seen.prefillers) if seen.prefillers else (),
+            pick(columns.warm_tokens),
+            pick(columns.ahead_s),
+            pick(columns.seconds_per_token),
+            pick(columns.running),
+            pick(columns.prefillers) if columns.prefillers else (),
         )
 
 
@@ -279,15 +279,15 @@ class PlacementEstimate(Struct, frozen=True, gc=False):
     """Its score: all seconds, those of others too."""
 
 
-def estimate(seen: Candidates, scored: ScoreTable, at: int) -> PlacementEstimate:
+def estimate(columns: Candidates, scored: ScoreTable, at: int) -> PlacementEstimate:
     """Estimate a placement on the candidate in a position."""
     return PlacementEstimate(
-        engine=seen.engines[at],
-        prefill=seen.prefillers[at] if seen.prefillers else None,
-        ttft_s=seen.prefill_overhead_s[at] + seen.ahead_s[at] + seen.own_s[at],
-        own_prefill_s=seen.own_s[at],
-        tpot_s=seen.step_base_s[at] + seen.step_per_sequence_s[at] * (seen.running[at] + 1),
-        prompt_tokens=seen.prompt_tokens,
-        cached_tokens=seen.warm_tokens[at],
+        engine=columns.engines[at],
+        prefill=columns.prefillers[at] if columns.prefillers else None,
+        ttft_s=columns.prefill_overhead_s[at] + columns.ahead_s[at] + columns.own_s[at],
+        own_prefill_s=columns.own_s[at],
+        tpot_s=columns.step_base_s[at] + columns.step_per_sequence_s[at] * (columns.running[at] + 1),
+        prompt_tokens=columns.prompt_tokens,
+        cached_tokens=columns.warm_tokens[at],
         total_s=scored.totals[at],
     )

@@ -22,24 +22,24 @@ MAX_STEP = 0.25
 class RunningRatio:
     """A weighted mean that forgets. Weights are in observations of usual size.
 
-    `seen` is how much has been observed in all; beyond `memory` the old fades as the new comes.
+    `total_weight` is how much has been observed in all; beyond `memory` the old fades as the new comes.
     """
 
     memory: float
     value: float = 1.0
-    seen: float = 0.0
+    total_weight: float = 0.0
 
     def observe(self, ratio: float, weight: float = 1.0) -> None:
         """What was seen was `ratio` times what was expected."""
         if weight <= 0:
             return
-        self.seen += weight
-        step = min(weight / min(self.seen, self.memory), MAX_STEP)
+        self.total_weight += weight
+        step = min(weight / min(self.total_weight, self.memory), MAX_STEP)
         self.value += step * (min(ratio, OUTLIER * self.value) - self.value)
 
-    def shrunk_towards(self, other: RunningRatio, doubt: float) -> float:
-        """The mean as if `doubt` observations had said what another says: all of it at first, none in the end."""
-        return (self.seen * self.value + doubt * other.value) / (self.seen + doubt)
+    def shrunk_towards(self, other: RunningRatio, prior_weight: float) -> float:
+        """Return the mean as if `prior_weight` observations had had the value of `other`."""
+        return (self.total_weight * self.value + prior_weight * other.value) / (self.total_weight + prior_weight)
 
 
 CONTEXT_SCALE_TOKENS = 100_000.0
@@ -55,10 +55,11 @@ MIN_TOKENS = 2_000.0
 """Shorter prefills say more of the step in flight than of themselves."""
 
 MAX_DEVIATION = 2.0
-"""Seconds more, or less, than so many times what was expected count as so many times that."""
+"""Deviations are clipped: an observation beyond this multiple of the prediction, either way, counts as this
+multiple."""
 
 PRIOR_TOKENS = (4_000.0, 16_000.0, 64_000.0)
-"""Prompts without a warm token which the prior is taken to have seen, once each."""
+"""Prompts without a cached token which the prior is taken to have observed, once each."""
 
 
 class ContextGrowth:
@@ -71,7 +72,7 @@ class ContextGrowth:
         """Of squares and products of tokens x, tokens times context q, and seconds y: xx, xq, qq, xy, qy."""
 
     def observe(self, cold_tokens: float, context_tokens: float, seconds: float) -> None:
-        """A prefill that nothing stood before took so long, as the fleet's usual engine would count it."""
+        """Record the seconds of a prefill with an empty queue, normalised to the fleet's median engine."""
         if cold_tokens < MIN_TOKENS or seconds <= 0:
             return
         attended = cold_tokens * (context_tokens - cold_tokens / 2)
@@ -115,12 +116,12 @@ class RunningMean:
     """A mean that forgets."""
 
     value: float = 0.0
-    seen: float = 0.0
+    total_weight: float = 0.0
 
     def observe(self, value: float) -> None:
-        if self.seen < MEAN_MEMORY:
-            self.seen += 1
-        self.value += (value - self.value) / self.seen
+        if self.total_weight < MEAN_MEMORY:
+            self.total_weight += 1
+        self.value += (value - self.value) / self.total_weight
 
 
 class WorkloadAverages:
@@ -133,12 +134,12 @@ class WorkloadAverages:
         self._answer_tokens = RunningMean()
 
     def observe_prefill(self, own_s: float) -> None:
-        """A prompt was placed whose own prefill takes so long."""
+        """Record that a prompt was placed whose own prefill takes `own_s`."""
         if own_s > 0:
             self._prefill.observe(own_s)
 
     def observe_output(self, tokens: int) -> None:
-        """An answer has come, of so many tokens after its first."""
+        """Record that a response ended with `tokens` after its first."""
         self._answer_tokens.observe(max(tokens, 1))
 
     @property
@@ -191,7 +192,7 @@ class LatencyModel:
             self._publish((slot,))
 
     def forget(self, slot: int) -> None:
-        """A new engine stands in this slot: it is taken to be like the others."""
+        """Reset the slot to the fleet's ratio: a new engine is in it."""
         self._engines[slot] = RunningRatio(ENGINE_MEMORY)
         self._publish((slot,))
 
@@ -250,7 +251,7 @@ class CostModel:
         self.residence_s.extend([self.prior.residence_s] * (slots - len(self.residence_s)))
 
     def forget(self, slot: int) -> None:
-        """A new engine stands in this slot: start from what the fleet has shown."""
+        """Reset the slot to what the fleet has shown: a new engine is in it."""
         self._prefill.forget(slot)
         self._step.forget(slot)
         self.residence_s[slot] = self.prior.residence_s
@@ -261,7 +262,7 @@ class CostModel:
         self._prefill.observe(slot, work_tokens, seconds, weight)
 
     def observe_alone(self, slot: int, cold_tokens: float, context_tokens: float, seconds: float) -> None:
-        """A first token came `seconds` after a prompt was placed where no other stood before it."""
+        """Record a first token `seconds` after a prompt was placed on an engine with an empty queue."""
         speed = self.seconds_per_token[slot] / self.prior.seconds_per_token
         self.growth.observe(cold_tokens, context_tokens, seconds / speed)
 
@@ -276,7 +277,7 @@ class CostModel:
 def prefill_work(cold_tokens: float, context_tokens: float, growth: float = 1 / CONTEXT_SCALE_TOKENS) -> float:
     """Cold tokens weighted by the context they attend to, in tokens at context zero: cold x (1 + context x growth).
 
-    Published by Mooncake and DistServe as a quadratic fit of prefill time; here `context` is the prompt's middle, warm
-    part included, since each cold token attends to all before it. `growth` is 1 / L0, learned.
+    Published by Mooncake and DistServe as a quadratic fit of prefill time; here `context` is the prompt's middle,
+    cached part included, since each cold token attends to all before it. `growth` is 1 / L0, learned.
     """
     return cold_tokens * (1.0 + (context_tokens - cold_tokens / 2) * growth)

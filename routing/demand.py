@@ -1,4 +1,4 @@
-"""What it would have saved to hold a prefix on more engines: how long requests have lately waited for those that do.
+"""The value of a prefix on more engines: a decayed sum of the waits for the engines that hold it.
 
 A copy of a prefix costs its prefill once. That is too much for any one request that would wait less, and little where
 many wait: so their waits are summed, and the request that arrives when the sum reaches the price of a copy makes one

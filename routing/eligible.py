@@ -61,7 +61,7 @@ class EligibleEngines:
     """Slot to position in `engines`."""
     ready_since_s: tuple[float, ...]
     kv_capacity: tuple[float, ...]
-    """Tokens each holds; without bound where an engine has not said so."""
+    """KV tokens each engine can hold; infinite if the engine has not reported it."""
     min_kv_capacity: float
     newest_since_s: float
     block_tokens: int
@@ -126,9 +126,9 @@ class EligibleEngines:
 def engines_of(members: Sequence[tuple[Engine, Pod]], model: str) -> EligibleEngines:
     """A roster of (engine, its pod), for a model that all of them serve."""
     is_adapter = any(model in pod.adapters for _, pod in members)
-    roster = make_eligible(((engine, pod.ready_since_s) for engine, pod in members), is_adapter=is_adapter)
+    eligible = make_eligible(((engine, pod.ready_since_s) for engine, pod in members), is_adapter=is_adapter)
     prompts = tuple(pod.facts.prompts for _, pod in members)
-    return replace(roster, prompts=prompts) if any(each is not PromptLengths.ANY for each in prompts) else roster
+    return replace(eligible, prompts=prompts) if any(each is not PromptLengths.ANY for each in prompts) else eligible
 
 
 def make_eligible(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) -> EligibleEngines:
@@ -146,7 +146,7 @@ def make_eligible(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) 
         slots,
         _picking(slots),
         mask,
-        position_of={slot: place for place, slot in enumerate(slots)},
+        position_of={slot: position for position, slot in enumerate(slots)},
         ready_since_s=ready_since_s,
         kv_capacity=kv_capacity,
         min_kv_capacity=min(kv_capacity, default=inf),
@@ -158,7 +158,7 @@ def make_eligible(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) 
 
 
 def _picking(slots: tuple[int, ...]) -> ColumnSelector:
-    """A list comprehension at the speed of C; slots that stand in one run are a slice."""
+    """Select with a list comprehension's speed in C; contiguous slots are a slice."""
     run = slice(slots[0], slots[0] + len(slots)) if slots else slice(0)
     if slots == tuple(range(run.start or 0, run.stop)):
         return itemgetter(run)
@@ -166,32 +166,32 @@ def _picking(slots: tuple[int, ...]) -> ColumnSelector:
 
 
 MAX_FULLY_SCORED = 48
-"""Up to so many engines all are scored."""
+"""Fleets of at most this many engines are scored in full."""
 
 SHORTEST_QUEUES = 16
 """Of all, and of every group that holds equally much."""
 
 
 def shortlist(
-    roster: EligibleEngines, walked: Sequence[tuple[int, int]], queue_rank: Sequence[float], session_at: int | None
+    eligible: EligibleEngines, walked: Sequence[tuple[int, int]], queue_rank: Sequence[float], session_at: int | None
 ) -> list[int]:
     """Positions in the roster, in order.
 
     `walked`: (mask of engines, cached size) pairs; `queue_rank`: smaller means a shorter queue.
     """
-    least_queued = sorted(range(len(queue_rank)), key=queue_rank.__getitem__)
-    places = set(least_queued[:SHORTEST_QUEUES])
+    shortest_queue = sorted(range(len(queue_rank)), key=queue_rank.__getitem__)
+    places = set(shortest_queue[:SHORTEST_QUEUES])
     for mask, _ in walked:
         holders = mask.bit_count()
         if holders <= SHORTEST_QUEUES:
-            places.update(roster.positions(mask))
+            places.update(eligible.positions(mask))
         elif 2 * holders < len(queue_rank):
             # Of what most hold, some with the shortest queues hold it too.
-            places.update(islice(_holders(mask, roster.slots, least_queued), SHORTEST_QUEUES))
+            places.update(islice(_holders(mask, eligible.slots, shortest_queue), SHORTEST_QUEUES))
     if session_at is not None:
         places.add(session_at)
     return sorted(places)
 
 
 def _holders(mask: int, slots: Sequence[int], places: Iterable[int]) -> Iterator[int]:
-    return (place for place in places if mask >> slots[place] & 1)
+    return (position for position in places if mask >> slots[position] & 1)

@@ -1,8 +1,8 @@
 """What is known of a pod beyond its URL: what it may do, how it hands KV over, on what hardware and where it stands.
 
-Everything is optional; the default of each fact is "unknown". The field names are the keys under which
-pod file, configuration, labels and registry tell them, as one flat mapping. Knows no source and draws no conclusion
-but one: what a pod may do.
+Everything is optional; the default of each fact is "unknown". The field names are the keys under which pod file,
+configuration, labels and registry give them, as one flat mapping. Independent of the source; draws no conclusion but
+one: what a pod may do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 E = TypeVar("E", bound=StrEnum)
 
 MAX_TEXT_CHARS = 512
-"""Characters: beyond that it is no name and no address."""
+"""Characters: a longer text is neither a name nor an address."""
 
 MAX_TEXTS = 256
 
@@ -73,7 +73,7 @@ class PodFacts:
     kv_events: str | None = None
     """The ZMQ endpoint of its KV events."""
     gpu: str | None = None
-    """The model of its GPUs, which are all alike; `none` where there is none."""
+    """The model of its GPUs, which are all alike; `none` for a pod without GPUs."""
     gpus: int | None = None
     gpu_memory_bytes: int | None = None
     """Of one GPU."""
@@ -99,7 +99,7 @@ class PodFacts:
     def to_mapping(self) -> dict[str, object]:
         """The flat mapping that `read_facts` reads: what is known, in plain texts, whole numbers and lists."""
         held = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
-        return {word: _plain(value) for word, value, default in held if value != default}
+        return {key: _plain(value) for key, value, default in held if value != default}
 
 
 NO_FACTS = PodFacts()
@@ -108,7 +108,7 @@ NO_FACTS = PodFacts()
 _DUTIES = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
 
 
-class InvalidFacts(ValueError):  # noqa: N818 - it carries a verdict on what was said
+class InvalidFacts(ValueError):  # noqa: N818 - it carries a verdict on the input
     """What is wrong with facts; one line per word, beginning with it."""
 
     def __init__(self, faults: Collection[str]) -> None:
@@ -116,21 +116,21 @@ class InvalidFacts(ValueError):  # noqa: N818 - it carries a verdict on what was
         self.errors = tuple(faults)
 
 
-def read_facts(said: Mapping[str, object]) -> PodFacts:
+def read_facts(given: Mapping[str, object]) -> PodFacts:
     """Facts from a flat mapping; numbers may be texts and lists may be one text with commas, as labels want it.
 
-    A word whose value is None or empty was not said. Raises `InvalidFacts` with all faults, unknown words included: who
-    reads what a later version may have written keeps to `FACT_NAMES` first.
+    A key whose value is None or empty counts as missing. Raises `InvalidFacts` with all faults, unknown keys included:
+    a reader of records that a later version may have written keeps to `FACT_NAMES` first.
     """
-    faults = [f"{word}: is no fact of a pod" for word in said if word not in FACT_NAMES]
+    faults = [f"{key}: is no fact of a pod" for key in given if key not in FACT_NAMES]
     known: dict[str, Any] = {}
-    for word, value in said.items():
-        if word not in FACT_NAMES or value is None or value in ("", []):
+    for key, value in given.items():
+        if key not in FACT_NAMES or value is None or value in ("", []):
             continue
         try:
-            known[word] = _READERS.get(word, _text)(value)
+            known[key] = _READERS.get(key, _text)(value)
         except ValueError as error:
-            faults.append(f"{word}: {error}")
+            faults.append(f"{key}: {error}")
     if faults:
         raise InvalidFacts(faults)
     return PodFacts(**known)
@@ -141,13 +141,13 @@ def _plain(value: object) -> object:
 
 
 def _text(value: object) -> str:
-    words = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-    if not isinstance(words, str):
-        raise ValueError("must be a text")  # noqa: TRY004 - a verdict on what was said, as all here
-    words = words.strip()
-    if not words or len(words) > MAX_TEXT_CHARS or not words.isprintable():
+    content = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    if not isinstance(content, str):
+        raise ValueError("must be a text")  # noqa: TRY004 - a verdict on the input, as all here
+    content = content.strip()
+    if not content or len(content) > MAX_TEXT_CHARS or not content.isprintable():
         raise ValueError(f"must be one line of at most {MAX_TEXT_CHARS} characters")
-    return words
+    return content
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -172,15 +172,15 @@ def _positive(value: object) -> int:
 
 
 def _address(value: object) -> str:
-    words = _text(value)
-    host, colon, port = words.rpartition(":")
+    content = _text(value)
+    host, colon, port = content.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"must be HOST:PORT, not `{words}`")
-    return words
+        raise ValueError(f"must be HOST:PORT, not `{content}`")
+    return content
 
 
 def _role(value: object) -> Role:
-    """Also llm-d's words for a pod that does both."""
+    """Also llm-d's name for a pod that does both."""
     if value in ("prefill-decode", "both"):
         return Role.EITHER
     return _one_of(Role)(value)

@@ -90,31 +90,31 @@ class Fleet:
 
     def remove(self, url: str) -> tuple[int, ...]:
         """Take a pod out. Returns the slots that are freed, for the caller to forget."""
-        self._assumed = {place: role for place, role in self._assumed.items() if place[0] != url}
+        self._assumed = {position: role for position, role in self._assumed.items() if position[0] != url}
         pod = self._pods.pop(url, None)
         self._forget_rosters()
         return tuple(engine.slot for engine in pod.engines) if pod else ()
 
     def eligible(self, model: str, regions: frozenset[str] | None = None) -> EligibleEngines:
-        """The engines that may answer for `model` now, in one of these regions or anywhere; empty where there is none.
+        """The engines that may answer for `model` now, in one of these regions or anywhere; may be empty.
 
-        Engines that are there for prefill only are among them where there are no others.
+        Engines for prefill only are included if there are no others.
         """
-        roster = self._rosters.get((model, regions))
-        if roster is None:
+        eligible = self._rosters.get((model, regions))
+        if eligible is None:
             members = [each for each in self._ready(model, regions) if each[0].role is not Role.PREFILL]
             if members:
                 others = any(map(_prefills, self._ready(model, regions)))
                 wants_others = not others and any(engine.role is Role.DECODE for engine, _ in members)
-                roster = replace(
+                eligible = replace(
                     engines_of(members, model),
                     has_prefillers=others,
                     fallback=PairingFallback.NO_PREFILL_POD if wants_others else None,
                 )
-                self._keep(self._rosters, model, regions, roster)
+                self._keep(self._rosters, model, regions, eligible)
             else:
-                roster = self.eligible_prefill(model, regions, at_large=True)
-        return roster
+                eligible = self.eligible_prefill(model, regions, at_large=True)
+        return eligible
 
     def eligible_prefill(
         self, model: str, regions: frozenset[str] | None = None, *, at_large: bool = False
@@ -123,13 +123,13 @@ class Fleet:
         resort.
         """
         kept = self._last_resorts if at_large else self._prefill_rosters
-        roster = kept.get((model, regions))
-        if roster is None:
+        eligible = kept.get((model, regions))
+        if eligible is None:
             ready = self._ready(model, regions)
             members = [each for each in ready if (each[0].role is Role.PREFILL if at_large else _prefills(each))]
-            roster = replace(engines_of(members, model), fallback=PairingFallback.NO_DECODE_POD if at_large else None)
-            self._keep(kept, model, regions, roster)
-        return roster
+            eligible = replace(engines_of(members, model), fallback=PairingFallback.NO_DECODE_POD if at_large else None)
+            self._keep(kept, model, regions, eligible)
+        return eligible
 
     def serving(self, model: str, regions: frozenset[str] | None = None) -> list[Pod]:
         """The pods that may serve `model` now."""
@@ -148,11 +148,11 @@ class Fleet:
         rosters: dict[EligibleKey, EligibleEngines],
         model: str,
         regions: frozenset[str] | None,
-        roster: EligibleEngines,
+        eligible: EligibleEngines,
     ) -> None:
         """Only names that exist are remembered: a client cannot grow this table by inventing models."""
         if self.knows(model):
-            rosters[model, regions] = roster
+            rosters[model, regions] = eligible
 
     def _forget_rosters(self) -> None:
         self.version += 1
@@ -222,26 +222,26 @@ def _prefills(member: tuple[Engine, Pod]) -> bool:
 def eligible_for(fleet: Fleet, request: Request, avoid: frozenset[str]) -> EligibleEngines:
     """Return the engines that may serve a request, without the pods to `avoid`. Raises `RequestRejected` for none."""
     model, regions = request.model, request.regions
-    roster = fleet.eligible(model, regions)
+    eligible = fleet.eligible(model, regions)
     if avoid or request.pods is not None:
-        roster = _left_of(roster, request, avoid)
-    if not roster.engines and roster.has_prefillers:
-        roster = _left_of(fleet.eligible_prefill(model, regions, at_large=True), request, avoid)
-    if not roster.engines:
-        roster = _left_of(fleet.eligible_failing(model, regions), request, avoid)
-    if not roster.engines:
-        raise _nobody_for(fleet, request)
-    return roster
+        eligible = _left_of(eligible, request, avoid)
+    if not eligible.engines and eligible.has_prefillers:
+        eligible = _left_of(fleet.eligible_prefill(model, regions, at_large=True), request, avoid)
+    if not eligible.engines:
+        eligible = _left_of(fleet.eligible_failing(model, regions), request, avoid)
+    if not eligible.engines:
+        raise _no_engine_for(fleet, request)
+    return eligible
 
 
-def _left_of(roster: EligibleEngines, request: Request, avoid: frozenset[str]) -> EligibleEngines:
+def _left_of(eligible: EligibleEngines, request: Request, avoid: frozenset[str]) -> EligibleEngines:
     """Leave out the pods that have failed the request, and those that it may not go to."""
     if request.pods is not None:
-        avoid |= {engine.pod for engine in roster.engines} - request.pods
-    return roster.excluding(avoid) if avoid else roster
+        avoid |= {engine.pod for engine in eligible.engines} - request.pods
+    return eligible.excluding(avoid) if avoid else eligible
 
 
-def _nobody_for(fleet: Fleet, request: Request) -> RequestRejected:
+def _no_engine_for(fleet: Fleet, request: Request) -> RequestRejected:
     model, regions = request.model, request.regions
     if fleet.knows(model, regions):
         return _not_ready(f"No pod that serves `{model}` is ready.")
@@ -251,9 +251,9 @@ def _nobody_for(fleet: Fleet, request: Request) -> RequestRejected:
         return _not_ready(f"No known pod in your regions serves `{model}`; the models of some pods are not known yet.")
     if not fleet.knows(model):
         return RequestRejected(Reason.UNKNOWN_MODEL, f"The model `{model}` does not exist.", param="model")
-    words = f"The model `{model}` is not served in the regions that your tenant allows."
-    return RequestRejected(Reason.REGION_NOT_ALLOWED, words, param="model")
+    text = f"The model `{model}` is not served in the regions that your tenant allows."
+    return RequestRejected(Reason.REGION_NOT_ALLOWED, text, param="model")
 
 
-def _not_ready(words: str) -> RequestRejected:
-    return RequestRejected(Reason.NO_POD_READY, words, param="model", retry_after_s=2.0)
+def _not_ready(text: str) -> RequestRejected:
+    return RequestRejected(Reason.NO_POD_READY, text, param="model", retry_after_s=2.0)

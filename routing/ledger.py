@@ -127,7 +127,7 @@ class Ledger:
         self._head_until_s: list[float] = []
         """When the head should be done."""
         self._shares: list[float] = []
-        """Of each engine's time that prefill lately took, as of when it was last given any."""
+        """The decayed share of each engine's time that prefill took, as of its last prefill."""
         self._shares_at_s: list[float] = []
         self._turns = 0
         self.stale_from_s = inf
@@ -236,7 +236,7 @@ class Ledger:
         self._behind_s[slot] = 0.0 if alone or gone is None else self._behind_s[slot] - gone.prefill_s
         if was_head:
             self._head_until_s[slot] = now_s + head.prefill_s if head else -inf
-            self._plan_anew(slot, head, now_s)
+            self._replan(slot, head, now_s)
         self.queue_rank[slot] = self.prefill_tokens[slot] if head else EMPTY_QUEUE_RANK + self.last_turn[slot]
 
     def release(self, charge: Charge, now_s: float) -> None:
@@ -266,7 +266,7 @@ class Ledger:
         ]
 
     def prefill_shares(self, pick: ColumnSelector, now_s: float) -> list[float]:
-        """The share of its time that prefill was lately asked of each engine; above 1 where more than it can do."""
+        """Return the decayed share of time that prefill took of each engine; above 1 if overloaded."""
         return [
             share * exp((at_s - now_s) / SHARE_MEMORY_S) if share else 0.0
             for share, at_s in zip(pick(self._shares), pick(self._shares_at_s), strict=True)
@@ -276,31 +276,33 @@ class Ledger:
         """How many are in prefill on an engine, or wait for it."""
         return len(self._in_prefill[slot])
 
-    def open_steps(self, place_of: Mapping[int, int], now_s: float) -> Sequence[tuple[int, int, float]]:
+    def open_steps(self, position_of: Mapping[int, int], now_s: float) -> Sequence[tuple[int, int, float]]:
         """(Position, how many end there, tokens that still fit) of each last step that has not begun."""
         if not self._open_steps:
             return ()
         still = [each for each in self._open_steps.items() if each[1].starts_s > now_s]
         if len(self._open_steps) > 2 * len(still) + MAX_STARTED_STEPS:
             self._open_steps = dict(still)
-        return [(place_of[slot], step.ending, STEP_TOKENS - step.tokens) for slot, step in still if slot in place_of]
+        return [
+            (position_of[slot], step.ending, STEP_TOKENS - step.tokens) for slot, step in still if slot in position_of
+        ]
 
-    def observe_external(self, slot: int, foreign: ExternalLoad) -> None:
+    def observe_external(self, slot: int, external: ExternalLoad) -> None:
         """Take over what a scrape says others have put on an engine."""
-        self.external[slot] = foreign
-        self.stale_from_s = min(self.stale_from_s, _stale_from_s(foreign))
+        self.external[slot] = external
+        self.stale_from_s = min(self.stale_from_s, _stale_from_s(external))
         self._sum_up(slot)
 
     def forget_stale(self, now_s: float) -> None:
         """Remove external load that was scraped too long ago: called from `stale_from_s` on."""
-        for slot, foreign in enumerate(self.external):
-            if now_s >= _stale_from_s(foreign):
+        for slot, external in enumerate(self.external):
+            if now_s >= _stale_from_s(external):
                 self.external[slot] = NO_EXTERNAL_LOAD
                 self._sum_up(slot)
         self.stale_from_s = min(map(_stale_from_s, self.external), default=inf)
 
     def _lengthen(self, slot: int, tokens: float, seconds: float, now_s: float) -> None:
-        """Queue a prefill of so many tokens behind the others: it fills the last step, and as many more as it needs."""
+        """Queue a prefill of `tokens` behind the others: it fills the last step, and takes further steps if needed."""
         step = self._last_steps[slot]
         pace = seconds / tokens if tokens else 0.0
         if step.starts_s <= now_s:
@@ -318,7 +320,7 @@ class Ledger:
         if step.starts_s > now_s:
             self._open_steps[slot] = step
 
-    def _plan_anew(self, slot: int, head: Charge | None, now_s: float) -> None:
+    def _replan(self, slot: int, head: Charge | None, now_s: float) -> None:
         """A step has ended: those still in the queue fill steps from now on."""
         step, total = self._last_steps[slot], self.prefill_tokens[slot]
         if total <= STEP_TOKENS or head is None:
@@ -331,13 +333,13 @@ class Ledger:
         self._open_steps[slot] = step
 
     def _sum_up(self, slot: int) -> None:
-        foreign = self.external[slot]
-        self.all_kv_tokens[slot] = self.kv_tokens[slot] + foreign.kv_tokens
-        self.all_running[slot] = self.running[slot] + foreign.running
+        external = self.external[slot]
+        self.all_kv_tokens[slot] = self.kv_tokens[slot] + external.kv_tokens
+        self.all_running[slot] = self.running[slot] + external.running
 
 
 def _ending_within(queue: OrderedDict[int, Charge], tokens: float) -> int:
-    """How many of a queue end within its last so many tokens."""
+    """Return how many requests of a queue end within its last `tokens` tokens."""
     count = 0
     for number in reversed(queue):
         if tokens <= 0:
@@ -347,5 +349,5 @@ def _ending_within(queue: OrderedDict[int, Charge], tokens: float) -> int:
     return count
 
 
-def _stale_from_s(foreign: ExternalLoad) -> float:
-    return inf if foreign is NO_EXTERNAL_LOAD else foreign.at_s + EXTERNAL_LOAD_TTL_S
+def _stale_from_s(external: ExternalLoad) -> float:
+    return inf if external is NO_EXTERNAL_LOAD else external.at_s + EXTERNAL_LOAD_TTL_S

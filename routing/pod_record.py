@@ -1,12 +1,12 @@
 """The record of an agent's pods in Redis: one value and its JSON form, written by `hearth agent`, read by gateways.
 
-It stands in `routing` beside `facts.py`, whose facts it carries, because the agent and `gateway.discovery` are separate
+It is in `routing` beside `facts.py`, whose facts it carries, because the agent and `gateway.discovery` are separate
 programs that share this format and nothing else.
 
 A key per agent (`key`) holds a JSON record and expires after the record's `ttl_s`. Each beat writes the whole record,
 so an emptied Redis is complete again one beat later. The same record is published on a channel (`channel`) for speed
 only; the key is authoritative. An agent that leaves deletes its key and publishes a record without pods. Load figures
-are published on the channel alone. Pure: knows no socket and no clock.
+are published on the channel alone. Pure: no socket, no clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from msgspec import Struct
 from routing.facts import FACT_NAMES, NO_FACTS, InvalidFacts, PodFacts, read_facts
 
 VERSION = 1
-"""Of the shape. A reader passes over words that it does not know; another version means that it would misread."""
+"""Of the record format. A reader ignores keys that it does not know and rejects another version."""
 
 MAX_RECORD_BYTES = 64 << 10
 """Bytes. A pod takes some six hundred."""
@@ -34,7 +34,7 @@ MAX_PODS = 64
 MAX_TTL_S = 3600.0
 
 _AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""It stands in a key: no brackets, stars or colons."""
+"""Part of a Redis key: no brackets, stars or colons."""
 
 
 class InvalidRecord(ValueError):  # noqa: N818 - it carries a verdict on what was read
@@ -81,10 +81,10 @@ class AgentRecord:
     beat: int
     """Counts up from the agent's start: of two records the one with the higher beat is the later."""
     ttl_s: float
-    """Without another record for so long, these pods are to be forgotten."""
+    """Seconds after which the agent's pods are removed if no further record arrives."""
     pods: tuple[RegisteredPod, ...] = ()
     life: int = 0
-    """Drawn at the agent's start: beats count anew in another life."""
+    """Drawn at the agent's start: the beat counter restarts with each value."""
 
 
 def record_key(prefix: str, agent: str) -> str:
@@ -107,15 +107,15 @@ def is_agent_name(name: str) -> bool:
     return _AGENT.fullmatch(name) is not None
 
 
-def parse_pod_url(words: str) -> str:
+def parse_pod_url(text: str) -> str:
     """Return `SCHEME://HOST:PORT`, the one form that identifies a pod. Raises ValueError."""
-    shown = f": `{words}`"
+    shown = f": `{text}`"
     try:
-        parts = urlsplit(words)
+        parts = urlsplit(text)
         port = parts.port
     except ValueError:
         raise ValueError(f"is no URL{shown}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or any(char <= " " for char in words):
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or any(char <= " " for char in text):
         raise ValueError(f"must be a URL beginning with http:// or https://{shown}")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError(f"a pod is a scheme, a host and a port, without a path{shown}")
@@ -165,22 +165,22 @@ def read_record(written: bytes) -> AgentRecord:
         version = msgspec.json.decode(written, type=_Version).v
         if version != VERSION:
             raise InvalidRecord(f"v: is {version}, we read {VERSION}")
-        said = msgspec.json.decode(written, type=_Record)
+        decoded = msgspec.json.decode(written, type=_Record)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRecord(str(error)) from None
-    if not is_agent_name(said.agent):
+    if not is_agent_name(decoded.agent):
         raise InvalidRecord("agent: is no name")
-    if not 0.1 <= said.ttl_s <= MAX_TTL_S:
+    if not 0.1 <= decoded.ttl_s <= MAX_TTL_S:
         raise InvalidRecord(f"ttl_s: must be from 0.1 to {MAX_TTL_S:.0f}")
-    if len(said.pods) > MAX_PODS:
+    if len(decoded.pods) > MAX_PODS:
         raise InvalidRecord(f"pods: more than {MAX_PODS}")
-    pods = tuple(_registered(at, pod) for at, pod in enumerate(said.pods))
-    return AgentRecord(said.agent, said.beat, said.ttl_s, pods, said.life)
+    pods = tuple(_registered(at, pod) for at, pod in enumerate(decoded.pods))
+    return AgentRecord(decoded.agent, decoded.beat, decoded.ttl_s, pods, decoded.life)
 
 
 def _registered(at: int, pod: _Pod) -> RegisteredPod:
     try:
-        facts = read_facts({word: value for word, value in pod.facts.items() if word in FACT_NAMES})
+        facts = read_facts({fact: value for fact, value in pod.facts.items() if fact in FACT_NAMES})
         return RegisteredPod(parse_pod_url(pod.url), facts, pod.state, pod.takes_priority, tuple(pod.load))
     except (InvalidFacts, ValueError) as wrong:
         raise InvalidRecord(f"pods[{at}]: {wrong}") from None

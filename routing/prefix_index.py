@@ -2,7 +2,7 @@
 
 Per engine a radix tree of prompts, evicted least recently used first within the engine's KV capacity, so that it
 forgets when the engine forgets; over all engines a map of block hash to a bit mask. The `cached_tokens` of each
-response correct it. Sizes are in the unit of `Prompt.size`; a turn (a counter) stands for time. Knows nothing of load
+response correct it. Sizes are in the unit of `Prompt.size`; a turn (a counter) stands for time. Independent of load
 and makes no choice.
 """
 
@@ -32,7 +32,7 @@ OLDER_HALF = log(2)
 
 
 class ReuseRate:
-    """One per index; observes each prompt as it is put on an engine."""
+    """One per index; observes each prompt that is added to an engine."""
 
     __slots__ = ("_computed", "_late", "share")
 
@@ -43,8 +43,9 @@ class ReuseRate:
         self._computed = 0.0
 
     def observe(self, computed: float, late: float) -> None:
-        """A prompt was put on an engine: so much of it is computed anew, so much was last used in the older half of the
-        time that the engine looks back on; none where the engine has room, for then nothing is displaced.
+        """Record a prompt added to an engine: size computed, and size last used in the older half of the history.
+
+        Both are 0 while the engine has room, for then nothing is displaced.
         """
         self._late = self._late * REUSE_DECAY + late
         self._computed = self._computed * REUSE_DECAY + computed
@@ -103,12 +104,12 @@ class PrefixUse(Struct, frozen=True, gc=False):
 class EngineRadixCache:
     """One engine's prompts. Turns are given by the caller and only grow; what is dropped is returned to the caller."""
 
-    __slots__ = ("_block_count", "_most_blocks", "_oldest_first", "_root", "capacity", "used")
+    __slots__ = ("_block_count", "_max_blocks", "_oldest_first", "_root", "capacity", "used")
 
-    def __init__(self, capacity: int, most_blocks: int) -> None:
+    def __init__(self, capacity: int, max_blocks: int) -> None:
         self.capacity = capacity
         self.used = 0
-        self._most_blocks = most_blocks
+        self._max_blocks = max_blocks
         self._block_count = 0
         self._root = RadixNode((), 0, (), None, 0)
         self._oldest_first: OrderedDict[RadixNode, None] = OrderedDict()
@@ -154,11 +155,11 @@ class EngineRadixCache:
     def evict(self) -> list[int]:
         """Forget the least recently used blocks until the rest fits; returns them."""
         dropped: list[int] = []
-        while self.used > self.capacity or self._block_count > self._most_blocks:
+        while self.used > self.capacity or self._block_count > self._max_blocks:
             oldest = next(iter(self._oldest_first))
             fits = oldest.ends[oldest.end - 1] - (self.used - self.capacity)
             keep = bisect_right(oldest.ends, fits, oldest.start, oldest.end) - oldest.start
-            keep = min(keep, len(oldest.blocks) - (self._block_count - self._most_blocks))
+            keep = min(keep, len(oldest.blocks) - (self._block_count - self._max_blocks))
             dropped += self._cut(oldest, max(0, keep))
         return dropped
 
@@ -173,7 +174,7 @@ class EngineRadixCache:
         return dropped
 
     def retract(self, prompt: Prompt, turn: int, warm_blocks: int) -> list[int]:
-        """Forget what only `turn` had promised of a prompt, beyond the blocks that were there before; returns it."""
+        """Forget what only `turn` had predicted of a prompt, beyond the `warm_blocks` held before; return it."""
         dropped: list[int] = []
         for run in reversed(self._path(prompt.blocks)):
             if run.turn != turn or run.children or run.end <= warm_blocks:
@@ -211,7 +212,7 @@ class EngineRadixCache:
         return upper
 
     def _append(self, path: list[RadixNode], prompt: Prompt, warm: int, turn: int) -> None:
-        """Put the blocks beyond the first `warm` behind the path: into its last run where nothing else follows that."""
+        """Put the blocks beyond the first `warm` after the path: into its last run where nothing else follows that."""
         last = path[-1] if path else self._root
         fresh = prompt.blocks[warm:]
         if path and not last.children:
@@ -240,7 +241,7 @@ class EngineRadixCache:
 
 
 RESIZE_SHARE = 0.05
-"""Sizes are bytes reckoned from tokens by a learned ratio: smaller changes than this are its noise."""
+"""Sizes are bytes computed from tokens by a learned ratio: smaller changes than this are its noise."""
 
 PREDICTION_SLACK = 0.1
 """A prefix counts as lost only when the engine reused this share less than predicted: bytes are not tokens."""
@@ -282,10 +283,10 @@ class EstimatedCache:
 class PrefixIndex:
     """Answers, in one walk down a prompt, how much of it every engine already holds."""
 
-    def __init__(self, *, most_blocks_per_engine: int = 1 << 16) -> None:
+    def __init__(self, *, max_blocks_per_engine: int = 1 << 16) -> None:
         self._holders: dict[int, int] = {}
         self._engines: dict[int, EstimatedCache] = {}
-        self._most_blocks = most_blocks_per_engine
+        self._max_blocks = max_blocks_per_engine
         self.reuse = ReuseRate()
         self._turns = 0
 
@@ -315,7 +316,7 @@ class PrefixIndex:
         return engine.cache.used if engine else 0
 
     def match(self, prompt: Prompt, among: int) -> list[tuple[int, int]]:
-        """(mask of engines, warm size) of the engines of `among` that hold some of the prompt's beginning.
+        """(mask of engines, cached size) of the engines of `among` that hold some of the prompt's beginning.
 
         An engine that holds a block holds all before it, so where engines leave the walk is found by bisection; and a
         single engine that is left knows by its own tree how far it goes, which is where it would be given the prompt.
@@ -340,7 +341,7 @@ class PrefixIndex:
     def insert(self, slot: int, prompt: Prompt) -> CacheInsertion:
         """Record that an engine is given this prompt now, and will hold all of its full blocks.
 
-        What they displace is forgotten when the engine has computed them: until then it still stands there.
+        What they displace is forgotten when the engine has computed them: until then it is still held.
         """
         engine = self._engine(slot, 0)
         self._turns += 1
@@ -367,7 +368,7 @@ class PrefixIndex:
                 self._drop(trace.slot, dropped)
 
     def retract(self, trace: CacheInsertion) -> None:
-        """The engine was never seen to compute this prompt: forget what only this turn had promised."""
+        """Forget what only this turn had predicted: the engine never reported to have computed this prompt."""
         engine = self._engine_of(trace)
         if engine is None or trace.turn not in engine.unfinished:
             return
@@ -386,7 +387,7 @@ class PrefixIndex:
                 self._drop(trace.slot, dropped)
 
     def correct(self, trace: CacheInsertion, real_size: float) -> bool:
-        """Learn from how much of a prompt the engine really reused. True where it had forgotten what we believed warm.
+        """Learn how much of a prompt the engine reused. Return True if it had evicted what was predicted cached.
 
         Engines forget the least recently used first: if a block last used in turn t was gone, so is all that was last
         used before t. A shadow that was too large for its engine also becomes smaller, and recovers slowly.
@@ -415,7 +416,7 @@ class PrefixIndex:
     def _engine(self, slot: int, capacity: int) -> EstimatedCache:
         engine = self._engines.get(slot)
         if engine is None:
-            shadow = EngineRadixCache(capacity, self._most_blocks)
+            shadow = EngineRadixCache(capacity, self._max_blocks)
             engine = self._engines[slot] = EstimatedCache(shadow, capacity, created_turn=self._turns)
         return engine
 
@@ -459,19 +460,19 @@ def _late(ends: Sequence[int], found: PrefixUse, turn: int, next_to_go: int) -> 
 
 
 def last_block_of_prefix(prompt: Prompt, size: int) -> int:
-    """The last block of a prompt's beginning that is so long."""
+    """Return the last block of a prompt's first `size`."""
     return prompt.blocks[bisect_left(prompt.ends, size, 0, len(prompt.blocks))]
 
 
 def cached_and_work(
     walked: Sequence[tuple[int, int]],
-    roster: EligibleEngines,
+    eligible: EligibleEngines,
     ruler: PromptTokenEstimate,
     prompt_tokens: float,
     growth: float,
 ) -> tuple[list[float], list[float]]:
-    """Warm tokens and prefill work of every engine, from (mask of engines, size held). Alike are reckoned together."""
-    cold = roster.mask
+    """Cached tokens and prefill work of every engine, from (mask of engines, size held), computed once per group."""
+    cold = eligible.mask
     for mask, _ in walked:
         cold ^= mask
     # What most of them hold (nothing, or a common system prompt) is filled in for all, the rest one by one.
@@ -480,15 +481,15 @@ def cached_and_work(
     work: list[float] = []
     for mask, size in groups:
         # The last token is always computed, and only whole KV blocks are reused.
-        warm = max(0.0, min(ruler.tokens(size), prompt_tokens - 1)) // roster.block_tokens * roster.block_tokens
+        warm = max(0.0, min(ruler.tokens(size), prompt_tokens - 1)) // eligible.block_tokens * eligible.block_tokens
         cold_work = prefill_work(prompt_tokens - warm, prompt_tokens, growth)
         if not work:
-            warm_tokens = [warm] * len(roster.engines)
-            work = [cold_work] * len(roster.engines)
+            warm_tokens = [warm] * len(eligible.engines)
+            work = [cold_work] * len(eligible.engines)
             continue
-        for place in roster.positions(mask):
-            warm_tokens[place] = warm
-            work[place] = cold_work
+        for position in eligible.positions(mask):
+            warm_tokens[position] = warm
+            work[position] = cold_work
     return warm_tokens, work
 
 

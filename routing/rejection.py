@@ -1,6 +1,6 @@
 """Why a request is rejected: one exception, a closed list of reasons.
 
-Knows nothing of HTTP: the table in `gateway/pipeline/rejections.py` turns a reason into status, code and headers.
+The table in `gateway/pipeline/rejections.py` turns a reason into status, code and headers.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Reason(StrEnum):
     TOO_MANY_PARALLEL_REQUESTS = "too_many_parallel_requests"
     BUDGET_EXHAUSTED = "budget_exhausted"
 
-    # What the fleet has left to promise.
+    # The fleet cannot meet the objective.
     OVERLOADED = "overloaded"
-    """What was promised can be kept nowhere."""
+    """No engine can meet the request's objective."""
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
     """It has waited for as long as its tier waits."""

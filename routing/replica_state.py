@@ -88,17 +88,17 @@ StateUpdate = PlacedUpdate | FirstTokenUpdate | SettledUpdate | EndedUpdate | Sn
 class UpdatePublisher:
     """Publishes what this router does. Updates are kept in order until `take`; `wake` is called when there are some."""
 
-    __slots__ = ("_open", "_said", "_wake")
+    __slots__ = ("_open", "_queued", "_wake")
 
     name = "replica sync"
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
         self._wake = wake
-        self._said: list[StateUpdate] = []
+        self._queued: list[StateUpdate] = []
         self._open: dict[int, tuple[Charge, str]] = {}
 
     def __repr__(self) -> str:
-        return f"<Voice {len(self._open)} open, {len(self._said)} to send>"
+        return f"<Voice {len(self._open)} open, {len(self._queued)} to send>"
 
     @property
     def open_count(self) -> int:
@@ -107,25 +107,25 @@ class UpdatePublisher:
 
     def take(self) -> list[StateUpdate]:
         """All updates since the last call."""
-        said, self._said = self._said, []
+        said, self._queued = self._queued, []
         return said
 
     def placed(self, request: Request, engine: Engine, charge: Charge) -> None:
         """Publish a charge."""
         self._open[charge.number] = charge, engine.name
         session = hashed_id(request.session) if request.session else None
-        self._say(PlacedUpdate(_shown(charge, engine.name), request.model, request.prompt, session))
+        self._queue(PlacedUpdate(_shown(charge, engine.name), request.model, request.prompt, session))
 
     def first_token(self, request: Request, charge: Charge, work_tokens: float, took_s: float) -> None:
         """Publish that its prefill is done."""
-        self._say(FirstTokenUpdate(charge.number, work_tokens, took_s))
+        self._queue(FirstTokenUpdate(charge.number, work_tokens, took_s))
 
     def settled(self, request: Request, charge: Charge, settlement: Settlement) -> None:
         """Publish what the engine reports of a complete response; nothing of a charge that has ended."""
         if charge.number not in self._open:
             return
         usage, grown = settlement.usage, settlement.grown
-        self._say(
+        self._queue(
             SettledUpdate(
                 charge.number,
                 usage.prompt_tokens if usage and settlement.counts_prompt else 0,
@@ -142,15 +142,15 @@ class UpdatePublisher:
     def ended(self, request: Request, charge: Charge) -> None:
         """Publish that it was released. Safe to call again."""
         if self._open.pop(charge.number, None) is not None:
-            self._say(EndedUpdate(charge.number))
+            self._queue(EndedUpdate(charge.number))
 
     def publish_snapshot(self) -> None:
         """Publish a snapshot of all open requests."""
-        self._say(Snapshot(tuple([_shown(charge, engine) for charge, engine in self._open.values()])))
+        self._queue(Snapshot(tuple([_shown(charge, engine) for charge, engine in self._open.values()])))
 
-    def _say(self, word: StateUpdate) -> None:
-        self._said.append(word)
-        if len(self._said) == 1:
+    def _queue(self, update: StateUpdate) -> None:
+        self._queued.append(update)
+        if len(self._queued) == 1:
             self._wake()
 
 
@@ -238,14 +238,14 @@ class ReplicaState:
         """Load of other replicas: slot to (sequences, prefill tokens not yet done, KV tokens)."""
         found: dict[int, tuple[int, float, float]] = {}
         for origin in self._origins.values():
-            for heard in origin.open.values():
-                charge = heard.charge
+            for remote in origin.open.values():
+                charge = remote.charge
                 running, prefill_tokens, kv_tokens = found.get(charge.slot, (0, 0.0, 0.0))
                 prefill_tokens += charge.prefill_tokens if charge.in_prefill else 0.0
                 found[charge.slot] = running + charge.sequences, prefill_tokens, kv_tokens + charge.kv_tokens
         return found
 
-    def apply(self, name: int, number: int, news: Iterable[StateUpdate], now_s: float) -> bool:
+    def apply(self, name: int, number: int, updates: Iterable[StateUpdate], now_s: float) -> bool:
         """Apply a batch of an origin, its `number`th. False where updates were lost: request a snapshot of it.
 
         A duplicate, or a batch that arrives behind a later one, is ignored.
@@ -260,15 +260,15 @@ class ReplicaState:
             origin.has_gap = True
             self.gaps += 1
         origin.number = number
-        for word in news:
-            self._take(origin, word, now_s)
+        for update in updates:
+            self._take(origin, update, now_s)
         return not origin.has_gap
 
     def remove(self, name: int, now_s: float) -> None:
         """Remove an origin and all that it had open."""
         origin = self._origins.pop(name, None)
-        for heard in origin.open.values() if origin else ():
-            self._end(heard, now_s)
+        for remote in origin.open.values() if origin else ():
+            self._end(remote, now_s)
 
     def remove_stale(self, before_s: float, now_s: float) -> Sequence[int]:
         """Remove the origins whose last batch came before `before_s`; returns them."""
@@ -286,80 +286,80 @@ class ReplicaState:
             origin = self._origins[name] = RemoteReplica()
         return origin
 
-    def _take(self, origin: RemoteReplica, word: StateUpdate, now_s: float) -> None:
+    def _take(self, origin: RemoteReplica, update: StateUpdate, now_s: float) -> None:
         self.applied += 1
-        match word:
+        match update:
             case PlacedUpdate():
-                self._place(origin, word, now_s)
+                self._apply_placed(origin, update, now_s)
             case FirstTokenUpdate():
-                self._begin(origin, word, now_s)
+                self._begin(origin, update, now_s)
             case SettledUpdate():
-                self._settle(origin, word, now_s)
+                self._settle(origin, update, now_s)
             case EndedUpdate(number):
-                if (heard := origin.open.pop(number, None)) is not None:
-                    self._end(heard, now_s)
+                if (remote := origin.open.pop(number, None)) is not None:
+                    self._end(remote, now_s)
             case Snapshot():
-                self._restate(origin, word, now_s)
+                self._restate(origin, update, now_s)
 
-    def _place(self, origin: RemoteReplica, word: PlacedUpdate, now_s: float) -> None:
-        heard = self._charge(origin, word.charge, now_s)
-        prompt, state = word.prompt, self._state
-        if heard is None:
+    def _apply_placed(self, origin: RemoteReplica, update: PlacedUpdate, now_s: float) -> None:
+        remote = self._charge(origin, update.charge, now_s)
+        prompt, state = update.prompt, self._state
+        if remote is None:
             return
-        slot = heard.charge.slot
-        heard.model = word.model
-        if word.session is not None:
-            state.sessions.put_hashed(word.session, slot)
+        slot = remote.charge.slot
+        remote.model = update.model
+        if update.session is not None:
+            state.sessions.put_hashed(update.session, slot)
         if _is_sane(prompt):
-            heard.trace = state.index.insert(slot, prompt)
-        if state.fleet.eligible(word.model).is_adapter:
-            state.adapters.put((word.model, slot), slot)
+            remote.trace = state.index.insert(slot, prompt)
+        if state.fleet.eligible(update.model).is_adapter:
+            state.adapters.put((update.model, slot), slot)
 
-    def _begin(self, origin: RemoteReplica, word: FirstTokenUpdate, now_s: float) -> None:
-        heard, state = origin.open.get(word.number), self._state
-        if heard is None or heard.is_prefill_done:
+    def _begin(self, origin: RemoteReplica, update: FirstTokenUpdate, now_s: float) -> None:
+        remote, state = origin.open.get(update.number), self._state
+        if remote is None or remote.is_prefill_done:
             return
-        self._start(heard, now_s)
-        self._answered(heard, now_s)
-        if word.work_tokens == 0:
+        self._start(remote, now_s)
+        self._answered(remote, now_s)
+        if update.work_tokens == 0:
             return  # Its prefill was done elsewhere.
-        if 0 < word.work_tokens <= MAX_TOKENS and 0 < word.took_s <= MAX_SECONDS:
-            state.costs.observe_first_token(heard.charge.slot, word.work_tokens, word.took_s)
+        if 0 < update.work_tokens <= MAX_TOKENS and 0 < update.took_s <= MAX_SECONDS:
+            state.costs.observe_first_token(remote.charge.slot, update.work_tokens, update.took_s)
         else:
             self.rejected += 1
 
-    def _settle(self, origin: RemoteReplica, word: SettledUpdate, now_s: float) -> None:
-        heard, state = origin.open.get(word.number), self._state
-        if heard is None:
+    def _settle(self, origin: RemoteReplica, update: SettledUpdate, now_s: float) -> None:
+        remote, state = origin.open.get(update.number), self._state
+        if remote is None:
             return
-        heard.is_prefill_done = True
-        charge = heard.charge
-        if word.response is not None:
-            state.responses.put_hashed(word.response, charge.slot)
-        if not _is_sane_settlement(word):
+        remote.is_prefill_done = True
+        charge = remote.charge
+        if update.response is not None:
+            state.responses.put_hashed(update.response, charge.slot)
+        if not _is_sane_settlement(update):
             self.rejected += 1
             return
-        if word.prompt_tokens or word.completion_tokens:
-            self._answered(heard, now_s)
-        if word.decode_s is not None:
-            tokens = word.completion_tokens // charge.sequences - 1
-            state.costs.observe_decode(charge.slot, word.running, tokens, word.decode_s)
-        trace = heard.trace
+        if update.prompt_tokens or update.completion_tokens:
+            self._answered(remote, now_s)
+        if update.decode_s is not None:
+            tokens = update.completion_tokens // charge.sequences - 1
+            state.costs.observe_decode(charge.slot, update.running, tokens, update.decode_s)
+        trace = remote.trace
         if trace is None:
             return
         state.index.prefill_done(trace)
-        if word.prompt_tokens and state.fleet.knows(heard.model):
-            usage = Usage(word.prompt_tokens, word.completion_tokens, word.cached_tokens)
-            state.learn_usage(heard.model, trace, usage, _grown(trace.prompt, word))
+        if update.prompt_tokens and state.fleet.knows(remote.model):
+            usage = Usage(update.prompt_tokens, update.completion_tokens, update.cached_tokens)
+            state.learn_usage(remote.model, trace, usage, _grown(trace.prompt, update))
 
-    def _restate(self, origin: RemoteReplica, word: Snapshot, now_s: float) -> None:
-        stated = {charge.number: charge for charge in word.open}
+    def _restate(self, origin: RemoteReplica, update: Snapshot, now_s: float) -> None:
+        stated = {charge.number: charge for charge in update.open}
         for number in [number for number in origin.open if number not in stated]:
             self._end(origin.open.pop(number), now_s)
-        for charge in word.open:
-            heard = origin.open.get(charge.number) or self._charge(origin, charge, now_s)
-            if heard is not None and not charge.in_prefill:
-                self._start(heard, now_s)
+        for charge in update.open:
+            remote = origin.open.get(charge.number) or self._charge(origin, charge, now_s)
+            if remote is not None and not charge.in_prefill:
+                self._start(remote, now_s)
         origin.has_gap = False
 
     def _charge(self, origin: RemoteReplica, said: OpenRequest, now_s: float) -> RemoteRequest | None:
@@ -379,25 +379,25 @@ class ReplicaState:
             now_s=now_s,
             queues=said.queues,
         )
-        heard = origin.open[said.number] = RemoteRequest(charge, said.engine)
-        return heard
+        remote = origin.open[said.number] = RemoteRequest(charge, said.engine)
+        return remote
 
-    def _answered(self, heard: RemoteRequest, now_s: float) -> None:
+    def _answered(self, remote: RemoteRequest, now_s: float) -> None:
         if self._on_answer is not None:
-            self._on_answer(heard.engine, now_s)
+            self._on_answer(remote.engine, now_s)
 
-    def _start(self, heard: RemoteRequest, now_s: float) -> None:
-        heard.is_prefill_done = True
-        self._state.ledger.prefill_done(heard.charge, now_s)
-        if heard.trace is not None:
-            self._state.index.prefill_done(heard.trace)
+    def _start(self, remote: RemoteRequest, now_s: float) -> None:
+        remote.is_prefill_done = True
+        self._state.ledger.prefill_done(remote.charge, now_s)
+        if remote.trace is not None:
+            self._state.index.prefill_done(remote.trace)
 
-    def _end(self, heard: RemoteRequest, now_s: float) -> None:
+    def _end(self, remote: RemoteRequest, now_s: float) -> None:
         state = self._state
-        if heard.trace is not None and not heard.is_prefill_done:
-            state.index.retract(heard.trace)
-        state.ledger.release(heard.charge, now_s)
-        state.recycle(heard.charge.slot)
+        if remote.trace is not None and not remote.is_prefill_done:
+            state.index.retract(remote.trace)
+        state.ledger.release(remote.charge, now_s)
+        state.recycle(remote.charge.slot)
 
 
 def _is_sane_charge(said: OpenRequest) -> bool:
@@ -414,21 +414,21 @@ def _is_sane(prompt: Prompt) -> bool:
     return 0 < count <= len(prompt.ends) and prompt.ends[count - 1] <= prompt.size <= MAX_TOKENS
 
 
-def _is_sane_settlement(word: SettledUpdate) -> bool:
-    cached_tokens, decode_s = word.cached_tokens, word.decode_s
+def _is_sane_settlement(update: SettledUpdate) -> bool:
+    cached_tokens, decode_s = update.cached_tokens, update.decode_s
     return (
-        0 <= word.prompt_tokens <= MAX_TOKENS
-        and 0 <= word.completion_tokens <= MAX_TOKENS
+        0 <= update.prompt_tokens <= MAX_TOKENS
+        and 0 <= update.completion_tokens <= MAX_TOKENS
         and (cached_tokens is None or 0 <= cached_tokens <= MAX_TOKENS)
-        and 0 <= word.running <= MAX_TOKENS
+        and 0 <= update.running <= MAX_TOKENS
         and (decode_s is None or 0 <= decode_s <= MAX_SECONDS)
     )
 
 
-def _grown(prompt: Prompt, word: SettledUpdate) -> Prompt | None:
-    if not word.grown_blocks:
+def _grown(prompt: Prompt, update: SettledUpdate) -> Prompt | None:
+    if not update.grown_blocks:
         return None
-    grown = Prompt(prompt.blocks + word.grown_blocks, prompt.ends, word.grown_size)
+    grown = Prompt(prompt.blocks + update.grown_blocks, prompt.ends, update.grown_size)
     return grown if _is_sane(grown) else None
 
 
@@ -440,21 +440,21 @@ class HistoryReplay:
 
     def __init__(self, state: RoutingState) -> None:
         self._state = state.for_replay()
-        self._hearing = ReplicaState(self._state)
+        self._replica_state = ReplicaState(self._state)
         self._names: set[int] = set()
 
     @property
     def applied(self) -> int:
         """Updates applied."""
-        return self._hearing.applied
+        return self._replica_state.applied
 
-    def apply(self, name: int, number: int, news: Iterable[StateUpdate]) -> None:
+    def apply(self, name: int, number: int, updates: Iterable[StateUpdate]) -> None:
         """Apply an old batch; those of one replica in their order."""
         self._state.ledger.resize(self._state.fleet.slot_count)
         self._names.add(name)
-        self._hearing.apply(name, number, news, 0.0)
+        self._replica_state.apply(name, number, updates, 0.0)
 
     def close(self) -> None:
         """End the replay: prompts that were never seen to be computed are dropped from the index."""
         for name in self._names:
-            self._hearing.remove(name, 0.0)
+            self._replica_state.remove(name, 0.0)

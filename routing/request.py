@@ -1,6 +1,6 @@
-"""A request as decisions see it: what was asked, by size and prefix, never its text.
+"""A request as decisions see it: its size and prefix, never its text.
 
-Built once per request from bytes at the edge; knows nothing of HTTP.
+Built once per request from bytes at the edge; independent of HTTP.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from routing.cache_lookup import CacheLookup
 
 
 class Api(StrEnum):
-    """What is asked of the engine; one value per wire dialect."""
+    """The kind of call; one value per wire dialect."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -58,7 +58,7 @@ class Usage(
         "cached_tokens": "cached_input_tokens",
     },
 ):
-    """Tokens of a request as the engine reports them. `cached_tokens` is None where it does not report them."""
+    """Tokens of a request as the engine reports them. `cached_tokens` is None where the engine does not report them."""
 
     prompt_tokens: int
     completion_tokens: int = 0
@@ -79,7 +79,7 @@ class Request(Struct, frozen=True, gc=False):
     stream: bool = False
     max_tokens: int | None = None
     min_tokens: int = 0
-    """No answer ends before it has so many."""
+    """No response ends before this many tokens."""
     unseen_bytes: int = 0
     """Of fields that become prompt beside the text, and so are not in `prompt`: templates, documents, their values."""
     sequences: int = 1
@@ -92,7 +92,7 @@ class Request(Struct, frozen=True, gc=False):
     priority: int = 0
     """Scheduling priority within an engine that supports it: higher first."""
     downgraded_from: str | None = None
-    """The larger model that was asked for, where `model` answers in its place."""
+    """The larger model that was requested, where `model` answers in its place."""
     retry_count: int = 0
     """How often its client says that it has asked before."""
     is_single_engine: bool = False

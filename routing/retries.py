@@ -1,12 +1,12 @@
 """How many second attempts there may be: one account for retries and resumed streams together.
 
 Every request pays a share of an attempt in; every second attempt takes one out. So however much fails, engines are not
-asked for much more than clients ask for, and retries never become the overload that they are to help over. Knows no
-pod and no clock.
+loaded much beyond what clients send, and retries never become the overload that they are meant to bridge. Independent
+of pods and clocks.
 
-Whether an attempt adds to what engines have to do depends on what became of the first. A request that moves from an
-engine that is gone takes up the room that it had there: that may go on debt, as far as there are requests under way,
-and last of all a stream is refused of which the client has seen the beginning.
+Whether an attempt adds to the engines' load depends on what became of the first. A request that moves from an engine
+that is gone takes up the room that it had there: that may overdraw the budget by the number of requests in flight, and
+a stream of which the client has received the beginning is rejected last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RetryKind(StrEnum):
     FAILOVER = "failover"
     """The engine is gone, before the client had any of its answer."""
     RESUME = "resume"
-    """It is gone in the middle of an answer, which another is to go on with."""
+    """It failed in the middle of a response, which another engine is to resume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +40,28 @@ class RetryTerms:
     max_attempts: int = 3
     """Pods that may fail one request before its first byte: the request itself may be what breaks them."""
     max_resumes: int = 8
-    """How often one stream is gone on with elsewhere."""
+    """How often one stream is resumed elsewhere."""
     budget_ratio: float = 0.2
     """Second attempts for each request, in the long run."""
     budget_burst: int = 100
     """As many may come at once, after a time without any."""
 
-    def may_retry(self, failed: int, asked: int) -> bool:
+    def may_retry(self, failed: int, attempts: int) -> bool:
         """Whether a request may be sent to one more pod. `failed`: those that failed it and had failed no other request
-        before; `asked`: all that have seen it, of which there is an end as well.
+        before; `attempts`: all that have seen it, of which there is an end as well.
         """
-        return failed < self.max_attempts and asked < self.max_attempts**2
+        return failed < self.max_attempts and attempts < self.max_attempts**2
 
 
 class RetryBudget:
     """One per gateway."""
 
     def __init__(self, terms: RetryTerms | None = None, *, among: int = 1) -> None:
-        """`among`: so many processes divide what is saved; a share of each one's requests is a share of all."""
+        """`among`: the number of processes that share the budget; a share of each one's requests is a share of all."""
         terms = terms or RetryTerms()
         self._share = terms.budget_ratio
-        self._most = terms.budget_burst / among
-        self.balance = self._most
+        self._max_balance = terms.budget_burst / among
+        self.balance = self._max_balance
         self.in_flight = 0
         self.taken: Counter[RetryKind] = Counter()
         self.rejected: Counter[RetryKind] = Counter()
@@ -72,7 +72,7 @@ class RetryBudget:
     def begin(self) -> None:
         """A request has come, and pays in."""
         self.in_flight += 1
-        self.balance = min(self._most, self.balance + self._share)
+        self.balance = min(self._max_balance, self.balance + self._share)
 
     def end(self) -> None:
         """It has ended, however it did."""
@@ -80,13 +80,13 @@ class RetryBudget:
 
     def take(self, what: RetryKind) -> bool:
         """Take an attempt out, if there is one for this."""
-        may = self.balance - 1 >= self._least(what)
+        may = self.balance - 1 >= self._min_balance(what)
         (self.taken if may else self.rejected)[what] += 1
         if may:
             self.balance -= 1
         return may
 
-    def _least(self, what: RetryKind) -> float:
+    def _min_balance(self, what: RetryKind) -> float:
         """What must be left after it."""
         match what:
             case RetryKind.RETRY:

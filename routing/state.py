@@ -64,7 +64,7 @@ class RoutingState:
         self._report = report
         make_counter = ExactCounter if exact_sizes else partial(TokenCounter, DEFAULT_BYTES_PER_TOKEN)
         self.counters: defaultdict[str, TokenCounter | ExactCounter] = defaultdict(make_counter)
-        """The token counter of each model. Look up none that the fleet does not know: each look-up makes one."""
+        """The token counter of each model. Look up served models only: each look-up creates one."""
         self._exact_sizes = exact_sizes
         self.retired: set[int] = set()
         """Slots of engines that are gone, while requests are still charged to them."""
@@ -109,13 +109,13 @@ class RoutingState:
             self.index.clear(engine.slot)
         self.resize_caches(url)
 
-    def observe_load(self, slot: int, foreign: ExternalLoad) -> None:
+    def observe_load(self, slot: int, external: ExternalLoad) -> None:
         """Take over the external load of a scrape."""
-        self.ledger.observe_external(slot, foreign)
+        self.ledger.observe_external(slot, external)
 
-    def set_unreliable_engines(self, doubts: Mapping[str, str]) -> None:
+    def set_unreliable_engines(self, reasons: Mapping[str, str]) -> None:
         """Take over which engines' KV events are followed, and why those of some do not decide. For display only."""
-        self.unreliable_engines = doubts
+        self.unreliable_engines = reasons
 
     # -- what placements teach, and what they leave --------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class RoutingState:
         self.fleet.recycle(slot)
 
     def clear_slot(self, slot: int) -> None:
-        """Forget what was learned of the engine that stood in a slot."""
+        """Reset what was learned of the slot's former engine."""
         self.costs.forget(slot)
         self.stores.forget(slot)
         self.ledger.observe_external(slot, NO_EXTERNAL_LOAD)

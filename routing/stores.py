@@ -1,7 +1,7 @@
 """KV stores behind the engines (LMCache, Mooncake and their like): what an engine does not hold it may fetch.
 
 A store does not report what it holds, but its engine's metrics count which share of queried tokens it had. That
-share of a cold prompt is expected to be warm, on every engine as its own figures say.
+share of a cold prompt is predicted to be cached, from each engine's own figures.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class KvStores:
     def observe(self, slot: int, count: StoreCounters) -> None:
         """Take over a scrape. Counters that fell belong to another life of the engine."""
         before = self._counts.get(slot, StoreCounters())
-        asked, found = count.queried - before.queried, count.found - before.found
-        if asked < 0 or found < 0:
+        queried, found = count.queried - before.queried, count.found - before.found
+        if queried < 0 or found < 0:
             self.forget(slot)
-            asked, found = count.queried, count.found
-        if asked < MIN_QUERIED_TOKENS:
+            queried, found = count.queried, count.found
+        if queried < MIN_QUERIED_TOKENS:
             return
         self._counts[slot] = count
-        share = min(1.0, found / asked)
+        share = min(1.0, found / queried)
         known = self.shares.get(slot)
         kept = share if known is None else SHARE_DECAY * known + (1 - SHARE_DECAY) * share
         if kept > 0.0:
             self.shares[slot] = kept
 
     def forget(self, slot: int) -> None:
-        """The engine is gone, or begins anew."""
+        """Reset the slot: its engine is gone or has restarted."""
         self.shares.pop(slot, None)
         self._counts.pop(slot, None)
 
@@ -60,11 +60,11 @@ def with_stores(
     work: Sequence[float],
     prompt_tokens: float,
 ) -> tuple[list[float], list[float]]:
-    """Warm tokens and prefill work with what stores are expected to add to them."""
+    """Return cached tokens and prefill work with what stores are expected to add to them."""
     warm, left = list(warm_tokens), list(work)
-    for place, slot in enumerate(slots):
+    for position, slot in enumerate(slots):
         share = shares.get(slot)
         if share:
-            warm[place] += share * max(0.0, prompt_tokens - 1 - warm[place])
-            left[place] *= 1 - share
+            warm[position] += share * max(0.0, prompt_tokens - 1 - warm[position])
+            left[position] *= 1 - share
     return warm, left

@@ -42,18 +42,18 @@ class TokenCounter:
     """Expected tokens of prompts of one model, and exact ones where the same prefix was counted by an engine before."""
 
     def __init__(self, size_per_token: float) -> None:
-        self._usual_size_per_token = size_per_token
+        self._default_size_per_token = size_per_token
         self.size_per_token = size_per_token
-        self._ratio = RunningRatio(RATIO_MEMORY, seen=1.0)
+        self._ratio = RunningRatio(RATIO_MEMORY, total_weight=1.0)
         self._leaves: OrderedDict[int, CountedPrefix] = OrderedDict()
 
     def learn(self, prompt: Prompt, tokens: int) -> None:
         """An engine counted `tokens` for this whole prompt."""
         if prompt.size:
-            usual_tokens = prompt.size / self._usual_size_per_token
-            ratio = max(1.0, tokens - TEMPLATE_TOKENS) / usual_tokens
-            self._ratio.observe(ratio, usual_tokens / TYPICAL_PROMPT_TOKENS)
-            self.size_per_token = self._usual_size_per_token / self._ratio.value
+            default_tokens = prompt.size / self._default_size_per_token
+            ratio = max(1.0, tokens - TEMPLATE_TOKENS) / default_tokens
+            self._ratio.observe(ratio, default_tokens / TYPICAL_PROMPT_TOKENS)
+            self.size_per_token = self._default_size_per_token / self._ratio.value
         self.remember(prompt, tokens)
 
     def remember(self, prompt: Prompt, tokens: int) -> None:
@@ -67,9 +67,9 @@ class TokenCounter:
             self._leaves.popitem(last=False)
 
     def known_leaf(self, prompt: Prompt, within: float = inf) -> CountedPrefix | None:
-        """The longest earlier prompt that ended in one of this prompt's blocks, of those `within` its first so much.
+        """Return the longest earlier prompt that ended in one of this prompt's leading blocks, up to size `within`.
 
-        What stands after an earlier prompt's last full block is taken to be shared too: who goes on through exactly
+        What follows an earlier prompt's last full block is taken to be shared too: a prompt that contains exactly
         that block is nearly always its next turn. Where that is wrong, it is wrong by less than a block.
         """
         blocks = prompt.blocks

@@ -26,5 +26,5 @@ class HotPrefixReplication:
         paid_s = self.weight * candidates.waited_s
         if paid_s <= 0:
             return []
-        least_s = min(candidates.own_s)
-        return [-min(paid_s, own - least_s) for own in candidates.own_s]
+        min_s = min(candidates.own_s)
+        return [-min(paid_s, own - min_s) for own in candidates.own_s]

@@ -22,7 +22,7 @@ class KvCacheHeadroom:
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return 0 where there is room, or where an engine has not reported its capacity."""
         needed = candidates.prompt_tokens + candidates.output_tokens
-        if max(candidates.kv_tokens) + needed <= candidates.least_kv_capacity:
+        if max(candidates.kv_tokens) + needed <= candidates.min_kv_capacity:
             return []
         return [
             self._wait_s(in_use, in_use + needed - capacity, residence)

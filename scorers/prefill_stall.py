@@ -34,10 +34,12 @@ class PrefillStallCost:
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return seconds lost by other streams and by our own; an empty list where pairs leave no choice."""
-        stream_s = candidates.usual_stream_s
+        stream_s = candidates.typical_stream_s
         if not candidates.prefill_shares or stream_s <= 0:
             return []
-        felt_s = self.ttft_equivalent_s * min(1.0, candidates.usual_prefill_s / stream_s / self.min_prefill_ratio) ** 2
+        felt_s = (
+            self.ttft_equivalent_s * min(1.0, candidates.typical_prefill_s / stream_s / self.min_prefill_ratio) ** 2
+        )
         each = min(felt_s / stream_s, 1.0)
         own = felt_s if candidates.output_tokens > 1 else 0.0
         return [

@@ -1,6 +1,6 @@
 """One streamed chat completion as a client takes it in: when its first token came, how it ended, what it says it took.
 
-Knows the wire, not what is asked.
+Independent of the request's content.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Event(msgspec.Struct):
     error: Complaint | str | None = None
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Of its error."""
         return str(self.error.code or self.error.message) if isinstance(self.error, Complaint) else str(self.error)
 
@@ -88,12 +88,12 @@ async def ask(
             async for piece in answer.content.iter_any():
                 tail = keep_end(tail, piece)
                 if first is None and EVENT in tail:
-                    # Before it there may be comments: some routers send them so that nobody gives up waiting.
+                    # Before it there may be comments: some routers send them so that clients do not time out.
                     first = clock()
     except (aiohttp.ClientError, TimeoutError) as error:
         return Answer(first, clock(), None, type(error).__name__, status, headers)
     if status != 200:
-        return Answer(None, clock(), None, f"{status} {_read_event(tail).words}", status, headers)
+        return Answer(None, clock(), None, f"{status} {_read_event(tail).description}", status, headers)
     usage, failure = _ending(tail)
     return Answer(first, clock(), usage, failure, status, headers)
 
@@ -110,10 +110,10 @@ def _ending(tail: bytes) -> tuple[Usage | None, str]:
         if event == b"data: [DONE]":
             failure = ""
         elif event.startswith(b"data: {"):
-            told = _read_event(event[6:])
-            usage = told.usage
-            if told.error is not None:
-                failure = f"error in the stream: {told.words}"
+            chunk = _read_event(event[6:])
+            usage = chunk.usage
+            if chunk.error is not None:
+                failure = f"error in the stream: {chunk.description}"
             break
     return usage, failure
 

@@ -36,7 +36,7 @@ REMEMBERED_REQUESTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request as it came in, for tests that look at what reached a pod."""
+    """One request as received, for tests that check what reached a pod."""
 
     method: str
     path: str
@@ -121,7 +121,7 @@ def bootstrap_app(transfers: Transfers) -> web.Application:
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     service = request.app[SERVICE]
     response.headers["Server"] = "uvicorn"
-    if service.options.tells_request_id and (request_id := request.headers.get("X-Request-Id")):
+    if service.options.reports_request_id and (request_id := request.headers.get("X-Request-Id")):
         response.headers["x-request-id"] = request_id
     if request.headers.get("endpoint-load-metrics-format", "").upper() == "JSON":
         books = [rank.engine.statistics() for rank in service.ranks]
@@ -152,8 +152,8 @@ class _Guard:
     async def let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer the request, whatever comes of it."""
         try:
-            if refusal := self._unauthorized(request):
-                return refusal
+            if rejection := self._unauthorized(request):
+                return rejection
             await self._remember(request)
             if request.path in _OF_ENGINE and request.method == "POST":
                 await self._befall(request)
@@ -164,9 +164,9 @@ class _Guard:
             return json_answer({"detail": "There was an error parsing the body"}, 400)
         except CutError as cut:
             return cut.response
-        except web.HTTPException as refusal:
-            answer = json_answer({"detail": refusal.reason}, refusal.status)
-            if allowed := refusal.headers.get("Allow"):
+        except web.HTTPException as rejection:
+            answer = json_answer({"detail": rejection.reason}, rejection.status)
+            if allowed := rejection.headers.get("Allow"):
                 answer.headers["Allow"] = allowed
             return answer
 
@@ -184,7 +184,7 @@ class _Guard:
         self._door.received.append(Received(request.method, request.path, headers, await request.read()))
 
     async def _befall(self, request: web.Request) -> None:
-        """Let the fault in force befall the request, and count it against the limits."""
+        """Apply the current fault to the request, and count it against the limits."""
         service, fault = self._door.service, self._door.trouble.befall()
         match fault.kind:
             case FaultKind.FREEZE:
@@ -193,7 +193,7 @@ class _Guard:
                 raise _dropped(request)
             case FaultKind.CUT | FaultKind.RESET | FaultKind.MUTE | FaultKind.DAMAGE | FaultKind.ABORT:
                 request[BEFALLEN] = fault
-            case FaultKind.REFUSE | FaultKind.ERROR:
+            case FaultKind.REJECT | FaultKind.ERROR:
                 if not (fault.is_late and _wants_stream(await request.read())):
                     raise fault_error(fault)
                 request[BEFALLEN] = fault
@@ -201,18 +201,18 @@ class _Guard:
             raise engine_issue()
         if not service.is_loaded:
             raise busy()
-        most = service.options.max_num_queued_reqs
-        if most is not None and service.in_flight >= most:
+        max_queued = service.options.max_num_queued_reqs
+        if max_queued is not None and service.in_flight >= max_queued:
             service.rejected += 1
             raise busy()
 
 
 def _wants_stream(body: bytes) -> bool:
     try:
-        asked = json.loads(body)
+        request_body = json.loads(body)
     except (ValueError, RecursionError):
         return False
-    return isinstance(asked, dict) and asked.get("stream") is True
+    return isinstance(request_body, dict) and request_body.get("stream") is True
 
 
 def _dropped(request: web.Request) -> CutError:

@@ -1,7 +1,7 @@
-"""Who runs, who waits and who holds which blocks: vLLM's scheduler between two steps. Must not know what a step takes.
+"""Which sequences run, wait and hold which blocks: vLLM's scheduler between two steps. Independent of step times.
 
-Whoever decodes gains one token a step, so only the step count moves: KV tokens, blocks begun and ends to come are sums
-and differences over it.
+A decoding sequence gains one token a step, so only the step count moves: KV tokens, blocks begun and ends to come are
+sums and differences over it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Batch:
         """They have their blocks, and wait for another engine's KV."""
         self.held: dict[str, Live] = {}
         """They have ended; their blocks wait to be fetched."""
-        self.begun_fetches: list[Fetch] = []
+        self.started_fetches: list[Fetch] = []
         self.fetched_tokens = 0
         self.steps = 0
         self.kv_tokens = 0
@@ -75,10 +75,10 @@ class Batch:
     def _make_room(self) -> bool:
         """Take the blocks that decoding begins in the next step, from the last in order of service if need be."""
         preempted = False
-        while self._blocks_begun(0, 1) > self.cache.available:
+        while self._blocks_started(0, 1) > self.cache.available:
             self._preempt(max((*self.decoding, *self.prefilling), key=lambda live: live.rank))
             preempted = True
-        self.cache.take(self._blocks_begun(0, 1))
+        self.cache.take(self._blocks_started(0, 1))
         return preempted
 
     def _preempt(self, live: Live) -> None:
@@ -89,7 +89,7 @@ class Batch:
         self.waiting.push(live)
 
     def _plan_chunks(self, at: float, *, may_admit: bool) -> list[Chunk]:
-        """Who prefills how much: first those that have begun, then those that wait, until one does not fit."""
+        """Plan the chunks: first those of started prefills, then those of waiting sequences, until one does not fit."""
         chunks: list[Chunk] = []
         budget = self.profile.max_num_batched_tokens - len(self.decoding)
         for live in self.prefilling:
@@ -110,7 +110,7 @@ class Batch:
         return tokens
 
     def _name_blocks(self, live: Live, full: int) -> None:
-        """Put the blocks that a chunk fills into the cache as it is planned, as vLLM does: a twin in this step hits."""
+        """Cache the blocks that a chunk fills when it is planned, as vLLM does: a twin in this step hits."""
         chain = live.chain(full)
         for block in islice(chain, live.named, None):
             if self.cache.name(block):
@@ -132,7 +132,7 @@ class Batch:
         live.named, live.blocks, live.computed = hits, blocks, hits * block_size
         if live.remote > live.computed:
             self.fetching[live] = None
-            self.begun_fetches.append(Fetch(live.spec.sequence_id, live.remote - live.computed))
+            self.started_fetches.append(Fetch(live.spec.sequence_id, live.remote - live.computed))
         else:
             self.prefilling[live] = None
         if live.admitted_at is None:
@@ -146,14 +146,14 @@ class Batch:
         self.hit_tokens += live.computed
 
     def _steps_alike(self) -> int:
-        """Steps until one who decodes ends or blocks run out. Whoever waits now was refused and stays so until then."""
+        """Return the steps until a decoding sequence ends or blocks run out. Nothing is admitted until then."""
         self._drop_stale_ends()
         steps = self._ends[0][0] - self.steps
         room = self.cache.available
         if room >= len(self.decoding) * ((steps - 1) // self.profile.block_size + 1):
             return steps
         for step in range(1, steps):
-            room -= self._blocks_begun(step, step + 1)
+            room -= self._blocks_started(step, step + 1)
             if room < 0:
                 return step
         return steps
@@ -165,20 +165,20 @@ class Batch:
 
         The blocks of the first one were taken when it was planned.
         """
-        self.cache.take(self._blocks_begun(1, count))
+        self.cache.take(self._blocks_started(1, count))
         self.steps += count
         self.kv_tokens += count * len(self.decoding)
 
     def used_blocks(self, steps: int) -> int:
         """Blocks held during the last of the first `steps` steps from the count on."""
-        return self.cache.used + self._blocks_begun(1, steps)
+        return self.cache.used + self._blocks_started(1, steps)
 
-    def _blocks_begun(self, first: int, end: int) -> int:
+    def _blocks_started(self, first: int, end: int) -> int:
         """Blocks begun by decoding in the steps [first, end) from the count on."""
         begin, size = (self.steps + first) % self.profile.block_size, self.profile.block_size
         rounds, rest = divmod(max(end - first, 0), size)
-        begun = rounds * len(self.decoding) + sum(self._beginners[begin : begin + rest])
-        return begun + sum(self._beginners[: max(begin + rest - size, 0)])
+        started = rounds * len(self.decoding) + sum(self._beginners[begin : begin + rest])
+        return started + sum(self._beginners[: max(begin + rest - size, 0)])
 
     # --- Sequences changing state ------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class Batch:
         self.prefilling[live] = None
 
     def finish(self, live: Live) -> None:
-        """It has ended by itself: its blocks are given back, or kept for whoever is to fetch them."""
+        """Finish a sequence that ended by itself: release its blocks, or keep them for the pod that will fetch them."""
         if live.spec.is_held:
             self._take_out(live)
             self.held[live.spec.sequence_id] = live

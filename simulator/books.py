@@ -1,4 +1,4 @@
-"""What a simulated pod counts about finished requests, as vLLM's histograms want it. Knows no metrics format."""
+"""What a simulated pod counts about finished requests, as in vLLM's histograms. Independent of the metrics format."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Histogram:
         self.counts = [0] * (len(self.limits) + 1)
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count `value` so many times."""
+        """Count `value` `times` times."""
         self.counts[bisect_left(self.limits, value)] += times
         self.total += value * times
 
@@ -75,7 +75,7 @@ class Books:
         if first is not None:
             self._time("time_to_first_token_seconds", first_at - submitted_at)
         if end.output_tokens > 1:
-            # The mean stands for each gap: steps differ little while one sequence decodes.
+            # The mean is used for each gap: steps differ little while one sequence decodes.
             gap = (end.at - first_at) / (end.output_tokens - 1)
             self._time("inter_token_latency_seconds", gap, end.output_tokens - 1)
             self._time("request_time_per_output_token_seconds", gap)

@@ -20,7 +20,7 @@ START_S = 120.0
 
 END_S = 10.0
 
-LONGEST_LINE = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 
 
 class ChildFailed(RuntimeError):  # noqa: N818 - what has happened, in two words
@@ -54,7 +54,7 @@ async def running(
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
-            limit=LONGEST_LINE,
+            limit=MAX_LINE_BYTES,
             start_new_session=True,
         )
     child = Child(name, program, log)
@@ -80,12 +80,12 @@ async def _await_greeting(child: Child, greeting: Callable[[bytes], T | None]) -
                     return found
     except TimeoutError:
         raise ChildFailed(f"{child.name} was not ready within {START_S:.0f} s: see {child.log}") from None
-    told = child.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    raise ChildFailed(f"{child.name} ended before it was ready: {told[-1] if told else 'without a word'}")
+    log_lines = child.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    raise ChildFailed(f"{child.name} ended before it was ready: {log_lines[-1] if log_lines else 'without a word'}")
 
 
 async def _keep(child: Child) -> None:
-    """Write on what it says: a pipe that nobody reads would stop it."""
+    """Copy its output to its file: a full pipe would block it."""
     output = child.program.stdout
     assert output is not None  # noqa: S101 - asked for above
     with child.log.open("ab") as log:

@@ -19,7 +19,7 @@ class Deadlock(RuntimeError):  # noqa: N818 - what has happened, in one word
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """`time()` begins at 0 and stands still while anything is ready."""
+    """`time()` begins at 0 and does not advance while anything is ready."""
 
     _scheduled: list[asyncio.TimerHandle]
     """The timers of asyncio's own base class, soonest first. Cancelled ones are gone from the front by the time it asks
@@ -51,7 +51,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 class _Leap(selectors.BaseSelector):
     """Waits for nothing: where a real selector would sleep, the loop's clock leaps.
 
-    The one file it knows is the pipe by which a loop wakes itself; nobody ever writes to it here.
+    The one file it knows is the pipe by which a loop wakes itself; nothing ever writes to it here.
     """
 
     def __init__(self, loop: VirtualLoop) -> None:

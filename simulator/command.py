@@ -1,6 +1,6 @@
 """`hearth simulate`: plays a trace onto simulated pods, once per routing, and says how the routings compare.
 
-Reads the command line; the playing stands in `replay` (virtual time) and `live_replay` (over HTTP), the telling in
+Reads the command line; replays are in `replay` (virtual time) and `live_replay` (over HTTP), the output in
 `publish`.
 """
 
@@ -35,15 +35,15 @@ GENERATED_REQUESTS = 2_000
 
 GENERATED = "generated"
 
-USUAL_PODS = 8
+DEFAULT_PODS = 8
 
 RECORDED = "as-recorded"
 
 JITTER_S = 0.2
 """With several seeds: the order within a burst changes, the burst stays one."""
 
-NEWS_S = 0.005
-"""What news take through a Redis nearby, sent on at once: 2 to 3 ms where nobody is starved of processor."""
+SYNC_DELAY_S = 0.005
+"""Delay of updates through a nearby Redis, sent at once: 2 to 3 ms without CPU contention."""
 
 COMPARED = "round-robin,least-loaded,warm"
 
@@ -67,7 +67,7 @@ class Wanted:
     seeds: int
     jitter_s: float
     replicas: int
-    news_s: float | None
+    sync_delay_s: float | None
     profile: Profile
     split: Split | None
     """How prefill and decode are shared, where the pods hand KV over."""
@@ -94,11 +94,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def fit(wanted: Wanted, trace: Trace) -> Wanted:
-    """What a recording of one's own changes: as many pods as it was recorded on, and what really happened beside."""
+    """Adapt the options to a recording's own changes: its number of pods, and its recorded incidents."""
     names = wanted.routings
     if wanted.is_compared and trace.engines:
         names = (RECORDED, *names)
-    return replace(wanted, pods=wanted.pods or trace.engines or USUAL_PODS, routings=names)
+    return replace(wanted, pods=wanted.pods or trace.engines or DEFAULT_PODS, routings=names)
 
 
 def play_all(wanted: Wanted, trace: Trace, display: Display) -> list[Replay]:
@@ -127,7 +127,7 @@ def play_one(wanted: Wanted, trace: Trace, routing: str, seed: int, display: Dis
         wanted.profile,
         seed,
         replicas=wanted.replicas,
-        news_s=wanted.news_s,
+        sync_delay_s=wanted.sync_delay_s,
         split=wanted.split,
     )
     return play(trace.jittered(wanted.jitter_s, seed), setting, display)
@@ -135,8 +135,8 @@ def play_one(wanted: Wanted, trace: Trace, routing: str, seed: int, display: Dis
 
 def choose_trace(name: str, limit: int | None, seed: int) -> Trace:
     """A file, or `generated` with an optional shape behind a colon. Raises `TraceFault`."""
-    word, _, shape = name.partition(":")
-    if word != GENERATED:
+    prefix, _, shape = name.partition(":")
+    if prefix != GENERATED:
         return load_trace(Path(name), seed=seed).first(limit)
     if (shape or "chat") not in SHAPES:
         raise TraceFault(f"no shape `{shape}`: {', '.join(SHAPES)}")
@@ -146,66 +146,75 @@ def choose_trace(name: str, limit: int | None, seed: int) -> Trace:
 def read_wanted(argv: Sequence[str] | None) -> Wanted:
     """The command line. Ends the program where it is wrong."""
     parser = make_parser()
-    said = parser.parse_args(argv)
-    names = tuple(dict.fromkeys(name for name in said.routing.split(",") if name))
-    names = ALL_POLICIES if said.compare else names
+    options = parser.parse_args(argv)
+    names = tuple(dict.fromkeys(name for name in options.routing.split(",") if name))
+    names = ALL_POLICIES if options.compare else names
     if unknown := [name for name in names if name not in known_policies()]:
         parser.error(f"argument --routing: no routing `{unknown[0]}`: {', '.join(known_policies())}")
     if (
-        min(1 if said.pods is None else said.pods, said.arrival_rate, said.limit or 1, said.seeds, said.replicas) <= 0
-        or (said.arrival_jitter or 0.0) < 0
+        min(
+            1 if options.pods is None else options.pods,
+            options.arrival_rate,
+            options.limit or 1,
+            options.seeds,
+            options.replicas,
+        )
+        <= 0
+        or (options.arrival_jitter or 0.0) < 0
         or not names
     ):
         parser.error(
             "--pods, --arrival-rate, --limit, --seeds and --replicas must be above 0, and --routing must name one"
         )
-    if said.http and (said.seeds > 1 or said.replicas > 1 or set(names) & set(POLICIES)):
+    if options.http and (options.seeds > 1 or options.replicas > 1 or set(names) & set(POLICIES)):
         parser.error("--http plays the gateway's own routings, once, through one gateway")
     try:
         profile = replace(
             Profile(),
-            prefill_tokens_per_s=said.prefill_rate,
-            step_base_s=said.step_ms / 1000,
-            kv_capacity_tokens=said.kv_tokens,
-            block_size=said.block_tokens,
-            time_scale=said.clock_rate,
+            prefill_tokens_per_s=options.prefill_rate,
+            step_base_s=options.step_ms / 1000,
+            kv_capacity_tokens=options.kv_tokens,
+            block_size=options.block_tokens,
+            time_scale=options.clock_rate,
         )
-        split = _split(said)
+        split = _split(options)
     except ValueError as error:
         parser.error(str(error))
     return Wanted(
-        said.trace,
+        options.trace,
         names,
-        said.compare,
-        said.pods or 0,
-        said.arrival_rate,
-        said.limit,
-        said.seed,
-        said.seeds,
-        said.arrival_jitter if said.arrival_jitter is not None else (JITTER_S if said.seeds > 1 else 0.0),
-        said.replicas,
-        None if said.no_replica_sync else said.staleness,
+        options.compare,
+        options.pods or 0,
+        options.arrival_rate,
+        options.limit,
+        options.seed,
+        options.seeds,
+        options.arrival_jitter if options.arrival_jitter is not None else (JITTER_S if options.seeds > 1 else 0.0),
+        options.replicas,
+        None if options.no_replica_sync else options.staleness,
         profile,
         split,
-        said.http,
-        said.out,
+        options.http,
+        options.out,
     )
 
 
-def _split(said: argparse.Namespace) -> Split | None:
+def _split(options: argparse.Namespace) -> Split | None:
     """Raises ValueError where the flags contradict each other."""
-    if said.prefill is None:
-        if said.dynamic_roles or said.pd_always:
+    if options.prefill is None:
+        if options.dynamic_roles or options.pd_always:
             raise ValueError("--dynamic-roles and --pd-always want --prefill")
         return None
-    pods = said.pods or USUAL_PODS
-    if said.http or (said.replicas > 1 and said.dynamic_roles):
+    pods = options.pods or DEFAULT_PODS
+    if options.http or (options.replicas > 1 and options.dynamic_roles):
         raise ValueError("--prefill plays in virtual time; with --dynamic-roles through one gateway")
-    if not 0 <= said.prefill < pods or (said.dynamic_roles and not said.prefill):
-        raise ValueError(f"--prefill must be from {1 if said.dynamic_roles else 0} to {pods - 1}")
-    link = Link(said.kv_bytes, said.link_gb_s * 1e9, said.link_ms / 1000)
-    terms = RoleTerms(ttft_s=said.ttft_s, tpot_s=said.tpot_ms / 1000)
-    return Split(said.prefill, said.dynamic_roles, said.pd_always or said.dynamic_roles, terms=terms, link=link)
+    if not 0 <= options.prefill < pods or (options.dynamic_roles and not options.prefill):
+        raise ValueError(f"--prefill must be from {1 if options.dynamic_roles else 0} to {pods - 1}")
+    link = Link(options.kv_bytes, options.link_gb_s * 1e9, options.link_ms / 1000)
+    terms = RoleTerms(ttft_s=options.ttft_s, tpot_s=options.tpot_ms / 1000)
+    return Split(
+        options.prefill, options.dynamic_roles, options.pd_always or options.dynamic_roles, terms=terms, link=link
+    )
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -246,7 +255,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--staleness",
         type=float,
-        default=NEWS_S,
+        default=SYNC_DELAY_S,
         metavar="S",
         help="with --replicas: delay of replica sync, in seconds (default %(default)g)",
     )

@@ -1,6 +1,7 @@
-"""`make demo`: the gateway in front of simulated pods, one workload played twice, round robin against warm routing.
+"""`make demo`: the gateway in front of simulated pods, one workload, round robin against cache-aware routing.
 
-Everything listens on the loopback address and ends with us; `--keep` leaves the warm gateway up to be asked by hand.
+Everything listens on the loopback address and ends with us; `--keep` leaves the cache-aware gateway up for manual
+requests.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ machine (`publish` says so where they are not)."""
 REQUESTS = 800
 """Of the generated workload: five and a half minutes of it, forty seconds in real time."""
 
-LONGEST_S = 330.0
+MAX_REPLAY_S = 330.0
 """A trace is cut to what a demo has time for."""
 
 FULL = 0.75
-"""Of what all pods can compute: a real trace that would take more with nothing warm is slowed down to it, so that round
-robin is slow but not drowned."""
+"""Of what all pods can compute: a real trace that would take more with nothing cached is slowed down to it, so that
+round robin is slow but not drowned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the demo was asked for."""
+    """The options of the demo."""
 
     trace: Path | None
     keeps: bool
@@ -112,11 +113,11 @@ def choose_trace(path: Path | None) -> Trace:
             f"{trace.name} is played at {speed:.2f} times its rate: {PODS} pods could not bear more with nothing warm."
         )
     slowed = trace.faster(speed)
-    return slowed.first(sum(one.at_s <= LONGEST_S for one in slowed.arrivals))
+    return slowed.first(sum(one.at_s <= MAX_REPLAY_S for one in slowed.arrivals))
 
 
 def cold_load(trace: Trace, profile: Profile) -> float:
-    """The share of all pods' time that prefill would take if no prompt were warm."""
+    """Return the share of all pods' time that prefill would take if no prompt were cached."""
     work_s = sum(profile.prefill_s(0, one.prompt_tokens) for one in trace.arrivals)
     return work_s / PODS / max(trace.length_s, 1.0)
 
@@ -128,8 +129,8 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
     parser.add_argument("--keep", action="store_true", help="leave gateway and pods up afterwards, until Ctrl-C")
     parser.add_argument("--time-scale", type=float, default=TIME_SCALE, metavar="X", help="(default %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="(default %(default)s)")
-    said = parser.parse_args(argv)
-    return Wanted(said.trace, said.keep, said.time_scale, said.out)
+    options = parser.parse_args(argv)
+    return Wanted(options.trace, options.keep, options.time_scale, options.out)
 
 
 if __name__ == "__main__":

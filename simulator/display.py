@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
 LINES = 5
-"""How often a replay speaks where there is no terminal."""
+"""Progress lines per replay without a terminal."""
 
 REFRESHED = 20
 """Records between two changes of the moving line: sorting first token times at each would cost more than the replay."""
 
 
 class Display(Protocol):
-    """Told of one replay after another."""
+    """Shows one replay after another."""
 
     def begin(self, name: str, requests: int) -> None:
         """Another replay begins."""
@@ -62,8 +62,8 @@ class Tally:
     def __str__(self) -> str:
         ttfts_s = sorted(self._ttfts_s)
         warm = self._cached_tokens / self._prompt_tokens if self._prompt_tokens else 0.0
-        words = f"{warm:5.1%} warm, TTFT p50 {at_share(ttfts_s, 0.5):.2f} s, p95 {at_share(ttfts_s, 0.95):.2f} s"
-        return f"{words}, {self.failed} failed" if self.failed else words
+        line = f"{warm:5.1%} warm, TTFT p50 {at_share(ttfts_s, 0.5):.2f} s, p95 {at_share(ttfts_s, 0.95):.2f} s"
+        return f"{line}, {self.failed} failed" if self.failed else line
 
 
 class PlainDisplay:

@@ -40,11 +40,11 @@ class _Run:
 
     def steps_until(self, until: float) -> int:
         """How many of its steps have ended by `until`; never all of them, for the last one ends the run."""
-        step, most = self.done, self.planned - 1
-        if most > step:
-            step = min(max(int(self._guess(until - self.start)), step), most)
+        step, last = self.done, self.planned - 1
+        if last > step:
+            step = min(max(int(self._guess(until - self.start)), step), last)
         # The guess is a square root and off by a rounding; what a step's end is, only the series says.
-        while step < most and self.end_of(step + 1) <= until:
+        while step < last and self.end_of(step + 1) <= until:
             step += 1
         while step > self.done and self.end_of(step) > until:
             step -= 1
@@ -95,7 +95,7 @@ class Engine:
         self._reconsider(now)
 
     def abort(self, sequence_id: str, now: float) -> bool:
-        """End a sequence; its blocks are free, and its end is told, when the step in flight ends. No if not here."""
+        """End a sequence; blocks and listener are updated at the end of the step. Return False if it is not here."""
         self._check_played(now)
         live = self._live.get(sequence_id)
         if live is None or live.aborted:
@@ -108,7 +108,7 @@ class Engine:
 
     def take_fetches(self) -> list[Fetch]:
         """Whose blocks were taken since the last look, and how much of other engines' KV is to come into them."""
-        fetches, self._batch.begun_fetches = self._batch.begun_fetches, []
+        fetches, self._batch.started_fetches = self._batch.started_fetches, []
         return fetches
 
     def end_fetch(self, sequence_id: str, now: float, *, came: bool) -> bool:
@@ -139,9 +139,9 @@ class Engine:
             raise ValueError(f"sequence {sequence.sequence_id!r} is already here")
         if sequence.prompt_tokens < 1 or sequence.output_tokens < 0:
             raise ValueError("a sequence has at least one prompt token and no negative output")
-        longest = sequence.prompt_tokens + max(sequence.output_tokens - 1, 0)
-        if self.profile.blocks_for(longest) > self._batch.cache.total:
-            raise ValueError(f"{longest} tokens never fit into {self.profile.kv_capacity_tokens}")
+        max_tokens = sequence.prompt_tokens + max(sequence.output_tokens - 1, 0)
+        if self.profile.blocks_for(max_tokens) > self._batch.cache.total:
+            raise ValueError(f"{max_tokens} tokens never fit into {self.profile.kv_capacity_tokens}")
 
     def _check_played(self, now: float) -> None:
         at = self.next_step_at()
@@ -149,7 +149,7 @@ class Engine:
             raise ValueError(f"a step has ended at {at}, before {now}, and was not played: advance first")
 
     def _reconsider(self, now: float) -> None:
-        """Who runs may change: let the step in flight be the last of its run, or begin one."""
+        """The running set may change: let the step in flight be the last of its run, or begin one."""
         if self._run is None:
             self._begin_run(now)
         else:
@@ -158,7 +158,7 @@ class Engine:
     # --- What comes out ----------------------------------------------------------------------------------------------
 
     def next_step_at(self) -> float | None:
-        """When the step in flight ends; None when there is none."""
+        """When the step in flight ends; None if the engine is idle."""
         run = self._run
         return None if run is None else run.end_of(run.done + 1)
 
@@ -243,7 +243,8 @@ class Engine:
         plan = self._batch.plan(at)
         decoding = len(self._batch.decoding)
         if not (plan.chunks or decoding or self._aborted):
-            # All that are here wait for other engines, or for blocks that others hold: whoever ends that asks again.
+            # All sequences here wait for other engines, or for blocks held by others: their end triggers the next
+            # attempt.
             self._run = None
             return
         first = self.profile.step_base_s + self.profile.decode_s(decoding, self._batch.kv_tokens)

@@ -1,6 +1,6 @@
 """A real Envoy in front of pods, configured by one of the files in deploy/envoy with the addresses of this occasion.
 
-Listens on the loopback address, on ports that the system chooses. Knows nothing of what is asked through it.
+Listens on the loopback address, on ports that the system chooses. Independent of the requests.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Bootstrap = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Host and port of somebody."""
+class HostPort:
+    """Host and port."""
 
     host: str
     port: int
 
     @classmethod
-    def parse(cls, words: str) -> Place:
+    def parse(cls, text: str) -> HostPort:
         """`HOST:PORT`, or a URL of it."""
-        host, _, port = words.removeprefix("http://").rpartition(":")
+        host, _, port = text.removeprefix("http://").rpartition(":")
         return cls(host.strip("[]"), int(port))
 
     @property
@@ -59,14 +59,14 @@ def bootstrap(file: Path, pickers: Sequence[str], pods: Sequence[str] = ()) -> B
     Where the file leaves all pods to the picker, `pods` are not needed.
     """
     found: Bootstrap = yaml.safe_load(file.read_text(encoding="utf-8"))
-    anywhere = Place(LOOPBACK, 0).address
+    anywhere = HostPort(LOOPBACK, 0).address
     found["admin"]["address"] = anywhere
     for listener in found["static_resources"]["listeners"]:
         listener["address"] = anywhere
     places = {"hearth": pickers, "pods": pods}
     for cluster in found["static_resources"]["clusters"]:
         if "load_assignment" in cluster:
-            ends = [{"endpoint": {"address": Place.parse(place).address}} for place in places[cluster["name"]]]
+            ends = [{"endpoint": {"address": HostPort.parse(place).address}} for place in places[cluster["name"]]]
             cluster["load_assignment"]["endpoints"] = [{"lb_endpoints": ends}]
     return found
 
@@ -74,12 +74,12 @@ def bootstrap(file: Path, pickers: Sequence[str], pods: Sequence[str] = ()) -> B
 @asynccontextmanager
 async def envoy_running(binary: Path, config: Bootstrap, folder: Path, *, threads: int = 1) -> AsyncIterator[Envoy]:
     """An Envoy that takes requests and knows its pickers as well; logs into `folder`. Raises `ChildFailed`."""
-    written, told, log = _laid_out(config, folder)
-    words = ("-c", str(written), "--admin-address-path", str(told), "--concurrency", str(threads))
+    written, admin_file, log = _laid_out(config, folder)
+    text = ("-c", str(written), "--admin-address-path", str(admin_file), "--concurrency", str(threads))
     with log.open("wb") as output:
         program = await asyncio.create_subprocess_exec(
             str(binary),
-            *words,
+            *text,
             "--disable-hot-restart",
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
@@ -87,7 +87,7 @@ async def envoy_running(binary: Path, config: Bootstrap, folder: Path, *, thread
             start_new_session=True,
         )
     try:
-        yield await _ready(program, told, log)
+        yield await _ready(program, admin_file, log)
     finally:
         await end(program)
 
@@ -95,21 +95,21 @@ async def envoy_running(binary: Path, config: Bootstrap, folder: Path, *, thread
 def _laid_out(config: Bootstrap, folder: Path) -> tuple[Path, Path, Path]:
     """The files of one Envoy: its configuration, where it will say its admin port, its log."""
     folder.mkdir(parents=True, exist_ok=True)
-    written, told, log = folder / "envoy.yaml", folder / "envoy.admin", folder / "envoy.log"
+    written, admin_file, log = folder / "envoy.yaml", folder / "envoy.admin", folder / "envoy.log"
     written.write_text(yaml.safe_dump(config), encoding="utf-8")
-    told.unlink(missing_ok=True)
-    return written, told, log
+    admin_file.unlink(missing_ok=True)
+    return written, admin_file, log
 
 
-def _said(told: Path) -> str:
-    """What stands in a file that may not have been written yet."""
-    return told.read_text(encoding="utf-8").strip() if told.exists() else ""
+def _log_of(admin_file: Path) -> str:
+    """Return the content of a file that may not have been written yet."""
+    return admin_file.read_text(encoding="utf-8").strip() if admin_file.exists() else ""
 
 
-async def _ready(program: asyncio.subprocess.Process, told: Path, log: Path) -> Envoy:
+async def _ready(program: asyncio.subprocess.Process, admin_file: Path, log: Path) -> Envoy:
     try:
         async with asyncio.timeout(READY_S), aiohttp.ClientSession() as client:
-            while not (admin := _said(told)):
+            while not (admin := _log_of(admin_file)):
                 _insist(program, log)
                 await asyncio.sleep(ASK_AGAIN_S)
             while not (url := await _listener(client, f"http://{admin}")):
@@ -142,7 +142,7 @@ async def _listener(client: aiohttp.ClientSession, admin_url: str) -> str:
     return f"http://{LOOPBACK}:{listener['local_address']['socket_address']['port_value']}"
 
 
-def _all_healthy(told: Bootstrap) -> bool:
+def _all_healthy(admin_file: Bootstrap) -> bool:
     """Hosts that have failed their active check, or not had it yet, say so; those without a check say nothing."""
-    hosts = [host for cluster in told["cluster_statuses"] for host in cluster.get("host_statuses", ())]
+    hosts = [host for cluster in admin_file["cluster_statuses"] for host in cluster.get("host_statuses", ())]
     return not any(host["health_status"].get("failed_active_health_check") for host in hosts)

@@ -35,7 +35,7 @@ ROW = "{talk:<16} {turn:>4}  {pod:<24} {status:>6} {prompt:>8} {warm:>8} {head:>
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the demo was asked for. Without `pods` it simulates its own."""
+    """The options of the demo. Without `pods` it simulates its own."""
 
     envoy: Path
     config: Path
@@ -76,7 +76,9 @@ async def show(wanted: Wanted) -> int:
             started = await start_pods(stack, [logs / f"pod-{number}.log" for number in range(PODS)], Profile())
             pods = tuple(url for _, url in started)
         _, listening = await stack.enter_async_context(
-            running("gateway", gateway_words(pods), name="the gateway", log=logs / "gateway.log", greeting=heard)
+            running(
+                "gateway", gateway_arguments(pods), name="the gateway", log=logs / "gateway.log", greeting=reused_blocks
+            )
         )
         config = bootstrap(wanted.config, listening["extproc"], pods)
         envoy = await stack.enter_async_context(envoy_running(wanted.envoy, config, logs))
@@ -88,39 +90,39 @@ async def show(wanted: Wanted) -> int:
     return 1 if failed else 0
 
 
-def gateway_words(pods: Sequence[str]) -> list[str]:
+def gateway_arguments(pods: Sequence[str]) -> list[str]:
     """The gateway's command line: its own traffic port is open as well, as an operator's would be."""
     ports = [
-        word
+        argument
         for name in ("listen", "metrics-listen", "admin-listen", "extproc-listen")
-        for word in (f"--{name}", LOOPBACK)
+        for argument in (f"--{name}", LOOPBACK)
     ]
-    return ["serve", *ports, *(word for url in pods for word in ("--pod", url))]
+    return ["serve", *ports, *(argument for url in pods for argument in ("--pod", url))]
 
 
-def heard(line: bytes) -> dict[str, list[str]] | None:
+def reused_blocks(line: bytes) -> dict[str, list[str]] | None:
     """The addresses in the gateway's line that says where it listens."""
     with suppress(msgspec.DecodeError):
-        told: dict[str, Any] = msgspec.json.decode(line)
-        if told.get("event") == "listening":
-            return {name: told[name] for name in ("traffic", "metrics", "admin", "extproc")}
+        record: dict[str, Any] = msgspec.json.decode(line)
+        if record.get("event") == "listening":
+            return {name: record[name] for name in ("traffic", "metrics", "admin", "extproc")}
     return None
 
 
-# --- What is asked ----------------------------------------------------------------------------------------------------
+# --- Requests ---------------------------------------------------------------------------------------------------------
 
 
 async def hold_talks(stage: Stage) -> int:
-    """Each talk a few turns long, in turns, each turn with all that was said before. Returns how many failed."""
+    """Run conversations of a few turns in rotation, each turn with the whole history. Return how many failed."""
     print(
         ROW.format(talk="talk", turn="turn", pod="pod", status="status", prompt="prompt", warm="warm", head="head in")
     )
     failed = 0
-    said: dict[str, list[dict[str, str]]] = {talk: [opening(talk)] for talk in TALKS}
+    history: dict[str, list[dict[str, str]]] = {talk: [opening(talk)] for talk in TALKS}
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S)) as client:
         await until_ready(client, stage)
         for turn in range(1, TURNS + 1):
-            for talk, messages in said.items():
+            for talk, messages in history.items():
                 status, text, receipt = await ask(client, stage, messages)
                 failed += status != 200
                 print(row(talk, turn, status, receipt), flush=True)
@@ -133,7 +135,7 @@ async def hold_talks(stage: Stage) -> int:
 
 
 def opening(talk: str) -> dict[str, str]:
-    """A first message that is long enough to be worth keeping warm."""
+    """Return a first message that is long enough to be worth caching."""
     lines = (f"{number}. {talk} and the others argued for the {number}th time." for number in range(1, 41))
     return {"role": "user", "content": " ".join(lines)}
 
@@ -144,17 +146,17 @@ async def ask(
     """Through Envoy, and streamed: status, what was answered, and the receipt."""
     body = {"model": stage.model, "messages": messages, "max_tokens": ANSWER_TOKENS, "stream": True}
     async with client.post(f"{stage.envoy.url}/v1/chat/completions", json=body) as answer:
-        text = "".join([words(line) async for line in answer.content])
+        text = "".join([message_text(line) async for line in answer.content])
         receipt_id = answer.headers.get("x-hearth-request-id", "")
         return answer.status, text, await read_receipt(client, stage, receipt_id)
 
 
-def words(line: bytes) -> str:
+def message_text(line: bytes) -> str:
     """What one line of a stream says, if anything."""
     if not line.startswith(b"data: {"):
         return ""
-    told: dict[str, Any] = msgspec.json.decode(line[len(b"data: ") :])
-    return "".join(choice["delta"].get("content") or "" for choice in told.get("choices", ()))
+    record: dict[str, Any] = msgspec.json.decode(line[len(b"data: ") :])
+    return "".join(choice["delta"].get("content") or "" for choice in record.get("choices", ()))
 
 
 async def read_receipt(client: aiohttp.ClientSession, stage: Stage, receipt_id: str) -> dict[str, Any]:
@@ -221,8 +223,8 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
     parser.add_argument("--model", default=MODEL, help="what the pods call it (default %(default)s)")
     parser.add_argument("--keep", action="store_true", help="leave it all up afterwards, until Ctrl-C")
     parser.add_argument("--out", type=Path, default=Path("out/demo-envoy"), metavar="DIR", help="(default %(default)s)")
-    said = parser.parse_args(argv)
-    return Wanted(said.envoy, said.config, tuple(said.pod), said.model, said.keep, said.out)
+    history = parser.parse_args(argv)
+    return Wanted(history.envoy, history.config, tuple(history.pod), history.model, history.keep, history.out)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""News between routers in virtual time: what one says the others hear a while later, or never.
+"""Updates between routers in virtual time: each is received by the others after a delay, or never.
 
-Stands where workers, warmth processes and Redis stand in production; routers, words and hearing are the real ones.
+Replaces workers, index processes and Redis of production; routers, updates and their application are the real ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STATE_S = 2.0
 """How often a router states what it has open, where news can be lost."""
 
 SILENT_S = 5.0
-"""Who was not heard for so long is forgotten, where news can be lost."""
+"""A replica without updates for this long is removed, where updates can be lost."""
 
 
 @dataclass(slots=True)
@@ -29,8 +29,8 @@ class Member:
 
     name: int
     router: Router
-    voice: UpdatePublisher
-    hearing: ReplicaState
+    publisher: UpdatePublisher
+    applier: ReplicaState
     batches: int = 0
     stated_s: float = 0.0
     sent_s: float = -1.0
@@ -40,13 +40,13 @@ class Exchange:
     """Joins routers that share pods. Made on the loop whose clock is the routers'."""
 
     def __init__(self, *, delay_s: float = 0.02, loss: float = 0.0, draw: Callable[[], float] = lambda: 1.0) -> None:
-        """`delay_s`: from a batch's end until it is heard; `loss`: the share of batches that a hearer never gets, by
+        """`delay_s`: from a batch's end until it is received; `loss`: the share of batches that are lost, by
         `draw` in [0, 1).
         """
         self.delay_s = delay_s
         self.loss = loss
         self.batches = 0
-        self.words = 0
+        self.updates = 0
         self._draw = draw
         self._loop = asyncio.get_running_loop()
         self._members: list[Member] = []
@@ -55,23 +55,23 @@ class Exchange:
     def join(self, router: Router) -> ReplicaState:
         """Have a router tell and hear. Returns what it hears with."""
         name = len(self._members)
-        voice = UpdatePublisher(lambda: self._wake(name))
-        router.subscribe(voice)
-        member = Member(name, router, voice, ReplicaState(router))
+        publisher = UpdatePublisher(lambda: self._wake(name))
+        router.subscribe(publisher)
+        member = Member(name, router, publisher, ReplicaState(router))
         self._members.append(member)
         for each in self._members:
             each.router.replica_position = each.name, len(self._members)
-        return member.hearing
+        return member.applier
 
     def cut(self) -> None:
-        """What is between them is away: everybody goes on alone, and what is said is kept."""
+        """Cut the connection: every replica goes on alone, and updates are kept."""
         self._held = []
         for member in self._members:
             for other in self._members:
-                member.hearing.remove(other.name, self._loop.time())
+                member.applier.remove(other.name, self._loop.time())
 
     def mend(self) -> None:
-        """It is back: all that was said meanwhile is heard, in order."""
+        """Restore the connection: the kept updates are delivered, in order."""
         held, self._held = self._held or (), None
         for deliver in held:
             deliver()
@@ -84,34 +84,34 @@ class Exchange:
         now_s = member.sent_s = self._loop.time()
         if self.loss and now_s - member.stated_s >= STATE_S:
             member.stated_s = now_s
-            member.voice.publish_snapshot()
-        news = member.voice.take()
+            member.publisher.publish_snapshot()
+        batch = member.publisher.take()
         member.batches += 1
         self.batches += 1
-        self.words += len(news)
-        deliver = partial(self._deliver, member, member.batches, news)
+        self.updates += len(batch)
+        deliver = partial(self._deliver, member, member.batches, batch)
         if self._held is None:
             deliver()
         else:
             self._held.append(deliver)
 
-    def _deliver(self, member: Member, number: int, news: list[StateUpdate]) -> None:
+    def _deliver(self, member: Member, number: int, batch: list[StateUpdate]) -> None:
         for other in self._members:
             if other is not member and not (self.loss and self._draw() < self.loss):
-                self._loop.call_later(self.delay_s, self._tell, other, member, number, news)
+                self._loop.call_later(self.delay_s, self._apply_batch, other, member, number, batch)
 
-    def _tell(self, other: Member, member: Member, number: int, news: list[StateUpdate]) -> None:
+    def _apply_batch(self, other: Member, member: Member, number: int, batch: list[StateUpdate]) -> None:
         now_s = self._loop.time()
-        is_whole = other.hearing.apply(member.name, number, news, now_s)
+        is_contiguous = other.applier.apply(member.name, number, batch, now_s)
         if self.loss:
-            other.hearing.remove_stale(now_s - SILENT_S, now_s)
-        if not is_whole and now_s - member.stated_s > self.delay_s:
+            other.applier.remove_stale(now_s - SILENT_S, now_s)
+        if not is_contiguous and now_s - member.stated_s > self.delay_s:
             member.stated_s = now_s
-            self._loop.call_later(self.delay_s, member.voice.publish_snapshot)
+            self._loop.call_later(self.delay_s, member.publisher.publish_snapshot)
 
     async def settle(self) -> None:
         """Wait until everybody has heard, without loss, what everybody has open."""
         self.loss = 0.0
         for member in self._members:
-            member.voice.publish_snapshot()
+            member.publisher.publish_snapshot()
         await asyncio.sleep(2 * (SPACING_S + self.delay_s))

@@ -36,7 +36,7 @@ class Subject:
 
 
 def render_metrics(subject: Subject) -> bytes:
-    """The page as it is now."""
+    """Render the current metrics page."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Page(subject))
     return generate_latest(registry)

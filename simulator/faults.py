@@ -1,4 +1,4 @@
-"""What can be made to go wrong with a simulated pod, on command. Must not know how a pod does it."""
+"""What can be made to go wrong with a simulated pod, on command. Independent of how a pod does it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class FaultKind(StrEnum):
     DAMAGE = "damage"
     """One event after `after_chunks` cannot be read, or with `spot: frame` not even its chunk."""
     ABORT = "abort"
-    """Answers end after `after_chunks` tokens because somebody had the engine abort them: well framed, not finished."""
+    """Answers end after `after_chunks` tokens because the engine aborted them: well framed, not finished."""
     DROP = "drop"
     """Connections are closed instead of being answered."""
-    REFUSE = "refuse"
+    REJECT = "refuse"
     """503, the engine is busy."""
     ERROR = "error"
     """500, the engine had an issue; nothing else suffers."""
     CRASH = "crash"
     """The engine is dead behind a living server: streams end with an error event, then 500, /health says 503."""
     STALL = "stall"
-    """Whoever fetches KV from here hears nothing more; all else goes on."""
+    """Fetches of KV from here stall; all else goes on."""
     UNREADY = "unready"
-    """/health says 503; requests are answered all the same."""
+    """/health says 503; requests are still answered."""
 
 
 class Spot(StrEnum):
@@ -72,14 +72,14 @@ LASTING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong from now on. `requests` says how many requests it befalls; None until it is taken back."""
+    """A fault from now on. `requests` says how many requests it affects; None until it is removed."""
 
     kind: FaultKind = FaultKind.NONE
     factor: float = 1.0
     after_chunks: int = 0
     requests: int | None = None
     spot: Spot = Spot.BETWEEN
-    """Of what befalls streams."""
+    """For faults of streams."""
     is_late: bool = False
     """A stream is refused, or hears of an error, only after its head, as its first event."""
 
@@ -96,7 +96,7 @@ NO_FAULT = Fault()
 
 
 class Trouble:
-    """The fault in force, and how many requests it has left to befall."""
+    """The current fault, and how many requests it has left to affect."""
 
     def __init__(self) -> None:
         self.fault = NO_FAULT

@@ -1,6 +1,6 @@
 """Answers under way, as their consumer sees them: what is new, what it cost, and how to give them up.
 
-Must not know of HTTP, nor how a prompt came to be.
+Independent of HTTP and of the prompt's origin.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Portion:
 class Choice:
     """One answer of a generation."""
 
-    __slots__ = ("index", "progress", "prompt", "script", "sequence_id", "taken", "told_cached_tokens", "told_end")
+    __slots__ = ("end_taken", "index", "progress", "prompt", "reported_cached_tokens", "script", "sequence_id", "taken")
 
     def __init__(self, index: int, prompt: Prompt, script: Script, sequence_id: str, progress: Progress) -> None:
         self.index = index
@@ -37,29 +37,29 @@ class Choice:
         self.sequence_id = sequence_id
         self.progress = progress
         self.taken = 0
-        self.told_end = False
-        self.told_cached_tokens: int | None = None
-        """What a prefilling pod has told of its own cache: engines repeat that instead of what they found."""
+        self.end_taken = False
+        self.reported_cached_tokens: int | None = None
+        """Cached tokens reported by a prefilling pod: engines repeat that instead of their own count."""
 
-    def take(self, most: int) -> Portion | None:
-        """What is new, `most` tokens at most, if anything is."""
-        start, end = self.taken, min(self.progress.produced, self.taken + most)
-        if self.told_end or end == start:
+    def take(self, max_tokens: int) -> Portion | None:
+        """What is new, `max_tokens` tokens at most, if anything is."""
+        start, end = self.taken, min(self.progress.produced, self.taken + max_tokens)
+        if self.end_taken or end == start:
             return None
         self.taken = end
-        self.told_end = end == self.script.tokens
-        return Portion(start, end, self.script.text(start, end), self.told_end)
+        self.end_taken = end == self.script.tokens
+        return Portion(start, end, self.script.text(start, end), self.end_taken)
 
     @property
     def text(self) -> str:
-        """All it has said so far."""
+        """All output up to now."""
         return self.script.text(0, self.progress.produced)
 
     @property
     def cached_tokens(self) -> int:
         """What the prefix cache gave; 0 until it is known."""
-        if self.told_cached_tokens is not None:
-            return self.told_cached_tokens
+        if self.reported_cached_tokens is not None:
+            return self.reported_cached_tokens
         milestone = self.progress.end or self.progress.first
         return milestone.cached_tokens if milestone else 0
 
@@ -81,7 +81,7 @@ class Generation:
         self._rank = rank
         self._bell = bell
         self._block_size = options.profile.block_size
-        self._most = options.tokens_per_event
+        self._max_tokens = options.tokens_per_event
         self._transfers = transfers
 
     def abort(self) -> None:
@@ -101,27 +101,27 @@ class Generation:
         return any(choice.progress.has_failed for choice in self.choices)
 
     @property
-    def is_told(self) -> bool:
+    def is_taken(self) -> bool:
         """All has been taken."""
-        return all(choice.told_end for choice in self.choices)
+        return all(choice.end_taken for choice in self.choices)
 
     async def more(self) -> list[tuple[Choice, Portion]]:
         """Wait for what is new; nothing when the engine has died."""
         await self._bell.wait()
         portions: list[tuple[Choice, Portion]] = []
         for choice in self.choices:
-            while portion := choice.take(self._most):
+            while portion := choice.take(self._max_tokens):
                 portions.append((choice, portion))
         return portions
 
     async def completed(self) -> None:
-        """Until all is said."""
+        """Wait until the output is complete."""
         while not self.is_over:
             await self._bell.wait()
 
     @property
     def transfer_params(self) -> dict[str, Any] | None:
-        """What a whole answer tells of its KV, for whoever decodes."""
+        """What a complete response reports of its KV, for the decoding pod."""
         if self._transfers is None:
             return None
         choice = self.choices[0]
@@ -134,7 +134,7 @@ class Generation:
 
     @property
     def completion_tokens(self) -> int:
-        """Tokens produced so far, over all answers."""
+        """Tokens produced up to now, over all answers."""
         return sum(choice.progress.produced for choice in self.choices)
 
     @property

@@ -13,14 +13,14 @@ _BY_TYPE: dict[str, Any] = {"string": "lorem", "integer": 1, "number": 1.5, "boo
 DEEPEST = 32
 """Levels before a recursive schema is given up with null."""
 
-LARGEST = 10_000
-"""Items or letters; who asks for more gets no answer."""
+MAX_SIZE = 10_000
+"""Items or letters; larger values are rejected."""
 
 
 def json_text(schema: Any, state: int | None = None) -> str:
     """A value of this schema as ASCII JSON; texts that must be long are what a model says in this state.
 
-    Raises ValueError for what is no schema.
+    Raises ValueError for an invalid schema.
     """
     try:
         return json.dumps(_Instance(json.loads(schema) if isinstance(schema, str) else schema, state).of())
@@ -70,12 +70,12 @@ class _Instance:
             case other:
                 return _BY_TYPE[other]
 
-    def _text(self, begun: str, length: int) -> str:
+    def _text(self, start: str, length: int) -> str:
         """A text of this length at least."""
-        missing = length - len(begun)
+        missing = length - len(start)
         if self._state is None or missing <= 0:
-            return begun.ljust(length, "m")
-        return begun + "".join(Speech(self._state).pieces(0, missing // BYTES_PER_TOKEN + 1))[:missing]
+            return start.ljust(length, "m")
+        return start + "".join(Speech(self._state).pieces(0, missing // BYTES_PER_TOKEN + 1))[:missing]
 
     def _resolved(self, reference: str) -> Any:
         """What a reference within the schema names."""
@@ -86,6 +86,6 @@ class _Instance:
 
 
 def _bounded(count: int) -> int:
-    if count > LARGEST:
-        raise ValueError(f"{count} is more than {LARGEST}")
+    if count > MAX_SIZE:
+        raise ValueError(f"{count} is more than {MAX_SIZE}")
     return int(count)

@@ -1,7 +1,7 @@
 """A language model of one line: what comes next follows from the bytes before, and from nothing else.
 
 So every pod gives the same answer to the same prompt, and one that is handed half an answer goes on as the first would
-have. Must not know of requests, engines or time.
+have. Independent of requests, engines and time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _mixed(state: int, purpose: int) -> int:
 
 
 def next_piece(state: int, *, accents: bool = False) -> str:
-    """Four bytes: the beginning of a word or its continuation; with accents, some of them are no ASCII."""
+    """Four bytes: the beginning of a word or its continuation; with accents, some of them are not ASCII."""
     bits = _mixed(state, 1) >> 8
     if accents and bits >> 16 & 3 == 0:
         return _WIDE[bits >> 13 & 7]
@@ -40,9 +40,9 @@ def next_piece(state: int, *, accents: bool = False) -> str:
     return f" {stem}" if bits >> 12 & 1 else stem + _VOWELS[other]
 
 
-def natural_tokens(state: int, shortest: int, longest: int) -> int:
-    """How long an answer that begins in this state would be if nobody cut it, in tokens."""
-    return shortest + _mixed(state, 2) % (longest - shortest + 1)
+def natural_tokens(state: int, shortest: int, max_tokens: int) -> int:
+    """Return the natural length of a response that begins in this state, in tokens."""
+    return shortest + _mixed(state, 2) % (max_tokens - shortest + 1)
 
 
 def logprob(state: int) -> float:
@@ -51,10 +51,10 @@ def logprob(state: int) -> float:
 
 
 class Speech:
-    """One answer as it is being said, piece by piece; what was said stays known.
+    """One response as it is generated, piece by piece; earlier pieces are kept.
 
-    With `text` (ASCII: a tool call, a JSON object) it says that and no more. With `thought` it thinks so many pieces
-    before, and ends its thoughts.
+    With `text` (ASCII: a tool call, a JSON object) it generates only that. With `thought` it first generates that many
+    pieces of reasoning.
     """
 
     __slots__ = ("_accents", "_pieces", "_state", "_states", "length", "opening")
@@ -70,22 +70,22 @@ class Speech:
         """Pieces in all, where that is fixed."""
         if thought is not None:
             self._reach(thought)
-            self._say(END_OF_THOUGHT)
+            self._emit(END_OF_THOUGHT)
         self.opening = len(self._pieces)
         """Pieces before the answer proper."""
         if text is not None:
             for start in range(0, len(text), BYTES_PER_TOKEN):
-                self._say(text[start : start + BYTES_PER_TOKEN])
+                self._emit(text[start : start + BYTES_PER_TOKEN])
             self.length = len(self._pieces)
 
-    def _say(self, piece: str) -> None:
+    def _emit(self, piece: str) -> None:
         self._pieces.append(piece)
         self._states.append(self._state)
         self._state = crc32(piece.encode(), self._state)
 
     def _reach(self, count: int) -> None:
         while len(self._pieces) < count:
-            self._say(next_piece(self._state, accents=self._accents))
+            self._emit(next_piece(self._state, accents=self._accents))
 
     def pieces(self, start: int, end: int) -> list[str]:
         """The pieces [start, end)."""

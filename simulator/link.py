@@ -1,4 +1,4 @@
-"""The wire between two engines' caches: what it takes to bring KV over. Knows no queue and no clock."""
+"""The wire between two engines' caches: what it takes to bring KV over. No queue, no clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Link:
     """One engine's way out; the defaults are an 8-billion-parameter model with grouped heads over one 200 Gb/s card.
 
-    `fixed_s` passes once a transfer, whatever its size, and occupies nobody: handshake, descriptors, notification.
+    `fixed_s` passes once a transfer, whatever its size, without occupying the link: handshake, descriptors,
+    notification.
     """
 
     bytes_per_token: int = 131_072
@@ -23,5 +24,5 @@ class Link:
             raise ValueError("fixed_s: must be >= 0")
 
     def wire_s(self, tokens: int) -> float:
-        """Seconds for which the KV of so many tokens occupies the wire."""
+        """Return the seconds for which the KV of `tokens` tokens occupies the link."""
         return tokens * self.bytes_per_token / self.bytes_per_s

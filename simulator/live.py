@@ -13,7 +13,7 @@ from simulator.sequence import Milestone, MilestoneKind, Sequence, derived_block
 class Live:
     """One submitted sequence. While it decodes, its tokens are a difference of step counts: no step touches them.
 
-    `computed` tokens have their KV, `emitted` output tokens were sampled; both stand still while it decodes and are
+    `computed` tokens have their KV, `emitted` output tokens were sampled; both are unchanged while it decodes and are
     brought up to date by `stop_decoding`.
     """
 
@@ -98,11 +98,11 @@ class WaitingQueue:
         self._waiting.add(live)
 
     def discard(self, live: Live) -> None:
-        """Take it out for good, wherever it stands, if it waits."""
+        """Remove it from the queue, if it waits."""
         self._waiting.discard(live)
 
     def head(self) -> Live | None:
-        """Who is next."""
+        """Return the next sequence."""
         heap = self._heap
         while heap and heap[0][1] not in self._waiting:
             heappop(heap)

@@ -37,11 +37,11 @@ async def play_live(
     names = {url: f"pod-{number}" for number, url in enumerate(stage.pods)}
     venue = Venue(stage.url, MODEL, time_scale, names, stage.admin_url)
     meter = Meter(stage.pids)
-    begun_s = time.monotonic()
+    started_s = time.monotonic()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
         player = Player(trace, venue, client, note)
         records = await player.play()
-    took_s = time.monotonic() - begun_s
+    took_s = time.monotonic() - started_s
     return Replay(
         routing=routing,
         trace=trace.name,

@@ -23,20 +23,20 @@ class Options:
     tasks: frozenset[str] = frozenset({"generate"})
     max_model_len: int = 131_072
     api_key: str | None = None
-    tells_cached_tokens: bool = True
+    reports_cached_tokens: bool = True
     """`--enable-prompt-tokens-details`."""
-    tells_request_id: bool = False
+    reports_request_id: bool = False
     """`--enable-request-id-headers`."""
     keeps_responses: bool = False
     """`VLLM_ENABLE_RESPONSES_API_STORE=1`."""
     sees_images: bool = False
     max_num_queued_reqs: int | None = None
-    shortest_answer: int = 16
-    longest_answer: int = 256
-    """Tokens of an answer that nobody cuts; each prompt has a length of its own between these."""
+    min_answer_tokens: int = 16
+    max_answer_tokens: int = 256
+    """Tokens of a response without limit; each prompt has a length of its own between these."""
     accents: bool = False
     """Answers have characters of several bytes here and there."""
-    longest_thought: int = 0
+    max_reasoning_tokens: int = 0
     """Tokens of what chat answers think before they say something, each prompt's its own number between half and all of
     them; 0: they do not think.
     As with `--reasoning-parser` and a template that opens the thoughts."""
@@ -60,10 +60,10 @@ class Options:
             raise ValueError(f"tasks: some of {', '.join(sorted(TASKS))}")
         if self.tokens_per_event < 1:
             raise ValueError("tokens_per_event: must be >= 1")
-        if self.longest_thought < 0:
-            raise ValueError("longest_thought: must be >= 0")
-        if not 1 <= self.shortest_answer <= self.longest_answer:
-            raise ValueError("shortest_answer: must be from 1 to longest_answer")
+        if self.max_reasoning_tokens < 0:
+            raise ValueError("max_reasoning_tokens: must be >= 0")
+        if not 1 <= self.min_answer_tokens <= self.max_answer_tokens:
+            raise ValueError("min_answer_tokens: must be from 1 to max_answer_tokens")
 
     @property
     def window_tokens(self) -> int:

@@ -1,7 +1,7 @@
-"""One engine's KV blocks: who holds how many, which are worth keeping, and which go first.
+"""One engine's KV blocks: holders, cached content, and the order of eviction.
 
-A block is blank (nobody's), anonymous (held by one sequence, no content another could use), held (cached content with a
-count of its holders) or idle (cached content that nobody holds; least recently used goes first). Must not know of
+A block is blank (free), anonymous (held by one sequence, no content another could use), held (cached content with a
+count of its holders) or idle (cached content without holders; least recently used goes first). Independent of
 sequences, tokens or time.
 """
 
@@ -86,7 +86,7 @@ class PagedCache:
         return True
 
     def release(self, blocks: Sequence[int]) -> None:
-        """One holder less for each block of a chain; what nobody holds turns idle, the tail to go first."""
+        """One holder less for each block of a chain; blocks without holders turn idle, the tail to go first."""
         holders, idle = self._holders, self._idle
         for block in reversed(blocks):
             count = holders[block] - 1
@@ -113,7 +113,7 @@ class PagedCache:
         self._anonymous -= blank
 
     def forget_idle(self) -> None:
-        """Drop all cached content that nobody holds."""
+        """Drop all cached content without holders."""
         self._blank += len(self._idle)
         self._idle.clear()
 

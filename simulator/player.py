@@ -1,6 +1,6 @@
 """Plays a trace over HTTP: sends each request when it is due, streams its answer, and times it as a client would.
 
-Knows an address and a trace; neither engines nor how a pod is chosen. Times are told in engine seconds: what the clock
+Needs an address and a trace; independent of engines and routing. Times are in engine seconds: what the clock
 shows, times the pods' time scale.
 """
 
@@ -19,8 +19,8 @@ from simulator.prompt_text import prompt_text
 from simulator.records import Record
 from simulator.traces import Arrival, Trace
 
-MOST_AT_ONCE = 512
-"""Requests open at one time; beyond it arrivals wait here, and are told as late."""
+MAX_OPEN_REQUESTS = 512
+"""Requests open at one time; beyond it arrivals wait here, and count as late."""
 
 RECEIPT_TRIES = 20
 
@@ -30,7 +30,7 @@ RECEIPT_PAUSE_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Venue:
-    """Where to play. `pods` gives a pod's short name by its URL; `admin_url` is None where there are no receipts."""
+    """Where to play. `pods` gives a pod's short name by its URL; `admin_url` is None without receipts."""
 
     url: str
     model: str
@@ -69,7 +69,7 @@ class Player:
         self._venue = venue
         self._client = client
         self._note = note
-        self._room = asyncio.Semaphore(MOST_AT_ONCE)
+        self._room = asyncio.Semaphore(MAX_OPEN_REQUESTS)
         self._clock = time.monotonic
 
     async def play(self, start_at_s: float | None = None) -> list[Record]:
@@ -128,9 +128,9 @@ class Player:
         if receipt is None or self._venue.admin_url is None:
             return None
         for _ in range(RECEIPT_TRIES):
-            async with self._client.get(f"{self._venue.admin_url}/receipts/{receipt}") as told:
-                if told.status == 200:
-                    attempts = msgspec.json.decode(await told.read(), type=Receipt).attempts
+            async with self._client.get(f"{self._venue.admin_url}/receipts/{receipt}") as response:
+                if response.status == 200:
+                    attempts = msgspec.json.decode(await response.read(), type=Receipt).attempts
                     return attempts[-1] if attempts else None
             await asyncio.sleep(RECEIPT_PAUSE_S)
         return None

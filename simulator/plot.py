@@ -1,4 +1,4 @@
-"""Draws a report: who waited how long for the first token, what was warm, and how evenly the pods were loaded.
+"""Draws a report: waits for the first token, cached tokens, and how evenly the pods were loaded.
 
 Knows figures only. matplotlib is an extra, imported when a picture is drawn; no window is ever opened.
 """
@@ -22,11 +22,11 @@ OTHER_COLOURS = (
     *("#5c940d", "#9775fa", "#74b816", "#e8590c", "#364fc7", "#c2255c"),
 )
 
-MOST_BESIDE = 5
+MAX_IN_A_ROW = 5
 """Panels of load in one row of the picture."""
 
 ROOMY = 3
-"""So many panels beside each other have room for whole sentences."""
+"""Up to this many panels in a row have room for whole sentences."""
 
 LOAD_COLOURS = "YlOrRd"
 
@@ -38,7 +38,7 @@ def draw(report: Report, replays: Sequence[Replay], path: Path) -> None:
     from matplotlib.figure import Figure
 
     colours = _colours([one.routing for one in report.routings])
-    rows = ceil(len(report.routings) / MOST_BESIDE)
+    rows = ceil(len(report.routings) / MAX_IN_A_ROW)
     columns = ceil(len(report.routings) / rows)
     figure = Figure(figsize=(12, 4 + 3.5 * rows), dpi=130, layout="constrained", facecolor="white")
     upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.15, rows))[:, 0]
@@ -91,7 +91,7 @@ def _draw_ttfts(axes: Axes, replays: Sequence[Replay], colours: dict[str, str]) 
 
 
 def _draw_tokens(axes: Axes, routings: Sequence[RoutingReport], colours: dict[str, str]) -> None:
-    """Prompt tokens in millions, the warm part in colour."""
+    """Prompt tokens in millions, the cached part in colour."""
     places = list(range(len(routings)))[::-1]
     warm = [one.cached_tokens / 1e6 for one in routings]
     cold = [(one.prompt_tokens - one.cached_tokens) / 1e6 for one in routings]
@@ -118,7 +118,7 @@ def _draw_loads(panels: Sequence[Axes], routings: Sequence[RoutingReport], colum
     """One panel a routing, one row a pod: the darker, the more prefill work it owed at the time; on one scale."""
     from matplotlib.ticker import MaxNLocator
 
-    most = max((max(owed) for one in routings for owed in one.load.owed_s.values()), default=0.0)
+    peak = max((max(owed) for one in routings for owed in one.load.owed_s.values()), default=0.0)
     for number, (axes, one) in enumerate(zip(panels, routings, strict=True)):
         owed = list(one.load.owed_s.values())
         minutes = one.load.step_s * len(owed[0]) / 60
@@ -127,7 +127,7 @@ def _draw_loads(panels: Sequence[Axes], routings: Sequence[RoutingReport], colum
             aspect="auto",
             cmap=LOAD_COLOURS,
             vmin=0,
-            vmax=max(most, 1e-9),
+            vmax=max(peak, 1e-9),
             interpolation="nearest",
             extent=(0, minutes, len(owed) - 0.5, -0.5),
         )
@@ -145,10 +145,10 @@ def _draw_loads(panels: Sequence[Axes], routings: Sequence[RoutingReport], colum
     bar.outline.set_visible(False)
 
 
-def _dress(axes: Axes, title: str, below: str, beside: str) -> None:
+def _dress(axes: Axes, title: str, below: str, right: str) -> None:
     axes.set_title(title, loc="left", fontsize=11, color=INK)
     axes.set_xlabel(below, color=INK)
-    axes.set_ylabel(beside, color=INK)
+    axes.set_ylabel(right, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(colors=INK, labelsize=9)

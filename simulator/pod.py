@@ -1,7 +1,7 @@
 """A simulated vLLM pod: an HTTP server over simulated engines, for tests, demos and benches.
 
 In a test `async with SimulatedPod(Options(...)) as pod:` and `pod.url`; as a command `python -m simulator.pod`, which
-prints its URL on the first line and ends on SIGTERM. What is sent and when follows vLLM 0.32; what is said is made up.
+prints its URL on the first line and ends on SIGTERM. What is sent and when follows vLLM 0.32; the content is made up.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from simulator.service import Service
 from simulator.transfer.wiring import ROLES, Wiring
 
 SHUTDOWN_S = 0.05
-"""For who came in the moment in which all connections were cut. Nothing at all would be without end to aiohttp."""
+"""Grace for connections accepted while all were cut. 0 would mean no limit to aiohttp."""
 
 
 class SimulatedPod:
@@ -194,21 +194,23 @@ def parse_options(arguments: Sequence[str]) -> tuple[Options, str, int]:
     parser.add_argument("--no-prompt-tokens-details", action="store_true")
     parser.add_argument("--max-num-queued-reqs", type=int)
     parser.add_argument("--accents", action="store_true", help="answers with characters of several bytes")
-    parser.add_argument("--longest-thought", type=int, default=0, metavar="TOKENS", help="chat answers think first")
+    parser.add_argument(
+        "--max-reasoning-tokens", type=int, default=0, metavar="TOKENS", help="chat answers think first"
+    )
     parser.add_argument("--calls-tools", action="store_true", help="mostly call the tools that are offered")
     parser.add_argument("--load-s", type=float, default=0.0, help="real seconds until /health says 200")
-    parser.add_argument("--shortest-answer", type=int, default=options.shortest_answer, metavar="TOKENS")
-    parser.add_argument("--longest-answer", type=int, default=options.longest_answer, metavar="TOKENS")
+    parser.add_argument("--min-answer-tokens", type=int, default=options.min_answer_tokens, metavar="TOKENS")
+    parser.add_argument("--max-answer-tokens", type=int, default=options.max_answer_tokens, metavar="TOKENS")
     for name in ("time_scale", "prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(profile, name))
     for name in ("kv_capacity_tokens", "block_size", "max_num_seqs", "max_num_batched_tokens"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(profile, name))
     _add_wiring(parser)
     parser.add_argument("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs")
-    asked = parser.parse_args(arguments)
-    host, _, port = asked.listen.rpartition(":")
+    parsed = parser.parse_args(arguments)
+    host, _, port = parsed.listen.rpartition(":")
     try:
-        return _options(asked), host, int(port)
+        return _options(parsed), host, int(port)
     except ValueError as error:
         parser.error(str(error))
 
@@ -229,50 +231,50 @@ def _add_wiring(parser: argparse.ArgumentParser) -> None:
     add("--kv-fixed-s", type=float, default=link.fixed_s, help="seconds of a transfer of any size")
 
 
-def _wiring(asked: argparse.Namespace) -> Wiring | None:
-    if asked.kv_connector is None:
+def _wiring(parsed: argparse.Namespace) -> Wiring | None:
+    if parsed.kv_connector is None:
         return None
     return Wiring(
-        connector=asked.kv_connector,
-        role=ROLES[asked.role],
-        link=Link(asked.kv_bytes_per_token, asked.kv_bytes_per_s, asked.kv_fixed_s),
-        lease_s=asked.kv_lease_s,
-        recomputes=asked.kv_load_failure_policy == "recompute",
-        shelf=asked.kv_shelf,
-        side_port=asked.kv_side_channel_port,
-        bootstrap_port=asked.kv_bootstrap_port,
+        connector=parsed.kv_connector,
+        role=ROLES[parsed.role],
+        link=Link(parsed.kv_bytes_per_token, parsed.kv_bytes_per_s, parsed.kv_fixed_s),
+        lease_s=parsed.kv_lease_s,
+        recomputes=parsed.kv_load_failure_policy == "recompute",
+        folder=parsed.kv_shelf,
+        side_port=parsed.kv_side_channel_port,
+        bootstrap_port=parsed.kv_bootstrap_port,
     )
 
 
-def _options(asked: argparse.Namespace) -> Options:
+def _options(parsed: argparse.Namespace) -> Options:
     profile = Profile(
-        prefill_tokens_per_s=asked.prefill_tokens_per_s,
-        prefill_quadratic_tokens=asked.prefill_quadratic_tokens,
-        step_base_s=asked.step_base_s,
-        kv_capacity_tokens=asked.kv_capacity_tokens,
-        block_size=asked.block_size,
-        max_num_seqs=asked.max_num_seqs,
-        max_num_batched_tokens=asked.max_num_batched_tokens,
-        time_scale=asked.time_scale,
-        by_priority=asked.scheduling_policy == "priority",
+        prefill_tokens_per_s=parsed.prefill_tokens_per_s,
+        prefill_quadratic_tokens=parsed.prefill_quadratic_tokens,
+        step_base_s=parsed.step_base_s,
+        kv_capacity_tokens=parsed.kv_capacity_tokens,
+        block_size=parsed.block_size,
+        max_num_seqs=parsed.max_num_seqs,
+        max_num_batched_tokens=parsed.max_num_batched_tokens,
+        time_scale=parsed.time_scale,
+        by_priority=parsed.scheduling_policy == "priority",
     )
     return Options(
         profile=profile,
-        models=tuple(asked.model or ("simulated",)),
-        adapters=dict(each.partition("=")[::2] for each in asked.lora),
-        engines=asked.engines,
-        tasks=frozenset(asked.task or ("generate",)),
-        max_model_len=asked.max_model_len,
-        api_key=asked.api_key,
-        tells_cached_tokens=not asked.no_prompt_tokens_details,
-        max_num_queued_reqs=asked.max_num_queued_reqs,
-        accents=asked.accents,
-        longest_thought=asked.longest_thought,
-        calls_tools=asked.calls_tools,
-        shortest_answer=asked.shortest_answer,
-        longest_answer=asked.longest_answer,
-        load_s=asked.load_s,
-        wiring=_wiring(asked),
+        models=tuple(parsed.model or ("simulated",)),
+        adapters=dict(each.partition("=")[::2] for each in parsed.lora),
+        engines=parsed.engines,
+        tasks=frozenset(parsed.task or ("generate",)),
+        max_model_len=parsed.max_model_len,
+        api_key=parsed.api_key,
+        reports_cached_tokens=not parsed.no_prompt_tokens_details,
+        max_num_queued_reqs=parsed.max_num_queued_reqs,
+        accents=parsed.accents,
+        max_reasoning_tokens=parsed.max_reasoning_tokens,
+        calls_tools=parsed.calls_tools,
+        min_answer_tokens=parsed.min_answer_tokens,
+        max_answer_tokens=parsed.max_answer_tokens,
+        load_s=parsed.load_s,
+        wiring=_wiring(parsed),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a simulated engine is made of: its speeds and its sizes. Knows no queue and no clock."""
+"""What a simulated engine is made of: its speeds and its sizes. No queue, no clock."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Profile:
     def prefill_s(self, start: int, tokens: int) -> float:
         """Seconds to compute `tokens` cold tokens behind `start` known ones.
 
-        The integral of (1 + x / L0), hence the same in whatever chunks it is done.
+        The integral of (1 + x / L0), and so the same in whatever chunks it is done.
         """
         middle = start + tokens / 2
         return tokens * (1.0 + middle / self.prefill_quadratic_tokens) / self.prefill_tokens_per_s

@@ -1,6 +1,6 @@
 """Text for prompts of which only block ids are known: four bytes a token, equal ids equal text, else different text.
 
-It reads like words and means nothing. Knows no trace and no engine.
+It reads like words and means nothing. Independent of traces and engines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From what a client sends to the tokens an engine sees: messages rendered as ChatML, texts, token ids.
 
-Rendering is append-only: one more message adds tokens and changes none. Must not know of HTTP or of answers.
+Rendering is append-only: one more message adds tokens and changes none. Independent of HTTP and of answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Opening(StrEnum):
     """How a template begins an answer."""
 
     PLAIN = "plain"
-    """The model knows no thoughts."""
+    """A model without reasoning."""
     THOUGHT = "thought"
     """The thoughts are opened; the model closes them."""
     NO_THOUGHT = "no_thought"
@@ -49,7 +49,8 @@ class Prompt:
 
     `state` is the model's after the last token, `answer_state` the one in which the answer begins, and `answered` how
     many of its tokens the prompt holds already: an answer may be there to be continued. `text` is what `echo` repeats,
-    `said` what is there of the answer, and `thought` how many tokens of thoughts that are open; None where none are.
+    `prefix_text` what is there of the answer, and `thought` how many tokens of thoughts that are open; None where none
+    are.
     """
 
     tokens: tuple[int, ...]
@@ -57,7 +58,7 @@ class Prompt:
     answer_state: int
     answered: int = 0
     text: str = ""
-    said: str = ""
+    prefix_text: str = ""
     thought: int | None = None
     is_chat: bool = True
     """An answer to a conversation ends by itself; a bare text goes on for ever."""
@@ -87,7 +88,7 @@ class _Rendering:
 
 
 def prompt_of_text(text: str, seed: int) -> Prompt:
-    """A bare text, as for completions and embeddings. Raises UnicodeEncodeError for text that is none."""
+    """A bare text, as for completions and embeddings. Raises UnicodeEncodeError for invalid text."""
     rendering = _Rendering(seed)
     rendering.add(text)
     return Prompt(tuple(rendering.tokens), rendering.state, rendering.state, text=text, is_chat=False)
@@ -116,19 +117,19 @@ def prompt_of_tokens(tokens: Sequence[int], seed: int) -> Prompt:
 
 def _prompt_of_answer(tokens: Sequence[int], answer_at: int, seed: int) -> Prompt:
     """A conversation whose answer begins at this token, with thoughts or without."""
-    begun = tuple(tokens[answer_at : answer_at + 2])
-    opening = next(each for each in reversed(Opening) if begun[: len(OPENINGS[each])] == OPENINGS[each])
+    opening_ids = tuple(tokens[answer_at : answer_at + 2])
+    opening = next(each for each in reversed(Opening) if opening_ids[: len(OPENINGS[each])] == OPENINGS[each])
     answer_at += len(OPENINGS[opening])
     own = list(tokens[answer_at:])
     thinks = opening is Opening.THOUGHT and THOUGHT_END not in own
-    said = own[own.index(THOUGHT_END) + 1 :] if THOUGHT_END in own else own
+    prefix_text = own[own.index(THOUGHT_END) + 1 :] if THOUGHT_END in own else own
     return Prompt(
         tuple(tokens),
         state_of(b"".join(map(bytes_of, tokens)), seed),
         state_of(b"".join(map(bytes_of, tokens[:answer_at])), seed),
-        0 if thinks else len(said),
+        0 if thinks else len(prefix_text),
         decode(tokens),
-        said="" if thinks else decode(said),
+        prefix_text="" if thinks else decode(prefix_text),
         thought=len(own) if thinks else None,
     )
 
@@ -199,7 +200,7 @@ def text_parts(content: Any) -> list[str]:
 
 
 def image_url(part: Any) -> str | None:
-    """Where a content part's image is, in the words of any API; None when it is no image."""
+    """Where a content part's image is, in the words of any API; None for other parts."""
     if not isinstance(part, dict):
         return None
     source = part.get("image_url") or part.get("source") if "image" in str(part.get("type")) else None
@@ -224,15 +225,15 @@ class Chain:
         return len(self.blocks) * self._block_size + len(self._rest)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Go on with more tokens."""
+        """Append tokens."""
         size = self._block_size
         self._rest += tokens
-        whole = len(self._rest) // size
-        packed = pack(self._rest[: whole * size])
+        full_blocks = len(self._rest) // size
+        packed = pack(self._rest[: full_blocks * size])
         for start in range(0, len(packed), 8 * size):
             self._parent = xxh3_64_intdigest(packed[start : start + 8 * size], self._parent)
             self.blocks.append(self._parent)
-        del self._rest[: whole * size]
+        del self._rest[: full_blocks * size]
 
 
 def seed_of(*parts: str) -> int:

@@ -43,21 +43,21 @@ def publish(
     setup = describe(trace, profile, replays)
     first = [report_on(one, profile) for one in replays]
     others = again or [()] * len(first)
-    told = tuple(middle_of([one, *more]) for one, more in zip(first, others, strict=True))
+    medians = tuple(middle_of([one, *more]) for one, more in zip(first, others, strict=True))
     bound = clairvoyant_ratio(trace, profile.kv_capacity_tokens * len(replays[0].pods)) if trace.block_tokens else None
-    report = Report(trace.name, setup, told, 1 + len(others[0]), bound)
+    report = Report(trace.name, setup, medians, 1 + len(others[0]), bound)
     out.mkdir(parents=True, exist_ok=True)
     report.write(out / "report.json")
     picture = _draw_if_possible(report, replays, out / "plot.png")
-    words = [tabulate(report), explain_failures(report), explain_method(trace, profile, report), *warnings(report)]
-    words.append(f"{out / 'report.json'}\n{picture}")
-    stream.write("\n" + "\n\n".join(word for word in words if word) + "\n")
+    sections = [tabulate(report), explain_failures(report), explain_method(trace, profile, report), *warnings(report)]
+    sections.append(f"{out / 'report.json'}\n{picture}")
+    stream.write("\n" + "\n\n".join(section for section in sections if section) + "\n")
     stream.flush()
     return report
 
 
 def _draw_if_possible(report: Report, replays: Sequence[Replay], path: Path) -> str:
-    """Where the picture is, or why there is none."""
+    """Draw the picture; return where it is, or why it was not drawn."""
     try:
         draw(report, replays, path)
     except ModuleNotFoundError as missing:
@@ -90,27 +90,27 @@ def explain_method(trace: Trace, profile: Profile, report: Report) -> str:
         f"{len(one.work_s)} fresh pods with cold caches: {profile.prefill_tokens_per_s:,.0f} tokens/s prefill, "
         f"{profile.step_base_s * 1000:g} ms a step, {profile.kv_capacity_tokens:,} tokens of KV cache."
     )
-    played = _virtual_words(report) if one.late_s is None else _live_words(profile, report)
-    return fill(f"{load} {played} {_seeds_words(report)}{LEGEND}{_bound_words(report)}", WIDTH)
+    played = _virtual_text(report) if one.late_s is None else _live_text(profile, report)
+    return fill(f"{load} {played} {_seeds_text(report)}{LEGEND}{_bound_text(report)}", WIDTH)
 
 
-def _seeds_words(report: Report) -> str:
+def _seeds_text(report: Report) -> str:
     return f"Medians of {report.seeds} runs, each with its own jitter and draws. " if report.seeds > 1 else ""
 
 
-def _bound_words(report: Report) -> str:
+def _bound_text(report: Report) -> str:
     bound = report.clairvoyant_hit_ratio
     if bound is None:
         return ""
     return f" No routing could find more than {bound:.1%} warm: one cache of all pods' size that knew the future would."
 
 
-def _virtual_words(report: Report) -> str:
+def _virtual_text(report: Report) -> str:
     slowest = min((one.length_s / one.took_s for one in report.routings if one.took_s), default=0.0)
     return f"Played in virtual time through the gateway's router and spine, {slowest:,.0f} times as fast as real time."
 
 
-def _live_words(profile: Profile, report: Report) -> str:
+def _live_text(profile: Profile, report: Report) -> str:
     busy = max((one.busy for one in report.routings if one.busy is not None), default=None)
     headroom = "" if busy is None else f"; this machine was {busy:.0%} busy"
     return (
@@ -121,13 +121,13 @@ def _live_words(profile: Profile, report: Report) -> str:
 
 def warnings(report: Report) -> list[str]:
     """What speaks against the figures."""
-    return [word for one in report.routings for word in _doubts(one)]
+    return [section for one in report.routings for section in _warnings_of(one)]
 
 
-def _doubts(one: RoutingReport) -> list[str]:
-    doubts = []
+def _warnings_of(one: RoutingReport) -> list[str]:
+    found = []
     if one.busy is not None and one.busy > TOO_BUSY:
-        doubts.append(f"{one.routing}: this machine was {one.busy:.0%} busy: play at a lower time scale to be sure.")
+        found.append(f"{one.routing}: this machine was {one.busy:.0%} busy: play at a lower time scale to be sure.")
     if one.late_s is not None and one.late_s.p99 > TOO_LATE_S:
-        doubts.append(f"{one.routing}: requests were sent up to {one.late_s.p99:.2f} s (p99) after they were due.")
-    return doubts
+        found.append(f"{one.routing}: requests were sent up to {one.late_s.p99:.2f} s (p99) after they were due.")
+    return found

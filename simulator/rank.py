@@ -1,6 +1,6 @@
-"""One engine in real time: an event-loop timer plays its steps, and whoever waits for tokens is woken.
+"""One engine in real time: an event-loop timer plays its steps, and consumers that wait for tokens are woken.
 
-Knows the event loop and the engine; must not know of HTTP or of what the tokens say.
+Knows the event loop and the engine; independent of HTTP and of the tokens' content.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from simulator.sequence import Fetch, Milestone, MilestoneKind, Sequence
 
 
 class Bell:
-    """Wakes one waiter; rings that nobody heard are not lost, several count as one."""
+    """Wakes one waiter; a ring without a waiter is kept, several count as one."""
 
-    __slots__ = ("_loop", "_rung", "_waiter")
+    __slots__ = ("_has_rung_once", "_loop", "_waiter")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._rung = False
+        self._has_rung_once = False
         self._waiter: asyncio.Future[None] | None = None
 
     def ring(self) -> None:
         """Wake the waiter, now or when it comes."""
-        self._rung = True
+        self._has_rung_once = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Until it has rung since the last wait."""
-        if not self._rung:
+        """Wait until it has rung since the last wait."""
+        if not self._has_rung_once:
             self._waiter = self._loop.create_future()
             await self._waiter
             self._waiter = None
-        self._rung = False
+        self._has_rung_once = False
 
 
 class Errands(Protocol):
-    """Whoever brings KV from engine to engine."""
+    """Transfers KV between engines."""
 
     def fetch(self, rank: Rank, wanted: Fetch) -> None:
         """A sequence has its blocks, and wants another engine's KV in them."""
@@ -77,7 +77,7 @@ class Progress:
 
 
 class Pace:
-    """Engine seconds against the event loop's: so and so much faster, and it can change or stand still."""
+    """Engine seconds per second of the event loop; it can be changed and paused."""
 
     __slots__ = ("_engine_s", "_loop", "_since", "speed")
 
@@ -96,7 +96,7 @@ class Pace:
         return self._since + (engine_s - self._engine_s) / self.speed
 
     def change(self, speed: float) -> None:
-        """From now on `speed` engine seconds a second; 0 stands still."""
+        """Set the pace: `speed` engine seconds a second; 0 pauses."""
         self._engine_s, self._since = self.now(), self._loop.time()
         self.speed = speed
 
@@ -114,7 +114,7 @@ class Rank:
         self._live: dict[str, Progress] = {}
         self._is_dead = False
         self.errands: Errands | None = None
-        """Who is told what other engines are concerned with, where there are any."""
+        """Receives what concerns other engines; None without others."""
         self.idle = asyncio.Event()
         """Set while the engine has nothing to do."""
         self.idle.set()
@@ -140,7 +140,7 @@ class Rank:
             return progress
         self.engine.submit(sequence, now)
         self._live[sequence.sequence_id] = progress
-        self._tell_fetches()
+        self._notify_fetches()
         self._set_timer()
         return progress
 
@@ -155,13 +155,13 @@ class Rank:
     def end_fetch(self, sequence_id: str, *, came: bool) -> None:
         """Another engine's KV is here, or will never be."""
         self.engine.end_fetch(sequence_id, self._catch_up(), came=came)
-        self._tell_fetches()
+        self._notify_fetches()
         self._set_timer()
 
     def let_go(self, sequence_id: str) -> None:
-        """Nobody will fetch what this sequence left behind."""
+        """Release the blocks of a sequence whose KV will not be fetched."""
         self.engine.let_go(sequence_id, self._catch_up())
-        self._tell_fetches()
+        self._notify_fetches()
         self._set_timer()
 
     def fail(self, sequence_id: str) -> None:
@@ -220,10 +220,10 @@ class Rank:
                     progress.bell.ring()
             for milestone in report.milestones:
                 self._reach(milestone)
-            self._tell_fetches()
+            self._notify_fetches()
         return now
 
-    def _tell_fetches(self) -> None:
+    def _notify_fetches(self) -> None:
         for wanted in self.engine.take_fetches():
             if self.errands is not None:
                 self.errands.fetch(self, wanted)

@@ -13,7 +13,7 @@ from simulator.spread import Spread
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One request. What was never known is None; `failure` is empty where it was answered in full."""
+    """One request. Unknown fields are None; `failure` is empty if it was answered in full."""
 
     index: int
     arrived_s: float
@@ -36,7 +36,7 @@ class Record:
 
     @property
     def warm_surprise(self) -> int | None:
-        """How many tokens too many were believed warm."""
+        """Return how many tokens too many were predicted cached."""
         if self.predicted_cached_input_tokens is None or self.cached_tokens is None:
             return None
         return self.predicted_cached_input_tokens - self.cached_tokens

@@ -39,9 +39,9 @@ class Setting:
     replicas: int = 1
     """Gateways that share the pods; each request comes to one of them by a draw."""
     split: Split | None = None
-    """How prefill and decode are shared; None: pods that know nothing of each other."""
-    news_s: float | None = 0.005
-    """How long it takes until one gateway's news are heard by the others; None where they tell each other nothing."""
+    """How prefill and decode are shared; None: independent pods."""
+    sync_delay_s: float | None = 0.005
+    """Delay in seconds of updates between gateways; None without replica sync."""
     knows_caches: bool = False
     """Whether gateways see what engines hold, exactly and at once: the bound of a precise prefix index."""
 
@@ -52,9 +52,9 @@ def play(trace: Trace, setting: Setting, progress: Progress | None = None) -> Re
     Raises ValueError where the engines' blocks do not fit the trace's.
     """
     engine_blocks(Arrival(0.0, 1, 1), trace.block_tokens or setting.profile.block_size, setting.profile.block_size)
-    begun_s = time.perf_counter()
+    started_s = time.perf_counter()
     stage = run_virtually(_play(trace, setting, progress))
-    took_s = time.perf_counter() - begun_s
+    took_s = time.perf_counter() - started_s
     records = tuple(sorted(stage.records, key=lambda record: record.index))
     length_s = max((record.arrived_s + (record.duration_s or 0.0) for record in records), default=0.0)
     changes = tuple(change for replica in stage.replicas for change in replica.role_changes)
@@ -62,7 +62,7 @@ def play(trace: Trace, setting: Setting, progress: Progress | None = None) -> Re
 
 
 class Stage:
-    """Gateways, engines by pod URL, and what has become of the requests so far."""
+    """Gateways, engines by pod URL, and the requests' results up to now."""
 
     def __init__(self, setting: Setting, block_tokens: int | None, progress: Progress | None) -> None:
         loop = asyncio.get_running_loop()
@@ -78,12 +78,12 @@ class Stage:
         self._block_tokens = block_tokens or self._engine_block
         self._arrivals: dict[str, tuple[int, Arrival]] = {}
         self.exchange: Exchange | None = None
-        if setting.replicas > 1 and setting.news_s is not None:
-            self.exchange = Exchange(delay_s=setting.news_s)
+        if setting.replicas > 1 and setting.sync_delay_s is not None:
+            self.exchange = Exchange(delay_s=setting.sync_delay_s)
             for replica in self.replicas:
                 self.exchange.join(replica.router)
 
-    async def lead(self, index: int, arrival: Arrival) -> None:
+    async def run_request(self, index: int, arrival: Arrival) -> None:
         """Send one request to one of the gateways."""
         name = str(index)
         self._arrivals[name] = index, arrival
@@ -94,7 +94,7 @@ class Stage:
         replica = self._draw.choice(self.replicas)
         if arrival.engine is not None:
             replica.board.recorded[name] = arrival.engine
-        await replica.lead(request, Sequence(name, arrival.prompt_tokens, arrival.output_tokens, held))
+        await replica.run_request(request, Sequence(name, arrival.prompt_tokens, arrival.output_tokens, held))
 
     def _note(self, outcome: Outcome) -> None:
         index, arrival = self._arrivals.pop(outcome.id)
@@ -114,7 +114,7 @@ async def _play(trace: Trace, setting: Setting, progress: Progress | None) -> St
         for index, arrival in enumerate(trace.arrivals):
             if (wait_s := arrival.at_s - loop.time()) > 0:
                 await asyncio.sleep(wait_s)
-            group.create_task(stage.lead(index, arrival))
+            group.create_task(stage.run_request(index, arrival))
     for lookout in lookouts:
         lookout.cancel()
     if stage.exchange:

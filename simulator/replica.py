@@ -1,6 +1,6 @@
-"""One gateway of a replay: a router with its scorers, the spine, and what it sees of pods that others use too.
+"""One gateway of a replay: a router with its scorers, the pipeline, and its view of pods that others use too.
 
-Knows nothing of the trace. Where several share pods, each has its own, and hears of the others as the replay lets it.
+Independent of the trace. Where several share pods, each has its own, and receives updates of the others.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ MakeRoom = Callable[[Router, Callable[[], float], Callable[[], float]], Admissio
 MODEL = "simulated"
 
 LONG_READY_S = -86_400.0
-"""The pods have stood for a day when the replay begins: no slow start."""
+"""The pods have been ready for a day when the replay begins: no slow start."""
 
 SCRAPE_S = 5.0
 """How often a gateway looks at its pods, as `hearth serve` does."""
 
 
 def _plain_room(router: Router, clock: Callable[[], float], draw: Callable[[], float]) -> AdmissionQueue:
-    """In which nobody waits."""
+    """An admission queue without waiting."""
     return AdmissionQueue(router, clock=clock, draw=draw)
 
 
@@ -76,7 +76,7 @@ class Replica:
         made: Made,
         number: int,
         pods: Mapping[str, VirtualPod],
-        witness: OutcomeListener,
+        on_outcome: OutcomeListener,
         make_room: MakeRoom | None = None,
         *,
         resumes: bool = False,
@@ -100,10 +100,10 @@ class Replica:
             self.router.subscribe(LookupNotifier())
         self._clock = loop.time
         self.room = (make_room or _plain_room)(self.router, loop.time, draws.random)
-        self._passage = RequestPipeline(
+        self._pipeline = RequestPipeline(
             self.router,
             health=lambda _pod, _end: None,
-            observers=[witness],
+            observers=[on_outcome],
             clock=loop.time,
             wall_clock=loop.time,
             draw=draws.random,
@@ -124,10 +124,10 @@ class Replica:
         self.router.put_pod(pod)
         self.router.reshape_pod(url, [shape])
 
-    async def lead(
+    async def run_request(
         self, request: Request, sequence: Sequence, caller: Caller = ANONYMOUS_CALLER
     ) -> RequestRejected | None:
-        """Send one request through the spine. What the client is told where it is refused."""
+        """Send one request through the pipeline. Return the rejection, or None."""
         if self._caches is not None:
             request = self._caches.known_to(request, sequence)
         is_patient = self._split is not None
@@ -135,16 +135,16 @@ class Replica:
             self._pods, sequence, self.board.first_token, is_patient=is_patient, resumes=self._resumes
         )
         try:
-            await self._passage.handle_request(request, carrier, caller=caller)
+            await self._pipeline.handle_request(request, carrier, caller=caller)
         finally:
             self.board.end(request.id)
-        return carrier.refusal
+        return carrier.rejection
 
-    def stand(self, url: str, standing: PodState) -> None:
+    def stand(self, url: str, pod_state: PodState) -> None:
         """What a watcher would say of a pod now."""
         known = self.router.fleet.pod(url)
         if known is not None:
-            self.router.put_pod(replace(known, state=standing, ready_since_s=self._clock()))
+            self.router.put_pod(replace(known, state=pod_state, ready_since_s=self._clock()))
             self.room.wake_waiters()
 
     async def keep_roles(self) -> None:
@@ -169,10 +169,10 @@ class Replica:
                 self._look_at(url, pod)
 
     def _look_at(self, url: str, pod: VirtualPod) -> None:
-        known, ledger, told = self.router.fleet.pod(url), self.router.ledger, pod.statistics()
-        there = told.running + told.waiting
+        known, ledger, counts = self.router.fleet.pod(url), self.router.ledger, pod.statistics()
+        there = counts.running + counts.waiting
         for engine in known.engines if known else ():
             beyond = max(0.0, float(there - ledger.running[engine.slot]))
-            kv_tokens = told.kv_usage * (engine.kv_tokens or 0) - ledger.kv_tokens[engine.slot]
-            foreign = ExternalLoad(beyond, min(float(told.waiting), beyond), max(0.0, kv_tokens), self._clock())
-            self.router.observe_load(engine.slot, foreign)
+            kv_tokens = counts.kv_usage * (engine.kv_tokens or 0) - ledger.kv_tokens[engine.slot]
+            external = ExternalLoad(beyond, min(float(counts.waiting), beyond), max(0.0, kv_tokens), self._clock())
+            self.router.observe_load(engine.slot, external)

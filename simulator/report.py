@@ -1,6 +1,6 @@
 """Sums a replay up: hits, first tokens, token times, waiting, balance, and how well the router had predicted.
 
-Figures only, from records; knows no router, and no file but the one report it writes.
+Figures only, from records; independent of routers; reads and writes no file except the one report.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator.records import Record, Replay
 from simulator.spread import Spread, middle_spread, spread_of
 
 LOAD_STEPS = 120
-"""How finely load is told over a replay: what a small picture can show."""
+"""Resolution of load over a replay: what a small picture can show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Foresight:
     """How the router's predictions compare with what came."""
 
     warm_error: float
-    """The sum of |predicted - real| warm tokens by all prompt tokens."""
+    """The sum of |predicted - actual| cached tokens by all prompt tokens."""
     warm_excess: float
-    """The part of it where too much was believed warm."""
+    """The part of it where too much was predicted cached."""
     ttft_error_s: float
     """The mean of |predicted - real|."""
 
@@ -66,7 +66,7 @@ class RoutingReport:
     """Prefill seconds by pod."""
     requests_by_pod: dict[str, int]
     foresight: Foresight | None
-    """None where nobody told what was predicted."""
+    """None if no predictions were recorded."""
     load: Load
     length_s: float
     took_s: float
@@ -90,12 +90,12 @@ class Report:
     seeds: int = 1
     """Of how many runs each figure is the median."""
     clairvoyant_hit_ratio: float | None = None
-    """What no routing can exceed (`simulator.policies.bound`); None where nobody recorded what was shared."""
+    """What no routing can exceed (`simulator.policies.bound`); None if sharing was not recorded."""
 
     def write(self, path: Path) -> None:
         """As JSON."""
-        told: dict[str, Any] = asdict(self)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n")
+        figures: dict[str, Any] = asdict(self)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
 
 
 def report_on(replay: Replay, profile: Profile) -> RoutingReport:
@@ -181,12 +181,14 @@ def _work_by_pod(pods: Sequence[str], records: Sequence[Record], profile: Profil
 
 
 def _foresight(records: Sequence[Record]) -> Foresight | None:
-    told = [one for one in records if one.warm_surprise is not None]
-    if not told:
+    figures = [one for one in records if one.warm_surprise is not None]
+    if not figures:
         return None
-    prompt_tokens = sum(one.prompt_tokens for one in told)
-    surprises = [one.warm_surprise or 0 for one in told]
-    late = [abs(one.predicted_ttft_s - one.ttft_s) for one in told if one.predicted_ttft_s is not None and one.ttft_s]
+    prompt_tokens = sum(one.prompt_tokens for one in figures)
+    surprises = [one.warm_surprise or 0 for one in figures]
+    late = [
+        abs(one.predicted_ttft_s - one.ttft_s) for one in figures if one.predicted_ttft_s is not None and one.ttft_s
+    ]
     return Foresight(
         warm_error=sum(map(abs, surprises)) / prompt_tokens,
         warm_excess=sum(surprise for surprise in surprises if surprise > 0) / prompt_tokens,

@@ -47,10 +47,10 @@ class RouteRow(msgspec.Struct):
 
 
 def trace_of_routes(name: str, rows: Iterable[RouteRow]) -> Trace:
-    """The requests of the model that was asked most: others ran on other engines, or as other prompts."""
+    """The requests of the model with most requests: others ran on other engines, or as other prompts."""
     every = list(rows)
-    asked = Counter(row.model for row in every)
-    model = asked.most_common(1)[0][0] if asked else ""
+    counts = Counter(row.model for row in every)
+    model = counts.most_common(1)[0][0] if counts else ""
     chosen = [row for row in every if row.model == model]
     tokens = sum(row.input_tokens for row in chosen)
     grid = _Grid(sum(row.prompt_bytes for row in chosen) / max(tokens, 1))

@@ -1,4 +1,4 @@
-"""What goes into a simulated engine and what comes out of it. Knows no scheduling."""
+"""What goes into a simulated engine and what comes out of it. Independent of scheduling."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sequence:
 
 
 def derived_blocks(parent: int, count: int) -> tuple[int, ...]:
-    """Ids of `count` blocks behind `parent`, for answers whose ids nobody gave; the same for the same parent."""
+    """Ids of `count` blocks behind `parent`, for answers without ids; the same for the same parent."""
     ids: list[int] = []
     for _ in range(count):
         parent = _mix(parent)
@@ -48,7 +48,7 @@ def _mix(number: int) -> int:
 
 
 class MilestoneKind(StrEnum):
-    """What can happen to a sequence that anybody outside wants to know."""
+    """What can happen to a sequence that its listener receives."""
 
     FIRST_TOKEN = "first_token"
     FINISHED = "finished"
@@ -58,7 +58,7 @@ class MilestoneKind(StrEnum):
 class Milestone:
     """A sequence got its first token, or ended. Times in engine seconds.
 
-    `cached_tokens` is what the prefix cache gave when the sequence was first admitted; `admitted_at` is None for one
+    `cached_tokens` is the prefix-cache hit when the sequence was first admitted; `admitted_at` is None for one
     that was aborted before. `reason` is the sequence's own finish reason or `abort`, empty at the first token.
     """
 
@@ -74,7 +74,7 @@ class Milestone:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A sequence has its blocks, and wants so many tokens' KV in them before it can run."""
+    """A sequence has its blocks, and needs the KV of `tokens` tokens in them before it can run."""
 
     sequence_id: str
     tokens: int

@@ -18,7 +18,7 @@ from simulator.rank import Bell, Rank
 from simulator.script import Script, Wish, write_script
 from simulator.sequence import Sequence as EngineSequence
 from simulator.transfer.connector import Subject as Moved
-from simulator.transfer.errand import NOTHING, Errand, RuleBroken
+from simulator.transfer.kv_transfer import NOTHING, KvTransfer, RuleBroken
 from simulator.transfer.transfers import Transfers
 
 
@@ -39,22 +39,22 @@ class Order:
     transfer: Mapping[str, Any] | None = None
     """`kv_transfer_params`."""
     aborts_after: int | None = None
-    """Somebody will have the engine give the answers up after so many tokens."""
+    """The engine aborts the answers after this many tokens."""
     pools: bool = False
-    """The prompt is only read: nothing is said."""
+    """The prompt is only read: no output."""
 
 
 class ResponseStore:
     """The conversations behind the last responses, for `previous_response_id`."""
 
-    def __init__(self, most: int = 1000) -> None:
-        self._most = most
+    def __init__(self, max_entries: int = 1000) -> None:
+        self._max_entries = max_entries
         self._kept: dict[str, list[dict[str, Any]]] = {}
 
     def keep(self, response_id: str, messages: list[dict[str, Any]]) -> None:
         """Remember a conversation; the oldest one is forgotten for it."""
         self._kept[response_id] = messages
-        if len(self._kept) > self._most:
+        if len(self._kept) > self._max_entries:
             del self._kept[next(iter(self._kept))]
 
     def get(self, response_id: str) -> list[dict[str, Any]] | None:
@@ -98,8 +98,8 @@ class Service:
 
     def seed(self, model: str) -> int:
         """Where the model's speech begins: every name of the base model says the same, an adapter speaks otherwise."""
-        spoken = model if model in self.options.adapters else self.options.models[0]
-        return state_of(spoken.encode())
+        base_model = model if model in self.options.adapters else self.options.models[0]
+        return state_of(base_model.encode())
 
     def set_speed(self, factor: float) -> None:
         """Run all engines at `factor` of their speed; 0 hangs them."""
@@ -156,16 +156,16 @@ class Service:
                 if order.aborts_after is not None:
                     script = script.aborted_after(order.aborts_after)
                 sequence = self._sequence(order, prompt, script, chain_seed)
-                errand = self._errand(order, sequence)
-                is_held = errand.held_as is not None
-                sequence = replace(sequence, remote_tokens=errand.remote_tokens, is_held=is_held)
+                kv_transfer = self._transfer(order, sequence)
+                is_held = kv_transfer.held_as is not None
+                sequence = replace(sequence, remote_tokens=kv_transfer.remote_tokens, is_held=is_held)
                 progress = rank.submit(sequence, bell)
                 choice = Choice(len(choices), prompt, script, sequence.sequence_id, progress)
-                choice.told_cached_tokens = errand.told_cached_tokens
+                choice.reported_cached_tokens = kv_transfer.reported_cached_tokens
                 choices.append(choice)
         return Generation(rank, choices, bell, self.options, order.copies, self.transfers)
 
-    def _errand(self, order: Order, sequence: EngineSequence) -> Errand:
+    def _transfer(self, order: Order, sequence: EngineSequence) -> KvTransfer:
         """What it has to do with other pods' KV. Kills the engines where they would not have survived it."""
         if self.transfers is None or order.pools:
             return NOTHING
@@ -180,20 +180,20 @@ class Service:
     def _script(self, order: Order, prompt: Prompt, copy: int) -> Script:
         thought = self._thought(prompt)
         if order.recital is not None:
-            rest = order.recital.removeprefix(prompt.said)
+            rest = order.recital.removeprefix(prompt.prefix_text)
             return write_script(Speech(prompt.state, rest, thought=thought), None, order.wish)
         speech = Speech(prompt.state ^ copy, accents=self.options.accents, thought=thought)
         if not prompt.is_chat:
             return write_script(speech, None, order.wish)
-        whole = natural_tokens(prompt.answer_state, self.options.shortest_answer, self.options.longest_answer)
-        return write_script(speech, speech.opening + max(whole - prompt.answered, 0), order.wish)
+        natural = natural_tokens(prompt.answer_state, self.options.min_answer_tokens, self.options.max_answer_tokens)
+        return write_script(speech, speech.opening + max(natural - prompt.answered, 0), order.wish)
 
     def _thought(self, prompt: Prompt) -> int | None:
         """How much is still to be thought; None where no thoughts are open."""
         if prompt.thought is None:
             return None
-        longest = self.options.longest_thought
-        return max(natural_tokens(~prompt.answer_state, max(longest // 2, 1), longest) - prompt.thought, 0)
+        max_reasoning = self.options.max_reasoning_tokens
+        return max(natural_tokens(~prompt.answer_state, max(max_reasoning // 2, 1), max_reasoning) - prompt.thought, 0)
 
     def _sequence(self, order: Order, prompt: Prompt, script: Script, chain_seed: int) -> EngineSequence:
         chain = Chain(chain_seed, prompt.tokens, self.options.profile.block_size)
@@ -211,7 +211,7 @@ class Service:
 def _answer_blocks(
     chain: Chain, script: Script, prompt_tokens: int, block_size: int
 ) -> Callable[[int], tuple[int, ...]]:
-    """Ids of a sequence's first blocks, hashed on into its answer as far as they are asked for."""
+    """Ids of a sequence's first blocks, hashed on into its answer as far as they are requested."""
 
     def first_blocks(count: int) -> tuple[int, ...]:
         wanted = count * block_size

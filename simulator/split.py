@@ -1,4 +1,4 @@
-"""How the engines of a replay share prefill and decode: who has which role at first, and who may change it."""
+"""How the engines of a replay share prefill and decode: the initial roles, and which may change."""
 
 from __future__ import annotations
 

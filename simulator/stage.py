@@ -1,6 +1,6 @@
 """A gateway in front of simulated pods, all of them programs of their own that speak HTTP on the loopback address.
 
-Knows how to start, watch and end them; nothing of what is played.
+Starts, watches and ends them; independent of the workload.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def make_folder(folder: Path) -> None:
 
 def pod_arguments(profile: Profile) -> list[str]:
     """The command line of one simulated pod."""
-    words = {
+    flags = {
         "--listen": LOOPBACK,
         "--model": MODEL,
         "--time-scale": profile.time_scale,
@@ -103,13 +103,13 @@ def pod_arguments(profile: Profile) -> list[str]:
         "--max-model-len": profile.kv_capacity_tokens,
         "--scheduling-policy": "priority" if profile.by_priority else "fcfs",
     }
-    return [str(word) for pair in words.items() for word in pair]
+    return [str(part) for pair in flags.items() for part in pair]
 
 
 def gateway_arguments(routing: str, pods: Sequence[str]) -> list[str]:
     """The command line of the gateway."""
-    ports = [word for name in ("listen", "metrics-listen", "admin-listen") for word in (f"--{name}", LOOPBACK)]
-    return ["serve", *ports, "--routing", routing, *(word for url in pods for word in ("--pod", url))]
+    ports = [part for name in ("listen", "metrics-listen", "admin-listen") for part in (f"--{name}", LOOPBACK)]
+    return ["serve", *ports, "--routing", routing, *(part for url in pods for part in ("--pod", url))]
 
 
 def _url_in(line: bytes) -> str | None:
@@ -119,12 +119,12 @@ def _url_in(line: bytes) -> str | None:
 def _listening_in(line: bytes) -> dict[str, str] | None:
     """The addresses in the gateway's log line that says where it listens."""
     try:
-        told: dict[str, Any] = msgspec.json.decode(line)
+        record: dict[str, Any] = msgspec.json.decode(line)
     except msgspec.DecodeError:
         return None
-    if told.get("event") != "listening":
+    if record.get("event") != "listening":
         return None
-    return {port: told[port][0] for port in ("traffic", "metrics", "admin")}
+    return {port: record[port][0] for port in ("traffic", "metrics", "admin")}
 
 
 async def _all_ready(stage: Stage) -> None:

@@ -1,7 +1,7 @@
-"""A tokenizer that needs no vocabulary: four UTF-8 bytes are one token. Must not know of messages or answers.
+"""A tokenizer that needs no vocabulary: four UTF-8 bytes are one token. Independent of messages and answers.
 
 A token's id is its bytes, so any list of ids can be read back. Texts are cut from where they begin, one by one, and
-special tokens stand between them: what is appended to a conversation changes no token before it.
+special tokens are between them: what is appended to a conversation changes no token before it.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ _SPECIALS = {
 END_OF_THOUGHT = "</think>"
 """The one special token that shows in a text: parsers know by it where the thoughts end."""
 
-LARGEST_ID = (1 << 63) - 1
+MAX_ID = (1 << 63) - 1
 """What vLLM takes at most for a token id."""
 
 
 def encode(text: bytes) -> list[int]:
     """The tokens of one text; the last one may be shorter than the others."""
-    whole = len(text) // BYTES_PER_TOKEN
-    tokens = list(struct.unpack_from(f"<{whole}I", text))
-    if rest := text[whole * BYTES_PER_TOKEN :]:
+    full_tokens = len(text) // BYTES_PER_TOKEN
+    tokens = list(struct.unpack_from(f"<{full_tokens}I", text))
+    if rest := text[full_tokens * BYTES_PER_TOKEN :]:
         tokens.append(len(rest) << _LENGTH_SHIFT | int.from_bytes(rest, "little"))
     return tokens
 
 
 def token_of(piece: str) -> int:
-    """The token that says this piece; nothing is said by the end of a message."""
+    """Return the token of this piece; the end of a message has no text."""
     if piece == END_OF_THOUGHT:
         return THOUGHT_END
     return encode(piece.encode())[0] if piece else MESSAGE_END
 
 
 def bytes_of(token: int) -> bytes:
-    """What a token stands for; ids that no text has are taken for four bytes."""
+    """Return the bytes of a token; ids without text are taken for four bytes."""
     if token in _SPECIALS:
         return _SPECIALS[token]
     length = token >> _LENGTH_SHIFT
@@ -63,7 +63,7 @@ def bytes_of(token: int) -> bytes:
 
 
 def decode(tokens: Iterable[int]) -> str:
-    """The text of a list of tokens; bytes that are no UTF-8 turn into replacement marks, as in any tokenizer."""
+    """The text of a list of tokens; invalid UTF-8 turns into replacement marks, as in any tokenizer."""
     return b"".join(map(bytes_of, tokens)).decode("utf-8", "replace")
 
 

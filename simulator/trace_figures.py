@@ -36,13 +36,13 @@ def trace_figures(trace: Trace) -> TraceFigures:
 
 
 def _reuse(trace: Trace) -> float:
-    seen: set[int] = set()
+    counted: set[int] = set()
     warm = 0
     for one in trace.arrivals:
         blocks = one.blocks
-        # Ids are chained: who knows a block knows all before it.
-        depth = bisect_left(blocks, True, key=lambda block: block not in seen)
+        # Ids are chained: an engine that has a block has all before it.
+        depth = bisect_left(blocks, True, key=lambda block: block not in counted)
         warm += depth
-        seen.update(blocks[depth:])
+        counted.update(blocks[depth:])
     total = sum(one.prompt_tokens for one in trace.arrivals)
     return warm * (trace.block_tokens or 0) / total if total else 0.0

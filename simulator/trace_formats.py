@@ -39,7 +39,7 @@ TEXT_BLOCK_TOKENS = 16
 SPREAD_S = 3600.0
 """Conversations recorded each by its own clock begin at random within this time."""
 
-LONGEST_PAUSE_S = 300.0
+MAX_PAUSE_S = 300.0
 """A pause inside such a conversation is cut to this: who went home for the night says nothing about a cache."""
 
 SOURCES = """\
@@ -108,12 +108,12 @@ class Source:
             except msgspec.DecodeError as error:
                 raise self.fault(number, str(error)) from error
 
-    def fault(self, number: int, words: str) -> TraceFault:
-        return TraceFault(f"{self.path}:{number}: {words}")
+    def fault(self, number: int, reason: str) -> TraceFault:
+        return TraceFault(f"{self.path}:{number}: {reason}")
 
 
 def load_trace(path: Path, *, seed: int = 0) -> Trace:
-    """Read a trace in any of the formats. `seed` draws when conversations begin where nobody recorded it."""
+    """Read a trace in any of the formats. `seed` draws when conversations begin if that was not recorded."""
     found = find_trace(path)
     try:
         with (
@@ -150,7 +150,7 @@ def _read(source: Source) -> Trace:
 
 
 def read_mooncake(source: Source) -> Trace:
-    """The last id of a prompt may stand for a block that is not full, which no cache shares: it is left out."""
+    """Read Mooncake's format. The last id of a prompt, possibly of a partial block, is left out."""
     block = MOONCAKE_BLOCK_TOKENS
     arrivals = [
         make_arrival(
@@ -182,17 +182,17 @@ def read_shared(source: Source) -> Trace:
             raise source.fault(number, f"more blocks of {header.block_size} than fit into {row.prompt} tokens")
         one.arrivals.append(Arrival(row.t, max(row.prompt, 1), max(row.out, 1), str(row.s), one.held))
     recorded = [one.arrivals for one in conversations.values()]
-    placed = _begun_at_random(recorded, source.random) if is_local else recorded
+    placed = _started_at_random(recorded, source.random) if is_local else recorded
     return make_trace(header.name, chain.from_iterable(placed), header.block_size)
 
 
-def _begun_at_random(conversations: Sequence[Sequence[Arrival]], random: Random) -> Iterator[list[Arrival]]:
+def _started_at_random(conversations: Sequence[Sequence[Arrival]], random: Random) -> Iterator[list[Arrival]]:
     """Conversations on one clock, each begun at some time within the spread, with its pauses bounded."""
     for conversation in conversations:
         at_s, before_s = random.uniform(0.0, SPREAD_S), conversation[0].at_s
         placed = []
         for arrival in conversation:
-            at_s += min(max(arrival.at_s - before_s, 0.0), LONGEST_PAUSE_S)
+            at_s += min(max(arrival.at_s - before_s, 0.0), MAX_PAUSE_S)
             before_s = arrival.at_s
             placed.append(replace(arrival, at_s=at_s))
         yield placed
@@ -249,8 +249,8 @@ def _routes(source: Source) -> Iterator[RouteRow]:
     for number, line in source.lines:
         try:
             if (schema := header.decode(line).schema) != ROUTE_SCHEMA:
-                words = f"route log of schema {schema}; this version of Hearth reads schema {ROUTE_SCHEMA}"
-                raise source.fault(number, words)
+                reason = f"route log of schema {schema}; this version of Hearth reads schema {ROUTE_SCHEMA}"
+                raise source.fault(number, reason)
             yield row.decode(line)
         except msgspec.DecodeError as error:
             raise source.fault(number, str(error)) from error
@@ -263,4 +263,4 @@ READERS: dict[str, Callable[[Source], Trace]] = {
     '"session_id"': read_text,
     "TIMESTAMP,ContextTokens": read_azure,
 }
-"""What is found in the first line of a file, and who reads it."""
+"""What is found in the first line of a file, and its reader."""

@@ -24,7 +24,7 @@ class Arrival:
     session: str | None = None
     runs: Runs = ()
     engine: int | None = None
-    """Where it went when it was recorded, as a number from 0; None where nobody told."""
+    """Where it went when it was recorded, as a number from 0; None if not recorded."""
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -38,7 +38,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in order of arrival, the first at 0 s. `block_tokens` is None where nobody recorded what was shared."""
+    """Requests in order of arrival, the first at 0 s. `block_tokens` is None if sharing was not recorded."""
 
     name: str
     arrivals: tuple[Arrival, ...]
@@ -49,7 +49,7 @@ class Trace:
 
     @property
     def engines(self) -> int:
-        """On how many engines it was recorded; 0 where nobody told."""
+        """Return on how many engines it was recorded; 0 if not recorded."""
         return 1 + max((-1 if one.engine is None else one.engine for one in self.arrivals), default=-1)
 
     @property
@@ -57,18 +57,18 @@ class Trace:
         """From the first arrival to the last."""
         return self.arrivals[-1].at_s if self.arrivals else 0.0
 
-    def first(self, most: int | None) -> Trace:
+    def first(self, limit: int | None) -> Trace:
         """Its first requests."""
-        return self if most is None else replace(self, arrivals=self.arrivals[:most])
+        return self if limit is None else replace(self, arrivals=self.arrivals[:limit])
 
-    def jittered(self, most_s: float, seed: int) -> Trace:
-        """The same requests, each up to `most_s` later by a draw of its own. Those of a session keep their order."""
-        if most_s <= 0.0:
+    def jittered(self, max_s: float, seed: int) -> Trace:
+        """The same requests, each up to `max_s` later by a draw of its own. Those of a session keep their order."""
+        if max_s <= 0.0:
             return self
         random, latest_s = Random(seed), dict[str, float]()
         moved = []
         for arrival in self.arrivals:
-            at_s = arrival.at_s + random.uniform(0.0, most_s)
+            at_s = arrival.at_s + random.uniform(0.0, max_s)
             if arrival.session is not None:
                 at_s = latest_s[arrival.session] = max(at_s, latest_s.get(arrival.session, 0.0))
             moved.append(replace(arrival, at_s=at_s))
@@ -111,14 +111,14 @@ def gather_runs(ids: Sequence[int]) -> Runs:
     return tuple(runs)
 
 
-def cut_runs(runs: Runs, most: int) -> Runs:
-    """The first `most` ids."""
+def cut_runs(runs: Runs, limit: int) -> Runs:
+    """The first `limit` ids."""
     kept: list[tuple[int, int]] = []
     for first, count in runs:
-        if most <= 0:
+        if limit <= 0:
             break
-        kept.append((first, min(count, most)))
-        most -= count
+        kept.append((first, min(count, limit)))
+        limit -= count
     return tuple(kept)
 
 

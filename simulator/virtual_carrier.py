@@ -1,4 +1,4 @@
-"""The spine's way to simulated engines in a virtual loop. Knows no HTTP and no real time."""
+"""The pipeline's transport to simulated engines in a virtual loop. No HTTP, no real time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,16 @@ from simulator.virtual_pod import LOST, Listener, VirtualPod
 class VirtualCarrier:
     """Carries one request of a trace to whichever engine or pair of engines it is placed on."""
 
-    __slots__ = ("_held_by", "_is_patient", "_on_first_token", "_pods", "_resumes", "_sequence", "_whole", "refusal")
+    __slots__ = (
+        "_full_sequence",
+        "_held_by",
+        "_is_patient",
+        "_on_first_token",
+        "_pods",
+        "_resumes",
+        "_sequence",
+        "rejection",
+    )
 
     def __init__(
         self,
@@ -39,12 +48,12 @@ class VirtualCarrier:
         """
         self._is_patient = is_patient
         self._resumes = resumes
-        self._whole = sequence
+        self._full_sequence = sequence
         self._held_by: VirtualPod | None = None
         self._pods = pods
         self._sequence = sequence
         self._on_first_token = on_first_token
-        self.refusal: RequestRejected | None = None
+        self.rejection: RequestRejected | None = None
 
     async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         """Submit it, tell the placement its first token, and wait for its end."""
@@ -57,15 +66,15 @@ class VirtualCarrier:
         if (held_by := self._held_by) is not None:
             self._held_by = None
             sequence = replace(sequence, remote_tokens=sequence.prompt_tokens)
-            source = held_by, _leg_of(sequence)
+            source = held_by, _attempt_id(sequence)
 
-        def begun(milestone: Milestone) -> None:
+        def started(milestone: Milestone) -> None:
             placement.first_token(milestone.at)
             if self._on_first_token:
                 self._on_first_token(milestone.sequence_id)
 
         pod = self._pods[placement.engine.pod]
-        end = await _run(pod, sequence, first_byte_by_s, begun, source)
+        end = await _run(pod, sequence, first_byte_by_s, started, source)
         if isinstance(end, AttemptResult) or end.reason == LOST:
             if source is not None:
                 source[0].let_go(source[1])
@@ -77,26 +86,26 @@ class VirtualCarrier:
         if placement.prefill is not None and placement.prefill.cached_tokens is not None:
             # As NIXL's decoding pod tells it: what the prefilling one had.
             cached = placement.prefill.cached_tokens
-        usage, whole = Usage(sequence.prompt_tokens, end.output_tokens, cached), self._whole
-        told = (
-            Usage(whole.prompt_tokens, whole.output_tokens, 0)
-            if sequence.prompt_tokens != whole.prompt_tokens
+        usage, sequence_done = Usage(sequence.prompt_tokens, end.output_tokens, cached), self._full_sequence
+        parameters = (
+            Usage(sequence_done.prompt_tokens, sequence_done.output_tokens, 0)
+            if sequence.prompt_tokens != sequence_done.prompt_tokens
             else None
         )
         return AttemptResult(
-            AttemptStatus.OK, 200, begun=True, usage=usage, finish_reason=end.reason, client_usage=told
+            AttemptStatus.OK, 200, started=True, usage=usage, finish_reason=end.reason, client_usage=parameters
         )
 
     def _failed(self, placement: Placement, end: AttemptResult | Milestone) -> AttemptResult:
         """What is left of a stream that has lost its engine is another request, where it may be resumed."""
         if isinstance(end, AttemptResult):
-            return end if placement.first_token_s is None else _begun(end)
+            return end if placement.first_token_s is None else _started(end)
         request, emitted, detail = placement.request, end.output_tokens, "the engine died"
         if emitted == 0:
             return AttemptResult(AttemptStatus.CONNECTION_RESET, detail=detail)
         sequence = self._sequence
         if not self._resumes or emitted >= sequence.output_tokens:
-            return AttemptResult(AttemptStatus.CONNECTION_RESET, begun=True, detail=detail)
+            return AttemptResult(AttemptStatus.CONNECTION_RESET, started=True, detail=detail)
         self._sequence = replace(
             sequence,
             prompt_tokens=sequence.prompt_tokens + emitted,
@@ -104,7 +113,7 @@ class VirtualCarrier:
         )
         prompt = request.prompt
         longer = structs.replace(request, prompt=Prompt(prompt.blocks, prompt.ends, prompt.size + emitted))
-        return AttemptResult(AttemptStatus.CONNECTION_RESET, begun=True, detail=detail, continuation=longer)
+        return AttemptResult(AttemptStatus.CONNECTION_RESET, started=True, detail=detail, continuation=longer)
 
     async def prefill(self, placement: Placement, order: PrefillRequest, by_s: float) -> PrefillResult | None:
         """Have the prompt computed and held, as NIXL does it."""
@@ -113,30 +122,30 @@ class VirtualCarrier:
         return await self._prefill(placement.prefill, by_s)
 
     async def _prefill(self, side: PrefillPlacement, by_s: float) -> PrefillResult:
-        sequence = replace(self._sequence, sequence_id=_leg_of(self._sequence), output_tokens=1, is_held=True)
+        sequence = replace(self._sequence, sequence_id=_attempt_id(self._sequence), output_tokens=1, is_held=True)
         pod = self._pods[side.engine.pod]
-        end = await _run(pod, sequence, by_s, _nobody)
+        end = await _run(pod, sequence, by_s, _ignore)
         if isinstance(end, AttemptResult):
             return PrefillResult(end.end, end.status, detail=end.detail)
         if end.reason == LOST:
             return PrefillResult(AttemptStatus.CONNECTION_RESET, detail="the engine died")
         self._held_by = pod
         usage = Usage(sequence.prompt_tokens, 1, end.cached_tokens)
-        return PrefillResult(AttemptStatus.OK, 200, _told_by(side.engine.pod, sequence), usage)
+        return PrefillResult(AttemptStatus.OK, 200, _decode_parameters(side.engine.pod, sequence), usage)
 
-    def open_meter(self, tab: RequestMeter) -> None:
-        """It has no limits to be told of."""
+    def open_meter(self, meter: RequestMeter) -> None:
+        """Do nothing: it has no limits."""
 
     def reject(self, rejection: RequestRejected) -> None:
-        """The client is told no."""
-        self.refusal = rejection
+        """Reject the request."""
+        self.rejection = rejection
 
 
 async def _run(
     pod: VirtualPod,
     sequence: Sequence,
     first_byte_by_s: float,
-    begun: Listener,
+    started: Listener,
     source: tuple[VirtualPod, str] | None = None,
 ) -> Milestone | AttemptResult:
     """Its end on an engine; how it failed, where it has none of its own."""
@@ -147,7 +156,7 @@ async def _run(
     def listen(milestone: Milestone) -> None:
         if milestone.kind is MilestoneKind.FIRST_TOKEN:
             patience.cancel()
-            begun(milestone)
+            started(milestone)
         elif not ended.done():
             ended.set_result(milestone)
 
@@ -155,7 +164,7 @@ async def _run(
         pod.submit(sequence, listen, source)
         milestone = await ended
     except ValueError as error:
-        return AttemptResult(AttemptStatus.OK, 400, begun=True, detail=str(error))
+        return AttemptResult(AttemptStatus.OK, 400, started=True, detail=str(error))
     except ConnectionError as error:
         return AttemptResult(AttemptStatus.UNREACHABLE, detail=str(error))
     finally:
@@ -166,17 +175,17 @@ async def _run(
     return milestone
 
 
-def _begun(leg: AttemptResult) -> AttemptResult:
+def _started(result: AttemptResult) -> AttemptResult:
     """The same end of an answer of which the client has seen some."""
-    return AttemptResult(leg.end, leg.status, begun=True, detail=leg.detail)
+    return AttemptResult(result.end, result.status, started=True, detail=result.detail)
 
 
-def _leg_of(sequence: Sequence) -> str:
+def _attempt_id(sequence: Sequence) -> str:
     return f"{sequence.sequence_id}-prefill"
 
 
-def _told_by(pod: str, sequence: Sequence) -> dict[str, object]:
-    """What the decode leg would be told: checked on its way, and then read by nobody."""
+def _decode_parameters(pod: str, sequence: Sequence) -> dict[str, object]:
+    """Return what the decode request would carry: it is checked on the way, and not read."""
     return {
         "do_remote_prefill": True,
         "do_remote_decode": False,
@@ -189,8 +198,8 @@ def _told_by(pod: str, sequence: Sequence) -> dict[str, object]:
     }
 
 
-def _nobody(_: Milestone) -> None:
-    """Nobody reads the one token of a prefill leg."""
+def _ignore(_: Milestone) -> None:
+    """Ignore the one token of a prefill request."""
 
 
 def _give_up(ended: asyncio.Future[Milestone | None]) -> None:

@@ -1,4 +1,4 @@
-"""A simulated engine in a virtual loop, and the wire by which it comes by another's KV. Knows no HTTP, no real time."""
+"""A simulated engine in a virtual loop, and its transfers of KV from other engines. No HTTP, no real time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOST = "lost"
 """The finish reason of a sequence whose engine died."""
 
 LEASE_S = 30.0
-"""How long an engine keeps KV for who does not come for it: NIXL's default."""
+"""How long an engine keeps KV that is not fetched: NIXL's default."""
 
 
 class Wire:
@@ -33,7 +33,7 @@ class Wire:
         self._loop = loop
 
     def send(self, to: Wire, tokens: int, then: Callable[[], None]) -> asyncio.TimerHandle:
-        """Bring the KV of so many tokens over; `then` is called when it is there."""
+        """Transfer the KV of `tokens` tokens; `then` is called at its end."""
         begin_s = max(self._loop.time(), self._out_until_s, to.in_until_s)
         self._out_until_s = to.in_until_s = begin_s + self.link.wire_s(tokens)
         self.transfers += 1
@@ -48,7 +48,7 @@ class VirtualPod:
         self.engine = Engine(profile)
         self.wire = Wire(link or Link(), loop)
         self.expired = 0
-        """How often KV was kept for somebody who did not come."""
+        """How often KV was kept and not fetched."""
         self._leases: dict[str, asyncio.TimerHandle] = {}
         self._sources: dict[str, tuple[VirtualPod, str]] = {}
         self._transfers: dict[str, asyncio.TimerHandle] = {}
@@ -60,8 +60,9 @@ class VirtualPod:
         """Sequences whose KV is to be kept for another engine when they end."""
 
     def submit(self, sequence: Sequence, listener: Listener, source: tuple[VirtualPod, str] | None = None) -> None:
-        """Queue a sequence; `listener` is told its first token and its end. `source` is the engine that holds the KV of
-        its remote tokens, and the sequence there that computed it.
+        """Queue a sequence; `listener` is called with its first token and its end.
+
+        `source` is the engine that holds the KV of its remote tokens, and the sequence there that computed it.
 
         Raises ValueError where it never fits, ConnectionError while the engine is lost.
         """
@@ -82,7 +83,7 @@ class VirtualPod:
         return self.engine.held_blocks(blocks)
 
     def abort(self, sequence_id: str) -> None:
-        """Nobody listens to this sequence any more."""
+        """Abort a sequence without a listener."""
         if self._listeners.pop(sequence_id, None) is None:
             return
         self._end_transfer(sequence_id)
@@ -92,7 +93,7 @@ class VirtualPod:
         self._go_on()
 
     def let_go(self, sequence_id: str) -> None:
-        """What this sequence left behind was fetched, or nobody will come for it."""
+        """Release what this sequence left behind: it was fetched, or will not be."""
         if (lease := self._leases.pop(sequence_id, None)) is None:
             return
         lease.cancel()
@@ -101,7 +102,7 @@ class VirtualPod:
         self._go_on()
 
     def prolong(self, sequence_id: str) -> None:
-        """Who fetches this sends heartbeats: its lease does not end before it is let go."""
+        """Keep the lease until it is released: the fetching pod sends heartbeats."""
         if (lease := self._leases.get(sequence_id)) is not None:
             lease.cancel()
 
@@ -169,16 +170,16 @@ class VirtualPod:
 
     def _end_fetch(self, sequence_id: str) -> None:
         self._transfers.pop(sequence_id, None)
-        if (told := self._sources.pop(sequence_id, None)) is None:
+        if (reported := self._sources.pop(sequence_id, None)) is None:
             return
-        source, held_as = told
+        source, held_as = reported
         self._play()
         self.engine.end_fetch(sequence_id, self._loop.time(), came=not source.is_lost)
         source.let_go(held_as)
         self._go_on()
 
     def _end_transfer(self, sequence_id: str) -> None:
-        """Nobody waits for it any more: its source hears of it, as NIXL's notification has it."""
+        """End a transfer without a consumer and notify its source, as NIXL does."""
         if (timer := self._transfers.pop(sequence_id, None)) is not None:
             timer.cancel()
         if (source := self._sources.pop(sequence_id, None)) is not None:

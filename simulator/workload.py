@@ -1,7 +1,7 @@
-"""Makes up conversations: who comes when, with how long a prompt, and what it shares with those before.
+"""Generates conversations: arrivals, prompt lengths, and what prompts share with earlier ones.
 
 The shapes follow what is published of recorded traces (lengths, turns, pauses, shared beginnings, reuse) and hold no
-row of any. Everything is drawn from one seed; nothing here knows a router or an engine.
+row of any. Everything is drawn from one seed; independent of routers and engines.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Shape:
     rewrite_share: float = 0.0
     """Of the turns after the first: the history is rewritten to a fresh one (compaction, a sub-task)."""
     assistants: int = 1
-    longest_prompt_tokens: int = 128_000
+    max_prompt_tokens: int = 128_000
     """A conversation that has grown to this ends."""
-    longest_answer_tokens: int = 8_192
+    max_answer_tokens: int = 8_192
 
 
 CHAT = Shape(
@@ -99,7 +99,7 @@ AGENT = Shape(
     answer_tokens=LogNormal(216, 845),
     rewrite_share=0.025,
     assistants=2,
-    longest_prompt_tokens=600_000,
+    max_prompt_tokens=600_000,
 )
 """Coding agents, after public recordings of Claude Code: prompts of 100k / 209k / 530k tokens, answers 216 / 845 /
 3,704, turns 46 / 156 / 339, 0.96 of all prompt tokens seen before."""
@@ -115,7 +115,7 @@ TEAMS = Shape(
     document_share=0.3,
     answer_tokens=LogNormal(180, 350),
     assistants=12,
-    longest_prompt_tokens=64_000,
+    max_prompt_tokens=64_000,
 )
 """A company's assistants, between the two: a dozen system prompts, conversations of some turns, documents pasted in.
 Pauses are short and answers brief, so that a demo of minutes sees conversations come back."""
@@ -130,7 +130,7 @@ SAMPLED = 400
 
 
 def generate(shape: Shape, requests: int, *, seed: int = 0, name: str = "generated") -> Trace:
-    """A trace of so many requests. The same shape, seed and number give the same trace."""
+    """Return a trace of `requests` requests. The same shape, seed and number give the same trace."""
     return make_trace(name, islice(_flow(shape, Random(seed)), requests), BLOCK_TOKENS)
 
 
@@ -139,18 +139,18 @@ def _flow(shape: Shape, random: Random) -> Iterator[Arrival]:
     systems = [ceil(shape.system_tokens.draw(random)) for _ in range(shape.assistants)]
     gap_s = _requests_each(shape, systems, Random(random.random())) / shape.requests_per_s
     begin_s, number = -SETTLING_S, shape.assistants
-    going: list[tuple[float, int, Arrival, Iterator[Arrival]]] = []
+    active: list[tuple[float, int, Arrival, Iterator[Arrival]]] = []
     while True:
         begin_s += random.expovariate(1 / gap_s)
-        while going and going[0][0] < begin_s:
-            _, told, arrival, rest = heappop(going)
+        while active and active[0][0] < begin_s:
+            _, order, arrival, rest = heappop(active)
             if arrival.at_s >= 0.0:
                 yield arrival
             if (following := next(rest, None)) is not None:
-                heappush(going, (following.at_s, told, following, rest))
+                heappush(active, (following.at_s, order, following, rest))
         conversation = _converse(shape, systems, number, begin_s, Random(random.random()))
         first = next(conversation)
-        heappush(going, (begin_s, number, first, conversation))
+        heappush(active, (begin_s, number, first, conversation))
         number += 1
 
 
@@ -160,11 +160,11 @@ def _converse(shape: Shape, systems: Sequence[int], number: int, begin_s: float,
     system, history = systems[assistant], 0
     at_s, prompt = begin_s, system + ceil(shape.first_tokens.draw(random))
     for _ in range(ceil(shape.turns.draw(random))):
-        prompt = min(prompt, shape.longest_prompt_tokens)
-        answer = min(ceil(shape.answer_tokens.draw(random)), shape.longest_answer_tokens)
+        prompt = min(prompt, shape.max_prompt_tokens)
+        answer = min(ceil(shape.answer_tokens.draw(random)), shape.max_answer_tokens)
         own = number * CONVERSATION_IDS + history * HISTORY_IDS
         yield Arrival(at_s, prompt, answer, f"{number}", _runs(assistant * CONVERSATION_IDS, system, own, prompt))
-        if prompt == shape.longest_prompt_tokens:
+        if prompt == shape.max_prompt_tokens:
             return
         at_s += shape.pause_s.draw(random)
         prompt += answer + ceil(shape.message_tokens.draw(random))

@@ -72,7 +72,7 @@ class RejectedRequests:
 
 
 MAX_TRANSIT_SHARE = 0.1
-"""Of its TTFT, at most so much is taken to be lost before a request asks to be placed: it is read, and may wait for its
+"""Share of its TTFT taken to be lost before a request asks to be placed: it is read, and may wait for its
 accounts. A prompt that only just fits is then served late, not refused on idle engines.
 """
 
@@ -88,14 +88,14 @@ MAX_WAITING_BYTES = 512 << 20
 
 CLIENT_ATTEMPTS = 3
 """How often the usual client asks before it gives up. Each coming gets its part of the time that a request may wait, so
-that whoever is let in at the last is in time for who has waited since the first, though we may not know him again.
+a request let in last is in time for one that has waited since the first, even if it is not recognised again.
 """
 
 MAX_RETRY_AFTER_S = 60.0
 """Upper bound of Retry-After."""
 
 SPEED_TTL_S = 1.0
-"""For so long the fastest engine is taken to be as fast as it was: what is learned of paces moves slowly."""
+"""How long the fastest engine's speed is cached: learned paces change slowly."""
 
 JITTER = 0.25
 """Retry-After is shortened by up to this share at random, so that rejected clients do not return together."""
@@ -107,17 +107,17 @@ class AdmissionFilter:
     __slots__ = ("_candidates", "_claims", "_left_s", "_now_s", "_stalls", "_waiter", "stream_objective")
 
     def __init__(self, admission: Admission, waiter: WaitingRequest, now_s: float) -> None:
-        promise = waiter.objective
+        objective = waiter.objective
         self._stalls = admission.stalls
         self._waiter = waiter
         self._now_s = now_s
-        left_s = waiter.arrived_s + promise.ttft_s - now_s
+        left_s = waiter.arrived_s + objective.ttft_s - now_s
         # It is late whatever happens: now or never.
         self._left_s = left_s if left_s >= 0 and not waiter.is_unattainable else inf
         self._candidates: Candidates | None = None
         self._claims: dict[str, bool] = {}
         sure = admission.forecast.tokens(waiter.tenant, waiter.request.model, MIN_OUTPUT_QUANTILE)
-        self.stream_objective: StreamObjective | None = StreamObjective(promise.tpot_s, sure)
+        self.stream_objective: StreamObjective | None = StreamObjective(objective.tpot_s, sure)
 
     def admits(self, candidates: Candidates, at: int) -> bool:
         """Whether an engine may take it: in time, within its KV, past higher tiers, and as far as who decodes there can
@@ -125,7 +125,7 @@ class AdmissionFilter:
         """
         self._candidates = candidates
         waiter, own_s, ahead_s = self._waiter, candidates.own_s[at], candidates.ahead_s[at]
-        # What stands in an engine's queue is beyond our order: no more of it than the engine takes into one step.
+        # The engine's own queue is outside our order: at most what the engine takes into one step.
         if ahead_s > STEP_TOKENS * candidates.seconds_per_token[at]:
             return False
         if (
@@ -144,7 +144,7 @@ class AdmissionFilter:
 
     def min_ttft_s(self) -> tuple[float, float]:
         """The least seconds to a first token that a candidate of the last decision would need if it were idle, and what
-        of them the promise does not allow for by the cold prompt. Zeros where nothing was asked about.
+        of them exceeds the objective's allowance for a cold prompt. Zeros without a decision.
         """
         candidates, per_cold = self._candidates, self._waiter.objective.ttft_uncached_factor
         if candidates is None:
@@ -153,13 +153,13 @@ class AdmissionFilter:
         return min(fixed + own for fixed, own in pairs), min(fixed + own * (1 - per_cold) for fixed, own in pairs)
 
     def _is_borne(self, engine: Engine, prefill_s: float) -> bool:
-        """Whether the streams that decode on an engine can bear so much prefill: on both engines of a pair."""
+        """Whether the streams that decode on an engine tolerate this much prefill: on both engines of a pair."""
         stalls, slot = self._stalls, engine.slot
         return prefill_s <= stalls.room_s.get(slot, inf) or prefill_s <= stalls.room_now_s(slot, self._now_s)
 
     def _is_claimed(self, candidates: Candidates, before_s: float, after_s: float) -> bool:
-        """Whether a higher tier wants to find an engine open that would no longer be. Whoever is owed of its floor need
-        not heed that.
+        """Whether a higher tier needs an engine open that would no longer be. A tier below its floor ignores
+        that.
         """
         waiter, tier = self._waiter, self._waiter.objective.tier
         is_late = waiter.start_by_s < self._now_s
@@ -176,35 +176,37 @@ class AdmissionFilter:
 
 
 class ModelCapacity:
-    """Where one model's requests go while the fleet stays as it is: the engines, and the queue before them."""
+    """Where one model's requests go while the fleet is unchanged: the engines, and the queue before them."""
 
-    __slots__ = ("_roster", "counter", "engines", "overhead_s", "queue", "refresh_at_s", "seconds_per_token")
+    __slots__ = ("_eligible", "counter", "engines", "overhead_s", "queue", "refresh_at_s", "seconds_per_token")
 
-    def __init__(self, queue: ModelQueue, roster: EligibleEngines, counter: TokenCounter | ExactCounter) -> None:
+    def __init__(self, queue: ModelQueue, eligible: EligibleEngines, counter: TokenCounter | ExactCounter) -> None:
         self.queue = queue
         self.counter = counter
-        self.engines = len(roster.engines)
+        self.engines = len(eligible.engines)
         self.overhead_s = self.seconds_per_token = 0.0
         """Of the fastest engine."""
         self.refresh_at_s = -inf
-        self._roster = roster
+        self._eligible = eligible
 
     def refresh(self, costs: CostModel, now_s: float) -> None:
         """See how fast engines are."""
-        pick = self._roster.select
+        pick = self._eligible.select
         self.overhead_s = min(pick(costs.prefill_overhead_s), default=0.0)
         self.seconds_per_token = min(pick(costs.seconds_per_token), default=0.0)
         self.refresh_at_s = now_s + SPEED_TTL_S
 
 
 def _hopeless(waiter: WaitingRequest, predicted_s: float) -> RequestRejected:
-    """That no engine, idle or not, could keep the promise of a request."""
-    tier, promised_s = waiter.objective.tier, waiter.objective.ttft_objective_s(waiter.own_s)
-    words = (
+    """Return the rejection of a request whose objective no engine, idle or not, could meet."""
+    tier, objective_s = waiter.objective.tier, waiter.objective.ttft_objective_s(waiter.own_s)
+    message = (
         f"The predicted TTFT on an idle engine is {predicted_s:.3g} s; tier `{tier.name}` allows "
-        f"{promised_s:.3g} s. Shorten the prompt or use a tier with a longer TTFT objective."
+        f"{objective_s:.3g} s. Shorten the prompt or use a tier with a longer TTFT objective."
     )
-    return RequestRejected(Reason.OVERLOADED, words, hopeless=True, predicted_ttft_s=predicted_s, slo_ttft_s=promised_s)
+    return RequestRejected(
+        Reason.OVERLOADED, message, hopeless=True, predicted_ttft_s=predicted_s, slo_ttft_s=objective_s
+    )
 
 
 class Admission:
@@ -228,7 +230,7 @@ class Admission:
         self,
         request: Request,
         caller: Caller,
-        promise: LatencyObjective,
+        objective: LatencyObjective,
         *,
         came_s: float,
         now_s: float,
@@ -239,7 +241,7 @@ class Admission:
 
         `late_by_s`: it had been placed and has lost its pod, so that it is served late rather than refused, until then.
         """
-        waiter = self._waiter(request, caller, promise, came_s, now_s, late_by_s)
+        waiter = self._waiter(request, caller, objective, came_s, now_s, late_by_s)
         queue, line = waiter.queue, waiter.tier_queue
         line.demand.add(waiter.own_s, now_s)
         if queue.waiting:
@@ -249,7 +251,7 @@ class Admission:
 
     def place(self, waiter: WaitingRequest, avoid: frozenset[str], *, now_s: float, draw: float) -> Placement:
         """Put it on an engine. Raises `NoEngineAdmissible`, or `RequestRejected` as the router does, or where an idle
-        engine could not keep the promise either and the tier rejects that.
+        engine could not meet the objective either and the tier rejects that.
         """
         tenant, gate = waiter.caller.tenant, AdmissionFilter(self, waiter, now_s)
         try:
@@ -260,9 +262,9 @@ class Admission:
             gate = AdmissionFilter(self, waiter, now_s)
             placement = self._router.place(waiter.request, avoid=avoid, now_s=now_s, draw=draw, gate=gate)
         waiter.queue.serve(waiter.tier_queue, waiter, now_s)
-        seen = placement.predicted
+        predicted = placement.predicted
         # Its tenant has paid for the prompt of one that has lost its pod.
-        cold_tokens = 0.0 if waiter.was_placed else seen.prompt_tokens - seen.cached_tokens
+        cold_tokens = 0.0 if waiter.was_placed else predicted.prompt_tokens - predicted.cached_tokens
         waiter.charged = weighted_tokens(cold_tokens, waiter.answer_tokens)
         waiter.tier_queue.fair_share.serve(tenant.name, waiter.charged, tenant.weight)
         if self._returning.arrivals:
@@ -270,17 +272,17 @@ class Admission:
         return placement
 
     def _gives_up(self, waiter: WaitingRequest, gate: AdmissionFilter, now_s: float) -> bool:
-        """Whether a request that no engine may take now is no longer held to its first-token promise, because idle
-        engines could not keep it either. Raises `RequestRejected` where its tier rejects such requests.
+        """Whether a request that no engine may take now is no longer held to its first-token objective, because idle
+        engines could not meet it either. Raises `RequestRejected` where its tier rejects such requests.
         """
-        promise = waiter.objective
-        if waiter.is_unattainable or promise.ttft_s == inf:
+        objective = waiter.objective
+        if waiter.is_unattainable or objective.ttft_s == inf:
             return False
         needed_s, beyond_cold_s = gate.min_ttft_s()
-        if beyond_cold_s <= waiter.lead_s:
+        if beyond_cold_s <= waiter.headroom_s:
             return False
-        is_rejected = promise.tier.on_unattainable is UnattainableAction.REJECT and not waiter.was_placed
-        if is_rejected and beyond_cold_s > promise.ttft_s:
+        is_rejected = objective.tier.on_unattainable is UnattainableAction.REJECT and not waiter.was_placed
+        if is_rejected and beyond_cold_s > objective.ttft_s:
             raise _hopeless(waiter, now_s - waiter.arrived_s + needed_s)
         waiter.is_unattainable = True
         if not waiter.was_placed:
@@ -288,7 +290,7 @@ class Admission:
         return True
 
     def settle(self, waiter: WaitingRequest, placement: Placement, usage: Usage | None, now_s: float) -> None:
-        """It is about to be released. `usage` is None where the engine has not answered in full."""
+        """Settle a request about to be released. `usage` is None if the engine has not answered in full."""
         line, expected = waiter.tier_queue, waiter.charged
         if usage is None:
             was_served = placement.first_token_s is not None
@@ -312,17 +314,17 @@ class Admission:
         waiter.tier_queue.fair_share.leave(waiter.tenant)
 
     def overload_rejection(self, waiter: WaitingRequest, now_s: float, late_s: float, draw: float) -> RequestRejected:
-        """That its promise cannot be kept, and when it might be."""
+        """Return the rejection of a request whose objective cannot be met, with the time when it might be."""
         self._returning.rejected(request_fingerprint(waiter.request, waiter.tenant), waiter.arrived_s, now_s)
         patience_s = min(max(waiter.start_by_s - waiter.arrived_s, 0.0), MAX_RETRY_AFTER_S)
         after_s = min(max(late_s, patience_s / CLIENT_ATTEMPTS), patience_s) * (1 - JITTER * draw)
-        words = (
+        message = (
             f"The latency objective of tier `{waiter.objective.tier.name}` cannot be met now: the fleet is overloaded."
         )
         wait_s = max(0.0, late_s + waiter.start_by_s - now_s)
         return RequestRejected(
             Reason.OVERLOADED,
-            words,
+            message,
             retry_after_s=after_s,
             predicted_ttft_s=now_s - waiter.arrived_s + wait_s + waiter.idle_ttft_s,
             slo_ttft_s=waiter.objective.ttft_objective_s(waiter.own_s),
@@ -338,8 +340,8 @@ class Admission:
         if ground is None:
             group = min((min(pod.models) for pod in fleet.pods if model in pod.models), default=model)
             queue = self.queues.setdefault(" ".join([group, *sorted(regions or ())]), ModelQueue())
-            roster, counter = fleet.eligible(model, regions), self._router.counters[model]
-            ground = self._grounds[model, regions] = ModelCapacity(queue, roster, counter)
+            eligible, counter = fleet.eligible(model, regions), self._router.counters[model]
+            ground = self._grounds[model, regions] = ModelCapacity(queue, eligible, counter)
         return ground
 
     def _line(self, queue: ModelQueue, tier: Tier, engines: int, now_s: float) -> TierQueue:
@@ -361,16 +363,16 @@ class Admission:
             raise self.overload_rejection(waiter, now_s, late_s, draw)
         size = waiter.request.prompt.size
         if queue.waiting >= MAX_WAITING or queue.size + size > MAX_WAITING_BYTES:
-            refusal = self.overload_rejection(waiter, now_s, queue.backlog_s, draw)
+            rejection = self.overload_rejection(waiter, now_s, queue.backlog_s, draw)
             raise RequestRejected(
-                Reason.QUEUE_FULL, "The admission queue is full.", retry_after_s=refusal.retry_after_s
+                Reason.QUEUE_FULL, "The admission queue is full.", retry_after_s=rejection.retry_after_s
             )
 
     def _waiter(
         self,
         request: Request,
         caller: Caller,
-        promise: LatencyObjective,
+        objective: LatencyObjective,
         came_s: float,
         now_s: float,
         late_by_s: float | None,
@@ -382,11 +384,11 @@ class Admission:
         own_s = prefill_work(tokens, tokens, costs.growth.per_token) * ground.seconds_per_token
         if request.retry_count:
             came_s = self._returning.first_s(request_fingerprint(request, tenant), came_s)
-        lead_s = promise.ttft_s - min(max(now_s - came_s, 0.0), MAX_TRANSIT_SHARE * promise.ttft_s)
+        headroom_s = objective.ttft_s - min(max(now_s - came_s, 0.0), MAX_TRANSIT_SHARE * objective.ttft_s)
         idle_ttft_s = own_s + ground.overhead_s
-        leave_by_s = now_s + promise.max_queue_s if late_by_s is None else late_by_s
-        start_by_s = min(came_s + promise.ttft_objective_s(own_s) - idle_ttft_s, leave_by_s)
-        if idle_ttft_s - promise.ttft_uncached_factor * own_s > lead_s:
+        leave_by_s = now_s + objective.max_queue_s if late_by_s is None else late_by_s
+        start_by_s = min(came_s + objective.ttft_objective_s(own_s) - idle_ttft_s, leave_by_s)
+        if idle_ttft_s - objective.ttft_uncached_factor * own_s > headroom_s:
             # Unless an engine holds part of it, no wait is short enough: its turn will show.
             start_by_s = leave_by_s
         due_s = start_by_s
@@ -401,7 +403,7 @@ class Admission:
             number,
             request,
             caller,
-            promise,
+            objective,
             came_s,
             own_s,
             service,
@@ -412,7 +414,7 @@ class Admission:
             was_placed=late_by_s is not None,
             answer_tokens=answer_tokens,
         )
-        waiter.lead_s, waiter.idle_ttft_s = lead_s, idle_ttft_s
+        waiter.headroom_s, waiter.idle_ttft_s = headroom_s, idle_ttft_s
         waiter.queue = ground.queue
-        waiter.tier_queue = self._line(ground.queue, promise.tier, ground.engines, now_s)
+        waiter.tier_queue = self._line(ground.queue, objective.tier, ground.engines, now_s)
         return waiter

@@ -1,8 +1,8 @@
 """A YAML document read into typed values: every fault at once, each with its path.
 
-Used for the policy and for the configuration, so that both reject in the same words. Knows no file and no environment:
-the text and the variables it may name are arguments. YAML is loaded within bounds: a short text cannot become a large
-value, and no key stands twice.
+Used for the policy and for the configuration, so that both reject in the same words. Independent of files and
+environment: the text and the variables it may name are arguments. YAML is loaded within bounds: a short text cannot
+become a large value, and duplicate keys are faults.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import yaml
 
 NODES_BY_ALIAS = 10_000
-"""So many nodes may come from aliases in any text; a long text may have more."""
+"""Nodes that aliases may produce in any text; a long text may have more."""
 
 NODES_BY_ALIAS_PER_CHARACTER = 4
 """A line such as `legal: {<<: *usual}` repeats some forty nodes in twenty characters."""
@@ -40,10 +40,10 @@ class BoundedLoader(yaml.SafeLoader):
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
-        self._most_by_alias = NODES_BY_ALIAS + NODES_BY_ALIAS_PER_CHARACTER * len(stream)
+        self._max_by_alias = NODES_BY_ALIAS + NODES_BY_ALIAS_PER_CHARACTER * len(stream)
         self._by_alias = 0
         self._nodes = 0
-        """Composed so far, what aliases repeat counted each time."""
+        """Composed up to now, repetitions by aliases included."""
         self._depth = 0
         self._nodes_of: dict[str, int] = {}
         """By anchor, once it is complete."""
@@ -71,7 +71,7 @@ class BoundedLoader(yaml.SafeLoader):
         repeated = self._nodes_of[event.anchor]
         self._nodes += repeated
         self._by_alias += repeated
-        if self._by_alias > self._most_by_alias:
+        if self._by_alias > self._max_by_alias:
             raise yaml.composer.ComposerError(None, None, TOO_MANY, event.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
@@ -88,8 +88,8 @@ class BoundedLoader(yaml.SafeLoader):
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
         """Construct an int or a float. Raises `ConstructorError` for one of more than `MAX_NUMBER_CHARS` characters."""
         if len(node.value) > MAX_NUMBER_CHARS:
-            words = f"a number must have at most {MAX_NUMBER_CHARS} characters"
-            raise yaml.constructor.ConstructorError(None, None, words, node.start_mark)
+            message = f"a number must have at most {MAX_NUMBER_CHARS} characters"
+            raise yaml.constructor.ConstructorError(None, None, message, node.start_mark)
         found: int | float = (
             self.construct_yaml_int(node) if node.tag == "tag:yaml.org,2002:int" else self.construct_yaml_float(node)
         )
@@ -150,7 +150,7 @@ Parse = Callable[[object], T]
 
 
 Locate = Callable[[str, str], str]
-"""Makes of a path in the document and a text that stands there the text to be read: relative file names, located."""
+"""Given a path in the document and its text, return the text to read: relative file names, located."""
 
 
 def unchanged(_: str, text: str) -> str:
@@ -159,11 +159,11 @@ def unchanged(_: str, text: str) -> str:
 
 
 def read_document(text: str, variables: Mapping[str, str], locate: Locate = unchanged) -> DocumentTable:
-    """The document's outermost table. Raises `InvalidDocument` where the text is no YAML mapping at all."""
+    """The document's outermost table. Raises `InvalidDocument` where the text is not a YAML mapping."""
     try:
         document = load_yaml(text)
     except yaml.MarkedYAMLError as error:
-        raise InvalidDocument([ConfigError(_place(error), error.problem or "not YAML")]) from None
+        raise InvalidDocument([ConfigError(_location(error), error.problem or "not YAML")]) from None
     except RecursionError:
         raise InvalidDocument([ConfigError("", DEEP)]) from None
     except Exception as error:  # noqa: BLE001 - a date, number or tag that makes no value raises whatever it raises
@@ -179,10 +179,10 @@ def read_document(text: str, variables: Mapping[str, str], locate: Locate = unch
 DEEP = "nested too deeply, or within itself"
 
 MAX_NODES = 100
-"""Faults. Beyond so many none is compared with all others: a document with ten thousand would take minutes."""
+"""Faults. Above this number faults are not compared with each other: with ten thousand it would take minutes."""
 
 
-def _place(error: yaml.MarkedYAMLError) -> str:
+def _location(error: yaml.MarkedYAMLError) -> str:
     mark = error.problem_mark
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
 
@@ -224,7 +224,7 @@ class DocumentTable:
     def __init__(self, value: object, path: str, faults: list[ConfigError]) -> None:
         self.path = path
         self.errors = faults
-        self._asked: set[str] = set()
+        self._read: set[str] = set()
         self._entries: dict[str, object] = {}
         self._is_mapping = isinstance(value, dict)
         if not isinstance(value, dict):
@@ -245,7 +245,7 @@ class DocumentTable:
 
     def get(self, key: str, parse: Parse[T], default: T) -> T:
         """The value at a key, or the default where it is absent, empty or wrong."""
-        self._asked.add(key)
+        self._read.add(key)
         value = self._entries.get(key)
         return default if value is None else self._parsed(join(self.path, key), value, parse, default)
 
@@ -257,7 +257,7 @@ class DocumentTable:
 
     def each(self, key: str, parse: Parse[T]) -> tuple[T, ...] | None:
         """The values of a list, None where the key is absent. Wrong ones are left out."""
-        self._asked.add(key)
+        self._read.add(key)
         values = self._entries.get(key)
         if values is None:
             return None
@@ -270,7 +270,7 @@ class DocumentTable:
 
     def table(self, key: str) -> DocumentTable | None:
         """The mapping at a key, None where it is absent."""
-        self._asked.add(key)
+        self._read.add(key)
         value = self._entries.get(key)
         return None if value is None else DocumentTable(value, join(self.path, key), self.errors)
 
@@ -280,11 +280,11 @@ class DocumentTable:
         values = self.each(key, lambda value: (value,)) or ()
         return tuple(DocumentTable(value, f"{path}[{at}]", self.errors) for at, (value,) in enumerate(values))
 
-    def reject_unknown(self, key: str, words: str) -> None:
+    def reject_unknown(self, key: str, message: str) -> None:
         """A key that is known but cannot be honoured: better no start than a setting that does nothing."""
-        self._asked.add(key)
+        self._read.add(key)
         if key in self._entries:
-            self.error(key, words)
+            self.error(key, message)
 
     def reject_paths(self, fault_at: Callable[[str], str | None]) -> None:
         """Remove each key, at any depth, for whose path `fault_at` returns a text, and add that as its fault."""
@@ -310,18 +310,18 @@ class DocumentTable:
                 kept[key] = held
         return kept
 
-    def error(self, key: str, words: str) -> None:
-        self.errors.append(ConfigError(join(self.path, key), words))
+    def error(self, key: str, message: str) -> None:
+        self.errors.append(ConfigError(join(self.path, key), message))
 
-    def add_error(self, words: str) -> None:
+    def add_error(self, message: str) -> None:
         """Something is wrong with the table as a whole."""
-        self.errors.append(ConfigError(self.path, words))
+        self.errors.append(ConfigError(self.path, message))
 
     def close(self) -> None:
-        """Say which keys nobody asked for."""
+        """Report the keys that were not read."""
         for key in self._entries:
-            if key not in self._asked:
-                near = get_close_matches(key, self._asked, 1) if len(self.errors) < MAX_NODES else []
+            if key not in self._read:
+                near = get_close_matches(key, self._read, 1) if len(self.errors) < MAX_NODES else []
                 self.error(key, f"unknown key (did you mean `{near[0]}`?)" if near else "unknown key")
 
     def _parsed(self, path: str, value: object, parse: Parse[T], default: T) -> T:
@@ -362,7 +362,7 @@ def number(value: object) -> float:
     return found
 
 
-def whole(value: object) -> int:
+def integer(value: object) -> int:
     """A whole number."""
     found = number(value)
     if found != int(found):
@@ -417,7 +417,7 @@ def read_fields(table: DocumentTable, defaults: T, *, above_zero: bool = False) 
     return replace(defaults, **found)  # type: ignore[type-var]
 
 
-_PARSE_OF: Mapping[type, Parse[Any]] = {bool: flag, int: whole, float: number, str: text}
+_PARSE_OF: Mapping[type, Parse[Any]] = {bool: flag, int: integer, float: number, str: text}
 
 
 def _kind(value: object) -> str:

@@ -10,19 +10,19 @@ Schema = Mapping[str, Any]
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def described(schema: Schema, words: str) -> Schema:
+def described(schema: Schema, text: str) -> Schema:
     """The same with what an editor shows beside it."""
-    return {"description": words, **schema}
+    return {"description": text, **schema}
 
 
 def nullable(schema: Schema) -> Schema:
     """The same, or an empty value, which readers take for an absent key."""
     if isinstance(schema.get("type"), str):
         return {**schema, "type": [schema["type"], "null"]}
-    words = {key: value for key, value in schema.items() if key == "description"}
+    described_by = {key: value for key, value in schema.items() if key == "description"}
     rest = {key: value for key, value in schema.items() if key != "description"}
     choices = rest["anyOf"] if set(rest) == {"anyOf"} else [rest]
-    return {**words, "anyOf": [*choices, {"type": "null"}]}
+    return {**described_by, "anyOf": [*choices, {"type": "null"}]}
 
 
 def table(properties: Mapping[str, Schema], *, required: tuple[str, ...] = (), **more: object) -> Schema:

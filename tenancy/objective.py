@@ -80,15 +80,15 @@ class LatencyObjective(Struct, frozen=True, gc=False):
         return self.ttft_s + self.ttft_uncached_factor * cold_s
 
     def is_met(self, *, own_s: float, first_token_s: float | None, took_s: float, tokens: int) -> bool:
-        """Whether a request met its objective, in seconds from its arrival, for an answer of so many tokens.
+        """Return whether a request met its objective, in seconds from its arrival, for a response of `tokens` tokens.
 
-        `first_token_s` is None where none was seen, as in a response that is not streamed: all of it must then
+        `first_token_s` is None where none was observed, as in a response that is not streamed: all of it must then
         have come in time.
         """
-        begun_by_s, after_first = self.ttft_objective_s(own_s), max(0, tokens - 1)
+        first_token_by_s, after_first = self.ttft_objective_s(own_s), max(0, tokens - 1)
         if first_token_s is None:
             first_token_s = max(0.0, took_s - after_first * self.tpot_s) if after_first else took_s
-        if first_token_s > begun_by_s:
+        if first_token_s > first_token_by_s:
             return False
         return not after_first or (took_s - first_token_s) / after_first <= self.tpot_s * (1 + ROUNDING)
 
@@ -102,22 +102,22 @@ def objective_of(
     """The objective of a tier, tightened by what the request asks for; a request loosens nothing."""
     if tier is DEFAULT_TIER and ttft_s is None and tpot_s is None and max_queue_s is None:
         return NO_OBJECTIVE
-    asks_sooner = ttft_s is not None and ttft_s < tier.ttft_s
+    is_stricter = ttft_s is not None and ttft_s < tier.ttft_s
     return LatencyObjective(
         tier,
-        tier.ttft_s if ttft_s is None or not asks_sooner else ttft_s,
-        0.0 if asks_sooner else tier.ttft_uncached_factor,
+        tier.ttft_s if ttft_s is None or not is_stricter else ttft_s,
+        0.0 if is_stricter else tier.ttft_uncached_factor,
         tier.tpot_s if tpot_s is None else min(tpot_s, tier.tpot_s),
         tier.max_queue_s if max_queue_s is None else min(max_queue_s, tier.max_queue_s),
         is_bound=True,
     )
 
 
-def relaxed(promise: LatencyObjective, tier: Tier) -> LatencyObjective:
-    """The objective of a lower tier, but for what the request itself has asked for."""
-    own = promise.tier
+def relaxed(objective: LatencyObjective, tier: Tier) -> LatencyObjective:
+    """Return the objective of a lower tier, except for what the request itself has set."""
+    own = objective.tier
     return objective_of(
         tier,
-        ttft_s=promise.ttft_s if promise.ttft_s < own.ttft_s else None,
-        tpot_s=promise.tpot_s if promise.tpot_s < own.tpot_s else None,
+        ttft_s=objective.ttft_s if objective.ttft_s < own.ttft_s else None,
+        tpot_s=objective.tpot_s if objective.tpot_s < own.tpot_s else None,
     )

@@ -56,8 +56,8 @@ class TokenRules:
 class HeaderRules:
     """Names of the request headers by which a trusted proxy identifies the caller: the first that is present counts.
 
-    Tenant and group only where the policy names a header: whoever passes them on has to strip them from what clients
-    send, and must know that.
+    Tenant and group only where the policy names a header: the proxy that sets them has to strip them from what clients
+    send.
     """
 
     tenant: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class PolicyFiles(Protocol):
         ...
 
     def text(self, path: str) -> str:
-        """What stands in one file."""
+        """Return the content of one file."""
         ...
 
 

@@ -3,8 +3,8 @@
 Between tiers by priority, but that each has a floor: of all that is served while it waits, its reserved part is its own
 first, which makes a trickle of the lowest. Inside a tier by virtual token counters with weights, as VTC (Sheng et al.,
 OSDI '24) counts service: a tenant's counter is what it was served over its weight, the least goes first, and a tenant
-that was idle starts at the least counter of those present. Inside a tenant by deadline. Knows no engine and no future;
-time is an argument.
+that was idle starts at the least counter of those present. Inside a tenant by deadline. Independent of engines and
+futures; time is an argument.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tenancy.objective import LatencyObjective, Tier
 from tenancy.tenants import Caller
 
 DEMAND_MEMORY_S = 10.0
-"""A few answers long: what is promised in seconds must follow load in seconds."""
+"""The length of a few responses: objectives in seconds require demand that follows load in seconds."""
 
-MIN_SEEN_S = 2.0
+MIN_OBSERVED_S = 2.0
 """What the first requests say is as if they had come in this time."""
 
 MIN_RATE_MEMORY_S, MAX_RATE_MEMORY_S = 2.0, 30.0
@@ -32,22 +32,22 @@ IDLE = 0.01
 
 
 class TierDemand:
-    """How much is asked for."""
+    """The demand of one tier."""
 
-    __slots__ = ("_asked_s", "_at_s", "_born_s")
+    __slots__ = ("_at_s", "_born_s", "_demand_s")
 
     def __init__(self, now_s: float) -> None:
-        self._asked_s = 0.0
+        self._demand_s = 0.0
         self._at_s = self._born_s = now_s
 
     def add(self, prefill_s: float, now_s: float) -> None:
-        self._asked_s = self._asked_s * exp((self._at_s - now_s) / DEMAND_MEMORY_S) + prefill_s
+        self._demand_s = self._demand_s * exp((self._at_s - now_s) / DEMAND_MEMORY_S) + prefill_s
         self._at_s = now_s
 
     def engines(self, now_s: float) -> float:
         """How many engines it keeps in prefill, on average."""
-        over_s = DEMAND_MEMORY_S * (1 - exp(-max(now_s - self._born_s, MIN_SEEN_S) / DEMAND_MEMORY_S))
-        return self._asked_s * exp((self._at_s - now_s) / DEMAND_MEMORY_S) / over_s
+        over_s = DEMAND_MEMORY_S * (1 - exp(-max(now_s - self._born_s, MIN_OBSERVED_S) / DEMAND_MEMORY_S))
+        return self._demand_s * exp((self._at_s - now_s) / DEMAND_MEMORY_S) / over_s
 
     def wanted(self, now_s: float) -> int:
         """Engines that it wants to find open: its load and the root of it, the rule by which service desks are
@@ -58,7 +58,7 @@ class TierDemand:
 
 
 class ServiceRate:
-    """Service rate of a tier while it waits, hence how soon a request that waits now will be served.
+    """Service rate of a tier while it waits, from which follows how soon a request that waits now will be served.
 
     A wait of some seconds is predicted from the service of as many seconds.
     """
@@ -133,7 +133,7 @@ class FairShare:
         self._counters = {who: had for who, had in self._counters.items() if who in self._open or had > self._level}
 
     def serve(self, tenant: str | None, tokens: float, weight: float) -> None:
-        """So much more was given to a tenant, or less than was expected."""
+        """Add to a tenant's service what it was given beyond, or below, the expected."""
         if tenant in self._counters:
             self._counters[tenant] += tokens / weight
 
@@ -146,11 +146,11 @@ MAX_CREDIT_S = 2.0
 
 
 OPEN_S = 1.0
-"""A tier that has reserved engines, and is promised no first token, finds one open where no more prefill is queued."""
+"""A tier with reserved engines but without a first-token objective finds one open where no more prefill is queued."""
 
 
 def open_within_s(tier: Tier) -> float:
-    """An engine is open for a tier while so many seconds of prefill, or less, are queued there."""
+    """Return the queued prefill, in seconds, up to which an engine is open for a tier."""
     return OPEN_S if tier.guaranteed_share and tier.ttft_s == inf else tier.ttft_s
 
 
@@ -163,7 +163,7 @@ class WaitingRequest:
     caller: Caller
     objective: LatencyObjective
     arrived_s: float
-    """When its promise began to run: at its first coming, where it was refused and came again."""
+    """When its objective began to run: at its first arrival, if it was rejected and sent again."""
     own_s: float
     """Its own prefill, on an engine that holds nothing of it."""
     weighted_tokens: float
@@ -171,7 +171,7 @@ class WaitingRequest:
     cost_s: float
     """The same as prefill of as many tokens."""
     start_by_s: float
-    """When its prefill must begin for its promise to be kept."""
+    """When its prefill must begin for its objective to be met."""
     leave_by_s: float
     """When it has waited as long as it may."""
     due_s: float
@@ -183,16 +183,16 @@ class WaitingRequest:
     charged: float = 0.0
     """Service that its tenant was charged when it was placed."""
     has_left: bool = False
-    """The queue, or never stood in it."""
+    """Whether it has left the queue, or was never in it."""
     is_over: bool = False
     """Whether its tenant has one request less for it already."""
     is_queued: bool = False
-    lead_s: float = inf
-    """Seconds of its first-token promise that are reckoned to have been left when it asked to be placed."""
+    headroom_s: float = inf
+    """Seconds of its first-token objective predicted to be left when it was queued for placement."""
     idle_ttft_s: float = 0.0
     """Seconds to its first token on an idle engine that holds nothing of it."""
     is_unattainable: bool = False
-    """No engine that may serve it could keep its first-token promise, even an idle one: it is not held to it."""
+    """No engine that may serve it could meet its first-token objective, even an idle one: it is not held to it."""
     tenant: str | None = field(init=False)
     weight: float = field(init=False)
     """Of its tenant."""
@@ -215,10 +215,10 @@ class TierQueue:
         self.credit_s = 0.0
         """Of its floor, not yet had."""
         self.waiting = 0
-        self._work_s: dict[str | None, float] = {}
+        self._min_work_s: dict[str | None, float] = {}
         """Prefill that waits, by tenant."""
         self._service: dict[str | None, float] = {}
-        """What of that is service, over the tenant's weight: by so much its counter will rise."""
+        """The service in that, over the tenant's weight: its counter will rise by this much."""
         self._heaps: dict[str | None, list[tuple[float, int, WaitingRequest]]] = {}
 
     @property
@@ -229,11 +229,11 @@ class TierQueue:
     @property
     def backlog_s(self) -> float:
         """Seconds to serve all that wait at the current rate."""
-        work_s = sum(self._work_s.values())
+        work_s = sum(self._min_work_s.values())
         return work_s / self.rate.per_s if self.rate.per_s > 0 else inf if work_s else 0.0
 
     def claims(self, ahead_s: Sequence[float], now_s: float) -> bool:
-        """Whether it needs all engines that are open to it, of those with so many seconds queued: open is where its own
+        """Whether it needs all engines that are open to it, given the seconds queued on each: open is where its own
         first token would come in time. It claims what it is expected to use, up to its reserve, and never all there is.
         """
         wanted = max(self.demand.wanted(now_s), 1 if self.tier.guaranteed_share else 0)
@@ -247,7 +247,7 @@ class TierQueue:
         tenant = waiter.tenant
         heappush(self._heaps.setdefault(tenant, []), (waiter.due_s, waiter.number, waiter))
         waiter.is_queued = True
-        self._work_s[tenant] = self._work_s.get(tenant, 0.0) + waiter.own_s
+        self._min_work_s[tenant] = self._min_work_s.get(tenant, 0.0) + waiter.own_s
         self._service[tenant] = self._service.get(tenant, 0.0) + waiter.weighted_tokens / waiter.weight
         self.waiting += 1
 
@@ -261,10 +261,10 @@ class TierQueue:
         while heap and heap[0][2].has_left:
             heappop(heap)
         if heap:
-            self._work_s[tenant] -= waiter.own_s
+            self._min_work_s[tenant] -= waiter.own_s
             self._service[tenant] -= waiter.weighted_tokens / waiter.weight
         else:
-            del self._heaps[tenant], self._work_s[tenant], self._service[tenant]
+            del self._heaps[tenant], self._min_work_s[tenant], self._service[tenant]
         if not self.waiting:
             self.credit_s = min(self.credit_s, 0.0)
 
@@ -307,7 +307,7 @@ class TierQueue:
             return 0.0
         self.rate.advance(now_s, is_waiting=True)
         ahead_s, had = self._before(waiter)
-        for tenant, work_s in self._work_s.items():
+        for tenant, work_s in self._min_work_s.items():
             if tenant != waiter.tenant:
                 rise = self._service[tenant]
                 part = (had - self.fair_share.served(tenant)) / rise if rise > 0 else 1.0
@@ -316,8 +316,8 @@ class TierQueue:
 
     def is_below_fair_share(self, waiter: WaitingRequest) -> bool:
         """Whether its tenant will have had less than any other of the tier even once it is served."""
-        least = self.fair_share.min_of_others(waiter.tenant)
-        return least is not None and self._before(waiter)[1] <= least
+        minimum = self.fair_share.min_of_others(waiter.tenant)
+        return minimum is not None and self._before(waiter)[1] <= minimum
 
     def _before(self, waiter: WaitingRequest) -> tuple[float, float]:
         """What of its own tenant's is more urgent, and where the tenant's counter will be once that and this are

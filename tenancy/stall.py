@@ -1,14 +1,14 @@
 """How much prefill each engine may still take without breaking the TPOT objective of streams that decode there.
 
-A stream of n tokens promised T each takes n x step + stall, where stall is the prefill of others done on its engine
-meanwhile. So it has n x (T - step) seconds of stall to give: after k tokens it has earned k x (T - step) of them, and
-those of its first `sure_tokens` it will earn almost surely. What an engine may take is the least that anyone there has
-left, less what is queued. Kept by the ledger's events, so that others' requests count as ours do.
+A stream of n tokens with objective T each takes n x step + stall, where stall is the prefill of others done on its
+engine meanwhile. So it has n x (T - step) seconds of stall to give: after k tokens it has earned k x (T - step) of
+them, and those of its first `sure_tokens` it will earn almost surely. What an engine may take is the least that anyone
+there has left, less what is queued. Kept by the ledger's events, so that others' requests count as ours do.
 
-Sums that stay as they are while nobody comes or goes make this cheap: with D what the engine had done when a stream
+Sums that are constant while no request arrives or ends make this cheap: with D what the engine had done when a stream
 began, C all that was ever put on it, and A(t) the integral of (1 - step / T), a stream has left
     young: sure x (T - step) + D - C,          old: (A(t) - A(begun) + D - C) x T / step,
-whichever is more, so that the least of each kind stands at the top of a heap.
+whichever is more, so that the minimum of each kind is at the top of a heap.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ STEP_MEMORY = 500.0
 """Memory of the step ratio, in streams."""
 
 SELDOM = 0.02
-"""Streams whose steps may be slower than is reckoned with."""
+"""Share of streams whose steps may be slower than assumed."""
 
 SLOWER = 0.1
-"""What is reckoned with at first beyond the mean, and how far one stream moves it at most."""
+"""The initial margin beyond the mean, and how far one stream moves it at most."""
 
 
 class DecodeStream:
     """One request that prefill of others can stall; before its first token, as the queue predicts it."""
 
-    __slots__ = ("begun_s", "charge", "done_s", "is_stale", "number")
+    __slots__ = ("charge", "done_s", "is_stale", "number", "started_s")
 
-    def __init__(self, number: int, charge: Charge, begun_s: float | None, done_s: float) -> None:
+    def __init__(self, number: int, charge: Charge, started_s: float | None, done_s: float) -> None:
         self.number = number
         self.charge = charge
-        self.begun_s = begun_s
+        self.started_s = started_s
         self.done_s = done_s
         """D: prefill that the engine had done by then."""
         self.is_stale = False
@@ -76,20 +76,20 @@ class TpotClass:
             key, number, stream, allowed_s = young[0]
             if not stream.is_stale and not stream.charge.released:
                 earned_s = (self._allowed_s - allowed_s + stream.done_s - charged_s) * by_token
-                if stream.begun_s is None or earned_s < key - charged_s:
+                if stream.started_s is None or earned_s < key - charged_s:
                     break
                 heappush(old, (stream.done_s - allowed_s, number, stream))
             heappop(young)
         while old and (old[0][2].is_stale or old[0][2].charge.released):
             heappop(old)
-        least = young[0][0] - charged_s if young else inf
-        return min(least, (self._allowed_s + old[0][0] - charged_s) * by_token) if old else least
+        minimum = young[0][0] - charged_s if young else inf
+        return min(minimum, (self._allowed_s + old[0][0] - charged_s) * by_token) if old else minimum
 
 
 class EngineDecodeState:
     """One engine."""
 
-    __slots__ = ("charged_s", "coming", "done_s", "fresh_s", "last_begun", "streams", "tpot_classes")
+    __slots__ = ("charged_s", "coming", "done_s", "fresh_s", "last_started", "streams", "tpot_classes")
 
     def __init__(self) -> None:
         self.charged_s = 0.0
@@ -97,13 +97,13 @@ class EngineDecodeState:
         self.tpot_classes: dict[float, TpotClass] = {}
         self.streams: dict[int, DecodeStream] = {}
         self.coming: dict[int, tuple[Charge, float]] = {}
-        """Charged since the last computation, with C as it was then: added to the streams by the next."""
-        self.last_begun: list[DecodeStream] = []
+        """Charged since the last computation, with C at that time: added to the streams by the next."""
+        self.last_started: list[DecodeStream] = []
         """Whose first token came in the last step in which any did."""
         self.fresh_s = -inf
 
     def tpot_class(self, charge: Charge, now_s: float) -> TpotClass | None:
-        """None where it was promised nothing that a stall could break."""
+        """Return the class of a charge; None if it has no objective that a stall could break."""
         pledge = charge.objective
         if pledge is None or pledge.tpot_s == inf:
             return None
@@ -132,7 +132,7 @@ class DecodeStalls:
         have become more."""
 
     def step_s(self, slot: int, more: int = 0) -> float:
-        """A step that only decodes, with so many sequences more than are there: as slow as it may well be."""
+        """Return the step time of decoding only, with `more` further sequences: an upper estimate."""
         prior = self._costs.prior
         running = self._ledger.all_running[slot] + more
         return (prior.step_base_s + prior.step_per_sequence_s * running) * self._steps.value * self._slowest
@@ -146,12 +146,12 @@ class DecodeStalls:
             for charge, charged_s in stand.coming.values():
                 self._put(stand, charge, None, charged_s, now_s)
             stand.coming.clear()
-        step_s, least = self.step_s(slot), inf
+        step_s, minimum = self.step_s(slot), inf
         for lane in stand.tpot_classes.values():
             lane.advance(now_s, step_s)
-            least = min(least, lane.left_s(stand.charged_s, step_s))
-        self.room_s[slot] = least
-        return least
+            minimum = min(minimum, lane.left_s(stand.charged_s, step_s))
+        self.room_s[slot] = minimum
+        return minimum
 
     # -- events of the ledger ----------------------------------------------------------------------------------------
 
@@ -168,18 +168,18 @@ class DecodeStalls:
     def on_prefill_done(self, charge: Charge, now_s: float) -> None:
         """A prefill in the same step has not stalled a stream that got its first token by that step."""
         stand = self._stands.get(charge.slot)
-        if stand is None:  # Watched from the middle on, it was never heard of.
+        if stand is None:  # The observer may have started after the prefill.
             stand = self._stands[charge.slot] = EngineDecodeState()
         stand.coming.pop(charge.number, None)
         stand.done_s += charge.prefill_s
         if now_s - stand.fresh_s > SAME_STEP_S:
-            stand.last_begun.clear()
+            stand.last_started.clear()
             stand.fresh_s = now_s
-        fresh = [each.charge for each in stand.last_begun if not each.is_stale]
+        fresh = [each.charge for each in stand.last_started if not each.is_stale]
         if not charge.released:
             fresh.append(charge)
-        stand.last_begun = [self._put(stand, each, stand.fresh_s, stand.done_s, now_s) for each in fresh]
-        if not charge.released:  # An answer in one piece begins and ends at once: what is left is reckoned when it has.
+        stand.last_started = [self._put(stand, each, stand.fresh_s, stand.done_s, now_s) for each in fresh]
+        if not charge.released:  # A unary response begins and ends at once: the rest is computed when it has.
             self.room_now_s(charge.slot, now_s)
         self.on_capacity_freed()
 
@@ -198,12 +198,12 @@ class DecodeStalls:
         self.on_capacity_freed()
 
     def _put(
-        self, stand: EngineDecodeState, charge: Charge, begun_s: float | None, done_s: float, now_s: float
+        self, stand: EngineDecodeState, charge: Charge, started_s: float | None, done_s: float, now_s: float
     ) -> DecodeStream:
         before = stand.streams.get(charge.number)
         if before is not None:
             before.is_stale = True
-        stream = stand.streams[charge.number] = DecodeStream(next(self._numbers), charge, begun_s, done_s)
+        stream = stand.streams[charge.number] = DecodeStream(next(self._numbers), charge, started_s, done_s)
         lane = stand.tpot_class(charge, now_s)
         if lane is not None and charge.objective is not None:
             step_s = self.step_s(charge.slot)
@@ -214,14 +214,14 @@ class DecodeStalls:
     # -- what streams teach ------------------------------------------------------------------------------------------
 
     def learn(self, charge: Charge, running: float, tokens: int, now_s: float) -> None:
-        """A stream has ended after so many tokens, with about `running` beside it: what was not stall were steps."""
+        """Learn the step time of a stream that ended after `tokens`, with about `running` others, without stalls."""
         stand = self._stands.get(charge.slot)
         stream = stand.streams.get(charge.number) if stand is not None else None
-        if stand is None or stream is None or stream.begun_s is None or tokens < 2:
+        if stand is None or stream is None or stream.started_s is None or tokens < 2:
             return
         prior, steps = self._costs.prior, self._steps
         expected_s = (tokens - 1) * (prior.step_base_s + prior.step_per_sequence_s * running)
-        pure_s = now_s - stream.begun_s - (stand.done_s - stream.done_s)
+        pure_s = now_s - stream.started_s - (stand.done_s - stream.done_s)
         ratio = max(pure_s / expected_s, 0.1 * steps.value)
         is_slower = ratio > steps.value * self._slowest
         self._slowest = max(1.0, self._slowest + SLOWER * (1 - SELDOM if is_slower else -SELDOM))

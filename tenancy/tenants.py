@@ -1,4 +1,4 @@
-"""Tenants, their quotas, and callers on their behalf. Values; know nothing of keys or of what has been used."""
+"""Tenants, their quotas, and callers on their behalf. Values; independent of keys and usage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenancy.objective import DEFAULT_TIER, OverloadAction, Tier
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Limits of one account; None where there is none. A limit per minute binds over any sixty seconds."""
+    """Limits of one account; None for no limit. A limit per minute binds over any sixty seconds."""
 
     requests_per_min: int | None = None
     tokens_per_min: int | None = None
@@ -56,7 +56,7 @@ class Tenant:
     on_overload: OverloadAction = OverloadAction.REJECT
     """Its own setting, or else its tier's."""
     relaxed: Tier | None = None
-    """The next lower tier, whose objective it is served by where it relaxes; None where there is none."""
+    """The next lower tier, whose objective applies when it relaxes; None for the lowest."""
     quota: Quota = UNLIMITED
     per_user: Quota = UNLIMITED
     """Of each of its users by itself."""
@@ -117,7 +117,7 @@ def quota_of(tenants: Mapping[str, Tenant], path: str) -> Quota | None:
 
 
 def renewed(tenants: Mapping[str, Tenant], caller: Caller) -> Caller:
-    """Return a caller with the accounts that the policy in force gives it, where it came under another policy."""
+    """Return a caller with the accounts that the current policy gives it, where it came under another policy."""
     held = caller.tenant
     tenant = tenants.get(held.name or "")
     if tenant is None or (

@@ -39,7 +39,7 @@ PRICES = {
     "mistralai/Mixtral-8x7B-Instruct-v0.1": Price(0.6e-6, None, 0.6e-6),
     "gpt-4-1106-preview": Price(10e-6, None, 30e-6),
 }
-"""Of a token in dollars, as they stood when the answers were made."""
+"""Of a token in dollars, at the time when the answers were made."""
 
 METHOD = """\
 The labelled population is the truth. Calibration sets are drawn from it with replacement; a promise ("lose at most so
@@ -90,17 +90,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (InvalidLabelledFile, OSError) as fault:
         print(f"bench-cascade: {fault}", file=sys.stderr)
         return 1
-    asked = [one for one in known if not options.only or any(word in one.name for word in options.only)]
+    selected = [one for one in known if not options.only or any(part in one.name for part in options.only)]
     cells = []
-    for cell in judge_all(asked, options.draws, options.jobs):
+    for cell in judge_all(selected, options.draws, options.jobs):
         print(cell, file=sys.stderr)
         cells.append(cell)
     found = list(targets(cells))
     head = f"bench-cascade, {datetime.now(UTC):%Y-%m-%d}, {machine()}"
-    told = "\n\n".join([head, METHOD, "\n".join([HEAD, *map(str, cells)]), "\n".join(map(str, found))])
-    print(told)
+    page = "\n\n".join([head, METHOD, "\n".join([HEAD, *map(str, cells)]), "\n".join(map(str, found))])
+    print(page)
     if options.keep:
-        options.keep.write_text(told + "\n")
+        options.keep.write_text(page + "\n")
     return 0 if found and all(target.is_met for target in found) else 1
 
 

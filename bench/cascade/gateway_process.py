@@ -44,21 +44,21 @@ class Gateway:
 
 
 def settings(folder: Path, pods: list[str], extra: dict[str, object] | None = None) -> Path:
-    models = [_ladder(folder, name) for name in CASCADES]
+    models = [_cascade(folder, name) for name in CASCADES]
     path = folder / "hearth.yaml"
-    told: dict[str, object] = {"discovery": {"static": {"pods": pods}}, "model_list": models}
-    path.write_text(json.dumps(told | (extra or {})))
+    document: dict[str, object] = {"discovery": {"static": {"pods": pods}}, "model_list": models}
+    path.write_text(json.dumps(document | (extra or {})))
     return path
 
 
-def _ladder(folder: Path, name: str) -> dict[str, object]:
+def _cascade(folder: Path, name: str) -> dict[str, object]:
     threshold, holdback = CASCADES[name]
-    promise, evidence = (
+    guarantee, evidence = (
         QualityGuarantee(0.01, 0.95),
         CalibrationEvidence(1000, "sha256:0", kept=float(threshold == KEEPS)),
     )
     cuts = (AcceptanceThreshold(0, ANY_BUCKET, threshold),)
-    file = CalibrationFile(("small", "big"), "margin", SignalStage.WINDOW, promise, evidence, cuts, is_promised=True)
+    file = CalibrationFile(("small", "big"), "margin", SignalStage.WINDOW, guarantee, evidence, cuts, is_promised=True)
     (folder / f"{name}.json").write_bytes(write_calibration_file(file))
     calibration = str(folder / f"{name}.json")
     return {

@@ -1,5 +1,5 @@
-"""What cascades promise of every stream and every configuration, tried: no byte is taken back, and nobody judges what
-passes by.
+"""Invariants of cascades, checked on every stream and every configuration: no byte is taken back, and streams that
+pass through are not judged.
 """
 
 from __future__ import annotations

@@ -19,21 +19,21 @@ BIG = re.compile(rb'"model"\s*:\s*"big"')
 BIG_BEGINS_S = 0.08
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
-WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+UNARY_RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 COMMON = {"id": "chatcmpl-0123456789abcdef", "object": "chat.completion.chunk", "created": 1795186398, "model": "small"}
 
 
-def framed(told: object) -> bytes:
-    payload = b"data: " + json.dumps(told, separators=(",", ":")).encode() + b"\n\n"
+def framed(value: object) -> bytes:
+    payload = b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
 def token(number: int, *, sure: bool) -> bytes:
-    word = f" {number}"
+    text = f" {number}"
     tops = [{"token": f" {number + at}", "logprob": -0.1 - at, "bytes": [32, 49 + at]} for at in range(5)]
-    entry = {"token": word, "logprob": -0.1, "bytes": list(word.encode()), "top_logprobs": tops}
+    entry = {"token": text, "logprob": -0.1, "bytes": list(text.encode()), "top_logprobs": tops}
     logprobs = {"content": [entry]} if sure else None
-    choice = {"index": 0, "delta": {"content": word}, "logprobs": logprobs, "finish_reason": None, "token_ids": None}
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": logprobs, "finish_reason": None, "token_ids": None}
     return framed({**COMMON, "choices": [choice]})
 
 
@@ -72,24 +72,24 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, pod: LogprobPod) -> None:
         self._pod = pod
-        self._asked = b""
+        self._buffer = b""
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        self._asked += data
-        head, end, body = self._asked.partition(b"\r\n\r\n")
+        self._buffer += data
+        head, end, body = self._buffer.partition(b"\r\n\r\n")
         length = LENGTH.search(head)
         if not end or (length is not None and len(body) < int(length[1])):
             return
-        self._asked = b""
+        self._buffer = b""
         if head.startswith(b"POST"):
             self._answer(body)
         else:
-            told = self._pod.models if b"/v1/models" in head else b""
-            self._transport.write(WHOLE % (len(told), told))
+            value = self._pod.models if b"/v1/models" in head else b""
+            self._transport.write(UNARY_RESPONSE % (len(value), value))
 
     def _answer(self, body: bytes) -> None:
         found = {name: pattern.search(body) for name, pattern in NUMBERS.items()}

@@ -18,7 +18,7 @@ NAMES = count()
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class StreamRequest:
     """What one client asks for."""
 
     model: str
@@ -28,50 +28,55 @@ class Asking:
     user: str = ""
 
     def body(self) -> bytes:
-        said: dict[str, object] = {"model": self.model, "max_tokens": self.tokens, "seed": round(self.pace_s * 1000)}
-        said |= {"stream": True, "user": self.user}
-        said |= {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
-        said |= {"logprobs": True, "top_logprobs": 5} if self.wants_logprobs else {}
-        return json.dumps(said).encode()
+        request_body: dict[str, object] = {
+            "model": self.model,
+            "max_tokens": self.tokens,
+            "seed": round(self.pace_s * 1000),
+        }
+        request_body |= {"stream": True, "user": self.user}
+        request_body |= {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+        request_body |= {"logprobs": True, "top_logprobs": 5} if self.wants_logprobs else {}
+        return json.dumps(request_body).encode()
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StreamResult:
     """What a client saw: when its first content came, on the bench's clock, and of how many events."""
 
-    asking: Asking
-    asked_s: float
+    request: StreamRequest
+    sent_s: float
     first_s: float
     events: int
     sure: int
     """Events with log-probabilities."""
 
 
-def some(streams: int, model: str, tokens: int, pace_s: float, *, wants_logprobs: bool = False) -> list[Asking]:
-    return [Asking(model, tokens, pace_s, wants_logprobs, f"s{next(NAMES)}") for _ in range(streams)]
+def some(streams: int, model: str, tokens: int, pace_s: float, *, wants_logprobs: bool = False) -> list[StreamRequest]:
+    return [StreamRequest(model, tokens, pace_s, wants_logprobs, f"s{next(NAMES)}") for _ in range(streams)]
 
 
-async def play(gateway: Gateway, asked: Sequence[Asking]) -> tuple[list[Seen], float]:
+async def play(gateway: Gateway, requests: Sequence[StreamRequest]) -> tuple[list[StreamResult], float]:
     """All of them, and the CPU seconds that the gateway took."""
     book = CpuBook(gateway.pid)
     before_s = book.used_s()
     tasks = [
-        asyncio.create_task(_later(at * each.pace_s / len(asked), gateway.port, each)) for at, each in enumerate(asked)
+        asyncio.create_task(_later(at * each.pace_s / len(requests), gateway.port, each))
+        for at, each in enumerate(requests)
     ]
-    seen = [await task for task in tasks]
-    return seen, book.used_s() - before_s
+    results = [await task for task in tasks]
+    return results, book.used_s() - before_s
 
 
-async def _later(wait_s: float, port: int, asking: Asking) -> Seen:
+async def _later(wait_s: float, port: int, request: StreamRequest) -> StreamResult:
     await asyncio.sleep(wait_s)
-    return await _stream(port, asking)
+    return await _stream(port, request)
 
 
-async def _stream(port: int, asking: Asking) -> Seen:
-    raw = asking.body()
+async def _stream(port: int, request: StreamRequest) -> StreamResult:
+    raw = request.body()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    asked_s, first_s, events, sure = perf_counter(), 0.0, 0, 0
+    sent_s, first_s, events, sure = perf_counter(), 0.0, 0, 0
     writer.write(f"{head}content-length: {len(raw)}\r\n\r\n".encode() + raw)
     while piece := await reader.read(1 << 16):
         events += piece.count(b"\n\ndata: ") + piece.count(b"\r\ndata: ")
@@ -79,4 +84,4 @@ async def _stream(port: int, asking: Asking) -> Seen:
         if not first_s and b'"content":" ' in piece:
             first_s = perf_counter()
     writer.close()
-    return Seen(asking, asked_s, first_s, events, sure)
+    return StreamResult(request, sent_s, first_s, events, sure)

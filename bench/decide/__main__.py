@@ -1,7 +1,7 @@
 """Prints what a decision costs, and whether that is little enough.
 
 Times are medians, in microseconds and as multiples of a loop of plain Python timed in between, so that a busy machine
-does not decide. Knows nothing of HTTP.
+does not decide. No HTTP.
 
     python -m bench.decide [--quick] [--keep FILE]
 """
@@ -18,12 +18,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
+from bench.decide.admission import AdmissionRow, admission_table, measure_row
 from bench.decide.cases import Case, measure, table
-from bench.decide.promised import Beside, beside_table, measure_beside
 
 PODS = (8, 100, 1_000)
 TOKENS = (1_000, 8_000, 32_000, 128_000, 1_000_000)
-PROMISED_TOKENS = 8_000
+ADMISSION_TOKENS = 8_000
 REPEATS = 3
 """Scenes per case: the one least disturbed by neighbours counts."""
 LONG = 128_000
@@ -38,7 +38,7 @@ choose, charge. x loop: in multiples of 1,000 rounds of `total += i * i`. Median
 bursts of 8; of three scenes the least disturbed.\
 """
 
-METHOD_PROMISED = """\
+METHOD_ADMISSION = """\
 With admission: the same with three tiers; all that runs was promised something, an engine gets a request a second.
 admission: at the door, the decision with its gate, service charged, streams accounted for. A scene with and one without
 take turns in one run; barred: requests that no engine might take, placed all the same. Of three runs the middle one.\
@@ -50,17 +50,17 @@ class Target:
     """One thing that is wanted, and what was found."""
 
     wanted: str
-    most: float
+    limit: float
     found: float
     unit: str
 
     @property
     def is_met(self) -> bool:
-        return self.found <= self.most
+        return self.found <= self.limit
 
     def __str__(self) -> str:
         verdict = "ok   " if self.is_met else "SHORT"
-        return f"{verdict} {self.wanted}: wanted at most {self.most:g} {self.unit}, found {self.found:.2f}"
+        return f"{verdict} {self.wanted}: wanted at most {self.limit:g} {self.unit}, found {self.found:.2f}"
 
 
 def targets(cases: Sequence[Case]) -> list[Target]:
@@ -81,7 +81,7 @@ def targets(cases: Sequence[Case]) -> list[Target]:
     ]
 
 
-def promised_target(rows: Sequence[Beside]) -> Target:
+def admission_target(rows: Sequence[AdmissionRow]) -> Target:
     """What admission may add."""
     (at_hundred,) = (row for row in rows if row.pods == 100)
     return Target("100 pods, 8k tokens, with admission", 1.2, at_hundred.times, "times one without")
@@ -100,10 +100,10 @@ def decisions(rounds: int) -> Iterator[Case]:
             yield min(runs, key=lambda run: run.worst_us)
 
 
-def decisions_promised(rounds: int) -> Iterator[Beside]:
+def measure_admission(rounds: int) -> Iterator[AdmissionRow]:
     for pods in PODS:
         print(f"{pods} pods, with admission ...", file=sys.stderr)
-        runs = [measure_beside(pods, PROMISED_TOKENS, rounds) for _ in range(REPEATS)]
+        runs = [measure_row(pods, ADMISSION_TOKENS, rounds) for _ in range(REPEATS)]
         yield sorted(runs, key=lambda run: run.times)[REPEATS // 2]
 
 
@@ -122,9 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parts += [METHOD, table(cases)]
         found += targets(cases)
     if options.only != "routing":
-        rows = list(decisions_promised(rounds))
-        parts += [METHOD_PROMISED, beside_table(rows)]
-        found += [promised_target(rows)]
+        rows = list(measure_admission(rounds))
+        parts += [METHOD_ADMISSION, admission_table(rows)]
+        found += [admission_target(rows)]
     report = "\n\n".join([*parts, "\n".join(map(str, found))])
     print(report)
     if options.keep:

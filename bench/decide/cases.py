@@ -27,7 +27,7 @@ class Timed:
     decide_us: float
 
     @property
-    def whole_us(self) -> float:
+    def total_us(self) -> float:
         return self.hash_us + self.decide_us
 
 
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def worst_us(self) -> float:
-        return max(self.turn.whole_us, self.new.whole_us)
+        return max(self.turn.total_us, self.new.total_us)
 
 
 def measure(pods: int, tokens: int, rounds: int) -> Case:
@@ -80,9 +80,9 @@ class _Samples:
         self._hash.append(hash_s)
         request = scene.request(session, prompt)
         if len(self._hash) % 4 == 0:
-            # The look-up alone is timed on requests of its own: a decision after it would find everything at hand.
-            roster = scene.router.fleet.eligible(MODEL)
-            walk_s, _ = seconds_of(lambda: list(scene.router.index.match(prompt, roster.mask)))
+            # The look-up alone is timed on requests of its own: a decision after it would find everything cached.
+            eligible = scene.router.fleet.eligible(MODEL)
+            walk_s, _ = seconds_of(lambda: list(scene.router.index.match(prompt, eligible.mask)))
             self._walk.append(walk_s)
             return scene.decide(request)
         decide_s, placement = seconds_of(lambda: scene.decide(request))
@@ -114,8 +114,8 @@ def table(cases: Sequence[Case]) -> str:
     lines = [head]
     for case in cases:
         kinds = "".join(
-            f"{'':5} {timed.whole_us:7.1f} {timed.hash_us:6.1f} {timed.walk_us:6.1f} {timed.decide_us:7.1f}"
-            f" {timed.whole_us / case.loop_us:7.2f} |"
+            f"{'':5} {timed.total_us:7.1f} {timed.hash_us:6.1f} {timed.walk_us:6.1f} {timed.decide_us:7.1f}"
+            f" {timed.total_us / case.loop_us:7.2f} |"
             for timed in (case.turn, case.new)
         )
         lines.append(f"{case.pods:5} {case.tokens:9,} {case.blocks:6} |{kinds}")

@@ -22,15 +22,15 @@ SYSTEM_SHARE = 1 / 8
 """Of every prompt: a system prompt that every engine holds."""
 TURN_SHARE = 1 / 32
 """Of every prompt: what a turn adds to the one before it."""
-SHORTEST, LONGEST = 15 / 16, 17 / 16
+SHORTEST, LONGEST_SHARE = 15 / 16, 17 / 16
 """Of the size asked for: where a conversation begins to be measured, and where another takes its place."""
 RUNNING_PER_POD = 6
 IN_PREFILL_PER_POD = 0.5
 FILLER_BYTES = 8 << 10
 """What runs beside the conversations."""
 HELD_BLOCKS_PER_POD = 2_000
-"""What stands in each engine's cache, which is full: the conversations, and prompts of others."""
-MOST_TEXT_BYTES = 64 << 20
+"""What is in each engine's cache, which is full: the conversations, and prompts of others."""
+MAX_TEXT_BYTES = 64 << 20
 """Bounds the conversations kept for one case."""
 ANSWER_TOKENS = 200
 
@@ -48,21 +48,21 @@ class Conversation:
     def is_over(self) -> bool:
         return self._end + self._step > len(self._text)
 
-    def said(self) -> bytes:
+    def history(self) -> bytes:
         return self._text[: self._end]
 
     def next_turn(self) -> bytes:
         self._end += self._step
-        return self.said()
+        return self.history()
 
 
 class Scene:
-    """A fleet of `pods` under load, and conversations of `tokens` warm on it."""
+    """A fleet of `pods` under load, and conversations of `tokens` cached on it."""
 
-    def __init__(self, pods: int, tokens: int, *, apart_s: float = 0.001, seed: int = 1) -> None:
-        """`apart_s`: how much time goes by from one request to the next."""
+    def __init__(self, pods: int, tokens: int, *, interval_s: float = 0.001, seed: int = 1) -> None:
+        """`interval_s`: how much time goes by from one request to the next."""
         self._random = Random(seed)
-        self._apart_s = apart_s
+        self._interval_s = interval_s
         self._size = tokens * BYTES_PER_TOKEN
         self._blocks = bisect_right(BLOCK_ENDS, self._size)
         self._prompts_held = max(3, HELD_BLOCKS_PER_POD // self._blocks)
@@ -70,15 +70,15 @@ class Scene:
         self._ids = count()
         self._running: deque[Placement] = deque()
         self._in_prefill: deque[Placement] = deque()
-        self._most_in_prefill = int(pods * IN_PREFILL_PER_POD)
-        self._most_running = pods * RUNNING_PER_POD - self._most_in_prefill
+        self._max_in_prefill = int(pods * IN_PREFILL_PER_POD)
+        self._max_running = pods * RUNNING_PER_POD - self._max_in_prefill
         self.router = self._fleet(pods, tokens)
         self._system = self._random.randbytes(int(self._size * SYSTEM_SHARE))
         self._fill_caches(pods)
         self._conversations = deque[Conversation]()
-        for _ in range(max(4, min(2 * pods, MOST_TEXT_BYTES // self._size))):
+        for _ in range(max(4, min(2 * pods, MAX_TEXT_BYTES // self._size))):
             self._begin_conversation()
-        while len(self._running) < self._most_running:
+        while len(self._running) < self._max_running:
             self.settle_in(self.decide(self.request(None, cut_prompt(self._random.randbytes(FILLER_BYTES), 0))))
 
     def conversation(self) -> Conversation:
@@ -90,7 +90,7 @@ class Scene:
         return self._conversations[0]
 
     def new_text(self, share: float = 1.0) -> bytes:
-        """A prompt nobody has seen, behind the system prompt."""
+        """Return a new prompt behind the system prompt."""
         return self._system + self._random.randbytes(int(self._size * share) - len(self._system))
 
     def request(self, session: str | None, prompt: Prompt) -> Request:
@@ -102,13 +102,13 @@ class Scene:
 
     def settle_in(self, placement: Placement) -> None:
         """Let time go by: the new request begins its prefill, an older one its answer, an old one ends."""
-        self._now_s += self._apart_s
+        self._now_s += self._interval_s
         self._in_prefill.append(placement)
-        if len(self._in_prefill) > self._most_in_prefill:
+        if len(self._in_prefill) > self._max_in_prefill:
             started = self._in_prefill.popleft()
             started.first_token(self._now_s)
             self._running.append(started)
-        if len(self._running) > self._most_running:
+        if len(self._running) > self._max_running:
             self._end(self._running.popleft())
 
     def _end(self, placement: Placement) -> None:
@@ -117,12 +117,14 @@ class Scene:
 
     def _begin_conversation(self) -> None:
         step = int(self._size * TURN_SHARE)
-        fresh = Conversation(f"session-{next(self._ids)}", self.new_text(LONGEST), int(self._size * SHORTEST), step)
-        self.settle_in(self.decide(self.request(fresh.session, cut_prompt(fresh.said(), 0))))
+        fresh = Conversation(
+            f"session-{next(self._ids)}", self.new_text(LONGEST_SHARE), int(self._size * SHORTEST), step
+        )
+        self.settle_in(self.decide(self.request(fresh.session, cut_prompt(fresh.history(), 0))))
         self._conversations.appendleft(fresh)
 
     def _fill_caches(self, pods: int) -> None:
-        """With hashes only: what others say need not be said."""
+        """With hashes only: the other prompts' text is not needed."""
         index, system = self.router.index, cut_prompt(self._system, 0)
         for slot in range(pods):
             for _ in range(self._prompts_held):

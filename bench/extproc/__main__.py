@@ -24,7 +24,7 @@ from bench.extproc.rounds import Bench
 from bench.overhead.mock_pods import mock_pods
 
 PODS = 16
-"""So many that 150 prompts of 220 KB fit into their caches: else admission has them wait, as it should."""
+"""Enough that 150 prompts of 220 KB fit into their caches: else admission queues them, as it should."""
 FAULTS_SHOWN = 5
 
 METHOD = """\
@@ -60,18 +60,18 @@ def _conclude(bench: Bench, options: argparse.Namespace) -> int:
         concurrent=loads.CONCURRENT,
     )
     machine = f"{os.cpu_count()} shared cores, {platform.python_implementation()} {platform.python_version()}"
-    told = [
+    lines = [
         f"bench-extproc, {datetime.now(UTC):%Y-%m-%d}, {machine}, load average {os.getloadavg()[1]:.1f}",
         method,
         report.tables(bench.figures),
         "\n".join(map(str, found)),
         report.stated(bench.figures),
     ]
-    print("\n\n".join(told))
+    print("\n\n".join(lines))
     if bench.faults:
         print(f"\n{len(bench.faults)} answers were not whole: {'; '.join(bench.faults[:FAULTS_SHOWN])}")
     if options.keep:
-        options.keep.write_text("\n\n".join(told) + "\n")
+        options.keep.write_text("\n\n".join(lines) + "\n")
     return 0 if all(target.is_met for target in found) else 1
 
 

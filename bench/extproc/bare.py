@@ -1,6 +1,6 @@
-"""The least that a picker can be in Python: grpc.aio on uvloop, pods in turn, nothing read, nobody known.
+"""A minimal picker in Python: grpc.aio on uvloop, pods in turn, nothing read, no tenants.
 
-Answers each message as the mode of its stream wants it, and no more. It is the floor for whoever builds on grpc.aio.
+Answers each message as the mode of its stream requires, and no more. It is the floor for pickers built on grpc.aio.
 
     .venv-grpc/bin/python -m bench.extproc.bare HOST:PORT ...     prints its own address, serves until it is ended
 """

@@ -1,4 +1,4 @@
-"""What is asked through Envoy, and what a unit of it cost Envoy and its picker."""
+"""The requests sent through Envoy, and what a unit of them cost Envoy and its picker."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Windows:
         return Cost({part: window.cost(units).us for part, window in self._windows.items()}, units, faults)
 
 
-async def whole_answers(port: int, pids: Pids, bodies: Bodies, seconds: float) -> Cost:
-    """Each connection asks again as soon as it is answered."""
+async def unary_responses(port: int, pids: Pids, bodies: Bodies, seconds: float) -> Cost:
+    """Each connection sends its next request as soon as it is answered."""
     asker = Asker((port,))
     await asker.connect(CONNECTIONS)
     asker.again = bodies
@@ -87,7 +87,7 @@ async def chunks(port: int, pids: Pids, seconds: float) -> Cost:
     bodies = Bodies(SMALL_BYTES, tokens=tokens, pace_ms=CHUNK_PACE_MS, is_stream=True)
     asker = Asker((port,))
     await asker.connect(CHUNK_STREAMS)
-    await paced(asker, bodies, CHUNK_STREAMS / SETTLE_S, SETTLE_S, at_most=CHUNK_STREAMS)
+    await paced(asker, bodies, CHUNK_STREAMS / SETTLE_S, SETTLE_S, max_requests=CHUNK_STREAMS)
     await asyncio.sleep(SETTLE_S / 2)
     windows, before = Windows(pids), sum(call.events for call in asker.calls)
     await windows.stay(seconds)
@@ -98,7 +98,7 @@ async def chunks(port: int, pids: Pids, seconds: float) -> Cost:
 
 
 async def large_prompts(port: int, bodies: Bodies, seconds: float) -> Waits:
-    """First tokens of so many long prompts at one time: streams of a second, each followed by the next one."""
+    """Measure the first tokens of long prompts in parallel: streams of a second, each followed by the next one."""
     asker = Asker((port,))
     await asker.connect(CONCURRENT)
     rate = CONCURRENT / (PACED_TOKENS * PACE_MS / 1000)
@@ -106,7 +106,7 @@ async def large_prompts(port: int, bodies: Bodies, seconds: float) -> Waits:
     await asker.all_ended(END_LIMIT_S * 4)
     asker.close()
     measured = asker.calls[len(asker.calls) // 5 :]
-    firsts = sorted(call.first_s - call.asked_s for call in measured if call.first_s is not None)
+    firsts = sorted(call.first_s - call.sent_s for call in measured if call.first_s is not None)
     return Waits(firsts, len(asker.calls), asker.faults())
 
 

@@ -18,14 +18,14 @@ class Mode:
     """How Envoy talks to its picker."""
 
     key: str
-    told: str
+    label: str
     file: str
     change: Callable[[Bootstrap], None]
 
     def config(self, pickers: Sequence[str], pods: Sequence[str], *, logs_to_picker: bool) -> Bootstrap:
         """Envoy's configuration. Without health checks and its own log, which would cost alike everywhere.
 
-        `logs_to_picker`: whether the picker is told how requests ended, which ours wants and a bare one does not.
+        `logs_to_picker`: whether the picker receives how requests ended, which ours needs and a bare one does not.
         """
         config = bootstrap(ROOT / "deploy" / "envoy" / f"{self.file}.yaml", pickers, pods)
         self.change(config)

@@ -23,7 +23,7 @@ from simulator.children import ChildFailed, end
 OURS, BARE = "hearth", "bare"
 START_S = 60.0
 
-Hear = Callable[[bytes], tuple[str, ...]]
+ReadAddresses = Callable[[bytes], tuple[str, ...]]
 """Finds the picker's addresses, one for each of its workers, in a line that it says."""
 
 
@@ -41,15 +41,17 @@ async def ours(pods: Sequence[str], folder: Path, *, processes: int = 1) -> Asyn
     """The gateway with tenants, tiers, limits and a usage log; alone, on the interpreter that measures."""
     policy = _policy(folder)
     first = ports_in_a_row(processes)
-    ports = [word for name in ("listen", "metrics-listen", "admin-listen") for word in (f"--{name}", "127.0.0.1:0")]
+    ports = [
+        argument for name in ("listen", "metrics-listen", "admin-listen") for argument in (f"--{name}", "127.0.0.1:0")
+    ]
     ports += ["--extproc-listen", f"127.0.0.1:{first}"]
     addresses = tuple(f"127.0.0.1:{first + number}" for number in range(processes))
-    named = [word for pod in pods for word in ("--pod", pod)]
+    named = [argument for pod in pods for argument in ("--pod", pod)]
     files = ("--policy", str(policy), "--usage-log", str(folder / "usage.jsonl"), "--processes", str(processes))
     # Older interpreters of a system want a package for Redis that .venv has no need of.
     python = sys.executable if processes == 1 else str(ROOT / ".venv" / "bin" / "python")
-    words = (python, "-m", "gateway", "serve", *ports, *named, *files)
-    async with _picker(OURS, words, folder, lambda line: addresses if _is_listening(line) else ()) as picker:
+    arguments = (python, "-m", "gateway", "serve", *ports, *named, *files)
+    async with _picker(OURS, arguments, folder, lambda line: addresses if _is_listening(line) else ()) as picker:
         yield picker
 
 
@@ -57,21 +59,23 @@ async def ours(pods: Sequence[str], folder: Path, *, processes: int = 1) -> Asyn
 async def bare(pods: Sequence[str], folder: Path) -> AsyncIterator[Picker]:
     """A handler on grpc.aio that does nothing; on the interpreter that ours runs on."""
     (packages,) = (ROOT / ".venv-grpc" / "lib").glob("python*/site-packages")
-    words = (sys.executable, "-m", "bench.extproc.bare", *(pod.removeprefix("http://") for pod in pods))
-    async with _picker(BARE, ("env", f"PYTHONPATH={packages}", *words), folder, _only_line) as picker:
+    arguments = (sys.executable, "-m", "bench.extproc.bare", *(pod.removeprefix("http://") for pod in pods))
+    async with _picker(BARE, ("env", f"PYTHONPATH={packages}", *arguments), folder, _only_line) as picker:
         yield picker
 
 
 @asynccontextmanager
-async def _picker(name: str, words: Sequence[str], folder: Path, hear: Hear) -> AsyncIterator[Picker]:
+async def _picker(
+    name: str, arguments: Sequence[str], folder: Path, read_addresses: ReadAddresses
+) -> AsyncIterator[Picker]:
     """Everything it says goes into a file, which is looked at until it has said where it listens."""
     log = _log(folder)
     with log.open("wb") as output:
         program = await asyncio.create_subprocess_exec(
-            *words, cwd=ROOT, stdout=output, stderr=output, env=_environment(), start_new_session=True
+            *arguments, cwd=ROOT, stdout=output, stderr=output, env=_environment(), start_new_session=True
         )
     try:
-        yield Picker(name, await _told(program, log, hear), program.pid)
+        yield Picker(name, await _addresses(program, log, read_addresses), program.pid)
     finally:
         await end(program)
 
@@ -82,7 +86,7 @@ def _log(folder: Path) -> Path:
 
 
 def _policy(folder: Path) -> Path:
-    """Everything that is reckoned for a tenant is, and nothing is ever refused."""
+    """A policy under which every account is charged and nothing is ever rejected."""
     folder.mkdir(parents=True)
     policy = folder / "policy.yaml"
     policy.write_text(POLICY.format(digest=sha256(KEY).hexdigest(), other=sha256(b"another").hexdigest()))
@@ -93,22 +97,22 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("HEARTH_")}
 
 
-async def _told(program: asyncio.subprocess.Process, log: Path, hear: Hear) -> tuple[str, ...]:
+async def _addresses(program: asyncio.subprocess.Process, log: Path, read_addresses: ReadAddresses) -> tuple[str, ...]:
     try:
         async with asyncio.timeout(START_S):
             while program.returncode is None:
                 for line in log.read_bytes().splitlines():  # noqa: ASYNC240 - a few lines, before anything is measured
-                    if found := hear(line):
+                    if found := read_addresses(line):
                         return found
                 await asyncio.sleep(0.1)
     except TimeoutError:
         pass
-    said = await asyncio.to_thread(log.read_text)
-    raise ChildFailed(f"a picker did not start: {said[-2000:]}")
+    log_text = await asyncio.to_thread(log.read_text)
+    raise ChildFailed(f"a picker did not start: {log_text[-2000:]}")
 
 
 def ports_in_a_row(count: int) -> int:
-    """The first of so many free ports, one a worker; below those that the system gives to outgoing connections."""
+    """Return the first of `count` free ports, one a worker; below those of the system for outgoing connections."""
     return next(
         first for first in sample(range(20_000, 30_000), 1_000) if all(map(_is_free, range(first, first + count)))
     )

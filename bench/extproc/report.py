@@ -7,12 +7,12 @@ from statistics import median
 
 from bench.extproc.modes import BOTH, BUFFERED, PLAIN, Mode, modes
 from bench.extproc.pickers import BARE, OURS
-from bench.extproc.rounds import CHUNK_MODES, LARGE_MODES, NOBODY, Figure
+from bench.extproc.rounds import CHUNK_MODES, LARGE_MODES, NO_PICKER, Figure
 from bench.overhead.report import Target
 
 Figures = Mapping[Figure, Sequence[float]]
 
-MOST_OF_BARE = 1.35
+MAX_OF_BARE = 1.35
 
 
 def middle(figures: Figures, picker: str, mode: str, quantity: str) -> float | None:
@@ -22,9 +22,9 @@ def middle(figures: Figures, picker: str, mode: str, quantity: str) -> float | N
 
 
 def targets(figures: Figures, fault_count: int) -> list[Target]:
-    """What is asked of the picker."""
+    """The targets of the picker."""
     found = [
-        Target(f"{mode.told}: picker's CPU per request against a bare handler", MOST_OF_BARE, _of_bare(figures, mode))
+        Target(f"{mode.label}: picker's CPU per request against a bare handler", MAX_OF_BARE, _of_bare(figures, mode))
         for mode in modes()
         if mode.key != PLAIN
     ]
@@ -42,7 +42,7 @@ def stated(figures: Figures) -> str:
         lines.append(f"stated two workers of one picker: the busier one did {several:.0%} of the work")
     for key in (BUFFERED, BOTH):
         chunk = middle(figures, OURS, key, "picker per chunk")
-        lines.append(f"stated a chunk of an answer, {key}: {_told(chunk, 1)} us of the picker's CPU")
+        lines.append(f"stated a chunk of an answer, {key}: {_shown(chunk, 1)} us of the picker's CPU")
     return "\n".join(lines)
 
 
@@ -68,17 +68,17 @@ def _table(figures: Figures, head: str, unit: str, shown: Sequence[Mode]) -> str
         [f"us per {head}", "picker, ours", "picker, bare", "ratio", "Envoy with ours", "with bare", "requests/s, ours"]
     ]
     for mode in shown:
-        picker = NOBODY if mode.key == PLAIN else OURS
+        picker = NO_PICKER if mode.key == PLAIN else OURS
         ours, bare = (middle(figures, name, mode.key, f"picker per {unit}") for name in (OURS, BARE))
         rows.append(
             [
-                mode.told,
-                _told(ours, 1),
-                _told(bare, 1),
-                _told(ours / bare if ours is not None and bare else None, 2),
-                _told(middle(figures, picker, mode.key, f"envoy per {unit}"), 1),
-                _told(middle(figures, BARE, mode.key, f"envoy per {unit}"), 1),
-                _told(middle(figures, picker, mode.key, "rate"), 0) if unit == "request" else "",
+                mode.label,
+                _shown(ours, 1),
+                _shown(bare, 1),
+                _shown(ours / bare if ours is not None and bare else None, 2),
+                _shown(middle(figures, picker, mode.key, f"envoy per {unit}"), 1),
+                _shown(middle(figures, BARE, mode.key, f"envoy per {unit}"), 1),
+                _shown(middle(figures, picker, mode.key, "rate"), 0) if unit == "request" else "",
             ]
         )
     return _drawn(rows)
@@ -88,18 +88,18 @@ def _large_table(figures: Figures) -> str:
     rows = [["220 KB, 150 at a time: TTFT in ms", "ours p50", "ours p99", "bare p50", "bare p99"]]
     for mode in modes():
         if mode.key in LARGE_MODES:
-            names = (NOBODY,) if mode.key == PLAIN else (OURS, BARE)
+            names = (NO_PICKER,) if mode.key == PLAIN else (OURS, BARE)
             found = [
-                _told(middle(figures, name, mode.key, f"large {share}"), 1)
+                _shown(middle(figures, name, mode.key, f"large {share}"), 1)
                 for name in names
                 for share in ("p50", "p99")
             ]
-            rows.append([mode.told, *found, *[""] * (4 - len(found))])
+            rows.append([mode.label, *found, *[""] * (4 - len(found))])
     return _drawn(rows)
 
 
 def _added(figures: Figures, mode: Mode, share: str) -> str:
-    ours, plain = middle(figures, OURS, mode.key, f"large {share}"), middle(figures, NOBODY, PLAIN, f"large {share}")
+    ours, plain = middle(figures, OURS, mode.key, f"large {share}"), middle(figures, NO_PICKER, PLAIN, f"large {share}")
     if ours is None or not plain:
         return f"stated 220 KB, 150 at a time, {mode.key}, {share}: not measured"
     return (
@@ -113,7 +113,7 @@ def _of_bare(figures: Figures, mode: Mode) -> float | None:
     return None if ours is None or not bare else ours / bare
 
 
-def _told(value: float | None, digits: int) -> str:
+def _shown(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 

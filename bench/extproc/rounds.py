@@ -20,7 +20,7 @@ from simulator.envoy import envoy_running
 LARGE_MODES = (PLAIN, BUFFERED, BOTH)
 CHUNK_MODES = (PLAIN, BUFFERED, OBSERVED, BOTH)
 PROCESSES = 2
-NOBODY = "-"
+NO_PICKER = "-"
 
 Figure = tuple[str, str, str]
 """Picker, mode, quantity."""
@@ -54,7 +54,7 @@ class Bench:
             for number in range(rounds):
                 turn = number % len(cells)
                 for cell in (*cells[turn:], *cells[:turn]):
-                    await self._whole(cell, small, seconds)
+                    await self._unary(cell, small, seconds)
                     if cell.mode.key in CHUNK_MODES:
                         await self._chunks(cell, seconds)
                     if cell.mode.key in LARGE_MODES:
@@ -66,8 +66,8 @@ class Bench:
             await stack.enter_async_context(ours(self._pods, self._folder / OURS)),
             await stack.enter_async_context(bare(self._pods, self._folder / BARE)),
         ]
-        nobody = [Picker(NOBODY, (), 0)]
-        pairs = [(mode, picker) for mode in modes() for picker in (nobody if mode.key == PLAIN else pickers)]
+        baseline = [Picker(NO_PICKER, (), 0)]
+        pairs = [(mode, picker) for mode in modes() for picker in (baseline if mode.key == PLAIN else pickers)]
         return [await self._cell(stack, mode, picker) for mode, picker in pairs]
 
     async def _cell(self, stack: AsyncExitStack, mode: Mode, picker: Picker, *, threads: int = 1) -> Cell:
@@ -79,11 +79,11 @@ class Bench:
 
     # -- one load on one cell --------------------------------------------------------------------------------------
 
-    async def _whole(self, cell: Cell, bodies: Bodies, seconds: float) -> None:
+    async def _unary(self, cell: Cell, bodies: Bodies, seconds: float) -> None:
         if cell.mode.key == HEADERS:
             cost = await loads.heads(cell.port, cell.pids, seconds)
         else:
-            cost = await loads.whole_answers(cell.port, cell.pids, bodies, seconds)
+            cost = await loads.unary_responses(cell.port, cell.pids, bodies, seconds)
         self._note(cell, "request", cost)
         self.figures[cell.picker, cell.mode.key, "rate"].append(cost.units / seconds)
 
@@ -97,7 +97,7 @@ class Bench:
         for share in (50, 99):
             self.figures[cell.picker, cell.mode.key, f"large p{share}"].append(waits.at(share / 100) * 1e3)
         self._complain(cell, waits.faults)
-        self._say(
+        self._log(
             f"{cell.picker} {cell.mode.key}: 220 KB, p50 {waits.at(0.5) * 1e3:.1f} ms, p99 {waits.at(0.99) * 1e3:.1f}"
         )
 
@@ -105,8 +105,8 @@ class Bench:
         for part, us in cost.us.items():
             self.figures[cell.picker, cell.mode.key, f"{part} per {unit}"].append(us)
         self._complain(cell, cost.faults)
-        told = ", ".join(f"{part} {us:.1f}" for part, us in cost.us.items())
-        self._say(f"{cell.picker} {cell.mode.key}: us per {unit}: {told} ({cost.units})")
+        parts = ", ".join(f"{part} {us:.1f}" for part, us in cost.us.items())
+        self._log(f"{cell.picker} {cell.mode.key}: us per {unit}: {parts} ({cost.units})")
 
     def _complain(self, cell: Cell, faults: Sequence[str]) -> None:
         self.faults += [f"{cell.picker} {cell.mode.key}: {fault}" for fault in faults]
@@ -122,16 +122,18 @@ class Bench:
             books = [CpuBook(pid) for pid in tree(picker.pid)[1:]]
             before = [book.used_s() for book in books]
             await self._note_several(cell, seconds)
-            used = sorted((book.used_s() - begun for book, begun in zip(books, before, strict=True)), reverse=True)
+            used = sorted(
+                (book.used_s() - used_before for book, used_before in zip(books, before, strict=True)), reverse=True
+            )
         busiest = used[:PROCESSES]
         self.figures[OURS, "several", "busiest share"].append(busiest[0] / max(1e-9, sum(busiest)))
 
     async def _note_several(self, cell: Cell, seconds: float) -> None:
-        cost = await loads.whole_answers(cell.port, cell.pids, Bodies(loads.SMALL_BYTES, tokens=16), seconds * 2)
+        cost = await loads.unary_responses(cell.port, cell.pids, Bodies(loads.SMALL_BYTES, tokens=16), seconds * 2)
         self._complain(cell, cost.faults)
         for part, us in cost.us.items():
             self.figures[OURS, "several", f"{part} per request"].append(us)
 
     @staticmethod
-    def _say(line: str) -> None:
+    def _log(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -27,7 +27,7 @@ from bench.overhead.mock_pods import mock_pods
 PODS = 4
 IDLE_STREAMS = 10_000
 FDS_PER_STREAM = 2
-FDS_ASIDE = 1_500
+SPARE_FDS = 1_500
 """What a gateway keeps for accepting, rejecting, logs and other files, and the warm-up connections of the load."""
 FAULTS_SHOWN = 5
 
@@ -82,18 +82,18 @@ def _conclude(bench: rounds.Bench, present: Sequence[Kind], idle: int, options: 
     )
     soak = f" Soak of {options.soak:g} s." if options.soak else ""
     machine = f"{os.cpu_count()} shared cores, {platform.python_implementation()} {platform.python_version()}"
-    told = [
+    lines = [
         f"bench-overhead, {datetime.now(UTC):%Y-%m-%d}, {machine}\n{versions}",
         method + soak,
         report.table(bench.figures, [kind.name for kind in present]),
         "\n".join(map(str, found)),
     ]
-    print("\n\n".join(told))
+    print("\n\n".join(lines))
     for name, faults in bench.faults.items():
         if faults:
             print(f"\n{name}: {len(faults)} answers were not whole: {'; '.join(faults[:FAULTS_SHOWN])}")
     if options.keep:
-        options.keep.write_text("\n\n".join(told) + "\n")
+        options.keep.write_text("\n\n".join(lines) + "\n")
     return 0 if all(target.is_met for target in found) else 1
 
 
@@ -120,12 +120,12 @@ def _present(only: Sequence[str] | None) -> list[Kind]:
 
 
 def _streams_allowed(wanted: int) -> int:
-    """As many streams as a gateway may open files for, here; the limit is raised for us and whom we start."""
-    most = wanted * FDS_PER_STREAM + FDS_ASIDE
+    """Return how many streams the file limit allows; it is raised for this process and its children."""
+    limit = wanted * FDS_PER_STREAM + SPARE_FDS
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    return (allowed - FDS_ASIDE) // FDS_PER_STREAM
+    return (allowed - SPARE_FDS) // FDS_PER_STREAM
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a process tree has used, from the kernel's own books: CPU to the nanosecond, memory by the page.
 
-CPU is the time the scheduler gave to its threads, so a noisy neighbour costs nothing here. Knows nothing of gateways.
+CPU is the time the scheduler gave to its threads, so a noisy neighbour costs nothing here. Independent of gateways.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class CpuBook:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._seen: dict[str, int] = {}
+        self._used_of: dict[str, int] = {}
 
     def used_s(self) -> float:
-        """Seconds used so far by all threads ever seen."""
+        """Seconds used up to now by all threads ever observed."""
         for pid in tree(self._pid):
             for task in _tasks(pid):
-                told = _read(task / "schedstat").split()
-                if told:
-                    self._seen[task.name] = int(told[0])
-        return sum(self._seen.values()) / 1e9
+                columns = _read(task / "schedstat").split()
+                if columns:
+                    self._used_of[task.name] = int(columns[0])
+        return sum(self._used_of.values()) / 1e9
 
 
 def ticks_s(pid: int) -> float:

@@ -1,4 +1,4 @@
-"""The prompts that are asked: made-up words behind shared beginnings, so that a cache-aware router has work to do."""
+"""The prompts that are sent: made-up words behind shared beginnings, so that a cache-aware router has work to do."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def _text(random: Random, words: list[str], size: int) -> str:
 
 
 def _body(system: str, user: str, tokens: int, pace_ms: int, *, is_stream: bool) -> bytes:
-    asked = {
+    requests = {
         "model": MODEL,
         "messages": [{"role": "system", "content": system}, {"role": "user", "content": user}],
         "max_tokens": tokens,
         "seed": pace_ms,
         "stream": is_stream,
     }
-    return json.dumps(asked, separators=(",", ":")).encode()
+    return json.dumps(requests, separators=(",", ":")).encode()

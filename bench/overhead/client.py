@@ -1,7 +1,7 @@
 """A client that costs next to nothing: keeps what it reads, looks at it afterwards.
 
 `Asker` keeps connections to one address; a `Call` is one request and its whole answer, checked to the last token by
-`fault`. Knows no gateway.
+`fault`. Independent of the gateway.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ class Call:
     __slots__ = (
         "_length",
         "_read",
-        "asked_s",
         "body",
         "ended_s",
         "events",
@@ -38,12 +37,13 @@ class Call:
         "first_s",
         "is_stream",
         "parts",
+        "sent_s",
     )
 
-    def __init__(self, expected: int, asked_s: float, *, is_stream: bool) -> None:
+    def __init__(self, expected: int, sent_s: float, *, is_stream: bool) -> None:
         self.expected = expected
         """Tokens."""
-        self.asked_s = asked_s
+        self.sent_s = sent_s
         self.is_stream = is_stream
         self.first_s: float | None = None
         """When the first event or byte of the body had come."""
@@ -84,7 +84,7 @@ class Call:
         if self.ended_s is None:
             return "the answer has no end"
         if not self.is_stream:
-            return self._fault_of_whole(_unchunked(body) if LENGTH.search(head) is None else body)
+            return self._fault_of_unary(_unchunked(body) if LENGTH.search(head) is None else body)
         events = _unchunked(body)
         numbers = [int(number) for number in TOKEN.findall(events)]
         if numbers != list(range(self.expected)):
@@ -93,9 +93,9 @@ class Call:
             return "no [DONE]"
         return "a usage event that was not asked for" if b'"usage":{' in events else None
 
-    def _fault_of_whole(self, body: bytes) -> str | None:
-        said = json.loads(body)["choices"][0]["message"]["content"]
-        return None if said == "".join(f" {number}" for number in range(self.expected)) else "not what was said"
+    def _fault_of_unary(self, body: bytes) -> str | None:
+        content = json.loads(body)["choices"][0]["message"]["content"]
+        return None if content == "".join(f" {number}" for number in range(self.expected)) else "not what was said"
 
 
 def _unchunked(body: bytes) -> bytes:
@@ -153,7 +153,7 @@ class Asker:
         """What a connection that falls free asks at once."""
 
     async def connect(self, count: int) -> None:
-        """Have at least so many connections ready at each address."""
+        """Keep at least `count` connections ready at each address."""
         loop = asyncio.get_running_loop()
         for idle, port in zip(self._idle, self._ports, strict=True):
             for _ in range(count - len(idle)):

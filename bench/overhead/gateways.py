@@ -49,7 +49,7 @@ tenants:
   search: {{tier: gold, rpm: 10000000, tpm: 100000000000, max_parallel_requests: 1000000}}
   students: {{tier: bronze, rpm: 600, tpm: 1000000}}
 """
-"""Everything that is reckoned for a tenant is, and nothing is ever refused."""
+"""A policy under which every account is charged and nothing is ever rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ async def _answers(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         assert isinstance(port, int)
@@ -147,14 +147,14 @@ def kinds() -> list[Kind]:
     return [
         Kind("hearth", sys.executable, _version, _hearth),
         Kind("hearth-open", sys.executable, _version, _open),
-        Kind("nginx", "nginx", lambda: _said("nginx", "-v"), _nginx, "apt-get install nginx-light"),
+        Kind("nginx", "nginx", lambda: _output_of("nginx", "-v"), _nginx, "apt-get install nginx-light"),
         Kind("smg", str(RIVALS / "smg"), lambda: _wheel("smg"), _smg, "sh bench/rivals.sh"),
         Kind("vllm-router", str(RIVALS / "vllm-router"), lambda: _wheel("vllm-router"), _router, "sh bench/rivals.sh"),
     ]
 
 
 def _version() -> str:
-    return _said(sys.executable, "-m", "gateway", "--version")
+    return _output_of(sys.executable, "-m", "gateway", "--version")
 
 
 def _hearth(port: int, pods: Sequence[str], folder: Path) -> list[str]:
@@ -166,7 +166,7 @@ def _hearth(port: int, pods: Sequence[str], folder: Path) -> list[str]:
 
 def _open(port: int, pods: Sequence[str], folder: Path) -> list[str]:
     """Open to everybody."""
-    named = [word for pod in pods for word in ("--pod", pod)]
+    named = [argument for pod in pods for argument in ("--pod", pod)]
     ports = ["--listen", f"127.0.0.1:{port}", "--metrics-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
     return [sys.executable, "-m", "gateway", "serve", *ports, *named, "--usage-log", str(folder / "usage.jsonl")]
 
@@ -191,11 +191,11 @@ def _rust(port: int, pods: Sequence[str]) -> list[str]:
     return [*listen, "--policy", "cache_aware", "--log-level", "error", "--worker-urls", *pods]
 
 
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return (done.stdout or done.stderr).strip().rpartition(" ")[2].removeprefix("nginx/")
 
 
 def _wheel(name: str) -> str:
     code = f"from importlib.metadata import version; print(version({name!r}))"
-    return _said(str(RIVALS / "python"), "-c", code)
+    return _output_of(str(RIVALS / "python"), "-c", code)

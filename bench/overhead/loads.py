@@ -1,8 +1,8 @@
-"""The loads: what is asked, at what rate, and what one unit of it cost the gateway. One function a load.
+"""The loads: what is sent, at what rate, and what one unit of it cost the gateway. One function a load.
 
-Whole answers are asked for in a closed loop, as fast as the gateway gives them, so that its wake-ups are shared by many
-requests as they are on a busy day; and at a rate that saturates nobody, where each request pays for its own. Streams
-have a pace of their own.
+Unary responses are requested in a closed loop, as fast as the gateway serves them, so that its wake-ups are shared by
+many requests as they are on a busy day; and at a rate that saturates no process, where each request pays for its own.
+Streams have a pace of their own.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Window:
 
 
 async def saturated(port: int, pid: int, bodies: Bodies, connections: int, seconds: float) -> Cost:
-    """CPU per whole answer where every connection asks again as soon as it is answered."""
+    """CPU per unary response where every connection sends its next request as soon as it is answered."""
     asker = Asker((port,))
     await asker.connect(connections)
     asker.again = bodies
@@ -106,9 +106,9 @@ async def unary(port: int, pid: int, bodies: Bodies, rate: float, seconds: float
     warmed_up = len(asker.calls)
     window = Window(pid)
     begin_s = perf_counter()
-    asking = asyncio.create_task(paced(asker, bodies, rate, seconds))
+    sender = asyncio.create_task(paced(asker, bodies, rate, seconds))
     await window.stay(seconds)
-    await asking
+    await sender
     await asker.all_ended(END_LIMIT_S)
     is_late = perf_counter() - begin_s > seconds / KEPT_UP_SHARE + 0.1
     cost = window.cost(len(asker.calls) - warmed_up)
@@ -122,21 +122,21 @@ async def streams(port: int, pid: int, count: int, pace_ms: int, seconds: float,
     bodies = Bodies(size, tokens=tokens, pace_ms=pace_ms, is_stream=True)
     asker = Asker((port,))
     await asker.connect(count)
-    whole = Window(pid)
-    await paced(asker, bodies, count / SETTLE_S, SETTLE_S, at_most=count)
+    total = Window(pid)
+    await paced(asker, bodies, count / SETTLE_S, SETTLE_S, max_requests=count)
     await asyncio.sleep(SETTLE_S / 2)
     window, before = Window(pid), _events(asker.calls)
     await window.stay(seconds)
     cost = window.cost(_events(asker.calls) - before)
     await asker.all_ended(END_LIMIT_S)
-    with_ends = whole.cost(_events(asker.calls))
+    with_ends = total.cost(_events(asker.calls))
     asker.close()
     is_late = cost.units < KEPT_UP_SHARE * count * seconds * 1000 / pace_ms
     return Cost(cost.us, cost.units, cost.by_ticks_us, asker.faults(), with_ends.us, is_late)
 
 
 async def first_tokens(ports: tuple[int, ...], rate: float, seconds: float) -> FirstTokens:
-    """How long the first token of short streams takes at a steady rate, warm-up left out."""
+    """Measure the first-token time of short streams at a steady rate, warm-up left out."""
     bodies = Bodies(1_400, tokens=8, pace_ms=2, is_stream=True)
     asker = Asker(ports)
     await asker.connect(CONNECTIONS // len(ports))
@@ -144,11 +144,11 @@ async def first_tokens(ports: tuple[int, ...], rate: float, seconds: float) -> F
     await asker.all_ended(END_LIMIT_S)
     asker.close()
     measured = asker.calls[len(asker.calls) // 10 :]
-    return FirstTokens(sorted((call.first_s or LONGER_THAN_ANY_S) - call.asked_s for call in measured), asker.faults())
+    return FirstTokens(sorted((call.first_s or LONGER_THAN_ANY_S) - call.sent_s for call in measured), asker.faults())
 
 
 async def idle_streams(port: int, pid: int, count: int) -> tuple[Memory, Memory, int]:
-    """Memory before and with so many streams open, each silent after its first token; and how many came to be open."""
+    """Memory before and with `count` streams open, each silent after its first token; and how many were opened."""
     asker = Asker((port,))
     await asker.connect(CONNECTIONS)
     await paced(asker, Bodies(1_400, tokens=4, is_stream=True), 200, 2.0)
@@ -159,7 +159,7 @@ async def idle_streams(port: int, pid: int, count: int) -> tuple[Memory, Memory,
     while (missing := count - len(asker.open)) > 0:
         some = min(missing, IDLE_AT_ONCE)
         await asker.connect(some)
-        await paced(asker, bodies, IDLE_RATE, some / IDLE_RATE, at_most=some)
+        await paced(asker, bodies, IDLE_RATE, some / IDLE_RATE, max_requests=some)
     is_open = 0
     for _ in range(int(END_LIMIT_S)):
         await asyncio.sleep(1.0)
@@ -184,18 +184,18 @@ async def mix(port: int, seconds: float) -> list[str]:
     return asker.faults()
 
 
-async def paced(asker: Asker, bodies: Bodies, rate: float, seconds: float, *, at_most: int | None = None) -> None:
+async def paced(asker: Asker, bodies: Bodies, rate: float, seconds: float, *, max_requests: int | None = None) -> None:
     """Ask at a rate, whatever becomes of it. Where no connection is free more are made."""
     loop = asyncio.get_running_loop()
-    begin_s, asked = loop.time(), 0
-    most = int(rate * seconds) if at_most is None else at_most
-    while asked < most and (now_s := loop.time()) - begin_s < seconds * 4 + 1:
-        while asked < min(most, (now_s - begin_s) * rate):
+    begin_s, sent = loop.time(), 0
+    limit = int(rate * seconds) if max_requests is None else max_requests
+    while sent < limit and (now_s := loop.time()) - begin_s < seconds * 4 + 1:
+        while sent < min(limit, (now_s - begin_s) * rate):
             if asker.ask(bodies.next(), bodies.tokens, is_stream=bodies.is_stream) is None:
                 await asker.connect(CONNECTIONS)
                 continue
-            asked += 1
-        await asyncio.sleep(max(0.001, begin_s + (asked + 1) / rate - loop.time()))
+            sent += 1
+        await asyncio.sleep(max(0.001, begin_s + (sent + 1) / rate - loop.time()))
 
 
 def _events(calls: Sequence[Call]) -> int:

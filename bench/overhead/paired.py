@@ -82,7 +82,7 @@ def verdict(
     figures: Mapping[tuple[str, str], Sequence[float]], pairs: Sequence[tuple[str, str]], commit: str
 ) -> tuple[str, bool]:
     """The table, and whether no row is worse."""
-    now = _commit("HEAD") + (" and uncommitted changes" if _said("git", "status", "--porcelain", "-uno") else "")
+    now = _commit("HEAD") + (" and uncommitted changes" if _output_of("git", "status", "--porcelain", "-uno") else "")
     machine = f"{os.cpu_count()} shared cores, {platform.python_implementation()} {platform.python_version()}"
     lines = [f"bench-paired, {datetime.now(UTC):%Y-%m-%d}, {machine}", f"now {now}, then {_commit(commit)}", ""]
     all_met = True
@@ -119,10 +119,10 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _commit(name: str) -> str:
-    return _said("git", "rev-parse", "--short", name)
+    return _output_of("git", "rev-parse", "--short", name)
 
 
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 

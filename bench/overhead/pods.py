@@ -1,7 +1,7 @@
 """Mock pods: vLLM's surface as far as gateways need it, as cheap as Python can be. Several pods in one process.
 
-How an answer goes is said in fields that every router passes on: `max_tokens` is its length, `seed` the milliseconds
-between tokens. Tokens are numbered, so that whoever reads them can tell whether all have come. Knows no gateway.
+The shape of an answer is set in fields that every router passes on: `max_tokens` is its length, `seed` the milliseconds
+between tokens. Tokens are numbered, so that clients can check whether all have come. Independent of the gateway.
 
     python -m bench.overhead.pods COUNT     prints the ports as JSON, serves until its standard input is closed
 """
@@ -22,7 +22,7 @@ from xxhash import xxh3_64_intdigest
 
 MODEL = "mock"
 KV_TOKENS = 1_000_000
-MOST_SEEN = 4_096
+MAX_PROMPTS = 4_096
 
 NUMBERS = {name: re.compile(rb'"%b"\s*:\s*(\d+)' % name) for name in (b"max_tokens", b"seed")}
 STREAM = re.compile(rb'"stream"\s*:\s*true')
@@ -78,18 +78,18 @@ class Pod:
     def __init__(self, words: Words) -> None:
         self.words = words
         self.running = 0
-        self.asked = 0
-        self._seen: OrderedDict[int, None] = OrderedDict()
+        self.requests = 0
+        self._prompts: OrderedDict[int, None] = OrderedDict()
 
     def cached_share(self, body: bytes) -> float:
         """How much of a prompt it has seen before, as far as one can tell by halves."""
-        whole, half = xxh3_64_intdigest(body), xxh3_64_intdigest(body[: len(body) // 2])
-        share = 0.98 if whole in self._seen else 0.48 if half in self._seen else 0.0
-        for beginning in (whole, half):
-            self._seen[beginning] = None
-            self._seen.move_to_end(beginning)
-        while len(self._seen) > MOST_SEEN:
-            self._seen.popitem(last=False)
+        full, half = xxh3_64_intdigest(body), xxh3_64_intdigest(body[: len(body) // 2])
+        share = 0.98 if full in self._prompts else 0.48 if half in self._prompts else 0.0
+        for beginning in (full, half):
+            self._prompts[beginning] = None
+            self._prompts.move_to_end(beginning)
+        while len(self._prompts) > MAX_PROMPTS:
+            self._prompts.popitem(last=False)
         return share
 
     def page(self, path: bytes) -> tuple[int, bytes]:
@@ -100,7 +100,11 @@ class Pod:
             return 200, json.dumps({"object": "list", "data": [card]}).encode()
         if path == b"/metrics":
             return 200, METRICS.format(
-                model=MODEL, running=float(self.running), asked=float(self.asked), kv=KV_TOKENS, blocks=KV_TOKENS // 16
+                model=MODEL,
+                running=float(self.running),
+                requests=float(self.requests),
+                kv=KV_TOKENS,
+                blocks=KV_TOKENS // 16,
             ).encode()
         return 404, b'{"detail":"Not Found"}'
 
@@ -116,8 +120,8 @@ class PodConnection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self._next = self._tokens = self._prompt_tokens = self._cached_tokens = 0
-        self._begun_s = self._pace_s = 0.0
-        self._tells_usage = False
+        self._started_s = self._pace_s = 0.0
+        self._reports_usage = False
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -143,14 +147,14 @@ class PodConnection(asyncio.Protocol):
         if self._path != b"/v1/chat/completions":
             self._write(*self._pod.page(self._path))
             return
-        self._pod.asked += 1
+        self._pod.requests += 1
         self._prompt_tokens = len(body) // 4
         self._cached_tokens = int(self._prompt_tokens * self._pod.cached_share(body))
         self._tokens = self._number(b"max_tokens", body)
         if STREAM.search(body):
-            self._begin(self._number(b"seed", body) / 1000, tells_usage=USAGE.search(body) is not None)
+            self._begin(self._number(b"seed", body) / 1000, reports_usage=USAGE.search(body) is not None)
         else:
-            self._write(200, self._whole_answer())
+            self._write(200, self._unary_response())
 
     @staticmethod
     def _number(name: bytes, body: bytes) -> int:
@@ -161,7 +165,7 @@ class PodConnection(asyncio.Protocol):
         head = f"HTTP/1.1 {status} OK\r\nserver: uvicorn\r\ncontent-type: application/json\r\n"
         self._transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
 
-    def _whole_answer(self) -> bytes:
+    def _unary_response(self) -> bytes:
         text = "".join(f" {number}" for number in range(self._tokens))
         message = f'"message":{{"role":"assistant","content":"{text}","refusal":null,"tool_calls":[],"reasoning":null}}'
         choice = f'{{"index":0,{message},"logprobs":null,"finish_reason":"length","stop_reason":null}}'
@@ -178,31 +182,31 @@ class PodConnection(asyncio.Protocol):
             f'"completion_tokens":{tokens},"prompt_tokens_details":{{"cached_tokens":{self._cached_tokens}}}}}'
         )
 
-    def _begin(self, pace_s: float, *, tells_usage: bool) -> None:
+    def _begin(self, pace_s: float, *, reports_usage: bool) -> None:
         self._pod.running += 1
-        self._tells_usage = tells_usage
+        self._reports_usage = reports_usage
         self._pace_s = pace_s
-        self._begun_s = self._loop.time()
+        self._started_s = self._loop.time()
         self._next = 0
         self._transport.write(HEAD_OF_STREAM)
-        self._say(self._pod.words.role)
+        self._send_token(self._pod.words.role)
 
-    def _say(self, before: bytes = b"") -> None:
+    def _send_token(self, before: bytes = b"") -> None:
         number, words = self._next, self._pod.words
         self._next += 1
         is_last = self._next == self._tokens
         self._transport.write(before + words.token(number, is_last=is_last))
         if not is_last:
-            self._timer = self._loop.call_at(self._begun_s + self._next * self._pace_s, self._say)
+            self._timer = self._loop.call_at(self._started_s + self._next * self._pace_s, self._send_token)
             return
         self._timer = None
         self._pod.running -= 1
-        told = self._usage_event() if self._tells_usage else b""
-        self._transport.write(told + words.done)
+        usage_event = self._usage_event() if self._reports_usage else b""
+        self._transport.write(usage_event + words.done)
 
 
 async def serve(count: int) -> None:
-    """Listen on free ports of the loopback interface until nobody wants us any more."""
+    """Listen on free ports of the loopback interface until standard input is closed."""
     loop, words = asyncio.get_running_loop(), Words()
     ports: list[int] = []
     for _ in range(count):

@@ -19,7 +19,7 @@ class Column:
     has_ratio: bool = True
 
 
-UNARY, LARGE, PACED, FAST, MANY, WHOLE = "unary", "large", "paced", "fast", "many", "whole"
+UNARY, LARGE, PACED, FAST, MANY, UNARY_SATURATED = "unary", "large", "paced", "fast", "many", "whole"
 RSS, PER_STREAM, ADDED_P50, ADDED_P99 = "rss", "per_stream", "added_p50", "added_p99"
 
 COLUMNS = (
@@ -28,7 +28,7 @@ COLUMNS = (
     Column(PACED, "1.4 KB at 400/s, us"),
     Column(FAST, "chunk, us (100 x 10 ms)", 2),
     Column(MANY, "chunk, us (500 x 50 ms)", 2),
-    Column(WHOLE, "same, with begin and end", 2),
+    Column(UNARY_SATURATED, "same, with begin and end", 2),
     Column(ADDED_P50, "added TTFT p50, ms", 2, has_ratio=False),
     Column(ADDED_P99, "added TTFT p99, ms", 2, has_ratio=False),
     Column(RSS, "RSS, MB", 0, has_ratio=False),
@@ -44,18 +44,18 @@ class Target:
     """One thing that is wanted, and what was found; None where it was not measured."""
 
     wanted: str
-    most: float
+    limit: float
     found: float | None
     unit: str = ""
 
     @property
     def is_met(self) -> bool:
-        return self.found is not None and self.found <= self.most
+        return self.found is not None and self.found <= self.limit
 
     def __str__(self) -> str:
         verdict = "ok   " if self.is_met else "SHORT" if self.found is not None else "-----"
         found = "not measured" if self.found is None else f"found {self.found:.2f}"
-        return f"{verdict} {self.wanted}: at most {self.most:g} {self.unit}".rstrip() + f", {found}"
+        return f"{verdict} {self.wanted}: at most {self.limit:g} {self.unit}".rstrip() + f", {found}"
 
 
 def table(figures: Figures, names: Sequence[str]) -> str:
@@ -68,7 +68,7 @@ def table(figures: Figures, names: Sequence[str]) -> str:
 
 
 def targets(figures: Figures, growth: float | None, fault_count: int) -> list[Target]:
-    """What the data plane is asked for."""
+    """The targets of the data plane."""
 
     def ratio(key: str, other: str, ours: str = OURS) -> float | None:
         own, theirs = middle(figures, ours, key), middle(figures, other, key)
@@ -100,6 +100,6 @@ def _cell(figures: Figures, name: str, column: Column) -> str:
     measured = middle(figures, name, column.key)
     if measured is None:
         return "-"
-    told = f"{measured:.{column.digits}f}"
+    shown = f"{measured:.{column.digits}f}"
     floor = middle(figures, FLOOR, column.key)
-    return f"{told} ({measured / floor:.2f})" if column.has_ratio and floor else told
+    return f"{shown} ({measured / floor:.2f})" if column.has_ratio and floor else shown

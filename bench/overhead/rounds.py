@@ -53,7 +53,7 @@ class Bench:
         gateway = await self.start(kind)
         before, with_streams, is_open = await loads.idle_streams(gateway.port, gateway.pid, count)
         await gateway.stop()
-        self._say(
+        self._log(
             f"{kind.name}: {is_open} open, RSS {before.rss >> 10} -> {with_streams.rss >> 10} KB,"
             f" PSS {before.pss >> 10} -> {with_streams.pss >> 10} KB"
         )
@@ -75,26 +75,26 @@ class Bench:
         fifth = SOAK_LOOKS // 5
         early, late = median(looks[fifth : 2 * fifth]), median(looks[-fifth:])
         self.growth = (late / early - 1) * 100
-        self._say(f"{kind.name}: RSS of the soak in MB: {' '.join(f'{look / 1e6:.1f}' for look in looks)}")
+        self._log(f"{kind.name}: RSS of the soak in MB: {' '.join(f'{look / 1e6:.1f}' for look in looks)}")
 
     async def _costs(self, gateway: Running, seconds: float) -> None:
         name, port, pid = gateway.kind.name, gateway.port, gateway.pid
         small, large = Bodies(1_400, tokens=16), Bodies(128 << 10, tokens=16, count=64)
-        asked: dict[str, Callable[[], Awaitable[loads.Cost]]] = {
+        loads_by_name: dict[str, Callable[[], Awaitable[loads.Cost]]] = {
             report.UNARY: lambda: loads.saturated(port, pid, small, CONNECTIONS, seconds),
             report.LARGE: lambda: loads.saturated(port, pid, large, LARGE_CONNECTIONS, seconds),
             report.PACED: lambda: loads.unary(port, pid, small, UNARY_RATE, seconds),
             report.FAST: lambda: loads.streams(port, pid, 100, 10, seconds),
             report.MANY: lambda: loads.streams(port, pid, 500, 50, seconds),
         }
-        told: list[str] = []
-        for key, load in asked.items():
+        lines: list[str] = []
+        for key, load in loads_by_name.items():
             cost = await self._undisturbed(name, load)
             self.figures[name, key].append(cost.us)
             if key == report.MANY:
-                self.figures[name, report.WHOLE].append(cost.with_ends_us)
-            told.append(f"{key} {cost.us:.1f} ({cost.by_ticks_us:.0f}) x {cost.units}{'!' * cost.is_disturbed}")
-        self._say(f"{name}: {', '.join(told)}; {len(self.faults[name])} faults")
+                self.figures[name, report.UNARY_SATURATED].append(cost.with_ends_us)
+            lines.append(f"{key} {cost.us:.1f} ({cost.by_ticks_us:.0f}) x {cost.units}{'!' * cost.is_disturbed}")
+        self._log(f"{name}: {', '.join(lines)}; {len(self.faults[name])} faults")
 
     async def _undisturbed(self, name: str, load: Callable[[], Awaitable[loads.Cost]]) -> loads.Cost:
         """A load, again where the machine did not keep up with it."""
@@ -107,15 +107,15 @@ class Bench:
 
     async def _first_tokens(self, gateways: Sequence[Running], seconds: float) -> None:
         direct = await loads.first_tokens(self._pod_ports, FIRST_TOKEN_RATE, seconds)
-        told = [f"direct {direct.at(0.5) * 1e3:.2f}/{direct.at(0.99) * 1e3:.2f}"]
+        lines = [f"direct {direct.at(0.5) * 1e3:.2f}/{direct.at(0.99) * 1e3:.2f}"]
         for gateway in gateways:
             through, name = await loads.first_tokens((gateway.port,), FIRST_TOKEN_RATE, seconds), gateway.kind.name
             self.figures[name, report.ADDED_P50].append((through.at(0.5) - direct.at(0.5)) * 1e3)
             self.figures[name, report.ADDED_P99].append((through.at(0.99) - direct.at(0.99)) * 1e3)
             self.faults[name] += through.faults
-            told.append(f"{name} {through.at(0.5) * 1e3:.2f}/{through.at(0.99) * 1e3:.2f}")
-        self._say(f"TTFT p50/p99 in ms: {', '.join(told)}")
+            lines.append(f"{name} {through.at(0.5) * 1e3:.2f}/{through.at(0.99) * 1e3:.2f}")
+        self._log(f"TTFT p50/p99 in ms: {', '.join(lines)}")
 
     @staticmethod
-    def _say(line: str) -> None:
+    def _log(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

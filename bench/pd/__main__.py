@@ -79,20 +79,20 @@ class Bench:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
-    told, targets = [_head(options.seeds), METHOD], list[Target]()
+    sections, targets = [_head(options.seeds), METHOD], list[Target]()
     with ProcessPoolExecutor(options.jobs) as pool:
         try:
             for workload, rows in _played(Bench(pool), options):
-                told.append(_table(workload, rows))
-                print(told[-1], end="\n\n", flush=True)
+                sections.append(_table(workload, rows))
+                print(sections[-1], end="\n\n", flush=True)
                 targets += targets_of(workload, rows)
         except TraceFault as fault:
             print(f"bench-pd: {fault}", file=sys.stderr)
             return 1
-    told.append("\n".join(map(str, targets)))
-    print(told[-1])
+    sections.append("\n".join(map(str, targets)))
+    print(sections[-1])
     if options.keep:
-        options.keep.write_text("\n\n".join(told) + "\n")
+        options.keep.write_text("\n\n".join(sections) + "\n")
     return 0 if all(target.is_met for target in targets) else 1
 
 

@@ -1,4 +1,4 @@
-"""What a run came to: whose promises were kept, first tokens, and how often roles changed."""
+"""What a run came to: met objectives, first tokens, and how often roles changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BACK_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`goodput`: requests whose first token and whose pace came as promised, over all that were offered."""
+    """`goodput`: requests whose first token and whose pace met the objective, over all that were offered."""
 
     goodput: float
     ttft_p50: float

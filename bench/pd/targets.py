@@ -27,11 +27,13 @@ def fixed_splits(rows: Mapping[str, Figures]) -> dict[str, Figures]:
 def _shifting(workload: Workload, rows: Mapping[str, Figures]) -> Iterator[Target]:
     name, ours = workload.name, rows[SOFT]
     knowing = max(row.goodput for way, row in rows.items() if way.startswith(KNOWING))
-    yield Target(f"{name}: soft roles, goodput by the clairvoyant's", OF_KNOWING, ours.goodput / knowing, at_least=True)
+    yield Target(
+        f"{name}: soft roles, goodput by the clairvoyant's", OF_KNOWING, ours.goodput / knowing, is_minimum=True
+    )
     best = max(row.goodput for row in fixed_splits(rows).values())
-    yield Target(f"{name}: soft roles, goodput beyond the best fixed split's", best, ours.goodput, at_least=True)
+    yield Target(f"{name}: soft roles, goodput beyond the best fixed split's", best, ours.goodput, is_minimum=True)
     alone = rows[COLOCATED].goodput
-    yield Target(f"{name}: soft roles, goodput beyond colocated", alone, ours.goodput, at_least=True)
+    yield Target(f"{name}: soft roles, goodput beyond colocated", alone, ours.goodput, is_minimum=True)
     yield Target(f"{name}: engines that went back within a minute", 0, ours.flaps)
     yield Target(f"{name}: changes of role a phase", CHANGES_A_TURN, ours.changes / len(workload.phases))
 
@@ -42,4 +44,4 @@ def _steady(workload: Workload, rows: Mapping[str, Figures]) -> Iterator[Target]
     for point in ("ttft_p50", "ttft_p90", "ttft_p99"):
         better = min(getattr(always, point), getattr(never, point))
         yield Target(f"{name}: choice, {point} by the better of both", OF_BETTER, getattr(ours, point) / better)
-    yield Target(f"{name}: choice, goodput", max(always.goodput, never.goodput), ours.goodput, at_least=True)
+    yield Target(f"{name}: choice, goodput", max(always.goodput, never.goodput), ours.goodput, is_minimum=True)

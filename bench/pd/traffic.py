@@ -1,4 +1,4 @@
-"""Kinds of traffic: made up by two lengths and a rate, or cut from recordings. Knows no engines."""
+"""Kinds of traffic: made up by two lengths and a rate, or cut from recordings. Independent of engines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Traffic(Protocol):
     def is_drawn(self) -> bool: ...
 
     def arrivals(self, from_s: float, length_s: float, played_s: float, random: Random) -> Iterator[Arrival]:
-        """So much of it, when so much of it was played already."""
+        """Return the arrivals of `length_s` seconds, when `played_s` seconds of it were played already."""
         ...
 
 
@@ -56,30 +56,30 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recording from its beginning, so much faster."""
+    """A recording from its beginning, sped up."""
 
     name: str
     speed: float
     is_drawn: bool = False
 
     def arrivals(self, from_s: float, length_s: float, played_s: float, random: Random) -> Iterator[Arrival]:
-        apart = list(FILES).index(self.name) << 48
-        for arrival in whole(self.name).faster(self.speed).arrivals:
+        offset = list(FILES).index(self.name) << 48
+        for arrival in full_trace(self.name).faster(self.speed).arrivals:
             if played_s <= arrival.at_s < played_s + length_s:
                 # Recordings number their blocks from 0, each by itself.
-                runs = tuple((first + apart, count) for first, count in arrival.runs)
+                runs = tuple((first + offset, count) for first, count in arrival.runs)
                 yield replace(arrival, at_s=arrival.at_s - played_s + from_s, runs=runs)
 
 
 @cache
-def whole(name: str) -> Trace:
+def full_trace(name: str) -> Trace:
     """A recording. Raises `TraceFault` where it is missing."""
     return load_trace(Path(FILES[name]))
 
 
 def piece(name: str, begin: int, requests: int, *, speed: float) -> Trace:
-    """So many requests of a recording from one of them on, so much faster. Raises `TraceFault` where it is missing."""
-    trace = whole(name)
+    """Cut `requests` requests out of a recording, sped up. Raises `TraceFault` where it is missing."""
+    trace = full_trace(name)
     return make_trace(name, trace.arrivals[begin : begin + requests], trace.block_tokens).faster(speed)
 
 

@@ -17,14 +17,14 @@ COLOCATED, ALWAYS, SOFT, CHOICE, KNOWING = "colocated", "always", "soft roles", 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way; `split` None: engines that know nothing of each other."""
+    """One way; `split` None: independent engines."""
 
     name: str
     split: Split | None
 
 
 def fixed_ways() -> list[Way]:
-    """No split, and every fixed one: so many engines prefill whatever comes, the others decode."""
+    """Return no split, and every fixed one: that many engines prefill all prompts, the others decode."""
     splits = [Way(f"{count}P:{ENGINES - count}D", Split(count, is_forced=True)) for count in range(1, ENGINES)]
     return [Way(COLOCATED, None), *splits]
 

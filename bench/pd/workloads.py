@@ -1,4 +1,4 @@
-"""What is played: recorded traffic as it comes, and days that turn from one kind of traffic to another and back."""
+"""What is played: recorded traffic unchanged, and days that turn from one kind of traffic to another and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.traces import Trace, make_trace
 ENGINES = 8
 
 PATIENCE_S = 60.0
-"""Who has no first token by then has gone, whatever the way: else one bad phase would burden all that follow."""
+"""A client without a first token by then gives up: else one bad phase would burden all that follow."""
 
 LARGE = Profile(
     prefill_tokens_per_s=4_000.0,
@@ -40,7 +40,7 @@ ALONE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A trace and what is promised to who sends it. `phases`: (from when, kind), where it shifts."""
+    """A trace and its objectives. `phases`: (from when, kind), where it shifts."""
 
     name: str
     trace: Trace
@@ -54,7 +54,7 @@ class Workload:
 
     @property
     def shifts(self) -> bool:
-        """Whether it changes its kind as it goes."""
+        """Whether it changes its kind over time."""
         return bool(self.phases)
 
 
@@ -77,7 +77,7 @@ class Day:
         return any(kind.is_drawn for kind in self.kinds)
 
     def workload(self, seed: int) -> Workload:
-        """As it is with one seed, which draws what was not recorded."""
+        """The workload with one seed, which draws what was not recorded."""
         random, count = Random(seed), len(self.kinds)
         turns = [(number * self.phase_s, self.kinds[number % count]) for number in range(self.phases)]
         arrivals = [

@@ -69,10 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = [target for table in tables for target in _targets(table)]
     if options.only in (None, "outage") and redis_binary() is None:
         found.append(Target("Redis outage", 0, None, why="no redis-server"))
-    told = "\n\n".join([_head(options), METHOD, *map(str, tables), "\n".join(map(str, found))])
-    print(told)
+    page = "\n\n".join([_head(options), METHOD, *map(str, tables), "\n".join(map(str, found))])
+    print(page)
     for file in filter(None, (options.keep, options.merge)):
-        file.write_text(f"{told}\n")
+        file.write_text(f"{page}\n")
     return 0 if found and all(target.is_met for target in found) else 1
 
 
@@ -82,7 +82,7 @@ def _virtual(loads: Sequence[Load], options: argparse.Namespace) -> Iterator[Tab
         one: Offline = compare(load, ENGINES[options.virtual_prefill], options.seeds, os.cpu_count() or 1, entries)
         head = (
             f"{load.name}, {options.virtual_prefill} prefill, medians of {options.seeds} (16 gateways: at most "
-            f"{REPLICAS.most_seeds}); clairvoyant bound of hits {one.bound:.3f}"
+            f"{REPLICAS.max_seeds}); clairvoyant bound of hits {one.bound:.3f}"
         )
         yield _shown(Table(load.name, "virtual", head, one.rows))
 
@@ -128,9 +128,9 @@ def _targets(table: Table) -> list[Target]:
         return found + replica_targets(load, "virtual", rows[OUR_POLICY], rows[REPLICAS.name], REPLICAS.name)
     if table.where == "live":
         return live_targets(load, table.rows) + _many(load, rows)
-    whole, one, many = table.rows[1:]
+    full, one, many = table.rows[1:]
     name = "4 replicas, a minute after Redis was back"
-    failed = Target(f"{load.name}, live, Redis outage: failed requests", 0, whole.failed)
+    failed = Target(f"{load.name}, live, Redis outage: failed requests", 0, full.failed)
     return [*replica_targets(load, "live", one, many, name)[:2], failed]
 
 
@@ -148,8 +148,8 @@ def _many(load: Load, rows: Mapping[str, Row]) -> list[Target]:
 
 def _is_wanted(name: str, options: argparse.Namespace) -> bool:
     """Whether a row is to be played."""
-    named = not options.rows or any(word in name for word in options.rows)
-    return named and not any(word in name for word in options.without)
+    named = not options.rows or any(part in name for part in options.rows)
+    return named and not any(part in name for part in options.without)
 
 
 def _present(options: argparse.Namespace) -> list[Contender]:
@@ -175,8 +175,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--time-scale", type=float, default=1.0, metavar="X", help="live: the clock runs X times as fast"
     )
-    for where, usual in (("virtual", "growing"), ("live", "constant")):
-        parser.add_argument(f"--{where}-prefill", choices=list(ENGINES), default=usual, help="(default %(default)s)")
+    for where, shape in (("virtual", "growing"), ("live", "constant")):
+        parser.add_argument(f"--{where}-prefill", choices=list(ENGINES), default=shape, help="(default %(default)s)")
     parser.add_argument("--quick", action="store_true", help=f"one seed, one live run of {QUICK_REQUESTS} requests")
     parser.add_argument("--merge", type=Path, metavar="FILE", help="put the rows played over those that FILE has")
     parser.add_argument("--keep", type=Path, help="write what is printed to this file too")

@@ -1,4 +1,4 @@
-"""Who is compared live, how each is started in front of pods of one kind, and why one cannot be where it cannot."""
+"""The routers compared live, how each is started in front of pods of one kind, and why one cannot be."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Contender:
     """It wants a Redis of its own."""
 
 
-def hearth(name: str = "hearth", *, copies: int = 1, redis: bool = False, words: Sequence[str] = ()) -> Contender:
-    """`hearth serve` as it comes: nothing is told of the pods but where they are."""
+def hearth(name: str = "hearth", *, copies: int = 1, redis: bool = False, arguments: Sequence[str] = ()) -> Contender:
+    """`hearth serve` by default: only the pods' addresses are given."""
 
     def programs(pods: Sequence[str], folder: Path, redis_url: str) -> list[Program]:
         more = ["--redis", redis_url] if redis else []
-        return [_hearth(pods, folder / f"{number}.jsonl", [*words, *more]) for number in range(copies)]
+        return [_hearth(pods, folder / f"{number}.jsonl", [*arguments, *more]) for number in range(copies)]
 
     return Contender(name, programs, _lacks_redis if redis else lambda: "", redis)
 
 
-def _hearth(pods: Sequence[str], usage: Path, words: Sequence[str]) -> Program:
+def _hearth(pods: Sequence[str], usage: Path, arguments: Sequence[str]) -> Program:
     port, admin = free_port(), free_port()
     ports = [
         "--listen",
@@ -67,8 +67,8 @@ def _hearth(pods: Sequence[str], usage: Path, words: Sequence[str]) -> Program:
         "--admin-listen",
         f"{LOOPBACK}:{admin}",
     ]
-    named = [word for url in pods for word in ("--pod", url)]
-    command = [sys.executable, "-m", "gateway", "serve", *ports, *named, "--usage-log", str(usage), *words]
+    named = [argument for url in pods for argument in ("--pod", url)]
+    command = [sys.executable, "-m", "gateway", "serve", *ports, *named, "--usage-log", str(usage), *arguments]
     return Program(command, port, Ready(f"http://{LOOPBACK}:{admin}/fleet", pods_in_fleet))
 
 
@@ -79,16 +79,16 @@ def rust(name: str, binary: str, policy: str, *before: str) -> Contender:
     def programs(pods: Sequence[str], _folder: Path, _redis_url: str) -> list[Program]:
         port = free_port()
         listen = ["--host", LOOPBACK, "--port", str(port), "--prometheus-port", str(free_port())]
-        words = [*listen, "--policy", policy, "--log-level", "error", "--worker-urls", *pods]
-        ready = Ready(f"http://{LOOPBACK}:{port}/readiness", lambda told: int(str(told["healthy_workers"])))
-        return [Program([str(path), *before, *words], port, ready)]
+        arguments = [*listen, "--policy", policy, "--log-level", "error", "--worker-urls", *pods]
+        ready = Ready(f"http://{LOOPBACK}:{port}/readiness", lambda body: int(str(body["healthy_workers"])))
+        return [Program([str(path), *before, *arguments], port, ready)]
 
     return Contender(name, programs, lambda: "" if path.exists() else f"no {path.name}: sh bench/rivals.sh")
 
 
-def pods_in_fleet(told: dict[str, object]) -> int:
+def pods_in_fleet(body: dict[str, object]) -> int:
     """How many are usable, by our own admin's word."""
-    pods = told["pods"]
+    pods = body["pods"]
     assert isinstance(pods, list)
     return sum(pod["state"] == "ready" and bool(pod["engines"]) for pod in pods)
 
@@ -111,5 +111,5 @@ def contenders() -> tuple[Contender, ...]:
         rust(RIVALS_LIVE[1], "vllm-router", "cache_aware"),
         hearth(OURS),
         hearth("hearth, 4 replicas, Redis", copies=4, redis=True),
-        hearth("hearth, 4 processes", words=("--processes", "4")),
+        hearth("hearth, 4 processes", arguments=("--processes", "4")),
     )

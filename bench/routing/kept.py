@@ -1,7 +1,7 @@
-"""The tables that were printed last, read again, so that a part of them can be played anew and the rest stand.
+"""The tables that were printed last, read again, so that a part of them can be played again and the rest kept.
 
 A row is known by its name within its table, a table by its load and where it was played. What is read back is rounded
-as it was printed.
+as printed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Table:
 
 
 def read_tables(text: str, loads: Sequence[str]) -> list[Table]:
-    """All tables of a printed page; what is none is passed over."""
+    """All tables of a printed page; other lines are ignored."""
     return [table for block in text.split("\n\n") if (table := _read(block.strip("\n").splitlines(), loads))]
 
 
@@ -50,13 +50,13 @@ def merged(old: Sequence[Table], new: Sequence[Table]) -> list[Table]:
 
 
 def _over(before: Table, after: Table) -> Table:
-    anew = {row.name: row for row in after.rows}
-    rows = [anew.pop(row.name, row) for row in before.rows]
+    played = {row.name: row for row in after.rows}
+    rows = [played.pop(row.name, row) for row in before.rows]
     stayed = [row.name for row in rows if row not in after.rows]
     if not stayed:
         return after
-    told = [f"{KEPT}{'; '.join(stayed)}."]
-    return replace(after, rows=(*rows, *anew.values()), note="\n".join([after.note, *told] if after.note else told))
+    notes = [f"{KEPT}{'; '.join(stayed)}."]
+    return replace(after, rows=(*rows, *played.values()), note="\n".join([after.note, *notes] if after.note else notes))
 
 
 def _read(lines: Sequence[str], loads: Sequence[str]) -> Table | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from bench.routing.loads import COARSE_BLOCK, JITTER_S, PODS, Load
 from bench.routing.rows import Row, middle, row_of
-from simulator.command import NEWS_S
+from simulator.command import SYNC_DELAY_S
 from simulator.policies.bound import clairvoyant_ratio
 from simulator.policies.registry import COMPARED, OURS
 from simulator.profile import Profile
@@ -35,8 +35,8 @@ class Entry:
 
     policy: str
     replicas: int = 1
-    news_s: float | None = NEWS_S
-    most_seeds: int = 99
+    sync_delay_s: float | None = SYNC_DELAY_S
+    max_seeds: int = 99
     """Of a row that only shows what is known, few will do."""
     knows_caches: bool = False
     """Whether the gateway sees what every engine holds: what a precise prefix index could be worth at most."""
@@ -48,18 +48,18 @@ class Entry:
             return f"{self.policy}, caches known"
         if self.replicas == 1:
             return self.policy
-        told = "alone" if self.news_s is None else f"news {self.news_s * 1000:.0f} ms"
-        return f"{self.policy}, {self.replicas} gateways, {told}"
+        label = "alone" if self.sync_delay_s is None else f"news {self.sync_delay_s * 1000:.0f} ms"
+        return f"{self.policy}, {self.replicas} gateways, {label}"
 
 
-REPLICAS = Entry(OURS, 16, most_seeds=3)
+REPLICAS = Entry(OURS, 16, max_seeds=3)
 
 ENTRIES = (
     *map(Entry, COMPARED),
     Entry(OURS, knows_caches=True),
-    Entry("weighted-3-1", 4, None, most_seeds=1),
-    Entry(OURS, 4, None, most_seeds=1),
-    Entry(OURS, 4, most_seeds=3),
+    Entry("weighted-3-1", 4, None, max_seeds=1),
+    Entry(OURS, 4, None, max_seeds=1),
+    Entry(OURS, 4, max_seeds=3),
     REPLICAS,
 )
 
@@ -68,7 +68,7 @@ def compare(load: Load, engine: Profile, seeds: int, workers: int, entries: Sequ
     """Play every entry once per seed, on `workers` cores."""
     trace = load.trace()
     coarse = replace(engine, block_size=COARSE_BLOCK)
-    jobs = [(trace, coarse, entry, seed) for entry in entries for seed in range(min(seeds, entry.most_seeds))]
+    jobs = [(trace, coarse, entry, seed) for entry in entries for seed in range(min(seeds, entry.max_seeds))]
     with ProcessPoolExecutor(workers) as pool:
         played: list[Row] = []
         for row in pool.map(_play, jobs):
@@ -81,6 +81,6 @@ def compare(load: Load, engine: Profile, seeds: int, workers: int, entries: Sequ
 
 def _play(job: tuple[Trace, Profile, Entry, int]) -> Row:
     trace, engine, entry, seed = job
-    setting = Setting(entry.policy, PODS, engine, seed, replicas=entry.replicas, news_s=entry.news_s)
+    setting = Setting(entry.policy, PODS, engine, seed, replicas=entry.replicas, sync_delay_s=entry.sync_delay_s)
     setting = replace(setting, knows_caches=entry.knows_caches)
     return row_of(entry.name, report_on(play(trace.jittered(JITTER_S, seed), setting), engine))

@@ -54,8 +54,8 @@ async def _play(job: Job) -> Played:
 def main() -> int:
     job = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Job)
     played = uvloop.run(_play(job))
-    told = {"records": [asdict(record) for record in played.records], "late_s": played.late_s}
-    Path(sys.argv[2]).write_bytes(msgspec.json.encode(told))
+    document = {"records": [asdict(record) for record in played.records], "late_s": played.late_s}
+    Path(sys.argv[2]).write_bytes(msgspec.json.encode(document))
     return 0
 
 

@@ -15,8 +15,8 @@ ASK_AGAIN_S = 0.05
 
 def redis_binary() -> str | None:
     """The server that the dev extra installs, or the system's."""
-    beside = Path(sys.executable).parent / "redis-server"
-    return str(beside) if beside.exists() else shutil.which("redis-server")
+    bundled = Path(sys.executable).parent / "redis-server"
+    return str(bundled) if bundled.exists() else shutil.which("redis-server")
 
 
 class VenueRedis:
@@ -32,13 +32,13 @@ class VenueRedis:
         return f"redis://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Run it, and wait until it listens. Raises FileNotFoundError where there is none."""
+        """Run it, and wait until it listens. Raises FileNotFoundError if it is not installed."""
         binary = redis_binary()
         if binary is None:
             raise FileNotFoundError("redis-server")
-        words = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", "")
+        arguments = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", "")
         self._program = await asyncio.create_subprocess_exec(
-            binary, *words, stdout=asyncio.subprocess.DEVNULL, start_new_session=True
+            binary, *arguments, stdout=asyncio.subprocess.DEVNULL, start_new_session=True
         )
         async with asyncio.timeout(START_S):
             while True:

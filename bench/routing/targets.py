@@ -29,26 +29,26 @@ POINTS: Sequence[tuple[str, Figure]] = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One thing that is wanted. `found` is None where it was not measured, and `why` says why."""
+    """One target. `found` is None if it was not measured, and `why` says why."""
 
     wanted: str
     bound: float
     found: float | None
-    at_least: bool = False
+    is_minimum: bool = False
     why: str = ""
 
     @property
     def is_met(self) -> bool:
         if self.found is None:
             return False
-        return self.found >= self.bound if self.at_least else self.found <= self.bound
+        return self.found >= self.bound if self.is_minimum else self.found <= self.bound
 
     def __str__(self) -> str:
-        word = "at least" if self.at_least else "at most"
+        relation = "at least" if self.is_minimum else "at most"
         if self.found is None:
-            return f"SKIP  {self.wanted}: wanted {word} {self.bound:.3f}: {self.why}"
+            return f"SKIP  {self.wanted}: wanted {relation} {self.bound:.3f}: {self.why}"
         verdict = "ok   " if self.is_met else "SHORT"
-        return f"{verdict} {self.wanted}: wanted {word} {self.bound:.3f}, found {self.found:.3f}"
+        return f"{verdict} {self.wanted}: wanted {relation} {self.bound:.3f}, found {self.found:.3f}"
 
 
 def offline_targets(load: Load, rows: Sequence[Row]) -> list[Target]:
@@ -59,12 +59,12 @@ def offline_targets(load: Load, rows: Sequence[Row]) -> list[Target]:
         return min((figure(row), row.name) for row in others)
 
     found = []
-    for word, figure in POINTS:
-        least, name = best(figure)
-        found.append(Target(f"{load.name}, virtual, TTFT {word} ({name} x {NEAR})", NEAR * least, figure(ours)))
-    most, name = best(lambda row: -row.hit)
+    for relation, figure in POINTS:
+        lowest, name = best(figure)
+        found.append(Target(f"{load.name}, virtual, TTFT {relation} ({name} x {NEAR})", NEAR * lowest, figure(ours)))
+    highest, name = best(lambda row: -row.hit)
     wanted = f"{load.name}, virtual, hit ({name} x {HIT_OF_BEST})"
-    return [*found, Target(wanted, HIT_OF_BEST * -most, ours.hit, at_least=True)]
+    return [*found, Target(wanted, HIT_OF_BEST * -highest, ours.hit, is_minimum=True)]
 
 
 def live_targets(load: Load, rows: Sequence[Row]) -> list[Target]:
@@ -78,7 +78,7 @@ def live_targets(load: Load, rows: Sequence[Row]) -> list[Target]:
             f"{load.name}, live, hit (better rival x {HIT_OF_RIVAL})",
             HIT_OF_RIVAL * max(row.hit for row in rivals),
             ours.hit,
-            at_least=True,
+            is_minimum=True,
         )
     ]
     limits: Sequence[tuple[str, float, Figure]] = (
@@ -87,9 +87,9 @@ def live_targets(load: Load, rows: Sequence[Row]) -> list[Target]:
         ("TTFT p99", load.p99_of_rival, lambda row: row.ttft_p99),
         ("TPOT p99", 1.0, lambda row: row.tpot_p99),
     )
-    for word, share, figure in limits:
-        least = min(map(figure, rivals))
-        found.append(Target(f"{load.name}, live, {word} (better rival x {share:g})", share * least, figure(ours)))
+    for relation, share, figure in limits:
+        lowest = min(map(figure, rivals))
+        found.append(Target(f"{load.name}, live, {relation} (better rival x {share:g})", share * lowest, figure(ours)))
     return [*found, Target(f"{load.name}, live, failed requests", 0, ours.failed)]
 
 
@@ -98,7 +98,7 @@ def replica_targets(load: Load, where: str, one: Row, many: Row | None, name: st
     hit, late = REPLICA_HIT * one.hit, REPLICA_TTFT * one.ttft_p95
     here = f"{load.name}, {where}, {name}"
     return [
-        Target(f"{here}: hit (one x {REPLICA_HIT})", hit, many.hit if many else None, at_least=True, why=why),
+        Target(f"{here}: hit (one x {REPLICA_HIT})", hit, many.hit if many else None, is_minimum=True, why=why),
         Target(f"{here}: TTFT p95 (one x {REPLICA_TTFT})", late, many.ttft_p95 if many else None, why=why),
         Target(f"{here}: failed requests", 0, many.failed if many else None, why=why),
     ]

@@ -49,8 +49,10 @@ class Run:
     def told(self) -> str:
         """What is worth knowing beside the figures."""
         failed = {record.failure for record in self.records if record.failure}
-        words = f"gateway {self.gateway_cpu_s:.1f} s CPU, pods {self.pods_cpu_s:.1f}, late p99 {self.late_s.p99:.2f} s"
-        return f"{words}; failures: {', '.join(sorted(failed))}" if failed else words
+        summary = (
+            f"gateway {self.gateway_cpu_s:.1f} s CPU, pods {self.pods_cpu_s:.1f}, late p99 {self.late_s.p99:.2f} s"
+        )
+        return f"{summary}; failures: {', '.join(sorted(failed))}" if failed else summary
 
 
 class Venue:

@@ -54,10 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bench-slo: {fault}", file=sys.stderr)
         return 1
     targets = [target for block in blocks for target in targets_of(block)]
-    told = "\n\n".join([_head(seeds), METHOD, *map(str, [*blocks, *live]), "\n".join(map(str, targets))])
-    print(told)
+    page = "\n\n".join([_head(seeds), METHOD, *map(str, [*blocks, *live]), "\n".join(map(str, targets))])
+    print(page)
     if options.keep:
-        options.keep.write_text(told + "\n")
+        options.keep.write_text(page + "\n")
     is_judged = bool(targets) or bool(options.url)
     return 0 if is_judged and all(target.is_met for target in targets) else 1
 

@@ -1,4 +1,4 @@
-"""Finds the best load of a scenario: where first come, first served on the least loaded engine keeps most promises."""
+"""Finds the best load of a scenario: where first come, first served on the least loaded engine does best."""
 
 from __future__ import annotations
 

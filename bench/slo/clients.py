@@ -9,7 +9,7 @@ from itertools import count
 from bench.slo.retrying import wait_before_next
 
 Attempt = Callable[[int], Awaitable[tuple[int, Mapping[str, str]]]]
-"""Asks once, told how often it has been asked before; gives status and headers of the answer's head."""
+"""Sends one attempt, given the number of earlier ones; returns status and headers of the response's head."""
 
 
 async def persist(attempt: Attempt, draw: Callable[[], float]) -> None:

@@ -64,19 +64,19 @@ def smg() -> Contender:
     def program(scenario: Scenario, pods: Sequence[str], folder: Path) -> Program:
         config = folder / "scheduler.yaml"
         config.write_text(yaml.safe_dump({"classes": smg_classes(scenario)}))
-        words = ["--priority-scheduler-enabled", "--priority-scheduler-config", str(config)]
-        most = ["--priority-scheduler-default-max-class", SMG_CLASSES[0].name]
-        return rust("smg", "smg", "cache_aware", "launch", *words, *most).programs(pods, folder, "")[0]
+        arguments = ["--priority-scheduler-enabled", "--priority-scheduler-config", str(config)]
+        default_class = ["--priority-scheduler-default-max-class", SMG_CLASSES[0].name]
+        return rust("smg", "smg", "cache_aware", "launch", *arguments, *default_class).programs(pods, folder, "")[0]
 
     return Contender("smg priority", program, smg_header, rust("smg", "smg", "cache_aware").lacks())
 
 
 def smg_classes(scenario: Scenario) -> dict[str, dict[str, object]]:
-    """What each class reserves; the last stands for all tiers that are left."""
+    """What each class reserves; the last covers all remaining tiers."""
     reserves = [tier.guaranteed_share for tier in _ranked(scenario)] + [0.0] * len(SMG_CLASSES)
-    told = {one.name: one.reserving(share) for one, share in zip(SMG_CLASSES, reserves, strict=False)}
-    told = {**told, SYSTEM.name: SYSTEM.reserving(0.0)}
-    return {name: {key: value for key, value in one.items() if key != "name"} for name, one in told.items()}
+    settings = {one.name: one.reserving(share) for one, share in zip(SMG_CLASSES, reserves, strict=False)}
+    settings = {**settings, SYSTEM.name: SYSTEM.reserving(0.0)}
+    return {name: {key: value for key, value in one.items() if key != "name"} for name, one in settings.items()}
 
 
 def smg_header(scenario: Scenario, tenant: Customer) -> dict[str, str]:
@@ -90,7 +90,7 @@ def _ranked(scenario: Scenario) -> list[Tier]:
 
 
 def smg_plain() -> Contender:
-    """SMG as it comes: every request goes on at once."""
+    """SMG by default: every request is forwarded at once."""
     rival = rust("smg", "smg", "cache_aware", "launch")
     return Contender(
         "smg",
@@ -108,8 +108,8 @@ def _hearth(scenario: Scenario, pods: Sequence[str], folder: Path) -> Program:
     policy, config = folder / "policy.yaml", folder / "hearth.yaml"
     policy.write_text(yaml.safe_dump(policy_of(scenario)))
     how = "priority" if scenario.profile.by_priority else "fcfs"
-    told = [{"url": url, "scheduling_policy": how} for url in pods]
-    config.write_text(yaml.safe_dump({"discovery": {"static": {"pods": told}}}))
+    settings = [{"url": url, "scheduling_policy": how} for url in pods]
+    config.write_text(yaml.safe_dump({"discovery": {"static": {"pods": settings}}}))
     ports = [
         "--listen",
         f"{LOOPBACK}:{port}",
@@ -127,21 +127,21 @@ def policy_of(scenario: Scenario) -> dict[str, object]:
     """The scenario's tiers and tenants as a policy document."""
     tenants = {one.name: {"tier": one.tier, "weight": one.weight} for one in scenario.tenants}
     keys = {one.name: [hashlib.sha256(_key(one).encode()).hexdigest()] for one in scenario.tenants}
-    tiers = {name: _said(tier) for name, tier in scenario.tiers.items()}
+    tiers = {name: _settings_of(tier) for name, tier in scenario.tiers.items()}
     return {"auth": {"keys": keys}, "tiers": tiers, "tenants": tenants}
 
 
-def _said(tier: Tier) -> dict[str, object]:
-    """In the policy's words, but for what is without bound or usual."""
-    usual = Tier(tier.name)
+def _settings_of(tier: Tier) -> dict[str, object]:
+    """In the policy's keys, except for what is unlimited or default."""
+    default = Tier(tier.name)
     durations = {"ttft_s": tier.ttft_s, "tpot_s": tier.tpot_s, "max_queue_s": tier.max_queue_s}
-    told = {word: seconds for word, seconds in durations.items() if isfinite(seconds)}
+    settings = {option: seconds for option, seconds in durations.items() if isfinite(seconds)}
     others = {
-        word: getattr(tier, said.field)
-        for word, said in TIER.items()
-        if word not in durations and getattr(tier, said.field) != getattr(usual, said.field)
+        option: getattr(tier, spec.field)
+        for option, spec in TIER.items()
+        if option not in durations and getattr(tier, spec.field) != getattr(default, spec.field)
     }
-    return {**told, **others}
+    return {**settings, **others}
 
 
 def _key(tenant: Customer) -> str:

@@ -12,7 +12,7 @@ def jain_index(parts: Collection[float]) -> float:
 
 
 def fair_parts(demand: Mapping[str, float], weight: Mapping[str, float], in_all: float) -> dict[str, float]:
-    """Who should get what of `in_all`: by weight, and what somebody does not want goes to the others by weight."""
+    """Return each tenant's fair part of `in_all`: by weight, with unused parts going to the others by weight."""
     parts: dict[str, float] = {}
     left, weights = in_all, sum(weight[name] for name in demand)
     # Who wants least by his weight is content first; from the first who is not, all are held to the same.

@@ -1,4 +1,4 @@
-"""What became of each request that was offered, whoever served it. Times in seconds from the beginning of the run."""
+"""The result of each request that was offered, on any router. Times in seconds from the beginning of the run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class No:
 
     reason: str
     after_s: float
-    begun: bool = False
+    started: bool = False
     """Its answer had begun: it is lost, not refused."""
 
 
 @dataclass(slots=True)
-class Fate:
+class RequestResult:
     """One offered request over all its attempts: it counts once, from when it was first asked."""
 
     offered: Offered
@@ -34,14 +34,14 @@ class Fate:
     def is_answered(self) -> bool:
         return self.end_s is not None
 
-    def begun_by(self, at_s: float) -> bool:
+    def started_by(self, at_s: float) -> bool:
         """Whether the whole answer came, and its first token by then."""
         return self.is_answered and self.first_token_s is not None and self.first_token_s <= at_s
 
     @property
-    def is_refused(self) -> bool:
+    def is_rejected(self) -> bool:
         """Whether that is how it ended."""
-        return not self.is_answered and bool(self.noes) and not self.noes[-1].begun
+        return not self.is_answered and bool(self.noes) and not self.noes[-1].started
 
     @property
     def ttft_s(self) -> float | None:
@@ -60,7 +60,7 @@ class Fate:
         return self.offered.prompt_tokens + self.offered.answer_tokens
 
     def is_met(self, tier: Tier, profile: Profile) -> bool:
-        """Whether the whole answer came as its tier promises: a refusal, an error or a lost one is a miss."""
+        """Whether the whole response met its tier's objectives: a rejection, an error or a lost one is a miss."""
         if self.end_s is None or self.ttft_s is None:
             return False
         cold_s = profile.prefill_s(self.cached_tokens, self.offered.prompt_tokens - self.cached_tokens)

@@ -1,4 +1,4 @@
-"""Sums a run up by tier: who was kept his promise, who was refused, how fairly, and what was computed for nobody."""
+"""Sums a run up by tier: met objectives, rejections, fairness, and wasted work."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import pairwise
 from statistics import median
 
 from bench.slo.fairness import fair_parts, jain_index
-from bench.slo.fates import Fate
+from bench.slo.fates import RequestResult
 from bench.slo.scenario import Customer, Scenario
 from simulator.spread import at_share
 
 OUTPUT_PRICE = 2.0
-"""A token of an answer is as much service as so many of a prompt, as in the paper on the virtual token counter."""
+"""A token of a response is as much service as this many of a prompt, as in the paper on the virtual token counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,15 @@ class TierFigures:
     """Met over offered: a refusal is a miss."""
     attainment_tokens: float
     """The same, each request counting as many times as it has tokens."""
-    refused: float
+    rejected: float
     """The share of the offered that ended with a refusal, however often they were tried."""
     jain: float
     """Of what each tenant was served by what was its fair part of all that its tier was served, while there was load:
-    what begins after the last was first asked, nobody has to go short of.
+    what begins after the last arrival is no longer scarce.
     """
     dry_s: float
     """The longest time in which one of its tenants got no first token."""
-    modest_refused: float
+    modest_rejected: float
     """How many were refused of tenants that asked for less than their part."""
 
 
@@ -44,30 +44,32 @@ class Figures:
     tiers: Mapping[str, TierFigures]
     met_per_s: float
     met_tokens_per_s: float
-    refusal_p50_s: float
-    refusal_p99_s: float
+    rejection_p50_s: float
+    rejection_p99_s: float
     wasted: float
-    """The share of computed tokens that was in nobody's answer."""
+    """The share of computed tokens that was in no response."""
     reasons: Mapping[str, float]
     """Of attempts that were refused or lost, by the offered requests."""
 
     @property
-    def refused(self) -> float:
-        return sum(tier.refused for tier in self.tiers.values())
+    def rejected(self) -> float:
+        return sum(tier.rejected for tier in self.tiers.values())
 
 
-def figures_of(scenario: Scenario, fates: Sequence[Fate], length_s: float, computed_tokens: int | None) -> Figures:
-    """Sum a run up. `computed_tokens`: by all engines; None where nobody tells."""
-    met = [fate for fate in fates if fate.is_met(scenario.tiers[fate.offered.tenant.tier], scenario.profile)]
-    waits = sorted(no.after_s for fate in fates for no in fate.noes if not no.begun)
-    delivered = sum(fate.tokens - fate.cached_tokens for fate in fates if fate.is_answered)
-    reasons = Counter(no.reason for fate in fates for no in fate.noes)
+def figures_of(
+    scenario: Scenario, fates: Sequence[RequestResult], length_s: float, computed_tokens: int | None
+) -> Figures:
+    """Sum a run up. `computed_tokens`: by all engines; None if unknown."""
+    met = [result for result in fates if result.is_met(scenario.tiers[result.offered.tenant.tier], scenario.profile)]
+    waits = sorted(no.after_s for result in fates for no in result.noes if not no.started)
+    delivered = sum(result.tokens - result.cached_tokens for result in fates if result.is_answered)
+    reasons = Counter(no.reason for result in fates for no in result.noes)
     return Figures(
         tiers={name: _tier(scenario, name, fates, length_s) for name in scenario.tiers},
         met_per_s=len(met) / length_s,
-        met_tokens_per_s=sum(fate.tokens for fate in met) / length_s,
-        refusal_p50_s=at_share(waits, 0.5),
-        refusal_p99_s=at_share(waits, 0.99),
+        met_tokens_per_s=sum(result.tokens for result in met) / length_s,
+        rejection_p50_s=at_share(waits, 0.5),
+        rejection_p99_s=at_share(waits, 0.99),
         wasted=1.0 - delivered / computed_tokens if computed_tokens else 0.0,
         reasons={reason: count / len(fates) for reason, count in reasons.items()},
     )
@@ -91,8 +93,8 @@ def middle_figures(several: Sequence[Figures]) -> Figures:
         tiers={name: tier(name) for name in several[0].tiers},
         met_per_s=middle(lambda one: one.met_per_s),
         met_tokens_per_s=middle(lambda one: one.met_tokens_per_s),
-        refusal_p50_s=middle(lambda one: one.refusal_p50_s),
-        refusal_p99_s=middle(lambda one: one.refusal_p99_s),
+        rejection_p50_s=middle(lambda one: one.rejection_p50_s),
+        rejection_p99_s=middle(lambda one: one.rejection_p99_s),
         wasted=middle(lambda one: one.wasted),
         reasons={
             reason: median(one.reasons.get(reason, 0.0) for one in several)
@@ -101,29 +103,31 @@ def middle_figures(several: Sequence[Figures]) -> Figures:
     )
 
 
-def _tier(scenario: Scenario, name: str, fates: Sequence[Fate], length_s: float) -> TierFigures:
-    mine = [fate for fate in fates if fate.offered.tenant.tier == name]
-    met = [fate for fate in mine if fate.is_met(scenario.tiers[name], scenario.profile)]
+def _tier(scenario: Scenario, name: str, fates: Sequence[RequestResult], length_s: float) -> TierFigures:
+    mine = [result for result in fates if result.offered.tenant.tier == name]
+    met = [result for result in mine if result.is_met(scenario.tiers[name], scenario.profile)]
     tenants = {tenant.name: tenant for tenant in scenario.tenants if tenant.tier == name and tenant.share}
-    by_tenant = {one: [fate for fate in mine if fate.offered.tenant.name == one] for one in tenants}
-    refused = {one: sum(fate.is_refused for fate in its) for one, its in by_tenant.items()}
+    by_tenant = {one: [result for result in mine if result.offered.tenant.name == one] for one in tenants}
+    rejected = {one: sum(result.is_rejected for result in its) for one, its in by_tenant.items()}
     demand = {one: sum(map(_service, its)) for one, its in by_tenant.items()}
-    served = {one: sum(_service(fate) for fate in its if fate.is_answered) for one, its in by_tenant.items()}
+    served = {one: sum(_service(result) for result in its if result.is_answered) for one, its in by_tenant.items()}
     modest = _modest(tenants, demand, sum(served.values()))
-    under_load = {one: sum(_service(fate) for fate in its if fate.begun_by(length_s)) for one, its in by_tenant.items()}
+    under_load = {
+        one: sum(_service(result) for result in its if result.started_by(length_s)) for one, its in by_tenant.items()
+    }
     return TierFigures(
         attainment=len(met) / max(1, len(mine)),
-        attainment_tokens=sum(fate.tokens for fate in met) / max(1, sum(fate.tokens for fate in mine)),
-        refused=sum(refused.values()) / max(1, len(mine)),
+        attainment_tokens=sum(result.tokens for result in met) / max(1, sum(result.tokens for result in mine)),
+        rejected=sum(rejected.values()) / max(1, len(mine)),
         jain=_jain(tenants, demand, under_load),
         dry_s=max((_dry_s(its, length_s) for its in by_tenant.values()), default=0.0),
-        modest_refused=sum(refused[one] for one in modest),
+        modest_rejected=sum(rejected[one] for one in modest),
     )
 
 
-def _service(fate: Fate) -> float:
-    offered = fate.offered
-    return offered.prompt_tokens - fate.cached_tokens + OUTPUT_PRICE * offered.answer_tokens
+def _service(result: RequestResult) -> float:
+    offered = result.offered
+    return offered.prompt_tokens - result.cached_tokens + OUTPUT_PRICE * offered.answer_tokens
 
 
 def _jain(tenants: Mapping[str, Customer], demand: Mapping[str, float], served: Mapping[str, float]) -> float:
@@ -138,7 +142,7 @@ def _modest(tenants: Mapping[str, Customer], demand: Mapping[str, float], in_all
     return [one for one, tenant in tenants.items() if demand[one] < in_all * tenant.weight / weights]
 
 
-def _dry_s(fates: Sequence[Fate], length_s: float) -> float:
-    firsts = (fate.first_token_s for fate in fates)
+def _dry_s(fates: Sequence[RequestResult], length_s: float) -> float:
+    firsts = (result.first_token_s for result in fates)
     within = sorted(at_s for at_s in firsts if at_s is not None and at_s < length_s)
     return max(later - sooner for sooner, later in pairwise([0.0, *within, length_s]))

@@ -19,15 +19,15 @@ class Lengths(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """`mean` is that of the whole distribution, `sigma` of its logarithm; what is longer than `most` is cut to it."""
+    """`mean` is that of the whole distribution, `sigma` of its logarithm; `maximum` cuts longer draws."""
 
     mean: float
     sigma: float
-    most: float = inf
+    maximum: float = inf
 
     def draw(self, random: Random) -> int:
         middle = log(self.mean) - self.sigma**2 / 2
-        return max(1, round(min(self.most, exp(random.gauss(middle, self.sigma)))))
+        return max(1, round(min(self.maximum, exp(random.gauss(middle, self.sigma)))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from bench.slo.clients import persist
-from bench.slo.fates import Fate, No
+from bench.slo.fates import No, RequestResult
 from bench.slo.scenario import Customer
 from bench.slo.traffic import Offered
 from simulator.answer import ask
@@ -24,7 +24,7 @@ RETRY_COUNT = "x-stainless-retry-count"
 """How OpenAI's clients say how often they have asked before."""
 
 LINGER_S = 30.0
-"""After the last request was asked nobody waits longer than this: no promise that is made here allows for it."""
+"""Maximum wait after the last request: no objective here is longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ class Address:
 def headers_by_name(keys: Sequence[str], headers: Sequence[str]) -> Callable[[Customer], Mapping[str, str]]:
     """From `NAME=KEY` and `NAME=HEADER:VALUE`, where a name is a tenant's or, for all others of it, a tier's."""
     by_name: dict[str, dict[str, str]] = {}
-    for word in keys:
-        name, _, key = word.partition("=")
+    for option in keys:
+        name, _, key = option.partition("=")
         by_name.setdefault(name, {})["authorization"] = f"Bearer {key}"
-    for word in headers:
-        name, _, header = word.partition("=")
+    for option in headers:
+        name, _, header = option.partition("=")
         field, _, value = header.partition(":")
         by_name.setdefault(name, {})[field] = value.strip()
     return lambda tenant: {**by_name.get(tenant.tier, {}), **by_name.get(tenant.name, {})}
 
 
-async def play_live(address: Address, traffic: Sequence[Offered], seed: int) -> list[Fate]:
+async def play_live(address: Address, traffic: Sequence[Offered], seed: int) -> list[RequestResult]:
     """What became of all."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
         player = _Player(address, client, seed)
@@ -65,31 +65,31 @@ async def play_live(address: Address, traffic: Sequence[Offered], seed: int) -> 
 
 class _Player:
     def __init__(self, address: Address, client: aiohttp.ClientSession, seed: int) -> None:
-        self.fates: list[Fate] = []
+        self.fates: list[RequestResult] = []
         self._address = address
         self._client = client
         self._draw = Random(f"{seed} retries").random
-        self._begun_s = time.monotonic()
+        self._started_s = time.monotonic()
 
     def now_s(self) -> float:
-        return time.monotonic() - self._begun_s
+        return time.monotonic() - self._started_s
 
     async def ask(self, offered: Offered, body: bytes) -> None:
         """One request, as often as its client tries."""
-        fate = Fate(offered)
-        self.fates.append(fate)
-        await persist(lambda retries: self._try(fate, body, retries), self._draw)
+        result = RequestResult(offered)
+        self.fates.append(result)
+        await persist(lambda retries: self._try(result, body, retries), self._draw)
 
-    async def _try(self, fate: Fate, body: bytes, retries: int) -> tuple[int, Mapping[str, str]]:
-        url, asked_s = f"{self._address.url}/v1/chat/completions", self.now_s()
-        headers = {**self._address.headers_of(fate.offered.tenant), RETRY_COUNT: str(retries)}
+    async def _try(self, result: RequestResult, body: bytes, retries: int) -> tuple[int, Mapping[str, str]]:
+        url, sent_s = f"{self._address.url}/v1/chat/completions", self.now_s()
+        headers = {**self._address.headers_of(result.offered.tenant), RETRY_COUNT: str(retries)}
         answer = await ask(self._client, url, body, self.now_s, headers)
         if answer.failure or answer.first_token_at is None:
-            begun = answer.first_token_at is not None
-            fate.noes.append(No(answer.failure or "no token", answer.ended_at - asked_s, begun))
+            started = answer.first_token_at is not None
+            result.noes.append(No(answer.failure or "no token", answer.ended_at - sent_s, started))
         else:
-            fate.first_token_s, fate.end_s = answer.first_token_at, answer.ended_at
-            fate.cached_tokens = answer.usage.cached_tokens or 0 if answer.usage else 0
+            result.first_token_s, result.end_s = answer.first_token_at, answer.ended_at
+            result.cached_tokens = answer.usage.cached_tokens or 0 if answer.usage else 0
         return answer.status, answer.headers
 
 

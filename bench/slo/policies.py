@@ -14,25 +14,25 @@ from tenancy.admission import Admission
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`tells_engines`: whether a request's tier reaches the engine's own scheduler as its priority."""
+    """`knows_engines`: whether a request's tier reaches the engine's own scheduler as its priority."""
 
     name: str
     routing: str
-    tells_engines: bool
+    knows_engines: bool
     make_room: MakeRoom | None = None
-    """None: everything is placed as it comes."""
+    """None: everything is placed at once."""
 
 
 def _admitting(router: Router, clock: Callable[[], float], draw: Callable[[], float]) -> AdmissionQueue:
     return AdmissionQueue(router, clock=clock, draw=draw, admission=Admission(router))
 
 
-FCFS = Policy("fcfs", "least-loaded", tells_engines=False)
+FCFS = Policy("fcfs", "least-loaded", knows_engines=False)
 
-STRICT = Policy("strict", "least-loaded", tells_engines=True, make_room=StrictPriority)
+STRICT = Policy("strict", "least-loaded", knows_engines=True, make_room=StrictPriority)
 
-CAPS = Policy("caps", "least-loaded", tells_engines=True, make_room=StaticCaps)
+CAPS = Policy("caps", "least-loaded", knows_engines=True, make_room=StaticCaps)
 
-HEARTH = Policy("hearth", "warm", tells_engines=True, make_room=_admitting)
+HEARTH = Policy("hearth", "warm", knows_engines=True, make_room=_admitting)
 
 POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (FCFS, STRICT, CAPS, HEARTH)}

@@ -16,23 +16,23 @@ from tenancy.document import (
     DocumentTable,
     InvalidDocument,
     InvalidValue,
+    integer,
     not_negative,
     number,
     positive,
     read_document,
     read_fields,
     text,
-    whole,
 )
 from tenancy.objective import Tier
 from tenancy.reading.fields import TIER
 
 FOLDER = Path(__file__).parent / "scenarios"
 
-OF_BEST, REFUSED = "of_best", "refused"
+OF_BEST, REJECTED = "of_best", "refused"
 """What may be wanted beside attainment by tier."""
 
-USUAL_LENGTHS = LogNormal(800, 0.8)
+DEFAULT_LENGTHS = LogNormal(800, 0.8)
 
 NOTHING = Scenario("", "", "", 1.0, {}, (), ("", 1))
 
@@ -46,7 +46,7 @@ def known_scenarios(folder: Path = FOLDER) -> list[str]:
 
 
 def load_scenario(name: str, folder: Path = FOLDER) -> Scenario:
-    """The scenario of a file. Raises `InvalidDocument` with every fault, OSError where there is none."""
+    """The scenario of a file. Raises `InvalidDocument` with every fault, OSError if it is missing."""
     return read_scenario(name, lambda one: (folder / f"{one}.yaml").read_text(encoding="utf-8"))
 
 
@@ -54,63 +54,63 @@ def read_scenario(name: str, source: Source) -> Scenario:
     """The scenario of a text. Raises `InvalidDocument` with every fault."""
     root = read_document(source(name), {})
     like = root.get("like", text, "")
-    usual = read_scenario(like, source) if like else replace(NOTHING, base=name)
-    found = _scenario(root, replace(usual, name=name))
+    parent = read_scenario(like, source) if like else replace(NOTHING, base=name)
+    found = _scenario(root, replace(parent, name=name))
     root.close()
     if root.errors:
         raise InvalidDocument(root.errors)
     return found
 
 
-def _scenario(root: DocumentTable, usual: Scenario) -> Scenario:
+def _scenario(root: DocumentTable, parent: Scenario) -> Scenario:
     lengths = _lengths(root, "prompt"), _lengths(root, "answer")
-    tiers = dict(usual.tiers)
+    tiers = dict(parent.tiers)
     named = root.table("tiers")
     for name in named.keys if named else ():
         tiers[name] = _tier(named.table(name) if named else None, tiers.get(name, Tier(name)))
-    tenants = {tenant.name: _with_lengths(tenant, lengths) for tenant in usual.tenants}
+    tenants = {tenant.name: _with_lengths(tenant, lengths) for tenant in parent.tenants}
     named = root.table("tenants")
     for name in named.keys if named else ():
-        nobody = _with_lengths(Customer(name, "", 0.0, 1.0, USUAL_LENGTHS, USUAL_LENGTHS), lengths)
-        tenants[name] = _tenant(named.table(name) if named else None, tenants.get(name, nobody))
+        customer = _with_lengths(Customer(name, "", 0.0, 1.0, DEFAULT_LENGTHS, DEFAULT_LENGTHS), lengths)
+        tenants[name] = _tenant(named.table(name) if named else None, tenants.get(name, customer))
     for tenant in tenants.values():
         if tenant.tier not in tiers:
             root.error(f"tenants.{tenant.name}.tier", f"`{tenant.tier}` is no tier of this scenario")
     engine = root.table("engine")
     return replace(
-        usual,
-        about=root.get("about", text, usual.about),
-        load=root.get("load", positive(number), usual.load),
+        parent,
+        about=root.get("about", text, parent.about),
+        load=root.get("load", positive(number), parent.load),
         tiers=tiers,
         tenants=tuple(tenants.values()),
-        until=_until(root.table("until"), usual.until, tiers),
-        engines=root.get("engines", positive(whole), usual.engines),
-        profile=read_fields(engine, usual.profile) if engine else usual.profile,
-        loss=_loss(root.table("loss")) or usual.loss,
-        trace=root.get("trace", text, usual.trace),
+        until=_until(root.table("until"), parent.until, tiers),
+        engines=root.get("engines", positive(integer), parent.engines),
+        profile=read_fields(engine, parent.profile) if engine else parent.profile,
+        loss=_loss(root.table("loss")) or parent.loss,
+        trace=root.get("trace", text, parent.trace),
         wanted=_wanted(root.table("wanted"), tiers),
     )
 
 
-def _tier(table: DocumentTable | None, usual: Tier) -> Tier:
+def _tier(table: DocumentTable | None, parent: Tier) -> Tier:
     if table is None:
-        return usual
-    found = {word.field: table.get(key, word.kind.parse, getattr(usual, word.field)) for key, word in TIER.items()}
+        return parent
+    found = {spec.field: table.get(key, spec.kind.parse, getattr(parent, spec.field)) for key, spec in TIER.items()}
     table.close()
-    return replace(usual, **found)
+    return replace(parent, **found)
 
 
-def _tenant(table: DocumentTable | None, usual: Customer) -> Customer:
+def _tenant(table: DocumentTable | None, parent: Customer) -> Customer:
     if table is None:
-        return usual
+        return parent
     found = replace(
-        usual,
-        tier=table.get("tier", text, usual.tier),
-        share=table.get("share", not_negative, usual.share),
-        weight=table.get("weight", positive(number), usual.weight),
-        prompt=_lengths(table, "prompt") or usual.prompt,
-        answer=_lengths(table, "answer") or usual.answer,
-        bursts=_bursts(table.table("bursts")) or usual.bursts,
+        parent,
+        tier=table.get("tier", text, parent.tier),
+        share=table.get("share", not_negative, parent.share),
+        weight=table.get("weight", positive(number), parent.weight),
+        prompt=_lengths(table, "prompt") or parent.prompt,
+        answer=_lengths(table, "answer") or parent.answer,
+        bursts=_bursts(table.table("bursts")) or parent.bursts,
     )
     table.close()
     return found
@@ -157,15 +157,15 @@ def _wanted(table: DocumentTable | None, tiers: Mapping[str, Tier]) -> dict[str,
     """Never taken over: another load is another thing to expect."""
     if table is None:
         return {}
-    found = {key: table.get(key, not_negative, 0.0) for key in (*tiers, OF_BEST, REFUSED) if key in table}
+    found = {key: table.get(key, not_negative, 0.0) for key in (*tiers, OF_BEST, REJECTED) if key in table}
     table.close()
     return found
 
 
-def _until(table: DocumentTable | None, usual: tuple[str, int], tiers: Mapping[str, Tier]) -> tuple[str, int]:
+def _until(table: DocumentTable | None, parent: tuple[str, int], tiers: Mapping[str, Tier]) -> tuple[str, int]:
     if table is None:
-        return usual
-    found = table.get_required("tier", text, ""), table.get_required("requests", positive(whole), 1)
+        return parent
+    found = table.get_required("tier", text, ""), table.get_required("requests", positive(integer), 1)
     if found[0] not in tiers:
         table.error("tier", f"`{found[0]}` is no tier of this scenario")
     table.close()

@@ -2,7 +2,8 @@
 
 Two more attempts after 408, 409, 429, any 5xx or a broken connection. `retry-after-ms` and `retry-after` are obeyed up
 to two minutes; asked for more, the client gives up. Without them it waits 0.5 s, then 1 s, less up to a quarter by a
-draw. `x-should-retry` overrules the status. Dates in `retry-after` are not read: nobody who is compared sends any.
+draw. `x-should-retry` overrules the status. Dates in `retry-after` are not read: none of the compared gateways sends
+any.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from math import isfinite
 
 RETRIES = 2
 FIRST_WAIT_S = 0.5
-LONGEST_WAIT_S = 8.0
-LONGEST_OBEYED_S = 120.0
+MAX_WAIT_S = 8.0
+MAX_OBEYED_S = 120.0
 JITTER = 0.25
 
 BROKEN = 0
@@ -24,28 +25,28 @@ def wait_before_next(status: int, headers: Mapping[str, str], retries: int, draw
     """Seconds until it asks again, None where it gives up. `retries`: how often it has; `draw`: from [0, 1)."""
     if retries >= RETRIES:
         return None
-    asked_s = _asked_s(headers)
-    if asked_s is not None and asked_s > LONGEST_OBEYED_S:
+    requested_s = _requested_s(headers)
+    if requested_s is not None and requested_s > MAX_OBEYED_S:
         return None
     if not _may_retry(status, headers):
         return None
-    if asked_s is not None and asked_s > 0:
-        return asked_s
-    return min(FIRST_WAIT_S * float(1 << retries), LONGEST_WAIT_S) * (1.0 - JITTER * draw)
+    if requested_s is not None and requested_s > 0:
+        return requested_s
+    return min(FIRST_WAIT_S * float(1 << retries), MAX_WAIT_S) * (1.0 - JITTER * draw)
 
 
 def _may_retry(status: int, headers: Mapping[str, str]) -> bool:
-    said = headers.get("x-should-retry")
-    if said in ("true", "false"):
-        return said == "true"
+    header = headers.get("x-should-retry")
+    if header in ("true", "false"):
+        return header == "true"
     return status in (BROKEN, 408, 409, 429) or status >= 500
 
 
-def _asked_s(headers: Mapping[str, str]) -> float | None:
+def _requested_s(headers: Mapping[str, str]) -> float | None:
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
-            asked = float(headers[name]) / unit
+            seconds = float(headers[name]) / unit
         except (KeyError, ValueError):
             continue
-        return asked if isfinite(asked) else None
+        return seconds if isfinite(seconds) else None
     return None

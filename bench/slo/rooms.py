@@ -29,9 +29,9 @@ Clock = Callable[[], float]
 
 
 class StrictPriority(AdmissionQueue):
-    """So many requests on the fleet and no more. Who has the higher priority is next; among equals who came first.
+    """At most this many requests on the fleet. The one with the highest priority is next; among equals the first.
 
-    Nobody is refused but who has waited as long as his tier may.
+    Only requests that have waited as long as their tier allows are rejected.
     """
 
     def __init__(self, router: Router, clock: Clock, draw: Callable[[], float]) -> None:
@@ -44,7 +44,7 @@ class StrictPriority(AdmissionQueue):
     async def place(
         self,
         context: RequestContext,
-        promise: LatencyObjective,
+        objective: LatencyObjective,
         avoid: frozenset[str],
         since_s: float = 0.0,
         *,
@@ -52,17 +52,17 @@ class StrictPriority(AdmissionQueue):
     ) -> Placement:
         granted: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         self._came += 1
-        heappush(self._waiting, (-promise.tier.priority, self._came, context.request, avoid, granted))
+        heappush(self._waiting, (-objective.tier.priority, self._came, context.request, avoid, granted))
         if self._look_again is None:
             self._grant_all()
         try:
-            async with asyncio.timeout(promise.max_queue_s):
+            async with asyncio.timeout(objective.max_queue_s):
                 return await granted
         except TimeoutError:
             raise RequestRejected(Reason.QUEUE_TIMEOUT, "No engine had room in time.") from None
 
     def _grant_all(self) -> None:
-        """Grant as long as there is room, and look again soon while anybody waits."""
+        """Grant while there is room, and check again soon while requests wait."""
         while self._waiting and (self._waiting[0][-1].done() or self._has_room(self._waiting[0][2])):
             _, _, request, avoid, granted = heappop(self._waiting)
             if granted.done():
@@ -90,22 +90,22 @@ class StaticCaps(AdmissionQueue):
     async def place(
         self,
         context: RequestContext,
-        promise: LatencyObjective,
+        objective: LatencyObjective,
         avoid: frozenset[str],
         since_s: float = 0.0,
         *,
         late_by_s: float | None = None,
     ) -> Placement:
-        most = RUNNING.get(promise.tier.name)
-        if most is not None:
-            roster, ledger = self._router.fleet.eligible(context.request.model), self._router.ledger
-            ahead_s = ledger.queued_s(roster.select, self._now())
+        max_running = RUNNING.get(objective.tier.name)
+        if max_running is not None:
+            eligible, ledger = self._router.fleet.eligible(context.request.model), self._router.ledger
+            ahead_s = ledger.queued_s(eligible.select, self._now())
             full = {
                 engine.pod
-                for engine, queued_s in zip(roster.engines, ahead_s, strict=True)
-                if queued_s > BACKLOG_S or ledger.running[engine.slot] >= most
+                for engine, queued_s in zip(eligible.engines, ahead_s, strict=True)
+                if queued_s > BACKLOG_S or ledger.running[engine.slot] >= max_running
             }
-            if len(full) == len(roster.engines) > 0:
+            if len(full) == len(eligible.engines) > 0:
                 raise RequestRejected(Reason.OVERLOADED, "All engines are as full as this tier may make them.")
             avoid |= full
         return self._router.place(context.request, avoid=avoid, now_s=self._now(), draw=self._luck())

@@ -17,7 +17,7 @@ SHOWN = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A scenario as it was played, and what each policy made of it."""
+    """A scenario and the results of each policy in it."""
 
     scenario: Scenario
     load: float
@@ -33,8 +33,10 @@ class Block:
         times = f" = {self.load / self.best.load:g} x the best load of {scenario.base}" if self.best else ""
         head = f"{scenario.name}: {scenario.about} ({self.load:.1f} requests/s{times})"
         lines = tabulate([self._heads(), *(self._cells(name, one) for name, one in self.figures.items())])
-        said = [f"  {name}: {_reasons(one)}" for name, one in self.figures.items() if one.reasons]
-        return "\n".join([head, lines, *(["attempts without an answer, by offered requests", *said] if said else [])])
+        reason_lines = [f"  {name}: {_reasons(one)}" for name, one in self.figures.items() if one.reasons]
+        return "\n".join(
+            [head, lines, *(["attempts without an answer, by offered requests", *reason_lines] if reason_lines else [])]
+        )
 
     def _heads(self) -> list[str]:
         tiers = "/".join(self.scenario.tiers)
@@ -53,12 +55,12 @@ class Block:
             name,
             each(lambda tier: f"{tier.attainment:.3f}"),
             each(lambda tier: f"{tier.attainment_tokens:.3f}"),
-            each(lambda tier: f"{tier.refused:.3f}"),
+            each(lambda tier: f"{tier.rejected:.3f}"),
             f"{one.met_per_s:.2f}",
             of_best,
             f"{one.met_tokens_per_s:,.0f}",
             of_best_tokens,
-            f"{one.refusal_p50_s * 1000:.0f}/{one.refusal_p99_s * 1000:.0f}" if one.reasons else "-",
+            f"{one.rejection_p50_s * 1000:.0f}/{one.rejection_p99_s * 1000:.0f}" if one.reasons else "-",
             each(lambda tier: f"{tier.jain:.2f}"),
             each(lambda tier: f"{tier.dry_s:.0f}"),
             f"{one.wasted:.1%}",

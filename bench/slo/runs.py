@@ -68,7 +68,7 @@ def play_virtual(
 
 
 def _best(runs: Runs, scenario: Scenario, bests: dict[str, Best]) -> Best:
-    """Of the scenario that it is like: what comes on top of that is no reason to ask for less."""
+    """Of the scenario that it is like: additions to it do not lower the target."""
     if scenario.base not in bests:
         bests[scenario.base] = found = runs.find_best(load_scenario(scenario.base))
         print(f"{scenario.base}: best load {found.load:.2f}/s, met {found.met_per_s:.2f}/s\n", file=sys.stderr)

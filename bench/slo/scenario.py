@@ -1,4 +1,4 @@
-"""What a scenario is: an engine fleet, tiers with their promises, tenants with their traffic. Values only.
+"""What a scenario is: an engine fleet, tiers with their objectives, tenants with their traffic. Values only.
 
 `bench.slo.reading` reads them from files, `bench.slo.traffic` draws their requests.
 """
@@ -22,7 +22,7 @@ class Bursts:
     times: float
 
     def factor(self, at_s: float) -> float:
-        """How much more is asked now."""
+        """The current load factor."""
         return self.times if at_s % self.every_s < self.for_s else 1.0
 
 
@@ -61,15 +61,15 @@ class Scenario:
     tiers: Mapping[str, Tier]
     tenants: tuple[Customer, ...]
     until: tuple[str, int]
-    """(tier, requests): it lasts until so many of this tier have come."""
+    """(tier, requests): it lasts until this many requests of the tier have come."""
     engines: int = 4
     profile: Profile = field(default_factory=Profile)
     loss: Loss | None = None
     trace: str | None = None
     """Lengths are drawn from this recording instead of the stated ones: a file in the folder that TRACES names."""
     wanted: Mapping[str, float] = field(default_factory=dict)
-    """What is expected of a gateway here: attainment by tier, `of_best` the goodput, `refused` at most."""
+    """What is expected of a gateway here: attainment by tier, `of_best` the goodput, `rejected` at most."""
 
     def lasting(self, requests: int | None) -> Scenario:
-        """The same until so many of the counted tier have come."""
+        """The same until this many requests of the counted tier have come."""
         return self if requests is None else replace(self, until=(self.until[0], requests))

@@ -22,7 +22,7 @@ from bench.slo.traffic import draw_traffic
 from simulator.stage import make_folder, start_pods
 
 LIVE: Mapping[str, tuple[float, int]] = {"steady": (13.0, 60), "overload-2": (32.0, 200)}
-"""What is played live: at about what its load comes to on so few engines, until so many of the counted tier have come.
+"""What is played live: its load scaled to a few engines, until enough requests of the counted tier have come.
 One machine plays clients, gateway and engines, in real time.
 """
 
@@ -30,11 +30,11 @@ LIVE_ENGINES = 2
 
 
 def play_contenders(seed: int) -> list[Block]:
-    """Everybody who is at hand, one after the other. Raises ChildFailed."""
+    """Play all available contenders, one after the other. Raises ChildFailed."""
     blocks = []
     for name, (load, requests) in LIVE.items():
-        whole = load_scenario(name).lasting(requests)
-        scenario = replace(whole, name=f"{name}, live", engines=LIVE_ENGINES)
+        full_scenario = load_scenario(name).lasting(requests)
+        scenario = replace(full_scenario, name=f"{name}, live", engines=LIVE_ENGINES)
         figures = {}
         for contender in (make() for make in CONTENDERS):
             if contender.lacks:
@@ -61,6 +61,6 @@ async def stand_and_play(contender: Contender, scenario: Scenario, load: float, 
 
 
 async def play_and_sum(address: Address, scenario: Scenario, load: float, seed: int) -> Figures:
-    """One run against whoever listens there."""
+    """One run against the router at an address."""
     traffic = draw_traffic(scenario, load, seed)
     return figures_of(scenario, await play_live(address, traffic, seed), traffic[-1].at_s, None)

@@ -1,17 +1,17 @@
-"""What issue 5 asks of admission, one line each: wanted beside measured. What a scenario wants stands in its file."""
+"""The targets of admission control, one line each: wanted beside measured. A scenario's own are in its file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from bench.slo.figures import Figures
-from bench.slo.reading import OF_BEST, REFUSED
+from bench.slo.reading import OF_BEST, REJECTED
 from bench.slo.rows import Block
 from bench.target import Target
 
 OURS = "hearth"
 
-REFUSAL_S = 0.05
+REJECTION_S = 0.05
 JAIN = 0.95
 
 
@@ -27,13 +27,13 @@ def _targets(block: Block, ours: Figures) -> Iterator[Target]:
         if key == OF_BEST and block.best is None:
             continue
         if key == OF_BEST:
-            yield Target(f"{scenario.name}, goodput by the best", bound, block.of_best(ours), at_least=True)
-        elif key == REFUSED:
-            yield Target(f"{scenario.name}, share refused, all tiers together", bound, ours.refused)
+            yield Target(f"{scenario.name}, goodput by the best", bound, block.of_best(ours), is_minimum=True)
+        elif key == REJECTED:
+            yield Target(f"{scenario.name}, share refused, all tiers together", bound, ours.rejected)
         else:
-            yield Target(f"{scenario.name}, {key} attainment", bound, ours.tiers[key].attainment, at_least=True)
-    yield Target(f"{scenario.name}, median time to refusal, s", REFUSAL_S, ours.refusal_p50_s)
-    modest = sum(tier.modest_refused for tier in ours.tiers.values())
+            yield Target(f"{scenario.name}, {key} attainment", bound, ours.tiers[key].attainment, is_minimum=True)
+    yield Target(f"{scenario.name}, median time to refusal, s", REJECTION_S, ours.rejection_p50_s)
+    modest = sum(tier.modest_rejected for tier in ours.tiers.values())
     yield Target(f"{scenario.name}, refusals of tenants that ask for less than their part", 0, modest)
     worst = min(tier.jain for tier in ours.tiers.values())
-    yield Target(f"{scenario.name}, Jain index inside each tier", JAIN, worst, at_least=True)
+    yield Target(f"{scenario.name}, Jain index inside each tier", JAIN, worst, is_minimum=True)

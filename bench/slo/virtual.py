@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from bench.slo.clients import persist
-from bench.slo.fates import Fate, No
+from bench.slo.fates import No, RequestResult
 from bench.slo.figures import Figures, figures_of
 from bench.slo.policies import Policy
 from bench.slo.scenario import Scenario
@@ -27,7 +27,7 @@ from simulator.virtual_pod import VirtualPod
 from tenancy.tenants import Caller, Tenant
 
 PROBED_S = 1.0
-"""How long it takes until a gateway knows that an engine has gone or is back, where nobody tried it."""
+"""How long it takes until a gateway knows that an engine has gone or is back, without requests to it."""
 
 BLOCK_TOKENS = Profile().block_size
 
@@ -64,14 +64,14 @@ def play(job: Job) -> Figures:
     return figures_of(scenario, fates, traffic[-1].at_s, computed_tokens)
 
 
-def fates_of(job: Job) -> list[Fate]:
+def fates_of(job: Job) -> list[RequestResult]:
     """What became of every request of a job, in the order in which they were offered."""
     fates, _ = run_virtually(_play(job, draw_traffic(job.scenario, job.load, job.seed)))
     return fates
 
 
-async def _play(job: Job, traffic: Sequence[Offered]) -> tuple[list[Fate], int]:
-    """What became of all, and how many tokens engines prefilled and generated, whoever got them."""
+async def _play(job: Job, traffic: Sequence[Offered]) -> tuple[list[RequestResult], int]:
+    """Return the result of each request, and how many tokens engines prefilled and generated in all."""
     loop = asyncio.get_running_loop()
     venue = _Venue(job, traffic[-1].at_s)
     async with asyncio.TaskGroup() as clients:
@@ -79,8 +79,8 @@ async def _play(job: Job, traffic: Sequence[Offered]) -> tuple[list[Fate], int]:
             if (wait_s := offered.at_s - loop.time()) > 0:
                 await asyncio.sleep(wait_s)
             clients.create_task(venue.ask(number, offered))
-    told = [pod.statistics() for pod in venue.pods.values()]
-    return venue.fates, sum(one.computed_prompt_tokens + one.generation_tokens for one in told)
+    pod_statistics = [pod.statistics() for pod in venue.pods.values()]
+    return venue.fates, sum(one.computed_prompt_tokens + one.generation_tokens for one in pod_statistics)
 
 
 class _Venue:
@@ -88,7 +88,7 @@ class _Venue:
 
     def __init__(self, job: Job, length_s: float) -> None:
         scenario, loop = job.scenario, asyncio.get_running_loop()
-        self.fates: list[Fate] = []
+        self.fates: list[RequestResult] = []
         self.pods = {f"pod-{number}": VirtualPod(scenario.profile, loop) for number in range(scenario.engines)}
         made = Made(job.policy.routing, scenario.profile, job.seed)
         self._replica = Replica(made, 0, self.pods, self._note, job.policy.make_room, resumes=job.resumes)
@@ -97,7 +97,7 @@ class _Venue:
         self._draw = Random(f"{job.seed} retries").random
         self._clock = loop.time
         self._priority = {
-            name: -tier.priority if job.policy.tells_engines else 0 for name, tier in scenario.tiers.items()
+            name: -tier.priority if job.policy.knows_engines else 0 for name, tier in scenario.tiers.items()
         }
         self._callers = {
             tenant.name: Caller(Tenant(tenant.name, tier=scenario.tiers[tenant.tier], weight=tenant.weight))
@@ -113,29 +113,29 @@ class _Venue:
 
     async def ask(self, number: int, offered: Offered) -> None:
         """One request, as often as its client tries."""
-        fate = Fate(offered)
-        self.fates.append(fate)
-        await persist(lambda retries: self._try(number, retries, fate), self._draw)
+        result = RequestResult(offered)
+        self.fates.append(result)
+        await persist(lambda retries: self._try(number, retries, result), self._draw)
 
-    async def _try(self, number: int, retries: int, fate: Fate) -> tuple[int, Mapping[str, str]]:
+    async def _try(self, number: int, retries: int, result: RequestResult) -> tuple[int, Mapping[str, str]]:
         """Status and headers of one attempt's answer."""
-        offered, asked_s, name = fate.offered, self._clock(), f"{number}.{retries}"
+        offered, sent_s, name = result.offered, self._clock(), f"{number}.{retries}"
         request = Request(name, Api.CHAT, MODEL, _prompt(number, offered), stream=True, retry_count=retries)
         priority = self._priority[offered.tenant.tier]
         sequence = EngineSequence(
             name, offered.prompt_tokens, offered.answer_tokens, request.prompt.blocks, priority=priority
         )
-        refusal = await self._replica.lead(request, sequence, self._callers[offered.tenant.name])
+        rejection = await self._replica.run_request(request, sequence, self._callers[offered.tenant.name])
         outcome = self._outcomes.pop(name)
-        if refusal is not None:
-            begun = outcome.ttft_s is not None
-            fate.noes.append(No(refusal.reason, self._clock() - asked_s, begun))
+        if rejection is not None:
+            started = outcome.ttft_s is not None
+            result.noes.append(No(rejection.reason, self._clock() - sent_s, started))
             # Once a stream has begun its head is out: the client hears of the end, and does not ask again.
-            return (200, {}) if begun else (status_of(refusal.reason), rejection_headers(refusal))
+            return (200, {}) if started else (status_of(rejection.reason), rejection_headers(rejection))
         if outcome.ttft_s is not None:
-            fate.first_token_s = asked_s + outcome.ttft_s
-            fate.end_s = self._clock()
-            fate.cached_tokens = outcome.usage.cached_tokens or 0 if outcome.usage else 0
+            result.first_token_s = sent_s + outcome.ttft_s
+            result.end_s = self._clock()
+            result.cached_tokens = outcome.usage.cached_tokens or 0 if outcome.usage else 0
         return outcome.status, {}
 
     def _note(self, outcome: Outcome) -> None:
@@ -143,7 +143,7 @@ class _Venue:
 
 
 def _prompt(number: int, offered: Offered) -> Prompt:
-    """All prompts differ from their first block on, and a request that is asked again is the same."""
+    """All prompts differ from their first block on, and a retry has the same prompt."""
     if offered.prompt_tokens < BLOCK_TOKENS:
         return Prompt((), (), offered.prompt_tokens)
     return Prompt((number,), (BLOCK_TOKENS,), offered.prompt_tokens)

@@ -103,14 +103,20 @@ def evaluate_rules(
 ) -> list[EvaluatedRule]:
     """All rules, from the strictest on; after the first that fails none is shown."""
     critical = critical_value(len(examples), promise.max_loss, round(1.0 - promise.confidence, 12))
-    standing = _Standing(examples)
+    kept_examples = KeptExamples(examples)
     steps: list[EvaluatedRule] = []
     is_shown = True
     for level, kept in _by_level(order):
-        standing.keep(kept)
+        kept_examples.keep(kept)
         # Above the limit the distance below it need not be computed.
-        is_shown = is_shown and standing.loss < promise.max_loss and standing.distance(promise.max_loss) >= critical
-        steps.append(EvaluatedRule(level, standing.kept, standing.loss, standing.spread, standing.cost, is_shown))
+        is_shown = (
+            is_shown and kept_examples.loss < promise.max_loss and kept_examples.distance(promise.max_loss) >= critical
+        )
+        steps.append(
+            EvaluatedRule(
+                level, kept_examples.kept, kept_examples.loss, kept_examples.spread, kept_examples.cost, is_shown
+            )
+        )
     return steps
 
 
@@ -136,7 +142,7 @@ def _by_level(order: Sequence[AcceptanceLevels]) -> Iterator[tuple[float, list[t
         yield level, [(at, index) for _, at, index in group]
 
 
-class _Standing:
+class KeptExamples:
     """Which model answers each example under the rule reached, and what that loses and costs."""
 
     def __init__(self, examples: Sequence[Example]) -> None:

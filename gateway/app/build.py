@@ -74,7 +74,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     say, logs = open_logs(settings, prices, host)
     router = Router(
         settings.routing.scorers,
-        index=PrefixIndex(most_blocks_per_engine=settings.routing.max_blocks_per_engine),
+        index=PrefixIndex(max_blocks_per_engine=settings.routing.max_blocks_per_engine),
         rollout=Rollout(settings.canaries) if settings.canaries else None,
         keeps_roles=settings.roles is not None,
         report=report_exception,

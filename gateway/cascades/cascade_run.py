@@ -265,7 +265,7 @@ class CascadeRun(RequestHook):
                 await self._ask_model(pipeline, context, transport)
             except RequestRejected as rejection:
                 # Another model may answer, unless the client has some of this one's answer.
-                if rejection.reason not in TRY_ANOTHER_MODEL or context.has_begun or not self.fall_back():
+                if rejection.reason not in TRY_ANOTHER_MODEL or context.has_started or not self.fall_back():
                     raise
             else:
                 if context.result is None or context.result.end is AttemptStatus.OK:

@@ -49,7 +49,7 @@ def _past(line: str, place: str) -> LoggedRequest | None:
             output_tokens=int(told.get("output_tokens") or 0),
             duration_s=duration_s,
             was_rejected=tokens is None and MIN_REJECTED_STATUS <= status != CLIENT_GONE_STATUS,
-            is_whole=told.get("stream") is False,
+            is_unary=told.get("stream") is False,
             prompt_bytes=int(told.get("prompt_bytes") or 0),
             max_tokens=None if (most := told.get("max_tokens")) is None else int(most),
         )

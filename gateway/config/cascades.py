@@ -14,7 +14,7 @@ from cascade.computable import calibration_faults
 from cascade.judging import HoldbackSettings, HoldbackTimeoutAction
 from cascade.models import ALL_ABILITIES, Ability, HoldbackWindow
 from gateway.config.fields import parse_file, seconds
-from tenancy.document import DocumentTable, InvalidValue, flag, not_negative, one_of, positive, text, whole
+from tenancy.document import DocumentTable, InvalidValue, flag, integer, not_negative, one_of, positive, text
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import AMOUNT, COUNT, FLAG, FRACTION, SOME_NAMES, TEXT
 
@@ -77,7 +77,7 @@ def read_cascade_model(table: DocumentTable) -> CascadeModelEntry:
     """Read `context_tokens`, `abilities` and `cost_per_gpu_second` of a model."""
     abilities = table.each("abilities", one_of(tuple(Ability)))
     return CascadeModelEntry(
-        context_tokens=table.get("context_tokens", positive(whole), None),
+        context_tokens=table.get("context_tokens", positive(integer), None),
         abilities=ALL_ABILITIES if abilities is None else frozenset(map(Ability, abilities)),
         cost_per_gpu_second=table.get("cost_per_gpu_second", not_negative, 0.0),
     )
@@ -141,7 +141,7 @@ def _holdback(table: DocumentTable) -> tuple[HoldbackWindow | None, HoldbackSett
     if keys is None:
         return default, HoldbackSettings()
     window = HoldbackWindow(
-        tokens=keys.get("tokens", positive(whole), default.tokens),
+        tokens=keys.get("tokens", positive(integer), default.tokens),
         max_added_ttft_s=keys.get(
             "max_added_ttft_s", seconds(MAX_ADDED_TTFT_S, "milliseconds"), default.max_added_ttft_s
         ),
@@ -161,7 +161,7 @@ def _holdback(table: DocumentTable) -> tuple[HoldbackWindow | None, HoldbackSett
 
 
 def _top(value: object) -> int:
-    found = whole(value)
+    found = integer(value)
     if not 2 <= found <= MAX_TOP_LOGPROBS:
         raise InvalidValue(f"must be from 2 to {MAX_TOP_LOGPROBS}")
     return found
@@ -175,7 +175,7 @@ def _shadow(table: DocumentTable) -> ShadowEntry:
     found = ShadowEntry(
         share=keys.get("share", _fraction, usual.share),
         max_budget_per_hour=keys.get("max_budget_per_hour", not_negative, usual.max_budget_per_hour),
-        max_tokens_per_hour=keys.get("max_tokens_per_hour", positive(whole), usual.max_tokens_per_hour),
+        max_tokens_per_hour=keys.get("max_tokens_per_hour", positive(integer), usual.max_tokens_per_hour),
         judge_model=keys.get("judge_model", text, None),
         max_mismatch_share=keys.get("max_mismatch_share", _fraction, usual.max_mismatch_share),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tenancy.document import DocumentTable, InvalidValue, not_negative, text, whole
+from tenancy.document import DocumentTable, InvalidValue, integer, not_negative, text
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import TEXT
 
@@ -32,7 +32,7 @@ def read_cors(root: DocumentTable) -> CorsPolicy | None:
     origins = given.each("origins", parse_origin) or ()
     if not origins:
         given.error("origins", "must name an origin, or `*` for all")
-    age_s = given.get("max_age_s", lambda value: whole(not_negative(value)), DEFAULT_MAX_AGE_S)
+    age_s = given.get("max_age_s", lambda value: integer(not_negative(value)), DEFAULT_MAX_AGE_S)
     given.close()
     return CorsPolicy(frozenset(origins), age_s)
 

@@ -21,7 +21,7 @@ from gateway.config.fields import (
 )
 from routing.facts import FACT_NAMES, NO_FACTS, InvalidFacts, PodFacts, read_facts
 from routing.pods import PodState
-from tenancy.document import DocumentTable, InvalidValue, flag, one_of, positive, text, whole
+from tenancy.document import DocumentTable, InvalidValue, flag, integer, one_of, positive, text
 from tenancy.document import number as any_number
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import ABOVE_ZERO, COUNT, FLAG, NAMES, TEXT
@@ -255,7 +255,7 @@ def read_kubernetes(section: DocumentTable, pools: tuple[str, ...]) -> Kubernete
 
 def parse_port(value: object) -> int:
     """Parse a port, 1 to 65535. Raises `InvalidValue`."""
-    found = whole(value)
+    found = integer(value)
     if not 1 <= found <= 65_535:
         raise InvalidValue(f"`{found}` is no port (1 to 65535)")
     return found

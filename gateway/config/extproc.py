@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from gateway.config.fields import Secret, parse_address, parse_file, read_secret
 from gateway.runtime.addresses import Address, MutualTlsFiles
-from tenancy.document import DocumentTable, InvalidValue, flag, not_negative, number, positive, whole
+from tenancy.document import DocumentTable, InvalidValue, flag, integer, not_negative, number, positive
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import COUNT, FLAG, TEXT
 
@@ -66,7 +66,7 @@ def read_extproc(root: DocumentTable) -> ExtProcConfig | None:
             reuse_port=found.get("reuse_port", flag, default=usual.reuse_port),
             tls=_tls(found.table("tls")),
             token=read_secret(found, "token"),
-            max_endpoints=found.get("max_endpoints", positive(whole), usual.max_endpoints),
+            max_endpoints=found.get("max_endpoints", positive(integer), usual.max_endpoints),
             max_queue_s=found.get("max_queue_s", positive(number), usual.max_queue_s),
             sample_share=found.get("sample_share", _share, usual.sample_share),
             trust_headers=found.get("trust_headers", flag, default=usual.trust_headers),

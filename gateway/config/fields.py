@@ -13,7 +13,7 @@ from typing import Any
 from gateway.runtime.addresses import Address
 from gateway.runtime.redis_location import parse_redis_url
 from routing.pod_record import parse_pod_url
-from tenancy.document import DocumentTable, InvalidValue, Parse, flag, not_negative, one_of, text, whole
+from tenancy.document import DocumentTable, InvalidValue, Parse, flag, integer, not_negative, one_of, text
 from tenancy.json_schema import Schema, table
 from tenancy.reading.fields import ABOVE_ZERO, COUNT, FLAG, TEXT
 
@@ -60,7 +60,7 @@ def parse_address_or_off(value: object) -> Address | None:
 
 def parse_processes(value: object) -> int:
     """Parse the number of worker processes."""
-    found = whole(value)
+    found = integer(value)
     if not 1 <= found <= MAX_PROCESSES:
         raise InvalidValue(f"must be from 1 to {MAX_PROCESSES}, not {found}")
     return found

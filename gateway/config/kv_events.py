@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from gateway.config.fields import TOKENIZER_REMOVED, parse_pod_base_url, read_switch, schema_of_fields, seconds
-from tenancy.document import DocumentTable, InvalidValue, positive, text, whole
+from tenancy.document import DocumentTable, InvalidValue, integer, positive, text
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import AMOUNT, COUNT, TEXT
 
@@ -62,7 +62,7 @@ def read_kv_events(root: DocumentTable) -> KvEventsConfig | None:
     loads = section.table("load_s_per_token")
     found = KvEventsConfig(
         max_wait_s=section.get("max_wait_s", seconds(MAX_WAIT_S, "milliseconds"), usual.max_wait_s),
-        max_blocks_per_engine=section.get("max_blocks_per_engine", positive(whole), usual.max_blocks_per_engine),
+        max_blocks_per_engine=section.get("max_blocks_per_engine", positive(integer), usual.max_blocks_per_engine),
         load_s_per_token=_load_times(loads) if loads else usual.load_s_per_token,
         sources=tuple(map(_source, section.tables("sources"))),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from routing.retries import RetryTerms
 from routing.stall_detection import StallBounds
-from tenancy.document import DocumentTable, not_negative, read_fields, whole
+from tenancy.document import DocumentTable, integer, not_negative, read_fields
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import ABOVE_ZERO, COUNT, FRACTION, FieldSpec, ValueKind
 
@@ -86,7 +86,7 @@ class Timeouts:
 
 
 NON_NEGATIVE_COUNT = ValueKind(
-    lambda value: whole(not_negative(value)),
+    lambda value: integer(not_negative(value)),
     {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^([0-9]+|\$\{.*\})$"}]},
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 from gateway.config.fields import NUMBER_SCHEMA, read_switch, schema_of_fields
 from routing.canary import CanaryTerms
 from routing.pairing.roles import RoleTerms
-from tenancy.document import DocumentTable, number, text, whole
+from tenancy.document import DocumentTable, integer, number, text
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import COUNT, TEXT
 
@@ -24,7 +24,7 @@ def read_roles(root: DocumentTable) -> RoleTerms | None:
     usual = RoleTerms()
     found = {
         field.name: section.get(
-            field.name, whole if field.name.endswith("_engines") else number, getattr(usual, field.name)
+            field.name, integer if field.name.endswith("_engines") else number, getattr(usual, field.name)
         )
         for field in fields(usual)
     }
@@ -48,7 +48,7 @@ def read_canaries(root: DocumentTable) -> tuple[CanaryTerms, ...]:
             "max_ttft_ratio": section.get("max_ttft_ratio", number, 1.1),
             "max_tpot_ratio": section.get("max_tpot_ratio", number, 1.1),
             "false_rollback_rate": section.get("false_rollback_rate", number, 0.05),
-            "min_comparisons": section.get("min_comparisons", whole, 200),
+            "min_comparisons": section.get("min_comparisons", integer, 200),
             "max_duration_s": section.get("max_duration_s", number, 86_400.0),
         }
         section.close()

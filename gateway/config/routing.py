@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gateway.config.fields import OFF_SCHEMA, schema_of_fields
 from routing.candidates import Scorer
 from scorers.registry import SCORERS, routings
-from tenancy.document import DocumentTable, InvalidValue, one_of, positive, read_fields, whole
+from tenancy.document import DocumentTable, InvalidValue, integer, one_of, positive, read_fields
 from tenancy.json_schema import Schema, table
 from tenancy.reading.fields import COUNT
 
@@ -40,7 +40,7 @@ def read_routing(root: DocumentTable) -> RoutingConfig:
         scorers = _scorers(chosen, scorers)
         if not scorers:
             section.error("scorers", "must leave a scorer")
-    max_blocks = section.get("max_blocks_per_engine", positive(whole), RoutingConfig().max_blocks_per_engine)
+    max_blocks = section.get("max_blocks_per_engine", positive(integer), RoutingConfig().max_blocks_per_engine)
     section.close()
     return RoutingConfig(name, scorers, max_blocks)
 
@@ -76,7 +76,7 @@ def _is_off(value: object) -> bool:
 
 def routing_schema() -> Schema:
     scorers = {scorer.name: {"anyOf": [schema_of_fields(scorer(), above_zero=False), OFF_SCHEMA]} for scorer in SCORERS}
-    whole = table(
+    integer = table(
         {"name": {"enum": list(routings())}, "scorers": table(scorers), "max_blocks_per_engine": COUNT.schema}
     )
-    return {"anyOf": [{"enum": list(routings())}, whole]}
+    return {"anyOf": [{"enum": list(routings())}, integer]}

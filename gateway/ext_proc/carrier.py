@@ -132,7 +132,7 @@ class ExtProcTransport:
             timer.cancel()
             self._estimate()
         leg = relay.result()
-        return leg if leg.begun else replace(leg, begun=True)
+        return leg if leg.started else replace(leg, started=True)
 
     def _time_is_up(self, relay: Relay) -> None:
         if not self._answer.has_heard_head:

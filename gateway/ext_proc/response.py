@@ -98,7 +98,7 @@ class ResponseSide:
                 self._begin_blind(relay, head)
         self._is_begun = True
         if not self.is_seen:  # Else it begins with its first token, as in every shell.
-            reply.has_begun = True
+            reply.has_started = True
         self._stream.send(messages.response_head(reply.head_fields(), shows_body=is_sample))
         if ends:
             self.on_end()
@@ -207,13 +207,13 @@ class ExtProcResponseWriter(ResponseWriter):
     def answer(
         self, status: int, body: bytes, *, content_type: str = JSON, fields: Iterable[tuple[str, str]] = ()
     ) -> None:
-        self.has_begun = True
+        self.has_started = True
         told = [("content-type", content_type), *self.head_fields(), *fields]
         self._end()
         self._answer_side.send_immediate(status, told, body if self._wants_body else b"")
 
     def begin(self, status: int, content_type: str, first: bytes, *, length: int | None, is_stream: bool) -> None:
-        self.has_begun = True
+        self.has_started = True
         self.is_stream = is_stream
         self._answer_side.begin([*self.head_fields(), *(UNBUFFERED_HEADERS if is_stream else ())])
         if first:

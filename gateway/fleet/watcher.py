@@ -205,9 +205,9 @@ class FleetWatcher:
             and (fix := self._empty.hint_for(source.name, is_empty=not found))
         ):
             self._say("warning", "source_empty", source=source.name, fix=fix)
-        is_news = self.census.update(source, found, self._clock())
+        is_new = self.census.update(source, found, self._clock())
         self._router.fleet.is_complete = self.census.is_complete()
-        if not is_news:
+        if not is_new:
             return
         wanted = self.census.wanted
         for url in [url for url in self._pods if url not in wanted]:

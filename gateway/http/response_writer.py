@@ -70,8 +70,8 @@ class ResponseWriter:
         "_wants_body",
         "_write",
         "api",
-        "has_begun",
         "has_ended",
+        "has_started",
         "headers",
         "is_anthropic",
         "is_stream",
@@ -105,7 +105,7 @@ class ResponseWriter:
         self.api: Api | None = None
         self.is_anthropic = False
         """Whether errors have the format of Anthropic's API."""
-        self.has_begun = False
+        self.has_started = False
         self.has_ended = False
         self.is_stream = False
         self.headers: tuple[tuple[str, str], ...] = ()
@@ -114,7 +114,7 @@ class ResponseWriter:
         self.task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Reply to {self.request_id}{', begun' * self.has_begun}{', ended' * self.has_ended}>"
+        return f"<Reply to {self.request_id}{', begun' * self.has_started}{', ended' * self.has_ended}>"
 
     def answer(
         self, status: int, body: bytes, *, content_type: str = JSON, fields: Iterable[tuple[str, str]] = ()
@@ -138,7 +138,7 @@ class ResponseWriter:
     @property
     def is_chunked(self) -> bool:
         """Whether the response has begun with chunked framing, which `write_chunk` requires."""
-        return self.has_begun and self._framing is CHUNKS
+        return self.has_started and self._framing is CHUNKS
 
     def send(self, payload: bytes) -> None:
         """Write a piece of body. `payload` is not empty: an empty chunk would end the body."""
@@ -160,7 +160,7 @@ class ResponseWriter:
         """
         if self.has_ended:
             return
-        if not self.has_begun:
+        if not self.has_started:
             body = rejection_body(refusal, anthropic=self.is_anthropic, request_id=self.request_id)
             headers = (*rejection_headers(refusal, anthropic=self.is_anthropic).items(), *fields)
             self.answer(status_of(refusal.reason, anthropic=self.is_anthropic), body, fields=headers)
@@ -203,7 +203,7 @@ class ResponseWriter:
         self._answered()
 
     def _head(self, status: int, content_type: str, length: int | None, fields: Iterable[tuple[str, str]]) -> bytes:
-        self.has_begun = True
+        self.has_started = True
         head = f"HTTP/1.1 {status} {phrase_of(status)}\r\ncontent-type: {content_type}\r\n"
         head += f"x-request-id: {self._echoed_id}\r\n"
         if self.api is not None:

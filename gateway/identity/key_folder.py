@@ -22,7 +22,7 @@ from tenancy.reading.fields import KEY, name
 
 
 class PolicyFileSystem:
-    """Reads the files that a policy names from the file system; implements `Shelf`."""
+    """Reads the files that a policy names from the file system; implements `PolicyFiles`."""
 
     def key_files(self, folder: str) -> Iterator[KeyFile]:
         """Yield the files `<tenant>/<key id>` of a folder, without names that begin with a dot (Kubernetes' own)."""

@@ -68,7 +68,7 @@ class CacheLookupService:
         config = settings.kv_events
         if config is None:
             raise ValueError("kv_events is not configured")
-        self.index = PreciseIndex(most_blocks=config.max_blocks_per_engine)
+        self.index = PreciseIndex(max_blocks=config.max_blocks_per_engine)
         self.subscriptions = PodSubscriptions(config, self.index, say)
         self.tokenizer = PodTokenizer(say)
         self.failed: dict[str, int] = {}

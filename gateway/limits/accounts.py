@@ -216,7 +216,7 @@ class QuotaEnforcer:
                 if known is None:
                     if len(self._per_event) >= MAX_REMEMBERED:
                         self._per_event.popitem(last=False)
-                    known = self._per_event[key] = RunningRatio(RATIO_WINDOW, seen=1.0)
+                    known = self._per_event[key] = RunningRatio(RATIO_WINDOW, total_weight=1.0)
                 known.observe(per_event, weight)
 
 

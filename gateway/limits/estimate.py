@@ -55,9 +55,9 @@ class PromptStatistics:
     __slots__ = ("density", "error")
 
     def __init__(self) -> None:
-        self.density = RunningRatio(MEMORY, seen=1.0)
+        self.density = RunningRatio(MEMORY, total_weight=1.0)
         """Tokens per byte, relative to the default."""
-        self.error = RunningRatio(MEMORY, seen=1.0)
+        self.error = RunningRatio(MEMORY, total_weight=1.0)
         """Relative error of estimates, in units of `FIRST_ERROR`."""
 
     @property

@@ -54,7 +54,7 @@ RELEASE_S = 0.5
 MEMBERS_ACCOUNT = ""
 """The account by which gateways count each other: each holds one unit of it."""
 
-MEMBERSHIP = (LeaseRequest("here", 1e9, held=1.0, wanted=1.0, least=0.0, keeps_s=DEAD_S),)
+MEMBERSHIP = (LeaseRequest("here", 1e9, held=1.0, wanted=1.0, minimum=0.0, keeps_s=DEAD_S),)
 
 
 class QuotaLeaseClient:

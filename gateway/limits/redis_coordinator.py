@@ -177,7 +177,7 @@ class RedisQuotaCoordinator:
             raise CoordinatorUnavailable
         arguments: list[Any] = [f"{self._place.prefix}{KEY_PREFIX}{{{path}}}", holder, verb]
         for ask in asks:
-            numbers = (ask.limit, ask.held, ask.wanted, ask.least, ask.keeps_s, ask.gone)
+            numbers = (ask.limit, ask.held, ask.wanted, ask.minimum, ask.keeps_s, ask.gone)
             arguments += [ask.name, *(f"{number:.17g}" for number in numbers), int(ask.lasts)]
         try:
             async with asyncio.timeout(self._answer_s), self._turns:

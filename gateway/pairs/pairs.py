@@ -236,7 +236,7 @@ def _with_kv(result: AttemptResult, side: PrefillPlacement) -> AttemptResult:
     if result.client_usage is not None:
         held = None if warm is None else min(warm, result.client_usage.prompt_tokens)
         result = replace(result, client_usage=replace(result.client_usage, cached_tokens=held))
-    if result.begun or result.end is AttemptStatus.OK:
+    if result.started or result.end is AttemptStatus.OK:
         return result
     is_broken = result.end is AttemptStatus.UPSTREAM_5XX
     return replace(result, fallback=PairingFallback.TRANSFER_FAILED if is_broken else PairingFallback.DECODE_FAILED)

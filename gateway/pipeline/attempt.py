@@ -127,11 +127,11 @@ class ResumeBlocker(StrEnum):
 
 
 class AttemptResult(Struct, frozen=True, gc=False):
-    """The result of one attempt. `begun`: the client has received some of this answer, so no other may begin one."""
+    """The result of one attempt. `started`: the client has received some of this answer, so no other may begin one."""
 
     end: AttemptStatus
     status: int = 0
-    begun: bool = False
+    started: bool = False
     usage: Usage | None = None
     """As reported by the engine; None where it reported none."""
     finish_reason: str | None = None

@@ -367,9 +367,9 @@ class RequestPipeline:
         Takes the attempt out of the retry budget.
         """
         is_in_time = self._clock() < self._deadline(context)
-        if result.begun or context.cuts:
+        if result.started or context.cuts:
             # Where the prefill half of a pair has failed a remaining answer, no pod was asked for that: it stands.
-            is_left = result.continuation is not None or not result.begun
+            is_left = result.continuation is not None or not result.started
             may = is_left and context.cuts <= self._retries.max_resumes and is_in_time
             context.attempt_kind = RetryKind.RESUME
             return may and self.budget.take(RetryKind.RESUME)

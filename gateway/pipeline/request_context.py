@@ -76,9 +76,9 @@ class RequestContext(Struct):
         if self.cuts and has_gone_on:
             self.record.resumes += not result.is_behind
             self.record.wasted_tokens += _computed(placement, result.usage) + result.repeated
-        if result.begun and self.serving_placement is None:
+        if result.started and self.serving_placement is None:
             self.serving_placement, self.held_s = placement, result.held_s
-        if result.begun and result.end is not AttemptStatus.OK:
+        if result.started and result.end is not AttemptStatus.OK:
             self.cuts += 1
             if has_gone_on or self.cut_s is None:
                 self.cut_s = now_s
@@ -90,9 +90,9 @@ class RequestContext(Struct):
         return self.record.attempts[self.attempt_offset :]
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether the last attempt has sent the client some of its answer."""
-        return self.result is not None and self.result.begun
+        return self.result is not None and self.result.started
 
     @property
     def usage(self) -> Usage | None:
@@ -149,7 +149,7 @@ class RequestContext(Struct):
         result = self.result
         if result is None:
             return None
-        has_rest = result.continuation is not None or (self.cuts > 0 and not result.begun)
+        has_rest = result.continuation is not None or (self.cuts > 0 and not result.started)
         return result.resume_blocker or (ResumeBlocker.MAX_CUTS_OR_TIMEOUT if has_rest else None)
 
     def _has_met_objective(self, record: Outcome, usage: Usage | None) -> bool | None:

@@ -292,7 +292,7 @@ class HttpTransport:
             leg = AttemptResult(end, detail=detail)
         else:
             leg = relay.result()
-            if relay.has_begun and leg.end is not AttemptStatus.OK:
+            if relay.has_started and leg.end is not AttemptStatus.OK:
                 return self._cut(leg, relay)
         finally:
             self._buffer.end_attempt()
@@ -316,8 +316,8 @@ class HttpTransport:
         connection = (None if fresh else pool.lease_idle(url)) or await pool.connect(url)
         relay = self._relay(placement)
         # Not kept in a local: it holds the body, and this frame lives as long as the stream.
-        vigil = stall_timer(pool.lateness, placement, pool.loop.time())
-        connection.send_request(relay, self._question(placement), first_byte_by_s, vigil)
+        stall_watch = stall_timer(pool.lateness, placement, pool.loop.time())
+        connection.send_request(relay, self._question(placement), first_byte_by_s, stall_watch)
         try:
             await relay.ended
         except BaseException:
@@ -378,7 +378,7 @@ class HttpTransport:
         """The client has part of the answer: prepare the request for the rest, or say why there is none."""
         rest = ResumeBlocker.DISABLED if self._buffer.is_off else continuation_after(relay, self._buffer.body)
         if isinstance(rest, ResumeBlocker):
-            return replace(leg, begun=True, resume_blocker=rest)
+            return replace(leg, started=True, resume_blocker=rest)
         self._rest, self._body, self._path = rest, rest.request.body, rest.path
         return cut_result(leg, relay.placement.request)
 
@@ -410,13 +410,13 @@ def stall_timer(lateness: StallDetector, placement: Placement | PinnedRequest, n
     request = placement.request
     if not isinstance(placement, Placement) or request.api not in COMPUTING:
         return None
-    is_telling = placement.prefill is None and (request.stream or request.api in PREFILL_ONLY)
+    streams_tokens = placement.prefill is None and (request.stream or request.api in PREFILL_ONLY)
     expected_s = 0.0 if placement.prefill is not None else placement.predicted.ttft_s
     return lateness.watch(
         placement.engine.name,
         request.model,
         expected_s,
         now_s,
-        is_telling=is_telling,
+        streams_tokens=streams_tokens,
         holds_back=request.stream and request.holds_back,
     )

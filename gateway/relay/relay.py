@@ -107,7 +107,7 @@ class Relay:
         """After how many more `count_sent` is to be called again; 0 where a limit has ended the stream."""
         self.scanner: EventScanner | None = None
         """Of a stream, once its head has come."""
-        self.has_begun = False
+        self.has_started = False
         self.is_stream = False
         self.ended: asyncio.Future[None] = self.loop.create_future()
         self.end = AttemptStatus.OK
@@ -144,7 +144,7 @@ class Relay:
 
     def begin(self, head: ResponseHead, first: bytes, *, is_stream: bool) -> None:
         """Send the client the head and the first bytes: from here on no other pod can begin an answer."""
-        self.has_begun = True
+        self.has_started = True
         if self._on_begin is not None:
             self._on_begin(self.is_stream)
         if is_stream or self.api in PREFILL_ONLY:
@@ -202,7 +202,7 @@ class Relay:
         Returns whether that is so.
         """
         scanner = self.scanner
-        if self.ended.done() or not self.has_begun or scanner is None or not scanner.has_sent_all:
+        if self.ended.done() or not self.has_started or scanner is None or not scanner.has_sent_all:
             return False
         self.succeed()
         return True
@@ -236,13 +236,13 @@ class Relay:
         """Return the result of the attempt. Reads the recorded bytes, so it is not on the path of any token."""
         if self.end is not AttemptStatus.OK or self.status >= 400:
             return AttemptResult(
-                self.end, self.status, begun=self.reply.has_begun, counted=self.metered_usage, detail=self.detail
+                self.end, self.status, started=self.reply.has_started, counted=self.metered_usage, detail=self.detail
             )
         facts, answer = self._facts()
         return AttemptResult(
             self.end,
             self.status,
-            begun=True,
+            started=True,
             usage=facts.usage,
             finish_reason=facts.finish_reason if self.metered_usage is None else "length",
             response_id=facts.response_id if self.api is Api.RESPONSES else None,
@@ -304,7 +304,7 @@ class EventStream:
 
     def pass_on(self, events: bytes) -> None:
         """Send the client events that the scanner lets pass."""
-        if self._reply.has_begun:
+        if self._reply.has_started:
             self._reply.send(events)
         else:
             self._relay.begin(self._head, events, is_stream=True)
@@ -320,7 +320,7 @@ class EventStream:
                 AttemptStatus.CONNECTION_RESET, "The pod closed the stream before the response was complete."
             )
         else:
-            if left or not self._reply.has_begun:
+            if left or not self._reply.has_started:
                 self.pass_on(left)
             if self._relay.ended.done():
                 return
@@ -336,7 +336,7 @@ class EventStream:
         if error.status in BUSY_STATUSES or not error.is_client_error:
             relay.fail(_end_of(error), error.message)
             return
-        if reply.has_begun:
+        if reply.has_started:
             reply.send(error_event(error, anthropic=reply.is_anthropic, request_id=reply.request_id))
             reply.end()
         else:
@@ -366,7 +366,7 @@ class WholeBody:
         """Hold these bytes, or send them if the body is already too long to be held."""
         relay = self._relay
         relay.recorder.add(payload)
-        if relay.reply.has_begun:
+        if relay.reply.has_started:
             relay.reply.send(payload)
             return
         self._held.append(payload)
@@ -381,7 +381,7 @@ class WholeBody:
     def end(self) -> None:
         """Send what is held, and end the response."""
         relay = self._relay
-        if not relay.reply.has_begun:
+        if not relay.reply.has_started:
             held = b"".join(self._held)
             if is_whole_aborted(relay.api, held):
                 relay.fail(_end_of(ABORTED), ABORTED.message)

@@ -72,8 +72,8 @@ def cut_result(leg: AttemptResult, request: Request) -> AttemptResult:
     """The result of an attempt after which the stream still lacks its rest, which `request` asks for."""
     barred = BLOCKER_BY_STATUS.get(leg.end)
     if barred is not None:
-        return replace(leg, begun=True, resume_blocker=barred)
-    return replace(leg, begun=True, continuation=request)
+        return replace(leg, started=True, resume_blocker=barred)
+    return replace(leg, started=True, continuation=request)
 
 
 def with_prompt_ids(rest: Continuation, fields: bytes) -> bytes:
@@ -187,8 +187,8 @@ class ResumedStream(EventStream):
     def pass_on(self, events: bytes) -> None:
         """Send the client what these events add to what it has."""
         relay = self._relay
-        if not relay.has_begun:
-            relay.has_begun = True
+        if not relay.has_started:
+            relay.has_started = True
             relay.placement.first_token(relay.loop.time())
         try:
             joined = splice_events(self._stitch, self._trim.filter_events(events) if self._trim is not None else events)

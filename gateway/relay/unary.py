@@ -76,7 +76,7 @@ class NullResponseWriter:
 class UnaryCall:
     """One unary call on a connection, and the handler of its body."""
 
-    has_begun = False
+    has_started = False
 
     __slots__ = ("_body", "_detail", "_end", "_status", "ended", "reply", "was_stale")
 

@@ -98,7 +98,7 @@ class UpstreamExchange(Protocol):
     @property
     def reply(self) -> ResponseReceiver: ...
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether this pod's own output has begun to reach the receiver."""
         ...
 
@@ -375,7 +375,7 @@ class UpstreamConnection(asyncio.Protocol):
             has_read |= self._fast_path.has_read
             self._fast_path.report_count()
         exchange, self._exchange, self._body, self._fast_path = self._exchange, None, None, None
-        self._end_stall_timer(lives=has_read and exchange is not None and exchange.has_begun)
+        self._end_stall_timer(lives=has_read and exchange is not None and exchange.has_started)
         self.abort()
         if exchange is not None:
             if exchange.reply.source is self:  # Another pod may be answering already.
@@ -408,7 +408,7 @@ class UpstreamConnection(asyncio.Protocol):
         elif late is not None:
             end, what = STALL_ENDS[late]
             self._fail(end, what)
-        elif self._exchange.has_begun and self._last_read_s == now_s:
+        elif self._exchange.has_started and self._last_read_s == now_s:
             self._due_s = now_s + self._owner.timeouts.upstream_read_s
         elif now_s >= self._due_s:
             self._fail(AttemptStatus.TIMEOUT, "Timeout while waiting for the pod's response.")
@@ -441,7 +441,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._is_paused:
             timer.paused(now_s)
         elif has_read:
-            timer.data_received(now_s, has_begun=self._exchange.has_begun)
+            timer.data_received(now_s, has_started=self._exchange.has_started)
         else:
             return timer.check_silence(now_s)
         return None

@@ -193,8 +193,8 @@ class ReplicaSync:
         self.applier.rejected += batch.skipped
         if batch.replica_id == self.replica_id:
             return
-        is_whole = self.applier.apply(batch.replica_id, batch.number, batch.updates, now_s)
-        if not is_whole and now_s - self._requested_s.get(batch.replica_id, -MIN_SNAPSHOT_S) >= MIN_SNAPSHOT_S:
+        is_contiguous = self.applier.apply(batch.replica_id, batch.number, batch.updates, now_s)
+        if not is_contiguous and now_s - self._requested_s.get(batch.replica_id, -MIN_SNAPSHOT_S) >= MIN_SNAPSHOT_S:
             self._requested_s[batch.replica_id] = now_s
             self._client.send(GapReport(batch.replica_id))
 

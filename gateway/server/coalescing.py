@@ -77,7 +77,7 @@ class BufferedResponseWriter(ResponseWriter):
         self._complete(CompleteResponse(status, content_type, body))
 
     def begin(self, status: int, content_type: str, first: bytes, *, length: int | None, is_stream: bool) -> None:
-        self.has_begun = True
+        self.has_started = True
         self._status, self._content_type = status, content_type
         self._parts.append(first)
 
@@ -98,7 +98,7 @@ class BufferedResponseWriter(ResponseWriter):
         )
 
     def _complete(self, response: CompleteResponse | RequestRejected) -> None:
-        self.has_begun = self.has_ended = True
+        self.has_started = self.has_ended = True
         self.source = None
         if not self.complete.done():
             self.complete.set_result(response)

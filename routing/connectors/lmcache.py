@@ -1,6 +1,6 @@
 """LMCache, in its two ways: a pool that all share, and prefill sent straight to the decode pod (PD).
 
-PD is told where to send: the decode pod's receiver, so it is chosen before prefill starts. Which of the two a pod is
+PD is sent its destination: the decode pod's receiver, so it is chosen before prefill starts. Which of the two a pod is
 in is seen by its role: the pool's pods are `kv_both`, PD's are producers and consumers. A consumer's `side_channel` is
 its receiver's init port, its `bootstrap` the alloc port.
 """

@@ -41,7 +41,7 @@ class Mooncake(PointToPointConnector):
         if not side.engine_id:
             raise InvalidTransferParams("the prefill pod's bootstrap server has not told its engine id")
         host, port = parse_host_port(side.facts.bootstrap)
-        told: dict[str, object] = {
+        parameters: dict[str, object] = {
             "do_remote_decode": False,
             "do_remote_prefill": True,
             "transfer_id": _transfer(meeting),
@@ -49,8 +49,8 @@ class Mooncake(PointToPointConnector):
             "remote_engine_id": side.engine_id,
         }
         if meeting.cached_tokens is not None:
-            told["remote_prefill_cached_tokens"] = meeting.cached_tokens
-        return told
+            parameters["remote_prefill_cached_tokens"] = meeting.cached_tokens
+        return parameters
 
 
 def _transfer(meeting: KvTransferSession) -> str:

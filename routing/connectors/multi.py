@@ -45,7 +45,7 @@ class MultiConnector:
 
 
 def children_of(name: str) -> tuple[str, ...]:
-    """The names in the brackets behind `MultiConnector`; none where it is another's name, or they are not told."""
+    """Return the names in the brackets after `MultiConnector`; empty for another connector or if they are not given."""
     head, bracket, inside = name.partition("(")
     if head.strip() != NAME or not bracket or not inside.endswith(")"):
         return ()

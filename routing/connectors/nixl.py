@@ -1,8 +1,8 @@
 """NIXL: the decode engine reads the prefill engine's blocks (pull), or is sent them (push).
 
-Sequential. The prefill answer carries where its blocks lie; the decode engine is told exactly that. A set of which one
-word is missing kills the decode engine (`KeyError` in vLLM 0.32's scheduler), so all are looked at. Blocks are held
-for `kv_lease_duration`, 30 s by default; one that is read later is read wrong, and nobody notices: see `docs/pairs.md`.
+Sequential. The prefill answer carries where its blocks lie; the decode engine receives exactly that. A set in which one
+field is missing kills the decode engine (`KeyError` in vLLM 0.32's scheduler), so all are looked at. Blocks are held
+for `kv_lease_duration`, 30 s by default; a later read returns wrong data undetected: see `docs/pairs.md`.
 """
 
 from __future__ import annotations

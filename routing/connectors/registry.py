@@ -34,8 +34,8 @@ def connector_of(facts: PodFacts, known: Sequence[Connector] = CONNECTORS) -> Co
 
 
 def compatibility_key(facts: PodFacts, connector: Connector) -> Hashable | None:
-    """Equal for two pods whose engines understand each other's KV: what nobody has said of both counts as alike, what
-    was said of one only does not. None for a pod that pairs with nobody.
+    """Equal for two pods whose engines understand each other's KV: a fact unknown of both counts as equal, a fact known
+    of one only does not. None for a pod that is never paired.
     """
     group = connector.group(facts)
     if group is None:

@@ -47,7 +47,7 @@ class ConnectorCapabilities(Struct, frozen=True):
     supports_both_roles: bool = False
     """An engine may prefill for one request and decode another's, so its role may change as it runs."""
     needs_engine_id: bool = False
-    """The prefill engine's id has to be asked of its bootstrap server."""
+    """The prefill engine's id has to be requested from its bootstrap server."""
     ends_by_length: bool = False
     """A prefill leg that ends by its first token being a stop hands over nothing."""
 
@@ -58,11 +58,11 @@ class TransferPeer(Struct, frozen=True):
     facts: PodFacts
     rank: int = 0
     engine_id: str = ""
-    """As its bootstrap server says it; empty where it was not asked."""
+    """As reported by its bootstrap server; empty where it was not requested."""
 
 
 class KvTransferSession(Struct, frozen=True):
-    """One request's hand-over: who meets, and under which names. Both are ours and made for this one attempt."""
+    """One request's hand-over: the two engines and the ids, made for this one attempt."""
 
     request_id: str
     """What both engines see in `X-Request-EntryId`."""
@@ -75,7 +75,7 @@ class KvTransferSession(Struct, frozen=True):
 
 
 class InvalidTransferParams(Exception):  # noqa: N818 - names what was received
-    """A prefill answer's parameters are not such as the decode engine may be told: that could kill it."""
+    """The parameters of a prefill response are not safe to send to the decode engine: they could crash it."""
 
 
 class Connector(Protocol):

@@ -24,7 +24,7 @@ class Placement:
     """One request on one engine, from the choice to its end."""
 
     __slots__ = (
-        "_ballot",
+        "_decision",
         "_few",
         "_is_moved",
         "_state",
@@ -47,7 +47,7 @@ class Placement:
         engine: Engine,
         charge: Charge,
         trace: CacheInsertion,
-        ballot: RoutingDecision,
+        decision: RoutingDecision,
         *,
         prefill: PrefillPlacement | None = None,
         fallback: PairingFallback | None = None,
@@ -55,7 +55,7 @@ class Placement:
         """`prefill` is the other side of a pair; without it the engine does its own prefill. `fallback` says why it is
         no pair where it should be one.
         """
-        candidates, at = ballot.candidates, ballot.at
+        candidates, at = decision.candidates, decision.at
         self._state = state
         self.charge = charge
         """Its entry in the ledger."""
@@ -64,7 +64,7 @@ class Placement:
         self.engine = engine
         self.prefill = prefill
         self.fallback = fallback
-        self._ballot = ballot
+        self._decision = decision
         self._few: TopCandidates | None = None
         self.candidate_count = candidates.engines_in_all or len(candidates.engines)
         self.placed_s = candidates.now_s
@@ -83,8 +83,8 @@ class Placement:
     def top_candidates(self) -> TopCandidates:
         """The candidates that a receipt shows. All others are let go: a stream may last, and engines are many."""
         if self._few is None:
-            self._few = self._ballot.top()
-            del self._ballot
+            self._few = self._decision.top()
+            del self._decision
         return self._few
 
     def move(self, engine: Engine, now_s: float) -> None:
@@ -148,22 +148,22 @@ class Placement:
         if usage is not None and self.prefill is not None:
             # What a pair's decode engine calls cached is what was held elsewhere, or moved.
             usage = replace(usage, cached_tokens=None)
-        if self.first_token_s is None:  # The response was not streamed: it still shows that the prompt was computed.
+        if self.first_token_s is None:  # The response was not streamed: still a sign that the prompt was computed.
             state.index.prefill_done(self._trace)
         if response_id:
             state.responses.put(response_id, slot)
         running = (self.predicted.running + state.ledger.running[slot]) / 2
         decode_s = None if self.first_token_s is None else now_s - self.first_token_s
         # Of a response that continues another we see the newest part only, and the engine counts the whole.
-        tells_warmth = usage is not None and usage.prompt_tokens and not self.request.continues
-        grown = self.request.prompt.extended(answer) if tells_warmth and answer else None
-        if usage is not None and tells_warmth:
+        shows_hits = usage is not None and usage.prompt_tokens and not self.request.continues
+        grown = self.request.prompt.extended(answer) if shows_hits and answer else None
+        if usage is not None and shows_hits:
             state.learn_usage(self.request.model, self._trace, usage, grown)
         if usage is not None and decode_s is not None:
             tokens = usage.completion_tokens // self.request.sequences - 1
             state.costs.observe_decode(slot, running, tokens, decode_s)
         if state.observers is not None:
-            settlement = Settlement(usage, bool(tells_warmth), grown, response_id, running, decode_s)
+            settlement = Settlement(usage, bool(shows_hits), grown, response_id, running, decode_s)
             state.observers.settled(self.request, self.charge, settlement)
 
     def release(self, now_s: float) -> None:
@@ -202,7 +202,8 @@ class AttemptReceipt(Struct, frozen=True, gc=False):
     cache_source: str = APPROXIMATE
     """What predicted the cached tokens: the engine's own events (precise), or what was sent to it (approximate)."""
     prefill_engine: str | None = None
-    """The engine that did, or was to do, the prefill, where that was another. All warm tokens are then its own."""
+    """The engine that did, or was to do, the prefill, where that was another. All cached tokens are then that
+    engine's."""
     connector: str | None = None
     """How the one hands KV over to the other."""
     prefill_s: float | None = None
@@ -211,7 +212,7 @@ class AttemptReceipt(Struct, frozen=True, gc=False):
     actual_transfer_s: float | None = None
     """From that answer to the first token."""
     fallback_reason: PairingFallback | None = None
-    """Why it was no pair where it should have been one, or what its pair came to nothing by."""
+    """Why no pair was chosen although one was required, or why its KV transfer failed."""
     was_unhealthy: bool = False
     """Its pod had failed other requests before, and has completed none since."""
     kind: str = FIRST

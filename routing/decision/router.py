@@ -47,7 +47,7 @@ from routing.tokens import PromptTokenEstimate
 
 TIE_S, MAX_TIE_S = 0.001, 0.02
 TIE_SHARE = 0.02
-"""Candidates that differ by less than this, or than this share of the best, count as equal: predictions are no more
+"""Candidates that differ by less than this, or than this share of the best, count as equal: predictions are not more
 accurate. The difference is at most `MAX_TIE_S`: a larger one is noticed, however long the prompt takes."""
 
 SESSION_SCORER = "session_affinity"
@@ -72,8 +72,8 @@ LOAD_SCORERS = frozenset(
         "prefill_stall",
     }
 )
-"""The scorers that, between engines as warm as each other, speak for the shorter queue. With any other all engines of
-a fleet are scored, however many they are."""
+"""The scorers that, between engines with the same cached prefix, prefer the shorter queue. With any other all engines
+of a fleet are scored, however many they are."""
 
 SETTLING_S = 60.0
 """A pod that is newer may be worth less than its empty queue says."""
@@ -155,8 +155,8 @@ class Router(RoutingState):
             self.adapters.put((request.model, engine.slot), engine.slot)
         if self.observers is not None:
             self.observers.placed(request, engine, charge)
-        ballot = RoutingDecision(candidates, view.scored, at)
-        return Placement(self, request, engine, charge, trace, ballot, prefill=prefill, fallback=view.fallback)
+        decision = RoutingDecision(candidates, view.scored, at)
+        return Placement(self, request, engine, charge, trace, decision, prefill=prefill, fallback=view.fallback)
 
     def estimate(self, request: Request, *, avoid: frozenset[str], now_s: float) -> PlacementEstimate:
         """Estimate what `place` would choose now without a gate. Charges nothing. Raises `RequestRejected` likewise."""
@@ -169,41 +169,41 @@ class Router(RoutingState):
         """All that may serve a request, scored."""
         if self.rollout is not None:
             avoid |= excluded_pods(self.fleet, self.rollout, request, avoid)
-        roster = eligible_for(self.fleet, request, avoid)
-        pairs = roster.has_prefillers and request.may_pair
-        candidates = self._candidates(request, roster, now_s, pairs=pairs)
+        eligible = eligible_for(self.fleet, request, avoid)
+        pairs = eligible.has_prefillers and request.may_pair
+        candidates = self._candidates(request, eligible, now_s, pairs=pairs)
         scored = self._score(request, candidates)
         if not pairs:
-            return ScoredOptions(candidates, scored, None, roster.fallback)
+            return ScoredOptions(candidates, scored, None, eligible.fallback)
         return self.pairing.add_pairs(request, avoid, ScoredOptions(candidates, scored), self._weigh, self._score)
 
-    def _candidates(self, request: Request, roster: EligibleEngines, now_s: float, *, pairs: bool) -> Candidates:
+    def _candidates(self, request: Request, eligible: EligibleEngines, now_s: float, *, pairs: bool) -> Candidates:
         ledger, costs = self.ledger, self.costs
-        walked = self.index.match(request.prompt, roster.mask)
-        engines_in_all = len(roster.engines)
-        if engines_in_all > MAX_FULLY_SCORED and self._may_shorten(request, roster, now_s):
-            queue_rank, session_at = roster.select(ledger.queue_rank), self._session_at(request, roster)
-            roster = roster.narrowed_to(shortlist(roster, walked, queue_rank, session_at))
-            walked = [(mask & roster.mask, size) for mask, size in walked if mask & roster.mask]
-        pick = roster.select
+        walked = self.index.match(request.prompt, eligible.mask)
+        engines_in_all = len(eligible.engines)
+        if engines_in_all > MAX_FULLY_SCORED and self._may_shorten(request, eligible, now_s):
+            queue_rank, session_at = eligible.select(ledger.queue_rank), self._session_at(request, eligible)
+            eligible = eligible.narrowed_to(shortlist(eligible, walked, queue_rank, session_at))
+            walked = [(mask & eligible.mask, size) for mask, size in walked if mask & eligible.mask]
+        pick = eligible.select
         deepest = walked[-1][1] if walked else 0
-        prefix = last_block_of_prefix(request.prompt, deepest) if deepest and walked[-1][0] != roster.mask else None
+        prefix = last_block_of_prefix(request.prompt, deepest) if deepest and walked[-1][0] != eligible.mask else None
         ruler = PromptTokenEstimate(self.counters[request.model], request.prompt, deepest)
         prompt_tokens = ruler.tokens(request.prompt.size)
-        warm_tokens, work = cached_and_work(walked, roster, ruler, prompt_tokens, costs.growth.per_token)
+        warm_tokens, work = cached_and_work(walked, eligible, ruler, prompt_tokens, costs.growth.per_token)
         seconds_per_token = pick(costs.seconds_per_token)
         if request.lookup is not None:
             prompt_tokens = float(request.lookup.prompt_tokens)
             warm_tokens, work = cached_by_lookup(
-                request.lookup, roster, warm_tokens, seconds_per_token, costs.growth.per_token
+                request.lookup, eligible, warm_tokens, seconds_per_token, costs.growth.per_token
             )
         if self.stores.shares:
-            warm_tokens, work = with_stores(self.stores.shares, roster.slots, warm_tokens, work, prompt_tokens)
+            warm_tokens, work = with_stores(self.stores.shares, eligible.slots, warm_tokens, work, prompt_tokens)
         if now_s >= ledger.stale_from_s:
             ledger.forget_stale(now_s)
         kv_tokens, output_tokens = pick(ledger.all_kv_tokens), request.expected_output_tokens
         return Candidates(
-            engines=roster.engines,
+            engines=eligible.engines,
             engines_in_all=engines_in_all,
             now_s=now_s,
             prompt_tokens=prompt_tokens,
@@ -214,40 +214,40 @@ class Router(RoutingState):
             ahead_s=ledger.queued_s(pick, now_s),
             running=pick(ledger.all_running),
             kv_tokens=kv_tokens,
-            kv_capacity=roster.kv_capacity,
-            least_kv_capacity=roster.min_kv_capacity,
+            kv_capacity=eligible.kv_capacity,
+            min_kv_capacity=eligible.min_kv_capacity,
             prefill_overhead_s=pick(costs.prefill_overhead_s),
             seconds_per_token=seconds_per_token,
             step_base_s=pick(costs.step_base_s),
             step_per_sequence_s=pick(costs.step_per_sequence_s),
             residence_s=pick(costs.residence_s),
             last_turn=pick(ledger.last_turn),
-            ready_since_s=roster.ready_since_s,
-            newest_since_s=roster.newest_since_s,
-            open_steps=ledger.open_steps(roster.position_of, now_s),
+            ready_since_s=eligible.ready_since_s,
+            newest_since_s=eligible.newest_since_s,
+            open_steps=ledger.open_steps(eligible.position_of, now_s),
             prefix=prefix,
             waited_s=0.0 if prefix is None else self.prefix_demand.waited_s(prefix, now_s),
             displaced_share=self.index.reuse.share,
-            session_at=self._session_at(request, roster),
-            holds_adapter=[self.adapters.get((request.model, slot)) is not None for slot in roster.slots]
-            if roster.is_adapter
+            session_at=self._session_at(request, eligible),
+            holds_adapter=[self.adapters.get((request.model, slot)) is not None for slot in eligible.slots]
+            if eligible.is_adapter
             else (),
-            prompts=roster.prompts,
+            prompts=eligible.prompts,
             prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
-            usual_prefill_s=costs.averages.prefill_s if pairs else 0.0,
-            usual_stream_s=costs.averages.stream_s if pairs else 0.0,
-            lacks_kv_room=max(kv_tokens) + (prompt_tokens + output_tokens) > roster.min_kv_capacity,
-            has_new_pods=now_s - roster.newest_since_s < NEW_POD_S,
-            has_decode_engines=roster.has_decode_engines,
+            typical_prefill_s=costs.averages.prefill_s if pairs else 0.0,
+            typical_stream_s=costs.averages.stream_s if pairs else 0.0,
+            lacks_kv_room=max(kv_tokens) + (prompt_tokens + output_tokens) > eligible.min_kv_capacity,
+            has_new_pods=now_s - eligible.newest_since_s < NEW_POD_S,
+            has_decode_engines=eligible.has_decode_engines,
         )
 
-    def _may_shorten(self, request: Request, roster: EligibleEngines, now_s: float) -> bool:
+    def _may_shorten(self, request: Request, eligible: EligibleEngines, now_s: float) -> bool:
         """Whether the shortest queues and longest cached prefixes suffice: not where other terms decide."""
         return (
             self._counts_seconds
             and request.lookup is None
-            and not roster.is_adapter
-            and now_s - roster.newest_since_s > SETTLING_S
+            and not eligible.is_adapter
+            and now_s - eligible.newest_since_s > SETTLING_S
         )
 
     def _score(self, request: Request, candidates: Candidates) -> ScoreTable:
@@ -264,46 +264,46 @@ class Router(RoutingState):
             totals = map(add, totals, seconds)
         return ScoreTable(tuple(names), tuple(terms), list(totals))
 
-    def _session_at(self, request: Request, roster: EligibleEngines) -> int | None:
+    def _session_at(self, request: Request, eligible: EligibleEngines) -> int | None:
         slot = None
         if request.continues:
             slot = self.responses.get(request.continues)
         elif request.session:
             slot = self.sessions.get(request.session)
-        return None if slot is None else roster.position_of.get(slot)
+        return None if slot is None else eligible.position_of.get(slot)
 
-    def _weigh(self, request: Request, roster: EligibleEngines, now_s: float) -> tuple[Candidates, ScoreTable]:
-        candidates = self._candidates(request, roster, now_s, pairs=True)
+    def _weigh(self, request: Request, eligible: EligibleEngines, now_s: float) -> tuple[Candidates, ScoreTable]:
+        candidates = self._candidates(request, eligible, now_s, pairs=True)
         return candidates, self._score(request, candidates)
 
     def _charge_prefill(self, request: Request, pairs: CandidatePairs, at: int, now_s: float) -> PrefillPlacement:
         """Put the first half of a request on its pair's prefill engine."""
-        match, seen = pairs.matches[at - pairs.first], pairs.prefill
-        engine = seen.engines[match.at]
+        match, prefill_candidates = pairs.matches[at - pairs.first], pairs.prefill
+        engine = prefill_candidates.engines[match.at]
         charge = self.ledger.charge(
             engine.slot,
-            prefill_tokens=seen.prefill_work[match.at],
-            prefill_s=seen.own_s[match.at],
-            kv_tokens=seen.prompt_tokens - seen.warm_tokens[match.at] + 1,
+            prefill_tokens=prefill_candidates.prefill_work[match.at],
+            prefill_s=prefill_candidates.own_s[match.at],
+            kv_tokens=prefill_candidates.prompt_tokens - prefill_candidates.warm_tokens[match.at] + 1,
             sequences=1,
             now_s=now_s,
         )
         trace = self.index.insert(engine.slot, request.prompt)
-        if seen.prefix is not None and not trace.is_pending:
-            self.prefix_demand.add(seen.prefix, _missed_s(seen, match.at), now_s)
+        if prefill_candidates.prefix is not None and not trace.is_pending:
+            self.prefix_demand.add(prefill_candidates.prefix, _missed_s(prefill_candidates, match.at), now_s)
         # The session, and what was looked up of the prompt, belong to the decode engine.
-        leg = replace(request, session=None, lookup=None)
+        prefill_request = replace(request, session=None, lookup=None)
         if self.observers is not None:
-            self.observers.placed(leg, engine, charge)
+            self.observers.placed(prefill_request, engine, charge)
         decode = pairs.decode[at - pairs.first].slot
         return PrefillPlacement(
             self,
             self.transfers,
-            leg,
+            prefill_request,
             engine,
             charge,
             trace,
-            predict(seen, match.at),
+            predict(prefill_candidates, match.at),
             match.transfer,
             decode_slot=decode,
             placed_s=now_s,
@@ -311,46 +311,46 @@ class Router(RoutingState):
 
 
 def _missed_s(candidates: Candidates, at: int) -> float:
-    """How much sooner the first token would come if all engines held as much of the prompt as the warmest; negative
-    where the chosen one will only come to hold it: what that costs.
+    """Return how many seconds sooner the first token would come if all engines held the longest cached prefix; negative
+    if the chosen engine has yet to compute it: the cost of that.
     """
     own_s, ahead_s = candidates.own_s, candidates.ahead_s
-    least_s = min(own_s)
-    if own_s[at] > least_s + TIE_S:
-        return least_s - own_s[at]
+    min_s = min(own_s)
+    if own_s[at] > min_s + TIE_S:
+        return min_s - own_s[at]
     return ahead_s[at] - min(ahead_s)
 
 
 def choose(
-    scored: ScoreTable, candidates: Candidates, draw: float, seat: ReplicaPosition, gate: AdmissionGate | None
+    scored: ScoreTable, candidates: Candidates, draw: float, position: ReplicaPosition, gate: AdmissionGate | None
 ) -> int:
     """Return the position of the best candidate that the gate admits. Raises `NoEngineAdmissible` where it admits none.
 
     Engines that other replicas may be choosing at this moment are penalised.
     """
-    totals = scored.totals if seat[1] < 2 else penalised(scored.totals, candidates.own_s, seat)
+    totals = scored.totals if position[1] < 2 else penalised(scored.totals, candidates.own_s, position)
     uses_sessions = SESSION_SCORER in scored.names
-    at = _best(totals, candidates, draw, seat, uses_sessions=uses_sessions)
+    at = _best(totals, candidates, draw, position, uses_sessions=uses_sessions)
     if gate is None or gate.admits(candidates, at):
         return at
-    return _best(_opened(totals, candidates, gate), candidates, draw, seat, uses_sessions=uses_sessions)
+    return _best(_opened(totals, candidates, gate), candidates, draw, position, uses_sessions=uses_sessions)
 
 
 def _best(
-    totals: Sequence[float], candidates: Candidates, draw: float, seat: ReplicaPosition, *, uses_sessions: bool
+    totals: Sequence[float], candidates: Candidates, draw: float, position: ReplicaPosition, *, uses_sessions: bool
 ) -> int:
     """Return the position with the fewest seconds. Among equals: the engine of the session, where the routing uses
     sessions; otherwise the engine of this replica's share that was chosen longest ago, so that uncached prompts spread.
     """
     last_turn, session_at = candidates.last_turn, candidates.session_at if uses_sessions else None
-    least = min(totals)
-    bound = least + min(max(TIE_S, TIE_SHARE * least), MAX_TIE_S)
+    minimum = min(totals)
+    bound = minimum + min(max(TIE_S, TIE_SHARE * minimum), MAX_TIE_S)
     if session_at is not None and totals[session_at] <= bound:
         return session_at
     if len([total for total in totals if total <= bound]) == 1:
-        return totals.index(least)
+        return totals.index(minimum)
     near: Sequence[int] = [place for place, total in enumerate(totals) if total <= bound]
-    near = own_share(near, len(totals), seat)
+    near = own_share(near, len(totals), position)
     oldest = min(last_turn[place] for place in near)
     equals = [place for place in near if last_turn[place] == oldest]
     return equals[int(draw * len(equals))]
@@ -376,27 +376,27 @@ def replica_position(own: int, others: Iterable[int]) -> ReplicaPosition:
     return names.index(own), len(names)
 
 
-def own_share(places: Sequence[int], engines: int, seat: ReplicaPosition) -> Sequence[int]:
+def own_share(places: Sequence[int], engines: int, position: ReplicaPosition) -> Sequence[int]:
     """Return the places, on a ring of `engines`, in this replica's share, or else in the next share with any."""
-    rank, count = seat
+    rank, count = position
     if count < 2:
         return places
     share = max(1.0, engines / count)
     start = rank * engines / count
     steps = [(place - start) % engines // share for place in places]
-    least = min(steps)
-    return [place for place, step in zip(places, steps, strict=True) if step == least]
+    minimum = min(steps)
+    return [place for place, step in zip(places, steps, strict=True) if step == minimum]
 
 
-def penalised(totals: Sequence[float], own_s: Sequence[float], seat: ReplicaPosition) -> Sequence[float]:
+def penalised(totals: Sequence[float], own_s: Sequence[float], position: ReplicaPosition) -> Sequence[float]:
     """Return the seconds of each engine; outside this replica's share the request's own prefill is added once more.
 
     Another replica may be placing a similar request there, and its update would arrive too late. Where the prompt is
     cached its own prefill is short, so cached tokens still decide.
     """
-    if seat[1] < 2:
+    if position[1] < 2:
         return totals
-    ours = set(own_share(range(len(totals)), len(totals), seat))
+    ours = set(own_share(range(len(totals)), len(totals), position))
     return [
         total if place in ours else total + own for place, (total, own) in enumerate(zip(totals, own_s, strict=True))
     ]

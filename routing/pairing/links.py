@@ -1,6 +1,6 @@
-"""How far apart two pods stand, and what KV takes from one to the other: learned online from real first-token times.
+"""How far apart two pods are, and what a KV transfer between them takes: learned online from actual first-token times.
 
-As with prefill (`routing.cost`) the shape is a prior's, so much before anything and so much per byte, and what is
+As with prefill (`routing.cost`) the form is a prior: a constant plus a term per byte. What is
 learned is a factor on it, for each kind of link and each connector. Reads no clock.
 """
 
@@ -29,7 +29,7 @@ MIN_TIMEOUT_S = 5.0
 up a peer that does not answer after five."""
 
 TIMEOUT_FACTOR = 3.0
-"""A transfer is given up when it takes so many times what nearly all take."""
+"""A transfer is abandoned after this multiple of a typical transfer's time."""
 
 PENALTY_HALF_LIFE_S = 30.0
 
@@ -144,4 +144,4 @@ class TransferCosts:
             self._distrusts.pop(slot, None)
 
     forget = clear_penalty
-    """Another engine stands in these slots."""
+    """Reset the links: another engine is in these slots."""

@@ -3,7 +3,7 @@
 A pair's seconds are those of its prefill side (queue, own cold work, interference there), the KV transfer (bytes that
 the decode engine does not hold, over the link), and those of its decode side with next to no prefill: what pairing buys
 is the interference spared there. Where both sides hold the prefix nothing is computed and nothing moves. All scorers
-run on both sides, so that the one choice weighs like against like. Pairs stand behind the single engines in the same
+run on both sides, so that the one choice is consistent. Pairs follow the single engines in the same
 columns.
 
 Linear in engines, not in pairs: of each topology domain (`routing.pairing.partners`) only the best prefill engine can
@@ -41,7 +41,7 @@ class PartnerMatch(Struct, frozen=True, gc=False):
 
 
 class CandidatePairs(Struct, frozen=True, gc=False):
-    """The pairs of one decision: positions from `first` on stand for `matches`, in order."""
+    """The pairs of one decision: positions from `first` on map to `matches`, in order."""
 
     first: int
     prefill: Candidates
@@ -86,25 +86,25 @@ def with_pairs(
 ) -> ScoredOptions:
     """Singles and pairs in one list."""
     singles, prefill = weighed.singles, weighed.prefill
-    places = [place for place, _ in matched]
+    places = [position for position, _ in matched]
     matches = [match for _, match in matched]
     decode = _decode_sides(singles, prefill, places, matches)
-    said = score(request, decode)
+    scored_decode = score(request, decode)
     columns = _pair_columns(decode, prefill, matches)
-    whole = replace(
+    candidates_of_both = replace(
         singles,
         **{name: [*getattr(singles, name), *column] for name, column in columns.items()},
         burden_s=[*singles.own_s, *repeat(0.0, len(places))],
         prefillers=[*repeat(None, len(singles.engines)), *(prefill.engines[match.at] for match in matches)],
     )
     waits = [match.transfer.seconds for match in matches]
-    scored = _joined(weighed, said, matches, waits)
+    scored = _joined(weighed, scored_decode, matches, waits)
     joined = [
         replace(match, transfer=replace(match.transfer, step_s=ahead_s + step_s))
         for match, ahead_s, step_s in zip(matches, decode.ahead_s, decode.prefill_overhead_s, strict=True)
     ]
     pairs = CandidatePairs(len(singles.engines), prefill, joined, places, decode.engines)
-    return ScoredOptions(whole, scored, pairs)
+    return ScoredOptions(candidates_of_both, scored, pairs)
 
 
 def _decode_sides(
@@ -122,7 +122,7 @@ def _decode_sides(
         prefill.prefill_overhead_s[match.at] + prefill.ahead_s[match.at] + prefill.own_s[match.at] for match in matches
     ]
     nothing = [0.0] * len(places)
-    at = {place: number for number, place in enumerate(places)}
+    at = {position: number for number, position in enumerate(places)}
     return replace(
         singles,
         **{
@@ -145,7 +145,7 @@ def _decode_sides(
 DECODE_COLUMNS = (
     *("seconds_per_token", "step_base_s", "step_per_sequence_s", "residence_s", "last_turn", "ready_since_s"),
 )
-"""What a decode engine has as it is, whatever is asked of it."""
+"""The state of a decode engine that does not depend on the request."""
 
 
 class _Columns:
@@ -157,7 +157,7 @@ class _Columns:
 
     def __call__(self, name: str) -> list[float]:
         column = getattr(self._candidates, name)
-        return [column[place] for place in self._places]
+        return [column[position] for position in self._places]
 
 
 def _pair_columns(
@@ -170,26 +170,26 @@ def _pair_columns(
         for match, ahead_s, step_s in zip(matches, decode.ahead_s, decode.prefill_overhead_s, strict=True)
     ]
     theirs: dict[str, Sequence[object]] = {
-        name: [getattr(prefill, name)[place] for place in at]
+        name: [getattr(prefill, name)[position] for position in at]
         for name in ("warm_tokens", "prefill_work", "own_s", "ahead_s")
     }
     ours: dict[str, Sequence[object]] = {
         name: getattr(decode, name) for name in ("engines", "running", "kv_tokens", "kv_capacity", *DECODE_COLUMNS)
     }
-    beside = {
+    unpaired = {
         name: getattr(decode, name) for name in ("holds_adapter", "prompts", "prefill_shares") if getattr(decode, name)
     }
-    return {**ours, **theirs, **beside, "prefill_overhead_s": took}
+    return {**ours, **theirs, **unpaired, "prefill_overhead_s": took}
 
 
 def _joined(
-    weighed: ScoredSides, said: ScoreTable, matches: Sequence[PartnerMatch], waits: Sequence[float]
+    weighed: ScoredSides, scored_decode: ScoreTable, matches: Sequence[PartnerMatch], waits: Sequence[float]
 ) -> ScoreTable:
     """One table of what all scorers said: of singles, and of both sides of pairs together."""
     scored, costs = weighed.scored, weighed.costs
     singles = len(scored.totals)
-    alone, here, there = (dict(zip(each.names, each.terms, strict=True)) for each in (scored, said, costs))
-    names = tuple(dict.fromkeys((*scored.names, *said.names, *costs.names)))
+    alone, here, there = (dict(zip(each.names, each.terms, strict=True)) for each in (scored, scored_decode, costs))
+    names = tuple(dict.fromkeys((*scored.names, *scored_decode.names, *costs.names)))
     nothing = [0.0] * singles
     terms: list[Sequence[float]] = []
     for name in names:
@@ -199,7 +199,10 @@ def _joined(
         terms.append([*alone.get(name, nothing), *pair])
     totals = [
         *scored.totals,
-        *(own + costs.totals[match.at] + wait for own, match, wait in zip(said.totals, matches, waits, strict=True)),
+        *(
+            own + costs.totals[match.at] + wait
+            for own, match, wait in zip(scored_decode.totals, matches, waits, strict=True)
+        ),
     ]
     return ScoreTable((*names, "transfer"), (*terms, [*nothing, *waits]), totals)
 
@@ -243,16 +246,16 @@ class Pairing:
         """Put the pairs behind the single engines of a view."""
         singles = view.candidates
         partners = self.partners(request.model, request.regions)
-        roster = partners.prefill
+        eligible = partners.prefill
         if request.pods is not None:
-            avoid |= {engine.pod for engine in roster.engines} - request.pods
+            avoid |= {engine.pod for engine in eligible.engines} - request.pods
         if avoid:
-            roster = roster.excluding(avoid)
-        if not roster.engines or not any(partners.decoding.get(engine.slot) for engine in singles.engines):
+            eligible = eligible.excluding(avoid)
+        if not eligible.engines or not any(partners.decoding.get(engine.slot) for engine in singles.engines):
             return view
         # A prefill leg makes one token that is discarded, and belongs to no session: that goes to the decode engine.
-        leg = replace(request, max_tokens=1, session=None)
-        prefill, costs = weigh(leg, roster, singles.now_s)
+        prefill_request = replace(request, max_tokens=1, session=None)
+        prefill, costs = weigh(prefill_request, eligible, singles.now_s)
         weighed = ScoredSides(singles, view.scored, prefill, costs)
         matched = self._match(request, partners, weighed)
         return with_pairs(request, weighed, matched, score) if matched else view
@@ -263,25 +266,25 @@ class Pairing:
         totals = self._distrusted(prefill.engines, weighed.costs.totals, singles.now_s)
         best = _best_of_circles(partners, prefill.engines, totals)
         found = []
-        for place, engine in enumerate(singles.engines):
+        for position, engine in enumerate(singles.engines):
             circles = partners.decoding.get(engine.slot)
             if not circles:
                 continue
-            tokens = max(0.0, prefill.prompt_tokens - singles.warm_tokens[place])
+            tokens = max(0.0, prefill.prompt_tokens - singles.warm_tokens[position])
             match: PartnerMatch | None = None
-            least_s = float("inf")
+            min_s = float("inf")
             for circle in circles:
                 at = _of_another_pod(best[circle.number], prefill.engines, engine)
                 if at is None or (match is not None and match.at == at):
                     continue
                 # A nearer circle's best may be another's best too: its link is the nearest they have.
-                again_s = singles.own_s[place]
+                again_s = singles.own_s[position]
                 transfer = self._transfer(request, partners, prefill.engines[at], engine, circle.link, tokens, again_s)
                 seconds = totals[at] + transfer.seconds
-                if seconds < least_s:
-                    match, least_s = PartnerMatch(at, transfer), seconds
+                if seconds < min_s:
+                    match, min_s = PartnerMatch(at, transfer), seconds
             if match is not None:
-                found.append((place, match))
+                found.append((position, match))
         return found
 
     def _distrusted(self, engines: Sequence[Engine], totals: Sequence[float], now_s: float) -> Sequence[float]:
@@ -302,8 +305,8 @@ class Pairing:
     ) -> PredictedTransfer:
         connector = partners.connectors[prefill.slot]
         own, other = partners.facts[prefill.slot], partners.facts[decode.slot]
-        told = own.kv_bytes_per_token or other.kv_bytes_per_token or DEFAULT_KV_BYTES
-        each = self.kv_bytes.get(request.model) or told
+        reported_bytes = own.kv_bytes_per_token or other.kv_bytes_per_token or DEFAULT_KV_BYTES
+        each = self.kv_bytes.get(request.model) or reported_bytes
         speed = bytes_per_s(link, own, other)
         prior_s = FIXED_S + tokens * each / speed
         name = connector.terms.names[0]

@@ -80,7 +80,9 @@ def _circles(facts: PodFacts, connector: Connector) -> list[tuple[Link, Hashable
     if kin is None:
         return []
     return [
-        (link, (kin, link, place)) for link, place in zip(Link, topology_keys(facts), strict=True) if place is not None
+        (link, (kin, link, position))
+        for link, position in zip(Link, topology_keys(facts), strict=True)
+        if position is not None
     ]
 
 

@@ -30,7 +30,7 @@ class PredictedTransfer(Struct, frozen=True, gc=False):
     seconds: float
     """As learned."""
     timeout_s: float
-    """After so long it has stalled."""
+    """Seconds after which the transfer counts as stalled."""
     step_s: float = 0.0
     """Seconds at the decode engine beside it: the queue there, and a step."""
 

@@ -25,13 +25,13 @@ class RoleTerms:
     ttft_s: float = 2.0
     tpot_s: float = 0.05
     decay_s: float = 8.0
-    """How fast what was asked for is forgotten; what decodes cannot wait, and is followed twice as fast."""
+    """Decay time constant of prefill demand; decode cannot wait, so its demand decays twice as fast."""
     peak_decay_s: float = 20.0
     """How fast a peak of need is forgotten: where bursts of both kinds alternate, the split is to bear both."""
     forecast_s: float = 20.0
     """Decodes pile up for as long as answers last: how far ahead their growth is taken to go on."""
     min_role_s: float = 60.0
-    """An engine keeps a role at least so long."""
+    """An engine keeps a role at least this long."""
     min_improvement: float = 0.1
     """By how much of itself the worst pressure must fall for one engine to move."""
     min_pressure: float = 0.5
@@ -39,7 +39,7 @@ class RoleTerms:
     max_prefill_utilization: float = 1.0
     """The share of its time that a prefill engine may compute; what has to wait too long counts beside it."""
     max_changes_per_minute_ratio: float = 1.0
-    """At most so many of them, as a share, change within a minute; one always may."""
+    """At most this share of the engines changes role within a minute; one always may."""
     min_prefill_engines: int = 1
     min_decode_engines: int = 1
 
@@ -57,7 +57,7 @@ class RoleTerms:
 
 @dataclass(frozen=True, slots=True)
 class PoolEngine:
-    """One engine now. `decode_load` is the share of what it can bear within the promised TPOT and its KV cache that its
+    """One engine now. `decode_load` is the share of its capacity within the TPOT objective and its KV cache that its
     decoding takes; `owed_s` the prefill queued there.
     """
 
@@ -70,7 +70,7 @@ class PoolEngine:
     """Sequences."""
     decode_load: float = 0.0
     decode_need: float = 0.0
-    """Engines that its decoding would keep as busy as the promised TPOT allows, were it all on them."""
+    """Engines that its decode load would keep at the TPOT objective's limit if it were placed on no others."""
     may_change: bool = True
     """Whether connector and engine let it do either."""
 
@@ -104,7 +104,7 @@ class EngineNeed:
 
 
 class RoleBalancer:
-    """One pool's split. Fed with what is asked for and what is there; remembers its own changes."""
+    """Splits one pool into roles. Fed with demand and the engines present; remembers its own changes."""
 
     def __init__(self, terms: RoleTerms | None = None) -> None:
         self.terms = terms or RoleTerms()
@@ -113,16 +113,16 @@ class RoleBalancer:
         self._prefill_rate = 0.0
         self._decode = 0.0
         self._decode_growth = 0.0
-        self._seen_s: float | None = None
+        self._observed_s: float | None = None
         self._peak = EngineNeed(0.0, 0.0)
 
     def observe(self, workers: Sequence[PoolEngine], prefill_s: float, now_s: float) -> EngineNeed:
-        """Take note: `prefill_s` of prefill was asked for since the last look."""
+        """Record that `prefill_s` of prefill was requested since the last call."""
         # A draining engine finishes its decodes itself: they need no other engine.
         decode = sum(worker.decode_need for worker in workers if not worker.is_draining)
-        if self._seen_s is None:
-            self._seen_s, self._decode = now_s, decode
-        span_s, self._seen_s = max(0.0, now_s - self._seen_s), max(now_s, self._seen_s)
+        if self._observed_s is None:
+            self._observed_s, self._decode = now_s, decode
+        span_s, self._observed_s = max(0.0, now_s - self._observed_s), max(now_s, self._observed_s)
         if span_s > 0:
             self._learn(prefill_s, decode, span_s)
         self._peak = self._need(workers).after_peak(self._peak, exp(-span_s / self.terms.peak_decay_s))
@@ -136,7 +136,7 @@ class RoleBalancer:
         self._decode_growth = keep_decode * self._decode_growth + (1 - keep_decode) * growth
 
     def _need(self, workers: Sequence[PoolEngine]) -> EngineNeed:
-        # What is owed has to be done within the promised time, beside what keeps coming.
+        # What is owed has to be done within the TTFT objective, beside new arrivals.
         owed = sum(worker.owed_s for worker in workers)
         waits = max(0.0, owed - len(workers) * self.terms.ttft_s / 4) / self.terms.decay_s
         coming = max(0.0, self._decode_growth) * self.terms.forecast_s
@@ -167,8 +167,8 @@ class RoleBalancer:
         then: tuple[float, float],
         now_s: float,
     ) -> RoleChange | None:
-        least = self.terms.min_decode_engines if role is Role.PREFILL else self.terms.min_prefill_engines
-        if len(givers) <= least or max(then) > max(now) * (1 - self.terms.min_improvement):
+        min_engines = self.terms.min_decode_engines if role is Role.PREFILL else self.terms.min_prefill_engines
+        if len(givers) <= min_engines or max(then) > max(now) * (1 - self.terms.min_improvement):
             return None
         free = [one for one in givers if one.may_change and now_s - one.since_s >= self.terms.min_role_s]
         if not free:
@@ -180,8 +180,10 @@ class RoleBalancer:
     def _may_move(self, workers: Sequence[PoolEngine], now_s: float) -> bool:
         while self._moved_s and now_s - self._moved_s[0] >= 60.0:
             self._moved_s.popleft()
-        most = max(1, int(self.terms.max_changes_per_minute_ratio * sum(worker.may_change for worker in workers)))
-        return len(self._moved_s) < most
+        max_changes = max(
+            1, int(self.terms.max_changes_per_minute_ratio * sum(worker.may_change for worker in workers))
+        )
+        return len(self._moved_s) < max_changes
 
 
 def _unfinished(worker: PoolEngine) -> tuple[float, float, str]:
@@ -203,11 +205,11 @@ def _pressures(need: EngineNeed, prefill: int, decode: int) -> tuple[float, floa
 
 
 def decode_need(load: float, step_base_s: float, tpot_s: float) -> float:
-    """What an engine's decodes would need of engines as full as the promised TPOT allows; `load` is `decode_load`.
+    """Return how many engines, each as full as the TPOT objective allows, an engine's decodes would need.
 
-    An engine that is far from full steps faster than promised. What it decodes stays longer where more decode, and is
-    more at a time: the tokens per second are what remains the same, not the sequences. Where it is more than full, what
-    has piled up counts as it is.
+    An engine that is far from full steps faster than the objective requires. What it decodes stays longer where more
+    decode, and is more at a time: the tokens per second are what remains the same, not the sequences. Where it is more
+    than full, what has accumulated counts in full.
     """
     step_s = step_base_s + load * max(0.0, tpot_s - step_base_s)
     return load * max(1.0, tpot_s / step_s) if load > 0 and step_s > 0 else 0.0
@@ -216,7 +218,7 @@ def decode_need(load: float, step_base_s: float, tpot_s: float) -> float:
 def decode_load(
     running: float, kv_tokens: float, capacity: float, step_base_s: float, each_s: float, tpot_s: float
 ) -> float:
-    """The share of an engine that its decodes take: of the sequences that a step may have within the promised TPOT, or
+    """The share of an engine that its decodes take: of the sequences that a step may have within the TPOT objective, or
     of its KV cache, whichever is nearer its end.
     """
     bearable = max(1.0, (tpot_s - step_base_s) / each_s) if each_s > 0 else float("inf")
@@ -224,7 +226,7 @@ def decode_load(
 
 
 class PairsOnlyGate:
-    """Opens to pairs, and to single engines where there are no pairs."""
+    """Opens to pairs, and to single engines if there are no pairs."""
 
     stream_objective: StreamObjective | None = None
 

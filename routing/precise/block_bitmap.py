@@ -1,4 +1,4 @@
-"""Which engines hold a block, as one integer mask per block, and what of it is promised or due rather than seen.
+"""Which engines hold a block, as one integer mask per block, and which of these are pending rather than observed.
 
 A shelf is one medium of one cache group of one engine; it owns one bit of the masks. Emptying a shelf takes a new bit
 at once and sweeps the old one out little by little: a cleared cache of a million blocks must not block the process.
@@ -22,7 +22,7 @@ class BlockRefcounts:
         self.pending: dict[int, int] = {}
         """How many requests will leave this link here, by link."""
         self.reported: set[int] = set()
-        """Promised links that an event has reported since: from then on events decide."""
+        """Pending links that an event has reported since: from then on events decide."""
         self.overdue: dict[int, str] = {}
         """Links that must have been computed here by now, though no event has reported them yet; by ticket."""
         self.inferred: set[int] = set()
@@ -30,7 +30,7 @@ class BlockRefcounts:
 
 
 class BlockBitmap:
-    """Link to a mask of shelves, for what is held and for what is promised or due."""
+    """Map each link to a mask of shelves, of held and of pending blocks."""
 
     def __init__(self) -> None:
         self.held: dict[int, int] = {}
@@ -51,112 +51,116 @@ class BlockBitmap:
         self._made += 1
         return BlockRefcounts(1 << (self._made - 1))
 
-    def put(self, shelf: BlockRefcounts, link: int) -> None:
-        """One copy more. What was only supposed to be there is told now, and stands there once."""
-        if link in shelf.pending:
-            shelf.reported.add(link)
-        if link in shelf.overdue:
-            del shelf.overdue[link]
-            self._unpromise(shelf, link)
+    def put(self, refcounts: BlockRefcounts, link: int) -> None:
+        """Add one copy. A pending block is now reported and counted once."""
+        if link in refcounts.pending:
+            refcounts.reported.add(link)
+        if link in refcounts.overdue:
+            del refcounts.overdue[link]
+            self._unpend(refcounts, link)
         mask = self.held.get(link, 0)
-        if link in shelf.inferred:
-            shelf.inferred.discard(link)
-        elif mask & shelf.bit:
-            shelf.copies[link] = shelf.copies.get(link, 0) + 1
+        if link in refcounts.inferred:
+            refcounts.inferred.discard(link)
+        elif mask & refcounts.bit:
+            refcounts.copies[link] = refcounts.copies.get(link, 0) + 1
         else:
-            # A block that stands on this shelf only shares the shelf's own integer: with many engines masks are large.
-            self.held[link] = mask | shelf.bit if mask else shelf.bit
+            # A block only on this shelf shares the shelf's own integer: with many engines masks are large.
+            self.held[link] = mask | refcounts.bit if mask else refcounts.bit
 
-    def remove(self, shelf: BlockRefcounts, link: int) -> None:
+    def remove(self, refcounts: BlockRefcounts, link: int) -> None:
         """One copy less."""
-        more = shelf.copies.get(link, 0)
+        more = refcounts.copies.get(link, 0)
         if more > 1:
-            shelf.copies[link] = more - 1
+            refcounts.copies[link] = more - 1
         elif more:
-            del shelf.copies[link]
+            del refcounts.copies[link]
         else:
-            self._unset(shelf.bit, link)
+            self._unset(refcounts.bit, link)
 
-    def infer(self, shelf: BlockRefcounts, link: int) -> None:
+    def infer(self, refcounts: BlockRefcounts, link: int) -> None:
         """It must be there, though no event has said so."""
-        if not self.is_held(shelf, link):
-            shelf.inferred.add(link)
-            self.held[link] = self.held.get(link, 0) | shelf.bit
+        if not self.is_held(refcounts, link):
+            refcounts.inferred.add(link)
+            self.held[link] = self.held.get(link, 0) | refcounts.bit
 
-    def erase(self, shelf: BlockRefcounts, link: int) -> None:
+    def erase(self, refcounts: BlockRefcounts, link: int) -> None:
         """It cannot be there, whatever events have said."""
-        shelf.copies.pop(link, None)
-        shelf.inferred.discard(link)
-        self._unset(shelf.bit, link)
+        refcounts.copies.pop(link, None)
+        refcounts.inferred.discard(link)
+        self._unset(refcounts.bit, link)
 
-    def is_held(self, shelf: BlockRefcounts, link: int) -> bool:
-        return bool(self.held.get(link, 0) & shelf.bit)
+    def is_held(self, refcounts: BlockRefcounts, link: int) -> bool:
+        return bool(self.held.get(link, 0) & refcounts.bit)
 
-    def add_pending(self, shelf: BlockRefcounts, links: Iterable[int]) -> None:
+    def add_pending(self, refcounts: BlockRefcounts, links: Iterable[int]) -> None:
         """One request more that will leave these blocks on the shelf."""
-        counts, masks, bit = shelf.pending, self.pending, shelf.bit
+        counts, masks, bit = refcounts.pending, self.pending, refcounts.bit
         for link in links:
             counts[link] = counts.get(link, 0) + 1
             masks[link] = masks.get(link, 0) | bit
 
-    def remove_pending(self, shelf: BlockRefcounts, links: Iterable[int]) -> None:
-        """The opposite of `promise`."""
-        counts = shelf.pending
+    def remove_pending(self, refcounts: BlockRefcounts, links: Iterable[int]) -> None:
+        """Undo `add_pending`."""
+        counts = refcounts.pending
         for link in links:
             if counts[link] > 1:
                 counts[link] -= 1
                 continue
             del counts[link]
-            shelf.reported.discard(link)
-            self._unpromise(shelf, link)
+            refcounts.reported.discard(link)
+            self._unpend(refcounts, link)
 
-    def mark_computed(self, shelf: BlockRefcounts, links: Sequence[int], who: str) -> Sequence[int]:
-        """What was promised has been computed. Returns the links that no event has reported: those are due."""
-        due = [link for link in links if link not in shelf.reported and not self.is_held(shelf, link)]
-        shelf.overdue.update(dict.fromkeys(due, who))
-        self.remove_pending(shelf, links)
+    def mark_computed(self, refcounts: BlockRefcounts, links: Sequence[int], who: str) -> Sequence[int]:
+        """Mark pending links as computed. Return those that no event has reported yet: they stay pending."""
+        due = [link for link in links if link not in refcounts.reported and not self.is_held(refcounts, link)]
+        refcounts.overdue.update(dict.fromkeys(due, who))
+        self.remove_pending(refcounts, links)
         return due
 
-    def expire(self, shelf: BlockRefcounts, links: Iterable[int], who: str) -> None:
+    def expire(self, refcounts: BlockRefcounts, links: Iterable[int], who: str) -> None:
         """Give up what events have not reported by now."""
         for link in links:
-            if shelf.overdue.get(link) == who:
-                del shelf.overdue[link]
-                self._unpromise(shelf, link)
+            if refcounts.overdue.get(link) == who:
+                del refcounts.overdue[link]
+                self._unpend(refcounts, link)
 
     def transfer_pending(self, old: BlockRefcounts, new: BlockRefcounts) -> None:
-        """What is promised or due on one shelf is so on another instead."""
+        """Move the pending links of one shelf to another."""
         new.pending, new.reported, new.overdue = old.pending, old.reported, old.overdue
         old.pending, old.reported, old.overdue = {}, set(), {}
         for link in new.pending.keys() | new.overdue.keys():
             self.pending[link] = self.pending[link] & ~old.bit | new.bit
 
     def masks_of(self, links: Iterable[int]) -> Sequence[int]:
-        """What is held, promised or due of each link."""
-        held, promised = self.held.get, self.pending.get
+        """Return the mask of each link, held and pending together."""
+        held, pending_links = self.held.get, self.pending.get
         if not self.pending:
             return [held(link, 0) for link in links]
-        return [held(link, 0) | promised(link, 0) for link in links]
+        return [held(link, 0) | pending_links(link, 0) for link in links]
 
-    def discard(self, shelves: Collection[BlockRefcounts], links: Iterable[int]) -> None:
-        """Shelves are thrown away, with all the links that may stand on them. Their bits come back once swept."""
-        for shelf in shelves:
-            links_left, shelf.pending, shelf.overdue = shelf.pending.keys() | shelf.overdue.keys(), {}, {}
+    def discard(self, bitmaps: Collection[BlockRefcounts], links: Iterable[int]) -> None:
+        """Drop shelves with all their links. Their bits are reused once swept."""
+        for refcounts in bitmaps:
+            links_left, refcounts.pending, refcounts.overdue = (
+                refcounts.pending.keys() | refcounts.overdue.keys(),
+                {},
+                {},
+            )
             for link in links_left:
-                self._unpromise(shelf, link)
-        mask = sum(shelf.bit for shelf in shelves)
+                self._unpend(refcounts, link)
+        mask = sum(refcounts.bit for refcounts in bitmaps)
         if mask:
-            supposed = [link for shelf in shelves for link in shelf.inferred]
+            supposed = [link for refcounts in bitmaps for link in refcounts.inferred]
             self._stale.append((mask, chain(supposed, links)))
 
-    def sweep(self, most: int) -> None:
-        """Take thrown-away bits out of at most so many links."""
-        while self._stale and most > 0:
+    def sweep(self, max_links: int) -> None:
+        """Clear dropped bits from at most `max_links` links."""
+        while self._stale and max_links > 0:
             mask, links = self._stale[-1]
             for link in links:
                 self._unset(mask, link)
-                most -= 1
-                if most <= 0:
+                max_links -= 1
+                if max_links <= 0:
                     return
             self._stale.pop()
             while mask:
@@ -164,10 +168,10 @@ class BlockBitmap:
                 self._free.append(lowest)
                 mask ^= lowest
 
-    def _unpromise(self, shelf: BlockRefcounts, link: int) -> None:
-        if link in shelf.pending or link in shelf.overdue:
+    def _unpend(self, refcounts: BlockRefcounts, link: int) -> None:
+        if link in refcounts.pending or link in refcounts.overdue:
             return
-        left = self.pending[link] & ~shelf.bit
+        left = self.pending[link] & ~refcounts.bit
         if left:
             self.pending[link] = left
         else:

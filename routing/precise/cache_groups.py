@@ -1,7 +1,7 @@
 """How many leading tokens of a prompt an engine can reuse, from which blocks its cache groups hold.
 
 Models that mix kinds of layers keep a cache group per kind, each with blocks and rules of its own, and only what every
-group can go on from is warm. Restated from vLLM's `kv_cache_coordinator.py`; knows neither events nor engines.
+group can continue from is reusable. Restated from vLLM's `kv_cache_coordinator.py`; independent of events and engines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import ceil, lcm
 from typing import Protocol
 
 RECURRENT_KINDS = frozenset({"mamba"})
-"""Recurrent states: the one at the very end stands for all before it."""
+"""Recurrent states: the last state covers all before it."""
 
 SLIDING_WINDOW_KINDS = frozenset({"sliding_window", "sliding_window_mla"})
 """Only the blocks of the last window are needed."""
@@ -38,40 +38,40 @@ class GroupBlocks(GroupShape, Protocol):
     def held(self) -> Sequence[object]: ...
 
 
-def longest_hit(groups: Sequence[GroupBlocks], most_tokens: int) -> int:
-    """Tokens of the longest prefix, of at most `most_tokens`, that all groups can go on from."""
+def leading_hit_tokens(groups: Sequence[GroupBlocks], max_tokens: int) -> int:
+    """Tokens of the longest prefix, of at most `max_tokens`, that all groups can go on from."""
     needed = [group for group in groups if group.kind not in UNCACHED_KINDS]
     if not needed:
         return 0
     grain = lcm(*(group.block_tokens for group in needed))
-    length = most_tokens // grain * grain
+    length = max_tokens // grain * grain
     while length:
         before = length
         for group in needed:
-            length = _longest(group, length, grain)
+            length = _group_hit(group, length, grain)
         if length == before:
             break
     return length
 
 
-def _longest(group: GroupBlocks, most_tokens: int, grain: int) -> int:
+def _group_hit(group: GroupBlocks, max_tokens: int, grain: int) -> int:
     if group.kind in RECURRENT_KINDS:
-        return _last_state(group, most_tokens, grain)
+        return _last_state(group, max_tokens, grain)
     if group.kind in SLIDING_WINDOW_KINDS and group.window_tokens:
-        return _last_window(group, most_tokens, grain)
-    return leading_held(group.held, most_tokens // group.block_tokens) * group.block_tokens // grain * grain
+        return _last_window(group, max_tokens, grain)
+    return count_leading_held(group.held, max_tokens // group.block_tokens) * group.block_tokens // grain * grain
 
 
-def leading_held(held: Sequence[object], most: int) -> int:
-    """How many of the first `most` are held without a gap."""
-    for place, one in enumerate(held[:most]):
+def count_leading_held(held: Sequence[object], max_count: int) -> int:
+    """How many of the first `max_count` are held without a gap."""
+    for position, one in enumerate(held[:max_count]):
         if not one:
-            return place
-    return min(most, len(held))
+            return position
+    return min(max_count, len(held))
 
 
-def _last_state(group: GroupBlocks, most_tokens: int, grain: int) -> int:
-    for end in range(most_tokens, 0, -grain):
+def _last_state(group: GroupBlocks, max_tokens: int, grain: int) -> int:
+    for end in range(max_tokens, 0, -grain):
         if group.held[end // group.block_tokens - 1]:
             return end
     return 0
@@ -82,10 +82,10 @@ def window_blocks(group: GroupShape) -> int:
     return ceil((group.window_tokens - 1) / group.block_tokens)
 
 
-def _last_window(group: GroupBlocks, most_tokens: int, grain: int) -> int:
+def _last_window(group: GroupBlocks, max_tokens: int, grain: int) -> int:
     """The longest prefix whose last window is held, or whose whole is where it is shorter than a window."""
     window = window_blocks(group)
-    for end in range(most_tokens, 0, -grain):
+    for end in range(max_tokens, 0, -grain):
         last = end // group.block_tokens
         if all(group.held[max(0, last - window) : last]):
             return end

@@ -48,7 +48,7 @@ class CacheGroup:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a prefix is warm exactly as far as its blocks stand on the accelerator."""
+        """Whether the cached prefix is exactly the leading blocks held on the accelerator."""
         return len(self.refcounts) == 1 and self.kind not in RECURRENT_KINDS | SLIDING_WINDOW_KINDS | UNCACHED_KINDS
 
 
@@ -72,16 +72,16 @@ class MirrorCounts:
 class EngineCacheMirror:
     """Mutable; written by `PreciseIndex` only."""
 
-    def __init__(self, masks: BlockBitmap, most_blocks: int) -> None:
+    def __init__(self, masks: BlockBitmap, max_blocks: int) -> None:
         self._masks = masks
-        self._most_blocks = most_blocks
+        self._max_blocks = max_blocks
         self._names: dict[EngineHash, int] = {}
         self._orphans: dict[EngineHash, list[OrphanedBlocks]] = {}
         """By the parent they wait for."""
         self._waiting: dict[EngineHash, OrphanedBlocks] = {}
         """By the name of each block in them."""
         self._unnamed: dict[EngineHash, list[BlockRefcounts]] = {}
-        """Where blocks stand that were told without their tokens, by name."""
+        """Where blocks are that were reported without their tokens, by engine hash."""
         self.link_tokens = 0
         self.groups: dict[int, CacheGroup] = {}
         self.count = MirrorCounts()
@@ -96,7 +96,7 @@ class EngineCacheMirror:
 
     @property
     def refcounts(self) -> list[BlockRefcounts]:
-        return [shelf for group in self.groups.values() for shelf in group.refcounts.values()]
+        return [refcounts for group in self.groups.values() for refcounts in group.refcounts.values()]
 
     def assume_block_size(self, block_tokens: int) -> None:
         """Before its first event: it will have one ordinary group with blocks of this size."""
@@ -116,13 +116,13 @@ class EngineCacheMirror:
                 self.clear()
 
     def clear(self) -> None:
-        """Hold nothing any more; what is promised or due stays so. Takes no longer for a large cache."""
+        """Drop all held blocks; pending ones are kept. Takes constant time for a large cache."""
         fresh = [self._masks.new_refcounts() for _ in self.groups]
-        for group, shelf in zip(self.groups.values(), fresh, strict=True):
-            self._masks.transfer_pending(group.on_gpu, shelf)
+        for group, refcounts in zip(self.groups.values(), fresh, strict=True):
+            self._masks.transfer_pending(group.on_gpu, refcounts)
         self.detach()
-        for group, shelf in zip(self.groups.values(), fresh, strict=True):
-            group.refcounts = {GPU: shelf}
+        for group, refcounts in zip(self.groups.values(), fresh, strict=True):
+            group.refcounts = {GPU: refcounts}
 
     def detach(self) -> None:
         """Take all of it out of the masks."""
@@ -141,7 +141,7 @@ class EngineCacheMirror:
         ]
 
     def correct(self, ends: BlockHashes, real_tokens: int) -> None:
-        """The engine has reused exactly so much of a prompt. What tells of it is known to be incomplete."""
+        """Set the cached length of a prompt to what the engine reused. Its events are known to be incomplete."""
         for group in self.groups.values():
             if group.kind in RECURRENT_KINDS | SLIDING_WINDOW_KINDS | UNCACHED_KINDS:
                 continue
@@ -157,14 +157,14 @@ class EngineCacheMirror:
     def _store(self, event: BlockStored) -> None:
         pending = [OrphanedBlocks(event)]
         while pending:
-            for name in self._place(pending.pop()):
+            for name in self._insert(pending.pop()):
                 adopted = self._orphans.pop(name, ())
                 pending += adopted
                 for orphan in adopted:
                     for block in orphan.event.block_hashes:
                         self._waiting.pop(block, None)
 
-    def _place(self, found: OrphanedBlocks) -> Sequence[EngineHash]:
+    def _insert(self, found: OrphanedBlocks) -> Sequence[EngineHash]:
         """Put an event's blocks on their shelf. Returns the names that are new."""
         event = found.event
         if not event.has_all_tokens:
@@ -176,7 +176,7 @@ class EngineCacheMirror:
             self.count.dropped += len(event.block_hashes)
             return ()
         if parent is None:
-            self._set_aside(event)
+            self._keep_orphans(event)
             return ()
         try:
             links = self._links(event, parent)
@@ -184,25 +184,25 @@ class EngineCacheMirror:
             self.count.dropped += len(event.block_hashes)
             return ()
         new = self._name(event, links)
-        shelf, names = self._shelf(group, event.medium), self._names
+        refcounts, names = self._refcounts_of(group, event.medium), self._names
         for name in event.block_hashes:
             link = names.get(name)
             if link is not None and name not in found.removed:
-                self._masks.put(shelf, link)
+                self._masks.put(refcounts, link)
         return new
 
     def _name(self, event: BlockStored, links: Sequence[int]) -> list[EngineHash]:
         names = self._names
         new = [(name, link) for name, link in zip(event.block_hashes, links, strict=True) if name not in names]
-        room = self._most_blocks - len(names)
+        room = self._max_blocks - len(names)
         if len(new) > room:
             self.count.dropped += len(new) - room
             new = new[:room]
         names.update(new)
         if self._unnamed:
             for name, link in new:
-                for shelf in self._unnamed.pop(name, ()):
-                    self._masks.put(shelf, link)
+                for refcounts in self._unnamed.pop(name, ()):
+                    self._masks.put(refcounts, link)
         return [name for name, _ in new]
 
     def _parent_of(self, event: BlockStored) -> int | None:
@@ -216,31 +216,31 @@ class EngineCacheMirror:
             every = event.block_size // self.link_tokens
             return chain_hashes(packed, self.link_tokens, parent)[every - 1 :: every]
         links, size = [], event.block_size * BYTES_PER_TOKEN
-        for place, extra in enumerate(extras):
+        for position, extra in enumerate(extras):
             # What is in the picture belongs to what the block says.
             start = xxh3_64_intdigest(extra, parent) if extra else parent
-            parent = chain_hashes(packed[place * size : (place + 1) * size], self.link_tokens, start)[-1]
+            parent = chain_hashes(packed[position * size : (position + 1) * size], self.link_tokens, start)[-1]
             links.append(parent)
         return links
 
     def _put_by_name(self, event: BlockStored) -> None:
-        """Blocks whose tokens are not told: other groups or the accelerator's own events name them, now or later."""
+        """Add blocks reported without tokens: other groups or the accelerator's own events name them, now or later."""
         group = self._group_of(event)
         if group is None:
             self.count.dropped += len(event.block_hashes)
             return
-        shelf = self._shelf(group, event.medium)
+        refcounts = self._refcounts_of(group, event.medium)
         for name in event.block_hashes:
             link = self._names.get(name)
             if link is not None:
-                self._masks.put(shelf, link)
+                self._masks.put(refcounts, link)
                 continue
-            self._unnamed.setdefault(name, []).append(shelf)
+            self._unnamed.setdefault(name, []).append(refcounts)
             if len(self._unnamed) > MAX_ORPHANED_BLOCKS:
                 self._unnamed.pop(next(iter(self._unnamed)))
                 self.count.dropped += 1
 
-    def _set_aside(self, event: BlockStored) -> None:
+    def _keep_orphans(self, event: BlockStored) -> None:
         if event.parent_block_hash is None:
             return
         orphan = OrphanedBlocks(event)
@@ -260,16 +260,16 @@ class EngineCacheMirror:
 
     def _remove(self, event: BlockRemoved, name: EngineHash) -> None:
         group = self.groups.get(event.group_idx or 0)
-        shelf = group.refcounts.get(event.medium or GPU) if group else None
+        refcounts = group.refcounts.get(event.medium or GPU) if group else None
         link = self._names.get(name)
-        if link is not None and shelf is not None:
-            self._masks.remove(shelf, link)
+        if link is not None and refcounts is not None:
+            self._masks.remove(refcounts, link)
             if not any(self._masks.is_held(one, link) for one in self.refcounts):
                 del self._names[name]
         elif link is None and (orphan := self._waiting.pop(name, None)) is not None:
             orphan.removed.add(name)
-        elif link is None and shelf is not None and shelf in self._unnamed.get(name, ()):
-            self._unnamed[name].remove(shelf)
+        elif link is None and refcounts is not None and refcounts in self._unnamed.get(name, ()):
+            self._unnamed[name].remove(refcounts)
             if not self._unnamed[name]:
                 del self._unnamed[name]
 
@@ -297,11 +297,11 @@ class EngineCacheMirror:
             self._masks.version += 1
         return group
 
-    def _shelf(self, group: CacheGroup, medium: str | None) -> BlockRefcounts:
-        shelf = group.refcounts.get(medium or GPU)
-        if shelf is None:
-            shelf = group.refcounts[medium or GPU] = self._masks.new_refcounts()
-        return shelf
+    def _refcounts_of(self, group: CacheGroup, medium: str | None) -> BlockRefcounts:
+        refcounts = group.refcounts.get(medium or GPU)
+        if refcounts is None:
+            refcounts = group.refcounts[medium or GPU] = self._masks.new_refcounts()
+        return refcounts
 
 
 def _left_by(group: CacheGroup, links: Sequence[int], tokens: int) -> Sequence[int]:

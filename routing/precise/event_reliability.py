@@ -1,7 +1,7 @@
 """Whether an engine's KV events are reliable enough to decide: falls with gaps, rises with agreement.
 
-Doubt comes from outside (events were missed, nothing is known of the time before us) or from answers: what an engine
-really reused, compared with what its events predicted. Pure; knows no event and no engine.
+Unreliability comes from outside (events were missed, or precede the subscription) or from responses: what an engine
+actually reused, compared with what its events predicted. Pure: independent of events and engines.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ ANSWER_MEMORY = 32.0
 """Answers that the running error looks back on."""
 
 MIN_ANSWERS = 8
-"""Before so many no error is an alarm: one evicted prompt is chance."""
+"""Minimum number of observations before errors count: one evicted prompt is chance."""
 
 MAX_ERROR = 0.25
 """Share of wrongly predicted tokens from which the events cannot be right any more."""
 
 
 SHORT_ANSWERS = 8
-"""Answers in a row that reused exactly one block less than foretold, until that is taken to be the engine's way."""
+"""Responses in a row that reused exactly one block less than predicted before this counts as the engine's behaviour."""
 
 
 class UnreliableReason(StrEnum):
@@ -52,9 +52,9 @@ class EventReliability:
     agreed: int = 0
     """Responses in a row that were predicted."""
     trim_tokens: int = 0
-    """What the engine leaves of every hit: with a draft model (EAGLE, MTP) it computes the last block anew."""
+    """What the engine leaves of every hit: with a draft model (EAGLE, MTP) it recomputes the last block."""
     _one_off: int = 0
-    """Answers in a row that were wrong by one block, all the same way."""
+    """Responses in a row that were wrong by one block in the same direction."""
 
     @property
     def is_reliable(self) -> bool:
@@ -68,26 +68,26 @@ class EventReliability:
     def mark_complete(self) -> None:
         """All that the engine holds is known: from its first event on, or since it was cleared."""
         self.unreliable_reason = None
-        self._begin_anew()
+        self._restart()
 
-    def mark_unreliable(self, doubt: UnreliableReason) -> bool:
+    def mark_unreliable(self, reason: UnreliableReason) -> bool:
         """Something was missed. True where that is news."""
-        is_news = self.unreliable_reason is None
-        self.unreliable_reason = doubt
-        self._begin_anew()
-        return is_news
+        is_new = self.unreliable_reason is None
+        self.unreliable_reason = reason
+        self._restart()
+        return is_new
 
-    def observe(self, foretold: int, real: int, block_tokens: int) -> bool:
+    def observe(self, predicted: int, real: int, block_tokens: int) -> bool:
         """Take note of an answer. True where the engine lost or won our trust by it."""
-        self._learn_trim(foretold - real, foretold, block_tokens)
+        self._learn_trim(predicted - real, predicted, block_tokens)
         kept = 1 - 1 / ANSWER_MEMORY
         self.answers = self.answers * kept + 1
-        self.error_tokens = self.error_tokens * kept + abs(foretold - real)
-        self.tokens = self.tokens * kept + max(foretold, real)
-        if abs(foretold - real) >= block_tokens:
+        self.error_tokens = self.error_tokens * kept + abs(predicted - real)
+        self.tokens = self.tokens * kept + max(predicted, real)
+        if abs(predicted - real) >= block_tokens:
             self.agreed = 0
         elif real:
-            # That nothing was reused and nothing foretold says nothing of what is known.
+            # A response without reuse, for which none was predicted, carries no information.
             self.agreed += 1
         return self._fell_by_drift() or self._rose()
 
@@ -95,9 +95,9 @@ class EventReliability:
         """How much of what it holds it will reuse."""
         return max(0, tokens - self.trim_tokens)
 
-    def _learn_trim(self, short_by: int, foretold: int, block_tokens: int) -> None:
+    def _learn_trim(self, short_by: int, predicted: int, block_tokens: int) -> None:
         is_one_off = short_by == (-block_tokens if self.trim_tokens else block_tokens)
-        if foretold or self.trim_tokens:
+        if predicted or self.trim_tokens:
             self._one_off = self._one_off + 1 if is_one_off else 0
         if self._one_off >= SHORT_ANSWERS:
             self.trim_tokens = 0 if self.trim_tokens else block_tokens
@@ -119,6 +119,6 @@ class EventReliability:
         self.mark_complete()
         return True
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         self.answers = self.error_tokens = self.tokens = 0.0
         self.agreed = 0

@@ -16,7 +16,7 @@ GPU = "GPU"
 
 
 class BlockStored(Struct, tag=True, frozen=True, gc=False):
-    """Blocks that now stand in a cache, as a chain: each block's parent is the one before it.
+    """Blocks that are now in a cache, as a chain: each block's parent is the one before it.
 
     `token_ids` are those of all blocks in the range, empty where an offloading tier names blocks only by hash; where
     blocks of the range are not kept (sliding windows, recurrent states), there are fewer hashes than blocks.

@@ -23,12 +23,12 @@ BYTES_PER_TOKEN = 4
 
 
 def pack_tokens(token_ids: Iterable[int]) -> bytes:
-    """Token ids as four bytes each. Raises `OverflowError` or `TypeError` for what is no token id."""
+    """Pack token ids as four bytes each. Raises `OverflowError` or `TypeError` for an invalid token id."""
     return array("I", token_ids).tobytes()
 
 
 def text_digest(text: str) -> bytes:
-    """What stands for a text wherever it is only to be known again."""
+    """Return the digest that identifies a text where only equality matters."""
     return xxh3_128_digest(text.encode())
 
 
@@ -92,5 +92,5 @@ class BlockHashes:
 
 def shared_links(one: Sequence[int], other: Sequence[int]) -> int:
     """How many leading links two chains share. Chains that have parted never meet again."""
-    most = min(len(one), len(other))
-    return bisect_left(range(most), True, key=lambda place: one[place] != other[place])
+    shorter = min(len(one), len(other))
+    return bisect_left(range(shorter), True, key=lambda position: one[position] != other[position])

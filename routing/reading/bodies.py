@@ -1,6 +1,6 @@
 """The bodies of the APIs as far as decisions need them, and what each of them makes the engine's prompt of.
 
-A field that is not named here is not looked at: the engine judges it. Knows nothing of how faults are worded or of what
+A field that is not named here is left to the engine. Independent of how faults are worded and of what
 is sent on.
 """
 
@@ -28,12 +28,12 @@ from routing.reading.conversation import (
 from routing.request import Api
 
 TOOLS = b"\xf7"
-"""Before the tools, as the client wrote them. They stand first, as most templates have it: where one has the system
-prompt first, we believe too little warm, never too much."""
+"""Before the tools, as the client wrote them. They come first, as in most templates: where one has the system
+prompt first, too few cached tokens are predicted, never too many."""
 DEFAULT_COMPLETION_TOKENS = 16
 """What OpenAI's completions API makes of a missing `max_tokens`."""
 
-NOTHING_ASKED = (b"", b"null", b"false")
+UNSET_VALUES = (b"", b"null", b"false")
 """What of a field is as good as none of it."""
 HIDDEN = (b"false",)
 TRUE = (b"true",)
@@ -44,7 +44,7 @@ Name = Annotated[str, Meta(max_length=256)]
 """Names are kept and shown (metrics, logs, receipts), so they are bounded."""
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Limit = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-"""Tokens of an answer. Engines reject 0, but for a completion that echoes its prompt."""
+"""Tokens of an answer. Engines reject 0, except for a completion that echoes its prompt."""
 Copies = Annotated[int, Meta(ge=1, le=16_384)]
 """vLLM's own bound on `n`."""
 
@@ -125,7 +125,7 @@ class RequestBody(Struct, kw_only=True):
         return self.session_id
 
     @property
-    def is_whole(self) -> bool:
+    def is_single_engine(self) -> bool:
         """Whether it asks for something that only the engine which does both prefill and answer can give."""
         return False
 
@@ -139,14 +139,14 @@ class RequestBody(Struct, kw_only=True):
 
 
 class StreamedBody(RequestBody, kw_only=True):
-    """What chat and plain completions share: usage stands in a stream only where it is asked for."""
+    """Fields shared by chat and plain completions: a stream has usage only if it is requested."""
 
     echo: Raw = Raw()
     prompt_logprobs: Raw = Raw()
 
     n: Copies | None = None
     best_of: Copies | None = None
-    """Of engines before vLLM 0.9, which make so many answers and give the best `n` of them."""
+    """Of engines before vLLM 0.9, which generate this many responses and return the best `n` of them."""
     min_tokens: Count | None = None
     stream: bool | None = None
     stream_options: StreamOptions | UnsetType | None = UNSET
@@ -164,10 +164,10 @@ class StreamedBody(RequestBody, kw_only=True):
         return self.min_tokens or 0
 
     @property
-    def is_whole(self) -> bool:
+    def is_single_engine(self) -> bool:
         if not self.echo and not self.prompt_logprobs:
             return False
-        return any(memoryview(said) not in NOTHING_ASKED for said in (self.echo, self.prompt_logprobs))
+        return any(memoryview(value) not in UNSET_VALUES for value in (self.echo, self.prompt_logprobs))
 
     @property
     def lacks_usage(self) -> bool:
@@ -195,8 +195,8 @@ class ChatBody(StreamedBody, kw_only=True):
     LIMITED_BY = ("max_completion_tokens", "max_tokens")
 
     @property
-    def is_whole(self) -> bool:
-        return memoryview(self.tool_choice) not in FREE_CHOICE or super().is_whole
+    def is_single_engine(self) -> bool:
+        return memoryview(self.tool_choice) not in FREE_CHOICE or super().is_single_engine
 
     @property
     def holds_back(self) -> bool:
@@ -281,7 +281,7 @@ class ResponsesBody(RequestBody, kw_only=True):
         return bool(self.background)
 
     @property
-    def is_whole(self) -> bool:
+    def is_single_engine(self) -> bool:
         return memoryview(self.tool_choice) not in FREE_CHOICE
 
     @property

@@ -19,7 +19,7 @@ from xxhash import xxh3_128_hexdigest
 MESSAGE = b"\xff"
 """Opens a message; its role follows."""
 BODY = b"\xfe"
-"""Ends a role or a name; what was said follows."""
+"""Ends a role or a name; its content follows."""
 PART = b"\xfd"
 """Between two parts of one message."""
 CALL = b"\xfc"
@@ -35,7 +35,7 @@ MEDIA_DIGESTS = 128
 BILLING_HEADER = "x-anthropic-billing-header"
 """A system block that begins so is different in every request of one client, and vLLM drops it from the prompt too."""
 
-UNSEEN_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text"})
+UNREAD_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text"})
 """Reasoning of earlier turns: most chat templates leave it out of the prompt."""
 
 
@@ -132,7 +132,7 @@ def write_items(out: list[bytes], items: Iterable[ResponsesItem]) -> None:
 
 
 def write_system(out: list[bytes], content: Content) -> None:
-    """Append a system prompt that stands beside the messages."""
+    """Append a system prompt given beside the messages."""
     if isinstance(content, list):
         content = [part for part in content if not _is_billing(part)]
     elif _is_billing(content):
@@ -172,7 +172,7 @@ def _write_parts(out: list[bytes], opening: bytes, parts: Sequence[str | Content
                 out.append(opening)
             write_call(out, part.name or "", part.input)
             before = PART
-        elif part.type not in UNSEEN_PARTS:
+        elif part.type not in UNREAD_PARTS:
             out += (before, _part_bytes(part))
             before = PART
     if before is opening and not has_results:
@@ -180,7 +180,7 @@ def _write_parts(out: list[bytes], opening: bytes, parts: Sequence[str | Content
 
 
 def write_call(out: list[bytes], name: str, arguments: Raw | str) -> None:
-    """Append one tool call. Arguments are told apart by what they mean, not by how their JSON is spaced."""
+    """Append one tool call. Arguments are compared as values, not by the spacing of their JSON."""
     out += (CALL, name.encode(), BODY, _compact(arguments))
 
 
@@ -217,7 +217,7 @@ def _compact(arguments: Raw | str) -> bytes:
         arguments = value
         return msgspec.json.encode(msgspec.json.decode(value)) if value.strip() else b"{}"
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
-        # Models write what is no JSON at times; then only the very same bytes are the same.
+        # Models sometimes write invalid JSON; then only the very same bytes are equal.
         return arguments.encode() if isinstance(arguments, str) else bytes(arguments)
 
 
@@ -240,15 +240,15 @@ PlainPrompts = str | ChatMessage | list[str | TokenId | ChatMessage | Row] | Non
 
 def write_prompts(out: list[bytes], prompts: PlainPrompts) -> int:
     """Append one prompt or a batch of them. Returns how many they are."""
-    each = _apart(prompts)
-    for place, prompt in enumerate(each):
-        if place:
+    each = _separated(prompts)
+    for index, prompt in enumerate(each):
+        if index:
             out.append(NEXT)
         _write_prompt(out, prompt)
     return len(each)
 
 
-def _apart(prompts: PlainPrompts) -> Sequence[PlainPrompt]:
+def _separated(prompts: PlainPrompts) -> Sequence[PlainPrompt]:
     if prompts is None:
         return ()
     if not isinstance(prompts, list):

@@ -1,7 +1,7 @@
 """What becomes of each field of the requests that vLLM takes: one table, held against its own models by a test.
 
-A field that is in no list is passed on as it is. So a field that a new engine brings, and that lets a client pass by
-limits, priorities or the walls between tenants, would go unnoticed: `tests/vllm/test_fields.py` fails until it is here.
+A field that is in no list is passed on unchanged. So a field of a new engine that lets a client bypass
+limits, priorities or tenant isolation would go unnoticed: `tests/vllm/test_fields.py` fails until it is listed here.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class FieldHandling(StrEnum):
     CLAMPED = "clamped"
     """It is lowered to what the tenant and its limits allow."""
     REJECTED = "rejected"
-    """A request with it is refused wherever a policy is in force."""
+    """A request with it is rejected if a policy is configured."""
     OURS = "ours"
     """What a client sends is taken out or replaced: the gateway sets it, or it is absent."""
 
 
 GATEWAY_FIELDS = frozenset((*RESERVED_FIELDS, "model", "stream_options"))
-"""`model` where the policy has an alias for it, `stream_options` where usage has to be asked for."""
+"""`model` where the policy has an alias for it, `stream_options` where usage has to be requested."""
 
 REJECTED = frozenset(("background",))
 

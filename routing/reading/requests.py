@@ -1,6 +1,6 @@
 """A client's body read once under a tenant's rules: the facts that a decision needs, and the bytes for the pod.
 
-The rules are model names, output limits and what keeps tenants apart; reading knows no more of tenants.
+The rules are model names, output limits and tenant isolation; nothing else of a tenant is used here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ParsePolicy(Protocol):
 
     @property
     def name(self) -> str | None:
-        """Whose sessions and stored responses they are; None where nobody is told apart."""
+        """Owner of the sessions and stored responses; None without tenants."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class ParsePolicy(Protocol):
 
     @property
     def trust_domain(self) -> str | None:
-        """Whose warm prefixes it may share, None for everybody's."""
+        """Who may share its cached prefixes: None for everyone."""
         ...
 
     @property
@@ -116,7 +116,7 @@ DECODERS: dict[Api, UniqueFieldDecoder[RequestBody]] = {api: UniqueFieldDecoder(
 class ParsedRequest(Struct, frozen=True, gc=False):
     """What a body says, and the body for the pod.
 
-    `usage_added`: the pod was asked for a usage event that the client did not ask for; it is to be withheld.
+    `usage_added`: the pod was sent a request for a usage event that the client did not request; it is to be withheld.
     """
 
     request: Request
@@ -138,8 +138,8 @@ def read_request(
 ) -> ParsedRequest:
     """Read a client's body. `session` is its name for the conversation from a header, where it sent one.
 
-    `model` answers in the place of the one that is asked for; `adds_usage`: an event that the client did not ask for
-    could be withheld from it. Raises `RequestRejected` where the body is no JSON object or a
+    `model` answers instead of the requested one; `adds_usage`: an event that the client did not request
+    could be withheld from it. Raises `RequestRejected` where the body is not a JSON object or a
     field we use has a wrong type or value.
     """
     fields = _decode(api, body)
@@ -176,7 +176,7 @@ def read_request(
         regions=terms.regions,
         priority=priority,
         retry_count=retried,
-        is_single_engine=fields.is_whole,
+        is_single_engine=fields.is_single_engine,
         holds_back=fields.holds_back,
     )
     is_plain = terms.output_cap is None and not terms.trust_domain and model == fields.model
@@ -195,8 +195,8 @@ def _decode(api: Api, body: bytes) -> RequestBody:
     if repeats:
         _check_once(body)
     if too_long is not None:
-        words = f"`{too_long}` holds an integer of more than {MAX_DIGITS} digits."
-        raise RequestRejected(Reason.BAD_REQUEST, words, param=too_long)
+        message = f"`{too_long}` holds an integer of more than {MAX_DIGITS} digits."
+        raise RequestRejected(Reason.BAD_REQUEST, message, param=too_long)
     return fields
 
 
@@ -207,7 +207,7 @@ def _check_once(body: bytes) -> None:
 
 
 def _prompt(continued: str, shaping: tuple[Raw, ...], canonical: bytes, model: str, salt: str) -> Prompt:
-    # Only the pod that stored the continued response knows its text: what follows it is warm nowhere else.
+    # Only the pod that stored the continued response knows its text: what follows it is cached nowhere else.
     if continued or any(shaping):
         parts = [memoryview(raw).tobytes() for raw in shaping]
         seed = hash_seed(model.encode(), continued.encode(), *parts, salt.encode())

@@ -2,8 +2,8 @@
 
 The bytes are those that the next turn's prompt will have. Raw dechunked bytes are read once, when the response has
 ended: the events of a stream are parsed together, as one JSON array. What is uncertain (several choices, reasoning, a
-stream that was cut) is taken as unknown: predicting a cache hit that is none costs more than missing one. A whole
-response of chat or completions is parsed once, for facts and bytes.
+stream that was cut) is taken as unknown: predicting a cache hit that does not occur costs more than missing one. A
+unary response of chat or completions is parsed once, for facts and bytes.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ RESPONSE_EVENT = msgspec.json.Decoder(ResponseOutputEvent)
 
 def response_bytes(api: Api, raw: bytes, stream: bool) -> bytes:  # noqa: FBT001 - asked of every answer in these words
     """Canonical bytes of the generated message, `b""` where they cannot be known."""
-    read = (STREAMS if stream else WHOLES).get(api)
+    read = (STREAMS if stream else COMPLETE_BODIES).get(api)
     try:
         return read(raw) if read else NO_RESPONSE
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -251,7 +251,7 @@ def _as_array(events: list[bytes]) -> bytes:
     return b"[" + b",".join(events) + b"]"
 
 
-WHOLES: dict[Api, Callable[[bytes], bytes]] = {
+COMPLETE_BODIES: dict[Api, Callable[[bytes], bytes]] = {
     Api.CHAT: _chat,
     Api.COMPLETIONS: _completions,
     Api.MESSAGES: _messages,
@@ -326,10 +326,10 @@ ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
 """Status words of a response that has ended."""
 
 
-def read_response_facts(api: Api, told: bytes) -> ResponseFacts:
+def read_response_facts(api: Api, body: bytes) -> ResponseFacts:
     """The facts in a whole JSON answer, or in the JSON of one event. Nothing where it is not as the API says."""
     try:
-        answer = ENVELOPE.decode(told)
+        answer = ENVELOPE.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return NO_RESPONSE_FACTS
     inner = answer.response or (answer.message if isinstance(answer.message, ResponseEnvelope) else None) or answer
@@ -337,9 +337,9 @@ def read_response_facts(api: Api, told: bytes) -> ResponseFacts:
     return ResponseFacts(usage_of(api, inner.usage), stop or _finish_reason(inner), inner.id)
 
 
-def read_usage(api: Api, told: bytes) -> Usage | None:
+def read_usage(api: Api, body: bytes) -> Usage | None:
     """The usage in a whole JSON answer or in one event."""
-    return read_response_facts(api, told).usage
+    return read_response_facts(api, body).usage
 
 
 def _finish_reason(answer: ResponseEnvelope) -> str | None:
@@ -353,19 +353,19 @@ def _finish_reason(answer: ResponseEnvelope) -> str | None:
     return answer.stop_reason
 
 
-def usage_of(api: Api, told: ReportedUsage | None) -> Usage | None:
+def usage_of(api: Api, body: ReportedUsage | None) -> Usage | None:
     """Usage in one form, whichever API's words told it."""
-    if told is None:
+    if body is None:
         return None
-    if told.prompt_tokens is not None:
-        return _counted(told.prompt_tokens, told.completion_tokens, told.prompt_tokens_details)
-    if told.input_tokens is None:
+    if body.prompt_tokens is not None:
+        return _counted(body.prompt_tokens, body.completion_tokens, body.prompt_tokens_details)
+    if body.input_tokens is None:
         return None
     if api is not Api.MESSAGES:
-        return _counted(told.input_tokens, told.output_tokens, told.input_tokens_details)
+        return _counted(body.input_tokens, body.output_tokens, body.input_tokens_details)
     # Anthropic counts apart what was read from the cache, what was written to it, and the rest.
-    read, written = told.cache_read_input_tokens, told.cache_creation_input_tokens
-    return _counted(told.input_tokens + (read or 0) + (written or 0), told.output_tokens, CachedTokens(read))
+    read, written = body.cache_read_input_tokens, body.cache_creation_input_tokens
+    return _counted(body.input_tokens + (read or 0) + (written or 0), body.output_tokens, CachedTokens(read))
 
 
 def _counted(prompt: int, completion: int | None, cached: CachedTokens | None) -> Usage | None:
@@ -390,14 +390,14 @@ class CompleteResponseBody(Struct, gc=False):
 COMPLETE = msgspec.json.Decoder(CompleteResponseBody)
 
 
-def read_complete(api: Api, told: bytes) -> tuple[ResponseFacts, bytes]:
+def read_complete(api: Api, body: bytes) -> tuple[ResponseFacts, bytes]:
     """The facts in an answer, and the canonical bytes of what it generated; as `read_facts` and `answer_bytes` say."""
     if api is not Api.CHAT and api is not Api.COMPLETIONS:
-        return read_response_facts(api, told), response_bytes(api, told, stream=False)
+        return read_response_facts(api, body), response_bytes(api, body, stream=False)
     try:
-        answer = COMPLETE.decode(told)
+        answer = COMPLETE.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return read_response_facts(api, told), response_bytes(api, told, stream=False)
+        return read_response_facts(api, body), response_bytes(api, body, stream=False)
     choices = answer.choices
     ended = next((choice.finish_reason for choice in choices if choice.finish_reason), None)
     facts = ResponseFacts(usage_of(api, answer.usage), ended, answer.id)

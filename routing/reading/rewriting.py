@@ -1,7 +1,7 @@
 """A client's body as a pod gets it: untouched unless a field must change, and then at the top level only.
 
 Also the body with a lower limit on its output, and the body for the prefill engine of a pair. There what shapes the
-prompt stays as it is: the KV is the decode engine's own only if both read the same tokens. What shapes the response
+prompt is unchanged: the KV is the decode engine's own only if both read the same tokens. What shapes the response
 goes: it costs, it may be rejected together with one token, and the decode engine gets it anyway.
 """
 
@@ -45,10 +45,10 @@ PLAIN_VALUE = re.compile(rb'\s*:\s*([-+.\w]+|"(?:[^"\\]|\\.)*+")')
 def rewrite(
     raw: bytes, body: RequestBody, changes: dict[str, bytes] = NO_CHANGES, *, adds_usage: bool = True
 ) -> tuple[bytes, bool]:
-    """The body for the pod, and whether usage was asked for on the client's behalf.
+    """Return the body for the pod, and whether usage was requested on the client's behalf.
 
-    `changes` are fields, in JSON, that must have other values than the client gave them; usage is asked for where it
-    `adds_usage`.
+    `changes` are fields, in JSON, that must have other values than the client gave them; usage is requested if
+    `adds_usage` is set.
     """
     is_clean = not any(steering(body))
     if not (adds_usage and isinstance(body, StreamedBody) and body.lacks_usage):
@@ -66,7 +66,7 @@ def with_fields(raw: bytes, added: bytes) -> bytes:
 
 
 def _spliced(raw: bytes, body: RequestBody, changes: dict[str, bytes]) -> bytes:
-    """The same bytes but for some fields: read once already, a large body need not be read again."""
+    """Return the same bytes except for some fields: read once already, a large body need not be read again."""
     spliced, added = raw, []
     for name, value in changes.items():
         if name in RESERVED_FIELDS or getattr(body, name) is UNSET:
@@ -99,7 +99,7 @@ def _edit(raw: bytes, changes: dict[str, bytes], *, lacks_usage: bool) -> bytes:
         fields[name] = Raw(value)
     if lacks_usage:
         options = OPTIONS.decode(fields.get("stream_options") or b"null") or {}
-        # Without usage the engine takes no notice of this one; with it every chunk would carry what nobody asked for.
+        # Without usage the engine ignores this option; with it every chunk would carry usage that was not requested.
         options.pop("continuous_usage_stats", None)
         options["include_usage"] = Raw(b"true")
         fields["stream_options"] = Raw(msgspec.json.encode(options))
@@ -109,20 +109,20 @@ def _edit(raw: bytes, changes: dict[str, bytes], *, lacks_usage: bool) -> bytes:
 NUMBER = msgspec.json.Decoder(int | None)
 
 
-def with_output_limit(api: Api, body: bytes, most: int) -> bytes:
-    """Return a body by which no answer has more than `most` tokens. What allows less is left as it is."""
+def with_output_limit(api: Api, body: bytes, max_tokens: int) -> bytes:
+    """Return a body by which no response has more than `max_tokens` tokens. A lower limit is kept."""
     names = BODIES[api].LIMITED_BY
     if not names:
         return body
     if b"\\u00" not in body and not any(b'"%b"' % name.encode() in body for name in names):
-        return with_fields(body, b'"%b":%d' % (names[0].encode(), most))
+        return with_fields(body, b'"%b":%d' % (names[0].encode(), max_tokens))
     fields = TOP_LEVEL.decode(body)
     given = {name: NUMBER.decode(fields[name]) for name in names if name in fields}
-    over = [name for name, limit in given.items() if limit is not None and limit > most]
+    over = [name for name, limit in given.items() if limit is not None and limit > max_tokens]
     if all(limit is None for limit in given.values()):
         over = [names[0]]
     for name in over:
-        fields[name] = Raw(b"%d" % most)
+        fields[name] = Raw(b"%d" % max_tokens)
     return msgspec.json.encode(fields) if over else body
 
 

@@ -22,13 +22,13 @@ from routing.rejection import Reason, RequestRejected
 
 TRUNCATED = "truncated"
 
-PYTHON_WORDS = {"str": "string", "int": "integer", "bool": "boolean"}
+TYPE_NAMES = {"str": "string", "int": "integer", "bool": "boolean"}
 
-PLACE = re.compile(r" - at `\$([^`]*)`")
+FIELD_PATH = re.compile(r" - at `\$([^`]*)`")
 
 
 def check_text(body: bytes) -> None:
-    """Raise `RequestRejected` where a body is no UTF-8 text. Engines would guess at UTF-16 and byte order marks; we do
+    """Raise `RequestRejected` if a body is not UTF-8 text. Engines would guess at UTF-16 and byte order marks; we do
     not.
     """
     if body.isascii() and b"\0" not in body[:4]:
@@ -57,23 +57,23 @@ def rejection_of(fault: Exception, body: bytes) -> RequestRejected:
         )
     why = str(fault).removeprefix("JSON is malformed: ")
     if TRUNCATED in why:
-        # A client that counts wrong, or whose connection broke, has to know how much came.
+        # A client with a wrong count, or a broken connection, needs to see how much arrived.
         why = f"it is truncated, it ends after byte {len(body)}"
     return RequestRejected(Reason.BAD_JSON, f"The body is not valid JSON: {why}.")
 
 
-def _wrong_type(told: str) -> RequestRejected:
+def _wrong_type(message: str) -> RequestRejected:
     # A value that is looked at by itself is located within itself first, and then within the body.
-    place = "".join(reversed(PLACE.findall(told))).removeprefix(".")
-    fault = PLACE.sub("", told)
-    fault = re.sub(r"\b(str|int|bool)\b", lambda word: PYTHON_WORDS[word[0]], fault)
-    if not place:
+    path = "".join(reversed(FIELD_PATH.findall(message))).removeprefix(".")
+    fault = FIELD_PATH.sub("", message)
+    fault = re.sub(r"\b(str|int|bool)\b", lambda match: TYPE_NAMES[match[0]], fault)
+    if not path:
         return RequestRejected(Reason.BAD_REQUEST, f"The body must be a JSON object: {_lowered(fault)}.")
-    return RequestRejected(Reason.BAD_REQUEST, f"`{place}`: {_lowered(fault)}.", param=place)
+    return RequestRejected(Reason.BAD_REQUEST, f"`{path}`: {_lowered(fault)}.", param=path)
 
 
-def _lowered(words: str) -> str:
-    return words[:1].lower() + words[1:]
+def _lowered(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
 
 
 T = TypeVar("T", bound=Struct)
@@ -97,17 +97,17 @@ class _AnyValue(type):
 
 
 class _Watched(metaclass=_AnyValue):
-    """Stands in for the type of a field, so that the parser hands over each value that it meets."""
+    """Used as the type of a field, so that the parser hands over each value that it meets."""
 
     name: str
     type: Any
     """As the field is declared."""
     plain: frozenset[type] = frozenset()
     """Types whose values need no further look."""
-    longest: int = -1
+    max_chars: int = -1
     """Characters of a text."""
-    least: int = 0
-    most: int = -1
+    minimum: int = 0
+    maximum: int = -1
 
 
 class UniqueFieldDecoder(Generic[T]):
@@ -123,7 +123,7 @@ class UniqueFieldDecoder(Generic[T]):
         self._plain: Callable[[bytes], T] = msgspec.json.Decoder(body).decode
         self._watching = cast("Callable[[bytes], T]", msgspec.json.Decoder(known, dec_hook=self._take).decode)
         self._many = [name for name, hint in hints.items() if name not in watched and hint is not Raw]
-        """Fields that are lists or texts, which the parser hands over to nobody."""
+        """Fields that are lists or texts, which the parser does not hand over."""
 
     def decode(self, body: bytes) -> tuple[T, bool]:
         """Return the body, and whether fields may stand twice in it: `repeated` then knows. Raises as msgspec does."""
@@ -151,9 +151,9 @@ class UniqueFieldDecoder(Generic[T]):
         given = type(value)
         if given in kind.plain:
             return value
-        if given is str and len(value) <= kind.longest:
+        if given is str and len(value) <= kind.max_chars:
             return value
-        if given is int and kind.least <= value <= kind.most:
+        if given is int and kind.minimum <= value <= kind.maximum:
             return value
         try:
             return msgspec.convert(value, kind.type)
@@ -197,7 +197,7 @@ def _is_single(hint: Any) -> bool:
 
 def _watch(name: str, hint: Any) -> type[_Watched]:
     members = _members(hint)
-    words: dict[str, Any] = {
+    sentence: dict[str, Any] = {
         "name": name,
         "type": hint,
         "plain": frozenset(member for member in members if member in PLAIN),
@@ -205,10 +205,10 @@ def _watch(name: str, hint: Any) -> type[_Watched]:
     for member in members:
         for meta in get_args(member)[1:] if get_origin(member) is Annotated else ():
             if isinstance(meta, Meta) and meta.max_length is not None:
-                words["longest"] = meta.max_length
+                sentence["longest"] = meta.max_length
             elif isinstance(meta, Meta) and meta.ge is not None and meta.le is not None:
-                words |= {"least": meta.ge, "most": meta.le}
-    return cast("type[_Watched]", _AnyValue(f"Once_{name}", (_Watched,), words))
+                sentence |= {"least": meta.ge, "most": meta.le}
+    return cast("type[_Watched]", _AnyValue(f"Once_{name}", (_Watched,), sentence))
 
 
 MAX_DIGITS = 4300
@@ -227,9 +227,9 @@ class _TooLong(Exception):  # noqa: N818 - says where to stop
 
 
 def long_integer(body: bytes) -> str | None:
-    """Return the top-level field that holds an integer of more than `MAX_DIGITS` digits, None where there is none.
+    """Return the top-level field that holds an integer of more than `MAX_DIGITS` digits, or None.
 
-    The body must be a JSON object. A run of so many digits covers one of every `MAX_DIGITS + 1` bytes: only those
+    The body must be a JSON object. A run that long covers one of every `MAX_DIGITS + 1` bytes: only those
     are looked at, 30 of them in 128 KB.
     """
     if not _may_hold(body):

@@ -11,8 +11,8 @@ from simulator.policies.board import Board
 
 
 class Affinity:
-    """A hard stick. Where nobody named a session, the first block of the prompt that is not common property stands for
-    it: one that fewer prompts had so far than an engine's share of them.
+    """Strict affinity. Without a session name, the first block of the prompt that is not common property is
+    used: one that fewer prompts had before than an engine's share of them.
     """
 
     name: ClassVar[str] = "session-affinity"
@@ -20,7 +20,7 @@ class Affinity:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._homes: dict[str | int, int] = {}
-        self._seen: Counter[int] = Counter()
+        self._prompts_with: Counter[int] = Counter()
         self._prompts = 0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
@@ -35,11 +35,11 @@ class Affinity:
         self._homes.setdefault(session, candidates.engines[at].slot)
         if request.session is None:
             self._prompts += 1
-            self._seen.update(request.prompt.blocks)
+            self._prompts_with.update(request.prompt.blocks)
 
     def _session(self, request: Request, engines: int) -> str | int:
         if request.session is not None:
             return request.session
         few = self._prompts / engines
-        own = (block for block in request.prompt.blocks if self._seen[block] <= few)
+        own = (block for block in request.prompt.blocks if self._prompts_with[block] <= few)
         return next(own, request.id)

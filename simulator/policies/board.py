@@ -1,6 +1,6 @@
 """What a router without a cost model counts: requests, prompt tokens and uncached tokens in flight on each engine.
 
-Charged when a policy has chosen, given back by the lab as tokens come out. Knows no policy.
+Charged when a policy has chosen, given back by the lab as tokens come out. Independent of policies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Board:
         self.prompt_tokens: defaultdict[int, float] = defaultdict(float)
         """Whole prompts of all that are in flight."""
         self.blocks: defaultdict[int, Counter[int]] = defaultdict(Counter)
-        """Blocks of the prompts in flight, each with how many of them have it; kept for who asks for them."""
+        """Blocks of the prompts in flight, each with how many of them have it; for the policies that read them."""
         self.keeps_blocks = False
         self.recorded: dict[str, int] = {}
         """Where requests went when they were recorded, by request id."""
@@ -43,7 +43,7 @@ class Board:
     def place(
         self, request_id: str, slot: int, prompt_tokens: float, warm_tokens: float, blocks: Sequence[int] = ()
     ) -> None:
-        """A request goes to an engine; where it was before, it is no more."""
+        """Charge a request to an engine; a charge elsewhere is removed."""
         self.end(request_id)
         kept = blocks if self.keeps_blocks else ()
         charged = self._charged[request_id] = Charged(slot, prompt_tokens, prompt_tokens - warm_tokens, kept)

@@ -1,8 +1,8 @@
-"""The most that any routing could find warm: one cache as large as all together, which knows the future (Belady).
+"""An upper bound of cache hits: one cache as large as all together, which knows the future (Belady).
 
 Whatever pods hold between them, one cache of their sum can hold, and of all ways to run that cache none hits more than
-the one that drops what will be asked for last. So no routing of the same arrivals hits more; whether any can hit as
-much, without time, load and separate caches being in the way, is not said.
+the one that drops what will be requested last. So no routing of the same arrivals hits more; whether any can hit as
+much, given time, load and separate caches, is open.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def clairvoyant_ratio(trace: Trace, kv_tokens: int) -> float:
     return sum(hits) * size / sum(one.prompt_tokens for one in trace.arrivals)
 
 
-def clairvoyant_hits(chains: Sequence[Sequence[int]], most_useful: Sequence[int], capacity: int) -> list[int]:
+def clairvoyant_hits(chains: Sequence[Sequence[int]], next_use_at: Sequence[int], capacity: int) -> list[int]:
     """How many leading blocks each prompt finds in a cache of `capacity` blocks.
 
-    `chains` are the prompts' blocks in order of arrival, of which the first `most_useful` could be reused at all.
+    `chains` are the prompts' blocks in order of arrival, of which the first `next_use_at` could be reused at all.
     """
     next_uses = _next_uses(chains)
     due: dict[int, float] = {}
     farthest: list[tuple[float, int, int]] = []
     hits = []
-    for chain, useful, following in zip(chains, most_useful, next_uses, strict=True):
+    for chain, useful, following in zip(chains, next_use_at, next_uses, strict=True):
         found = 0
         while found < min(useful, len(chain)) and chain[found] in due:
             found += 1

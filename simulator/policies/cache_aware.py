@@ -30,8 +30,8 @@ class CacheAware:
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Requests in flight, and for the engine of a good match less than none."""
         loads = [self._board.requests[engine.slot] for engine in candidates.engines]
-        least, most = min(loads), max(loads)
-        if most - least > self._more_by and most > self._more_times * least:
+        lowest, highest = min(loads), max(loads)
+        if highest - lowest > self._more_by and highest > self._more_times * lowest:
             return [float(load) for load in loads]
         holder = self._holder(request)
         return [-1.0 if engine.slot == holder else load for engine, load in zip(candidates.engines, loads, strict=True)]

@@ -13,7 +13,7 @@ from simulator.policies.board import Board
 
 
 class DynamoCost:
-    """Blocks to prefill (queued there, and own less warm ones) + distinct blocks of all that would be in flight."""
+    """Blocks to prefill (queued there, and own less cached ones) + distinct blocks of all that would be in flight."""
 
     name: ClassVar[str] = "dynamo"
 

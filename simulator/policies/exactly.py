@@ -19,8 +19,8 @@ Chosen = Callable[[Request, Candidates, int], None]
 
 
 class Exactly:
-    """A scorer that leaves the router one engine to choose. Unlike a real one it remembers: its board, and whom it
-    tells what was chosen.
+    """A scorer that leaves the router one engine to choose. Unlike a real one it has state: its board, and a callback
+    for what was chosen.
     """
 
     name: ClassVar[str] = "policy"
@@ -30,18 +30,18 @@ class Exactly:
         self._board = board
         self._random = random
         self._first = first_of_equals
-        self._tell: Chosen | None = getattr(policy, "chosen", None)
+        self._on_chosen: Chosen | None = getattr(policy, "chosen", None)
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Zero for the chosen one."""
         costs = self._policy.score(request, candidates)
-        least = min(costs)
-        equals = [at for at, cost in enumerate(costs) if cost == least]
+        lowest = min(costs)
+        equals = [at for at, cost in enumerate(costs) if cost == lowest]
         at = equals[0] if self._first else self._random.choice(equals)
         slot = candidates.engines[at].slot
         self._board.place(request.id, slot, candidates.prompt_tokens, candidates.warm_tokens[at], request.prompt.blocks)
-        if self._tell:
-            self._tell(request, candidates, at)
+        if self._on_chosen:
+            self._on_chosen(request, candidates, at)
         seconds = [NEVER_S] * len(costs)
         seconds[at] = 0.0
         return seconds

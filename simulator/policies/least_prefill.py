@@ -1,4 +1,4 @@
-"""Least queued prefill: the engine with the least prefill work before this request, blind to warmth."""
+"""Least queued prefill: the engine with the least prefill work before this request, ignoring the cache."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The lab's policies by name. A new one is one scorer file and one line here; the gateway's own routings stand beside.
+"""The lab's policies by name. A new one is one scorer file and one line here; beside the gateway's own routings.
 
-A policy that counts gets the lab's board; what an engine's cache holds all of them learn from the router's own warm
-index, which real answers correct, so that choices are compared and not bookkeeping. `cache-aware` keeps its own tree,
-because that is what it is.
+A policy that counts gets the lab's board; what an engine's cache holds all of them learn from the router's own prefix
+index, corrected by actual responses, so that choices are compared and not bookkeeping. `cache-aware` keeps its own
+tree, because that is what it is.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def known_policies() -> tuple[str, ...]:
 
 
 def scorers_of(name: str, board: Board, profile: Profile, random: Random) -> Sequence[Scorer]:
-    """The scorers of a policy, ours or another's. Raises KeyError where there is none of that name."""
+    """Return the scorers of a policy, ours or another's. Raises KeyError for an unknown name."""
     if name in POLICIES:
         return (Exactly(POLICIES[name](board, profile), board, random, first_of_equals=name in TAKES_FIRST),)
     return routings()[name]

@@ -17,7 +17,7 @@ OUT = 1e9
 
 
 class Sticky:
-    """`gate_s`: by how much the best warm engine may be behind the best cold one before warmth is forgotten."""
+    """`gate_s`: how many seconds the best cached engine may be behind the best cold one before the cache is ignored."""
 
     name: ClassVar[str] = "llm-d-sticky"
 
@@ -48,7 +48,7 @@ class Sticky:
 
 class StickyBySlack(Sticky):
     """The same with a gate from the request itself: what is left of a first-token objective after its own cold work on
-    the warm engine, at the rates the router has learned.
+    the engine with the cached prefix, at the rates the router has learned.
     """
 
     name: ClassVar[str] = "sticky-by-slack"

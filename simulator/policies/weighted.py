@@ -1,6 +1,6 @@
 """Weighted sums of scores between 0 and 1, as llm-d's endpoint picker adds them up: prefix hits against load.
 
-Load is stretched over the candidates at hand (best 1, worst 0, all 1 where all are equal), as there.
+Load is scaled over the candidates (best 1, worst 0, all 1 where all are equal), as there.
 """
 
 from __future__ import annotations
@@ -57,5 +57,5 @@ def hit_ratios(candidates: Candidates) -> list[float]:
 
 def stretch(counts: Sequence[float]) -> list[float]:
     """The least 1, the most 0, whatever lies between them; 1 for all where none differ."""
-    least, most = min(counts), max(counts)
-    return [(most - count) / (most - least) if most > least else 1.0 for count in counts]
+    lowest, highest = min(counts), max(counts)
+    return [(highest - count) / (highest - lowest) if highest > lowest else 1.0 for count in counts]

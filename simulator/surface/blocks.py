@@ -1,6 +1,6 @@
 """An answer as the blocks of Anthropic's API: thoughts, texts and uses of tools, one behind the other.
 
-Must not know how it was generated, nor who sends the events.
+Independent of how it was generated, and of what sends the events.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from simulator.surface.wire import new_call_id
 Block = dict[str, Any]
 
 
-def whole_blocks(said: Delta) -> list[Block]:
+def unary_blocks(parsed: Delta) -> list[Block]:
     """Of an answer told at once; there is a block even of nothing."""
     blocks: list[Block] = []
-    if said.reasoning:
-        blocks.append({"type": "thinking", "thinking": said.reasoning, "signature": uuid4().hex})
-    if said.content:
-        blocks.append({"type": "text", "text": said.content})
-    blocks += [{**_tool_use(call), "input": _parsed(call.arguments or "")} for call in said.calls]
+    if parsed.reasoning:
+        blocks.append({"type": "thinking", "thinking": parsed.reasoning, "signature": uuid4().hex})
+    if parsed.content:
+        blocks.append({"type": "text", "text": parsed.content})
+    blocks += [{**_tool_use(call), "input": _parsed(call.arguments or "")} for call in parsed.calls]
     return blocks or [{"type": "text", "text": ""}]
 
 
@@ -40,7 +40,7 @@ def _parsed(arguments: str) -> Any:
 
 
 class Blocks:
-    """Events of one answer, as it is told. Each is the keywords of what sends it."""
+    """The events of one response. Each is the keyword arguments of its sender."""
 
     def __init__(self) -> None:
         self._index = 0
@@ -48,7 +48,7 @@ class Blocks:
         """The type of the block that is; none is at first."""
 
     def take(self, delta: Delta) -> Iterator[Block]:
-        """What is told of the next piece."""
+        """Yield the blocks of the next piece."""
         if delta.reasoning:
             yield from self._turn_to({"type": "thinking", "thinking": ""})
             yield self._delta(type="thinking_delta", thinking=delta.reasoning)

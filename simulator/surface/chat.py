@@ -14,7 +14,7 @@ from simulator.surface.chat_request import Chat, read_chat
 from simulator.surface.fields import read_body
 from simulator.surface.logprobs import chat_logprobs
 from simulator.surface.parsing import CallPiece, Delta
-from simulator.surface.usage import counts, fingerprint, last_usage, whole_usage
+from simulator.surface.usage import counts, fingerprint, last_usage, unary_usage
 from simulator.surface.wire import SERVICE, compact, engine_issue, json_answer, new_call_id, open_stream
 from simulator.tokens import decode
 
@@ -23,32 +23,32 @@ async def complete_chat(request: web.Request) -> web.StreamResponse:
     """POST /v1/chat/completions."""
     service = request.app[SERVICE]
     chat = read_chat(service, request, await read_body(request))
-    order = chat.asked.order(service.options, [chat.prompt], chat.wording.text)
+    order = chat.options_of_request.order(service.options, [chat.prompt], chat.wording.text)
     with service.generate(order) as generation:
-        if chat.asked.stream:
+        if chat.options_of_request.stream:
             return await _stream(request, service.options, chat, generation)
         await generation.completed()
         if generation.has_failed:
             raise engine_issue()
-        return json_answer(_whole(service.options, chat, generation))
+        return json_answer(_unary_body(service.options, chat, generation))
 
 
 # --- An answer at once ------------------------------------------------------------------------------------------------
 
 
-def _whole(options: Options, chat: Chat, generation: Generation) -> dict[str, Any]:
-    asked = chat.asked
+def _unary_body(options: Options, chat: Chat, generation: Generation) -> dict[str, Any]:
+    options_of_request = chat.options_of_request
     return {
-        "id": f"chatcmpl-{asked.request_id}",
+        "id": f"chatcmpl-{options_of_request.request_id}",
         "object": "chat.completion",
         "created": int(time.time()),
-        "model": asked.model,
-        "choices": [_whole_choice(chat, choice) for choice in generation.choices],
+        "model": options_of_request.model,
+        "choices": [_unary_choice(chat, choice) for choice in generation.choices],
         "service_tier": None,
         "system_fingerprint": fingerprint(options),
-        "usage": whole_usage(options, generation, tells_created=True),
+        "usage": unary_usage(options, generation, reports_created=True),
         "prompt_logprobs": None,
-        "prompt_token_ids": list(chat.prompt.tokens) if asked.returns_token_ids else None,
+        "prompt_token_ids": list(chat.prompt.tokens) if options_of_request.returns_token_ids else None,
         "prompt_text": _prompt_text(chat),
         "kv_transfer_params": generation.transfer_params,
         "ec_transfer_params": None,
@@ -57,25 +57,25 @@ def _whole(options: Options, chat: Chat, generation: Generation) -> dict[str, An
 
 
 def _prompt_text(chat: Chat) -> str | None:
-    return decode(chat.prompt.tokens) if chat.asked.returns_prompt_text else None
+    return decode(chat.prompt.tokens) if chat.options_of_request.returns_prompt_text else None
 
 
-def _whole_choice(chat: Chat, choice: Choice) -> dict[str, Any]:
-    said = chat.parser().whole(choice.text)
+def _unary_choice(chat: Chat, choice: Choice) -> dict[str, Any]:
+    parsed = chat.parser().parse_unary(choice.text)
     tokens = choice.script.tokens
     return {
         "index": choice.index,
-        "message": _message(chat, said),
+        "message": _message(chat, parsed),
         "logprobs": _logprobs(chat, choice, 0, tokens),
-        "finish_reason": _finish_reason(chat, choice, has_called=bool(said.calls)),
+        "finish_reason": _finish_reason(chat, choice, has_called=bool(parsed.calls)),
         "stop_reason": choice.script.stop_reason,
-        "token_ids": choice.script.token_ids(0, tokens) if chat.asked.returns_token_ids else None,
+        "token_ids": choice.script.token_ids(0, tokens) if chat.options_of_request.returns_token_ids else None,
         "routed_experts": None,
     }
 
 
-def _message(chat: Chat, said: Delta) -> dict[str, Any]:
-    content = said.content
+def _message(chat: Chat, parsed: Delta) -> dict[str, Any]:
+    content = parsed.content
     if chat.wording.tool is not None:
         content = ""
     elif chat.echoes:
@@ -88,12 +88,12 @@ def _message(chat: Chat, said: Delta) -> dict[str, Any]:
         "audio": None,
         "function_call": None,
     }
-    if said.calls:
+    if parsed.calls:
         message["tool_calls"] = [
             {"id": new_call_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in said.calls
+            for call in parsed.calls
         ]
-    return {**message, "reasoning": said.reasoning}
+    return {**message, "reasoning": parsed.reasoning}
 
 
 def _finish_reason(chat: Chat, choice: Choice, *, has_called: bool) -> str:
@@ -111,18 +111,18 @@ def _logprobs(chat: Chat, choice: Choice, start: int, end: int) -> dict[str, Any
 async def _stream(request: web.Request, options: Options, chat: Chat, generation: Generation) -> web.StreamResponse:
     stream = await open_stream(request)
     writer = _ChunkWriter(options, chat, generation)
-    has_begun = False
-    while not generation.is_told:
+    has_started = False
+    while not generation.is_taken:
         for choice, portion in await generation.more():
-            if not has_begun:
-                has_begun = True
+            if not has_started:
+                has_started = True
                 for each in generation.choices:
                     await stream.send(writer.opening(each))
             for chunk in writer.chunks(choice, portion):
                 await stream.send(chunk)
         if generation.has_failed:
             return await stream.fail()
-    if chat.asked.include_usage:
+    if chat.options_of_request.include_usage:
         await stream.send(writer.usage())
     await stream.send("[DONE]")
     return await stream.close()
@@ -135,26 +135,26 @@ class _ChunkWriter:
         self._options = options
         self._chat = chat
         self._generation = generation
-        asked = chat.asked
+        options_of_request = chat.options_of_request
         head = {
-            "id": f"chatcmpl-{asked.request_id}",
+            "id": f"chatcmpl-{options_of_request.request_id}",
             "object": "chat.completion.chunk",
             "created": int(time.time()),
-            "model": asked.model,
+            "model": options_of_request.model,
         }
         self._head = compact(head)[:-1] + ',"choices":['
         self._parsers = [chat.parser() for _ in generation.choices]
-        self._tells_tokens = chat.top_logprobs is not None or asked.returns_token_ids
-        self._is_plain = self._parsers[0].is_plain and not self._tells_tokens
+        self._reports_tokens = chat.top_logprobs is not None or options_of_request.returns_token_ids
+        self._is_plain = self._parsers[0].is_plain and not self._reports_tokens
         self._prompt_tokens = generation.prompt_tokens
 
     def opening(self, choice: Choice) -> str:
         """The role; it comes with the first token."""
-        asked = self._chat.asked
+        options_of_request = self._chat.options_of_request
         text = self._chat.prompt.text if self._chat.echoes else ""
         delta = {"role": "assistant", "content": text}
         first = compact({"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None})
-        ids = compact(list(self._chat.prompt.tokens)) if asked.returns_token_ids else "null"
+        ids = compact(list(self._chat.prompt.tokens)) if options_of_request.returns_token_ids else "null"
         prompt = f'"prompt_token_ids":{ids},"prompt_text":{compact(_prompt_text(self._chat))}'
         return f"{self._head}{first}],{prompt}{self._running_usage(choice, 0)}}}"
 
@@ -170,7 +170,7 @@ class _ChunkWriter:
         # An aborted answer's last token has no text, not even an empty one.
         is_notice = choice.script.finish_reason == ABORT and not portion.text
         delta = {} if is_notice else _delta_fields(parser.feed(portion.text))
-        if not (delta or portion.is_last or self._tells_tokens):
+        if not (delta or portion.is_last or self._reports_tokens):
             return []
         return [self._chunk(choice, portion, delta, has_called=parser.has_called)]
 
@@ -185,24 +185,26 @@ class _ChunkWriter:
         if portion.is_last:
             body["finish_reason"] = _finish_reason(self._chat, choice, has_called=has_called)
             body["stop_reason"] = choice.script.stop_reason
-        body["token_ids"] = choice.script.token_ids(start, end) if self._chat.asked.returns_token_ids else None
+        body["token_ids"] = (
+            choice.script.token_ids(start, end) if self._chat.options_of_request.returns_token_ids else None
+        )
         mark = ""
-        if portion.is_last and not self._chat.asked.include_usage:
+        if portion.is_last and not self._chat.options_of_request.include_usage:
             mark = f',"system_fingerprint":{compact(fingerprint(self._options))}'
         return f"{self._head}{compact(body)}]{mark}{self._running_usage(choice, end)}}}"
 
     def _running_usage(self, choice: Choice, completion_tokens: int) -> str:
-        if not self._chat.asked.continuous_usage:
+        if not self._chat.options_of_request.continuous_usage:
             return ""
         thoughts = None
-        if self._options.longest_thought:
+        if self._options.max_reasoning_tokens:
             thoughts = {"reasoning_tokens": min(completion_tokens, choice.script.thought_tokens)}
         usage = {**counts(self._prompt_tokens, completion_tokens), "completion_tokens_details": thoughts}
         return f',"usage":{compact(usage)}'
 
     def usage(self) -> str:
         """The chunk without choices that ends a stream whose client asked for it."""
-        usage = compact(last_usage(self._options, self._generation, tells_created=True))
+        usage = compact(last_usage(self._options, self._generation, reports_created=True))
         return f'{self._head}],"usage":{usage},"system_fingerprint":{compact(fingerprint(self._options))}}}'
 
 
@@ -220,5 +222,9 @@ def _delta_fields(delta: Delta) -> dict[str, Any]:
 
 def _call_fields(piece: CallPiece) -> dict[str, Any]:
     named = {} if piece.name is None else {"id": new_call_id(), "type": "function"}
-    told = {"name": piece.name, "arguments": piece.arguments}
-    return {**named, "index": piece.index, "function": {name: text for name, text in told.items() if text is not None}}
+    function = {"name": piece.name, "arguments": piece.arguments}
+    return {
+        **named,
+        "index": piece.index,
+        "function": {name: text for name, text in function.items() if text is not None},
+    }

@@ -13,26 +13,26 @@ from simulator.language import natural_tokens, next_piece
 from simulator.options import Options
 from simulator.prompts import Opening, Prompt, image_url, prompt_of_messages, prompt_of_tokens
 from simulator.service import Service
-from simulator.surface.asking import Asked, read_asked
 from simulator.surface.fields import Body
-from simulator.surface.logprobs import MOST_LOGPROBS
+from simulator.surface.logprobs import MAX_LOGPROBS
 from simulator.surface.parsing import Parser
+from simulator.surface.request_options import RequestOptions, read_request_options
 from simulator.surface.wire import ApiError, malformed
 from simulator.surface.wording import Tool, Wording, fixed_json, forced_call, free_calls
-from simulator.tokens import LARGEST_ID
+from simulator.tokens import MAX_ID
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
     """One chat request, checked."""
 
-    asked: Asked
+    options_of_request: RequestOptions
     prompt: Prompt
     wording: Wording
     is_named_tool: bool
     top_logprobs: int | None
     echoes: bool
-    tells_thoughts: bool
+    reports_reasoning: bool
 
     @property
     def tool_finish(self) -> str:
@@ -41,28 +41,28 @@ class Chat:
 
     def parser(self) -> Parser:
         """For one answer."""
-        return Parser(self.wording, thinks=self.prompt.thought is not None, tells_thoughts=self.tells_thoughts)
+        return Parser(self.wording, thinks=self.prompt.thought is not None, reports_reasoning=self.reports_reasoning)
 
 
 def read_chat(service: Service, request: web.Request, body: Body) -> Chat:
     """All that a chat request says."""
     body.required("messages")
     messages = body.objects("messages")
-    asked = read_asked(service, request, body, None)
+    options_of_request = read_request_options(service, request, body, None)
     tools = [offered_tool(each) for each in body.objects("tools")]
     forced = chosen_tool(body.get("tool_choice"), tools)
     opening = opening_of(service.options, body, body.get("reasoning_effort"))
-    prompt = forwarded_prompt(service, asked.model, body) or chat_prompt(
-        service, asked.model, messages, body, tools, opening
+    prompt = forwarded_prompt(service, options_of_request.model, body) or chat_prompt(
+        service, options_of_request.model, messages, body, tools, opening
     )
     return Chat(
-        asked=asked,
+        options_of_request=options_of_request,
         prompt=prompt,
         wording=_wording(service.options, body, prompt, tools, forced),
         is_named_tool=isinstance(body.get("tool_choice"), dict),
         top_logprobs=_top_logprobs(body),
         echoes=body.flag("echo"),
-        tells_thoughts=body.flag("include_reasoning", default=True),
+        reports_reasoning=body.flag("include_reasoning", default=True),
     )
 
 
@@ -73,17 +73,17 @@ def _wording(options: Options, body: Body, prompt: Prompt, tools: Sequence[Tool]
         return Wording(text)
     if not options.calls_tools or not tools or body.get("tool_choice") == "none":
         return Wording()
-    return free_calls(tools, prompt, body.objects("messages"), most_calls(body))
+    return free_calls(tools, prompt, body.objects("messages"), max_calls(body))
 
 
-def most_calls(body: Body) -> int:
+def max_calls(body: Body) -> int:
     """How many calls an answer may make, in OpenAI's words; more than two are never made."""
     return 2 if body.flag("parallel_tool_calls", default=True) else 1
 
 
 def opening_of(options: Options, body: Body, effort: Any = None) -> Opening:
     """How an answer begins: with thoughts, if the pod thinks and the client lets it."""
-    if not options.longest_thought:
+    if not options.max_reasoning_tokens:
         return Opening.PLAIN
     thinks = body.object("chat_template_kwargs").flag("enable_thinking", default=effort != "none")
     return Opening.THOUGHT if thinks else Opening.NO_THOUGHT
@@ -123,11 +123,11 @@ def chat_prompt(
 
 
 def forwarded_prompt(service: Service, model: str, body: Body) -> Prompt | None:
-    """The prompt as token ids in `kv_transfer_params`, which stand for the messages; not where these must be read."""
+    """The prompt as token ids in `kv_transfer_params`, which replace the messages; not if these must be read."""
     ids = body.object("kv_transfer_params").get("prompt_token_ids")
     if ids is None or body.flag("echo") or _has_images(body):
         return None
-    if not isinstance(ids, list) or not ids or not all(type(each) is int and 0 <= each <= LARGEST_ID for each in ids):
+    if not isinstance(ids, list) or not ids or not all(type(each) is int and 0 <= each <= MAX_ID for each in ids):
         raise ApiError(
             "`kv_transfer_params['prompt_token_ids']` must be a non-empty list of non-negative integers.",
             param="kv_transfer_params.prompt_token_ids",
@@ -196,8 +196,8 @@ def _top_logprobs(body: Body) -> int | None:
     if not body.flag("logprobs"):
         return None
     top = body.integer("top_logprobs", 0, low=0) or 0
-    if top > MOST_LOGPROBS:
+    if top > MAX_LOGPROBS:
         raise ApiError(
-            f"Requested sample logprobs of {top}, which is greater than max allowed: {MOST_LOGPROBS}", param="logprobs"
+            f"Requested sample logprobs of {top}, which is greater than max allowed: {MAX_LOGPROBS}", param="logprobs"
         )
     return top

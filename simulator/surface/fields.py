@@ -1,4 +1,4 @@
-"""A request's body, field by field, as strict and as lenient as vLLM's validation. Knows no API."""
+"""A request's body, field by field, as strict and as lenient as vLLM's validation. Independent of the API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Body:
         self.fields = fields
 
     def get(self, name: str) -> Any:
-        """The field as it came; None when it is not there."""
+        """Return the raw field; None if it is missing."""
         return self.fields.get(name)
 
     def integer(self, name: str, default: int | None = None, low: int | None = None) -> int | None:
@@ -33,15 +33,15 @@ class Body:
             number = int(value) if isinstance(value, str) else value
         except ValueError:
             raise malformed(name, "int_parsing", "Input should be a valid integer", value) from None
-        is_whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
-        if not is_whole or isinstance(number, bool):
+        has_integer_value = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
+        if not has_integer_value or isinstance(number, bool):
             raise malformed(name, "int_type", "Input should be a valid integer", value)
         if low is not None and number < low:
             raise malformed(name, "greater_than_equal", f"Input should be greater than or equal to {low}", value)
         return int(number)
 
     def number(self, name: str, low: float, high: float) -> float | None:
-        """A number between bounds; NaN is none."""
+        """Return a number between bounds; NaN counts as missing."""
         value = self.fields.get(name)
         if value is None:
             return None
@@ -56,11 +56,11 @@ class Body:
         value = self.fields.get(name)
         if value is None:
             return default
-        word = str(value).lower() if isinstance(value, bool | int | float | str) else ""
-        word = word.removesuffix(".0")
-        if word not in _YES | _NO:
+        lowered = str(value).lower() if isinstance(value, bool | int | float | str) else ""
+        lowered = lowered.removesuffix(".0")
+        if lowered not in _YES | _NO:
             raise malformed(name, "bool_parsing", "Input should be a valid boolean", value)
-        return word in _YES
+        return lowered in _YES
 
     def text(self, name: str) -> str | None:
         """A string."""

@@ -1,6 +1,6 @@
 """An answer as the output items of /v1/responses: reasoning, messages and calls of functions, one behind the other.
 
-Must not know how it was generated, nor who sends the events.
+Independent of how it was generated, and of what sends the events.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ def _thought_part(text: str) -> Item:
     return {"text": text, "type": "reasoning_text"}
 
 
-def whole_items(said: Delta, logprobs: list[Any] | None) -> list[Item]:
+def unary_items(parsed: Delta, logprobs: list[Any] | None) -> list[Item]:
     """Of an answer told at once."""
     items: list[Item] = []
-    if said.reasoning:
-        items.append({**_reasoning(), "content": [_thought_part(said.reasoning)]})
-    if said.content:
-        items.append({**_message(), "content": [_text_part(said.content, logprobs)]})
-    items += [{**_call(call), "arguments": call.arguments} for call in said.calls]
+    if parsed.reasoning:
+        items.append({**_reasoning(), "content": [_thought_part(parsed.reasoning)]})
+    if parsed.content:
+        items.append({**_message(), "content": [_text_part(parsed.content, logprobs)]})
+    items += [{**_call(call), "arguments": call.arguments} for call in parsed.calls]
     return [{**item, "status": "completed"} for item in items]
 
 
 class Items:
-    """Events of one answer, as it is told, not numbered yet."""
+    """The events of one response, not numbered yet."""
 
     def __init__(self) -> None:
-        self.whole: list[Item] = []
+        self.unary_items_sent: list[Item] = []
         """Those that are over."""
         self._open: Item | None = None
         self._text = ""
         """What the open one has said."""
 
     def take(self, delta: Delta, logprobs: list[Any]) -> Iterator[Item]:
-        """What is told of the next piece."""
+        """Yield the items of the next piece."""
         if delta.reasoning:
             yield from self._turn_to("reasoning")
             yield self._more("response.reasoning_text.delta", delta.reasoning, content_index=0)
@@ -93,8 +93,8 @@ class Items:
             fields = {"text": text} if item["type"] == "reasoning" else {"text": text, "logprobs": []}
             yield self._of(f"response.{part['type']}.done", content_index=0, **fields)
             yield self._of("response.content_part.done", content_index=0, part=part)
-        yield {"output_index": len(self.whole), "item": over, "type": "response.output_item.done"}
-        self.whole.append(over)
+        yield {"output_index": len(self.unary_items_sent), "item": over, "type": "response.output_item.done"}
+        self.unary_items_sent.append(over)
         self._open = None
 
     def _turn_to(self, kind: str) -> Iterator[Item]:
@@ -105,7 +105,7 @@ class Items:
 
     def _begin(self, item: Item) -> Iterator[Item]:
         self._open, self._text = item, ""
-        yield {"output_index": len(self.whole), "item": item, "type": "response.output_item.added"}
+        yield {"output_index": len(self.unary_items_sent), "item": item, "type": "response.output_item.added"}
         if item["type"] != "function_call":
             part = _thought_part("") if item["type"] == "reasoning" else _text_part("")
             yield self._of("response.content_part.added", content_index=0, part=part)
@@ -117,4 +117,4 @@ class Items:
     def _of(self, kind: str, **fields: Any) -> Item:
         """An event about the open item."""
         identity = (self._open or {}).get("id")
-        return {"item_id": identity, "output_index": len(self.whole), **fields, "type": kind}
+        return {"item_id": identity, "output_index": len(self.unary_items_sent), **fields, "type": kind}

@@ -8,7 +8,7 @@ from typing import Any
 from simulator.language import next_piece
 from simulator.script import Script
 
-MOST_LOGPROBS = 20
+MAX_LOGPROBS = 20
 
 _LOWEST = -9999.0
 """vLLM's minus infinity, which JSON does not have."""
@@ -16,7 +16,7 @@ _LOWEST = -9999.0
 
 def _ranked(script: Script, index: int, text: str, count: int) -> list[tuple[str, float]]:
     """The token said and its most likely rivals, best first; each rival has half of what the one before left over."""
-    sure = script.speech.certainty(index) if index < script.spoken else -0.01
+    sure = script.speech.certainty(index) if index < script.natural else -0.01
     left = 1.0 - math.exp(sure)
     ranked = [(text, sure)]
     for rival in range(1, count):

@@ -14,8 +14,12 @@ from simulator.options import Options
 from simulator.prompts import Prompt, text_parts
 from simulator.script import ABORT, Wish
 from simulator.service import Service
-from simulator.surface.asking import (
-    Asked,
+from simulator.surface.blocks import Blocks, unary_blocks
+from simulator.surface.chat_request import chat_prompt, forwarded_prompt, opening_of
+from simulator.surface.fields import Body, read_body
+from simulator.surface.parsing import Parser
+from simulator.surface.request_options import (
+    RequestOptions,
     aborts_after,
     check_ignored,
     known_model,
@@ -23,10 +27,6 @@ from simulator.surface.asking import (
     request_id_of,
     salt_of,
 )
-from simulator.surface.blocks import Blocks, whole_blocks
-from simulator.surface.chat_request import chat_prompt, forwarded_prompt, opening_of
-from simulator.surface.fields import Body, read_body
-from simulator.surface.parsing import Parser
 from simulator.surface.wire import (
     SERVICE,
     ApiError,
@@ -46,7 +46,7 @@ _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", ABORT: None}
 class Message:
     """One messages request, checked."""
 
-    asked: Asked
+    options_of_request: RequestOptions
     prompt: Prompt
     wording: Wording
 
@@ -59,14 +59,14 @@ async def create_message(request: web.Request) -> web.StreamResponse:
     """POST /v1/messages."""
     service = request.app[SERVICE]
     message = _read(service, request, await read_body(request))
-    order = message.asked.order(service.options, [message.prompt], message.wording.text)
+    order = message.options_of_request.order(service.options, [message.prompt], message.wording.text)
     with service.generate(order) as generation:
-        if message.asked.stream:
+        if message.options_of_request.stream:
             return await _stream(request, service.options, message, generation)
         await generation.completed()
         if generation.has_failed:
             raise engine_issue()
-        return json_answer(_whole(service.options, message, generation))
+        return json_answer(_unary_body(service.options, message, generation))
 
 
 async def count_tokens(request: web.Request) -> web.StreamResponse:
@@ -89,7 +89,7 @@ def _read(service: Service, request: web.Request, body: Body) -> Message:
     stops = body.get("stop_sequences") or []
     if not isinstance(stops, list):
         raise malformed("stop_sequences", "list_type", "Input should be a valid list", stops)
-    asked = Asked(
+    options_of_request = RequestOptions(
         model=model,
         request_id=request_id_of(request, body),
         rank=rank_of(service, request),
@@ -106,7 +106,7 @@ def _read(service: Service, request: web.Request, body: Body) -> Message:
         aborts_after=aborts_after(request),
     )
     prompt = forwarded_prompt(service, model, body) or _prompt(service, model, body)
-    return Message(asked, prompt, _wording(service.options, body, prompt))
+    return Message(options_of_request, prompt, _wording(service.options, body, prompt))
 
 
 def _wording(options: Options, body: Body, prompt: Prompt) -> Wording:
@@ -173,7 +173,7 @@ def _call(part: dict[str, Any]) -> dict[str, Any]:
 def _usage(options: Options, generation: Generation) -> dict[str, int]:
     """Input neither read from the cache nor written to it stands apart, if the pod tells of its cache at all."""
     prompt, output = generation.prompt_tokens, generation.completion_tokens
-    if not options.tells_cached_tokens:
+    if not options.reports_cached_tokens:
         return {"input_tokens": prompt, "output_tokens": output}
     cached, created = generation.cached_tokens, generation.created_cache_tokens
     return {
@@ -194,16 +194,16 @@ def _stop(choice: Choice, *, has_called: bool) -> tuple[str | None, str | None]:
     return _STOP_REASONS[script.finish_reason], None
 
 
-def _whole(options: Options, message: Message, generation: Generation) -> dict[str, Any]:
+def _unary_body(options: Options, message: Message, generation: Generation) -> dict[str, Any]:
     [choice] = generation.choices
-    said = message.parser().whole(choice.text)
-    reason, sequence = _stop(choice, has_called=bool(said.calls))
+    parsed = message.parser().parse_unary(choice.text)
+    reason, sequence = _stop(choice, has_called=bool(parsed.calls))
     answer = {
-        "id": f"chatcmpl-{message.asked.request_id}",
+        "id": f"chatcmpl-{message.options_of_request.request_id}",
         "type": "message",
         "role": "assistant",
-        "content": whole_blocks(said),
-        "model": message.asked.model,
+        "content": unary_blocks(parsed),
+        "model": message.options_of_request.model,
         "stop_reason": reason,
         "stop_sequence": sequence,
         "usage": _usage(options, generation),
@@ -222,7 +222,7 @@ async def _stream(
     stream = await open_stream(request)
     [choice] = generation.choices
     parser, blocks = message.parser(), Blocks()
-    while not generation.is_told:
+    while not generation.is_taken:
         for _, portion in await generation.more():
             if portion.start == 0:
                 await _send(stream, "message_start", message=_opening(message, generation))
@@ -241,11 +241,11 @@ async def _stream(
 
 def _opening(message: Message, generation: Generation) -> dict[str, Any]:
     return {
-        "id": f"chatcmpl-{message.asked.request_id}",
+        "id": f"chatcmpl-{message.options_of_request.request_id}",
         "type": "message",
         "role": "assistant",
         "content": [],
-        "model": message.asked.model,
+        "model": message.options_of_request.model,
         "stop_reason": None,
         "stop_sequence": None,
         "usage": {"input_tokens": generation.prompt_tokens, "output_tokens": 0},

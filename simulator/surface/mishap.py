@@ -1,6 +1,6 @@
-"""What a fault does to the bytes of one stream: cut, reset, silenced or damaged where it stands.
+"""What a fault does to the bytes of one stream: cut, reset, silenced or damaged at the current position.
 
-Writes to the connection itself where no HTTP library would write such a thing. Must not know of APIs.
+Writes to the connection itself where no HTTP library would write such a thing. Independent of the API.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Mishap:
         """A stream is damaged once."""
 
     async def befall(self, response: web.StreamResponse, event: bytes = b"") -> bytes:
-        """What goes out in place of this event. Raises CutError where nothing more does; b"" is no event yet."""
+        """Return what is sent in place of this event; b"" for no event yet. Raises CutError at the end."""
         if self._fault.kind not in _ON_THE_WIRE or not self._is_due(event):
             self._sent += bool(event)
             return event
@@ -65,13 +65,13 @@ class Mishap:
     def _damaged(self, event: bytes) -> bytes:
         self._is_over = True
         if self._fault.spot is not Spot.FRAME:
-            # Half an event under an intact frame: JSON that nobody can read.
+            # Half an event in an intact frame: invalid JSON.
             return event[: _inside(event, self._fault.spot)] + b"\n\n"
         self._write_raw(b"no size\r\n" + event + b"\r\n")
         return b""
 
     def _cut(self, response: web.StreamResponse, event: bytes) -> Never:
-        """Part of the event, if any, in a chunk that promises all of it; then no more."""
+        """Part of the event, if any, in a chunk with the full length; then no more."""
         if event and self._fault.spot is not Spot.BETWEEN:
             self._write_raw(b"%x\r\n" % len(event) + event[: _inside(event, self._fault.spot)])
         end_connection(self._request, resets=self._fault.kind is FaultKind.RESET)

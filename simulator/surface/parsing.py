@@ -1,4 +1,4 @@
-"""Thoughts, text and calls told apart in what a model says, piece by piece, as vLLM's parsers do. Knows no API."""
+"""Splits a model's output into reasoning, text and calls, piece by piece, as vLLM's parsers do. For all APIs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CallPiece:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What a client is told next. A text of no letters is told, None is not."""
+    """What a client receives next. An empty text is sent, None is not."""
 
     reasoning: str | None = None
     content: str | None = None
@@ -41,59 +41,59 @@ class Delta:
 class Parser:
     """Of one answer. `thinks`: it begins inside thoughts; a client may not want to hear them."""
 
-    def __init__(self, wording: Wording, *, thinks: bool, tells_thoughts: bool = True) -> None:
+    def __init__(self, wording: Wording, *, thinks: bool, reports_reasoning: bool = True) -> None:
         self._wording = wording
         self._thinks = thinks
-        self._tells_thoughts = tells_thoughts
+        self._reports_reasoning = reports_reasoning
         self._calls = _Calls()
-        self._has_begun = False
+        self._has_started = False
         self.is_plain = not (thinks or wording.tool or wording.reads_calls)
-        """All that is said is text."""
+        """All output is text."""
 
     @property
     def has_called(self) -> bool:
-        """Whether a call was told of."""
-        return self._calls.has_any or (self._has_begun and self._wording.tool is not None)
+        """Whether a call was sent."""
+        return self._calls.has_any or (self._has_started and self._wording.tool is not None)
 
     def feed(self, text: str) -> Delta:
         """What comes of the next tokens' text."""
         if not self._thinks:
-            return self._said(text)
+            return self._plain_delta(text)
         thought, end, text = text.partition(END_OF_THOUGHT)
         self._thinks = not end
-        told = Delta(thought if thought and self._tells_thoughts else None)
-        return told if not text else replace(self._said(text), reasoning=told.reasoning)
+        portion = Delta(thought if thought and self._reports_reasoning else None)
+        return portion if not text else replace(self._plain_delta(text), reasoning=portion.reasoning)
 
-    def whole(self, text: str) -> Delta:
-        """What comes of an answer that is told at once; a call that was cut short is none."""
+    def parse_unary(self, text: str) -> Delta:
+        """Parse a complete response; a call that was cut short counts as text."""
         delta = self.feed(text)
         if self._wording.reads_calls and delta.calls and not text.endswith(CALL_END):
             return replace(delta, content=text.rpartition(END_OF_THOUGHT)[2], calls=())
         return replace(delta, calls=tuple(_joined(delta.calls)))
 
-    def _said(self, text: str) -> Delta:
+    def _plain_delta(self, text: str) -> Delta:
         if self._wording.reads_calls:
             return self._calls.feed(text)
         if self._wording.tool is None:
             return Delta(content=text)
-        name = None if self._has_begun else self._wording.tool
-        self._has_begun = True
+        name = None if self._has_started else self._wording.tool
+        self._has_started = True
         return Delta(calls=(CallPiece(0, name, text),) if text else ())
 
 
 class _Calls:
-    """Calls that the model has put into its text. Nothing is told that might be the beginning of one."""
+    """Calls that the model has put into its text. Text that might be the beginning of one is held back."""
 
     def __init__(self) -> None:
         self._text = ""
-        self._told = 0
-        """Letters of what is no call."""
-        self._told_of_calls: list[int] = []
+        self._taken = 0
+        """Letters outside calls."""
+        self._taken_of_calls: list[int] = []
         """Letters of each call's arguments."""
 
     @property
     def has_any(self) -> bool:
-        return bool(self._told_of_calls)
+        return bool(self._taken_of_calls)
 
     def feed(self, text: str) -> Delta:
         self._text += text
@@ -102,29 +102,29 @@ class _Calls:
     def _more_text(self) -> str | None:
         start = self._text.find(CALL_START)
         end = start if start >= 0 else len(self._text) - _overlap(self._text, CALL_START)
-        told, self._told = self._told, max(end, self._told)
-        return self._text[told:end] or None
+        portion, self._taken = self._taken, max(end, self._taken)
+        return self._text[portion:end] or None
 
     def _more_calls(self) -> Iterator[CallPiece]:
-        for index, said in enumerate(self._text.split(CALL_START)[1:]):
-            call = _CALL.match(said)
+        for index, call_text in enumerate(self._text.split(CALL_START)[1:]):
+            call = _CALL.match(call_text)
             if call is None:
                 return
-            if index == len(self._told_of_calls):
-                self._told_of_calls.append(0)
+            if index == len(self._taken_of_calls):
+                self._taken_of_calls.append(0)
                 yield CallPiece(index, call[1])
-            arguments, told = _arguments(call[2] or ""), self._told_of_calls[index]
-            self._told_of_calls[index] = len(arguments)
-            if len(arguments) > told:
-                yield CallPiece(index, None, arguments[told:])
+            arguments, portion = _arguments(call[2] or ""), self._taken_of_calls[index]
+            self._taken_of_calls[index] = len(arguments)
+            if len(arguments) > portion:
+                yield CallPiece(index, None, arguments[portion:])
 
 
-def _arguments(said: str) -> str:
+def _arguments(call_text: str) -> str:
     """What of this text belongs to the arguments: all of it, until they are whole."""
     try:
-        return said[: json.JSONDecoder().raw_decode(said)[1]]
+        return call_text[: json.JSONDecoder().raw_decode(call_text)[1]]
     except json.JSONDecodeError:
-        return said
+        return call_text
 
 
 def _overlap(text: str, mark: str) -> int:

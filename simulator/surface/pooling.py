@@ -15,14 +15,14 @@ from simulator.language import state_of
 from simulator.prompts import Prompt, text_parts
 from simulator.script import Wish
 from simulator.service import Order, Service
-from simulator.surface.asking import known_model, rank_of, request_id_of, salt_of, settle_max_tokens
 from simulator.surface.chat_request import chat_prompt
 from simulator.surface.completions import read_prompts
 from simulator.surface.fields import Body, read_body
+from simulator.surface.request_options import known_model, rank_of, request_id_of, salt_of, settle_max_tokens
 from simulator.surface.wire import SERVICE, ApiError, engine_issue, json_answer, malformed
 
 DIMENSIONS = 64
-MOST_DIMENSIONS = 8192
+MAX_DIMENSIONS = 8192
 LABELS = ("LABEL_0", "LABEL_1")
 
 
@@ -31,8 +31,8 @@ async def embed(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     prompts = _inputs(request.app[SERVICE], body)
     dimensions = body.integer("dimensions", DIMENSIONS, low=1) or DIMENSIONS
-    if dimensions > MOST_DIMENSIONS:
-        raise ApiError(f"dimensions must be at most {MOST_DIMENSIONS}, got {dimensions}.", param="dimensions")
+    if dimensions > MAX_DIMENSIONS:
+        raise ApiError(f"dimensions must be at most {MAX_DIMENSIONS}, got {dimensions}.", param="dimensions")
     is_packed = body.text("encoding_format") == "base64"
     entries = [
         {"index": index, "object": "embedding", "embedding": _encoded(_vector(prompt, dimensions), is_packed=is_packed)}
@@ -183,5 +183,5 @@ def _encoded(vector: list[float], *, is_packed: bool) -> list[float] | str:
 
 def _likeness(one: str, other: str) -> float:
     """How many words two texts share, from 0 to 1."""
-    words, others = set(one.lower().split()), set(other.lower().split())
-    return len(words & others) / max(len(words | others), 1)
+    own_words, others = set(one.lower().split()), set(other.lower().split())
+    return len(own_words & others) / max(len(own_words | others), 1)

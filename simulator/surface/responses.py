@@ -15,19 +15,26 @@ from simulator.options import Options
 from simulator.prompts import Prompt
 from simulator.script import Wish
 from simulator.service import Service
-from simulator.surface.asking import Asked, aborts_after, check_ignored, known_model, request_id_of, salt_of
 from simulator.surface.chat_request import (
     chat_prompt,
     chosen_tool,
     forwarded_prompt,
-    most_calls,
+    max_calls,
     offered_tool,
     opening_of,
 )
 from simulator.surface.fields import Body, read_body
-from simulator.surface.items import Item, Items, whole_items
+from simulator.surface.items import Item, Items, unary_items
 from simulator.surface.logprobs import chat_logprobs
 from simulator.surface.parsing import Parser
+from simulator.surface.request_options import (
+    RequestOptions,
+    aborts_after,
+    check_ignored,
+    known_model,
+    request_id_of,
+    salt_of,
+)
 from simulator.surface.wire import SERVICE, ApiError, EventStream, compact, engine_issue, json_answer, open_stream
 from simulator.surface.wording import Tool, Wording, fixed_json, forced_call, free_calls
 
@@ -39,17 +46,17 @@ class Response:
     """One responses request, checked."""
 
     body: Body
-    asked: Asked
+    options_of_request: RequestOptions
     messages: Messages
     prompt: Prompt
     wording: Wording
     created_at: int
     top_logprobs: int | None
-    """So many of the likeliest at each place, None where nobody asked."""
+    """Number of most likely tokens at each position; None if not requested."""
 
     @property
     def response_id(self) -> str:
-        return f"resp_{self.asked.request_id}"
+        return f"resp_{self.options_of_request.request_id}"
 
     def parser(self) -> Parser:
         """For its answer."""
@@ -60,9 +67,9 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     """POST /v1/responses."""
     service = request.app[SERVICE]
     response = _read(service, request, await read_body(request))
-    order = response.asked.order(service.options, [response.prompt], response.wording.text)
+    order = response.options_of_request.order(service.options, [response.prompt], response.wording.text)
     with service.generate(order) as generation:
-        if response.asked.stream:
+        if response.options_of_request.stream:
             answer = await _stream(request, response, generation)
         else:
             await generation.completed()
@@ -70,11 +77,14 @@ async def create_response(request: web.Request) -> web.StreamResponse:
                 raise engine_issue()
             [choice] = generation.choices
             logprobs = _logprobs(response, choice, 0, choice.script.tokens)
-            items = whole_items(response.parser().whole(choice.text), logprobs)
-            answer = json_answer(_whole(response, generation, items))
+            items = unary_items(response.parser().parse_unary(choice.text), logprobs)
+            answer = json_answer(_unary_body(response, generation, items))
         if service.options.keeps_responses and not generation.has_failed:
-            said = {"role": "assistant", "content": response.parser().whole(generation.choices[0].text).content}
-            service.responses.keep(response.response_id, [*response.messages, said])
+            message = {
+                "role": "assistant",
+                "content": response.parser().parse_unary(generation.choices[0].text).content,
+            }
+            service.responses.keep(response.response_id, [*response.messages, message])
         return answer
 
 
@@ -87,7 +97,7 @@ def _read(service: Service, request: web.Request, body: Body) -> Response:
     prompt = forwarded_prompt(service, model, body) or chat_prompt(
         service, model, messages, _opening(body), tools, opening
     )
-    asked = Asked(
+    options_of_request = RequestOptions(
         model=model,
         request_id=request_id_of(request, body).removeprefix("resp_"),
         rank=None,
@@ -105,7 +115,7 @@ def _read(service: Service, request: web.Request, body: Body) -> Response:
     )
     return Response(
         body=body,
-        asked=asked,
+        options_of_request=options_of_request,
         messages=messages,
         prompt=prompt,
         wording=_wording(service.options, body, prompt, tools, messages),
@@ -130,7 +140,7 @@ def _wording(options: Options, body: Body, prompt: Prompt, tools: list[Tool], me
         return Wording(json.dumps({"answer": "lorem"}))
     if not options.calls_tools or not tools or body.get("tool_choice") == "none":
         return Wording()
-    return free_calls(tools, prompt, messages, most_calls(body))
+    return free_calls(tools, prompt, messages, max_calls(body))
 
 
 def _messages(service: Service, body: Body) -> Messages:
@@ -149,7 +159,7 @@ def _messages(service: Service, body: Body) -> Messages:
 
 
 def _opening(body: Body) -> Body:
-    """How the answer begins, in chat's words: an item that is not complete is gone on with."""
+    """How the answer begins, as chat fields: an item that is not complete is continued."""
     given = body.get("input")
     last = given[-1] if isinstance(given, list) and given else {}
     continues = last.get("type", "message") == "message" and last.get("status") in ("in_progress", "incomplete")
@@ -172,7 +182,7 @@ def _turn(item: dict[str, Any]) -> dict[str, Any]:
 # --- The answer -------------------------------------------------------------------------------------------------------
 
 
-def _whole(response: Response, generation: Generation | None = None, items: Sequence[Item] = ()) -> dict[str, Any]:
+def _unary_body(response: Response, generation: Generation | None = None, items: Sequence[Item] = ()) -> dict[str, Any]:
     """With no generation, as it begins."""
     is_over = generation is not None
     is_cut = generation is not None and generation.choices[0].script.finish_reason == "length"
@@ -183,7 +193,7 @@ def _whole(response: Response, generation: Generation | None = None, items: Sequ
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
         "instructions": body.get("instructions"),
         "metadata": body.get("metadata"),
-        "model": response.asked.model,
+        "model": response.options_of_request.model,
         "object": "response",
         "output": list(items),
         "parallel_tool_calls": True,
@@ -192,7 +202,7 @@ def _whole(response: Response, generation: Generation | None = None, items: Sequ
         "tools": body.objects("tools"),
         "top_p": body.get("top_p") or 1.0,
         "background": False,
-        "max_output_tokens": response.asked.max_tokens,
+        "max_output_tokens": response.options_of_request.max_tokens,
         "max_tool_calls": None,
         "previous_response_id": body.get("previous_response_id"),
         "prompt": None,
@@ -247,29 +257,31 @@ class _Events:
         self._stream = stream
         self._number = sent
 
-    async def send(self, told: Iterable[Item]) -> None:
+    async def send(self, new_items: Iterable[Item]) -> None:
         """The next events."""
-        for fields in told:
+        for fields in new_items:
             value = compact({**fields, "sequence_number": self._number})
             self._number += 1
             await self._stream.send_named(fields["type"], value)
 
 
 async def _stream(request: web.Request, response: Response, generation: Generation) -> web.StreamResponse:
-    begun = _whole(response)
+    opening_body = _unary_body(response)
     names = ("response.created", "response.in_progress")
     opening = [
-        (name, compact({"response": begun, "sequence_number": number, "type": name}))
+        (name, compact({"response": opening_body, "sequence_number": number, "type": name}))
         for number, name in enumerate(names)
     ]
     stream = await open_stream(request, *opening)
     events, parser, items = _Events(stream, len(opening)), response.parser(), Items()
-    while not generation.is_told:
+    while not generation.is_taken:
         for choice, portion in await generation.more():
             logprobs = _logprobs(response, choice, portion.start, portion.end)
             await events.send(items.take(parser.feed(portion.text), logprobs or []))
         if generation.has_failed:
             return await stream.fail()
     await events.send(items.close())
-    await events.send([{"response": _whole(response, generation, items.whole), "type": "response.completed"}])
+    await events.send(
+        [{"response": _unary_body(response, generation, items.unary_items_sent), "type": "response.completed"}]
+    )
     return await stream.close()

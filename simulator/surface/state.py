@@ -60,7 +60,7 @@ async def version(_request: web.Request) -> web.StreamResponse:
 
 
 async def load(_request: web.Request) -> web.StreamResponse:
-    """GET /load: always 0, as on a vLLM that was not told to track it."""
+    """GET /load: always 0, as on a vLLM that was not configured to track it."""
     return json_answer({"server_load": 0})
 
 

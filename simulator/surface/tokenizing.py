@@ -5,11 +5,11 @@ from __future__ import annotations
 from aiohttp import web
 
 from simulator.prompts import tokens_of
-from simulator.surface.asking import known_model
 from simulator.surface.chat_request import chat_prompt, offered_tool, opening_of
 from simulator.surface.fields import read_body
+from simulator.surface.request_options import known_model
 from simulator.surface.wire import SERVICE, ApiError, json_answer, malformed
-from simulator.tokens import LARGEST_ID, decode
+from simulator.tokens import MAX_ID, decode
 
 
 async def tokenize(request: web.Request) -> web.StreamResponse:
@@ -44,6 +44,6 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     known_model(request.app[SERVICE], body)
     tokens = body.required("tokens")
-    if not isinstance(tokens, list) or not all(type(each) is int and 0 <= each <= LARGEST_ID for each in tokens):
+    if not isinstance(tokens, list) or not all(type(each) is int and 0 <= each <= MAX_ID for each in tokens):
         raise malformed("tokens", "int_type", "Input should be a valid integer", tokens)
     return json_answer({"prompt": decode(tokens)})

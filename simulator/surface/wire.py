@@ -1,7 +1,7 @@
-"""What all APIs share on the wire: error bodies, JSON answers, event streams. Must not know of prompts or steps.
+"""What all APIs share on the wire: error bodies, JSON answers, event streams. Independent of prompts and steps.
 
 vLLM has three shapes of errors: OpenAI's, Anthropic's (for what is wrong with a message's meaning), and a bare `detail`
-(for bytes that are no JSON and paths that are not there).
+(for invalid JSON and unknown paths).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ApiError(Exception):
 
 
 class BadBytesError(Exception):
-    """A body that is no JSON at all, down to its bytes."""
+    """A body that is not JSON at all, down to its bytes."""
 
 
 def malformed(name: str, kind: str, message: str, value: object = None) -> ApiError:
@@ -77,8 +77,8 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
 def fault_error(fault: Fault) -> ApiError:
-    """What a request hears of a fault that is told by an error."""
-    return busy() if fault.kind is FaultKind.REFUSE else engine_issue()
+    """Return the error response of a fault that is an error."""
+    return busy() if fault.kind is FaultKind.REJECT else engine_issue()
 
 
 def compact(value: object) -> str:
@@ -87,7 +87,7 @@ def compact(value: object) -> str:
 
 
 def new_call_id() -> str:
-    """How a call of a tool is named, anew each time, whatever it calls."""
+    """Return a new id for a tool call."""
     return f"chatcmpl-tool-{uuid4().hex}"
 
 
@@ -97,7 +97,7 @@ def json_answer(value: object, status: int = 200) -> web.Response:
 
 
 BEFALLEN = web.RequestKey("befallen", Fault)
-"""The fault that is to befall a request's stream, if one is."""
+"""The fault that applies to a request's stream, if any."""
 
 
 async def open_stream(request: web.Request, *opening: tuple[str, str]) -> EventStream:
@@ -159,12 +159,14 @@ class EventStream:
     async def _write(self, event: bytes) -> None:
         if event := await self._mishap.befall(self.response, event):
             await self.response.write(event)
-        # Due right behind this event: nothing is said for a while perhaps, and nobody should have to wait for it.
+        # Due right after this event: the stream may pause next, and the client should not wait for it.
         await self._mishap.befall(self.response)
 
 
 def _mangled(body: dict[str, Any]) -> dict[str, str]:
     """What /v1/messages makes of an error that chat told it: it takes it for a chunk, and fails to read it."""
-    told = repr(body)
-    message = f"2 validation errors for ChatCompletionStreamResponse: Field required, {told[:60]}...{told[-24:]}"
+    body_repr = repr(body)
+    message = (
+        f"2 validation errors for ChatCompletionStreamResponse: Field required, {body_repr[:60]}...{body_repr[-24:]}"
+    )
     return {"type": "internal_error", "message": message}

@@ -1,6 +1,6 @@
 """What a request makes the model say word for word: calls of tools, and output that must have a structure.
 
-Each API says in its own words which tools there are and what it wants of them. Must not know how an answer is told.
+Each API has its own fields for the tools and the tool choice. Independent of how the response is sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 """What a model puts around a call that it makes of its own accord, as Hermes and Qwen do."""
 
 FEWEST_WITHOUT = 3
-"""One of so many more prompts than one that offer tools is answered without."""
+"""One of this many more prompts than one that offer tools is answered without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """`text` is all that is said, None for free speech; with `tool` it is the arguments of a call that had to be."""
+    """`text` is the whole output, None for free text; with `tool` it is the arguments of a forced call."""
 
     text: str | None = None
     tool: str | None = None
@@ -45,10 +45,10 @@ def forced_call(tool: Tool, prompt: Prompt) -> Wording:
     return Wording(fixed_json(tool.schema, prompt), tool.name)
 
 
-def free_calls(tools: Sequence[Tool], prompt: Prompt, messages: Sequence[Mapping[str, Any]], most: int) -> Wording:
+def free_calls(tools: Sequence[Tool], prompt: Prompt, messages: Sequence[Mapping[str, Any]], max_calls: int) -> Wording:
     """What the model makes of tools that it may call or not: it depends on the prompt alone."""
     may_call = tools and not _has_result(messages) and natural_tokens(prompt.answer_state ^ 1, 0, FEWEST_WITHOUT)
-    return Wording("".join(_calls(tools, prompt, most)) if may_call else None, reads_calls=True)
+    return Wording("".join(_calls(tools, prompt, max_calls)) if may_call else None, reads_calls=True)
 
 
 def _has_result(messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -57,11 +57,11 @@ def _has_result(messages: Sequence[Mapping[str, Any]]) -> bool:
     return "tool" in roles[::-1][: (*roles[::-1], "user").index("user")]
 
 
-def _calls(tools: Sequence[Tool], prompt: Prompt, most: int) -> Iterator[str]:
+def _calls(tools: Sequence[Tool], prompt: Prompt, max_calls: int) -> Iterator[str]:
     """Sometimes some words before the first, sometimes two in a row."""
     state = prompt.answer_state
     yield "".join(Speech(state ^ 2).pieces(0, natural_tokens(state ^ 2, 0, 5)))
-    for number in range(min(most, 1 + (natural_tokens(state ^ 3, 0, 2) == 0))):
+    for number in range(min(max_calls, 1 + (natural_tokens(state ^ 3, 0, 2) == 0))):
         tool = tools[natural_tokens(state ^ 4 + number, 0, len(tools) - 1)]
         arguments = fixed_json(tool.schema, prompt, purpose=4 + number)
         yield f'{CALL_START}\n{{"name": {json.dumps(tool.name)}, "arguments": {arguments}}}\n{CALL_END}'

@@ -1,1 +1,1 @@
-"""KV between simulated pods: connectors' wire shapes, leases, the side channel that stands in for RDMA."""
+"""KV between simulated pods: connectors' wire shapes, leases, the side channel that replaces RDMA."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from simulator.transfer.errand import Errand
+from simulator.transfer.kv_transfer import KvTransfer
 from simulator.transfer.wiring import KvRole
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PodAddress:
     """Who a pod is to other pods, once it listens."""
 
     engine_id: str
@@ -33,10 +33,10 @@ class Subject:
 class Connector(Protocol):
     """One pod's way of sharing KV."""
 
-    def read(self, params: Mapping[str, Any], subject: Subject) -> Errand:
+    def read(self, params: Mapping[str, Any], subject: Subject) -> KvTransfer:
         """What a request's `kv_transfer_params` mean. Raises `RuleBroken` where the engine would not survive them."""
         ...
 
-    def returned(self, errand: Errand, subject: Subject, cached_tokens: int) -> dict[str, Any] | None:
+    def returned(self, kv_transfer: KvTransfer, subject: Subject, cached_tokens: int) -> dict[str, Any] | None:
         """The answer's `kv_transfer_params`."""
         ...

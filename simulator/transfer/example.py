@@ -6,27 +6,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulator.transfer.connector import Place, Subject
-from simulator.transfer.errand import NOTHING, Errand, Shelf
+from simulator.transfer.connector import PodAddress, Subject
+from simulator.transfer.kv_transfer import NOTHING, KvFile, KvTransfer
 
 
 class Example:
     """Keyed on all full blocks of a prompt: a longer prompt with the same beginning finds nothing."""
 
-    def __init__(self, place: Place, shelf: Path) -> None:
-        self._place = place
-        self._shelf = shelf
+    def __init__(self, address: PodAddress, folder: Path) -> None:
+        self._address = address
+        self._folder = folder
 
-    def read(self, params: Mapping[str, Any], subject: Subject) -> Errand:
-        """What another pod has already written is loaded; what nobody has is written."""
+    def read(self, params: Mapping[str, Any], subject: Subject) -> KvTransfer:
+        """Load what another pod has already written; write the rest."""
         if not subject.blocks:
             return NOTHING
-        path = self._shelf / f"{subject.blocks[-1]:016x}.kv"
+        path = self._folder / f"{subject.blocks[-1]:016x}.kv"
         if path.is_file():
-            size = self._place.block_size
-            return Errand(min(len(subject.blocks), (subject.prompt_tokens - 1) // size) * size, Shelf(path))
-        return Errand(saves_to=path)
+            size = self._address.block_size
+            return KvTransfer(min(len(subject.blocks), (subject.prompt_tokens - 1) // size) * size, KvFile(path))
+        return KvTransfer(saves_to=path)
 
-    def returned(self, errand: Errand, subject: Subject, cached_tokens: int) -> dict[str, Any] | None:
+    def returned(self, kv_transfer: KvTransfer, subject: Subject, cached_tokens: int) -> dict[str, Any] | None:
         """It has no fields."""
         return None

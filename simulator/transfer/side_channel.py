@@ -1,6 +1,6 @@
 """How simulated pods come by each other's KV: one line of JSON each way over TCP, and the time it would have taken.
 
-Stands in for NIXL's handshake and Mooncake's transfer engine. Knows names and sizes; neither engines nor HTTP.
+Stands in for NIXL's handshake and Mooncake's transfer engine. Uses names and sizes; independent of engines and HTTP.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from simulator.link import Link
 
-LONGEST_LINE = 4096
+MAX_LINE_BYTES = 4096
 
 
 @dataclass(slots=True)
@@ -31,17 +31,17 @@ class SideChannel:
     """What one pod holds for others. Serves until it is closed."""
 
     def __init__(self, link: Link, time_scale: float, let_go: Callable[[str], None], *, waits: bool) -> None:
-        """`let_go` frees what was held under a name; `waits`: who asks too early waits, as for Mooncake."""
+        """`let_go` frees what was held under a name; `waits`: an early request waits, as for Mooncake."""
         self.counts = Counts()
         self.is_stalled = False
-        """A fault: who asks hears nothing more."""
+        """A fault: requests stall."""
         self.port = 0
         self._link = link
         self._time_scale = time_scale
         self._let_go = let_go
         self._waits = waits
         self._leases: dict[str, asyncio.TimerHandle | None] = {}
-        """None while it is being fetched: who fetches sends heartbeats."""
+        """None while it is being fetched: the fetching pod sends heartbeats."""
         self._changed = asyncio.Condition()
         self._wire = asyncio.Lock()
         self._server: asyncio.Server | None = None
@@ -49,11 +49,11 @@ class SideChannel:
 
     async def open(self, host: str, port: int) -> None:
         """Listen."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=LONGEST_LINE)
+        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_LINE_BYTES)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """Cut whoever is being served."""
+        """Cut all connections."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -65,15 +65,15 @@ class SideChannel:
         self._leases.clear()
 
     def stop_listening(self) -> None:
-        """Take nobody new; who is being served hears nothing more."""
+        """Reject new connections; requests in flight stall."""
         self.is_stalled = True
         if self._server is not None:
             self._server.close()
 
     def hold(self, name: str, lease_s: float) -> None:
-        """Something may be fetched under this name, for so many engine seconds."""
+        """Offer the KV under this name for `lease_s` engine seconds."""
         self._leases[name] = asyncio.get_running_loop().call_later(lease_s / self._time_scale, self._expire, name)
-        task = asyncio.get_running_loop().create_task(self._tell())
+        task = asyncio.get_running_loop().create_task(self._notify())
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 
@@ -87,7 +87,7 @@ class SideChannel:
             lease.cancel()
         self._let_go(name)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
@@ -97,8 +97,8 @@ class SideChannel:
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
         try:
-            asked = json.loads(await reader.readline())
-            seconds = await self._fetch(str(asked["name"]), int(asked["tokens"]))
+            request = json.loads(await reader.readline())
+            seconds = await self._fetch(str(request["name"]), int(request["tokens"]))
             writer.write(json.dumps({"seconds": seconds}).encode() + b"\n")
             await writer.drain()
         except (OSError, ValueError, KeyError, asyncio.CancelledError):
@@ -107,7 +107,7 @@ class SideChannel:
             writer.close()
 
     async def _fetch(self, name: str, tokens: int) -> float:
-        """Bring the KV over; nobody notices that what is no longer held is garbage."""
+        """Transfer the KV; that it is no longer held goes undetected, as in NIXL."""
         if self._waits:
             async with self._changed:
                 await self._changed.wait_for(lambda: name in self._leases)
@@ -140,7 +140,7 @@ async def fetch(host: str, port: int, name: str, tokens: int) -> float:
     """Have another pod's KV brought over. The engine seconds it took. Raises OSError where that pod is not there (any
     more), ValueError where it says something strange.
     """
-    reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE)
+    reader, writer = await asyncio.open_connection(host, port, limit=MAX_LINE_BYTES)
     try:
         writer.write(json.dumps({"name": name, "tokens": tokens}).encode() + b"\n")
         line = await reader.readline()

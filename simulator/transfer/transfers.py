@@ -1,6 +1,6 @@
-"""A pod's dealings with other pods' KV, at work: holds what is to be fetched, fetches what others hold.
+"""A pod's KV transfers with other pods: holds what is to be fetched, fetches what others hold.
 
-Stands between the engines' ranks and the side channel. Must not know of HTTP.
+Between the engines' ranks and the side channel. Independent of HTTP.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import aiohttp
 from simulator.profile import Profile
 from simulator.rank import Rank
 from simulator.sequence import Fetch, Milestone
-from simulator.transfer.connector import Connector, Place, Subject
-from simulator.transfer.errand import Bootstrap, Errand, Shelf, Wire
+from simulator.transfer.connector import Connector, PodAddress, Subject
 from simulator.transfer.example import Example
+from simulator.transfer.kv_transfer import Bootstrap, KvFile, KvTransfer, Wire
 from simulator.transfer.mooncake import Mooncake
 from simulator.transfer.nixl import Nixl
 from simulator.transfer.side_channel import SideChannel, fetch
@@ -45,7 +45,7 @@ class Transfers:
         self.fetched_tokens = 0
         self._profile = profile
         self._kill = kill
-        self._errands: dict[str, tuple[Errand, Subject]] = {}
+        self._errands: dict[str, tuple[KvTransfer, Subject]] = {}
         self._held: dict[str, _Held] = {}
         self._fetching: dict[str, asyncio.Task[None]] = {}
         waits = wiring.connector == "MooncakeConnector"
@@ -57,8 +57,8 @@ class Transfers:
         """Listen for other pods."""
         self.host = host
         await self.side_channel.open(host, self.wiring.side_port)
-        place = Place(self.engine_id, self.wiring.role, host, self.side_channel.port, self._profile.block_size)
-        self._connector = make_connector(self.wiring, place)
+        address = PodAddress(self.engine_id, self.wiring.role, host, self.side_channel.port, self._profile.block_size)
+        self._connector = make_connector(self.wiring, address)
 
     def close(self) -> None:
         """Nothing goes on."""
@@ -68,44 +68,44 @@ class Transfers:
 
     # -- what a rank tells -----------------------------------------------------------------------------------------
 
-    def begin(self, params: Mapping[str, Any], subject: Subject) -> Errand:
+    def begin(self, params: Mapping[str, Any], subject: Subject) -> KvTransfer:
         """A request comes in. Raises `RuleBroken` where its parameters are more than the engine survives."""
         if self._connector is None:
             raise RuntimeError("not open")
-        errand = self._connector.read(params, subject)
-        self._errands[subject.sequence_id] = errand, subject
-        return errand
+        kv_transfer = self._connector.read(params, subject)
+        self._errands[subject.sequence_id] = kv_transfer, subject
+        return kv_transfer
 
     def fetch(self, rank: Rank, wanted: Fetch) -> None:
         """A sequence has its blocks."""
-        errand, _ = self._errands[wanted.sequence_id]
-        if errand.is_poisoned:
+        kv_transfer, _ = self._errands[wanted.sequence_id]
+        if kv_transfer.is_poisoned:
             return
-        task = asyncio.get_running_loop().create_task(self._fetch(rank, wanted, errand))
+        task = asyncio.get_running_loop().create_task(self._fetch(rank, wanted, kv_transfer))
         self._fetching[wanted.sequence_id] = task
         task.add_done_callback(lambda _: self._fetching.pop(wanted.sequence_id, None))
 
     def ended(self, rank: Rank, end: Milestone) -> None:
-        """A sequence has ended by itself: its KV is there for whoever is to have it."""
-        errand, _ = self._errands.get(end.sequence_id, (None, None))
-        if errand is None:
+        """Offer the KV of a sequence that has ended by itself."""
+        kv_transfer, _ = self._errands.get(end.sequence_id, (None, None))
+        if kv_transfer is None:
             return
-        if errand.saves_to is not None:
-            errand.saves_to.touch()
-        if errand.held_as is not None:
-            self._held[errand.held_as] = _Held(rank, end.sequence_id)
-            self.side_channel.hold(errand.held_as, self.wiring.lease_s)
+        if kv_transfer.saves_to is not None:
+            kv_transfer.saves_to.touch()
+        if kv_transfer.held_as is not None:
+            self._held[kv_transfer.held_as] = _Held(rank, end.sequence_id)
+            self.side_channel.hold(kv_transfer.held_as, self.wiring.lease_s)
 
     def gave_up(self, sequence_id: str) -> None:
         """Its client has gone."""
-        errand, _ = self._errands.pop(sequence_id, (None, None))
+        kv_transfer, _ = self._errands.pop(sequence_id, (None, None))
         if (task := self._fetching.pop(sequence_id, None)) is not None:
             task.cancel()
-        if errand is not None and errand.is_poisoned:
+        if kv_transfer is not None and kv_transfer.is_poisoned:
             self._kill()
 
     def forget(self, sequence_id: str) -> None:
-        """Its answer is told."""
+        """Drop the state of a sequence whose response has been sent."""
         self._errands.pop(sequence_id, None)
 
     def returned(self, sequence_id: str, cached_tokens: int) -> dict[str, Any] | None:
@@ -127,9 +127,9 @@ class Transfers:
         if held is not None:
             held.rank.let_go(held.sequence_id)
 
-    async def _fetch(self, rank: Rank, wanted: Fetch, errand: Errand) -> None:
+    async def _fetch(self, rank: Rank, wanted: Fetch, kv_transfer: KvTransfer) -> None:
         try:
-            await self._bring(errand, wanted.tokens)
+            await self._bring(kv_transfer, wanted.tokens)
         except CameNotError:
             if self.wiring.recomputes:
                 rank.end_fetch(wanted.sequence_id, came=False)
@@ -139,11 +139,11 @@ class Transfers:
         self.fetched_tokens += wanted.tokens
         rank.end_fetch(wanted.sequence_id, came=True)
 
-    async def _bring(self, errand: Errand, tokens: int) -> None:
-        scale, source = self._profile.time_scale, errand.source
+    async def _bring(self, kv_transfer: KvTransfer, tokens: int) -> None:
+        scale, source = self._profile.time_scale, kv_transfer.source
         try:
             match source:
-                case Shelf():
+                case KvFile():
                     await asyncio.sleep(self.wiring.link.wire_s(tokens) / scale)
                 case Wire():
                     await fetch(source.host, source.port, source.name, tokens)
@@ -164,13 +164,13 @@ async def _worker_of(source: Bootstrap) -> tuple[str, int]:
     return host, int(port)
 
 
-def make_connector(wiring: Wiring, place: Place) -> Connector:
-    """The connector that a wiring names. Raises ValueError where there is none of that name."""
+def make_connector(wiring: Wiring, address: PodAddress) -> Connector:
+    """The connector that a wiring names. Raises ValueError for an unknown name."""
     match wiring.connector:
         case "NixlConnector" | "NixlPullConnector":
-            return Nixl(place)
+            return Nixl(address)
         case "MooncakeConnector":
-            return Mooncake(place)
-        case "ExampleConnector" if wiring.shelf is not None:
-            return Example(place, wiring.shelf)
+            return Mooncake(address)
+        case "ExampleConnector" if wiring.folder is not None:
+            return Example(address, wiring.folder)
     raise ValueError(f"connector: {wiring.connector} is none that a simulated pod has")

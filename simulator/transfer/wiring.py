@@ -29,12 +29,12 @@ class Wiring:
     role: KvRole = KvRole.BOTH
     link: Link = field(default_factory=Link)
     lease_s: float = 30.0
-    """How long blocks stay taken for who does not come for them: NIXL's `kv_lease_duration`."""
+    """How long blocks are kept for a pod that does not fetch them: NIXL's `kv_lease_duration`."""
     handshake_s: float = 5.0
     """How long a pod that cannot be reached is tried."""
     recomputes: bool = False
     """`kv_load_failure_policy: recompute`; else a request whose KV does not come fails."""
-    shelf: Path | None = None
+    folder: Path | None = None
     """The folder that ExampleConnector's pods share."""
     side_port: int = 0
     bootstrap_port: int = 0
@@ -43,5 +43,5 @@ class Wiring:
     def __post_init__(self) -> None:
         if min(self.lease_s, self.handshake_s) <= 0:
             raise ValueError("lease_s, handshake_s: must be > 0")
-        if self.connector == "ExampleConnector" and self.shelf is None:
+        if self.connector == "ExampleConnector" and self.folder is None:
             raise ValueError("shelf: ExampleConnector needs the folder that its pods share")

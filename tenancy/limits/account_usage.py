@@ -34,7 +34,7 @@ SLOT_S = 0.5
 """At most 121 slots are kept."""
 
 WINDOW_SLOTS = int(SPAN_S / SLOT_S) + 1
-"""A slot is forgotten when so many have begun after it."""
+"""A slot is dropped once this many later ones have started."""
 
 ROUNDING = 1e-9
 """Money is added up in floats: what is over by less is not over."""
@@ -107,10 +107,10 @@ class SlidingWindowCounter:
             paid = min(self.owed, amount)
             self.owed -= paid
             amount -= paid
-        # Of what it held in this slot some may have been owed, and stand in a later one by now.
-        for place in (at, *range(len(slots) - 1, -1, -1)):
-            taken = min(amount, slots[place][1])
-            slots[place] = (slots[place][0], slots[place][1] - taken)
+        # Debt of this slot may have been moved to a later one by now.
+        for position in (at, *range(len(slots) - 1, -1, -1)):
+            taken = min(amount, slots[position][1])
+            slots[position] = (slots[position][0], slots[position][1] - taken)
             amount -= taken
             if amount <= 0:
                 return
@@ -130,7 +130,7 @@ class SlidingWindowCounter:
         return SPAN_S
 
     def _frees_in_s(self, amount: float, now_s: float, room: float) -> float:
-        """The same where something is owed: played through, but for windows that are all alike."""
+        """Return the same with debt: simulated slot by slot, except when all windows are equal."""
         if room <= 0:
             return inf
         slots, owed, placed = deque(self._slots), self.owed, self.used - self.owed
@@ -283,7 +283,7 @@ class LimitUsage:
         if self.lease is None:
             self.cap = limit
         elif limit < self.limit:
-            # What others have used may fill all of the smaller limit: what was lent and not used is asked for anew.
+            # What others have used may fill all of the smaller limit: unused leases are requested again.
             self.cap = min(self.cap, limit, self.counter.used)
         self.limit = limit
 
@@ -305,7 +305,7 @@ class LimitUsage:
         return self.counter.frees_in_s(amount, now_s, room)
 
     def wait_s(self, amount: float, now_s: float) -> float:
-        """Seconds until there will be room for so much; infinite where there never will."""
+        """Return the seconds until there is room for `amount`; infinite if there never will be."""
         if amount > self.limit:
             return inf
         return self.frees_in_s(self.counter.used + amount - self.cap, now_s)
@@ -393,7 +393,7 @@ class AccountUsage:
                 holder.add_limit(self, meter, now_s)
 
     def _put_back(self, kind: LimitKind, limit: float) -> LimitUsage | None:
-        """A limit that was lifted, as it would stand if it had not been; None where there is none of its kind."""
+        """Restore a limit that was lifted, as if it had not been; None if there is no limit of its kind."""
         meter = self._lifted.pop(kind, None)
         if meter is None:
             return None
@@ -424,7 +424,7 @@ def _memory(kind: LimitKind, quota: Quota) -> UsageCounter:
 
 
 MAX_ACCOUNTS = 50_000
-"""Users come and go. Of accounts beyond so many, the one that was asked for longest ago is forgotten."""
+"""Users come and go. Above this number, the account that was requested longest ago is dropped."""
 
 EVICTION_CANDIDATES = 4
 """Of the oldest books, whenever a new one is opened: those that are idle go."""
@@ -440,14 +440,14 @@ class UsageStore:
     def __init__(
         self,
         *,
-        most: int = MAX_ACCOUNTS,
+        max_accounts: int = MAX_ACCOUNTS,
         opened: Callable[[AccountUsage], None] = lambda _: None,
         dropped: Callable[[AccountUsage], None] = lambda _: None,
     ) -> None:
         """`opened` is called with accounts that are new or have other limits, `dropped` with evicted ones."""
         self._quota_of: QuotaOf | None = None
         self._books: OrderedDict[str, AccountUsage] = OrderedDict()
-        self._most = most
+        self._max_accounts = max_accounts
         self._opened = opened
         self._dropped = dropped
 
@@ -495,7 +495,7 @@ class UsageStore:
         """Remove the oldest accounts that are idle, or that exceed the maximum number."""
         for book in [book for book, _ in zip(self._books.values(), range(EVICTION_CANDIDATES), strict=False)]:
             book.advance(now_s)
-            if book not in wanted and (book.is_idle or (len(self._books) > self._most and not book.open)):
+            if book not in wanted and (book.is_idle or (len(self._books) > self._max_accounts and not book.open)):
                 del self._books[book.path]
                 self._dropped(book)
 
@@ -570,7 +570,7 @@ class Reservation:
             grant.put(meter.amount(self.held), now_s, binds=False)
 
     def top_up(self, output_tokens: int, now_s: float, *, under_load: bool = True) -> tuple[LimitExceeded, ...]:
-        """Take room for so many more tokens of output; where a limit has none, say which, and take nothing."""
+        """Reserve room for `output_tokens` more; if a limit has none, return its kind and reserve nothing."""
         if not self.is_open:
             return ()
         more = replace(self.held, output_tokens=self.held.output_tokens + output_tokens)

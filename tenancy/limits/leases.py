@@ -1,12 +1,12 @@
 """How several gateways share one limit: each holds a slice of it; all slices together are never more than the limit.
 
-A slice is the right to have *used* so much: within the last sixty seconds, at this moment, or within this period. A
-gateway that keeps what it has used below its slice need ask nobody, and the limit holds exactly, whatever any clock
-says. It asks again now and then: for more where it runs short, for less where it uses less.
+A slice is the right to have *used* that amount: within the last sixty seconds, at this moment, or within this period. A
+gateway whose use stays below its slice need not send a request, and the limit holds exactly, whatever any clock
+says. It sends one periodically: for more where it runs short, for less where it uses less.
 
-An ask states what is so and no change: it may be repeated, and its answer may be lost. Who asks for less goes by it
-before asking (`held` is what it goes by meanwhile, and never less is granted), who asks for more after the answer.
-Where more is wanted than there is, everybody is told what is `fair`: the same for all, or less for whoever wants less.
+A request states absolute values: it may be repeated, and its response may be lost. A gateway that requests less applies
+it before asking (`held` is what it applies meanwhile, and never less is granted); more it applies after the response.
+If demand exceeds the limit, every response has the `fair` share: the same for all, or less for gateways that want less.
 The script of `gateway/limits/redis_coordinator.py` says all this in Lua.
 """
 
@@ -25,10 +25,10 @@ class LeaseRequest(Struct, frozen=True, array_like=True):
     limit: float
     held: float
     wanted: float
-    least: float
+    minimum: float
     """What it needs to serve one request, where it has used nothing: granted where there is room, fair or not."""
     keeps_s: float
-    """For so long its slice stands if nothing more is heard of it."""
+    """Seconds after which its slice expires without another request."""
     gone: float = 0.0
     """What those have used that are there no more, as far as the asker knows."""
     lasts: bool = False
@@ -64,14 +64,14 @@ class AccountLeases:
         self._gone: dict[str, tuple[float, float]] = {}
         """By name: how much, and until when it counts."""
 
-    def grant(self, who: str, asks: Iterable[LeaseRequest], now_s: float) -> list[LeaseGrant]:
-        """Give a gateway its slices anew."""
+    def grant(self, who: str, requests: Iterable[LeaseRequest], now_s: float) -> list[LeaseGrant]:
+        """Renew a gateway's slices."""
         self._forget(now_s)
-        return [self._grant(who, ask, now_s) for ask in asks]
+        return [self._grant(who, ask, now_s) for ask in requests]
 
-    def release(self, who: str, asks: Iterable[LeaseRequest], now_s: float) -> None:
-        """A gateway is no more."""
-        for ask in asks:
+    def release(self, who: str, requests: Iterable[LeaseRequest], now_s: float) -> None:
+        """Release the slices of a gateway that has left."""
+        for ask in requests:
             known = self._holders.get(ask.name, {}).pop(who, None)
             if known is not None and ask.lasts:
                 self._gone[ask.name] = (self._gone.get(ask.name, (0.0, 0.0))[0] + ask.held, now_s + ask.keeps_s)
@@ -97,7 +97,7 @@ class AccountLeases:
         elsewhere = sum(held.slice for held in holders.values())
         limit = ask.limit - gone
         fair = fair_share(limit, ask.wanted, [held.wanted for held in holders.values()])
-        granted = max(ask.held, min(max(fair, ask.least), limit - elsewhere))
+        granted = max(ask.held, min(max(fair, ask.minimum), limit - elsewhere))
         holders[who] = Lease(granted, ask.wanted, until_s)
         return LeaseGrant(granted, fair, elsewhere, gone, was_known)
 

@@ -1,10 +1,10 @@
 """One gateway's part of a shared limit: what it requests of the coordinator, and what it may use when partitioned.
 
-The rules of leases are in `tenancy.limits.leases`. While a gateway hears nothing of the others, it keeps its lease for
-a moment: all leases together are the limit. Then whoever holds more than an even share comes down to that; a minute
-later, when what was used above it is out of every window, the others come up. So that no request is rejected only
-because its gateway happened to hold no lease, each may use a little beyond: its `float`. In any sixty seconds all of
-them use at most
+The rules of leases are in `tenancy.limits.leases`. While a gateway receives nothing from the others, it keeps its lease
+for a moment: all leases together are the limit. Then a gateway with more than an even share comes down to that; a
+minute later, when what was used above it is out of every window, the others come up. So that no request is rejected
+only because its gateway happened to hold no lease, each may use a little beyond: its `float`. In any sixty seconds all
+of them use at most
 
     limit + replicas x max(limit / (8 x replicas), one request)  =  limit x 9/8, or one request each beyond it
 
@@ -25,7 +25,7 @@ FLOAT_DIVISOR = 8
 """The floats of all gateways together are this part of a limit."""
 
 GRACE_S = 8.0
-"""Leases are kept for so long."""
+"""Leases are kept for this time."""
 
 LEEWAY_S = 7.0
 """Gateways do not lose contact at the same moment."""
@@ -42,7 +42,7 @@ def float_amount(meter: LimitUsage, replicas: int) -> float:
 
 
 def partitioned_cap(meter: LimitUsage, replicas: int, silent_s: float) -> float:
-    """What may be used by a gateway that was one of so many, so long after it last heard of the others."""
+    """Return what one of `replicas` gateways may use `silent_s` seconds after it last received from the others."""
     even, extra = meter.limit / replicas, float_amount(meter, replicas)
     lent = meter.lease
     held = lent.slice if lent is not None else 0.0
@@ -69,7 +69,7 @@ def allow_first_request(book: AccountUsage, needs: LimitNeeds) -> bool:
 
 
 FORESIGHT = 2.0
-"""Slices have room for what was used since the last ask, so many times."""
+"""Slices have room for this many times the use since the last request."""
 
 MIN_STEP = 0.25
 """Share of a step: an account with any usage gets that much more, so that few have to request twice."""
@@ -78,7 +78,7 @@ MAX_WINDOWS = 1_440
 """A debt of a gateway that has died is remembered for a day at most."""
 
 DEAD_S = 15.0
-"""A gateway without a request for so long is dead, and so are its requests."""
+"""A gateway without a request for this long is dead, and so are its requests."""
 
 
 def lease_requests(
@@ -86,8 +86,9 @@ def lease_requests(
 ) -> list[LeaseRequest]:
     """What to ask for. From here on the book goes by the less where that is wanted.
 
-    `is_gathering`: others have not said yet what they hold, so nobody takes more than an even share. Who asks for what
-    a request needs gives nothing back with it: what it was granted of one limit it would lose by asking for another.
+    `is_gathering`: others have not reported yet what they hold, so no gateway takes more than an even share. A request
+    for what a client request needs gives nothing back: what it was granted of one limit it would lose by asking for
+    another.
     """
     book.advance(now_s)
     return [
@@ -113,7 +114,7 @@ def _ask(
         meter.limit,
         held=max(meter.cap, used),
         wanted=max(wanted, used),
-        least=need if not used else 0.0,
+        minimum=need if not used else 0.0,
         keeps_s=_keeps_s(meter, now_s),
         gone=meter.lease.gone if meter.lease is not None else 0.0,
         lasts=meter.kind is LimitKind.BUDGET,
@@ -136,23 +137,23 @@ def _keeps_s(meter: LimitUsage, now_s: float) -> float:
         return meter.counter.length_s - now_s % meter.counter.length_s + SPAN_S
     if meter.kind is LimitKind.PARALLEL:
         return DEAD_S
-    # What is owed is paid one window after the other, and must not be forgotten with whoever owes it.
+    # What is owed is paid one window after the other, and must not be dropped with the account that owes it.
     windows = ceil(meter.counter.used / meter.limit) if meter.limit else 1
     return DEAD_S + SPAN_S * max(1, min(windows, MAX_WINDOWS))
 
 
-def apply_grants(book: AccountUsage, asks: Sequence[LeaseRequest], grants: Iterable[LeaseGrant]) -> bool:
+def apply_grants(book: AccountUsage, requests: Sequence[LeaseRequest], grants: Iterable[LeaseGrant]) -> bool:
     """Go by what was granted. Returns whether the lender has forgotten what it had granted before."""
     has_forgotten = False
-    for ask, granted in zip(asks, grants, strict=False):
+    for ask, granted in zip(requests, grants, strict=False):
         meter = book.limit_usages.get(_kind_of(ask.name))
         if meter is None or meter.limit != ask.limit:  # The quota has changed meanwhile.
             continue
         has_forgotten |= meter.lease is not None and meter.lease.slice > 0 and not granted.was_known
         meter.lease = granted
-        # Who has more than is fair comes down to it, also below what is used; what is used stays counted until it ends.
-        # What is owed is told as used, and may be more than the limit: it gives no right to use more.
-        cap = granted.slice if ask.least or granted.fair >= granted.slice else granted.fair
+        # A holder of more than is fair comes down to it, also below what is used; what is used stays counted until it
+        # ends. Debt is reported as used, and may be more than the limit: it gives no right to use more.
+        cap = granted.slice if ask.minimum or granted.fair >= granted.slice else granted.fair
         meter.cap = min(cap, meter.limit)
     return has_forgotten
 
@@ -165,6 +166,8 @@ def final_requests(book: AccountUsage, now_s: float) -> tuple[list[LeaseRequest]
     for meter in book.limit_usages.values():
         used = meter.counter.used
         lasts = meter.kind is LimitKind.BUDGET
-        said = LeaseRequest(limit_name(meter, now_s), meter.limit, used, used, 0.0, _keeps_s(meter, now_s), lasts=lasts)
-        (ends if lasts or meter.kind is LimitKind.PARALLEL else stays).append(said)
+        request = LeaseRequest(
+            limit_name(meter, now_s), meter.limit, used, used, 0.0, _keeps_s(meter, now_s), lasts=lasts
+        )
+        (ends if lasts or meter.kind is LimitKind.PARALLEL else stays).append(request)
     return stays, ends

@@ -15,12 +15,12 @@ from tenancy.reading.tenants import read_fields_of
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
-    """One key as the policy says it: where it stands, whose it is, and what else is said."""
+    """One key as the policy says it: its path, its owner, and its other fields."""
 
     path: str
     tenant: str
     digest: str = field(repr=False)
-    words: Mapping[str, Any]
+    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class AuthRules:
     """Those that it names."""
 
 
-def read_auth(root: DocumentTable, shelf: PolicyFiles) -> AuthRules:
+def read_auth(root: DocumentTable, policy_files: PolicyFiles) -> AuthRules:
     """What `auth` says, with nothing checked against the tenants."""
     table = root.table("auth")
     if table is None:
@@ -44,9 +44,9 @@ def read_auth(root: DocumentTable, shelf: PolicyFiles) -> AuthRules:
     if not any(key in table for key in AUTH_METHODS) and not table.errors:
         table.error("keys", "set at least one of keys, keys_dir, jwt, default_tenant")
     auth = AuthRules(
-        keys=(*_inline_keys(table.table("keys")), *_filed_keys(table, shelf)),
-        hmac_secret=_hmac_secret(table, shelf),
-        jwt=_token_rules(table.table("jwt"), shelf),
+        keys=(*_inline_keys(table.table("keys")), *_filed_keys(table, policy_files)),
+        hmac_secret=_hmac_secret(table, policy_files),
+        jwt=_token_rules(table.table("jwt"), policy_files),
         default_tenant=table.get("default_tenant", NAME.parse, None),
         files=tuple(_named_files(table)),
     )
@@ -62,8 +62,8 @@ def read_auth(root: DocumentTable, shelf: PolicyFiles) -> AuthRules:
 def _named_files(table: DocumentTable) -> Iterator[str]:
     jwt = table.table("jwt")
     places = [(table, "keys_dir"), (table, "hmac_secret_file"), (jwt, "jwks_file")]
-    for place, key in places:
-        if place is not None and isinstance(path := place.get(key, _anything, None), str):
+    for entry_path, key in places:
+        if entry_path is not None and isinstance(path := entry_path.get(key, _anything, None), str):
             yield path
 
 
@@ -81,18 +81,18 @@ def _inline_keys(keys: DocumentTable | None) -> Iterator[KeyEntry]:
             if "digest" not in table:
                 table.error("digest", "is missing")
             reject_renamed(table, RENAMED_API_KEY_KEYS)
-            words = read_fields_of(table, KEY)
+            values = read_fields_of(table, KEY)
             table.close()
-            if found := words.pop("digest", ""):
-                yield KeyEntry(path, tenant, found, words)
+            if found := values.pop("digest", ""):
+                yield KeyEntry(path, tenant, found, values)
 
 
-def _filed_keys(auth: DocumentTable, shelf: PolicyFiles) -> Iterator[KeyEntry]:
+def _filed_keys(auth: DocumentTable, policy_files: PolicyFiles) -> Iterator[KeyEntry]:
     folder = auth.get("keys_dir", text, "")
     if not folder:
         return
     try:
-        for file in shelf.key_files(folder):
+        for file in policy_files.key_files(folder):
             yield from _filed(f"{folder}/{file.tenant}/{file.key_id}", file, auth.errors)
     except InvalidValue as wrong:
         auth.error("keys_dir", str(wrong))
@@ -100,53 +100,55 @@ def _filed_keys(auth: DocumentTable, shelf: PolicyFiles) -> Iterator[KeyEntry]:
 
 def _filed(path: str, file: KeyFile, faults: list[ConfigError]) -> Iterator[KeyEntry]:
     try:
-        found, words = read_key_file(file.content)
+        found, values = read_key_file(file.content)
     except InvalidValue as wrong:
         faults.append(ConfigError(path, str(wrong)))
     else:
-        yield KeyEntry(path, file.tenant, found, {"id": file.key_id, **words})
+        yield KeyEntry(path, file.tenant, found, {"id": file.key_id, **values})
 
 
 def read_key_file(content: str) -> tuple[str, dict[str, Any]]:
-    """A digest, and what stands behind it: `user=ann group=interns expires_at=2026-12-31`. Raises `InvalidValue`."""
+    """A digest, and the fields behind it: `user=ann group=interns expires_at=2026-12-31`. Raises `InvalidValue`."""
     first, *rest = content.split() or [""]
-    found, words = digest(first), {}
-    for said in rest:
-        key, equals, value = said.partition("=")
+    found, values = digest(first), {}
+    for given in rest:
+        key, equals, value = given.partition("=")
         check_renamed(key, RENAMED_API_KEY_KEYS)
-        if not equals or key not in _BESIDE_DIGEST or key in words:
+        if not equals or key not in _KEY_FILE_FIELDS or key in values:
             raise InvalidValue(
-                f"after the digest, only {', '.join(f'{known}=' for known in _BESIDE_DIGEST)} are allowed, each once"
+                f"after the digest, only {', '.join(f'{known}=' for known in _KEY_FILE_FIELDS)} are allowed, each once"
             )
-        words[key] = KEY[key].kind.parse(value)
-    return found, words
+        values[key] = KEY[key].kind.parse(value)
+    return found, values
 
 
-def _hmac_secret(auth: DocumentTable, shelf: PolicyFiles) -> str | None:
+def _hmac_secret(auth: DocumentTable, policy_files: PolicyFiles) -> str | None:
     given: str | None = auth.get("hmac_secret", SECRET.parse, None)
-    filed: str | None = auth.get("hmac_secret_file", lambda value: SECRET.parse(shelf.text(text(value)).strip()), None)
+    filed: str | None = auth.get(
+        "hmac_secret_file", lambda value: SECRET.parse(policy_files.text(text(value)).strip()), None
+    )
     if given and filed:
         auth.error("hmac_secret_file", "conflicts with hmac_secret; set only one")
     return given or filed
 
 
-def _token_rules(table: DocumentTable | None, shelf: PolicyFiles) -> TokenRules | None:
+def _token_rules(table: DocumentTable | None, policy_files: PolicyFiles) -> TokenRules | None:
     if table is None:
         return None
     for key in ("issuer", "audiences"):
         if key not in table:
             table.error(key, "is missing")
-    said = read_fields_of(table, JWT)
-    if path := said.pop("jwks", None):
-        said["jwks"] = table.get("jwks_file", lambda _: shelf.text(path), None)
-        if "jwks_url" in said:
+    given = read_fields_of(table, JWT)
+    if path := given.pop("jwks", None):
+        given["jwks"] = table.get("jwks_file", lambda _: policy_files.text(path), None)
+        if "jwks_url" in given:
             table.error("jwks_file", "conflicts with jwks_url; set only one")
-    if "tenant_claim" not in said and "default_tenant" not in said:
+    if "tenant_claim" not in given and "default_tenant" not in given:
         table.error("tenant_claim", "set tenant_claim or default_tenant")
     table.close()
-    return TokenRules(issuer=said.pop("issuer", ""), audiences=said.pop("audiences", ()), **said)
+    return TokenRules(issuer=given.pop("issuer", ""), audiences=given.pop("audiences", ()), **given)
 
 
 AUTH_METHODS = ("keys", "keys_dir", "jwt", "default_tenant")
 
-_BESIDE_DIGEST = ("group", "user", "expires_at")
+_KEY_FILE_FIELDS = ("group", "user", "expires_at")

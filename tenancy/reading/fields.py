@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
-from tenancy.document import InvalidValue, Parse, flag, not_negative, number, one_of, positive, text, whole
+from tenancy.document import InvalidValue, Parse, flag, integer, not_negative, number, one_of, positive, text
 from tenancy.objective import OverloadAction, UnattainableAction
 from tenancy.policy import ALGORITHMS
 
@@ -63,11 +63,11 @@ OFF = _Off()
 
 
 def name(value: object) -> str:
-    """A tenant's, tier's or group's name: it stands in metrics, paths and headers."""
-    words = text(value)
-    if len(words) > MAX_NAME_CHARS or not words.isprintable() or "/" in words or words != words.strip():
+    """A tenant's, tier's or group's name: it is used in metrics, paths and headers."""
+    content = text(value)
+    if len(content) > MAX_NAME_CHARS or not content.isprintable() or "/" in content or content != content.strip():
         raise InvalidValue(f"must be at most {MAX_NAME_CHARS} printable characters without `/`")
-    return words
+    return content
 
 
 def names(value: object) -> frozenset[str]:
@@ -96,7 +96,7 @@ def renamings(value: object) -> dict[str, str]:
 
 
 def priority(value: object) -> int:
-    found = whole(value)
+    found = integer(value)
     if abs(found) > 1_000_000:
         raise InvalidValue("must be from -1000000 to 1000000")
     return found
@@ -113,13 +113,13 @@ MAX_TTFT_S, MAX_TPOT_S, MAX_QUEUE_S = 600.0, 10.0, 3_600.0
 """Largest objectives that are accepted: a larger number was meant as milliseconds."""
 
 
-def seconds(most: float, *, or_zero: bool = False) -> Parse[float]:
-    """Return a parser of seconds up to `most`."""
+def seconds(max_s: float, *, or_zero: bool = False) -> Parse[float]:
+    """Return a parser of seconds up to `max_s`."""
 
     def parsed(value: object) -> float:
         found = not_negative(value) if or_zero else positive(number)(value)
-        if found > most:
-            raise InvalidValue(f"must be a number of seconds, at most {most:g}; {found:g} looks like milliseconds")
+        if found > max_s:
+            raise InvalidValue(f"must be a number of seconds, at most {max_s:g}; {found:g} looks like milliseconds")
         return found
 
     return parsed
@@ -152,12 +152,12 @@ def moment(value: object) -> float:
 
 def header(value: object) -> str:
     """The name of a request header, in lower case."""
-    words = text(value).lower()
-    if re.fullmatch(r"[a-z0-9-]+", words) is None:
+    content = text(value).lower()
+    if re.fullmatch(r"[a-z0-9-]+", content) is None:
         raise InvalidValue("must be a header name (letters, digits, `-`)")
-    if words in ("authorization", "x-api-key", "host", "content-type", "content-length"):
-        raise InvalidValue(f"`{words}` is reserved; use another header")
-    return words
+    if content in ("authorization", "x-api-key", "host", "content-type", "content-length"):
+        raise InvalidValue(f"`{content}` is reserved; use another header")
+    return content
 
 
 def headers(value: object) -> tuple[str, ...]:
@@ -167,27 +167,27 @@ def headers(value: object) -> tuple[str, ...]:
 
 def url(value: object) -> str:
     """An https URL; http only to this machine: who can change keys on their way can make tokens."""
-    words = text(value)
-    if re.fullmatch(_URL, words) is None:
+    content = text(value)
+    if re.fullmatch(_URL, content) is None:
         raise InvalidValue("must be an https:// URL (http:// only for localhost)")
-    return words
+    return content
 
 
 _URL = r"(https://[^\s/?#@]+|http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?)(/[^\s?#]*)?(\?[^\s#]*)?"
 
 
 def secret(value: object) -> str:
-    words = text(value)
-    if len(words) < 16:
+    content = text(value)
+    if len(content) < 16:
         raise InvalidValue("must have at least 16 characters")
-    return words
+    return content
 
 
 _DIGEST = re.compile(r"(?:(hmac-sha256:)|sha256:)?([0-9a-fA-F]{64})")
 
 
 def digest(value: object) -> str:
-    """A digest as it is looked up. A key itself must never stand in a file, and is not repeated in a fault."""
+    """A digest as it is looked up. A key itself must never be in a file, and is not repeated in a fault."""
     match = _DIGEST.fullmatch(text(value))
     if match is None:
         raise InvalidValue(
@@ -208,13 +208,13 @@ def leeway(value: object) -> float:
     return found
 
 
-_WHOLE, _ANY = r"0*[1-9][0-9]*(\.0*)?", r"[0-9]*\.?[0-9]+(e[+-]?[0-9]+)?"
+_INTEGER, _ANY = r"0*[1-9][0-9]*(\.0*)?", r"[0-9]*\.?[0-9]+(e[+-]?[0-9]+)?"
 _ABOVE_ZERO = rf"(?=[0.]*[1-9]){_ANY}"
 
 TEXT = ValueKind(text, {"type": "string", "minLength": 1})
 NAME = ValueKind(name, _text(r"[^/\s]([^/]*[^/\s])?", maxLength=MAX_NAME_CHARS))
 FLAG = ValueKind(flag, {"type": "boolean"})
-COUNT = ValueKind(positive(whole), _numeric(_WHOLE, type="integer", minimum=1))
+COUNT = ValueKind(positive(integer), _numeric(_INTEGER, type="integer", minimum=1))
 AMOUNT = ValueKind(not_negative, _numeric(_ANY, type="number", minimum=0))
 ABOVE_ZERO = ValueKind(positive(number), _numeric(_ABOVE_ZERO, type="number", exclusiveMinimum=0))
 FRACTION = ValueKind(fraction, _numeric(r"0|1|0?\.[0-9]+|[0-9]e-[0-9]+", type="number", minimum=0, maximum=1))
@@ -229,11 +229,11 @@ LEEWAY = ValueKind(
 )
 OVERLOAD = ValueKind(
     lambda value: OverloadAction(one_of(tuple(OverloadAction))(value)),
-    {"enum": [word.value for word in OverloadAction]},
+    {"enum": [action.value for action in OverloadAction]},
 )
 UNATTAINABLE = ValueKind(
     lambda value: UnattainableAction(one_of(tuple(UnattainableAction))(value)),
-    {"enum": [word.value for word in UnattainableAction]},
+    {"enum": [action.value for action in UnattainableAction]},
 )
 PREFERENCE = ValueKind(one_of(PREFERENCES), {"enum": list(PREFERENCES)})
 DURATION = ValueKind(duration, _text("[1-9][0-9]{0,5}[smhdw]"))

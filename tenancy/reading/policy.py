@@ -20,13 +20,17 @@ ID_DIGITS = 12
 """Of its digest, for a key that has no name."""
 
 
-def read_policy(source: str, variables: Mapping[str, str], shelf: PolicyFiles, locate: Locate = unchanged) -> Policy:
+def read_policy(
+    source: str, variables: Mapping[str, str], policy_files: PolicyFiles, locate: Locate = unchanged
+) -> Policy:
     """Read a policy; `locate` resolves relative file names. Raises `InvalidDocument` with every fault."""
     root = read_document(source, variables, locate)
     tiers = read_tiers(root.table("tiers"))
-    usual = root.table("defaults")
-    maker = Tenants(read_tenant_spec(usual if usual is not None else DocumentTable({}, "defaults", root.errors)), tiers)
-    table, auth = root.table("tenants"), read_auth(root, shelf)
+    defaults = root.table("defaults")
+    maker = Tenants(
+        read_tenant_spec(defaults if defaults is not None else DocumentTable({}, "defaults", root.errors)), tiers
+    )
+    table, auth = root.table("tenants"), read_auth(root, policy_files)
     tenants = _brought(auth, maker, root) if table is None else _named(table, maker)
     policy = Policy(
         _keys(auth, tenants, root.errors),
@@ -85,12 +89,12 @@ def _keys(auth: AuthRules, tenants: Mapping[str, Tenant], faults: list[ConfigErr
 
 
 def _key(shown: KeyEntry, tenant: Tenant, faults: list[ConfigError]) -> ApiKey:
-    words = shown.words
-    group = words.get("group")
+    values = shown.values
+    group = values.get("group")
     if group is not None and group not in tenant.groups:
         faults.append(ConfigError(shown.path, f"unknown group `{group}` of tenant `{shown.tenant}`"))
-    key_id = words.get("id") or shown.digest.removeprefix(HMAC)[:ID_DIGITS]
-    return ApiKey(tenant.caller(key_id=key_id, group=group, user=words.get("user")), words.get("expires_at", inf))
+    key_id = values.get("id") or shown.digest.removeprefix(HMAC)[:ID_DIGITS]
+    return ApiKey(tenant.caller(key_id=key_id, group=group, user=values.get("user")), values.get("expires_at", inf))
 
 
 def _default(auth: AuthRules, tenants: Mapping[str, Tenant], root: DocumentTable) -> Caller | None:

@@ -15,12 +15,12 @@ from tenancy.tenants import UNLIMITED, Quota, Tenant
 RENAMED = ("aliases", "downgrades")
 
 Given = dict[str, Any]
-"""Fields of a value by name, as far as something was said of them."""
+"""The fields given for a value, by name."""
 
 
-def read_fields_of(table: DocumentTable, words: Mapping[str, FieldSpec]) -> Given:
-    """What is said, by field. Does not close the table."""
-    found = {word.field: table.get(key, word.kind.parse, None) for key, word in words.items()}
+def read_fields_of(table: DocumentTable, specs: Mapping[str, FieldSpec]) -> Given:
+    """Read the given fields. Does not close the table."""
+    found = {spec.field: table.get(key, spec.kind.parse, None) for key, spec in specs.items()}
     return {field: value for field, value in found.items() if value is not None}
 
 
@@ -57,14 +57,14 @@ def read_tiers(table: DocumentTable | None) -> dict[str, Tier]:
 
 
 def next_below(tier: Tier, tiers: Mapping[str, Tier]) -> Tier | None:
-    """Return the highest of the lower tiers that are not best effort, None if there is none: `relax` uses it."""
+    """Return the highest of the lower tiers that are not best effort, or None: `relax` uses it."""
     lower = [other for other in tiers.values() if other.priority < tier.priority and not other.is_best_effort]
     return max(lower, key=lambda other: other.priority, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class TenantSpec:
-    """What is said of a tenant, in its own table or in `defaults`."""
+    """What the policy sets for a tenant, in its own table or in `defaults`."""
 
     table: DocumentTable
     of_tenant: Given
@@ -72,22 +72,22 @@ class TenantSpec:
     per_user: Given | None
     groups: dict[str, Given] | None
 
-    def overrides(self, usual: TenantSpec) -> TenantSpec:
+    def overrides(self, defaults: TenantSpec) -> TenantSpec:
         """What it says stands before what is usual, word by word."""
         return TenantSpec(
             self.table,
-            usual.of_tenant | self.of_tenant,
-            usual.of_quota | self.of_quota,
-            usual.per_user if self.per_user is None else self.per_user,
-            usual.groups if self.groups is None else self.groups,
+            defaults.of_tenant | self.of_tenant,
+            defaults.of_quota | self.of_quota,
+            defaults.per_user if self.per_user is None else self.per_user,
+            defaults.groups if self.groups is None else self.groups,
         )
 
 
 def read_tenant_spec(table: DocumentTable) -> TenantSpec:
-    """What stands in a tenant's table, or in `defaults`."""
+    """Read a tenant's table, or `defaults`."""
     reject_renamed(table, RENAMED_TENANT_KEYS)
     per_user, groups = table.table("per_user"), table.table("groups")
-    said = TenantSpec(
+    spec = TenantSpec(
         table,
         read_fields_of(table, TENANT),
         read_fields_of(table, QUOTA),
@@ -95,7 +95,7 @@ def read_tenant_spec(table: DocumentTable) -> TenantSpec:
         None if groups is None else {key: _quota(groups.table(key)) for key in tenant_names(groups)},
     )
     table.close()
-    return said
+    return spec
 
 
 def _quota(table: DocumentTable | None) -> Given:
@@ -113,35 +113,35 @@ def _check_budget(table: DocumentTable, found: Given) -> None:
 
 
 class Tenants:
-    """Makes tenants of what is usual and of what is said of each."""
+    """Makes tenants of the defaults and of what is set for each."""
 
-    def __init__(self, usual: TenantSpec, tiers: Mapping[str, Tier]) -> None:
-        self._usual = usual
+    def __init__(self, defaults: TenantSpec, tiers: Mapping[str, Tier]) -> None:
+        self._defaults = defaults
         self._tiers = tiers
         self._reached: set[str] = set()
-        _check_tier(usual, tiers)
-        _check_renamings(usual, may_use=lambda _: True)
+        _check_tier(defaults, tiers)
+        _check_renamings(defaults, may_use=lambda _: True)
 
     def unnamed(self, tenant: str) -> Tenant:
-        """One of whom nothing is said."""
-        return self._made(tenant, self._usual)
+        """Make a tenant of the defaults only."""
+        return self._made(tenant, self._defaults)
 
-    def named(self, tenant: str, said: TenantSpec) -> Tenant:
-        """One of whom something is said."""
-        _check_tier(said, self._tiers)
-        full = said.overrides(self._usual)
-        _check_budget(said.table, full.of_quota)
+    def named(self, tenant: str, spec: TenantSpec) -> Tenant:
+        """Make a tenant of its own table over the defaults."""
+        _check_tier(spec, self._tiers)
+        full = spec.overrides(self._defaults)
+        _check_budget(spec.table, full.of_quota)
         made = self._made(tenant, full)
-        _check_renamings(said, made.may_use)
-        own = said.of_tenant.get("on_overload")
+        _check_renamings(spec, made.may_use)
+        own = spec.of_tenant.get("on_overload")
         if own is OverloadAction.DOWNGRADE and not made.downgrades:
-            said.table.error("on_overload", "`downgrade` requires downgrades")
+            spec.table.error("on_overload", "`downgrade` requires downgrades")
         if own is OverloadAction.RELAX and made.relaxed is None:
-            said.table.error("on_overload", "`relax` requires a tier of lower priority")
+            spec.table.error("on_overload", "`relax` requires a tier of lower priority")
         return made
 
-    def _made(self, tenant: str, said: TenantSpec) -> Tenant:
-        held = {field: value for field, value in said.of_tenant.items() if value is not OFF}
+    def _made(self, tenant: str, spec: TenantSpec) -> Tenant:
+        held = {field: value for field, value in spec.of_tenant.items() if value is not OFF}
         tier = self._tiers.get(held.pop("tier", ""), DEFAULT_TIER)
         domain = held.pop("trust_domain", "shared")
         regions = held.pop("regions", None)
@@ -155,43 +155,43 @@ class Tenants:
             tier=tier,
             on_overload=held.pop("on_overload", tier.on_overload),
             relaxed=next_below(tier, self._tiers),
-            quota=make_quota(said.of_quota),
-            per_user=make_quota(said.per_user or {}),
-            groups={name: make_quota(given) for name, given in (said.groups or {}).items()},
+            quota=make_quota(spec.of_quota),
+            per_user=make_quota(spec.per_user or {}),
+            groups={name: make_quota(given) for name, given in (spec.groups or {}).items()},
             regions=None if regions is None else frozenset(regions),
             trust_domain={"shared": None, "tenant": f"tenant:{tenant}"}.get(domain, f"domain:{domain}"),
             **held,
         )
 
     def close(self) -> None:
-        """Say which usual names lead to models that nobody may use."""
+        """Report default names that lead to models that no tenant may use."""
         for field in RENAMED:
-            for old, new in self._usual.of_tenant.get(field, {}).items():
+            for old, new in self._defaults.of_tenant.get(field, {}).items():
                 if new not in self._reached:
-                    self._usual.table.error(f"{field}.{old}", f"`{new}` is in no tenant's models")
+                    self._defaults.table.error(f"{field}.{old}", f"`{new}` is in no tenant's models")
 
 
 def make_quota(given: Given) -> Quota:
-    """The quota of what was said; `off` is as if nothing were."""
+    """Make a quota of the given fields; `off` counts as not given."""
     return Quota(**{field: value for field, value in given.items() if value is not OFF}) if given else UNLIMITED
 
 
-def _check_tier(said: TenantSpec, tiers: Mapping[str, Tier]) -> None:
-    named = said.of_tenant.get("tier")
+def _check_tier(spec: TenantSpec, tiers: Mapping[str, Tier]) -> None:
+    named = spec.of_tenant.get("tier")
     if named is not None and named not in tiers:
-        said.table.error("tier", f"unknown tier `{named}`")
+        spec.table.error("tier", f"unknown tier `{named}`")
 
 
-def _check_renamings(said: TenantSpec, may_use: Callable[[str], bool]) -> None:
+def _check_renamings(spec: TenantSpec, may_use: Callable[[str], bool]) -> None:
     for field in RENAMED:
-        renamed = said.of_tenant.get(field, {})
+        renamed = spec.of_tenant.get(field, {})
         for old, new in renamed.items():
             if not may_use(new):
-                said.table.error(f"{field}.{old}", f"`{new}` is not in the tenant's models")
+                spec.table.error(f"{field}.{old}", f"`{new}` is not in the tenant's models")
             elif _is_circle(old, renamed):
-                said.table.error(f"{field}.{old}", "forms a cycle")
+                spec.table.error(f"{field}.{old}", "forms a cycle")
             elif new in renamed and field == "aliases":
-                said.table.error(f"{field}.{old}", f"`{new}` is itself an alias; name the model")
+                spec.table.error(f"{field}.{old}", f"`{new}` is itself an alias; name the model")
 
 
 def _is_circle(first: str, renamed: Mapping[str, str]) -> bool:

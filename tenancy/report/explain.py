@@ -27,15 +27,15 @@ class PolicyField:
 def fields_of(tenant: Tenant) -> Iterator[PolicyField]:
     """All that a tenant gets; limits only where there are any."""
     yield PolicyField("tier", tenant.tier.name)
-    for word, of_tier in TIER.items():
+    for key, of_tier in TIER.items():
         value = getattr(tenant.tier, of_tier.field)
-        yield PolicyField(f"tier.{word}", shown(value))
-    for word, of_tenant in TENANT.items():
-        if word == "cache_isolation":
+        yield PolicyField(f"tier.{key}", shown(value))
+    for key, of_tenant in TENANT.items():
+        if key == "cache_isolation":
             domain = tenant.trust_domain or "shared"
-            yield PolicyField(word, "tenant" if domain.startswith("tenant:") else domain.removeprefix("domain:"))
-        elif word != "tier":
-            yield PolicyField(word, shown(getattr(tenant, of_tenant.field), _UNSAID.get(word, "none")))
+            yield PolicyField(key, "tenant" if domain.startswith("tenant:") else domain.removeprefix("domain:"))
+        elif key != "tier":
+            yield PolicyField(key, shown(getattr(tenant, of_tenant.field), _UNSAID.get(key, "none")))
     yield from _limits("", tenant.quota)
     yield from _limits("per_user.", tenant.per_user)
     for name, quota in tenant.groups.items():
@@ -46,11 +46,11 @@ _UNSAID = {"models": "all", "allowed_regions": "anywhere", "max_tokens": "no lim
 
 
 def _limits(prefix: str, quota: Quota) -> Iterator[PolicyField]:
-    for word, of_quota in QUOTA.items():
+    for key, of_quota in QUOTA.items():
         value = getattr(quota, of_quota.field)
-        is_said = value is not None and (word != "budget_duration" or quota.budget is not None) and value is not False
-        if is_said:
-            yield PolicyField(f"{prefix}{word}", f"{value:g}s" if word == "budget_duration" else shown(value))
+        is_set = value is not None and (key != "budget_duration" or quota.budget is not None) and value is not False
+        if is_set:
+            yield PolicyField(f"{prefix}{key}", f"{value:g}s" if key == "budget_duration" else shown(value))
 
 
 def shown(value: object, unsaid: str = "none") -> str:
@@ -74,7 +74,7 @@ def shown(value: object, unsaid: str = "none") -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedField:
-    """One fact, and whence: a path and a line, or nothing where the file says nothing."""
+    """One fact and its source: a path and a line; empty if the file does not set it."""
 
     field: str
     value: str
@@ -94,17 +94,17 @@ def explain(source: str, policy: Policy, name: str) -> Iterator[ExplainedField]:
         yield ExplainedField(fact.field, fact.value, path, lines.get(path, 0))
 
 
-def _paths(word: str, tenant: str, tier: str, lines: Mapping[str, int]) -> Iterator[str]:
-    """Where a word may be said, the first that is counts."""
-    first, dot, rest = word.partition(".")
+def _paths(key: str, tenant: str, tier: str, lines: Mapping[str, int]) -> Iterator[str]:
+    """Return the paths where a field may be set; the first that is set counts."""
+    first, dot, rest = key.partition(".")
     if first == "tier" and dot:
         yield f"tiers.{tier}.{rest}"
         return
-    yield f"tenants.{tenant}.{word}"
-    # A tenant's own table of these stands in place of the usual one, whole.
+    yield f"tenants.{tenant}.{key}"
+    # A tenant's own table of these replaces the defaults completely.
     if first not in ("per_user", "groups") or f"tenants.{tenant}.{first}" not in lines:
-        yield f"defaults.{word}"
-    if word == "on_overload":
+        yield f"defaults.{key}"
+    if key == "on_overload":
         yield f"tiers.{tier}.on_overload"
 
 
@@ -119,7 +119,7 @@ def lines_of(source: str) -> dict[str, int]:
 
 def _note(node: yaml.Node, path: str, lines: dict[str, int]) -> None:
     if isinstance(node, yaml.MappingNode):
-        # What is merged in counts only where nothing else is said.
+        # What is merged in counts only where nothing else is given.
         for key, value in sorted(node.value, key=lambda pair: pair[0].value == "<<"):
             if key.value == "<<":
                 for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
@@ -132,7 +132,7 @@ def _note(node: yaml.Node, path: str, lines: dict[str, int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """One word that comes to something else. `whose` is a tenant, or empty for what is everybody's."""
+    """One word that comes to something else. `owner` is a tenant, or empty for what is everybody's."""
 
     tenant: str
     field: str
@@ -154,11 +154,11 @@ def differences(old: Policy, new: Policy) -> Iterator[PolicyChange]:
         yield from _changed(name, _keys(old, name), _keys(new, name))
 
 
-def _changed(whose: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[PolicyChange]:
-    for word in dict.fromkeys((*before, *after)):
-        was, comes = before.get(word, "none"), after.get(word, "none")
+def _changed(owner: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[PolicyChange]:
+    for key in dict.fromkeys((*before, *after)):
+        was, comes = before.get(key, "none"), after.get(key, "none")
         if was != comes:
-            yield PolicyChange(whose, word, was, comes)
+            yield PolicyChange(owner, key, was, comes)
 
 
 def _facts(tenant: Tenant) -> dict[str, str]:
@@ -171,13 +171,13 @@ def _keys(policy: Policy, tenant: str) -> dict[str, str]:
         if key.caller.tenant.name == tenant:
             ends = datetime.fromtimestamp(key.expires_s, UTC) if key.expires_s < inf else None
             until = f"expires {ends:%Y-%m-%d %H:%MZ}" if ends is not None else "no expiry"
-            words = [("group", key.caller.group), ("user", key.caller.user)]
-            found[f"key {key.caller.key_id}"] = ", ".join([until, *(f"{word} {held}" for word, held in words if held)])
+            pairs = [("group", key.caller.group), ("user", key.caller.user)]
+            found[f"key {key.caller.key_id}"] = ", ".join([until, *(f"{key} {held}" for key, held in pairs if held)])
     return found
 
 
 def _everybodys(policy: Policy) -> dict[str, str]:
-    """Whose tokens and headers are believed, who may come without any, and what of the fleet is reserved."""
+    """Describe whose tokens and headers are trusted, who may come without any, and what of the fleet is reserved."""
     default = policy.default.tenant.name if policy.default is not None else None
     found = {"default_tenant": shown(default), "headers": shown(policy.headers.names)}
     found |= {f"tiers.{name}.guaranteed_share": shown(tier.guaranteed_share) for name, tier in policy.tiers.items()}

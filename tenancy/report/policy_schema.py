@@ -35,12 +35,12 @@ def policy_schema() -> Schema:
     }
 
 
-def _table(words: Mapping[str, FieldSpec], *, required: tuple[str, ...] = (), **more: object) -> Schema:
-    return table(_properties(words), required=required, **more)
+def _table(specs: Mapping[str, FieldSpec], *, required: tuple[str, ...] = (), **more: object) -> Schema:
+    return table(_properties(specs), required=required, **more)
 
 
-def _properties(words: Mapping[str, FieldSpec]) -> dict[str, Schema]:
-    return {key: described(word.kind.schema, word.help) for key, word in words.items()}
+def _properties(specs: Mapping[str, FieldSpec]) -> dict[str, Schema]:
+    return {key: described(spec.kind.schema, spec.help) for key, spec in specs.items()}
 
 
 def _tenant() -> Schema:

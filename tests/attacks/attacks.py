@@ -67,11 +67,11 @@ async def slow_readers(port: int, count: int, look: Look) -> None:
     """A megabyte for each, of which nobody reads more than the head."""
     async with crowd(port, count, lambda number: asking(f"{number} flood", stream=True)) as attackers:
         for attacker in attackers:
-            await attacker.until(_has_begun)
+            await attacker.until(_has_started)
         await look()
 
 
-def _has_begun(attacker: Attacker) -> bool:
+def _has_started(attacker: Attacker) -> bool:
     if not attacker.told:
         return False
     attacker.transport.pause_reading()

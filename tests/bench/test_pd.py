@@ -10,7 +10,7 @@ import pytest
 
 from bench.pd.figures import Figures, middle
 from bench.pd.targets import targets_of
-from bench.pd.traffic import ANSWERS, FILES, PROMPTS, Recorded, whole
+from bench.pd.traffic import ANSWERS, FILES, PROMPTS, Recorded, full_trace
 from bench.pd.ways import ALWAYS, CHOICE, COLOCATED, KNOWING, SOFT, Way, fixed_ways, knowing_ways, play_way, soft_way
 from bench.pd.workloads import ENGINES, LARGE, Day, Workload, alone
 from simulator.split import Split
@@ -75,11 +75,11 @@ def test_each_phase_plays_what_follows(monkeypatch: pytest.MonkeyPatch, tmp_path
         compress("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]).encode())
     )
     monkeypatch.setenv("TRACES", str(tmp_path))
-    whole.cache_clear()
+    full_trace.cache_clear()
     try:
         day = Day("day", (Recorded("azure-code", 2.0), ANSWERS), 5.0, 4, 1.0, 0.05, LARGE)
         alone_day = replace(day, kinds=(Recorded("azure-code", 2.0),), phases=3).workload(0)
     finally:
-        whole.cache_clear()
+        full_trace.cache_clear()
     assert day.is_drawn
     assert [arrival.at_s for arrival in alone_day.trace.arrivals] == [number / 2 for number in range(30)]

@@ -64,7 +64,7 @@ def key_of(tenant: Tenant) -> str:
     return f"key-of-{tenant}"
 
 
-THINKS = ("--longest-thought", "40", "--calls-tools")
+THINKS = ("--max-reasoning-tokens", "40", "--calls-tools")
 """Words for pods whose answers have more than text."""
 
 

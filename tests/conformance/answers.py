@@ -10,7 +10,7 @@ LONG = 300
 """Words; enough for some blocks of any pod's cache."""
 
 
-def whole_blocks(tokens: int, block_tokens: int) -> int:
+def unary_blocks(tokens: int, block_tokens: int) -> int:
     return tokens // block_tokens * block_tokens
 
 
@@ -118,7 +118,7 @@ class AnswersContract:
         assert tokens > LONG
         assert warm < 2 * subject.block_tokens, "at most what the template puts before every prompt"
         again = prompt_and_cached(path, await subject.ask(path, prompt))
-        assert again == (tokens, whole_blocks(tokens - 1, subject.block_tokens))
+        assert again == (tokens, unary_blocks(tokens - 1, subject.block_tokens))
 
     async def test_apis_share_what_is_warm(self, subject: Subject) -> None:
         """The cache knows tokens, not APIs: a conversation begun in one is warm in the others."""
@@ -127,7 +127,7 @@ class AnswersContract:
         for path in (RESPONSES, MESSAGES):
             assert prompt_and_cached(path, await subject.ask(path, prompt)) == (
                 tokens,
-                whole_blocks(tokens - 1, subject.block_tokens),
+                unary_blocks(tokens - 1, subject.block_tokens),
             )
 
     async def test_a_second_turn_is_warm_as_far_as_the_first(self, subject: Subject) -> None:
@@ -142,7 +142,7 @@ class AnswersContract:
         _, warm = prompt_and_cached(CHAT, second)
         assert warm % subject.block_tokens == 0
         # Its last tokens open the answer, and a template may close a turn otherwise than it opened the answer.
-        assert warm >= whole_blocks(seen - subject.block_tokens, subject.block_tokens)
+        assert warm >= unary_blocks(seen - subject.block_tokens, subject.block_tokens)
 
     async def test_a_salt_separates(self, subject: Subject) -> None:
         """What one tenant warmed is cold for another, and warm for itself."""

@@ -53,7 +53,7 @@ class TestCalling(OfAPlainPod, CallingContract): ...
 class OfAThinkingPod:
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
-        async with SimulatedPod(Options(PROFILE, max_model_len=2048, longest_thought=30, calls_tools=True)) as pod:
+        async with SimulatedPod(Options(PROFILE, max_model_len=2048, max_reasoning_tokens=30, calls_tools=True)) as pod:
             yield await acquaint(pod.url)
 
 
@@ -66,7 +66,7 @@ class TestThinkingOfCalls(OfAThinkingPod, CallingContract): ...
 class OfATersePod:
     @pytest.fixture
     async def subject(self) -> AsyncIterator[Subject]:
-        options = Options(PROFILE, max_model_len=2048, tells_cached_tokens=False, max_num_queued_reqs=4)
+        options = Options(PROFILE, max_model_len=2048, reports_cached_tokens=False, max_num_queued_reqs=4)
         async with SimulatedPod(options) as pod:
             yield await acquaint(pod.url)
 

@@ -42,7 +42,7 @@ class Scene:
     @staticmethod
     def usual() -> Options:
         """The pods where nobody says otherwise."""
-        return Options(models=("big", "small"), profile=FAST, keeps_responses=True, longest_answer=40)
+        return Options(models=("big", "small"), profile=FAST, keeps_responses=True, max_answer_tokens=40)
 
     @property
     def url(self) -> str:

@@ -83,7 +83,7 @@ class Uploads:
 @asynccontextmanager
 async def a_scene(folder: Path, file: str) -> AsyncIterator[Pickers]:
     quick = Profile(prefill_tokens_per_s=1e7, step_base_s=0.002)
-    options = Options(models=(MODEL,), profile=quick, shortest_answer=TOKENS)
+    options = Options(models=(MODEL,), profile=quick, min_answer_tokens=TOKENS)
     async with SimulatedPod(options) as pod, two_pickers(folder, file, [pod.url], altered=seldom) as pickers:
         yield pickers
 

@@ -52,7 +52,7 @@ async def a_pair(folder: Path, way: Way | None) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
         pods = [
             await stack.enter_async_context(
-                SimulatedPod(Options(models=("big",), profile=FAST, longest_answer=40, wiring=Wiring(role=role)))
+                SimulatedPod(Options(models=("big",), profile=FAST, max_answer_tokens=40, wiring=Wiring(role=role)))
             )
             for role in (KvRole.PRODUCER, KvRole.CONSUMER)
         ]

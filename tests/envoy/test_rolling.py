@@ -87,7 +87,7 @@ class Scene:
 @asynccontextmanager
 async def a_scene(folder: Path, file: str) -> AsyncIterator[Scene]:
     [busy], slow = free_ports(1), Profile(step_base_s=0.01)
-    lasting = Options(models=(LONG,), profile=slow, shortest_answer=300, longest_answer=300)
+    lasting = Options(models=(LONG,), profile=slow, min_answer_tokens=300, max_answer_tokens=300)
     async with a_pod(busy, folder), SimulatedPod(lasting) as long:
         pods = [f"http://127.0.0.1:{busy}", long.url]
         async with two_pickers(folder, file, pods, settings={"timeouts": {"drain_s": 600}}) as pickers:

@@ -24,7 +24,7 @@ WAYS = {
     "duplex request": DUPLEX_NONE,
     "duplex": DUPLEX,
 }
-LENGTHY = Options(models=("big",), profile=FAST, shortest_answer=600, longest_answer=600)
+LENGTHY = Options(models=("big",), profile=FAST, min_answer_tokens=600, max_answer_tokens=600)
 SEES_ANSWERS = {"observed", "watched", "duplex"}
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -122,7 +122,7 @@ class Seat:
 
 
 def a_pod(port: int, folder: Path) -> AbstractAsyncContextManager[Any]:
-    where, length = ("--listen", f"127.0.0.1:{port}"), ("--shortest-answer", str(TOKENS))
+    where, length = ("--listen", f"127.0.0.1:{port}"), ("--min-answer-tokens", str(TOKENS))
     words = (*where, *length, "--model", MODEL, "--step-base-s", "0.01")
     log = folder / f"pod-{port}.log"
     return running("simulator.pod", words, name=f"pod {port}", log=log, greeting=lambda line: line or None)

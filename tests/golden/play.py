@@ -76,11 +76,11 @@ POLICY: dict[str, Any] = {
 FAST = Profile(step_base_s=0.008, prefill_tokens_per_s=9_000.0, max_num_seqs=24, kv_capacity_tokens=120_000)
 
 PODS: tuple[tuple[int, Options, dict[str, Any]], ...] = (
-    (9000, Options(models=("main",), profile=FAST, longest_answer=80, keeps_responses=True), {}),
-    (9001, Options(models=("main",), profile=FAST, longest_answer=80, keeps_responses=True), {}),
-    (9002, Options(models=("main",), profile=FAST, longest_answer=80, engines=2, keeps_responses=True), {}),
-    (9010, Options(models=("small",), profile=FAST, longest_answer=60), {}),
-    (9011, Options(models=("big",), profile=FAST, longest_answer=60), {}),
+    (9000, Options(models=("main",), profile=FAST, max_answer_tokens=80, keeps_responses=True), {}),
+    (9001, Options(models=("main",), profile=FAST, max_answer_tokens=80, keeps_responses=True), {}),
+    (9002, Options(models=("main",), profile=FAST, max_answer_tokens=80, engines=2, keeps_responses=True), {}),
+    (9010, Options(models=("small",), profile=FAST, max_answer_tokens=60), {}),
+    (9011, Options(models=("big",), profile=FAST, max_answer_tokens=60), {}),
     (9020, Options(models=("split",), profile=FAST, wiring=Wiring(role=KvRole.PRODUCER)), {"role": "prefill"}),
     (9021, Options(models=("split",), profile=FAST, wiring=Wiring(role=KvRole.CONSUMER)), {"role": "decode"}),
 )

@@ -13,27 +13,29 @@ LOOK_S = 0.5
 class Watch:
     """Engines that are looked at every half second, and who waits for what they say."""
 
-    def __init__(self, most_s: float = 300.0, bounds: StallBounds = BOUNDS) -> None:
+    def __init__(self, max_s: float = 300.0, bounds: StallBounds = BOUNDS) -> None:
         self.now_s = 0.0
-        self.lateness = StallDetector(bounds, most_s)
+        self.lateness = StallDetector(bounds, max_s)
 
     def asks(
-        self, engine: str = "e", expected_s: float = 0.1, *, is_telling: bool = True, holds_back: bool = False
+        self, engine: str = "e", expected_s: float = 0.1, *, streams_tokens: bool = True, holds_back: bool = False
     ) -> StreamWatch:
-        return self.lateness.watch(engine, "m", expected_s, self.now_s, is_telling=is_telling, holds_back=holds_back)
+        return self.lateness.watch(
+            engine, "m", expected_s, self.now_s, streams_tokens=streams_tokens, holds_back=holds_back
+        )
 
     def streams(self, engine: str = "e", expected_s: float = 0.1, *, holds_back: bool = False) -> StreamWatch:
         """One whose client has had its first token."""
         vigil = self.asks(engine, expected_s, holds_back=holds_back)
         self.now_s += LOOK_S
-        vigil.data_received(self.now_s, has_begun=True)
+        vigil.data_received(self.now_s, has_started=True)
         return vigil
 
     def flows(self, *vigils: StreamWatch, seconds: float) -> None:
         for _ in range(round(seconds / LOOK_S)):
             self.now_s += LOOK_S
             for vigil in vigils:
-                vigil.data_received(self.now_s, has_begun=True)
+                vigil.data_received(self.now_s, has_started=True)
 
     def silent_for(
         self, seconds: float, *vigils: StreamWatch, flowing: tuple[StreamWatch, ...] = ()
@@ -43,7 +45,7 @@ class Watch:
         for _ in range(round(seconds / LOOK_S)):
             self.now_s += LOOK_S
             for vigil in flowing:
-                vigil.data_received(self.now_s, has_begun=True)
+                vigil.data_received(self.now_s, has_started=True)
             for number, vigil in enumerate(vigils):
                 late = vigil.check_silence(self.now_s) if number not in found else None
                 if late is not None:

@@ -9,7 +9,7 @@ from routing.blocks import (
     BLOCK_ENDS,
     BLOCKS_PER_DOUBLING,
     EMPTY_PROMPT,
-    LARGEST_BLOCK,
+    MAX_BLOCK_BYTES,
     MAX_BLOCKS,
     OPENING_BLOCKS,
     SMALLEST_BLOCK,
@@ -84,7 +84,7 @@ def test_blocks_grow_with_depth(index: int) -> None:
     """From the smallest to the largest, and a cut inside a block loses little of what stands before it."""
     end = BLOCK_ENDS[index]
     size = end - (BLOCK_ENDS[index - 1] if index else 0)
-    assert SMALLEST_BLOCK <= size <= LARGEST_BLOCK
+    assert SMALLEST_BLOCK <= size <= MAX_BLOCK_BYTES
     assert size & (size - 1) == 0
     assert size == SMALLEST_BLOCK or size * BLOCKS_PER_DOUBLING <= end
 

@@ -12,15 +12,15 @@ ONE_NUMBER = {
     "now_s",
     "prompt_tokens",
     "output_tokens",
-    "least_kv_capacity",
+    "min_kv_capacity",
     "newest_since_s",
     "session_at",
     "displaced_share",
     "waited_s",
     "prefix",
     "engines_in_all",
-    "usual_prefill_s",
-    "usual_stream_s",
+    "typical_prefill_s",
+    "typical_stream_s",
     "lacks_kv_room",
     "has_new_pods",
     "has_decode_engines",
@@ -55,10 +55,10 @@ def test_every_column_has_one_entry_per_candidate(pods: int) -> None:
             if field.name not in ONE_NUMBER | OF_SOME:
                 assert len(getattr(seen, field.name)) == pods, field.name
     assert watching.seen[1].session_at == [engine.slot for engine in router.fleet.eligible(MODEL).engines].index(0)
-    assert watching.seen[1].least_kv_capacity == 100_000
+    assert watching.seen[1].min_kv_capacity == 100_000
 
 
-def ballot(totals: list[float], at: int) -> RoutingDecision:
+def decision(totals: list[float], at: int) -> RoutingDecision:
     scored = ScoreTable(("prefill", "lora"), (totals, [0.0] * len(totals)), totals)
     running = [float(number) for number in range(len(totals))]
     return RoutingDecision(candidates_of(len(totals), running=running, warm_tokens=[15.7] * len(totals)), scored, at)
@@ -66,7 +66,7 @@ def ballot(totals: list[float], at: int) -> RoutingDecision:
 
 def test_the_best_are_shown_in_order() -> None:
     """Few of many, best first, the chosen one marked."""
-    shown = list(ballot([5.0, 1.0, 3.0, 2.0], at=1).top())
+    shown = list(decision([5.0, 1.0, 3.0, 2.0], at=1).top())
     assert [each.engine for each in shown] == [f"http://pod-{slot}" for slot in (1, 3, 2, 0)]
     assert [each.chosen for each in shown] == [True, False, False, False]
     assert [each.running for each in shown] == [1, 3, 2, 0]
@@ -75,14 +75,14 @@ def test_the_best_are_shown_in_order() -> None:
 @pytest.mark.parametrize("at", [0, 7, 8, 49])
 def test_the_chosen_one_is_always_shown(at: int) -> None:
     """Even where it was not among the best (a tie broken, a rule of its own)."""
-    shown = list(ballot([float(number) for number in range(50)], at).top())
+    shown = list(decision([float(number) for number in range(50)], at).top())
     assert len(shown) == MAX_SHOWN_CANDIDATES
     assert [each.engine for each in shown if each.chosen] == [f"http://pod-{at}"]
 
 
 def test_every_scorers_seconds_are_told_by_name() -> None:
     """Rounded to microseconds and whole tokens."""
-    (shown,) = ballot([0.12345678], at=0).top()
+    (shown,) = decision([0.12345678], at=0).top()
     assert shown.scores_s == {"prefill": 0.123457, "lora": 0.0}
     assert shown.total_s == 0.123457
     assert shown.cached_input_tokens == 16

@@ -24,7 +24,7 @@ from routing.cost import (
 
 def test_it_begins_with_doubt_and_ends_with_what_is_seen() -> None:
     """The first observations move it a little, many of them all the way."""
-    ratio = RunningRatio(memory=40.0, seen=8.0)
+    ratio = RunningRatio(memory=40.0, total_weight=8.0)
     ratio.observe(2.0)
     assert 1.0 < ratio.value < 1.2
     for _ in range(400):
@@ -34,7 +34,7 @@ def test_it_begins_with_doubt_and_ends_with_what_is_seen() -> None:
 
 def test_much_counts_for_much() -> None:
     """Observations of little weight do not move what one of much weight says."""
-    ratio = RunningRatio(memory=1000.0, seen=1.0)
+    ratio = RunningRatio(memory=1000.0, total_weight=1.0)
     for _ in range(10):
         ratio.observe(3.0, 0.01)
         ratio.observe(1.0, 1.0)
@@ -74,12 +74,12 @@ def test_it_leans_on_another_while_little_is_seen() -> None:
 
 
 def taught(
-    scale_tokens: float, *, longest: float, count: int = 200, wait_s: float = 0.0, pace_s: float = 1e-4
+    scale_tokens: float, *, max_chars: float, count: int = 200, wait_s: float = 0.0, pace_s: float = 1e-4
 ) -> ContextGrowth:
     """Prompts of all lengths, some of them mostly warm, on an engine whose L0 is `scale_tokens`."""
     draw, growth = random.Random(1), ContextGrowth()
     for _ in range(count):
-        cold = draw.uniform(500, longest)
+        cold = draw.uniform(500, max_chars)
         context = cold + draw.choice((0, 0, 20_000, 60_000))
         seconds = pace_s * cold * (1 + (context - cold / 2) / scale_tokens)
         growth.observe(cold, context, 0.01 + seconds + draw.uniform(0, wait_s))
@@ -90,19 +90,19 @@ def taught(
 @pytest.mark.parametrize("scale_tokens", [20_000.0, 100_000.0, 300_000.0])
 def test_the_true_growth_is_found(scale_tokens: float, pace_s: float) -> None:
     """Whatever the engines' speed."""
-    growth = taught(scale_tokens, longest=100_000, pace_s=pace_s)
+    growth = taught(scale_tokens, max_chars=100_000, pace_s=pace_s)
     assert 1 / growth.per_token == pytest.approx(scale_tokens, rel=0.25)
 
 
 def test_prefill_that_does_not_grow_is_seen_soon() -> None:
     """Five long prompts are enough to halve what was believed of growth, two hundred to forget it."""
-    assert taught(1e15, longest=150_000, count=5).per_token < 0.5 / CONTEXT_SCALE_TOKENS
-    assert taught(1e15, longest=150_000).per_token < 0.05 / CONTEXT_SCALE_TOKENS
+    assert taught(1e15, max_chars=150_000, count=5).per_token < 0.5 / CONTEXT_SCALE_TOKENS
+    assert taught(1e15, max_chars=150_000).per_token < 0.05 / CONTEXT_SCALE_TOKENS
 
 
 def test_what_all_wait_alike_does_not_look_like_growth() -> None:
     """A step in flight before everybody makes growth look smaller, never larger."""
-    waited, alone = taught(50_000, longest=60_000, wait_s=0.5), taught(50_000, longest=60_000)
+    waited, alone = taught(50_000, max_chars=60_000, wait_s=0.5), taught(50_000, max_chars=60_000)
     assert 1 / waited.per_token == pytest.approx(50_000, rel=0.3)
     assert waited.per_token <= alone.per_token * 1.05
 
@@ -117,7 +117,7 @@ def test_short_prompts_say_nothing_of_it() -> None:
 
 def test_one_pause_changes_little() -> None:
     """An engine that stood still for a minute once has not learned to grow."""
-    growth = taught(100_000, longest=60_000)
+    growth = taught(100_000, max_chars=60_000)
     growth.observe(50_000, 50_000, 600.0)
     assert 1 / growth.per_token == pytest.approx(100_000, rel=0.5)
 

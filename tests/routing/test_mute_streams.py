@@ -101,7 +101,7 @@ def test_who_is_put_aside_behind_a_silence_of_all_has_its_time_yet() -> None:
 def test_who_reads_on_has_its_time_yet() -> None:
     """What others show of the time in which its client did not read is not held against it."""
     watch = Watch()
-    slow, whole = watch.streams(), watch.asks(is_telling=False)
+    slow, whole = watch.streams(), watch.asks(streams_tokens=False)
     for _ in range(60):
         watch.now_s += LOOK_S
         slow.paused(watch.now_s)

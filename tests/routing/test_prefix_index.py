@@ -87,9 +87,9 @@ UNBOUNDED = 1 << 30
 class NaiveCache:
     """What a shadow cache should do, block by block."""
 
-    def __init__(self, capacity: int, most_blocks: int) -> None:
+    def __init__(self, capacity: int, max_blocks: int) -> None:
         self.capacity = capacity
-        self.most_blocks = most_blocks
+        self.max_blocks = max_blocks
         self.turn_of: dict[int, int] = {}
         self.weight_of: dict[int, int] = {}
         self.parent_of: dict[int, int] = {}
@@ -113,7 +113,7 @@ class NaiveCache:
         return earlier
 
     def shrink(self) -> list[int]:
-        return list(self._drop_while(lambda: self.used > self.capacity or len(self.turn_of) > self.most_blocks))
+        return list(self._drop_while(lambda: self.used > self.capacity or len(self.turn_of) > self.max_blocks))
 
     def forget_before(self, turn: int) -> list[int]:
         return list(self._drop_while(lambda: next(iter(self.turn_of.values())) < turn))
@@ -147,9 +147,9 @@ operations = st.lists(
 class Pair:
     """The same operations on both caches."""
 
-    def __init__(self, most_blocks: int) -> None:
-        self.real = EngineRadixCache(UNBOUNDED, most_blocks)
-        self.naive = NaiveCache(UNBOUNDED, most_blocks)
+    def __init__(self, max_blocks: int) -> None:
+        self.real = EngineRadixCache(UNBOUNDED, max_blocks)
+        self.naive = NaiveCache(UNBOUNDED, max_blocks)
         self.used: list[tuple[Prompt, int]] = []
 
     def use(self, prompt: Prompt, *, again: bool) -> None:
@@ -174,7 +174,7 @@ class Pair:
     def check(self) -> None:
         assert list(self.real) == list(self.naive.turn_of)
         assert self.real.used == self.naive.used <= self.real.capacity
-        assert len(self.real) == len(self.naive.turn_of) <= self.naive.most_blocks
+        assert len(self.real) == len(self.naive.turn_of) <= self.naive.max_blocks
 
 
 def turns_of_blocks(earlier: tuple[tuple[int, int], ...]) -> list[int]:
@@ -186,9 +186,9 @@ def turns_of_blocks(earlier: tuple[tuple[int, int], ...]) -> list[int]:
 
 
 @given(operations, st.sampled_from([UNBOUNDED, 12, 3]))
-def test_it_does_what_a_naive_cache_does(operations: list[tuple[str, object]], most_blocks: int) -> None:
+def test_it_does_what_a_naive_cache_does(operations: list[tuple[str, object]], max_blocks: int) -> None:
     """Whatever is used, retracted, forgotten or squeezed: the same blocks are held and forgotten, in the same order."""
-    pair = Pair(most_blocks)
+    pair = Pair(max_blocks)
     for name, operand in operations:
         if isinstance(operand, Prompt):
             pair.use(operand, again=name == "again")
@@ -305,7 +305,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = PrefixIndex(most_blocks_per_engine=15)
+        self.index = PrefixIndex(max_blocks_per_engine=15)
         for slot in SLOTS:
             self.index.resize(slot, 30)
 

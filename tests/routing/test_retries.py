@@ -79,4 +79,4 @@ def test_a_request_is_sent_to_few_pods(failed: int, asked: int, may: bool) -> No
 
 def test_one_attempt_is_one() -> None:
     """Whoever wants no second attempts gets none, whatever is known of the pod."""
-    assert not RetryTerms(max_attempts=1).may_retry(failed=0, asked=1)
+    assert not RetryTerms(max_attempts=1).may_retry(failed=0, attempts=1)

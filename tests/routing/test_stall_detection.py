@@ -115,7 +115,7 @@ def test_all_who_wait_for_a_hung_engine_are_told_at_once() -> None:
     watch = Watch()
     stream = watch.streams()
     watch.flows(stream, seconds=600)
-    whole = watch.asks(is_telling=False)
+    whole = watch.asks(streams_tokens=False)
     assert watch.silent_for(2.0, stream, whole) == {0: StallVerdict.ENGINE, 1: StallVerdict.ENGINE}
     watch.now_s += LOOK_S
     after = watch.asks()
@@ -142,18 +142,18 @@ def test_a_head_is_no_pulse() -> None:
     watch.flows(watch.streams(), seconds=600)
     vigil = watch.asks()
     watch.now_s += LOOK_S
-    vigil.data_received(watch.now_s, has_begun=False)
+    vigil.data_received(watch.now_s, has_started=False)
     assert watch.silent_for(3.0, vigil) == {0: StallVerdict.ENGINE}
 
 
-@pytest.mark.parametrize("is_telling", [True, False])
-def test_answers_between_two_looks_are_signs_of_life(is_telling: bool) -> None:
+@pytest.mark.parametrize("streams_tokens", [True, False])
+def test_answers_between_two_looks_are_signs_of_life(streams_tokens: bool) -> None:
     """Streams that wait for long do not condemn an engine that answers others meanwhile, streams or whole answers."""
     watch = Watch()
     quiet = watch.asks(), watch.asks()
     found: dict[int, StallVerdict] = {}
     for _ in range(120):
-        other = watch.asks(is_telling=is_telling)
+        other = watch.asks(streams_tokens=streams_tokens)
         watch.now_s += 0.1
         other.finished(watch.now_s)
         found |= watch.silent_for(LOOK_S, *quiet)
@@ -189,7 +189,7 @@ def test_a_whole_answer_teaches_nothing_of_silences() -> None:
     watch = Watch()
     watch.flows(watch.streams(), seconds=600)
     assert watch.bound_s() == 2.0
-    whole = watch.asks(is_telling=False)
+    whole = watch.asks(streams_tokens=False)
     assert watch.silent_for(60.0, whole) == {}
     whole.finished(watch.now_s)
     assert watch.bound_s() == 2.0
@@ -199,7 +199,7 @@ def test_a_whole_answer_may_take_its_time() -> None:
     """It says nothing before its last token, so its own silence is no sign."""
     watch = Watch()
     watch.flows(watch.streams(), seconds=600)
-    assert watch.silent_for(290.0, watch.asks(is_telling=False)) == {}
+    assert watch.silent_for(290.0, watch.asks(streams_tokens=False)) == {}
 
 
 def test_time_in_which_nobody_listened_does_not_count() -> None:
@@ -236,17 +236,17 @@ def test_one_that_is_given_up_in_vain_is_borne_for_longer() -> None:
 
 @given(
     gaps=st.lists(st.floats(0.0, 100.0), min_size=1, max_size=40),
-    most_s=st.floats(3.0, 300.0),
+    max_s=st.floats(3.0, 300.0),
     expected_s=st.floats(0.0, 1000.0),
 )
-def test_bounds_stay_between_the_least_and_the_most(gaps: list[float], most_s: float, expected_s: float) -> None:
+def test_bounds_stay_between_the_least_and_the_most(gaps: list[float], max_s: float, expected_s: float) -> None:
     """Whatever was seen and predicted."""
-    watch = Watch(most_s)
+    watch = Watch(max_s)
     vigil = watch.asks(expected_s=expected_s)
     for gap in gaps:
         watch.now_s += gap
-        vigil.data_received(watch.now_s, has_begun=gap > 50)
-        assert 2.0 <= watch.bound_s() <= most_s
+        vigil.data_received(watch.now_s, has_started=gap > 50)
+        assert 2.0 <= watch.bound_s() <= max_s
 
 
 @given(gaps=st.lists(st.integers(0, 3), min_size=1, max_size=60))

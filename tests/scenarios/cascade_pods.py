@@ -102,7 +102,7 @@ async def some_cascade_pods(
 
     (folder / "auto.json").write_bytes(write_calibration_file(file or calibration_file(threshold)))
     async with AsyncExitStack() as stack:
-        options = [Options(models=(name,), profile=profile, longest_answer=60) for name in ("small", "big") * copies]
+        options = [Options(models=(name,), profile=profile, max_answer_tokens=60) for name in ("small", "big") * copies]
         pods = [await stack.enter_async_context(SimulatedPod(each)) for each in options]
         settings: dict[str, Any] = {
             "discovery": {"static": {"pods": [pod.url for pod in pods]}},

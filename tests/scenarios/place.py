@@ -77,7 +77,7 @@ async def a_place(
     policy, config = tmp_path / "policy.yaml", tmp_path / "hearth.yaml"
     policy.write_text(json.dumps(policy_of(**tenants)))
     async with AsyncExitStack() as stack:
-        options = Options(models=("big", "small"), profile=profile, keeps_responses=True, longest_answer=40)
+        options = Options(models=("big", "small"), profile=profile, keeps_responses=True, max_answer_tokens=40)
         pods = [await stack.enter_async_context(SimulatedPod(options)) for _ in range(2)]
         places: list[dict[str, str]] = [{"url": pod.url, "scheduling_policy": "priority"} for pod in pods]
         places[0]["region"] = "on-prem"

@@ -91,7 +91,7 @@ async def granted_together(gateways: Sequence[Running], count: int, enough: int)
 
 
 def pod(**words: object) -> SimulatedPod:
-    options = {"models": ("tiny",), "shortest_answer": 40, "longest_answer": 160, "profile": FAST} | words
+    options = {"models": ("tiny",), "min_answer_tokens": 40, "max_answer_tokens": 160, "profile": FAST} | words
     return SimulatedPod(Options(**options))  # type: ignore[arg-type]
 
 
@@ -118,7 +118,7 @@ async def test_long_streams_are_ended_where_the_limit_is(tmp_path: Path) -> None
     limit = 3_000
     policy = write_policy(tmp_path / "policy.yaml", {"output_tpm": limit})
     async with (
-        pod(shortest_answer=900, longest_answer=900) as engine,
+        pod(min_answer_tokens=900, max_answer_tokens=900) as engine,
         serving("--pod", engine.url, "--policy", str(policy)) as gateway,
     ):
         await gateway.until("pod_state_changed", state="ready")
@@ -135,7 +135,7 @@ async def test_a_reload_binds_a_stream_that_runs(tmp_path: Path) -> None:
     headers = {"authorization": "Bearer sk-team"}
     body = {"model": "tiny", "stream": True, "messages": [{"role": "user", "content": PROMPT}]}
     async with (
-        pod(shortest_answer=20_000, longest_answer=20_000) as engine,
+        pod(min_answer_tokens=20_000, max_answer_tokens=20_000) as engine,
         serving("--pod", engine.url, "--policy", str(policy)) as gateway,
         aiohttp.ClientSession() as client,
     ):

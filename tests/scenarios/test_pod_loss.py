@@ -80,7 +80,7 @@ async def ask(session: aiohttp.ClientSession, url: str, words: str) -> Seen:
 async def loaded() -> AsyncIterator[tuple[Running, list[SimulatedPod], Load]]:
     """A gateway before three pods, with clients at work on all of them."""
     async with AsyncExitStack() as stack:
-        options = Options(models=("tiny",), shortest_answer=30, longest_answer=30, profile=PACE)
+        options = Options(models=("tiny",), min_answer_tokens=30, max_answer_tokens=30, profile=PACE)
         pods = [await stack.enter_async_context(SimulatedPod(options, port=port)) for port in free_ports(PODS)]
         flags = [word for pod in pods for word in ("--pod", pod.url)]
         gateway = await stack.enter_async_context(serving(*flags))

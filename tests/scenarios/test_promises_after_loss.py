@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.slo.fates import Fate
+from bench.slo.fates import RequestResult
 from bench.slo.policies import HEARTH
 from bench.slo.reading import load_scenario
 from bench.slo.scenario import Loss, Scenario
@@ -20,7 +20,7 @@ LOST_AT = 0.6
 AFTER_S = 4.0
 
 
-def played(seed: int) -> tuple[Scenario, list[Fate], float]:
+def played(seed: int) -> tuple[Scenario, list[RequestResult], float]:
     """What became of all requests, and when the pod was lost; it does not come back."""
     scenario = replace(CHAT.lasting(250), loss=Loss(0, LOST_AT, 2.0))
     fates = fates_of(Job(scenario, HEARTH, 1.5 * BEST, seed, resumes=True))
@@ -37,6 +37,6 @@ def test_gold_is_served_as_promised_after_a_pod_is_lost(seed: int) -> None:
     assert len(after) > 25
     assert met / len(after) > 0.9
     assert not [no for fate in gold for no in fate.noes if no.reason in ("pod_lost", "pod_unreachable")]
-    assert not [fate for fate in fates if fate.noes and fate.noes[-1].begun]
+    assert not [fate for fate in fates if fate.noes and fate.noes[-1].started]
     running = [fate for fate in fates if fate.first_token_s and fate.first_token_s < lost_s < (fate.end_s or 0.0)]
     assert all(fate.is_answered for fate in running)

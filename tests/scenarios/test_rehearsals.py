@@ -55,7 +55,7 @@ ASKED: dict[Api, tuple[str, dict[str, Any]]] = {
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def place() -> AsyncIterator[Place]:
     async with AsyncExitStack() as stack:
-        options = Options(models=("tiny",), longest_thought=12, calls_tools=True, profile=FAST)
+        options = Options(models=("tiny",), max_reasoning_tokens=12, calls_tools=True, profile=FAST)
         pods = [await stack.enter_async_context(SimulatedPod(options)) for _ in range(2)]
         flags = [word for pod in pods for word in ("--pod", pod.url)]
         gateway = await stack.enter_async_context(serving(*flags))

@@ -27,7 +27,7 @@ EVENTS = TOKENS + 3
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def place() -> AsyncIterator[Place]:
     async with AsyncExitStack() as stack:
-        options = Options(models=("tiny",), shortest_answer=40, longest_answer=40, profile=FAST, accents=True)
+        options = Options(models=("tiny",), min_answer_tokens=40, max_answer_tokens=40, profile=FAST, accents=True)
         pods = [await stack.enter_async_context(SimulatedPod(options)) for _ in range(2)]
         gateway = await stack.enter_async_context(serving(*(word for pod in pods for word in ("--pod", pod.url))))
         for _ in pods:

@@ -41,7 +41,7 @@ async def place() -> AsyncIterator[Place]:
     async with AsyncExitStack() as stack:
         # Simulated pods draw the same at any temperature, so that a continuation can be told from another answer.
         options = Options(
-            models=("tiny",), longest_thought=THOUGHT, shortest_answer=30, longest_answer=30, profile=FAST
+            models=("tiny",), max_reasoning_tokens=THOUGHT, min_answer_tokens=30, max_answer_tokens=30, profile=FAST
         )
         pods = [await stack.enter_async_context(SimulatedPod(options)) for _ in range(2)]
         flags = [word for pod in pods for word in ("--pod", pod.url)]

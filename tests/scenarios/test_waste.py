@@ -29,7 +29,7 @@ AGAIN = {"temperature": 0, "response_format": {"type": "json_object"}}
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def place() -> AsyncIterator[Place]:
     async with AsyncExitStack() as stack:
-        options = Options(models=("tiny",), shortest_answer=40, longest_answer=40, profile=FAST)
+        options = Options(models=("tiny",), min_answer_tokens=40, max_answer_tokens=40, profile=FAST)
         pods = [await stack.enter_async_context(SimulatedPod(options)) for _ in range(3)]
         flags = [word for pod in pods for word in ("--pod", pod.url)]
         gateway = await stack.enter_async_context(serving(*flags))

@@ -32,6 +32,6 @@ def candidates_of(count: int, **columns: Any) -> Candidates:
     usual.setdefault(
         "own_s", [work * pace for work, pace in zip(usual["prefill_work"], usual["seconds_per_token"], strict=True)]
     )
-    usual.setdefault("least_kv_capacity", min(usual["kv_capacity"]))
+    usual.setdefault("min_kv_capacity", min(usual["kv_capacity"]))
     usual.setdefault("newest_since_s", max(usual["ready_since_s"]))
     return Candidates(**usual)

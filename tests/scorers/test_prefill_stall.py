@@ -9,8 +9,8 @@ from tests.scorers.columns import candidates_of
 REQUEST = Request("r", Api.CHAT, "m")
 LEG = {"output_tokens": 1}
 """Columns of the prefill side of a pair."""
-SHORT = {"usual_prefill_s": 0.2, "usual_stream_s": 0.4}
-LONG = {"usual_prefill_s": 0.2, "usual_stream_s": 4.0}
+SHORT = {"typical_prefill_s": 0.2, "typical_stream_s": 0.4}
+LONG = {"typical_prefill_s": 0.2, "typical_stream_s": 4.0}
 
 
 def test_without_pairs_it_says_nothing() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from simulator.envoy import Place, bootstrap
+from simulator.envoy import HostPort, bootstrap
 from tests.sources import ROOT
 
 FILES = sorted((ROOT / "deploy" / "envoy").glob("*.yaml"))
@@ -34,4 +34,4 @@ def test_addresses_are_those_of_the_occasion(path: Path) -> None:
 @pytest.mark.parametrize("words", ["http://[::1]:8000", "[::1]:8000"])
 def test_a_place_is_read_from_its_words(words: str) -> None:
     """With a scheme or without, and without the brackets of an IPv6 host, as Envoy wants it."""
-    assert Place.parse(words) == Place("::1", 8000)
+    assert HostPort.parse(words) == HostPort("::1", 8000)

@@ -38,7 +38,7 @@ def test_news_come_after_the_delay_and_not_before() -> None:
         placement.release(asyncio.get_running_loop().time())
         await exchange.settle()
         assert there.ledger.is_empty()
-        assert exchange.words >= 2
+        assert exchange.updates >= 2
 
     run_virtually(scene())
 

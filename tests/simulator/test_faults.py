@@ -47,8 +47,8 @@ def test_nonsense_is_refused_by_name(order: Any, word: str) -> None:
 def test_a_counted_fault_wears_off() -> None:
     """So many requests, then none."""
     trouble = Trouble()
-    trouble.begin(Fault(FaultKind.REFUSE, requests=2))
-    assert [trouble.befall().kind for _ in range(3)] == [FaultKind.REFUSE, FaultKind.REFUSE, FaultKind.NONE]
+    trouble.begin(Fault(FaultKind.REJECT, requests=2))
+    assert [trouble.befall().kind for _ in range(3)] == [FaultKind.REJECT, FaultKind.REJECT, FaultKind.NONE]
 
 
 def test_a_lasting_fault_lasts() -> None:

@@ -17,9 +17,9 @@ from simulator.profile import Profile
         {"engines": 0},
         {"tasks": frozenset()},
         {"tasks": frozenset({"dance"})},
-        {"shortest_answer": 0},
+        {"min_answer_tokens": 0},
         {"tokens_per_event": 0},
-        {"shortest_answer": 9, "longest_answer": 8},
+        {"min_answer_tokens": 9, "max_answer_tokens": 8},
     ],
     ids=str,
 )

@@ -139,7 +139,7 @@ async def test_a_key_guards_the_apis_only() -> None:
 
 async def test_request_ids_are_echoed_when_told_to() -> None:
     """`--enable-request-id-headers`; the body's own id wins over the header's."""
-    async with running(tells_request_id=True) as (_, client):
+    async with running(reports_request_id=True) as (_, client):
         answer = await client.post(CHAT, chat(request_id="mine"), {"X-Request-Id": "yours"})
         assert (answer.headers["x-request-id"], answer.json()["id"]) == ("yours", "chatcmpl-mine")
 
@@ -229,7 +229,7 @@ def test_the_command_line_is_vllms_where_it_can_be() -> None:
     assert (host, port) == ("127.0.0.1", 8101)
     assert (options.models, dict(options.adapters), options.engines) == (("a", "b"), {"poet": "/p"}, 2)
     assert (options.tasks, options.max_model_len, options.api_key) == (frozenset({"pooling"}), 4096, "k")
-    assert not options.tells_cached_tokens
+    assert not options.reports_cached_tokens
     assert options.profile.by_priority
     assert (options.profile.block_size, options.profile.time_scale, options.load_s) == (32, 5.0, 1.0)
     assert replace(parse_options([])[0]) == Options()

@@ -127,7 +127,7 @@ async def test_dropped_requests_get_no_byte(path: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "status", "type_", "words"),
     [
-        (FaultKind.REFUSE, 503, "Service Unavailable", "The engine is currently busy"),
+        (FaultKind.REJECT, 503, "Service Unavailable", "The engine is currently busy"),
         (FaultKind.ERROR, 500, "InternalServerError", "EngineCore encountered an issue."),
     ],
 )
@@ -149,7 +149,7 @@ async def test_requests_are_refused(
 async def test_a_stream_may_be_refused_after_its_head() -> None:
     """Then the refusal is its first event; what is no stream is refused by status all the same."""
     async with running() as (pod, client):
-        pod.set_fault(Fault(FaultKind.REFUSE, is_late=True))
+        pod.set_fault(Fault(FaultKind.REJECT, is_late=True))
         [refused, done] = (await client.stream(CHAT, chat())).values
         assert (refused["error"]["code"], done) == (503, None)
         [(name, value)] = (await client.stream("/v1/messages", APIS["/v1/messages"])).events

@@ -105,7 +105,7 @@ def test_the_ledger_and_the_engines_are_empty_at_the_end() -> None:
         async with asyncio.TaskGroup() as group:
             # Those whose clients will go would be answered for minutes.
             arrivals = [Arrival(0.0, 9_000, 50 if index % 2 else 50_000) for index in range(9)]
-            tasks = [group.create_task(stage.lead(index, arrival)) for index, arrival in enumerate(arrivals)]
+            tasks = [group.create_task(stage.run_request(index, arrival)) for index, arrival in enumerate(arrivals)]
             await asyncio.sleep(1.0)
             for task in tasks[::2]:
                 task.cancel()
@@ -156,8 +156,8 @@ def test_gateways_that_tell_each_other_find_what_one_finds() -> None:
     """Four of them: alone each knows a quarter of what is warm; with news nearly all of it."""
     trace = generate(TEAMS, 300, seed=2)
     one, told, alone = (
-        report_on(play(trace, replace(setting(), replicas=replicas, news_s=news_s)), setting().profile)
-        for replicas, news_s in ((1, None), (4, 0.02), (4, None))
+        report_on(play(trace, replace(setting(), replicas=replicas, sync_delay_s=sync_delay_s)), setting().profile)
+        for replicas, sync_delay_s in ((1, None), (4, 0.02), (4, None))
     )
     assert one.failed == told.failed == alone.failed == 0
     assert told.hit_ratio > 0.95 * one.hit_ratio

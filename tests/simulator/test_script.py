@@ -22,7 +22,7 @@ def said(script: Script) -> str:
 def test_an_answer_that_ends_by_itself_says_so_with_a_token() -> None:
     """The end-of-sequence token counts and has no text."""
     script = write_script(Speech(1), 5, Wish(100))
-    assert (script.tokens, script.spoken, script.finish_reason) == (6, 5, "stop")
+    assert (script.tokens, script.natural, script.finish_reason) == (6, 5, "stop")
     assert script.token_texts(4, 6) == [*Speech(1).pieces(4, 5), ""]
     assert script.token_ids(5, 6) == [MESSAGE_END]
     assert len(said(script)) == 20
@@ -32,7 +32,7 @@ def test_an_answer_that_ends_by_itself_says_so_with_a_token() -> None:
 def test_a_limit_cuts(most: int) -> None:
     """Up to the end-of-sequence token itself."""
     script = write_script(Speech(1), 5, Wish(most))
-    assert (script.tokens, script.spoken, script.finish_reason) == (most, most, "length")
+    assert (script.tokens, script.natural, script.finish_reason) == (most, most, "length")
 
 
 def test_an_end_may_be_ignored_or_put_off() -> None:

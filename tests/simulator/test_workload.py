@@ -52,7 +52,7 @@ def test_a_conversation_only_grows_or_is_rewritten(name: str) -> None:
     for one in generate(shape, 800, seed=5).arrivals:
         before, blocks = last.get(one.session or "", ()), one.blocks
         assert len(blocks) == one.prompt_tokens // BLOCK_TOKENS
-        assert one.prompt_tokens <= shape.longest_prompt_tokens
+        assert one.prompt_tokens <= shape.max_prompt_tokens
         if blocks[: len(before)] != before:
             rewritten += 1
             assert blocks[: one.runs[0][1]] == before[: one.runs[0][1]]
@@ -66,7 +66,7 @@ def test_a_turn_sends_the_answer_before_and_something_new() -> None:
     grown = 0
     for one in generate(SHAPES["teams"], 600, seed=7).arrivals:
         if one.session in last:
-            assert one.prompt_tokens > last[one.session] or one.prompt_tokens == SHAPES["teams"].longest_prompt_tokens
+            assert one.prompt_tokens > last[one.session] or one.prompt_tokens == SHAPES["teams"].max_prompt_tokens
             grown += 1
         last[one.session] = one.prompt_tokens + one.output_tokens
     assert grown > 200

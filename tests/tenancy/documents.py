@@ -73,5 +73,5 @@ def documents(draw: Any) -> dict[str, Any]:
         "headers": some(HEADERS) | values,
         "other": values,
     }
-    whole: dict[str, Any] = draw(st.fixed_dictionaries({}, optional=parts))
-    return whole
+    integer: dict[str, Any] = draw(st.fixed_dictionaries({}, optional=parts))
+    return integer

@@ -16,6 +16,7 @@ from tenancy.document import (
     Parse,
     compose_yaml,
     flag,
+    integer,
     load_yaml,
     not_negative,
     number,
@@ -24,7 +25,6 @@ from tenancy.document import (
     read_document,
     read_fields,
     text,
-    whole,
 )
 
 
@@ -133,7 +133,7 @@ def test_values_are_read_by_type_and_absent_ones_are_their_defaults() -> None:
     root = table("name: x\nrate: 2e-7\ncount: 3\nempty:\n")
     assert root.get("name", text, "-") == "x"
     assert root.get("rate", number, 0.0) == 2e-7
-    assert root.get("count", whole, 0) == 3
+    assert root.get("count", integer, 0) == 3
     assert root.get("empty", text, "usual") == "usual"
     assert root.get("absent", text, "usual") == "usual"
     root.close()
@@ -145,10 +145,10 @@ def test_every_fault_is_told_with_its_path() -> None:
     root = table("a: {b: [1, x, 2.5], c: yes}\nlist: [{n: 1}, {nn: 2}, 3]\nnam: z\n")
     inner = root.table("a")
     assert inner
-    assert inner.each("b", whole) == (1,)
+    assert inner.each("b", integer) == (1,)
     inner.get("c", text, "")
     for entry in root.tables("list"):
-        entry.get_required("n", whole, 0)
+        entry.get_required("n", integer, 0)
         entry.close()
     root.get("name", text, "")
     root.close()
@@ -204,7 +204,7 @@ def test_keys_that_yaml_reads_as_something_else_are_faults() -> None:
 def test_variables_are_put_in_place() -> None:
     """Names, defaults, several in one text, and a dollar that is meant; never in keys."""
     root = table("a: ${X}\nb: x-${X}-${Y:-why}\nc: $${X} costs $5\nd: [{e: '${X}'}]\nf: ${EMPTY:-}\n", X="1")
-    assert root.get("a", whole, 0) == 1
+    assert root.get("a", integer, 0) == 1
     assert root.get("b", text, "") == "x-1-why"
     assert root.get("c", text, "") == "${X} costs $5"
     assert root.tables("d")[0].get("e", text, "") == "1"
@@ -225,7 +225,7 @@ def test_merged_mappings_are_allowed() -> None:
     root = table("a: &a {x: 1}\nb: {<<: *a, x: 2}\n")
     b = root.table("b")
     assert b
-    assert b.get("x", whole, 0) == 2
+    assert b.get("x", integer, 0) == 2
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ def test_merged_mappings_are_allowed() -> None:
         (number, "inf", "must be finite"),
         (number, [], "must be a number, not a list"),
         (number, 10**400, f"must be a number, not {10**400}"),
-        (whole, 1.5, "must be a whole number, not 1.5"),
-        (positive(whole), 0, "must be above 0"),
+        (integer, 1.5, "must be a whole number, not 1.5"),
+        (positive(integer), 0, "must be above 0"),
         (not_negative, -1e-9, "must not be below 0"),
         (one_of(("warm", "cold")), "warn", "`warn` is none of warm, cold (did you mean `warm`?)"),
         (one_of(("warm", "cold")), "xyz", "`xyz` is none of warm, cold"),

@@ -103,7 +103,7 @@ def test_one_that_is_found_unattainable_in_the_queue_keeps_its_place_there() -> 
     stage.place(stage.arrive(FLAT, LONG))
     waiter = stage.arrive(FLAT, 600)
     stage.wait(waiter)
-    waiter.lead_s = 0.0  # As where the only engines that were fast enough have left since.
+    waiter.headroom_s = 0.0  # As where the only engines that were fast enough have left since.
     queue = waiter.queue
     with pytest.raises(NoEngineAdmissible):
         stage.place(waiter)

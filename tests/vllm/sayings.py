@@ -48,12 +48,12 @@ class Heard:
     """
     ids: set[str] = field(default_factory=set)
     receipt: str = ""
-    has_begun: asyncio.Event = field(default_factory=asyncio.Event)
+    has_started: asyncio.Event = field(default_factory=asyncio.Event)
 
     def hear(self, piece: str) -> None:
         self.pieces.append(piece)
         if len(self.pieces) >= WELL_BEGUN:
-            self.has_begun.set()
+            self.has_started.set()
 
     @property
     def answer(self) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.answers import LONG, AnswersContract, prompt_and_cached, whole_blocks
+from tests.conformance.answers import LONG, AnswersContract, prompt_and_cached, unary_blocks
 from tests.conformance.refusals import CHAT_FAULTS, OPENAI, Fault, RefusalsContract
 from tests.conformance.streams import ASK_USAGE, StreamsContract
 from tests.conformance.subject import APIS, CHAT, COMPLETIONS, MESSAGES, RESPONSES, Subject
@@ -67,7 +67,7 @@ class TestAnswers(ThroughTheGateway, AnswersContract):
         for path in (CHAT, RESPONSES, MESSAGES):
             await subject.ask(path, prompt)
             tokens, warm = prompt_and_cached(path, await subject.ask(path, prompt))
-            assert warm == whole_blocks(tokens - 1, subject.block_tokens)
+            assert warm == unary_blocks(tokens - 1, subject.block_tokens)
 
     @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
     async def test_without_a_model_its_own_answers(self, subject: Subject, path: str) -> None:

@@ -47,7 +47,7 @@ async def test_the_pod_of_every_stream_is_killed(pair: tuple[Gateway, Pod, Pod])
             streams.create_task(say(clients, other.model, heard[path]))
         at_once = streams.create_task(front.post(CHAT, whole))
         for one in heard.values():
-            await one.has_begun.wait()
+            await one.has_started.wait()
         drain(gateway, other, undo=True)
         victim.kill()
     for path, one in heard.items():

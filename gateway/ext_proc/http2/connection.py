@@ -466,7 +466,7 @@ class Http2Connection(asyncio.Protocol):
             self._check_closed(number)
             self._spend()
             return
-        if not stream.has_begun and not self._resets.spend():
+        if not stream.has_started and not self._resets.spend():
             raise Http2Error(Http2ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset before they are answered")
         stream.has_heard_end = True
         stream.abandon()
@@ -613,7 +613,7 @@ class Http2Connection(asyncio.Protocol):
         self._short.pop(number, None)
         if self._declared:
             self._declared.pop(number, None)
-        if stream.has_begun:
+        if stream.has_started:
             self._served += 1
         if not stream.has_heard_end:
             self._note_ended(number)

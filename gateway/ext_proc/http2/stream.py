@@ -92,7 +92,7 @@ class GrpcStream:
 
     __slots__ = (
         *("_finish", "_held", "_held_bytes", "_is_finished", "_owed", "_pending", "_pending_bytes", "_room_bytes"),
-        *("credit", "handler", "has_begun", "has_heard_end", "number", "wire"),
+        *("credit", "handler", "has_started", "has_heard_end", "number", "wire"),
     )
 
     def __init__(self, wire: StreamConnection, number: int) -> None:
@@ -101,7 +101,7 @@ class GrpcStream:
         self.number = number
         self.credit = 0
         """Window granted beyond the initial one, less what was sent."""
-        self.has_begun = False
+        self.has_started = False
         """Whether any part of its response was sent."""
         self.has_heard_end = False
         self._held: list[bytes | bytearray] = []
@@ -252,7 +252,7 @@ class GrpcStream:
         trailers = _literal(b"grpc-status", b"%d" % status)
         if words:
             trailers += _literal(b"grpc-message", words.encode("ascii", "replace").replace(b"%", b"%25"))
-        if not self.has_begun:
+        if not self.has_started:
             trailers = RESPONSE_HEADERS + trailers
         self._finish = frame(HEADERS, END_HEADERS | END_STREAM, self.number, trailers)
         self._close_when_sent()
@@ -293,8 +293,8 @@ class GrpcStream:
         self.credit -= len(raw)
         self.wire.send_window -= len(raw)
         written = frame(DATA, 0, self.number, raw)
-        if not self.has_begun:
-            self.has_begun = True
+        if not self.has_started:
+            self.has_started = True
             written = frame(HEADERS, END_HEADERS, self.number, RESPONSE_HEADERS) + written
         self.wire.write(written)
 

@@ -31,5 +31,5 @@ def test_all_is_given_out(demand: dict[str, float], in_all: float) -> None:
     parts = fair_parts(demand, dict.fromkeys(demand, 1.0), in_all)
     assert sum(parts.values()) == pytest.approx(min(in_all, sum(demand.values())))
     assert all(0 <= parts[name] <= demand[name] + 1e-9 for name in demand)
-    most = max(parts.values())
-    assert all(parts[name] >= min(demand[name], most) - 1e-9 for name in demand)
+    maximum = max(parts.values())
+    assert all(parts[name] >= min(demand[name], maximum) - 1e-9 for name in demand)

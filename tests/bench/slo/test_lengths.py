@@ -20,7 +20,7 @@ def test_a_log_normal_has_its_mean() -> None:
 def test_a_log_normal_is_cut() -> None:
     """What is longer than the most is the most, and what would be nothing is one token."""
     random = Random(1)
-    drawn = [LogNormal(800, 0.8, most=1_000).draw(random) for _ in range(1_000)]
+    drawn = [LogNormal(800, 0.8, maximum=1_000).draw(random) for _ in range(1_000)]
     assert max(drawn) == 1_000
     assert min(LogNormal(1, 3.0).draw(random) for _ in range(1_000)) == 1
 

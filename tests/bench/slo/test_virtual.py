@@ -39,9 +39,9 @@ def test_strict_priority_serves_gold_first() -> None:
 def test_capped_tiers_are_refused_and_ask_again() -> None:
     """At once, and three times each."""
     told = run(CAPS, 80.0)
-    assert told.tiers["gold"].refused == 0.0 < told.tiers["bronze"].refused
-    assert told.reasons["overloaded"] > told.tiers["bronze"].refused
-    assert told.refusal_p99_s == 0.0
+    assert told.tiers["gold"].rejected == 0.0 < told.tiers["bronze"].rejected
+    assert told.reasons["overloaded"] > told.tiers["bronze"].rejected
+    assert told.rejection_p99_s == 0.0
 
 
 def test_a_lost_engine_loses_what_is_on_it() -> None:
@@ -49,7 +49,7 @@ def test_a_lost_engine_loses_what_is_on_it() -> None:
     told = run(FCFS, 12.0, replace(SMALL, until=("gold", 200), loss=Loss(engine=0, at=0.3, back=0.6)))
     assert set(told.reasons) == {"pod_lost"}
     assert 0.9 < told.tiers["bronze"].attainment < 1.0
-    assert told.tiers["bronze"].refused == 0.0
+    assert told.tiers["bronze"].rejected == 0.0
     assert told.wasted > 0.0
 
 

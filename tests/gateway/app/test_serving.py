@@ -35,7 +35,9 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.fixture
 async def pod() -> AsyncIterator[SimulatedPod]:
-    async with SimulatedPod(Options(models=("tiny",), shortest_answer=100, longest_answer=100, profile=SLOW)) as pod:
+    async with SimulatedPod(
+        Options(models=("tiny",), min_answer_tokens=100, max_answer_tokens=100, profile=SLOW)
+    ) as pod:
         yield pod
 
 

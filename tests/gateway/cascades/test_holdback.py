@@ -45,7 +45,7 @@ def test_an_aborted_model_is_told_at_once() -> None:
         assert scene.leg.end is AttemptStatus.ESCALATED
         assert scene.leg.counted is not None
         assert scene.leg.counted.completion_tokens == 4
-        assert not scene.leg.begun
+        assert not scene.leg.started
 
     staged(run)
 

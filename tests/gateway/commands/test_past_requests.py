@@ -41,8 +41,8 @@ def test_a_rejected_request_is_known_as_such(tmp_path: Path) -> None:
     log.write_text("\n".join(map(json.dumps, lines)))
     past = read_logged_requests(log)
     assert [each.was_rejected for each in past] == [True, False, False, False]
-    assert (past[0].prompt_bytes, past[0].max_tokens, past[0].is_whole) == (900, 50, True)
-    assert not past[3].is_whole
+    assert (past[0].prompt_bytes, past[0].max_tokens, past[0].is_unary) == (900, 50, True)
+    assert not past[3].is_unary
 
 
 @pytest.mark.parametrize(("schema", "version"), [({}, 1), ({"schema": 3}, 3)])

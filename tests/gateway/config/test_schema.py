@@ -89,7 +89,7 @@ def test_schema_and_reader_know_the_same_words(files: Path, monkeypatch: pytest.
 
     def closing(table: DocumentTable) -> None:
         refused = {fault.path for fault in table.errors if re.search("not supported|removed: ", fault.message)}
-        known = {f"{table.path}.{key}" if table.path else key for key in table._asked}
+        known = {f"{table.path}.{key}" if table.path else key for key in table._read}
         asked.update(known - refused)
         close(table)
 

@@ -240,11 +240,11 @@ async def test_keys_of_a_file_are_there_at_once(scene: Scene) -> None:
         "tenants: {legal: {}}"
     )
 
-    class Shelf(InlineFiles):
+    class KvFile(InlineFiles):
         def text(self, path: str) -> str:
             return ALL
 
-    scene.keyring.policy = read_policy(source, {}, Shelf())
+    scene.keyring.policy = read_policy(source, {}, KvFile())
     assert scene.keyring.identify(token()).tenant.name == "legal"
     assert refusal(scene.keyring, token(kid="other")).reason is Reason.INVALID_KEY
 

@@ -94,15 +94,15 @@ def test_an_expectation_is_cut_to_each_limit(
     prompt: int, cached: int, output: int, surely: int, floor: int, limits: dict[LimitKind, int]
 ) -> None:
     """No amount is above its limit where the certain part is not; nothing falls below it, and nothing grows."""
-    least = RequestUsage(1, min(surely, prompt), 0, min(floor, output), RATES)
+    minimum = RequestUsage(1, min(surely, prompt), 0, min(floor, output), RATES)
     expected = RequestUsage(1, prompt, min(cached, prompt), output, RATES)
-    cut = fit_to_limits(expected, least, [(kind, float(limit)) for kind, limit in limits.items()])
-    assert least.input_tokens <= cut.input_tokens <= prompt
-    assert least.output_tokens <= cut.output_tokens <= output
+    cut = fit_to_limits(expected, minimum, [(kind, float(limit)) for kind, limit in limits.items()])
+    assert minimum.input_tokens <= cut.input_tokens <= prompt
+    assert minimum.output_tokens <= cut.output_tokens <= output
     assert cut.cached_tokens <= cut.input_tokens
     for kind, limit in limits.items():
-        if AMOUNT[kind](least) <= limit and kind is not LimitKind.REQUESTS and kind is not LimitKind.PARALLEL:
-            others = {other: bound for other, bound in limits.items() if AMOUNT[other](least) > bound}
+        if AMOUNT[kind](minimum) <= limit and kind is not LimitKind.REQUESTS and kind is not LimitKind.PARALLEL:
+            others = {other: bound for other, bound in limits.items() if AMOUNT[other](minimum) > bound}
             assert others or AMOUNT[kind](cut) <= limit + 1e-6
 
 

@@ -40,7 +40,7 @@ def drawn(random: Random, name: str) -> LeaseRequest:
         limit,
         held,
         wanted=held + random.random() * limit,
-        least=random.choice([0.0, held + 1.0]),
+        minimum=random.choice([0.0, held + 1.0]),
         keeps_s=1000.0,
         gone=random.choice([0.0, random.random()]),
         lasts=random.random() < 0.5,

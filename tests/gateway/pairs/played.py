@@ -37,7 +37,7 @@ TOLD = {
 
 USAGE = Usage(16_000, 20, 0)
 
-ANSWERED = AttemptResult(AttemptStatus.OK, 200, begun=True, usage=USAGE)
+ANSWERED = AttemptResult(AttemptStatus.OK, 200, started=True, usage=USAGE)
 
 GOOD = PrefillResult(AttemptStatus.OK, 200, TOLD, Usage(16_000, 1, 4_000))
 
@@ -110,7 +110,7 @@ class PairCarrier:
 
 def replace_begun(leg: AttemptResult) -> AttemptResult:
     """The same, of an answer that the client has begun to get."""
-    return AttemptResult(leg.end, leg.status, begun=True, usage=leg.usage, detail=leg.detail)
+    return AttemptResult(leg.end, leg.status, started=True, usage=leg.usage, detail=leg.detail)
 
 
 class Ground:

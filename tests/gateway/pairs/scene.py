@@ -80,7 +80,7 @@ async def a_scene(
     connector: str = "NixlConnector",
     roles: Sequence[KvRole] = (KvRole.PRODUCER, KvRole.CONSUMER),
     facts: PodFacts | None = None,
-    longest_thought: int = 0,
+    max_reasoning_tokens: int = 0,
     **wiring: Any,
 ) -> AsyncIterator[Scene]:
     """A gateway over one pod per role; nothing may be left over when the test ends."""
@@ -88,7 +88,8 @@ async def a_scene(
     async with AsyncExitStack() as stack:
         wirings = [Wiring(connector=connector, role=role, **wiring) for role in roles]
         pods = [
-            await stack.enter_async_context(running(wiring=each, longest_thought=longest_thought)) for each in wirings
+            await stack.enter_async_context(running(wiring=each, max_reasoning_tokens=max_reasoning_tokens))
+            for each in wirings
         ]
         router = Router(routings()["warm"], costs=CostModel(DEAR))
         for (pod, _), role in zip(pods, roles, strict=True):

@@ -25,10 +25,10 @@ ASKED: dict[str, Any] = chat(LONG, max_tokens=32, ignore_eos=True, temperature=0
 @pytest.mark.parametrize("after", [5, 24])
 async def test_thoughts_go_on_at_a_pair(connector: str, after: int, api: Api, path: str) -> None:
     """In the thoughts and in the text behind them; what the decode pod goes on from it has fetched."""
-    async with running(longest_thought=THOUGHT) as (_, alone):
+    async with running(max_reasoning_tokens=THOUGHT) as (_, alone):
         undisturbed = await alone.stream(path, ASKED)
     roles = (KvRole.PRODUCER, KvRole.CONSUMER, KvRole.CONSUMER)
-    async with a_scene(connector, roles, longest_thought=THOUGHT) as scene:
+    async with a_scene(connector, roles, max_reasoning_tokens=THOUGHT) as scene:
         scene.pods[1][0].set_fault(Fault(FaultKind.CUT, after_chunks=after, requests=1))
         answer = await scene.client.stream(path, ASKED)
         await scene.is_quiet()

@@ -15,10 +15,10 @@ from simulator.clock import run_virtually
 from tests.gateway.pipeline.test_pipeline import MODEL, PROMPT, PlayedCarrier, Stage
 
 REST = Request("r", Api.CHAT, MODEL, PROMPT, stream=True)
-CUT = AttemptResult(AttemptStatus.CONNECTION_RESET, begun=True, continuation=REST)
+CUT = AttemptResult(AttemptStatus.CONNECTION_RESET, started=True, continuation=REST)
 PREFILL_LOST = AttemptResult(AttemptStatus.CONNECTION_RESET)
 """As a pair says it whose prefill pod has failed: the client is told nothing by such an attempt."""
-ANSWERED = AttemptResult(AttemptStatus.OK, 200, begun=True, usage=Usage(400, 10, 100))
+ANSWERED = AttemptResult(AttemptStatus.OK, 200, started=True, usage=Usage(400, 10, 100))
 
 
 class Cutting(PlayedCarrier):
@@ -31,7 +31,7 @@ class Cutting(PlayedCarrier):
     async def run_attempt(self, placement: Placement, first_byte_by_s: float) -> AttemptResult:
         leg = self._legs[min(len(self.pods), len(self._legs) - 1)]
         self.pods.append(placement.engine.pod)
-        if leg.begun:
+        if leg.started:
             placement.first_token(asyncio.get_running_loop().time())
         return leg
 

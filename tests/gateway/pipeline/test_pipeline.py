@@ -37,14 +37,14 @@ class Play:
     end: AttemptStatus = AttemptStatus.OK
     token_after_s: float | None = 0.0
     end_after_s: float = 0.0
-    begun: bool = False
+    started: bool = False
 
     @property
     def leg(self) -> AttemptResult:
-        begun = self.begun or self.end is AttemptStatus.OK
+        started = self.started or self.end is AttemptStatus.OK
         status = 200 if self.end is AttemptStatus.OK else 0
         usage = Usage(400, 10, 100) if self.end is AttemptStatus.OK else None
-        return AttemptResult(self.end, status, begun=begun, usage=usage, answer=b" the end", response_id="resp_1")
+        return AttemptResult(self.end, status, started=started, usage=usage, answer=b" the end", response_id="resp_1")
 
 
 @dataclass
@@ -191,8 +191,8 @@ def led(*plays: Play, patience: AttemptLimits | None = None, pods: Sequence[str]
     return carrier, stage
 
 
-def failing(end: AttemptStatus, *, begun: bool = False) -> Play:
-    return Play(end, token_after_s=None, begun=begun)
+def failing(end: AttemptStatus, *, started: bool = False) -> Play:
+    return Play(end, token_after_s=None, started=started)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_another_pod_is_asked_before_the_first_byte(end: AttemptStatus) -> None:
 
 def test_an_answer_that_has_begun_is_nobody_elses() -> None:
     """After the first byte the client is told of the loss."""
-    carrier, stage = led(Play(AttemptStatus.CONNECTION_RESET, begun=True), Play())
+    carrier, stage = led(Play(AttemptStatus.CONNECTION_RESET, started=True), Play())
     assert len(carrier.pods) == 1
     assert [refusal.reason for refusal in carrier.refusals] == [Reason.POD_LOST]
     assert stage.outcomes[0].status == 502

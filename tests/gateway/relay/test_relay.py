@@ -73,12 +73,12 @@ def test_a_stream_cut_anywhere_is_lost_and_stays_well_framed(words: list[str], c
     raw = raw[: kept % raw.rindex(b"[DONE]")]  # With its last event a stream is complete, framed to its end or not.
     scene = staged(lambda: Scene().feed(split(raw, cuts)).hang_up())
     assert scene.leg.end is AttemptStatus.CONNECTION_RESET
-    assert scene.leg.begun is bool(scene.client.written)
+    assert scene.leg.started is bool(scene.client.written)
     assert not scene.answered
     told = b"".join(events)
     assert told.startswith(scene.heard.body)
     assert scene.heard.body == b"" or scene.heard.body.endswith(b"\n\n")
-    if scene.leg.begun:
+    if scene.leg.started:
         scene.client.written += chunk(b"data: more\n\n") + LAST_CHUNK
         assert scene.heard.is_whole
 
@@ -156,7 +156,7 @@ def test_interim_answers_are_passed_over(status: int) -> None:
 def test_what_cannot_be_passed_on_is_malformed(raw: bytes) -> None:
     """Nonsense, absurd sizes and answers of a kind we did not ask for: another pod may do better."""
     scene = staged(lambda: Scene().feed([raw]))
-    assert (scene.leg.end, scene.leg.begun, scene.client.written) == (AttemptStatus.INVALID_RESPONSE, False, b"")
+    assert (scene.leg.end, scene.leg.started, scene.client.written) == (AttemptStatus.INVALID_RESPONSE, False, b"")
     assert scene.socket.is_aborted
     assert scene.owner.given_back == 0
 
@@ -218,7 +218,7 @@ def test_an_error_as_first_event_is_kept_from_the_client(
     """A pod that says 200 at once and then that it is full or dead: another pod may answer still."""
     raw = STREAM_HEAD + chunked([first, DONE])
     scene = staged(lambda: Scene(api).feed(split(raw, cuts)))
-    assert (scene.leg.end, scene.leg.begun, scene.client.written) == (end, False, b"")
+    assert (scene.leg.end, scene.leg.started, scene.client.written) == (end, False, b"")
     assert not scene.placement.first_tokens
 
 
@@ -227,7 +227,11 @@ def test_an_error_inside_a_stream_is_not_passed_on_as_it_is(cuts: list[int]) -> 
     """What was generated stays; the pod's own words do not, for the spine will say it."""
     raw = STREAM_HEAD + chunked([chat_event("Hi"), event(DEAD), DONE])
     scene = staged(lambda: Scene().feed(split(raw, cuts)))
-    assert (scene.leg.end, scene.leg.begun, scene.leg.detail) == (AttemptStatus.UPSTREAM_5XX, True, "EngineCore died.")
+    assert (scene.leg.end, scene.leg.started, scene.leg.detail) == (
+        AttemptStatus.UPSTREAM_5XX,
+        True,
+        "EngineCore died.",
+    )
     assert scene.heard.body == chat_event("Hi")
     assert not scene.heard.is_whole
 

@@ -72,7 +72,7 @@ def cut_and_joined(api: Api, body: Event, cuts: Sequence[int], reads: int) -> by
     return sent
 
 
-def has_begun(api: Api, body: Event, cut: int) -> bool:
+def has_started(api: Api, body: Event, cut: int) -> bool:
     """Whether the client was sent anything: else there is nothing to go on with."""
     told = undisturbed(api, body)
     least = {Api.MESSAGES: 1, Api.RESPONSES: 3}.get(api, 1)
@@ -86,7 +86,7 @@ def test_a_cut_at_any_byte_is_not_seen(asked: str) -> None:
     told = undisturbed(api, body)
     seen = set()
     for cut in range(1, len(told)):
-        if not has_begun(api, body, cut) or (reached := told[:cut].rfind(b"\n\n")) in seen:
+        if not has_started(api, body, cut) or (reached := told[:cut].rfind(b"\n\n")) in seen:
             continue
         seen.add(reached)
         assert read(api, cut_and_joined(api, body, [cut], 1000)) == read(api, told), told[:cut][-200:]
@@ -102,7 +102,7 @@ def test_a_cut_at_any_byte_is_not_seen(asked: str) -> None:
 def test_any_cuts_in_any_reads_are_not_seen(asked: str, cuts: list[int], reads: int) -> None:
     """However often, wherever, and however the bytes come."""
     api, body = ASKED[asked]
-    if has_begun(api, body, cuts[0]):
+    if has_started(api, body, cuts[0]):
         assert read(api, cut_and_joined(api, body, cuts, reads)) == read(api, undisturbed(api, body))
 
 

@@ -271,7 +271,7 @@ def test_a_long_stream_keeps_only_what_its_receipt_shows() -> None:
     placements = [place(router_of(50), ask()) for _ in range(2)]
     shown = list(placements[0].top_candidates())
     placements[1].first_token(1.0)
-    assert not any(hasattr(placement, "_ballot") for placement in placements)
+    assert not any(hasattr(placement, "_decision") for placement in placements)
     assert list(placements[1].top_candidates()) == shown
     assert len(shown) == 8
     assert placements[1].candidate_count == 50

@@ -16,11 +16,11 @@ class Bags:
 
     def __init__(self) -> None:
         self.masks = BlockBitmap()
-        self.shelves = [self.masks.new_refcounts() for _ in range(3)]
-        self.held = [Counter[int]() for _ in self.shelves]
-        self.promised = [Counter[int]() for _ in self.shelves]
-        self.told = [set[int]() for _ in self.shelves]
-        self.due = [set[int]() for _ in self.shelves]
+        self.bitmaps = [self.masks.new_refcounts() for _ in range(3)]
+        self.held = [Counter[int]() for _ in self.bitmaps]
+        self.promised = [Counter[int]() for _ in self.bitmaps]
+        self.told = [set[int]() for _ in self.bitmaps]
+        self.due = [set[int]() for _ in self.bitmaps]
 
     def step(self, what: str, at: int, link: int) -> None:
         if what in ("put", "take"):
@@ -33,36 +33,36 @@ class Bags:
 
     def move(self, what: str, at: int, link: int) -> None:
         if what == "put":
-            self.masks.put(self.shelves[at], link)
+            self.masks.put(self.bitmaps[at], link)
             self.held[at][link] += 1
             self.due[at].discard(link)
             self.told[at].add(link)
         elif self.held[at][link]:
-            self.masks.remove(self.shelves[at], link)
+            self.masks.remove(self.bitmaps[at], link)
             self.held[at][link] -= 1
 
     def promise(self, what: str, at: int, link: int) -> None:
-        masks, shelf, promised = self.masks, self.shelves[at], self.promised[at]
+        masks, refcounts, promised = self.masks, self.bitmaps[at], self.promised[at]
         if what == "promise":
-            masks.add_pending(shelf, [link])
+            masks.add_pending(refcounts, [link])
             promised[link] += 1
         elif what == "expect no more":
-            masks.expire(shelf, [link], "another")
-            masks.expire(shelf, [link], "who")
+            masks.expire(refcounts, [link], "another")
+            masks.expire(refcounts, [link], "who")
             self.due[at].discard(link)
         elif promised[link] and what == "withdraw":
-            masks.remove_pending(shelf, [link])
+            masks.remove_pending(refcounts, [link])
             promised[link] -= 1
         elif promised[link]:
             due = {link} - self.told[at] - set(+self.held[at])
-            assert masks.mark_computed(shelf, [link], "who") == list(due)
+            assert masks.mark_computed(refcounts, [link], "who") == list(due)
             promised[link] -= 1
             self.due[at] |= due
 
     def replace(self, at: int, *, keeps: bool) -> None:
-        old, self.shelves[at] = self.shelves[at], self.masks.new_refcounts()
+        old, self.bitmaps[at] = self.bitmaps[at], self.masks.new_refcounts()
         if keeps:
-            self.masks.transfer_pending(old, self.shelves[at])
+            self.masks.transfer_pending(old, self.bitmaps[at])
         else:
             self.promised[at], self.told[at], self.due[at] = Counter(), set(), set()
         self.masks.discard([old], list(self.held[at]))
@@ -77,7 +77,7 @@ def test_masks_say_what_stands_where(steps: list[tuple[str, int, int]], swept: i
     for what, at, link in steps:
         bags.step(what, at, link)
         masks.sweep(swept)
-        for place, one in enumerate(bags.shelves):
+        for place, one in enumerate(bags.bitmaps):
             held, coming = +bags.held[place], +bags.promised[place]
             seen = [bool(mask & one.bit) for mask in masks.masks_of(range(5))]
             assert seen == [link in held or link in coming or link in bags.due[place] for link in range(5)]
@@ -87,13 +87,13 @@ def test_masks_say_what_stands_where(steps: list[tuple[str, int, int]], swept: i
 def test_bits_are_used_again() -> None:
     """An engine that is cleared a thousand times does not widen the masks."""
     masks = BlockBitmap()
-    shelf = masks.new_refcounts()
+    refcounts = masks.new_refcounts()
     for _ in range(1000):
-        masks.put(shelf, 7)
-        masks.discard([shelf], [7])
-        shelf = masks.new_refcounts()
+        masks.put(refcounts, 7)
+        masks.discard([refcounts], [7])
+        refcounts = masks.new_refcounts()
         masks.sweep(10)
-    assert shelf.bit < 8
+    assert refcounts.bit < 8
     assert len(masks) == 0
 
 

@@ -7,7 +7,7 @@ from math import ceil, lcm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.precise.cache_groups import leading_held, longest_hit
+from routing.precise.cache_groups import count_leading_held, leading_hit_tokens
 
 MOST = 24
 
@@ -47,19 +47,19 @@ def test_the_longest_hit_is_the_longest_that_all_can_go_on_from(each: list[Held]
         # Full attention must hold all of it; vLLM asks the others about the end only.
         if all(group.can_go_on(tokens) for group in each):
             expected = tokens
-    assert longest_hit(each, most) == expected
+    assert leading_hit_tokens(each, most) == expected
 
 
 def test_groups_that_reuse_no_prefix_do_not_matter() -> None:
     """Cross attention holds nothing of the prompt; alone it makes nothing warm."""
     cross = Held("cross_attention", 0, 2, [])
     full = Held("full_attention", 0, 2, [1, 1, 0, 1])
-    assert longest_hit([cross, full], 8) == 4
-    assert longest_hit([cross], 8) == 0
+    assert leading_hit_tokens([cross, full], 8) == 4
+    assert leading_hit_tokens([cross], 8) == 0
 
 
 def test_a_run_ends_at_the_first_gap() -> None:
     """Or with what was looked at."""
-    assert leading_held([1, 1, 0, 1], 4) == 2
-    assert leading_held([1, 1, 0, 1], 1) == 1
-    assert leading_held([1, 1], 4) == 2
+    assert count_leading_held([1, 1, 0, 1], 4) == 2
+    assert count_leading_held([1, 1, 0, 1], 1) == 1
+    assert count_leading_held([1, 1], 4) == 2

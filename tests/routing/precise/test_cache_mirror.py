@@ -9,7 +9,7 @@ from routing.precise.token_chains import BlockHashes, TokenPrompt, pack_tokens
 
 
 def followed() -> EngineCacheMirror:
-    return EngineCacheMirror(BlockBitmap(), most_blocks=100)
+    return EngineCacheMirror(BlockBitmap(), max_blocks=100)
 
 
 def test_groups_are_what_events_say() -> None:
@@ -74,7 +74,7 @@ def test_blocks_told_without_tokens_wait_for_their_names() -> None:
 def test_clearing_keeps_the_groups_and_what_is_promised() -> None:
     """The engine is the same, its cache is another."""
     masks = BlockBitmap()
-    one = EngineCacheMirror(masks, most_blocks=100)
+    one = EngineCacheMirror(masks, max_blocks=100)
     one.assume_block_size(2)
     ends = BlockHashes(TokenPrompt(pack_tokens([1, 2, 3])))
     (number, links), *_ = one.pending_links(ends)

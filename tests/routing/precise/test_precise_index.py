@@ -146,7 +146,7 @@ def test_waiting_blocks_are_bounded() -> None:
 
 def test_a_cache_beyond_the_bound_is_followed_so_far() -> None:
     """What does not fit is counted and missed; what fits stays right."""
-    index = PreciseIndex(most_blocks=2)
+    index = PreciseIndex(max_blocks=2)
     index.add_engine("a")
     index.apply("a", [stored([1, 2, 3], [1, 1, 2, 2, 3, 3])])
     assert held(index, [1, 1, 2, 2, 3, 3, 4]) == 4

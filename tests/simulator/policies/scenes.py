@@ -38,7 +38,7 @@ def seen(
         running=running or nothing,
         kv_tokens=nothing,
         kv_capacity=[1e6] * count,
-        least_kv_capacity=1e6,
+        min_kv_capacity=1e6,
         prefill_overhead_s=nothing,
         seconds_per_token=[0.001] * count,
         step_base_s=[0.01] * count,

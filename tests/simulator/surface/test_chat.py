@@ -44,9 +44,9 @@ async def test_half_an_answer_is_finished() -> None:
     """What a lost pod had said, with the last message left open, goes on word for word and ends where it would have."""
     async with running() as (_, client):
         asked = chat(LONG, max_tokens=None)
-        whole = (await client.ask(CHAT, asked))["choices"][0]
-        text = whole["message"]["content"]
-        assert whole["finish_reason"] == "stop"
+        parse_unary = (await client.ask(CHAT, asked))["choices"][0]
+        text = parse_unary["message"]["content"]
+        assert parse_unary["finish_reason"] == "stop"
         half = text[: len(text) // 8 * 4]
         resumed = {
             **asked,
@@ -76,9 +76,9 @@ async def test_an_answer_may_be_over_before_it_began() -> None:
 async def test_usage_of_a_stream_comes_when_asked_for() -> None:
     """In the last chunk, or in every one; a silent pod leaves out what was cached."""
     for tells, keys in ((True, {"prompt_tokens_details"}), (False, set[str]())):
-        async with running(tells_cached_tokens=tells) as (_, client):
-            whole = (await client.ask(CHAT, chat(LONG)))["usage"]
-            assert (whole["prompt_tokens_details"] is None) is not tells
+        async with running(reports_cached_tokens=tells) as (_, client):
+            parse_unary = (await client.ask(CHAT, chat(LONG)))["usage"]
+            assert (parse_unary["prompt_tokens_details"] is None) is not tells
             options = {"include_usage": True, "continuous_usage_stats": True}
             *values, last, _ = (await client.stream(CHAT, chat(LONG, stream_options=options))).values
             assert [value["usage"]["completion_tokens"] for value in values] == list(range(9))
@@ -101,11 +101,11 @@ async def test_the_second_turn_is_warm_to_the_end_of_the_first() -> None:
 async def test_several_answers_are_not_the_same_one() -> None:
     """Each has its index, streamed or not; the prompt is counted once."""
     async with running() as (_, client):
-        whole = await client.ask(CHAT, chat(n=3))
-        texts = [choice["message"]["content"] for choice in whole["choices"]]
-        assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
+        parse_unary = await client.ask(CHAT, chat(n=3))
+        texts = [choice["message"]["content"] for choice in parse_unary["choices"]]
+        assert [choice["index"] for choice in parse_unary["choices"]] == [0, 1, 2]
         assert len(set(texts)) == 3
-        assert whole["usage"]["completion_tokens"] == 24
+        assert parse_unary["usage"]["completion_tokens"] == 24
         streamed = await client.stream(CHAT, chat(n=3))
         assert [text_of(streamed, index) for index in range(3)] == texts
 
@@ -201,12 +201,12 @@ async def test_token_ids_are_told_on_request() -> None:
     """The prompt's in the first chunk, the answer's as they come; detokenized they are the text."""
     async with running() as (_, client):
         asked = chat(return_token_ids=True)
-        whole = await client.ask(CHAT, asked)
-        [choice] = whole["choices"]
+        parse_unary = await client.ask(CHAT, asked)
+        [choice] = parse_unary["choices"]
         text = (await client.ask("/detokenize", {"model": MODEL, "tokens": choice["token_ids"]}))["prompt"]
         assert text == choice["message"]["content"]
         first, *rest = [value for value in (await client.stream(CHAT, asked)).values if value]
-        assert first["prompt_token_ids"] == whole["prompt_token_ids"]
+        assert first["prompt_token_ids"] == parse_unary["prompt_token_ids"]
         assert [token for value in rest for token in value["choices"][0]["token_ids"]] == choice["token_ids"]
 
 

@@ -29,10 +29,10 @@ async def test_a_chat_is_finished_by_its_ids() -> None:
     """Prompt and half an answer as ids go on like the chat, and end with it."""
     chat = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "return_token_ids": True}
     async with running() as (_, client):
-        whole = await client.ask("/v1/chat/completions", chat)
-        [choice] = whole["choices"]
+        parse_unary = await client.ask("/v1/chat/completions", chat)
+        [choice] = parse_unary["choices"]
         half = choice["token_ids"][:7]
-        rest = await client.ask(COMPLETIONS, completion([*whole["prompt_token_ids"], *half], max_tokens=5000))
+        rest = await client.ask(COMPLETIONS, completion([*parse_unary["prompt_token_ids"], *half], max_tokens=5000))
         said = (await client.ask("/detokenize", {"tokens": half}))["prompt"] + rest["choices"][0]["text"]
         assert (said, rest["choices"][0]["finish_reason"]) == (choice["message"]["content"], "stop")
 

@@ -92,21 +92,21 @@ async def rest(client: Client, path: str, said: str) -> str:
 @pytest.mark.parametrize("spot", [Spot.BETWEEN, Spot.EVENT, Spot.CHARACTER])
 async def test_a_broken_stream_goes_on_as_if_it_had_not_been(path: str, kind: FaultKind, spot: Spot) -> None:
     """Wherever it broke: what came whole and the rest make the text of the undisturbed run, wide characters too."""
-    async with running(accents=True, longest_answer=300, shortest_answer=200) as (pod, client):
-        whole = text_of((await client.stream(path, ASKED[path])).body)
-        assert not whole.isascii()
+    async with running(accents=True, max_answer_tokens=300, min_answer_tokens=200) as (pod, client):
+        parse_unary = text_of((await client.stream(path, ASKED[path])).body)
+        assert not parse_unary.isascii()
         pod.set_fault(Fault(kind, after_chunks=12, spot=spot, requests=1))
         body, _ = await broken(client, path)
         events, _, begun = body.rpartition(b"\n\n")
         assert bool(begun) or spot is Spot.BETWEEN or kind is FaultKind.RESET
         said = text_of(events + b"\n\n")
-        assert whole.startswith(said)
-        assert said + await rest(client, path, said) == whole
+        assert parse_unary.startswith(said)
+        assert said + await rest(client, path, said) == parse_unary
 
 
 async def test_a_character_may_be_cut_in_two() -> None:
     """The last bytes are no text."""
-    async with running(accents=True, shortest_answer=200, longest_answer=300) as (pod, client):
+    async with running(accents=True, min_answer_tokens=200, max_answer_tokens=300) as (pod, client):
         pod.set_fault(Fault(FaultKind.CUT, after_chunks=2, spot=Spot.CHARACTER))
         body, _ = await broken(client, CHAT)
         with pytest.raises(UnicodeDecodeError):
@@ -135,10 +135,10 @@ async def test_a_mute_stream_says_nothing_while_others_do() -> None:
 async def test_a_damaged_event_cannot_be_read(path: str) -> None:
     """One event is no JSON, in good framing; the stream goes on behind it."""
     async with running() as (pod, client):
-        whole = (await client.stream(path, ASKED[path])).body
+        parse_unary = (await client.stream(path, ASKED[path])).body
         pod.set_fault(Fault(FaultKind.DAMAGE, after_chunks=5, requests=1))
         events = (await client.stream(path, ASKED[path])).body.split(b"\n\n")
-        assert len(events) == len(whole.split(b"\n\n"))
+        assert len(events) == len(parse_unary.split(b"\n\n"))
         with pytest.raises(json.JSONDecodeError):
             json.loads(events[5].rpartition(b"data: ")[2])
         json.loads(events[6].rpartition(b"data: ")[2])
@@ -160,7 +160,7 @@ async def test_a_damaged_frame_is_no_http() -> None:
 
 async def test_an_aborted_answer_ends_in_good_form() -> None:
     """As after vLLM's /pause: only the reason tells, on /v1/messages its absence, on /v1/responses nothing."""
-    async with running(shortest_answer=200, longest_answer=300) as (pod, client):
+    async with running(min_answer_tokens=200, max_answer_tokens=300) as (pod, client):
         pod.set_fault(Fault(FaultKind.ABORT, after_chunks=3))
         *_, last, done = (await client.stream(CHAT, ASKED[CHAT])).values
         assert (last["choices"][0]["delta"], last["choices"][0]["finish_reason"], done) == ({}, "abort", None)
@@ -170,18 +170,18 @@ async def test_an_aborted_answer_ends_in_good_form() -> None:
         assert ending["delta"] == {"stop_reason": None, "stop_sequence": None}
         last = (await client.stream(RESPONSES, ASKED[RESPONSES])).values[-1]["response"]
         assert (last["status"], last["incomplete_details"]) == ("completed", None)
-        whole = await client.ask(CHAT, chat(max_tokens=TOKENS, min_tokens=TOKENS - 1))
-        assert whole["choices"][0]["finish_reason"] == "abort"
-        assert len(whole["choices"][0]["message"]["content"].encode()) == 3 * 4
+        parse_unary = await client.ask(CHAT, chat(max_tokens=TOKENS, min_tokens=TOKENS - 1))
+        assert parse_unary["choices"][0]["finish_reason"] == "abort"
+        assert len(parse_unary["choices"][0]["message"]["content"].encode()) == 3 * 4
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 async def test_forwarded_ids_go_on_with_the_very_text(path: str) -> None:
     """The ids of a conversation and of half an answer lead to the other half, in every API that is chat."""
-    async with running(accents=True, shortest_answer=200, longest_answer=300) as (_, client):
-        whole = text_of((await client.stream(path, ASKED[path])).body)
-        said = whole[: len(whole) // 2]
+    async with running(accents=True, min_answer_tokens=200, max_answer_tokens=300) as (_, client):
+        parse_unary = text_of((await client.stream(path, ASKED[path])).body)
+        said = parse_unary[: len(parse_unary) // 2]
         turns = {"model": MODEL, "messages": [TURN, {"role": "assistant", "content": said}], **GOING_ON}
         ids = (await client.ask("/tokenize", turns))["tokens"]
         fields = {"kv_transfer_params": {"prompt_token_ids": ids}, "min_tokens": 0}
-        assert text_of((await client.stream(path, {**ASKED[path], **fields})).body).startswith(whole[len(said) :])
+        assert text_of((await client.stream(path, {**ASKED[path], **fields})).body).startswith(parse_unary[len(said) :])

@@ -42,7 +42,7 @@ async def test_an_answer_that_ends_by_itself_is_complete() -> None:
 
 async def test_cached_tokens_are_told_even_by_a_silent_pod() -> None:
     """This API alone tells them without --enable-prompt-tokens-details."""
-    async with running(tells_cached_tokens=False) as (_, client):
+    async with running(reports_cached_tokens=False) as (_, client):
         await client.ask(RESPONSES, ask_for(LONG))
         assert (await client.ask(RESPONSES, ask_for(LONG)))["usage"]["input_tokens_details"]["cached_tokens"] > 0
 

@@ -26,7 +26,7 @@ def asked(number: int, **fields: Any) -> dict[str, Any]:
 
 
 def thoughtful(**fields: Any) -> Any:
-    return running(longest_thought=12, calls_tools=True, **fields)
+    return running(max_reasoning_tokens=12, calls_tools=True, **fields)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
@@ -56,9 +56,9 @@ def test_what_only_looks_like_a_call_is_text() -> None:
 def test_a_whole_answer_whose_call_was_cut_has_none() -> None:
     """As with vLLM's parsers: what cannot be read as a call is the text that it was."""
     parser = Parser(Wording(reads_calls=True), thinks=True)
-    said = parser.whole('Hm.</think><tool_call>\n{"name": "f", "arguments": {"a"')
+    said = parser.parse_unary('Hm.</think><tool_call>\n{"name": "f", "arguments": {"a"')
     assert said == Delta("Hm.", '<tool_call>\n{"name": "f", "arguments": {"a"')
-    assert Parser(Wording("{}", "f"), thinks=True).whole("Hm.</think>{}") == Delta(
+    assert Parser(Wording("{}", "f"), thinks=True).parse_unary("Hm.</think>{}") == Delta(
         "Hm.", None, (CallPiece(0, "f", "{}"),)
     )
 
@@ -86,26 +86,26 @@ async def test_a_stream_says_what_the_whole_answer_says() -> None:
     async with thoughtful() as (_, client):
         for number in range(20):
             question = asked(number, tools=[TOOL])
-            [whole] = (await client.ask(CHAT, question))["choices"]
+            [parse_unary] = (await client.ask(CHAT, question))["choices"]
             values = (await client.stream(CHAT, question)).values
             choices = [choice for value in values if value for choice in value["choices"]]
             deltas = [choice["delta"] for choice in choices]
-            assert "".join(delta.get("reasoning") or "" for delta in deltas) == whole["message"]["reasoning"]
-            assert "".join(delta.get("content") or "" for delta in deltas) == (whole["message"]["content"] or "")
+            assert "".join(delta.get("reasoning") or "" for delta in deltas) == parse_unary["message"]["reasoning"]
+            assert "".join(delta.get("content") or "" for delta in deltas) == (parse_unary["message"]["content"] or "")
             calls = [call for delta in deltas for call in delta.get("tool_calls", [])]
-            told = [call["function"] for call in whole["message"].get("tool_calls", [])]
+            told = [call["function"] for call in parse_unary["message"].get("tool_calls", [])]
             assert [call["function"]["name"] for call in calls if "id" in call] == [each["name"] for each in told]
             arguments = "".join(call["function"].get("arguments", "") for call in calls)
             assert arguments == "".join(each["arguments"] for each in told)
-            assert choices[-1]["finish_reason"] == whole["finish_reason"]
-            reasons.add(whole["finish_reason"])
+            assert choices[-1]["finish_reason"] == parse_unary["finish_reason"]
+            reasons.add(parse_unary["finish_reason"])
     assert reasons == {"stop", "tool_calls"}, "some prompts are answered with calls, some without"
 
 
 @pytest.mark.parametrize("fields", [{}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "required"}], ids=repr)
 async def test_an_answer_goes_on_from_its_ids(fields: dict[str, Any]) -> None:
     """Wherever it was cut, inside thoughts or behind them: forwarded ids of prompt and answer are gone on with."""
-    async with thoughtful(longest_answer=20) as (_, client):
+    async with thoughtful(max_answer_tokens=20) as (_, client):
         for number in range(3):
             question = asked(number, return_token_ids=True, **fields)
             first, *values = [value for value in (await client.stream(CHAT, question)).values if value]

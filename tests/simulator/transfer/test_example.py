@@ -10,7 +10,7 @@ from tests.simulator.transfer.pairs import ASKED, CHAT, alone, paired, said
 
 async def test_what_one_pod_wrote_another_reads(tmp_path: Path) -> None:
     """Whole blocks only, and only of the same prompt."""
-    async with paired(connector="ExampleConnector", shelf=tmp_path) as pair:
+    async with paired(connector="ExampleConnector", folder=tmp_path) as pair:
         await pair.prefill.ask(CHAT, {**ASKED, "max_tokens": 1})
         answer = await pair.decode.ask(CHAT, ASKED)
         assert said(answer) == await alone()

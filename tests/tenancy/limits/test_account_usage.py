@@ -124,7 +124,7 @@ def test_no_account_makes_room_for_another_of_the_same_request() -> None:
 
 def test_there_are_never_more_accounts_than_may_be() -> None:
     """The one that was asked for longest ago is forgotten first, even if it has used something."""
-    books = UsageStore(most=10)
+    books = UsageStore(max_accounts=10)
     for number in range(40):
         found = reserve(books.of([Account(f"user{number}", Quota(1))], NOW_S), RequestUsage(), NOW_S)
         assert isinstance(found, Reservation)

@@ -146,8 +146,8 @@ TestGateways = Gateways.TestCase
 TestGateways.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-def _ask(held: float, wanted: float, limit: float = 100.0, least: float = 0.0) -> list[LeaseRequest]:
-    return [LeaseRequest("tokens", limit, held, wanted, least, 75.0)]
+def _ask(held: float, wanted: float, limit: float = 100.0, minimum: float = 0.0) -> list[LeaseRequest]:
+    return [LeaseRequest("tokens", limit, held, wanted, minimum, 75.0)]
 
 
 def test_who_holds_all_gives_way_to_who_wants_some() -> None:
@@ -164,18 +164,18 @@ def test_who_holds_all_gives_way_to_who_wants_some() -> None:
 def test_a_limit_too_small_for_fairness_goes_to_who_comes_first() -> None:
     """Two requests a minute for five gateways: the first two get one each, not all of them four tenths of one."""
     slices = AccountLeases()
-    told = [slices.grant(name, _ask(0, 1, limit=2, least=1), NOW_S)[0].slice for name in "abcde"]
+    told = [slices.grant(name, _ask(0, 1, limit=2, minimum=1), NOW_S)[0].slice for name in "abcde"]
     assert told == [1, 1, 0, 0, 0]
 
 
 def test_what_has_gone_stays_used_for_budgets_alone() -> None:
     """A gateway that leaves has spent what it has spent; who knows of it restores it in a lender that forgot."""
     slices = AccountLeases()
-    budget = LeaseRequest("budget/86400/1", 100.0, held=40.0, wanted=40.0, least=0.0, keeps_s=500.0, lasts=True)
+    budget = LeaseRequest("budget/86400/1", 100.0, held=40.0, wanted=40.0, minimum=0.0, keeps_s=500.0, lasts=True)
     slices.grant("a", [budget], NOW_S)
     slices.release("a", [budget], NOW_S)
     slices.release("a", [budget], NOW_S)
-    wants_all = LeaseRequest("budget/86400/1", 100.0, held=0.0, wanted=100.0, least=0.0, keeps_s=500.0, lasts=True)
+    wants_all = LeaseRequest("budget/86400/1", 100.0, held=0.0, wanted=100.0, minimum=0.0, keeps_s=500.0, lasts=True)
     told = slices.grant("b", [wants_all], NOW_S)[0]
     assert (told.slice, told.gone, told.was_known) == (60, 40, False)
     emptied = AccountLeases()

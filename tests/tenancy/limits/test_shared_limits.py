@@ -129,7 +129,7 @@ def test_what_is_not_used_is_given_back() -> None:
     use(book, 300)
     book.limit_usages[LimitKind.TOKENS].demand = 0.0
     [ask] = lease_requests(book, NOW_S, replicas=4, is_gathering=False, needs={})
-    assert (ask.held, ask.wanted, ask.least) == (300, 300, 0)
+    assert (ask.held, ask.wanted, ask.minimum) == (300, 300, 0)
     assert book.limit_usages[LimitKind.TOKENS].cap == 300
 
 
@@ -151,9 +151,9 @@ def test_a_request_that_waits_says_what_it_needs() -> None:
     """Who has used nothing yet is to get as much even where that is not fair."""
     book = a_book(cap=0)
     [ask] = lease_requests(book, NOW_S, replicas=4, is_gathering=False, needs={LimitKind.TOKENS: 500.0})
-    assert (ask.held, ask.wanted, ask.least) == (0, 500, 500)
+    assert (ask.held, ask.wanted, ask.minimum) == (0, 500, 500)
     [ask] = lease_requests(book, NOW_S, replicas=4, is_gathering=True, needs={LimitKind.TOKENS: 1_500.0})
-    assert (ask.wanted, ask.least) == (800, 0)
+    assert (ask.wanted, ask.minimum) == (800, 0)
 
 
 def test_a_request_that_needs_of_two_limits_gets_both() -> None:

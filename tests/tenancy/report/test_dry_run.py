@@ -81,8 +81,8 @@ def test_another_tenants_requests_stand_in_where_none_was_served() -> None:
 def test_whole_answers_reserve_what_they_may_take() -> None:
     """Until they end: five at one time, of which two fit, though all of them used little."""
     at_once = [
-        LoggedRequest(1_800_000_000.0, "a", "m", output_tokens=10, duration_s=5.0, is_whole=True, max_tokens=900)
+        LoggedRequest(1_800_000_000.0, "a", "m", output_tokens=10, duration_s=5.0, is_unary=True, max_tokens=900)
         for _ in range(5)
     ]
-    later = [LoggedRequest(1_800_000_006.0, "a", "m", output_tokens=10, is_whole=True, max_tokens=400)]
+    later = [LoggedRequest(1_800_000_006.0, "a", "m", output_tokens=10, is_unary=True, max_tokens=400)]
     assert dry_run(limited("output_tpm: 1000"), [*at_once, *later])["a"].rejected == {"output_tokens": 3}

@@ -1,7 +1,7 @@
-"""The same decisions with admission: every request was promised something, and so was every stream that runs.
+"""The same decisions with admission: every request has an objective, and so has every running stream.
 
-Two scenes that are alike but for that take turns, so that whatever disturbs one disturbs the other. A decision with
-admission is all that a request goes through where nobody waits: at the door, at the gate in the middle of the routing
+Two scenes that differ only in that take turns, so that whatever disturbs one disturbs the other. A decision with
+admission is all that a request passes without a queue: at arrival, at the gate in the middle of the routing
 decision, and into the accounts of service and of what streams can bear.
 """
 
@@ -31,25 +31,25 @@ TIERS = (
     Tier("bronze", -10, ttft_s=15.0, ttft_uncached_factor=5.0, tpot_s=0.15),
 )
 SHARES = (0.2, 0.3, 0.5)
-ASKING = [(Caller(Tenant(tier.name, tier=tier)), objective_of(tier)) for tier in TIERS]
-SEEN_ANSWERS = 500
-"""Of each tenant, so that there is something to foretell from."""
+CALLERS = [(Caller(Tenant(tier.name, tier=tier)), objective_of(tier)) for tier in TIERS]
+OBSERVED_ANSWERS = 500
+"""Per tenant, so that there is a history to predict from."""
 
 
-class Promised(Scene):
+class AdmissionScene(Scene):
     """A scene in which every request asks admission."""
 
-    def __init__(self, pods: int, tokens: int, *, apart_s: float) -> None:
+    def __init__(self, pods: int, tokens: int, *, interval_s: float) -> None:
         self.barred = 0
-        self._asking = cycle(Random(2).choices(ASKING, SHARES, k=997))
+        self._callers = cycle(Random(2).choices(CALLERS, SHARES, k=997))
         self._waiters: dict[int, WaitingRequest] = {}
-        super().__init__(pods, tokens, apart_s=apart_s)
+        super().__init__(pods, tokens, interval_s=interval_s)
 
     def decide(self, request: Request) -> Placement:
-        caller, promise = next(self._asking)
+        caller, objective = next(self._callers)
         admission, now_s = self._admission, self._now_s
-        waiter = admission.arrive(request, caller, promise, came_s=now_s, now_s=now_s, draw=0.5)
-        assert not waiter.queue.must_wait(promise.tier)
+        waiter = admission.arrive(request, caller, objective, came_s=now_s, now_s=now_s, draw=0.5)
+        assert not waiter.queue.must_wait(objective.tier)
         try:
             placement = admission.place(waiter, frozenset(), now_s=now_s, draw=0.5)
         except NoEngineAdmissible:
@@ -70,14 +70,14 @@ class Promised(Scene):
         router = super()._fleet(pods, tokens)
         self._admission = Admission(router)
         self._admission.tiers = {tier.name: tier for tier in TIERS}
-        for caller, _ in ASKING:
-            for _ in range(SEEN_ANSWERS):
+        for caller, _ in CALLERS:
+            for _ in range(OBSERVED_ANSWERS):
                 self._admission.forecast.observe(caller.tenant.name, MODEL, ANSWER_TOKENS)
         return router
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class AdmissionRow:
     """One line of the table: medians in microseconds."""
 
     pods: int
@@ -92,9 +92,9 @@ class Beside:
         return self.with_us / self.without_us
 
 
-def measure_beside(pods: int, tokens: int, rounds: int) -> Beside:
+def measure_row(pods: int, tokens: int, rounds: int) -> AdmissionRow:
     """Decisions without admission and with it, by turns; an engine gets a request a second."""
-    scenes = (Scene(pods, tokens, apart_s=1 / pods), Promised(pods, tokens, apart_s=1 / pods))
+    scenes = (Scene(pods, tokens, interval_s=1 / pods), AdmissionScene(pods, tokens, interval_s=1 / pods))
     times: tuple[list[float], list[float]] = ([], [])
     barred_before = scenes[1].barred
     for number in range(rounds):
@@ -107,7 +107,7 @@ def measure_beside(pods: int, tokens: int, rounds: int) -> Beside:
         for scene, placement in placements:
             scene.settle_in(placement)
     without_us, with_us = (median(each) * 1e6 for each in times)
-    return Beside(pods, tokens, without_us, with_us, (scenes[1].barred - barred_before) / len(times[1]))
+    return AdmissionRow(pods, tokens, without_us, with_us, (scenes[1].barred - barred_before) / len(times[1]))
 
 
 def _decide(scene: Scene, *, is_new: bool) -> tuple[Placement, float]:
@@ -122,7 +122,7 @@ def _decide(scene: Scene, *, is_new: bool) -> tuple[Placement, float]:
     return placement, seconds
 
 
-def beside_table(rows: Sequence[Beside]) -> str:
+def admission_table(rows: Sequence[AdmissionRow]) -> str:
     """The rows as lines of text."""
     lines = [f"{'pods':>5} {'tokens':>9} | {'without':>8} {'admission':>9} {'times':>6} {'barred':>7}"]
     lines += [

@@ -17,14 +17,14 @@ from simulator.service import Order, Service
 from simulator.surface.fields import Body
 from simulator.surface.wire import BEFALLEN, ApiError, malformed
 
-MOST_COPIES = 16_384
-MOST_STOPS = 4
-LONGEST_SALT = 128
+MAX_COPIES = 16_384
+MAX_STOPS = 4
+MAX_SALT = 128
 NOT_IN_SALTS = frozenset("@/\\\0")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestOptions:
     """One request's wishes, apart from its prompt."""
 
     model: str
@@ -47,11 +47,13 @@ class Asked:
 
     def order(self, options: Options, prompts: Sequence[Prompt], recital: str | None = None) -> Order:
         """The order for these prompts, once they are known to fit."""
-        longest = max(len(prompt.tokens) for prompt in prompts)
-        most = settle_max_tokens(options, longest, self.max_tokens)
-        if self.wish.min_tokens > most:
-            raise ApiError(f"min_tokens must be less than or equal to max_tokens={most}, got {self.wish.min_tokens}.")
-        wish = Wish(most, self.wish.min_tokens, self.wish.ignores_end, self.wish.stop, self.wish.shows_stop)
+        max_prompt_tokens = max(len(prompt.tokens) for prompt in prompts)
+        max_output = settle_max_tokens(options, max_prompt_tokens, self.max_tokens)
+        if self.wish.min_tokens > max_output:
+            raise ApiError(
+                f"min_tokens must be less than or equal to max_tokens={max_output}, got {self.wish.min_tokens}."
+            )
+        wish = Wish(max_output, self.wish.min_tokens, self.wish.ignores_end, self.wish.stop, self.wish.shows_stop)
         return Order(
             model=self.model,
             prompts=prompts,
@@ -67,7 +69,9 @@ class Asked:
         )
 
 
-def read_asked(service: Service, request: web.Request, body: Body, default_max_tokens: int | None) -> Asked:
+def read_request_options(
+    service: Service, request: web.Request, body: Body, default_max_tokens: int | None
+) -> RequestOptions:
     """Everything but the prompt."""
     options = body.object("stream_options")
     stream = body.flag("stream")
@@ -77,7 +81,7 @@ def read_asked(service: Service, request: web.Request, body: Body, default_max_t
     max_tokens = body.integer("max_completion_tokens")
     max_tokens = body.integer("max_tokens", default_max_tokens) if max_tokens is None else max_tokens
     include_usage = options.flag("include_usage")
-    return Asked(
+    return RequestOptions(
         model=known_model(service, body),
         request_id=request_id_of(request, body),
         rank=rank_of(service, request),
@@ -119,8 +123,8 @@ def check_ignored(body: Body) -> None:
 
 def _copies(body: Body) -> int:
     copies = body.integer("n", 1)
-    if copies is None or not 1 <= copies <= MOST_COPIES:
-        raise ApiError(f"n must be from 1 to {MOST_COPIES}, got {copies}.")
+    if copies is None or not 1 <= copies <= MAX_COPIES:
+        raise ApiError(f"n must be from 1 to {MAX_COPIES}, got {copies}.")
     return copies
 
 
@@ -129,19 +133,19 @@ def _stops(body: Body) -> tuple[str, ...]:
     stops = [stop] if isinstance(stop, str) else stop or []
     if not isinstance(stops, list) or not all(isinstance(each, str) for each in stops):
         raise malformed("stop", "string_type", "Input should be a valid string", stop)
-    if len(stops) > MOST_STOPS:
-        raise ApiError(f"stop must have at most {MOST_STOPS} items.", param="stop")
+    if len(stops) > MAX_STOPS:
+        raise ApiError(f"stop must have at most {MAX_STOPS} items.", param="stop")
     return tuple(stops)
 
 
 def salt_of(body: Body) -> str:
-    """Return the cache salt, "" where there is none. Raises `ApiError` for what vLLM 0.32 rejects."""
+    """Return the cache salt; "" if unset. Raises `ApiError` for what vLLM 0.32 rejects."""
     salt = body.text("cache_salt")
     if salt == "":
         raise ApiError("Parameter 'cache_salt' must be a non-empty string if provided.", param="cache_salt")
-    if salt and (len(salt) > LONGEST_SALT or not NOT_IN_SALTS.isdisjoint(salt)):
+    if salt and (len(salt) > MAX_SALT or not NOT_IN_SALTS.isdisjoint(salt)):
         raise ApiError(
-            f"Parameter 'cache_salt' must have at most {LONGEST_SALT} characters, none of them '@', '/', '\\' or NUL.",
+            f"Parameter 'cache_salt' must have at most {MAX_SALT} characters, none of them '@', '/', '\\' or NUL.",
             param="cache_salt",
         )
     return salt or ""
@@ -164,7 +168,7 @@ def request_id_of(request: web.Request, body: Body) -> str:
 
 
 def rank_of(service: Service, request: web.Request) -> int | None:
-    """The data-parallel rank that the header names; what is no number counts as absent."""
+    """The data-parallel rank that the header names; a value that is not a number counts as absent."""
     try:
         rank = int(request.headers.get("X-data-parallel-rank", ""))
     except ValueError:
@@ -174,7 +178,7 @@ def rank_of(service: Service, request: web.Request) -> int | None:
     return rank
 
 
-def settle_max_tokens(options: Options, prompt_tokens: int, asked: int | None) -> int:
+def settle_max_tokens(options: Options, prompt_tokens: int, requested: int | None) -> int:
     """How long an answer may get behind a prompt of this length."""
     room = options.window_tokens - prompt_tokens
     if room < 1:
@@ -183,14 +187,14 @@ def settle_max_tokens(options: Options, prompt_tokens: int, asked: int | None) -
             f"least {prompt_tokens} input tokens. Please reduce the length of the input prompt.",
             param="input_tokens",
         )
-    if asked is None:
+    if requested is None:
         return room
-    if asked < 1:
-        raise ApiError(f"max_tokens must be at least 1, got {asked}.", param="max_tokens")
-    if asked > room:
+    if requested < 1:
+        raise ApiError(f"max_tokens must be at least 1, got {requested}.", param="max_tokens")
+    if requested > room:
         raise ApiError(
-            f"'max_tokens' is too large: {asked}. This model's maximum context length is {options.window_tokens} "
+            f"'max_tokens' is too large: {requested}. This model's maximum context length is {options.window_tokens} "
             f"tokens and your request has {prompt_tokens} input tokens.",
             param="max_tokens",
         )
-    return asked
+    return requested

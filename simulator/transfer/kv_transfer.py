@@ -1,4 +1,4 @@
-"""What one request has to do with other pods' KV. Values only: how it is asked for is the connectors' matter."""
+"""What one request has to do with other pods' KV. Values only: the wire format is the connectors'."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ class Bootstrap:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class KvFile:
     """KV in a file."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class KvTransfer:
     """`source` is where the KV of the first `remote_tokens` comes from; `held_as` the name under which another pod
     will ask for this request's KV.
     """
 
     remote_tokens: int = 0
-    source: Wire | Bootstrap | Shelf | None = None
+    source: Wire | Bootstrap | KvFile | None = None
     held_as: str | None = None
     saves_to: Path | None = None
     is_poisoned: bool = False
     """Its parameters lack what the engine needs: it waits for ever, and kills the engine when it is given up."""
-    told_cached_tokens: int | None = None
+    reported_cached_tokens: int | None = None
     """What the prefilling pod found in its own cache, where the parameters tell."""
 
 
-NOTHING = Errand()
+NOTHING = KvTransfer()
 """No other pod is concerned."""
 
 
