@@ -94,6 +94,12 @@ class Engine:
         self._batch.waiting.push(live)
         self._reconsider(now)
 
+    def delay_step(self, seconds: float, now: float) -> None:
+        """Extend the step in flight, if there is one: something else has the engine's core for so long."""
+        self._check_played(now)
+        if self._run is not None:
+            self._run.start += seconds
+
     def abort(self, sequence_id: str, now: float) -> bool:
         """End a sequence; its blocks are free, and its end is told, when the step in flight ends. No if not here."""
         self._check_played(now)
@@ -137,6 +143,10 @@ class Engine:
         self._check_played(now)
         if sequence.sequence_id in self._live:
             raise ValueError(f"sequence {sequence.sequence_id!r} is already here")
+        self.check_size(sequence)
+
+    def check_size(self, sequence: Sequence) -> None:
+        """Raise ValueError where a sequence can never run here."""
         if sequence.prompt_tokens < 1 or sequence.output_tokens < 0:
             raise ValueError("a sequence has at least one prompt token and no negative output")
         longest = sequence.prompt_tokens + max(sequence.output_tokens - 1, 0)
@@ -246,9 +256,8 @@ class Engine:
             # All that are here wait for other engines, or for blocks that others hold: whoever ends that asks again.
             self._run = None
             return
-        first = self.profile.step_base_s + self.profile.decode_s(decoding, self._batch.kv_tokens)
-        for chunk in plan.chunks:
-            first += self.profile.prefill_s(chunk.live.computed, chunk.tokens)
+        chunks = ((chunk.live.computed, chunk.tokens) for chunk in plan.chunks)
+        first = self.profile.step_s(chunks, decoding, self._batch.kv_tokens)
         self._run = _Run(at, first, decoding * self.profile.step_per_kv_token_s, plan.steps, plan.chunks)
 
     def _end_run(self, run: _Run, milestones: list[Milestone]) -> None:

@@ -109,9 +109,8 @@ class PlainEngine:
                 break
             budget -= self._chunk(plain, budget)
         kv_tokens = sum(plain.computed for plain in self._decoding)
-        duration = self.profile.step_base_s + self.profile.decode_s(len(self._decoding), kv_tokens)
-        duration += sum(self.profile.prefill_s(plain.computed, tokens) for plain, tokens in self._chunks.items())
-        self.ends_at = at + duration
+        chunks = [(plain.computed, tokens) for plain, tokens in self._chunks.items()]
+        self.ends_at = at + self.profile.step_s(chunks, len(self._decoding), kv_tokens)
 
     def _take_one_more(self, plain: Plain) -> bool:
         preempted = False
