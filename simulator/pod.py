@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -20,12 +21,19 @@ from aiohttp import web
 
 from simulator.app import Door, Received, bootstrap_app, make_app
 from simulator.engine import Engine
+from simulator.engine_profile import load_engine_profile
 from simulator.faults import NO_FAULT, Fault, FaultKind, Trouble
 from simulator.link import Link
 from simulator.options import TASKS, Options
 from simulator.profile import Profile
 from simulator.service import Service
 from simulator.transfer.wiring import ROLES, Wiring
+
+FLAGS = (
+    *("time_scale", "prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s"),
+    *("kv_capacity_tokens", "block_size", "max_num_seqs", "max_num_batched_tokens"),
+)
+"""Fields of a profile that the command line may change."""
 
 SHUTDOWN_S = 0.05
 """For who came in the moment in which all connections were cut. Nothing at all would be without end to aiohttp."""
@@ -199,10 +207,11 @@ def parse_options(arguments: Sequence[str]) -> tuple[Options, str, int]:
     parser.add_argument("--load-s", type=float, default=0.0, help="real seconds until /health says 200")
     parser.add_argument("--shortest-answer", type=int, default=options.shortest_answer, metavar="TOKENS")
     parser.add_argument("--longest-answer", type=int, default=options.longest_answer, metavar="TOKENS")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="engine profile; the flags below change it")
     for name in ("time_scale", "prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(profile, name))
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, help=f"default {getattr(profile, name):g}")
     for name in ("kv_capacity_tokens", "block_size", "max_num_seqs", "max_num_batched_tokens"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(profile, name))
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"default {getattr(profile, name)}")
     _add_wiring(parser)
     parser.add_argument("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs")
     asked = parser.parse_args(arguments)
@@ -245,17 +254,9 @@ def _wiring(asked: argparse.Namespace) -> Wiring | None:
 
 
 def _options(asked: argparse.Namespace) -> Options:
-    profile = Profile(
-        prefill_tokens_per_s=asked.prefill_tokens_per_s,
-        prefill_quadratic_tokens=asked.prefill_quadratic_tokens,
-        step_base_s=asked.step_base_s,
-        kv_capacity_tokens=asked.kv_capacity_tokens,
-        block_size=asked.block_size,
-        max_num_seqs=asked.max_num_seqs,
-        max_num_batched_tokens=asked.max_num_batched_tokens,
-        time_scale=asked.time_scale,
-        by_priority=asked.scheduling_policy == "priority",
-    )
+    flags = {name: value for name in FLAGS if (value := getattr(asked, name)) is not None}
+    base = load_engine_profile(asked.profile).engine if asked.profile else Profile()
+    profile = replace(base, by_priority=asked.scheduling_policy == "priority", **flags)
     return Options(
         profile=profile,
         models=tuple(asked.model or ("simulated",)),
