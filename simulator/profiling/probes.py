@@ -106,7 +106,7 @@ class Probe:
         """Step times by batch size, doubled until the engine has some wait; then with long contexts."""
         seen: list[DecodeSteps] = []
         sequences, most = 1, MAX_BATCH
-        while sequences <= most and self._has(0.4):
+        while sequences == 1 or (sequences <= most and self._has(0.4)):
             step, running = await self._decode(sequences, 16)
             if running < sequences:
                 most = running
