@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 import agent.command as agent_command
 import simulator.command as simulate
+from simulator.profiling import command as profile
 from agent.settings import SETTINGS as AGENT_SETTINGS
 from cascade.record import CascadeResult, CascadeStep
 from gateway import cli
@@ -307,7 +308,8 @@ def flags_now() -> set[str]:
     gateway = cli.make_parser(["serve", "config", "policy", "keys", "cascade"])
     agent = set(option_flags(agent_command.make_parser(), "agent"))
     words = {f"agent --on-stop {word}" for word in ("deregister", "keep")}
-    return set(option_flags(gateway, "")) | set(option_flags(simulate.make_parser(), "simulate")) | agent | words
+    outside = {*option_flags(simulate.make_parser(), "simulate"), *option_flags(profile.make_parser(), "profile")}
+    return set(option_flags(gateway, "")) | outside | agent | words
 
 
 def test_flags_are_in_the_map() -> None:
