@@ -21,7 +21,6 @@ from prometheus_client import CollectorRegistry
 
 import agent.command as agent_command
 import simulator.command as simulate
-from simulator.profiling import command as profile
 from agent.settings import SETTINGS as AGENT_SETTINGS
 from cascade.record import CascadeResult, CascadeStep
 from gateway import cli
@@ -44,6 +43,7 @@ from routing.pods import PodState
 from routing.rejection import Reason
 from routing.request import Usage
 from routing.retries import RetryKind
+from simulator.profiling import command as profile
 from tenancy.document import InvalidDocument, InvalidValue
 from tenancy.policy import InlineFiles
 from tenancy.reading.policy import read_policy
