@@ -266,11 +266,12 @@ class Engine:
         self._generation_tokens += run.planned * len(self._batch.decoding)
         self._batch.pass_steps(run.planned)
         self._end_aborted(at, milestones)
+        # Those that decode stand before those that prefill: so vLLM gives their blocks back, and so they are evicted.
+        for live in self._batch.pop_ended():
+            self._end(live, at, live.spec.finish_reason, milestones)
         for chunk in run.chunks:
             if not chunk.live.aborted:
                 self._end_chunk(chunk, at, milestones)
-        for live in self._batch.pop_ended():
-            self._end(live, at, live.spec.finish_reason, milestones)
         self._begin_run(at)
 
     def _end_aborted(self, at: float, milestones: list[Milestone]) -> None:

@@ -176,12 +176,12 @@ class PlainEngine:
             plain.emitted += not plain.aborted
         for plain in [plain for plain in self.all if plain.aborted]:
             self._end(plain, at, "abort")
-        for plain, tokens in chunks.items():
-            if not plain.aborted:
-                self._finish_chunk(plain, tokens, at)
         for plain in decoding:
             if not plain.aborted and plain.emitted == plain.spec.output_tokens:
                 self._end(plain, at, plain.spec.finish_reason)
+        for plain, tokens in chunks.items():
+            if not plain.aborted:
+                self._finish_chunk(plain, tokens, at)
         self._plan(at)
 
     def _finish_chunk(self, plain: Plain, tokens: int, at: float) -> None:
