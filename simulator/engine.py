@@ -161,7 +161,7 @@ class Engine:
     def _reconsider(self, now: float) -> None:
         """Who runs may change: let the step in flight be the last of its run, or begin one."""
         if self._run is None:
-            self._begin_run(now)
+            self._begin_run(now, self.profile.wake_s)
         else:
             self._run.planned = self._run.done + 1
 
@@ -246,7 +246,7 @@ class Engine:
 
     # --- From run to run ---------------------------------------------------------------------------------------------
 
-    def _begin_run(self, at: float) -> None:
+    def _begin_run(self, at: float, extra_s: float = 0.0) -> None:
         if not self._live:
             self._run = None
             return
@@ -258,7 +258,7 @@ class Engine:
             return
         chunks = ((chunk.live.computed, chunk.tokens) for chunk in plan.chunks)
         first = self.profile.step_s(chunks, decoding, self._batch.kv_tokens)
-        self._run = _Run(at, first, decoding * self.profile.step_per_kv_token_s, plan.steps, plan.chunks)
+        self._run = _Run(at + extra_s, first, decoding * self.profile.step_per_kv_token_s, plan.steps, plan.chunks)
 
     def _end_run(self, run: _Run, milestones: list[Milestone]) -> None:
         """All planned steps have ended: tell what came of them and begin the next run."""

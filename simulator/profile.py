@@ -9,6 +9,7 @@ from dataclasses import dataclass
 NOT_NEGATIVE = (
     *("step_per_sequence_s", "step_per_kv_token_s"),
     *("request_s", "request_token_s", "request_step_s", "request_step_token_s"),
+    "wake_s",
 )
 
 
@@ -44,6 +45,8 @@ class Profile:
     """Seconds by which a request that arrives extends the step in flight, where API server and engine share a core."""
     request_step_token_s: float = 0.0
     """The same for each token of the prompt."""
+    wake_s: float = 0.0
+    """Seconds by which the first step after an idle time is longer."""
 
     def __post_init__(self) -> None:
         for name in ("prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s", "block_size", "time_scale"):

@@ -1,7 +1,7 @@
 """Plays the same traffic on real vLLM and on the simulator with a profile of it, and prints how far they are apart.
 
     python -m bench.truth [--quick] [--repeats N] [--seconds S] [--only NAME ...] [--profile FILE] [--seen FILE]
-                          [--pods 1 | 2 | both] [--keep FILE] [--runs FILE]
+                          [--pods 1 | 2 | both] [--url URL --hardware TEXT] [--nice N] [--keep FILE] [--runs FILE]
 
 Starts its pods itself (make vllm-venv), each pinned to a core; profiles one of them first, unless `--profile` names an
 engine profile. Recorded traces are looked for in the folder that TRACES names. Exit status 1 where something falls
@@ -86,19 +86,24 @@ async def _measure(options: argparse.Namespace) -> tuple[str, list[Target]]:
     cores = sorted(os.sched_getaffinity(0))
     client_core, pod_core = cores[0], cores[-1]
     os.sched_setaffinity(0, {client_core})
+    if options.nice:
+        os.setpriority(os.PRIO_PROCESS, 0, options.nice)
     blocks, rows = [], list[Row]()
     try:
         async with AsyncExitStack() as stack:
-            (pod,) = await stack.enter_async_context(pinned_pods([pod_core]))
-            client = await stack.enter_async_context(connected(pod.url))
+            url, pids = options.url, list[int]()
+            if not url:
+                (pod,) = await stack.enter_async_context(pinned_pods([pod_core], options.nice))
+                url, pids = pod.url, pod.processes()
+            client = await stack.enter_async_context(connected(url))
             profile = await _profile(client, options)
             print(dump_engine_profile(profile), file=sys.stderr, flush=True)
-            rows = await _one_pod(client, pod, profile.engine, options)
+            rows = await _one_pod(client, pids, profile.engine, options)
             blocks.append(table("One pod", rows))
             _store(rows, options)
     finally:
         os.sched_setaffinity(0, set(cores))
-    if options.pods != "1":
+    if options.pods != "1" and not options.url:
         blocks.append(await _two_pods(cores, profile.engine, options))
     text = "\n\n".join([_head(options, profile), METHOD, *blocks])
     return text, list(targets_of(rows, LEAST_WORKLOADS))
@@ -107,12 +112,11 @@ async def _measure(options: argparse.Namespace) -> tuple[str, list[Target]]:
 async def _profile(client: PodClient, options: argparse.Namespace) -> EngineProfile:
     if options.profile:
         return load_engine_profile(options.profile)
-    seen = await Probe(client, lambda line: print(f"bench-truth: {line}", file=sys.stderr, flush=True)).measure(
-        MAX_BATCHED_TOKENS
-    )
+    probe = Probe(client, lambda line: print(f"bench-truth: {line}", file=sys.stderr, flush=True))
+    seen = await probe.measure(None if options.url else MAX_BATCHED_TOKENS)
     if options.seen:
         options.seen.write_bytes(seen.to_json())
-    return profile_of(seen, fit(seen), f"one core of {this_machine()}")
+    return profile_of(seen, fit(seen), options.hardware or f"one core of {this_machine()}")
 
 
 def traffic(workload: Workload, profile: Profile, seconds: float, seed: int) -> Trace:
@@ -124,14 +128,14 @@ def traffic(workload: Workload, profile: Profile, seconds: float, seed: int) -> 
     return at_load(trace, workload.load, sustained_s(trace, profile))
 
 
-async def _one_pod(client: PodClient, pod: PinnedPod, profile: Profile, options: argparse.Namespace) -> list[Row]:
+async def _one_pod(client: PodClient, pids: Sequence[int], profile: Profile, options: argparse.Namespace) -> list[Row]:
     workloads = [one for one in available() if not options.only or one.name in options.only]
     traces = {one.name: traffic(one, profile, options.seconds, options.seed) for one in workloads}
     runs: dict[str, list[Run]] = {one.name: [] for one in workloads}
     # Round by round, so that a disturbed minute does not fall on one workload.
     for number in range(options.repeats):
         for name, trace in traces.items():
-            run = await play_real(trace, client, [client], pod.processes(), 1_000 * options.seed + number)
+            run = await play_real(trace, client, [client], pids, 1_000 * options.seed + number)
             runs[name].append(run)
             print(
                 f"bench-truth: {name}: {len(trace.arrivals)} requests, others {run.others_share:.2f}", file=sys.stderr
@@ -147,7 +151,7 @@ async def _two_pods(cores: Sequence[int], profile: Profile, options: argparse.Na
     if len(cores) < 2:
         return "Two pods: not measured, there is one core only."
     async with AsyncExitStack() as stack:
-        pods = await stack.enter_async_context(pinned_pods([cores[0], cores[-1]]))
+        pods = await stack.enter_async_context(pinned_pods([cores[0], cores[-1]], options.nice))
         clients = [await stack.enter_async_context(connected(pod.url)) for pod in pods]
         ratio = await _control(clients, pods)
         gateway_url = await stack.enter_async_context(behind_gateway(pods))
@@ -206,8 +210,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=20.0, metavar="S", help="of each workload (default %(default)g)"
     )
+    parser.add_argument("--nice", type=int, default=0, metavar="N", help="of pods and client; below 0 wants root")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the traffic")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these workloads")
+    parser.add_argument("--url", help="of a pod that stands already, which nobody else uses; one pod only")
+    parser.add_argument("--hardware", metavar="TEXT", help="with --url: what it runs on")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="instead of measuring one")
     parser.add_argument("--seen", type=Path, metavar="FILE", help="write the profiler's observations, JSON")
     parser.add_argument("--runs", type=Path, metavar="FILE", help="write all figures, JSON")

@@ -37,10 +37,10 @@ LIFETIME_S = 5_400
 class PinnedPod(Child):
     """A vLLM server of which all processes run on one core."""
 
-    def __init__(self, core: int) -> None:
+    def __init__(self, core: int, niceness: int = 0) -> None:
         port = free_port()
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
-        pinned = ("taskset", "-c", str(core))
+        pinned = (*(("nice", "-n", str(niceness)) if niceness else ()), "taskset", "-c", str(core))
         serve = (str(VENV / "bin" / "vllm"), "serve", str(VENV / "models" / MODEL))
         named = ("--served-model-name", MODEL, "--port", str(port))
         words = (*bounds(LIFETIME_S), *pinned, *serve, *named, *FLAGS)
@@ -67,12 +67,12 @@ def descendants(pid: int) -> list[int]:
 
 
 @asynccontextmanager
-async def pinned_pods(cores: Sequence[int]) -> AsyncIterator[list[PinnedPod]]:
+async def pinned_pods(cores: Sequence[int], niceness: int = 0) -> AsyncIterator[list[PinnedPod]]:
     """A pod on each of these cores, all of them ready."""
     pods: list[PinnedPod] = []
     try:
         for core in cores:
-            pods.append(PinnedPod(core))  # noqa: PERF401 - so that a failure midway ends those before it
+            pods.append(PinnedPod(core, niceness))  # noqa: PERF401 - so that a failure midway ends those before it
         for pod in pods:
             await pod.answers("/health", within_s=STARTS_WITHIN_S)
         yield pods

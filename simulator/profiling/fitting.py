@@ -45,8 +45,8 @@ class _Columns:
         self.knots = knots
         stretches = len(knots) - 1
         self.attention, self.sequence, self.kv = (1 + stretches + place for place in range(3))
-        self.cycle, self.arrival, self.arrival_token = (4 + stretches + place for place in range(3))
-        self.count = 7 + stretches
+        self.cycle, self.wake, self.arrival, self.arrival_token = (4 + stretches + place for place in range(4))
+        self.count = 8 + stretches
 
     def step(self, chunks: Sequence[tuple[int, int]], decoding: int, kv_tokens: float) -> list[float]:
         """Return the features of one step."""
@@ -68,19 +68,35 @@ def fit(seen: Seen) -> Fit:
     if len({one.tokens for one in seen.idle}) < 3 or len({one.sequences for one in seen.decode}) < 2:
         raise NotEnoughSeenError("a fit wants prefills of three lengths and decodes of two batch sizes")
     room = seen.shape.max_num_batched_tokens
-    columns = _Columns(_knots(seen))
+    columns, idle = _Columns(_knots(seen)), _typical(seen.idle)
     rows = [
-        *(_idle_row(columns, one, room) for one in seen.idle if one.engine_s is not None),
+        *(_idle_row(columns, one, room) for one in idle if one.engine_s is not None),
         *(_decode_row(columns, one) for one in seen.decode),
         *(_intrusion_row(columns, one, room) for one in seen.intrusions if one.extra_s > 0),
     ]
     weighted = [[value / row.seconds for value in row.features] for row in rows]
     found = fit_non_negative(weighted, [1.0] * len(rows))
     without_requests = _profile(columns, found, seen.shape, (0.0, 0.0))
-    profile = _profile(columns, found, seen.shape, _fit_requests(seen.idle, without_requests))
+    profile = _profile(columns, found, seen.shape, _fit_requests(idle, without_requests))
     spread = {kind: _error(kind, rows, found) for kind in ("prefill", "decode", "mixed")}
     spread["request"] = _ttft_error(seen.idle, profile)
     return Fit(profile, spread)
+
+
+def _typical(idle: Sequence[IdlePrefill]) -> list[IdlePrefill]:
+    """Of several prompts of one length the median: a disturbed one says nothing about the engine."""
+    lengths: dict[int, list[IdlePrefill]] = {}
+    for one in idle:
+        lengths.setdefault(one.tokens, []).append(one)
+    return [
+        IdlePrefill(tokens, median(one.client_s for one in same), _median_engine_s(same))
+        for tokens, same in lengths.items()
+    ]
+
+
+def _median_engine_s(same: Sequence[IdlePrefill]) -> float | None:
+    shown = [one.engine_s for one in same if one.engine_s is not None]
+    return median(shown) if shown else None
 
 
 def _knots(seen: Seen) -> list[int]:
@@ -99,6 +115,7 @@ def _idle_row(columns: _Columns, one: IdlePrefill, room: int) -> _Row:
     features = _sum(columns.step([chunk], 0, 0.0) for chunk in chunks_of(one.tokens, 0, room))
     # The histograms end with the step; what comes between two steps is seen only where one follows the other.
     features[columns.cycle] = features[0] - 1.0
+    features[columns.wake] = 1.0
     return _Row("prefill", features, one.engine_s or 0.0)
 
 
@@ -148,6 +165,7 @@ def _profile(columns: _Columns, found: Sequence[float], shape: Shape, request: t
         request_token_s=request[1],
         request_step_s=found[columns.arrival],
         request_step_token_s=found[columns.arrival_token],
+        wake_s=max(found[columns.wake] - found[columns.cycle], 0.0),
     )
 
 
@@ -157,13 +175,14 @@ def predicted_prefill_s(profile: Profile, tokens: int, cached: int = 0) -> float
 
 
 def _fit_requests(idle: Sequence[IdlePrefill], profile: Profile) -> tuple[float, float]:
-    """What a first token takes beyond the engine's steps: a constant, and a part per prompt token."""
+    """What a first token takes beyond the engine's time: a constant, and a part per prompt token."""
     rows, values = [], []
     for one in idle:
         # An error of the steps must not count here more than the overhead itself.
         weight = 1.0 / one.client_s
         rows.append([weight, weight * one.tokens])
-        values.append(max(one.client_s - predicted_prefill_s(profile, one.tokens), 0.0) * weight)
+        engine_s = one.engine_s or predicted_prefill_s(profile, one.tokens) + profile.wake_s
+        values.append(max(one.client_s - engine_s, 0.0) * weight)
     found = fit_non_negative(rows, values)
     return found[0], found[1]
 
@@ -179,6 +198,6 @@ def _error(kind: str, rows: Sequence[_Row], found: Sequence[float]) -> float:
 
 def _ttft_error(idle: Sequence[IdlePrefill], profile: Profile) -> float:
     def predicted_s(one: IdlePrefill) -> float:
-        return profile.request_handling_s(one.tokens) + predicted_prefill_s(profile, one.tokens)
+        return profile.request_handling_s(one.tokens) + profile.wake_s + predicted_prefill_s(profile, one.tokens)
 
     return median(abs(predicted_s(one) / one.client_s - 1.0) for one in idle)

@@ -23,6 +23,7 @@ TRUE = Profile(
     request_s=0.005,
     request_token_s=0.000_002,
     request_step_s=0.003,
+    wake_s=0.006,
 )
 
 SHAPE = Shape(32, 400, 2048, 16, 512)
@@ -31,7 +32,7 @@ LENGTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1900)
 
 
 def idle(tokens: int) -> IdlePrefill:
-    engine_s = predicted_prefill_s(TRUE, tokens)
+    engine_s = TRUE.wake_s + predicted_prefill_s(TRUE, tokens)
     return IdlePrefill(tokens, engine_s + TRUE.request_handling_s(tokens), engine_s)
 
 
@@ -68,6 +69,7 @@ def test_requests_and_sizes_come_back() -> None:
     """What arrivals cost, and the sizes that were observed."""
     profile = fit(SEEN).profile
     assert profile.request_s == pytest.approx(TRUE.request_s, rel=0.1)
+    assert profile.wake_s == pytest.approx(TRUE.wake_s, rel=0.1)
     assert profile.request_step_s == pytest.approx(TRUE.request_step_s, rel=0.1)
     sizes = ("block_size", "kv_capacity_tokens", "max_num_seqs", "max_num_batched_tokens")
     assert [getattr(profile, name) for name in sizes] == [getattr(TRUE, name) for name in sizes]
