@@ -130,7 +130,10 @@ def traffic(workload: Workload, profile: Profile, seconds: float, seed: int) -> 
 
 async def _one_pod(client: PodClient, pids: Sequence[int], profile: Profile, options: argparse.Namespace) -> list[Row]:
     workloads = [one for one in available() if not options.only or one.name in options.only]
-    traces = {one.name: traffic(one, profile, options.seconds, options.seed) for one in workloads}
+    # A virtual loop cannot run inside this one: it gets a thread of its own.
+    traces = {
+        one.name: await asyncio.to_thread(traffic, one, profile, options.seconds, options.seed) for one in workloads
+    }
     runs: dict[str, list[Run]] = {one.name: [] for one in workloads}
     # Round by round, so that a disturbed minute does not fall on one workload.
     for number in range(options.repeats):
@@ -140,10 +143,11 @@ async def _one_pod(client: PodClient, pids: Sequence[int], profile: Profile, opt
             print(
                 f"bench-truth: {name}: {len(trace.arrivals)} requests, others {run.others_share:.2f}", file=sys.stderr
             )
-    return [
-        Row(name, len(trace.arrivals), play_simulated(trace, profile).figures, runs[name])
-        for name, trace in traces.items()
-    ]
+    rows = []
+    for name, trace in traces.items():
+        simulated = await asyncio.to_thread(play_simulated, trace, profile)
+        rows.append(Row(name, len(trace.arrivals), simulated.figures, runs[name]))
+    return rows
 
 
 async def _two_pods(cores: Sequence[int], profile: Profile, options: argparse.Namespace) -> str:
@@ -161,13 +165,13 @@ async def _two_pods(cores: Sequence[int], profile: Profile, options: argparse.Na
         for workload in available():
             if workload.name not in FLEET or (options.only and workload.name not in options.only):
                 continue
-            trace = traffic(workload, profile, 2 * options.seconds, options.seed)
-            trace = trace.faster(2.0)
+            trace = (await asyncio.to_thread(traffic, workload, profile, 2 * options.seconds, options.seed)).faster(2.0)
             runs = [
                 await play_real(trace, through, clients, pids, 1_000 * options.seed + number)
                 for number in range(max(options.repeats - 2, 1))
             ]
-            rows.append(Row(workload.name, len(trace.arrivals), play_simulated_fleet(trace, profile, 2).figures, runs))
+            simulated = await asyncio.to_thread(play_simulated_fleet, trace, profile, 2)
+            rows.append(Row(workload.name, len(trace.arrivals), simulated.figures, runs))
     verdict = "" if ratio >= SCALES else f" VOID: below {SCALES}, two pods disturb each other here."
     return (
         f"{table('Two pods behind the gateway', rows)}\ncontrol: two pods have {ratio:.2f} x one's throughput.{verdict}"
