@@ -58,8 +58,8 @@ FLEET = ("chat", "agent", "shared prefixes", "mixture")
 """Workloads that are played through the gateway too."""
 
 METHOD = f"""\
-One vLLM pod ({MODEL}, {" ".join(FLAGS[3:])}), all its processes on one core, the client on the other.
-The simulated engine has the profile that `hearth profile` measured on this pod just before; none of the workloads was
+One vLLM pod ({MODEL}, {" ".join(FLAGS[4:8])}
+{" ".join(FLAGS[8:])}), all its processes on one core, the client on the other. The simulated engine has the profile that `hearth profile` measured on this pod just before; none of the workloads was
 used for the fit. Cells: the real figure (median of repeats; TTFT and TPOT in ms, output tokens a second, cached
 tokens), the simulated one's error, and in brackets the engine's own median deviation from repeat to repeat.
 Preemptions: real / simulated. late: the latest request after it was due; client and others: share of a core that the
@@ -201,9 +201,10 @@ def _head(options: argparse.Namespace, profile: EngineProfile) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()}"
     versions = ", ".join(f"{name} {version}" for name, version in profile.versions.items())
     spread = ", ".join(f"{kind} {part:.1%}" for kind, part in profile.spread.items())
+    priority = f", pods and client at niceness {options.nice}" if options.nice else ""
     return (
         f"bench-truth, {datetime.now(UTC):%Y-%m-%d}, {python}, {versions}, {profile.hardware}\n"
-        f"{options.repeats} repeats of about {options.seconds:g} s; residuals of the fit: {spread}"
+        f"{options.repeats} repeats of about {options.seconds:g} s{priority}; residuals of the fit: {spread}"
     )
 
 

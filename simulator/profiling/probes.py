@@ -27,6 +27,9 @@ BUDGETS = (256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
 
 MAX_BATCH = 512
 
+SHORT_CONTEXT = 64
+"""Longer ones are put into the cache before they are decoded from."""
+
 DECODE_STEPS = 24
 """Steps over which a step time is averaged."""
 
@@ -120,7 +123,7 @@ class Probe:
         longest = self._pod.max_model_len - 2 * DECODE_STEPS - 8
         for sequences in sorted({1, min(4, limit), max(limit // 2, 1), limit}):
             context = min(longest, int(0.9 * kv_tokens / sequences) - 2 * DECODE_STEPS)
-            if context > 64 and self._has(0.35):
+            if context > SHORT_CONTEXT and self._has(0.35):
                 seen.append((await self._decode(sequences, context))[0])
         return seen, limit
 
@@ -130,12 +133,14 @@ class Probe:
         spare = 8 + 2 * sequences
         output = min(DECODE_STEPS + spare, self._pod.max_model_len - context - 1)
         timings = [Timing(0.0) for _ in range(sequences)]
-        shared = self._fresh(context)
+        # Each with KV of its own: one prefix for all would be read from a processor's cache.
+        prompts = [self._fresh(context) for _ in range(sequences)]
+        if context > SHORT_CONTEXT:
+            for prompt in prompts:
+                await self._pod.complete(prompt, 1)
         async with asyncio.TaskGroup() as group:
-            if context > 64:
-                await self._pod.complete(shared, 1)
-            for timing in timings:
-                group.create_task(self._pod.complete([*shared[:-1], *self._fresh(1)], output, timing))
+            for prompt, timing in zip(prompts, timings, strict=True):
+                group.create_task(self._pod.complete(prompt, output, timing))
         # Those behind a full batch begin when somebody has ended.
         first_end_s = min(one.ended_s for one in timings)
         return _decode_steps(timings, context), sum(one.first_s <= first_end_s for one in timings)
