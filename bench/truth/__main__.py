@@ -59,11 +59,11 @@ FLEET = ("chat", "agent", "shared prefixes", "mixture")
 
 METHOD = f"""\
 One vLLM pod ({MODEL}, {" ".join(FLAGS[4:8])}
-{" ".join(FLAGS[8:])}), all its processes on one core, the client on the other. The simulated engine has the profile that `hearth profile` measured on this pod just before; none of the workloads was
-used for the fit. Cells: the real figure (median of repeats; TTFT and TPOT in ms, output tokens a second, cached
-tokens), the simulated one's error, and in brackets the engine's own median deviation from repeat to repeat.
-Preemptions: real / simulated. late: the latest request after it was due; client and others: share of a core that the
-load generator, and everybody beside it and the pod, used.\
+{" ".join(FLAGS[8:])}), all its processes on one core, the client on the other.
+The simulated engine has the profile that `hearth profile` measured on this pod just before; no workload was used for
+the fit. Cells: the real figure (median of repeats; TTFT and TPOT in ms, output tokens a second, cached tokens), the
+simulated one's error in %, and in brackets the engine's own median deviation from repeat to repeat. Preemptions: real
+/ simulated. Client and others: share of a core that the load generator, and everybody beside it and the pod, used.\
 """
 
 

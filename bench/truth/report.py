@@ -6,34 +6,39 @@ from collections.abc import Sequence
 
 from bench.truth.errors import BOUNDS, Row, median_error
 
-NAMES = (*BOUNDS, "preemptions")
+NAMES = (
+    *("ttft p50", "ttft p90", "ttft p99", "tpot p50", "tpot p90", "tpot p99"),
+    *("throughput", "cached", "preemptions"),
+)
 
-WIDTHS = {"ttft": 1000.0, "tpot": 1000.0}
+SCALES = {"ttft": 1000.0, "tpot": 1000.0}
+
+WIDTH = 19
 
 
 def table(title: str, rows: Sequence[Row]) -> str:
-    """Return one block: per workload the real figure, the simulated one's error and the engine's own."""
-    lines = [title, f"{'':18}{'n':>4} " + "".join(f"{name:>22}" for name in NAMES)]
-    lines += [_line(row) for row in rows]
+    """Return one block: per workload the real figure, the simulated one's error and the engine's own, in percent."""
+    lines = [title, f"{'':17}{'n':>4}" + "".join(f"{name:>{WIDTH}}" for name in NAMES)]
+    lines += [f"{row.name:17}{row.requests:>4}" + "".join(_cell(row, name) for name in NAMES) for row in rows]
     if rows:
-        medians = "".join(f"{'':>9}{median_error(rows, name):>7.1%}{'':>6}" if name in BOUNDS else "" for name in NAMES)
-        lines.append(f"{'median error':23}{medians}")
+        medians = "".join(f"{100 * median_error(rows, name):>{WIDTH - 6}.1f}{'':6}" for name in NAMES if name in BOUNDS)
+        lines += [f"{'median error, %':21}{medians}", _conditions(rows)]
     return "\n".join(lines)
 
 
-def _line(row: Row) -> str:
-    cells = "".join(_cell(row, name) for name in NAMES)
-    late = max(run.late_s for run in row.runs)
-    client = max(run.client_share for run in row.runs)
-    others = max(run.others_share for run in row.runs)
+def _conditions(rows: Sequence[Row]) -> str:
+    runs = [run for row in rows for run in row.runs]
+    others = sorted(run.others_share for run in runs)
     return (
-        f"{row.name:18}{row.requests:>4} {cells}  late {late * 1000:.0f} ms, client {client:.2f}, others {others:.2f}"
+        f"latest request {max(run.late_s for run in runs) * 1000:.0f} ms after it was due; client at most "
+        f"{max(run.client_share for run in runs):.2f} of a core; others {others[0]:.2f} to {others[-1]:.2f} of a core"
     )
 
 
 def _cell(row: Row, name: str) -> str:
     real = row.real[name]
     if name == "preemptions":
-        return f"{real:>10.0f} / {row.simulated[name]:<9.0f}"
-    shown = real * WIDTHS.get(name.partition(" ")[0], 1.0)
-    return f"{shown:>9.4g}{row.error(name):>+7.1%}{f'({row.own_error(name):.1%})':>6}"
+        return f"{f'{real:.0f} / {row.simulated[name]:.0f}':>{WIDTH}}"
+    shown = real * SCALES.get(name.partition(" ")[0], 1.0)
+    own = f"({100 * row.own_error(name):.1f})"
+    return f"{f'{shown:.4g}':>{WIDTH - 13}}{100 * row.error(name):>+7.1f}{own:>6}"
