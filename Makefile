@@ -124,7 +124,7 @@ attacks: $(READY) ## What attackers get of a gateway's time and memory, beside p
 	@$(BIN)/python -m tests.attacks $(ARGS)
 
 # Each part runs even where one before it has failed; the exit status tells whether all passed.
-NIGHTLY = fuzz fuzz-long chaos soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-cascade bench-extproc
+NIGHTLY = fuzz fuzz-long chaos soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-cascade bench-extproc bench-truth
 
 nightly: $(READY) ## All that is too long for CI: fuzzing, chaos, soak, attacks, benches (hours; NIGHTLY="chaos soak").
 	@status=0; for part in $(NIGHTLY); do $(MAKE) "$$part" || status=1; done; exit $$status
