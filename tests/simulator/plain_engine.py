@@ -63,8 +63,7 @@ class PlainEngine:
         self.all.append(Plain(spec, (order, self._arrivals), target=spec.prompt_tokens))
         self._arrivals += 1
         if self.ends_at is None:
-            self._plan(now)
-            self.ends_at = None if self.ends_at is None else self.ends_at + self.profile.wake_s
+            self._plan(now + self.profile.wake_s)
 
     def abort(self, sequence_id: str) -> None:
         for plain in self.all:

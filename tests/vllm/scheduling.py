@@ -60,7 +60,9 @@ def play(model: str, sizes: dict[str, int], arrivals: list[dict[str, Any]]) -> d
     scheduler = make_scheduler(model, sizes)
     init_none_hash(sha256)
     hasher = get_request_block_hasher(sizes["block_size"], sha256)
-    waiting, steps, requests = sorted(arrivals, key=lambda one: one["step"]), [], {}
+    waiting = sorted(arrivals, key=lambda one: one["step"])
+    steps: list[dict[str, list[int]]] = []
+    requests: dict[str, Request] = {}
     cached: dict[str, int] = {}
     number = 0
     while waiting or scheduler.has_requests():
