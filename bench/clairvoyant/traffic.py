@@ -31,7 +31,7 @@ DOCUMENTS = Shape(
     document_share=0.1,
     answer_tokens=LogNormal(250, 600),
     assistants=400,
-    longest_prompt_tokens=64_000,
+    max_prompt_tokens=64_000,
 )
 """Questions about a common stock of documents, some far more popular than others, with short answers."""
 
