@@ -60,7 +60,9 @@ class EngineProfile:
     def spread_on(self, hardware: str | None) -> float:
         """Return the relative error to assume of every speed."""
         known = max(self.spread.values(), default=0.0)
-        return known if self.is_verified_on(hardware) else max(UNVERIFIED_SPREAD, 2 * known)
+        if self.is_verified_on(hardware):
+            return known
+        return max(UNVERIFIED_SPREAD, known if self.source == COMPUTED else 2 * known)
 
 
 def slowed(profile: Profile, factor: float) -> Profile:

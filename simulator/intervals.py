@@ -22,7 +22,8 @@ def explain_intervals(
 ) -> str:
     """Return where the engine's speeds come from, and each routing's figures at both ends of what they leave open."""
     spread = profile.spread_on(hardware)
-    lines = [fill(_source(profile, hardware, spread), WIDTH)]
+    ending = " Between an engine so much faster and one so much slower:" if ends else ""
+    lines = [fill(_source(profile, hardware, spread) + ending, WIDTH)]
     for fast, slow in ends:
         lines.append(
             f"  {fast.routing}: TTFT p50 {_range(fast.ttft_s.p50, slow.ttft_s.p50)} s, p95 "
@@ -41,7 +42,7 @@ def _source(profile: EngineProfile, hardware: str | None, spread: float) -> str:
         words = f"Engine profile computed for {where}: {UNVERIFIED}."
     else:
         words = f"Engine profile of {where}, played for {hardware}: {UNVERIFIED}."
-    return f"{words} Speeds may be off by {spread:.0%}; between an engine so much faster and one so much slower:"
+    return f"{words} Speeds may be off by {spread:.0%}."
 
 
 def _range(one: float, other: float) -> str:

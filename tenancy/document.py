@@ -405,7 +405,7 @@ def one_of(names: Collection[str]) -> Parse[str]:
 
 
 def read_fields(table: DocumentTable, defaults: T, *, above_zero: bool = False) -> T:
-    """A dataclass whose fields are the table's keys; each is of its default's type. Fields of other types keep theirs."""
+    """Read a table into a dataclass; each key is of its default's type. Fields without a parser keep their default."""
     found: dict[str, object] = {}
     for field in fields(defaults):  # type: ignore[arg-type]
         default = getattr(defaults, field.name)

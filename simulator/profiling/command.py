@@ -10,32 +10,31 @@ import asyncio
 import os
 import platform
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
-from simulator.engine_profile import MEASURED, EngineProfile, dump_engine_profile
-from simulator.profiling.fitting import Fit, NotEnoughSeenError, fit
+from simulator.engine_profile import MEASURED, EngineProfile, dump_engine_profile, load_engine_profile
+from simulator.profile import Profile
+from simulator.profiling.fitting import Fit, fit
 from simulator.profiling.observations import Seen
 from simulator.profiling.pod_client import PodError, connected, wall_clock
 from simulator.profiling.probes import LIMIT_S, Probe
+from simulator.profiling.route_fit import fit_routes, served_of
+from simulator.trace_formats import read_route_rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status: 0 well, 1 the pod could not be measured, 2 the command line is wrong."""
     options = make_parser().parse_args(argv)
     try:
-        seen = Seen.from_json(options.seen.read_bytes()) if options.seen else asyncio.run(_measure(options))
-        fitted = fit(seen)
-        if options.keep_seen:
-            options.keep_seen.write_bytes(seen.to_json())
-        profile = profile_of(seen, fitted, options.hardware or this_machine())
+        profile = _from_routes(options) if options.route_log else _from_pod(options)
         text = dump_engine_profile(profile)
         if options.out:
             options.out.write_text(text, encoding="utf-8")
-    except (PodError, NotEnoughSeenError, OSError, msgspec.DecodeError) as fault:
+    except (PodError, ValueError, OSError) as fault:
         print(f"hearth: {fault}", file=sys.stderr)
         return 1
     except ExceptionGroup as faults:
@@ -43,6 +42,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     print(text if not options.out else summary_of(profile, options.out))
     return 0
+
+
+def _from_pod(options: argparse.Namespace) -> EngineProfile:
+    seen = Seen.from_json(options.seen.read_bytes()) if options.seen else asyncio.run(_measure(options))
+    fitted = fit(seen)
+    if options.keep_seen:
+        options.keep_seen.write_bytes(seen.to_json())
+    return profile_of(seen, fitted, options.hardware or this_machine())
+
+
+def _from_routes(options: argparse.Namespace) -> EngineProfile:
+    base = load_engine_profile(options.base).engine if options.base else Profile()
+    if options.block_tokens:
+        base = replace(base, block_size=options.block_tokens)
+    rows = read_route_rows(options.route_log)
+    fitted = fit_routes(base, served_of(rows))
+    return EngineProfile(
+        engine=fitted.profile,
+        source=MEASURED,
+        hardware=options.hardware or "unknown",
+        model=Counter(row.model for row in rows).most_common(1)[0][0],
+        date=wall_clock(),
+        spread=fitted.spread,
+        notes=("Speeds fitted to a route log; sizes are those of the profile it began from.",),
+    )
 
 
 async def _measure(options: argparse.Namespace) -> Seen:
@@ -98,6 +122,9 @@ def make_parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--url", help="of the pod")
     what.add_argument("--seen", type=Path, metavar="FILE", help="fit earlier observations instead")
+    what.add_argument("--route-log", type=Path, metavar="FILE", help="fit the speeds to a gateway's route log instead")
+    parser.add_argument("--base", type=Path, metavar="FILE", help="with --route-log: the engine profile to begin from")
+    parser.add_argument("--block-tokens", type=int, metavar="N", help="with --route-log: of an engine's block")
     parser.add_argument("--model", metavar="NAME", help="which model (default the first it serves)")
     parser.add_argument("--hardware", metavar="TEXT", help="what it runs on (default this machine)")
     parser.add_argument("--max-num-batched-tokens", type=int, metavar="N", help="the pod's own flag (default measured)")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from simulator.engine_profile import (
+    COMPUTED,
     MEASURED,
     UNVERIFIED_SPREAD,
     EngineProfile,
@@ -89,6 +91,9 @@ def test_other_hardware_widens_the_spread() -> None:
     assert not MINE.is_verified_on("H100")
     assert MINE.spread_on(None) == 0.05
     assert MINE.spread_on("H100") == UNVERIFIED_SPREAD
+    shaky = replace(MINE, spread={"decode": 0.4})
+    assert shaky.spread_on("H100") == 0.8
+    assert replace(shaky, source=COMPUTED).spread_on(None) == UNVERIFIED_SPREAD
 
 
 def test_a_slow_engine_takes_longer_for_everything() -> None:

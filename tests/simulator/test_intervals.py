@@ -41,3 +41,9 @@ def test_other_hardware_is_unverified_and_wider() -> None:
     for words, wide in (told(MINE, "H200"), told(replace(MINE, source=COMPUTED), None)):
         assert UNVERIFIED in words.replace("\n", " ")
         assert wide > 3 * narrow
+
+
+def test_a_live_replay_has_no_intervals() -> None:
+    """It is played once; the source is said all the same."""
+    words = explain_intervals(MINE, None, [])
+    assert words.endswith("off by 10%.")
