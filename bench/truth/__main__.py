@@ -46,6 +46,8 @@ from tests.vllm.children import ChildFailedError
 
 LEAST_WORKLOADS = 12
 
+LEAST_REQUESTS = 12
+
 SAMPLE = 48
 """Requests from which a workload's cost is guessed."""
 
@@ -123,7 +125,7 @@ def traffic(workload: Workload, profile: Profile, seconds: float, seed: int) -> 
     """Return a workload's trace for about so many seconds of this engine."""
     sample = workload.build(SAMPLE, seed)
     each_s = sustained_s(sample, profile) / len(sample.arrivals)
-    wanted = workload.requests or max(int(seconds * (workload.load or 1.0) / each_s), 16)
+    wanted = workload.requests or max(int(seconds * (workload.load or 1.0) / each_s), LEAST_REQUESTS)
     trace = workload.build(min(wanted, 600), seed)
     return at_load(trace, workload.load, sustained_s(trace, profile))
 
@@ -168,7 +170,7 @@ async def _two_pods(cores: Sequence[int], profile: Profile, options: argparse.Na
             trace = (await asyncio.to_thread(traffic, workload, profile, 2 * options.seconds, options.seed)).faster(2.0)
             runs = [
                 await play_real(trace, through, clients, pids, 1_000 * options.seed + number)
-                for number in range(max(options.repeats - 2, 1))
+                for number in range(max(options.repeats // 2, 1))
             ]
             simulated = await asyncio.to_thread(play_simulated_fleet, trace, profile, 2)
             rows.append(Row(workload.name, len(trace.arrivals), simulated.figures, runs))

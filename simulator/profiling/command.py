@@ -20,7 +20,7 @@ from simulator.engine_profile import MEASURED, EngineProfile, dump_engine_profil
 from simulator.profile import Profile
 from simulator.profiling.fitting import Fit, fit
 from simulator.profiling.observations import Seen
-from simulator.profiling.pod_client import PodError, connected, wall_clock
+from simulator.profiling.pod_client import PodError, connected, today
 from simulator.profiling.probes import LIMIT_S, Probe
 from simulator.profiling.route_fit import fit_routes, served_of
 from simulator.trace_formats import read_route_rows
@@ -63,7 +63,7 @@ def _from_routes(options: argparse.Namespace) -> EngineProfile:
         source=MEASURED,
         hardware=options.hardware or "unknown",
         model=Counter(row.model for row in rows).most_common(1)[0][0],
-        date=wall_clock(),
+        date=today(),
         spread=fitted.spread,
         notes=("Speeds fitted to a route log; sizes are those of the profile it began from.",),
     )
@@ -84,7 +84,7 @@ def profile_of(seen: Seen, fitted: Fit, hardware: str) -> EngineProfile:
         source=MEASURED,
         hardware=hardware,
         model=seen.facts.get("model", ""),
-        date=wall_clock(),
+        date=today(),
         versions={name: value for name, value in seen.facts.items() if name != "model"},
         spread=fitted.spread,
     )

@@ -104,7 +104,7 @@ class PodClient:
         seen.news.set()
 
     async def metrics(self) -> dict[str, float]:
-        """Return the sum of each metric's series over all labels, by name; `#labels:NAME` is not there."""
+        """Return the sum of each metric's series over all labels, by name."""
         return sums_of(await self._read("/metrics"))
 
     async def cache_config(self) -> dict[str, str]:
@@ -175,6 +175,6 @@ def labels_of(series: str) -> dict[str, str]:
     return {name.strip(): value.strip('"') for name, _, value in pairs}
 
 
-def wall_clock() -> str:
+def today() -> str:
     """Return today's date, ISO."""
     return time.strftime("%Y-%m-%d", time.gmtime())

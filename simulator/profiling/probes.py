@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from math import inf
+from math import inf, log
 from random import Random
 from statistics import median
 
@@ -33,7 +33,7 @@ SHORT_CONTEXT = 64
 DECODE_STEPS = 24
 """Steps over which a step time is averaged."""
 
-QUERIES = "vllm:request_prefill_time_seconds_sum"
+PREFILL_SUM = "vllm:request_prefill_time_seconds_sum"
 
 Say = Callable[[str], None]
 
@@ -95,7 +95,7 @@ class Probe:
         before = await self._pod.metrics()
         timing = await self._pod.complete(self._fresh(tokens), 2)
         after = await self._pod.metrics()
-        engine_s = after.get(QUERIES, 0.0) - before.get(QUERIES, 0.0)
+        engine_s = after.get(PREFILL_SUM, 0.0) - before.get(PREFILL_SUM, 0.0)
         return IdlePrefill(tokens, timing.ttft_s, engine_s if engine_s > 0 else None)
 
     async def _caches_prefixes(self, block: int) -> bool:
@@ -125,7 +125,7 @@ class Probe:
             context = min(longest, int(0.9 * kv_tokens / sequences) - 2 * DECODE_STEPS)
             if context > SHORT_CONTEXT and self._has(0.35):
                 seen.append((await self._decode(sequences, context))[0])
-        return seen, limit
+        return [one for one in seen if one.step_s < inf], limit
 
     async def _decode(self, sequences: int, context: int) -> tuple[DecodeSteps, int]:
         """Let so many decode at once; the second figure is how many the engine ran at most."""
@@ -168,13 +168,14 @@ class Probe:
         steps = sum(first < at <= last + 1e-4 for at in companion.events_s)
         # The first step may have begun before all of the burst was there.
         each = burst * prompt / max(steps - 0.5, 0.5)
-        return min(BUDGETS, key=lambda budget: abs(budget / each - 1.0) if budget > each else abs(each / budget - 1.0))
+        return min(BUDGETS, key=lambda budget: abs(log(budget / each)))
 
     async def _intrusions(self, shape: Shape) -> list[Intrusion]:
         seen: list[Intrusion] = []
         longest = shape.max_model_len - 8
         sizes = [tokens for tokens in (16, 128, 512, 1024, 4096) if tokens < longest] + [min(longest, 16_384)]
-        for sequences in sorted({1, min(4, shape.max_num_seqs - 1), min(8, shape.max_num_seqs - 1)}):
+        beside = shape.max_num_seqs - 1
+        for sequences in sorted({min(count, beside) for count in (1, 4, 8)} - {0}):
             for tokens in sizes:
                 for _ in range(2):
                     if self._has(0.02):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from statistics import fmean, median
+from typing import Any
 
 from simulator.api_server import ApiServer
 from simulator.engine import Engine
@@ -70,7 +71,8 @@ def fit_routes(base: Profile, engines: Sequence[Sequence[Served]]) -> Fit:
     """Search for the speeds with which the recorded times come back. Raises `NotEnoughSeenError` below 50 requests."""
     if sum(map(len, engines)) < LEAST_ROWS:
         raise NotEnoughSeenError(f"a route log of at least {LEAST_ROWS} answered requests is wanted")
-    best = replace(base, step_table=(), **{name: getattr(base, name) or FIRST_GUESS[name] for name in SEARCHED})
+    first: dict[str, Any] = {name: getattr(base, name) or FIRST_GUESS[name] for name in SEARCHED}
+    best = replace(base, step_table=(), **first)
     least = _loss(best, engines)
     for factor in FACTORS:
         has_gained = True
