@@ -15,7 +15,7 @@ Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status: 0 on success, 1 on failure, 2 for an invalid command line or configuration."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] in (["agent"], ["simulate"]):
+    if words[:1] in (["agent"], ["simulate"], ["profile"]):
         # These stand outside the gateway, and their flags are their own.
         from gateway.commands import entry_point
 
@@ -90,6 +90,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
         add_flags(cascade)
     commands.add_parser("simulate", help="replay a trace on simulated pods", add_help=False)
+    commands.add_parser("profile", help="measure a pod for simulations", add_help=False)
     return parser
 
 

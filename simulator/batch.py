@@ -73,13 +73,27 @@ class Batch:
         return Plan(chunks, 1 if chunks or preempted or not self.decoding else self._steps_alike())
 
     def _make_room(self) -> bool:
-        """Take the blocks that decoding begins in the next step, from the last in order of service if need be."""
+        """Take the blocks that decoding begins in the next step, from the last in order of service if need be, and see
+        that those who prefill find theirs.
+        """
         preempted = False
-        while self._blocks_started(0, 1) > self.cache.available:
+        while self._blocks_started(0, 1) + self._chunk_blocks() > self.cache.available:
             self._preempt(max((*self.decoding, *self.prefilling), key=lambda live: live.rank))
             preempted = True
         self.cache.take(self._blocks_started(0, 1))
         return preempted
+
+    def _chunk_blocks(self) -> int:
+        """Blocks that the next chunks of those who have begun to prefill want."""
+        budget, blocks = self.profile.max_num_batched_tokens - len(self.decoding), 0
+        for live in self.prefilling:
+            tokens = min(budget, live.target - live.computed)
+            blocks += self._wanted_blocks(live, tokens)
+            budget -= tokens
+        return blocks
+
+    def _wanted_blocks(self, live: Live, tokens: int) -> int:
+        return max(self.profile.blocks_for(live.computed + tokens) - live.blocks, 0)
 
     def _preempt(self, live: Live) -> None:
         self.remove(live)
@@ -105,6 +119,9 @@ class Batch:
 
     def _plan_chunk(self, live: Live, budget: int, chunks: list[Chunk]) -> int:
         tokens = min(budget, live.target - live.computed)
+        wanted = self._wanted_blocks(live, tokens)
+        self.cache.take(wanted)
+        live.blocks += wanted
         chunks.append(Chunk(live, tokens))
         self._name_blocks(live, (live.computed + tokens) // self.profile.block_size)
         return tokens
@@ -118,7 +135,9 @@ class Batch:
         live.named = max(live.named, len(chain))
 
     def _admit(self, live: Live, at: float) -> bool:
-        """Let it run if all the tokens it must compute fit: half a prompt would only wait to be preempted."""
+        """Let it run if all the tokens it must compute fit now. Its blocks are taken chunk by chunk, so that who comes
+        next may be promised the same ones: one of them is preempted then, as in vLLM.
+        """
         block_size, cache = self.profile.block_size, self.cache
         reusable = live.chain((live.target - 1) // block_size)
         hits, idle_hits = cache.match(reusable)
@@ -128,9 +147,11 @@ class Batch:
         self.waiting.pop()
         live.held = list(islice(reusable, hits))
         cache.acquire(live.held)
-        cache.take(blocks - hits)
-        live.named, live.blocks, live.computed = hits, blocks, hits * block_size
+        live.named, live.blocks, live.computed = hits, hits, hits * block_size
         if live.remote > live.computed:
+            # Whoever waits for another engine's KV has room for all of it.
+            cache.take(blocks - hits)
+            live.blocks = blocks
             self.fetching[live] = None
             self.started_fetches.append(Fetch(live.spec.sequence_id, live.remote - live.computed))
         else:

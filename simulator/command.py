@@ -17,6 +17,8 @@ import uvloop
 from routing.pairing.roles import RoleTerms
 from simulator.children import ChildFailed
 from simulator.display import Display, make_display
+from simulator.engine_profile import EngineProfile, ProfileError, load_engine_profile
+from simulator.intervals import explain_intervals, fast_and_slow
 from simulator.link import Link
 from simulator.live_replay import play_on_stages
 from simulator.policies.registry import COMPARED as ALL_POLICIES
@@ -69,6 +71,10 @@ class Wanted:
     replicas: int
     sync_delay_s: float | None
     profile: Profile
+    engine_profile: EngineProfile | None
+    """Where the pods' speeds were read from, if they were."""
+    hardware: str | None
+    """What the pods are to run on; None: what the engine profile was measured on."""
     split: Split | None
     """How prefill and decode are shared, where the pods hand KV over."""
     is_live: bool
@@ -84,12 +90,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         with make_display() as display:
             replays = play_all(wanted, trace, display)
             again = play_again(wanted, trace, display)
+            intervals = play_intervals(wanted, trace, display)
     except (TraceFault, ChildFailed, ValueError) as fault:
         print(f"hearth: {fault}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
     publish(trace, wanted.profile, replays, wanted.out, sys.stdout, again)
+    if wanted.engine_profile is not None:
+        print("\n" + explain_intervals(wanted.engine_profile, wanted.hardware, intervals))
     return 0
 
 
@@ -116,6 +125,21 @@ def play_again(wanted: Wanted, trace: Trace, display: Display) -> list[list[Rout
         [report_on(play_one(wanted, trace, routing, seed, display), wanted.profile) for seed in seeds]
         for routing in wanted.routings
     ]
+
+
+def play_intervals(wanted: Wanted, trace: Trace, display: Display) -> list[tuple[RoutingReport, RoutingReport]]:
+    """Per routing, on engines as fast and as slow as the engine profile leaves open; nothing without one, or live."""
+    if wanted.engine_profile is None or wanted.is_live:
+        return []
+    ends = [
+        replace(wanted, profile=end)
+        for end in fast_and_slow(wanted.profile, wanted.engine_profile.spread_on(wanted.hardware))
+    ]
+    reports = [
+        [report_on(play_one(end, trace, routing, wanted.seed, display), end.profile) for end in ends]
+        for routing in wanted.routings
+    ]
+    return [(fast, slow) for fast, slow in reports]
 
 
 def play_one(wanted: Wanted, trace: Trace, routing: str, seed: int, display: Display) -> Replay:
@@ -169,14 +193,8 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
     if options.http and (options.seeds > 1 or options.replicas > 1 or set(names) & set(POLICIES)):
         parser.error("--http plays the gateway's own routings, once, through one gateway")
     try:
-        profile = replace(
-            Profile(),
-            prefill_tokens_per_s=options.prefill_rate,
-            step_base_s=options.step_ms / 1000,
-            kv_capacity_tokens=options.kv_tokens,
-            block_size=options.block_tokens,
-            time_scale=options.clock_rate,
-        )
+        engine_profile = load_engine_profile(options.profile) if options.profile else None
+        profile = _profile(options, engine_profile)
         split = _split(options)
     except ValueError as error:
         parser.error(str(error))
@@ -193,10 +211,32 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
         options.replicas,
         None if options.no_replica_sync else options.staleness,
         profile,
+        engine_profile,
+        options.hardware,
         split,
         options.http,
         options.out,
     )
+
+
+def _profile(options: argparse.Namespace, read: EngineProfile | None) -> Profile:
+    """The pods' speeds and sizes: the engine profile's, or the defaults, with what the flags change.
+
+    Raises ValueError where they contradict each other.
+    """
+    if read is not None and (options.prefill_rate is not None or options.step_ms is not None):
+        raise ProfileError("--prefill-rate and --step-ms stand in the engine profile: give one or the other")
+    if read is None and options.hardware is not None:
+        raise ProfileError("--hardware wants --profile")
+    base = read.engine if read is not None else Profile()
+    flags = {
+        "prefill_tokens_per_s": options.prefill_rate,
+        "step_base_s": None if options.step_ms is None else options.step_ms / 1000,
+        "kv_capacity_tokens": options.kv_tokens,
+        "block_size": options.block_tokens,
+        "time_scale": options.clock_rate,
+    }
+    return replace(base, **{name: value for name, value in flags.items() if value is not None})
 
 
 def _split(options: argparse.Namespace) -> Split | None:
@@ -307,34 +347,21 @@ def _add_split_flags(add: Callable[..., object]) -> None:
 
 def _add_engine_flags(add: Callable[..., object]) -> None:
     ours = Profile()
+    add("--profile", type=Path, metavar="FILE", help="engine profile of a pod, as `hearth profile` writes it")
+    add(
+        "--hardware",
+        metavar="TEXT",
+        help="with --profile: what the pods are to run on, where that is not what was measured",
+    )
     add(
         "--prefill-rate",
         type=float,
-        default=ours.prefill_tokens_per_s,
         metavar="TOKENS_PER_S",
-        help="of a pod (default %(default)g)",
+        help=f"of a pod (default {ours.prefill_tokens_per_s:g})",
     )
-    add(
-        "--step-ms",
-        type=float,
-        default=ours.step_base_s * 1000,
-        metavar="MS",
-        help="of an engine's step (default %(default)g)",
-    )
-    add(
-        "--kv-tokens",
-        type=int,
-        default=ours.kv_capacity_tokens,
-        metavar="N",
-        help="KV cache of a pod (default %(default)s)",
-    )
-    add(
-        "--block-tokens",
-        type=int,
-        default=ours.block_size,
-        metavar="N",
-        help="of an engine's block (default %(default)s)",
-    )
+    add("--step-ms", type=float, metavar="MS", help=f"of an engine's step (default {ours.step_base_s * 1000:g})")
+    add("--kv-tokens", type=int, metavar="N", help=f"KV cache of a pod (default {ours.kv_capacity_tokens})")
+    add("--block-tokens", type=int, metavar="N", help=f"of an engine's block (default {ours.block_size})")
 
 
 if __name__ == "__main__":

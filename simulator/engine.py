@@ -94,6 +94,12 @@ class Engine:
         self._batch.waiting.push(live)
         self._reconsider(now)
 
+    def delay_step(self, seconds: float, now: float) -> None:
+        """Extend the step in flight, if there is one: something else has the engine's core for so long."""
+        self._check_played(now)
+        if self._run is not None:
+            self._run.start += seconds
+
     def abort(self, sequence_id: str, now: float) -> bool:
         """End a sequence; blocks and listener are updated at the end of the step. Return False if it is not here."""
         self._check_played(now)
@@ -137,6 +143,10 @@ class Engine:
         self._check_played(now)
         if sequence.sequence_id in self._live:
             raise ValueError(f"sequence {sequence.sequence_id!r} is already here")
+        self.check_size(sequence)
+
+    def check_size(self, sequence: Sequence) -> None:
+        """Raise ValueError where a sequence can never run here."""
         if sequence.prompt_tokens < 1 or sequence.output_tokens < 0:
             raise ValueError("a sequence has at least one prompt token and no negative output")
         max_tokens = sequence.prompt_tokens + max(sequence.output_tokens - 1, 0)
@@ -151,7 +161,7 @@ class Engine:
     def _reconsider(self, now: float) -> None:
         """The running set may change: let the step in flight be the last of its run, or begin one."""
         if self._run is None:
-            self._begin_run(now)
+            self._begin_run(now, self.profile.wake_s)
         else:
             self._run.planned = self._run.done + 1
 
@@ -236,7 +246,7 @@ class Engine:
 
     # --- From run to run ---------------------------------------------------------------------------------------------
 
-    def _begin_run(self, at: float) -> None:
+    def _begin_run(self, at: float, extra_s: float = 0.0) -> None:
         if not self._live:
             self._run = None
             return
@@ -247,10 +257,9 @@ class Engine:
             # attempt.
             self._run = None
             return
-        first = self.profile.step_base_s + self.profile.decode_s(decoding, self._batch.kv_tokens)
-        for chunk in plan.chunks:
-            first += self.profile.prefill_s(chunk.live.computed, chunk.tokens)
-        self._run = _Run(at, first, decoding * self.profile.step_per_kv_token_s, plan.steps, plan.chunks)
+        chunks = ((chunk.live.computed, chunk.tokens) for chunk in plan.chunks)
+        first = self.profile.step_s(chunks, decoding, self._batch.kv_tokens)
+        self._run = _Run(at + extra_s, first, decoding * self.profile.step_per_kv_token_s, plan.steps, plan.chunks)
 
     def _end_run(self, run: _Run, milestones: list[Milestone]) -> None:
         """All planned steps have ended: tell what came of them and begin the next run."""
@@ -258,11 +267,12 @@ class Engine:
         self._generation_tokens += run.planned * len(self._batch.decoding)
         self._batch.pass_steps(run.planned)
         self._end_aborted(at, milestones)
+        # Those that decode stand before those that prefill: so vLLM gives their blocks back, and so they are evicted.
+        for live in self._batch.pop_ended():
+            self._end(live, at, live.spec.finish_reason, milestones)
         for chunk in run.chunks:
             if not chunk.live.aborted:
                 self._end_chunk(chunk, at, milestones)
-        for live in self._batch.pop_ended():
-            self._end(live, at, live.spec.finish_reason, milestones)
         self._begin_run(at)
 
     def _end_aborted(self, at: float, milestones: list[Milestone]) -> None:

@@ -37,7 +37,7 @@ class Live:
     named: int = 0
     """Leading blocks that were offered to the cache."""
     blocks: int = 0
-    """Blocks it was admitted with, ids or not."""
+    """Blocks it was admitted with and took for its chunks, ids or not."""
     remote: int = 0
     """Leading tokens still to be fetched from another engine; once they came or failed to, what is lost is computed."""
 

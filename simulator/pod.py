@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -20,12 +21,19 @@ from aiohttp import web
 
 from simulator.app import Door, Received, bootstrap_app, make_app
 from simulator.engine import Engine
+from simulator.engine_profile import load_engine_profile
 from simulator.faults import NO_FAULT, Fault, FaultKind, Trouble
 from simulator.link import Link
 from simulator.options import TASKS, Options
 from simulator.profile import Profile
 from simulator.service import Service
 from simulator.transfer.wiring import ROLES, Wiring
+
+FLAGS = (
+    *("time_scale", "prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s"),
+    *("kv_capacity_tokens", "block_size", "max_num_seqs", "max_num_batched_tokens"),
+)
+"""Fields of a profile that the command line may change."""
 
 SHUTDOWN_S = 0.05
 """Grace for connections accepted while all were cut. 0 would mean no limit to aiohttp."""
@@ -201,10 +209,11 @@ def parse_options(arguments: Sequence[str]) -> tuple[Options, str, int]:
     parser.add_argument("--load-s", type=float, default=0.0, help="real seconds until /health says 200")
     parser.add_argument("--min-answer-tokens", type=int, default=options.min_answer_tokens, metavar="TOKENS")
     parser.add_argument("--max-answer-tokens", type=int, default=options.max_answer_tokens, metavar="TOKENS")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="engine profile; the flags below change it")
     for name in ("time_scale", "prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(profile, name))
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, help=f"default {getattr(profile, name):g}")
     for name in ("kv_capacity_tokens", "block_size", "max_num_seqs", "max_num_batched_tokens"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(profile, name))
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"default {getattr(profile, name)}")
     _add_wiring(parser)
     parser.add_argument("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs")
     parsed = parser.parse_args(arguments)
@@ -247,17 +256,9 @@ def _wiring(parsed: argparse.Namespace) -> Wiring | None:
 
 
 def _options(parsed: argparse.Namespace) -> Options:
-    profile = Profile(
-        prefill_tokens_per_s=parsed.prefill_tokens_per_s,
-        prefill_quadratic_tokens=parsed.prefill_quadratic_tokens,
-        step_base_s=parsed.step_base_s,
-        kv_capacity_tokens=parsed.kv_capacity_tokens,
-        block_size=parsed.block_size,
-        max_num_seqs=parsed.max_num_seqs,
-        max_num_batched_tokens=parsed.max_num_batched_tokens,
-        time_scale=parsed.time_scale,
-        by_priority=parsed.scheduling_policy == "priority",
-    )
+    flags = {name: value for name in FLAGS if (value := getattr(parsed, name)) is not None}
+    base = load_engine_profile(parsed.profile).engine if parsed.profile else Profile()
+    profile = replace(base, by_priority=parsed.scheduling_policy == "priority", **flags)
     return Options(
         profile=profile,
         models=tuple(parsed.model or ("simulated",)),

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+NOT_NEGATIVE = (
+    *("step_per_sequence_s", "step_per_kv_token_s"),
+    *("request_s", "request_token_s", "request_step_s", "request_step_token_s"),
+    "wake_s",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +33,31 @@ class Profile:
     time_scale: float = 1.0
     by_priority: bool = False
     """Lower priority first, as `--scheduling-policy priority`; otherwise first come, first served."""
+    step_table: tuple[tuple[int, float], ...] = ()
+    """Seconds of a step by its batched tokens, decodes and chunks of prefill together: (tokens, seconds) in ascending
+    order of tokens, linear between them. Replaces `step_base_s` and the constant part of prefill; empty: no table."""
+    request_s: float = 0.0
+    """Seconds of the API server for one request. It handles requests one after another, each before its engine sees
+    it."""
+    request_token_s: float = 0.0
+    """The same for each token of the prompt."""
+    request_step_s: float = 0.0
+    """Seconds by which a request that arrives extends the step in flight, where API server and engine share a core."""
+    request_step_token_s: float = 0.0
+    """The same for each token of the prompt."""
+    wake_s: float = 0.0
+    """Seconds by which the first step after an idle time is longer."""
 
     def __post_init__(self) -> None:
         for name in ("prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s", "block_size", "time_scale"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be > 0")
-        for name in ("step_per_sequence_s", "step_per_kv_token_s"):
+        for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: must be >= 0")
+        tokens = [point[0] for point in self.step_table]
+        if tokens != sorted(set(tokens)) or any(point[0] < 1 or point[1] <= 0 for point in self.step_table):
+            raise ValueError("step_table: wants ascending tokens from 1 on and seconds > 0")
         if not 1 <= self.max_num_seqs <= self.max_num_batched_tokens:
             raise ValueError("max_num_seqs: must be from 1 to max_num_batched_tokens, so that every decode fits a step")
         if self.kv_capacity_tokens < self.block_size:
@@ -58,3 +83,40 @@ class Profile:
     def decode_s(self, sequences: int, kv_tokens: int) -> float:
         """What `sequences` decoding sequences with `kv_tokens` tokens of KV together add to a step."""
         return sequences * self.step_per_sequence_s + kv_tokens * self.step_per_kv_token_s
+
+    def step_s(self, chunks: Iterable[tuple[int, int]], decoding: int, kv_tokens: int) -> float:
+        """Return the seconds of one step: `decoding` sequences with `kv_tokens` tokens of KV together take a token
+        each, and each chunk (tokens already known, tokens to compute) is prefilled.
+        """
+        if not self.step_table:
+            seconds = self.step_base_s + self.decode_s(decoding, kv_tokens)
+            for start, tokens in chunks:
+                seconds += self.prefill_s(start, tokens)
+            return seconds
+        batched, sequences, attention = decoding, decoding, 0.0
+        for start, tokens in chunks:
+            batched += tokens
+            sequences += 1
+            attention += tokens * (start + tokens / 2)
+        attention_s = attention / self.prefill_quadratic_tokens / self.prefill_tokens_per_s
+        return self.forward_s(batched) + attention_s + self.decode_s(sequences, kv_tokens)
+
+    def forward_s(self, tokens: int) -> float:
+        """Return the table's seconds for a step of so many tokens; beyond its ends its outer slopes go on.
+
+        Raises IndexError without a table.
+        """
+        table = self.step_table
+        after = bisect_right(table, tokens, key=lambda point: point[0])
+        if len(table) == 1:
+            return table[0][1]
+        (low, low_s), (high, high_s) = table[max(min(after, len(table) - 1), 1) - 1 :][:2]
+        return max(low_s + (tokens - low) * (high_s - low_s) / (high - low), min(low_s, high_s) / 2)
+
+    def request_handling_s(self, prompt_tokens: int) -> float:
+        """Return the API server's seconds for a request before its engine sees it."""
+        return self.request_s + prompt_tokens * self.request_token_s
+
+    def step_delay_s(self, prompt_tokens: int) -> float:
+        """Return by how much the arrival of a request extends the step in flight."""
+        return self.request_step_s + prompt_tokens * self.request_step_token_s

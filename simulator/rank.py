@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from simulator.api_server import ApiServer
 from simulator.books import Books
 from simulator.engine import ABORTED, Engine
 from simulator.profile import Profile
@@ -112,6 +113,9 @@ class Rank:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._live: dict[str, Progress] = {}
+        self._api_server = ApiServer(profile)
+        self._arriving: dict[str, asyncio.TimerHandle] = {}
+        """Requests that the API server has not handed to the engine yet."""
         self._is_dead = False
         self.errands: Errands | None = None
         """Receives what concerns other engines; None without others."""
@@ -138,15 +142,42 @@ class Rank:
             progress.has_failed = True
             bell.ring()
             return progress
-        self.engine.submit(sequence, now)
+        self._arrive(sequence, now)
         self._live[sequence.sequence_id] = progress
         self._notify_fetches()
         self._set_timer()
         return progress
 
+    def _arrive(self, sequence: Sequence, now: float) -> None:
+        """Hand a sequence to the engine, after the API server's time where that has any."""
+        if self._api_server.is_instant or self._pace.speed <= 0:
+            self.engine.submit(sequence, now)
+            return
+        self.engine.check_size(sequence)
+        self.engine.delay_step(self.engine.profile.step_delay_s(sequence.prompt_tokens), now)
+        due = self._pace.loop_time(self._api_server.arrive(sequence.prompt_tokens, now))
+        self._arriving[sequence.sequence_id] = self._loop.call_at(due, self._enter, sequence)
+
+    def _enter(self, sequence: Sequence) -> None:
+        del self._arriving[sequence.sequence_id]
+        if self._is_dead:
+            return
+        self.engine.submit(sequence, self._catch_up())
+        self._notify_fetches()
+        self._set_timer()
+
+    def _leave_before_entry(self, sequence_id: str) -> bool:
+        """Drop a sequence that has not reached the engine. False where it has."""
+        arriving = self._arriving.pop(sequence_id, None)
+        if arriving is None:
+            return False
+        arriving.cancel()
+        self._set_timer()
+        return True
+
     def abort(self, sequence_id: str) -> None:
         """Take a sequence out by the next step; nothing when it has ended already."""
-        if self._live.pop(sequence_id, None) is not None:
+        if self._live.pop(sequence_id, None) is not None and not self._leave_before_entry(sequence_id):
             self.engine.abort(sequence_id, self._catch_up())
             self._set_timer()
             if self.errands is not None:
@@ -168,7 +199,8 @@ class Rank:
         """This one sequence cannot go on."""
         progress = self._live.pop(sequence_id, None)
         if progress is not None:
-            self.engine.abort(sequence_id, self._catch_up())
+            if not self._leave_before_entry(sequence_id):
+                self.engine.abort(sequence_id, self._catch_up())
             progress.has_failed = True
             progress.bell.ring()
             self._set_timer()

@@ -44,6 +44,8 @@ class RouteRow(msgspec.Struct):
     blocks: str
     engine: str
     session: str | None = None
+    ttft_s: float | None = None
+    duration_s: float | None = None
 
 
 def trace_of_routes(name: str, rows: Iterable[RouteRow]) -> Trace:

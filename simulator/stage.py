@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 
 from simulator.children import START_S, Child, ChildFailed, running
+from simulator.engine_profile import COMPUTED, EngineProfile, dump_engine_profile
 from simulator.profile import Profile
 
 MODEL = "simulated"
@@ -67,6 +68,10 @@ async def start_pods(stack: AsyncExitStack, logs: Sequence[Path], profile: Profi
     on its imports.
     """
     arguments = pod_arguments(profile)
+    if profile.step_table or profile.request_s:
+        path = logs[0].with_name("engine.yaml")
+        path.write_text(dump_engine_profile(EngineProfile(profile, COMPUTED, "simulated")), encoding="utf-8")
+        arguments += ["--profile", str(path)]
     try:
         async with asyncio.TaskGroup() as group:
             starts = [

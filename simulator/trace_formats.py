@@ -17,6 +17,7 @@ import csv
 import gzip
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
@@ -114,13 +115,25 @@ class Source:
 
 def load_trace(path: Path, *, seed: int = 0) -> Trace:
     """Read a trace in any of the formats. `seed` draws when conversations begin if that was not recorded."""
+    with _opened(path, seed) as source:
+        return _read(source)
+
+
+def read_route_rows(path: Path) -> list[RouteRow]:
+    """Return the lines of a gateway's route log. Raises `TraceFault` where it is something else."""
+    with _opened(path, 0) as source:
+        return list(_routes(source))
+
+
+@contextmanager
+def _opened(path: Path, seed: int) -> Iterator[Source]:
     found = find_trace(path)
     try:
         with (
             gzip.open(found, "rt", encoding="utf-8") if found.suffix == ".gz" else found.open(encoding="utf-8") as file
         ):
             numbered = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
-            return _read(Source(found, numbered, Random(seed)))
+            yield Source(found, numbered, Random(seed))
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise TraceFault(f"{found}: {error}") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from simulator.api_server import ApiServer
 from simulator.engine import Engine
 from simulator.link import Link
 from simulator.profile import Profile
@@ -46,6 +47,9 @@ class VirtualPod:
 
     def __init__(self, profile: Profile, loop: asyncio.AbstractEventLoop, link: Link | None = None) -> None:
         self.engine = Engine(profile)
+        self._api_server = ApiServer(profile)
+        self._arriving: dict[str, asyncio.TimerHandle] = {}
+        """Requests that the API server has not handed to the engine yet."""
         self.wire = Wire(link or Link(), loop)
         self.expired = 0
         """How often KV was kept and not fetched."""
@@ -71,10 +75,27 @@ class VirtualPod:
         self._play()
         if source is not None:
             self._sources[sequence.sequence_id] = source
-        self.engine.submit(sequence, self._loop.time())
+        self._arrive(sequence)
         self._listeners[sequence.sequence_id] = listener
         if sequence.is_held:
             self._held.add(sequence.sequence_id)
+        self._go_on()
+
+    def _arrive(self, sequence: Sequence) -> None:
+        """Hand a sequence to the engine, after the API server's time where that has any."""
+        now, tokens = self._loop.time(), sequence.prompt_tokens
+        if self._api_server.is_instant:
+            self.engine.submit(sequence, now)
+            return
+        self.engine.check_size(sequence)
+        self.engine.delay_step(self.engine.profile.step_delay_s(tokens), now)
+        due = self._api_server.arrive(tokens, now)
+        self._arriving[sequence.sequence_id] = self._loop.call_at(due, self._enter, sequence)
+
+    def _enter(self, sequence: Sequence) -> None:
+        del self._arriving[sequence.sequence_id]
+        self._play()
+        self.engine.submit(sequence, self._loop.time())
         self._go_on()
 
     def held_blocks(self, blocks: tuple[int, ...]) -> int:
@@ -88,6 +109,9 @@ class VirtualPod:
             return
         self._end_transfer(sequence_id)
         self._held.discard(sequence_id)
+        if (arriving := self._arriving.pop(sequence_id, None)) is not None:
+            arriving.cancel()
+            return
         self._play()
         self.engine.abort(sequence_id, self._loop.time())
         self._go_on()

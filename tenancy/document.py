@@ -405,11 +405,12 @@ def one_of(names: Collection[str]) -> Parse[str]:
 
 
 def read_fields(table: DocumentTable, defaults: T, *, above_zero: bool = False) -> T:
-    """A dataclass whose fields are the table's keys; each is of its default's type."""
+    """Read a table into a dataclass; each key is of its default's type. Fields without a parser keep their default."""
     found: dict[str, object] = {}
     for field in fields(defaults):  # type: ignore[arg-type]
         default = getattr(defaults, field.name)
-        parse = _PARSE_OF[type(default)]
+        if (parse := _PARSE_OF.get(type(default))) is None:
+            continue
         if above_zero and parse is not flag and parse is not text:
             parse = positive(parse)
         found[field.name] = table.get(field.name, parse, default)

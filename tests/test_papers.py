@@ -30,6 +30,7 @@ from gateway.config.settings import Settings, config_schema, read_settings
 from routing.retries import RetryTerms
 from routing.stall_detection import StallBounds
 from simulator.command import make_parser as make_simulate_parser
+from simulator.profiling.command import make_parser as make_profile_parser
 from tenancy.document import load_yaml
 from tenancy.policy import HeaderRules, InlineFiles
 from tenancy.reading.fields import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
@@ -210,7 +211,7 @@ def commands() -> Iterator[tuple[Path, list[str]]]:
                     yield paper, shlex.split(typed[1], comments=True)
 
 
-OUTSIDE_PARSERS = {"agent": make_agent_parser, "simulate": make_simulate_parser}
+OUTSIDE_PARSERS = {"agent": make_agent_parser, "simulate": make_simulate_parser, "profile": make_profile_parser}
 """Commands that stand outside the gateway."""
 
 

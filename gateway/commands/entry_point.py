@@ -9,7 +9,9 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
-COMES_WITH = {"simulate": "no simulator is installed: it comes with hearth-gateway[simulate]"}
+_SIMULATOR = "no simulator is installed: it comes with hearth-gateway[simulate]"
+
+COMES_WITH = {"simulate": _SIMULATOR, "profile": _SIMULATOR}
 
 
 def run(name: str, argv: Sequence[str]) -> int:

@@ -204,7 +204,7 @@ def test_a_port_in_use_is_reported(port: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["agent", "simulate"])
+@pytest.mark.parametrize("name", ["agent", "simulate", "profile"])
 def test_commands_outside_the_gateway_get_all_arguments(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Flags and exit status are the command's own."""
 

@@ -43,6 +43,7 @@ from routing.pods import PodState
 from routing.rejection import Reason
 from routing.request import Usage
 from routing.retries import RetryKind
+from simulator.profiling import command as profile
 from tenancy.document import InvalidDocument, InvalidValue
 from tenancy.policy import InlineFiles
 from tenancy.reading.policy import read_policy
@@ -307,7 +308,8 @@ def flags_now() -> set[str]:
     gateway = cli.make_parser(["serve", "config", "policy", "keys", "cascade"])
     agent = set(option_flags(agent_command.make_parser(), "agent"))
     words = {f"agent --on-stop {word}" for word in ("deregister", "keep")}
-    return set(option_flags(gateway, "")) | set(option_flags(simulate.make_parser(), "simulate")) | agent | words
+    outside = {*option_flags(simulate.make_parser(), "simulate"), *option_flags(profile.make_parser(), "profile")}
+    return set(option_flags(gateway, "")) | outside | agent | words
 
 
 def test_flags_are_in_the_map() -> None:

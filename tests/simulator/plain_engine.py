@@ -63,7 +63,7 @@ class PlainEngine:
         self.all.append(Plain(spec, (order, self._arrivals), target=spec.prompt_tokens))
         self._arrivals += 1
         if self.ends_at is None:
-            self._plan(now)
+            self._plan(now + self.profile.wake_s)
 
     def abort(self, sequence_id: str) -> None:
         for plain in self.all:
@@ -98,6 +98,9 @@ class PlainEngine:
         for plain in self._of("decoding"):
             if plain.state == "decoding" and plain.computed % size == 0:
                 preempted |= self._take_one_more(plain)
+        while self._of("prefilling") and self._wanted() > self.cache.available:
+            self._preempt_last()
+            preempted = True
         self._decoding = self._of("decoding")
         self._chunks = {}
         budget = self.profile.max_num_batched_tokens - len(self._decoding)
@@ -109,17 +112,28 @@ class PlainEngine:
                 break
             budget -= self._chunk(plain, budget)
         kv_tokens = sum(plain.computed for plain in self._decoding)
-        duration = self.profile.step_base_s + self.profile.decode_s(len(self._decoding), kv_tokens)
-        duration += sum(self.profile.prefill_s(plain.computed, tokens) for plain, tokens in self._chunks.items())
-        self.ends_at = at + duration
+        chunks = [(plain.computed, tokens) for plain, tokens in self._chunks.items()]
+        self.ends_at = at + self.profile.step_s(chunks, len(self._decoding), kv_tokens)
+
+    def _preempt_last(self) -> Plain:
+        victim = max((*self._of("decoding"), *self._of("prefilling")), key=lambda other: other.rank)
+        self._leave(victim)
+        victim.state, victim.target = "waiting", victim.spec.prompt_tokens + victim.emitted
+        victim.preemptions += 1
+        return victim
+
+    def _wanted(self) -> int:
+        budget, wanted = self.profile.max_num_batched_tokens - len(self._of("decoding")), 0
+        for plain in self._of("prefilling"):
+            tokens = min(budget, plain.target - plain.computed)
+            wanted += self.profile.blocks_for(plain.computed + tokens) - plain.blocks
+            budget -= tokens
+        return wanted
 
     def _take_one_more(self, plain: Plain) -> bool:
         preempted = False
         while not self.cache.available:
-            victim = max((*self._of("decoding"), *self._of("prefilling")), key=lambda other: other.rank)
-            self._leave(victim)
-            victim.state, victim.target = "waiting", victim.spec.prompt_tokens + victim.emitted
-            victim.preemptions += 1
+            victim = self._preempt_last()
             preempted = True
             if victim is plain:
                 return True
@@ -131,6 +145,9 @@ class PlainEngine:
         tokens = min(budget, plain.target - plain.computed)
         if tokens:
             self._chunks[plain] = tokens
+        wanted = self.profile.blocks_for(plain.computed + tokens) - plain.blocks
+        self.cache.take(wanted)
+        plain.blocks += wanted
         chain = self._chain(plain, (plain.computed + tokens) // self.profile.block_size)
         for block in chain[plain.named :]:
             if self.cache.name(block):
@@ -146,8 +163,7 @@ class PlainEngine:
             return False
         plain.held = list(chain[:hits])
         self.cache.acquire(plain.held)
-        self.cache.take(blocks - hits)
-        plain.named, plain.blocks, plain.computed = hits, blocks, hits * self.profile.block_size
+        plain.named, plain.blocks, plain.computed = hits, hits, hits * self.profile.block_size
         plain.state = "prefilling"
         if not plain.admitted:
             plain.admitted, plain.cached = True, plain.computed
@@ -160,12 +176,12 @@ class PlainEngine:
             plain.emitted += not plain.aborted
         for plain in [plain for plain in self.all if plain.aborted]:
             self._end(plain, at, "abort")
-        for plain, tokens in chunks.items():
-            if not plain.aborted:
-                self._finish_chunk(plain, tokens, at)
         for plain in decoding:
             if not plain.aborted and plain.emitted == plain.spec.output_tokens:
                 self._end(plain, at, plain.spec.finish_reason)
+        for plain, tokens in chunks.items():
+            if not plain.aborted:
+                self._finish_chunk(plain, tokens, at)
         self._plan(at)
 
     def _finish_chunk(self, plain: Plain, tokens: int, at: float) -> None:

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from simulator.command import choose_trace, main, read_wanted
+from simulator.computed import FOLDER
+from simulator.engine_profile import load_engine_profile
 from simulator.trace_formats import TraceFault
 
 
@@ -111,4 +113,36 @@ def test_splits_that_cannot_be_are_rejected(flags: list[str], words: str, capsys
     """On the command line, before anything is played."""
     with pytest.raises(SystemExit):
         read_wanted(["--trace", "generated", *flags])
+    assert words in capsys.readouterr().err
+
+
+def test_an_engine_profile_is_played_with_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its speeds and sizes reach the engines, and a computed one says that nobody has verified it."""
+    profile = str(FOLDER / "h200-qwen3.6-27b.yaml")
+    base = ["--trace", "generated:teams", "--limit", "40", "--pods", "2", "--out", str(tmp_path), "--routing", "warm"]
+    assert main([*base, "--profile", profile, "--block-tokens", "16"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Engine profile computed for Qwen3.6-27B, FP8 weights, BF16 KV on H200: unverified on this hardware." in told
+    assert "warm: TTFT p50" in told
+    engine = load_engine_profile(Path(profile)).engine
+    report = msgspec.json.decode((tmp_path / "report.json").read_bytes())
+    assert report["setup"]["prefill_tokens_per_s"] == engine.prefill_tokens_per_s
+    assert report["setup"]["block_size"] == 16
+    assert read_wanted([*base, "--profile", profile]).profile == engine
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--profile", "absent.yaml"], "absent.yaml"),
+        (["--profile", str(FOLDER / "h200-qwen3.6-27b.yaml"), "--step-ms", "3"], "stand in the engine profile"),
+        (["--hardware", "H100"], "--hardware wants --profile"),
+    ],
+)
+def test_a_profile_that_contradicts_is_said(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 2 and one line."""
+    with pytest.raises(SystemExit):
+        read_wanted(["--trace", "generated", *arguments])
     assert words in capsys.readouterr().err

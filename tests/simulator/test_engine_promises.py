@@ -75,6 +75,8 @@ profiles = st.builds(
     kv_capacity_tokens=st.sampled_from([96, 160, 4000]),
     max_num_seqs=st.sampled_from([1, 3, 24]),
     step_per_kv_token_s=st.sampled_from([0.0, 0.0001]),
+    wake_s=st.sampled_from([0.0, 0.05]),
+    step_table=st.sampled_from([(), ((1, 0.01),), ((1, 0.01), (4, 0.02), (24, 0.03))]),
 )
 
 

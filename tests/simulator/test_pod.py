@@ -12,6 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from simulator.computed import FOLDER
+from simulator.engine_profile import load_engine_profile
 from simulator.faults import NO_FAULT, Fault, FaultKind
 from simulator.options import Options
 from simulator.pod import SimulatedPod, parse_options
@@ -233,6 +235,14 @@ def test_the_command_line_is_vllms_where_it_can_be() -> None:
     assert options.profile.by_priority
     assert (options.profile.block_size, options.profile.time_scale, options.load_s) == (32, 5.0, 1.0)
     assert replace(parse_options([])[0]) == Options()
+
+
+def test_an_engine_profile_is_read_and_changed_by_flags() -> None:
+    """Speeds from the file, what the command line gives in their place, and as fast as it says."""
+    path = FOLDER / "h100-qwen3.5-35b-a3b.yaml"
+    options, _, _ = parse_options(["--profile", str(path), "--max-num-seqs", "7", "--time-scale", "3"])
+    engine = load_engine_profile(path).engine
+    assert options.profile == replace(engine, max_num_seqs=7, time_scale=3.0)
 
 
 def test_a_wrong_command_line_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:

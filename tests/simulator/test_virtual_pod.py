@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -162,3 +162,61 @@ def test_blocks_are_taken_before_the_fetch() -> None:
     assert sum(one.kind is MilestoneKind.FINISHED for one in pods.heard) == 3
     pods.decode.engine.audit()
     pods.prefill.engine.audit()
+
+
+SLOW_DOOR = Profile(step_base_s=1.0, prefill_tokens_per_s=1e9, step_per_sequence_s=0.0, step_per_kv_token_s=0.0)
+SHARED = replace(SLOW_DOOR, request_s=0.25, request_step_s=0.125)
+
+
+async def first_tokens(profile: Profile, arrivals: dict[str, float], answer: int = 1) -> dict[str, float]:
+    """When each of some requests of one block has its first token, by name."""
+    loop = asyncio.get_running_loop()
+    pod, seen, ended = VirtualPod(profile, loop), dict[str, float](), asyncio.Event()
+
+    def listen(milestone: Milestone) -> None:
+        if milestone.kind is MilestoneKind.FIRST_TOKEN:
+            seen[milestone.sequence_id] = milestone.at
+        elif milestone.reason == "stop" and len(seen) == len(arrivals):
+            ended.set()
+
+    for name, at in arrivals.items():
+        await asyncio.sleep(at - loop.time())
+        pod.submit(Sequence(name, 16, answer), listen)
+    await ended.wait()
+    return seen
+
+
+def test_an_api_server_takes_requests_one_by_one() -> None:
+    """Three that come together reach the engine a quarter of a second apart: the last two share its second step."""
+    seen = run_virtually(first_tokens(SHARED, {"a": 0.0, "b": 0.0, "c": 0.0}))
+    assert seen == pytest.approx({"a": 1.25, "b": 2.25, "c": 2.25}, abs=1e-6)
+
+
+def test_an_arrival_delays_the_step_in_flight() -> None:
+    """The step that began at .25 s ends .125 s later for the one that came meanwhile."""
+    seen = run_virtually(first_tokens(SHARED, {"a": 0.0, "b": 0.5}))
+    assert seen == pytest.approx({"a": 1.375, "b": 2.375}, abs=1e-6)
+
+
+def test_a_request_may_leave_before_the_engine_has_it() -> None:
+    """Its abort reaches the API server only; the engine never sees it."""
+
+    async def play() -> int:
+        pod = VirtualPod(SHARED, asyncio.get_running_loop())
+        pod.submit(Sequence("a", 16, 1), lambda _: None)
+        pod.abort("a")
+        await asyncio.sleep(10)
+        return pod.statistics().steps
+
+    assert run_virtually(play()) == 0
+
+
+def test_what_never_fits_is_rejected_at_the_door() -> None:
+    """With an API server too, at once and not when the engine would see it."""
+
+    async def play() -> None:
+        pod = VirtualPod(replace(SHARED, kv_capacity_tokens=64), asyncio.get_running_loop())
+        with pytest.raises(ValueError, match="never fit"):
+            pod.submit(Sequence("a", 100, 1), lambda _: None)
+
+    run_virtually(play())

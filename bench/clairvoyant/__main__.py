@@ -1,0 +1,216 @@
+"""Searches for the best placement of each traffic and keeps it; or compares all policies with what was kept.
+
+    python -m bench.clairvoyant search [--only NAME ...] [--minutes M]   improves bench/clairvoyant/best.json
+    python -m bench.clairvoyant compare [--only NAME ...] [--keep FILE]  the table: lateness and regret of each policy
+
+`search` begins with the best policy of the table, or with the kept placement where there is one, and never keeps a
+worse one. `compare` plays the kept placements anew, so its figures always belong to the engines of this checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import gzip
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from bench.clairvoyant.bound import lower_bound_s
+from bench.clairvoyant.schedule import Schedule, lateness_of, play_schedule
+from bench.clairvoyant.search import HOLDS_S, Effort, Search
+from bench.clairvoyant.traffic import ENGINES, PROFILE, SEARCH_BLOCK, TRAFFICS
+from simulator.policies.registry import COMPARED, OURS
+from simulator.records import Record
+from simulator.replay import Setting, play
+from simulator.spread import spread_of
+from simulator.traces import Trace
+
+KEPT = Path(__file__).with_name("best.json")
+
+STARTS = (OURS, "fullest-feasible", "llm-d-sticky", "weighted-3-1")
+"""Policies whose placements a search may begin with."""
+
+SWEEPS = 4
+
+
+class Best(msgspec.Struct):
+    """The best placement found of one traffic."""
+
+    requests: int
+    found: str
+    """Date and minutes of the last search that improved it."""
+    lateness_s: float
+    engines: str
+    """One digit per request, compressed (gzip, base64)."""
+    holds: str
+    """One index into HOLDS_S per request, compressed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row: a policy, or the best placement found."""
+
+    name: str
+    lateness_s: float
+    ttft_mean_s: float
+    ttft_p95_s: float
+    hit: float
+    tpot_p99_s: float
+    failed: int
+
+
+def line_of(name: str, records: Sequence[Record]) -> Line:
+    """Return the figures of one replay; requests that failed count in `failed` only."""
+    answered = [one for one in records if one.is_answered]
+    ttft = spread_of(one.ttft_s or 0.0 for one in answered)
+    return Line(
+        name,
+        sum(map(lateness_of, answered)) / len(answered),
+        ttft.mean,
+        ttft.p95,
+        sum(one.cached_tokens or 0 for one in answered) / sum(one.prompt_tokens for one in answered),
+        spread_of(one.tpot_s for one in answered if one.tpot_s is not None).p99,
+        len(records) - len(answered),
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.clairvoyant", description=__doc__)
+    parser.add_argument("action", choices=("search", "compare"))
+    parser.add_argument("--only", nargs="+", choices=list(TRAFFICS), default=list(TRAFFICS))
+    parser.add_argument("--minutes", type=float, default=30.0, help="of search per traffic")
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    options = parser.parse_args()
+    if options.action == "search":
+        return _search_all(options.only, options.minutes, options.jobs)
+    return _compare(options.only, options.jobs, options.keep)
+
+
+def _search_all(names: Sequence[str], minutes: float, jobs: int) -> int:
+    with ProcessPoolExecutor(jobs) as pool:
+        for name, best in zip(names, pool.map(_search, names, [minutes] * len(names)), strict=True):
+            kept = read_kept()
+            if name not in kept or best.lateness_s < kept[name].lateness_s:
+                kept[name] = best
+                KEPT.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n")
+            print(f"{name}: {best.lateness_s:.4f} s", file=sys.stderr, flush=True)
+    return 0
+
+
+def _search(name: str, minutes: float) -> Best:
+    trace = TRAFFICS[name]()
+    start = _start(name, trace)
+    search = Search(trace, replace(PROFILE, block_size=SEARCH_BLOCK), ENGINES, start)
+    best, best_s = start, _mean_s(play_schedule(trace, PROFILE, start, ENGINES))
+    print(f"{name}: begins with {best_s:.4f} s", file=sys.stderr, flush=True)
+    for sweep in range(SWEEPS):
+        search.sweep(Effort(minutes * 60 / SWEEPS, seed=sweep))
+        found_s = _mean_s(play_schedule(trace, PROFILE, search.schedule, ENGINES))
+        print(f"{name}: {search.tried} tried, {search.kept} kept, {found_s:.4f} s", file=sys.stderr, flush=True)
+        if found_s < best_s:
+            best, best_s = search.schedule, found_s
+    return Best(
+        len(trace.arrivals),
+        f"{datetime.now(UTC):%Y-%m-%d}, {minutes:g} minutes",
+        best_s,
+        _pack(bytes(best.engines)),
+        _pack(bytes(map(HOLDS_S.index, best.holds_s))),
+    )
+
+
+def _start(name: str, trace: Trace) -> Schedule:
+    if (kept := read_kept().get(name)) is not None and kept.requests == len(trace.arrivals):
+        return schedule_of(kept)
+    found = []
+    for policy in STARTS:
+        records = play(trace, Setting(policy, ENGINES, PROFILE, 0)).records
+        if all(one.is_answered for one in records):
+            places = tuple(int((one.pod or "").removeprefix("pod-").partition("#")[0]) for one in records)
+            found.append((_mean_s(records), places))
+    _, places = min(found)
+    return Schedule(places, (0.0,) * len(places))
+
+
+def _mean_s(records: Sequence[Record]) -> float:
+    return sum(map(lateness_of, records)) / len(records)
+
+
+def _pack(numbers: bytes) -> str:
+    return base64.b64encode(gzip.compress(numbers, mtime=0)).decode()
+
+
+def _unpack(text: str) -> bytes:
+    return gzip.decompress(base64.b64decode(text))
+
+
+def schedule_of(best: Best) -> Schedule:
+    """Return a kept placement."""
+    return Schedule(tuple(_unpack(best.engines)), tuple(HOLDS_S[index] for index in _unpack(best.holds)))
+
+
+def read_kept() -> dict[str, Best]:
+    """Return the kept placements by traffic; empty where none were kept."""
+    return msgspec.json.decode(KEPT.read_bytes(), type=dict[str, Best]) if KEPT.exists() else {}
+
+
+def _compare(names: Sequence[str], jobs: int, keep: Path | None) -> int:
+    kept = read_kept()
+    text = [
+        f"bench-clairvoyant, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, CPython {platform.python_version()}",
+        "",
+    ]
+    text += [
+        f"{ENGINES} simulated engines. Lateness: TTFT plus the seconds by which a stream ends behind 20 tokens/s,",
+        "mean over requests. Regret: lateness above that of the best placement found by a search that knows arrivals,",
+        "lengths and reuse. No placement can be below the bound. Virtual time, one seed.",
+    ]
+    beaten = True
+    with ProcessPoolExecutor(jobs) as pool:
+        for name in names:
+            trace = TRAFFICS[name]()
+            lines = list(pool.map(_play, [(name, policy) for policy in COMPARED if policy != "round-robin"]))
+            best = line_of("best found", play_schedule(trace, PROFILE, schedule_of(kept[name]), ENGINES))
+            bound_s = lower_bound_s(trace, PROFILE, ENGINES)
+            text += ["", f"{name}: {len(trace.arrivals)} requests in {trace.length_s:.0f} s; bound {bound_s:.3f} s"]
+            text += [
+                _HEAD,
+                *(_row_text(line, best) for line in [*sorted(lines, key=lambda line: -line.lateness_s), best]),
+            ]
+            beaten = beaten and best.lateness_s < min(line.lateness_s for line in lines if not line.failed)
+            print("\n".join(text[-len(lines) - 4 :]), file=sys.stderr, flush=True)
+    text += ["", f"{'ok   ' if beaten else 'SHORT'} the best placement found beats every policy on every traffic"]
+    print("\n".join(text))
+    if keep is not None:
+        keep.write_text("\n".join(text) + "\n", encoding="utf-8")
+    return 0 if beaten else 1
+
+
+def _play(job: tuple[str, str]) -> Line:
+    name, policy = job
+    return line_of(policy, play(TRAFFICS[name](), Setting(policy, ENGINES, PROFILE, 0)).records)
+
+
+_HEAD = (
+    f"{'':20} {'lateness':>9} {'regret':>8} {'TTFT mean':>10} {'p95':>8} {'hit':>6} {'TPOT p99 ms':>12} {'failed':>7}"
+)
+
+
+def _row_text(line: Line, best: Line) -> str:
+    regret = line.lateness_s - best.lateness_s
+    return (
+        f"{line.name:20} {line.lateness_s:9.3f} {regret:8.3f} {line.ttft_mean_s:10.3f} {line.ttft_p95_s:8.2f}"
+        f" {line.hit:6.3f} {line.tpot_p99_s * 1000:12.0f} {line.failed:7}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Fits an engine's speeds to a gateway's route log: each recorded engine's requests are played on a simulated one.
+
+Pure: rows in, profile and errors out. Sizes (blocks, KV, sequences, tokens a step) are not visible in a log and come
+from the profile to start from. Waiting inside the gateway counts as the engine's; a log of a fleet that never queued
+requests is the one to use.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from statistics import fmean, median
+from typing import Any
+
+from simulator.api_server import ApiServer
+from simulator.engine import Engine
+from simulator.profile import Profile
+from simulator.profiling.fitting import Fit, NotEnoughSeenError
+from simulator.replay import engine_blocks
+from simulator.route_log import BLOCK_TOKENS, RouteRow, trace_of_routes
+from simulator.sequence import Milestone, MilestoneKind
+from simulator.sequence import Sequence as EngineSequence
+from simulator.traces import Arrival
+
+MIN_ROWS = 50
+
+SEARCHED = (
+    *("prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s"),
+    *("step_per_sequence_s", "step_per_kv_token_s", "request_s"),
+)
+"""Fields that are fitted; a log tells too little for a table of steps."""
+
+FIRST_GUESS = {"step_per_sequence_s": 1e-4, "step_per_kv_token_s": 1e-8, "request_s": 1e-3}
+"""Where a search begins that would never leave 0."""
+
+FACTORS = (4.0, 2.0, 1.4, 1.15, 1.05)
+"""Steps of the search, each until no field gains by it."""
+
+WORST = 1.5
+"""An error counts as at most this: exp(1.5) times too much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One recorded request."""
+
+    arrival: Arrival
+    ttft_s: float
+    tpot_s: float | None
+    """None with one token."""
+
+
+def served_of(rows: Iterable[RouteRow]) -> list[list[Served]]:
+    """Return the requests of the most requested model by engine, in order of arrival, those without times left out."""
+    every = list(rows)
+    model = Counter(row.model for row in every).most_common(1)[0][0] if every else ""
+    chosen = sorted((row for row in every if row.model == model), key=lambda row: row.started_at_s)
+    engines: dict[int, list[Served]] = {}
+    for row, arrival in zip(chosen, trace_of_routes("log", chosen).arrivals, strict=True):
+        if row.ttft_s is None or row.duration_s is None:
+            continue
+        gaps = row.output_tokens - 1
+        tpot_s = (row.duration_s - row.ttft_s) / gaps if gaps > 0 else None
+        engines.setdefault(arrival.engine or 0, []).append(Served(arrival, row.ttft_s, tpot_s))
+    return list(engines.values())
+
+
+def fit_routes(base: Profile, engines: Sequence[Sequence[Served]]) -> Fit:
+    """Search for the speeds with which the recorded times come back. Raises `NotEnoughSeenError` below 50 requests."""
+    if sum(map(len, engines)) < MIN_ROWS:
+        raise NotEnoughSeenError(f"a route log of at least {MIN_ROWS} answered requests is wanted")
+    first: dict[str, Any] = {name: getattr(base, name) or FIRST_GUESS[name] for name in SEARCHED}
+    best = replace(base, step_table=(), **first)
+    min_loss = _loss(best, engines)
+    for factor in FACTORS:
+        has_gained = True
+        while has_gained:
+            has_gained = False
+            for name in SEARCHED:
+                for change in (factor, 1.0 / factor):
+                    other = replace(best, **{name: getattr(best, name) * change})
+                    loss = _loss(other, engines)
+                    if loss < min_loss * 0.999:
+                        best, min_loss, has_gained = other, loss, True
+    return Fit(best, _spread(best, engines))
+
+
+def predicted(profile: Profile, served: Sequence[Served]) -> list[tuple[float, float | None]]:
+    """Return the TTFT and TPOT of each request on one simulated engine that gets all of them when they came."""
+    engine, api_server = Engine(profile), ApiServer(profile)
+    milestones: list[Milestone] = []
+    for number, one in enumerate(served):
+        arrival = one.arrival
+        blocks = engine_blocks(arrival, BLOCK_TOKENS, profile.block_size)
+        due = api_server.arrive(arrival.prompt_tokens, arrival.at_s)
+        milestones += engine.advance(due)
+        engine.submit(EngineSequence(str(number), arrival.prompt_tokens, arrival.output_tokens, blocks), due)
+    milestones += engine.advance(float("inf"))
+    firsts = {one.sequence_id: one.at for one in milestones if one.kind is MilestoneKind.FIRST_TOKEN}
+    ends = {one.sequence_id: one for one in milestones if one.kind is MilestoneKind.FINISHED}
+    times = []
+    for number, one in enumerate(served):
+        first, end = firsts[str(number)], ends[str(number)]
+        gaps = end.output_tokens - 1
+        times.append((first - one.arrival.at_s, (end.at - first) / gaps if gaps else None))
+    return times
+
+
+def _errors(profile: Profile, engines: Sequence[Sequence[Served]]) -> tuple[list[float], list[float]]:
+    """Logarithms of predicted by recorded: of TTFTs, of TPOTs."""
+    ttft, tpot = [], []
+    for served in engines:
+        for one, (ttft_s, tpot_s) in zip(served, predicted(profile, served), strict=True):
+            if one.ttft_s > 0:
+                ttft.append(log(ttft_s / one.ttft_s))
+            if one.tpot_s and tpot_s:
+                tpot.append(log(tpot_s / one.tpot_s))
+    return ttft, tpot
+
+
+def _loss(profile: Profile, engines: Sequence[Sequence[Served]]) -> float:
+    return sum(fmean(min(abs(error), WORST) for error in errors) for errors in _errors(profile, engines) if errors)
+
+
+def _spread(profile: Profile, engines: Sequence[Sequence[Served]]) -> dict[str, float]:
+    kinds = zip(("ttft", "tpot"), _errors(profile, engines), strict=True)
+    return {kind: median(map(abs, errors)) for kind, errors in kinds if errors}
