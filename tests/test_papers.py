@@ -171,8 +171,8 @@ def test_the_calibration_shown_can_be_read() -> None:
 
 def test_defaults_are_reported_as_they_are() -> None:
     """Where a paper shows all words of a thing with their defaults."""
-    told = {paper.stem: read_settings(example, VARIABLES)[0] for paper, example in configurations()}
-    retries = told["retries"]
+    reported = {paper.stem: read_settings(example, VARIABLES)[0] for paper, example in configurations()}
+    retries = reported["retries"]
     assert (retries.retries, retries.stall_detection, retries.timeouts) == (RetryTerms(), StallBounds(), Timeouts())
     (roles,) = (settings.roles for settings in shown("roles") if settings.roles)
     assert roles == read_settings("roles: true", {})[0].roles
@@ -187,9 +187,9 @@ SIZES = {"": 1, "s": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 def test_bounds_are_reported_as_they_are() -> None:
     """Each word of `limits` and `timeouts` with its default, where a number follows it."""
-    told = (ROOT / "docs" / "bounds.md").read_text(encoding="utf-8")
+    reported = (ROOT / "docs" / "bounds.md").read_text(encoding="utf-8")
     usual = asdict(Limits()) | asdict(Timeouts())
-    found = re.findall(r"`([a-z_]+)` ([0-9,]+)(?: (s|KB|MB|GB))?\b", told)
+    found = re.findall(r"`([a-z_]+)` ([0-9,]+)(?: (s|KB|MB|GB))?\b", reported)
     assert len(found) > 12
     for name, number, unit in found:
         assert usual[name] == int(number.replace(",", "")) * SIZES[unit], name
@@ -197,8 +197,8 @@ def test_bounds_are_reported_as_they_are() -> None:
 
 def test_every_timeout_is_reported() -> None:
     """In one table, with its default."""
-    told = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    found = re.findall(r"^\| `([a-z_]+_s)` \| ([0-9]+) \|", told, re.MULTILINE)
+    reported = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| `([a-z_]+_s)` \| ([0-9]+) \|", reported, re.MULTILINE)
     assert {name: float(number) for name, number in found} == asdict(Timeouts())
 
 

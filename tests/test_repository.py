@@ -197,7 +197,7 @@ def declared() -> list[Requirement]:
     """What pyproject.toml asks for, extras included, ourselves not."""
     table = project()["project"]
     lines = [*table["dependencies"], *(line for extra in table["optional-dependencies"].values() for line in extra)]
-    return [asked for asked in map(Requirement, lines) if asked.name != table["name"]]
+    return [requested for requested in map(Requirement, lines) if requested.name != table["name"]]
 
 
 def pinned() -> dict[str, str]:
@@ -215,9 +215,11 @@ def canonical(name: str) -> str:
 def test_every_requirement_has_a_floor_and_a_pin_above_it() -> None:
     """pyproject.toml and constraints.txt were resolved together (make lock)."""
     pins = pinned()
-    for asked in declared():
-        assert [clause.operator for clause in asked.specifier] == [">="], f"{asked} has no floor"
-        assert asked.specifier.contains(pins[canonical(asked.name)]), f"{asked} is not met by constraints.txt"
+    for requested in declared():
+        assert [clause.operator for clause in requested.specifier] == [">="], f"{requested} has no floor"
+        assert requested.specifier.contains(pins[canonical(requested.name)]), (
+            f"{requested} is not met by constraints.txt"
+        )
 
 
 def test_shipped_packages_are_typed_and_named_in_the_wheel() -> None:
@@ -230,6 +232,6 @@ def test_shipped_packages_are_typed_and_named_in_the_wheel() -> None:
 
 def test_parse_names_the_file_of_a_syntax_error() -> None:
     """A source that does not parse is named, not just refused."""
-    with pytest.raises(SyntaxError) as refused:
+    with pytest.raises(SyntaxError) as rejected:
         parse("routing/broken.py", "def (")
-    assert refused.value.filename == "routing/broken.py"
+    assert rejected.value.filename == "routing/broken.py"

@@ -90,9 +90,9 @@ def test_the_installed_command_checks_a_configuration(clean: Path, tmp_path: Pat
     good.write_text(CONFIGURATION, encoding="utf-8")
     bad.write_text(CONFIGURATION.replace("listen", "lisen"), encoding="utf-8")
     run(clean / "hearth", "config", "check", good, cwd=tmp_path)
-    refused = subprocess.run([clean / "hearth", "config", "check", bad], capture_output=True, text=True, check=False)
-    assert refused.returncode > 0
-    assert "lisen" in refused.stdout + refused.stderr
+    rejected = subprocess.run([clean / "hearth", "config", "check", bad], capture_output=True, text=True, check=False)
+    assert rejected.returncode > 0
+    assert "lisen" in rejected.stdout + rejected.stderr
 
 
 def test_every_module_imports_without_the_extras(clean: Path, tmp_path: Path) -> None:

@@ -62,9 +62,9 @@ class VllmLike:
         return web.json_response({"data": [{"id": name} for name in self.models]})
 
 
-def answers(said: dict[str, Any]) -> Callable[[web.Request], Any]:
+def answers(stated: dict[str, Any]) -> Callable[[web.Request], Any]:
     async def answer(request: web.Request) -> web.Response:
-        return web.json_response(said)
+        return web.json_response(stated)
 
     return answer
 

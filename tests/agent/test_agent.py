@@ -34,12 +34,12 @@ async def scene(redis: Server, *, ttl_s: float = 60.0, given: bool = False) -> A
     await server.start()
     try:
         where = {"configured_servers" if given else "probed_servers": (server.spot,)}
-        said = {"zone": "a", "prompts": "long"}
+        stated = {"zone": "a", "prompts": "long"}
         plan = AgentPlan(
             NAME,
             **where,
             machine_facts={"gpu": "none", "gpus": 0},
-            configured_facts=said,
+            configured_facts=stated,
             intervals=HeartbeatIntervals(ttl_s, 0.01),
             probe_interval_s=0.02,
         )
@@ -151,16 +151,16 @@ async def test_draining_is_reported_and_leaving_takes_all_out(redis: Server) -> 
 async def test_figures_of_load_go_out_by_channel(redis: Server) -> None:
     """Together with the record, without waiting for a beat."""
     client = redis.client()
-    async with scene(redis) as (started, server), client, client.pubsub(ignore_subscribe_messages=True) as heard:
+    async with scene(redis) as (started, server), client, client.pubsub(ignore_subscribe_messages=True) as received:
         await started.until(serves)
-        await heard.subscribe(record_channel(""))
+        await received.subscribe(record_channel(""))
         word = {"port": server.port, "running": 2, "waiting": 1, "kv_usage": 0.5}
         async with asyncio.timeout(GUARD_S):
             while True:
                 # Said again until it is heard: the subscription may have come after the first. Each is news.
                 word["running"] += 1
                 started.agent.loads.datagram_received(json.dumps(word).encode(), ("127.0.0.1", 1))
-                message = await heard.get_message(timeout=1)
+                message = await received.get_message(timeout=1)
                 loads = read_record(message["data"]).pods[0].loads if message else ()
                 if loads:
                     break

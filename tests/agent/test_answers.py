@@ -23,8 +23,8 @@ vllm:num_requests_running{engine="1",model_name="tinyqwen"} 0.0
 """As vLLM 0.32 writes it, two engines of a data-parallel server."""
 
 
-def body(said: Any) -> bytes:
-    return json.dumps(said).encode()
+def body(stated: Any) -> bytes:
+    return json.dumps(stated).encode()
 
 
 def test_answers_are_read_as_vllm_gives_them() -> None:
@@ -46,9 +46,9 @@ def test_the_servers_own_account_is_read() -> None:
         "scheduler_config": {"policy": "priority"},
         "kv_transfer_config": {"kv_connector": "NixlConnector", "kv_role": "kv_consumer", "engine_id": "e"},
     }
-    said = {"vllm_config": config, "vllm_env": {"VLLM_NIXL_SIDE_CHANNEL_PORT": 5601}}
-    told, takes_priority = facts_from_server_info(body(said), "h")
-    assert told == {
+    stated = {"vllm_config": config, "vllm_env": {"VLLM_NIXL_SIDE_CHANNEL_PORT": 5601}}
+    reported, takes_priority = facts_from_server_info(body(stated), "h")
+    assert reported == {
         "tp": 2,
         "pp": 1,
         "dp": 1,

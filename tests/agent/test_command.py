@@ -12,9 +12,9 @@ def test_every_fault_of_the_flags_is_named(capsys: pytest.CaptureFixture[str], m
     """Flags and variables are checked together, before anything is opened."""
     monkeypatch.setenv("HEARTH_AGENT_TTL", "0")
     assert main(["--ports", "x", "--redis", "redis://127.0.0.1:9"]) == 2
-    said = capsys.readouterr().err
-    assert "hearth: --ports" in said
-    assert "hearth: HEARTH_AGENT_TTL" in said
+    stated = capsys.readouterr().err
+    assert "hearth: --ports" in stated
+    assert "hearth: HEARTH_AGENT_TTL" in stated
 
 
 def test_the_entry_points_name_what_is_there() -> None:

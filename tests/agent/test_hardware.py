@@ -64,7 +64,7 @@ SLICE = Machine("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 1, 10_200_547_328, None, 26
 
 
 @pytest.mark.parametrize(
-    ("machine", "told"),
+    ("machine", "reported"),
     [
         (H100, {"gpu": H100.name, "gpus": 8, "gpu_bandwidth_gb_s": 3352, "nvlink_gb_s": 450}),
         (H200, {"gpu": H200.name, "gpus": 8, "gpu_bandwidth_gb_s": 4917, "nvlink_gb_s": 450}),
@@ -74,10 +74,10 @@ SLICE = Machine("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 1, 10_200_547_328, None, 26
     ],
     ids=["h100", "h200", "a100", "l4", "slice"],
 )
-def test_boards_are_reported_as_their_data_sheets_have_them(machine: Machine, told: dict[str, Any]) -> None:
+def test_boards_are_reported_as_their_data_sheets_have_them(machine: Machine, reported: dict[str, Any]) -> None:
     """Bandwidths within a per cent or two of what NVIDIA states; what a device does not support is left out."""
     calls: list[str] = []
-    assert facts_from_nvml(machine.nvml(calls)) == told | {"gpu_memory_bytes": machine.memory}
+    assert facts_from_nvml(machine.nvml(calls)) == reported | {"gpu_memory_bytes": machine.memory}
     assert calls == ["open", "shut"]
 
 

@@ -61,9 +61,9 @@ def test_memory_is_bounded() -> None:
 
 
 @given(st.binary(max_size=100))
-def test_what_cannot_be_read_is_counted(said: bytes) -> None:
+def test_what_cannot_be_read_is_counted(stated: bytes) -> None:
     """And dropped."""
     scene = Scene()
-    scene.loads.datagram_received(said, ("127.0.0.1", 9))
+    scene.loads.datagram_received(stated, ("127.0.0.1", 9))
     assert scene.loads.invalid == 1
     assert scene.news == 0

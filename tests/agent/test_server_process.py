@@ -12,8 +12,8 @@ def test_a_prefill_server_is_read() -> None:
     words = ["vllm", "serve", "m", "-tp", "4", "--pipeline_parallel_size=2", "--kv-cache-dtype", "fp8_e4m3"]
     words += ["--scheduling-policy", "priority", "--kv-transfer-config", json.dumps(NIXL), "--enforce-eager"]
     variables = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "0.0.0.0", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5601"}
-    told, takes_priority = facts_from_command(words, variables, "10.0.0.7")
-    assert told == {
+    reported, takes_priority = facts_from_command(words, variables, "10.0.0.7")
+    assert reported == {
         "tp": "4",
         "pp": "2",
         "kv_dtype": "fp8_e4m3",
@@ -29,8 +29,8 @@ def test_mooncake_has_a_bootstrap_address_where_it_prefills() -> None:
     """On its own port, or vLLM's usual one; dotted options say the same as one JSON text."""
     words = ["vllm", "serve", "m", "--kv-transfer-config.kv_connector", "MooncakeConnector"]
     producer = [*words, "--kv-transfer-config.kv_role=kv_producer"]
-    told, _ = facts_from_command(producer, {}, "fd00::7")
-    assert told["bootstrap"] == "[fd00::7]:8998"
+    reported, _ = facts_from_command(producer, {}, "fd00::7")
+    assert reported["bootstrap"] == "[fd00::7]:8998"
     assert "bootstrap" not in facts_from_command([*words, "--kv-transfer-config.kv_role", "kv_consumer"], {}, "a")[0]
 
 

@@ -12,13 +12,13 @@ from tenancy.document import InvalidDocument
 REDIS = "redis://:secret@r:6379/1"
 
 
-def told(variables: dict[str, str] | None = None, host: str = "node-7", **flags: Any) -> AgentSettings:
+def reported(variables: dict[str, str] | None = None, host: str = "node-7", **flags: Any) -> AgentSettings:
     return load_agent_settings({"redis": REDIS, **flags}, variables or {}, host)
 
 
 def test_little_has_to_be_stated() -> None:
     """A Redis; the rest has defaults, and the machine its name."""
-    settings = told()
+    settings = reported()
     assert settings.name == "node-7"
     assert settings.facts == {"host": "node-7"}
     assert settings.ports == tuple(range(8000, 8010))
@@ -32,7 +32,7 @@ def test_flags_win_over_environment_over_labels(tmp_path: Path) -> None:
     labels = tmp_path / "labels"
     labels.write_text('topology.kubernetes.io/zone="a"\ntopology.kubernetes.io/region="b"\nllm-d.ai/role="decode"\n')
     variables = {"HEARTH_AGENT_LABELS_FILE": str(labels), "HEARTH_AGENT_REGION": "c", "HEARTH_AGENT_POD": "http://x:1"}
-    settings = told(variables, region="d", on_stop="keep", load_listen="off", ttl="30")
+    settings = reported(variables, region="d", on_stop="keep", load_listen="off", ttl="30")
     assert settings.facts == {"host": "node-7", "zone": "a", "region": "d", "role": "decode"}
     assert settings.pods == ("http://x:1",)
     assert settings.ports == ()
@@ -49,9 +49,9 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
 def test_pods_may_stand_in_a_file(tmp_path: Path) -> None:
     """Several, as in their variable; and a file that is not there is named."""
     (tmp_path / "pods").write_text("http://a:1, http://b:1\n")
-    assert told({"HEARTH_AGENT_POD_FILE": str(tmp_path / "pods")}).pods == ("http://a:1", "http://b:1")
+    assert reported({"HEARTH_AGENT_POD_FILE": str(tmp_path / "pods")}).pods == ("http://a:1", "http://b:1")
     with pytest.raises(InvalidDocument, match="HEARTH_AGENT_POD_FILE: cannot read `/nowhere`"):
-        told({"HEARTH_AGENT_POD_FILE": "/nowhere"})
+        reported({"HEARTH_AGENT_POD_FILE": "/nowhere"})
 
 
 def test_all_faults_are_named_at_once() -> None:
@@ -70,7 +70,7 @@ def test_all_faults_are_named_at_once() -> None:
 def test_ports_are_few_and_real(ports: str) -> None:
     """An agent that looks everywhere would be a scanner."""
     with pytest.raises(InvalidDocument):
-        told(ports=ports)
+        reported(ports=ports)
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_ports_are_few_and_real(ports: str) -> None:
 def test_a_variable_of_an_earlier_version_names_the_new_one(old: str, new: str) -> None:
     """Its value would otherwise be lost without a word."""
     with pytest.raises(InvalidDocument, match=f"HEARTH_AGENT_{old}: renamed to `HEARTH_AGENT_{new}`"):
-        told({f"HEARTH_AGENT_{old}": "1"})
+        reported({f"HEARTH_AGENT_{old}": "1"})

@@ -54,7 +54,7 @@ def stats(running: int, waiting: int = 0) -> SimpleNamespace:
     return SimpleNamespace(num_running_reqs=running, num_waiting_reqs=waiting, kv_cache_usage=0.25)
 
 
-def heard(listening: socket.socket) -> list[Any]:
+def received(listening: socket.socket) -> list[Any]:
     found = []
     while True:
         try:
@@ -66,7 +66,7 @@ def heard(listening: socket.socket) -> list[Any]:
 def test_a_step_is_sent_in_one_datagram(plugin: Any, agent: socket.socket) -> None:
     """With the port by which the agent knows the server."""
     plugin.tells(1).record(stats(3, 2), None)
-    assert heard(agent) == [{"port": 8103, "rank": 1, "running": 3, "waiting": 2, "kv_usage": 0.25}]
+    assert received(agent) == [{"port": 8103, "rank": 1, "running": 3, "waiting": 2, "kv_usage": 0.25}]
 
 
 def test_quick_steps_are_reported_now_and_then(plugin: Any, agent: socket.socket) -> None:
@@ -75,10 +75,10 @@ def test_quick_steps_are_reported_now_and_then(plugin: Any, agent: socket.socket
     for running, waiting in ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (4, 2), (0, 0)):
         plugin.clock.now_s += 0.001
         tells.record(stats(running, waiting), None)
-    assert [(word["running"], word["waiting"]) for word in heard(agent)] == [(0, 0), (1, 0), (3, 1), (0, 0)]
+    assert [(word["running"], word["waiting"]) for word in received(agent)] == [(0, 0), (1, 0), (3, 1), (0, 0)]
     plugin.clock.now_s += 2 * plugin.module.MIN_INTERVAL_S
     tells.record(stats(0), None)
-    assert len(heard(agent)) == 1
+    assert len(received(agent)) == 1
 
 
 def test_nothing_of_it_reaches_the_engine(plugin: Any, agent: socket.socket) -> None:

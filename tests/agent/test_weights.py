@@ -12,9 +12,9 @@ CONFIG = {"num_hidden_layers": 64, "num_attention_heads": 24, "num_key_value_hea
 HYBRID = {"text_config": {**CONFIG, "full_attention_interval": 4}}
 
 
-def put(folder: Path, said: object = HYBRID) -> None:
+def put(folder: Path, stated: object = HYBRID) -> None:
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(said if isinstance(said, str) else json.dumps(said))
+    (folder / "config.json").write_text(stated if isinstance(stated, str) else json.dumps(stated))
 
 
 def test_a_folder_is_read_as_the_server_sees_it(tmp_path: Path) -> None:
@@ -45,10 +45,10 @@ def test_a_name_is_looked_up_in_the_cache(tmp_path: Path, variables: dict[str, s
     assert facts_from_model_config(words, variables, tmp_path, None) == {"kv_bytes_per_token": 2 * 64 * 4 * 256 * 2}
 
 
-@pytest.mark.parametrize("said", ["{", "[]", "{}", "[" * 100_000, '{"a": "' + "x" * MAX_CONFIG_BYTES + '"}'])
-def test_what_makes_no_sense_was_not_stated(tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize("stated", ["{", "[]", "{}", "[" * 100_000, '{"a": "' + "x" * MAX_CONFIG_BYTES + '"}'])
+def test_what_makes_no_sense_was_not_stated(tmp_path: Path, stated: str) -> None:
     """Broken, empty, too deep or too long."""
-    put(tmp_path / "m", said)
+    put(tmp_path / "m", stated)
     assert facts_from_model_config(["vllm", "serve", "/m"], {}, tmp_path, None) == {}
 
 

@@ -17,8 +17,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.attacks", description=__doc__)
     parser.add_argument("--count", type=int, default=10_000, help="connections of an attack")
     parser.add_argument("--only", default="", help="attacks whose names hold this")
-    asked = parser.parse_args()
-    return uvloop.run(run(room_for(asked.count), asked.only))
+    requested = parser.parse_args()
+    return uvloop.run(run(room_for(requested.count), requested.only))
 
 
 async def run(count: int, only: str) -> int:

@@ -35,8 +35,8 @@ def head(method: str, path: str, *fields: str) -> bytes:
 
 def asking(prompt: str, *fields: str, path: str = PATH, stream: bool = False, model: str = MODEL, **more: str) -> bytes:
     """One request."""
-    said = {"model": model, "stream": stream, "messages": [{"role": "user", "content": prompt}], **more}
-    body = json.dumps(said).encode()
+    stated = {"model": model, "stream": stream, "messages": [{"role": "user", "content": prompt}], **more}
+    body = json.dumps(stated).encode()
     return head("POST", path, "content-type: application/json", f"content-length: {len(body)}", *fields) + body
 
 
@@ -59,7 +59,7 @@ async def slow_bodies(port: int, count: int, look: Look) -> None:
 async def idle_streams(port: int, count: int, look: Look) -> None:
     async with crowd(port, count, lambda number: asking(f"{number} idle", stream=True)) as attackers:
         for attacker in attackers:
-            await attacker.until(lambda one: b"data: " in one.told)
+            await attacker.until(lambda one: b"data: " in one.reported)
         await look()
 
 
@@ -72,7 +72,7 @@ async def slow_readers(port: int, count: int, look: Look) -> None:
 
 
 def _has_started(attacker: Attacker) -> bool:
-    if not attacker.told:
+    if not attacker.reported:
         return False
     attacker.transport.pause_reading()
     return True
@@ -91,7 +91,7 @@ async def huge_bodies(port: int, count: int, look: Look) -> None:
 
 
 def _has_sent(attacker: Attacker) -> bool:
-    return bool(attacker.told) or attacker.transport.get_write_buffer_size() < MB
+    return bool(attacker.reported) or attacker.transport.get_write_buffer_size() < MB
 
 
 def flood(ask: Callable[[int], bytes]) -> Callable[[int, int, Look], Awaitable[None]]:
@@ -104,10 +104,10 @@ def flood(ask: Callable[[int], bytes]) -> Callable[[int, int, Look], Awaitable[N
             async with crowd(port, wave, lambda _: b"") as attackers:
                 for turn in range(PER_CONNECTION):
                     for number, attacker in enumerate(attackers):
-                        attacker.told.clear()
+                        attacker.reported.clear()
                         attacker.transport.write(ask((begin + number) * PER_CONNECTION + turn))
                     for attacker in attackers:
-                        await attacker.until(lambda one: b"\r\n\r\n" in one.told)
+                        await attacker.until(lambda one: b"\r\n\r\n" in one.reported)
         await look()
 
     return play

@@ -17,7 +17,7 @@ class Attacker(asyncio.Protocol):
     """One connection."""
 
     def __init__(self) -> None:
-        self.told = bytearray()
+        self.reported = bytearray()
         self.is_gone = False
         self.stirred = asyncio.Event()
         self.transport: asyncio.Transport
@@ -26,7 +26,7 @@ class Attacker(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        self.told += data
+        self.reported += data
         self.stirred.set()
 
     def resume_writing(self) -> None:

@@ -86,9 +86,9 @@ async def staged() -> AsyncIterator[Stage]:
             yield stage
 
 
-async def play(stage: Stage, attack: Attack, whole: int) -> Played:
+async def play(stage: Stage, attack: Attack, complete: int) -> Played:
     """Play one attack at its share of the whole count."""
-    count = max(1, int(whole * attack.share))
+    count = max(1, int(complete * attack.share))
     before, series, worst, wells = resident(stage), await series_of(stage), 0, list[bool]()
 
     async def look() -> None:

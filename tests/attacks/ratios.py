@@ -72,12 +72,12 @@ class Target:
 
     async def plain(self, count: int = 100, *, prompt_chars: int = 1000) -> Cost:
         """Measure one plain chat request, as the mean of `count` on one connection; the first few are not counted."""
-        asked = plain_request(prompt_chars)
+        requested = plain_request(prompt_chars)
 
         async def ask(times: int) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
             for _ in range(times):
-                writer.write(asked)
+                writer.write(requested)
                 await read_answer(reader)
             writer.close()
 
@@ -125,8 +125,8 @@ def _folder(files: Mapping[str, str]) -> Iterator[str]:
 
 def plain_request(prompt_chars: int = 1000) -> bytes:
     """A decent chat request whose connection is kept."""
-    said = {"model": MODEL, "messages": [{"role": "user", "content": "word " * (prompt_chars // 5)}]}
-    return request(json.dumps(said).encode())
+    stated = {"model": MODEL, "messages": [{"role": "user", "content": "word " * (prompt_chars // 5)}]}
+    return request(json.dumps(stated).encode())
 
 
 def request(body: bytes, *fields: str, path: str = PATH) -> bytes:

@@ -29,7 +29,7 @@ def chunk(payload: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
-def whole(body: bytes, kind: bytes = b"application/json") -> bytes:
+def complete(body: bytes, kind: bytes = b"application/json") -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (kind, len(body), body)
 
 
@@ -61,18 +61,18 @@ class SilentPod(asyncio.Protocol):
             size = end + len(HEAD_END) + int(length.split(b"\r\n")[0] or b"0")
             if len(self._read) < size:
                 return
-            asked, self._read = self._read[:size], self._read[size:]
-            self.transport.write(_answer(asked))
+            requested, self._read = self._read[:size], self._read[size:]
+            self.transport.write(_answer(requested))
 
 
-def _answer(asked: bytes) -> bytes:
-    if asked.startswith(b"POST"):
-        if b'"stream":true' not in asked.replace(b" ", b""):
-            return whole(WHOLE)
-        return FLOOD if b"flood" in asked else ONE_EVENT
-    if asked.startswith(b"GET /metrics"):
-        return whole(METRICS, b"text/plain")
-    return whole(MODELS)
+def _answer(requested: bytes) -> bytes:
+    if requested.startswith(b"POST"):
+        if b'"stream":true' not in requested.replace(b" ", b""):
+            return complete(WHOLE)
+        return FLOOD if b"flood" in requested else ONE_EVENT
+    if requested.startswith(b"GET /metrics"):
+        return complete(METRICS, b"text/plain")
+    return complete(MODELS)
 
 
 @asynccontextmanager

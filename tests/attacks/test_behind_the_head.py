@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.attacks.ratios import PATH, a_target, read_answer, request
-from tests.attacks.silent_pod import MODELS, whole
+from tests.attacks.silent_pod import MODELS, complete
 
 PIECE = b"x" * 16_000
 PIECES = 512
@@ -106,11 +106,11 @@ async def a_pod(
                 if head.startswith(b"post") and not is_good:
                     await misbehave(writer)
                 elif head.startswith(b"post"):
-                    writer.write(whole(ANSWER))
+                    writer.write(complete(ANSWER))
                 elif b"metrics" in head:
-                    writer.write(whole(b"", b"text/plain"))
+                    writer.write(complete(b"", b"text/plain"))
                 else:
-                    writer.write(whole(MODELS))
+                    writer.write(complete(MODELS))
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:

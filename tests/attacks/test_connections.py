@@ -18,7 +18,7 @@ LIMITED = ("prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}")
 pytestmark = pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs the prlimit command")
 
 
-async def hold(stack: AsyncExitStack, port: int, said: bytes) -> list[asyncio.StreamWriter]:
+async def hold(stack: AsyncExitStack, port: int, stated: bytes) -> list[asyncio.StreamWriter]:
     """Open connections that say the beginning of a request, until the stack is left."""
     writers = []
     for _ in range(HELD):
@@ -27,7 +27,7 @@ async def hold(stack: AsyncExitStack, port: int, said: bytes) -> list[asyncio.St
         except OSError:
             continue
         stack.callback(_abort, writer)
-        writer.write(said)
+        writer.write(stated)
         writers.append(writer)
     return writers
 

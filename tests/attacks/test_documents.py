@@ -166,9 +166,9 @@ def test_json_takes_what_its_length_allows(attack: str) -> None:
     assert seconds(read(body)) < 100 * plain_s
     assert peak_bytes(read(body)) < 40 * len(body)
     if attack in REFUSED:
-        with pytest.raises(RequestRejected) as refused:
+        with pytest.raises(RequestRejected) as rejected:
             read_request(Api.CHAT, body, request_id="r")
-        assert refused.value.param == REFUSED[attack]
+        assert rejected.value.param == REFUSED[attack]
     else:
         assert not read(body)()
 

@@ -161,8 +161,8 @@ class Rig:
 async def exchange_s(count: int = 2000) -> float:
     """CPU seconds of one plain exchange."""
     rig = Rig()
-    told = [b"".join(plain(number) for number in range(at, at + 40, 2)) for at in range(1, 2 * count, 40)]
-    took_s = await rig.feed(*told)
+    reported = [b"".join(plain(number) for number in range(at, at + 40, 2)) for at in range(1, 2 * count, 40)]
+    took_s = await rig.feed(*reported)
     assert rig.goaway is None
     assert not rig.connection.streams
     rig.close()
@@ -176,9 +176,9 @@ async def exchanges(rig: Rig, *pieces: bytes) -> float:
 
 async def with_streams(rig: Rig, count: int, text: bytes = b"") -> None:
     """Open streams that stay, and have an answer under way where they have asked."""
-    asked = frame(DATA, 0, 0, message(text))[5:] if text else b""
+    requested = frame(DATA, 0, 0, message(text))[5:] if text else b""
     for number in range(1, 2 * count, 2):
-        data = b"" if not asked else frame(DATA, 0, number, message(text))
+        data = b"" if not requested else frame(DATA, 0, number, message(text))
         rig.connection.data_received(opened(number, HOLD) + data)
     rig.connection._flush()
     assert len(rig.connection.streams) == count
@@ -266,8 +266,8 @@ async def test_a_peer_with_work_may_ping_and_reset() -> None:
     rig = Rig()
     ping, reset = frame(PING, 0, 0, b"12345678"), b"\0\0\0\x08"
     for number in range(1, 10_000, 2):
-        asked = opened(number, HOLD) + frame(DATA, 0, number, message(b"x"))
-        await rig.feed(asked + ping * 4 + frame(RST_STREAM, 0, number, reset))
+        requested = opened(number, HOLD) + frame(DATA, 0, number, message(b"x"))
+        await rig.feed(requested + ping * 4 + frame(RST_STREAM, 0, number, reset))
     assert rig.goaway is None
     rig.close()
 

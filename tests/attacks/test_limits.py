@@ -50,14 +50,14 @@ def key(tenant: str) -> dict[str, str]:
     return {"authorization": f"Bearer {tenant}"}
 
 
-def whole(tokens: int) -> list[bytes]:
+def complete(tokens: int) -> list[bytes]:
     usage = {"prompt_tokens": 20, "completion_tokens": tokens, "total_tokens": 20 + tokens}
     return [answer_bytes(chat_answer() | {"usage": usage})]
 
 
-def asked(rig: Rig) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(rig.pod.questions[-1].body)
-    return told
+def requested(rig: Rig) -> dict[str, Any]:
+    reported: dict[str, Any] = json.loads(rig.pod.questions[-1].body)
+    return reported
 
 
 def seen(client: RawClient) -> bytes:
@@ -71,7 +71,7 @@ async def test_the_interval_of_events_is_not_the_clients_to_set() -> None:
         rig.pod.plays([STREAM_HEAD, chunked(chat_stream("a", "b"))])
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True, stream_interval=500), **key("a"))
         assert answer.status == 200
-        assert "stream_interval" not in asked(rig)
+        assert "stream_interval" not in requested(rig)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -99,10 +99,10 @@ async def test_what_cannot_be_cut_is_bounded_by_what_is_left(fields: dict[str, A
     """Whole answers, and streams whose engine thinks without a word; a header says what they were lowered to."""
     stage = Stage(a=Quota(output_tokens_per_min=LIMIT))
     async with stage.rig() as rig:
-        rig.pod.plays([STREAM_HEAD, chunked(chat_stream("a"))] if fields.get("stream") else whole(20))
+        rig.pod.plays([STREAM_HEAD, chunked(chat_stream("a"))] if fields.get("stream") else complete(20))
         answer = await rig.ask(CHAT_PATH, a_chat() | fields, **key("a"))
         assert answer.status == 200
-        assert {name: asked(rig)[name] for name in sent} == sent
+        assert {name: requested(rig)[name] for name in sent} == sent
         assert answer.headers["x-hearth-max-tokens"] == str(next(iter(sent.values())))
 
 
@@ -110,19 +110,19 @@ async def test_what_fits_is_sent_as_it_came() -> None:
     """No field is added and no header where the limits allow what the client does, or there is none on output."""
     stage = Stage(a=Quota(output_tokens_per_min=LIMIT), b=Quota(requests_per_min=100))
     async with stage.rig() as rig:
-        rig.pod.plays(whole(20))
+        rig.pod.plays(complete(20))
         for tenant, fields in (("a", {"max_tokens": 400}), ("b", {}), ("b", {"max_tokens": 90_000})):
             answer = await rig.ask(CHAT_PATH, a_chat() | fields, **key(tenant))
             assert answer.status == 200
             assert "x-hearth-max-tokens" not in answer.headers
-            assert asked(rig) == a_chat() | fields
+            assert requested(rig) == a_chat() | fields
 
 
 async def test_overshoot_is_owed_until_it_is_paid() -> None:
     """An engine that gave five times the limit: the tenant waits for as long as five windows last, and no longer."""
     stage = Stage(a=Quota(output_tokens_per_min=LIMIT))
     async with stage.rig() as rig:
-        rig.pod.plays(whole(5 * LIMIT), whole(20))
+        rig.pod.plays(complete(5 * LIMIT), complete(20))
         assert (await rig.ask(CHAT_PATH, a_chat(), **key("a"))).status == 200
         for _ in range(4):
             stage.now_s += 61
@@ -137,7 +137,7 @@ async def test_no_tenant_has_another_rejected() -> None:
     """Ten long answers of one: the streams of another begin as ever."""
     stage = Stage(a=Quota(output_tokens_per_min=10**9), b=Quota(output_tokens_per_min=5_000))
     async with stage.rig() as rig:
-        rig.pod.plays(whole(20_000))
+        rig.pod.plays(complete(20_000))
         for _ in range(10):
             assert (await rig.ask(CHAT_PATH, a_chat(max_tokens=32_000), **key("a"))).status == 200
         rig.pod.plays([STREAM_HEAD, chunked(chat_stream("a", "b"))])

@@ -41,9 +41,9 @@ def test_rows_add_up(requests: list[tuple[str, str, CascadeCosts]]) -> None:
     accounts = CostAccounts(max_entries=2)
     for tenant, model, sums in requests:
         accounts.add(tenant, "auto", model, sums)
-    whole = total(sums for *_, sums in requests)
-    assert accounts.total() == whole
-    assert total(sums for _, sums in accounts.rows()) == whole
+    complete = total(sums for *_, sums in requests)
+    assert accounts.total() == complete
+    assert total(sums for _, sums in accounts.rows()) == complete
     tenants = {key[0] for key, _ in accounts.rows()}
     assert len(tenants - {OTHER_TENANTS}) <= 2
-    assert sum(accounts.total(tenant=tenant).cost for tenant in tenants) == pytest.approx(whole.cost)
+    assert sum(accounts.total(tenant=tenant).cost for tenant in tenants) == pytest.approx(complete.cost)

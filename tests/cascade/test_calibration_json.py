@@ -38,9 +38,9 @@ def changed(**words: object) -> bytes:
 
 
 def faults_of(raw: bytes) -> tuple[str, ...]:
-    with pytest.raises(InvalidCalibrationFile) as refused:
+    with pytest.raises(InvalidCalibrationFile) as rejected:
         read_calibration_file(raw)
-    return refused.value.faults
+    return rejected.value.faults
 
 
 def test_what_is_written_is_read() -> None:
@@ -55,13 +55,13 @@ def test_every_fault_is_named_with_its_path() -> None:
         {"rung": 0, "bucket": "", "threshold": 1, "map": {"signals": [2, 1], "benefits": [0]}},
         {"rung": 0, "bucket": "y", "threshhold": 1, "edge": "x", "edge_share": 2},
     ]
-    told = "\n".join(faults_of(changed(version=9, stage="soon", promise={"max_loss": 2}, cuts=cuts, colour=1)))
+    reported = "\n".join(faults_of(changed(version=9, stage="soon", promise={"max_loss": 2}, cuts=cuts, colour=1)))
     for path in (
         *("version:", "stage:", "promise.max_loss:", "promise.confidence:", "colour:", "cuts[0].rung:"),
         *("cuts[0].threshold:", "cuts[1].bucket:", "cuts[1].map.signals:", "cuts[1].map:", "cuts[2].threshhold:"),
         *("cuts[2].threshold:", "cuts[2].edge:", "cuts[2].edge_share:"),
     ):
-        assert path in told
+        assert path in reported
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b"\xff", b"null", b'{"cuts": NaN}', b"[" * 100_000])
@@ -112,8 +112,8 @@ def test_a_number_that_is_none_of_ours_is_a_fault(number: float) -> None:
 @pytest.mark.parametrize("promise", [(1e-320, 0.5), (0.01, 1 - 1e-16), (0.01, 1e-9)])
 def test_a_guarantee_beyond_all_examples_is_a_fault(promise: tuple[float, float]) -> None:
     """So small a share that nothing could show it."""
-    told = dict(zip(("max_loss", "confidence"), promise, strict=True))
-    assert any("away from both" in fault for fault in faults_of(changed(promise=told)))
+    reported = dict(zip(("max_loss", "confidence"), promise, strict=True))
+    assert any("away from both" in fault for fault in faults_of(changed(promise=reported)))
 
 
 def test_a_request_need_not_look_through_a_flood_of_cuts() -> None:

@@ -49,8 +49,8 @@ def test_a_file_of_known_signals_and_buckets_has_no_fault() -> None:
 )
 def test_another_signal_is_a_fault(signal: str, stage: SignalStage) -> None:
     """One that is never computed, or not at that stage."""
-    (told,) = calibration_faults(replace(FILE, signal=signal, stage=stage))
-    assert f"signal: the gateway cannot compute the signal `{signal}`" in told
+    (reported,) = calibration_faults(replace(FILE, signal=signal, stage=stage))
+    assert f"signal: the gateway cannot compute the signal `{signal}`" in reported
 
 
 def test_another_bucket_is_a_fault_where_it_decides() -> None:
@@ -58,8 +58,10 @@ def test_another_bucket_is_a_fault_where_it_decides() -> None:
     own, shared = (
         replace(FILE, cuts=(*FILE.cuts, AcceptanceThreshold(0, "law", threshold))) for threshold in (0.2, 0.5)
     )
-    (told,) = calibration_faults(own)
-    assert told.startswith("cuts[2].bucket: the gateway never computes the bucket `law`; it computes changing, chat,")
+    (reported,) = calibration_faults(own)
+    assert reported.startswith(
+        "cuts[2].bucket: the gateway never computes the bucket `law`; it computes changing, chat,"
+    )
     assert list(calibration_faults(shared)) == []
 
 

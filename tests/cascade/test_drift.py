@@ -161,7 +161,7 @@ def test_thresholds_stay_within_bounds(shadows: list[tuple[int, float]]) -> None
         assert cut.threshold <= calibrated.threshold + MAX_STEPS * 0.1 + 1e-9
 
 
-def heard(rate: float, allowed: float, *, most: int, seed: int, patience: float = 2_000.0) -> int | None:
+def received(rate: float, allowed: float, *, most: int, seed: int, patience: float = 2_000.0) -> int | None:
     """After how many samples it rings."""
     random, alarm = Random(seed), DriftAlarm(allowed, patience)
     for at in range(most):
@@ -173,14 +173,14 @@ def heard(rate: float, allowed: float, *, most: int, seed: int, patience: float 
 @pytest.mark.parametrize("allowed", [0.02, 0.1, 0.4])
 def test_false_alarms_are_as_rare_as_stated(allowed: float) -> None:
     """At the very limit the time to one is `patience` samples on average or more."""
-    times = [heard(allowed, allowed, most=6_000, seed=seed) or 6_000 for seed in range(20)]
+    times = [received(allowed, allowed, most=6_000, seed=seed) or 6_000 for seed in range(20)]
     assert sum(times) / len(times) >= 2_000
 
 
 @pytest.mark.parametrize(("rate", "within"), [(0.3, 120), (0.15, 600)])
 def test_a_rise_is_detected(rate: float, within: int) -> None:
     """Threefold soon, by half after a while; half of all runs by then."""
-    times = sorted(heard(rate, 0.1, most=5_000, seed=seed) or 5_000 for seed in range(15))
+    times = sorted(received(rate, 0.1, most=5_000, seed=seed) or 5_000 for seed in range(15))
     assert times[7] <= within
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from cascade.logprobs import LogprobFilter, add_logprobs
 from routing.request import Api
-from tests.gateway.cascades.logprob_streams import chat, entry, told
+from tests.gateway.cascades.logprob_streams import chat, entry, reported
 
 
 @pytest.mark.parametrize(
-    ("api", "given", "asked", "most"),
+    ("api", "given", "requested", "most"),
     [
         (Api.CHAT, {}, {"logprobs": True, "top_logprobs": 5}, None),
         (Api.CHAT, {"logprobs": False}, {"logprobs": True, "top_logprobs": 5}, None),
@@ -23,10 +23,10 @@ from tests.gateway.cascades.logprob_streams import chat, entry, told
         (Api.RESPONSES, {}, {"include": ["message.output_text.logprobs"], "top_logprobs": 5}, None),
     ],
 )
-def test_what_a_pod_is_sent(api: Api, given: dict[str, Any], asked: dict[str, Any], most: int | None) -> None:
+def test_what_a_pod_is_sent(api: Api, given: dict[str, Any], requested: dict[str, Any], most: int | None) -> None:
     """Everything else is as the client wrote it."""
     body, trim = add_logprobs(api, json.dumps({"model": "a", "stream": True} | given).encode(), 5)
-    assert json.loads(body) == {"model": "a", "stream": True} | given | asked
+    assert json.loads(body) == {"model": "a", "stream": True} | given | requested
     assert trim == LogprobFilter(api, most)
 
 
@@ -54,7 +54,7 @@ def test_who_requests_fewer_gets_fewer() -> None:
         "text": "a",
         "logprobs": {"tokens": ["a"], "top_logprobs": [{"a": -1.0, "b": -2.0, "c": -3.0}]},
     }
-    [kept] = json.loads(LogprobFilter(Api.COMPLETIONS, 1).filter_event(told({"choices": [choice]}))[5:])["choices"]
+    [kept] = json.loads(LogprobFilter(Api.COMPLETIONS, 1).filter_event(reported({"choices": [choice]}))[5:])["choices"]
     assert kept["logprobs"]["top_logprobs"] == [{"a": -1.0, "b": -2.0}]
 
 

@@ -49,11 +49,11 @@ def test_what_a_model_can() -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "whole", "judges"), [(None, False, False), (HoldbackWindow(), False, True), (None, True, True)]
+    ("window", "complete", "judges"), [(None, False, False), (HoldbackWindow(), False, True), (None, True, True)]
 )
-def test_whether_a_cascade_judges(window: HoldbackWindow | None, whole: bool, judges: bool) -> None:
+def test_whether_a_cascade_judges(window: HoldbackWindow | None, complete: bool, judges: bool) -> None:
     """One that only chooses where to start may stand in any shell."""
-    assert Cascade("auto", (SMALL, LARGE), holdback_window=window, judges_unary=whole).judges_answers is judges
+    assert Cascade("auto", (SMALL, LARGE), holdback_window=window, judges_unary=complete).judges_answers is judges
 
 
 def test_models_are_found_by_model() -> None:

@@ -93,30 +93,32 @@ async def run(options: argparse.Namespace) -> int:
 
 def summed_up(tallies: list[Tally]) -> Iterator[str]:
     """All runs in three lines."""
-    asked, resumed = sum(len(tally.ended) for tally in tallies), sum(tally.told.resumed for tally in tallies)
+    requested, resumed = sum(len(tally.ended) for tally in tallies), sum(tally.reported.resumed for tally in tallies)
     broken = [tally.name for tally in tallies if tally.faults()]
-    yield f"{len(tallies)} runs, {sum(tally.deeds for tally in tallies)} deeds, {asked} requests, {resumed} resumed"
+    yield f"{len(tallies)} runs, {sum(tally.deeds for tally in tallies)} deeds, {requested} requests, {resumed} resumed"
     yield f"promises were broken in: {', '.join(broken)}" if broken else "no promise was broken"
 
 
 def main() -> int:
     """What the command line asks for."""
-    asked = argparse.ArgumentParser(
+    requested = argparse.ArgumentParser(
         prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    asked.add_argument("--seeds", type=int, nargs="+", help="these alone")
-    asked.add_argument("--seconds", type=float, default=60.0, help="of each seed (60)")
-    asked.add_argument("--minutes", type=float, help="one long run instead, in scenes of four minutes")
-    asked.add_argument("--roll", action="store_true", help="roll all pods and gateways instead")
-    asked.add_argument("--rate", type=float, default=4.0, help="requests a second (4); 1 takes about half a core")
-    asked.add_argument(
+    requested.add_argument("--seeds", type=int, nargs="+", help="these alone")
+    requested.add_argument("--seconds", type=float, default=60.0, help="of each seed (60)")
+    requested.add_argument("--minutes", type=float, help="one long run instead, in scenes of four minutes")
+    requested.add_argument("--roll", action="store_true", help="roll all pods and gateways instead")
+    requested.add_argument("--rate", type=float, default=4.0, help="requests a second (4); 1 takes about half a core")
+    requested.add_argument(
         "--thinking", action=argparse.BooleanOptionalAction, default=True, help="ask for thoughts, calls, schemas too"
     )
-    asked.add_argument(
+    requested.add_argument(
         "--only", nargs="+", choices=[*Kind], metavar="DEED", help="nothing but these, one upon the other"
     )
-    asked.add_argument("--forgive", nargs="*", default=[], choices=[*Fate], help="fates that are no fault this time")
-    return bool(asyncio.run(run(asked.parse_args())))
+    requested.add_argument(
+        "--forgive", nargs="*", default=[], choices=[*Fate], help="fates that are no fault this time"
+    )
+    return bool(asyncio.run(run(requested.parse_args())))
 
 
 if __name__ == "__main__":

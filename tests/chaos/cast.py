@@ -14,9 +14,9 @@ from pathlib import Path
 import aiohttp
 
 from tests.chaos import crowd
-from tests.chaos.asked import Tenant
 from tests.chaos.dialects import MODEL
 from tests.chaos.programs import LIFE_S, Program
+from tests.chaos.requested import Tenant
 from tests.chaos.wire import Balancer, Wire, balanced, wired
 from tests.gateway.kv_index.redis_servers import Server, free_ports
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tests.chaos.asked import Api, Asked, Heard, Tenant
 from tests.chaos.dialects import Left, listen
 from tests.chaos.doing import TOKENS_BEFORE_ABORT
+from tests.chaos.requested import Api, Asked, Heard, Tenant
 from tests.chaos.sdks import LOST, TOLD, TOO_MANY, Sdks
 
 TIMES = 3
@@ -44,7 +44,7 @@ class Fate(StrEnum):
 class Ended:
     """How it ended. `words` says what went wrong; seconds of the loop's clock, and how long it was silent at most."""
 
-    asked: Asked
+    requested: Asked
     fate: Fate
     began_s: float
     ended_s: float
@@ -87,68 +87,68 @@ class Clients:
         """What they were answered, retries included."""
         return sum((sdks.traffic.statuses for sdks in self._front.values()), Counter())
 
-    async def ask(self, asked: Asked) -> Ended:
+    async def ask(self, requested: Asked) -> Ended:
         """Ask once; again where the gateway was lost inside a stream, as often as one may be."""
         waits = Waits()
-        fate, words = await self._ask(asked, waits)
+        fate, words = await self._ask(requested, waits)
         waits.note()
-        return Ended(asked, fate, waits.began_s, asyncio.get_running_loop().time(), waits.longest_s, words)
+        return Ended(requested, fate, waits.began_s, asyncio.get_running_loop().time(), waits.longest_s, words)
 
-    async def _ask(self, asked: Asked, waits: Waits) -> tuple[Fate, str]:
-        heard = Heard()
+    async def _ask(self, requested: Asked, waits: Waits) -> tuple[Fate, str]:
+        received = Heard()
         try:
-            await listen(self._front[asked.tenant], asked, heard, waits.note)
+            await listen(self._front[requested.tenant], requested, received, waits.note)
         except Left:
-            return await self._compared(asked, heard, Fate.LEFT)
+            return await self._compared(requested, received, Fate.LEFT)
         except LOST as error:
-            return await self._again(asked, waits, TIMES) if heard.pieces else (Fate.FAILED, repr(error))
+            return await self._again(requested, waits, TIMES) if received.pieces else (Fate.FAILED, repr(error))
         except TOLD as error:
-            return _told(asked, heard, error)
-        return await self._compared(asked, heard, Fate.WHOLE)
+            return _told(requested, received, error)
+        return await self._compared(requested, received, Fate.WHOLE)
 
-    async def _again(self, asked: Asked, waits: Waits, times: int) -> tuple[Fate, str]:
-        heard = Heard()
+    async def _again(self, requested: Asked, waits: Waits, times: int) -> tuple[Fate, str]:
+        received = Heard()
         try:
-            await listen(self._front[asked.tenant], asked, heard, waits.note)
+            await listen(self._front[requested.tenant], requested, received, waits.note)
         except Left:
-            return await self._compared(asked, heard, Fate.RECONNECTED)
+            return await self._compared(requested, received, Fate.RECONNECTED)
         except (*LOST, *TOLD) as error:
-            if heard.pieces and times > 1 and isinstance(error, LOST):
-                return await self._again(asked, waits, times - 1)
-            return Fate.LIMITED if _is_limit(asked, error) else Fate.FAILED, f"asked again: {error!r}"
-        return await self._compared(asked, heard, Fate.RECONNECTED)
+            if received.pieces and times > 1 and isinstance(error, LOST):
+                return await self._again(requested, waits, times - 1)
+            return Fate.LIMITED if _is_limit(requested, error) else Fate.FAILED, f"asked again: {error!r}"
+        return await self._compared(requested, received, Fate.RECONNECTED)
 
-    async def _compared(self, asked: Asked, heard: Heard, fate: Fate) -> tuple[Fate, str]:
+    async def _compared(self, requested: Asked, received: Heard, fate: Fate) -> tuple[Fate, str]:
         wanted = Heard()
-        await listen(self._undisturbed, replace(asked, leaves_after=None), wanted, lambda: None)
-        has_left = asked.leaves_after is not None and heard.ended is None
-        is_right = wanted.text.startswith(heard.text) if has_left else heard.answer == wanted.answer
+        await listen(self._undisturbed, replace(requested, leaves_after=None), wanted, lambda: None)
+        has_left = requested.leaves_after is not None and received.ended is None
+        is_right = wanted.text.startswith(received.text) if has_left else received.answer == wanted.answer
         if is_right:
             return fate, ""
-        if _was_shortened(asked, heard, wanted):
+        if _was_shortened(requested, received, wanted):
             return Fate.LIMITED, ""
-        if _was_given_up_unseen(asked, heard, wanted):
+        if _was_given_up_unseen(requested, received, wanted):
             return Fate.UNSEEN, ""
-        return Fate.WRONG, f"{heard.answer!r} is not {wanted.answer!r}"
+        return Fate.WRONG, f"{received.answer!r} is not {wanted.answer!r}"
 
 
-def _told(asked: Asked, heard: Heard, error: Exception) -> tuple[Fate, str]:
-    if heard.pieces:
+def _told(requested: Asked, received: Heard, error: Exception) -> tuple[Fate, str]:
+    if received.pieces:
         return Fate.CUT, repr(error)
-    return Fate.LIMITED if _is_limit(asked, error) else Fate.FAILED, repr(error)
+    return Fate.LIMITED if _is_limit(requested, error) else Fate.FAILED, repr(error)
 
 
-def _is_limit(asked: Asked, error: Exception) -> bool:
-    return asked.tenant is Tenant.NARROW and getattr(error, "status_code", None) == TOO_MANY
+def _is_limit(requested: Asked, error: Exception) -> bool:
+    return requested.tenant is Tenant.NARROW and getattr(error, "status_code", None) == TOO_MANY
 
 
-def _was_shortened(asked: Asked, heard: Heard, wanted: Heard) -> bool:
+def _was_shortened(requested: Asked, received: Heard, wanted: Heard) -> bool:
     """A stream that has used up its tenant's tokens ends as if it had reached its longest."""
-    is_beginning = wanted.text.startswith(heard.text) and heard.ended in ("length", "max_tokens", "incomplete")
-    return asked.tenant is Tenant.NARROW and is_beginning
+    is_beginning = wanted.text.startswith(received.text) and received.ended in ("length", "max_tokens", "incomplete")
+    return requested.tenant is Tenant.NARROW and is_beginning
 
 
-def _was_given_up_unseen(asked: Asked, heard: Heard, wanted: Heard) -> bool:
+def _was_given_up_unseen(requested: Asked, received: Heard, wanted: Heard) -> bool:
     """By an engine that aborts after so many tokens; a shorter or longer piece of an answer is wrong."""
-    is_piece = wanted.text.startswith(heard.text) and heard.tokens == TOKENS_BEFORE_ABORT
-    return asked.api is Api.RESPONSES and heard.ended == "completed" and is_piece
+    is_piece = wanted.text.startswith(received.text) and received.tokens == TOKENS_BEFORE_ABORT
+    return requested.api is Api.RESPONSES and received.ended == "completed" and is_piece

@@ -36,8 +36,8 @@ WORDS = "crowd " * 1_500
 
 
 def _body(number: int, words: str) -> bytes:
-    asked = {"model": MODEL, "prompt": f"{number} {words}", "max_tokens": 40, "stream": True}
-    return json.dumps(asked).encode()
+    requested = {"model": MODEL, "prompt": f"{number} {words}", "max_tokens": 40, "stream": True}
+    return json.dumps(requested).encode()
 
 
 def _request(number: int, words: str) -> bytes:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from tests.chaos.asked import draw_request
 from tests.chaos.cast import Cast, key_of
 from tests.chaos.clients import Clients, Ended, Fate
 from tests.chaos.deeds import USUAL, Kind, Pace, draw_deeds
 from tests.chaos.doing import Doing, Say
 from tests.chaos.programs import pause
 from tests.chaos.report import Tally
+from tests.chaos.reported import Told, read_told
+from tests.chaos.requested import draw_request
 from tests.chaos.rest import await_rest
-from tests.chaos.told import Told, read_told
 from tests.chaos.watching import Watching
 
 
@@ -59,7 +59,7 @@ async def play_with(cast: Cast, scene: Scene, doing: Doing, do: Callable[[], Cor
     tally.lost, tally.most = doing.lost, watching.most
     tally.asked_again, tally.statuses = clients.asked_again, clients.statuses
     tally.faults_seen = [*doing.faults, *watching.faults.values(), *await await_rest(cast)]
-    tally.told = _told(cast).since(told_before)
+    tally.reported = _told(cast).since(told_before)
     return tally
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.clients import Ended, Fate
-from tests.chaos.told import Told
+from tests.chaos.reported import Told
 from tests.chaos.watching import Most
 
 RESUMED = 0.999
@@ -30,7 +30,7 @@ class Tally:
     deeds: int = 0
     asked_again: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
-    told: Told = field(default_factory=Told)
+    reported: Told = field(default_factory=Told)
     most: Most = field(default_factory=Most)
     faults_seen: list[str] = field(default_factory=list)
     """By the watchers, and what had not returned to zero."""
@@ -52,7 +52,7 @@ class Tally:
 
     def _cut(self) -> Iterator[str]:
         cut = [one for one in self.ended if one.fate is Fate.CUT]
-        of = self.told.resumed + len(cut)
+        of = self.reported.resumed + len(cut)
         if Fate.CUT not in self.forgives and len(cut) > (1 - RESUMED) * of:
             yield f"{len(cut)} of {of} streams that lost their pod were not resumed"
             yield from map(_say, cut)
@@ -70,7 +70,7 @@ class Tally:
         for status, count in sorted(self.statuses.items()):
             if status not in HONEST_STATUSES:
                 yield f"{count} requests were answered {status}, whatever became of their retries"
-        for why, count in self.told.refused.items():
+        for why, count in self.reported.rejected.items():
             if why != "too_many_parallel_requests":
                 yield f"{count} requests were refused for {why}, of which nobody came near"
 
@@ -79,7 +79,7 @@ class Tally:
         fates, by_wait = self.fates, sorted(self.ended, key=lambda one: one.longest_wait_s)
         yield f"{self.name}: {len(self.ended)} requests under {self.deeds} deeds"
         yield "  " + ", ".join(f"{fates[fate]} {fate}" for fate in Fate)
-        yield f"  {self.told}; SDKs asked again {self.asked_again} times"
+        yield f"  {self.reported}; SDKs asked again {self.asked_again} times"
         if by_wait:
             middle, longest = by_wait[len(by_wait) // 2], by_wait[-1]
             yield f"  silence within a request: {middle.longest_wait_s:.1f} s in the middle, at most {_waited(longest)}"
@@ -99,6 +99,6 @@ def _waited(one: Ended) -> str:
 
 
 def _named(one: Ended) -> str:
-    asked = one.asked
-    how = "stream" if asked.is_streamed else "whole"
-    return f"#{asked.number} ({asked.api}, {how}, {asked.tenant}, {asked.most_tokens} tokens)"
+    requested = one.requested
+    how = "stream" if requested.is_streamed else "whole"
+    return f"#{requested.number} ({requested.api}, {how}, {requested.tenant}, {requested.most_tokens} tokens)"

@@ -31,12 +31,12 @@ TOLD = (openai.APIError, anthropic.APIError)
 class Traffic:
     """What the SDKs did and were told beneath what their users see."""
 
-    asked: int = 0
+    requested: int = 0
     asked_again: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
 
     async def count_request(self, request: httpx.Request) -> None:
-        self.asked += 1
+        self.requested += 1
         self.asked_again += request.headers.get(TRIES, "0") != "0"
 
     async def count_answer(self, answer: httpx.Response) -> None:

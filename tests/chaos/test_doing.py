@@ -25,13 +25,13 @@ CAST = cast("Cast", SimpleNamespace(pods=range(3), gateways=range(3)))
 )
 async def test_no_one_is_lost_twice_and_one_is_always_well(suffering: list[str], deed: Deed) -> None:
     """What comes too early is left out, and said to be."""
-    heard: list[str] = []
-    doing = Doing(CAST, heard.append)
+    received: list[str] = []
+    doing = Doing(CAST, received.append)
     with ExitStack() as stack:
         for name in suffering:
             stack.enter_context(doing.to(name))
         await doing.all([deed])
-    assert [line.partition(": ")[2] for line in heard] == ["left out, others are not back yet"]
+    assert [line.partition(": ")[2] for line in received] == ["left out, others are not back yet"]
 
 
 @pytest.mark.parametrize("suffering", ["gateway0", "pod1", "redis0"])

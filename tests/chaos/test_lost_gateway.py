@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.asked import Api, Asked, Heard, Tenant
 from tests.chaos.cast import Cast, Gateway, key_of, on_stage
 from tests.chaos.dialects import listen
 from tests.chaos.programs import Program, pause
 from tests.chaos.readings import read_charged, read_metrics
+from tests.chaos.requested import Api, Asked, Heard, Tenant
 from tests.chaos.rest import ENGINE_AT_REST, await_rest
 from tests.chaos.sdks import LOST, Sdks
 
@@ -37,9 +37,9 @@ async def test_killed_while_it_resumes(tmp_path: Path) -> None:
     """Its stream's pod is gone, and the next one is at work for it."""
     async with on_stage(tmp_path, pods=2, gateways=2, settings=SETTINGS) as cast:
         await _befall(cast, {"kind": "mute", "after_chunks": 6, "requests": 1})
-        async with asking(cast) as (heard, listening):
+        async with asking(cast) as (received, listening):
             lost, *_ = await _at_work(cast, 1)
-            await _until(lambda: _is(heard.pieces))
+            await _until(lambda: _is(received.pieces))
             await lost.kill()
             await _at_work(cast, 1)
             killed = await _kill_who_carries(cast, listening)
@@ -55,10 +55,10 @@ async def test_killed_before_the_first_token(tmp_path: Path) -> None:
     """A pod is at work for the request, and has sent no token."""
     async with on_stage(tmp_path, pods=2, gateways=2, settings=SETTINGS) as cast:
         await _befall(cast, {"kind": "hang"})
-        async with asking(cast) as (heard, listening):
+        async with asking(cast) as (received, listening):
             await _at_work(cast, 1)
             killed = await _kill_who_carries(cast, listening)
-            assert not heard.pieces
+            assert not received.pieces
         await _befall(cast, {"kind": "none"})
         await _all_let_go(cast, killed)
         await _is_told_the_same(cast)
@@ -70,10 +70,10 @@ async def test_killed_before_the_first_token(tmp_path: Path) -> None:
 @asynccontextmanager
 async def asking(cast: Cast) -> AsyncIterator[tuple[Heard, asyncio.Task[None]]]:
     """A client that does not try again by itself, and what it hears."""
-    heard, sdks = Heard(), Sdks(cast.front.url, key_of(Tenant.NARROW), retries=0)
-    listening = asyncio.create_task(listen(sdks, ASKED, heard, lambda: None))
+    received, sdks = Heard(), Sdks(cast.front.url, key_of(Tenant.NARROW), retries=0)
+    listening = asyncio.create_task(listen(sdks, ASKED, received, lambda: None))
     try:
-        yield heard, listening
+        yield received, listening
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
@@ -126,11 +126,14 @@ async def _all_let_go(cast: Cast, killed: Gateway) -> None:
 
 async def _is_told_the_same(cast: Cast) -> None:
     """Asked again: text, finish reason and tokens as if nothing had been."""
-    heard, wanted = Heard(), Heard()
-    for sdks, told in ((Sdks(cast.front.url, key_of(Tenant.NARROW)), heard), (Sdks(cast.undisturbed.url, "k"), wanted)):
-        await listen(sdks, ASKED, told, lambda: None)
+    received, wanted = Heard(), Heard()
+    for sdks, reported in (
+        (Sdks(cast.front.url, key_of(Tenant.NARROW)), received),
+        (Sdks(cast.undisturbed.url, "k"), wanted),
+    ):
+        await listen(sdks, ASKED, reported, lambda: None)
         await sdks.close()
-    assert heard.answer == wanted.answer
+    assert received.answer == wanted.answer
 
 
 async def _befall(cast: Cast, fault: dict[str, object]) -> None:

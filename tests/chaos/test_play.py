@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.asked import Api, Asked, Heard, Tenant, Wanted
 from tests.chaos.cast import Cast, key_of, on_stage
 from tests.chaos.deeds import Deed, Kind
 from tests.chaos.dialects import listen
 from tests.chaos.doing import Doing
 from tests.chaos.programs import pause
+from tests.chaos.reported import Told, read_told
+from tests.chaos.requested import Api, Asked, Heard, Tenant, Wanted
 from tests.chaos.rest import await_rest
 from tests.chaos.sdks import Sdks
-from tests.chaos.told import Told, read_told
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -37,20 +37,20 @@ async def test_streams_lose_both_their_pods_and_go_on_as_if_nothing_had_been(tmp
         doing = Doing(cast, lambda _: None)
         for number, (api, wanted, fault, deed) in enumerate(PLAY):
             await _befall(cast, {**fault, "requests": 1})
-            asked = Asked(number, api, Tenant.WIDE, f"story {number}", True, 120, None, wanted, thinks=number > 1)
-            heard, undisturbed_said = Heard(), Heard()
-            await listen(front, asked, heard, lambda: None)
-            await listen(undisturbed, asked, undisturbed_said, lambda: None)
-            assert heard.answer == undisturbed_said.answer
+            requested = Asked(number, api, Tenant.WIDE, f"story {number}", True, 120, None, wanted, thinks=number > 1)
+            received, undisturbed_said = Heard(), Heard()
+            await listen(front, requested, received, lambda: None)
+            await listen(undisturbed, requested, undisturbed_said, lambda: None)
+            assert received.answer == undisturbed_said.answer
             await _befall(cast, {"kind": "none"})
             await doing.do(Deed(0.0, deed, 0, 0.0))
         await front.close()
         await undisturbed.close()
         assert not doing.faults
         assert not await await_rest(cast)
-        told = await _all_told(cast)
-        assert told.resumed, "no stream has lost its pod"
-        assert not told.not_resumed
+        reported = await _all_told(cast)
+        assert reported.resumed, "no stream has lost its pod"
+        assert not reported.not_resumed
 
 
 async def _befall(cast: Cast, fault: dict[str, object]) -> None:
@@ -62,6 +62,6 @@ async def _befall(cast: Cast, fault: dict[str, object]) -> None:
 async def _all_told(cast: Cast) -> Told:
     """The logs are written a moment after."""
     async with asyncio.timeout(TOLD_S):
-        while (told := read_told(gateway.program.log for gateway in cast.gateways)).requests < len(PLAY):
+        while (reported := read_told(gateway.program.log for gateway in cast.gateways)).requests < len(PLAY):
             await pause(0.05)
-    return told
+    return reported

@@ -198,6 +198,6 @@ class AnswersContract:
     @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
     async def test_without_a_model_its_own_answers(self, subject: Subject, path: str) -> None:
         """A pod that serves one model need not be told which."""
-        asked = subject.request(path)
-        del asked["model"]
-        assert (await subject.post(path, asked)).json()["model"] == subject.model
+        requested = subject.request(path)
+        del requested["model"]
+        assert (await subject.post(path, requested)).json()["model"] == subject.model

@@ -18,8 +18,8 @@ WORDS = "The engine is currently busy and cannot accept new requests."
 
 
 async def crowd(subject: Subject, path: str, *, stream: bool) -> list[Exchange]:
-    asked = [subject.request(path, tokens=64, stream=stream) for _ in range(CROWD)]
-    return await asyncio.gather(*(subject.post(path, body) for body in asked))
+    requested = [subject.request(path, tokens=64, stream=stream) for _ in range(CROWD)]
+    return await asyncio.gather(*(subject.post(path, body) for body in requested))
 
 
 def assert_busy(path: str, answer: Exchange) -> None:

@@ -16,7 +16,7 @@ SAID = "The harbour lay in the fog, and"
 GOING_ON: dict[str, Any] = {"continue_final_message": True, "add_generation_prompt": False}
 
 
-def asked(words: str) -> dict[str, Any]:
+def requested(words: str) -> dict[str, Any]:
     return {"role": "user", "content": words}
 
 
@@ -38,7 +38,7 @@ class ContinuingContract:
 
     async def test_chat_goes_on_in_the_open_message(self, subject: Subject) -> None:
         """The prompt ends with what was said; the stream begins with the role once more, and no whitespace is added."""
-        turn = asked(subject.prompt())
+        turn = requested(subject.prompt())
         before = await tokens_of(subject, turn)
         open_ids = await tokens_of(subject, turn, {"role": "assistant", "content": SAID}, **GOING_ON)
         request = {"messages": [turn, {"role": "assistant", "content": SAID}], "return_token_ids": True, **GOING_ON}
@@ -47,8 +47,8 @@ class ContinuingContract:
         assert first["prompt_token_ids"] == open_ids
         assert open_ids[: len(before)] == before
         assert [len(value["choices"][0]["token_ids"]) for value in rest[:-1]] == [1] * 4
-        said = await subject.post("/detokenize", {"model": subject.model, "tokens": open_ids[len(before) :]})
-        assert said.json()["prompt"] == SAID
+        stated = await subject.post("/detokenize", {"model": subject.model, "tokens": open_ids[len(before) :]})
+        assert stated.json()["prompt"] == SAID
 
     async def test_both_ways_to_begin_exclude_each_other(self, subject: Subject) -> None:
         """An answer is begun or gone on with."""
@@ -58,7 +58,7 @@ class ContinuingContract:
     @pytest.mark.parametrize("status", ["in_progress", "incomplete"])
     async def test_responses_go_on_with_an_item_that_is_not_complete(self, subject: Subject, status: str) -> None:
         """The same prompt as chat's; all events of a response come again."""
-        turn = asked(subject.prompt())
+        turn = requested(subject.prompt())
         open_ids = await tokens_of(subject, turn, {"role": "assistant", "content": SAID}, **GOING_ON)
         events = (await subject.stream(RESPONSES, tokens=2, input=[turn, begun(status)])).events()
         assert [event.name for event in events[:2]] == ["response.created", "response.in_progress"]
@@ -66,21 +66,21 @@ class ContinuingContract:
 
     async def test_responses_open_a_turn_behind_a_complete_item(self, subject: Subject) -> None:
         """Then it is a conversation like any other."""
-        turn, said = asked(subject.prompt()), {"role": "assistant", "content": SAID}
+        turn, stated = requested(subject.prompt()), {"role": "assistant", "content": SAID}
         answer = await subject.ask(RESPONSES, input=[turn, begun("completed")])
-        assert answer["usage"]["input_tokens"] == len(await tokens_of(subject, turn, said))
+        assert answer["usage"]["input_tokens"] == len(await tokens_of(subject, turn, stated))
 
     async def test_messages_do_not_go_on(self, subject: Subject) -> None:
         """A last message of the assistant's is a turn that is over, unlike at Anthropic."""
-        turn, said = asked(subject.prompt()), {"role": "assistant", "content": SAID}
-        answer = await subject.ask(MESSAGES, messages=[turn, said], **GOING_ON)
-        assert prompt_and_cached(MESSAGES, answer)[0] == len(await tokens_of(subject, turn, said))
+        turn, stated = requested(subject.prompt()), {"role": "assistant", "content": SAID}
+        answer = await subject.ask(MESSAGES, messages=[turn, stated], **GOING_ON)
+        assert prompt_and_cached(MESSAGES, answer)[0] == len(await tokens_of(subject, turn, stated))
 
     @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
     async def test_forwarded_ids_stand_for_the_conversation(self, subject: Subject, path: str) -> None:
         """What a prefilling pod tells a decoding one: the prompt is these ids, whatever the messages say."""
-        said = {"role": "assistant", "content": SAID}
-        ids = await tokens_of(subject, asked(subject.prompt()), said, **GOING_ON)
+        stated = {"role": "assistant", "content": SAID}
+        ids = await tokens_of(subject, requested(subject.prompt()), stated, **GOING_ON)
         answer = await subject.ask(path, kv_transfer_params={"prompt_token_ids": ids})
         assert prompt_and_cached(path, answer)[0] == len(ids)
 
@@ -104,6 +104,6 @@ class ContinuingContract:
     async def test_no_answer_may_be_longer_at_least_than_at_most(self, subject: Subject) -> None:
         """Who asks for the rest of an answer lowers both bounds."""
         request = subject.request(CHAT, tokens=3, min_tokens=4)
-        refused = await subject.post(CHAT, request)
-        assert refused.status == 400
-        assert refused.json()["error"]["message"] == "min_tokens must be less than or equal to max_tokens=3, got 4."
+        rejected = await subject.post(CHAT, request)
+        assert rejected.status == 400
+        assert rejected.json()["error"]["message"] == "min_tokens must be less than or equal to max_tokens=3, got 4."

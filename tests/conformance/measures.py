@@ -75,8 +75,8 @@ class MeasuresContract:
         cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
         assert cached > 0
         assert grown("prefix_cache_hits_total") == grown("prompt_tokens_cached_total") == cached
-        asked = sum(usage["prompt_tokens"] for usage in usages)
-        assert grown("prefix_cache_queries_total") == grown("prompt_tokens_total") == asked
+        requested = sum(usage["prompt_tokens"] for usage in usages)
+        assert grown("prefix_cache_queries_total") == grown("prompt_tokens_total") == requested
         assert grown("generation_tokens_total") == 8
         assert grown("time_to_first_token_seconds_count") == 2
 
@@ -96,10 +96,10 @@ class MeasuresContract:
     @pytest.mark.parametrize("stream", [False, True])
     async def test_a_client_that_leaves_stops_its_request(self, subject: Subject, path: str, stream: bool) -> None:
         """Cutting the connection is how a request is told to stop, streamed or not; nobody counts it as a success."""
-        asked = subject.request(path, tokens=subject.context_tokens // 2, stream=stream, ignore_eos=True)
+        requested = subject.request(path, tokens=subject.context_tokens // 2, stream=stream, ignore_eos=True)
         reader, writer = await subject.connect()
         try:
-            writer.write(spell("POST", path, asked, {"Content-Type": "application/json"}))
+            writer.write(spell("POST", path, requested, {"Content-Type": "application/json"}))
             await until(subject, "num_requests_running", 1)
             ended = await value(subject, "request_success_total", finished_reason="length")
             assert not reader.at_eof(), "it is we who leave"

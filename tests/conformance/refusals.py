@@ -121,8 +121,8 @@ class RefusalsContract:
     @pytest.mark.parametrize("stream", [False, True])
     async def test_a_prompt_that_is_too_long(self, subject: Subject, path: str, stream: bool) -> None:
         """Refused before the head, streamed or not."""
-        asked = subject.request(path, subject.prompt(subject.context_tokens + 1), stream=stream)
-        answer = await subject.post(path, asked)
+        requested = subject.request(path, subject.prompt(subject.context_tokens + 1), stream=stream)
+        answer = await subject.post(path, requested)
         self.assert_refused(path, answer, 400, API, "input_tokens")
         longest = f"This model's maximum context length is {subject.context_tokens} tokens."
         assert answer.json()["error"]["message"].startswith(longest)
@@ -130,8 +130,8 @@ class RefusalsContract:
     @pytest.mark.parametrize("stream", [False, True])
     async def test_messages_that_are_too_long(self, subject: Subject, stream: bool) -> None:
         """The same in Anthropic's shape."""
-        asked = subject.request(MESSAGES, subject.prompt(subject.context_tokens + 1), stream=stream)
-        self.assert_refused(MESSAGES, await subject.post(MESSAGES, asked), 400, API)
+        requested = subject.request(MESSAGES, subject.prompt(subject.context_tokens + 1), stream=stream)
+        self.assert_refused(MESSAGES, await subject.post(MESSAGES, requested), 400, API)
 
     @pytest.mark.parametrize("path", OPENAI)
     @pytest.mark.parametrize("fault", FIELD_FAULTS, ids=str)
@@ -158,9 +158,9 @@ class RefusalsContract:
     )
     async def test_a_missing_field(self, subject: Subject, path: str, field: str, kind: str, param: str) -> None:
         """What cannot be done without is named."""
-        asked = subject.request(path)
-        del asked[field]
-        self.assert_refused(path, await subject.post(path, asked), 400, kind, param)
+        requested = subject.request(path)
+        del requested[field]
+        self.assert_refused(path, await subject.post(path, requested), 400, kind, param)
 
     async def test_no_messages_in_anthropics_shape(self, subject: Subject) -> None:
         """The API itself noticed, so the shape is its own."""
@@ -176,7 +176,7 @@ class RefusalsContract:
     async def test_what_reads_as_true_streams(self, subject: Subject, body: Body) -> None:
         """The pod is lenient about booleans; who forwards must be as lenient, or stricter."""
         assert isinstance(body, bytes)
-        asked = body + b'"model": "%s", "prompt": "Hello", "max_tokens": 1}' % subject.model.encode()
-        answer = await subject.post(COMPLETIONS, asked)
+        requested = body + b'"model": "%s", "prompt": "Hello", "max_tokens": 1}' % subject.model.encode()
+        answer = await subject.post(COMPLETIONS, requested)
         assert answer.status == 200
         assert answer.headers["content-type"].startswith("text/event-stream")

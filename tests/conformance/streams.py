@@ -96,10 +96,10 @@ class StreamsContract:
         assert all("usage" not in value for value in values)
         assert list(usage) == ["id", "object", "created", "model", "choices", "usage", "system_fingerprint"]
         assert usage["choices"] == []
-        told = usage["usage"]
-        assert list(told) == ["prompt_tokens", "total_tokens", "completion_tokens", "prompt_tokens_details"]
-        assert told["total_tokens"] == told["prompt_tokens"] + told["completion_tokens"]
-        assert told["prompt_tokens_details"]["cached_tokens"] >= LONG // 2
+        reported = usage["usage"]
+        assert list(reported) == ["prompt_tokens", "total_tokens", "completion_tokens", "prompt_tokens_details"]
+        assert reported["total_tokens"] == reported["prompt_tokens"] + reported["completion_tokens"]
+        assert reported["prompt_tokens_details"]["cached_tokens"] >= LONG // 2
 
     @pytest.mark.parametrize("path", OPENAI)
     async def test_running_usage_stands_in_every_event(self, subject: Subject, path: str) -> None:
@@ -119,15 +119,15 @@ class StreamsContract:
         """Streaming changes the form only."""
         prompt = subject.prompt()
         (choice,) = (await subject.ask(path, prompt, tokens=8))["choices"]
-        whole = choice["message"]["content"] if path == CHAT else choice["text"]
+        complete = choice["message"]["content"] if path == CHAT else choice["text"]
         *values, _ = (await subject.stream(path, prompt, tokens=8)).values()
-        assert text_of(path, values) == whole
+        assert text_of(path, values) == complete
 
     async def test_choices_of_a_batch_are_distinguished(self, subject: Subject) -> None:
         """Several prompts, several answers each: every choice ends once, and one usage covers them all."""
-        asked = subject.request(COMPLETIONS, tokens=2, stream=True, n=2, ignore_eos=True, stream_options=ASK_USAGE)
-        asked |= {"prompt": [subject.prompt(), subject.prompt()], "temperature": 0.5}
-        *values, usage, _ = (await subject.post(COMPLETIONS, asked)).values()
+        requested = subject.request(COMPLETIONS, tokens=2, stream=True, n=2, ignore_eos=True, stream_options=ASK_USAGE)
+        requested |= {"prompt": [subject.prompt(), subject.prompt()], "temperature": 0.5}
+        *values, usage, _ = (await subject.post(COMPLETIONS, requested)).values()
         choices = [choice for value in values for choice in value["choices"]]
         assert sorted(choice["index"] for choice in choices if choice["finish_reason"]) == [0, 1, 2, 3]
         assert usage["usage"]["completion_tokens"] == 8
@@ -170,8 +170,8 @@ class StreamsContract:
         usage = events[-2].value["usage"]
         assert usage["output_tokens"] == 2
         assert usage["cache_read_input_tokens"] >= LONG // 2
-        told = usage["input_tokens"] + usage["cache_creation_input_tokens"] + usage["cache_read_input_tokens"]
-        assert told == whole_prompt
+        reported = usage["input_tokens"] + usage["cache_creation_input_tokens"] + usage["cache_read_input_tokens"]
+        assert reported == whole_prompt
 
     @pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
     async def test_the_others_ignore_stream_options(self, subject: Subject, path: str) -> None:

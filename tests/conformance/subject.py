@@ -55,15 +55,15 @@ class Subject:
     def request(self, path: str, prompt: str | None = None, tokens: int = 3, **fields: Any) -> dict[str, Any]:
         """The smallest request of an API, answered alike every time."""
         text = self.prompt() if prompt is None else prompt
-        asked: dict[str, Any] = {"model": self.model, "temperature": 0}
+        requested: dict[str, Any] = {"model": self.model, "temperature": 0}
         match path:
             case "/v1/completions":
-                asked |= {"prompt": text, "max_tokens": tokens}
+                requested |= {"prompt": text, "max_tokens": tokens}
             case "/v1/responses":
-                asked |= {"input": text, "max_output_tokens": tokens}
+                requested |= {"input": text, "max_output_tokens": tokens}
             case _:
-                asked |= {"messages": [{"role": "user", "content": text}], "max_tokens": tokens}
-        return asked | fields
+                requested |= {"messages": [{"role": "user", "content": text}], "max_tokens": tokens}
+        return requested | fields
 
     async def get(self, path: str) -> Exchange:
         return await self.exchange("GET", path)

@@ -53,18 +53,18 @@ class SurfaceContract:
 
     async def test_a_chat_counts_the_tokens_that_its_usage_reports(self, subject: Subject) -> None:
         """Tokenising a conversation applies the template, as asking does."""
-        asked = subject.request(CHAT)
-        counted = (await subject.post("/tokenize", {"model": subject.model, "messages": asked["messages"]})).json()
-        answer = (await subject.post(CHAT, asked)).json()
+        requested = subject.request(CHAT)
+        counted = (await subject.post("/tokenize", {"model": subject.model, "messages": requested["messages"]})).json()
+        answer = (await subject.post(CHAT, requested)).json()
         assert answer["usage"]["prompt_tokens"] == counted["count"]
 
     async def test_messages_are_counted(self, subject: Subject) -> None:
         """The Anthropic way to ask for a prompt's length."""
-        asked = subject.request(MESSAGES)
-        counted = (await subject.post(f"{MESSAGES}/count_tokens", asked)).json()
-        usage = (await subject.post(MESSAGES, asked)).json()["usage"]
-        told = usage["input_tokens"] + usage["cache_creation_input_tokens"] + usage["cache_read_input_tokens"]
-        assert counted["input_tokens"] == told
+        requested = subject.request(MESSAGES)
+        counted = (await subject.post(f"{MESSAGES}/count_tokens", requested)).json()
+        usage = (await subject.post(MESSAGES, requested)).json()["usage"]
+        reported = usage["input_tokens"] + usage["cache_creation_input_tokens"] + usage["cache_read_input_tokens"]
+        assert counted["input_tokens"] == reported
 
     async def test_the_callers_request_id_names_the_answer(self, subject: Subject) -> None:
         """So an engine's log line is found from ours, and two legs of a pair find each other."""

@@ -35,7 +35,7 @@ def joined(deltas: list[Any], name: str) -> str:
     return "".join(delta.get(name) or "" for delta in deltas)
 
 
-def told(events: list[Event], name: str) -> list[Any]:
+def reported(events: list[Event], name: str) -> list[Any]:
     return [event.value for event in events if event.name == name]
 
 
@@ -91,7 +91,7 @@ class ThinkingContract:
     async def test_messages_report_thoughts_as_a_block_that_is_signed(self, subject: Subject) -> None:
         """The first, and told as thinking."""
         events = (await subject.stream(MESSAGES, tokens=LONG)).events()
-        begun = told(events, "content_block_start")[0]
+        begun = reported(events, "content_block_start")[0]
         assert (begun["index"], begun["content_block"]) == (0, {"type": "thinking", "thinking": ""})
         own = [event for event in events if event.value.get("index") == 0]
         assert [event.name for event in own[::-1][:2]] == ["content_block_stop", "content_block_delta"]
@@ -102,24 +102,24 @@ class ThinkingContract:
     async def test_responses_report_thoughts_as_an_item(self, subject: Subject) -> None:
         """The first; it is told again as a whole when it has ended, and once more at the end."""
         events = (await subject.stream(RESPONSES, tokens=LONG)).events()
-        item = told(events, "response.output_item.added")[0]["item"]
+        item = reported(events, "response.output_item.added")[0]["item"]
         assert (item["type"], item["summary"], item["status"]) == ("reasoning", [], "in_progress")
-        assert told(events, "response.content_part.added")[0]["part"] == {"text": "", "type": "reasoning_text"}
-        said = "".join(value["delta"] for value in told(events, "response.reasoning_text.delta"))
-        assert [value["text"] for value in told(events, "response.reasoning_text.done")] == [said]
-        over = told(events, "response.output_item.done")[0]["item"]
+        assert reported(events, "response.content_part.added")[0]["part"] == {"text": "", "type": "reasoning_text"}
+        stated = "".join(value["delta"] for value in reported(events, "response.reasoning_text.delta"))
+        assert [value["text"] for value in reported(events, "response.reasoning_text.done")] == [stated]
+        over = reported(events, "response.output_item.done")[0]["item"]
         assert (over["id"], over["status"]) == (item["id"], "completed")
-        assert over["content"] == [{"text": said, "type": "reasoning_text"}]
+        assert over["content"] == [{"text": stated, "type": "reasoning_text"}]
         last = events[-1].value["response"]["output"][0]
         assert (last["id"], last["content"]) == (over["id"], over["content"])
 
     async def test_the_prompt_of_one_that_thinks_is_reported(self, subject: Subject) -> None:
         """Tokenising the conversation has the template open the thoughts, or not."""
-        asked = subject.request(CHAT, return_token_ids=True)
+        requested = subject.request(CHAT, return_token_ids=True)
         for fields in ({}, QUIET):
-            told = (await subject.post(CHAT, asked | fields)).json()["prompt_token_ids"]
-            question = {"model": subject.model, "messages": asked["messages"], **fields}
-            assert (await subject.post("/tokenize", question)).json()["tokens"] == told
+            reported = (await subject.post(CHAT, requested | fields)).json()["prompt_token_ids"]
+            question = {"model": subject.model, "messages": requested["messages"], **fields}
+            assert (await subject.post("/tokenize", question)).json()["tokens"] == reported
 
     @pytest.mark.parametrize("fields", [{}, BUDGET], ids=["inside", "behind"])
     async def test_forwarded_ids_go_on_within_thoughts_or_behind_them(
@@ -161,9 +161,9 @@ class CallingContract:
         tool = {"name": "switch", "input_schema": SCHEMA}
         order: dict[str, Any] = {"tools": [tool], "tool_choice": {"type": "tool", "name": "switch"}}
         events = (await subject.stream(MESSAGES, tokens=LONG, **order, **QUIET)).events()
-        block = told(events, "content_block_start")[-1]["content_block"]
+        block = reported(events, "content_block_start")[-1]["content_block"]
         assert (block["type"], block["name"], block["input"]) == ("tool_use", "switch", {})
-        pieces = [value["delta"] for value in told(events, "content_block_delta")]
+        pieces = [value["delta"] for value in reported(events, "content_block_delta")]
         assert {piece["type"] for piece in pieces} == {"input_json_delta"}
         assert isinstance(json.loads("".join(piece["partial_json"] for piece in pieces))["on"], bool)
         assert events[-2].value["delta"]["stop_reason"] == "tool_use"

@@ -43,10 +43,10 @@ def instructions(text: str) -> Iterator[tuple[str, str]]:
     """Each instruction with its words, continued lines put together, comments left out."""
     lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
     for line in lines:
-        whole = line
-        while whole.endswith("\\"):
-            whole = whole[:-1] + " " + next(lines).strip()
-        word, _, rest = whole.partition(" ")
+        complete = line
+        while complete.endswith("\\"):
+            complete = complete[:-1] + " " + next(lines).strip()
+        word, _, rest = complete.partition(" ")
         yield word, rest.strip()
 
 

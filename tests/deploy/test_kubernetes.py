@@ -28,9 +28,9 @@ def pod(manifests: dict[str, Document]) -> Document:
 @pytest.fixture
 def settings(manifests: dict[str, Document], tmp_path: Path) -> Settings:
     """The ConfigMap's configuration as the gateway reads it, its paths led to a folder of ours."""
-    told = manifests["ConfigMap/hearth"]["data"]
+    reported = manifests["ConfigMap/hearth"]["data"]
     (tmp_path / "keys").mkdir()
-    for name, text in told.items():
+    for name, text in reported.items():
         words = text.replace("/etc/hearth-keys", str(tmp_path / "keys")).replace("/etc/hearth", str(tmp_path))
         (tmp_path / name).write_text(words)
     settings, root = read_settings((tmp_path / "hearth.yaml").read_text(), {})

@@ -54,8 +54,8 @@ class Pickers:
         await until(is_seen)
 
     async def _is_healthy(self, port: int) -> bool:
-        async with self.client.get(f"{self.envoy.admin_url}/clusters?format=json") as told:
-            clusters = (await told.json(content_type=None))["cluster_statuses"]
+        async with self.client.get(f"{self.envoy.admin_url}/clusters?format=json") as reported:
+            clusters = (await reported.json(content_type=None))["cluster_statuses"]
         (hosts,) = [one["host_statuses"] for one in clusters if one["name"] == "hearth"]
         (host,) = [one for one in hosts if one["address"]["socket_address"]["port_value"] == port]
         return not host["health_status"].get("failed_active_health_check")

@@ -118,7 +118,7 @@ async def a_scene(
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="hearth-scene-")))
         pods = [await stack.enter_async_context(SimulatedPod(options or Scene.usual())) for _ in range(count)]
-        told: dict[str, Any] = {
+        reported: dict[str, Any] = {
             "discovery": {"static": {"pods": [pod.url for pod in pods]}},
             "extproc": {"listen": "127.0.0.1:0", **(extproc or {})},
             **(settings or {}),
@@ -126,9 +126,9 @@ async def a_scene(
         if tenants is not None:
             policy = folder / "policy.yaml"
             policy.write_text(json.dumps(policy_of(**tenants)))
-            told["policy"] = str(policy)
+            reported["policy"] = str(policy)
         config = folder / "hearth.yaml"
-        config.write_text(json.dumps(told))
+        config.write_text(json.dumps(reported))
         gateway = await stack.enter_async_context(serving("--config", str(config)))
         kept = aiohttp.TCPConnector(keepalive_timeout=KEPT_S)
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=kept))

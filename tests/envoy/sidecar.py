@@ -39,32 +39,32 @@ class Sidecar:
         body = await request.read()
         if prefiller := request.headers.get(PREFILLER):
             self.prefillers.append(prefiller)
-            said = await self._prefilled(prefiller.partition(",")[0], request, body)
-            if isinstance(said, web.Response):
-                return said
-            body = said
+            stated = await self._prefilled(prefiller.partition(",")[0], request, body)
+            if isinstance(stated, web.Response):
+                return stated
+            body = stated
         headers = {name: value for name, value in request.headers.items() if name.lower() not in HOPS}
         url = f"{self._pod}{request.path_qs}"
         async with self._session.request(request.method, url, data=body or None, headers=headers) as answer:
             kept = {name: value for name, value in answer.headers.items() if name.lower() == "content-type"}
-            told = web.StreamResponse(status=answer.status, headers=kept)
-            await told.prepare(request)
+            reported = web.StreamResponse(status=answer.status, headers=kept)
+            await reported.prepare(request)
             async for piece in answer.content.iter_any():
-                await told.write(piece)
-            await told.write_eof()
-            return told
+                await reported.write(piece)
+            await reported.write_eof()
+            return reported
 
     async def _prefilled(self, prefiller: str, request: web.Request, body: bytes) -> bytes | web.Response:
         """The client's body, with what the prefill pod says of where its KV lies; its no, where it says that."""
-        asked: dict[str, Any] = json.loads(body)
-        first = {word: value for word, value in asked.items() if word != "stream_options"}
+        requested: dict[str, Any] = json.loads(body)
+        first = {word: value for word, value in requested.items() if word != "stream_options"}
         first |= {"stream": False, "max_tokens": 1, "kv_transfer_params": ASKED_OF_PREFILL}
         url = f"http://{prefiller}{request.path}"
         async with self._session.post(url, json=first) as answer:
-            told = await answer.json()
+            reported = await answer.json()
             if answer.status != 200:
-                return web.json_response(told, status=answer.status)
-        return json.dumps(asked | {"kv_transfer_params": told["kv_transfer_params"]}).encode()
+                return web.json_response(reported, status=answer.status)
+        return json.dumps(requested | {"kv_transfer_params": reported["kv_transfer_params"]}).encode()
 
 
 @asynccontextmanager

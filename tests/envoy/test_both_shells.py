@@ -43,15 +43,15 @@ OF_THE_MACHINE = ("scrape", "probe", "source", "python", "process", "met_request
 OF_EVERY_MODE = ("status", "reason", "tenant", "tier", "model", "api", "stream", "downgraded_from")
 
 
-async def asked(scene: Scene) -> list[tuple[object, ...]]:
+async def requested(scene: Scene) -> list[tuple[object, ...]]:
     """What the clients of a transcript are told, but for what is new each time."""
     found: list[Any] = []
     for tenant, path, body in TRANSCRIPT:
         head = {"authorization": f"Bearer sk-{tenant}"}
         async with scene.session.post(scene.url + path, json=body, headers=head) as answer:
             text = await answer.text()
-            said = tuple(str(answer.headers.get(name, "")).partition(";")[0] for name in TOLD_APART)
-        found.append((answer.status, said, plain(text, answer.headers.get("x-hearth-reason"))))
+            stated = tuple(str(answer.headers.get(name, "")).partition(";")[0] for name in TOLD_APART)
+        found.append((answer.status, stated, plain(text, answer.headers.get("x-hearth-reason"))))
         if (receipt_id := answer.headers.get("x-hearth-request-id")) is not None:
             await scene.receipt(receipt_id)
     return found
@@ -60,10 +60,10 @@ async def asked(scene: Scene) -> list[tuple[object, ...]]:
 def plain(text: str, reason: str | None) -> object:
     """An answer's events or error, without ids and times. A pod's own 4xx is told in its words in some modes."""
     if text.startswith("{"):
-        told = json.loads(text)
-        if "error" in told:
-            return [told["error"][word] for word in ("type", "param", "code")] if reason else "a pod's no"
-        return told.get("usage")
+        reported = json.loads(text)
+        if "error" in reported:
+            return [reported["error"][word] for word in ("type", "param", "code")] if reason else "a pod's no"
+        return reported.get("usage")
     events = [line.partition("data: ")[2] for line in text.split("\n\n") if "data: {" in line]
     return [json.loads(event).get("usage") or json.loads(event).get("choices") for event in events]
 
@@ -108,7 +108,7 @@ async def test_the_same_transcript_gives_the_same_through_both_shells(name: str)
         a_scene(None, tenants=TENANTS) as own,
         a_scene(way, tenants=TENANTS) as behind,
     ):
-        assert await asked(behind) == await asked(own)
+        assert await requested(behind) == await requested(own)
         seen = name == "duplex"
         assert await decided(behind, seen=seen) == await decided(own, seen=seen)
         if seen:

@@ -35,18 +35,18 @@ def documented(word: str) -> Any:
 def with_certificate(config: Any, folder: Path) -> None:
     """The picker's cluster as the docs say, with the files in this folder."""
     (cluster,) = [one for one in config["static_resources"]["clusters"] if one["name"] == "picker"]
-    told = yaml.safe_dump(documented("transport_socket"))
+    reported = yaml.safe_dump(documented("transport_socket"))
     for name in ("envoy.crt", "envoy.key", "picker-ca.crt"):
-        assert name in told
-        told = told.replace(name, str(folder / name))
-    cluster["transport_socket"] = yaml.safe_load(told)
+        assert name in reported
+        reported = reported.replace(name, str(folder / name))
+    cluster["transport_socket"] = yaml.safe_load(reported)
 
 
 def with_token(config: Any, token: str) -> None:
     """Every service of the picker with the metadata that the docs say."""
-    (told,) = documented("initial_metadata")
-    assert told["value"] == "Bearer TOKEN"
-    told["value"] = f"Bearer {token}"
+    (reported,) = documented("initial_metadata")
+    assert reported["value"] == "Bearer TOKEN"
+    reported["value"] = f"Bearer {token}"
     services = []
     waiting = [config]
     while waiting:
@@ -56,7 +56,7 @@ def with_token(config: Any, token: str) -> None:
             services.append(one)
     assert len(services) == 2
     for service in services:
-        service["initial_metadata"] = [told]
+        service["initial_metadata"] = [reported]
 
 
 def files_in(folder: Path) -> dict[str, str]:
@@ -145,7 +145,7 @@ async def test_an_envoy_with_the_token_is_served_and_no_other() -> None:
         assert await rejected(scene, "token") >= 2
         scene.gateway.running.terminate()
         await scene.gateway.end()
-        told = str(scene.gateway.lines) + str(scene.gateway.early)
-        assert "another-token" not in told
-        assert TOKEN not in told
-        assert "extproc_caller_rejected" in told
+        reported = str(scene.gateway.lines) + str(scene.gateway.early)
+        assert "another-token" not in reported
+        assert TOKEN not in reported
+        assert "extproc_caller_rejected" in reported

@@ -32,8 +32,8 @@ def settings(folder: Path, **cascade: Any) -> dict[str, Any]:
 @pytest.mark.asyncio
 async def test_the_starting_model_is_chosen(tmp_path: Path, way: Way, headers: dict[str, str], rung: str) -> None:
     """The pod is asked for the model's model, streaming or not, and the receipt says which and that nobody judged."""
-    told = settings(tmp_path, holdback="off", check_unary=False)
-    async with a_scene(way, settings=told) as scene:
+    reported = settings(tmp_path, holdback="off", check_unary=False)
+    async with a_scene(way, settings=reported) as scene:
         for stream in (True, False):
             async with scene.session.post(
                 f"{scene.url}/v1/chat/completions", json=asking(model=CASCADE, stream=stream), headers=headers
@@ -52,8 +52,8 @@ def test_a_judging_cascade_is_rejected(tmp_path: Path) -> None:
     """With the reason, and what to write instead."""
     config = tmp_path / "hearth.yaml"
     config.write_text(json.dumps(settings(tmp_path) | {"extproc": {"listen": "127.0.0.1:9002"}}))
-    with pytest.raises(InvalidDocument) as refused:
+    with pytest.raises(InvalidDocument) as rejected:
         check_file(config, {})
-    [fault] = [str(fault) for fault in refused.value.errors]
+    [fault] = [str(fault) for fault in rejected.value.errors]
     assert "model_list" in fault
     assert "checks answers, which Envoy does not send through the gateway: set `holdback: off`" in fault

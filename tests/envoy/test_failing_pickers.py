@@ -76,8 +76,8 @@ class Scene:
         return (await self.ask())[0] == 200
 
     async def _is_healthy(self) -> bool:
-        async with self.client.get(f"{self.envoy.admin_url}/clusters?format=json") as told:
-            clusters = (await told.json(content_type=None))["cluster_statuses"]
+        async with self.client.get(f"{self.envoy.admin_url}/clusters?format=json") as reported:
+            clusters = (await reported.json(content_type=None))["cluster_statuses"]
         (hosts,) = [one["host_statuses"] for one in clusters if one["name"] == "hearth"]
         return not any(host["health_status"].get("failed_active_health_check") for host in hosts)
 

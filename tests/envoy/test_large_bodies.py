@@ -48,17 +48,17 @@ class Uploads:
 
     pickers: Pickers
     may_go_on: asyncio.Event = field(default_factory=asyncio.Event)
-    asked: list[asyncio.Task[int]] = field(default_factory=list)
+    requested: list[asyncio.Task[int]] = field(default_factory=list)
 
     async def until_one_stands_at(self, seat: Seat) -> None:
         while not await self._stand_at(seat):
-            self.asked.append(asyncio.create_task(self._ask()))
+            self.requested.append(asyncio.create_task(self._ask()))
             await a_moment()
 
     async def statuses(self) -> set[int]:
         """What became of them, once all have been let go on."""
         self.may_go_on.set()
-        return set(await asyncio.gather(*self.asked))
+        return set(await asyncio.gather(*self.requested))
 
     async def _ask(self) -> int:
         words = {"content-type": "application/json"}

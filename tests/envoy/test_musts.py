@@ -46,29 +46,29 @@ def first_message(
     *, subset: list[str] | str | None = None, headers: dict[str, str] | None = None, ends: bool = False
 ) -> bytes:
     """What Envoy says first of a request, in full duplex."""
-    told = ProcessingRequest()
-    told.protocol_config.request_body_mode = told.protocol_config.response_body_mode = 4
-    said = {":method": "POST", ":path": CHAT, "content-type": "application/json", **(headers or {})}
-    for name, value in said.items():
-        header = told.request_headers.headers.headers.add()
+    reported = ProcessingRequest()
+    reported.protocol_config.request_body_mode = reported.protocol_config.response_body_mode = 4
+    stated = {":method": "POST", ":path": CHAT, "content-type": "application/json", **(headers or {})}
+    for name, value in stated.items():
+        header = reported.request_headers.headers.headers.add()
         header.key, header.raw_value = name, value.encode()
     if subset is not None:
-        hint = told.metadata_context.filter_metadata["envoy.lb.subset_hint"]
+        hint = reported.metadata_context.filter_metadata["envoy.lb.subset_hint"]
         held = hint.fields[f"{DESTINATION}-subset"]
         if isinstance(subset, str):
             held.string_value = subset
         else:
             held.list_value.extend(subset)
-    return told.SerializeToString()
+    return reported.SerializeToString()
 
 
 def body_message(text: bytes) -> bytes:
-    told = ProcessingRequest()
-    told.request_body.body, told.request_body.end_of_stream = text, True
-    return told.SerializeToString()
+    reported = ProcessingRequest()
+    reported.request_body.body, reported.request_body.end_of_stream = text, True
+    return reported.SerializeToString()
 
 
-async def asked(scene: Scene, **first: Any) -> ProcessingResponse:
+async def requested(scene: Scene, **first: Any) -> ProcessingResponse:
     """What the picker says first of a request."""
     body = b'{"model":"big","messages":[{"role":"user","content":"Hi"}],"max_tokens":4}'
     async with calling(scene.picker) as caller:
@@ -78,8 +78,8 @@ async def asked(scene: Scene, **first: Any) -> ProcessingResponse:
         return ProcessingResponse.FromString(await call.message())
 
 
-def fields_of(said: ProcessingResponse) -> dict[str, str]:
-    mutation = said.request_headers.response.header_mutation
+def fields_of(stated: ProcessingResponse) -> dict[str, str]:
+    mutation = stated.request_headers.response.header_mutation
     return {option.header.key: option.header.raw_value.decode() for option in mutation.set_headers}
 
 
@@ -96,15 +96,15 @@ async def test_must_1_stream_requests_and_answers_in_full_duplex(scene: Scene) -
 async def test_must_2_pick_only_from_the_subset(scene: Scene, at: int, is_list: bool) -> None:
     """A list or a text, by ip:port; only those endpoints are named."""
     wanted = scene.endpoint(at)
-    said = await asked(scene, subset=[wanted] if is_list else wanted)
-    assert fields_of(said)[DESTINATION] == wanted
+    stated = await requested(scene, subset=[wanted] if is_list else wanted)
+    assert fields_of(stated)[DESTINATION] == wanted
 
 
 @pytest.mark.parametrize("subset", [[], ["10.1.1.1:80"], "10.1.1.1:80"])
 async def test_must_2_reject_where_the_subset_leaves_no_one(scene: Scene, subset: list[str] | str) -> None:
     """An empty list, or nobody of ours: 503."""
-    said = await asked(scene, subset=subset)
-    assert said.immediate_response.status.code == 503
+    stated = await requested(scene, subset=subset)
+    assert stated.immediate_response.status.code == 503
 
 
 async def test_must_2_the_subset_holds_behind_envoy(scene: Scene) -> None:
@@ -120,9 +120,9 @@ async def test_must_2_the_subset_holds_behind_envoy(scene: Scene) -> None:
 
 async def test_must_3_name_the_endpoint_by_header_and_metadata(scene: Scene) -> None:
     """Both, and both the same, as a list whose first is the best."""
-    said = await asked(scene)
-    header = fields_of(said)[DESTINATION]
-    metadata = said.dynamic_metadata.fields["envoy.lb"].struct_value.fields[DESTINATION].string_value
+    stated = await requested(scene)
+    header = fields_of(stated)[DESTINATION]
+    metadata = stated.dynamic_metadata.fields["envoy.lb"].struct_value.fields[DESTINATION].string_value
     assert header == metadata
     assert set(header.split(",")) == {scene.endpoint(0), scene.endpoint(1)}
 
@@ -146,17 +146,17 @@ async def test_must_3_who_served_is_who_is_charged() -> None:
             first = await scene.receipt(answer.headers["x-hearth-request-id"])
         failing = first["attempts"][0]["engine"]
         (other,) = [pod.url for pod in scene.pods if pod.url != failing]
-        async with scene.session.post(f"{failing}/faults", json={"kind": "error"}) as told:
-            assert told.status == 200
+        async with scene.session.post(f"{failing}/faults", json={"kind": "error"}) as reported:
+            assert reported.status == 200
         for _ in range(2):
             async with scene.post(TALK) as answer:
                 assert answer.status == 200
             receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
             (attempt,) = receipt["attempts"]
             assert (attempt["engine"], attempt["result"]) == (other, "ok")
-        async with scene.session.get(f"{other}/metrics") as told:
+        async with scene.session.get(f"{other}/metrics") as reported:
             hits = [
-                line for line in (await told.text()).splitlines() if line.startswith("vllm:prefix_cache_hits_total")
+                line for line in (await reported.text()).splitlines() if line.startswith("vllm:prefix_cache_hits_total")
             ]
         assert float(hits[0].rpartition(" ")[2]) > 0
         details = [receipt["error"] for receipt in await scene.receipts()]
@@ -246,8 +246,8 @@ async def test_reflection_is_off(scene: Scene) -> None:
 )
 async def test_nothing_a_client_sends_picks_its_destination(scene: Scene, name: str) -> None:
     """Such headers are taken out or overwritten, whatever they say."""
-    said = await asked(scene, headers={name: "10.6.6.6:666"})
-    mutation = said.request_headers.response.header_mutation
-    assert name in mutation.remove_headers or "10.6.6.6" not in fields_of(said)[name]
+    stated = await requested(scene, headers={name: "10.6.6.6:666"})
+    mutation = stated.request_headers.response.header_mutation
+    assert name in mutation.remove_headers or "10.6.6.6" not in fields_of(stated)[name]
     async with scene.post(asking(), headers={name: "10.6.6.6:666"}) as answer:
         assert answer.status == 200

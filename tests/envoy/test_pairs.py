@@ -62,13 +62,13 @@ async def a_pair(folder: Path, way: Way | None) -> AsyncIterator[Pair]:
             {"url": pods[0].url, "role": "prefill", "kv_connector": "NixlConnector", "kv_role": "kv_producer"},
             {"url": decode, "role": "decode", "kv_connector": "NixlConnector", "kv_role": "kv_consumer"},
         ]
-        told: dict[str, Any] = {
+        reported: dict[str, Any] = {
             "discovery": {"static": {"pods": places}},
             "routing": {"name": "warm", "scorers": {"decode_role": {"penalty_s": 1000}}},
             "extproc": {"listen": "127.0.0.1:0"},
         }
         config = folder / f"{'own' if way is None else 'behind'}.json"
-        config.write_text(json.dumps(told))
+        config.write_text(json.dumps(reported))
         gateway = await stack.enter_async_context(serving("--config", str(config)))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         scene = Scene(pods, gateway, session)
@@ -77,7 +77,7 @@ async def a_pair(folder: Path, way: Way | None) -> AsyncIterator[Pair]:
         yield Pair(scene, side)
 
 
-async def asked(pair: Pair) -> list[object]:
+async def requested(pair: Pair) -> list[object]:
     """What clients are told, as far as it is the same each time."""
     found: list[object] = []
     for path, body in TRANSCRIPT:
@@ -111,7 +111,7 @@ async def decided(pair: Pair) -> list[object]:
 async def test_the_same_requests_are_split_alike_through_both_shells(tmp_path: Path, way: Way) -> None:
     """The decode pod's sidecar is told the prefill pod, as `ip:port`; KV passes; ledgers are empty afterwards."""
     async with a_pair(tmp_path, None) as own, a_pair(tmp_path, way) as behind:
-        assert await asked(behind) == await asked(own)
+        assert await requested(behind) == await requested(own)
         assert await decided(behind) == await decided(own)
         prefill = behind.scene.endpoint(0)
         assert sum("prefill" in str(each) for each in await decided(behind)) >= 4

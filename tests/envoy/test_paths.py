@@ -54,8 +54,8 @@ async def recording() -> AsyncIterator[Recorder]:
         body = await request.read()
         if body == BODY:
             found.paths.append(request.raw_path)
-            said = {"message": {"role": "assistant", "content": "Hi"}, "index": 0, "finish_reason": "stop"}
-            return web.json_response({"id": "1", "object": "chat.completion", "model": "big", "choices": [said]})
+            stated = {"message": {"role": "assistant", "content": "Hi"}, "index": 0, "finish_reason": "stop"}
+            return web.json_response({"id": "1", "object": "chat.completion", "model": "big", "choices": [stated]})
         return web.Response(status=404 if request.path == "/metrics" else 200)
 
     app = web.Application()

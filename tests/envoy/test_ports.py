@@ -54,8 +54,8 @@ async def test_tls_to_the_picker_is_renewed_while_envoy_calls(tmp_path: Path) ->
 async def test_several_workers_pick_behind_one_port_or_behind_one_each(*, shares: bool) -> None:
     """Where they listen is said; health and requests are served there."""
     first = ports_in_a_row(2)
-    told = {"listen": f"127.0.0.1:{first}", "reuse_port": shares}
-    async with a_scene(None, extproc=told, settings={"processes": 2}) as scene:
+    reported = {"listen": f"127.0.0.1:{first}", "reuse_port": shares}
+    async with a_scene(None, extproc=reported, settings={"processes": 2}) as scene:
         listening = next(line for line in scene.gateway.lines if line["event"] == "listening")
         ports = [first] if shares else [first, first + 1]
         assert listening["extproc"] == [f"127.0.0.1:{port}" for port in ports]
@@ -90,12 +90,12 @@ async def test_a_picker_stopped_under_load_loses_no_request(tmp_path: Path, way:
     config = tmp_path / "hearth.json"
     async with AsyncExitStack() as stack:
         pods = [await stack.enter_async_context(SimulatedPod(Scene.usual())) for _ in range(2)]
-        told = {
+        reported = {
             "discovery": {"static": {"pods": [pod.url for pod in pods]}},
             "extproc": {"listen": "127.0.0.1:0"},
             "timeouts": {"lame_duck_s": 600},
         }
-        config.write_text(json.dumps(told))
+        config.write_text(json.dumps(reported))
         pickers = [await stack.enter_async_context(serving("--config", str(config))) for _ in range(2)]
         where = [next(one for one in picker.lines if one["event"] == "listening")["extproc"][0] for picker in pickers]
         front = await stack.enter_async_context(envoy(checked, *where))
@@ -106,10 +106,12 @@ async def test_a_picker_stopped_under_load_loses_no_request(tmp_path: Path, way:
 
         await until(partial(are_seen, 2))
         over = asyncio.Event()
-        asked = [asyncio.create_task(ask_until(over, session, front.url, stream=bool(turn % 2))) for turn in range(6)]
+        requested = [
+            asyncio.create_task(ask_until(over, session, front.url, stream=bool(turn % 2))) for turn in range(6)
+        ]
         pickers[0].running.send_signal(signal.SIGTERM)
         await until(partial(are_seen, 1))
         over.set()
-        assert not [wrong for one in asyncio.as_completed(asked) for wrong in await one]
+        assert not [wrong for one in asyncio.as_completed(requested) for wrong in await one]
         pickers[0].running.send_signal(signal.SIGTERM)
         assert await pickers[0].end() == 0

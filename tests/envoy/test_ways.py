@@ -56,12 +56,12 @@ async def test_unary_answers_arrive_and_are_settled(way: tuple[str, Scene]) -> N
     name, scene = way
     async with scene.post(asking(LONG), headers=KEY) as answer:
         assert answer.status == 200
-        told = await answer.json()
+        reported = await answer.json()
     receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
     assert (receipt["status"], receipt["tenant"], receipt["frontend"]) == (200, "one", "extproc")
     usage = receipt["usage"]
     if name in SEES_ANSWERS:
-        assert usage["output_tokens"] == told["usage"]["completion_tokens"] == 8
+        assert usage["output_tokens"] == reported["usage"]["completion_tokens"] == 8
     else:
         assert usage is None
     await scene.until_idle()
@@ -133,8 +133,8 @@ async def counted(scene: Scene, url: str, size: int) -> int | str:
     body = BytesIO(json.dumps(asking("word " * (size // 5), max_tokens=1)).encode())
     head = KEY | {"content-type": "application/json"}
     async with scene.session.post(url + CHAT, data=body, headers=head) as answer:
-        told = await answer.json()
-    return str(told["error"]["message"]) if "error" in told else int(told["usage"]["prompt_tokens"])
+        reported = await answer.json()
+    return str(reported["error"]["message"]) if "error" in reported else int(reported["usage"]["prompt_tokens"])
 
 
 async def running(scene: Scene, url: str) -> float:

@@ -18,8 +18,8 @@ SPEAKS = {"x-hearth-tenant": "one", "x-llm-d-inference-objective": "gold"}
 async def break_pods(scene: Scene, **fault: Any) -> None:
     """Have every pod fail so from now on."""
     for pod in scene.pods:
-        async with scene.session.post(f"{pod.url}/faults", json=fault) as told:
-            assert told.status == 200
+        async with scene.session.post(f"{pod.url}/faults", json=fault) as reported:
+            assert reported.status == 200
 
 
 async def cut_stream(scene: Scene) -> tuple[bytes, dict[str, Any]]:
@@ -101,8 +101,8 @@ async def test_no_answer_is_lost_to_an_early_end() -> None:
     async with a_scene(DUPLEX) as scene:
         for turn in range(150):
             async with scene.post(asking(f"{turn}", max_tokens=2)) as answer:
-                told = await answer.json()
-                assert (answer.status, told["usage"]["completion_tokens"]) == (200, 2)
+                reported = await answer.json()
+                assert (answer.status, reported["usage"]["completion_tokens"]) == (200, 2)
         assert scene.envoy is not None
         failed = await scene.envoy.stats("ext_proc.streams_failed")
         assert set(failed.values()) == {0}

@@ -30,11 +30,11 @@ async def test_no_one_gets_what_another_has_requested(front: type) -> None:
             async with connected(port) as client:
                 await client.send(case.raw)
                 await is_not_disturbed(port, f"stranger-{number}")
-                told = await told_so_far(client)
-            statuses = [int(status) for status in STATUS_LINE.findall(told)]
+                reported = await told_so_far(client)
+            statuses = [int(status) for status in STATUS_LINE.findall(reported)]
             answers = [status for status in statuses if status != GOES_ON]
-            assert len(answers) <= len(ASKED.findall(case.raw)), (name, told)
-            assert b"stranger" not in told, (name, told)
+            assert len(answers) <= len(ASKED.findall(case.raw)), (name, reported)
+            assert b"stranger" not in reported, (name, reported)
             assert all(status < 600 for status in answers)
             await is_not_disturbed(port, f"after-{number}")
         assert not rig.pod.questions

@@ -34,12 +34,12 @@ STARVED = -1
 
 def main() -> int:
     """Run the targets one after another. 1 where one fell over or hung."""
-    asked = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    asked.add_argument("names", nargs="*", default=[*TARGETS], metavar="NAME")
-    asked.add_argument("--inputs", type=int, default=1_000_000, help="for each target")
-    asked.add_argument("--seconds", type=int, default=600, help="for each target, at most")
-    asked.add_argument("--lead", choices=("coverage", "chance"), default="coverage", help="chance is faster by far")
-    options = asked.parse_args()
+    requested = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    requested.add_argument("names", nargs="*", default=[*TARGETS], metavar="NAME")
+    requested.add_argument("--inputs", type=int, default=1_000_000, help="for each target")
+    requested.add_argument("--seconds", type=int, default=600, help="for each target, at most")
+    requested.add_argument("--lead", choices=("coverage", "chance"), default="coverage", help="chance is faster by far")
+    options = requested.parse_args()
     fell = [name for name in options.names if not run(name, options.inputs, options.seconds, options.lead)]
     print(f"fell over: {', '.join(fell) or 'none'}")
     return bool(fell)
@@ -50,10 +50,10 @@ def run(name: str, inputs: int, seconds: int, lead: str) -> bool:
     log = OUT / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "tests.fuzz.one", name, str(inputs), str(seconds), lead]
-    with log.open("wb") as told:
+    with log.open("wb") as reported:
         try:
             ended = subprocess.run(
-                words, stdout=told, stderr=subprocess.STDOUT, timeout=seconds + SPARE_S, check=False
+                words, stdout=reported, stderr=subprocess.STDOUT, timeout=seconds + SPARE_S, check=False
             ).returncode
         except subprocess.TimeoutExpired:
             ended = STARVED

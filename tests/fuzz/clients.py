@@ -58,8 +58,8 @@ def feed_body(raw: bytes) -> None:
     reading: ParsedRequest | RequestRejected
     try:
         reading = read_request(api, raw, request_id="r")
-    except RequestRejected as refusal:
-        reading = refusal
+    except RequestRejected as rejection:
+        reading = rejection
     if isinstance(reading, RequestRejected):
         assert RESPONSES[reading.reason].fault is ErrorOwner.CLIENT
         return

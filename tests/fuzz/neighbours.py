@@ -143,7 +143,7 @@ def feed_calibration(raw: bytes) -> None:
 
 def feed_agent(raw: bytes) -> None:
     """What servers of a node tell its agent."""
-    for told in (
+    for reported in (
         server.facts_from_version(raw),
         server.facts_from_models(raw),
         server.facts_from_metrics(raw),
@@ -151,7 +151,7 @@ def feed_agent(raw: bytes) -> None:
         server.facts_from_bootstrap(raw),
         server.facts_from_server_info(raw, "10.0.0.1")[0],
     ):
-        assert isinstance(told, dict)
+        assert isinstance(reported, dict)
     loads = LoadListener(lambda: 0.0, lambda: None)
     loads.datagram_received(raw, None)
     assert loads.invalid in (0, 1)

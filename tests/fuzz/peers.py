@@ -29,11 +29,11 @@ def feed_stream(raw: bytes) -> None:
     """A pod's stream: the same bytes go on however it comes in pieces, and what it told can be read."""
     steer, raw = split(raw)
     api, withholds = SPEAKING[steer % 4], bool(steer & 4)
-    whole, error = passed(api, [raw], withholds=withholds)
+    complete, error = passed(api, [raw], withholds=withholds)
     pieces, error_in_pieces = passed(api, cut(raw, steer >> 3), withholds=withholds)
     assert error == error_in_pieces
     # Of many empty lines between events, one more or less may go on before an event that does not: they mean nothing.
-    assert whole.replace(b"\n", b"") == pieces.replace(b"\n", b"")
+    assert complete.replace(b"\n", b"") == pieces.replace(b"\n", b"")
 
 
 def passed(api: Api, pieces: list[bytes], *, withholds: bool) -> tuple[bytes, object]:

@@ -42,10 +42,10 @@ def feed_resuming(raw: bytes) -> None:
     body = GREEDY if steer & 8 else BODY
     kept, _, more = raw.partition(LOST)
     try:
-        said = read_delivered(api, kept, kept.count(b"\n\n"), withholds_usage=withholds)
+        stated = read_delivered(api, kept, kept.count(b"\n\n"), withholds_usage=withholds)
     except MALFORMED_EVENT:  # As the carrier does.
         return
-    rest = continuation_of(body, said, sequences=1)
+    rest = continuation_of(body, stated, sequences=1)
     if isinstance(rest, ResumeBlocker):
         return
     json.loads(rest.request.body)

@@ -43,7 +43,7 @@ class FakePod:
     tokens_status: int = 200
     port: int = 0
     keys_seen: set[str | None] = field(default_factory=set)
-    asked: dict[str, int] = field(default_factory=dict)
+    requested: dict[str, int] = field(default_factory=dict)
     pulse: Pulse = field(default_factory=Pulse)
     """Beats whenever it is asked something."""
     runner: web.AppRunner | None = None
@@ -84,7 +84,7 @@ class FakePod:
             self.runner = None
 
     async def _asked(self, name: str) -> None:
-        self.asked[name] = self.asked.get(name, 0) + 1
+        self.requested[name] = self.requested.get(name, 0) + 1
         self.pulse.beat()
         if self.hangs:
             await asyncio.get_running_loop().create_future()

@@ -63,10 +63,10 @@ class Load:
             "max_tokens": TOKENS,
         }
         if not is_streamed:
-            whole = await client.chat.completions.create(**body)
-            return int(whole.usage.completion_tokens)
-        told = await client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True})
-        counts = [chunk.usage.completion_tokens async for chunk in told if chunk.usage is not None]
+            complete = await client.chat.completions.create(**body)
+            return int(complete.usage.completion_tokens)
+        reported = await client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True})
+        counts = [chunk.usage.completion_tokens async for chunk in reported if chunk.usage is not None]
         return int(counts[-1]) if counts else 0
 
     async def goes_on(self) -> None:
@@ -171,7 +171,7 @@ class Operator:
     async def _is_empty(self, url: str) -> bool:
         async with self.session.get(f"{url}/metrics") as answer:
             page = await answer.text()
-        return not any(float(said.rsplit(" ", 1)[1]) for said in page.splitlines() if said.startswith(AT_WORK))
+        return not any(float(stated.rsplit(" ", 1)[1]) for stated in page.splitlines() if stated.startswith(AT_WORK))
 
     async def _knows_not(self, gateway: Seat, url: str) -> bool:
         return not await self._shows(gateway, url, lambda _: True)

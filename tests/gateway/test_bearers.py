@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from simulator.options import Options
 from simulator.pod import SimulatedPod
-from tests.gateway.app.test_serving import CHAT, asked
+from tests.gateway.app.test_serving import CHAT, requested
 from tests.gateway.identity.test_tokens import ALL, private
 from tests.gateway.running import Running, serving
 
@@ -46,15 +46,15 @@ async def test_a_token_of_the_issuer_is_served_and_no_other(issuer: str, tmp_pat
     )
 
     def token(**claims: object) -> str:
-        told = {"iss": issuer, "aud": "hearth", "exp": FAR_S, "sub": "ann", "team": "legal", **claims}
-        return jwt.encode(told, private("RSA"), "RS256", headers={"kid": "RSA"})
+        reported = {"iss": issuer, "aud": "hearth", "exp": FAR_S, "sub": "ann", "team": "legal", **claims}
+        return jwt.encode(reported, private("RSA"), "RS256", headers={"kid": "RSA"})
 
     async def status(gateway: Running, bearer: str) -> tuple[int, str]:
         headers = {"authorization": f"Bearer {bearer}"}
         url = gateway.at("traffic", CHAT)
         async with (
             aiohttp.ClientSession() as client,
-            client.post(url, json=asked(stream=False), headers=headers) as answer,
+            client.post(url, json=requested(stream=False), headers=headers) as answer,
         ):
             return answer.status, await answer.text()
 
@@ -72,7 +72,7 @@ async def test_a_token_of_the_issuer_is_served_and_no_other(issuer: str, tmp_pat
         assert line["tenant"] == "legal"
         assert (await status(gateway, token(team="search")))[0] == 404
         for bad in (token(aud="other"), token(exp=1.0), token(team="strangers"), good[:-8] + "AAAAAAAA", "a.b.c"):
-            code, told = await status(gateway, bad)
-            assert (code, "invalid_api_key" in told) == (401, True)
-            assert bad not in told
+            code, reported = await status(gateway, bad)
+            assert (code, "invalid_api_key" in reported) == (401, True)
+            assert bad not in reported
         assert not any(good in str(line) or "strangers" in str(line) for line in gateway.lines)

@@ -31,8 +31,8 @@ def hearth(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[
 
 def test_it_names_its_version() -> None:
     """Without loading what serves."""
-    told = hearth("--version")
-    assert (told.returncode, told.stdout.split()[0]) == (0, "hearth")
+    reported = hearth("--version")
+    assert (reported.returncode, reported.stdout.split()[0]) == (0, "hearth")
 
 
 def test_it_explains_itself() -> None:
@@ -122,7 +122,7 @@ def test_the_list_of_pods_is_checked(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("words", "variables", "told"),
+    ("words", "variables", "reported"),
     [
         ((), {}, "hearth: --pod: no pod is named"),
         (("--pod", "here"), {}, "hearth: --pod: must be a URL"),
@@ -139,17 +139,19 @@ def test_the_list_of_pods_is_checked(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--config", "/nowhere"), {}, "hearth: /nowhere: No such file or directory"),
     ],
 )
-def test_what_keeps_it_from_starting_is_reported(words: tuple[str, ...], variables: dict[str, str], told: str) -> None:
+def test_what_keeps_it_from_starting_is_reported(
+    words: tuple[str, ...], variables: dict[str, str], reported: str
+) -> None:
     """In one line each, with status 2, without a traceback and without secrets."""
     done = hearth("serve", "--admin-listen", "off", *words, **variables)
     assert done.returncode == 2
-    assert done.stderr.startswith(told)
+    assert done.stderr.startswith(reported)
     assert "Traceback" not in done.stderr
     assert "hunter2" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "reported"),
     [
         ("listen: [1\n", "line 2, column 1: expected"),
         ("- 1\n", "must be a mapping, not a list"),
@@ -161,13 +163,13 @@ def test_what_keeps_it_from_starting_is_reported(words: tuple[str, ...], variabl
         ),
     ],
 )
-def test_a_configuration_is_rejected_by_its_name(tmp_path: Path, lines: str, told: str) -> None:
+def test_a_configuration_is_rejected_by_its_name(tmp_path: Path, lines: str, reported: str) -> None:
     """File, field, and what is wrong with it, in one line."""
     config = tmp_path / "hearth.yaml"
     config.write_text(lines.replace("FILE", str(config)))
     done = hearth("serve", *POD, "--config", str(config))
     assert done.returncode == 2
-    assert done.stderr.startswith(f"hearth: {config}: {told.replace('FILE', str(config))}")
+    assert done.stderr.startswith(f"hearth: {config}: {reported.replace('FILE', str(config))}")
     assert done.stderr.count("\n") == 1
 
 

@@ -83,7 +83,7 @@ class Told:
 class Watch:
     router: TellingRouter
     watcher: FleetWatcher
-    heard: Heard
+    received: Heard
     gone: list[str]
 
     def pod(self, url: str) -> Pod:
@@ -115,13 +115,13 @@ async def watching(
     models: dict[str, ModelEntry] | None = None,
     timeout_s: float = 60.0,
 ) -> AsyncIterator[Watch]:
-    router, heard, gone = TellingRouter(), Heard(), list[str]()
+    router, received, gone = TellingRouter(), Heard(), list[str]()
     async with probe_session() as session:
         watcher = FleetWatcher(
             router,
             sources,
             Prober(session, lambda _: None, timeout_s=timeout_s),
-            log_event=heard,
+            log_event=received,
             clock=asyncio.get_running_loop().time,
             draw=lambda: 0.5,
             models=models,
@@ -130,7 +130,7 @@ async def watching(
         watcher.set_unreachable_listener(gone.append)
         task = asyncio.create_task(watcher.run())
         try:
-            yield Watch(router, watcher, heard, gone)
+            yield Watch(router, watcher, received, gone)
         finally:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

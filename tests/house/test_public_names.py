@@ -250,8 +250,8 @@ def config_with(path: str) -> dict[str, Any]:
 def config_faults(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the faults of renamed keys by path, without the indices of lists."""
     _, root = read_settings(yaml.safe_dump(document), {})
-    told = [fault for fault in root.errors if fault.message.startswith(("renamed to ", "removed: "))]
-    return {fault.path.replace("[0]", "[]"): fault.message for fault in told}
+    reported = [fault for fault in root.errors if fault.message.startswith(("renamed to ", "removed: "))]
+    return {fault.path.replace("[0]", "[]"): fault.message for fault in reported}
 
 
 @pytest.mark.parametrize("old", RENAMED_CONFIG)
@@ -265,13 +265,13 @@ def test_a_renamed_configuration_key_is_rejected_with_the_new_one(old: str) -> N
         return
     inner = old.removeprefix(path)
     assert new.endswith(inner)
-    told = re.fullmatch(r"renamed to `([a-z_.]+)`(, a number of seconds: divide by (\d+))?", faults[path])
-    assert told is not None
+    reported = re.fullmatch(r"renamed to `([a-z_.]+)`(, a number of seconds: divide by (\d+))?", faults[path])
+    assert reported is not None
     plain = new.removesuffix(inner).replace("[]", "")
-    assert plain == told[1] or plain.endswith(f".{told[1]}")
+    assert plain == reported[1] or plain.endswith(f".{reported[1]}")
     if old in NAMES["units"]:
-        assert told[3] is not None
-        assert 1 / float(told[3]) == NAMES["units"][old]
+        assert reported[3] is not None
+        assert 1 / float(reported[3]) == NAMES["units"][old]
 
 
 @pytest.mark.parametrize("old", [old for old, new in RENAMED_KEYS.items() if "." in old])

@@ -41,10 +41,10 @@ def pair(pods: int = 3) -> tuple[Talker, Talker]:
 
 def tell_all(talkers: list[Talker], now_s: float) -> None:
     """Everybody hears what everybody else has said."""
-    for said in [one.batch() for one in talkers]:
+    for stated in [one.batch() for one in talkers]:
         for other in talkers:
-            if other.name != said[0]:
-                other.hearing.apply(*said, now_s)
+            if other.name != stated[0]:
+                other.hearing.apply(*stated, now_s)
 
 
 def loads(router: Router) -> dict[str, tuple[float, float, int]]:

@@ -105,7 +105,7 @@ class ModelEngine:
         self.events.append(AllBlocksCleared())
         return True
 
-    def told(self) -> list[KvEvent]:
+    def reported(self) -> list[KvEvent]:
         """What it has said since it was last asked."""
         events, self.events = self.events, []
         return events
@@ -116,8 +116,8 @@ class ModelEngine:
         names, parent = [], self.secret
         for start in range(0, len(tokens) - self.block_tokens + 1, self.block_tokens):
             extra = f"{adapter}/{salt if not start else ''}".encode()
-            said = pack_tokens(tokens[start : start + self.block_tokens]) + extra
-            parent = xxh3_64_intdigest(said, parent)
+            stated = pack_tokens(tokens[start : start + self.block_tokens]) + extra
+            parent = xxh3_64_intdigest(stated, parent)
             names.append(parent)
         return names
 

@@ -13,22 +13,22 @@ from tests.routing.engines import TALK, ask, place, router_of, serve
 class Notes:
     """A watch that writes down what it is told."""
 
-    said: list[tuple[object, ...]] = field(default_factory=list)
+    stated: list[tuple[object, ...]] = field(default_factory=list)
 
     def placed(self, engine: str) -> None:
-        self.said.append(("placed", engine))
+        self.stated.append(("placed", engine))
 
     def computed(self) -> None:
-        self.said.append(("computed",))
+        self.stated.append(("computed",))
 
     def answered(self, prompt_tokens: int, cached_tokens: int | None) -> None:
-        self.said.append(("answered", prompt_tokens, cached_tokens))
+        self.stated.append(("answered", prompt_tokens, cached_tokens))
 
     def left(self) -> None:
-        self.said.append(("left",))
+        self.stated.append(("left",))
 
     def over(self) -> None:
-        self.said.append(("over",))
+        self.stated.append(("over",))
 
 
 def seeing(request: Request, prompt_tokens: int, seen: dict[int, CacheHit], watch: Notes | None = None) -> Request:

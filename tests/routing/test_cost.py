@@ -335,7 +335,7 @@ def test_prefill_work_grows_with_what_is_cold_and_what_is_before(cold: float, wa
 
 def test_work_in_parts_is_work_in_one() -> None:
     """Two prefills one after the other cost what one of the whole does: context counts once, at the prompt's middle."""
-    whole = prefill_work(50_000, 50_000)
+    complete = prefill_work(50_000, 50_000)
     parts = prefill_work(20_000, 20_000) + prefill_work(30_000, 50_000)
-    assert parts == pytest.approx(whole)
+    assert parts == pytest.approx(complete)
     assert prefill_work(CONTEXT_SCALE_TOKENS, CONTEXT_SCALE_TOKENS) == pytest.approx(1.5 * CONTEXT_SCALE_TOKENS)

@@ -91,10 +91,10 @@ def test_what_a_pod_was_put_up_for_goes_with_its_engines() -> None:
         Pod(f"http://{each}", facts=PodFacts(prompts=each))
         for each in (PromptLengths.SHORT, PromptLengths.ANY, PromptLengths.LONG)
     ]
-    whole = engines_of([(Engine(slot, pod.url), pod) for slot, pod in enumerate(pods)], "m")
-    whole = replace(whole, has_prefillers=True, fallback=PairingFallback.NO_PREFILL_POD)
-    assert whole.prompts == (PromptLengths.SHORT, PromptLengths.ANY, PromptLengths.LONG)
-    for part in (whole.narrowed_to((0, 2)), whole.excluding(frozenset({"http://any"}))):
+    complete = engines_of([(Engine(slot, pod.url), pod) for slot, pod in enumerate(pods)], "m")
+    complete = replace(complete, has_prefillers=True, fallback=PairingFallback.NO_PREFILL_POD)
+    assert complete.prompts == (PromptLengths.SHORT, PromptLengths.ANY, PromptLengths.LONG)
+    for part in (complete.narrowed_to((0, 2)), complete.excluding(frozenset({"http://any"}))):
         assert part.prompts == (PromptLengths.SHORT, PromptLengths.LONG)
         assert (part.has_prefillers, part.fallback) == (True, PairingFallback.NO_PREFILL_POD)
     assert engines_of([(Engine(1, pods[1].url), pods[1])], "m").prompts == ()

@@ -49,16 +49,18 @@ def test_what_is_reported_is_read_again() -> None:
 
 def test_labels_are_texts() -> None:
     """Where all values are texts, numbers and lists are read from them."""
-    said = {"tp": "8", "gpus": "0", "models": "a, b", "role": "prefill-decode", "prompts": "short", "host": ""}
-    assert read_facts(said) == PodFacts(tp=8, gpus=0, models=("a", "b"), role=Role.EITHER, prompts=PromptLengths.SHORT)
+    stated = {"tp": "8", "gpus": "0", "models": "a, b", "role": "prefill-decode", "prompts": "short", "host": ""}
+    assert read_facts(stated) == PodFacts(
+        tp=8, gpus=0, models=("a", "b"), role=Role.EITHER, prompts=PromptLengths.SHORT
+    )
 
 
 def test_all_faults_are_reported_at_once() -> None:
     """Each word that is wrong has its line, unknown words too."""
-    said = {"role": "cook", "tp": 0, "side_channel": "nowhere", "models": {"a": 1}, "colour": "red", "host": "x\ny"}
+    stated = {"role": "cook", "tp": 0, "side_channel": "nowhere", "models": {"a": 1}, "colour": "red", "host": "x\ny"}
     with pytest.raises(InvalidFacts) as caught:
-        read_facts(said)
-    assert sorted(fault.partition(":")[0] for fault in caught.value.errors) == sorted(said)
+        read_facts(stated)
+    assert sorted(fault.partition(":")[0] for fault in caught.value.errors) == sorted(stated)
 
 
 @pytest.mark.parametrize("port", ["0", "70000", "x", ""])
@@ -86,10 +88,10 @@ def test_a_role_follows_from_what_was_reported(facts: PodFacts, duty: Role) -> N
 @given(
     st.dictionaries(st.sampled_from(sorted(FACT_NAMES)), st.none() | st.integers() | st.text() | st.lists(st.text()))
 )
-def test_nonsense_gives_facts_or_faults(said: dict[str, object]) -> None:
+def test_nonsense_gives_facts_or_faults(stated: dict[str, object]) -> None:
     """Whatever is said, there is no other error; and what is read can be told and read again."""
     try:
-        facts = read_facts(said)
+        facts = read_facts(stated)
     except InvalidFacts:
         return
     assert read_facts(facts.to_mapping()) == facts

@@ -159,8 +159,8 @@ def single_engine_fleet(*pods: Pod, roles: Sequence[Role] = ()) -> Fleet:
     return fleet
 
 
-def eligible_pod(name: str, standing: PodState = PodState.READY, **said: Any) -> Pod:
-    return Pod(f"http://{name}", standing, frozenset({MODEL}), **said)
+def eligible_pod(name: str, standing: PodState = PodState.READY, **stated: Any) -> Pod:
+    return Pod(f"http://{name}", standing, frozenset({MODEL}), **stated)
 
 
 def letters(fleet: Fleet, *, avoid: Sequence[str] = (), **bounds: frozenset[str]) -> str:
@@ -169,10 +169,10 @@ def letters(fleet: Fleet, *, avoid: Sequence[str] = (), **bounds: frozenset[str]
     return "".join(engine.pod[-1] for engine in roster.engines)
 
 
-def refusal(fleet: Fleet, *, model: str = MODEL, avoid: str = "", **bounds: frozenset[str]) -> RequestRejected:
-    with pytest.raises(RequestRejected) as refused:
+def rejection(fleet: Fleet, *, model: str = MODEL, avoid: str = "", **bounds: frozenset[str]) -> RequestRejected:
+    with pytest.raises(RequestRejected) as rejected:
         eligible_for(fleet, structs.replace(ask(model=model), **bounds), frozenset({avoid}))
-    return refused.value
+    return rejected.value
 
 
 # -- who may -----------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_those_that_are_there_for_prefill_answer_where_no_others_are_left() -> N
     assert letters(fleet) == "a"
     assert letters(fleet, avoid="a") == "b"
     assert eligible_for(fleet, ask(), frozenset({"http://a"})).fallback is PairingFallback.NO_DECODE_POD
-    assert refusal(fleet, avoid="http://a", pods=frozenset({"http://a"})).reason is Reason.NO_POD_READY
+    assert rejection(fleet, avoid="http://a", pods=frozenset({"http://a"})).reason is Reason.NO_POD_READY
 
 
 def test_doubted_pods_are_called_where_no_other_is_left() -> None:
@@ -205,7 +205,7 @@ def test_doubted_pods_are_called_where_no_other_is_left() -> None:
     fleet = single_engine_fleet(eligible_pod("a", PodState.SUSPECT), eligible_pod("b"))
     assert letters(fleet) == "b"
     assert letters(fleet, avoid="b") == "a"
-    assert refusal(fleet, avoid="http://b", pods=frozenset({"http://b"})).reason is Reason.NO_POD_READY
+    assert rejection(fleet, avoid="http://b", pods=frozenset({"http://b"})).reason is Reason.NO_POD_READY
 
 
 def test_requests_are_computed_where_they_may_be() -> None:
@@ -219,10 +219,10 @@ def test_requests_are_computed_where_they_may_be() -> None:
     )
     assert letters(fleet, regions=eu) == "ac"
     assert letters(fleet, regions=eu, avoid="a") == "c"
-    assert refusal(fleet, regions=frozenset({"mars"})).reason is Reason.REGION_NOT_ALLOWED
+    assert rejection(fleet, regions=frozenset({"mars"})).reason is Reason.REGION_NOT_ALLOWED
     for name in "ac":
         fleet.put(replace(eligible_pod(name, PodState.UNREADY), region="eu"))
-    assert refusal(fleet, regions=eu).reason is Reason.NO_POD_READY
+    assert rejection(fleet, regions=eu).reason is Reason.NO_POD_READY
 
 
 def test_a_warm_engine_elsewhere_does_not_draw_a_request_out_of_its_region() -> None:
@@ -242,48 +242,48 @@ def test_a_warm_engine_elsewhere_does_not_draw_a_request_out_of_its_region() -> 
 @pytest.mark.parametrize("pods", [(), (eligible_pod("a"),)])
 def test_an_unknown_model_is_rejected(pods: Sequence[Pod]) -> None:
     """Nobody serves it, ready or not, or no pod has been found at all: the client has to change something."""
-    refused = refusal(single_engine_fleet(*pods), model="nope")
-    assert (refused.reason, refused.param, refused.retry_after_s) == (Reason.UNKNOWN_MODEL, "model", None)
-    assert "`nope`" in refused.message
+    rejected = rejection(single_engine_fleet(*pods), model="nope")
+    assert (rejected.reason, rejected.param, rejected.retry_after_s) == (Reason.UNKNOWN_MODEL, "model", None)
+    assert "`nope`" in rejected.message
 
 
 def test_nothing_is_reported_to_be_unknown_while_another_has_yet_to_report() -> None:
     """A pod or a source: the model may be theirs, so the client may come again; a pod elsewhere cannot help."""
     silent = Pod("http://b", PodState.OPEN_CIRCUIT, region="eu", has_reported_models=False)
     fleet = single_engine_fleet(eligible_pod("a", region="us"), silent)
-    refused = refusal(fleet, model="nope")
-    assert refused.reason is Reason.NO_POD_READY
-    assert "models of some pods are not known yet" in refused.message, "who has misspelt a name is to guess it"
-    assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.NO_POD_READY
-    assert refusal(fleet, regions=frozenset({"asia"})).reason is Reason.REGION_NOT_ALLOWED
+    rejected = rejection(fleet, model="nope")
+    assert rejected.reason is Reason.NO_POD_READY
+    assert "models of some pods are not known yet" in rejected.message, "who has misspelt a name is to guess it"
+    assert rejection(fleet, regions=frozenset({"eu"})).reason is Reason.NO_POD_READY
+    assert rejection(fleet, regions=frozenset({"asia"})).reason is Reason.REGION_NOT_ALLOWED
     fleet.put(replace(silent, has_reported_models=True))
-    assert refusal(fleet, model="nope").reason is Reason.UNKNOWN_MODEL
-    assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.REGION_NOT_ALLOWED
+    assert rejection(fleet, model="nope").reason is Reason.UNKNOWN_MODEL
+    assert rejection(fleet, regions=frozenset({"eu"})).reason is Reason.REGION_NOT_ALLOWED
     fleet.is_complete = False
-    assert refusal(fleet, model="nope").reason is Reason.NO_POD_READY
+    assert rejection(fleet, model="nope").reason is Reason.NO_POD_READY
 
 
 def test_a_model_that_the_operator_names_exists() -> None:
     """Also while it has no pod, as when it is scaled from zero; that names nothing in a region where it is not."""
     fleet = single_engine_fleet(eligible_pod("a", region="us"))
     fleet.configured_models = frozenset({MODEL, "asleep"})
-    refused = refusal(fleet, model="asleep")
-    assert (refused.reason, refused.message) == (Reason.NO_POD_READY, "No pod currently serves `asleep`.")
-    assert refusal(fleet, model="nope").reason is Reason.UNKNOWN_MODEL
-    assert refusal(fleet, regions=frozenset({"eu"})).reason is Reason.REGION_NOT_ALLOWED
+    rejected = rejection(fleet, model="asleep")
+    assert (rejected.reason, rejected.message) == (Reason.NO_POD_READY, "No pod currently serves `asleep`.")
+    assert rejection(fleet, model="nope").reason is Reason.UNKNOWN_MODEL
+    assert rejection(fleet, regions=frozenset({"eu"})).reason is Reason.REGION_NOT_ALLOWED
 
 
 def test_a_known_model_without_a_ready_pod_is_rejected_for_now() -> None:
     """Worth coming back for."""
-    refused = refusal(single_engine_fleet(eligible_pod("a", PodState.UNREADY)))
-    assert (refused.reason, refused.message) == (Reason.NO_POD_READY, f"No pod that serves `{MODEL}` is ready.")
-    assert refused.retry_after_s
-    assert refused.retry_after_s > 0
+    rejected = rejection(single_engine_fleet(eligible_pod("a", PodState.UNREADY)))
+    assert (rejected.reason, rejected.message) == (Reason.NO_POD_READY, f"No pod that serves `{MODEL}` is ready.")
+    assert rejected.retry_after_s
+    assert rejected.retry_after_s > 0
 
 
 def test_when_all_pods_have_failed_a_request_it_is_rejected() -> None:
     """The last one avoided is the last one there is."""
-    assert refusal(single_engine_fleet(eligible_pod("a")), avoid="http://a").reason is Reason.NO_POD_READY
+    assert rejection(single_engine_fleet(eligible_pod("a")), avoid="http://a").reason is Reason.NO_POD_READY
 
 
 def test_a_rejected_request_leaves_nothing_behind() -> None:

@@ -19,7 +19,7 @@ from tests.routing.exchanges import loads, pair
 
 
 def opened(number: int = 9, **changed: float | str) -> OpenRequest:
-    said = {
+    stated = {
         "engine": "http://0",
         "prefill_tokens": 10.0,
         "prefill_s": 0.1,
@@ -27,7 +27,7 @@ def opened(number: int = 9, **changed: float | str) -> OpenRequest:
         "sequences": 1,
         **changed,
     }
-    return OpenRequest(number=number, **said)  # type: ignore[arg-type]
+    return OpenRequest(number=number, **stated)  # type: ignore[arg-type]
 
 
 STRANGE: list[StateUpdate] = [

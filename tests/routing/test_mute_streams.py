@@ -68,8 +68,8 @@ def test_a_silence_is_as_long_as_whoever_waited_longest_knows(order: tuple[int, 
     watch.silent_for(6.0, first)
     second = watch.asks()
     watch.silent_for(2.0, first, second)
-    heard = first, second, watch.asks()
-    watch.flows(*(heard[which] for which in order), seconds=LOOK_S)
+    received = first, second, watch.asks()
+    watch.flows(*(received[which] for which in order), seconds=LOOK_S)
     assert watch.bound_s() == pytest.approx(4 * 8.5)
 
 
@@ -101,11 +101,11 @@ def test_who_is_put_aside_behind_a_silence_of_all_has_its_time_yet() -> None:
 def test_who_reads_on_has_its_time_yet() -> None:
     """What others show of the time in which its client did not read is not held against it."""
     watch = Watch()
-    slow, whole = watch.streams(), watch.asks(streams_tokens=False)
+    slow, complete = watch.streams(), watch.asks(streams_tokens=False)
     for _ in range(60):
         watch.now_s += LOOK_S
         slow.paused(watch.now_s)
-        whole.check_silence(watch.now_s)
+        complete.check_silence(watch.now_s)
     other = watch.asks()
     assert watch.silent_for(7.5, slow, flowing=(other,)) == {}
     assert watch.silent_for(1.5, slow, flowing=(other,)) == {0: StallVerdict.STREAM}

@@ -43,11 +43,11 @@ def test_what_was_written_is_read() -> None:
 
 def test_words_of_a_later_writer_are_passed_over() -> None:
     """Rolling upgrades: fields and facts that this version does not know cost nothing."""
-    said = json.loads(write_record(AgentRecord("a", 1, 15.0, (POD,))))
-    said["mood"] = "good"
-    said["pods"][0]["colour"] = "red"
-    said["pods"][0]["facts"]["quantum"] = True
-    assert read_record(json.dumps(said).encode()).pods == (POD,)
+    stated = json.loads(write_record(AgentRecord("a", 1, 15.0, (POD,))))
+    stated["mood"] = "good"
+    stated["pods"][0]["colour"] = "red"
+    stated["pods"][0]["facts"]["quantum"] = True
+    assert read_record(json.dumps(stated).encode()).pods == (POD,)
 
 
 def changed(**words: Any) -> bytes:

@@ -248,24 +248,24 @@ def test_what_others_stand_on_is_not_retracted() -> None:
     """Answers of an earlier request have grown behind a prompt that is then taken back: their beginning has to stay."""
     cache = EngineRadixCache(UNBOUNDED, UNBOUNDED)
     cache.insert(prompt_of("ab"), 1)
-    asked = prompt_of("abc")
-    warm_blocks = cache.insert(asked, 2).cached_blocks
+    requested = prompt_of("abc")
+    warm_blocks = cache.insert(requested, 2).cached_blocks
     for grown in ("abcd", "abce"):
         cache.insert(prompt_of(grown), 2)
-    assert cache.retract(asked, 2, warm_blocks) == []
+    assert cache.retract(requested, 2, warm_blocks) == []
     held = {block for grown in ("abcd", "abce") for block in prompt_of(grown).blocks}
     assert set(cache) == held
     assert set(cache.forget_before(3)) == held
 
 
 @given(st.lists(prompts, max_size=8), prompts)
-def test_the_depth_is_how_many_blocks_are_held(used: list[Prompt], asked: Prompt) -> None:
+def test_the_depth_is_how_many_blocks_are_held(used: list[Prompt], requested: Prompt) -> None:
     """Wherever a prompt leaves the tree: at a run's end, in its middle, at the root."""
     cache = EngineRadixCache(UNBOUNDED, UNBOUNDED)
     for turn, prompt in enumerate(used):
         cache.insert(prompt, turn + 1)
     held = set(cache)
-    assert cache.depth(asked.blocks) == sum(block in held for block in asked.blocks)
+    assert cache.depth(requested.blocks) == sum(block in held for block in requested.blocks)
 
 
 def test_what_goes_next_is_reported_when_the_cache_is_full() -> None:

@@ -5,15 +5,15 @@ from routing.rejection import Reason, RequestRejected
 
 def test_a_rejection_says_why_and_where() -> None:
     """Reason, words, field, and when to come back."""
-    refused = RequestRejected(Reason.BAD_REQUEST, "no good", param="messages[2]", retry_after_s=1.5)
-    assert (refused.reason, refused.message, refused.param, refused.retry_after_s) == (
+    rejected = RequestRejected(Reason.BAD_REQUEST, "no good", param="messages[2]", retry_after_s=1.5)
+    assert (rejected.reason, rejected.message, rejected.param, rejected.retry_after_s) == (
         Reason.BAD_REQUEST,
         "no good",
         "messages[2]",
         1.5,
     )
-    assert str(refused) == "no good"
-    assert repr(refused) == "Refused(bad_request, 'no good', param='messages[2]')"
+    assert str(rejected) == "no good"
+    assert repr(rejected) == "Refused(bad_request, 'no good', param='messages[2]')"
     assert repr(RequestRejected(Reason.NO_POD_READY, "none")) == "Refused(no_pod_ready, 'none')"
 
 

@@ -127,15 +127,15 @@ def test_what_engines_answer_others_is_passed_on_as_a_sign_of_life() -> None:
     here, there = pair()
     spoken: list[tuple[str, float]] = []
     here.hearing = ReplicaState(here.router, lambda engine, now_s: spoken.append((engine, now_s)))
-    streamed, whole, gone = (place(there.router, ask()) for _ in range(3))
+    streamed, complete, gone = (place(there.router, ask()) for _ in range(3))
     tell_all([here, there], 0.1)
     streamed.first_token(1.0)
     tell_all([here, there], 1.0)
-    whole.settle(Usage(2000, 5, 0), 2.0)
-    whole.release(2.0)
+    complete.settle(Usage(2000, 5, 0), 2.0)
+    complete.release(2.0)
     gone.release(2.0)
     tell_all([here, there], 2.0)
-    assert spoken == [(streamed.engine.name, 1.0), (whole.engine.name, 2.0)]
+    assert spoken == [(streamed.engine.name, 1.0), (complete.engine.name, 2.0)]
 
 
 def test_another_s_prompt_is_warm_and_its_session_known() -> None:
@@ -214,7 +214,7 @@ def test_routers_that_exchange_updates_choose_like_one() -> None:
     """Conversations spread over two routers find their prefixes as often as with one router, and load as evenly."""
 
     def play(routers: list[Talker]) -> tuple[float, float]:
-        warm = asked = 0.0
+        warm = requested = 0.0
         for turn in range(6):
             for talk in range(40):
                 now_s = turn * 100.0 + talk
@@ -223,10 +223,10 @@ def test_routers_that_exchange_updates_choose_like_one() -> None:
                 text = b"Talk %d. " % talk * 200 + b"".join(b"Turn %d. " % past * 100 for past in range(turn))
                 placement = serve(one.router, ask(text), now_s=now_s, draw=(talk * 0.37) % 1)
                 warm += placement.predicted.cached_tokens
-                asked += placement.predicted.prompt_tokens
+                requested += placement.predicted.prompt_tokens
                 tell_all(routers, now_s)
         sizes = [routers[0].router.index.size_of(slot) for slot in range(4)]
-        return warm / asked, max(sizes) / min(sizes)
+        return warm / requested, max(sizes) / min(sizes)
 
     alone, together, apart = play([talker(1, 4)]), play([talker(1, 4), talker(2, 4)]), [talker(1, 4), talker(2, 4)]
     for one in apart:

@@ -71,10 +71,10 @@ def test_the_budget_holds(events: list[RetryKind | str], saved: int, share: floa
         assert sum(budget.taken.values()) <= saved + begun * share + 2 * most_under_way + 1e-6
 
 
-@pytest.mark.parametrize(("failed", "asked", "may"), [(2, 2, True), (3, 3, False), (2, 8, True), (2, 9, False)])
-def test_a_request_is_sent_to_few_pods(failed: int, asked: int, may: bool) -> None:
+@pytest.mark.parametrize(("failed", "requested", "may"), [(2, 2, True), (3, 3, False), (2, 8, True), (2, 9, False)])
+def test_a_request_is_sent_to_few_pods(failed: int, requested: int, may: bool) -> None:
     """Three that failed nobody else before; with those that did, nine in all."""
-    assert RetryTerms().may_retry(failed, asked) is may
+    assert RetryTerms().may_retry(failed, requested) is may
 
 
 def test_one_attempt_is_one() -> None:

@@ -115,8 +115,8 @@ def test_all_who_wait_for_a_hung_engine_are_notified_at_once() -> None:
     watch = Watch()
     stream = watch.streams()
     watch.flows(stream, seconds=600)
-    whole = watch.asks(streams_tokens=False)
-    assert watch.silent_for(2.0, stream, whole) == {0: StallVerdict.ENGINE, 1: StallVerdict.ENGINE}
+    complete = watch.asks(streams_tokens=False)
+    assert watch.silent_for(2.0, stream, complete) == {0: StallVerdict.ENGINE, 1: StallVerdict.ENGINE}
     watch.now_s += LOOK_S
     after = watch.asks()
     assert watch.silent_for(1.5, after) == {}
@@ -189,9 +189,9 @@ def test_a_unary_answer_teaches_nothing_of_silences() -> None:
     watch = Watch()
     watch.flows(watch.streams(), seconds=600)
     assert watch.bound_s() == 2.0
-    whole = watch.asks(streams_tokens=False)
-    assert watch.silent_for(60.0, whole) == {}
-    whole.finished(watch.now_s)
+    complete = watch.asks(streams_tokens=False)
+    assert watch.silent_for(60.0, complete) == {}
+    complete.finished(watch.now_s)
     assert watch.bound_s() == 2.0
 
 

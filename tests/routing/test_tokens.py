@@ -29,8 +29,8 @@ def test_the_ratio_is_learned() -> None:
 def test_any_usage_leaves_sane_measures(seen: list[tuple[int, int]], size: int) -> None:
     """Whatever pods say, tokens are positive for something, zero for nothing, and more for more."""
     counter = TokenCounter(4.0)
-    for at, (seen_size, told) in enumerate(seen):
-        counter.learn(cut_prompt(b"x" * (seen_size % 5000), at), told)
+    for at, (seen_size, reported) in enumerate(seen):
+        counter.learn(cut_prompt(b"x" * (seen_size % 5000), at), reported)
     assert counter.tokens(0) == 0
     assert 0 < counter.tokens(size + 1) < counter.tokens(size + 100)
     assert 0 < counter.size_per_token < float("inf")
@@ -83,11 +83,11 @@ sizes = st.lists(st.floats(0, 20_000), min_size=2, max_size=10).map(sorted)
 
 
 @given(sizes, st.integers(0, 9000), st.integers(1, 5000))
-def test_a_longer_stretch_is_never_fewer_tokens(sizes: list[float], counted: int, told: int) -> None:
+def test_a_longer_stretch_is_never_fewer_tokens(sizes: list[float], counted: int, reported: int) -> None:
     """Measures only grow along a prompt, whether it was counted up to somewhere or not."""
     counter = TokenCounter(4.0)
     prompt = cut_prompt(TEXT + MORE, 0)
-    counter.remember(cut_prompt((TEXT + MORE)[:counted], 0), told)
+    counter.remember(cut_prompt((TEXT + MORE)[:counted], 0), reported)
     ruler = PromptTokenEstimate(counter, prompt)
     measures = [ruler.tokens(size) for size in sizes]
     assert measures == sorted(measures)
@@ -119,9 +119,9 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6))
-def test_sizes_that_are_tokens_stay_what_they_are(size: int, told: int) -> None:
+def test_sizes_that_are_tokens_stay_what_they_are(size: int, reported: int) -> None:
     """A replay of a trace predicts what the trace says, whatever was learned before."""
     counter, prompt = ExactCounter(), cut_prompt(TEXT, 0)
-    counter.learn(prompt, told)
-    counter.remember(prompt, told)
+    counter.learn(prompt, reported)
+    counter.remember(prompt, reported)
     assert PromptTokenEstimate(counter, prompt).tokens(size) == size

@@ -97,7 +97,7 @@ async def some_cascade_pods(
 ) -> AsyncIterator[CascadePods]:
     """`models` says more of each, of which there are `copies` pods; `cascade` says more of the cascade."""
 
-    def said(model: str) -> dict[str, Any]:
+    def stated(model: str) -> dict[str, Any]:
         return (models or {}).get(model, {})
 
     (folder / "auto.json").write_bytes(write_calibration_file(file or calibration_file(threshold)))
@@ -107,8 +107,8 @@ async def some_cascade_pods(
         settings: dict[str, Any] = {
             "discovery": {"static": {"pods": [pod.url for pod in pods]}},
             "model_list": [
-                {"model_name": "small", "input_cost_per_token": 1e-7, "output_cost_per_token": 4e-7, **said("small")},
-                {"model_name": "big", "input_cost_per_token": 1e-6, "output_cost_per_token": 4e-6, **said("big")},
+                {"model_name": "small", "input_cost_per_token": 1e-7, "output_cost_per_token": 4e-7, **stated("small")},
+                {"model_name": "big", "input_cost_per_token": 1e-6, "output_cost_per_token": 4e-6, **stated("big")},
                 {
                     "model_name": CASCADE,
                     "cascade": {

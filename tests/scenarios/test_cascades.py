@@ -76,9 +76,9 @@ async def test_one_model_answers(keeping: CascadePods, escalating: CascadePods, 
     if stream:
         _is_clean(body, rung)
     else:
-        whole = json.loads(body)
-        assert whole["choices"][0]["logprobs"] is None
-        assert whole["usage"]["completion_tokens"] == 24
+        complete = json.loads(body)
+        assert complete["choices"][0]["logprobs"] is None
+        assert complete["usage"]["completion_tokens"] == 24
         assert int(head["content-length"]) == len(body)
     receipt = await settled(rungs, head["x-hearth-request-id"])
     result, usage = receipt["cascade"], receipt["usage"]
@@ -117,10 +117,10 @@ async def test_other_apis_are_judged_too(
     keeping: CascadePods, path: str, body: dict[str, Any], *, stream: bool
 ) -> None:
     """By their own words for log-probabilities, which are gone from what the client gets."""
-    status, told, head = await keeping.post(path, {"model": CASCADE, "stream": stream} | body)
+    status, reported, head = await keeping.post(path, {"model": CASCADE, "stream": stream} | body)
     assert (status, head["x-hearth-cascade-model"]) == (200, "small")
-    assert b'"logprobs":{' not in told
-    assert b'"logprobs":[{' not in told
+    assert b'"logprobs":{' not in reported
+    assert b'"logprobs":[{' not in reported
     receipt = await settled(keeping, head["x-hearth-request-id"])
     assert receipt["cascade"]["judged"] == 1
 
@@ -135,9 +135,9 @@ async def test_what_cannot_be_judged_is_answered_from_the_top(keeping: CascadePo
 
 async def test_log_probabilities_come_as_requested(keeping: CascadePods) -> None:
     """Who wants them gets as many as wanted, from a judged model too."""
-    _, told, head = await keeping.post(CHAT, asking(logprobs=True, top_logprobs=1))
+    _, reported, head = await keeping.post(CHAT, asking(logprobs=True, top_logprobs=1))
     assert head["x-hearth-cascade-model"] == "small"
-    entries = json.loads(told)["choices"][0]["logprobs"]["content"]
+    entries = json.loads(reported)["choices"][0]["logprobs"]["content"]
     assert len(entries) == 24
     assert {len(entry["top_logprobs"]) for entry in entries} == {1}
 
@@ -179,9 +179,9 @@ async def test_words_of_clients_and_tenants_bind(
 ) -> None:
     """The tightest counts; what is no model is refused by name."""
     key = {"authorization": f"Bearer sk-{tenant}"} if tenant else {}
-    status, told, head = await keeping.post(CHAT, asking() | body, **headers, **key)
-    said = head["x-hearth-cascade-model"] if status == 200 else f"{status} {json.loads(told)['error']['param']}"
-    assert said == answered
+    status, reported, head = await keeping.post(CHAT, asking() | body, **headers, **key)
+    stated = head["x-hearth-cascade-model"] if status == 200 else f"{status} {json.loads(reported)['error']['param']}"
+    assert stated == answered
 
 
 @pytest.mark.parametrize(
@@ -265,12 +265,12 @@ async def test_a_model_that_is_down_is_passed_over(tmp_path: Path) -> None:
 async def test_a_cut_stream_goes_on_with_its_model(tmp_path: Path, threshold: float, rung: str) -> None:
     """Whichever model answers, first or last: the same model sends the same text as without the cut."""
     async with some_cascade_pods(tmp_path, threshold) as rungs:
-        _, whole, _ = await rungs.post(CHAT, asking(stream=True, min_tokens=20))
+        _, complete, _ = await rungs.post(CHAT, asking(stream=True, min_tokens=20))
         pod = rungs.big if rung == "big" else rungs.small
         pod.set_fault(Fault(FaultKind.ABORT, after_chunks=16, requests=1))
         status, body, head = await rungs.post(CHAT, asking(stream=True, min_tokens=20))
         assert (status, head["x-hearth-cascade-model"], models_of(body)) == (200, rung, {rung})
-        assert said(body) == said(whole)
+        assert stated(body) == stated(complete)
         receipt = await settled(rungs, head["x-hearth-request-id"])
         assert receipt["resumes"] == 1
         await empty(rungs)
@@ -284,20 +284,20 @@ def models_of(body: bytes) -> set[str]:
     return {event["model"] for event in events_of(body)}
 
 
-def said(body: bytes) -> str:
+def stated(body: bytes) -> str:
     return "".join(event["choices"][0]["delta"].get("content") or "" for event in events_of(body))
 
 
 async def test_what_failed_one_model_is_not_held_against_the_next(tmp_path: Path) -> None:
     """Both small pods break, and of the big ones the one that is warm: the fourth attempt is answered."""
     async with some_cascade_pods(tmp_path, copies=2) as rungs:
-        asked = asking("Once upon a time there was a gateway. " * 50, stream=True)
-        _, _, head = await rungs.post(CHAT, asked | {"model": "big"})
+        requested = asking("Once upon a time there was a gateway. " * 50, stream=True)
+        _, _, head = await rungs.post(CHAT, requested | {"model": "big"})
         warm = (await _left(rungs, head["x-hearth-request-id"]))["attempts"][0]["engine"]
         for pod in (rungs.small, rungs.big, *rungs.twins):
             if "small" in pod.options.models or pod.url == warm:
                 pod.set_fault(Fault(FaultKind.ERROR))
-        status, _, head = await rungs.post(CHAT, asked)
+        status, _, head = await rungs.post(CHAT, requested)
         assert (status, head["x-hearth-cascade-model"]) == (200, "big")
         receipt = await settled(rungs, head["x-hearth-request-id"])
         assert [attempt["result"] for attempt in receipt["attempts"]] == ["upstream_5xx"] * 3 + ["ok"]

@@ -36,7 +36,7 @@ class Pod:
         running = self._engine.begin(tokens)
         assert running is not None
         self._engine.end(running)
-        await self._publisher.log_event(*self._engine.told())
+        await self._publisher.log_event(*self._engine.reported())
         details = {"cached_tokens": cached}
         usage = {"prompt_tokens": len(tokens), "completion_tokens": 1, "total_tokens": len(tokens) + 1}
         message = {"role": "assistant", "content": "x"}
@@ -59,21 +59,21 @@ class Pod:
         return web.Response(text=f"vllm:cache_config_info{{{labels}}} 1.0\n")
 
     async def sources(self, _: web.Request) -> web.Response:
-        told = {"endpoint": self._publisher.endpoint, "replay_endpoint": self._publisher.replay_endpoint}
-        return web.json_response({"0": {"enable_kv_cache_events": True, "publisher": "zmq", "topic": "kv", **told}})
+        reported = {"endpoint": self._publisher.endpoint, "replay_endpoint": self._publisher.replay_endpoint}
+        return web.json_response({"0": {"enable_kv_cache_events": True, "publisher": "zmq", "topic": "kv", **reported}})
 
 
 @asynccontextmanager
 async def pod_of(publisher: Publisher) -> AsyncIterator[Pod]:
     pod = Pod(publisher)
     app = web.Application()
-    asked = {
+    requested = {
         "/health": pod.health,
         "/v1/models": pod.models,
         "/metrics": pod.metrics,
         "/kv_event_sources": pod.sources,
     }
-    app.add_routes([web.get(path, answer) for path, answer in asked.items()])
+    app.add_routes([web.get(path, answer) for path, answer in requested.items()])
     app.add_routes([web.post("/v1/chat/completions", pod.chat), web.post("/tokenize", pod.tokenize)])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
@@ -94,9 +94,9 @@ async def ask(client: aiohttp.ClientSession, gateway: Running, body: dict[str, A
         real = (await answer.json())["usage"]["prompt_tokens_details"]["cached_tokens"]
         receipt = answer.headers["x-hearth-request-id"]
     for _ in range(200):
-        async with client.get(gateway.at("admin", f"/receipts/{receipt}")) as told:
-            if told.status == 200:
-                return (await told.json())["attempts"][-1], real
+        async with client.get(gateway.at("admin", f"/receipts/{receipt}")) as reported:
+            if reported.status == 200:
+                return (await reported.json())["attempts"][-1], real
     raise AssertionError("no receipt")
 
 

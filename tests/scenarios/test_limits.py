@@ -60,10 +60,10 @@ async def stream(client: aiohttp.ClientSession, gateway: Running, number: int) -
         async for line in answer.content:
             if not line.startswith(b"data: {"):
                 continue
-            told = json.loads(line[5:])
-            if usage := told.get("usage"):
+            reported = json.loads(line[5:])
+            if usage := reported.get("usage"):
                 served.tokens = usage["total_tokens"]
-            for choice in told.get("choices", ()):
+            for choice in reported.get("choices", ()):
                 served.events += bool(choice["delta"].get("content"))
                 served.finish_reason = choice["finish_reason"] or served.finish_reason
         return served
@@ -141,14 +141,14 @@ async def test_a_reload_binds_a_stream_that_runs(tmp_path: Path) -> None:
     ):
         await gateway.until("pod_state_changed", state="ready")
         async with client.post(gateway.at("traffic", CHAT), json=body, headers=headers) as answer:
-            told = await answer.content.readuntil(b"\n\n")
+            reported = await answer.content.readuntil(b"\n\n")
             write_policy(policy, {"output_tpm": 100})
             async with client.post(gateway.at("admin", "/reload")) as reloaded:
                 assert reloaded.status == 200
-            told += await answer.content.read()
-    assert b'"hearth_reason":"rate_limited_tokens"' in told
-    assert told.endswith(b"data: [DONE]\n\n")
-    assert told.count(b"\n\n") < 10_000
+            reported += await answer.content.read()
+    assert b'"hearth_reason":"rate_limited_tokens"' in reported
+    assert reported.endswith(b"data: [DONE]\n\n")
+    assert reported.count(b"\n\n") < 10_000
 
 
 async def test_workers_of_one_host_share_a_limit(tmp_path: Path) -> None:

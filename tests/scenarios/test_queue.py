@@ -30,8 +30,8 @@ class Crowd:
         try:
             await self.client.chat.completions.create(**asking(f"{tenant} {number} {LONG * 4}", **more))
             self.ended.append("answered")
-        except openai.APIStatusError as refused:
-            self.ended.append(refused.response.headers["x-hearth-reason"])
+        except openai.APIStatusError as rejected:
+            self.ended.append(rejected.response.headers["x-hearth-reason"])
 
     async def leave(self) -> None:
         """All hang up."""
@@ -104,8 +104,8 @@ async def test_gold_passes_bronze_in_the_queue(tmp_path: Path) -> None:
         assert len(bronze.ended) < len(bronze.tasks)
         ended = await bronze.over()
         assert set(ended) == {"answered", "overloaded"}
-        refused = [receipt for receipt in await place.receipts("crowd") if receipt["reason"]]
-        assert {(receipt["status"], receipt["reason"]) for receipt in refused} == {(429, "overloaded")}
+        rejected = [receipt for receipt in await place.receipts("crowd") if receipt["reason"]]
+        assert {(receipt["status"], receipt["reason"]) for receipt in rejected} == {(429, "overloaded")}
         shown = await place.metrics()
         assert 'hearth_queued_requests{pool="big",tier="bronze"} 0.0' in shown
         assert (

@@ -67,21 +67,21 @@ async def place() -> AsyncIterator[Place]:
 async def ask(url: str, api: Api, **more: Any) -> tuple[bytes, str]:
     """A stream as it came, and the name of its receipt."""
     path, body = ASKED[api]
-    asked = {"model": "tiny", "stream": True, **body, **more}
-    async with aiohttp.ClientSession() as session, session.post(url + path, json=asked) as answer:
+    requested = {"model": "tiny", "stream": True, **body, **more}
+    async with aiohttp.ClientSession() as session, session.post(url + path, json=requested) as answer:
         assert answer.status == 200, await answer.text()
         return await answer.read(), answer.headers.get("x-hearth-request-id", "")
 
 
-def said(heard: Heard) -> list[str]:
+def stated(received: Heard) -> list[str]:
     """All texts, in their order: thoughts, words, arguments."""
-    return [text for text in heard.texts.values() if text]
+    return [text for text in received.texts.values() if text]
 
 
-def counts(told: bytes) -> list[Any]:
+def counts(reported: bytes) -> list[Any]:
     """Usage, as it was told last."""
     words = ("completion_tokens", "output_tokens")
-    found = [event.get("usage") or (event.get("response") or {}).get("usage") for event in events_of(told)]
+    found = [event.get("usage") or (event.get("response") or {}).get("usage") for event in events_of(reported)]
     return [usage[word] for usage in found if usage for word in words if word in usage][-1:]
 
 
@@ -93,12 +93,12 @@ async def test_thoughts_and_calls_go_on_at_another_pod(place: Place, api: Api, a
     undisturbed, _ = await ask(place.pods[0].url, api)
     for pod in place.pods:
         pod.set_fault(Fault(FaultKind.CUT, after_chunks=after, requests=1))
-    told, name = await ask(place.gateway.at("traffic"), api)
+    reported, name = await ask(place.gateway.at("traffic"), api)
     for pod in place.pods:
         pod.set_fault(NO_FAULT)
-    assert len(said(hear(api, undisturbed))) >= 2, "it thinks and calls"
-    assert said(hear(api, told)) == said(hear(api, undisturbed))
-    assert counts(told) == counts(undisturbed)
+    assert len(stated(hear(api, undisturbed))) >= 2, "it thinks and calls"
+    assert stated(hear(api, reported)) == stated(hear(api, undisturbed))
+    assert counts(reported) == counts(undisturbed)
     receipt = await place.receipt(name)
     assert (receipt["status"], receipt["resume_failure"]) == (200, None)
     assert receipt["resumes"] >= 1
@@ -114,12 +114,12 @@ async def test_an_answer_that_its_engines_give_up_goes_on(place: Place, api: Api
     undisturbed, _ = await ask(place.pods[0].url, api)
     for pod in place.pods:
         pod.set_fault(Fault(FaultKind.ABORT, after_chunks=after, requests=1))
-    told, name = await ask(place.gateway.at("traffic"), api)
+    reported, name = await ask(place.gateway.at("traffic"), api)
     for pod in place.pods:
         pod.set_fault(NO_FAULT)
-    heard, wanted = hear(api, told), hear(api, undisturbed)
-    assert (heard.texts, heard.once) == (wanted.texts, wanted.once)
-    assert counts(told) == counts(undisturbed)
+    received, wanted = hear(api, reported), hear(api, undisturbed)
+    assert (received.texts, received.once) == (wanted.texts, wanted.once)
+    assert counts(reported) == counts(undisturbed)
     receipt = await place.receipt(name)
     assert (receipt["status"], receipt["resume_failure"]) == (200, None)
     assert [attempt["result"] for attempt in receipt["attempts"]] == ["connection_reset", "connection_reset", "ok"]
@@ -130,8 +130,8 @@ async def test_calls_that_are_drawn_end_with_their_pod(place: Place) -> None:
     """The next pod would draw others."""
     for pod in place.pods:
         pod.set_fault(Fault(FaultKind.CUT, after_chunks=15, requests=1))
-    told, name = await ask(place.gateway.at("traffic"), Api.CHAT, temperature=0.7)
+    reported, name = await ask(place.gateway.at("traffic"), Api.CHAT, temperature=0.7)
     for pod in place.pods:
         pod.set_fault(NO_FAULT)
-    assert b'"pod_lost"' in told
+    assert b'"pod_lost"' in reported
     assert (await place.receipt(name))["resume_failure"] == "tool_call"

@@ -71,18 +71,18 @@ async def ask(url: str, api: Api) -> tuple[Read, str]:
     """What a client makes of an answer, and the name of its receipt."""
     path, body = WORDS[api]
     limit = "max_output_tokens" if api is Api.RESPONSES else "max_tokens"
-    asked = {"model": "tiny", "stream": True, limit: TOKENS, **body}
-    async with aiohttp.ClientSession() as session, session.post(url + path, json=asked) as answer:
+    requested = {"model": "tiny", "stream": True, limit: TOKENS, **body}
+    async with aiohttp.ClientSession() as session, session.post(url + path, json=requested) as answer:
         assert answer.status == 200, await answer.text()
         return read(api, await answer.read()), answer.headers.get("x-hearth-request-id", "")
 
 
-def alike(heard: Read) -> tuple[object, ...]:
+def alike(received: Read) -> tuple[object, ...]:
     """What of an answer is the same whichever pod gives it."""
-    usage = heard.usage[0]
+    usage = received.usage[0]
     words = ("prompt_tokens", "completion_tokens", "total_tokens", "input_tokens", "output_tokens")
     counts = {word: usage[word] for word in words if word in usage}
-    return heard.text, heard.opened, len(heard.closed), len(heard.endings), counts
+    return received.text, received.opened, len(received.closed), len(received.endings), counts
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -93,12 +93,12 @@ async def test_a_stream_goes_on_at_another_pod(place: Place, api: Api, loss: Fau
     undisturbed, _ = await ask(place.pods[0].url, api)
     for pod in place.pods:
         pod.set_fault(loss)
-    heard, name = await ask(place.gateway.at("traffic"), api)
+    received, name = await ask(place.gateway.at("traffic"), api)
     for pod in place.pods:
         pod.set_fault(NO_FAULT)
-    assert alike(heard) == alike(undisturbed)
+    assert alike(received) == alike(undisturbed)
     if api in (Api.CHAT, Api.COMPLETIONS):
-        assert len(heard.ids) == 1
+        assert len(received.ids) == 1
     receipt = await place.receipt(name)
     assert receipt["resumes"] >= 1
     assert receipt["resume_failure"] is None
@@ -117,8 +117,8 @@ async def test_an_answer_that_its_engine_gave_up_goes_on(place: Place, api: Api)
     undisturbed, _ = await ask(place.pods[0].url, api)
     for pod in place.pods:
         pod.set_fault(Fault(FaultKind.ABORT, after_chunks=6, requests=1))
-    heard, _ = await ask(place.gateway.at("traffic"), api)
+    received, _ = await ask(place.gateway.at("traffic"), api)
     for pod in place.pods:
         pod.set_fault(NO_FAULT)
-    assert (heard.text, heard.endings) == (undisturbed.text, undisturbed.endings)
-    assert alike(heard)[-1] == alike(undisturbed)[-1]
+    assert (received.text, received.endings) == (undisturbed.text, undisturbed.endings)
+    assert alike(received)[-1] == alike(undisturbed)[-1]

@@ -44,11 +44,11 @@ async def test_a_waiting_request_raises_the_signal_that_brings_its_pod(tmp_path:
     ):
         await until_shown(gateway, session, f"{SERIES} 0.0")
         traffic = gateway.at("traffic", CHAT)
-        asked = [asyncio.create_task(session.post(traffic, json=asking())) for _ in range(3)]
+        requested = [asyncio.create_task(session.post(traffic, json=asking())) for _ in range(3)]
         unknown = asyncio.create_task(session.post(traffic, json=asking(model="invented")))
         await until_shown(gateway, session, f"{SERIES} 3.0")
         assert (await unknown).status == 404
         assert "invented" not in await shown(gateway, session)
         pods.write_text(f"pods: [{{url: '{pod.url}'}}]\n")
-        assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 3
+        assert [answer.status for answer in await asyncio.gather(*requested)] == [200] * 3
         await until_shown(gateway, session, f"{SERIES} 0.0")

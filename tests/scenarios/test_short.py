@@ -44,8 +44,8 @@ async def ask(url: str, *, tells: bool) -> tuple[Read, str]:
         return read(Api.COMPLETIONS, await answer.read()), answer.headers.get("x-hearth-request-id", "")
 
 
-def counts(heard: Read) -> list[tuple[int, int]]:
-    return [(usage["prompt_tokens"], usage["completion_tokens"]) for usage in heard.usage]
+def counts(received: Read) -> list[tuple[int, int]]:
+    return [(usage["prompt_tokens"], usage["completion_tokens"]) for usage in received.usage]
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -57,10 +57,14 @@ async def test_a_short_completion_may_be_cut_anywhere(place: Place, after: int, 
     for spot in (Spot.BETWEEN, Spot.EVENT):
         for pod in place.pods:
             pod.set_fault(Fault(FaultKind.RESET, after_chunks=after, requests=1, spot=spot))
-        heard, name = await ask(place.gateway.at("traffic"), tells=tells)
+        received, name = await ask(place.gateway.at("traffic"), tells=tells)
         for pod in place.pods:
             pod.set_fault(NO_FAULT)
-        assert (heard.text, heard.endings, heard.closed) == (undisturbed.text, undisturbed.endings, undisturbed.closed)
-        assert counts(heard) == counts(undisturbed)
-        assert len(heard.usage) == tells
+        assert (received.text, received.endings, received.closed) == (
+            undisturbed.text,
+            undisturbed.endings,
+            undisturbed.closed,
+        )
+        assert counts(received) == counts(undisturbed)
+        assert len(received.usage) == tells
         assert (await place.receipt(name))["usage"]["output_tokens"] == TOKENS

@@ -22,17 +22,17 @@ async def test_clients_learn_of_limits_in_their_own_format(tmp_path: Path) -> No
         assert (limited.value.code, limited.value.type) == ("rate_limit_exceeded", "requests")
         assert 0 < float(limited.value.response.headers["retry-after-ms"]) <= 90_000
         async with place.anthropic("limited", max_retries=0) as other:
-            with pytest.raises(anthropic.RateLimitError) as refused:
+            with pytest.raises(anthropic.RateLimitError) as rejected:
                 await other.messages.create(**asking())
-            assert refused.value.body["error"]["type"] == "rate_limit_error"  # type: ignore[index]
+            assert rejected.value.body["error"]["type"] == "rate_limit_error"  # type: ignore[index]
 
 
 async def test_what_cannot_help_is_not_retried_by_clients(tmp_path: Path) -> None:
     """A model served outside the allowed regions only: one request, one refusal, and no pod has seen it."""
     async with a_place(tmp_path, far={"allowed_regions": ["mars"]}) as place, place.openai("far") as client:
-        with pytest.raises(openai.PermissionDeniedError) as refused:
+        with pytest.raises(openai.PermissionDeniedError) as rejected:
             await client.chat.completions.create(**asking())
-        assert refused.value.response.headers["x-hearth-reason"] == "region_not_allowed"
+        assert rejected.value.response.headers["x-hearth-reason"] == "region_not_allowed"
         assert len(await place.receipts("far")) == 1
         assert [model.id async for model in client.models.list()] == []
 

@@ -58,7 +58,7 @@ async def ask(url: str, path: str = CHAT, **more: Any) -> tuple[bytes, str]:
         return await got.read(), got.headers.get("x-hearth-request-id", "")
 
 
-def told(stream: bytes) -> tuple[object, ...]:
+def reported(stream: bytes) -> tuple[object, ...]:
     """All that a client makes of it: texts by their kinds, why it ended, what it counts as, and under how many ids."""
     events = events_of(stream)
     reasons = [choice["finish_reason"] for event in events for choice in event["choices"] if choice["finish_reason"]]
@@ -84,7 +84,7 @@ async def test_thoughts_go_on_at_another_pod(place: Place, after: int) -> None:
     cut_both(place, after)
     stream, name = await ask(place.gateway.at("traffic"))
     cut_none(place)
-    assert told(stream) == told(undisturbed)
+    assert reported(stream) == reported(undisturbed)
     receipt = await place.receipt(name)
     assert (receipt["status"], receipt["resume_failure"]) == (200, None)
     assert receipt["resumes"] >= 1
@@ -92,10 +92,10 @@ async def test_thoughts_go_on_at_another_pod(place: Place, after: int) -> None:
 
 def told_of_message(stream: bytes) -> tuple[object, ...]:
     """The same of a message: its blocks in their order, why it ended, what it counts as; its one beginning names it."""
-    heard = hear(Api.MESSAGES, stream)
+    received = hear(Api.MESSAGES, stream)
     ends = [event["delta"] for event in events_of(stream) if event["type"] == "message_delta"]
-    counts = [(usage["input_tokens"], usage["output_tokens"]) for usage in heard.usage]
-    return heard.texts, heard.once, ends, counts, len(heard.ids)
+    counts = [(usage["input_tokens"], usage["output_tokens"]) for usage in received.usage]
+    return received.texts, received.once, ends, counts, len(received.ids)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -120,7 +120,7 @@ async def test_thoughts_about_a_long_prompt_go_on(place: Place) -> None:
     cut_both(place, 5)
     stream, _ = await ask(place.gateway.at("traffic"), **long)
     cut_none(place)
-    assert told(stream) == told(undisturbed)
+    assert reported(stream) == reported(undisturbed)
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -105,5 +105,5 @@ async def test_what_was_computed_again_in_vain_counts_too(place: Place, words: s
     for pod in place.pods:
         pod.set_fault(NO_FAULT)
     assert [attempt["result"] for attempt in receipt["attempts"]][:2] == ["connection_reset", "connection_reset"]
-    told = sum([await computed(pod) for pod in others]) - before
-    assert receipt["wasted_tokens"] > 1.5 * told / len(others)
+    reported = sum([await computed(pod) for pod in others]) - before
+    assert receipt["wasted_tokens"] > 1.5 * reported / len(others)

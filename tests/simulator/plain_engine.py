@@ -79,8 +79,8 @@ class PlainEngine:
 
     def _chain(self, plain: Plain, blocks: int) -> tuple[int, ...]:
         known = plain.spec.blocks[:blocks]
-        whole = len(plain.spec.blocks) >= plain.spec.prompt_tokens // self.profile.block_size
-        if known and whole and len(known) < blocks:
+        complete = len(plain.spec.blocks) >= plain.spec.prompt_tokens // self.profile.block_size
+        if known and complete and len(known) < blocks:
             return known + derived_blocks(known[-1], blocks - len(known))
         return known
 

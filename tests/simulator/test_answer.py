@@ -73,8 +73,8 @@ async def test_an_end_that_is_none_is_a_failure(pieces: tuple[bytes, ...], failu
 
 async def test_a_rejection_is_reported_by_status_and_code() -> None:
     """There was no first token, only a no."""
-    refusal = await take(b'{"error":{"message":"not now","type":"x","code":"slow_down"}}', status=429)
-    assert (refusal.first_token_at, refusal.failure) == (None, "429 slow_down")
+    rejection = await take(b'{"error":{"message":"not now","type":"x","code":"slow_down"}}', status=429)
+    assert (rejection.first_token_at, rejection.failure) == (None, "429 slow_down")
     assert (await take(b'{"error":"Unauthorized"}', status=401)).failure == "401 Unauthorized"
     assert (await take(b"<html>", status=502)).failure == "502 unreadable"
 

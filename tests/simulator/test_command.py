@@ -14,9 +14,9 @@ from simulator.trace_formats import TraceFault
 def test_a_generated_trace_is_played_with_every_routing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Table on the terminal, report and picture in the folder, exit status 0."""
     assert main(["--trace", "generated:teams", "--limit", "60", "--pods", "2", "--out", str(tmp_path)]) == 0
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     for name in ("round-robin", "least-loaded", "warm"):
-        assert f"\n{name}" in told
+        assert f"\n{name}" in reported
     report = msgspec.json.decode((tmp_path / "report.json").read_bytes())
     assert [one["routing"] for one in report["routings"]] == ["round-robin", "least-loaded", "warm"]
     assert [one["answered"] for one in report["routings"]] == [60, 60, 60]
@@ -45,9 +45,9 @@ def test_policies_are_compared_over_seeds_and_against_a_bound(
     """Others' policies by name, medians of the seeds, and what no routing can exceed."""
     base = ["--trace", "generated:teams", "--limit", "40", "--pods", "2", "--out", str(tmp_path)]
     assert main([*base, "--routing", "lmetric,warm", "--seeds", "3"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "Medians of 3 runs" in told
-    assert "No routing could find more than" in told
+    reported = " ".join(capsys.readouterr().out.split())
+    assert "Medians of 3 runs" in reported
+    assert "No routing could find more than" in reported
     report = msgspec.json.decode((tmp_path / "report.json").read_bytes())
     assert report["seeds"] == 3
     assert max(one["hit_ratio"] for one in report["routings"]) <= report["clairvoyant_hit_ratio"] <= 1.0

@@ -47,9 +47,9 @@ async def start(*arguments: str) -> asyncio.subprocess.Process:
 async def test_the_demo_ends_in_a_table_and_a_picture(tiny: Path, tmp_path: Path) -> None:
     """Warm routing has more hits than round robin, nothing failed, nothing is left running."""
     demo = await start("--trace", str(tiny), "--out", str(tmp_path / "out"))
-    said = (await demo.communicate())[0].decode()
-    assert demo.returncode == 0, said
-    hits = {name: float(share) for name, share in re.findall(r"^(round-robin|warm) +([\d.]+)%  ", said, re.MULTILINE)}
+    stated = (await demo.communicate())[0].decode()
+    assert demo.returncode == 0, stated
+    hits = {name: float(share) for name, share in re.findall(r"^(round-robin|warm) +([\d.]+)%  ", stated, re.MULTILINE)}
     assert hits["warm"] > hits["round-robin"]
     report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
     assert [(one["routing"], one["answered"]) for one in report["routings"]] == [("round-robin", 20), ("warm", 20)]
@@ -61,15 +61,15 @@ async def test_kept_up_it_can_be_called_by_hand_until_interrupted(tiny: Path, tm
     """The printed line works as it stands; Ctrl-C ends gateway and pods."""
     demo = await start("--trace", str(tiny), "--out", str(tmp_path / "out"), "--keep")
     assert demo.stdout is not None
-    said = ""
-    while "known of the pods" not in said:
+    stated = ""
+    while "known of the pods" not in stated:
         line = await demo.stdout.readline()
-        assert line, said
-        said += line.decode()
-    urls = set(re.findall(r"http://127\.0\.0\.1:\d+", said))
+        assert line, stated
+        stated += line.decode()
+    urls = set(re.findall(r"http://127\.0\.0\.1:\d+", stated))
     assert len(urls) == 2
-    body = re.search(r"-d '(.*)'", said)
-    traffic = re.search(r"curl -N (\S+)", said)
+    body = re.search(r"-d '(.*)'", stated)
+    traffic = re.search(r"curl -N (\S+)", stated)
     assert body
     assert traffic
     async with aiohttp.ClientSession() as client:

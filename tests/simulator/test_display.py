@@ -23,8 +23,8 @@ def test_a_plain_stream_gets_a_few_lines() -> None:
         display(record(99, "pod_lost"))
     lines = stream.getvalue().splitlines()
     assert len(lines) == LINES
-    told = " ".join(lines[-1].split())
-    assert told == "warm 100 of 100 requests: 25.0% warm, TTFT p50 0.50 s, p95 0.50 s, 1 failed"
+    reported = " ".join(lines[-1].split())
+    assert reported == "warm 100 of 100 requests: 25.0% warm, TTFT p50 0.50 s, p95 0.50 s, 1 failed"
 
 
 def test_a_replay_of_few_requests_is_reported_too() -> None:

@@ -11,12 +11,12 @@ states = st.integers(0, 2**32 - 1)
 
 
 @given(states, st.integers(0, 50))
-def test_another_goes_on_as_the_first_would_have(state: int, said: int) -> None:
+def test_another_goes_on_as_the_first_would_have(state: int, stated: int) -> None:
     """Whoever reads the beginning of an answer continues it word for word."""
     first = Speech(state)
-    beginning = "".join(first.pieces(0, said))
+    beginning = "".join(first.pieces(0, stated))
     second = Speech(state_of(beginning.encode(), state))
-    assert second.pieces(0, 50) == first.pieces(said, said + 50)
+    assert second.pieces(0, 50) == first.pieces(stated, stated + 50)
 
 
 @given(st.binary(), st.binary(), states)

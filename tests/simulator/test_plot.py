@@ -12,11 +12,11 @@ from simulator.report import Report, report_on
 
 
 def replay(routing: str, records: int) -> Replay:
-    told = tuple(
+    reported = tuple(
         Record(number, float(number), 4000, 9, f"pod-{number % 2}", 100, 64 * number, 0.4, 0.3 + number / 50, 1.5)
         for number in range(records)
     )
-    return Replay(routing, "by hand", ("pod-0", "pod-1"), told, length_s=60.0, took_s=1.0)
+    return Replay(routing, "by hand", ("pod-0", "pod-1"), reported, length_s=60.0, took_s=1.0)
 
 
 @pytest.mark.parametrize("records", [0, 1, 40])

@@ -178,12 +178,12 @@ async def test_a_stream_that_fell_behind_may_catch_up() -> None:
     for most, events in ((1, 42), (1000, 3)):
         async with running(tokens_per_event=most) as (pod, client):
             pod.set_fault(Fault(FaultKind.HANG))
-            asked = asyncio.create_task(client.stream(CHAT, chat(max_tokens=40, ignore_eos=True)))
+            requested = asyncio.create_task(client.stream(CHAT, chat(max_tokens=40, ignore_eos=True)))
             async with asyncio.timeout(PATIENCE_S):
                 while not pod.service.in_flight:
                     await client.get("/health")
             pod.set_fault(Fault(FaultKind.SLOW, factor=1e-6))
-            assert len((await asked).events) == events
+            assert len((await requested).events) == events
 
 
 async def test_small_things_are_there() -> None:

@@ -150,8 +150,8 @@ async def test_a_stream_may_be_rejected_after_its_head() -> None:
     """Then the refusal is its first event; what is no stream is refused by status all the same."""
     async with running() as (pod, client):
         pod.set_fault(Fault(FaultKind.REJECT, is_late=True))
-        [refused, done] = (await client.stream(CHAT, chat())).values
-        assert (refused["error"]["code"], done) == (503, None)
+        [rejected, done] = (await client.stream(CHAT, chat())).values
+        assert (rejected["error"]["code"], done) == (503, None)
         [(name, value)] = (await client.stream("/v1/messages", APIS["/v1/messages"])).events
         assert (name, value["error"]["type"]) == ("error", "internal_error")
         assert "'code': 503" in value["error"]["message"]
@@ -171,7 +171,7 @@ async def test_a_crashed_engine_ends_streams_as_if_all_were_well() -> None:
     """An error event, then the usual end; what is no stream gets 500, and health says it."""
     async with running() as (pod, client):
         stream = await under_way(pod, client, stream=True)
-        whole = asyncio.create_task(client.post(CHAT, ENDLESS))
+        complete = asyncio.create_task(client.post(CHAT, ENDLESS))
         async with asyncio.timeout(PATIENCE_S):
             while pod.service.in_flight < 2:
                 await client.get("/health")
@@ -180,7 +180,7 @@ async def test_a_crashed_engine_ends_streams_as_if_all_were_well() -> None:
         assert error.startswith('data: {"error": {"message": "EngineCore encountered an issue.')
         assert json.loads(error.removeprefix("data: "))["error"]["code"] == 500
         assert done == "data: [DONE]"
-        assert (await whole).status == 500
+        assert (await complete).status == 500
         for path, body in APIS.items():
             for streamed in (True, False):
                 assert (await client.post(path, {**body, "stream": streamed})).status == 500

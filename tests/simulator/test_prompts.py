@@ -36,27 +36,27 @@ def test_a_conversation_only_grows(before: list[dict[str, Any]], after: list[dic
 
 
 @given(messages, st.integers(1, 40))
-def test_an_answer_fits_onto_its_prompt(before: list[dict[str, Any]], said: int) -> None:
+def test_an_answer_fits_onto_its_prompt(before: list[dict[str, Any]], stated: int) -> None:
     """The next turn begins with the prompt's tokens and the answer's, so its blocks are warm."""
     prompt = prompt_of_messages(before, 5)
-    script = write_script(Speech(prompt.state), None, Wish(said))
-    answer = {"role": "assistant", "content": script.text(0, said)}
+    script = write_script(Speech(prompt.state), None, Wish(stated))
+    answer = {"role": "assistant", "content": script.text(0, stated)}
     following = prompt_of_messages([*before, answer, {"role": "user", "content": "And?"}], 5)
-    whole = (*prompt.tokens, *script.token_ids(0, said))
-    assert following.tokens[: len(whole)] == whole
+    complete = (*prompt.tokens, *script.token_ids(0, stated))
+    assert following.tokens[: len(complete)] == complete
 
 
 @given(messages, st.integers(1, 20), st.integers(1, 20))
-def test_half_an_answer_is_continued(before: list[dict[str, Any]], said: int, more: int) -> None:
+def test_half_an_answer_is_continued(before: list[dict[str, Any]], stated: int, more: int) -> None:
     """With the last message left open, and with token ids, the model goes on where it was."""
     prompt = prompt_of_messages(before, 5)
-    whole = Speech(prompt.state).pieces(0, said + more)
-    half = {"role": "assistant", "content": "".join(whole[:said])}
+    complete = Speech(prompt.state).pieces(0, stated + more)
+    half = {"role": "assistant", "content": "".join(complete[:stated])}
     resumed = prompt_of_messages([*before, half], 5, open_answer=False, continues=True)
-    assert (resumed.answer_state, resumed.answered) == (prompt.state, said)
-    assert Speech(resumed.state).pieces(0, more) == whole[said:]
+    assert (resumed.answer_state, resumed.answered) == (prompt.state, stated)
+    assert Speech(resumed.state).pieces(0, more) == complete[stated:]
     by_ids = prompt_of_tokens(resumed.tokens, 5)
-    assert (by_ids.state, by_ids.answer_state, by_ids.answered) == (resumed.state, prompt.state, said)
+    assert (by_ids.state, by_ids.answer_state, by_ids.answered) == (resumed.state, prompt.state, stated)
 
 
 def test_bare_texts_and_ids_are_no_conversation() -> None:
@@ -94,11 +94,11 @@ def test_parts_of_every_api_are_understood() -> None:
 @given(st.lists(st.integers(0, 2**40), max_size=60), st.integers(0, 60))
 def test_a_chain_may_be_read_in_pieces(tokens: list[int], cut: int) -> None:
     """What is hashed later gives the same blocks."""
-    whole, grown = Chain(3, tokens, 4), Chain(3, tokens[:cut], 4)
+    complete, grown = Chain(3, tokens, 4), Chain(3, tokens[:cut], 4)
     grown.extend(tokens[cut:])
-    assert grown.blocks == whole.blocks
-    assert grown.tokens == whole.tokens == len(tokens)
-    assert len(whole.blocks) == len(tokens) // 4
+    assert grown.blocks == complete.blocks
+    assert grown.tokens == complete.tokens == len(tokens)
+    assert len(complete.blocks) == len(tokens) // 4
 
 
 def test_a_chain_distinguishes_prefixes() -> None:

@@ -59,9 +59,9 @@ def test_the_method_says_how_it_was_played() -> None:
     assert "virtual time" in virtual
     assert "310 times" in virtual
     live = replace(replay("warm"), is_live=True, late_s=spread_of([0.01]), busy=0.4)
-    told = " ".join(explain_method(TRACE, Profile(time_scale=8.0), report(live)).split())
-    assert "8 times as fast as real time" in told
-    assert "40% busy" in told
+    reported = " ".join(explain_method(TRACE, Profile(time_scale=8.0), report(live)).split())
+    assert "8 times as fast as real time" in reported
+    assert "40% busy" in reported
 
 
 def test_a_machine_that_could_not_keep_up_is_reported() -> None:

@@ -155,12 +155,12 @@ def test_mooncake_in_virtual_time() -> None:
 def test_gateways_that_report_each_other_find_what_one_finds() -> None:
     """Four of them: alone each knows a quarter of what is warm; with news nearly all of it."""
     trace = generate(TEAMS, 300, seed=2)
-    one, told, alone = (
+    one, reported, alone = (
         report_on(play(trace, replace(setting(), replicas=replicas, sync_delay_s=sync_delay_s)), setting().profile)
         for replicas, sync_delay_s in ((1, None), (4, 0.02), (4, None))
     )
-    assert one.failed == told.failed == alone.failed == 0
-    assert told.hit_ratio > 0.95 * one.hit_ratio
+    assert one.failed == reported.failed == alone.failed == 0
+    assert reported.hit_ratio > 0.95 * one.hit_ratio
     assert alone.hit_ratio < 0.9 * one.hit_ratio
 
 

@@ -16,7 +16,7 @@ PROFILE = Profile(
 
 
 def record(index: int, **changed: object) -> Record:
-    told = {
+    reported = {
         "arrived_s": 0.0,
         "prompt_tokens": 1000,
         "output_tokens": 5,
@@ -25,7 +25,7 @@ def record(index: int, **changed: object) -> Record:
         "ttft_s": 2.0,
         "duration_s": 4.0,
     }
-    return Record(index=index, **{**told, **changed})  # type: ignore[arg-type]
+    return Record(index=index, **{**reported, **changed})  # type: ignore[arg-type]
 
 
 def replay(*records: Record) -> Replay:
@@ -108,8 +108,8 @@ def test_a_report_is_written_as_json(tmp_path: Path) -> None:
     """All figures under their names."""
     report = Report("by hand", {"pods": 2}, (report_on(replay(record(0)), PROFILE),))
     report.write(tmp_path / "report.json")
-    told = msgspec.json.decode((tmp_path / "report.json").read_bytes())
-    assert told["trace"] == "by hand"
-    assert told["setup"] == {"pods": 2}
-    assert told["routings"][0]["ttft_s"]["p95"] == 2.0
-    assert len(told["routings"][0]["load"]["owed_s"]["a"]) == LOAD_STEPS
+    reported = msgspec.json.decode((tmp_path / "report.json").read_bytes())
+    assert reported["trace"] == "by hand"
+    assert reported["setup"] == {"pods": 2}
+    assert reported["routings"][0]["ttft_s"]["p95"] == 2.0
+    assert len(reported["routings"][0]["load"]["owed_s"]["a"]) == LOAD_STEPS

@@ -15,7 +15,7 @@ def recite(wish: Wish) -> Script:
     return write_script(Speech(0, TEXT), None, wish)
 
 
-def said(script: Script) -> str:
+def stated(script: Script) -> str:
     return script.text(0, script.tokens)
 
 
@@ -25,7 +25,7 @@ def test_an_answer_that_ends_by_itself_says_so_with_a_token() -> None:
     assert (script.tokens, script.natural, script.finish_reason) == (6, 5, "stop")
     assert script.token_texts(4, 6) == [*Speech(1).pieces(4, 5), ""]
     assert script.token_ids(5, 6) == [MESSAGE_END]
-    assert len(said(script)) == 20
+    assert len(stated(script)) == 20
 
 
 @pytest.mark.parametrize("most", [1, 4, 5])
@@ -45,19 +45,19 @@ def test_an_end_may_be_ignored_or_put_off() -> None:
 def test_a_fixed_text_ends_where_it_ends() -> None:
     """Neither wish makes a JSON object longer."""
     script = recite(Wish(100, min_tokens=50, ignores_end=True))
-    assert (said(script), script.finish_reason) == (TEXT, "stop")
+    assert (stated(script), script.finish_reason) == (TEXT, "stop")
 
 
 def test_a_stop_string_ends_the_answer_before_it() -> None:
     """Tokens up to the one that completes it were produced; the text stops short of it."""
     script = recite(Wish(100, stop=("five", "three")))
-    assert said(script) == "one two "
+    assert stated(script) == "one two "
     assert (script.tokens, script.finish_reason, script.stop_reason) == (4, "stop", "three")
 
 
 def test_a_stop_string_may_be_shown() -> None:
     """`include_stop_str_in_output`."""
-    assert said(recite(Wish(100, stop=("three",), shows_stop=True))) == "one two three"
+    assert stated(recite(Wish(100, stop=("three",), shows_stop=True))) == "one two three"
 
 
 def test_a_stop_string_that_is_never_stated_changes_nothing() -> None:
@@ -72,4 +72,4 @@ def test_text_comes_in_any_portions() -> None:
     for stop in ((), ("three",)):
         script = recite(Wish(100, stop=stop))
         pieces = [script.text(index, index + 1) for index in range(script.tokens)]
-        assert "".join(pieces) == said(script)
+        assert "".join(pieces) == stated(script)

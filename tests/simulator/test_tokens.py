@@ -19,8 +19,8 @@ def test_a_text_comes_back(text: str) -> None:
 @given(st.binary(max_size=40), st.binary(max_size=40))
 def test_complete_tokens_stay_when_more_is_appended(before: bytes, after: bytes) -> None:
     """Only the last, shorter token of a text may change."""
-    whole = len(before) // 4
-    assert encode(before + after)[:whole] == encode(before)[:whole]
+    complete = len(before) // 4
+    assert encode(before + after)[:complete] == encode(before)[:complete]
 
 
 def test_special_tokens_are_like_no_text() -> None:

@@ -26,7 +26,7 @@ class Pods:
 
     prefill: VirtualPod
     decode: VirtualPod
-    heard: list[Milestone] = field(default_factory=list)
+    received: list[Milestone] = field(default_factory=list)
 
     async def prefilled(self, name: str, prompt: int = PROMPT) -> None:
         """Wait until a prompt is computed and held."""
@@ -42,12 +42,12 @@ class Pods:
     def decode_it(self, name: str, prompt: int = PROMPT, answer: int = 4) -> None:
         """Begin to decode what was prefilled."""
         sequence = Sequence(f"{name}-d", prompt, answer, remote_tokens=prompt)
-        self.decode.submit(sequence, self.heard.append, (self.prefill, name))
+        self.decode.submit(sequence, self.received.append, (self.prefill, name))
 
     @property
     def first_token_s(self) -> float:
         """When the decoding engine's first token came."""
-        return next(one.at for one in self.heard if one.kind is MilestoneKind.FIRST_TOKEN)
+        return next(one.at for one in self.received if one.kind is MilestoneKind.FIRST_TOKEN)
 
 
 def make_pods() -> Pods:
@@ -88,7 +88,7 @@ def test_two_transfers_share_the_wire() -> None:
         return pods
 
     pods = run_virtually(scene())
-    firsts = [one.at - pods.begun_s for one in pods.heard if one.kind is MilestoneKind.FIRST_TOKEN]  # type: ignore[attr-defined]
+    firsts = [one.at - pods.begun_s for one in pods.received if one.kind is MilestoneKind.FIRST_TOKEN]  # type: ignore[attr-defined]
     assert firsts == [pytest.approx(1.5, abs=0.05), pytest.approx(2.5, abs=0.05)]
 
 
@@ -139,7 +139,7 @@ def test_a_lost_prefilling_engine_is_made_up_for() -> None:
 
     pods = run_virtually(scene())
     assert pods.decode.engine.statistics().computed_prompt_tokens == PROMPT
-    assert pods.heard[-1].reason == "stop"
+    assert pods.received[-1].reason == "stop"
 
 
 def test_blocks_are_taken_before_the_fetch() -> None:
@@ -159,7 +159,7 @@ def test_blocks_are_taken_before_the_fetch() -> None:
         return pods
 
     pods = run_virtually(scene())
-    assert sum(one.kind is MilestoneKind.FINISHED for one in pods.heard) == 3
+    assert sum(one.kind is MilestoneKind.FINISHED for one in pods.received) == 3
     pods.decode.engine.audit()
     pods.prefill.engine.audit()
 

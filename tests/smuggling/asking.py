@@ -38,8 +38,8 @@ async def is_not_disturbed(port: int, name: str) -> None:
 
 async def told_so_far(client: RawClient) -> bytes:
     """What has come on a connection by now; nothing more is waited for."""
-    told = b""
+    reported = b""
     with suppress(TimeoutError, ConnectionError):
         while piece := await asyncio.wait_for(client.reader.read(1 << 16), timeout=0):
-            told += piece
-    return told
+            reported += piece
+    return reported

@@ -17,8 +17,8 @@ def body_of(model: str) -> bytes:
 
 
 def head_of(*fields: bytes, target: bytes = b"/v1/chat/completions", method: bytes = b"POST") -> bytes:
-    said = (b"host: hearth", b"content-type: application/json", *fields)
-    return method + b" " + target + b" HTTP/1.1\r\n" + b"".join(field + b"\r\n" for field in said) + b"\r\n"
+    stated = (b"host: hearth", b"content-type: application/json", *fields)
+    return method + b" " + target + b" HTTP/1.1\r\n" + b"".join(field + b"\r\n" for field in stated) + b"\r\n"
 
 
 def post(model: str, *fields: bytes, target: bytes = b"/v1/chat/completions") -> bytes:

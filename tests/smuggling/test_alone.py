@@ -16,14 +16,14 @@ from tests.smuggling.cases import CASES, HIDDEN, Case, post
 async def statuses(client: RawClient, count: int) -> tuple[list[int], bytes]:
     """So many answers, interim ones included, and all that was said in their bodies."""
     found: list[int] = []
-    said = b""
+    stated = b""
     while len(found) < count:
         head = await read_head(client.reader)
-        assert head is not None, (found, said)
+        assert head is not None, (found, stated)
         found.append(int(head[0].split(" ")[1]))
         with suppress(KeyError):
-            said += await client.reader.readexactly(int(head[1]["content-length"]))
-    return found, said
+            stated += await client.reader.readexactly(int(head[1]["content-length"]))
+    return found, stated
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -36,8 +36,8 @@ async def test_nothing_is_read_in_two_ways(case: Case, is_split: bool) -> None:
             for piece in (case.raw[at : at + 1] for at in range(len(case.raw))) if is_split else (case.raw,):
                 client.writer.write(piece)
                 await asyncio.sleep(0)
-        found, said = await statuses(client, len(case.statuses))
-        assert (tuple(found), HIDDEN.encode() in said) == (case.statuses, False)
+        found, stated = await statuses(client, len(case.statuses))
+        assert (tuple(found), HIDDEN.encode() in stated) == (case.statuses, False)
         if case.closes:
             assert await client.is_closed()
         else:

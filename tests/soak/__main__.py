@@ -54,19 +54,21 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 def main() -> int:
     """What the command line asks for."""
-    asked = argparse.ArgumentParser(
+    requested = argparse.ArgumentParser(
         prog="python -m tests.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    asked.add_argument("--minutes", type=float, default=60.0)
-    asked.add_argument("--rate", type=float, default=4.0, help="requests a second (4)")
-    asked.add_argument("--seed", type=int, default=1)
-    asked.add_argument("--keep", type=Path, help="where the table goes as well")
-    options = asked.parse_args()
+    requested.add_argument("--minutes", type=float, default=60.0)
+    requested.add_argument("--rate", type=float, default=4.0, help="requests a second (4)")
+    requested.add_argument("--seed", type=int, default=1)
+    requested.add_argument("--keep", type=Path, help="where the table goes as well")
+    options = requested.parse_args()
     tally, rows = asyncio.run(soak(options.seed, options.minutes * 60, options.rate))
-    told = "\n".join((f"{options.minutes:g} minutes, {options.rate:g} requests a second", *tally.lines(), *table(rows)))
-    print(told)
+    reported = "\n".join(
+        (f"{options.minutes:g} minutes, {options.rate:g} requests a second", *tally.lines(), *table(rows))
+    )
+    print(reported)
     if options.keep:
-        options.keep.write_text(f"{told}\n", encoding="utf-8")
+        options.keep.write_text(f"{reported}\n", encoding="utf-8")
     return bool(tally.faults()) or not all(row.is_kept for row in rows)
 
 

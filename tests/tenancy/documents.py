@@ -50,7 +50,7 @@ def documents(draw: Any) -> dict[str, Any]:
     """One policy, more or less."""
     quota = some(QUOTA)
     tenant = st.builds(
-        lambda said, limits, parts: {**said, **limits, **parts},
+        lambda stated, limits, parts: {**stated, **limits, **parts},
         some(TENANT),
         quota,
         st.fixed_dictionaries({}, optional={"per_user": quota | values, "groups": entries(quota) | values}),

@@ -28,9 +28,9 @@ def policy(source: str, *files: KeyFile) -> Policy:
 
 
 def faults(source: str, *files: KeyFile) -> list[str]:
-    with pytest.raises(InvalidDocument) as refused:
+    with pytest.raises(InvalidDocument) as rejected:
         policy(source, *files)
-    return [str(fault) for fault in refused.value.errors]
+    return [str(fault) for fault in rejected.value.errors]
 
 
 def whose(found: Policy) -> dict[str, Tenant]:

@@ -116,8 +116,8 @@ class Stage:
         for _ in range(10_000):
             try:
                 self.wait(self.arrive(GOLD, 1_200, tenant=tenant))
-            except RequestRejected as refusal:
-                return refusal
+            except RequestRejected as rejection:
+                return rejection
         raise AssertionError("nobody is ever refused")
 
 
@@ -176,9 +176,9 @@ def test_no_one_is_put_where_the_cache_would_overflow() -> None:
 def test_who_cannot_start_in_time_is_rejected_as_it_comes() -> None:
     """Behind more than its tier can be served in time; the word when to come again is honest and bounded."""
     stage = Stage()
-    refusal = stage.fill()
-    assert refusal.reason is Reason.OVERLOADED
-    assert 0.0 < (refusal.retry_after_s or 0.0) <= MAX_RETRY_AFTER_S
+    rejection = stage.fill()
+    assert rejection.reason is Reason.OVERLOADED
+    assert 0.0 < (rejection.retry_after_s or 0.0) <= MAX_RETRY_AFTER_S
     assert 1 < stage.admission.queues[MODEL].waiting < 100
 
 
@@ -223,9 +223,9 @@ def test_the_queue_is_bounded() -> None:
     patient = Tier("patient", ttft_s=1e9, max_queue_s=1e9)
     for _ in range(MAX_WAITING):
         stage.wait(stage.arrive(patient, 10))
-    with pytest.raises(RequestRejected) as refused:
+    with pytest.raises(RequestRejected) as rejected:
         stage.arrive(patient, 10)
-    assert refused.value.reason is Reason.QUEUE_FULL
+    assert rejected.value.reason is Reason.QUEUE_FULL
 
 
 def test_service_is_settled_with_what_it_was() -> None:
@@ -423,9 +423,11 @@ def test_calling_one_engine_is_as_good_as_calling_all(
         waiter.tier_queue.credit_s = 1.0 if is_owed else 0.0
         with pytest.raises(NoEngineAdmissible):
             stage.router.place(waiter.request, avoid=frozenset(), now_s=now_s, draw=0.5, gate=look)
-        asked = [AdmissionFilter(stage.admission, waiter, now_s).admits(look.candidates, at) for at in range(engines)]
+        requested = [
+            AdmissionFilter(stage.admission, waiter, now_s).admits(look.candidates, at) for at in range(engines)
+        ]
         opened = plainly_open(stage, waiter, look.candidates, now_s)
-        assert asked == opened
+        assert requested == opened
         if not any(opened):
             with pytest.raises(NoEngineAdmissible):
                 stage.place(waiter, now_s)

@@ -39,9 +39,9 @@ def bomb(levels: int, times: int = 9) -> str:
 def test_aliases_that_multiply_are_rejected_at_their_place(levels: int) -> None:
     """However much they would make."""
     for read in (load_yaml, compose_yaml):
-        with pytest.raises(yaml.MarkedYAMLError, match="repeat too much") as refused:
+        with pytest.raises(yaml.MarkedYAMLError, match="repeat too much") as rejected:
             read(bomb(levels))
-        mark = refused.value.problem_mark
+        mark = rejected.value.problem_mark
         assert mark is not None
         assert mark.line < 6
 
@@ -71,10 +71,10 @@ def test_what_holds_itself_is_rejected() -> None:
 def test_depth_is_bounded() -> None:
     """At the bracket that is too much, whatever comes behind it."""
     assert load_yaml("[" * MAX_DEPTH + "]" * MAX_DEPTH)
-    with pytest.raises(yaml.MarkedYAMLError, match="nested too deeply") as refused:
+    with pytest.raises(yaml.MarkedYAMLError, match="nested too deeply") as rejected:
         load_yaml("[" * 100_000)
-    assert refused.value.problem_mark is not None
-    assert refused.value.problem_mark.column == MAX_DEPTH
+    assert rejected.value.problem_mark is not None
+    assert rejected.value.problem_mark.column == MAX_DEPTH
 
 
 def test_aliases_of_everyday_use_are_read() -> None:
@@ -88,10 +88,10 @@ def test_aliases_of_everyday_use_are_read() -> None:
 @pytest.mark.parametrize("number", ["9" * 5000, "1" + ":1" * 5000, "0x" + "f" * 5000, "1." + "0" * 5000])
 def test_a_number_without_end_is_rejected_at_its_place(number: str) -> None:
     """PyYAML takes quadratic time for some, and Python rejects others without naming a place."""
-    with pytest.raises(yaml.MarkedYAMLError, match="at most 100 characters") as refused:
+    with pytest.raises(yaml.MarkedYAMLError, match="at most 100 characters") as rejected:
         load_yaml(f"a: 1\nb: {number}\n")
-    assert refused.value.problem_mark is not None
-    assert refused.value.problem_mark.line == 1
+    assert rejected.value.problem_mark is not None
+    assert rejected.value.problem_mark.line == 1
 
 
 @given(
@@ -175,9 +175,9 @@ def test_every_fault_is_reported_with_its_path() -> None:
 )
 def test_what_is_no_yaml_is_rejected_with_its_place(source: str, words: str) -> None:
     """Syntax, keys that stand twice, and tags that would run code."""
-    with pytest.raises(InvalidDocument) as refused:
+    with pytest.raises(InvalidDocument) as rejected:
         table(source)
-    assert str(refused.value).startswith(words)
+    assert str(rejected.value).startswith(words)
 
 
 @pytest.mark.parametrize("source", ["[1, 2]", "word", "7"])
@@ -251,9 +251,9 @@ def test_merged_mappings_are_allowed() -> None:
 )
 def test_parsers_report_what_is_wrong(parse: Parse[object], value: object, words: str) -> None:
     """Each names the rule that is broken."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as rejected:
         parse(value)
-    assert str(refused.value) == words
+    assert str(rejected.value) == words
 
 
 @dataclass(frozen=True)

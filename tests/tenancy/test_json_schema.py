@@ -24,8 +24,8 @@ def test_a_table_knows_its_keys() -> None:
     """What it needs must be there, and not be empty."""
     schema = table({"a": TEXT, "b": CHOICE}, required=("a",))
     assert accepts(schema, {"a": "x", "b": None})
-    refused: list[object] = [{}, {"a": None}, {"a": "x", "c": 1}, []]
-    assert not any(accepts(schema, value) for value in refused)
+    rejected: list[object] = [{}, {"a": None}, {"a": "x", "c": 1}, []]
+    assert not any(accepts(schema, value) for value in rejected)
 
 
 def test_names_lead_to_entries() -> None:

@@ -32,8 +32,13 @@ def test_nothing_is_guaranteed_by_default() -> None:
 def test_a_relaxed_objective_keeps_what_the_request_requested() -> None:
     """The lower tier's, but for a deadline that came with the request."""
     assert relaxed(objective_of(GOLD), BRONZE) == objective_of(BRONZE)
-    asked = relaxed(objective_of(GOLD, ttft_s=0.5), BRONZE)
-    assert (asked.tier, asked.ttft_s, asked.ttft_uncached_factor, asked.tpot_s) == (BRONZE, 0.5, 0.0, 0.15)
+    requested = relaxed(objective_of(GOLD, ttft_s=0.5), BRONZE)
+    assert (requested.tier, requested.ttft_s, requested.ttft_uncached_factor, requested.tpot_s) == (
+        BRONZE,
+        0.5,
+        0.0,
+        0.15,
+    )
 
 
 @pytest.mark.parametrize(

@@ -54,13 +54,13 @@ def test_a_tier_may_reject_it_as_hopeless() -> None:
     waiter = stage.arrive(STRICT, LONG)
     with pytest.raises(RequestRejected) as caught:
         stage.place(waiter)
-    refusal = caught.value
-    assert (refusal.reason, refusal.is_permanent, refusal.retry_after_s) == (Reason.OVERLOADED, True, None)
-    assert refusal.objective_ttft_s == 1.0
-    assert refusal.predicted_ttft_s is not None
-    assert refusal.predicted_ttft_s > 3.0
-    assert f"{refusal.predicted_ttft_s:.3g} s" in refusal.message
-    assert "1 s" in refusal.message
+    rejection = caught.value
+    assert (rejection.reason, rejection.is_permanent, rejection.retry_after_s) == (Reason.OVERLOADED, True, None)
+    assert rejection.objective_ttft_s == 1.0
+    assert rejection.predicted_ttft_s is not None
+    assert rejection.predicted_ttft_s > 3.0
+    assert f"{rejection.predicted_ttft_s:.3g} s" in rejection.message
+    assert "1 s" in rejection.message
 
 
 def test_a_tier_that_rejects_serves_what_an_engine_holds_already() -> None:
@@ -119,11 +119,11 @@ def test_one_that_is_found_unattainable_in_the_queue_keeps_its_place_there() -> 
 def test_every_overload_reports_what_was_predicted() -> None:
     """A rejection at the door carries the prediction and what the tier allows, and a time to come back above zero."""
     stage = Stage()
-    refusal = stage.fill()
-    assert refusal.predicted_ttft_s is not None
-    assert refusal.objective_ttft_s is not None
-    assert refusal.predicted_ttft_s > refusal.objective_ttft_s
-    assert (refusal.retry_after_s or 0.0) > 0
+    rejection = stage.fill()
+    assert rejection.predicted_ttft_s is not None
+    assert rejection.objective_ttft_s is not None
+    assert rejection.predicted_ttft_s > rejection.objective_ttft_s
+    assert (rejection.retry_after_s or 0.0) > 0
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,8 +20,8 @@ def options() -> Wanted:
     parser.add_argument("--envoy", type=Path, required=True, metavar="FILE", help="Envoy's binary")
     parser.add_argument("--config", type=Path, default=Path("deploy/envoy/own.yaml"), metavar="FILE")
     parser.add_argument("--keep", action="store_true", help="leave it all up afterwards, until Ctrl-C")
-    said = parser.parse_args()
-    return Wanted(said.envoy, said.config, (), MODEL, said.keep, Path("out/demo-envoy"))
+    stated = parser.parse_args()
+    return Wanted(stated.envoy, stated.config, (), MODEL, stated.keep, Path("out/demo-envoy"))
 
 
 async def demonstrate(wanted: Wanted) -> int:

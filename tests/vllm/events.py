@@ -21,7 +21,7 @@ def publishing(model: str, blocks: int, context_tokens: int, *more: str) -> PodP
     return PodPlan(model, flags=(*flags, *groups, *events_flag, *more), environment={"VLLM_SERVER_DEV_MODE": "1"})
 
 
-def said(gateway: Gateway, event: str) -> int:
+def stated(gateway: Gateway, event: str) -> int:
     """How often the gateway has logged something."""
     return sum(line["event"] == event for line in gateway.logged())
 

@@ -61,12 +61,12 @@ class Gateway(Child):
 
     def receipt(self, receipt_id: str) -> Receipt:
         """A request's receipt. It is written when the request has left, a moment after its last byte."""
-        told = until(lambda: read_json(f"{self.admin}/receipts/{receipt_id}"), f"a receipt {receipt_id}")
-        attempts = told["attempts"]
+        reported = until(lambda: read_json(f"{self.admin}/receipts/{receipt_id}"), f"a receipt {receipt_id}")
+        attempts = reported["attempts"]
         return Receipt(
-            status=told["status"],
+            status=reported["status"],
             pods=tuple(attempt["engine"] for attempt in attempts),
-            prompt_bytes=told["prompt_bytes"],
+            prompt_bytes=reported["prompt_bytes"],
             predicted_input_tokens=attempts[-1]["predicted_input_tokens"] if attempts else 0,
             predicted_cached_input_tokens=attempts[-1]["predicted_cached_input_tokens"] if attempts else 0,
             actual_cached_input_tokens=attempts[-1]["actual_cached_input_tokens"] if attempts else None,
@@ -129,6 +129,6 @@ def until(ask: Callable[[], T | None], wanted: str, within_s: float = PATIENCE_S
     """Ask again until there is something to be told; each question is a round trip, so this is no busy loop."""
     deadline_s = time.monotonic() + within_s
     while time.monotonic() < deadline_s:
-        if told := ask():
-            return told
+        if reported := ask():
+            return reported
     raise AssertionError(f"{wanted}: not within {within_s:.0f} s")

@@ -31,7 +31,7 @@ class Talker:
 
 
 class Load:
-    """Bodies to be asked one after another; `heard` gives the answer back to the conversation it belongs to."""
+    """Bodies to be asked one after another; `received` gives the answer back to the conversation it belongs to."""
 
     def __init__(self, model: str, seed: int, *, talkers: int = 6, most_messages: int = 7) -> None:
         self._model = model
@@ -58,7 +58,7 @@ class Load:
                 self._talkers[at] = self._new_talker()
             yield self._turn(self._talkers[at])
 
-    def heard(self, talker: Talker | None, answer: str) -> None:
+    def received(self, talker: Talker | None, answer: str) -> None:
         """What a conversation was answered."""
         if talker is not None and talker.messages[-1]["role"] == "user":
             talker.messages.append({"role": "assistant", "content": answer})
@@ -68,9 +68,9 @@ class Load:
             talker.messages.append({"role": "user", "content": self.text(3, 25)})
         messages = [dict(message) for message in talker.messages]
         if talker.path == CHAT:
-            whole = [{"role": "system", "content": talker.system}, *messages]
+            complete = [{"role": "system", "content": talker.system}, *messages]
             tools = {"tools": [TOOL], "tool_choice": "none"} if talker.tools else {}
-            return CHAT, {"messages": whole, **tools, **self._limited("max_tokens")}, talker
+            return CHAT, {"messages": complete, **tools, **self._limited("max_tokens")}, talker
         if talker.path == MESSAGES:
             parts = [
                 {**message, "content": [{"type": "text", "text": message["content"]}]}

@@ -78,13 +78,13 @@ async def clients_of(url: str) -> AsyncIterator[Clients]:
         yield Clients(one, other)
 
 
-def count(heard: Heard, usage: Any) -> None:
+def count(received: Heard, usage: Any) -> None:
     """The usage of OpenAI's older APIs; the SDK says of completions that there always is one."""
     if usage is not None:
-        heard.usage.append((usage.prompt_tokens, usage.completion_tokens))
+        received.usage.append((usage.prompt_tokens, usage.completion_tokens))
 
 
-async def say_chat(clients: Clients, model: str, heard: Heard) -> None:
+async def say_chat(clients: Clients, model: str, received: Heard) -> None:
     """Streamed chat."""
     stream = await clients.openai.chat.completions.create(
         model=model,
@@ -95,18 +95,18 @@ async def say_chat(clients: Clients, model: str, heard: Heard) -> None:
         stream_options={"include_usage": True},
         extra_body={"return_token_ids": True},
     )
-    heard.receipt = stream.response.headers.get("x-hearth-request-id", "")
+    received.receipt = stream.response.headers.get("x-hearth-request-id", "")
     async for chunk in stream:
-        heard.ids.add(chunk.id)
-        count(heard, chunk.usage)
+        received.ids.add(chunk.id)
+        count(received, chunk.usage)
         for choice in chunk.choices:
-            heard.roles += [choice.delta.role] if choice.delta.role else []
-            heard.ended += [choice.finish_reason] if choice.finish_reason else []
+            received.roles += [choice.delta.role] if choice.delta.role else []
+            received.ended += [choice.finish_reason] if choice.finish_reason else []
             if choice.delta.content:
-                heard.hear(choice.delta.content)
+                received.hear(choice.delta.content)
 
 
-async def say_completion(clients: Clients, model: str, heard: Heard) -> None:
+async def say_completion(clients: Clients, model: str, received: Heard) -> None:
     """A streamed completion."""
     stream = await clients.openai.completions.create(
         model=model,
@@ -117,19 +117,19 @@ async def say_completion(clients: Clients, model: str, heard: Heard) -> None:
         stream_options={"include_usage": True},
         extra_body={"return_token_ids": True},
     )
-    heard.receipt = stream.response.headers.get("x-hearth-request-id", "")
+    received.receipt = stream.response.headers.get("x-hearth-request-id", "")
     async for chunk in stream:
-        heard.ids.add(chunk.id)
-        count(heard, chunk.usage)
+        received.ids.add(chunk.id)
+        count(received, chunk.usage)
         # The SDK says that each has a reason to end.
         choices: list[Any] = list(chunk.choices)
         for choice in choices:
-            heard.ended += [choice.finish_reason] if choice.finish_reason else []
+            received.ended += [choice.finish_reason] if choice.finish_reason else []
             if choice.text:
-                heard.hear(choice.text)
+                received.hear(choice.text)
 
 
-async def say_message(clients: Clients, model: str, heard: Heard) -> None:
+async def say_message(clients: Clients, model: str, received: Heard) -> None:
     """A streamed message of Anthropic's API."""
     # The SDK knows no temperature any more; the engine does.
     stream = await clients.anthropic.messages.create(
@@ -139,39 +139,39 @@ async def say_message(clients: Clients, model: str, heard: Heard) -> None:
         stream=True,
         extra_body={"temperature": 0},
     )
-    heard.receipt = stream.response.headers.get("x-hearth-request-id", "")
+    received.receipt = stream.response.headers.get("x-hearth-request-id", "")
     async for event in stream:
         match event.type:
             case "message_start":
-                heard.ids.add(event.message.id)
-                heard.roles.append(event.message.role)
+                received.ids.add(event.message.id)
+                received.roles.append(event.message.role)
             case "content_block_delta" if event.delta.type == "text_delta":
-                heard.hear(event.delta.text)
+                received.hear(event.delta.text)
             case "message_delta":
-                heard.ended.append(str(event.delta.stop_reason))
-                told = event.usage
-                warm = (told.cache_read_input_tokens or 0) + (told.cache_creation_input_tokens or 0)
-                heard.usage.append(((told.input_tokens or 0) + warm + told.output_tokens,))
+                received.ended.append(str(event.delta.stop_reason))
+                reported = event.usage
+                warm = (reported.cache_read_input_tokens or 0) + (reported.cache_creation_input_tokens or 0)
+                received.usage.append(((reported.input_tokens or 0) + warm + reported.output_tokens,))
 
 
-async def say_response(clients: Clients, model: str, heard: Heard) -> None:
+async def say_response(clients: Clients, model: str, received: Heard) -> None:
     """A streamed response; at its end the whole text is told once more."""
     stream = await clients.openai.responses.create(
         model=model, input=WALK, max_output_tokens=MOST_TOKENS, temperature=0, stream=True
     )
-    heard.receipt = stream.response.headers.get("x-hearth-request-id", "")
+    received.receipt = stream.response.headers.get("x-hearth-request-id", "")
     async for event in stream:
         match event.type:
             case "response.created":
-                heard.ids.add(event.response.id)
+                received.ids.add(event.response.id)
             case "response.output_text.delta":
-                heard.hear(event.delta)
+                received.hear(event.delta)
             case "response.completed":
-                heard.ids.add(event.response.id)
-                heard.ended.append(str(event.response.status))
+                received.ids.add(event.response.id)
+                received.ended.append(str(event.response.status))
                 assert event.response.usage is not None
-                heard.usage.append((event.response.usage.total_tokens,))
-                assert event.response.output_text == "".join(heard.pieces)
+                received.usage.append((event.response.usage.total_tokens,))
+                assert event.response.output_text == "".join(received.pieces)
 
 
 SAY: dict[str, Callable[[Clients, str, Heard], Any]] = {
@@ -184,10 +184,10 @@ SAY: dict[str, Callable[[Clients, str, Heard], Any]] = {
 
 async def heard_at(url: str, model: str, path: str) -> Heard:
     """A stream from its beginning to its end."""
-    heard = Heard()
+    received = Heard()
     async with clients_of(url) as clients:
-        await SAY[path](clients, model, heard)
-    return heard
+        await SAY[path](clients, model, received)
+    return received
 
 
 # -- whether an answer may be compared at all --------------------------------------------------------------------------
@@ -201,28 +201,28 @@ async def is_steady(pod: Subject) -> None:
 
 async def _chat_is_steady(pod: Subject) -> None:
     turn = {"role": "user", "content": WALK}
-    asked: dict[str, Any] = {"messages": [turn], "return_token_ids": True, "logprobs": True, "top_logprobs": 2}
-    *values, _ = (await pod.stream(CHAT, tokens=MOST_TOKENS, **asked)).values()
-    said, ids = "", list(values[0]["prompt_token_ids"])
+    requested: dict[str, Any] = {"messages": [turn], "return_token_ids": True, "logprobs": True, "top_logprobs": 2}
+    *values, _ = (await pod.stream(CHAT, tokens=MOST_TOKENS, **requested)).values()
+    stated, ids = "", list(values[0]["prompt_token_ids"])
     for choice in (choice for value in values[1:] for choice in value["choices"]):
         for entry in choice["logprobs"]["content"]:
             assert_sure([top["logprob"] for top in entry[MARGIN_OF]])
-        said, ids = said + (choice["delta"].get("content") or ""), ids + choice["token_ids"]
+        stated, ids = stated + (choice["delta"].get("content") or ""), ids + choice["token_ids"]
         if choice["finish_reason"] is None:
-            open_turn = {"messages": [turn, {"role": "assistant", "content": said}]}
+            open_turn = {"messages": [turn, {"role": "assistant", "content": stated}]}
             going_on = {"continue_final_message": True, "add_generation_prompt": False}
-            assert await tokens_of(pod, open_turn | going_on) == ids, said[-40:]
+            assert await tokens_of(pod, open_turn | going_on) == ids, stated[-40:]
 
 
 async def _completion_is_steady(pod: Subject) -> None:
-    asked: dict[str, Any] = {"prompt": BREAD, "return_token_ids": True, "logprobs": 2}
-    *values, _ = (await pod.stream(COMPLETIONS, tokens=MOST_TOKENS, **asked)).values()
-    said, ids = BREAD, list(values[0]["choices"][0]["prompt_token_ids"])
+    requested: dict[str, Any] = {"prompt": BREAD, "return_token_ids": True, "logprobs": 2}
+    *values, _ = (await pod.stream(COMPLETIONS, tokens=MOST_TOKENS, **requested)).values()
+    stated, ids = BREAD, list(values[0]["choices"][0]["prompt_token_ids"])
     for choice in (choice for value in values for choice in value["choices"]):
         for tops in choice["logprobs"][MARGIN_OF]:
             assert_sure(list(tops.values()))
-        said, ids = said + choice["text"], ids + choice["token_ids"]
-        assert await tokens_of(pod, {"prompt": said}) == ids, said[-40:]
+        stated, ids = stated + choice["text"], ids + choice["token_ids"]
+        assert await tokens_of(pod, {"prompt": stated}) == ids, stated[-40:]
 
 
 def assert_sure(logprobs: list[float]) -> None:

@@ -25,41 +25,41 @@ class Turn:
 
 @dataclass(slots=True)
 class Talk:
-    """A conversation under way. `said` is what its next request will repeat, in the form of its API."""
+    """A conversation under way. `stated` is what its next request will repeat, in the form of its API."""
 
     subject: Subject
     path: str
     fields: dict[str, Any] = field(default_factory=dict)
-    said: list[Any] = field(default_factory=list)
+    stated: list[Any] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
 
     async def log_event(self, words: str, *, stream: bool, tokens: int = 24) -> Turn:
         """Ask the next thing, and remember the answer."""
-        said = SAY[self.path](words)
-        self.said.append(said)
+        stated = SAY[self.path](words)
+        self.stated.append(stated)
         if stream and self.path in (CHAT, COMPLETIONS):
-            asked = self._request(tokens) | {"stream": True, "stream_options": {"include_usage": True}}
+            requested = self._request(tokens) | {"stream": True, "stream_options": {"include_usage": True}}
         else:
-            asked = self._request(tokens) | {"stream": stream}
-        exchange = await self.subject.post(self.path, asked, self.headers)
+            requested = self._request(tokens) | {"stream": stream}
+        exchange = await self.subject.post(self.path, requested, self.headers)
         assert exchange.status == 200, exchange.body
         assert exchange.is_whole
         answer = STREAMED[self.path](exchange) if stream else exchange.json()
         prompt_tokens, cached_tokens = prompt_and_cached(self.path, answer)
         text, repeated = HEARD[self.path](answer)
-        self.said.append(repeated)
+        self.stated.append(repeated)
         return Turn(exchange.headers["x-hearth-request-id"], text, prompt_tokens, cached_tokens)
 
     def _request(self, tokens: int) -> dict[str, Any]:
-        asked: dict[str, Any] = {"model": self.subject.model, "temperature": 0}
+        requested: dict[str, Any] = {"model": self.subject.model, "temperature": 0}
         match self.path:
             case "/v1/completions":
-                asked |= {"prompt": "".join(self.said), "max_tokens": tokens}
+                requested |= {"prompt": "".join(self.stated), "max_tokens": tokens}
             case "/v1/responses":
-                asked |= {"input": self.said, "max_output_tokens": tokens}
+                requested |= {"input": self.stated, "max_output_tokens": tokens}
             case _:
-                asked |= {"messages": self.said, "max_tokens": tokens}
-        return asked | self.fields
+                requested |= {"messages": self.stated, "max_tokens": tokens}
+        return requested | self.fields
 
 
 def _message(words: str) -> Any:

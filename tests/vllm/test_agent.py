@@ -131,11 +131,11 @@ async def test_an_engine_reports_its_load_by_itself(finder: Gateway, redis: Serv
     """While a request runs, the channel says so: the plugin told the agent, without any scrape."""
     client = redis.client()
     try:
-        async with asyncio.timeout(GUARD_S), client.pubsub(ignore_subscribe_messages=True) as heard:
-            await heard.subscribe(record_channel(""))
+        async with asyncio.timeout(GUARD_S), client.pubsub(ignore_subscribe_messages=True) as received:
+            await received.subscribe(record_channel(""))
             asking = asyncio.create_task(keep_asking(finder))
             try:
-                while not await says_running(heard):
+                while not await says_running(received):
                     pass
             finally:
                 asking.cancel()
@@ -150,8 +150,8 @@ async def keep_asking(gateway: Gateway) -> None:
         await ask(gateway, max_tokens=600)
 
 
-async def says_running(heard: PubSub) -> bool:
-    message = await heard.get_message(timeout=5)
+async def says_running(received: PubSub) -> bool:
+    message = await received.get_message(timeout=5)
     if message is None or not isinstance(message.get("data"), bytes):
         return False
     return any(load.running for pod in read_record(message["data"]).pods for load in pod.loads)

@@ -23,7 +23,7 @@ WEATHER: Any = {
 }
 
 
-def asked(words: str = "What is the capital of France?", **fields: Any) -> Any:
+def requested(words: str = "What is the capital of France?", **fields: Any) -> Any:
     """The fields of a question that is answered alike every time."""
     # The SDK knows no temperature any more; the engine does.
     usual = {"model": SMOL, "messages": [{"role": "user", "content": words}], "max_tokens": 16}
@@ -51,7 +51,7 @@ def direct(pods: tuple[Pod, ...]) -> Iterator[anthropic.Anthropic]:
 
 def test_a_unary_answer_is_the_pods_own(client: anthropic.Anthropic, direct: anthropic.Anthropic) -> None:
     """Every field but the id and what was warm."""
-    answers = [one.messages.create(**asked()).to_dict() for one in (client, direct)]
+    answers = [one.messages.create(**requested()).to_dict() for one in (client, direct)]
     for answer in answers:
         del answer["id"], answer["usage"]
     assert answers[0] == answers[1]
@@ -62,7 +62,7 @@ def test_a_stream_is_the_pods_own(client: anthropic.Anthropic, direct: anthropic
     """Text as it comes, and the message that the client puts together, usage included."""
     texts = []
     for one in (client, direct):
-        with one.messages.stream(**asked()) as stream:
+        with one.messages.stream(**requested()) as stream:
             texts.append("".join(stream.text_stream))
             final = stream.get_final_message()
         assert final.stop_reason in {"end_turn", "max_tokens"}
@@ -73,19 +73,19 @@ def test_a_stream_is_the_pods_own(client: anthropic.Anthropic, direct: anthropic
 async def test_the_async_client(async_client: anthropic.AsyncAnthropic) -> None:
     """Streamed and not, with a system prompt and content blocks."""
     blocks = [{"role": "user", "content": [{"type": "text", "text": "Name a city."}]}]
-    fields = asked(system="You answer in one word.", messages=blocks)
-    whole = await async_client.messages.create(**fields)
+    fields = requested(system="You answer in one word.", messages=blocks)
+    complete = await async_client.messages.create(**fields)
     async with async_client.messages.stream(**fields) as stream:
         text = "".join([piece async for piece in stream.text_stream])
-    (told,) = whole.content
-    assert told.type == "text"
-    assert text == told.text
+    (reported,) = complete.content
+    assert reported.type == "text"
+    assert text == reported.text
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools(client: anthropic.Anthropic, stream: bool) -> None:
     """A tool is used, and its result is taken."""
-    fields = asked("What is the weather like in Paris?", tools=[WEATHER], max_tokens=160)
+    fields = requested("What is the weather like in Paris?", tools=[WEATHER], max_tokens=160)
     fields["tool_choice"] = {"type": "tool", "name": "get_weather"}
     if stream:
         with client.messages.stream(**fields) as events:
@@ -102,21 +102,21 @@ def test_tools(client: anthropic.Anthropic, stream: bool) -> None:
         {"role": "assistant", "content": [used.to_dict()]},
         {"role": "user", "content": [result]},
     ]
-    told = client.messages.create(**fields | {"messages": follow, "tool_choice": {"type": "none"}})
-    assert told.content[0].type == "text"
+    reported = client.messages.create(**fields | {"messages": follow, "tool_choice": {"type": "none"}})
+    assert reported.content[0].type == "text"
 
 
 def test_tokens_are_counted(client: anthropic.Anthropic) -> None:
     """As many as the answer's usage tells."""
-    counted = client.messages.count_tokens(model=SMOL, messages=asked()["messages"])
-    usage = client.messages.create(**asked(max_tokens=1)).usage
-    told = usage.input_tokens + (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
-    assert counted.input_tokens == told
+    counted = client.messages.count_tokens(model=SMOL, messages=requested()["messages"])
+    usage = client.messages.create(**requested(max_tokens=1)).usage
+    reported = usage.input_tokens + (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+    assert counted.input_tokens == reported
 
 
 def test_raw_headers(client: anthropic.Anthropic, gateway: Gateway) -> None:
     """The client's request id comes back, and the receipt has a name of its own."""
-    raw = client.messages.with_raw_response.create(**asked(max_tokens=2, extra_headers={"X-Request-Id": "mine-3"}))
+    raw = client.messages.with_raw_response.create(**requested(max_tokens=2, extra_headers={"X-Request-Id": "mine-3"}))
     assert raw.headers["x-request-id"] == "mine-3"
     assert gateway.receipt(raw.headers["x-hearth-request-id"]).status == 200
 

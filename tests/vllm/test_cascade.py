@@ -93,11 +93,11 @@ def test_a_stream_is_clean(cascades: Gateway, client: openai.OpenAI, ladder: str
     choices = [choice for chunk in chunks for choice in chunk.choices]
     assert sum(choice.delta.role is not None for choice in choices) == 1
     assert all(choice.logprobs is None for choice in choices)
-    told = chunks[-1].usage
-    assert told is not None
+    reported = chunks[-1].usage
+    assert reported is not None
     way = cascade_results(cascades, raw.headers["x-hearth-request-id"])
-    assert way["usage"]["output_tokens"] == told.completion_tokens == way["steps"][-1]["output_tokens"]
-    assert way["usage"]["input_tokens"] == told.prompt_tokens
+    assert way["usage"]["output_tokens"] == reported.completion_tokens == way["steps"][-1]["output_tokens"]
+    assert way["usage"]["input_tokens"] == reported.prompt_tokens
     if rung == "smollm2":
         assert way["steps"][0]["result"] == "escalated"
         assert way["steps"][0]["output_tokens"] >= 1
@@ -107,7 +107,7 @@ def test_a_stream_is_clean(cascades: Gateway, client: openai.OpenAI, ladder: str
     else:
         assert way["wasted_tokens"] == 0
     paid, got = PRICES[rung]
-    assert way["steps"][-1]["cost"] <= paid * told.prompt_tokens + got * told.completion_tokens + 1e-12
+    assert way["steps"][-1]["cost"] <= paid * reported.prompt_tokens + got * reported.completion_tokens + 1e-12
 
 
 @pytest.mark.parametrize(("ladder", "rung"), [("easy", "tinyqwen"), ("strict", "smollm2")])
@@ -164,10 +164,10 @@ def test_other_apis(cascades: Gateway, client: openai.OpenAI) -> None:
     pieces = list(raw.parse())
     assert raw.headers["x-hearth-cascade-model"] == "tinyqwen"
     assert all(choice.logprobs is None for piece in pieces for choice in piece.choices)
-    told = client.responses.with_raw_response.create(model="easy", input="Hello", max_output_tokens=12, stream=True)
-    events = list(told.parse())
-    assert told.headers["x-hearth-cascade-model"] == "tinyqwen"
-    assert cascade_results(cascades, told.headers["x-hearth-request-id"])["judged"] == 1
+    reported = client.responses.with_raw_response.create(model="easy", input="Hello", max_output_tokens=12, stream=True)
+    events = list(reported.parse())
+    assert reported.headers["x-hearth-cascade-model"] == "tinyqwen"
+    assert cascade_results(cascades, reported.headers["x-hearth-request-id"])["judged"] == 1
     deltas = [event for event in events if event.type == "response.output_text.delta"]
     assert deltas
     assert all(not event.logprobs for event in deltas)

@@ -49,16 +49,16 @@ class Load:
 
     model: str
     clients: Clients
-    heard: list[tuple[str, Heard]] = field(default_factory=list)
+    received: list[tuple[str, Heard]] = field(default_factory=list)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def work(self, number: int) -> None:
         for path in islice(cycle(SAY), number, None):
             if self.ended.is_set():
                 return
-            heard = Heard()
-            await SAY[path](self.clients, self.model, heard)
-            self.heard.append((path, heard))
+            received = Heard()
+            await SAY[path](self.clients, self.model, received)
+            self.received.append((path, received))
 
 
 def drawn(seed: int) -> Iterator[tuple[Kind, int]]:
@@ -108,9 +108,9 @@ async def test_clients_receive_nothing_of_it(both: tuple[Gateway, tuple[Pod, ...
             done.callback(load.ended.set)
             for kind, who in drawn(SEED):
                 await do(kind, pods[who], gateway)
-    assert len(load.heard) >= CLIENTS
-    for path, heard in load.heard:
-        assert heard.answer == undisturbed[path].answer, (path, gateway.receipt(heard.receipt))
-    resumed = [heard for _, heard in load.heard if len(gateway.receipt(heard.receipt).pods) > 1]
+    assert len(load.received) >= CLIENTS
+    for path, received in load.received:
+        assert received.answer == undisturbed[path].answer, (path, gateway.receipt(received.receipt))
+    resumed = [received for _, received in load.received if len(gateway.receipt(received.receipt).pods) > 1]
     assert resumed, "nobody's pod was lost"
     await seen(lambda: gateway.charged() == [], "nothing is charged any more")

@@ -90,9 +90,9 @@ def message(tokens: int) -> dict[str, Any]:
 
 async def post(client: aiohttp.ClientSession, url: str, path: str, body: Any) -> bytes:
     async with client.post(url + path, json=body) as answer:
-        told = await answer.read()
-        assert answer.status == 200, told
-        return told
+        reported = await answer.read()
+        assert answer.status == 200, reported
+        return reported
 
 
 def alike(stream: bytes) -> tuple[object, ...]:
@@ -107,17 +107,17 @@ def alike(stream: bytes) -> tuple[object, ...]:
 
 def alike_message(stream: bytes) -> tuple[object, ...]:
     """The same of a message: its blocks in their order, why it ended, and what was made."""
-    heard, events = hear(Api.MESSAGES, stream), events_of(stream)
+    received, events = hear(Api.MESSAGES, stream), events_of(stream)
     reasons = [event["delta"]["stop_reason"] for event in events if event["type"] == "message_delta"]
-    return heard.texts, heard.once, reasons, heard.usage[-1]["output_tokens"]
+    return received.texts, received.once, reasons, received.usage[-1]["output_tokens"]
 
 
 async def gone_on_with(
     client: aiohttp.ClientSession, url: str, body: dict[str, Any], shown: bytes, api: Api = Api.CHAT
 ) -> bytes:
     """All that a client is sent whose stream was cut behind this."""
-    said = read_delivered(api, shown, shown.count(b"\n\n"), withholds_usage=False)
-    rest = continuation_of(json.dumps(body).encode(), said, sequences=1)
+    stated = read_delivered(api, shown, shown.count(b"\n\n"), withholds_usage=False)
+    rest = continuation_of(json.dumps(body).encode(), stated, sequences=1)
     assert isinstance(rest, Continuation), rest
     recall = rest.request.recovery
     assert recall is not None
@@ -127,10 +127,10 @@ async def gone_on_with(
     assert recalled is not None
     rest = rest.with_tokens(recalled)
     assert rest.path == PATH
-    asked = json.loads(rest.request.body) | {"kv_transfer_params": {"prompt_token_ids": rest.request.prompt_ids}}
-    joined = splice_events(rest.splicer(withholds_usage=False), await post(client, url, PATH, asked))
+    requested = json.loads(rest.request.body) | {"kv_transfer_params": {"prompt_token_ids": rest.request.prompt_ids}}
+    joined = splice_events(rest.splicer(withholds_usage=False), await post(client, url, PATH, requested))
     assert joined is not None
-    return said.raw + joined
+    return stated.raw + joined
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -139,14 +139,14 @@ async def test_thoughts_go_on_at_every_cut(thinkers: tuple[Pod, ...], folder: Pa
     """Inside them, beside the mark that ends them, and in the text behind: as an undisturbed run, usage and all."""
     url, body = thinkers[parser].url, asking(folder, 24, **WAYS[way])
     async with aiohttp.ClientSession() as client:
-        whole = await post(client, url, PATH, body)
-        events = [event + b"\n\n" for event in whole.split(b"\n\n") if event]
-        kinds = {key for key, text in hear(Api.CHAT, whole).texts.items() if text}
+        complete = await post(client, url, PATH, body)
+        events = [event + b"\n\n" for event in complete.split(b"\n\n") if event]
+        kinds = {key for key, text in hear(Api.CHAT, complete).texts.items() if text}
         assert len(kinds) == 2, "it thinks and speaks"
         # Behind the role and the first thought, until nothing is missing but usage.
         for cut in range(2, len(events) - 1):
-            told = await gone_on_with(client, url, body, b"".join(events[:cut]))
-            assert alike(told) == alike(whole), cut
+            reported = await gone_on_with(client, url, body, b"".join(events[:cut]))
+            assert alike(reported) == alike(complete), cut
 
 
 @pytest.mark.parametrize("parser", [0, 1])
@@ -154,13 +154,13 @@ async def test_thoughts_of_a_message_go_on(thinkers: tuple[Pod, ...], parser: in
     """Cut early, and behind each event around the end of their block; as an undisturbed run, block by block."""
     url, body = thinkers[parser].url, message(12)
     async with aiohttp.ClientSession() as client:
-        whole = await post(client, url, MESSAGES, body)
-        events = [event + b"\n\n" for event in whole.split(b"\n\n") if event]
+        complete = await post(client, url, MESSAGES, body)
+        events = [event + b"\n\n" for event in complete.split(b"\n\n") if event]
         (ended,) = [at for at, event in enumerate(events) if b"signature_delta" in event]
         assert ended > BUDGET // 2, "it thinks as long as it may"
         for cut in (4, *range(ended - 3, len(events) - 1)):
-            told = await gone_on_with(client, url, body, b"".join(events[:cut]), Api.MESSAGES)
-            assert alike_message(told) == alike_message(whole), cut
+            reported = await gone_on_with(client, url, body, b"".join(events[:cut]), Api.MESSAGES)
+            assert alike_message(reported) == alike_message(complete), cut
 
 
 EMPTY = {"input_schema": {"type": "object"}}
@@ -223,47 +223,47 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_message_and_its_chat_have_the_same_prompt(thinkers: tuple[Pod, ...], shape: str) -> None:
     """And all that shapes the answer: what the engine itself makes of both is the same, token by token."""
-    asked = message(12) | {"thinking": None} | SHAPES[shape]
-    chat = chat_from_messages(asked)
+    requested = message(12) | {"thinking": None} | SHAPES[shape]
+    chat = chat_from_messages(requested)
     assert chat is not None
     async with aiohttp.ClientSession() as client:
         ours = json.loads(await post(client, thinkers[0].url, f"{PATH}/render", chat))
-        theirs = json.loads(await post(client, thinkers[0].url, f"{MESSAGES}/render", asked))
+        theirs = json.loads(await post(client, thinkers[0].url, f"{MESSAGES}/render", requested))
     assert len(theirs["token_ids"]) > 10
-    for told in (ours, theirs):  # The one is made up; the other is how usage is told.
-        del told["request_id"], told["stream_options"]
+    for reported in (ours, theirs):  # The one is made up; the other is how usage is told.
+        del reported["request_id"], reported["stream_options"]
     assert ours == theirs
 
 
 async def ask_until_lost(client: aiohttp.ClientSession, url: str, path: str, body: Any, begun: asyncio.Event) -> bytes:
     """All that a client is sent; `begun` is set where it has well begun."""
-    told = b""
+    reported = b""
     async with client.post(url + path, json=body) as answer:
         async for piece in answer.content.iter_any():
-            told += piece
-            if told.count(b'"content":"') > 10 or told.count(b"thinking_delta") > 10:
+            reported += piece
+            if reported.count(b'"content":"') > 10 or reported.count(b"thinking_delta") > 10:
                 begun.set()
-    return told
+    return reported
 
 
 async def test_drawn_thoughts_outlive_their_pod(thinkers: tuple[Pod, ...], folder: Path) -> None:
     """Killed in the text of a chat, long behind its thoughts, and in those of a message. The victim is gone then."""
     victim, other = thinkers
-    asked = [(PATH, asking(folder, 800), alike), (MESSAGES, message(100), alike_message)]
-    begun = [asyncio.Event() for _ in asked]
+    requested = [(PATH, asking(folder, 800), alike), (MESSAGES, message(100), alike_message)]
+    begun = [asyncio.Event() for _ in requested]
     async with in_front([pod.url for pod in thinkers]) as gateway, aiohttp.ClientSession() as client:
-        whole = [await post(client, victim.url, path, body) for path, body, _ in asked]
+        complete = [await post(client, victim.url, path, body) for path, body, _ in requested]
         drain(gateway, other)
         async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as streams:
-            told = []
-            for (path, body, _), event in zip(asked, begun, strict=True):
-                told.append(streams.create_task(ask_until_lost(client, gateway.url, path, body, event)))
+            reported = []
+            for (path, body, _), event in zip(requested, begun, strict=True):
+                reported.append(streams.create_task(ask_until_lost(client, gateway.url, path, body, event)))
             for event in begun:  # Both at once, so that neither has ended before the other has begun.
                 await event.wait()
             victim.pause()  # At once: on a busy machine it would be done before the gateway has heard of the other.
             drain(gateway, other, undo=True)
             victim.kill()
-        for (_, _, alike_one), one, undisturbed in zip(asked, told, whole, strict=True):
+        for (_, _, alike_one), one, undisturbed in zip(requested, reported, complete, strict=True):
             assert alike_one(one.result()) == alike_one(undisturbed)
-        await asyncio.to_thread(until, lambda: len(requests_of(gateway)) == len(asked), "each request's line")
+        await asyncio.to_thread(until, lambda: len(requests_of(gateway)) == len(requested), "each request's line")
         assert [line.get("resumes") for line in requests_of(gateway)] == [1, 1]

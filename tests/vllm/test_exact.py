@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from tests.conformance.answers import prompt_and_cached
 from tests.conformance.subject import RESPONSES, Subject
-from tests.vllm.events import believed, publishing, said
+from tests.vllm.events import believed, publishing, stated
 from tests.vllm.gateways import Gateway, Receipt, in_front, until
 from tests.vllm.load import Load, Talker
 from tests.vllm.pods import BLOCK_TOKENS, STARTS_WITHIN_S, Pod, running
@@ -57,7 +57,7 @@ async def exact_gateway(pods: Sequence[Pod], folder: Path) -> AsyncIterator[Gate
     models = [f"  - {{model_name: {pod.model}}}" for pod in pods]
     config.write_text("\n".join(("kv_events: {max_wait_s: 2}", "model_list:", *models, "")))
     async with in_front([pod.url for pod in pods], "--config", str(config)) as gateway:
-        until(lambda: said(gateway, "kv_events_subscribed") >= len(pods), "subscriptions")
+        until(lambda: stated(gateway, "kv_events_subscribed") >= len(pods), "subscriptions")
         yield gateway
 
 
@@ -99,7 +99,7 @@ async def play(gateway: Gateway, seed: int, requests: int, at_once: int = 1, mod
                 assert exchange.status == 200, exchange.body
                 answer = exchange.json()
                 if path != RESPONSES or answer["output"]:
-                    load.heard(talker, HEARD[path](answer)[0])
+                    load.received(talker, HEARD[path](answer)[0])
             receipt = await asyncio.to_thread(gateway.receipt, exchange.headers["x-hearth-request-id"])
             rows.append(Row(receipt, *prompt_and_cached(path, answer)))
 
@@ -187,19 +187,19 @@ async def test_a_late_joiner_knows_all_that_was_reported(exact: Gateway, evictin
         await believed(second, front(second))
         rows = await play(second, seed=4, requests=60)
     right, _ = report("a late joiner", rows)
-    assert not said(second, "kv_events_lost")
+    assert not stated(second, "kv_events_lost")
     assert right >= 0.98
 
 
 async def test_a_restarted_engine_is_followed_again(exact: Gateway, evicting_pod: Pod) -> None:
     """Its cache is gone and it publishes on another port: nothing of its former life is believed."""
     await play(exact, seed=5, requests=10)
-    before = said(exact, "kv_events_subscribed")
+    before = stated(exact, "kv_events_subscribed")
     evicting_pod.kill()
     evicting_pod.start_again()
     await evicting_pod.answers("/health", within_s=STARTS_WITHIN_S)
     until(lambda: exact.pod(evicting_pod.url)["state"] == "ready", "the pod again")
-    until(lambda: said(exact, "kv_events_subscribed") > before, "a new subscription")
+    until(lambda: stated(exact, "kv_events_subscribed") > before, "a new subscription")
     await believed(exact, front(exact))
     rows = await play(exact, seed=5, requests=60)
     right, _ = report("after a restart", rows)

@@ -61,9 +61,9 @@ def listed() -> dict[str, list[str]]:
     """The fields of vLLM's request models, as its own environment has them."""
     environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     python = ROOT / ".venv-vllm" / "bin" / "python"
-    told = subprocess.run([python, "-c", LISTING], env=environment, capture_output=True, text=True, check=False)
-    found = [line for line in told.stdout.splitlines() if line.startswith("FIELDS ")]
-    assert found, told.stderr
+    reported = subprocess.run([python, "-c", LISTING], env=environment, capture_output=True, text=True, check=False)
+    found = [line for line in reported.stdout.splitlines() if line.startswith("FIELDS ")]
+    assert found, reported.stderr
     fields: dict[str, list[str]] = json.loads(found[0].removeprefix("FIELDS "))
     return fields
 

@@ -72,9 +72,9 @@ class TestAnswers(ThroughTheGateway, AnswersContract):
     @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
     async def test_without_a_model_its_own_answers(self, subject: Subject, path: str) -> None:
         """A gateway serves many, so it must be told which."""
-        asked = subject.request(path)
-        del asked["model"]
-        answer = await subject.post(path, asked)
+        requested = subject.request(path)
+        del requested["model"]
+        answer = await subject.post(path, requested)
         assert answer.status == 400
         assert answer.json()["error"]["param"] == "model"
 
@@ -132,11 +132,11 @@ class TestRefusals(ThroughTheGateway, RefusalsContract):
         """One shape an API, whoever noticed the fault: OpenAI's with a text for a code, or Anthropic's with the id."""
         assert answer.status == status
         assert answer.headers["content-type"] == "application/json"
-        told = answer.json()
-        error = told["error"]
+        reported = answer.json()
+        error = reported["error"]
         assert error["message"]
         if path == MESSAGES:
-            assert list(told) == ["type", "error", "request_id"]
+            assert list(reported) == ["type", "error", "request_id"]
             assert error["type"] == ("not_found_error" if status == 404 else "invalid_request_error")
             return
         assert list(error) == ["message", "type", "param", "code"]
@@ -173,5 +173,5 @@ class TestRefusals(ThroughTheGateway, RefusalsContract):
     async def test_what_reads_as_true_streams(self, subject: Subject, body: Body) -> None:
         """Only true is true: who guessed otherwise than the pod would relay a stream as a whole answer."""
         assert isinstance(body, bytes)
-        asked: Any = body + b'"model": "%s", "prompt": "Hello", "max_tokens": 1}' % subject.model.encode()
-        self.assert_refused(COMPLETIONS, await subject.post(COMPLETIONS, asked), 400, "", "stream")
+        requested: Any = body + b'"model": "%s", "prompt": "Hello", "max_tokens": 1}' % subject.model.encode()
+        self.assert_refused(COMPLETIONS, await subject.post(COMPLETIONS, requested), 400, "", "stream")

@@ -52,8 +52,8 @@ async def test_a_connection_that_is_cut(gateway: Gateway, pods: tuple[Pod, ...],
     generated = await total(pods, "generation_tokens_total")
     reader, writer = await front.connect()
     try:
-        asked = front.request(path, COUNTING, tokens=ENDLESS, stream=stream, ignore_eos=True)
-        writer.write(spell("POST", path, asked, {"Content-Type": "application/json"}))
+        requested = front.request(path, COUNTING, tokens=ENDLESS, stream=stream, ignore_eos=True)
+        writer.write(spell("POST", path, requested, {"Content-Type": "application/json"}))
         if stream:
             await reader.readuntil(b"\n\n")
         await until_running(pods, 1)
@@ -107,16 +107,16 @@ async def test_many_that_leave_at_once(gateway: Gateway, pods: tuple[Pod, ...]) 
     """Also those that waited behind others, and those that had only just come."""
     front = subject(gateway.url, pods[0])
     generated = await total(pods, "generation_tokens_total")
-    asked = [
+    requested = [
         asyncio.create_task(front.post(path, front.request(path, text, tokens=ENDLESS, stream=True, ignore_eos=True)))
         for path in APIS
         for text in (f"{secrets.token_hex(2)}: {COUNTING}" for _ in range(6))
     ]
     # Eight run on each pod; the rest wait.
     await until_running(pods, 16)
-    for task in asked:
+    for task in requested:
         task.cancel()
-    await asyncio.gather(*asked, return_exceptions=True)
+    await asyncio.gather(*requested, return_exceptions=True)
     await until_running(pods, 0)
     until(lambda: gateway.charged() == [], "an empty ledger")
     assert await total(pods, "num_requests_waiting") == 0

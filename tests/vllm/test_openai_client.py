@@ -50,11 +50,11 @@ def direct(pods: tuple[Pod, ...]) -> Iterator[openai.OpenAI]:
 
 def as_told(answer: Any) -> Any:
     """An answer without what is the pod's own or the moment's."""
-    told = answer.to_dict()
+    reported = answer.to_dict()
     # vLLM fingerprints its configuration, port included; what was warm depends on who asked before.
     for name in ("id", "created", "created_at", "completed_at", "system_fingerprint", "usage"):
-        told.pop(name, None)
-    return told
+        reported.pop(name, None)
+    return reported
 
 
 # -- chat --------------------------------------------------------------------------------------------------------------
@@ -62,19 +62,19 @@ def as_told(answer: Any) -> Any:
 
 def test_a_unary_answer_is_the_pods_own(client: openai.OpenAI, direct: openai.OpenAI) -> None:
     """Every field, at temperature 0."""
-    told = [
-        as_told(asked.chat.completions.create(model=SMOL, messages=question(), temperature=0, max_tokens=16))
-        for asked in (client, direct)
+    reported = [
+        as_told(requested.chat.completions.create(model=SMOL, messages=question(), temperature=0, max_tokens=16))
+        for requested in (client, direct)
     ]
-    assert told[0] == told[1]
-    assert "Paris" in told[0]["choices"][0]["message"]["content"]
+    assert reported[0] == reported[1]
+    assert "Paris" in reported[0]["choices"][0]["message"]["content"]
 
 
 def test_a_stream_is_the_pods_own(client: openai.OpenAI, direct: openai.OpenAI) -> None:
     """Role, text and finish reason; no event of usage that nobody asked for."""
     texts, ends = [], []
-    for asked in (client, direct):
-        with asked.chat.completions.create(
+    for requested in (client, direct):
+        with requested.chat.completions.create(
             model=SMOL, messages=question(), temperature=0, max_tokens=16, stream=True
         ) as stream:
             chunks = list(stream)
@@ -118,8 +118,8 @@ def test_running_usage_is_sent_on_request(client: openai.OpenAI) -> None:
 def test_the_stream_that_the_client_puts_together(client: openai.OpenAI, direct: openai.OpenAI) -> None:
     """Its event interface ends with the same completion."""
     contents = []
-    for asked in (client, direct):
-        with asked.chat.completions.stream(model=SMOL, messages=question(), temperature=0, max_tokens=12) as stream:
+    for requested in (client, direct):
+        with requested.chat.completions.stream(model=SMOL, messages=question(), temperature=0, max_tokens=12) as stream:
             contents.append(stream.get_final_completion().choices[0].message.content)
     assert contents[0] == contents[1]
 
@@ -133,7 +133,7 @@ async def test_the_async_client(async_client: openai.AsyncOpenAI) -> None:
         )
         return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
-    async def whole(words: str) -> str:
+    async def complete(words: str) -> str:
         answer = await async_client.chat.completions.create(
             model=TINY, messages=question(words), temperature=0, max_tokens=12
         )
@@ -141,9 +141,9 @@ async def test_the_async_client(async_client: openai.AsyncOpenAI) -> None:
 
     words = [f"{secrets.token_hex(4)} tell me" for _ in range(3)]
     for one in words:
-        told = await asyncio.gather(streamed(one), whole(one), streamed(one))
-        assert len(set(told)) == 1
-        assert told[0]
+        reported = await asyncio.gather(streamed(one), complete(one), streamed(one))
+        assert len(set(reported)) == 1
+        assert reported[0]
 
 
 def test_raw_headers(client: openai.OpenAI, gateway: Gateway) -> None:
@@ -192,8 +192,8 @@ def test_tools(client: openai.OpenAI, direct: openai.OpenAI) -> None:
     """A tool call is the pod's own, and its result is taken."""
     messages: list[Any] = [*question("What is the weather like in Paris?")]
     calls: list[Any] = []
-    for asked in (client, direct):
-        answer = asked.chat.completions.create(
+    for requested in (client, direct):
+        answer = requested.chat.completions.create(
             model=SMOL,
             messages=messages,
             tools=[WEATHER],
@@ -206,7 +206,7 @@ def test_tools(client: openai.OpenAI, direct: openai.OpenAI) -> None:
         calls.append(call.function)
     assert calls[0] == calls[1]
     assert json.loads(calls[0].arguments)["place"] in {"Paris", "Rome"}
-    told = client.chat.completions.create(
+    reported = client.chat.completions.create(
         model=SMOL,
         messages=[
             *messages,
@@ -217,7 +217,7 @@ def test_tools(client: openai.OpenAI, direct: openai.OpenAI) -> None:
         tool_choice="none",
         max_tokens=8,
     )
-    assert told.choices[0].message.content
+    assert reported.choices[0].message.content
 
 
 def test_streamed_tools(client: openai.OpenAI) -> None:
@@ -247,7 +247,7 @@ def test_streamed_tools(client: openai.OpenAI) -> None:
 def test_json_mode(client: openai.OpenAI, direct: openai.OpenAI, wanted: Any) -> None:
     """The format is the pod's to keep: it is passed on, and so is the answer."""
     contents = [
-        asked.chat.completions.create(
+        requested.chat.completions.create(
             model=SMOL,
             messages=question("Describe Paris as JSON."),
             response_format=wanted,
@@ -256,7 +256,7 @@ def test_json_mode(client: openai.OpenAI, direct: openai.OpenAI, wanted: Any) ->
         )
         .choices[0]
         .message.content
-        for asked in (client, direct)
+        for requested in (client, direct)
     ]
     assert contents[0] == contents[1]
     assert contents[0] is not None
@@ -272,8 +272,8 @@ def test_logprobs(client: openai.OpenAI, stream: bool) -> None:
     fields |= {"logprobs": True, "top_logprobs": 2}
     if stream:
         with client.chat.completions.create(**fields, stream=True) as chunks:
-            told = [chunk.choices[0].logprobs for chunk in chunks]
-        tokens = [token for logprobs in told if logprobs for token in logprobs.content or ()]
+            reported = [chunk.choices[0].logprobs for chunk in chunks]
+        tokens = [token for logprobs in reported if logprobs for token in logprobs.content or ()]
     else:
         logprobs = client.chat.completions.create(**fields).choices[0].logprobs
         assert logprobs is not None
@@ -289,7 +289,8 @@ def test_completions(client: openai.OpenAI, direct: openai.OpenAI) -> None:
     """Whole and streamed, text and batches."""
     prompt = "The capital of France is"
     wholes = [
-        asked.completions.create(model=SMOL, prompt=prompt, temperature=0, max_tokens=8) for asked in (client, direct)
+        requested.completions.create(model=SMOL, prompt=prompt, temperature=0, max_tokens=8)
+        for requested in (client, direct)
     ]
     assert as_told(wholes[0]) == as_told(wholes[1])
     with client.completions.create(model=SMOL, prompt=prompt, temperature=0, max_tokens=8, stream=True) as stream:
@@ -326,8 +327,10 @@ def test_embeddings_of_a_model_that_makes_none(client: openai.OpenAI) -> None:
 def test_responses(client: openai.OpenAI, direct: openai.OpenAI) -> None:
     """Whole and streamed alike."""
     texts = [
-        asked.responses.create(model=SMOL, input="What is the capital of France?", temperature=0, max_output_tokens=12)
-        for asked in (client, direct)
+        requested.responses.create(
+            model=SMOL, input="What is the capital of France?", temperature=0, max_output_tokens=12
+        )
+        for requested in (client, direct)
     ]
     assert texts[0].output_text == texts[1].output_text != ""
     with client.responses.create(

@@ -133,9 +133,9 @@ async def ask(url: str, text: str, **more: Any) -> tuple[str, str]:
         aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=GUARD_S)) as session,
         session.post("/v1/completions", json=body) as answer,
     ):
-        said = await answer.json()
-        assert answer.status == 200, said
-        return said["choices"][0]["text"], answer.headers.get("x-hearth-request-id", "")
+        stated = await answer.json()
+        assert answer.status == 200, stated
+        return stated["choices"][0]["text"], answer.headers.get("x-hearth-request-id", "")
 
 
 async def alone(pod: Pod, text: str) -> str:
@@ -152,17 +152,17 @@ async def transferred(pod: Pod) -> float:
 
 
 async def last_attempt(gateway: Gateway, receipt: str) -> Any:
-    told = await asyncio.to_thread(until, lambda: read_json(f"{gateway.admin}/receipts/{receipt}"), "a receipt")
-    return told["attempts"][-1]
+    reported = await asyncio.to_thread(until, lambda: read_json(f"{gateway.admin}/receipts/{receipt}"), "a receipt")
+    return reported["attempts"][-1]
 
 
 @PATIENT
 async def test_a_pair_answers_like_one_pod(pair: Pair) -> None:
     """Every answer is that of one pod alone; the decode engine's metrics show KV that came from the other."""
     before, paired, began_s = await transferred(pair.decode), 0, time.monotonic()
-    asked = 0
-    while asked < 8 or (not paired and time.monotonic() - began_s < GUARD_S):
-        text = prompt(asked)
+    requested = 0
+    while requested < 8 or (not paired and time.monotonic() - began_s < GUARD_S):
+        text = prompt(requested)
         answer, receipt = await ask(pair.gateway.url, text)
         assert answer == await alone(pair.prefill, text)
         attempt = await last_attempt(pair.gateway, receipt)
@@ -170,9 +170,9 @@ async def test_a_pair_answers_like_one_pod(pair: Pair) -> None:
             assert (attempt["prefill_engine"], attempt["connector"]) == (pair.prefill.url, pair.connector)
             assert attempt["engine"] == pair.decode.url
             paired += 1
-        asked += 1
+        requested += 1
     moved = await transferred(pair.decode) - before
-    print(f"\n{pair.connector}: {paired} of {asked} in pairs, {moved:.0f} prompt tokens transferred")
+    print(f"\n{pair.connector}: {paired} of {requested} in pairs, {moved:.0f} prompt tokens transferred")
     assert paired
     assert moved > 0
 

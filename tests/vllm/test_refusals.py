@@ -119,9 +119,9 @@ def test_bad_requests(gateway: Gateway, clients: Make) -> None:
         client.openai.chat.completions.create(model=SMOL, **HELLO, temperature=-1)
     assert caught.value.param == "temperature"
     assert isinstance(caught.value.code, str)
-    with pytest.raises(anthropic.BadRequestError) as refused:
+    with pytest.raises(anthropic.BadRequestError) as rejected:
         client.anthropic.messages.create(model=SMOL, **HELLO | {"messages": []})
-    assert_anthropic(refused.value, "invalid_request_error")
+    assert_anthropic(rejected.value, "invalid_request_error")
     assert client.statuses == [400, 400, 400]
 
 
@@ -133,9 +133,9 @@ def test_a_prompt_that_is_too_long(gateway: Gateway, clients: Make, stream: bool
         client.openai.chat.completions.create(model=SMOL, **LONG, stream=stream)
     assert caught.value.code == "context_length_exceeded"
     assert "maximum context length" in caught.value.message
-    with pytest.raises(anthropic.BadRequestError) as refused:
+    with pytest.raises(anthropic.BadRequestError) as rejected:
         client.anthropic.messages.create(model=SMOL, **LONG, stream=stream)
-    assert_anthropic(refused.value, "invalid_request_error")
+    assert_anthropic(rejected.value, "invalid_request_error")
     assert client.statuses == [400, 400]
 
 
@@ -146,9 +146,9 @@ def test_an_unknown_model(gateway: Gateway, clients: Make) -> None:
         client.openai.chat.completions.create(model="nobody", **HELLO)
     assert_openai(caught.value, "model_not_found", "client", hopeless=True)
     assert caught.value.param == "model"
-    with pytest.raises(anthropic.NotFoundError) as refused:
+    with pytest.raises(anthropic.NotFoundError) as rejected:
         client.anthropic.messages.create(model="nobody", **HELLO)
-    assert_anthropic(refused.value, "not_found_error")
+    assert_anthropic(rejected.value, "not_found_error")
     assert client.statuses == [404, 404]
 
 
@@ -179,9 +179,9 @@ def test_a_wrong_key(guarded: Gateway, clients: Make) -> None:
         client.openai.chat.completions.create(model=SMOL, **HELLO)
     assert_openai(caught.value, "invalid_api_key", "client", hopeless=True)
     assert guarded.receipt(caught.value.response.headers["x-hearth-request-id"]).status == 401
-    with pytest.raises(anthropic.AuthenticationError) as refused:
+    with pytest.raises(anthropic.AuthenticationError) as rejected:
         client.anthropic.messages.create(model=SMOL, **HELLO)
-    assert_anthropic(refused.value, "authentication_error")
+    assert_anthropic(rejected.value, "authentication_error")
     with pytest.raises(openai.AuthenticationError):
         client.openai.models.list()
     assert client.statuses == [401, 401, 401]
@@ -203,10 +203,10 @@ def test_a_body_that_is_too_large(guarded: Gateway, clients: Make) -> None:
         client.openai.chat.completions.create(model=SMOL, **large)
     assert caught.value.status_code == 413
     assert_openai(caught.value, "request_too_large", "client", hopeless=True)
-    with pytest.raises(anthropic.APIStatusError) as refused:
+    with pytest.raises(anthropic.APIStatusError) as rejected:
         client.anthropic.messages.create(model=SMOL, **large)
-    assert refused.value.status_code == 413
-    assert_anthropic(refused.value, "request_too_large")
+    assert rejected.value.status_code == 413
+    assert_anthropic(rejected.value, "request_too_large")
     assert client.statuses == [413, 413]
 
 
@@ -222,9 +222,9 @@ def test_a_gateway_that_is_full(guarded: Gateway, clients: Make) -> None:
     assert_openai(caught.value, "slow_down", "gateway", hopeless=False)
     assert caught.value.response.headers["retry-after"] == "1"
     assert client.statuses == [429, 429]
-    with pytest.raises(anthropic.RateLimitError) as refused:
+    with pytest.raises(anthropic.RateLimitError) as rejected:
         client.anthropic.messages.create(model=SMOL, **much)
-    assert_anthropic(refused.value, "rate_limit_error")
+    assert_anthropic(rejected.value, "rate_limit_error")
     assert client.statuses == [429] * 4
 
 
@@ -237,12 +237,12 @@ async def filled(pod: Pod) -> AsyncIterator[asyncio.StreamWriter]:
     """A pod that has as much to do as it takes, until the connection is closed."""
     asks = subject(pod)
     # Each of several answers to one prompt counts as a request.
-    asked = asks.request(
+    requested = asks.request(
         COMPLETIONS, tokens=CONTEXT_TOKENS - 100, n=MOST_AT_ONCE, temperature=1, stream=True, ignore_eos=True
     )
     reader, writer = await asks.connect()
     try:
-        writer.write(spell("POST", COMPLETIONS, asked, {"Content-Type": "application/json"}))
+        writer.write(spell("POST", COMPLETIONS, requested, {"Content-Type": "application/json"}))
         await reader.readuntil(b"\n\n")
         yield writer
     finally:

@@ -36,27 +36,27 @@ async def test_the_pod_of_every_stream_is_killed(pair: tuple[Gateway, Pod, Pod])
     direct = Subject(other.url, other.model, BLOCK_TOKENS, CONTEXT_TOKENS)
     await is_steady(direct)
     undisturbed = {path: await heard_at(other.url, other.model, path) for path in SAY}
-    whole = direct.request(CHAT, WALK, tokens=MOST_TOKENS)
-    told = (await direct.post(CHAT, whole)).json()["choices"]
+    complete = direct.request(CHAT, WALK, tokens=MOST_TOKENS)
+    reported = (await direct.post(CHAT, complete)).json()["choices"]
 
     front = Subject(gateway.url, other.model, BLOCK_TOKENS, CONTEXT_TOKENS)
-    heard = {path: Heard() for path in SAY}
+    received = {path: Heard() for path in SAY}
     drain(gateway, other)
     async with asyncio.timeout(PATIENCE_S), clients_of(gateway.url) as clients, asyncio.TaskGroup() as streams:
         for path, log_event in SAY.items():
-            streams.create_task(log_event(clients, other.model, heard[path]))
-        at_once = streams.create_task(front.post(CHAT, whole))
-        for one in heard.values():
+            streams.create_task(log_event(clients, other.model, received[path]))
+        at_once = streams.create_task(front.post(CHAT, complete))
+        for one in received.values():
             await one.has_started.wait()
         drain(gateway, other, undo=True)
         victim.kill()
-    for path, one in heard.items():
+    for path, one in received.items():
         assert one.answer == undisturbed[path].answer, path
         receipt = gateway.receipt(one.receipt)
         assert receipt.pods == (victim.url, other.url), path
         assert receipt.status == 200
     answer = await at_once
-    assert answer.json()["choices"] == told
+    assert answer.json()["choices"] == reported
     assert gateway.receipt(answer.headers["x-hearth-request-id"]).pods == (victim.url, other.url)
     await asyncio.to_thread(until, lambda: gateway.charged() == [], "nothing is charged any more")
-    assert read_json(f"{gateway.admin}/receipts/{heard[CHAT].receipt}")["resumes"] == 1
+    assert read_json(f"{gateway.admin}/receipts/{received[CHAT].receipt}")["resumes"] == 1

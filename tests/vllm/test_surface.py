@@ -49,10 +49,10 @@ async def test_tokens_are_counted_and_spelled(gateway: Gateway, pods: tuple[Pod,
     assert counted == (await Subject(pods[0].url, pod.model, 0, 0).post("/tokenize", text)).json()
     tokens = {"model": front.model, "tokens": counted["tokens"]}
     assert (await front.post("/detokenize", tokens)).json() == {"prompt": text["prompt"]}
-    asked = front.request(CHAT)
-    chat = {"model": front.model, "messages": asked["messages"]}
-    told = (await front.post("/tokenize", chat)).json()["count"]
-    assert (await front.post(CHAT, asked)).json()["usage"]["prompt_tokens"] == told
+    requested = front.request(CHAT)
+    chat = {"model": front.model, "messages": requested["messages"]}
+    reported = (await front.post("/tokenize", chat)).json()["count"]
+    assert (await front.post(CHAT, requested)).json()["usage"]["prompt_tokens"] == reported
     messages = (await front.post(f"{MESSAGES}/count_tokens", front.request(MESSAGES))).json()
     assert messages["input_tokens"] > 0
 
@@ -118,7 +118,7 @@ async def test_least_loaded(pods: tuple[Pod, ...]) -> None:
         front = front_of(gateway, pods[0])
         prompt = front.prompt(100)
         await front.ask(COMPLETIONS, prompt)
-        asked = [front.request(COMPLETIONS, prompt, tokens=32, ignore_eos=True) for _ in range(8)]
-        answers = await asyncio.gather(*(front.post(COMPLETIONS, one) for one in asked))
+        requested = [front.request(COMPLETIONS, prompt, tokens=32, ignore_eos=True) for _ in range(8)]
+        answers = await asyncio.gather(*(front.post(COMPLETIONS, one) for one in requested))
         chosen = Counter(gateway.receipt(answer.headers["x-hearth-request-id"]).pod for answer in answers)
         assert chosen == {pod.url: 4 for pod in pods}

@@ -17,7 +17,7 @@ from tests.conformance.answers import prompt_and_cached
 from tests.conformance.measures import until
 from tests.conformance.subject import APIS, COMPLETIONS, Subject
 from tests.conformance.wire import spell
-from tests.vllm.events import believed, publishing, said
+from tests.vllm.events import believed, publishing, stated
 from tests.vllm.gateways import Gateway, in_front
 from tests.vllm.gateways import until as until_so
 from tests.vllm.pods import BLOCK_TOKENS, Pod, running
@@ -79,7 +79,7 @@ async def by_events(pod: Pod, tmp_path_factory: pytest.TempPathFactory) -> Async
     """Follows the pod's events; how the pod schedules nobody has told it."""
     folder = tmp_path_factory.mktemp("events")
     async with gateway_of(pod, folder, "kv_events: {max_wait_s: 2}") as gateway:
-        until_so(lambda: said(gateway, "kv_events_subscribed"), "a subscription")
+        until_so(lambda: stated(gateway, "kv_events_subscribed"), "a subscription")
         await believed(gateway, subject(gateway.url), key_of("plain"))
         yield gateway
 

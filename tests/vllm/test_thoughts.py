@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.chaos.requested import Api, Asked, Heard, Tenant, Wanted
 
-from tests.chaos.asked import Api, Asked, Heard, Tenant, Wanted
 from tests.chaos.dialects import MODEL, listen
 from tests.chaos.sdks import Sdks
 from tests.conformance.subject import Subject, acquaint
@@ -63,14 +63,14 @@ class OfAThinker:
 class TestThinking(OfAThinker, ThinkingContract): ...
 
 
-async def hear(sdks: Sdks, asked: Asked, heard: Heard, begun: asyncio.Event) -> None:
+async def hear(sdks: Sdks, requested: Asked, received: Heard, begun: asyncio.Event) -> None:
     """The whole stream; `begun` is set when it has well begun."""
 
     def note() -> None:
-        if len(heard.pieces) >= WELL_BEGUN:
+        if len(received.pieces) >= WELL_BEGUN:
             begun.set()
 
-    await listen(sdks, asked, heard, note)
+    await listen(sdks, requested, received, note)
 
 
 async def test_thoughts_calls_and_schemas_outlive_their_pod(thinkers: tuple[Pod, ...]) -> None:
@@ -83,29 +83,29 @@ async def test_thoughts_calls_and_schemas_outlive_their_pod(thinkers: tuple[Pod,
 async def outlive(gateway: Gateway, victim: Pod, other: Pod) -> None:
     """The victim is gone afterwards."""
     front, *direct = sdks = [Sdks(url, "none") for url in (gateway.url, victim.url, other.url)]
-    asked = [asking(number, name) for number, name in enumerate(STREAMS)]
-    undisturbed = [[Heard() for _ in asked] for _ in direct]
-    for pod, heard in zip(direct, undisturbed, strict=True):
-        for each, one in zip(asked, heard, strict=True):
+    requested = [asking(number, name) for number, name in enumerate(STREAMS)]
+    undisturbed = [[Heard() for _ in requested] for _ in direct]
+    for pod, received in zip(direct, undisturbed, strict=True):
+        for each, one in zip(requested, received, strict=True):
             await hear(pod, each, one, asyncio.Event())
     wanted = [one.answer for one in undisturbed[0]]
     assert wanted == [one.answer for one in undisturbed[1]], "the pods do not say the same"
     for name, one in zip(STREAMS, undisturbed[0], strict=True):
         assert len(one.pieces) > WELL_BEGUN * 10, name
 
-    heard, begun = [Heard() for _ in asked], [asyncio.Event() for _ in asked]
+    received, begun = [Heard() for _ in requested], [asyncio.Event() for _ in requested]
     await front.openai.models.list()  # What a client does once takes as long as a stream on a busy machine.
     await front.anthropic.models.list()
     drain(gateway, other)
     async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as streams:
-        for each, one, event in zip(asked, heard, begun, strict=True):
+        for each, one, event in zip(requested, received, begun, strict=True):
             streams.create_task(hear(front, each, one, event))
         for event in begun:
             await event.wait()
         victim.pause()  # At once, or the streams would be done before the gateway knows of the other pod.
         drain(gateway, other, undo=True)
         victim.kill()
-    for name, one, answer in zip(STREAMS, heard, wanted, strict=True):
+    for name, one, answer in zip(STREAMS, received, wanted, strict=True):
         assert one.answer == answer, name
     await asyncio.to_thread(until, lambda: gateway.charged() == [], "nothing is charged any more")
     await asyncio.to_thread(until, lambda: len(requests_of(gateway)) == len(STREAMS), "a line of each request")

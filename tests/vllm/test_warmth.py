@@ -109,10 +109,10 @@ async def test_a_streamed_beginning_is_remembered_as_well(front: Subject, gatewa
 async def test_a_system_prompt_and_content_parts(front: Subject, gateway: Gateway) -> None:
     """A conversation that begins with instructions and spells its text as parts is one like any other."""
     system = {"role": "system", "content": fresh("You answer in one sentence, whatever is asked. " * 8)}
-    talk = Talk(front, CHAT, said=[system])
+    talk = Talk(front, CHAT, stated=[system])
     await three_turns(talk, gateway, "What is the sea?", streams=(True, True, False))
     parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "the sea?"}]
-    talk.said[1]["content"] = parts
+    talk.stated[1]["content"] = parts
     turn = await talk.log_event("And the sky?", stream=False)
     assert_foreseen(turn, gateway.receipt(turn.receipt_id))
 
@@ -124,9 +124,9 @@ async def test_tool_calls(front: Subject, gateway: Gateway, stream: bool) -> Non
     talk = Talk(front, CHAT, fields={"tools": [WEATHER], "tool_choice": chosen})
     first = await talk.log_event(fresh("What is the weather like in Paris? " * 6), stream=stream, tokens=96)
     home = gateway.receipt(first.receipt_id).pod
-    (call,) = talk.said[-1]["tool_calls"]
+    (call,) = talk.stated[-1]["tool_calls"]
     assert call["function"]["name"] == "get_weather"
-    talk.said.append({"role": "tool", "tool_call_id": call["id"], "content": '{"sky": "clear"}'})
+    talk.stated.append({"role": "tool", "tool_call_id": call["id"], "content": '{"sky": "clear"}'})
     talk.fields["tool_choice"] = "none"
     for words in ("Tell me in a sentence.", "And in Rome?"):
         turn = await talk.log_event(words, stream=stream)
@@ -162,7 +162,7 @@ async def test_conversations_at_once(front: Subject, gateway: Gateway) -> None:
     opening = [fresh(TEXTS["longer"]) for _ in talks]
     for words in (opening, ["And then?"] * 4, ["Tell me more."] * 4):
         turns = await asyncio.gather(
-            *(talk.log_event(said, stream=True) for talk, said in zip(talks, words, strict=True))
+            *(talk.log_event(stated, stream=True) for talk, stated in zip(talks, words, strict=True))
         )
         for turn in turns:
             assert_foreseen(turn, gateway.receipt(turn.receipt_id))
@@ -171,8 +171,8 @@ async def test_conversations_at_once(front: Subject, gateway: Gateway) -> None:
 async def test_a_prompt_that_others_share_is_warm_for_all(front: Subject, gateway: Gateway) -> None:
     """A common system prompt is warm from the second conversation on, where one has been before."""
     system = {"role": "system", "content": fresh(TEXTS["longer"])}
-    first = await Talk(front, CHAT, said=[system]).log_event("What is the sea?", stream=True)
-    second = await Talk(front, CHAT, said=[system]).log_event("What is the sky made of?", stream=True)
+    first = await Talk(front, CHAT, stated=[system]).log_event("What is the sea?", stream=True)
+    second = await Talk(front, CHAT, stated=[system]).log_event("What is the sky made of?", stream=True)
     receipts = [gateway.receipt(turn.receipt_id) for turn in (first, second)]
     assert receipts[0].pod == receipts[1].pod
     assert second.cached_tokens > first.prompt_tokens // 2

@@ -37,15 +37,15 @@ def build(folder: Path) -> None:
     shutil.copytree(VENV / "models" / "tinyqwen", folder)
     template = folder / "chat_template.jinja"
     template.write_text(template.read_text() + OPENING)
-    told = folder / "tokenizer.json"
-    tokenizer = json.loads(told.read_text())
+    reported = folder / "tokenizer.json"
+    tokenizer = json.loads(reported.read_text())
     vocabulary, merges = tokenizer["model"]["vocab"], tokenizer["model"]["merges"]
     for mark, word in zip(MARKS, sorted(vocabulary, key=vocabulary.__getitem__)[-len(MARKS) :], strict=True):
         number = vocabulary[mark] = vocabulary.pop(word)
         merges[:] = [merge for merge in merges if "".join(merge) != word]
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
         tokenizer["added_tokens"].append({"id": number, "content": mark, **flags})
-    told.write_text(json.dumps(tokenizer))
+    reported.write_text(json.dumps(tokenizer))
 
 
 def build_wordy(folder: Path) -> None:
@@ -55,12 +55,12 @@ def build_wordy(folder: Path) -> None:
     """
     build(folder)
     (folder / "chat_template.jinja").write_text(TELLS_ALL)
-    told = folder / "config.json"
-    told.write_text(json.dumps(json.loads(told.read_text()) | {"tie_word_embeddings": False}))
+    reported = folder / "config.json"
+    reported.write_text(json.dumps(json.loads(reported.read_text()) | {"tie_word_embeddings": False}))
     weights = folder / "model.safetensors"
-    whole = weights.read_bytes()
-    begins_at = 8 + int.from_bytes(whole[:8], "little")
-    header, data = json.loads(whole[8:begins_at]), whole[begins_at:]
+    complete = weights.read_bytes()
+    begins_at = 8 + int.from_bytes(complete[:8], "little")
+    header, data = json.loads(complete[8:begins_at]), complete[begins_at:]
     embedding = header["model.embed_tokens.weight"]
     begin, end = embedding["data_offsets"]
     row, words = (end - begin) // embedding["shape"][0], set(words_of(folder))

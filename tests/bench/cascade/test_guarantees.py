@@ -20,29 +20,29 @@ def short(*cells: Cell) -> list[str]:
     return [str(target) for target in targets(cells) if not target.is_met]
 
 
-def whole(cell: Cell) -> list[Cell]:
+def complete(cell: Cell) -> list[Cell]:
     """With a cell of the other promise beside it, as a run always has."""
     return [cell, replace(cell, max_loss=0.01, broken=0)]
 
 
 def test_broken_guarantees_fall_short() -> None:
     """Nineteen of 200 may be, twenty may not."""
-    assert not short(*whole(replace(CELL, broken=19)))
-    assert len(short(*whole(replace(CELL, broken=20)))) == 1
-    assert len(short(*whole(replace(CELL, broken=11, draws=100)))) == 1
+    assert not short(*complete(replace(CELL, broken=19)))
+    assert len(short(*complete(replace(CELL, broken=20)))) == 1
+    assert len(short(*complete(replace(CELL, broken=11, draws=100)))) == 1
 
 
 def test_an_informative_signal_must_save() -> None:
     """Made too seldom or saving too little falls short, but only where the signal tells."""
-    assert len(short(*whole(replace(CELL, made=189)))) == 1
-    assert len(short(*whole(replace(CELL, saved=0.69)))) == 1
-    assert not short(*whole(replace(CELL, saved=0.1, auroc=0.74)))
+    assert len(short(*complete(replace(CELL, made=189)))) == 1
+    assert len(short(*complete(replace(CELL, saved=0.69)))) == 1
+    assert not short(*complete(replace(CELL, saved=0.1, auroc=0.74)))
 
 
 def test_what_was_named_as_enough_must_be() -> None:
     """By the draws of that size."""
-    assert len(short(*whole(replace(CELL, size=300, needs=900, enough=0.5)))) == 2
-    assert not short(*whole(replace(CELL, size=300, needs=900, enough=0.8)))
+    assert len(short(*complete(replace(CELL, size=300, needs=900, enough=0.5)))) == 2
+    assert not short(*complete(replace(CELL, size=300, needs=900, enough=0.8)))
 
 
 @pytest.mark.parametrize("change", [None, tied, three_models])

@@ -57,23 +57,23 @@ def test_an_answer_that_never_ended_is_a_miss() -> None:
 def test_what_had_started_is_lost_and_not_rejected() -> None:
     """It is a miss, and tells nothing of how soon refusals come."""
     lost = RequestResult(Offered(0.0, ANN, 1_200, 101), [No("pod_lost", 7.0, started=True)])
-    told = figures_of(SMALL, [lost, rejected(ANN, after_s=0.1)], 10.0, None)
-    assert (told.tiers["gold"].attainment, told.tiers["gold"].rejected) == (0.0, 0.5)
-    assert (told.rejection_p99_s, told.reasons["pod_lost"]) == (0.1, 0.5)
+    reported = figures_of(SMALL, [lost, rejected(ANN, after_s=0.1)], 10.0, None)
+    assert (reported.tiers["gold"].attainment, reported.tiers["gold"].rejected) == (0.0, 0.5)
+    assert (reported.rejection_p99_s, reported.reasons["pod_lost"]) == (0.1, 0.5)
 
 
 def test_sums_up() -> None:
     """Met over offered, refusals by attempt, computed tokens that are in nobody's answer."""
     fates = [result(ANN), result(ANN, ttft_s=3.0), result(ANN, tokens=1_001), rejected(ANN, after_s=0.2), result(BOB)]
     answered = 3 * 1_301 + 2_201
-    told = figures_of(SMALL, fates, 10.0, 2 * answered)
-    gold = told.tiers["gold"]
+    reported = figures_of(SMALL, fates, 10.0, 2 * answered)
+    gold = reported.tiers["gold"]
     assert (gold.attainment, gold.rejected) == (0.5, 0.25)
     assert gold.attainment_tokens == pytest.approx((1_301 + 2_201) / (3 * 1_301 + 2_201))
-    assert told.met_per_s == 0.3
-    assert told.met_tokens_per_s == pytest.approx((1_301 * 2 + 2_201) / 10)
-    assert (told.rejection_p50_s, told.reasons) == (0.2, {"overloaded": 0.6})
-    assert told.wasted == 0.5
+    assert reported.met_per_s == 0.3
+    assert reported.met_tokens_per_s == pytest.approx((1_301 * 2 + 2_201) / 10)
+    assert (reported.rejection_p50_s, reported.reasons) == (0.2, {"overloaded": 0.6})
+    assert reported.wasted == 0.5
 
 
 def test_fairness_goes_by_weight_and_demand() -> None:
@@ -87,8 +87,8 @@ def test_fairness_goes_by_weight_and_demand() -> None:
 def test_fairness_is_about_the_time_under_load() -> None:
     """What begins after the last was first asked is given to whoever still asks: Carl's three are no injustice."""
     fair = [result(BOB)] * 3 + [rejected(BOB)] * 9 + [result(CARL)] + [rejected(CARL)] * 5
-    told = figures_of(SMALL, [*fair, *[result(CARL, 9.0, ttft_s=2.0)] * 3], 10.0, None)
-    assert told.tiers["bronze"].jain == pytest.approx(1.0)
+    reported = figures_of(SMALL, [*fair, *[result(CARL, 9.0, ttft_s=2.0)] * 3], 10.0, None)
+    assert reported.tiers["bronze"].jain == pytest.approx(1.0)
 
 
 def test_who_requests_less_than_his_part_is_modest() -> None:
@@ -109,6 +109,6 @@ def test_medians_are_of_each_figure() -> None:
     several = [
         figures_of(SMALL, fates, 10.0, None) for fates in ([result(ANN)], [rejected(ANN)], [result(ANN), result(ANN)])
     ]
-    told = middle_figures(several)
-    assert (told.tiers["gold"].attainment, told.met_per_s, told.reasons) == (1.0, 0.1, {"overloaded": 0.0})
+    reported = middle_figures(several)
+    assert (reported.tiers["gold"].attainment, reported.met_per_s, reported.reasons) == (1.0, 0.1, {"overloaded": 0.0})
     assert middle_figures([replace(several[0], wasted=0.5)]).wasted == 0.5

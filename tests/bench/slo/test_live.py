@@ -29,8 +29,8 @@ def test_classes_of_smg_go_from_the_top() -> None:
     tiers["ore"] = replace(tiers["tin"], name="ore", priority=-30)
     tenants = [replace(ANN, tier=name) for name in ("gold", "bronze", "tin", "ore")]
     scenario = replace(SMALL, tiers=tiers)
-    told = [smg_header(scenario, tenant)["x-smg-priority"] for tenant in tenants]
-    assert told == ["interactive", "default", "bulk", "bulk"]
+    reported = [smg_header(scenario, tenant)["x-smg-priority"] for tenant in tenants]
+    assert reported == ["interactive", "default", "bulk", "bulk"]
     reserving = {name: one["reserved_per_slot"] for name, one in smg_classes(load_scenario("chat")).items()}
     assert reserving == {"interactive": 0.5, "default": 0.2, "bulk": 0.03, "system": 0.0}
 
@@ -41,5 +41,5 @@ def test_a_scenario_is_a_policy_of_ours(name: str) -> None:
     scenario = load_scenario(name)
     policy = read_policy(yaml.safe_dump(policy_of(scenario)), {}, InlineFiles())
     assert dict(policy.tiers) == {tier.name: tier for tier in scenario.tiers.values()}
-    told = {name: (tenant.tier, tenant.weight) for name, tenant in policy.tenants.items()}
-    assert told == {one.name: (scenario.tiers[one.tier], one.weight) for one in scenario.tenants}
+    reported = {name: (tenant.tier, tenant.weight) for name, tenant in policy.tenants.items()}
+    assert reported == {one.name: (scenario.tiers[one.tier], one.weight) for one in scenario.tenants}

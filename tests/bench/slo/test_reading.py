@@ -27,9 +27,9 @@ tenants:
 
 def faults(text: str) -> list[str]:
     """What is wrong with a text."""
-    with pytest.raises(InvalidDocument) as told:
+    with pytest.raises(InvalidDocument) as reported:
         read_scenario("it", {"it": text, "base": BASE}.__getitem__)
-    return [fault.path for fault in told.value.errors]
+    return [fault.path for fault in reported.value.errors]
 
 
 def test_says_all() -> None:

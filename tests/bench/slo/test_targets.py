@@ -19,8 +19,8 @@ BLOCK = Block(SCENARIO, 60.0, Best(30.0, 30.0, 30_000.0), {"hearth": OURS})
 
 def test_each_thing_wanted_is_judged() -> None:
     """By the scenario's own words, and what is wanted everywhere."""
-    told = [str(target) for target in targets_of(BLOCK)]
-    assert told == [
+    reported = [str(target) for target in targets_of(BLOCK)]
+    assert reported == [
         "ok    small, gold attainment: wanted at least 0.99, found 0.995",
         "SHORT small, bronze attainment: wanted at least 0.03, found 0.020",
         "ok    small, goodput by the best: wanted at least 0.95, found 0.960",

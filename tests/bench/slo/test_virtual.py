@@ -23,9 +23,9 @@ def test_a_seed_gives_the_same_figures() -> None:
 
 def test_little_load_meets_all_objectives() -> None:
     """Whoever comes first: nothing is refused and nothing is wasted."""
-    told = run(FCFS, 4.0)
-    assert [tier.attainment for tier in told.tiers.values()] == [1.0, 1.0]
-    assert (told.reasons, told.wasted) == ({}, 0.0)
+    reported = run(FCFS, 4.0)
+    assert [tier.attainment for tier in reported.tiers.values()] == [1.0, 1.0]
+    assert (reported.reasons, reported.wasted) == ({}, 0.0)
 
 
 def test_strict_priority_serves_gold_first() -> None:
@@ -38,24 +38,24 @@ def test_strict_priority_serves_gold_first() -> None:
 
 def test_capped_tiers_are_rejected_and_retry() -> None:
     """At once, and three times each."""
-    told = run(CAPS, 80.0)
-    assert told.tiers["gold"].rejected == 0.0 < told.tiers["bronze"].rejected
-    assert told.reasons["overloaded"] > told.tiers["bronze"].rejected
-    assert told.rejection_p99_s == 0.0
+    reported = run(CAPS, 80.0)
+    assert reported.tiers["gold"].rejected == 0.0 < reported.tiers["bronze"].rejected
+    assert reported.reasons["overloaded"] > reported.tiers["bronze"].rejected
+    assert reported.rejection_p99_s == 0.0
 
 
 def test_a_lost_engine_loses_what_is_on_it() -> None:
     """What had begun there is lost and wasted, what had not goes on elsewhere."""
-    told = run(FCFS, 12.0, replace(SMALL, until=("gold", 200), loss=Loss(engine=0, at=0.3, back=0.6)))
-    assert set(told.reasons) == {"pod_lost"}
-    assert 0.9 < told.tiers["bronze"].attainment < 1.0
-    assert told.tiers["bronze"].rejected == 0.0
-    assert told.wasted > 0.0
+    reported = run(FCFS, 12.0, replace(SMALL, until=("gold", 200), loss=Loss(engine=0, at=0.3, back=0.6)))
+    assert set(reported.reasons) == {"pod_lost"}
+    assert 0.9 < reported.tiers["bronze"].attainment < 1.0
+    assert reported.tiers["bronze"].rejected == 0.0
+    assert reported.wasted > 0.0
 
 
 def test_we_meet_golds_objective_where_others_miss_it() -> None:
     """The policy of ours goes through the real admission: gold first, and not only gold."""
-    told = run(HEARTH, 40.0, replace(SMALL, until=("gold", 200)))
-    assert told.tiers["gold"].attainment > 2 * run(FCFS, 40.0).tiers["gold"].attainment
-    assert told.tiers["bronze"].attainment > 0.1
-    assert told.reasons["overloaded"] > 0.0
+    reported = run(HEARTH, 40.0, replace(SMALL, until=("gold", 200)))
+    assert reported.tiers["gold"].attainment > 2 * run(FCFS, 40.0).tiers["gold"].attainment
+    assert reported.tiers["bronze"].attainment > 0.1
+    assert reported.reasons["overloaded"] > 0.0

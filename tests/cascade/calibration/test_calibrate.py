@@ -137,8 +137,8 @@ def test_nothing_to_calibrate_on_is_an_error() -> None:
 
 def test_so_many_do() -> None:
     """Where 90 are too few, as many as were named mostly carry the guarantee, and never fewer than were there."""
-    told = [calibrate(informative_examples(90, seed=seed, shift=1.3), SUBJECT, PROMISE).file for seed in range(10)]
-    needs = [file.evidence.needs for file in told if file.evidence.needs]
+    reported = [calibrate(informative_examples(90, seed=seed, shift=1.3), SUBJECT, PROMISE).file for seed in range(10)]
+    needs = [file.evidence.needs for file in reported if file.evidence.needs]
     assert len(needs) == 10, "90 never show a loss below 3 %"
     assert min(needs) > 90
     middle = sorted(needs)[len(needs) // 2]

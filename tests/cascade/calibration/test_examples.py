@@ -51,8 +51,8 @@ def test_prices_by_tokens() -> None:
 
 def test_costs_reported_by_the_file_go_first() -> None:
     """Without either, the largest model costs 1 and what it is not asked for is what is saved."""
-    told = LabelledRow((1.0, 1.0), {"margin": (0.5, nan)}, costs=(0.2, nan))
-    (example,) = examples_of(labelled(told), "margin", AnswerPricing())
+    reported = LabelledRow((1.0, 1.0), {"margin": (0.5, nan)}, costs=(0.2, nan))
+    (example,) = examples_of(labelled(reported), "margin", AnswerPricing())
     assert example.costs == (0.2, 1.0)
     assert example.wasted == (0.2,)
 

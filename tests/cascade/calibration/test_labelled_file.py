@@ -27,9 +27,9 @@ is it?",True,False,"12345678","1234"
 
 
 def faults_of(raw: bytes, *models: str) -> str:
-    with pytest.raises(InvalidLabelledFile) as refused:
+    with pytest.raises(InvalidLabelledFile) as rejected:
         read_labelled(raw, models)
-    return "\n".join(refused.value.faults)
+    return "\n".join(rejected.value.faults)
 
 
 @pytest.mark.parametrize("raw", [CSV, gzip.compress(CSV), b"\xef\xbb\xbf" + CSV])
@@ -114,9 +114,9 @@ def test_a_model_is_named_once() -> None:
 
 def test_many_faults_are_counted() -> None:
     """A file of another format does not scroll past."""
-    told = faults_of(b"score@a,score@b\n" + b"x,1\n" * 100)
-    assert told.count("line ") == MAX_FAULTS
-    assert f"and {100 - MAX_FAULTS} more" in told
+    reported = faults_of(b"score@a,score@b\n" + b"x,1\n" * 100)
+    assert reported.count("line ") == MAX_FAULTS
+    assert f"and {100 - MAX_FAULTS} more" in reported
 
 
 @given(st.binary(max_size=80) | st.text(max_size=80).map(str.encode))
@@ -132,8 +132,8 @@ def test_whatever_the_bytes_the_error_is_ours(raw: bytes) -> None:
 def test_a_gzip_that_is_cut_short_is_rejected() -> None:
     """Its first lines are not the file; several gzips one behind the other are."""
     text = b"score@a,score@b,margin@a\n" + b"1,1,0.5\n" * 40 + b"0,1,0.25\n"
-    whole = gzip.compress(text)
+    complete = gzip.compress(text)
     with pytest.raises(InvalidLabelledFile, match="cut short"):
-        read_labelled(whole[:-9])
+        read_labelled(complete[:-9])
     both = gzip.compress(text[:100]) + gzip.compress(text[100:])
-    assert len(read_labelled(both).rows) == len(read_labelled(whole).rows) == 41
+    assert len(read_labelled(both).rows) == len(read_labelled(complete).rows) == 41

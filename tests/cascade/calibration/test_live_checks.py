@@ -24,12 +24,12 @@ def labelled(*rows: LabelledRow, signals: tuple[str, ...] = ("margin",)) -> Labe
 
 def test_signals_are_computed_at_their_stage() -> None:
     """A margin from an answer, ease from a prompt that is there."""
-    asked = replace(ROW, prompt="Hi")
+    requested = replace(ROW, prompt="Hi")
     assert list(signal_faults(labelled(ROW), "margin", SignalStage.WINDOW)) == []
-    assert list(signal_faults(labelled(asked), "ease", SignalStage.PROMPT)) == []
+    assert list(signal_faults(labelled(requested), "ease", SignalStage.PROMPT)) == []
     assert "from the prompt" in next(signal_faults(labelled(ROW), "margin", SignalStage.PROMPT))
     assert "the file has margin" in next(signal_faults(labelled(ROW), "ease", SignalStage.PROMPT))
-    assert "by `prompt`" in next(signal_faults(labelled(asked, signals=("ease",)), "ease", SignalStage.PROMPT))
+    assert "by `prompt`" in next(signal_faults(labelled(requested, signals=("ease",)), "ease", SignalStage.PROMPT))
 
 
 def test_values_lie_where_the_signal_can() -> None:
@@ -38,8 +38,8 @@ def test_values_lie_where_the_signal_can() -> None:
     read = labelled(*rows)
     assert list(value_faults(examples_of(read, "margin", AnswerPricing()), read, "margin")) == []
     read = labelled(*rows, replace(ROW, signals={"margin": (-0.5, 0.0)}))
-    (told,) = value_faults(examples_of(read, "margin", AnswerPricing()), read, "margin")
-    assert "1 of 3 values are not, the first is -0.5" in told
+    (reported,) = value_faults(examples_of(read, "margin", AnswerPricing()), read, "margin")
+    assert "1 of 3 values are not, the first is -0.5" in reported
 
 
 def test_buckets_are_those_of_the_prompts() -> None:

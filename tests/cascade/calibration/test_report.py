@@ -20,7 +20,7 @@ FILE = calibrate(informative_examples(1_000), SUBJECT, QualityGuarantee(0.03, 0.
 
 def test_a_guarantee_is_reported_with_its_evidence() -> None:
     """Threshold, loss, cost, fingerprint."""
-    told = describe_calibration(FILE)
+    reported = describe_calibration(FILE)
     for words in (
         "small -> large",
         "lose at most 3 points, 95 % sure",
@@ -28,15 +28,15 @@ def test_a_guarantee_is_reported_with_its_evidence() -> None:
         "1,000",
         FILE.evidence.fingerprint[:15],
     ):
-        assert words in told
+        assert words in reported
 
 
 def test_what_cannot_be_guaranteed_is_reported_with_what_would_do() -> None:
     """How many examples, how many more, and who answers."""
-    told = describe_guarantee(replace(FILE, is_promised=False, evidence=replace(FILE.evidence, needs=1_500)))
-    assert "cannot promise this with 1,000 examples" in told
-    assert "about 1,500 would do, 500 more" in told
-    assert "large answers" in told
+    reported = describe_guarantee(replace(FILE, is_promised=False, evidence=replace(FILE.evidence, needs=1_500)))
+    assert "cannot promise this with 1,000 examples" in reported
+    assert "about 1,500 would do, 500 more" in reported
+    assert "large answers" in reported
     assert "no number of examples" in describe_guarantee(replace(FILE, is_promised=False))
 
 
@@ -54,10 +54,10 @@ def test_edges_and_nevers_are_reported() -> None:
         AcceptanceThreshold(0, "b", inf),
         AcceptanceThreshold(0, "c", inf, edge=2.0, edge_share=0.5),
     )
-    told = describe_calibration(replace(FILE, cuts=cuts))
-    assert "from margin 1 on and 25% of those at 0.5" in told
-    assert "small, b: never" in told
-    assert "small, c: 50% of those at 2" in told
+    reported = describe_calibration(replace(FILE, cuts=cuts))
+    assert "from margin 1 on and 25% of those at 0.5" in reported
+    assert "small, b: never" in reported
+    assert "small, c: 50% of those at 2" in reported
 
 
 PROMISED = calibrate(informative_examples(2_000), SUBJECT, QualityGuarantee(0.03, 0.95))
@@ -72,9 +72,9 @@ def test_it_is_an_svg_with_all_its_marks(found: CalibrationResult) -> None:
     marks = [element for element in root.iter() if element.tag.endswith("circle")]
     assert len(marks) == 3
     assert all(0 <= float(mark.get("cx", -1)) <= 640 and 0 <= float(mark.get("cy", -1)) <= 400 for mark in marks)
-    told = " ".join(root.itertext())
-    assert ("chosen" if found.file.is_promised else "nothing promised") in told
-    assert found.file.models[0] in told
+    reported = " ".join(root.itertext())
+    assert ("chosen" if found.file.is_promised else "nothing promised") in reported
+    assert found.file.models[0] in reported
 
 
 def test_long_ways_are_thinned() -> None:

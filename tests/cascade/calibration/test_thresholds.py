@@ -74,8 +74,8 @@ def test_by_worth_goes_first_where_least_is_lost() -> None:
         informative_examples(3_000, shift=0.0, bucket="dull", seed=2),
     )
     maps = loss_curves([*sharp, *dull], {"sharp", "dull"})
-    asked = [example(1.5, bucket="sharp"), example(1.5, bucket="dull"), example(-3.0, bucket="sharp"), example(nan)]
-    levels = [own[0] for own in by_worth(asked, maps)]
+    requested = [example(1.5, bucket="sharp"), example(1.5, bucket="dull"), example(-3.0, bucket="sharp"), example(nan)]
+    levels = [own[0] for own in by_worth(requested, maps)]
     first, second, third = (level for level in levels[:3] if level is not None)
     assert first > second > third
     assert levels[3] is None

@@ -8,7 +8,7 @@ from cascade.signals.answer_checks import AnswerFault, CompleteAnswer, answer_fa
 
 
 @pytest.mark.parametrize(
-    ("said", "faults"),
+    ("stated", "faults"),
     [
         (CompleteAnswer("The answer is 42.", finish_reason="stop"), ()),
         (CompleteAnswer("  "), (AnswerFault.EMPTY,)),
@@ -30,9 +30,9 @@ from cascade.signals.answer_checks import AnswerFault, CompleteAnswer, answer_fa
         (CompleteAnswer("and so on " * 20, finish_reason="length"), (AnswerFault.REPETITION, AnswerFault.LENGTH)),
     ],
 )
-def test_faults(said: CompleteAnswer, faults: tuple[AnswerFault, ...]) -> None:
+def test_faults(stated: CompleteAnswer, faults: tuple[AnswerFault, ...]) -> None:
     """Each fault is seen, and a good answer has none."""
-    assert answer_faults(said) == faults
+    assert answer_faults(stated) == faults
 
 
 def test_a_letter_of_apology_is_no_rejection() -> None:

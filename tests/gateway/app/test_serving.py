@@ -41,7 +41,7 @@ async def pod() -> AsyncIterator[SimulatedPod]:
         yield pod
 
 
-def asked(max_tokens: int = 3, *, stream: bool = True) -> dict[str, object]:
+def requested(max_tokens: int = 3, *, stream: bool = True) -> dict[str, object]:
     return {
         "model": "tiny",
         "max_tokens": max_tokens,
@@ -61,7 +61,7 @@ async def test_a_request_leaves_a_line_a_receipt_a_record_and_a_count(
     async with serving("--pod", pod.url, "--usage-log", str(usage)) as gateway:
         await gateway.until("pod_state_changed", state="ready")
         headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-        async with client.post(gateway.at("traffic", CHAT), json=asked(), headers=headers) as answer:
+        async with client.post(gateway.at("traffic", CHAT), json=requested(), headers=headers) as answer:
             assert answer.status == 200
             receipt_id = answer.headers["x-hearth-request-id"]
             assert (await answer.text()).rstrip().endswith("data: [DONE]")
@@ -122,8 +122,8 @@ async def test_who_comes_before_any_pod_has_reported_waits_for_it(
     async with fake_pods(pod), serving("--pod", pod.url, "--config", str(config)) as gateway:
         body = {"model": "tiny", "prompt": "tell me"}
         asking = asyncio.create_task(client.post(gateway.at("traffic", "/v1/completions"), json=body))
-        looks = pod.asked["health"]
-        await pod.pulse.until(lambda: pod.asked["health"] > looks + 1)
+        looks = pod.requested["health"]
+        await pod.pulse.until(lambda: pod.requested["health"] > looks + 1)
         pod.hangs = False
         async with await asking as answer:
             assert answer.status == 200, await answer.text()
@@ -133,7 +133,7 @@ async def test_sigterm_lets_what_runs_finish(client: aiohttp.ClientSession, pod:
     """The stream ends whole, new connections are refused, and the status is 0."""
     async with serving("--pod", pod.url) as gateway:
         await gateway.until("pod_state_changed", state="ready")
-        async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
+        async with client.post(gateway.at("traffic", CHAT), json=requested(100)) as answer:
             await first_byte(answer)
             pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGTERM)
@@ -159,7 +159,7 @@ async def test_a_lame_duck_serves_on_unready(client: aiohttp.ClientSession, pod:
         for port in ("traffic", "metrics"):
             async with client.get(gateway.at(port, "/ready")) as ready:
                 assert ready.status == 503
-        async with client.post(gateway.at("traffic", CHAT), json=asked()) as answer:
+        async with client.post(gateway.at("traffic", CHAT), json=requested()) as answer:
             assert (answer.status, answer.headers["connection"]) == (200, "close")
             assert (await answer.text()).rstrip().endswith("data: [DONE]")
         gateway.running.send_signal(signal.SIGTERM)
@@ -173,7 +173,7 @@ async def test_a_lame_duck_goes_by_itself(client: aiohttp.ClientSession, pod: Si
     config.write_text("timeouts: {lame_duck_s: 0.2}\n")
     async with serving("--pod", pod.url, "--config", str(config)) as gateway:
         await gateway.until("pod_state_changed", state="ready")
-        async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
+        async with client.post(gateway.at("traffic", CHAT), json=requested(100)) as answer:
             await first_byte(answer)
             pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGTERM)
@@ -195,7 +195,7 @@ async def test_a_second_signal_cuts_at_once(client: aiohttp.ClientSession, pod: 
     """Whoever says it twice does not want to wait."""
     async with serving("--pod", pod.url) as gateway:
         await gateway.until("pod_state_changed", state="ready")
-        async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
+        async with client.post(gateway.at("traffic", CHAT), json=requested(100)) as answer:
             await first_byte(answer)
             pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGINT)
@@ -211,7 +211,7 @@ async def test_the_grace_has_an_end(client: aiohttp.ClientSession, pod: Simulate
     config.write_text("timeouts: {drain_s: 0.1}\n")
     async with serving("--pod", pod.url, "--config", str(config)) as gateway:
         await gateway.until("pod_state_changed", state="ready")
-        async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
+        async with client.post(gateway.at("traffic", CHAT), json=requested(100)) as answer:
             await first_byte(answer)
             pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGTERM)
@@ -226,7 +226,7 @@ def write_policy(path: Path, **keys: str) -> None:
 
 async def status_with(client: aiohttp.ClientSession, gateway: Running, key: str) -> int:
     headers = {"authorization": f"Bearer {key}"}
-    async with client.post(gateway.at("traffic", CHAT), json=asked(stream=False), headers=headers) as answer:
+    async with client.post(gateway.at("traffic", CHAT), json=requested(stream=False), headers=headers) as answer:
         await answer.read()
         return answer.status
 
@@ -249,8 +249,8 @@ async def test_sighup_reloads_keys_and_pods(client: aiohttp.ClientSession, pod: 
         assert [await status_with(client, gateway, key) for key in ("sk-1", "sk-2")] == [401, 200]
         policy.write_text("tires: {}\n")
         gateway.running.send_signal(signal.SIGHUP)
-        refused = await gateway.until("reload_failed")
-        assert any("tires: unknown key" in fault for fault in refused["errors"])
+        rejected = await gateway.until("reload_failed")
+        assert any("tires: unknown key" in fault for fault in rejected["errors"])
         assert await status_with(client, gateway, "sk-2") == 200
 
 
@@ -261,7 +261,7 @@ async def test_a_policy_is_taken_up_by_itself(client: aiohttp.ClientSession, pod
     async with serving("--pod", pod.url, "--policy", str(policy)) as gateway:
         await gateway.until("pod_state_changed", state="ready")
         headers = {"authorization": "Bearer sk-1"}
-        async with client.post(gateway.at("traffic", CHAT), json=asked(2_000), headers=headers) as answer:
+        async with client.post(gateway.at("traffic", CHAT), json=requested(2_000), headers=headers) as answer:
             await answer.content.readany()
             write_policy(policy, legal="sk-2")
             await gateway.until("policy_reloaded")
@@ -279,8 +279,8 @@ async def test_a_reload_by_hand_says_what_wants_a_restart(
     async with serving("--pod", pod.url, "--config", str(config)) as gateway:
         config.write_text(f"policy: {policy}\nlog: {{level: debug}}\ntimeouts: {{drain_s: 1}}\nrouting: round-robin\n")
         async with client.post(gateway.at("admin", "/reload")) as answer:
-            told = await answer.json()
-            assert (answer.status, sorted(told["needs_restart"])) == (200, ["routing", "timeouts"])
+            reported = await answer.json()
+            assert (answer.status, sorted(reported["needs_restart"])) == (200, ["routing", "timeouts"])
         config.write_text("")
         async with client.post(gateway.at("admin", "/reload")) as answer:
             assert answer.status == 422

@@ -28,7 +28,7 @@ class Scene:
     """Two standing pods, one on trial, and what was said."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, dict[str, Any]]] = []
+        self.stated: list[tuple[str, dict[str, Any]]] = []
         self.router = Router(routings()["warm"], exact_sizes=True)
         self.now_s = 0.0
         for url, revision in (("http://a", "v1"), ("http://b", "v1"), ("http://c", "v2")):
@@ -39,7 +39,7 @@ class Scene:
         self.watch = CanaryMonitor(self.rollout, self.router.fleet, self._say, lambda: self.now_s)
 
     def _say(self, _level: str, words: str, **more: Any) -> None:
-        self.said.append((words, more))
+        self.stated.append((words, more))
 
     def serve(self, number: int, slower: float) -> str:
         """One request from its choice to its end; who served it."""
@@ -71,11 +71,11 @@ def test_a_slow_canary_is_taken_out_by_itself() -> None:
     """It has its share until the evidence is there, and nothing after; that is said."""
     scene = Scene()
     scene.watch.look()
-    assert scene.said == [("canary_started", {"canary": "v2", "traffic_share": 0.2})]
+    assert scene.stated == [("canary_started", {"canary": "v2", "traffic_share": 0.2})]
     served = [scene.serve(number, slower=3.0) for number in range(1_000)]
     assert 0 < served.count("http://c") < 100
     assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
-    assert scene.said[-1][0] == "canary_rolled_back"
+    assert scene.stated[-1][0] == "canary_rolled_back"
     assert "http://c" not in served[-500:]
 
 
@@ -86,9 +86,9 @@ def test_a_failing_canary_is_taken_out_too() -> None:
     for number in range(400):
         request = Request(f"r{number}", Api.CHAT, MODEL, Prompt((), (), 500), stream=True)
         scene.watch.on_outcome(outcome(request, "http://a", 0.1))
-        told = outcome(request, "http://c", 0.1)
-        broken = replace(told.attempts[0], result="upstream_5xx", actual_ttft_s=None)
-        scene.watch.on_outcome(replace(told, attempts=(broken,)))
+        reported = outcome(request, "http://c", 0.1)
+        broken = replace(reported.attempts[0], result="upstream_5xx", actual_ttft_s=None)
+        scene.watch.on_outcome(replace(reported, attempts=(broken,)))
     assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
 
 
@@ -118,9 +118,9 @@ def test_every_fault_of_a_pod_counts(end: AttemptStatus) -> None:
     for number in range(60):
         request = Request(f"r{number}", Api.CHAT, MODEL, Prompt((), (), 500), stream=True)
         scene.watch.on_outcome(outcome(request, "http://a", 0.1))
-        told = outcome(request, "http://c", 0.1)
-        failed = replace(told.attempts[0], result=end.value, actual_ttft_s=None)
-        scene.watch.on_outcome(replace(told, attempts=(failed,)))
+        reported = outcome(request, "http://c", 0.1)
+        failed = replace(reported.attempts[0], result=end.value, actual_ttft_s=None)
+        scene.watch.on_outcome(replace(reported, attempts=(failed,)))
     assert scene.rollout.canaries[0].stage is CanaryStage.ROLLED_BACK
 
 
@@ -130,13 +130,13 @@ def test_a_trial_without_traffic_ends_by_the_clock() -> None:
     scene.watch.look()
     scene.now_s = TERMS.max_duration_s - 1
     scene.watch.look()
-    assert len(scene.said) == 1
+    assert len(scene.stated) == 1
     scene.now_s = TERMS.max_duration_s
     scene.watch.look()
-    words, more = scene.said[-1]
+    words, more = scene.stated[-1]
     assert (words, more["reason"]) == ("canary_rolled_back", "max_duration")
     scene.watch.look()
-    assert len(scene.said) == 2
+    assert len(scene.stated) == 2
 
 
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
@@ -151,7 +151,7 @@ def test_split_pods_are_not_put_on_trial(role: Role) -> None:
             scene.router.reshape_pod("http://c", [EngineShape(role=role, kv_tokens=100_000)])
         scene.watch.look()
         scene.watch.look()
-        errors = [more for words, more in scene.said if words == "canary_rejected"]
+        errors = [more for words, more in scene.stated if words == "canary_rejected"]
         assert [(more["canary"], more["upstreams"]) for more in errors] == [("v2", ["http://c"])]
         assert {scene.serve(number, slower=1.0) for number in range(200)} == {"http://a", "http://b"}
 

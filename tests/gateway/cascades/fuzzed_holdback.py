@@ -37,14 +37,14 @@ def play(seed: int) -> bool:
     scene.feed(reads)
     if is_cut and not scene.relay.ended.done():
         scene.hang_up()
-    if len(judge.asked) > 1:
+    if len(judge.requested) > 1:
         return False
     if verdict is AnswerVerdict.KEEP:
-        wanted, seen = b"".join(plain), scene.heard.body
+        wanted, seen = b"".join(plain), scene.received.body
         return wanted.startswith(seen) if is_cut else seen == wanted
     ends = {AttemptStatus.ESCALATED, AttemptStatus.CONNECTION_RESET} if is_cut else {AttemptStatus.ESCALATED}
     if scene.client.written or scene.relay.result().end not in ends:
         return False
     scene.ask()
     scene.feed(reads_of(plain, draw))
-    return scene.heard.is_whole and scene.heard.body == b"".join(plain)
+    return scene.received.is_whole and scene.received.body == b"".join(plain)

@@ -23,16 +23,16 @@ class FixedJudge:
     verdict: AnswerVerdict
     hold_back: HoldbackSettings = field(default_factory=HoldbackSettings)
     logprob_filter: LogprobFilter | None = None
-    asked: list[JudgingTrigger] = field(default_factory=list)
+    requested: list[JudgingTrigger] = field(default_factory=list)
     evidence: AnswerEvidence | None = None
 
     def judge(self, evidence: AnswerEvidence, moment: JudgingTrigger) -> AnswerVerdict:
-        self.asked.append(moment)
+        self.requested.append(moment)
         self.evidence = evidence
         return self.verdict
 
 
-def told(value: Any, name: str | None = None) -> bytes:
+def reported(value: Any, name: str | None = None) -> bytes:
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"
 
@@ -44,16 +44,16 @@ def entry(word: str, sure: float) -> dict[str, Any]:
 
 def chat(delta: dict[str, Any], logprobs: Any, ends: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": ends, "token_ids": None}
-    return told({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "small", "choices": [choice]})
+    return reported({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "small", "choices": [choice]})
 
 
 def chat_pair(words: list[str], thoughts: list[str] = []) -> tuple[list[bytes], list[bytes]]:  # noqa: B006 - read only
     """With log-probabilities, and without."""
     opening = {"role": "assistant", "content": ""}
-    said = [*(("reasoning", word) for word in thoughts), *(("content", word) for word in words)]
+    stated = [*(("reasoning", word) for word in thoughts), *(("content", word) for word in words)]
     sure, plain = [chat(opening, None)], [chat(opening, None)]
-    for at, (key, word) in enumerate(said):
-        ends = "stop" if at == len(said) - 1 else None
+    for at, (key, word) in enumerate(stated):
+        ends = "stop" if at == len(stated) - 1 else None
         sure.append(chat({key: word}, {"content": [entry(word, -0.1)]}, ends))
         plain.append(chat({key: word}, None, ends))
     return [*sure, usage_event(), DONE], [*plain, DONE]
@@ -72,7 +72,7 @@ def completions_pair(words: list[str]) -> tuple[list[bytes], list[bytes]]:
         for out, held in ((sure, logprobs), (plain, None)):
             ends = "stop" if at == len(words) - 1 else None
             choice = {"index": 0, "text": word, "logprobs": held, "finish_reason": ends, "token_ids": None}
-            out.append(told({"id": "cmpl-1", "object": "text_completion", "choices": [choice]}))
+            out.append(reported({"id": "cmpl-1", "object": "text_completion", "choices": [choice]}))
     return [*sure, usage_event(), DONE], [*plain, DONE]
 
 
@@ -87,17 +87,17 @@ def responses_pair(words: list[str]) -> tuple[list[bytes], list[bytes]]:
             "output": [],
             "top_logprobs": 2 if is_sure else None,
         }
-        out.append(told({"response": begun, "type": "response.created"}, "response.created"))
+        out.append(reported({"response": begun, "type": "response.created"}, "response.created"))
         for at, word in enumerate(words):
             entries = [entry(word, -0.1)] if is_sure else []
             delta = {"content_index": 0, "delta": word, "logprobs": entries, "sequence_number": at}
-            out.append(told(delta | {"type": "response.output_text.delta"}, "response.output_text.delta"))
+            out.append(reported(delta | {"type": "response.output_text.delta"}, "response.output_text.delta"))
         logprobs = [entry(word, -0.1) for word in words] if is_sure else None
         part = {"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs}
         item = {"id": "msg_1", "content": [part], "role": "assistant", "type": "message"}
         usage = {"input_tokens": 42, "output_tokens": len(words), "total_tokens": 42 + len(words)}
         done = begun | {"status": "completed", "output": [item], "usage": usage}
-        out.append(told({"response": done, "type": "response.completed"}, "response.completed"))
+        out.append(reported({"response": done, "type": "response.completed"}, "response.completed"))
     return pair
 
 
@@ -116,9 +116,9 @@ def cut_up(raw: list[bytes], draw: Random) -> list[bytes]:
         case 0:
             return raw
         case 1:
-            whole = b"".join(raw)
-            ends = sorted(draw.sample(range(1, len(whole)), min(draw.randint(1, 12), len(whole) - 1)))
-            return [whole[at:end] for at, end in zip([0, *ends], [*ends, len(whole)], strict=True)]
+            complete = b"".join(raw)
+            ends = sorted(draw.sample(range(1, len(complete)), min(draw.randint(1, 12), len(complete) - 1)))
+            return [complete[at:end] for at, end in zip([0, *ends], [*ends, len(complete)], strict=True)]
         case _:
             reads: list[bytes] = []
             for piece in raw:

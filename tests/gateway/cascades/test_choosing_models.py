@@ -83,8 +83,8 @@ def some_cascades(router: Router) -> Cascades:
 def test_a_warm_prefix_further_up_is_escalated_to_at_once(is_warm: list[str], goes_to: str) -> None:
     """Cold everywhere, or warm everywhere above: the next model; warm on the one after it alone: that one."""
     router = a_router()
-    asked = Request("r", Api.CHAT, "auto", PROMPT, stream=True)
-    climb = some_cascades(router).plan_run(asked, BODY, Tenant("t"), {}, Asks(), 2.0)
+    requested = Request("r", Api.CHAT, "auto", PROMPT, stream=True)
+    climb = some_cascades(router).plan_run(requested, BODY, Tenant("t"), {}, Asks(), 2.0)
     assert climb.model == "small"
     for model in is_warm:
         warm(router, model)

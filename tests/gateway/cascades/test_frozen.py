@@ -35,7 +35,7 @@ class Log:
     def __call__(self, level: str, message: str, **fields: object) -> None:
         self.lines.append((level, message, fields))
 
-    def said(self) -> list[tuple[str, str]]:
+    def stated(self) -> list[tuple[str, str]]:
         return [line[:2] for line in self.lines]
 
 
@@ -43,15 +43,15 @@ def of_two(log: Log, **ladder: Any) -> Cascades:
     """Of two models; draws rise evenly from 0 to 1."""
     draws = iter(number / 100 % 1 for number in range(100_000))
     rungs = (CascadeModel(MODELS[0]), CascadeModel(MODELS[2]))
-    said: dict[str, Any] = {"holdback_window": HoldbackWindow(), "judges_unary": True} | ladder
-    served = CascadeConfig(Cascade("auto", rungs, **said), HoldbackSettings())
+    stated: dict[str, Any] = {"holdback_window": HoldbackWindow(), "judges_unary": True} | ladder
+    served = CascadeConfig(Cascade("auto", rungs, **stated), HoldbackSettings())
     return Cascades(a_router(), {"auto": served}, clock=lambda: 2.0, draw=lambda: next(draws), log_event=log)
 
 
 def starts(cascades: Cascades, count: int = 1, session: str | None = None, *, stream: bool = True) -> list[str]:
     """The models that so many requests begin at."""
-    asked = Request("r", Api.CHAT, "auto", cut_prompt(b"Hi", 7), stream=stream, session=session)
-    return [cascades.plan_run(asked, BODY, Tenant("t"), {}, Asks(), 2.0).model for _ in range(count)]
+    requested = Request("r", Api.CHAT, "auto", cut_prompt(b"Hi", 7), stream=stream, session=session)
+    return [cascades.plan_run(requested, BODY, Tenant("t"), {}, Asks(), 2.0).model for _ in range(count)]
 
 
 SMALL, BIG = MODELS[0], MODELS[2]
@@ -65,13 +65,13 @@ def test_a_frozen_model_is_called_seldom_and_recovers() -> None:
     assert set(starts(cascades, 200)) == {SMALL}
     for _ in range(MIN_ANSWERS):
         cascades.shadow_sampler.record_verdict("auto", 0, is_kept=False)
-    assert log.said() == [("warning", "cascade_model_rejects_all")]
+    assert log.stated() == [("warning", "cascade_model_rejects_all")]
     assert {"cascade": "auto", "model": SMALL, "rejected_in_a_row": MIN_ANSWERS}.items() <= log.lines[0][2].items()
     assert starts(cascades, 3 * TRIAL_INTERVAL).count(SMALL) == 3
     (shown,) = show_cascades(cascades)
     assert shown["guarantee"]["frozen_models"] == [SMALL]
     cascades.shadow_sampler.record_verdict("auto", 0, is_kept=True)
-    assert log.said()[1:] == [("info", "cascade_model_recovered")]
+    assert log.stated()[1:] == [("info", "cascade_model_recovered")]
     assert set(starts(cascades, 200)) == {SMALL}
 
 
@@ -95,10 +95,10 @@ def test_a_frozen_model_is_passed_over_on_the_way_up() -> None:
     cascades = some_ladders(router)
     for _ in range(MIN_ANSWERS):
         cascades.shadow_sampler.record_verdict("auto", 1, is_kept=False)
-    asked = Request("r", Api.CHAT, "auto", cut_prompt(b"Hi", 7), stream=True)
+    requested = Request("r", Api.CHAT, "auto", cut_prompt(b"Hi", 7), stream=True)
     reached = []
     for _ in range(2 * TRIAL_INTERVAL):
-        climb = cascades.plan_run(asked, BODY, Tenant("t"), {}, Asks(), 2.0)
+        climb = cascades.plan_run(requested, BODY, Tenant("t"), {}, Asks(), 2.0)
         assert climb.model == SMALL
         assert climb.escalate()
         reached.append(climb.model)
@@ -146,7 +146,7 @@ def test_a_cascade_that_uses_no_guarantee_warns_once(ladder: dict[str, Any], lev
     """At start, with what happens and what to do; again only when the reason has changed."""
     log = Log()
     cascades = of_two(log, **ladder)
-    assert log.said() == [(level, event)]
+    assert log.stated() == [(level, event)]
     assert log.lines[0][2]["effect"] == f"{BIG} answers every request"
     assert log.lines[0][2]["fix"]
     served = cascades._served
@@ -189,10 +189,10 @@ async def test_a_frozen_cascade_shows_in_metrics_admin_and_log(tmp_path: Path) -
         assert f'hearth_cascade_model_frozen{{cascade="{CASCADE}",model_name="small"}} 1.0' in metrics
         assert f'hearth_cascade_threshold_raised_steps{{cascade="{CASCADE}",model_name="small"}} 0.0' in metrics
         assert (await view(rungs))["guarantee"]["frozen_models"] == ["small"]
-        asked = chats(rungs)
+        requested = chats(rungs)
         for number in range(20):
             await rungs.post(CHAT, asking(f"Another question {number}", max_tokens=8))
-        assert chats(rungs) == asked
+        assert chats(rungs) == requested
 
 
 async def test_an_uncalibrated_cascade_warns_at_start_and_begins_as_configured(tmp_path: Path) -> None:

@@ -73,10 +73,10 @@ def test_time_closes_a_window(verdict: AnswerVerdict) -> None:
         assert 0.8 * HELD_LONG < wait_s < HELD_LONG
         assert scene.client.written == b""
         ring()
-        assert judge.asked == [JudgingTrigger.TIME]
+        assert judge.requested == [JudgingTrigger.TIME]
         if verdict is AnswerVerdict.KEEP:
             scene.feed([*map(chunk, sure[3:]), LAST_CHUNK])
-            assert scene.heard.body == b"".join(plain)
+            assert scene.received.body == b"".join(plain)
         else:
             assert scene.client.written == b""
             assert scene.socket.is_aborted
@@ -92,14 +92,14 @@ def test_reasoning_is_not_counted_as_answer() -> None:
         held = FixedJudge(AnswerVerdict.KEEP, HoldbackSettings(2, HELD_LONG))
         scene = Scene(judge=held)
         scene.feed([STREAM_HEAD, *map(chunk, sure[:7])])
-        assert held.asked == []
+        assert held.requested == []
         scene.feed([*map(chunk, sure[7:9])])
-        assert held.asked == [JudgingTrigger.WINDOW]
+        assert held.requested == [JudgingTrigger.WINDOW]
         assert held.evidence is not None
         assert (len(held.evidence.reasoning), len(held.evidence.answer)) == (6, 2)
         streamed = FixedJudge(AnswerVerdict.KEEP, HoldbackSettings(2, HELD_LONG, streams_reasoning=True))
         Scene(judge=streamed).feed([STREAM_HEAD, *map(chunk, sure[:3])])
-        assert streamed.asked == [JudgingTrigger.WINDOW]
+        assert streamed.requested == [JudgingTrigger.WINDOW]
 
     staged(run)
 
@@ -115,7 +115,7 @@ def test_a_released_stream_is_kept_as_its_client_got_it(read_bytes: int) -> None
         head = [STREAM_HEAD, chunk(sure[0]), chunk(sure[1])]
         rest = b"".join(map(chunk, sure[2:])) + LAST_CHUNK
         scene.feed([*head, *(rest[at : at + read_bytes] for at in range(0, len(rest), read_bytes))])
-        assert scene.heard.body == b"".join(plain)
+        assert scene.received.body == b"".join(plain)
         assert scene.relay.recorder.joined() == b"".join([*sure[:2], *plain[2:-1], *sure[-2:]])
         assert scene.leg.usage is not None
 
@@ -133,14 +133,14 @@ def test_a_unary_answer_is_judged_completely(verdict: AnswerVerdict) -> None:
     def run() -> None:
         scene = Scene(judge=judge)
         scene.feed([answer_bytes(sure)])
-        assert judge.asked == [JudgingTrigger.ENDED]
+        assert judge.requested == [JudgingTrigger.ENDED]
         if verdict is AnswerVerdict.ESCALATE:
             assert scene.client.written == b""
             assert scene.leg.end is AttemptStatus.ESCALATED
             assert scene.leg.counted is not None
             assert scene.leg.counted.prompt_tokens == 42
         else:
-            assert scene.heard.is_whole
+            assert scene.received.is_whole
             assert scene.client.written.endswith(answer_bytes(answer).partition(b"\r\n\r\n")[2])
             assert scene.leg.usage is not None
 

@@ -62,22 +62,22 @@ def test_receipts_are_listed_by_time() -> None:
 
 def test_load_is_summed_and_facts_are_reported_once() -> None:
     """What each worker has on an engine adds up; how much an engine holds does not."""
-    whole = merge_fleets({"worker-1": a_fleet("ready", 1, opened=1), "worker-2": a_fleet("ready", 2, opened=2)})
-    (pod,) = whole["pods"]
+    complete = merge_fleets({"worker-1": a_fleet("ready", 1, opened=1), "worker-2": a_fleet("ready", 2, opened=2)})
+    (pod,) = complete["pods"]
     (engine,) = pod["engines"]
     assert engine["own_load"] == {"running": 3, "prefill_tokens": 30, "kv_tokens": 300}
     assert engine["peer_load"] == {"running": 3, "prefill_tokens": 0, "kv_tokens": 50}, "siblings are no others"
     assert (engine["kv_capacity_tokens"], pod["breaker"]["open_count"]) == (1600, 3)
     assert "states" not in pod
-    assert list(whole["models"]) == ["tiny"]
+    assert list(complete["models"]) == ["tiny"]
 
 
 def test_workers_may_see_a_pod_differently() -> None:
     """Each has its own breakers: then each one's view is shown; engines that only one knows are shown too."""
-    whole = merge_fleets(
+    complete = merge_fleets(
         {"worker-1": a_fleet("ready", 1), "worker-2": a_fleet("open_circuit", 2, engine="http://a:1#1")}
     )
-    (pod,) = whole["pods"]
+    (pod,) = complete["pods"]
     assert (pod["state"], pod["states"]) == ("ready", {"worker-1": "ready", "worker-2": "open_circuit"})
     assert [engine["name"] for engine in pod["engines"]] == ["http://a:1", "http://a:1#1"]
 

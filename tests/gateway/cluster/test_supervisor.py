@@ -17,7 +17,7 @@ import pytest
 from simulator.faults import NO_FAULT
 from simulator.options import Options
 from simulator.pod import SimulatedPod
-from tests.gateway.app.test_serving import CHAT, SLOW, SLUGGISH, asked, cut_short, first_byte, write_policy
+from tests.gateway.app.test_serving import CHAT, SLOW, SLUGGISH, cut_short, first_byte, requested, write_policy
 from tests.gateway.kv_index.redis_servers import free_port, redis_server
 from tests.gateway.running import Running, serving
 from tests.gateway.runtime.test_tls import make_certificate
@@ -61,7 +61,7 @@ async def total(client: aiohttp.ClientSession, gateway: Running) -> int:
 
 async def served(client: aiohttp.ClientSession, gateway: Running) -> str:
     """Have one request served. Returns its receipt's id."""
-    async with client.post(gateway.at("traffic", CHAT), json=asked(1, stream=False)) as answer:
+    async with client.post(gateway.at("traffic", CHAT), json=requested(1, stream=False)) as answer:
         assert answer.status == 200, await answer.text()
         return answer.headers["x-hearth-request-id"]
 
@@ -147,8 +147,8 @@ async def test_they_are_called_and_answered_as_one(
 
         write_policy(policy, legal="sk-2")
         async with client.post(gateway.at("admin", "/reload")) as answer:
-            told = await answer.json()
-        assert told["processes"] == ["index", "worker-1", "worker-2", "worker-3"]
+            reported = await answer.json()
+        assert reported["processes"] == ["index", "worker-1", "worker-2", "worker-3"]
         assert await statuses(gateway, "sk-1") == {401}
         policy.write_text("tiers: {}\n")
         gateway.running.send_signal(signal.SIGHUP)
@@ -181,7 +181,7 @@ async def statuses(gateway: Running, key: str) -> set[int]:
     found = set()
     async with new_connections(key) as session:
         for _ in range(12):
-            async with session.post(gateway.at("traffic", CHAT), json=asked(1, stream=False)) as answer:
+            async with session.post(gateway.at("traffic", CHAT), json=requested(1, stream=False)) as answer:
                 found.add(answer.status)
     return found
 
@@ -192,7 +192,8 @@ async def test_all_finish_what_runs(client: aiohttp.ClientSession, pod: Simulate
         folder = await run_folder(gateway)
         pod.set_fault(SLUGGISH)
         answers = [
-            await stack.enter_async_context(client.post(gateway.at("traffic", CHAT), json=asked(100))) for _ in range(6)
+            await stack.enter_async_context(client.post(gateway.at("traffic", CHAT), json=requested(100)))
+            for _ in range(6)
         ]
         for answer in answers:
             await first_byte(answer)
@@ -234,7 +235,7 @@ async def run_folder(gateway: Running) -> Path:
 async def test_a_second_signal_cuts_all(client: aiohttp.ClientSession, pod: SimulatedPod) -> None:
     """Whoever says it twice does not want to wait."""
     async with serving("--pod", pod.url, "--processes", "2") as gateway:
-        async with client.post(gateway.at("traffic", CHAT), json=asked(100)) as answer:
+        async with client.post(gateway.at("traffic", CHAT), json=requested(100)) as answer:
             await first_byte(answer)
             pod.set_fault(SLUGGISH)
             gateway.running.send_signal(signal.SIGINT)
@@ -251,7 +252,7 @@ async def test_without_their_supervisor_workers_end(client: aiohttp.ClientSessio
     ports = ("--listen", where, "--metrics-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
     async with serving("--pod", pod.url, "--processes", "2", where=ports) as gateway:
         folder, children = await run_folder(gateway), await pids(client, gateway)
-        async with client.post(gateway.at("traffic", CHAT), json=asked(20)) as answer:
+        async with client.post(gateway.at("traffic", CHAT), json=requested(20)) as answer:
             await first_byte(answer)
             gateway.running.kill()
             await gateway.end()  # the log ends when its last writer does
@@ -272,19 +273,19 @@ async def has_ended(pid: int) -> bool:
     return False
 
 
-async def refused(*flags: str) -> str:
+async def rejected(*flags: str) -> str:
     """What a gateway that cannot start says."""
     started = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gateway", "serve", *flags), stderr=asyncio.subprocess.PIPE, cwd=ROOT
     )
     try:
         async with asyncio.timeout(120):
-            _, said = await started.communicate()
+            _, stated = await started.communicate()
     finally:
         if started.returncode is None:
             started.kill()
     assert started.returncode == 1
-    return said.decode()
+    return stated.decode()
 
 
 async def test_what_cannot_start_says_so_once(pod: SimulatedPod, tmp_path: Path) -> None:
@@ -293,12 +294,12 @@ async def test_what_cannot_start_says_so_once(pod: SimulatedPod, tmp_path: Path)
         where = gateway.at("traffic").removeprefix("http://")
         for processes in ("1", "2"):
             flags = ("--pod", pod.url, "--listen", where, "--metrics-listen", "off", "--admin-listen", "off")
-            assert f"hearth: listen: cannot listen on {where}: " in await refused(*flags, "--processes", processes)
+            assert f"hearth: listen: cannot listen on {where}: " in await rejected(*flags, "--processes", processes)
     files = make_certificate(tmp_path, "localhost")
     files.key.write_text("no key")
     anywhere = ("--listen", "127.0.0.1:0", "--metrics-listen", "off", "--admin-listen", "off", "--pod", pod.url)
-    said = await refused(*anywhere, *THREE, "--tls-cert", str(files.cert), "--tls-key", str(files.key))
-    assert said.count("hearth: tls: ") == 1
+    stated = await rejected(*anywhere, *THREE, "--tls-cert", str(files.cert), "--tls-key", str(files.key))
+    assert stated.count("hearth: tls: ") == 1
 
 
 EMPTY = "source_empty"

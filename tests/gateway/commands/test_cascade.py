@@ -36,8 +36,8 @@ def labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
     status = main(["cascade", *map(str, words)])
-    told = capsys.readouterr()
-    return status, told.out, told.err
+    reported = capsys.readouterr()
+    return status, reported.out, reported.err
 
 
 def test_from_labels_to_a_calibration_file(labels: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +87,7 @@ def test_a_guarantee_that_other_labels_break_is_reported(labels: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (("--max-loss", "1"), "--max-loss must be between 0 and 1"),
         (("--max-loss", "0.01", "--confidence", "95"), "--confidence must be between 0 and 1"),
@@ -104,16 +104,16 @@ def test_a_guarantee_that_other_labels_break_is_reported(labels: Path, capsys: p
     ],
 )
 def test_what_is_wrong_is_named(
-    labels: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+    labels: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reported: str
 ) -> None:
     """With status 1, on standard error."""
     status, _, err = run(capsys, "calibrate", "--data", labels, *words)
     assert status == 1
-    assert told in err
+    assert reported in err
 
 
 @pytest.mark.parametrize(
-    ("columns", "row", "words", "told"),
+    ("columns", "row", "words", "reported"),
     [
         ("confidence@small,id", "0.7,12", (), "no signal that the gateway can compute; the file has confidence, id."),
         ("confidence@small", "0.7", ("--signal", "confidence"), "the gateway cannot compute the signal `confidence`"),
@@ -125,13 +125,13 @@ def test_what_is_wrong_is_named(
     ],
 )
 def test_signals_that_the_gateway_cannot_compute_are_rejected(
-    labels: Path, capsys: pytest.CaptureFixture[str], columns: str, row: str, words: tuple[str, ...], told: str
+    labels: Path, capsys: pytest.CaptureFixture[str], columns: str, row: str, words: tuple[str, ...], reported: str
 ) -> None:
     """By name, by stage and by their values: a guarantee on them would hold on the file alone."""
     labels.write_text(f"score@small,score@large,{columns}\n" + f"1,1,{row}\n" * 1_000)
     status, _, err = run(capsys, "calibrate", "--data", labels, "--max-loss", "0.03", *words)
     assert status == 1
-    assert told in err
+    assert reported in err
 
 
 EASY, HARD = "easy", "hard"
@@ -153,7 +153,7 @@ PROMPTS = {EASY: "Translate this: good morning", HARD: "What is 12 * 12 + 7 * 3?
 
 
 @pytest.mark.parametrize(
-    ("names", "prompts", "told"),
+    ("names", "prompts", "reported"),
     [
         ({EASY: "news", HARD: "law"}, None, "the gateway never computes the bucket `news`"),
         ({EASY: "code", HARD: "maths"}, PROMPTS, "another bucket for 3,000 of 6,000 prompts: `changing` for the first"),
@@ -161,12 +161,16 @@ PROMPTS = {EASY: "Translate this: good morning", HARD: "What is 12 * 12 + 7 * 3?
     ],
 )
 def test_buckets_that_the_gateway_cannot_compute_are_rejected(
-    labels: Path, capsys: pytest.CaptureFixture[str], names: dict[str, str], prompts: dict[str, str] | None, told: str
+    labels: Path,
+    capsys: pytest.CaptureFixture[str],
+    names: dict[str, str],
+    prompts: dict[str, str] | None,
+    reported: str,
 ) -> None:
     """Their thresholds would go to other requests: a guarantee of 3 points can lose 6. Without it it is made."""
     labels.write_text(in_buckets(names, prompts))
     status, _, err = run(capsys, "calibrate", "--data", labels, "--max-loss", "0.03")
-    assert (status, told in err) == (1, True)
+    assert (status, reported in err) == (1, True)
     assert run(capsys, "calibrate", "--data", labels, "--max-loss", "0.03", "--ignore-bucket-column")[0] == 0
 
 
@@ -194,7 +198,7 @@ def test_files_that_are_none_are_named(labels: Path, capsys: pytest.CaptureFixtu
 
 
 def line(tenant: str | None, *rungs: tuple[str, str], cost: float) -> str:
-    told = {
+    reported = {
         "cascade": "auto",
         "steps": [{"model": model, "result": ended, "signal": None} for model, ended in rungs],
         "cost": cost,
@@ -202,7 +206,7 @@ def line(tenant: str | None, *rungs: tuple[str, str], cost: float) -> str:
         "cost_always_largest": 10.0,
         "cost_always_first": 1.0,
     }
-    return json.dumps({"schema": 2, "tenant": tenant, "cascade": told, "model": "auto"})
+    return json.dumps({"schema": 2, "tenant": tenant, "cascade": reported, "model": "auto"})
 
 
 def test_a_report_adds_up_usage_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

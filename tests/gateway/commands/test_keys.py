@@ -28,17 +28,17 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 def test_a_life_of_keys(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Made, listed, rotated, revoked."""
-    status, key, said = run(capsys, "new", "legal", "--id", "k1", "--user", "ann")
+    status, key, stated = run(capsys, "new", "legal", "--id", "k1", "--user", "ann")
     assert (status, key.count("\n")) == (0, 1)
     assert key.startswith(PREFIX)
-    assert "legal/k1" in said
-    assert key.strip() not in said
+    assert "legal/k1" in stated
+    assert key.strip() not in stated
     file = policy.parent / "keys" / "legal" / "k1"
     assert file.read_text() == f"{sha256(key.strip().encode()).hexdigest()} user=ann\n"
 
-    status, rotated, said = run(capsys, "rotate", "legal", "k1", "--grace-period", "7d")
+    status, rotated, stated = run(capsys, "rotate", "legal", "k1", "--grace-period", "7d")
     assert (status, rotated != key) == (0, True)
-    assert "legal/k1 expires at 2" in said
+    assert "legal/k1 expires at 2" in stated
 
     status, listed, _ = run(capsys, "list")
     rows = [line.split() for line in listed.splitlines()]
@@ -67,7 +67,7 @@ def test_a_key_may_be_made_for_a_while(policy: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (("revoke", "legal", "k9"), "no key `legal/k9`"),
         (("rotate", "legal", "k9"), "no key `legal/k9`"),
@@ -85,12 +85,12 @@ def test_a_key_may_be_made_for_a_while(policy: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_what_cannot_be_done_is_reported(
-    policy: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+    policy: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reported: str
 ) -> None:
     """With status 1, and no key shown."""
     status, out, err = run(capsys, *words)
     assert (status, out) == (1, "")
-    assert told in err
+    assert reported in err
 
 
 def test_a_group_must_be_one_of_its_tenant(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:

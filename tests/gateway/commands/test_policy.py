@@ -97,8 +97,8 @@ def test_it_explains_what_a_tenant_gets(old: Path, capsys: pytest.CaptureFixture
 
 
 def record(at: int, **words: object) -> str:
-    told = {"timestamp": f"2026-11-20T10:00:{at:02}.000Z", "tenant": "legal", "model": "tiny", "input_tokens": 10}
-    return json.dumps({"schema": 2} | told | words) + "\n"
+    reported = {"timestamp": f"2026-11-20T10:00:{at:02}.000Z", "tenant": "legal", "model": "tiny", "input_tokens": 10}
+    return json.dumps({"schema": 2} | reported | words) + "\n"
 
 
 def test_it_says_what_another_policy_would_change(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,9 +120,9 @@ def test_rejected_requests_of_a_log_are_counted(old: Path, capsys: pytest.Captur
     old.write_text(OLD.replace("rpm: 100", "tpm: 100"))
     new, log = old.parent / "new.yaml", old.parent / "usage.jsonl"
     new.write_text(OLD.replace("rpm: 100", "tpm: 500"))
-    refused = {"status": 429, "input_tokens": None, "output_tokens": None, "reason": "rate_limited_tokens"}
+    rejected = {"status": 429, "input_tokens": None, "output_tokens": None, "reason": "rate_limited_tokens"}
     served = record(0, status=200, input_tokens=60, output_tokens=40, duration_s=0)
-    log.write_text(served + "".join(record(at, **refused) for at in range(1, 13)))
+    log.write_text(served + "".join(record(at, **rejected) for at in range(1, 13)))
     status, out, _ = run(capsys, "diff", old, new, "--usage-log", log)
     assert status == 0
     assert ["legal", "13", "12", "12", "8", "tokens", "8"] in [line.split() for line in out.splitlines()]

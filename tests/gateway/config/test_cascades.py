@@ -34,7 +34,7 @@ def test_a_calibration_of_known_signals_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "told"),
+    ("file", "reported"),
     [
         (calibration_file(0.5, signal="confidence"), "signal: the gateway cannot compute the signal `confidence`"),
         (
@@ -52,18 +52,20 @@ def test_a_calibration_of_known_signals_is_taken(tmp_path: Path) -> None:
     ],
 )
 def test_a_calibration_that_the_gateway_cannot_follow_is_a_fault(
-    tmp_path: Path, file: CalibrationFile, told: str
+    tmp_path: Path, file: CalibrationFile, reported: str
 ) -> None:
     """By the path of the cascade and by what is wrong in its calibration."""
     found = faults_of(tmp_path, file)
     assert "model_list[0].cascade.calibration" in found
-    assert told in found
+    assert reported in found
 
 
-@pytest.mark.parametrize(("said", "share"), [("largest", 0.0), ("smallest", 1.0), (0.25, 0.25), (1, 1.0), (None, None)])
-def test_an_uncalibrated_cascade_says_where_requests_begin(tmp_path: Path, said: object, share: float | None) -> None:
+@pytest.mark.parametrize(
+    ("stated", "share"), [("largest", 0.0), ("smallest", 1.0), (0.25, 0.25), (1, 1.0), (None, None)]
+)
+def test_an_uncalibrated_cascade_says_where_requests_begin(tmp_path: Path, stated: object, share: float | None) -> None:
     """At the largest or the smallest, or a share of them at the smallest; left out, nothing is said."""
-    cascade = {"models": ["small", "big"]} | ({} if said is None else {"uncalibrated": said})
+    cascade = {"models": ["small", "big"]} | ({} if stated is None else {"uncalibrated": stated})
     (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [{"model_name": "auto", "cascade": cascade}]}))
     entry = check_file(tmp_path / "hearth.yaml", {}).models[0].cascade
     assert entry is not None
@@ -71,7 +73,7 @@ def test_an_uncalibrated_cascade_says_where_requests_begin(tmp_path: Path, said:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         ({"models": ["small", "big"], "uncalibrated": "medium"}, "must be `largest`, `smallest`, or a share"),
         ({"models": ["small", "big"], "uncalibrated": 2}, "must be `largest`, `smallest`, or a share"),
@@ -80,12 +82,12 @@ def test_an_uncalibrated_cascade_says_where_requests_begin(tmp_path: Path, said:
         ({"uncalibrated": "smallest"}, "is missing"),
     ],
 )
-def test_another_start_is_a_fault(tmp_path: Path, words: dict[str, object], told: str) -> None:
+def test_another_start_is_a_fault(tmp_path: Path, words: dict[str, object], reported: str) -> None:
     """Neither of the two words, no share, or no cascade."""
     (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [{"model_name": "auto", "cascade": words}]}))
-    with pytest.raises(InvalidDocument, match=r"model_list\[0\]\.cascade\.") as refused:
+    with pytest.raises(InvalidDocument, match=r"model_list\[0\]\.cascade\.") as rejected:
         check_file(tmp_path / "hearth.yaml", {})
-    assert told in str(refused.value.errors[0])
+    assert reported in str(rejected.value.errors[0])
 
 
 def test_a_calibrated_cascade_takes_no_other_start(tmp_path: Path) -> None:
@@ -93,6 +95,6 @@ def test_a_calibrated_cascade_takes_no_other_start(tmp_path: Path) -> None:
     (tmp_path / "auto.json").write_bytes(write_calibration_file(calibration_file(0.5)))
     cascade = {"models": ["small", "big"], "uncalibrated": "smallest", "calibration": str(tmp_path / "auto.json")}
     (tmp_path / "hearth.yaml").write_text(json.dumps({"model_list": [{"model_name": "auto", "cascade": cascade}]}))
-    with pytest.raises(InvalidDocument) as refused:
+    with pytest.raises(InvalidDocument) as rejected:
         check_file(tmp_path / "hearth.yaml", {})
-    assert "conflicts with `calibration`" in str(refused.value.errors[0])
+    assert "conflicts with `calibration`" in str(rejected.value.errors[0])

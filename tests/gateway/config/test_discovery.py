@@ -99,9 +99,9 @@ def test_pools_of_models_are_followed() -> None:
 )
 def test_nonsense_is_reported_with_its_path(source: str, words: str) -> None:
     """Nothing secret stands in what is said."""
-    said = faults(f"discovery: {{{source}}}")
-    assert any(fault.startswith(words) for fault in said), said
-    assert not any("secret" in fault for fault in said)
+    stated = faults(f"discovery: {{{source}}}")
+    assert any(fault.startswith(words) for fault in stated), stated
+    assert not any("secret" in fault for fault in stated)
 
 
 def test_a_password_in_the_registry_is_not_shown() -> None:

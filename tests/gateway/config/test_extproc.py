@@ -64,11 +64,11 @@ def test_the_authority_of_clients_is_a_file(tmp_path: Path) -> None:
 )
 def test_a_port_that_serves_everybody_is_warned_of(words: ExtProcConfig | None, *, is_warned_of: bool) -> None:
     """Once, with the fix; not where only this machine reaches it, or callers show who they are."""
-    said: list[dict[str, Any]] = []
+    stated: list[dict[str, Any]] = []
 
     def log_event(level: str, message: str, **more: object) -> None:
-        said.append({"level": level, "message": message, **more})
+        stated.append({"level": level, "message": message, **more})
 
     warn_of_idle_settings(Settings(extproc=words), cast("EventLog", log_event))
-    assert [line["level"] for line in said] == ["warning"] * is_warned_of
-    assert all("extproc.token" in line["fix"] for line in said)
+    assert [line["level"] for line in stated] == ["warning"] * is_warned_of
+    assert all("extproc.token" in line["fix"] for line in stated)

@@ -98,9 +98,9 @@ def test_a_pod_has_one_name(given: str, url: str) -> None:
 )
 def test_what_is_wrong_is_reported(parse: Callable[[object], object], value: object, words: str) -> None:
     """Each refusal names the rule."""
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as rejected:
         parse(value)
-    assert words in str(refused.value)
+    assert words in str(rejected.value)
 
 
 def test_secrets_do_not_show(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_secrets_do_not_show(tmp_path: Path) -> None:
     held = parse_redis_secret("redis://user:hunter2@host:6379/0")
     assert "hunter2" not in f"{held} {held!r} {[held]}"
     assert held.value.endswith("/0")
-    with pytest.raises(InvalidValue) as refused:
+    with pytest.raises(InvalidValue) as rejected:
         parse_redis_secret("http://user:hunter2@host")
-    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in str(rejected.value)
     path = tmp_path / "key"
     path.write_text("sk-1\n")
     assert parse_secret_file(str(path)) == Secret("sk-1")

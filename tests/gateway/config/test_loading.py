@@ -16,9 +16,9 @@ from tenancy.document import InvalidDocument
 def faults(
     flags: dict[str, GivenValue] | None = None, variables: dict[str, str] | None = None, config: Path | None = None
 ) -> list[str]:
-    with pytest.raises(InvalidDocument) as refused:
+    with pytest.raises(InvalidDocument) as rejected:
         load_settings(flags or {}, variables or {}, config)
-    return [str(fault) for fault in refused.value.errors]
+    return [str(fault) for fault in rejected.value.errors]
 
 
 def test_flags_over_environment_over_file(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_file_named_by_its_folder_alone_is_where_it_was(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("path", "said", "found"),
+    ("path", "stated", "found"),
     [
         ("policy", "p.yaml", "/etc/hearth/p.yaml"),
         ("policy", "/srv/p.yaml", "/srv/p.yaml"),
@@ -96,9 +96,9 @@ def test_a_file_named_by_its_folder_alone_is_where_it_was(tmp_path: Path, monkey
         ("redis", "rediss://h?ssl_ca_certs=%2Fca.crt", "rediss://h?ssl_ca_certs=/ca.crt"),
     ],
 )
-def test_what_is_located(path: str, said: str, found: str) -> None:
+def test_what_is_located(path: str, stated: str, found: str) -> None:
     """Relative names of files, also inside a URL; nothing else."""
-    assert relative_to(Path("/etc/hearth/hearth.yaml"), CONFIG_FILE_KEYS)(path, said) == found
+    assert relative_to(Path("/etc/hearth/hearth.yaml"), CONFIG_FILE_KEYS)(path, stated) == found
 
 
 def test_tenants_are_no_files() -> None:

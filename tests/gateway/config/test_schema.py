@@ -84,13 +84,13 @@ def test_the_schema_is_one() -> None:
 
 def test_schema_and_reader_know_the_same_keys(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a word may stand; those of later versions, and removed ones, are known to neither."""
-    asked: set[str] = set()
+    requested: set[str] = set()
     close = DocumentTable.close
 
     def closing(table: DocumentTable) -> None:
-        refused = {fault.path for fault in table.errors if re.search("not supported|removed: ", fault.message)}
+        rejected = {fault.path for fault in table.errors if re.search("not supported|removed: ", fault.message)}
         known = {f"{table.path}.{key}" if table.path else key for key in table._read}
-        asked.update(known - refused)
+        requested.update(known - rejected)
         close(table)
 
     monkeypatch.setattr(DocumentTable, "close", closing)
@@ -103,7 +103,7 @@ def test_schema_and_reader_know_the_same_keys(files: Path, monkeypatch: pytest.M
     # A pod's own words, and the names of scorers, are not read by way of a table.
     known -= {word for word in known if ".pods[0]." in word}
     known -= {word for word in known if word.startswith(("discovery.dns.", "discovery.kubernetes."))}
-    assert known == asked | {f"routing.scorers.{scorer.name}" for scorer in SCORERS}
+    assert known == requested | {f"routing.scorers.{scorer.name}" for scorer in SCORERS}
 
 
 @pytest.mark.parametrize(

@@ -178,9 +178,9 @@ class ApiServer:
 
     async def _watch(self, request: web.Request, path: str) -> web.StreamResponse:
         self.watches += 1
-        asked = request.query["resourceVersion"]
-        self.versions_asked.append(asked)
-        begins = int(asked)
+        requested = request.query["resourceVersion"]
+        self.versions_asked.append(requested)
+        begins = int(requested)
         if begins > self._version:
             return status(504, "Timeout", f"Too large resource version: {begins}, current: {self._version}")
         if begins < self._forgotten and not self.is_gone_an_event:
@@ -214,8 +214,8 @@ class ApiServer:
         while True:
             for change in self._changes[bisect_right(self._changes, version, key=VERSION) :]:
                 version = change.version
-                if change.path == path and (told := event(change, query)):
-                    await answer.write(told)
+                if change.path == path and (reported := event(change, query)):
+                    await answer.write(reported)
             if bookmarks != self._bookmarks and query.get("allowWatchBookmarks") == "true":
                 bookmarks = self._bookmarks
                 marked = {"kind": "Object", "metadata": {"resourceVersion": str(self._version)}}

@@ -88,13 +88,13 @@ async def followed(
     path.write_text(f"{token}\n")
     if not words.keys() & {"selector", "service", "inference_pools"}:
         words["selector"] = "app=vllm"
-    heard = Heard()
+    received = Heard()
     source = KubernetesSource(
         KubernetesSourceConfig("inference", api=server.url, token_file=path, **words),
-        log_event=heard.log_event,
+        log_event=received.log_event,
         clock=asyncio.get_running_loop().time,
         draw=lambda: 0.5,
         pace=pace,
     )
-    async with following(source, heard):
-        yield heard
+    async with following(source, received):
+        yield received

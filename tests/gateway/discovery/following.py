@@ -16,23 +16,23 @@ from tests.gateway.fake_pod import Pulse
 class Heard:
     """What a source has told and said so far."""
 
-    told: list[tuple[DiscoveredPod, ...]] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    reported: list[tuple[DiscoveredPod, ...]] = field(default_factory=list)
+    stated: list[str] = field(default_factory=list)
     pulse: Pulse = field(default_factory=Pulse)
     source: PodSource | None = None
 
     def tell(self, found: tuple[DiscoveredPod, ...]) -> None:
-        self.told.append(found)
+        self.reported.append(found)
         self.pulse.beat()
 
     def log_event(self, level: str, message: str, **_: object) -> None:
-        self.said.append(message)
+        self.stated.append(message)
         self.pulse.beat()
 
     @property
     def urls(self) -> list[str] | None:
         """Of the last list, None before the first."""
-        return sorted(pod.url for pod in self.told[-1]) if self.told else None
+        return sorted(pod.url for pod in self.reported[-1]) if self.reported else None
 
     @property
     def trouble(self) -> str:
@@ -47,12 +47,12 @@ class Heard:
 
 
 @asynccontextmanager
-async def following(source: PodSource, heard: Heard) -> AsyncIterator[Heard]:
+async def following(source: PodSource, received: Heard) -> AsyncIterator[Heard]:
     """The source tells while inside; that it ends by itself is a fault."""
-    heard.source = source
-    task = asyncio.create_task(source.follow(heard.tell))
+    received.source = source
+    task = asyncio.create_task(source.follow(received.tell))
     try:
-        yield heard
+        yield received
         assert not task.done()
     finally:
         task.cancel()

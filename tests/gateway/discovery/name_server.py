@@ -30,19 +30,19 @@ class Zone:
     is_cut: bool = False
     """Whether what comes by UDP is cut short."""
     address: str = ""
-    asked: list[tuple[str, str, str]] = field(default_factory=list)
+    requested: list[tuple[str, str, str]] = field(default_factory=list)
     """Transport, name and type of every question."""
     pulse: Pulse = field(default_factory=Pulse)
 
     def put(self, name: str, kind: str, *records: str) -> None:
         self.records[name, kind] = list(records)
 
-    def answer(self, asked: bytes, transport: str) -> bytes | None:
+    def answer(self, requested: bytes, transport: str) -> bytes | None:
         """An answer in the form of the wire, None where it keeps silent."""
-        question = dns.message.from_wire(asked)
+        question = dns.message.from_wire(requested)
         wanted = question.question[0]
         name, kind = wanted.name.to_text(omit_final_dot=True).lower(), dns.rdatatype.to_text(wanted.rdtype)
-        self.asked.append((transport, name, kind))
+        self.requested.append((transport, name, kind))
         self.pulse.beat()
         if self.is_silent:
             return None
@@ -88,9 +88,9 @@ async def name_server(zone: Zone) -> AsyncIterator[Zone]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         length = int.from_bytes(await reader.readexactly(2), "big")
-        said = zone.answer(await reader.readexactly(length), "tcp")
-        if said is not None:
-            writer.write(len(said).to_bytes(2, "big") + said)
+        stated = zone.answer(await reader.readexactly(length), "tcp")
+        if stated is not None:
+            writer.write(len(stated).to_bytes(2, "big") + stated)
         writer.close()
 
     server, held = await _both(answer)

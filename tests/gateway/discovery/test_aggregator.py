@@ -54,9 +54,9 @@ def test_a_silent_source_keeps_its_last_list() -> None:
     assert census.update(other, (DiscoveredPod(C),), 3.0)
     assert set(census.wanted) == {A, B, C}
     assert census.sources_by_pod() == {A: ["one"], B: ["one"], C: ["other"]}
-    told = census.last_snapshot(one)
-    assert told is not None
-    assert told.at_s == 1.0
+    reported = census.last_snapshot(one)
+    assert reported is not None
+    assert reported.at_s == 1.0
 
 
 def test_the_same_update_again_is_no_change() -> None:
@@ -65,9 +65,9 @@ def test_the_same_update_again_is_no_change() -> None:
     census = PodAggregator([source])
     assert census.update(source, (DiscoveredPod(A),), 1.0)
     assert not census.update(source, (DiscoveredPod(A),), 5.0)
-    told = census.last_snapshot(source)
-    assert told is not None
-    assert told.at_s == 5.0
+    reported = census.last_snapshot(source)
+    assert reported is not None
+    assert reported.at_s == 5.0
 
 
 def test_a_source_in_the_place_of_another_inherits_its_list() -> None:

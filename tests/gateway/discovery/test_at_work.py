@@ -71,8 +71,8 @@ async def test_pods_of_all_sources_are_one_fleet(tmp_path: Path) -> None:
     surroundings = Surroundings(tmp_path)
     async with surroundings.at_work() as gateway, aiohttp.ClientSession() as client:
         for model in ("first", "second"):
-            asked = {"model": model, "prompt": "Hello", "max_tokens": 3}
-            async with client.post(gateway.at("traffic", "/v1/completions"), json=asked) as answer:
+            requested = {"model": model, "prompt": "Hello", "max_tokens": 3}
+            async with client.post(gateway.at("traffic", "/v1/completions"), json=requested) as answer:
                 assert answer.status == 200, await answer.text()
         async with client.get(gateway.at("admin", "/fleet")) as answer:
             shown = await answer.json()

@@ -28,11 +28,13 @@ def place(zone: Zone, name: str = NAME, port: int | None = 8000, *, timeout_s: f
 
 
 @asynccontextmanager
-async def asking(asked: DnsSourceConfig) -> AsyncIterator[Heard]:
-    heard = Heard()
-    source = DnsSource(asked, log_event=heard.log_event, draw=lambda: 0.5, pace=DnsIntervals(min_interval_s=0.01))
-    async with following(source, heard):
-        yield heard
+async def asking(requested: DnsSourceConfig) -> AsyncIterator[Heard]:
+    received = Heard()
+    source = DnsSource(
+        requested, log_event=received.log_event, draw=lambda: 0.5, pace=DnsIntervals(min_interval_s=0.01)
+    )
+    async with following(source, received):
+        yield received
 
 
 @pytest.fixture
@@ -48,12 +50,12 @@ async def test_addresses_are_pods_and_change(zone: Zone) -> None:
     named = DnsSourceConfig(
         NAME, 8000, servers=(zone.address,), timeout_s=PATIENT_S, max_interval_s=0.02, pool="p", facts=facts
     )
-    async with asking(named) as heard:
-        await heard.hears(A, B)
-        assert heard.told[-1][0] == DiscoveredPod(A, "p", facts)
+    async with asking(named) as received:
+        await received.hears(A, B)
+        assert received.reported[-1][0] == DiscoveredPod(A, "p", facts)
         zone.put(NAME, "A", "10.0.0.2")
-        await heard.hears(B)
-    assert heard.said == []
+        await received.hears(B)
+    assert received.stated == []
 
 
 async def test_a_pod_with_two_addresses_is_one(zone: Zone) -> None:
@@ -62,8 +64,8 @@ async def test_a_pod_with_two_addresses_is_one(zone: Zone) -> None:
     hosts = await DnsResolver(place(zone)).resolve()
     assert hosts == ResolvedHosts((("10.0.0.1", 8000), ("10.0.0.2", 8000)), 1.0)
     zone.put(NAME, "A")
-    async with asking(place(zone)) as heard:
-        await heard.hears("http://[fd00::1]:8000")
+    async with asking(place(zone)) as received:
+        await received.hears("http://[fd00::1]:8000")
 
 
 async def test_srv_records_report_the_port(zone: Zone) -> None:
@@ -101,20 +103,20 @@ async def test_an_answer_that_was_cut_comes_by_tcp(zone: Zone) -> None:
     zone.is_cut = True
     hosts = await DnsResolver(place(zone)).resolve()
     assert len(hosts.addresses) == 1000
-    assert ("tcp", NAME, "A") in zone.asked
+    assert ("tcp", NAME, "A") in zone.requested
 
 
 @pytest.mark.parametrize("is_there", [True, False])
 async def test_an_empty_answer_is_believed(zone: Zone, *, is_there: bool) -> None:
     """No such record or no such name: there are no pods, and nobody speaks of an outage."""
-    async with asking(place(zone)) as heard:
-        await heard.hears(A, B)
+    async with asking(place(zone)) as received:
+        await received.hears(A, B)
         if is_there:
             zone.put(NAME, "A")
         else:
             zone.records.clear()
-        await heard.hears()
-    assert heard.said == []
+        await received.hears()
+    assert received.stated == []
 
 
 async def test_an_empty_answer_counts_when_it_is_reported_twice() -> None:
@@ -122,50 +124,50 @@ async def test_an_empty_answer_counts_when_it_is_reported_twice() -> None:
 
     class Flickering(DnsResolver):
         def __init__(self) -> None:
-            self.said = 0
+            self.stated = 0
 
         async def resolve(self) -> ResolvedHosts:
-            self.said += 1
-            return ResolvedHosts((), inf) if self.said % 2 == 0 else ResolvedHosts((("10.0.0.1", 8000),), 0.0)
+            self.stated += 1
+            return ResolvedHosts((), inf) if self.stated % 2 == 0 else ResolvedHosts((("10.0.0.1", 8000),), 0.0)
 
-    flickering, heard = Flickering(), Heard()
+    flickering, received = Flickering(), Heard()
     source = DnsSource(
         DnsSourceConfig(NAME, 8000, max_interval_s=0.01),
-        log_event=heard.log_event,
+        log_event=received.log_event,
         draw=lambda: 0.5,
         pace=DnsIntervals(min_interval_s=0.0),
         make_lookup=lambda _: flickering,
     )
-    async with following(source, heard):
-        await heard.until(lambda: len(heard.told) > 5)
-    assert all(heard.told)
+    async with following(source, received):
+        await received.until(lambda: len(received.reported) > 5)
+    assert all(received.reported)
 
 
 @pytest.mark.parametrize("failure", [dns.rcode.SERVFAIL, dns.rcode.REFUSED])
 async def test_a_failing_server_costs_nothing(zone: Zone, failure: dns.rcode.Rcode) -> None:
     """The last list stands, the log says so once, and what is said afterwards counts again."""
-    async with asking(place(zone, timeout_s=1.0)) as heard:
-        await heard.hears(A, B)
+    async with asking(place(zone, timeout_s=1.0)) as received:
+        await received.hears(A, B)
         zone.failure = failure
-        await heard.until(lambda: SILENT in heard.said)
-        assert heard.urls == [A, B]
+        await received.until(lambda: SILENT in received.stated)
+        assert received.urls == [A, B]
         zone.put(NAME, "A", "10.0.0.1")
         zone.failure = None
-        await heard.hears(A)
-    assert heard.said[:2] == [SILENT, AGAIN]
-    assert all(heard.told)
+        await received.hears(A)
+    assert received.stated[:2] == [SILENT, AGAIN]
+    assert all(received.reported)
 
 
 async def test_a_silent_server_costs_nothing(zone: Zone) -> None:
     """The same where nobody answers at all."""
-    async with asking(place(zone, timeout_s=0.2)) as heard:
-        await heard.hears(A, B)
+    async with asking(place(zone, timeout_s=0.2)) as received:
+        await received.hears(A, B)
         zone.is_silent = True
-        await heard.until(lambda: SILENT in heard.said)
+        await received.until(lambda: SILENT in received.stated)
         zone.is_silent = False
-        await heard.until(lambda: AGAIN in heard.said)
-        await heard.hears(A, B)
-    assert all(heard.told)
+        await received.until(lambda: AGAIN in received.stated)
+        await received.hears(A, B)
+    assert all(received.reported)
 
 
 async def test_no_answer_is_an_outage_with_a_name(zone: Zone) -> None:

@@ -19,17 +19,17 @@ class Follower:
     """Hears what a watched file tells and says."""
 
     def __init__(self, path: Path, poll_s: float = 0.005) -> None:
-        self.told: list[list[str]] = []
-        self.said: list[str] = []
+        self.reported: list[list[str]] = []
+        self.stated: list[str] = []
         self.pulse = Pulse()
         self.file = PodFileSource(path, self.log_event, poll_s=poll_s)
 
     def log_event(self, level: str, message: str, *, error: str, **_: object) -> None:
-        self.said.append(error)
+        self.stated.append(error)
         self.pulse.beat()
 
     def tell(self, found: tuple[DiscoveredPod, ...]) -> None:
-        self.told.append([pod.url for pod in found])
+        self.reported.append([pod.url for pod in found])
         self.pulse.beat()
 
     @asynccontextmanager
@@ -42,7 +42,7 @@ class Follower:
             await asyncio.gather(task, return_exceptions=True)
 
     async def hears(self, *urls: str) -> None:
-        await self.pulse.until(lambda: bool(self.told) and self.told[-1] == list(urls))
+        await self.pulse.until(lambda: bool(self.reported) and self.reported[-1] == list(urls))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ async def test_changes_are_reported(tmp_path: Path) -> None:
         (tmp_path / "new").write_text("[http://c:1]")
         (tmp_path / "new").rename(path)
         await follower.hears("http://c:1")
-    assert len(follower.told) == 3
+    assert len(follower.reported) == 3
 
 
 async def test_what_does_not_change_is_not_reported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ async def test_what_does_not_change_is_not_reported_again(tmp_path: Path, monkey
     monkeypatch.setattr(file, "_version_of", counted)
     async with follower.following():
         await follower.pulse.until(lambda: len(looks) > 5)
-    assert follower.told == [["http://a:1"]]
+    assert follower.reported == [["http://a:1"]]
 
 
 async def test_a_bad_file_keeps_the_last_good_list(tmp_path: Path) -> None:
@@ -145,15 +145,15 @@ async def test_a_bad_file_keeps_the_last_good_list(tmp_path: Path) -> None:
     async with follower.following():
         await follower.hears("http://a:1")
         path.write_text("")
-        await follower.pulse.until(lambda: len(follower.said) == 1)
+        await follower.pulse.until(lambda: len(follower.stated) == 1)
         path.unlink()
-        await follower.pulse.until(lambda: len(follower.said) == 2)
+        await follower.pulse.until(lambda: len(follower.stated) == 2)
         path.write_bytes(b"\xff")
-        await follower.pulse.until(lambda: len(follower.said) == 3)
-        assert follower.told == [["http://a:1"]]
+        await follower.pulse.until(lambda: len(follower.stated) == 3)
+        assert follower.reported == [["http://a:1"]]
         path.write_text("[http://b:1]")
         await follower.hears("http://b:1")
-    assert "No such file" in follower.said[1]
+    assert "No such file" in follower.stated[1]
 
 
 async def test_a_config_map_is_followed_through_its_links(tmp_path: Path) -> None:
@@ -179,4 +179,4 @@ async def test_it_can_be_made_to_look_at_once(tmp_path: Path) -> None:
     async with follower.following():
         await follower.hears("http://a:1")
         follower.file.reload_now()
-        await follower.pulse.until(lambda: len(follower.told) == 2)
+        await follower.pulse.until(lambda: len(follower.reported) == 2)

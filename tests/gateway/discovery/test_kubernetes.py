@@ -35,20 +35,20 @@ async def server() -> AsyncIterator[ApiServer]:
 
 async def test_pods_with_labels_come_and_go(server: ApiServer, tmp_path: Path) -> None:
     """Also one whose labels change; one without an address or at its end is none."""
-    async with followed(server, tmp_path) as heard:
-        await heard.hears(A)
+    async with followed(server, tmp_path) as received:
+        await received.hears(A)
         await server.put(PODS, a_pod("b", None))
         await server.put(PODS, a_pod("other", "10.0.0.9", {"app": "other"}))
         await server.put(PODS, a_pod("c", "10.0.0.3"))
-        await heard.hears(A, C)
+        await received.hears(A, C)
         await server.put(PODS, a_pod("b", "10.0.0.2"))
-        await heard.hears(A, B, C)
+        await received.hears(A, B, C)
         await server.put(PODS, a_pod("a", "10.0.0.1", {"app": "aside"}))
         await server.put(PODS, a_pod("c", "10.0.0.3", phase="Failed"))
-        await heard.hears(B)
+        await received.hears(B)
         await server.delete(PODS, "b")
-        await heard.hears()
-    assert heard.said == []
+        await received.hears()
+    assert received.stated == []
     assert server.lists == 1
 
 
@@ -75,25 +75,25 @@ async def test_what_labels_report_is_known(server: ApiServer, tmp_path: Path) ->
         kv_connector="NixlConnector",
         side_channel="10.0.0.1:5600",
     )
-    async with followed(server, tmp_path, rack_label="rack") as heard:
-        await heard.hears(A)
-        assert heard.told[-1] == (DiscoveredPod(A, facts=facts, takes_priority=True),)
+    async with followed(server, tmp_path, rack_label="rack") as received:
+        await received.hears(A)
+        assert received.reported[-1] == (DiscoveredPod(A, facts=facts, takes_priority=True),)
 
 
 async def test_a_pod_that_is_leaving_or_not_ready_is_held(server: ApiServer, tmp_path: Path) -> None:
     """Kubernetes knows it before its /health does."""
 
     def held() -> list[PodState | None]:
-        return [pod.held for pod in heard.told[-1]]
+        return [pod.held for pod in received.reported[-1]]
 
-    async with followed(server, tmp_path) as heard:
-        await heard.hears(A)
+    async with followed(server, tmp_path) as received:
+        await received.hears(A)
         await server.put(PODS, a_pod("a", "10.0.0.1", ready=False))
-        await heard.until(lambda: held() == [PodState.UNREADY])
+        await received.until(lambda: held() == [PodState.UNREADY])
         await server.put(PODS, a_pod("a", "10.0.0.1"))
-        await heard.until(lambda: held() == [None])
+        await received.until(lambda: held() == [None])
         await server.put(PODS, a_pod("a", "10.0.0.1", deleting=True))
-        await heard.until(lambda: held() == [PodState.DRAINING])
+        await received.until(lambda: held() == [PodState.DRAINING])
 
 
 async def test_the_port_is_the_named_the_only_or_the_default_one(server: ApiServer, tmp_path: Path) -> None:
@@ -101,29 +101,29 @@ async def test_the_port_is_the_named_the_only_or_the_default_one(server: ApiServ
     await server.put(PODS, a_pod("b", "10.0.0.2", ports=(("metrics", 9000), ("http", 8001))))
     await server.put(PODS, a_pod("c", "10.0.0.3", ports=(("api", 8003),)))
     await server.put(PODS, a_pod("d", "fd00::4", ports=()))
-    async with followed(server, tmp_path) as heard:
-        await heard.hears(A, "http://10.0.0.2:8001", "http://10.0.0.3:8003", "http://[fd00::4]:8000")
-    async with followed(server, tmp_path, port=9000, scheme="https") as heard:
-        await heard.hears(*(f"https://{host}:9000" for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3", "[fd00::4]")))
+    async with followed(server, tmp_path) as received:
+        await received.hears(A, "http://10.0.0.2:8001", "http://10.0.0.3:8003", "http://[fd00::4]:8000")
+    async with followed(server, tmp_path, port=9000, scheme="https") as received:
+        await received.hears(*(f"https://{host}:9000" for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3", "[fd00::4]")))
 
 
 async def test_a_pool_has_the_pods_it_selects(server: ApiServer, tmp_path: Path) -> None:
     """Each port an engine of its own; another selector, other pods, and the old ones until these are known."""
     await server.put(PODS, a_pod("b", "10.0.0.2", {"app": "vllm", "model": "big"}))
-    async with followed(server, tmp_path, inference_pools=("p",)) as heard:
-        await heard.until(lambda: heard.told[-1:] == [()])
+    async with followed(server, tmp_path, inference_pools=("p",)) as received:
+        await received.until(lambda: received.reported[-1:] == [()])
         await server.put(POOLS, a_pool("other", VLLM, 8000))
         await server.put(POOLS, a_pool("p", VLLM, 8000, 8001))
-        await heard.hears(A, "http://10.0.0.1:8001", B, "http://10.0.0.2:8001")
-        assert {pod.pool for pod in heard.told[-1]} == {"p"}
-        before = len(heard.told)
+        await received.hears(A, "http://10.0.0.1:8001", B, "http://10.0.0.2:8001")
+        assert {pod.pool for pod in received.reported[-1]} == {"p"}
+        before = len(received.reported)
         await server.put(POOLS, a_pool("p", {"model": "big"}, 8000))
-        await heard.hears(B)
-        assert all(told for told in heard.told[before:])
+        await received.hears(B)
+        assert all(reported for reported in received.reported[before:])
         await server.put(PODS, a_pod("c", "10.0.0.3", {"model": "big"}))
-        await heard.hears(B, C)
+        await received.hears(B, C)
         await server.delete(POOLS, "p")
-        await heard.hears()
+        await received.hears()
 
 
 async def test_a_service_has_the_endpoints_in_its_slices(server: ApiServer, tmp_path: Path) -> None:
@@ -132,16 +132,16 @@ async def test_a_service_has_the_endpoints_in_its_slices(server: ApiServer, tmp_
     await server.put(SLICES, a_slice("vllm-1", one, two))
     await server.put(SLICES, a_slice("vllm-2", one, an_endpoint("c", "10.0.0.3", ready=True)))
     await server.put(SLICES, a_slice("vllm-6", an_endpoint("a", "fd00::1"), kind="IPv6"))
-    async with followed(server, tmp_path, service="vllm") as heard:
-        await heard.hears(A, B, C)
+    async with followed(server, tmp_path, service="vllm") as received:
+        await received.hears(A, B, C)
         facts = PodFacts(host="n1", zone="eu-1")
         unready = DiscoveredPod(B, facts=facts, held=PodState.UNREADY)
-        assert heard.told[-1] == (DiscoveredPod(A, facts=facts), unready, DiscoveredPod(C, facts=facts))
+        assert received.reported[-1] == (DiscoveredPod(A, facts=facts), unready, DiscoveredPod(C, facts=facts))
         leaving = an_endpoint("c", "10.0.0.3", ready=False, serving=True, terminating=True)
         await server.put(SLICES, a_slice("vllm-2", leaving))
-        await heard.until(lambda: heard.told[-1][-1].held is PodState.DRAINING)
+        await received.until(lambda: received.reported[-1][-1].held is PodState.DRAINING)
         await server.delete(SLICES, "vllm-2")
-        await heard.hears(A, B)
+        await received.hears(A, B)
 
 
 async def test_nodes_report_where_pods_stand(server: ApiServer, tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ async def test_nodes_report_where_pods_stand(server: ApiServer, tmp_path: Path) 
     labels = {"topology.kubernetes.io/region": "eu", "topology.kubernetes.io/zone": "eu-1"}
     await server.put(NODES, {"metadata": {"name": "n1", "labels": labels}})
     await server.put(PODS, a_pod("b", "10.0.0.2", VLLM | {"topology.kubernetes.io/zone": "mine"}))
-    async with followed(server, tmp_path, nodes=True) as heard:
-        await heard.hears(A, B)
-        assert [(pod.facts.region, pod.facts.zone) for pod in heard.told[-1]] == [("eu", "eu-1"), ("eu", "mine")]
+    async with followed(server, tmp_path, nodes=True) as received:
+        await received.hears(A, B)
+        assert [(pod.facts.region, pod.facts.zone) for pod in received.reported[-1]] == [("eu", "eu-1"), ("eu", "mine")]
 
 
 def test_in_a_cluster_everything_is_where_pods_are_reported(tmp_path: Path) -> None:

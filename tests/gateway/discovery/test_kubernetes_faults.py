@@ -33,24 +33,24 @@ async def watches(server: ApiServer, more_than: int = 0) -> None:
 
 async def test_a_broken_watch_goes_on_where_it_was(server: ApiServer, tmp_path: Path) -> None:
     """Nothing is listed again, and half a line is no event."""
-    async with followed(server, tmp_path) as heard:
-        await heard.hears(A)
+    async with followed(server, tmp_path) as received:
+        await received.hears(A)
         await watches(server)
         await server.put(PODS, a_pod("b", "10.0.0.2"))
-        await heard.hears(A, B)
+        await received.hears(A, B)
         await server.cut_watches()
         await server.put(PODS, a_pod("c", "10.0.0.3"))
-        await heard.hears(A, B, C)
+        await received.hears(A, B, C)
     assert server.lists == 1
 
 
 async def test_a_watch_that_ends_in_order_is_restarted(server: ApiServer, tmp_path: Path) -> None:
     """That is what the server does every few minutes."""
-    async with followed(server, tmp_path, replace(QUICK, watch_s=1.0)) as heard:
-        await heard.hears(A)
+    async with followed(server, tmp_path, replace(QUICK, watch_s=1.0)) as received:
+        await received.hears(A)
         await watches(server, 2)
         await server.put(PODS, a_pod("b", "10.0.0.2"))
-        await heard.hears(A, B)
+        await received.hears(A, B)
     assert server.lists == 1
 
 
@@ -58,99 +58,99 @@ async def test_a_watch_that_ends_in_order_is_restarted(server: ApiServer, tmp_pa
 async def test_a_forgotten_version_is_listed_again(server: ApiServer, tmp_path: Path, *, as_event: bool) -> None:
     """410 Gone, as an event in the watch or as its status."""
     server.is_gone_an_event = as_event
-    async with followed(server, tmp_path) as heard:
-        await heard.hears(A)
+    async with followed(server, tmp_path) as received:
+        await received.hears(A)
         await watches(server)
         await server.stop()
         await server.put(PODS, a_pod("b", "10.0.0.2"))
         await server.delete(PODS, "a")
         server.forget()
         await server.start()
-        await heard.hears(B)
+        await received.hears(B)
     assert server.lists == 2
 
 
 async def test_bookmarks_keep_a_quiet_watch_from_being_forgotten(server: ApiServer, tmp_path: Path) -> None:
     """Others change, ours do not: the version we hold goes along."""
-    async with followed(server, tmp_path) as heard:
-        await heard.hears(A)
+    async with followed(server, tmp_path) as received:
+        await received.hears(A)
         await watches(server)
         for number in range(5):
             await server.put("/api/v1/secrets", {"metadata": {"name": f"s{number}"}})
-        told = len(heard.told)
+        reported = len(received.reported)
         await server.bookmark()
-        await heard.until(lambda: len(heard.told) > told)
+        await received.until(lambda: len(received.reported) > reported)
         server.forget()
         begun = server.told_watches
         await server.cut_watches()
         await watches(server, begun)
         await server.put(PODS, a_pod("b", "10.0.0.2"))
-        await heard.hears(A, B)
+        await received.hears(A, B)
     assert server.lists == 1
 
 
 async def test_a_version_from_before_a_restored_backup_is_listed_again(server: ApiServer, tmp_path: Path) -> None:
     """The server counts from below ours, and says that ours is too large."""
-    async with followed(server, tmp_path) as heard:
-        await heard.hears(A)
+    async with followed(server, tmp_path) as received:
+        await received.hears(A)
         await watches(server)
         await server.restart(version=5)
         await server.put(PODS, a_pod("b", "10.0.0.2"))
-        await heard.hears(A, B)
+        await received.hears(A, B)
 
 
 async def test_a_dead_server_costs_nothing(server: ApiServer, tmp_path: Path) -> None:
     """What it said last stands; the log says so once."""
-    async with followed(server, tmp_path) as heard:
-        await heard.hears(A)
+    async with followed(server, tmp_path) as received:
+        await received.hears(A)
         await watches(server)
         await server.stop()
-        await heard.until(lambda: bool(heard.said))
-        assert heard.urls == [A]
-        assert heard.trouble
+        await received.until(lambda: bool(received.stated))
+        assert received.urls == [A]
+        assert received.trouble
         await server.put(PODS, a_pod("b", "10.0.0.2"))
         await server.start()
-        await heard.hears(A, B)
-        assert not heard.trouble
-    assert all(heard.told)
+        await received.hears(A, B)
+        assert not received.trouble
+    assert all(received.reported)
 
 
 async def test_a_list_comes_in_pages_and_begins_again_where_it_was_forgotten(server: ApiServer, tmp_path: Path) -> None:
     """Nothing is told of half a list."""
     for number in range(25):
         await server.put(PODS, a_pod(f"p{number}", f"10.0.1.{number}"))
-    async with followed(server, tmp_path, replace(QUICK, page_size=10)) as heard:
-        await heard.until(lambda: len(heard.told[-1:] and heard.told[-1]) == 26)
-        assert len(heard.told[0]) == 26
+    async with followed(server, tmp_path, replace(QUICK, page_size=10)) as received:
+        await received.until(lambda: len(received.reported[-1:] and received.reported[-1]) == 26)
+        assert len(received.reported[0]) == 26
     assert (server.lists, server.pages) == (1, 3)
 
 
 async def test_a_token_that_was_renewed_is_taken_up(server: ApiServer, tmp_path: Path) -> None:
     """Tokens of service accounts live for an hour, their file for ever."""
-    async with followed(server, tmp_path, token="old") as heard:
-        await heard.until(lambda: "401" in heard.trouble)
+    async with followed(server, tmp_path, token="old") as received:
+        await received.until(lambda: "401" in received.trouble)
         (tmp_path / "token").write_text(server.token)
-        await heard.hears(A)
+        await received.hears(A)
 
 
 async def test_what_may_not_be_read_is_reported(server: ApiServer, tmp_path: Path) -> None:
     """With the server's own words; once it may be read it is."""
     server.forbidden.add("/pods")
-    async with followed(server, tmp_path) as heard:
-        await heard.until(lambda: "403 Forbidden" in heard.trouble)
-        assert heard.told == []
+    async with followed(server, tmp_path) as received:
+        await received.until(lambda: "403 Forbidden" in received.trouble)
+        assert received.reported == []
         server.forbidden.clear()
-        await heard.hears(A)
-    assert server.token not in str(heard.said)
+        await received.hears(A)
+    assert server.token not in str(received.stated)
 
 
 @pytest.mark.parametrize("trusted", ["localhost", "another"])
 async def test_a_server_that_is_not_trusted_is_sent_nothing(tmp_path: Path, trusted: str) -> None:
     """Its certificate is for another name, or from nobody we trust: the token is not sent, and the fault is named."""
-    asked = list[str]()
+    requested = list[str]()
 
     async def page(request: web.Request) -> web.Response:
-        asked.append(request.path)
+        requested.append(request.path)
         return web.json_response({})
 
     shown, ours = make_certificate(tmp_path / "shown", "localhost"), make_certificate(tmp_path / "ours", trusted)
@@ -168,18 +168,18 @@ async def test_a_server_that_is_not_trusted_is_sent_nothing(tmp_path: Path, trus
                 await KubernetesApi(account, session).list_page("/api/v1/pods", {})
     finally:
         await runner.cleanup()
-    assert asked == []
+    assert requested == []
 
 
 async def test_a_server_that_ends_every_watch_at_once_is_not_hammered(server: ApiServer, tmp_path: Path) -> None:
     """Pauses grow to the longest, and nothing is lost."""
     server.ends_watches_at_once = True
-    async with followed(server, tmp_path, replace(QUICK, min_watch_s=3600, max_backoff_s=3600)) as heard:
-        await heard.hears(A)
+    async with followed(server, tmp_path, replace(QUICK, min_watch_s=3600, max_backoff_s=3600)) as received:
+        await received.hears(A)
         await server.pulse.until(lambda: server.watches > 3)
         server.ends_watches_at_once = False
         await server.put(PODS, a_pod("b", "10.0.0.2"))
-        await heard.hears(A, B)
+        await received.hears(A, B)
 
 
 class Churn:
@@ -232,16 +232,16 @@ async def test_after_every_churn_the_fleet_is_the_servers(server: ApiServer, tmp
     churn = Churn(server, seed)
     for number in range(1000):
         await server.put(PODS, a_pod(f"p{number}", f"10.1.{number // 250}.{number % 250}"))
-    async with followed(server, tmp_path) as heard:
-        await settles(heard, churn)
+    async with followed(server, tmp_path) as received:
+        await settles(received, churn)
         for _ in range(12):
             for _ in range(churn.draw.randrange(1, 120)):
                 await churn.change()
             await churn.disturb()
             for _ in range(churn.draw.randrange(20)):
                 await churn.change()
-            await settles(heard, churn)
+            await settles(received, churn)
 
 
-async def settles(heard: Heard, churn: Churn) -> None:
-    await heard.until(lambda: heard.urls == churn.truth())
+async def settles(received: Heard, churn: Churn) -> None:
+    await received.until(lambda: received.urls == churn.truth())

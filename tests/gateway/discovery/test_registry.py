@@ -57,18 +57,18 @@ class Agent:
 async def registered(
     server: Server, *, stale_ttl_s: float = 60.0, pace: PollIntervals = QUICK, prefix: str = ""
 ) -> AsyncIterator[tuple[Heard, list[AgentRecord]]]:
-    heard, records = Heard(), list[AgentRecord]()
+    received, records = Heard(), list[AgentRecord]()
     source = RegistrySource(
         parse_redis_url(f"{server.url}?prefix={prefix}"),
         stale_ttl_s=stale_ttl_s,
-        log_event=heard.log_event,
+        log_event=received.log_event,
         clock=asyncio.get_running_loop().time,
         draw=lambda: 0.5,
         on_record=records.append,
         pace=pace,
     )
-    async with following(source, heard):
-        yield heard, records
+    async with following(source, received):
+        yield received, records
 
 
 async def somebody_listens(server: Server) -> None:
@@ -85,26 +85,26 @@ async def test_registered_pods_are_found(server: Server) -> None:
     await server.log_event("SET", "hearth:other", "x")
     await server.log_event("SET", record_key("east:", "n9"), "x")
     await Agent(server, "n1", A, B).beat()
-    async with registered(server) as (heard, _):
-        await heard.hears(A, B)
+    async with registered(server) as (received, _):
+        await received.hears(A, B)
         await Agent(server, "n2", C).beat()
-        await heard.hears(A, B, C)
-    assert heard.said == []
+        await received.hears(A, B, C)
+    assert received.stated == []
 
 
 async def test_an_agent_that_speaks_or_leaves_is_received_at_once(server: Server) -> None:
     """Without waiting for the next look at the keys; figures of load come the same way."""
     agent, other = Agent(server, "n1", A), Agent(server, "n2", B)
     await agent.beat()
-    async with registered(server, pace=replace(QUICK, poll_interval_s=3600)) as (heard, records):
-        await heard.hears(A)
+    async with registered(server, pace=replace(QUICK, poll_interval_s=3600)) as (received, records):
+        await received.hears(A)
         other.pods = (RegisteredPod(B, loads=(EngineLoad(running=3),)),)
         await somebody_listens(server)
         await other.beat(aloud=True)
-        await heard.hears(A, B)
+        await received.hears(A, B)
         assert records[-1].pods[0].loads == (EngineLoad(running=3),)
         await agent.leave()
-        await heard.hears(B)
+        await received.hears(B)
 
 
 async def test_an_agent_that_falls_silent_is_forgotten(server: Server) -> None:
@@ -112,68 +112,68 @@ async def test_an_agent_that_falls_silent_is_forgotten(server: Server) -> None:
     agent, other = Agent(server, "n1", A), Agent(server, "n2", B)
     await agent.beat()
     await other.beat()
-    async with registered(server, pace=replace(QUICK, poll_interval_s=3600)) as (heard, _):
-        await heard.hears(A, B)
+    async with registered(server, pace=replace(QUICK, poll_interval_s=3600)) as (received, _):
+        await received.hears(A, B)
         await somebody_listens(server)
         other.ttl_s = 0.2
         await other.beat(aloud=True)
-        await heard.hears(A)
+        await received.hears(A)
 
 
 async def test_an_emptied_redis_costs_nothing(server: Server) -> None:
     """Nobody has said that these pods are gone; who speaks again is known again."""
     agent = Agent(server, "n1", A)
     await agent.beat()
-    async with registered(server) as (heard, _):
-        await heard.hears(A)
+    async with registered(server) as (received, _):
+        await received.hears(A)
         await server.log_event("FLUSHALL")
-        seen = len(heard.told)
-        await heard.until(lambda: len(heard.told) > seen + 3)
-        assert heard.urls == [A]
+        seen = len(received.reported)
+        await received.until(lambda: len(received.reported) > seen + 3)
+        assert received.urls == [A]
         agent.pods = (RegisteredPod(B),)
         await agent.beat()
-        await heard.hears(B)
+        await received.hears(B)
 
 
 async def test_the_last_list_stands_while_redis_is_dead(server: Server) -> None:
     """And for as long afterwards as agents need to speak again, though it comes back empty."""
     agent = Agent(server, "n1", A)
     await agent.beat()
-    async with registered(server) as (heard, _):
-        await heard.hears(A)
+    async with registered(server) as (received, _):
+        await received.hears(A)
         await server.kill()
-        await heard.until(lambda: AWAY in heard.said)
+        await received.until(lambda: AWAY in received.stated)
         await server.start()
-        await heard.until(lambda: BACK in heard.said)
-        assert heard.urls == [A]
+        await received.until(lambda: BACK in received.stated)
+        assert received.urls == [A]
         agent.pods = (RegisteredPod(A), RegisteredPod(B))
         await agent.beat()
-        await heard.hears(A, B)
-    assert all(told for told in heard.told)
+        await received.hears(A, B)
+    assert all(reported for reported in received.reported)
 
 
 async def test_the_last_list_stands_while_redis_hangs(server: Server) -> None:
     """Connections stand and nothing is answered; that is noticed, and so is its end."""
     await Agent(server, "n1", A).beat()
-    async with registered(server, pace=replace(QUICK, response_timeout_s=0.5)) as (heard, _):
-        await heard.hears(A)
+    async with registered(server, pace=replace(QUICK, response_timeout_s=0.5)) as (received, _):
+        await received.hears(A)
         await server.hang()
         try:
-            await heard.until(lambda: AWAY in heard.said)
-            assert heard.urls == [A]
+            await received.until(lambda: AWAY in received.stated)
+            assert received.urls == [A]
         finally:
             await server.wake()
-        await heard.until(lambda: BACK in heard.said)
-        assert heard.urls == [A]
+        await received.until(lambda: BACK in received.stated)
+        assert received.urls == [A]
 
 
 async def test_the_last_list_does_not_stand_for_ever(server: Server) -> None:
     """Only for the time that the configuration states."""
     await Agent(server, "n1", A).beat()
-    async with registered(server, stale_ttl_s=0.2) as (heard, _):
-        await heard.hears(A)
+    async with registered(server, stale_ttl_s=0.2) as (received, _):
+        await received.hears(A)
         await server.kill()
-        await heard.hears()
+        await received.hears()
 
 
 @pytest.mark.parametrize("written", ["{", '{"v":2}', "x" * 70_000, '{"v":1,"agent":"n9","beat":1,"ttl_s":0,"pods":[]}'])
@@ -181,7 +181,7 @@ async def test_a_record_that_cannot_be_read_is_passed_over(server: Server, writt
     """It is said once; the others count."""
     await Agent(server, "n1", A).beat()
     await server.log_event("SET", record_key("", "n9"), written)
-    async with registered(server) as (heard, _):
-        await heard.hears(A)
-        await heard.until(lambda: len(heard.told) > 3)
-    assert heard.said == ["agent_record_invalid"]
+    async with registered(server) as (received, _):
+        await received.hears(A)
+        await received.until(lambda: len(received.reported) > 3)
+    assert received.stated == ["agent_record_invalid"]

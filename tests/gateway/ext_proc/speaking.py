@@ -31,7 +31,7 @@ class Call:
 
     caller: Caller
     number: int
-    heard: bytes = b""
+    received: bytes = b""
     messages: list[bytes] = field(default_factory=list)
     trailers: dict[str, str] = field(default_factory=dict)
     reset: int | None = None
@@ -70,10 +70,10 @@ class Call:
         return self.trailers.get("grpc-status", f"reset {self.reset}")
 
     def take(self, piece: bytes) -> None:
-        self.heard += piece
-        while len(self.heard) >= 5 and len(self.heard) >= (size := 5 + int.from_bytes(self.heard[1:5], "big")):
-            self.messages.append(self.heard[5:size])
-            self.heard = self.heard[size:]
+        self.received += piece
+        while len(self.received) >= 5 and len(self.received) >= (size := 5 + int.from_bytes(self.received[1:5], "big")):
+            self.messages.append(self.received[5:size])
+            self.received = self.received[size:]
 
 
 @dataclass

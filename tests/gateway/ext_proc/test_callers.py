@@ -138,10 +138,10 @@ async def test_an_authority_that_is_added_is_read_again(tmp_path: Path) -> None:
     authorities = tmp_path / "ca"
     authorities.write_bytes(old.cert.read_bytes())
     files = MutualTlsFiles(server.cert, server.key, authorities)
-    tls, pulse, said = server_context(files, speaks="h2"), Pulse(), list[str]()
+    tls, pulse, stated = server_context(files, speaks="h2"), Pulse(), list[str]()
 
     def log_event(_: str, message: str, **__: object) -> None:
-        said.append(message)
+        stated.append(message)
         pulse.beat()
 
     async with echoing(tls=tls) as port:
@@ -149,7 +149,7 @@ async def test_an_authority_that_is_added_is_read_again(tmp_path: Path) -> None:
         task = asyncio.create_task(reload_certificates(tls, lambda: files, log_event, poll_s=0.01))
         await asyncio.sleep(0)  # it has seen the files as they are
         authorities.write_bytes(old.cert.read_bytes() + new.cert.read_bytes())
-        await pulse.until(lambda: said == ["certificate_reloaded"])
+        await pulse.until(lambda: stated == ["certificate_reloaded"])
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert await is_served(port.where, new)

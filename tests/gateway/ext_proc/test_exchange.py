@@ -65,8 +65,8 @@ async def an_office() -> AsyncIterator[tuple[ExtProcContext, str]]:
 def headers(**fields: str) -> HttpHeaders:
     """Names that begin with a colon are written without it."""
     named = {name if name == "content_type" else f":{name}": value for name, value in fields.items()}
-    told = [HeaderValue(key=name.replace("_", "-"), raw_value=value.encode()) for name, value in named.items()]
-    return HttpHeaders(headers=HeaderMap(headers=told))
+    reported = [HeaderValue(key=name.replace("_", "-"), raw_value=value.encode()) for name, value in named.items()]
+    return HttpHeaders(headers=HeaderMap(headers=reported))
 
 
 async def ask(call: Call, body: bytes, request: int, response: int) -> None:
@@ -85,12 +85,12 @@ async def answer(call: Call, pieces: list[bytes], *, ends: bool) -> None:
     head = headers(status="200", content_type="text/event-stream")
     await call.log_event(ProcessingRequest(response_headers=head).SerializeToString())
     for piece in pieces:
-        told = HttpBody(body=piece, end_of_stream=ends and piece is pieces[-1])
-        await call.log_event(ProcessingRequest(response_body=told).SerializeToString())
+        reported = HttpBody(body=piece, end_of_stream=ends and piece is pieces[-1])
+        await call.log_event(ProcessingRequest(response_body=reported).SerializeToString())
     await call.message()
 
 
-async def whole(call: Call, request: int, response: int) -> None:
+async def complete(call: Call, request: int, response: int) -> None:
     """A stream from its first word to its last."""
     await ask(call, json.dumps(a_chat(stream=True)).encode(), request, response)
     await answer(call, STREAM if response == FULL_DUPLEX else [], ends=True)
@@ -98,7 +98,7 @@ async def whole(call: Call, request: int, response: int) -> None:
     assert await call.status() == "0"
 
 
-async def refused(call: Call, request: int, response: int) -> None:
+async def rejected(call: Call, request: int, response: int) -> None:
     """A body that is none."""
     await ask(call, b"{", request, response)
     assert await call.status() == "0"
@@ -126,7 +126,7 @@ def uncollected() -> Iterator[Callable[[], list[str]]]:
         gc.enable()
 
 
-@pytest.mark.parametrize("lives", [whole, refused, left])
+@pytest.mark.parametrize("lives", [complete, rejected, left])
 @pytest.mark.parametrize(("request_mode", "response_mode"), [(BUFFERED, NONE), (FULL_DUPLEX, FULL_DUPLEX)])
 async def test_what_served_a_request_goes_with_it(request_mode: int, response_mode: int, lives: type) -> None:
     """Exchange, reply, relay, carrier and stream: each knows others, and none is kept by them."""

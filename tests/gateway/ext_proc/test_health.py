@@ -72,12 +72,12 @@ async def test_no_one_is_waited_for_who_does_not_ask_whether_to_come() -> None:
     """Who asks whether we live, who has heard before that we are not ready, and who comes when we are going."""
     async with AsyncExitStack() as stack:
         picker = await stack.enter_async_context(a_picker())
-        kubelet, told, one, late = [await stack.enter_async_context(calling(picker.where)) for _ in range(4)]
+        kubelet, reported, one, late = [await stack.enter_async_context(calling(picker.where)) for _ in range(4)]
         await ask(kubelet, LIVENESS)
         await ask(one)
         picker.is_going.set()
-        await ask(told)
-        await ask(told)
+        await ask(reported)
+        await ask(reported)
         waiting = picker.goes()
         await ask(one)
         await ask(late)

@@ -38,16 +38,16 @@ async def raw(where: str, *written: bytes) -> bytes:
         writer.close()
 
 
-def goodbyes(heard: bytes) -> list[int]:
+def goodbyes(received: bytes) -> list[int]:
     """The codes of all GOAWAY frames."""
     found, at = [], 0
-    while at + 9 <= len(heard):
-        high, low, kind, _, _ = f.HEAD.unpack_from(heard, at)
+    while at + 9 <= len(received):
+        high, low, kind, _, _ = f.HEAD.unpack_from(received, at)
         size = high << 8 | low
-        if at + 9 + size > len(heard):
+        if at + 9 + size > len(received):
             break
         if kind == f.GOAWAY:
-            found.append(struct.unpack_from(">L", heard, at + 13)[0])
+            found.append(struct.unpack_from(">L", received, at + 13)[0])
         at += 9 + size
     return found
 
@@ -229,16 +229,16 @@ async def test_the_last_stream_is_named_and_none_beyond_it_started() -> None:
         await call.log_event(b"before")
         await call.message()
         await port.port.begin_drain()
-        heard = b""
+        received = b""
         async with asyncio.timeout(60):
-            while len(goodbyes(heard)) < 2:
-                heard += await caller.reader.read(1 << 16)
+            while len(goodbyes(received)) < 2:
+                received += await caller.reader.read(1 << 16)
             caller.writer.write(f.frame(f.HEADERS, f.END_HEADERS, 3, b"\x83"))
-            refused = f.reset_frame(3, f.Http2ErrorCode.REFUSED)
-            while refused not in heard:
-                heard += await caller.reader.read(1 << 16)
-        assert f.goaway_frame(f.MAX_WINDOW, f.Http2ErrorCode.NONE) in heard
-        assert f.goaway_frame(1, f.Http2ErrorCode.NONE) in heard
+            rejected = f.reset_frame(3, f.Http2ErrorCode.REFUSED)
+            while rejected not in received:
+                received += await caller.reader.read(1 << 16)
+        assert f.goaway_frame(f.MAX_WINDOW, f.Http2ErrorCode.NONE) in received
+        assert f.goaway_frame(1, f.Http2ErrorCode.NONE) in received
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ class Failing(Echo):
 async def test_a_service_that_fails_ends_its_stream_alone(at: str) -> None:
     """Another stream of the same connection goes on; what was raised is reported once, and nothing stays open."""
     failures: list[BaseException] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, told: failures.append(told["exception"]))
+    asyncio.get_running_loop().set_exception_handler(lambda _, reported: failures.append(reported["exception"]))
 
     def serve(stream: GrpcStream) -> Failing:
         if at == "begin":
@@ -393,14 +393,14 @@ def test_nothing_that_is_written_breaks_us(pieces: list[bytes], has_hello: bool)
             writer.write((HELLO if has_hello else b"") + b"".join(pieces))
             writer.write_eof()
             async with asyncio.timeout(60):
-                heard = await reader.read(-1)
+                received = await reader.read(-1)
             writer.close()
-            assert len(goodbyes(heard)) <= 1
+            assert len(goodbyes(received)) <= 1
             await port.port.wait_until_empty(60)
             assert port.budget.held_bytes == 0
 
     failures: list[dict[str, object]] = []
     with asyncio.Runner() as runner:
-        runner.get_loop().set_exception_handler(lambda _, told: failures.append(told))
+        runner.get_loop().set_exception_handler(lambda _, reported: failures.append(reported))
         runner.run(run())
     assert not failures

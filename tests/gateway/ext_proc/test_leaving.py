@@ -37,9 +37,9 @@ ANSWERED = b"\0\0\0\0\4ping"
 def question(path: str, message: bytes) -> bytes:
     """All that a client writes who connects and asks one thing."""
     fields = b"\x83\x86\x04" + bytes((len(path),)) + path.encode()
-    told = b"\0" + len(message).to_bytes(4, "big") + message
-    asked = f.frame(f.HEADERS, f.END_HEADERS, 1, fields) + f.frame(f.DATA, f.END_STREAM, 1, told)
-    return f.PREFACE + f.settings_frame({}) + asked
+    reported = b"\0" + len(message).to_bytes(4, "big") + message
+    requested = f.frame(f.HEADERS, f.END_HEADERS, 1, fields) + f.frame(f.DATA, f.END_STREAM, 1, reported)
+    return f.PREFACE + f.settings_frame({}) + requested
 
 
 def knock(where: tuple[str, int]) -> socket.socket:
@@ -50,10 +50,10 @@ def knock(where: tuple[str, int]) -> socket.socket:
 
 
 def heard_by(client: socket.socket) -> bytes:
-    heard = b""
-    while STATUS not in heard and (piece := client.recv(1 << 16)):
-        heard += piece
-    return heard
+    received = b""
+    while STATUS not in received and (piece := client.recv(1 << 16)):
+        received += piece
+    return received
 
 
 async def all_are_served() -> None:
@@ -63,9 +63,9 @@ async def all_are_served() -> None:
         leaving = loop.create_task(port.port.begin_drain())
         clients = [stack.enter_context(knock((host, int(number)))) for _ in range(KNOCKING)]
         for client in clients:
-            heard = await loop.run_in_executor(None, heard_by, client)
-            assert ANSWERED in heard
-            assert STATUS in heard
+            received = await loop.run_in_executor(None, heard_by, client)
+            assert ANSWERED in received
+            assert STATUS in received
         await leaving
         with pytest.raises(OSError, match="refused"):
             await loop.run_in_executor(None, knock, (host, int(number)))
@@ -95,11 +95,11 @@ async def test_a_connection_that_is_left_is_ended_by_us_if_need_be() -> None:
         await call.log_event(b"before", ends=True)
         assert await call.status() == "0"
         await port.port.begin_drain()
-        heard = b""
+        received = b""
         async with asyncio.timeout(PATIENCE_S):
             while piece := await caller.reader.read(1 << 16):
-                heard += piece
-        assert f.goaway_frame(call.number, f.Http2ErrorCode.NONE) in heard
+                received += piece
+        assert f.goaway_frame(call.number, f.Http2ErrorCode.NONE) in received
         await port.port.wait_until_empty(PATIENCE_S)
         assert not port.port.connections
 
@@ -144,7 +144,7 @@ class Stream:
     is_back: asyncio.Event = field(default_factory=asyncio.Event)
     stirred: asyncio.Event = field(default_factory=asyncio.Event)
     served: int = 0
-    refused: int = 0
+    rejected: int = 0
     lost: list[str] = field(default_factory=list)
 
     async def run(self) -> None:
@@ -152,7 +152,7 @@ class Stream:
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
             except ConnectionRefusedError:
-                self.refused += 1
+                self.rejected += 1
                 self.stirred.set()
                 await self.is_back.wait()
                 continue
@@ -166,14 +166,14 @@ class Stream:
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(question(HEALTH, b""))
-        heard = b""
+        received = b""
         async with asyncio.timeout(PATIENCE_S):
-            while STATUS not in heard and (piece := await reader.read(1 << 16)):
-                heard += piece
-        if STATUS in heard:
+            while STATUS not in received and (piece := await reader.read(1 << 16)):
+                received += piece
+        if STATUS in received:
             self.served += 1
         else:
-            self.lost.append(f"ended after {heard!r}")
+            self.lost.append(f"ended after {received!r}")
 
     async def goes_on(self) -> None:
         """Wait until some more have been served."""
@@ -216,7 +216,7 @@ async def test_a_picker_is_rolled_under_a_stream_of_connections_and_none_is_rese
             await stream.goes_on()
             first.running.send_signal(signal.SIGTERM)
             assert await first.end() == 0
-        await stream.until(lambda: stream.refused > 0)
+        await stream.until(lambda: stream.rejected > 0)
         await stack.enter_async_context(a_picker(pod.url, port))
         stream.is_back.set()
         await stream.goes_on()

@@ -29,22 +29,22 @@ def test_a_pick_by_headers_names_the_pod_twice_and_sets_fields(
     fields: list[tuple[str, str]], length: int | None
 ) -> None:
     """Header, metadata, other headers, and what of the client's is taken out."""
-    told = ProcessingResponse.FromString(messages.pick_by_headers("10.0.0.1:80", fields, length=length))
-    common = told.request_headers.response
+    reported = ProcessingResponse.FromString(messages.pick_by_headers("10.0.0.1:80", fields, length=length))
+    common = reported.request_headers.response
     own = [("content-length", str(length))] if length is not None else []
     assert fields_of(common.header_mutation) == [(DESTINATION, "10.0.0.1:80"), *fields, *own]
     assert common.clear_route_cache
     assert "x-prefiller-host-port" in common.header_mutation.remove_headers
     assert not {name for name, _ in fields} & set(common.header_mutation.remove_headers)
-    space = told.dynamic_metadata.fields["envoy.lb"].struct_value
+    space = reported.dynamic_metadata.fields["envoy.lb"].struct_value
     assert space.fields[DESTINATION].string_value == "10.0.0.1:80"
 
 
 @given(body=st.none() | st.binary(max_size=300))
 def test_a_pick_by_body_brings_another_body_where_there_is_one(body: bytes | None) -> None:
     """With its length; else nothing is said of the body."""
-    told = ProcessingResponse.FromString(messages.pick_by_body("10.0.0.1:80", [], body))
-    common = told.request_body.response
+    reported = ProcessingResponse.FromString(messages.pick_by_body("10.0.0.1:80", [], body))
+    common = reported.request_body.response
     assert common.HasField("body_mutation") == (body is not None)
     assert common.body_mutation.body == (body or b"")
     lengths = [value for name, value in fields_of(common.header_mutation) if name == "content-length"]
@@ -69,29 +69,29 @@ def test_pieces_are_the_body(size: int, *, ends: bool) -> None:
 def test_an_answers_head_sets_fields_and_may_ask_to_see_the_body(fields: list[tuple[str, str]]) -> None:
     """What is asked for is response mode STREAMED."""
     for shows_body in (False, True):
-        told = ProcessingResponse.FromString(messages.response_head(fields, shows_body=shows_body))
-        assert fields_of(told.response_headers.response.header_mutation) == fields
-        assert told.mode_override.response_body_mode == (1 if shows_body else 0)
+        reported = ProcessingResponse.FromString(messages.response_head(fields, shows_body=shows_body))
+        assert fields_of(reported.response_headers.response.header_mutation) == fields
+        assert reported.mode_override.response_body_mode == (1 if shows_body else 0)
 
 
 def test_a_no_of_ours_is_sent_completely() -> None:
     """Status, headers, body."""
-    told = ProcessingResponse.FromString(
+    reported = ProcessingResponse.FromString(
         messages.immediate_response(429, [("retry-after", "1")], b"{}", "hearth")
     ).immediate_response
-    assert (told.status.code, told.body, fields_of(told.headers)) == (429, b"{}", [("retry-after", "1")])
+    assert (reported.status.code, reported.body, fields_of(reported.headers)) == (429, b"{}", [("retry-after", "1")])
 
 
 @pytest.mark.parametrize("phase", [RECEIVED_REQUEST_BODY, RECEIVED_RESPONSE_BODY])
 @given(size=st.integers(LARGE_BYTES, LARGE_BYTES * 9), ends=st.booleans(), has_metadata=st.booleans())
 def test_a_large_body_is_cut_out_of_its_message(phase: int, size: int, *, ends: bool, has_metadata: bool) -> None:
     """As reading the whole message finds it."""
-    told = ProcessingRequest()
-    said = told.request_body if phase == RECEIVED_REQUEST_BODY else told.response_body
-    said.body, said.end_of_stream = b"x" * size, ends
+    reported = ProcessingRequest()
+    stated = reported.request_body if phase == RECEIVED_REQUEST_BODY else reported.response_body
+    stated.body, stated.end_of_stream = b"x" * size, ends
     if has_metadata:
-        told.metadata_context.filter_metadata["envoy.lb"].fields["a"].string_value = "b"
-    assert split_large_body(told.SerializeToString()) == (phase, b"x" * size, ends)
+        reported.metadata_context.filter_metadata["envoy.lb"].fields["a"].string_value = "b"
+    assert split_large_body(reported.SerializeToString()) == (phase, b"x" * size, ends)
 
 
 @given(message=st.binary(min_size=1, max_size=60))

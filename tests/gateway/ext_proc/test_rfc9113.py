@@ -525,8 +525,8 @@ async def test_section_6_7_pings_are_answered_with_what_they_report() -> None:
 @pytest.mark.parametrize("before", [True, False], ids=["before the stream", "after its begin"])
 async def test_section_6_9_2_windows_change_with_settings(*, before: bool) -> None:
     """Of streams that are open as well; what was sent counts, so a window may be negative until it is made up for."""
-    small, asked = settings((WINDOW, 3)), headers(1) + frame(DATA, 0, 1, message(b"12345"))
-    begun = hello((WINDOW, 3)) + asked if before else hello((WINDOW, 0)) + asked + small
+    small, requested = settings((WINDOW, 3)), headers(1) + frame(DATA, 0, 1, message(b"12345"))
+    begun = hello((WINDOW, 3)) + requested if before else hello((WINDOW, 0)) + requested + small
     async with echoing() as port:
         found = await frames_of(port, begun, settings((WINDOW, 1)), window(1, 2), window(1, 1), window(1, 4), ping())
     assert [len(one.data) for one in found if isinstance(one, DataFrame)] == [3, 1, 4]
@@ -534,9 +534,9 @@ async def test_section_6_9_2_windows_change_with_settings(*, before: bool) -> No
 
 async def test_section_6_9_2_a_larger_window_wakes_what_waits() -> None:
     """All streams that were held up by theirs, and none that the connection's window holds up."""
-    asked = b"".join(headers(n) + frame(DATA, 0, n, message(b"12345")) for n in (1, 3))
+    requested = b"".join(headers(n) + frame(DATA, 0, n, message(b"12345")) for n in (1, 3))
     async with echoing() as port:
-        found = await frames_of(port, hello((WINDOW, 0)) + asked, settings((WINDOW, 10)), ping())
+        found = await frames_of(port, hello((WINDOW, 0)) + requested, settings((WINDOW, 10)), ping())
     assert [(one.stream_id, len(one.data)) for one in found if isinstance(one, DataFrame)] == [(1, 10), (3, 10)]
 
 

@@ -197,11 +197,11 @@ def test_a_model_is_served_by_the_pods_it_is_meant_for(entry: ModelEntry, serves
 
 def test_what_its_models_report_fills_in_where_no_one_spoke_of_the_pod() -> None:
     """Facts of the pod itself go first; a model that it does not serve says nothing of it."""
-    told = ModelEntry("lora", kv_connector="NixlConnector", takes_priority=True)
-    assert shown(ModelEntry("m"), told).facts.kv_connector == "NixlConnector"
-    assert shown(told).takes_priority
-    elsewhere = replace(told, pods=("http://b",))
+    reported = ModelEntry("lora", kv_connector="NixlConnector", takes_priority=True)
+    assert shown(ModelEntry("m"), reported).facts.kv_connector == "NixlConnector"
+    assert shown(reported).takes_priority
+    elsewhere = replace(reported, pods=("http://b",))
     assert shown(elsewhere).facts.kv_connector is None
     assert not shown(elsewhere).takes_priority
     own = PodFacts(kv_connector="MooncakeConnector")
-    assert shown(told, found=DiscoveredPod(URL, facts=own)).facts is own
+    assert shown(reported, found=DiscoveredPod(URL, facts=own)).facts is own

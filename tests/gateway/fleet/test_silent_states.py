@@ -22,17 +22,17 @@ async def test_a_pod_that_is_dead_from_the_start_is_reported_once() -> None:
     """However often it is probed; a pod beside it that is well is not reported."""
     well, dead = FakePod(), f"http://127.0.0.1:{free_port()}"
     async with fake_pods(well), watching(static(well.url, dead), rhythm=AT_ONCE) as watch:
-        await well.pulse.until(lambda: (DEAD, dead) in watch.heard.events)
-        looks = well.asked["health"]
-        await well.pulse.until(lambda: well.asked["health"] > looks + 5)
-    assert [event for event in watch.heard.events if event[0] == DEAD] == [(DEAD, dead)]
+        await well.pulse.until(lambda: (DEAD, dead) in watch.received.events)
+        looks = well.requested["health"]
+        await well.pulse.until(lambda: well.requested["health"] > looks + 5)
+    assert [event for event in watch.received.events if event[0] == DEAD] == [(DEAD, dead)]
 
 
 async def test_a_pod_whose_health_is_not_200_from_the_start_is_reported() -> None:
     """As one whose URL is another service's; once it is well it is used like any other."""
     pod = FakePod(health=404)
     async with fake_pods(pod), watching(static(pod.url), rhythm=AT_ONCE) as watch:
-        await pod.pulse.until(lambda: (DEAD, pod.url) in watch.heard.events)
+        await pod.pulse.until(lambda: (DEAD, pod.url) in watch.received.events)
         pod.health = 200
         await watch.stands(pod.url, PodState.READY)
 
@@ -68,4 +68,4 @@ async def test_a_source_that_finds_nothing_is_reported_once(first: tuple[str, ..
         source.tell()
         source.tell(pod.url)
         await watch.stands(pod.url, PodState.READY)
-        assert [event for event in watch.heard.events if event[0] == EMPTY] == [(EMPTY, None)]
+        assert [event for event in watch.received.events if event[0] == EMPTY] == [(EMPTY, None)]

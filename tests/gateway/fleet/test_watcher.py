@@ -49,13 +49,13 @@ async def test_a_pod_that_dies_is_broken_and_comes_back_slowly() -> None:
         await dying.stop()
         await watch.stands(dying.url, PodState.OPEN_CIRCUIT)
         assert watch.watcher.is_ready()
-        assert ("breaker_opened", dying.url) in watch.heard.events
+        assert ("breaker_opened", dying.url) in watch.received.events
         assert dying.url in watch.gone
         dying.page = metrics_page(started=2e9)
         await dying.start()
         known = await watch.stands(dying.url, PodState.READY)
         assert known.ready_since_s > 0
-        assert ("pod_restarted", dying.url) in watch.heard.events
+        assert ("pod_restarted", dying.url) in watch.received.events
 
 
 async def test_a_pod_that_joins_later_starts_slowly() -> None:
@@ -190,7 +190,7 @@ async def test_it_is_known_when_every_pod_has_been_looked_at() -> None:
     """Whoever begins among others takes no request before; a dead pod has been looked at too."""
     slow, dead = FakePod(hangs=True), static("http://127.0.0.1:1")
     async with fake_pods(slow), watching(static(slow.url), dead, timeout_s=1.0) as watch:
-        await slow.pulse.until(lambda: "health" in slow.asked)
+        await slow.pulse.until(lambda: "health" in slow.requested)
         assert not watch.watcher.has_looked.is_set()
         async with asyncio.timeout(120):
             await watch.watcher.has_looked.wait()
@@ -243,7 +243,7 @@ async def test_pods_come_and_go_with_their_source() -> None:
         watch.watcher.replace_source(second, static(two.url))
         await watch.until(lambda: watch.router.fleet.pod(one.url) is None)
         assert [pod.url for pod in watch.watcher.pods] == [two.url]
-        assert ("pod_removed", one.url) in watch.heard.events
+        assert ("pod_removed", one.url) in watch.received.events
 
 
 async def test_a_new_location_of_a_pod_is_an_update_like_any_other() -> None:
@@ -266,9 +266,9 @@ async def test_a_pod_that_rejects_our_key_is_reported_once() -> None:
     """It is well but not usable, and the log is not filled with it."""
     pod = FakePod(models_status=401)
     async with fake_pods(pod), watching(static(pod.url)) as watch:
-        await pod.pulse.until(lambda: pod.asked.get("models", 0) > 5)
+        await pod.pulse.until(lambda: pod.requested.get("models", 0) > 5)
         assert watch.pod(pod.url).state is PodState.STARTING
-        assert watch.heard.events.count(("pod_unusable", pod.url)) == 1
+        assert watch.received.events.count(("pod_unusable", pod.url)) == 1
 
 
 async def test_quiet_pods_are_not_put_again() -> None:
@@ -276,11 +276,11 @@ async def test_quiet_pods_are_not_put_again() -> None:
     pod = FakePod(page=metrics_page())
     async with fake_pods(pod), watching(static(pod.url)) as watch:
         await watch.stands(pod.url, PodState.READY)
-        asked = pod.asked["metrics"]
-        await pod.pulse.until(lambda: pod.asked["metrics"] > asked + 1)
+        requested = pod.requested["metrics"]
+        await pod.pulse.until(lambda: pod.requested["metrics"] > requested + 1)
         known = watch.pod(pod.url)
-        asked = pod.asked["metrics"]
-        await pod.pulse.until(lambda: pod.asked["metrics"] > asked + 3)
+        requested = pod.requested["metrics"]
+        await pod.pulse.until(lambda: pod.requested["metrics"] > requested + 3)
         assert watch.pod(pod.url) is known
 
 
@@ -306,10 +306,10 @@ async def test_a_pod_that_hangs_comes_back_when_it_shows_tokens() -> None:
         watch.watcher.on_attempt_end(pod.url, AttemptStatus.ENGINE_HUNG)
         watch.watcher.on_attempt_end(pod.url, AttemptStatus.ENGINE_HUNG)
         assert watch.pod(pod.url).state is PodState.OPEN_CIRCUIT
-        await pod.pulse.until(lambda: pod.asked.get("tokens", 0) >= 2)
+        await pod.pulse.until(lambda: pod.requested.get("tokens", 0) >= 2)
         assert watch.pod(pod.url).state is PodState.OPEN_CIRCUIT
         assert pod.health == 200
         pod.is_silent = False
         await watch.stands(pod.url, PodState.READY)
-        assert watch.heard.events.count(("engine_hung", pod.url)) == 1
-        assert ("engine_hang_ended", pod.url) in watch.heard.events
+        assert watch.received.events.count(("engine_hung", pod.url)) == 1
+        assert ("engine_hang_ended", pod.url) in watch.received.events

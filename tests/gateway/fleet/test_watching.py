@@ -36,9 +36,9 @@ async def test_a_pod_was_looked_at_when_its_models_are_known() -> None:
 
     slow, quick = SlowLister(), FakePod()
     async with fake_pods(slow, quick), watching(static(slow.url, quick.url), timeout_s=3600) as watch:
-        await slow.pulse.until(lambda: slow.asked.get("health", 0) > 0)
-        looks = quick.asked.get("health", 0)
-        await quick.pulse.until(lambda: quick.asked.get("health", 0) > looks + 3)
+        await slow.pulse.until(lambda: slow.requested.get("health", 0) > 0)
+        looks = quick.requested.get("health", 0)
+        await quick.pulse.until(lambda: quick.requested.get("health", 0) > looks + 3)
         assert not watch.watcher.has_looked.is_set()
         may_tell.set()
         await watch.watcher.has_looked.wait()
@@ -64,7 +64,7 @@ async def test_what_is_not_known_yet_is_not_stated_to_be_none() -> None:
         await watch.stands(quick.url, PodState.READY)
         assert fleet.may_discover_more()
         source.tell(slow.url)
-        await slow.pulse.until(lambda: slow.asked.get("health", 0) > 1)
+        await slow.pulse.until(lambda: slow.requested.get("health", 0) > 1)
         assert fleet.is_complete
         assert fleet.may_discover_more()
         slow.health = 200
@@ -112,4 +112,4 @@ async def test_a_source_that_breaks_is_followed_again() -> None:
         source.break_down()
         source.tell(pod.url)
         await watch.stands(pod.url, PodState.READY)
-        assert ("source_failed", None) in watch.heard.events
+        assert ("source_failed", None) in watch.received.events

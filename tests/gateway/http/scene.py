@@ -93,12 +93,12 @@ class Heard:
 
 
 def hear(raw: bytes) -> Heard:
-    heard = Heard()
+    received = Heard()
     if raw:
-        parser = HttpResponseParser(heard)
+        parser = HttpResponseParser(received)
         parser.feed_data(raw)
-        heard.status = parser.get_status_code()
-    return heard
+        received.status = parser.get_status_code()
+    return received
 
 
 class Scene:
@@ -116,10 +116,10 @@ class Scene:
         self.client = FakeTransport()
         self.owner = FakeOwner()
         self.answered = 0
-        asked = IncomingRequest()
-        asked.version = version
+        requested = IncomingRequest()
+        requested.version = version
         self.reply = ResponseWriter(
-            asked, "r-1", cast("asyncio.Transport", self.client), keep_alive=True, answered=self._count_answered
+            requested, "r-1", cast("asyncio.Transport", self.client), keep_alive=True, answered=self._count_answered
         )
         self.reply.api = api
         self.reply.is_anthropic = api is Api.MESSAGES
@@ -159,7 +159,7 @@ class Scene:
         return self
 
     @property
-    def heard(self) -> Heard:
+    def received(self) -> Heard:
         return hear(self.client.written)
 
     @property

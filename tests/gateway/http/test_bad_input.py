@@ -77,7 +77,7 @@ async def test_what_cannot_be_framed_is_rejected_and_closed(raw: bytes) -> None:
         assert answer.headers["x-hearth-fault"] == "client"
         assert await client.is_closed()
         assert not rig.pod.questions
-        noted = [refusal.reason for refusal in rig.refusals] + [outcome.reason for outcome in rig.outcomes]
+        noted = [rejection.reason for rejection in rig.refusals] + [outcome.reason for outcome in rig.outcomes]
         assert noted == [Reason.BAD_REQUEST]
 
 
@@ -267,11 +267,11 @@ async def test_errors_of_the_messages_path_speak_its_dialect() -> None:
         client = await rig.client()
         for path in ("/v1/messages", "/v1/messages/count_tokens"):
             for body, kind in ((b"x", "invalid_request_error"), ({"model": "nope", "messages": []}, "not_found_error")):
-                told = (await client.ask(path, body)).json()
-                assert (told["type"], told["error"]["type"]) == ("error", kind)
-                assert told["request_id"]
-        told = (await client.ask("/v1/messages", b"x" * 2000)).json()
-        assert told["error"]["type"] == "request_too_large"
+                reported = (await client.ask(path, body)).json()
+                assert (reported["type"], reported["error"]["type"]) == ("error", kind)
+                assert reported["request_id"]
+        reported = (await client.ask("/v1/messages", b"x" * 2000)).json()
+        assert reported["error"]["type"] == "request_too_large"
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 20, 1000])

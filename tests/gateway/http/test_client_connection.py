@@ -31,8 +31,8 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     async with a_rig() as rig:
         rig.pod.plays([go_on, answer_bytes({"first": 1})], [answer_bytes({"second": 2})])
         client = await rig.client()
-        asked = request_bytes(CHAT_PATH, a_chat())
-        await client.send(asked + request_bytes("/health") + asked + request_bytes("/nowhere"))
+        requested = request_bytes(CHAT_PATH, a_chat())
+        await client.send(requested + request_bytes("/health") + requested + request_bytes("/nowhere"))
         await until(lambda: rig.pod.questions)
         go_on.set()
         assert (await client.answer()).json() == {"first": 1}
@@ -48,8 +48,8 @@ async def test_reading_ahead_is_bounded_and_loses_nothing(count: int) -> None:
     async with a_rig(limits=Limits(max_pipelined_requests=4)) as rig:
         rig.pod.plays([go_on, *GOOD], GOOD)
         client = await rig.client()
-        asked = request_bytes(CHAT_PATH, a_chat())
-        sending = asyncio.create_task(client.send(asked * count))
+        requested = request_bytes(CHAT_PATH, a_chat())
+        sending = asyncio.create_task(client.send(requested * count))
         await until(lambda: rig.pod.questions)
         await client.send(b"")
         assert rig.front.body_budget.held_bytes <= 10 * 8192
@@ -159,9 +159,9 @@ async def test_a_sane_request_id_is_echoed(sent: str, echoed: bool) -> None:
 async def test_every_answer_about_the_fleet_names_its_receipt() -> None:
     """A request that was refused before it was read leaves one too; what concerns no pod names none."""
     async with a_rig() as rig:
-        refused = await rig.ask(CHAT_PATH, b"{")
-        assert refused.status == 400
-        assert [outcome.id for outcome in rig.outcomes] == [refused.headers["x-hearth-request-id"]]
+        rejected = await rig.ask(CHAT_PATH, b"{")
+        assert rejected.status == 400
+        assert [outcome.id for outcome in rig.outcomes] == [rejected.headers["x-hearth-request-id"]]
         assert rig.outcomes[0].reason is Reason.BAD_JSON
         assert "x-hearth-request-id" not in (await rig.ask("/health")).headers
         assert "x-hearth-request-id" not in (await rig.ask("/nowhere")).headers
@@ -364,9 +364,9 @@ async def test_bodies_beyond_the_budget_are_slowed_down() -> None:
         first, second = await rig.client(), await rig.client()
         await first.send(request_bytes(CHAT_PATH, body))
         await until(lambda: rig.pod.questions)
-        refused = await second.ask(CHAT_PATH, body)
-        assert (refused.status, refused.code) == (429, "slow_down")
-        assert refused.headers["retry-after"] == "1"
+        rejected = await second.ask(CHAT_PATH, body)
+        assert (rejected.status, rejected.code) == (429, "slow_down")
+        assert rejected.headers["retry-after"] == "1"
         go_on.set()
         assert (await first.answer()).status == 200
         assert (await rig.ask(CHAT_PATH, body)).status == 200

@@ -18,42 +18,42 @@ LIMITS = Limits(max_body_bytes=8 * MB)
 
 
 def asked_by(name: str | None) -> IncomingRequest:
-    asked = IncomingRequest()
-    asked.caller = Caller(Tenant(name))
-    return asked
+    requested = IncomingRequest()
+    requested.caller = Caller(Tenant(name))
+    return requested
 
 
 @pytest.mark.parametrize("size", [1, 2, 100, 4095, 4096, 5000])
 def test_a_body_in_pieces_holds_little_more_than_its_bytes(size: int) -> None:
     """However small the pieces of a megabyte are, they take at most a fifth more than is counted for them."""
-    asked, budget = IncomingRequest(), BodyBudget(8 * MB)
+    requested, budget = IncomingRequest(), BodyBudget(8 * MB)
     tracemalloc.start()
     try:
         for _ in range(MB // size):
-            asked.add_body(bytes(size), budget, LIMITS)
+            requested.add_body(bytes(size), budget, LIMITS)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert held < 1.2 * budget.held_bytes
-    assert asked.body() == bytes(MB // size * size)
-    asked.drop_body(budget)
-    asked.drop_body(budget)
+    assert requested.body() == bytes(MB // size * size)
+    requested.drop_body(budget)
+    requested.drop_body(budget)
     assert budget.held_bytes == 0
 
 
 @given(st.lists(st.binary(max_size=9000) | st.just(b"x" * MAX_JOINED_BYTES), max_size=20))
 def test_a_body_is_what_its_pieces_report_in_their_order(pieces: list[bytes]) -> None:
     """Small pieces are joined and large ones are not: the body is the same, also where it is asked for in between."""
-    asked, budget = IncomingRequest(), BodyBudget(64 * MB)
+    requested, budget = IncomingRequest(), BodyBudget(64 * MB)
     for number, piece in enumerate(pieces):
-        asked.add_body(piece, budget, LIMITS)
+        requested.add_body(piece, budget, LIMITS)
         if number % 3 == 0:
-            assert asked.body() == b"".join(pieces[: number + 1])
-    assert asked.body() == b"".join(pieces)
-    assert isinstance(asked.body(), bytes)
+            assert requested.body() == b"".join(pieces[: number + 1])
+    assert requested.body() == b"".join(pieces)
+    assert isinstance(requested.body(), bytes)
     assert budget.held_bytes == sum(map(len, pieces))
-    asked.drop_body(budget)
-    assert (budget.held_bytes, asked.body()) == (0, b"")
+    requested.drop_body(budget)
+    assert (budget.held_bytes, requested.body()) == (0, b"")
 
 
 def test_a_tenant_alone_holds_half_of_all_and_others_find_room() -> None:
@@ -97,12 +97,12 @@ def test_a_declared_body_beyond_the_share_is_rejected_by_its_head() -> None:
     """Before a byte of it is sent; a request without a body is never rejected for that."""
     budget = BodyBudget(8 * MB)
     assert budget.reserve(3 * MB, "greedy")
-    asked = asked_by("greedy")
-    asked.declared_bytes = 2 * MB
+    requested = asked_by("greedy")
+    requested.declared_bytes = 2 * MB
     with pytest.raises(RequestRejected, match="tenant's share"):
-        asked.check_tenant_share(budget)
-    asked.declared_bytes = MB
-    asked.check_tenant_share(budget)
+        requested.check_tenant_share(budget)
+    requested.declared_bytes = MB
+    requested.check_tenant_share(budget)
     assert budget.reserve(5 * MB)
-    asked.declared_bytes = None
-    asked.check_tenant_share(budget)
+    requested.declared_bytes = None
+    requested.check_tenant_share(budget)

@@ -170,12 +170,12 @@ async def test_a_unary_answer_that_its_engine_gave_up_is_requested_again() -> No
 async def test_a_complete_message_that_ends_for_no_reason_is_requested_again(reason: dict[str, None]) -> None:
     """So vLLM's Anthropic API tells that its engine gave it up; one with a reason is passed on."""
     message: dict[str, object] = {"id": "msg_1", "type": "message", "content": [{"type": "text", "text": "Hi."}]}
-    given_up, whole = {**message, **reason}, {**message, "stop_reason": "max_tokens"}
-    asked = {"model": a_chat()["model"], "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
+    given_up, complete = {**message, **reason}, {**message, "stop_reason": "max_tokens"}
+    requested = {"model": a_chat()["model"], "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
     async with a_rig(pods=2) as rig:
         rig.pods[0].plays([answer_bytes(given_up)])
-        rig.pods[1].plays([answer_bytes(whole)])
-        assert (await rig.ask("/v1/messages", asked)).json() == whole
+        rig.pods[1].plays([answer_bytes(complete)])
+        assert (await rig.ask("/v1/messages", requested)).json() == complete
         assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.OK]
 
 
@@ -216,8 +216,8 @@ async def test_a_body_lost_in_the_middle_ends_with_its_connection() -> None:
     """A promised length cannot be met: the client must see that, not a short answer."""
     go_on = asyncio.Event()
     async with a_rig() as rig:
-        whole = answer_bytes({"choices": "x" * 100_000})
-        rig.pod.plays([whole[:-500], go_on, cut])
+        complete = answer_bytes({"choices": "x" * 100_000})
+        rig.pod.plays([complete[:-500], go_on, cut])
         client = await rig.client()
         await client.send(request_bytes(CHAT_PATH, a_chat()))
         status, headers = await client.head()

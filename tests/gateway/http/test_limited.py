@@ -116,9 +116,9 @@ async def test_what_can_never_pass_is_not_to_be_retried() -> None:
         answer = await rig.ask(CHAT_PATH, a_chat(max_tokens=3))
         assert (answer.status, answer.code) == (429, "insufficient_quota")
         assert answer.headers["x-should-retry"] == "false"
-        said = answer.json()["error"]["message"]
-        assert "`search` has a budget of 3 per day, in the currency of the models' prices" in said
-        assert said.endswith(f"try again in {answer.headers['retry-after']} s.")
+        stated = answer.json()["error"]["message"]
+        assert "`search` has a budget of 3 per day, in the currency of the models' prices" in stated
+        assert stated.endswith(f"try again in {answer.headers['retry-after']} s.")
 
 
 async def test_a_stream_holds_its_place_until_it_ends() -> None:
@@ -191,16 +191,18 @@ def endless(api: Api, count: int) -> list[bytes]:
         case Api.CHAT:
             return [chat_event(f"w{n}") for n in range(count)]
         case Api.COMPLETIONS:
-            told = {"id": "cmpl-x", "object": "text_completion", "created": 1, "model": MODEL}
-            return [event(told | {"choices": [{"index": 0, "text": "w", "finish_reason": None}]}) for _ in range(count)]
+            reported = {"id": "cmpl-x", "object": "text_completion", "created": 1, "model": MODEL}
+            return [
+                event(reported | {"choices": [{"index": 0, "text": "w", "finish_reason": None}]}) for _ in range(count)
+            ]
         case Api.MESSAGES:
             return [*MESSAGE_BEGINS, *(MESSAGE_DELTA for _ in range(count))]
         case _:
             return [*RESPONSE_BEGINS, *map(response_delta, range(4, count + 4))]
 
 
-def named(told: dict[str, Any]) -> bytes:
-    return event(told, told["type"])
+def named(reported: dict[str, Any]) -> bytes:
+    return event(reported, reported["type"])
 
 
 MESSAGE_BEGINS = [
@@ -246,8 +248,8 @@ RESPONSE_BEGINS = [
 
 
 def response_delta(number: int) -> bytes:
-    told = {"type": "response.output_text.delta", "sequence_number": number, **AT, "delta": "w", "logprobs": []}
-    return named(told)
+    reported = {"type": "response.output_text.delta", "sequence_number": number, **AT, "delta": "w", "logprobs": []}
+    return named(reported)
 
 
 PATHS = {
@@ -287,26 +289,26 @@ async def test_a_stream_that_has_used_up_a_limit_ends_as_if_it_were_too_long(api
     # Events that came in one read are passed on together, and all of them are charged.
     assert 100 <= outcome.usage.completion_tokens == kit.used(LimitKind.OUTPUT) <= 204
     assert kit.quotas.cut == {("search", LimitKind.OUTPUT): 1}
-    told = [json.loads(line[5:]) for line in answer.body.splitlines() if line.startswith(b"data: {")]
+    reported = [json.loads(line[5:]) for line in answer.body.splitlines() if line.startswith(b"data: {")]
     match api:
         case Api.CHAT:
-            assert told[-2]["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}]
-            assert told[-1]["usage"]["completion_tokens"] == kit.used(LimitKind.OUTPUT)
-            assert (told[-2]["id"], told[-2]["model"]) == ("chatcmpl-x", MODEL)
+            assert reported[-2]["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}]
+            assert reported[-1]["usage"]["completion_tokens"] == kit.used(LimitKind.OUTPUT)
+            assert (reported[-2]["id"], reported[-2]["model"]) == ("chatcmpl-x", MODEL)
             assert answer.body.endswith(b"data: [DONE]\n\n")
         case Api.COMPLETIONS:
-            assert told[-1]["choices"][0]["finish_reason"] == "length"
-            assert "usage" not in told[-1]
+            assert reported[-1]["choices"][0]["finish_reason"] == "length"
+            assert "usage" not in reported[-1]
         case Api.MESSAGES:
-            assert [each["type"] for each in told[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
-            assert told[-2]["delta"]["stop_reason"] == "max_tokens"
+            assert [each["type"] for each in reported[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
+            assert reported[-2]["delta"]["stop_reason"] == "max_tokens"
         case _:
-            assert [each["type"].removeprefix("response.") for each in told[-4:]] == [
+            assert [each["type"].removeprefix("response.") for each in reported[-4:]] == [
                 *("output_text.done", "content_part.done", "output_item.done", "incomplete")
             ]
-            assert [each["sequence_number"] for each in told] == list(range(len(told)))
-            assert told[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
-            assert told[-1]["response"]["output"][0]["content"][0]["text"] == "w" * (len(told) - 8)
+            assert [each["sequence_number"] for each in reported] == list(range(len(reported)))
+            assert reported[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
+            assert reported[-1]["response"]["output"][0]["content"][0]["text"] == "w" * (len(reported) - 8)
 
 
 async def test_a_block_whose_end_has_come_with_the_last_update_is_closed_once() -> None:
@@ -359,8 +361,8 @@ async def test_the_clients_that_people_use_take_it_for_an_answer() -> None:
         kit.clock.now_s += 61
         rig.pod.plays([STREAM_HEAD, *map(chunk, endless(Api.MESSAGES, 200)), hold])
         anthropic = AsyncAnthropic(base_url=base, api_key="k", max_retries=0)
-        asked: Any = {"model": MODEL, "max_tokens": 900, "messages": [{"role": "user", "content": "hi"}]}
-        async with anthropic.messages.stream(**asked) as stream:
+        requested: Any = {"model": MODEL, "max_tokens": 900, "messages": [{"role": "user", "content": "hi"}]}
+        async with anthropic.messages.stream(**requested) as stream:
             message = await stream.get_final_message()
         assert message.stop_reason == "max_tokens"
         await openai.close()
@@ -405,8 +407,8 @@ async def test_fetching_a_stored_response_counts_as_a_request_and_takes_no_token
             [STREAM_HEAD + chunked([event(completed, "response.completed")])], [answer_bytes({"id": "resp_1"})]
         )
         client = await rig.client()
-        asked = {"model": MODEL, "input": "Hi", "stream": True}
-        assert (await client.ask("/v1/responses", asked)).status == 200
+        requested = {"model": MODEL, "input": "Hi", "stream": True}
+        assert (await client.ask("/v1/responses", requested)).status == 200
         used = kit.used(LimitKind.TOKENS)
         for status in (200, 200, 429, 429):
             assert (await client.ask("/v1/responses/resp_1", method="GET")).status == status

@@ -58,12 +58,12 @@ def test_deadlines_tighten_and_never_loosen() -> None:
 
 def test_llm_ds_labels_come_first() -> None:
     """Before its old ones, and those before ours."""
-    said = {b"x-llm-d-slo-ttft-ms": b"100", b"x-slo-ttft-ms": b"200", b"x-hearth-ttft-ms": b"300"}
+    stated = {b"x-llm-d-slo-ttft-ms": b"100", b"x-slo-ttft-ms": b"200", b"x-hearth-ttft-ms": b"300"}
     for expected in (0.1, 0.2, 0.3):
-        promise = requested_slo(GOLD, said)
+        promise = requested_slo(GOLD, stated)
         assert promise is not None
         assert promise.ttft_s == expected
-        del said[next(iter(said))]
+        del stated[next(iter(stated))]
 
 
 @pytest.mark.parametrize(
@@ -76,18 +76,18 @@ def test_llm_ds_labels_come_first() -> None:
 @pytest.mark.parametrize("name", [b"x-llm-d-slo-ttft-ms", b"x-slo-tpot-ms", b"x-hearth-tpot-ms"])
 def test_a_deadline_that_is_none_is_rejected_by_name(name: bytes, value: bytes) -> None:
     """What is no plain number of milliseconds within a day is never guessed at."""
-    with pytest.raises(RequestRejected) as refused:
+    with pytest.raises(RequestRejected) as rejected:
         requested_slo(GOLD, {name: value})
-    assert (refused.value.reason, refused.value.param) == (Reason.BAD_REQUEST, name.decode())
+    assert (rejected.value.reason, rejected.value.param) == (Reason.BAD_REQUEST, name.decode())
 
 
 @pytest.mark.parametrize(
-    ("said", "count"),
+    ("stated", "count"),
     [(b"0", 0), (b"2", 2), (b"999", 999), (b"", 0), (b"-1", 0), (b"1000", 0), (b"\xb2", 0), (b"x", 0)],
 )
-def test_clients_report_how_often_they_have_called(said: bytes, count: int) -> None:
+def test_clients_report_how_often_they_have_called(stated: bytes, count: int) -> None:
     """As OpenAI's and Anthropic's libraries count; what is no count is none."""
-    assert retry_count({b"x-stainless-retry-count": said}) == count
+    assert retry_count({b"x-stainless-retry-count": stated}) == count
     assert retry_count({}) == 0
 
 
@@ -103,8 +103,8 @@ async def test_a_bad_deadline_is_the_clients_fault_on_the_wire() -> None:
     assert [outcome.reason for outcome in rig.outcomes] == [Reason.BAD_REQUEST] * 2
 
 
-@pytest.mark.parametrize(("networks", "heard"), [(("127.0.0.0/8",), True), (("10.0.0.0/8",), False), ((), False)])
-async def test_who_speaks_for_others_is_believed_by_address_only(networks: tuple[str, ...], heard: bool) -> None:
+@pytest.mark.parametrize(("networks", "received"), [(("127.0.0.0/8",), True), (("10.0.0.0/8",), False), ((), False)])
+async def test_who_speaks_for_others_is_believed_by_address_only(networks: tuple[str, ...], received: bool) -> None:
     """The headers of anybody else are as if they had not been sent."""
     heads: list[Mapping[bytes, bytes] | None] = []
 
@@ -115,8 +115,8 @@ async def test_who_speaks_for_others_is_believed_by_address_only(networks: tuple
     async with a_rig(identify=identify, trusted=tuple(map(ip_network, networks))) as rig:
         rig.pod.plays(GOOD)
         assert (await rig.ask(CHAT_PATH, a_chat(), x_hearth_tenant="proxy's")).status == 200
-    assert [outcome.tenant for outcome in rig.outcomes] == ["proxy's" if heard else "key's"]
-    assert (heads[0] is not None) == heard
+    assert [outcome.tenant for outcome in rig.outcomes] == ["proxy's" if received else "key's"]
+    assert (heads[0] is not None) == received
 
 
 async def test_a_policy_may_give_other_headers_a_meaning() -> None:
@@ -143,6 +143,6 @@ def test_the_model_that_was_decided_on_is_read() -> None:
     assert model_override({b"x-gateway-model-name-rewrite": b"old"}) == "old"
     assert model_override({}) is None
     for value in (b"", b"x" * 257, b"\xff"):
-        with pytest.raises(RequestRejected) as refused:
+        with pytest.raises(RequestRejected) as rejected:
             model_override({b"x-llm-d-model-name-rewrite": value})
-        assert refused.value.param == "x-llm-d-model-name-rewrite"
+        assert rejected.value.param == "x-llm-d-model-name-rewrite"

@@ -187,14 +187,14 @@ async def test_stored_responses_are_their_tenants() -> None:
         rig.pod.plays(STORED)
         body = {"model": MODEL, "input": "Hi"}
         assert (await rig.ask("/v1/responses", body, authorization="Bearer a")).status == 200
-        client, asked = await rig.client(), len(rig.pod.questions)
+        client, requested = await rig.client(), len(rig.pod.questions)
         for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel")):
             answer = await client.ask(f"/v1/responses/resp_1{path}", method=method, authorization="Bearer b")
             assert (answer.status, answer.code) == (404, "response_not_found")
         follow = body | {"previous_response_id": "resp_1"}
         answer = await client.ask("/v1/responses", follow, authorization="Bearer b")
         assert (answer.status, answer.json()["error"]["param"]) == (404, "previous_response_id")
-        assert len(rig.pod.questions) == asked
+        assert len(rig.pod.questions) == requested
         assert (await client.ask("/v1/responses/resp_1", authorization="Bearer a")).status == 200
         assert (await client.ask("/v1/responses", follow, authorization="Bearer a")).status == 200
         assert rig.pod.questions[-1].json()["previous_response_id"] == "resp_1"

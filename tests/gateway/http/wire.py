@@ -25,15 +25,21 @@ def chunk(payload: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
-def event(told: Any, name: str | None = None) -> bytes:
+def event(reported: Any, name: str | None = None) -> bytes:
     head = f"event: {name}\n".encode() if name else b""
-    return head + b"data: " + json.dumps(told, separators=(",", ":")).encode() + b"\n\n"
+    return head + b"data: " + json.dumps(reported, separators=(",", ":")).encode() + b"\n\n"
 
 
 def chat_event(content: str, finish_reason: str | None = None, **more: Any) -> bytes:
     delta = {"index": 0, "delta": {"content": content}, "logprobs": None, "finish_reason": finish_reason}
-    told = {"id": "chatcmpl-x", "object": "chat.completion.chunk", "created": 1, "model": "tiny", "choices": [delta]}
-    return event(told | more)
+    reported = {
+        "id": "chatcmpl-x",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "tiny",
+        "choices": [delta],
+    }
+    return event(reported | more)
 
 
 USAGE = {
@@ -45,8 +51,8 @@ USAGE = {
 
 
 def usage_event() -> bytes:
-    told = {"id": "chatcmpl-x", "object": "chat.completion.chunk", "created": 1, "model": "tiny"}
-    return event(told | {"choices": [], "usage": USAGE})
+    reported = {"id": "chatcmpl-x", "object": "chat.completion.chunk", "created": 1, "model": "tiny"}
+    return event(reported | {"choices": [], "usage": USAGE})
 
 
 def chat_stream(*words: str, usage: bool = True) -> list[bytes]:

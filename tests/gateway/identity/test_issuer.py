@@ -60,11 +60,11 @@ class Provider:
     """An identity provider: what it answers, and how often it was asked."""
 
     answers: dict[str, Any] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     url: str = ""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(request.path)
+        self.requested.append(request.path)
         found = self.answers.get(request.path)
         if isinstance(found, str):
             return web.Response(text=found)
@@ -87,17 +87,17 @@ class Scene:
     keyring: Keyring
     issuer: TokenIssuer
     clock: Clock
-    said: Said
+    stated: Said
 
 
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
-    clock, said = Clock(), Said()
+    clock, stated = Clock(), Said()
     async with aiohttp.ClientSession() as session:
-        issuer = TokenIssuer(session, log_event=said, clock=clock)  # type: ignore[arg-type]
+        issuer = TokenIssuer(session, log_event=stated, clock=clock)  # type: ignore[arg-type]
         keyring = Keyring(None, issuer, lambda: NOW_S)
         task = asyncio.create_task(issuer.run())
-        yield Scene(keyring, issuer, clock, said)
+        yield Scene(keyring, issuer, clock, stated)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
@@ -111,18 +111,18 @@ def policy(where: str, more: str = "") -> Policy:
     return read_policy(source, {}, InlineFiles())
 
 
-def refusal(keyring: Keyring, shown: str) -> RequestRejected:
-    with pytest.raises(RequestRejected) as refused:
+def rejection(keyring: Keyring, shown: str) -> RequestRejected:
+    with pytest.raises(RequestRejected) as rejected:
         keyring.identify(shown)
-    return refused.value
+    return rejected.value
 
 
 async def test_keys_are_fetched_and_tokens_then_count(provider: Provider, scene: Scene) -> None:
     """Before they are known nobody can say whether a token is good: later, not never."""
     scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
-    early = refusal(scene.keyring, token())
+    early = rejection(scene.keyring, token())
     assert (early.reason, early.retry_after_s) == (Reason.JWKS_UNAVAILABLE, 1.0)
-    assert (await scene.said.until("jwks_loaded"))["keys"] == 3
+    assert (await scene.stated.until("jwks_loaded"))["keys"] == 3
     caller = scene.keyring.identify(token())
     assert (caller.tenant.name, caller.user) == ("legal", "ann")
     assert [account.path for account in caller.accounts] == ["legal/user/ann"]
@@ -135,9 +135,9 @@ async def test_the_issuer_says_where_its_keys_are(provider: Provider, scene: Sce
     issuer = f"issuer: '{provider.url}', audiences: [hearth], default_tenant: legal"
     provider.answers[path] = f'{{"issuer": "{provider.url}", "jwks_uri": "{provider.url}/keys"}}'
     scene.keyring.policy = read_policy(f"auth: {{jwt: {{{issuer}}}}}\ntenants: {{legal: {{}}}}", {}, InlineFiles())
-    await scene.said.until("jwks_loaded")
+    await scene.stated.until("jwks_loaded")
     assert scene.keyring.identify(token(iss=provider.url)).tenant.name == "legal"
-    assert provider.asked == [path, "/keys"]
+    assert provider.requested == [path, "/keys"]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ async def test_a_false_discovery_document_leads_nowhere(
     provider.answers["/.well-known/openid-configuration"] = document.replace("HERE", provider.url)
     issuer = f"issuer: '{provider.url}', audiences: [hearth], default_tenant: legal"
     scene.keyring.policy = read_policy(f"auth: {{jwt: {{{issuer}}}}}\ntenants: {{legal: {{}}}}", {}, InlineFiles())
-    assert words in (await scene.said.until("jwks_fetch_failed"))["error"]
+    assert words in (await scene.stated.until("jwks_fetch_failed"))["error"]
     assert scene.issuer.keys is None
 
 
@@ -178,58 +178,58 @@ async def test_a_bad_answer_is_no_key_set(
     """A redirect, an error, too much, no text, no keys."""
     provider.answers["/odd"] = answer
     scene.keyring.policy = policy(f"jwks_url: '{provider.url}/odd'")
-    await scene.said.until("jwks_fetch_failed")
+    await scene.stated.until("jwks_fetch_failed")
     assert scene.issuer.keys is None
 
 
 async def test_a_rotated_key_is_found_when_it_is_shown(provider: Provider, scene: Scene) -> None:
     """Who shows it is told to come back; strangers cannot have the issuer asked all the time."""
     scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
-    await scene.said.until("jwks_loaded")
+    await scene.stated.until("jwks_loaded")
     rotated = token(kid="RSA-2")
-    assert refusal(scene.keyring, rotated).reason is Reason.INVALID_KEY  # just asked: it would know
+    assert rejection(scene.keyring, rotated).reason is Reason.INVALID_KEY  # just asked: it would know
     provider.answers["/keys"] = jwks(jwk("RSA", kid="RSA-2"))
     scene.clock.now_s += MIN_REFRESH_INTERVAL_S
-    assert refusal(scene.keyring, rotated).reason is Reason.JWKS_UNAVAILABLE
-    await scene.said.until("jwks_loaded")
+    assert rejection(scene.keyring, rotated).reason is Reason.JWKS_UNAVAILABLE
+    await scene.stated.until("jwks_loaded")
     assert scene.keyring.identify(rotated).tenant.name == "legal"
-    assert provider.asked == ["/keys", "/keys"]
+    assert provider.requested == ["/keys", "/keys"]
 
 
 async def test_a_key_that_is_gone_signs_no_more(provider: Provider, scene: Scene) -> None:
     """Not even what was verified before."""
     scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
-    await scene.said.until("jwks_loaded")
+    await scene.stated.until("jwks_loaded")
     assert scene.keyring.identify(token()).tenant.name == "legal"
     provider.answers["/keys"] = jwks(jwk("EC"))
     scene.clock.now_s += MIN_REFRESH_INTERVAL_S
     assert scene.issuer.request_refresh()
-    await scene.said.until("jwks_loaded")
-    assert "is signed with an unknown key" in refusal(scene.keyring, token()).message
+    await scene.stated.until("jwks_loaded")
+    assert "is signed with an unknown key" in rejection(scene.keyring, token()).message
 
 
 async def test_another_key_of_the_same_name_counts(provider: Provider, scene: Scene) -> None:
     """A careless issuer's rotation; the old key then signs no more."""
     scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
-    await scene.said.until("jwks_loaded")
+    await scene.stated.until("jwks_loaded")
     other = rsa.generate_private_key(65537, 2048)
     shown = {**json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(other.public_key())), "kid": "RSA"}
     provider.answers["/keys"] = jwks(shown)
     scene.clock.now_s += MIN_REFRESH_INTERVAL_S
     assert scene.issuer.request_refresh()
-    await scene.said.until("jwks_loaded")
-    assert "signature" in refusal(scene.keyring, token()).message
+    await scene.stated.until("jwks_loaded")
+    assert "signature" in rejection(scene.keyring, token()).message
     assert scene.keyring.identify(jwt.encode(GOOD, other, "RS256", headers={"kid": "RSA"})).tenant.name == "legal"
 
 
 async def test_known_keys_outlive_the_issuers_absence(provider: Provider, scene: Scene) -> None:
     """It is said, and tokens go on being good."""
     scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
-    await scene.said.until("jwks_loaded")
+    await scene.stated.until("jwks_loaded")
     provider.answers.clear()
     scene.clock.now_s += MIN_REFRESH_INTERVAL_S
     assert scene.issuer.request_refresh()
-    assert "answers 500" in (await scene.said.until("jwks_fetch_failed"))["error"]
+    assert "answers 500" in (await scene.stated.until("jwks_fetch_failed"))["error"]
     assert scene.keyring.identify(token()).tenant.name == "legal"
 
 
@@ -246,20 +246,20 @@ async def test_keys_of_a_file_are_there_at_once(scene: Scene) -> None:
 
     scene.keyring.policy = read_policy(source, {}, KvFile())
     assert scene.keyring.identify(token()).tenant.name == "legal"
-    assert refusal(scene.keyring, token(kid="other")).reason is Reason.INVALID_KEY
+    assert rejection(scene.keyring, token(kid="other")).reason is Reason.INVALID_KEY
 
 
 async def test_what_a_token_says_is_looked_up(provider: Provider, scene: Scene) -> None:
     """Tenant and group among those of the policy; no tenant, or several, is nobody."""
     scene.keyring.policy = policy(f"jwks_url: '{provider.url}/keys', group_claim: groups")
-    await scene.said.until("jwks_loaded")
+    await scene.stated.until("jwks_loaded")
     assert scene.keyring.identify(token(groups=["staff", "interns"])).group == "interns"
     assert scene.keyring.identify(token(team=["strangers", "search"])).tenant.name == "search"
-    assert "several tenants" in refusal(scene.keyring, token(team=["legal", "search"])).message
-    unknown = refusal(scene.keyring, token(team="strangers"))
+    assert "several tenants" in rejection(scene.keyring, token(team=["legal", "search"])).message
+    unknown = rejection(scene.keyring, token(team="strangers"))
     assert unknown.reason is Reason.INVALID_KEY
     assert "strangers" not in unknown.message
-    assert "no tenant" in refusal(scene.keyring, token(team=None)).message
+    assert "no tenant" in rejection(scene.keyring, token(team=None)).message
 
 
 async def test_a_verified_token_is_good_until_it_expires(provider: Provider, scene: Scene) -> None:
@@ -267,16 +267,16 @@ async def test_a_verified_token_is_good_until_it_expires(provider: Provider, sce
     now_s = NOW_S
     keyring = scene.keyring = Keyring(None, scene.issuer, lambda: now_s)
     keyring.policy = policy(f"jwks_url: '{provider.url}/keys'")
-    await scene.said.until("jwks_loaded")
+    await scene.stated.until("jwks_loaded")
     assert keyring.identify(token()) is keyring.identify(token())
     for at in range(20):
         keyring.identify(token(jti=str(at)))
     assert len(keyring._verified) == 21 <= MAX_CACHED_TOKENS
     now_s += 91
-    assert "expired" in refusal(keyring, token()).message
+    assert "expired" in rejection(keyring, token()).message
     now_s = NOW_S
     assert keyring.identify(token()).accounts
     keyring.policy = replace(held := keyring.policy, tenants={**held.tenants, "legal": Tenant("legal")})
     assert not keyring.identify(token()).accounts
     keyring.policy = read_policy("auth: {default_tenant: a}", {}, InlineFiles())
-    assert "Invalid API key" in refusal(keyring, token()).message
+    assert "Invalid API key" in rejection(keyring, token()).message

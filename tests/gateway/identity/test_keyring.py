@@ -33,10 +33,10 @@ def legal(extra: str = "") -> Policy:
     return policy("auth: {keys_dir: keys}\n" + extra, legal=digest("sk-1"))
 
 
-def refusal(keyring: Keyring, key: str | None, spoken: dict[bytes, bytes] | None = None) -> RequestRejected:
-    with pytest.raises(RequestRejected) as refused:
+def rejection(keyring: Keyring, key: str | None, spoken: dict[bytes, bytes] | None = None) -> RequestRejected:
+    with pytest.raises(RequestRejected) as rejected:
         keyring.identify(key, spoken)
-    return refused.value
+    return rejected.value
 
 
 def test_without_a_policy_no_caller_is_identified() -> None:
@@ -54,14 +54,14 @@ def test_a_known_key_leads_to_its_caller() -> None:
 @pytest.mark.parametrize("key", [None, "", "sk-2", "sk-1 ", "\udcff", digest("sk-1"), "x" * 100_000, "a.b.c"])
 def test_any_other_key_is_rejected(key: str | None) -> None:
     """None, empty, unknown, odd bytes, the digest itself, far too long, and what looks like a token."""
-    refused = refusal(Keyring(legal()), key)
-    assert refused.reason is Reason.INVALID_KEY
-    assert not key or key not in refused.message
+    rejected = rejection(Keyring(legal()), key)
+    assert rejected.reason is Reason.INVALID_KEY
+    assert not key or key not in rejected.message
 
 
 def test_what_is_far_too_long_is_not_hashed() -> None:
     """Megabytes of headers are somebody's try, not a key."""
-    assert "too long" in refusal(Keyring(legal()), "x" * 20_000).message
+    assert "too long" in rejection(Keyring(legal()), "x" * 20_000).message
 
 
 def test_a_key_ends_when_it_was_set_to() -> None:
@@ -72,7 +72,7 @@ def test_a_key_ends_when_it_was_set_to() -> None:
     )
     assert keyring.identify("sk-1").tenant.name == "legal"
     now_s += 1
-    assert "expired" in refusal(keyring, "sk-1").message
+    assert "expired" in rejection(keyring, "sk-1").message
 
 
 def test_a_digest_with_a_secret_needs_the_secret() -> None:
@@ -83,18 +83,18 @@ def test_a_digest_with_a_secret_needs_the_secret() -> None:
     assert keyring.identify("sk-weak").tenant.name == "legal"
     assert keyring.identify("sk-1").tenant.name == "search"
     other = Keyring(policy("auth: {hmac_secret: another-secret-it-is, keys_dir: k}", legal=keyed))
-    assert refusal(other, "sk-weak").reason is Reason.INVALID_KEY
+    assert rejection(other, "sk-weak").reason is Reason.INVALID_KEY
 
 
 def test_who_shows_nothing_may_be_somebody() -> None:
     """Only where the policy says who; a wrong key is still wrong."""
     keyring = Keyring(legal("  \ntenants: {legal: {}, guest: {rpm: 5}}"))
-    assert "No API key" in refusal(keyring, None).message
+    assert "No API key" in rejection(keyring, None).message
     keyring.policy = policy(
         "auth: {keys_dir: k, default_tenant: guest}\ntenants: {legal: {}, guest: {rpm: 5}}", legal=digest("sk-1")
     )
     assert keyring.identify(None).accounts == (Account("guest", Quota(requests_per_min=5)),)
-    assert refusal(keyring, "sk-2").reason is Reason.INVALID_KEY
+    assert rejection(keyring, "sk-2").reason is Reason.INVALID_KEY
 
 
 def test_a_trusted_proxy_says_who_calls() -> None:
@@ -106,8 +106,8 @@ def test_a_trusted_proxy_says_who_calls() -> None:
     assert keyring.identify("sk-1", {b"x-team": b"search"}).tenant.name == "search"
     assert keyring.identify("sk-1", {}).key_id == "k1"
     assert keyring.identify("sk-1", {b"x-group": b"strangers"}).group is None
-    assert "proxy" in refusal(keyring, "sk-1", {b"x-team": b"nobody"}).message
-    assert "No API key" in refusal(keyring, None, {b"x-user": b"ann"}).message
+    assert "proxy" in rejection(keyring, "sk-1", {b"x-team": b"nobody"}).message
+    assert "No API key" in rejection(keyring, None, {b"x-user": b"ann"}).message
 
 
 def test_anybody_else_says_nothing() -> None:

@@ -18,9 +18,9 @@ PRICED = (ModelEntry("small", 1e-6, 2e-6), ModelEntry("free", 0.0, 0.0), ModelEn
 def faults(folder: Path, source: str) -> list[str]:
     path = folder / "policy.yaml"
     path.write_text(source)
-    with pytest.raises(InvalidDocument) as refused:
+    with pytest.raises(InvalidDocument) as rejected:
         load_policy(Settings(policy=path, models=PRICED), {})
-    return [str(fault).removeprefix(f"{path}: ") for fault in refused.value.errors]
+    return [str(fault).removeprefix(f"{path}: ") for fault in rejected.value.errors]
 
 
 def test_without_a_policy_there_is_none() -> None:
@@ -29,7 +29,7 @@ def test_without_a_policy_there_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         ("models: [big], max_budget: 5", ["tenants.a.max_budget: `big` has no price in the model_list"]),
         ("models: [half, small], max_budget: 5", ["tenants.a.max_budget: `half` has no price in the model_list"]),
@@ -38,11 +38,11 @@ def test_without_a_policy_there_is_none() -> None:
         ("max_budget: 5", ["tenants.a.models: is missing: a budget needs to know which models it pays for"]),
     ],
 )
-def test_a_budget_that_binds_nothing_is_rejected(tmp_path: Path, words: str, told: list[str]) -> None:
+def test_a_budget_that_binds_nothing_is_rejected(tmp_path: Path, words: str, reported: list[str]) -> None:
     """Whosever it is."""
     found = faults(tmp_path, f"auth: {{default_tenant: a}}\ntenants: {{a: {{{words}}}}}")
-    assert len(found) == len(told)
-    assert all(one.startswith(other) for one, other in zip(found, told, strict=True))
+    assert len(found) == len(reported)
+    assert all(one.startswith(other) for one, other in zip(found, reported, strict=True))
 
 
 def test_what_costs_nothing_has_a_price(tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
     assert found is not None
     assert found.hmac_secret == "0123456789abcdef"
     (tmp_path / "secret").write_text("hunter2\n")
-    told = faults(tmp_path, path.read_text())
-    assert told == ["auth.hmac_secret_file: must have at least 16 characters"]
+    reported = faults(tmp_path, path.read_text())
+    assert reported == ["auth.hmac_secret_file: must have at least 16 characters"]
 
 
 def test_a_file_that_is_no_text_is_reported(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ class Watch:
 
     folder: Path
     policy: Policy | None = None
-    said: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    stated: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     more: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -32,16 +32,16 @@ class Watch:
         return []
 
     def log_event(self, level: str, message: str, **fields: Any) -> None:
-        self.said.append((level, message, fields))
+        self.stated.append((level, message, fields))
         self.more.set()
 
     async def until(self, words: str) -> dict[str, Any]:
         """The next thing that was said, which is this."""
         async with asyncio.timeout(120):
-            while not self.said:
+            while not self.stated:
                 self.more.clear()
                 await self.more.wait()
-        level, message, fields = self.said.pop(0)
+        level, message, fields = self.stated.pop(0)
         assert words in message, (level, message, fields)
         return fields
 

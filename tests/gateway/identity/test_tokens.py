@@ -58,11 +58,11 @@ def token(algorithm: str = "RS256", kty: str = "RSA", kid: str | None = "RSA", *
     return jwt.encode(held, private(kty), algorithm, headers={"kid": kid} if kid else {})
 
 
-def refusal(shown: str, rules: TokenRules = RULES, keys: str = ALL) -> str:
-    with pytest.raises(RequestRejected) as refused:
+def rejection(shown: str, rules: TokenRules = RULES, keys: str = ALL) -> str:
+    with pytest.raises(RequestRejected) as rejected:
         verify_token(shown, rules, read_keys(keys), NOW_S)
-    assert refused.value.reason is Reason.INVALID_KEY
-    return refused.value.message
+    assert rejected.value.reason is Reason.INVALID_KEY
+    return rejected.value.message
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_key_of_another_kid_is_not_ours() -> None:
 )
 def test_a_bad_claim_is_named(claims: dict[str, Any], words: str) -> None:
     """What is wrong, and nothing of what the token says."""
-    message = refusal(token(**claims))
+    message = rejection(token(**claims))
     assert words in message
     assert "example" not in message
     assert "tomorrow" not in message
@@ -127,20 +127,20 @@ def test_one_audience_of_several_is_enough() -> None:
 def test_a_token_that_no_one_signed_is_rejected() -> None:
     """`alg: none`, or a public key used as if it were a secret."""
     none = jwt.encode(GOOD, "", "none")
-    assert "not accepted" in refusal(none)
+    assert "not accepted" in rejection(none)
     _, body, _ = token().split(".")
-    assert "not accepted" in refusal(none.split(".")[0] + f".{body}.")
+    assert "not accepted" in rejection(none.split(".")[0] + f".{body}.")
     confused = jwt.encode(GOOD, "a secret of thirty-two bytes or more", "HS256", headers={"kid": "RSA"})
-    assert "not accepted" in refusal(confused)
+    assert "not accepted" in rejection(confused)
 
 
 def test_a_signature_that_is_wrong_is_rejected() -> None:
     """Another's, a changed body, or a way that does not fit the key."""
     mine, theirs = token(), token(team="search")
-    assert "signature" in refusal(".".join([*theirs.split(".")[:2], mine.split(".")[2]]))
-    assert "does not match its key" in refusal(token("ES256", "EC", "RSA"))
-    assert "does not match its key" in refusal(token("RS512"), keys=jwks(jwk("RSA", alg="RS256")))
-    assert "not accepted" in refusal(token("RS512"), TokenRules(RULES.issuer, RULES.audiences, "team"))
+    assert "signature" in rejection(".".join([*theirs.split(".")[:2], mine.split(".")[2]]))
+    assert "does not match its key" in rejection(token("ES256", "EC", "RSA"))
+    assert "does not match its key" in rejection(token("RS512"), keys=jwks(jwk("RSA", alg="RS256")))
+    assert "not accepted" in rejection(token("RS512"), TokenRules(RULES.issuer, RULES.audiences, "team"))
 
 
 @pytest.mark.parametrize("kty", MAKERS)
@@ -149,9 +149,9 @@ def test_a_token_has_one_writing(kty: str, appended: str) -> None:
     """Nothing behind any of its parts, and nothing in front: each writing would be verified and remembered."""
     shown = token({"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}[kty], kty, kty)
     parts = shown.split(".")
-    refusal(appended + shown)
+    rejection(appended + shown)
     for at in range(3):
-        refusal(".".join([*parts[:at], parts[at] + appended, *parts[at + 1 :]]))
+        rejection(".".join([*parts[:at], parts[at] + appended, *parts[at + 1 :]]))
 
 
 def test_the_last_bits_of_a_signature_count() -> None:
@@ -160,12 +160,12 @@ def test_the_last_bits_of_a_signature_count() -> None:
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     assert letters.index(shown[-1]) % 16 == 0
     for bits in range(1, 16):
-        refusal(shown[:-1] + letters[letters.index(shown[-1]) + bits])
+        rejection(shown[:-1] + letters[letters.index(shown[-1]) + bits])
 
 
 def test_a_huge_token_is_not_looked_at() -> None:
     """However good."""
-    assert "too long" in refusal(token(padding="x" * MAX_TOKEN_BYTES))
+    assert "too long" in rejection(token(padding="x" * MAX_TOKEN_BYTES))
 
 
 @given(st.text(max_size=200) | st.binary(max_size=60).map(lambda raw: jwt.utils.base64url_encode(raw).decode()))
@@ -183,7 +183,7 @@ def test_deep_nesting_is_rejected() -> None:
     """A few kilobytes of brackets must not exhaust the stack."""
     deep = jwt.utils.base64url_encode(b"[" * 8_000).decode()
     _, body, signature = token().split(".")
-    refusal(f"{deep}.{body}.{signature}")
+    rejection(f"{deep}.{body}.{signature}")
 
 
 def test_keys_for_other_purposes_are_skipped() -> None:

@@ -66,7 +66,7 @@ class Worker:
     router: Router
     client: IndexProcessClient
     sharing: ReplicaSync
-    said: Said
+    stated: Said
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def now_s(self) -> float:
@@ -85,7 +85,7 @@ class Host:
 
     where: Path
     warmth: IndexProcessServer
-    said: Said
+    stated: Said
     registry: CollectorRegistry
     running: asyncio.Task[None]
     workers: list[Worker] = field(default_factory=list)
@@ -93,21 +93,23 @@ class Host:
     def worker(self, pods: int = 3, *, fleet_known: bool = True) -> Worker:
         """Start a worker."""
         origin = Random(str(self.where) + str(len(self.workers))).getrandbits(63)
-        router, said = router_of(pods), Said()
-        client = IndexProcessClient(self.where, Hello(origin), log_event=said, draw=lambda: 0.0)
+        router, stated = router_of(pods), Said()
+        client = IndexProcessClient(self.where, Hello(origin), log_event=stated, draw=lambda: 0.0)
         known = asyncio.Event()
         if fleet_known:
             known.set()
-        sharing = ReplicaSync(router, client, log_event=said, clock=asyncio.get_running_loop().time, fleet_known=known)
-        worker = Worker(router, client, sharing, said)
+        sharing = ReplicaSync(
+            router, client, log_event=stated, clock=asyncio.get_running_loop().time, fleet_known=known
+        )
+        worker = Worker(router, client, sharing, stated)
         worker.tasks += [asyncio.create_task(client.run()), asyncio.create_task(sharing.run())]
         self.workers.append(worker)
         return worker
 
     def knows(self, *workers: Worker) -> bool:
         """Whether all are connected, and the warmth process has heard who they are: that comes a moment later."""
-        heard = self.warmth.hub._connections.values()
-        return all(worker.sharing.is_connected and worker.sharing.replica_id in heard for worker in workers)
+        received = self.warmth.hub._connections.values()
+        return all(worker.sharing.is_connected and worker.sharing.replica_id in received for worker in workers)
 
     async def stop(self) -> None:
         """End the warmth process; workers live on."""
@@ -117,7 +119,7 @@ class Host:
     def start(self, settings: Settings) -> None:
         """Start it (again)."""
         self.registry = CollectorRegistry()
-        self.warmth = IndexProcessServer(settings, self.where, self.said, self.registry)
+        self.warmth = IndexProcessServer(settings, self.where, self.stated, self.registry)
         self.running = asyncio.create_task(self.warmth.run())
 
 
@@ -126,9 +128,9 @@ async def host(folder: Path, redis: str | None = None, **changed: Any) -> AsyncI
     """A host whose children are ended when the test is over."""
     folder.mkdir(exist_ok=True)  # noqa: ASYNC240 - a folder of a test
     settings = replace(Settings(), redis=Secret(redis) if redis else None, **changed)
-    where, said, registry = folder / "warmth.sock", Said(), CollectorRegistry()
-    warmth = IndexProcessServer(settings, where, said, registry)
-    started = Host(where, warmth, said, registry, asyncio.create_task(warmth.run()))
+    where, stated, registry = folder / "warmth.sock", Said(), CollectorRegistry()
+    warmth = IndexProcessServer(settings, where, stated, registry)
+    started = Host(where, warmth, stated, registry, asyncio.create_task(warmth.run()))
     try:
         yield started
     finally:

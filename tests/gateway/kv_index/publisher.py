@@ -29,7 +29,7 @@ class Publisher:
     def __init__(self, *, topic: str = "kv", buffer_steps: int = 10_000, replays: bool = True) -> None:
         self.topic = topic.encode()
         self.endpoint = self.replay_endpoint = ""
-        self.asked: list[int] = []
+        self.requested: list[int] = []
         self.was_asked = asyncio.Event()
         self._replays = replays
         self._number = 0
@@ -76,10 +76,10 @@ class Publisher:
     ) -> int:
         """Publish a batch. `lost`: nobody gets it, but it can be asked for."""
         number, self._number = self._number, self._number + 1
-        said = pack(events) if payload is None else payload
-        self._buffer.append((number, said))
+        stated = pack(events) if payload is None else payload
+        self._buffer.append((number, stated))
         if not lost:
-            await self._pub.send_multipart([self.topic, number.to_bytes(8, "big"), said])
+            await self._pub.send_multipart([self.topic, number.to_bytes(8, "big"), stated])
         return number
 
     def restart(self) -> None:
@@ -90,9 +90,9 @@ class Publisher:
     async def _serve(self) -> None:
         while True:
             who, _, start = await self._again.recv_multipart()
-            self.asked.append(int.from_bytes(start, "big"))
+            self.requested.append(int.from_bytes(start, "big"))
             self.was_asked.set()
-            for number, said in list(self._buffer):
-                if number >= self.asked[-1]:
-                    await self._again.send_multipart([who, b"", self.topic, number.to_bytes(8, "big"), said])
+            for number, stated in list(self._buffer):
+                if number >= self.requested[-1]:
+                    await self._again.send_multipart([who, b"", self.topic, number.to_bytes(8, "big"), stated])
             await self._again.send_multipart([who, b"", b"", END, b""])

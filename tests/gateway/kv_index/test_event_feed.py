@@ -57,19 +57,19 @@ class Scene:
     def __init__(self, *, replays: bool = True) -> None:
         self.index = PreciseIndex()
         self.index.add_engine("e", BLOCK)
-        self.asked: list[int] = []
+        self.requested: list[int] = []
         self.replays = replays
-        self.said: list[tuple[object, ...]] = []
-        self.feed = EventFeed("e", self.index, log_event=lambda *words, **_: self.said.append(words), ask=self.ask)  # type: ignore[arg-type]
+        self.stated: list[tuple[object, ...]] = []
+        self.feed = EventFeed("e", self.index, log_event=lambda *words, **_: self.stated.append(words), ask=self.ask)  # type: ignore[arg-type]
 
     def ask(self, start: int) -> bool:
         if self.replays:
-            self.asked.append(start)
+            self.requested.append(start)
         return self.replays
 
     def replay(self, batches: list[bytes], upto: int, *, first: int = 0) -> None:
         """Answer the last question, from what the publisher still has."""
-        for number in range(max(first, self.asked[-1]), upto):
+        for number in range(max(first, self.requested[-1]), upto):
             self.feed.take_replayed(number, batches[number])
         self.feed.end_replay(answered=True)
 
@@ -126,7 +126,7 @@ def test_a_history_that_is_forgotten_is_unreliable() -> None:
     scene.feed.start()
     scene.replay(batches, 6, first=3)
     assert scene.feed.reliability.unreliable_reason is UnreliableReason.LATE
-    assert [words[0] for words in scene.said] == []
+    assert [words[0] for words in scene.stated] == []
     assert scene.index.engines["e"].count.orphaned == 3
 
 
@@ -135,7 +135,7 @@ def test_a_gap_is_filled_again() -> None:
     scene, batches = Scene(), chain(6)
     for number in (0, 1, 4):
         scene.feed.take(number, batches[number])
-    assert scene.asked == [2]
+    assert scene.requested == [2]
     scene.feed.take(5, batches[5])
     scene.replay(batches, 5)
     assert scene.feed.reliability.is_reliable
@@ -150,7 +150,7 @@ def test_a_hole_in_what_is_sent_again_is_requested_once_more() -> None:
     for number in (0, 1, 3, 5):
         scene.feed.take_replayed(number, batches[number])
     scene.feed.end_replay(answered=True)
-    assert scene.asked == [0, 2]
+    assert scene.requested == [0, 2]
     scene.replay(batches, 6)
     assert scene.feed.reliability.is_reliable
     assert scene.held(prompt(6)) == 12
@@ -168,7 +168,7 @@ def test_a_gap_that_cannot_be_filled_is_unreliable(*, replays: bool) -> None:
     assert scene.feed.reliability.unreliable_reason is UnreliableReason.GAP
     assert scene.feed.count.unhealed == 1
     assert scene.held(prompt(6)) == 4
-    assert [words[0] for words in scene.said] == ["warning"]
+    assert [words[0] for words in scene.stated] == ["warning"]
 
 
 def test_a_cleared_cache_heals() -> None:
@@ -218,7 +218,7 @@ def test_a_restart_that_others_saw_first_is_believed() -> None:
         scene.feed.take(number, batches[number])
     scene.feed.note_pod_restart()
     assert scene.held(prompt(3)) == 0
-    assert scene.asked == [0]
+    assert scene.requested == [0]
     scene.feed.end_replay(answered=True)
     scene.feed.take(0, batches[0])
     assert scene.held(prompt(1)) == 2
@@ -281,7 +281,7 @@ def test_events_that_break_the_index_break_nothing_else() -> None:
     scene.index._engines["e"].apply = None  # type: ignore[method-assign, assignment]
     scene.feed.take(2, batches[1])
     assert scene.feed.reliability.unreliable_reason is UnreliableReason.GAP
-    assert ("error", "kv_events_failed") in scene.said
+    assert ("error", "kv_events_failed") in scene.stated
 
 
 def test_waiting_batches_are_bounded() -> None:

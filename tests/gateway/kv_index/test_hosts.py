@@ -19,8 +19,8 @@ STORY = "It was the best of times, it was the worst of times, it was the age of 
 
 async def attempt(client: aiohttp.ClientSession, gateway: Running, messages: list[dict[str, str]]) -> dict[str, Any]:
     """Ask, and see where it went and why. The answer joins the conversation."""
-    asked = {"model": "tiny", "messages": messages, "max_tokens": 8}
-    async with client.post(gateway.at("traffic", CHAT), json=asked) as answer:
+    requested = {"model": "tiny", "messages": messages, "max_tokens": 8}
+    async with client.post(gateway.at("traffic", CHAT), json=requested) as answer:
         assert answer.status == 200, await answer.text()
         receipt = answer.headers["x-hearth-request-id"]
         messages.append((await answer.json())["choices"][0]["message"])
@@ -52,10 +52,10 @@ async def test_a_conversation_stays_warm_whichever_gateway_it_comes_to(tmp_path:
                         pass
             for number in range(4):
                 talk = [{"role": "user", "content": f"Story {number}. {STORY}"}]
-                heard = await metric(client, there, "hearth_replica_sync_updates_received_total")
+                received = await metric(client, there, "hearth_replica_sync_updates_received_total")
                 first = await attempt(client, here, talk)
                 async with asyncio.timeout(120):
-                    while await metric(client, there, "hearth_replica_sync_updates_received_total") < heard + 3:
+                    while await metric(client, there, "hearth_replica_sync_updates_received_total") < received + 3:
                         pass
                 talk.append({"role": "user", "content": "And then?"})
                 second = await attempt(client, there, talk)

@@ -53,8 +53,8 @@ class Scene:
     """Beats when the worker is told whom the process follows, and when it has connected."""
 
     def body(self, text: str) -> bytes:
-        said = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
-        return msgspec.json.encode(said)
+        stated = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+        return msgspec.json.encode(stated)
 
     async def look(self, text: str) -> Request:
         body = self.body(text)
@@ -79,7 +79,7 @@ class Scene:
 
     async def tell(self) -> None:
         """What the engine has to say, until it is heard."""
-        events = self.engine.told()
+        events = self.engine.reported()
         number = await self.publisher.log_event(*events) if events else -1
         async with asyncio.timeout(120):
             while events and self.feed._next <= number:
@@ -122,8 +122,8 @@ async def scene(folder: Path, *, max_wait_s: float = 30.0, events: bool = True) 
     pod: dict[str, Any] = {"sources": {}}
     async with Publisher() as publisher, serving(pod) as url, host(folder / "host", **words) as started:
         if events:
-            told = {"endpoint": publisher.endpoint, "replay_endpoint": publisher.replay_endpoint, "topic": "kv"}
-            pod["sources"] = {"0": {"enable_kv_cache_events": True, "publisher": "zmq", **told}}
+            reported = {"endpoint": publisher.endpoint, "replay_endpoint": publisher.replay_endpoint, "topic": "kv"}
+            pod["sources"] = {"0": {"enable_kv_cache_events": True, "publisher": "zmq", **reported}}
         router = Router(routings()["warm"])
         cards = (ModelCard(MODEL),)
         router.put_pod(Pod(url, PodState.READY, frozenset({MODEL}), cards=cards, ready_since_s=-1e6))
@@ -272,8 +272,8 @@ async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
         later = await one.look(TALK)
         assert later.lookup is not None
         later.lookup.listener.over()
-        asked = one.answering
-        await until(lambda: not (asked._tasks or asked._tickets or asked._newest or asked._pending))
+        requested = one.answering
+        await until(lambda: not (requested._tasks or requested._tickets or requested._newest or requested._pending))
 
 
 async def test_who_is_always_late_is_not_called_every_time(tmp_path: Path) -> None:

@@ -41,11 +41,11 @@ def test_a_rank_adds_itself_to_the_ports() -> None:
 
 def test_what_a_pod_reports_has_the_ports_it_has() -> None:
     """By rank, ports as they are; ranks that do not publish, or otherwise than by ZeroMQ, have no source."""
-    told = {
+    reported = {
         "0": _Publisher(True, "zmq", "tcp://*:41461", "tcp://*:41462", "kv"),
         "1": _Publisher(True, "null", "tcp://*:41463"),
     }
-    assert parse_endpoints(RANKS, told) == {
+    assert parse_endpoints(RANKS, reported) == {
         "http://pod:8000#0": EventEndpoint("tcp://pod:41461", "tcp://pod:41462", "kv")
     }
     assert parse_endpoints(POD, {}) == {}

@@ -14,8 +14,8 @@ TOOL = {"name": "f", "description": "Does f.", "parameters": {"type": "object"}}
 DUMPED = {"type": "function", "function": TOOL}
 
 
-def read(api: Api, **said: Any) -> PromptInput:
-    return read_prompt(api, msgspec.json.encode({"model": "m", **said}))
+def read(api: Api, **stated: Any) -> PromptInput:
+    return read_prompt(api, msgspec.json.encode({"model": "m", **stated}))
 
 
 def test_one_talk_is_the_same_messages_in_three_dialects() -> None:
@@ -67,7 +67,7 @@ def test_one_talk_is_the_same_messages_in_three_dialects() -> None:
 def test_a_chat_says_how_it_is_to_be_rendered() -> None:
     """Settings of the template, thinking by effort, continued messages, special tokens, a salt."""
     messages = [{"role": "assistant", "content": "a", "reasoning_content": "hm"}]
-    said = read(
+    stated = read(
         Api.CHAT,
         messages=messages,
         chat_template_kwargs={"mode": "x"},
@@ -76,7 +76,7 @@ def test_a_chat_says_how_it_is_to_be_rendered() -> None:
         add_special_tokens=True,
         cache_salt="s",
     )
-    assert said.fields == {
+    assert stated.fields == {
         "messages": messages,
         "tools": None,
         "chat_template_kwargs": {"mode": "x", "enable_thinking": False, "reasoning_effort": "none"},
@@ -84,7 +84,7 @@ def test_a_chat_says_how_it_is_to_be_rendered() -> None:
         "continue_final_message": True,
         "add_special_tokens": True,
     }
-    assert said.salt == "s"
+    assert stated.salt == "s"
     assert read(Api.CHAT, messages=messages).fields["add_generation_prompt"] is True
 
 
@@ -107,7 +107,7 @@ def test_completions_are_texts_or_ids() -> None:
 
 def test_anthropics_thoughts_and_empty_blocks() -> None:
     """Thoughts are reasoning, billing headers and hidden thoughts are nothing, disabled thinking is an effort."""
-    said = read(
+    stated = read(
         Api.MESSAGES,
         system=[{"type": "text", "text": "x-anthropic-billing-header: 1"}, {"type": "text", "text": "Be brief."}],
         messages=[
@@ -125,20 +125,20 @@ def test_anthropics_thoughts_and_empty_blocks() -> None:
         ],
         thinking={"type": "disabled"},
     )
-    assert said.fields["messages"][0] == {"role": "system", "content": "Be brief."}
-    assert said.fields["messages"][2] == {
+    assert stated.fields["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert stated.fields["messages"][2] == {
         "role": "assistant",
         "reasoning": "hm",
         "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
     }
-    assert said.fields["chat_template_kwargs"]["enable_thinking"] is False
+    assert stated.fields["chat_template_kwargs"]["enable_thinking"] is False
 
 
 PICTURE = {"role": "user", "content": [{"type": "image", "source": {}}]}
 
 
 @pytest.mark.parametrize(
-    ("api", "said", "why"),
+    ("api", "stated", "why"),
     [
         (Api.CHAT, {"messages": [ASKED], "chat_template": "x"}, "prompt_changed"),
         (Api.COMPLETIONS, {"prompt": "x", "truncate_prompt_tokens": 4}, "prompt_changed"),
@@ -158,10 +158,10 @@ PICTURE = {"role": "user", "content": [{"type": "image", "source": {}}]}
         (Api.EMBEDDINGS, {"input": "x"}, "unsupported_api"),
     ],
 )
-def test_what_cannot_be_known_is_not_guessed(api: Api, said: dict[str, Any], why: str) -> None:
+def test_what_cannot_be_known_is_not_guessed(api: Api, stated: dict[str, Any], why: str) -> None:
     """Each with the word that the metric shows."""
     with pytest.raises(UntokenizableError, match=f"^{why}$"):
-        read(api, **said)
+        read(api, **stated)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b'{"a":' * 5000])

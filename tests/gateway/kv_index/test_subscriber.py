@@ -83,7 +83,7 @@ async def test_a_late_joiner_has_the_history_reported() -> None:
             await publisher.log_event(block(3000))
             await feed.pulse.until(lambda: held(feed, 3001) == 3001)
             assert feed.reliability.is_reliable
-            assert publisher.asked[0] == 0
+            assert publisher.requested[0] == 0
 
 
 async def test_a_gap_is_noticed_and_filled() -> None:

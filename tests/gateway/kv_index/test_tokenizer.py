@@ -52,10 +52,10 @@ async def test_identity_is_adapter_and_salt() -> None:
 
 async def test_too_many_at_once_are_unobserved() -> None:
     """Their answers would come too late in any case."""
-    asked, may_answer = list[str](), asyncio.Event()
+    requested, may_answer = list[str](), asyncio.Event()
 
     async def tokenize(request: web.Request) -> web.Response:
-        asked.append((await request.json())["prompt"])
+        requested.append((await request.json())["prompt"])
         await may_answer.wait()
         return web.json_response({"tokens": IDS})
 
@@ -67,7 +67,7 @@ async def test_too_many_at_once_are_unobserved() -> None:
     pod, made = f"http://127.0.0.1:{runner.addresses[0][1]}", PodTokenizer(Said())
     try:
         tasks = [asyncio.create_task(made.tokenize(job(pod=pod))) for _ in range(MAX_WAITING)]
-        await until(lambda: len(asked) == MAX_WAITING)
+        await until(lambda: len(requested) == MAX_WAITING)
         with pytest.raises(UntokenizableError, match="busy"):
             await made.tokenize(job(pod=pod))
         may_answer.set()

@@ -28,12 +28,12 @@ class Wire:
         self._take = take
 
     def send(self, message: Any) -> bool:
-        said = decode_message(encode_frame(message)[4:])
-        if isinstance(said, LeaseRequestMessage) and self.is_connected:
+        stated = decode_message(encode_frame(message)[4:])
+        if isinstance(stated, LeaseRequestMessage) and self.is_connected:
             line: Any = self
-            self._slices.take(line, said)
-        elif self.answers and isinstance(said, LeaseGrantMessage):
-            self._take(said)
+            self._slices.take(line, stated)
+        elif self.answers and isinstance(stated, LeaseGrantMessage):
+            self._take(stated)
         return self.is_connected
 
 

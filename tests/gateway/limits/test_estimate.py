@@ -26,9 +26,9 @@ BOOKS = UsageStore().of(CALLER.accounts, NOW_S)
 
 
 def expecting(**prices: ModelEntry) -> tuple[UsageEstimator, Router, Told]:
-    router, told = Router(routings()["warm"]), Told(120.0)
+    router, reported = Router(routings()["warm"]), Told(120.0)
     put_pod(router, "http://a")
-    return UsageEstimator(router, told, prices), router, told
+    return UsageEstimator(router, reported, prices), router, reported
 
 
 def a_request(**fields: object) -> Request:
@@ -56,13 +56,13 @@ def test_answers_are_expected_as_they_can_be_counted(fields: dict[str, object], 
 
 def test_prompts_are_taken_longer_while_the_counter_errs() -> None:
     """The margin follows the errors that were seen."""
-    expect, router, told = expecting()
+    expect, router, reported = expecting()
     counted = router.counters["tiny"].tokens(PROMPT.size)
     assert expect(a_request(), CALLER, BOOKS).input_tokens == pytest.approx(1.3 * counted, abs=2)
     for _ in range(400):
         expect.learn(a_request(), "search", Usage(int(counted), 77))
     assert counted <= expect(a_request(), CALLER, BOOKS).input_tokens < 1.02 * counted
-    assert told.seen[-1] == ("search", "tiny", 77)
+    assert reported.seen[-1] == ("search", "tiny", 77)
 
 
 def test_what_an_engine_holds_already_is_taken_to_be_cached() -> None:

@@ -58,8 +58,8 @@ async def test_metrics_distinguish_tenants_up_to_a_number() -> None:
         await used(quotas, caller_of(Quota(requests_per_min=10), name), 5)
         quotas.rejected[name, LimitKind.REQUESTS] += 1
     await used(quotas, caller_of(Quota(requests_per_min=10), "a/user/ann"), 9)
-    told = generate_latest(registry).decode()
-    assert 'hearth_limit_rejections_total{limit="requests",tenant="a"} 1.0' in told
-    assert 'hearth_limit_rejections_total{limit="requests",tenant="other"} 2.0' in told
-    assert 'hearth_limit_used_ratio{limit="requests",tenant="a"} 0.5' in told
-    assert "ann" not in told
+    reported = generate_latest(registry).decode()
+    assert 'hearth_limit_rejections_total{limit="requests",tenant="a"} 1.0' in reported
+    assert 'hearth_limit_rejections_total{limit="requests",tenant="other"} 2.0' in reported
+    assert 'hearth_limit_used_ratio{limit="requests",tenant="a"} 0.5' in reported
+    assert "ann" not in reported

@@ -96,11 +96,11 @@ async def an_ask_begins_after_the_parting() -> None:
     await uses(quotas, "late", quota)
     book = quotas.accounts.find("late")
     assert book is not None
-    asked, asking = leases.lease_requests, asyncio.create_task(leases._lease_once(book, {}))
+    requested, asking = leases.lease_requests, asyncio.create_task(leases._lease_once(book, {}))
     leases.mark_partitioned()
     cap = book.limit_usages[LimitKind.REQUESTS].cap
     await asking
-    assert (book.limit_usages[LimitKind.REQUESTS].cap, leases.lease_requests) == (cap, asked)
+    assert (book.limit_usages[LimitKind.REQUESTS].cap, leases.lease_requests) == (cap, requested)
 
 
 def test_who_stands_alone_calls_no_one() -> None:

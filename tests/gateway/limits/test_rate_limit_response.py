@@ -61,11 +61,11 @@ def test_the_tightest_account_is_reported() -> None:
         ("x-ratelimit-remaining-tokens", "3500"),
         ("x-ratelimit-reset-tokens", "30.5s"),
     )
-    told = dict(rate_limit_headers(books, NOW_S + 30, anthropic=True))
-    assert told["anthropic-ratelimit-requests-remaining"] == "9"
-    assert told["anthropic-ratelimit-input-tokens-limit"] == "5000"
-    assert told["anthropic-ratelimit-output-tokens-remaining"] == "3500"
-    assert told["anthropic-ratelimit-output-tokens-reset"] == "2027-01-15T08:01:00Z"
+    reported = dict(rate_limit_headers(books, NOW_S + 30, anthropic=True))
+    assert reported["anthropic-ratelimit-requests-remaining"] == "9"
+    assert reported["anthropic-ratelimit-input-tokens-limit"] == "5000"
+    assert reported["anthropic-ratelimit-output-tokens-remaining"] == "3500"
+    assert reported["anthropic-ratelimit-output-tokens-reset"] == "2027-01-15T08:01:00Z"
 
 
 def test_who_has_no_limit_by_minute_is_sent_nothing() -> None:

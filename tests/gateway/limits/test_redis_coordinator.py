@@ -105,21 +105,21 @@ async def test_a_user_who_may_do_little_is_enough(tmp_path: Path) -> None:
 
 async def test_who_may_not_run_the_script_is_reported(tmp_path: Path) -> None:
     """As of a Redis that is away: one line, and limits go on by what the gateway knows."""
-    said: list[dict[str, object]] = []
+    stated: list[dict[str, object]] = []
     async with redis_server(tmp_path) as redis:
         await redis.log_event("ACL", "SETUSER", "hearth", "on", ">hunter2", "~*", "+ping", "+select")
         place = parse_redis_url(f"redis://hearth:hunter2@127.0.0.1:{redis.port}")
-        log_event: Any = lambda level, words, **more: said.append({"level": level, "words": words, **more})  # noqa: E731
+        log_event: Any = lambda level, words, **more: stated.append({"level": level, "words": words, **more})  # noqa: E731
         lender = RedisQuotaCoordinator(place, log_event=log_event, draw=lambda: 0.0, answer_s=20.0)
         task = asyncio.create_task(lender.run())
         for _ in range(3):
             await until(lambda: lender.is_connected)
             with pytest.raises(CoordinatorUnavailable):
                 await lender.lease("a", "me", [LeaseRequest("tokens", 10.0, 0.0, 1.0, 0.0, keeps_s=10.0)])
-        await until(lambda: said)
+        await until(lambda: stated)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    assert [(line["level"], line["error"]) for line in said] == [("warning", "NoPermissionError")]
+    assert [(line["level"], line["error"]) for line in stated] == [("warning", "NoPermissionError")]
 
 
 async def test_a_cluster_lends_too(tmp_path: Path) -> None:

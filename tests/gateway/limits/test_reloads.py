@@ -76,8 +76,8 @@ class Reloads(RuleBasedStateMachine):
         coming = self.quotas.reserve(request, self.callers[caller % len(self.callers)])
         try:
             coming.send(None)
-        except StopIteration as told:
-            tab: RequestMeter = told.value
+        except StopIteration as reported:
+            tab: RequestMeter = reported.value
         except QuotaExceeded:
             return None
         limit = self.tenant.quota.parallel_requests
@@ -125,28 +125,28 @@ class Reloads(RuleBasedStateMachine):
             stream.beyond = stream.beyond + 1 if is_beyond else 0
             assert stream.beyond <= CHECK_EVENTS
             if is_over:
-                self.end(stream, told=False)
+                self.end(stream, reported=False)
                 return
 
-    @rule(at=st.integers(0, 4), told=st.booleans())
-    def a_stream_ends(self, at: int, told: bool) -> None:
+    @rule(at=st.integers(0, 4), reported=st.booleans())
+    def a_stream_ends(self, at: int, reported: bool) -> None:
         if at < len(self.streams):
-            self.end(self.streams[at], told=told)
+            self.end(self.streams[at], reported=reported)
 
-    def end(self, stream: Stream, *, told: bool) -> None:
+    def end(self, stream: Stream, *, reported: bool) -> None:
         self.streams.remove(stream)
-        stream.tab.settle(Usage(5, stream.got) if told else None, "tiny")
+        stream.tab.settle(Usage(5, stream.got) if reported else None, "tiny")
         stream.tab.close(was_carried=True, was_served=True)
 
     @rule(at=st.integers(0, 4), part=st.floats(0.0, 1.0))
     def a_whole_answer_ends(self, at: int, part: float) -> None:
         if at >= len(self.wholes):
             return
-        whole = self.wholes.pop(at)
-        wanted = whole.request.max_tokens or 10_000
-        tokens = max(1, int(part * min(wanted, whole.max_tokens or wanted)))
-        whole.settle(Usage(5, tokens), "tiny")
-        whole.close(was_carried=True, was_served=True)
+        complete = self.wholes.pop(at)
+        wanted = complete.request.max_tokens or 10_000
+        tokens = max(1, int(part * min(wanted, complete.max_tokens or wanted)))
+        complete.settle(Usage(5, tokens), "tiny")
+        complete.close(was_carried=True, was_served=True)
 
     @invariant()
     def what_runs_is_held(self) -> None:
@@ -161,9 +161,9 @@ class Reloads(RuleBasedStateMachine):
     def teardown(self) -> None:
         """When all have ended and all is paid, nothing is left."""
         for stream in list(self.streams):
-            self.end(stream, told=True)
-        for whole in self.wholes:
-            whole.close(was_carried=False, was_served=False)
+            self.end(stream, reported=True)
+        for complete in self.wholes:
+            complete.close(was_carried=False, was_served=False)
         book = self.quotas.accounts.find("search")
         if book is not None:
             book.advance(self.clock.now_s + 86_400)

@@ -84,7 +84,7 @@ async def test_streams_of_callers_with_accounts_are_watched() -> None:
 
 async def test_what_was_reserved_is_put_right_however_it_ends() -> None:
     """By usage where the engine told it, by events where it did not, by nothing where nothing was done."""
-    for told, carried, served, tokens in (
+    for reported, carried, served, tokens in (
         (Usage(7, 21), True, True, 21),
         (None, True, True, 9),
         (None, True, False, 0),
@@ -93,7 +93,7 @@ async def test_what_was_reserved_is_put_right_however_it_ends() -> None:
         quotas = made()
         tab = await opened(quotas, Quota(output_tokens_per_min=500))
         tab.count_events(9)
-        tab.settle(told, "tiny")
+        tab.settle(reported, "tiny")
         for _ in range(2):
             tab.close(was_carried=carried, was_served=served)
         assert used(quotas) == tokens

@@ -26,7 +26,7 @@ Client = TestClient[Any, Any]
 
 @asynccontextmanager
 async def admin_client(
-    *urls: str, token: str | None = None, told: dict[str, object] | None = None
+    *urls: str, token: str | None = None, reported: dict[str, object] | None = None
 ) -> AsyncIterator[Client]:
     """A client of an admin port with a running watcher behind it, whose pods are all ready."""
     router, receipts, clock, pulse = (
@@ -41,7 +41,7 @@ async def admin_client(
     )
 
     async def reload() -> dict[str, object]:
-        return told or {"reloaded": True}
+        return reported or {"reloaded": True}
 
     async with probe_session() as session:
         watcher = FleetWatcher(
@@ -155,7 +155,7 @@ async def test_reload_reports_what_became_of_it() -> None:
     """A refused reload is no success."""
     async with admin_client() as client:
         assert (await client.post("/reload")).status == 200
-    async with admin_client(told={"reloaded": False, "errors": ["listen: bad"]}) as client:
+    async with admin_client(reported={"reloaded": False, "errors": ["listen: bad"]}) as client:
         answer = await client.post("/reload")
         assert (answer.status, (await answer.json())["errors"]) == (422, ["listen: bad"])
 

@@ -31,7 +31,7 @@ def outcome(text: bytes, *, session: str | None = "s-1", usage: Usage | None = U
     )
 
 
-def told(recorder: RouteRecorder, text: bytes, session: str | None = "s-1") -> dict[str, object]:
+def reported(recorder: RouteRecorder, text: bytes, session: str | None = "s-1") -> dict[str, object]:
     line: dict[str, object] = msgspec.json.decode(recorder(outcome(text, session=session)))
     return line
 
@@ -40,7 +40,7 @@ def test_equal_beginnings_are_reported_and_nothing_of_what_they_were() -> None:
     """Digests agree as far as the prompts do; neither text, session, tenant nor the router's own hashes stand there."""
     recorder = RouteRecorder(KEY)
     first, second = b"a" * 300 + b"b" * 300, b"a" * 300 + b"c" * 300
-    one, other = told(recorder, first), told(recorder, second)
+    one, other = reported(recorder, first), reported(recorder, second)
     # 12 characters of base64 are 9 bytes: the first two blocks of 8 bytes stand in the first 21 of them.
     assert str(one["blocks"])[:21] == str(other["blocks"])[:21]
     assert one["blocks"] != other["blocks"]
@@ -54,7 +54,7 @@ def test_equal_beginnings_are_reported_and_nothing_of_what_they_were() -> None:
 
 def test_another_key_makes_other_digests() -> None:
     """Who has the log and guesses the prompt still has not the key."""
-    one, other = told(RouteRecorder(KEY), b"x" * 500), told(RouteRecorder(bytes(32)), b"x" * 500)
+    one, other = reported(RouteRecorder(KEY), b"x" * 500), reported(RouteRecorder(bytes(32)), b"x" * 500)
     assert one["blocks"] != other["blocks"]
     assert one["session"] != other["session"]
     assert one["run"] != other["run"]
@@ -68,7 +68,7 @@ def test_what_was_not_answered_leaves_no_line() -> None:
 @pytest.mark.parametrize("session", [None, "s"])
 def test_sizes_and_times_are_those_of_the_outcome(session: str | None) -> None:
     """In tokens as the engine counts, arrival in Unix time."""
-    line = told(RouteRecorder(KEY), b"x" * 1200, session=session)
+    line = reported(RouteRecorder(KEY), b"x" * 1200, session=session)
     assert line["schema"] == 2
     assert (line["input_tokens"], line["output_tokens"], line["cached_input_tokens"]) == (300, 20, 160)
     assert (line["engine"], line["prompt_bytes"], line["model"]) == ("http://pod:8000", 1200, "qwen")

@@ -185,12 +185,12 @@ class KnownIds:
     def forget(self, address: str) -> None: ...
 
 
-def led(carrier: PairCarrier, ground: Callable[[], Ground] = Ground, **asked: Any) -> tuple[PairCarrier, Ground]:
+def led(carrier: PairCarrier, ground: Callable[[], Ground] = Ground, **requested: Any) -> tuple[PairCarrier, Ground]:
     """One request to its end."""
 
     async def play() -> tuple[PairCarrier, Ground]:
         stage = ground()
-        await stage.lead(carrier, **asked)
+        await stage.lead(carrier, **requested)
         return carrier, stage
 
     played = run_virtually(play())

@@ -128,9 +128,9 @@ async def a_scene(
 def put(router: Router, pod: SimulatedPod, connector: str, role: KvRole, facts: PodFacts) -> None:
     """A pod as a watcher would put it; the router believes those that decode to be busy."""
     bootstrap = pod.bootstrap_url.removeprefix("http://") if pod.bootstrap_url else None
-    told = replace(facts, kv_connector=connector, kv_role=role.value, role=ROLES[role], bootstrap=bootstrap)
-    router.put_pod(Pod(pod.url, PodState.READY, frozenset({MODEL}), facts=told, ready_since_s=-1e6))
-    router.reshape_pod(pod.url, [EngineShape(None, told.effective_role, 16_000, 16)])
+    reported = replace(facts, kv_connector=connector, kv_role=role.value, role=ROLES[role], bootstrap=bootstrap)
+    router.put_pod(Pod(pod.url, PodState.READY, frozenset({MODEL}), facts=reported, ready_since_s=-1e6))
+    router.reshape_pod(pod.url, [EngineShape(None, reported.effective_role, 16_000, 16)])
     known = router.fleet.pod(pod.url)
     assert known is not None
     if role is KvRole.CONSUMER:

@@ -18,13 +18,13 @@ class Server:
 
     def __init__(self, answer: str) -> None:
         self.answer = answer
-        self.asked = 0
+        self.requested = 0
         self.now_s = 0.0
         self.address = ""
         self.bootstraps: BootstrapServers
 
     async def query(self, request: web.Request) -> web.Response:
-        self.asked += 1
+        self.requested += 1
         return web.Response(text=self.answer, content_type="application/json")
 
 
@@ -49,12 +49,12 @@ async def test_ids_are_requested_once_and_believed_for_a_while() -> None:
     async with serving() as server:
         ask = server.bootstraps.engine_id
         assert await asyncio.gather(*(ask(server.address, rank) for rank in (0, 1, 2))) == ["a", "b", ""]
-        assert server.asked == 1
+        assert server.requested == 1
         server.now_s = TTL_S + 1
         assert await ask(server.address, 0) == "a"
         server.bootstraps.forget(server.address)
         assert await ask(server.address, 0) == "a"
-        assert server.asked == 3
+        assert server.requested == 3
 
 
 @pytest.mark.parametrize("answer", ["", "no", "[]", '{"0": {}}', '{"0": {"engine_id": 7}}'])

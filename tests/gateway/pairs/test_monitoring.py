@@ -19,12 +19,12 @@ class Scene:
     def __init__(self) -> None:
         self.router = split_fleet(0, 1)
         put(self.router, "http://lost", replace(NIXL, role=Role.PREFILL, kv_connector=None))
-        self.said: list[tuple[str, str, dict[str, Any]]] = []
+        self.stated: list[tuple[str, str, dict[str, Any]]] = []
         self.now_s = 0.0
         self.watch = UnpairedPrefillMonitor(self.router, self._say, lambda: self.now_s)
 
     def _say(self, level: str, words: str, **more: Any) -> None:
-        self.said.append((level, words, more))
+        self.stated.append((level, words, more))
 
     def look(self, now_s: float) -> None:
         self.now_s = now_s
@@ -36,13 +36,13 @@ def test_it_is_reported_once_with_the_fix() -> None:
     scene = Scene()
     scene.look(0.0)
     scene.look(SETTLED_S - 0.1)
-    assert scene.said == []
+    assert scene.stated == []
     for now_s in (SETTLED_S, SETTLED_S + 1):
         scene.look(now_s)
     put(scene.router, "http://more", replace(NIXL, role=Role.DECODE))
     scene.look(SETTLED_S + 2)
     fix = {"upstream": "http://lost", "kv_connector": None, "fix": UnpairedReason.NO_CONNECTOR.value}
-    assert scene.said == [("warning", "prefill_pod_unpaired", fix)]
+    assert scene.stated == [("warning", "prefill_pod_unpaired", fix)]
 
 
 def test_another_reason_is_reported_too() -> None:
@@ -52,7 +52,7 @@ def test_another_reason_is_reported_too() -> None:
     scene.look(SETTLED_S)
     put(scene.router, "http://lost", replace(NIXL, role=Role.PREFILL, revision="v9"))
     scene.look(SETTLED_S + 1)
-    assert [more["fix"] for _, _, more in scene.said] == [
+    assert [more["fix"] for _, _, more in scene.stated] == [
         UnpairedReason.NO_CONNECTOR.value,
         UnpairedReason.NO_PARTNER.value,
     ]
@@ -64,7 +64,7 @@ def test_one_that_finds_its_partner_in_time_is_not_reported() -> None:
     scene.look(0.0)
     put(scene.router, "http://lost", replace(NIXL, role=Role.PREFILL))
     scene.look(SETTLED_S + 1)
-    assert scene.said == []
+    assert scene.stated == []
 
 
 def test_pairs_and_fallbacks_are_counted() -> None:

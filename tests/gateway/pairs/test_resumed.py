@@ -43,17 +43,17 @@ async def alone(api: Api) -> Read:
         return read(api, (await client.post(path, {"model": MODEL, **body})).body)
 
 
-def input_tokens(heard: Read) -> int:
+def input_tokens(received: Read) -> int:
     """Of the prompt; Anthropic's API tells those apart that came of a cache or were put there."""
     words = ("prompt_tokens", "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    return sum(heard.usage[-1].get(word) or 0 for word in words)
+    return sum(received.usage[-1].get(word) or 0 for word in words)
 
 
-def alike(heard: Read) -> tuple[object, ...]:
+def alike(received: Read) -> tuple[object, ...]:
     """What of an answer is the same whoever gives it."""
-    usage = heard.usage[-1]
+    usage = received.usage[-1]
     answered = usage.get("completion_tokens") or usage.get("output_tokens")
-    return heard.text, heard.opened, len(heard.closed), len(heard.endings), input_tokens(heard), answered
+    return received.text, received.opened, len(received.closed), len(received.endings), input_tokens(received), answered
 
 
 async def lose(scene: Scene, api: Api, *lost: int) -> Read:
@@ -62,12 +62,12 @@ async def lose(scene: Scene, api: Api, *lost: int) -> Read:
     scene.pods[DECODES][0].set_fault(Fault(FaultKind.MUTE, after_chunks=SAID))
     async with scene.client.session.post(scene.client.url + path, json={"model": MODEL, **body}) as answer:
         assert answer.status == 200, await answer.text()
-        told = b""
-        while told.count(b"\n\n") < SAID:
-            told += await answer.content.readany()
+        reported = b""
+        while reported.count(b"\n\n") < SAID:
+            reported += await answer.content.readany()
         for number in lost:
             scene.pods[number][0].set_fault(Fault(FaultKind.DIE))
-        return read(api, told + await answer.read())
+        return read(api, reported + await answer.read())
 
 
 def ways(scene: Scene) -> list[tuple[int | None, int, str]]:
@@ -83,9 +83,9 @@ async def goes_on(connector: str, api: Api, *lost: int) -> tuple[Scene, Read]:
     """A stream that loses these pods is told like one of a pod that nobody disturbs, and counted once."""
     undisturbed = await alone(api)
     async with a_scene(connector, ROLES) as scene:
-        heard = await lose(scene, api, *lost)
+        received = await lose(scene, api, *lost)
         await scene.is_quiet()
-    assert alike(heard) == alike(undisturbed)
+    assert alike(received) == alike(undisturbed)
     (outcome,) = scene.outcomes
     assert (outcome.status, outcome.resumes, outcome.resume_failure) == (200, 1, None)
     usage = outcome.usage
@@ -94,7 +94,7 @@ async def goes_on(connector: str, api: Api, *lost: int) -> tuple[Scene, Read]:
     warm_tokens = outcome.attempts[-1].actual_cached_input_tokens
     assert warm_tokens is not None
     assert usage.cached_tokens == min(warm_tokens, usage.prompt_tokens)
-    return scene, heard
+    return scene, received
 
 
 @pytest.mark.parametrize("api", ASKINGS)
@@ -124,10 +124,10 @@ async def test_a_prefill_pod_that_is_lost_behind_the_first_token_is_not_missed(c
     async with a_scene(connector, ROLES) as scene:
         scene.pods[DECODES][0].set_fault(Fault(FaultKind.SLOW, factor=40.0))
         async with scene.client.session.post(scene.client.url + path, json={"model": MODEL, **body}) as answer:
-            told = await answer.content.readany()
+            reported = await answer.content.readany()
             scene.pods[0][0].set_fault(Fault(FaultKind.DIE))
-            heard = read(Api.CHAT, told + await answer.read())
+            received = read(Api.CHAT, reported + await answer.read())
         await scene.is_quiet()
-    assert alike(heard) == alike(undisturbed)
+    assert alike(received) == alike(undisturbed)
     assert ways(scene) == [(0, DECODES, "ok")]
     assert scene.outcomes[0].wasted_tokens == 0

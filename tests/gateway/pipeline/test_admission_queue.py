@@ -196,9 +196,9 @@ def test_overload_is_rejected_at_once_and_says_when_to_come_again() -> None:
         return stage.outcomes
 
     outcomes = run_virtually(play())
-    refused = [outcome for outcome in outcomes if outcome.reason is Reason.OVERLOADED]
-    assert 50 < len(refused) < 190
-    assert sorted(one.duration_s for one in refused)[len(refused) // 2] < 0.05
+    rejected = [outcome for outcome in outcomes if outcome.reason is Reason.OVERLOADED]
+    assert 50 < len(rejected) < 190
+    assert sorted(one.duration_s for one in rejected)[len(rejected) // 2] < 0.05
 
 
 @dataclass(frozen=True)

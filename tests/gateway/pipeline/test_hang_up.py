@@ -116,12 +116,12 @@ def _raising_once(stage: Stage, name: str) -> tuple[object, str, object]:
                 return queues.values()
 
         return admission, "queues", Breaking(queues)
-    whole = getattr(admission, name)
+    complete = getattr(admission, name)
 
     def raising(*args: object, **named: object) -> object:
         if first():
             raise Planted
-        return whole(*args, **named)
+        return complete(*args, **named)
 
     return admission, name, raising
 

@@ -15,7 +15,7 @@ from tests.gateway.pipeline.test_pipeline import MODEL, PODS, PROMPT, Play, Play
 from tests.routing.test_cache_lookup import Notes
 
 
-def asked() -> Request:
+def requested() -> Request:
     return Request("r", Api.CHAT, MODEL, PROMPT)
 
 
@@ -43,7 +43,7 @@ def test_what_was_observed_decides_and_the_time_it_took_counts() -> None:
     async def play() -> tuple[Stage, Looker, PlayedCarrier]:
         stage = Stage()
         looker, carrier = Looker(stage, PODS[2]), PlayedCarrier((Play(token_after_s=1.0),))
-        await stage.pipeline.handle_request(asked(), carrier, lookup=looker)
+        await stage.pipeline.handle_request(requested(), carrier, lookup=looker)
         return stage, looker, carrier
 
     stage, looker, carrier = run_virtually(play())
@@ -52,7 +52,7 @@ def test_what_was_observed_decides_and_the_time_it_took_counts() -> None:
     assert outcome.ttft_s == 1.5
     assert outcome.attempts[0].cache_source == "precise"
     assert outcome.attempts[0].predicted_cached_input_tokens == 384
-    assert [said[0] for said in looker.notes.said] == ["placed", "computed", "answered", "left", "over"]
+    assert [stated[0] for stated in looker.notes.stated] == ["placed", "computed", "answered", "left", "over"]
 
 
 def test_a_failed_pod_is_left_and_the_next_is_called() -> None:
@@ -62,12 +62,12 @@ def test_a_failed_pod_is_left_and_the_next_is_called() -> None:
         stage = Stage()
         looker = Looker(stage, PODS[0])
         carrier = PlayedCarrier((Play(AttemptStatus.CONNECTION_RESET, token_after_s=None), Play()))
-        await stage.pipeline.handle_request(asked(), carrier, lookup=looker)
+        await stage.pipeline.handle_request(requested(), carrier, lookup=looker)
         return looker, carrier
 
     looker, carrier = run_virtually(play())
     assert carrier.pods[0] == PODS[0] != carrier.pods[1]
-    assert [said[0] for said in looker.notes.said] == [
+    assert [stated[0] for stated in looker.notes.stated] == [
         *("placed", "left"),
         *("placed", "computed", "answered", "left", "over"),
     ]
@@ -79,12 +79,12 @@ def test_who_leaves_while_we_look_is_charged_to_no_account() -> None:
     async def play() -> Stage:
         stage = Stage()
         looker = Looker(stage, PODS[0], takes_s=5.0)
-        task = asyncio.create_task(stage.pipeline.handle_request(asked(), PlayedCarrier((Play(),)), lookup=looker))
+        task = asyncio.create_task(stage.pipeline.handle_request(requested(), PlayedCarrier((Play(),)), lookup=looker))
         await asyncio.sleep(1.0)
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
-        assert not looker.notes.said
+        assert not looker.notes.stated
         return stage
 
     stage = run_virtually(play())

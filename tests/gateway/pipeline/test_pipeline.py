@@ -220,7 +220,7 @@ def test_an_answer_that_has_started_is_exclusive() -> None:
     """After the first byte the client is told of the loss."""
     carrier, stage = led(Play(AttemptStatus.CONNECTION_RESET, started=True), Play())
     assert len(carrier.pods) == 1
-    assert [refusal.reason for refusal in carrier.refusals] == [Reason.POD_LOST]
+    assert [rejection.reason for rejection in carrier.refusals] == [Reason.POD_LOST]
     assert stage.outcomes[0].status == 502
 
 
@@ -241,14 +241,14 @@ def test_attempts_end_with_the_deadline() -> None:
     carrier, stage = led(slow, patience=AttemptLimits(deadline_s=8.0))
     assert len(carrier.pods) == 2
     assert len(set(carrier.deadlines_s)) == 1
-    assert [refusal.reason for refusal in carrier.refusals] == [Reason.POD_TIMEOUT]
+    assert [rejection.reason for rejection in carrier.refusals] == [Reason.POD_TIMEOUT]
     assert stage.outcomes[0].duration_s == 10.0
 
 
 def test_when_all_pods_have_failed_the_last_says_why() -> None:
     """What the last pod said tells more than that nobody is left."""
     carrier, stage = led(failing(AttemptStatus.UPSTREAM_BUSY), pods=PODS[:1])
-    assert [refusal.reason for refusal in carrier.refusals] == [Reason.POD_BUSY]
+    assert [rejection.reason for rejection in carrier.refusals] == [Reason.POD_BUSY]
     assert stage.outcomes[0].reason is Reason.POD_BUSY
 
 
@@ -264,7 +264,7 @@ def test_what_cannot_be_placed_is_rejected(model: str, reason: Reason) -> None:
 
     carrier, stage = run_virtually(play())
     assert carrier.pods == []
-    assert [refusal.reason for refusal in carrier.refusals] == [reason]
+    assert [rejection.reason for rejection in carrier.refusals] == [reason]
     assert [outcome.reason for outcome in stage.outcomes] == [reason]
 
 

@@ -87,9 +87,9 @@ def played(fleet: Fleet, *names: str, is_poison: bool = False, takes_s: float = 
         stage = Guarded(fleet)
         return stage, await asyncio.gather(*(stage.ask(name, is_poison=is_poison, takes_s=takes_s) for name in names))
 
-    stage, asked = run_virtually(play())
+    stage, requested = run_virtually(play())
     assert stage.router.ledger.is_empty()
-    return stage, asked
+    return stage, requested
 
 
 def pods(count: int) -> tuple[str, ...]:
@@ -100,9 +100,9 @@ def pods(count: int) -> tuple[str, ...]:
 def test_two_pods_that_no_one_knows_to_be_broken_fail_no_one(well: int) -> None:
     """The very first request that meets them is answered by the third."""
     every = pods(3)
-    _, (asked,) = played(Fleet(every, sick={*every} - {every[well]}), "first")
-    assert not asked.refusals
-    assert asked.pods[-1] == every[well]
+    _, (requested,) = played(Fleet(every, sick={*every} - {every[well]}), "first")
+    assert not requested.refusals
+    assert requested.pods[-1] == every[well]
 
 
 def test_pods_that_fail_others_are_not_held_against_a_request() -> None:
@@ -116,26 +116,28 @@ def test_pods_that_fail_others_are_not_held_against_a_request() -> None:
         stage.pipeline.budget.balance = IN_ALL
         return stage, await stage.ask("late")
 
-    stage, asked = run_virtually(play())
-    assert not asked.refusals
-    assert asked.pods[-1] == every[0]
-    assert [attempt.was_unhealthy for attempt in stage.outcomes[0].attempts] == [True] * (len(asked.pods) - 1) + [False]
+    stage, requested = run_virtually(play())
+    assert not requested.refusals
+    assert requested.pods[-1] == every[0]
+    assert [attempt.was_unhealthy for attempt in stage.outcomes[0].attempts] == [True] * (len(requested.pods) - 1) + [
+        False
+    ]
 
 
 def test_pods_where_there_is_no_listener_have_failed_nothing() -> None:
     """They have seen nothing of the request: the one that lives is found among any number."""
     every = pods(30)
-    _, (asked,) = played(Fleet(every, gone=set(every[1:])), "r")
-    assert not asked.refusals
-    assert asked.pods[-1] == every[0]
+    _, (requested,) = played(Fleet(every, gone=set(every[1:])), "r")
+    assert not requested.refusals
+    assert requested.pods[-1] == every[0]
 
 
 def test_a_poisoned_request_breaks_few_pods() -> None:
     """It is refused when so many that were well have failed it."""
     fleet = Fleet(pods(30))
-    _, (asked,) = played(fleet, "poison", is_poison=True)
-    assert len(asked.refusals) == 1
-    assert len(fleet.broken_by) == len(asked.pods) == ATTEMPTS
+    _, (requested,) = played(fleet, "poison", is_poison=True)
+    assert len(requested.refusals) == 1
+    assert len(fleet.broken_by) == len(requested.pods) == ATTEMPTS
 
 
 @given(count=st.integers(1, 12), takes_s=st.sampled_from([0.0, 1.0]), sick=st.integers(0, 12))
@@ -145,7 +147,7 @@ def test_many_poisoned_requests_get_no_further_than_each_alone(count: int, takes
     """
     every = pods(60)
     fleet = Fleet(every, sick=set(every[:sick]))
-    _, asked = played(fleet, *map(str, range(count)), is_poison=True, takes_s=takes_s)
-    assert all(len(each.refusals) == 1 for each in asked)
-    assert all(len(each.pods) <= IN_ALL for each in asked)
+    _, requested = played(fleet, *map(str, range(count)), is_poison=True, takes_s=takes_s)
+    assert all(len(each.refusals) == 1 for each in requested)
+    assert all(len(each.pods) <= IN_ALL for each in requested)
     assert len(fleet.broken_by) <= ATTEMPTS * count

@@ -55,8 +55,8 @@ def test_chunks_that_come_complete_are_read_like_any_others(
             reads.append(read)
     reads[2:3] = split(reads[2], cuts) if len(reads) > 2 else []
     scene = staged(lambda: Scene().feed(reads))
-    assert scene.heard.is_whole
-    assert scene.heard.body == b"".join(passed(events))
+    assert scene.received.is_whole
+    assert scene.received.body == b"".join(passed(events))
     assert (scene.leg.usage, scene.leg.finish_reason) == (Usage(42, 3, 32), "stop")
     assert scene.leg.answer == response_bytes(Api.CHAT, b"".join(events), stream=True)
 
@@ -91,8 +91,8 @@ def test_a_chunk_that_holds_less_than_it_says_is_not_passed_on() -> None:
     """Its rest may come yet: nothing goes on that leaves the client inside of a chunk."""
     scene = staged(lambda: Scene().feed([STREAM_HEAD, *map(chunk, chat_stream("Hi", "a", "b")[:3])]))
     before = scene.client.written
-    whole = chat_event("cut") + chat_event("here")
-    staged(lambda: scene.feed([chunk(whole)[: len(chunk(whole)) // 2]]))
+    complete = chat_event("cut") + chat_event("here")
+    staged(lambda: scene.feed([chunk(complete)[: len(chunk(complete)) // 2]]))
     assert scene.client.written == before
 
 
@@ -103,7 +103,7 @@ def test_what_looks_like_a_chunk_inside_of_one_is_payload() -> None:
     at = reads[2].index(chunk(chat_event("no")))
     reads[2:] = [reads[2][:at], chunk(chat_event("no")), reads[2][at + len(chunk(chat_event("no"))) :]]
     scene = staged(lambda: Scene().feed([*reads, chunk(DONE), LAST_CHUNK]))
-    assert scene.heard.body == chat_event("Hi") + outer + DONE
+    assert scene.received.body == chat_event("Hi") + outer + DONE
 
 
 def test_half_a_size_before_a_read_belongs_to_it() -> None:
@@ -113,7 +113,7 @@ def test_half_a_size_before_a_read_belongs_to_it() -> None:
     rest = b": more".ljust(int(b"1" + size, 16) - len(payload)) + b"\r\n"
     reads = [STREAM_HEAD, chunk(chat_event("Hi")), chunk(chat_event("Ho")) + b"1", inner, rest]
     scene = staged(lambda: Scene().feed([*reads, chunk(b"\n\n" + DONE), LAST_CHUNK]))
-    assert scene.heard.body == chat_event("Hi") + chat_event("Ho") + payload + rest[:-2] + b"\n\n" + DONE
+    assert scene.received.body == chat_event("Hi") + chat_event("Ho") + payload + rest[:-2] + b"\n\n" + DONE
 
 
 def test_a_chunk_without_its_line_end_is_no_http() -> None:
@@ -127,7 +127,7 @@ def test_an_error_in_a_read_of_its_own_is_noticed() -> None:
     """However smoothly the stream has flowed before."""
     scene = staged(lambda: Scene().feed(one_a_read(chat_event("Hi"), chat_event("!"), event(DEAD), DONE)))
     assert scene.leg.end is AttemptStatus.UPSTREAM_5XX
-    assert scene.heard.body == chat_event("Hi") + chat_event("!")
+    assert scene.received.body == chat_event("Hi") + chat_event("!")
 
 
 @dataclass
@@ -135,16 +135,16 @@ class FakeLine:
     """Whose connection it is."""
 
     left: bytes = b""
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
 
     def resume_parsing(self, left: bytes) -> None:
         self.left = left
 
     def eof_received(self) -> None:
-        self.told.append("eof")
+        self.reported.append("eof")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.told.append("lost")
+        self.reported.append("lost")
 
 
 class Passing:
@@ -153,7 +153,7 @@ class Passing:
     def __init__(self, most_bytes: int) -> None:
         self.line, self.kept = FakeLine(), ResponseRecorder(most_bytes)
         self.written: list[bytes] = []
-        self.told: list[int] = []
+        self.reported: list[int] = []
         self.may_pass = 1 << 20
         """Events, before it wants to be told again."""
         self.flow = PassthroughStream(
@@ -161,7 +161,7 @@ class Passing:
         )
 
     def _tell(self, events: int) -> int:
-        self.told.append(events)
+        self.reported.append(events)
         return self.may_pass
 
     def pass_on(self, read: bytes) -> bytes:
@@ -186,7 +186,7 @@ def test_the_end_of_a_connection_is_the_lines() -> None:
     flow, _, _ = a_flow()
     flow.flow.eof_received()
     flow.flow.connection_lost(None)
-    assert flow.line.told == ["eof", "lost"]
+    assert flow.line.reported == ["eof", "lost"]
 
 
 def test_counts_are_reported_when_requested() -> None:
@@ -196,13 +196,13 @@ def test_counts_are_reported_when_requested() -> None:
     flow.flow.report_count()
     events = [chat_event(f" {n}") for n in range(8)]
     feed(flow, *events[:2])
-    assert sum(flow.told) == 0
+    assert sum(flow.reported) == 0
     feed(flow, *events[2:4], b"".join(events[4:6]))
-    assert flow.told[2:] == [3, 3]
+    assert flow.reported[2:] == [3, 3]
     feed(flow, events[6])
     flow.flow.report_count()
     flow.flow.report_count()
-    assert sum(flow.told) == 7
+    assert sum(flow.reported) == 7
 
 
 def test_nothing_is_written_behind_the_end_that_whoever_counts_has_set() -> None:
@@ -222,9 +222,9 @@ def test_of_events_that_are_alike_only_the_text_is_kept() -> None:
     events = [chat_event("Hi"), *[chat_event(f" {n}") for n in range(100)], chat_event("", "stop"), DONE]
     feed(flow, *events)
     assert written == [chunk(each) for each in events]
-    told = kept.joined()
-    assert len(told) < 10 * len(events[0])
-    assert response_bytes(Api.CHAT, told, stream=True) == response_bytes(Api.CHAT, b"".join(events), stream=True)
+    reported = kept.joined()
+    assert len(reported) < 10 * len(events[0])
+    assert response_bytes(Api.CHAT, reported, stream=True) == response_bytes(Api.CHAT, b"".join(events), stream=True)
 
 
 def a_thought(text: str) -> bytes:
@@ -232,8 +232,8 @@ def a_thought(text: str) -> bytes:
 
 
 def a_block(text: str) -> bytes:
-    said = {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": text}}
-    return b"event: content_block_delta\n" + event(said)
+    stated = {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": text}}
+    return b"event: content_block_delta\n" + event(stated)
 
 
 @pytest.mark.parametrize("made", [a_thought, a_block])

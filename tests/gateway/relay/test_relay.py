@@ -38,8 +38,8 @@ def test_any_split_of_a_streams_bytes_gives_the_client_the_same(
     events = chat_stream(*words)
     raw = STREAM_HEAD + chunked([b"".join(events)] if joined else events)
     scene = staged(lambda: Scene(withholds_usage=withholds).feed(split(raw, cuts)))
-    assert scene.heard.is_whole
-    assert scene.heard.body == b"".join(e for e in events if not (withholds and e == usage_event()))
+    assert scene.received.is_whole
+    assert scene.received.body == b"".join(e for e in events if not (withholds and e == usage_event()))
     assert scene.leg.end is AttemptStatus.OK
     assert (scene.leg.usage, scene.leg.finish_reason) == (Usage(42, 3, 32), "stop")
     assert scene.owner.given_back == scene.answered == len(scene.placement.first_tokens) == 1
@@ -54,9 +54,9 @@ def test_any_split_of_a_unary_answer_gives_the_client_the_same(content: str, cut
         raw = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
         raw += chunked([body[:10], body[10:]])
     scene = staged(lambda: Scene().feed(split(raw, cuts)))
-    assert scene.heard.is_whole
-    assert scene.heard.body == body
-    assert ("content-length" in scene.heard.headers) is not is_chunked
+    assert scene.received.is_whole
+    assert scene.received.body == body
+    assert ("content-length" in scene.received.headers) is not is_chunked
     assert (scene.leg.end, scene.leg.usage, scene.leg.finish_reason) == (
         AttemptStatus.OK,
         Usage(42, 3, 32),
@@ -75,12 +75,12 @@ def test_a_stream_cut_anywhere_is_lost_and_stays_well_framed(words: list[str], c
     assert scene.leg.end is AttemptStatus.CONNECTION_RESET
     assert scene.leg.started is bool(scene.client.written)
     assert not scene.answered
-    told = b"".join(events)
-    assert told.startswith(scene.heard.body)
-    assert scene.heard.body == b"" or scene.heard.body.endswith(b"\n\n")
+    reported = b"".join(events)
+    assert reported.startswith(scene.received.body)
+    assert scene.received.body == b"" or scene.received.body.endswith(b"\n\n")
     if scene.leg.started:
         scene.client.written += chunk(b"data: more\n\n") + LAST_CHUNK
-        assert scene.heard.is_whole
+        assert scene.received.is_whole
 
 
 @given(cuts=CUTS, after=st.integers(2, 24), joined=st.booleans())
@@ -90,10 +90,10 @@ def test_a_message_that_is_given_up_is_lost_with_its_block_open(cuts: list[int],
     raw = STREAM_HEAD + chunked([b"".join(events)] if joined else events)
     scene = staged(lambda: Scene(Api.MESSAGES).feed(split(raw, cuts)))
     assert scene.leg.end is AttemptStatus.CONNECTION_RESET
-    said = delivered_by(scene.relay)
-    assert said is not None
-    assert (said.raw, said.event_count) == (scene.heard.body, scene.heard.body.count(b"\n\n"))
-    assert b"content_block_stop" not in scene.heard.body[:-2].split(b"\n\n")[-1]
+    stated = delivered_by(scene.relay)
+    assert stated is not None
+    assert (stated.raw, stated.event_count) == (scene.received.body, scene.received.body.count(b"\n\n"))
+    assert b"content_block_stop" not in scene.received.body[:-2].split(b"\n\n")[-1]
 
 
 @given(cuts=CUTS)
@@ -102,8 +102,8 @@ def test_a_message_of_several_blocks_comes_complete(cuts: list[int]) -> None:
     events = Thinker("pod").answer(Api.MESSAGES)
     scene = staged(lambda: Scene(Api.MESSAGES).feed(split(STREAM_HEAD + chunked(events), cuts)))
     one_a_read = staged(lambda: Scene(Api.MESSAGES).feed([STREAM_HEAD, *map(chunk, events), LAST_CHUNK]))
-    assert scene.heard.is_whole
-    assert scene.heard.body == one_a_read.heard.body == b"".join(events)
+    assert scene.received.is_whole
+    assert scene.received.body == one_a_read.received.body == b"".join(events)
     assert scene.leg.answer == answer_bytes_of(Api.MESSAGES, b"".join(events), stream=True)
 
 
@@ -115,7 +115,7 @@ def test_a_body_without_length_ends_with_its_connection() -> None:
         return scene.hang_up()
 
     scene = staged(play)
-    assert scene.heard.body == b'{"a": 1}'
+    assert scene.received.body == b'{"a": 1}'
     assert scene.leg.end is AttemptStatus.OK
     assert scene.owner.given_back == 0
 
@@ -135,7 +135,7 @@ def test_interim_answers_are_passed_over(status: int) -> None:
     """A pod that says 100 or 103 first has not answered yet."""
     raw = b"HTTP/1.1 %d Wait\r\nlink: x\r\n\r\n" % status + answer_bytes(chat_answer())
     scene = staged(lambda: Scene().feed([raw]))
-    assert scene.heard.status == 200
+    assert scene.received.status == 200
     assert scene.leg.end is AttemptStatus.OK
 
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_passed_on_is_malformed(raw: bytes) -> None:
 def test_a_second_answer_reaches_no_one(surplus: bytes) -> None:
     """What follows the answer on the same read is no part of it, and its line is not used again."""
     scene = staged(lambda: Scene().feed([answer_bytes(chat_answer()) + surplus]))
-    assert scene.heard.body == answer_bytes(chat_answer()).partition(b"\r\n\r\n")[2]
+    assert scene.received.body == answer_bytes(chat_answer()).partition(b"\r\n\r\n")[2]
     assert scene.client.written.count(b"HTTP/1.1") == 1
     assert scene.leg.end is AttemptStatus.OK
     assert scene.owner.given_back == 0
@@ -232,20 +232,20 @@ def test_an_error_inside_a_stream_is_not_passed_on_as_it_is(cuts: list[int]) -> 
         True,
         "EngineCore died.",
     )
-    assert scene.heard.body == chat_event("Hi")
-    assert not scene.heard.is_whole
+    assert scene.received.body == chat_event("Hi")
+    assert not scene.received.is_whole
 
 
 def test_a_clients_fault_reported_in_a_stream_is_sent_to_the_client() -> None:
     """A 400 as first event becomes the answer's status; a later one becomes an event of ours."""
-    told = event({"error": {"message": "No.", "type": "BadRequestError", "param": "body.n", "code": 400}})
-    first = staged(lambda: Scene().feed([STREAM_HEAD + chunked([told, DONE])]))
-    later = staged(lambda: Scene().feed([STREAM_HEAD + chunked([chat_event("Hi"), told, DONE])]))
-    assert (first.heard.status, first.leg.end, first.leg.status) == (400, AttemptStatus.OK, 400)
-    assert b'"param":"n","code":"invalid_value"' in first.heard.body
+    reported = event({"error": {"message": "No.", "type": "BadRequestError", "param": "body.n", "code": 400}})
+    first = staged(lambda: Scene().feed([STREAM_HEAD + chunked([reported, DONE])]))
+    later = staged(lambda: Scene().feed([STREAM_HEAD + chunked([chat_event("Hi"), reported, DONE])]))
+    assert (first.received.status, first.leg.end, first.leg.status) == (400, AttemptStatus.OK, 400)
+    assert b'"param":"n","code":"invalid_value"' in first.received.body
     assert first.answered == later.answered == 1
-    assert later.heard.is_whole
-    assert later.heard.body.startswith(chat_event("Hi") + b'data: {"error":{"message":"No."')
+    assert later.received.is_whole
+    assert later.received.body.startswith(chat_event("Hi") + b'data: {"error":{"message":"No."')
 
 
 @pytest.mark.parametrize(
@@ -271,9 +271,9 @@ def test_a_pods_own_trouble_is_kept_from_the_client(status: int, end: AttemptSta
 def test_a_clients_fault_is_passed_on_in_its_dialect(status: int, cuts: list[int]) -> None:
     """Status and message are the pod's, the code is a string; what no pod can do is told as asked wrongly."""
     scene = staged(lambda: Scene().feed(split(error_answer("Wrong.", status, param="body.x"), cuts)))
-    assert scene.heard.status == (400 if status == 501 else status)
-    assert b'"message":"Wrong."' in scene.heard.body
-    assert b'"param":"x","code":"' in scene.heard.body
+    assert scene.received.status == (400 if status == 501 else status)
+    assert b'"message":"Wrong."' in scene.received.body
+    assert b'"param":"x","code":"' in scene.received.body
     assert (scene.leg.end, scene.answered) == (AttemptStatus.OK, 1)
 
 
@@ -281,8 +281,8 @@ def test_a_huge_error_body_is_not_kept() -> None:
     """Of an error as long as a book, the beginning is enough."""
     body = b'{"error":{"message":"' + b"x" * 1_000_000 + b'"}}'
     scene = staged(lambda: Scene().feed([answer_bytes(body, 400)]))
-    assert scene.heard.status == 400
-    assert len(scene.heard.body) < 10_000
+    assert scene.received.status == 400
+    assert len(scene.received.body) < 10_000
 
 
 def test_a_long_answer_is_not_kept_but_its_usage_is_read() -> None:
@@ -292,8 +292,8 @@ def test_a_long_answer_is_not_kept_but_its_usage_is_read() -> None:
     assert scene.leg.usage == Usage(42, 3, 32)
     assert scene.leg.finish_reason == "stop"
     assert scene.leg.answer == b""
-    whole = staged(lambda: Scene().feed([STREAM_HEAD, *map(chunk, events), LAST_CHUNK]))
-    assert b"wordword" in whole.leg.answer
+    complete = staged(lambda: Scene().feed([STREAM_HEAD, *map(chunk, events), LAST_CHUNK]))
+    assert b"wordword" in complete.leg.answer
 
 
 def test_usage_of_an_unkept_unary_answer_is_read_from_its_end() -> None:
@@ -301,7 +301,7 @@ def test_usage_of_an_unkept_unary_answer_is_read_from_its_end() -> None:
     raw = answer_bytes({"choices": [{"text": "x" * 300_000}], "usage": USAGE, "metrics": None})
     scene = staged(lambda: Scene(kept=1000).feed(split(raw, list(range(0, len(raw), 30_000)))))
     assert scene.leg.usage == Usage(42, 3, 32)
-    assert scene.heard.is_whole
+    assert scene.received.is_whole
 
 
 def test_embeddings_report_their_prefill_by_their_answer() -> None:

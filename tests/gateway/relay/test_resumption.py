@@ -41,15 +41,15 @@ def continuation(*words: str, prompt_tokens: int = 9) -> list[Step]:
     made = len(words)
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": made, "total_tokens": prompt_tokens + made}
     ends = [*([None] * (made - 1)), "stop"]
-    said = [chat_event(word, end, id="chatcmpl-y") for word, end in zip(words, ends, strict=True)]
-    events = [event(head | {"choices": [ROLE]}), *said, event(head | {"choices": [], "usage": usage}), DONE]
+    stated = [chat_event(word, end, id="chatcmpl-y") for word, end in zip(words, ends, strict=True)]
+    events = [event(head | {"choices": [ROLE]}), *stated, event(head | {"choices": [], "usage": usage}), DONE]
     return [STREAM_HEAD + chunked(events)]
 
 
 def text_of(body: bytes) -> str:
-    told = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
-    assert {each["id"] for each in told} == {"chatcmpl-x"}, "one answer has one id"
-    return "".join(choice["delta"].get("content", "") for each in told for choice in each["choices"])
+    reported = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
+    assert {each["id"] for each in reported} == {"chatcmpl-x"}, "one answer has one id"
+    return "".join(choice["delta"].get("content", "") for each in reported for choice in each["choices"])
 
 
 def ends(rig: Rig) -> list[AttemptStatus]:
@@ -66,9 +66,9 @@ async def test_another_pod_goes_on(loss: Any) -> None:
         assert answer.is_whole
         assert text_of(answer.body) == "Once upon a time"
         assert (answer.body.count(DONE), answer.body.count(b'"role"'), answer.body.count(b'"usage"')) == (1, 0, 0)
-        asked = rig.pods[1].questions[0].json()
-        assert asked["messages"][-1] == {"role": "assistant", "content": "Once upon"}
-        assert asked["max_tokens"] == 8
+        requested = rig.pods[1].questions[0].json()
+        assert requested["messages"][-1] == {"role": "assistant", "content": "Once upon"}
+        assert requested["max_tokens"] == 8
         assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.OK]
     (outcome,) = rig.outcomes
     assert (outcome.status, outcome.resumes, outcome.resume_failure, outcome.wasted_tokens) == (200, 1, None, 9)
@@ -95,9 +95,9 @@ async def test_events_that_went_the_short_way_are_counted() -> None:
             event_.set()
         while await client.chunk():
             pass
-        asked = rig.pods[1].questions[0].json()
-        assert asked["messages"][-1]["content"] == "".join(words)
-        assert asked["max_tokens"] == 60
+        requested = rig.pods[1].questions[0].json()
+        assert requested["messages"][-1]["content"] == "".join(words)
+        assert requested["max_tokens"] == 60
 
 
 async def test_who_cannot_be_reached_is_not_the_last() -> None:
@@ -166,8 +166,8 @@ async def test_limits_count_on_over_the_cut_and_once() -> None:
         rig.pods[1].plays(continuation(" a", " time"))
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True, stream_options={"include_usage": True}))
         assert text_of(answer.body) == "Once upon a time"
-        (told,) = [line for line in answer.body.splitlines() if b'"usage"' in line]
-        usage = read_usage(Api.CHAT, told.removeprefix(b"data: "))
+        (reported,) = [line for line in answer.body.splitlines() if b'"usage"' in line]
+        usage = read_usage(Api.CHAT, reported.removeprefix(b"data: "))
         assert usage is not None
         assert usage.completion_tokens == kit.used(LimitKind.OUTPUT) == 4
 
@@ -201,8 +201,8 @@ async def test_a_pod_that_answers_a_stream_in_one_piece_does_not_go_on() -> None
 def thinking(*thoughts: str, name: str = "chatcmpl-y") -> list[bytes]:
     """Events of thoughts; of a pod that is asked for all of it."""
     head = {"id": name, "object": "chat.completion.chunk", "created": 2, "model": "tiny"}
-    told = [{"index": 0, "delta": {"reasoning": thought}, "finish_reason": None} for thought in thoughts]
-    return [event(head | {"choices": [choice]}) for choice in (ROLE, *told)]
+    reported = [{"index": 0, "delta": {"reasoning": thought}, "finish_reason": None} for thought in thoughts]
+    return [event(head | {"choices": [choice]}) for choice in (ROLE, *reported)]
 
 
 ENDING = [chat_event(" so.", "stop", id="chatcmpl-y"), DONE]
@@ -226,8 +226,8 @@ async def test_thoughts_are_requested_again_where_they_are_the_same() -> None:
         answer = await rig.ask(CHAT_PATH, a_chat(**GREEDY))
         assert answer.is_whole
         assert text_of(answer.body) == " so."
-        told = [json.loads(line[6:]) for line in answer.body.splitlines() if line.startswith(b"data: {")]
-        thoughts = [choice["delta"].get("reasoning") for each in told for choice in each["choices"]]
+        reported = [json.loads(line[6:]) for line in answer.body.splitlines() if line.startswith(b"data: {")]
+        thoughts = [choice["delta"].get("reasoning") for each in reported for choice in each["choices"]]
         assert [thought for thought in thoughts if thought] == ["Hm", ", well", ", then"]
         assert (answer.body.count(DONE), answer.body.count(b'"role"')) == (1, 1)
         first, again = (json.loads(pod.questions[0].body) for pod in rig.pods)
@@ -305,7 +305,7 @@ async def test_thoughts_that_are_drawn_are_not_requested_again() -> None:
     """At any other temperature the next pod thinks something else: it is asked for tokens alone, and tells none."""
     async with a_rig(pods=2) as rig:
         rig.pods[0].plays([THOUGHT, cut])
-        rig.pods[1].plays([whole({"choices": []})], [whole({"tokens": []})])
+        rig.pods[1].plays([complete({"choices": []})], [complete({"tokens": []})])
         answer = await rig.ask(CHAT_PATH, a_chat(stream=True, temperature=0.6))
         assert b'"pod_lost"' in answer.body
         assert [each.path for each in rig.pods[1].questions] == [CHAT_PATH, "/tokenize"]
@@ -313,9 +313,9 @@ async def test_thoughts_that_are_drawn_are_not_requested_again() -> None:
     assert rig.outcomes[0].resume_failure is ResumeBlocker.UPSTREAM_REJECTED
 
 
-def whole(told: dict[str, Any]) -> bytes:
+def complete(reported: dict[str, Any]) -> bytes:
     """An answer in one piece."""
-    body = json.dumps(told).encode()
+    body = json.dumps(reported).encode()
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
 

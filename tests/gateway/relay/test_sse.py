@@ -155,12 +155,12 @@ def test_an_error_as_the_first_event_lets_nothing_go() -> None:
 )
 def test_a_stream_without_its_last_bytes_was_cut(api: Api, last: bytes) -> None:
     """A connection that ends tidily does not make an answer complete."""
-    told = event({"type": "x", "choices": [{"delta": {"content": "say [DONE] or message_stop"}}]})
-    cut, whole = a_scanner(api), a_scanner(api)
-    scan(cut, [told])
-    scan(whole, [told, last])
+    reported = event({"type": "x", "choices": [{"delta": {"content": "say [DONE] or message_stop"}}]})
+    cut, complete = a_scanner(api), a_scanner(api)
+    scan(cut, [reported])
+    scan(complete, [reported, last])
     assert not cut.is_complete
-    assert whole.is_complete
+    assert complete.is_complete
 
 
 @given(cuts=CUTS)
@@ -184,10 +184,10 @@ def test_the_end_of_a_block_that_is_none_goes_to_no_one(cuts: list[int], after: 
     scanner, out = a_scanner(Api.MESSAGES), b""
     for piece in split(b"".join(pod.given_up(after)), cuts):
         out += scanner.take(piece) if scanner.error is None else b""
-    told = pod.answer(Api.MESSAGES)[:after]
-    while b"content_block_stop" in told[-1] or b"signature_delta" in told[-1]:
-        told.pop()
-    assert out == b"".join(told)
+    reported = pod.answer(Api.MESSAGES)[:after]
+    while b"content_block_stop" in reported[-1] or b"signature_delta" in reported[-1]:
+        reported.pop()
+    assert out == b"".join(reported)
     assert scanner.error is not None
 
 

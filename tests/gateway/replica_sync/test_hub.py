@@ -25,10 +25,10 @@ class Ear(IpcConnection):
 
     def __init__(self) -> None:
         super().__init__(lambda _line, _message: None)
-        self.told: list[IpcMessage | None] = []
+        self.reported: list[IpcMessage | None] = []
 
     def send_frame(self, frame: bytes) -> bool:
-        self.told.append(decode_message(frame[4:]))
+        self.reported.append(decode_message(frame[4:]))
         return True
 
 
@@ -38,7 +38,7 @@ def hub_of(*origins: int, **options: Any) -> tuple[UpdateHub, list[Ear]]:
         hub.join(ear)
         hub.take(ear, Hello(origin))
     for ear in ears:
-        ear.told.clear()
+        ear.reported.clear()
     return hub, ears
 
 
@@ -50,20 +50,20 @@ async def test_a_batch_goes_to_all_others_and_to_other_hosts() -> None:
     hub.complete_history()
     batch = UpdateBatch(encode_batch(1, 1, [EndedUpdate(5)]))
     hub.take(one, batch)
-    assert (one.told, two.told, three.told, abroad) == ([], [batch], [batch], [batch.payload])
+    assert (one.reported, two.reported, three.reported, abroad) == ([], [batch], [batch], [batch.payload])
     hub.take_remote(b"from elsewhere")
-    assert one.told == [UpdateBatch(b"from elsewhere")]
+    assert one.reported == [UpdateBatch(b"from elsewhere")]
     assert len(abroad) == 1
 
 
 async def test_the_missed_is_requested_here_or_elsewhere() -> None:
     """An origin of this host is asked to state what it has open; of others, whoever is there."""
     hub, (one, two) = hub_of(1, 2)
-    asked: list[int] = []
-    hub.connect_bridge(lambda _: None, asked.append)
+    requested: list[int] = []
+    hub.connect_bridge(lambda _: None, requested.append)
     hub.take(one, GapReport(2))
     hub.take(one, GapReport(99))
-    assert (one.told, two.told, asked) == ([], [SnapshotRequest()], [99])
+    assert (one.reported, two.reported, requested) == ([], [SnapshotRequest()], [99])
 
 
 async def test_who_comes_has_the_others_state_what_is_open() -> None:
@@ -72,7 +72,7 @@ async def test_who_comes_has_the_others_state_what_is_open() -> None:
     late = Ear()
     hub.join(late)
     hub.take(late, Hello(3))
-    assert (one.told, two.told, late.told) == ([SnapshotRequest()], [SnapshotRequest()], [])
+    assert (one.reported, two.reported, late.reported) == ([SnapshotRequest()], [SnapshotRequest()], [])
 
 
 async def test_the_dead_have_nothing_open() -> None:
@@ -83,7 +83,7 @@ async def test_the_dead_have_nothing_open() -> None:
     hub.complete_history()
     hub.take(one, UpdateBatch(encode_batch(1, 7, [EndedUpdate(5)])))
     hub.leave(one)
-    farewell = two.told[-1]
+    farewell = two.reported[-1]
     assert isinstance(farewell, UpdateBatch)
     read = decode_batch(farewell.payload)
     assert (read.replica_id, read.number, read.updates) == (1, 8, [Snapshot(())])
@@ -99,9 +99,9 @@ async def test_a_worker_that_came_back_before_its_old_line_ended_is_not_dead() -
     again = Ear()
     hub.join(again)
     hub.take(again, Hello(1))
-    two.told.clear()
+    two.reported.clear()
     hub.leave(one)
-    assert two.told == []
+    assert two.reported == []
 
 
 async def test_the_history_is_sent_in_pieces_and_is_bounded() -> None:
@@ -111,11 +111,11 @@ async def test_the_history_is_sent_in_pieces_and_is_bounded() -> None:
     for number in range(16):
         hub.take_remote(bytes([number]) * size)
     assert hub.history_bytes <= 10 * size
-    one.told.clear()
+    one.reported.clear()
     found, start = b"", 0
     while True:
         hub.take(one, HistoryRequest(start))
-        past = one.told.pop()
+        past = one.reported.pop()
         assert isinstance(past, HistoryChunk)
         assert sum(map(len, past.payloads)) <= CHUNK_BYTES + size
         found += b"".join(payload[:1] for payload in past.payloads)
@@ -130,17 +130,17 @@ async def test_a_history_that_is_still_being_read_is_guaranteed() -> None:
     hub, (one,) = hub_of(1)
     hub.connect_bridge(lambda _: None, lambda _: None)
     hub.take(one, HistoryRequest(0))
-    assert one.told.pop() == HistoryChunk(0, [], has_more=True)
+    assert one.reported.pop() == HistoryChunk(0, [], has_more=True)
     hub.take_remote(b"old")
-    assert one.told == []
+    assert one.reported == []
     hub.complete_history()
     hub.take(one, HistoryRequest(0))
-    assert one.told.pop() == HistoryChunk(1, [b"old"], has_more=False)
+    assert one.reported.pop() == HistoryChunk(1, [b"old"], has_more=False)
 
 
 async def test_nonsense_of_a_worker_goes_nowhere() -> None:
     """What has no head of a batch is neither kept nor passed on."""
     hub, (one, two) = hub_of(1, 2)
     hub.take(one, UpdateBatch(b"\xc1"))
-    assert two.told == []
+    assert two.reported == []
     assert hub.history_bytes == 0

@@ -50,10 +50,10 @@ async def test_what_is_not_read_is_kept_and_the_oldest_goes() -> None:
     line, pipe, _ = joined(max_waiting_bytes=60)
     assert line.send(GapReport(1))
     line.pause_writing()
-    told = [line.send(UpdateBatch(bytes([number]) * 10)) for number in range(10)]
+    reported = [line.send(UpdateBatch(bytes([number]) * 10)) for number in range(10)]
     line.resume_writing()
     assert pipe.messages() == [GapReport(1), *(UpdateBatch(bytes([number]) * 10) for number in range(7, 10))]
-    assert (told, line.dropped) == ([True] * 3 + [False] * 7, 7)
+    assert (reported, line.dropped) == ([True] * 3 + [False] * 7, 7)
     assert line.send(GapReport(2))
     assert pipe.messages()[-1] == GapReport(2)
 

@@ -33,10 +33,10 @@ MESSAGES = st.one_of(
 @given(st.lists(MESSAGES, max_size=8), st.lists(st.integers(1, 400), max_size=40))
 def test_frames_come_out_as_they_went_in(messages: list[IpcMessage], cuts: list[int]) -> None:
     """However a connection cuts the bytes, the same messages come out in the same order."""
-    said = b"".join(map(encode_frame, messages))
+    stated = b"".join(map(encode_frame, messages))
     frames, found, start = FrameDecoder(), list[IpcMessage | None](), 0
-    for cut in [*cuts, len(said) + 1]:
-        found += map(decode_message, frames.feed(said[start : start + cut]))
+    for cut in [*cuts, len(stated) + 1]:
+        found += map(decode_message, frames.feed(stated[start : start + cut]))
         start += cut
     assert found == messages
 
@@ -44,8 +44,10 @@ def test_frames_come_out_as_they_went_in(messages: list[IpcMessage], cuts: list[
 def test_a_frame_may_be_long() -> None:
     """A body of some megabytes passes, read in pieces of 64 KB."""
     frames, batch = FrameDecoder(), UpdateBatch(bytes(5 << 20))
-    said = encode_frame(batch)
-    found = [frame for start in range(0, len(said), 1 << 16) for frame in frames.feed(said[start : start + (1 << 16)])]
+    stated = encode_frame(batch)
+    found = [
+        frame for start in range(0, len(stated), 1 << 16) for frame in frames.feed(stated[start : start + (1 << 16)])
+    ]
     assert [decode_message(frame) for frame in found] == [batch]
 
 

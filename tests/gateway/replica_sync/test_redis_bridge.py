@@ -182,7 +182,7 @@ async def test_it_begins_without_redis(tmp_path: Path) -> None:
     async with host(tmp_path / "a", server.url) as here, host(tmp_path / "b", server.url) as there:
         one, other = here.worker(), there.worker()
         held = place(one.router, ask(), now_s=one.now_s())
-        await until(lambda: any(line[1] == "replica_sync_unavailable" for line in here.said.lines))
+        await until(lambda: any(line[1] == "replica_sync_unavailable" for line in here.stated.lines))
         await server.start()
         try:
             await until(lambda: connected(here, there) and alike(one, other))
@@ -244,8 +244,8 @@ async def test_external_entries_and_a_full_disk_are_no_end(tmp_path: Path) -> No
 async def test_a_loss_is_warned_of_once(tmp_path: Path) -> None:
     """Two connections lose the same Redis, and try again many times: one warning, and one line when both are back."""
 
-    def said(words: str) -> list[str]:
-        return [line[0] for line in here.said.lines if line[1] == words]
+    def stated(words: str) -> list[str]:
+        return [line[0] for line in here.stated.lines if line[1] == words]
 
     async with redis_server(tmp_path) as redis, host(tmp_path / "a", redis.url) as here:
         for times in (1, 2):
@@ -254,8 +254,8 @@ async def test_a_loss_is_warned_of_once(tmp_path: Path) -> None:
             await until(lambda: not connected(here))
             await redis.start()
             await until(lambda: connected(here))
-            assert said("replica_sync_unavailable") == ["warning"] * times
-            assert said("replica_sync_recovered") == ["info"] * times
+            assert stated("replica_sync_unavailable") == ["warning"] * times
+            assert stated("replica_sync_recovered") == ["info"] * times
 
 
 async def test_no_password_is_ever_stated(tmp_path: Path) -> None:
@@ -263,8 +263,8 @@ async def test_no_password_is_ever_stated(tmp_path: Path) -> None:
     async with redis_server(tmp_path, "--requirepass", "hunter2") as redis:
         url = f"redis://:wrong-hunter2@127.0.0.1:{redis.port}"
         async with host(tmp_path / "a", url) as here:
-            await until(lambda: any(line[1] == "replica_sync_unavailable" for line in here.said.lines))
-            assert "hunter2" not in repr(here.said.lines) + repr(bridge(here)) + repr(bridge(here)._place)
+            await until(lambda: any(line[1] == "replica_sync_unavailable" for line in here.stated.lines))
+            assert "hunter2" not in repr(here.stated.lines) + repr(bridge(here)) + repr(bridge(here)._place)
 
 
 def test_ids_are_compared_as_numbers() -> None:

@@ -89,7 +89,7 @@ async def test_the_index_process_is_missed_and_not_waited_for(tmp_path: Path) ->
         await until(lambda: alike(two, one))
         after.release(one.now_s())
         await until(lambda: owes_nothing(two))
-        assert [line[1] for line in one.said.lines].count("index_process_unavailable") == 1
+        assert [line[1] for line in one.stated.lines].count("index_process_unavailable") == 1
 
 
 async def test_a_worker_that_does_not_read_is_sent_what_is_open_when_it_does(tmp_path: Path) -> None:

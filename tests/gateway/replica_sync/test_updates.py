@@ -120,11 +120,11 @@ def test_what_prompts_share_is_reported_once() -> None:
 
 def from_later(batch: bytes, *, words: Sequence[object], head: dict[int, object] | None = None) -> bytes:
     """The batch as a later version might write it."""
-    said = msgspec.msgpack.decode(batch)
-    said[6] = [*said[6], *words]
+    stated = msgspec.msgpack.decode(batch)
+    stated[6] = [*stated[6], *words]
     for place, value in (head or {}).items():
-        said[place] = value
-    return msgspec.msgpack.encode([*said, {"a field": "to come"}])
+        stated[place] = value
+    return msgspec.msgpack.encode([*stated, {"a field": "to come"}])
 
 
 def test_words_of_later_versions_are_passed_over() -> None:
@@ -137,9 +137,11 @@ def test_words_of_later_versions_are_passed_over() -> None:
 def test_a_prompt_behind_an_unknown_word_is_read_only_where_it_stands_alone() -> None:
     """The unknown word may have held the prompt that the next one shares its beginning with."""
     prompts = [cut_prompt(b"x" * 500 + end, 1) for end in (b"", b"a" * 200, b"b" * 300)]
-    said = msgspec.msgpack.decode(encode_batch(1, 2, [PlacedUpdate(charge(n), "m", p) for n, p in enumerate(prompts)]))
-    said[6][1] = [1, "a placing of another shape"]
-    found = decode_batch(msgspec.msgpack.encode(said))
+    stated = msgspec.msgpack.decode(
+        encode_batch(1, 2, [PlacedUpdate(charge(n), "m", p) for n, p in enumerate(prompts)])
+    )
+    stated[6][1] = [1, "a placing of another shape"]
+    found = decode_batch(msgspec.msgpack.encode(stated))
     assert [word.prompt.blocks for word in found.updates if isinstance(word, PlacedUpdate)] == [prompts[0].blocks, ()]
 
 
@@ -172,9 +174,9 @@ def test_what_is_no_number_is_written_as_what_no_one_believes() -> None:
 
 def test_names_that_are_not_there_are_passed_over() -> None:
     """A charge on an engine beyond the list of names is nobody's."""
-    said = msgspec.msgpack.decode(
+    stated = msgspec.msgpack.decode(
         encode_batch(1, 2, [PlacedUpdate(charge(), "m", cut_prompt(b"", 1)), Snapshot((charge(),))])
     )
-    said[5] = []
-    found = decode_batch(msgspec.msgpack.encode(said))
+    stated[5] = []
+    found = decode_batch(msgspec.msgpack.encode(stated))
     assert (found.updates, found.skipped) == ([], 2)

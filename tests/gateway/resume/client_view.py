@@ -23,12 +23,12 @@ class Read:
     offsets: list[int] = field(default_factory=list)
 
 
-def read(api: Api, told: bytes) -> Read:
+def read(api: Api, reported: bytes) -> Read:
     """Every event is well-formed, or this fails."""
     made = Read()
-    assert told.endswith(b"\n\n")
+    assert reported.endswith(b"\n\n")
     numbers: list[int] = []
-    for raw in told[:-2].split(b"\n\n"):
+    for raw in reported[:-2].split(b"\n\n"):
         data = raw.split(b"\n")[-1]
         assert data.startswith(b"data: ")
         if data == b"data: [DONE]":

@@ -33,12 +33,12 @@ class Tale:
 
     pieces: tuple[str, ...]
     reason: str
-    told: int
+    reported: int
     """Tokens before."""
 
     @property
     def prompt_tokens(self) -> int:
-        return PROMPT_TOKENS + self.told
+        return PROMPT_TOKENS + self.reported
 
     @property
     def tokens(self) -> int:
@@ -60,63 +60,63 @@ class Teller:
 
     def answer(self, api: Api, body: bytes) -> list[bytes]:
         """The events of a stream."""
-        asked = json.loads(body)
+        requested = json.loads(body)
         tell = {Api.CHAT: self._chat, Api.COMPLETIONS: self._completions, Api.MESSAGES: self._messages}
-        return [*tell.get(api, self._responses)(asked)]
+        return [*tell.get(api, self._responses)(requested)]
 
-    def _tale(self, said: str, limit: int | None) -> Tale:
+    def _tale(self, stated: str, limit: int | None) -> Tale:
         """The rest of the story behind what was said; what shows nothing belongs to what it shows with."""
-        told = 0
-        while "".join(self.story[:told]) != said:
-            told += 1
-            assert told <= len(self.story), f"nobody has said {said!r}"
-        return self._tale_from(told, limit)
+        reported = 0
+        while "".join(self.story[:reported]) != stated:
+            reported += 1
+            assert reported <= len(self.story), f"nobody has said {stated!r}"
+        return self._tale_from(reported, limit)
 
-    def _tale_from(self, told: int, limit: int | None) -> Tale:
-        rest = self.story[told:]
+    def _tale_from(self, reported: int, limit: int | None) -> Tale:
+        rest = self.story[reported:]
         if limit is not None and limit <= len(rest):
-            return Tale(rest[:limit], "length", told)
-        return Tale(rest, "stop", told)
+            return Tale(rest[:limit], "length", reported)
+        return Tale(rest, "stop", reported)
 
-    def _chat(self, asked: Event) -> Iterator[bytes]:
-        last = asked["messages"][-1]
-        said = last["content"] if asked.get("continue_final_message") else ""
-        assert not said or (last["role"] == "assistant" and asked["add_generation_prompt"] is False)
-        tale = self._tale(said, asked.get("max_completion_tokens", asked.get("max_tokens")))
+    def _chat(self, requested: Event) -> Iterator[bytes]:
+        last = requested["messages"][-1]
+        stated = last["content"] if requested.get("continue_final_message") else ""
+        assert not stated or (last["role"] == "assistant" and requested["add_generation_prompt"] is False)
+        tale = self._tale(stated, requested.get("max_completion_tokens", requested.get("max_tokens")))
         head = {"id": f"chatcmpl-{self.name}", "object": "chat.completion.chunk", "created": 1, "model": "tiny"}
         opening = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
         yield plain(head | {"choices": [opening], "prompt_token_ids": None})
         for piece, reason in tale.ended():
             delta = {"index": 0, "delta": {"content": piece}, "logprobs": None, "finish_reason": reason}
             yield plain(head | {"choices": [delta | {"stop_reason": None, "token_ids": None}]})
-        if (asked.get("stream_options") or {}).get("include_usage"):
+        if (requested.get("stream_options") or {}).get("include_usage"):
             yield plain(head | {"choices": [], "usage": _usage(tale)})
         yield DONE
 
-    def _completions(self, asked: Event) -> Iterator[bytes]:
-        prompt, limit = asked["prompt"], asked.get("max_tokens", 16)
+    def _completions(self, requested: Event) -> Iterator[bytes]:
+        prompt, limit = requested["prompt"], requested.get("max_tokens", 16)
         by_ids = isinstance(prompt, list)
         if by_ids:
-            told = len(prompt) - PROMPT_TOKENS
-            assert prompt == [*range(PROMPT_TOKENS), *range(100, 100 + told)]
-            assert not told or self.story[told - 1], "half a character stands at the end of the prompt"
-        tale = self._tale_from(told, limit) if by_ids else self._tale(prompt.removeprefix("Tell: "), limit)
+            reported = len(prompt) - PROMPT_TOKENS
+            assert prompt == [*range(PROMPT_TOKENS), *range(100, 100 + reported)]
+            assert not reported or self.story[reported - 1], "half a character stands at the end of the prompt"
+        tale = self._tale_from(reported, limit) if by_ids else self._tale(prompt.removeprefix("Tell: "), limit)
         head = {"id": f"cmpl-{self.name}", "object": "text_completion", "created": 1, "model": "tiny"}
         at = 0
         for number, (piece, reason) in enumerate(tale.ended()):
-            logprobs = {"text_offset": [at], "tokens": [piece]} if asked.get("logprobs") else None
+            logprobs = {"text_offset": [at], "tokens": [piece]} if requested.get("logprobs") else None
             choice: Event = {"index": 0, "text": piece, "logprobs": logprobs, "finish_reason": reason}
-            if asked.get("return_token_ids"):
-                choice["token_ids"] = [100 + tale.told + number]
+            if requested.get("return_token_ids"):
+                choice["token_ids"] = [100 + tale.reported + number]
                 choice["prompt_token_ids"] = None if number else [*range(PROMPT_TOKENS)]
             yield plain(head | {"choices": [choice]})
             at += len(piece)
-        if (asked.get("stream_options") or {}).get("include_usage"):
+        if (requested.get("stream_options") or {}).get("include_usage"):
             yield plain(head | {"choices": [], "usage": _usage(tale)})
         yield DONE
 
-    def _messages(self, asked: Event) -> Iterator[bytes]:
-        tale = self._tale("", asked["max_tokens"])
+    def _messages(self, requested: Event) -> Iterator[bytes]:
+        tale = self._tale("", requested["max_tokens"])
         usage = {"input_tokens": tale.prompt_tokens, "output_tokens": 0}
         message = {
             "id": f"chatcmpl-{self.name}",
@@ -135,11 +135,11 @@ class Teller:
         yield named({"type": "message_delta", "delta": stop, "usage": usage | {"output_tokens": tale.tokens}})
         yield named({"type": "message_stop"})
 
-    def _responses(self, asked: Event) -> Iterator[bytes]:
-        given = asked["input"]
+    def _responses(self, requested: Event) -> Iterator[bytes]:
+        given = requested["input"]
         last = given[-1] if isinstance(given, list) else {}
-        said = last["content"][0]["text"] if last.get("status") == "in_progress" else ""
-        tale = self._tale(said, asked.get("max_output_tokens"))
+        stated = last["content"][0]["text"] if last.get("status") == "in_progress" else ""
+        tale = self._tale(stated, requested.get("max_output_tokens"))
         for number, event in enumerate(self._response_events(tale)):
             yield named({**event, "sequence_number": number})
 
@@ -164,9 +164,9 @@ class Teller:
         text = "".join(tale.pieces)
         yield {"type": "response.output_text.done", **where, "text": text, "logprobs": []}
         yield {"type": "response.content_part.done", **where, "part": part | {"text": text}}
-        whole = item | {"status": "completed", "content": [part | {"text": text}]}
-        yield {"type": "response.output_item.done", "output_index": 0, "item": whole}
-        yield {"type": "response.completed", "response": base | _response_end(tale, whole)}
+        complete = item | {"status": "completed", "content": [part | {"text": text}]}
+        yield {"type": "response.output_item.done", "output_index": 0, "item": complete}
+        yield {"type": "response.completed", "response": base | _response_end(tale, complete)}
 
 
 def plain(event: Event) -> bytes:

@@ -15,15 +15,15 @@ from routing.request import Api
 MESSAGES = [{"role": "user", "content": "Tell."}]
 
 
-def said(api: Api, text: str = "Once upon", tokens: int = 2, **more: Any) -> DeliveredOutput:
+def stated(api: Api, text: str = "Once upon", tokens: int = 2, **more: Any) -> DeliveredOutput:
     return DeliveredOutput(api, b"", (), tokens, text=text, tokens=tokens, **more)
 
 
-def asked(
+def requested(
     api: Api, body: dict[str, Any], before: DeliveredOutput | None = None, sequences: int = 1
 ) -> ContinuationRequest | ResumeBlocker:
     return build_request(
-        api, json.dumps({"model": "tiny", "stream": True} | body).encode(), before or said(api), sequences
+        api, json.dumps({"model": "tiny", "stream": True} | body).encode(), before or stated(api), sequences
     )
 
 
@@ -36,7 +36,7 @@ def body_of(asking: ContinuationRequest | ResumeBlocker) -> dict[str, Any]:
 def test_a_chat_goes_on_with_its_last_message() -> None:
     """Everything else is asked as it was; limits are what is left of them."""
     more = {"max_tokens": 10, "max_completion_tokens": 12, "min_tokens": 1, "seed": 7, "temperature": 0.5}
-    body = body_of(asked(Api.CHAT, {"messages": MESSAGES} | more))
+    body = body_of(requested(Api.CHAT, {"messages": MESSAGES} | more))
     assert body["messages"] == [*MESSAGES, {"role": "assistant", "content": "Once upon"}]
     assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
     assert (body["max_tokens"], body["max_completion_tokens"], body["min_tokens"]) == (8, 10, 0)
@@ -47,7 +47,7 @@ def test_an_answer_that_a_client_began_goes_on_in_its_message() -> None:
     """It is one message, whoever wrote its beginning."""
     begun = [*MESSAGES, {"role": "assistant", "content": "So: "}]
     more = {"continue_final_message": True, "add_generation_prompt": False}
-    assert body_of(asked(Api.CHAT, {"messages": begun} | more))["messages"] == [
+    assert body_of(requested(Api.CHAT, {"messages": begun} | more))["messages"] == [
         *MESSAGES,
         {"role": "assistant", "content": "So: Once upon"},
     ]
@@ -55,7 +55,7 @@ def test_an_answer_that_a_client_began_goes_on_in_its_message() -> None:
 
 def test_an_answer_of_blanks_begins_again() -> None:
     """Templates lose it; what the next pod says first is taken for what was said."""
-    asking = asked(Api.CHAT, {"messages": MESSAGES, "max_tokens": 10}, said(Api.CHAT, "\n", 1))
+    asking = requested(Api.CHAT, {"messages": MESSAGES, "max_tokens": 10}, stated(Api.CHAT, "\n", 1))
     assert isinstance(asking, ContinuationRequest)
     assert asking.repeated_text == "\n"
     assert (body_of(asking)["messages"], body_of(asking)["max_tokens"]) == (MESSAGES, 10)
@@ -63,7 +63,7 @@ def test_an_answer_of_blanks_begins_again() -> None:
 
 def test_nothing_left_becomes_one_token() -> None:
     """No engine takes zero; nobody hears what it says."""
-    asking = asked(Api.CHAT, {"messages": MESSAGES, "max_tokens": 2, "min_tokens": 2})
+    asking = requested(Api.CHAT, {"messages": MESSAGES, "max_tokens": 2, "min_tokens": 2})
     assert isinstance(asking, ContinuationRequest)
     assert asking.is_exhausted
     assert (body_of(asking)["max_tokens"], body_of(asking)["min_tokens"]) == (1, 0)
@@ -80,14 +80,17 @@ def test_nothing_left_becomes_one_token() -> None:
 )
 def test_a_completion_goes_on_behind_its_prompt(prompt: Any, more: dict[str, Any], wanted: Any) -> None:
     """By the tokens themselves where they were told, else by their text; the usual length is said aloud."""
-    body = body_of(asked(Api.COMPLETIONS, {"prompt": prompt}, said(Api.COMPLETIONS, **more)))
+    body = body_of(requested(Api.COMPLETIONS, {"prompt": prompt}, stated(Api.COMPLETIONS, **more)))
     assert (body["prompt"], body["max_tokens"]) == (wanted, 14)
 
 
 def test_with_stop_strings_a_completion_goes_on_by_text() -> None:
     """Engines hold text back that may be the beginning of one: their tokens are ahead of it."""
-    before = said(Api.COMPLETIONS, token_ids=(5, 6), prompt_ids=(1, 2))
-    assert body_of(asked(Api.COMPLETIONS, {"prompt": "Tell: ", "stop": ["END"]}, before))["prompt"] == "Tell: Once upon"
+    before = stated(Api.COMPLETIONS, token_ids=(5, 6), prompt_ids=(1, 2))
+    assert (
+        body_of(requested(Api.COMPLETIONS, {"prompt": "Tell: ", "stop": ["END"]}, before))["prompt"]
+        == "Tell: Once upon"
+    )
 
 
 def test_a_message_is_requested_as_the_chat_that_it_is() -> None:
@@ -98,7 +101,7 @@ def test_a_message_is_requested_as_the_chat_that_it_is() -> None:
     turns = [*MESSAGES, {"role": "assistant", "content": [{"type": "text", "text": "Let me see."}, use]}]
     fields = {"system": [{"type": "text", "text": "Be brief."}], "max_tokens": 50, "stop_sequences": ["END"]}
     messages = [*turns, {"role": "user", "content": content}]
-    asking = asked(Api.MESSAGES, {"messages": messages, "tools": [tool]} | fields)
+    asking = requested(Api.MESSAGES, {"messages": messages, "tools": [tool]} | fields)
     body = body_of(asking)
     assert isinstance(asking, ContinuationRequest)
     assert asking.api is Api.CHAT
@@ -124,7 +127,7 @@ def test_a_response_goes_on_with_its_item() -> None:
     before = DeliveredOutput(
         Api.RESPONSES, b"", ({"type": "response.output_item.added", "item": item},), 3, "Once upon", tokens=2
     )
-    body = body_of(asked(Api.RESPONSES, {"input": "Tell.", "max_output_tokens": 9}, before))
+    body = body_of(requested(Api.RESPONSES, {"input": "Tell.", "max_output_tokens": 9}, before))
     first, last = body["input"]
     assert first == {"role": "user", "content": "Tell."}
     assert (last["id"], last["status"], last["content"][0]["text"]) == ("msg_1", "in_progress", "Once upon")
@@ -166,29 +169,31 @@ def test_a_response_goes_on_with_its_item() -> None:
 )
 def test_what_cannot_be_requested_truthfully_is_named(api: Api, fields: dict[str, Any], bar: ResumeBlocker) -> None:
     """The client is told that its stream was lost, and operators why."""
-    assert asked(api, {"messages": MESSAGES, "input": "Tell.", "max_tokens": 99} | fields) is bar
+    assert requested(api, {"messages": MESSAGES, "input": "Tell.", "max_tokens": 99} | fields) is bar
 
 
 def test_a_text_that_is_over_may_be_followed_by_a_call() -> None:
     """Its client was told that it is whole: who goes on with it has nothing more to say, and would call nobody."""
-    over = said(Api.RESPONSES, is_over=True)
+    over = stated(Api.RESPONSES, is_over=True)
     body = {"input": "Tell.", "tools": [{"type": "function", "name": "look"}]}
-    assert asked(Api.RESPONSES, body, over) is ResumeBlocker.TOOL_CALL
-    again = asked(Api.RESPONSES, body | {"temperature": 0}, over)
+    assert requested(Api.RESPONSES, body, over) is ResumeBlocker.TOOL_CALL
+    again = requested(Api.RESPONSES, body | {"temperature": 0}, over)
     assert isinstance(again, ContinuationRequest)
     assert again.is_replay
     for no_call in ({"input": "Tell."}, body | {"tool_choice": "none"}):
-        assert body_of(asked(Api.RESPONSES, no_call, over))["max_output_tokens"] == 1
+        assert body_of(requested(Api.RESPONSES, no_call, over))["max_output_tokens"] == 1
 
 
 def test_what_is_reported_in_several_ways_is_not_resumed() -> None:
     """Nor what calls, nor what thinks."""
     body = {"messages": MESSAGES}
-    assert asked(Api.CHAT, body, sequences=2) is ResumeBlocker.MULTIPLE_CHOICES
-    assert asked(Api.CHAT, body, said(Api.CHAT, has_call=True)) is ResumeBlocker.TOOL_CALL
-    assert asked(Api.CHAT, body, said(Api.CHAT, has_reasoning=True)) is ResumeBlocker.REASONING
-    assert asked(Api.CHAT, body | {"include_reasoning": False}) is ResumeBlocker.REASONING, "nobody saw whether it did"
-    assert build_request(Api.CHAT, b"[]", said(Api.CHAT), 1) is ResumeBlocker.UNSUPPORTED_PROMPT
+    assert requested(Api.CHAT, body, sequences=2) is ResumeBlocker.MULTIPLE_CHOICES
+    assert requested(Api.CHAT, body, stated(Api.CHAT, has_call=True)) is ResumeBlocker.TOOL_CALL
+    assert requested(Api.CHAT, body, stated(Api.CHAT, has_reasoning=True)) is ResumeBlocker.REASONING
+    assert requested(Api.CHAT, body | {"include_reasoning": False}) is ResumeBlocker.REASONING, (
+        "nobody saw whether it did"
+    )
+    assert build_request(Api.CHAT, b"[]", stated(Api.CHAT), 1) is ResumeBlocker.UNSUPPORTED_PROMPT
 
 
 @pytest.mark.parametrize(

@@ -50,16 +50,16 @@ THOUGHT = (START, begin(0, "thinking"), more(0, "thinking", "h"), more(0, "think
 SPOKEN = (*THOUGHT, SIGNED, end(0), begin(1, "text"), more(1, "text", "S"))
 
 
-def said(*events: Event) -> DeliveredOutput:
+def stated(*events: Event) -> DeliveredOutput:
     return read_delivered(Api.MESSAGES, b"".join(map(named, events)), len(events), withholds_usage=False)
 
 
-def asked(before: DeliveredOutput, **fields: Any) -> ContinuationRequest | ResumeBlocker:
+def requested(before: DeliveredOutput, **fields: Any) -> ContinuationRequest | ResumeBlocker:
     return build_request(Api.MESSAGES, json.dumps(ASKED | fields).encode(), before, 1)
 
 
 def asking(before: DeliveredOutput, **fields: Any) -> ContinuationRequest:
-    made = asked(before, **fields)
+    made = requested(before, **fields)
     assert isinstance(made, ContinuationRequest), made
     return made
 
@@ -71,7 +71,7 @@ def recalled(before: DeliveredOutput, **fields: Any) -> Continuation:
 
 def test_a_message_is_recovered_as_the_chat_that_it_is() -> None:
     """Its prompt in the words of chat; its thoughts and its text between the marks."""
-    made = asking(said(*SPOKEN), thinking={"type": "enabled", "budget_tokens": 1024}, stop_sequences=["END"])
+    made = asking(stated(*SPOKEN), thinking={"type": "enabled", "budget_tokens": 1024}, stop_sequences=["END"])
     assert made.api is Api.CHAT
     assert made.recovery is not None
     prompt, words = json.loads(made.recovery.prompt), json.loads(made.recovery.tokenize)
@@ -82,7 +82,7 @@ def test_a_message_is_recovered_as_the_chat_that_it_is() -> None:
 
 def test_the_rest_is_requested_in_chat() -> None:
     """With what is left of its length by tokens, the same budget, and the ids that prove it."""
-    rest = recalled(said(*SPOKEN), thinking={"type": "enabled", "budget_tokens": 1024}, stop_sequences=["END"])
+    rest = recalled(stated(*SPOKEN), thinking={"type": "enabled", "budget_tokens": 1024}, stop_sequences=["END"])
     body = json.loads(rest.request.body)
     assert rest.path == "/v1/chat/completions"
     assert rest.request.prompt_ids == (7, 104, 109, END, 83)
@@ -96,7 +96,7 @@ def test_thoughts_before_this_answer_stay_in_its_prompt() -> None:
     blocks = [{"type": "thinking", "thinking": "Hm, ", "signature": "1"}, {"type": "redacted_thinking", "data": "?"}]
     blocks += [{"type": "thinking", "thinking": "well.", "signature": "2"}, {"type": "text", "text": "So."}]
     turns = [*ASKED["messages"], {"role": "assistant", "content": blocks}, *ASKED["messages"]]
-    body = json.loads(asking(said(*THOUGHT), messages=turns).body)
+    body = json.loads(asking(stated(*THOUGHT), messages=turns).body)
     assert body["messages"][1] == {"role": "assistant", "reasoning": "Hm, well.", "content": "So."}
 
 
@@ -125,7 +125,7 @@ def test_thoughts_before_this_answer_stay_in_its_prompt() -> None:
 def test_what_begins_behind_the_thoughts_is_put_over(fields: Event, chat: Event) -> None:
     """Efforts, grammars, tools that must be called, and an answer that its client began, which vLLM ends."""
     tools = [{"name": "look", "input_schema": {"properties": {}}, "strict": True}]
-    body = json.loads(asking(said(*THOUGHT), tools=tools, **fields).body)
+    body = json.loads(asking(stated(*THOUGHT), tools=tools, **fields).body)
     assert {name: body.get(name) for name in chat} == chat
     function = body["tools"][0]["function"]
     assert (function["parameters"], function["strict"]) == ({"properties": {}, "type": "object"}, True)
@@ -164,12 +164,12 @@ def test_what_begins_behind_the_thoughts_is_put_over(fields: Event, chat: Event)
 )
 def test_what_cannot_be_put_over_is_named(before: tuple[Event, ...], fields: Event, bar: ResumeBlocker) -> None:
     """Nothing is asked for that might be another prompt, or begin a grammar anew in the middle."""
-    assert asked(said(*before), **fields) is bar
+    assert requested(stated(*before), **fields) is bar
 
 
 def test_what_is_the_same_again_is_requested_again() -> None:
     """As a message: that is proven text by text."""
-    made = asking(said(*THOUGHT), temperature=0)
+    made = asking(stated(*THOUGHT), temperature=0)
     assert (made.api, made.is_replay, made.recovery) == (Api.MESSAGES, True, None)
 
 
@@ -194,16 +194,16 @@ def joined(rest: Continuation, *events: Event) -> bytes:
     return rest.delivered.raw + sent
 
 
-def told(rest: Continuation, *events: Event) -> list[Event]:
+def reported(rest: Continuation, *events: Event) -> list[Event]:
     return events_of(joined(rest, *events))[len(rest.delivered.events) :]
 
 
 def test_thoughts_go_on_in_their_block_and_the_text_opens_its_own() -> None:
     """The end of the block that was open waits for what follows; thoughts are signed where they end, once."""
-    rest = recalled(said(*THOUGHT))
+    rest = recalled(stated(*THOUGHT))
     thought, mark, text = chunk({"reasoning": "!"}, [33]), chunk({}, [END]), chunk({"content": "S"}, [83])
-    assert told(rest, thought, mark) == [more(0, "thinking", "!")]
-    events = told(rest, thought, mark, text, *ending("stop"))
+    assert reported(rest, thought, mark) == [more(0, "thinking", "!")]
+    events = reported(rest, thought, mark, text, *ending("stop"))
     signed = {**SIGNED, "delta": {"type": "signature_delta", "signature": "first"}}
     why = {"stop_reason": "end_turn", "stop_sequence": None}
     assert events == [
@@ -219,15 +219,15 @@ def test_thoughts_go_on_in_their_block_and_the_text_opens_its_own() -> None:
 
 def test_thoughts_and_text_of_one_event_are_two_blocks() -> None:
     """As an engine tells them that puts several tokens into one."""
-    rest = recalled(said(*THOUGHT))
-    events = told(rest, chunk({"reasoning": "!", "content": "S"}, [33, END, 83]))
+    rest = recalled(stated(*THOUGHT))
+    events = reported(rest, chunk({"reasoning": "!", "content": "S"}, [33, END, 83]))
     assert [event.get("index") for event in events] == [0, 0, 0, 1, 1]
     assert events[-1] == more(1, "text", "S")
 
 
 def test_text_behind_thoughts_goes_on_in_its_block() -> None:
     """Nothing is opened twice."""
-    assert told(recalled(said(*SPOKEN)), chunk({"content": "o"}, [111])) == [more(1, "text", "o")]
+    assert reported(recalled(stated(*SPOKEN)), chunk({"content": "o"}, [111])) == [more(1, "text", "o")]
 
 
 CALL = {"index": 0, "id": "t1", "type": "function", "function": {"name": "look", "arguments": '{"at": '}}
@@ -249,21 +249,23 @@ REST_OF_CALL = {"index": 0, "function": {"arguments": "1}"}}
 )
 def test_calls_stand_behind_the_thoughts(deltas: list[Event], end: Event, why: str) -> None:
     """In blocks of their own; why it ended is told as vLLM tells it of a message."""
-    rest = recalled(said(*THOUGHT))
+    rest = recalled(stated(*THOUGHT))
     chunks = [chunk({"tool_calls": [delta]}, [END]) for delta in deltas]
-    heard = hear(Api.MESSAGES, joined(rest, *chunks, *ending(**end)))
-    kinds = [(each[1], each[2]) for each in heard.once if isinstance(each, tuple) and each[0] == "content_block_start"]
+    received = hear(Api.MESSAGES, joined(rest, *chunks, *ending(**end)))
+    kinds = [
+        (each[1], each[2]) for each in received.once if isinstance(each, tuple) and each[0] == "content_block_start"
+    ]
     assert kinds == [(0, "thinking"), *([(1, "tool_use")] if deltas else [])]
-    assert heard.texts.get((1, "partial_json"), "") == "".join(delta["function"]["arguments"] for delta in deltas)
+    assert received.texts.get((1, "partial_json"), "") == "".join(delta["function"]["arguments"] for delta in deltas)
     (stop,) = [event for event in events_of(joined(rest, *chunks, *ending(**end))) if event["type"] == "message_delta"]
     assert stop["delta"] == {"stop_reason": why, "stop_sequence": "END" if why == "stop_sequence" else None}
 
 
 def test_thoughts_that_have_all_their_tokens_are_ended_and_no_more() -> None:
     """Nobody hears the one token that tells of usage."""
-    rest = recalled(said(*THOUGHT), max_tokens=2)
+    rest = recalled(stated(*THOUGHT), max_tokens=2)
     assert json.loads(rest.request.body)["max_completion_tokens"] == 1
-    events = told(rest, chunk({"reasoning": "!"}, [33]), *ending("length"))
+    events = reported(rest, chunk({"reasoning": "!"}, [33]), *ending("length"))
     assert [event["type"] for event in events] == ["content_block_delta", "content_block_stop", "message_delta"]
     assert (events[0]["delta"]["type"], events[2]["delta"]["stop_reason"]) == ("signature_delta", "max_tokens")
     assert events[2]["usage"] == {"input_tokens": 2, "output_tokens": 2}
@@ -280,12 +282,12 @@ def test_thoughts_that_have_all_their_tokens_are_ended_and_no_more() -> None:
 def test_a_pod_that_reads_something_else_is_ignored(before: tuple[Event, ...], events: list[Event]) -> None:
     """A parser that stands elsewhere than the answer does."""
     with pytest.raises(ReplayMismatch):
-        joined(recalled(said(*before)), *events)
+        joined(recalled(stated(*before)), *events)
 
 
 def test_no_thought_stands_behind_a_text_that_was_reported() -> None:
     """Such a message was gone on with by its text: the event is none of its answer."""
-    before = said(START, begin(0, "text"), more(0, "text", "S"))
+    before = stated(START, begin(0, "text"), more(0, "text", "S"))
     stitch = Continuation(before, asking(before)).splicer(withholds_usage=False)
     assert splice_events(stitch, plain(chunk({"content": "o"}))) is not None
     assert splice_events(stitch, plain(chunk({"reasoning": "hm"}))) is None
@@ -294,7 +296,7 @@ def test_no_thought_stands_behind_a_text_that_was_reported() -> None:
 @pytest.mark.parametrize("ids", [None, [7], [7, 104, 109, END]])
 def test_a_pod_that_has_read_another_prompt_is_ignored(ids: list[int] | None) -> None:
     """Or tells none: it may have answered anew."""
-    rest = recalled(said(*THOUGHT))
+    rest = recalled(stated(*THOUGHT))
     first = chunk({"role": "assistant", "content": ""}) | {"prompt_token_ids": ids}
     with pytest.raises(ReplayMismatch):
         splice_events(rest.splicer(withholds_usage=False), plain(first))
@@ -305,14 +307,14 @@ def test_a_pod_that_has_read_another_prompt_is_ignored(ids: list[int] | None) ->
 def test_a_message_that_has_sent_nothing_may_still_think(before: tuple[Event, ...], *, thinks: bool) -> None:
     """It is asked for from its beginning; a block that was opened for thoughts is closed where none come."""
     body = json.dumps(ASKED).encode()
-    rest = continuation_of(body, said(*before), sequences=1)
+    rest = continuation_of(body, stated(*before), sequences=1)
     assert isinstance(rest, Continuation)
     assert rest.request.recovery is None
     events = [*([chunk({"reasoning": "hm"})] if thinks else []), chunk({"content": "S"}), *ending("stop")]
     sent = splice_events(rest.splicer(withholds_usage=False), b"".join(map(plain, events)))
     assert sent is not None
-    heard = hear(Api.MESSAGES, rest.delivered.raw + sent)
+    received = hear(Api.MESSAGES, rest.delivered.raw + sent)
     has_block = thinks or len(before) > 1
-    assert heard.texts == ({(0, "thinking"): "hm"} if thinks else {}) | {(int(has_block), "text"): "S"}
-    kinds = [each[2] for each in heard.once if isinstance(each, tuple) and each[0] == "content_block_start"]
+    assert received.texts == ({(0, "thinking"): "hm"} if thinks else {}) | {(int(has_block), "text"): "S"}
+    kinds = [each[2] for each in received.once if isinstance(each, tuple) and each[0] == "content_block_start"]
     assert kinds == [*(["thinking"] if has_block else []), "text"]

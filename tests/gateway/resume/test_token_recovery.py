@@ -25,17 +25,17 @@ START, END = 90, 91
 MARKS = {"<think>": START, "</think>": END}
 
 
-def said(thoughts: str = "hm", text: str = "", **more: Any) -> DeliveredOutput:
-    told: dict[str, Any] = {"has_reasoning": True, "tokens": len(thoughts) + len(text)} | more
-    return DeliveredOutput(Api.CHAT, b"", ({"id": "first"},), 3, text, thoughts, **told)
+def stated(thoughts: str = "hm", text: str = "", **more: Any) -> DeliveredOutput:
+    reported: dict[str, Any] = {"has_reasoning": True, "tokens": len(thoughts) + len(text)} | more
+    return DeliveredOutput(Api.CHAT, b"", ({"id": "first"},), 3, text, thoughts, **reported)
 
 
-def asked(before: DeliveredOutput, **more: Any) -> ContinuationRequest | ResumeBlocker:
+def requested(before: DeliveredOutput, **more: Any) -> ContinuationRequest | ResumeBlocker:
     return build_request(Api.CHAT, json.dumps(CHAT | more).encode(), before, 1)
 
 
 def recall_of(before: DeliveredOutput, **more: Any) -> TokenRecovery:
-    asking = asked(before, **more)
+    asking = requested(before, **more)
     assert isinstance(asking, ContinuationRequest), asking
     assert asking.recovery is not None
     return asking.recovery
@@ -53,14 +53,14 @@ def pieces(text: str) -> tuple[list[int], list[str]]:
 def recalled(recall: TokenRecovery, prompt: str) -> RecoveredTokens | None:
     tokens, names = pieces(json.loads(recall.tokenize)["prompt"])
     words = json.dumps({"count": len(tokens), "tokens": tokens, "token_strs": names}).encode()
-    told = {"prompt_token_ids": pieces(prompt)[0], "prompt_text": prompt}
-    return read_recovered(recall, json.dumps(told).encode(), words)
+    reported = {"prompt_token_ids": pieces(prompt)[0], "prompt_text": prompt}
+    return read_recovered(recall, json.dumps(reported).encode(), words)
 
 
 def test_the_pod_is_sent_the_prompt_and_the_output_to_tokenize() -> None:
     """By the very chat, for one token and for nobody; what shapes its prompt stays, what shapes its answer goes."""
     more = {"stream_options": {"include_usage": True}, "stop": ["END"], "chat_template_kwargs": {"x": 1}}
-    recall = recall_of(said("hm", "So"), **more, response_format={"type": "text"})
+    recall = recall_of(stated("hm", "So"), **more, response_format={"type": "text"})
     prompt, words = json.loads(recall.prompt), json.loads(recall.tokenize)
     assert prompt == {
         **{name: CHAT[name] for name in ("model", "messages", "temperature")},
@@ -90,7 +90,7 @@ def test_the_pod_is_sent_the_prompt_and_the_output_to_tokenize() -> None:
 )
 def test_what_was_reported_stands_behind_the_prompt(prompt: str, text: str, own: str) -> None:
     """Marks included, as the model said them."""
-    found = recalled(recall_of(said("hm", text)), prompt)
+    found = recalled(recall_of(stated("hm", text)), prompt)
     ids, _ = pieces(own)
     assert found == RecoveredTokens((*pieces(prompt)[0], *ids), len(ids), 2, END)
 
@@ -112,40 +112,40 @@ PROMPT = {"prompt_token_ids": [7], "prompt_text": "You:"}
 )
 def test_a_pod_that_reports_no_ids_or_knows_other_marks_is_not_believed(prompt: Event, words: Event) -> None:
     """Then nobody knows what its model would read."""
-    recall = recall_of(said("hm", "So"))
+    recall = recall_of(stated("hm", "So"))
     assert read_recovered(recall, json.dumps(prompt).encode(), json.dumps(words).encode()) is None
 
 
 @pytest.mark.parametrize(
     ("before", "more", "bar"),
     [
-        (said("", has_call=False), {}, ResumeBlocker.REASONING),
-        (said(), {"include_reasoning": False}, ResumeBlocker.REASONING),
-        (said(), {"echo": True}, ResumeBlocker.ECHO),
-        (said(has_call=True), {}, ResumeBlocker.TOOL_CALL),
-        (said("hm", "So"), {"response_format": {"type": "json_object"}}, ResumeBlocker.STRUCTURED_OUTPUT),
-        (said(), {"add_generation_prompt": False}, ResumeBlocker.UNSUPPORTED_PROMPT),
+        (stated("", has_call=False), {}, ResumeBlocker.REASONING),
+        (stated(), {"include_reasoning": False}, ResumeBlocker.REASONING),
+        (stated(), {"echo": True}, ResumeBlocker.ECHO),
+        (stated(has_call=True), {}, ResumeBlocker.TOOL_CALL),
+        (stated("hm", "So"), {"response_format": {"type": "json_object"}}, ResumeBlocker.STRUCTURED_OUTPUT),
+        (stated(), {"add_generation_prompt": False}, ResumeBlocker.UNSUPPORTED_PROMPT),
         (
-            said(),
+            stated(),
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
             ResumeBlocker.UNSUPPORTED_PROMPT,
         ),
-        (said(), {"messages": "Tell."}, ResumeBlocker.UNSUPPORTED_PROMPT),
+        (stated(), {"messages": "Tell."}, ResumeBlocker.UNSUPPORTED_PROMPT),
     ],
 )
 def test_what_is_unknown_in_ids_is_named(before: DeliveredOutput, more: Event, bar: ResumeBlocker) -> None:
     """Thoughts that were not told, prompts with more than text in them, and whatever bars a text as well."""
-    assert asked(before, **more) is bar
+    assert requested(before, **more) is bar
 
 
 def test_a_grammar_may_still_begin_behind_the_thoughts() -> None:
     """Nothing of it was said yet."""
-    assert not recall_of(said(), response_format={"type": "json_object"}).has_text
+    assert not recall_of(stated(), response_format={"type": "json_object"}).has_text
 
 
 def test_what_is_the_same_again_is_requested_again() -> None:
     """That is proven text by text; ids are for what is drawn."""
-    asking = asked(said(), temperature=0)
+    asking = requested(stated(), temperature=0)
     assert isinstance(asking, ContinuationRequest)
     assert asking.is_replay
 
@@ -155,8 +155,8 @@ IDS = RecoveredTokens((7, START, 104, 109, END, 83), 4, 2, END)
 
 
 def rest(text: str = "S", **more: Any) -> Continuation:
-    before = said("hm", text)
-    asking = asked(before, **more)
+    before = stated("hm", text)
+    asking = requested(before, **more)
     assert isinstance(asking, ContinuationRequest)
     return Continuation(before, asking).with_tokens(IDS)
 
@@ -187,23 +187,23 @@ def test_limits_are_what_is_left_of_them_by_tokens() -> None:
 
 def test_the_rest_is_reported_without_what_proves_it() -> None:
     """No ids, and no event of a mark that has nothing but its id; under the id that the client knows."""
-    told = joined(rest(), OPENING, event({"content": "o"}, [111]), event({}, [2]))
-    assert [each["choices"][0]["delta"] for each in told] == [{"content": "o"}]
-    assert told[0]["id"] == "first"
-    assert told[0]["choices"][0]["token_ids"] is None
+    reported = joined(rest(), OPENING, event({"content": "o"}, [111]), event({}, [2]))
+    assert [each["choices"][0]["delta"] for each in reported] == [{"content": "o"}]
+    assert reported[0]["id"] == "first"
+    assert reported[0]["choices"][0]["token_ids"] is None
 
 
 def test_requested_ids_are_returned() -> None:
     """As the pod told them."""
-    told = joined(rest(return_token_ids=True), OPENING, event({"content": "o"}, [111]))
-    assert told[0]["choices"][0]["token_ids"] == [111]
+    reported = joined(rest(return_token_ids=True), OPENING, event({"content": "o"}, [111]))
+    assert reported[0]["choices"][0]["token_ids"] == [111]
 
 
 def test_usage_is_that_of_the_unary_answer() -> None:
     """What is known in tokens counts as these, the mark as well; thoughts count as thoughts."""
     usage = {"prompt_tokens": 6, "completion_tokens": 3, "completion_tokens_details": {"reasoning_tokens": 1}}
-    told = joined(rest(""), OPENING, {"choices": [], "usage": usage})
-    assert told[0]["usage"] == {
+    reported = joined(rest(""), OPENING, {"choices": [], "usage": usage})
+    assert reported[0]["usage"] == {
         "prompt_tokens": 2,
         "completion_tokens": 7,
         "completion_tokens_details": {"reasoning_tokens": 3},
@@ -228,5 +228,5 @@ def test_a_pod_that_reads_something_else_is_ignored(text: str, events: list[Even
 
 def test_thoughts_end_where_their_mark_stands() -> None:
     """Also where both come in one event."""
-    told = joined(rest(""), OPENING, event({"reasoning": "m"}, [109]), event({"content": "S"}, [END, 83]))
-    assert [each["choices"][0]["delta"] for each in told] == [{"reasoning": "m"}, {"content": "S"}]
+    reported = joined(rest(""), OPENING, event({"reasoning": "m"}, [109]), event({"content": "S"}, [END, 83]))
+    assert [each["choices"][0]["delta"] for each in reported] == [{"reasoning": "m"}, {"content": "S"}]

@@ -40,17 +40,17 @@ class Thinker:
 
     def given_up(self, after: int) -> list[bytes]:
         """The events of a message whose engine gives it up after so many: its block is closed as if it were whole."""
-        told = self.answer(Api.MESSAGES)[:after]
-        begun = [event for event in map(_value, told) if event["type"] == "content_block_start"]
-        if begun and _value(told[-1])["type"] != "content_block_stop":
+        reported = self.answer(Api.MESSAGES)[:after]
+        begun = [event for event in map(_value, reported) if event["type"] == "content_block_start"]
+        if begun and _value(reported[-1])["type"] != "content_block_stop":
             where = {"index": begun[-1]["index"]}
             if begun[-1]["content_block"]["type"] == "thinking":
                 delta = {"type": "signature_delta", "signature": f"early-{self.name}"}
-                told.append(named({"type": "content_block_delta", **where, "delta": delta}))
-            told.append(named({"type": "content_block_stop", **where}))
+                reported.append(named({"type": "content_block_delta", **where, "delta": delta}))
+            reported.append(named({"type": "content_block_stop", **where}))
         given_up = {"stop_reason": None, "stop_sequence": None}
         return [
-            *told,
+            *reported,
             named({"type": "message_delta", "delta": given_up, "usage": {"output_tokens": 1}}),
             named({"type": "message_stop"}),
         ]
@@ -107,9 +107,9 @@ class Thinker:
 
     def _blocks(self) -> Iterator[tuple[Event, list[Event]]]:
         if self.thoughts:
-            said = [{"type": "thinking_delta", "thinking": piece} for piece in self._joined(self.thoughts)]
+            stated = [{"type": "thinking_delta", "thinking": piece} for piece in self._joined(self.thoughts)]
             signature = {"type": "signature_delta", "signature": f"signed-{self.name}"}
-            yield {"type": "thinking", "thinking": ""}, [*said, signature]
+            yield {"type": "thinking", "thinking": ""}, [*stated, signature]
         if self.words:
             yield (
                 {"type": "text", "text": ""},
@@ -133,8 +133,8 @@ class Thinker:
         for index, (item, more) in enumerate(self._items()):
             events += [event | {"output_index": index} for event in more]
             output.append(item)
-        whole = base | {"status": "completed", "incomplete_details": None, "output": output, "usage": usage}
-        events.append({"type": "response.completed", "response": whole})
+        complete = base | {"status": "completed", "incomplete_details": None, "output": output, "usage": usage}
+        events.append({"type": "response.completed", "response": complete})
         for number, event in enumerate(events):
             yield named({**event, "sequence_number": number})
 
@@ -150,25 +150,25 @@ class Thinker:
 
     def _item(self, item: Event, part: str, kind: str, pieces: tuple[str, ...]) -> tuple[Event, list[Event]]:
         text, where = "".join(pieces), {"item_id": item["id"], "content_index": 0}
-        whole = item | {"status": "completed", "content": [{"type": part, "text": text}]}
-        return whole, [
+        complete = item | {"status": "completed", "content": [{"type": part, "text": text}]}
+        return complete, [
             {"type": "response.output_item.added", "item": item | {"status": "in_progress", "content": []}},
             {"type": "response.content_part.added", **where, "part": {"type": part, "text": ""}},
             *({"type": f"{kind}.delta", **where, "delta": piece} for piece in self._joined(pieces)),
             {"type": f"{kind}.done", **where, "text": text},
             {"type": "response.content_part.done", **where, "part": {"type": part, "text": text}},
-            {"type": "response.output_item.done", "item": whole},
+            {"type": "response.output_item.done", "item": complete},
         ]
 
     def _call(self, number: int, name: str, pieces: tuple[str, ...]) -> tuple[Event, list[Event]]:
         item_id, arguments, kind = f"fc_{self.name}_{number}", "".join(pieces), "response.function_call_arguments"
         item = {"id": item_id, "call_id": self._call_id(number), "type": "function_call", "name": name}
-        whole = item | {"arguments": arguments, "status": "completed"}
-        return whole, [
+        complete = item | {"arguments": arguments, "status": "completed"}
+        return complete, [
             {"type": "response.output_item.added", "item": item | {"arguments": "", "status": "in_progress"}},
             *({"type": f"{kind}.delta", "item_id": item_id, "delta": piece} for piece in self._joined(pieces)),
             {"type": f"{kind}.done", "item_id": item_id, "arguments": arguments, "name": name},
-            {"type": "response.output_item.done", "item": whole},
+            {"type": "response.output_item.done", "item": complete},
         ]
 
 

@@ -100,10 +100,10 @@ async def test_a_decision_that_holds_is_announced(tmp_path: Path, time: Time) ->
     assert announced == [("role_changed", "http://1")]
 
 
-@pytest.mark.parametrize("said", [b"{", b"[]", b'{"who": "x", "until_s": 1e300, "roles": {}}'])
-async def test_a_value_that_makes_no_sense_is_written_over(tmp_path: Path, time: Time, said: bytes) -> None:
+@pytest.mark.parametrize("stated", [b"{", b"[]", b'{"who": "x", "until_s": 1e300, "roles": {}}'])
+async def test_a_value_that_makes_no_sense_is_written_over(tmp_path: Path, time: Time, stated: bytes) -> None:
     """Broken, or leased for longer than anybody may."""
-    (tmp_path / "roles.json").write_bytes(said)
+    (tmp_path / "roles.json").write_bytes(stated)
     one = HostRoleLease(tmp_path, "one", time)
     assert await one.propose({"a": "prefill"}) == {"a": "prefill"}
     assert one.is_held

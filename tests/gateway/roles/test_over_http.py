@@ -42,10 +42,10 @@ async def ask(client: aiohttp.ClientSession, gateway: Running, body: dict[str, A
     """The answer's text, and the receipt."""
     async with client.post(gateway.at("traffic", CHAT), json=body) as answer:
         assert answer.status == 200, await answer.text()
-        said, receipt = await answer.json(), answer.headers["x-hearth-request-id"]
+        stated, receipt = await answer.json(), answer.headers["x-hearth-request-id"]
     async with client.get(gateway.at("admin", f"/receipts/{receipt}")) as shown:
         assert shown.status == 200, await shown.text()
-        return said["choices"][0]["message"]["content"], await shown.json()
+        return stated["choices"][0]["message"]["content"], await shown.json()
 
 
 async def test_workers_keep_the_same_roles_without_redis(client: aiohttp.ClientSession, tmp_path: Path) -> None:
@@ -53,8 +53,8 @@ async def test_workers_keep_the_same_roles_without_redis(client: aiohttp.ClientS
     async with AsyncExitStack() as stack:
         alone, _ = await stack.enter_async_context(running())
         pods = [(await stack.enter_async_context(running(wiring=Wiring(role=KvRole.BOTH))))[0] for _ in range(3)]
-        told = [{"url": pod.url, "kv_connector": "NixlConnector", "kv_role": "kv_both"} for pod in pods]
-        config = write(tmp_path, told, roles={"min_role_s": 600})
+        reported = [{"url": pod.url, "kv_connector": "NixlConnector", "kv_role": "kv_both"} for pod in pods]
+        config = write(tmp_path, reported, roles={"min_role_s": 600})
         gateway = await stack.enter_async_context(serving("--config", config, "--processes", "2"))
         async with client.post(f"{alone.url}{CHAT}", json=ASKED) as answer:
             wanted = (await answer.json())["choices"][0]["message"]["content"]
@@ -74,7 +74,7 @@ async def test_a_slow_canary_is_rolled_back(client: aiohttp.ClientSession, tmp_p
     async with AsyncExitStack() as stack:
         standing, _ = await stack.enter_async_context(running())
         canary, _ = await stack.enter_async_context(running(profile=SLUGGISH))
-        told = [{"url": standing.url, "revision": "v1"}, {"url": canary.url, "revision": "v2"}]
+        reported = [{"url": standing.url, "revision": "v1"}, {"url": canary.url, "revision": "v2"}]
         words = {
             "name": "new",
             "revision": "v2",
@@ -82,7 +82,7 @@ async def test_a_slow_canary_is_rolled_back(client: aiohttp.ClientSession, tmp_p
             "false_rollback_rate": 0.2,
             "min_comparisons": 200,
         }
-        gateway = await stack.enter_async_context(serving("--config", write(tmp_path, told, canaries=[words])))
+        gateway = await stack.enter_async_context(serving("--config", write(tmp_path, reported, canaries=[words])))
         await gateway.until("canary_started")
         rolled_back = asyncio.create_task(gateway.until("canary_rolled_back"))
         try:
@@ -97,10 +97,10 @@ async def test_a_slow_canary_is_rolled_back(client: aiohttp.ClientSession, tmp_p
 
 async def _load(client: aiohttp.ClientSession, gateway: Running, until: asyncio.Task[Any], number: int) -> None:
     """One after the other, streamed, so that first tokens are seen."""
-    asked = 0
+    requested = 0
     while not until.done():
-        asked += 1
-        body = chat(f"{number}-{asked}", max_tokens=3, ignore_eos=True, stream=True)
+        requested += 1
+        body = chat(f"{number}-{requested}", max_tokens=3, ignore_eos=True, stream=True)
         async with client.post(gateway.at("traffic", CHAT), json=body) as answer:
             assert answer.status == 200, await answer.text()
             await answer.read()

@@ -123,11 +123,11 @@ def test_a_full_disk_leaves_no_half_line(tmp_path: Path, capfd: pytest.CaptureFi
     writer.put(b'{"number": 5}\n')
     writer.close()
     assert path.read_bytes()[room - 35 :] == b'{"number": 1}\n{"number": 2}\n{"number": 5}\n'
-    told = capfd.readouterr().err.splitlines()
-    assert len(told) == 2
-    assert "log lines cannot be written" in told[0]
-    assert "File too large" in told[0]
-    assert "written again" in told[1]
+    reported = capfd.readouterr().err.splitlines()
+    assert len(reported) == 2
+    assert "log lines cannot be written" in reported[0]
+    assert "File too large" in reported[0]
+    assert "written again" in reported[1]
 
 
 def test_after_half_a_line_that_stays_the_next_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ async def a_small_port() -> AsyncIterator[int]:
         await runner.cleanup()
 
 
-async def said(port: int, *pieces: bytes) -> bytes:
+async def stated(port: int, *pieces: bytes) -> bytes:
     """All that comes until the other side closes."""
     async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -107,7 +107,7 @@ async def test_a_head_that_does_not_end_is_no_reason_to_stay(
     monkeypatch.setattr("gateway.runtime.ports.IDLE_TIMEOUT_S", 0.3)
     async with a_small_port() as port:
         before = b"" if is_first else b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
-        assert (await said(port, before, begun)).startswith(b"" if is_first else b"HTTP/1.1 200")
+        assert (await stated(port, before, begun)).startswith(b"" if is_first else b"HTTP/1.1 200")
 
 
 async def test_a_body_that_does_not_end_is_answered_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,15 +115,15 @@ async def test_a_body_that_does_not_end_is_answered_in_time(monkeypatch: pytest.
     monkeypatch.setattr("gateway.runtime.ports.BODY_TIMEOUT_S", 0.3)
     head = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 4\r\n\r\n"
     async with a_small_port() as port:
-        assert (await said(port, head, b"12")).startswith(b"HTTP/1.1 408")
-        assert (await said(port, head, b"1234")).endswith(b"\r\n\r\n4")
+        assert (await stated(port, head, b"12")).startswith(b"HTTP/1.1 408")
+        assert (await stated(port, head, b"1234")).endswith(b"\r\n\r\n4")
 
 
 async def test_connections_of_a_small_port_are_bounded_and_the_newest_is_served() -> None:
     """However many are held, one more is answered; the oldest are closed for it."""
     async with a_small_port() as port, asyncio.timeout(60):
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4 * MAX_CONNECTIONS)]
-        answer = await said(port, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        answer = await stated(port, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200")
         for reader, _ in held[: 2 * MAX_CONNECTIONS]:
             try:

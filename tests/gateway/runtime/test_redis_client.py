@@ -76,9 +76,9 @@ async def test_tls_is_supported_and_the_certificate_is_checked(tmp_path: Path) -
             port = server.sockets[0].getsockname()[1]
             assert await writes_and_reads(f"rediss://localhost:{port}?ssl_ca_certs={cert}")
             assert await writes_and_reads(f"rediss://127.0.0.1:{port}?ssl_ca_certs={cert}&ssl_check_hostname=false")
-            for refused in (f"rediss://localhost:{port}", f"rediss://127.0.0.1:{port}?ssl_ca_certs={cert}"):
+            for rejected in (f"rediss://localhost:{port}", f"rediss://127.0.0.1:{port}?ssl_ca_certs={cert}"):
                 with pytest.raises((RedisError, OSError)):
-                    await writes_and_reads(refused)
+                    await writes_and_reads(rejected)
 
 
 async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -158,7 +158,7 @@ async def test_a_cluster_that_is_away_is_waited_for(tmp_path: Path) -> None:
     async with redis_server(tmp_path, "--cluster-enabled", "yes") as node:
         await node.kill()
         async with host(tmp_path / "a", f"redis+cluster://127.0.0.1:{node.port}") as here:
-            await until(lambda: any(line[1] == "replica_sync_unavailable" for line in here.said.lines))
+            await until(lambda: any(line[1] == "replica_sync_unavailable" for line in here.stated.lines))
             await node.start()
             await node.log_event("CLUSTER", "ADDSLOTS", *range(16384))
             await until(lambda: are_connected(here))

@@ -47,7 +47,7 @@ def test_a_url_says_where_redis_is(words: str, place: RedisLocation) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "stated"),
     [
         ("hunter2", "must be a URL beginning with"),
         ("http://hunter2@h", "must be a URL beginning with"),
@@ -65,11 +65,11 @@ def test_a_url_says_where_redis_is(words: str, place: RedisLocation) -> None:
         ("unix://?db=1", "names no socket"),
     ],
 )
-def test_what_is_wrong_is_reported_without_the_password(words: str, said: str) -> None:
+def test_what_is_wrong_is_reported_without_the_password(words: str, stated: str) -> None:
     """Each refusal names the rule, and none the URL."""
-    with pytest.raises(ValueError, match=re.escape(said)) as refused:
+    with pytest.raises(ValueError, match=re.escape(stated)) as rejected:
         parse_redis_url(words)
-    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in str(rejected.value)
 
 
 def test_a_place_shows_where_it_is_and_not_how_to_get_in() -> None:

@@ -74,18 +74,18 @@ async def test_a_reload_shows_new_clients_the_new_certificate(tmp_path: Path) ->
 async def test_a_renewed_certificate_is_loaded_by_itself(tmp_path: Path) -> None:
     """Half of it is not; an error is told, and what fits at last is taken."""
     old, new = make_certificate(tmp_path / "a", "old.example"), make_certificate(tmp_path / "b", "new.example")
-    tls, said, pulse = server_context(old), list[str](), Pulse()
+    tls, stated, pulse = server_context(old), list[str](), Pulse()
 
     def log_event(level: str, message: str, **_: object) -> None:
-        said.append(message)
+        stated.append(message)
         pulse.beat()
 
     task = asyncio.create_task(reload_certificates(tls, lambda: old, log_event, poll_s=0.01))
     await asyncio.sleep(0)  # it has seen the files as they are
     old.key.write_bytes(new.key.read_bytes())
-    await pulse.until(lambda: said[-1:] == ["certificate_reload_failed"])
+    await pulse.until(lambda: stated[-1:] == ["certificate_reload_failed"])
     old.cert.write_bytes(new.cert.read_bytes())
-    await pulse.until(lambda: said[-1:] == ["certificate_reloaded"])
+    await pulse.until(lambda: stated[-1:] == ["certificate_reloaded"])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

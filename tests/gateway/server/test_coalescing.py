@@ -172,8 +172,8 @@ async def test_a_key_ends_what_went_before_under_it() -> None:
         )
         newer = await rig.client()
         await newer.send(request_bytes(CHAT_PATH, a_chat(), **headers))
-        refused = await older.answer()
-        assert (refused.status, refused.code, refused.headers["x-should-retry"]) == (409, "superseded", "false")
+        rejected = await older.answer()
+        assert (rejected.status, rejected.code, rejected.headers["x-should-retry"]) == (409, "superseded", "false")
         answer_now.set()
         for client in (newer, other_key, other_tenant):
             assert (await client.answer()).status == 200

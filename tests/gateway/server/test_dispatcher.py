@@ -65,9 +65,9 @@ async def test_a_context_that_is_too_long_is_reported_by_openais_code() -> None:
         answer = await rig.ask("/v1/chat/completions", a_chat(stream=True))
         assert (answer.status, answer.code) == (400, "context_length_exceeded")
         rig.pod.plays([answer_bytes({"type": "error", "error": {"type": "BadRequestError", "message": words}}, 400)])
-        told = (await rig.ask("/v1/messages", a_chat(max_tokens=5))).json()
-        assert told["type"] == "error"
-        assert told["error"] == {"type": "invalid_request_error", "message": words}
+        reported = (await rig.ask("/v1/messages", a_chat(max_tokens=5))).json()
+        assert reported["type"] == "error"
+        assert reported["error"] == {"type": "invalid_request_error", "message": words}
     assert [outcome.status for outcome in rig.outcomes] == [400, 400]
 
 

@@ -22,8 +22,8 @@ def test_pods_are_pooled_or_split_by_their_roles() -> None:
 
 def test_the_producer_is_sent_the_destination() -> None:
     """The decode pod's receiver; a pod without one decodes for nobody."""
-    asked = LmCachePd().ask(meeting(PRODUCER, RECEIVER))
-    assert asked == {
+    requested = LmCachePd().ask(meeting(PRODUCER, RECEIVER))
+    assert requested == {
         "ret_first_tok": True,
         "disagg_spec": {
             "req_id": "r-1",

@@ -30,9 +30,9 @@ def test_both_legs_name_the_same_transfer() -> None:
 
 def test_what_the_prefill_engine_held_is_sent_where_it_is_known() -> None:
     """Else all that was moved counts as cached."""
-    told = Mooncake().hand(meeting(PREFILL, engine_id="e", cached_tokens=128), None)
-    assert told is not None
-    assert told["remote_prefill_cached_tokens"] == 128
+    reported = Mooncake().hand(meeting(PREFILL, engine_id="e", cached_tokens=128), None)
+    assert reported is not None
+    assert reported["remote_prefill_cached_tokens"] == 128
 
 
 def test_without_an_engine_id_nothing_is_passed_on() -> None:

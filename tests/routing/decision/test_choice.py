@@ -31,10 +31,10 @@ class Door:
 
     def __init__(self, opened: Sequence[bool]) -> None:
         self._opened = opened
-        self.asked: list[int] = []
+        self.requested: list[int] = []
 
     def admits(self, candidates: Candidates, at: int) -> bool:
-        self.asked.append(at)
+        self.requested.append(at)
         return self._opened[at]
 
 
@@ -75,14 +75,14 @@ def test_of_a_hundred_only_the_best_is_checked() -> None:
     gate = Door([True] * 100)
     totals = [1.0 + at for at in range(100)]
     assert choose(scored(totals), candidates_of(100), 0.5, SINGLE_REPLICA, gate) == 0
-    assert gate.asked == [0]
+    assert gate.requested == [0]
 
 
 def test_who_is_worse_than_the_first_open_one_is_not_checked() -> None:
     """In the order of their seconds, and no further."""
     gate = Door([False, False, True, True])
     assert choose(scored([0.2, 0.1, 0.4, 0.6]), candidates_of(4), 0.5, SINGLE_REPLICA, gate) == 2
-    assert set(gate.asked) == {0, 1, 2}
+    assert set(gate.requested) == {0, 1, 2}
 
 
 @given(st.integers(1, 40), st.integers(1, 40))

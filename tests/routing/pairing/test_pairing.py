@@ -280,13 +280,13 @@ def test_what_transfers_take_is_learned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "configured", "each"), [(None, None, DEFAULT_KV_BYTES), (4096, None, 4096), (4096, 8.0, 8)]
+    ("reported", "configured", "each"), [(None, None, DEFAULT_KV_BYTES), (4096, None, 4096), (4096, 8.0, 8)]
 )
 def test_what_is_moved_is_as_configured_or_as_pods_report(
-    told: int | None, configured: float | None, each: float
+    reported: int | None, configured: float | None, each: float
 ) -> None:
     """Bytes of KV per token: the configuration's word first, then the pods', else a usual model's."""
-    router = split_fleet(facts=replace(NIXL, kv_bytes_per_token=told))
+    router = split_fleet(facts=replace(NIXL, kv_bytes_per_token=reported))
     if configured is not None:
         router.pairing.kv_bytes[MODEL] = configured
     for url in ("http://d2", "http://d3"):

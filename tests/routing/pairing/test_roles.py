@@ -30,7 +30,7 @@ def workers(prefill: int, decode: int, *, since_s: float = 0.0, may_change: bool
     return [PoolEngine(name, role, since_s, may_change=may_change) for name, role in named]
 
 
-def asked(
+def requested(
     fleet: Sequence[PoolEngine], need: EngineNeed, now_s: float = 100.0, terms: RoleTerms = TERMS
 ) -> RoleChange | None:
     """What a fresh balance says."""
@@ -49,7 +49,7 @@ def asked(
 )
 def test_the_worse_off_is_helped_where_that_helps(need: EngineNeed, role: Role | None) -> None:
     """Two prefill and six decode."""
-    change = asked(workers(2, 6), need)
+    change = requested(workers(2, 6), need)
     assert (change.role if change else None) is role
 
 
@@ -58,18 +58,18 @@ def test_no_one_is_helped_back() -> None:
     for prefill in range(1, 8):
         for tenths in range(1, 100):
             need = EngineNeed(tenths / 10, 6.0)
-            change = asked(workers(prefill, 8 - prefill), need)
+            change = requested(workers(prefill, 8 - prefill), need)
             if change is None:
                 continue
             step = 1 if change.role is Role.PREFILL else -1
-            back = asked(workers(prefill + step, 8 - prefill - step), need)
+            back = requested(workers(prefill + step, 8 - prefill - step), need)
             assert back is None or back.role is change.role
 
 
 def test_the_last_of_a_kind_stays() -> None:
     """However hard pressed the others are."""
-    assert asked(workers(7, 1), EngineNeed(50.0, 0.1)) is None
-    assert asked(workers(1, 7), EngineNeed(0.1, 50.0)) is None
+    assert requested(workers(7, 1), EngineNeed(50.0, 0.1)) is None
+    assert requested(workers(1, 7), EngineNeed(0.1, 50.0)) is None
 
 
 def test_who_has_least_to_finish_goes() -> None:
@@ -78,7 +78,7 @@ def test_who_has_least_to_finish_goes() -> None:
     fleet += [PoolEngine("busy", Role.DECODE, 0.0, decoding=40, decode_load=0.9)]
     fleet += [PoolEngine("calm", Role.DECODE, 0.0, decoding=3, decode_load=0.1)]
     fleet = [one for one in fleet if one.name != "d0"]
-    change = asked(fleet, EngineNeed(3.0, 1.0))
+    change = requested(fleet, EngineNeed(3.0, 1.0))
     assert change is not None
     assert change.engine == "calm"
 
@@ -86,13 +86,13 @@ def test_who_has_least_to_finish_goes() -> None:
 def test_an_engine_stays_for_a_while() -> None:
     """Whoever has just changed is not asked."""
     fleet = workers(2, 6, since_s=90.0)
-    assert asked(fleet, EngineNeed(6.0, 1.0), now_s=100.0) is None
-    assert asked(fleet, EngineNeed(6.0, 1.0), now_s=110.0) is not None
+    assert requested(fleet, EngineNeed(6.0, 1.0), now_s=100.0) is None
+    assert requested(fleet, EngineNeed(6.0, 1.0), now_s=110.0) is not None
 
 
 def test_who_cannot_change_does_not() -> None:
     """A connector asserts roles."""
-    assert asked(workers(2, 6, may_change=False), EngineNeed(6.0, 1.0)) is None
+    assert requested(workers(2, 6, may_change=False), EngineNeed(6.0, 1.0)) is None
 
 
 def test_no_more_than_a_share_changes_within_a_minute() -> None:

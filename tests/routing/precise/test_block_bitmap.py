@@ -19,7 +19,7 @@ class Bags:
         self.bitmaps = [self.masks.new_refcounts() for _ in range(3)]
         self.held = [Counter[int]() for _ in self.bitmaps]
         self.promised = [Counter[int]() for _ in self.bitmaps]
-        self.told = [set[int]() for _ in self.bitmaps]
+        self.reported = [set[int]() for _ in self.bitmaps]
         self.due = [set[int]() for _ in self.bitmaps]
 
     def step(self, what: str, at: int, link: int) -> None:
@@ -29,14 +29,14 @@ class Bags:
             self.promise(what, at, link)
         else:
             self.replace(at, keeps=what == "hand over")
-        self.told[at] = {link for link in self.told[at] if self.promised[at][link]}
+        self.reported[at] = {link for link in self.reported[at] if self.promised[at][link]}
 
     def move(self, what: str, at: int, link: int) -> None:
         if what == "put":
             self.masks.put(self.bitmaps[at], link)
             self.held[at][link] += 1
             self.due[at].discard(link)
-            self.told[at].add(link)
+            self.reported[at].add(link)
         elif self.held[at][link]:
             self.masks.remove(self.bitmaps[at], link)
             self.held[at][link] -= 1
@@ -54,7 +54,7 @@ class Bags:
             masks.remove_pending(refcounts, [link])
             promised[link] -= 1
         elif promised[link]:
-            due = {link} - self.told[at] - set(+self.held[at])
+            due = {link} - self.reported[at] - set(+self.held[at])
             assert masks.mark_computed(refcounts, [link], "who") == list(due)
             promised[link] -= 1
             self.due[at] |= due
@@ -64,7 +64,7 @@ class Bags:
         if keeps:
             self.masks.transfer_pending(old, self.bitmaps[at])
         else:
-            self.promised[at], self.told[at], self.due[at] = Counter(), set(), set()
+            self.promised[at], self.reported[at], self.due[at] = Counter(), set(), set()
         self.masks.discard([old], list(self.held[at]))
         self.held[at] = Counter()
 

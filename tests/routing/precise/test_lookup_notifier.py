@@ -18,7 +18,7 @@ def test_every_step_is_reported_to_listeners() -> None:
     second.first_token(1.0)
     second.settle(Usage(2000, 5, 1984), 2.0)
     second.release(2.0)
-    assert notes.said == [
+    assert notes.stated == [
         ("placed", first.engine.name),
         ("left",),
         ("placed", second.engine.name),

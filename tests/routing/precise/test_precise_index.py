@@ -45,11 +45,11 @@ class TwoEngines(RuleBasedStateMachine):
         self.engines = {"a": ModelEngine(blocks, BLOCK, secret=1), "b": ModelEngine(blocks + 3, BLOCK, secret=2)}
         for name in self.engines:
             self.index.add_engine(name)
-        self.asked: list[tuple[list[int], str, str]] = []
+        self.requested: list[tuple[list[int], str, str]] = []
 
     @rule(target=running, name=st.sampled_from("ab"), tokens=tokens, salt=salts, adapter=adapters, blind=st.booleans())
     def begin(self, name: str, tokens: list[int], salt: str, adapter: str, *, blind: bool) -> tuple[str, Running]:
-        self.asked.append((tokens, salt, adapter))
+        self.requested.append((tokens, salt, adapter))
         request = self.engines[name].begin(tokens, salt, adapter, blind=blind)
         return name, request or Running([], "", "", [], [])
 
@@ -58,7 +58,7 @@ class TwoEngines(RuleBasedStateMachine):
         for token in more:
             if one[1].blocks:
                 self.engines[one[0]].decode(one[1], token)
-                self.asked.append((list(one[1].tokens), one[1].salt, one[1].adapter))
+                self.requested.append((list(one[1].tokens), one[1].salt, one[1].adapter))
 
     @rule(one=consumes(running))
     def end(self, one: tuple[str, Running]) -> None:
@@ -79,11 +79,11 @@ class TwoEngines(RuleBasedStateMachine):
     @invariant()
     def knows_what_each_would_reuse(self) -> None:
         for name, engine in self.engines.items():
-            self.index.apply(name, engine.told())
-        for asked, salt, adapter in self.asked[-12:]:
-            found = self.index.lookup(ends_of([*asked, 9], salt, adapter))
+            self.index.apply(name, engine.reported())
+        for requested, salt, adapter in self.requested[-12:]:
+            found = self.index.lookup(ends_of([*requested, 9], salt, adapter))
             for name, engine in self.engines.items():
-                assert found.get(name, NOTHING_CACHED).tokens == engine.hit_tokens([*asked, 9], salt, adapter)
+                assert found.get(name, NOTHING_CACHED).tokens == engine.hit_tokens([*requested, 9], salt, adapter)
 
     def teardown(self) -> None:
         for name in getattr(self, "engines", ()):

@@ -31,10 +31,10 @@ def test_links_are_equal_exactly_as_far_as_tokens_are(one: list[int], other: lis
 @given(tokens, st.integers(0, 5))
 def test_a_chain_can_be_continued_anywhere(prompt: list[int], cut: int) -> None:
     """Hashing on from a link is hashing in one go: events tell a prompt in pieces."""
-    whole = chain_hashes(pack_tokens(prompt), 4, chain_root("lora", "salt"))
-    cut = min(cut, len(whole))
-    parent = whole[cut - 1] if cut else chain_root("lora", "salt")
-    assert whole[:cut] + chain_hashes(pack_tokens(prompt[4 * cut :]), 4, parent) == whole
+    complete = chain_hashes(pack_tokens(prompt), 4, chain_root("lora", "salt"))
+    cut = min(cut, len(complete))
+    parent = complete[cut - 1] if cut else chain_root("lora", "salt")
+    assert complete[:cut] + chain_hashes(pack_tokens(prompt[4 * cut :]), 4, parent) == complete
 
 
 def test_roots_distinguish_adapter_and_salt() -> None:

@@ -43,13 +43,13 @@ def test_a_chat_that_goes_on_only_appends(messages: list[Json], more: list[Json]
 
 
 @given(st.lists(wire.sayings, max_size=3), wire.sayings)
-def test_responses_items_that_go_on_only_append(past: list[Said], said: Said) -> None:
+def test_responses_items_that_go_on_only_append(past: list[Said], stated: Said) -> None:
     """The same for the items of a responses input, tool calls and their results included."""
     items: list[Json] = [{"role": "user", "content": "Go."}]
     for turn in past:
         items += wire.response_items(turn)
         items.append({"type": "function_call_output", "call_id": "c", "output": "done"})
-    longer = [*items, *wire.response_items(said)]
+    longer = [*items, *wire.response_items(stated)]
     assert canonical(Api.RESPONSES, {"input": longer}).startswith(canonical(Api.RESPONSES, {"input": items}))
 
 
@@ -171,22 +171,22 @@ def test_reasoning_of_earlier_turns_is_not_part_of_the_prompt() -> None:
 
 def test_a_tool_result_is_a_message_of_its_own_in_every_dialect() -> None:
     """Chat, messages and responses tell the same story of a call and its result, and get the same bytes."""
-    said = Said("Let me look.", (("look", {"where": "here"}),))
+    stated = Said("Let me look.", (("look", {"where": "here"}),))
     chat = [
         {"role": "user", "content": "Where?"},
-        wire.chat_message(said),
+        wire.chat_message(stated),
         {"role": "tool", "tool_call_id": "call-0", "content": "there"},
         {"role": "user", "content": "Thanks."},
     ]
     result = {"type": "tool_result", "tool_use_id": "toolu_0", "content": [{"type": "text", "text": "there"}]}
     anthropic = [
         {"role": "user", "content": "Where?"},
-        {"role": "assistant", "content": wire.message_blocks(said)},
+        {"role": "assistant", "content": wire.message_blocks(stated)},
         {"role": "user", "content": [result, {"type": "text", "text": "Thanks."}]},
     ]
     items = [
         {"role": "user", "content": "Where?"},
-        *wire.response_items(said),
+        *wire.response_items(stated),
         {"type": "function_call_output", "call_id": "call_0", "output": "there"},
         {"role": "user", "content": "Thanks."},
     ]

@@ -41,9 +41,9 @@ def test_fields_of_ours_do_not_reach_a_pod() -> None:
 def test_background_is_rejected_where_a_policy_is_in_force(stream: bool) -> None:
     """An engine would go on with it when its slot and its reserve are free again; without a policy it is passed on."""
     body = json.dumps({"model": "m", "input": "hi", "background": True, "stream": stream}).encode()
-    with pytest.raises(RequestRejected) as refused:
+    with pytest.raises(RequestRejected) as rejected:
         read_request(Api.RESPONSES, body, request_id="r", terms=DefaultParsePolicy("search"))
-    assert refused.value.param == "background"
+    assert rejected.value.param == "background"
     assert json.loads(read_request(Api.RESPONSES, body, request_id="r").body)["background"] is True
     plain = json.dumps({"model": "m", "input": "hi", "background": False}).encode()
     assert read_request(Api.RESPONSES, plain, request_id="r", terms=DefaultParsePolicy("search")).body == plain

@@ -158,7 +158,7 @@ def test_no_spelling_evades_its_terms(
         return
     reading = read_request(Api.CHAT, raw, request_id="r", terms=terms)
     pairs = json.loads(reading.body, object_pairs_hook=lambda pairs: pairs)
-    body, said = dict(pairs), json.loads(raw)
+    body, stated = dict(pairs), json.loads(raw)
     assert [name for name, _ in pairs].count("cache_salt") == [name for name, _ in pairs].count("model") == 1
     assert (body["model"], body["cache_salt"]) == ("qwen", cache_salt("d"))
     given_limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
@@ -166,7 +166,7 @@ def test_no_spelling_evades_its_terms(
     assert all(limit <= 8 for limit in given_limits)
     assert given_limits[0] == reading.request.max_tokens
     for name in ("user", "tools"):
-        assert json.loads(reading.body).get(name) == said.get(name)
+        assert json.loads(reading.body).get(name) == stated.get(name)
 
 
 def _escaped(name: str) -> bytes:
@@ -184,8 +184,8 @@ def read_or_refused(api: Api, body: bytes) -> ParsedRequest | RequestRejected:
     """What becomes of a body. Any other exception is a fault."""
     try:
         return read(api, body)
-    except RequestRejected as refused:
-        return refused
+    except RequestRejected as rejected:
+        return rejected
 
 
 def test_facts_are_read() -> None:

@@ -21,33 +21,33 @@ pieces = st.integers(1, 6)
 
 
 @given(wire.sayings, pieces)
-def test_a_chat_answer_is_what_the_next_turn_contains(said: Said, pieces: int) -> None:
+def test_a_chat_answer_is_what_the_next_turn_contains(stated: Said, pieces: int) -> None:
     """Streamed or whole, text or tool calls: the grown prompt is the prompt of the body that sends the answer back."""
     first = request_of(Api.CHAT, {"model": "m", "messages": [FIRST]}).prompt
-    back = request_of(Api.CHAT, {"model": "m", "messages": [FIRST, wire.chat_message(said)]}).prompt
-    assert first.extended(response_bytes(Api.CHAT, wire.chat_answer(said), stream=False)) == back
-    if not said.is_nothing:
-        assert first.extended(response_bytes(Api.CHAT, wire.chat_stream(said, pieces), stream=True)) == back
+    back = request_of(Api.CHAT, {"model": "m", "messages": [FIRST, wire.chat_message(stated)]}).prompt
+    assert first.extended(response_bytes(Api.CHAT, wire.chat_answer(stated), stream=False)) == back
+    if not stated.is_nothing:
+        assert first.extended(response_bytes(Api.CHAT, wire.chat_stream(stated, pieces), stream=True)) == back
 
 
 @given(wire.sayings, pieces)
-def test_a_response_is_what_the_next_turn_contains(said: Said, pieces: int) -> None:
+def test_a_response_is_what_the_next_turn_contains(stated: Said, pieces: int) -> None:
     """The output items a client appends to its input hash as the grown prompt does."""
     first = request_of(Api.RESPONSES, {"model": "m", "input": "Hi"}).prompt
-    items = [{"role": "user", "content": "Hi"}, *wire.response_items(said)]
+    items = [{"role": "user", "content": "Hi"}, *wire.response_items(stated)]
     back = request_of(Api.RESPONSES, {"model": "m", "input": items}).prompt
-    assert first.extended(response_bytes(Api.RESPONSES, wire.response_answer(said), stream=False)) == back
-    assert first.extended(response_bytes(Api.RESPONSES, wire.response_stream(said, pieces), stream=True)) == back
+    assert first.extended(response_bytes(Api.RESPONSES, wire.response_answer(stated), stream=False)) == back
+    assert first.extended(response_bytes(Api.RESPONSES, wire.response_stream(stated, pieces), stream=True)) == back
 
 
-@given(wire.sayings.filter(lambda said: not said.is_nothing), pieces)
-def test_an_anthropic_answer_is_what_the_next_turn_contains(said: Said, pieces: int) -> None:
+@given(wire.sayings.filter(lambda stated: not stated.is_nothing), pieces)
+def test_an_anthropic_answer_is_what_the_next_turn_contains(stated: Said, pieces: int) -> None:
     """Content blocks sent back hash as the grown prompt does, tool inputs included however their JSON was spaced."""
     first = request_of(Api.MESSAGES, {"model": "m", "messages": [FIRST]}).prompt
-    answered = {"role": "assistant", "content": wire.message_blocks(said)}
+    answered = {"role": "assistant", "content": wire.message_blocks(stated)}
     back = request_of(Api.MESSAGES, {"model": "m", "messages": [FIRST, answered]}).prompt
-    assert first.extended(response_bytes(Api.MESSAGES, wire.message_answer(said), stream=False)) == back
-    assert first.extended(response_bytes(Api.MESSAGES, wire.message_stream(said, pieces), stream=True)) == back
+    assert first.extended(response_bytes(Api.MESSAGES, wire.message_answer(stated), stream=False)) == back
+    assert first.extended(response_bytes(Api.MESSAGES, wire.message_stream(stated, pieces), stream=True)) == back
 
 
 @given(wire.texts, wire.texts, pieces)
@@ -59,12 +59,12 @@ def test_a_completion_is_what_the_next_prompt_contains(prompt: str, text: str, p
     assert first.extended(response_bytes(Api.COMPLETIONS, wire.completions_stream(text, pieces), stream=True)) == back
 
 
-@given(wire.sayings.filter(lambda said: not said.is_nothing))
-def test_one_answer_is_the_same_in_every_dialect(said: Said) -> None:
+@given(wire.sayings.filter(lambda stated: not stated.is_nothing))
+def test_one_answer_is_the_same_in_every_dialect(stated: Said) -> None:
     """A conversation stays warm when its client changes the API."""
-    chat = response_bytes(Api.CHAT, wire.chat_answer(said), stream=False)
-    assert chat == response_bytes(Api.RESPONSES, wire.response_answer(said), stream=False)
-    assert chat == response_bytes(Api.MESSAGES, wire.message_answer(said), stream=False)
+    chat = response_bytes(Api.CHAT, wire.chat_answer(stated), stream=False)
+    assert chat == response_bytes(Api.RESPONSES, wire.response_answer(stated), stream=False)
+    assert chat == response_bytes(Api.MESSAGES, wire.message_answer(stated), stream=False)
 
 
 def test_a_stream_with_other_spacing_is_read_too() -> None:
@@ -280,10 +280,10 @@ TOLD: list[tuple[Api, Json, ResponseFacts]] = [
 ]
 
 
-@pytest.mark.parametrize(("api", "told", "facts"), TOLD)
-def test_what_is_reported_is_read(api: Api, told: Json, facts: ResponseFacts) -> None:
+@pytest.mark.parametrize(("api", "reported", "facts"), TOLD)
+def test_what_is_reported_is_read(api: Api, reported: Json, facts: ResponseFacts) -> None:
     """Each shape of each API, whole or as an event, with and without cached tokens told."""
-    raw = json.dumps(told).encode()
+    raw = json.dumps(reported).encode()
     assert read_response_facts(api, raw) == facts
     assert read_usage(api, raw) == facts.usage
 
@@ -351,8 +351,11 @@ ANSWERS: list[tuple[Api, object]] = [
 @pytest.mark.parametrize(("api", "answer"), ANSWERS)
 def test_one_parse_reports_what_two_report(api: Api, answer: object) -> None:
     """Facts and generated bytes, of answers as the API has them and of others."""
-    told = json.dumps(answer).encode()
-    assert read_complete(api, told) == (read_response_facts(api, told), response_bytes(api, told, stream=False))
+    reported = json.dumps(answer).encode()
+    assert read_complete(api, reported) == (
+        read_response_facts(api, reported),
+        response_bytes(api, reported, stream=False),
+    )
 
 
 def test_what_is_no_json_reports_nothing() -> None:

@@ -160,7 +160,7 @@ def test_any_body_stays_the_json_it_was(
 
 
 @pytest.mark.parametrize(
-    ("api", "said", "told"),
+    ("api", "stated", "reported"),
     [
         (Api.CHAT, {}, {"max_completion_tokens": 50}),
         (Api.CHAT, {"max_tokens": 40}, {"max_tokens": 40}),
@@ -177,10 +177,10 @@ def test_any_body_stays_the_json_it_was(
         (Api.EMBEDDINGS, {}, {}),
     ],
 )
-def test_no_answer_may_have_more(api: Api, said: dict[str, Any], told: dict[str, Any]) -> None:
+def test_no_answer_may_have_more(api: Api, stated: dict[str, Any], reported: dict[str, Any]) -> None:
     """In the words of each API, whichever of them the client used."""
     rest = {"model": "m", "input": "max_tokenss", "deep": {"x": [1, None]}}
-    assert json.loads(with_output_limit(api, json.dumps(rest | said).encode(), 50)) == rest | told
+    assert json.loads(with_output_limit(api, json.dumps(rest | stated).encode(), 50)) == rest | reported
 
 
 def test_a_name_in_escapes_or_in_the_text_is_no_way_round() -> None:

@@ -15,10 +15,10 @@ from routing.rejection import Reason, RequestRejected
 from routing.request import Api
 
 
-def refusal(body: bytes, api: Api = Api.CHAT) -> RequestRejected:
-    with pytest.raises(RequestRejected) as refused:
+def rejection(body: bytes, api: Api = Api.CHAT) -> RequestRejected:
+    with pytest.raises(RequestRejected) as rejected:
         read_request(api, body, request_id="req-1")
-    return refused.value
+    return rejected.value
 
 
 NO_JSON: list[tuple[bytes, str]] = [
@@ -52,25 +52,25 @@ NO_JSON: list[tuple[bytes, str]] = [
 def test_what_is_no_json_is_rejected(body: bytes, words: str) -> None:
     """Not JSON, not UTF-8, nested to death: a refusal that says which, whatever the API."""
     for api in Api:
-        refused = refusal(body, api)
-        assert refused.reason is Reason.BAD_JSON
-        assert words in refused.message
-        assert refused.param is None
+        rejected = rejection(body, api)
+        assert rejected.reason is Reason.BAD_JSON
+        assert words in rejected.message
+        assert rejected.param is None
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"messages": ' + b'[{"content":' * 100_000])
 def test_depth_is_survived_where_types_are_checked_too(body: bytes) -> None:
     """Nested to death inside a field we read: refused as well, in whichever words."""
-    assert refusal(body).message
+    assert rejection(body).message
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"text"', b"3", b"true"])
 def test_what_is_no_object_is_rejected(body: bytes) -> None:
     """A body that is JSON but no object."""
-    refused = refusal(body)
-    assert refused.reason is Reason.BAD_REQUEST
-    assert refused.param is None
-    assert "must be a JSON object" in refused.message
+    rejected = rejection(body)
+    assert rejected.reason is Reason.BAD_REQUEST
+    assert rejected.param is None
+    assert "must be a JSON object" in rejected.message
 
 
 CHAT_PARTS = {"messages": [{"content": "a"}, {"content": [{"type": "text", "text": 3}]}]}
@@ -126,52 +126,52 @@ WRONG: list[tuple[Api, dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("api", "fields", "param", "words"), WRONG)
 def test_a_wrong_field_is_named(api: Api, fields: dict[str, Any], param: str, words: str) -> None:
     """The path of the field stands in the message and as `param`; Python's words for types do not."""
-    refused = refusal(json.dumps({"model": "m"} | fields).encode(), api)
-    assert refused.reason is Reason.BAD_REQUEST
-    assert refused.param == param
-    assert words in refused.message
-    assert f"`{param}`" in refused.message
-    assert not re.search(r"\b(str|int|bool)\b", refused.message)
+    rejected = rejection(json.dumps({"model": "m"} | fields).encode(), api)
+    assert rejected.reason is Reason.BAD_REQUEST
+    assert rejected.param == param
+    assert words in rejected.message
+    assert f"`{param}`" in rejected.message
+    assert not re.search(r"\b(str|int|bool)\b", rejected.message)
 
 
 @pytest.mark.parametrize(("api", "fields", "param", "words"), WRONG)
 def test_a_wrong_field_of_a_large_body_is_named_alike(api: Api, fields: dict[str, Any], param: str, words: str) -> None:
     """Large bodies are decoded otherwise; the refusal is the same."""
-    refused = refusal(json.dumps({"model": "m"} | fields | {"user": "u" * SMALL}).encode(), api)
-    assert (refused.reason, refused.param) == (Reason.BAD_REQUEST, param)
-    assert words in refused.message
+    rejected = rejection(json.dumps({"model": "m"} | fields | {"user": "u" * SMALL}).encode(), api)
+    assert (rejected.reason, rejected.param) == (Reason.BAD_REQUEST, param)
+    assert words in rejected.message
 
 
 @pytest.mark.parametrize("body", [{}, {"model": None}, {"model": ""}])
 @pytest.mark.parametrize("api", list(Api))
 def test_a_missing_model_is_named(api: Api, body: dict[str, Any]) -> None:
     """With several models behind one address nobody else can know which is meant."""
-    refused = refusal(json.dumps(body).encode(), api)
-    assert (refused.reason, refused.param) == (Reason.BAD_REQUEST, "model")
-    assert "`model` is required" in refused.message
+    rejected = rejection(json.dumps(body).encode(), api)
+    assert (rejected.reason, rejected.param) == (Reason.BAD_REQUEST, "model")
+    assert "`model` is required" in rejected.message
 
 
 def test_an_integer_of_a_thousand_digits_is_rejected() -> None:
     """Beyond what Python would convert, too."""
-    assert refusal(b'{"model": "m", "n": ' + b"9" * 5000 + b"}").param == "n"
+    assert rejection(b'{"model": "m", "n": ' + b"9" * 5000 + b"}").param == "n"
 
 
 def test_no_rejection_repeats_what_was_reported() -> None:
     """Messages name places and types, never a prompt's text: refusals are logged."""
     for body in (b'{"model": "m", "messages": [{"content": {"secret": "secret"}}]}', b'{"model": "secret" "secret"}'):
-        assert "secret" not in refusal(body).message
+        assert "secret" not in rejection(body).message
 
 
 MESSAGES = '[{"role":"user","content":"Hi"}]'
 LONG = json.dumps([{"role": "user", "content": "Tell me more. " * 2000}])
 
 
-def refused(body: str, api: Api = Api.CHAT) -> str | None:
+def rejected(body: str, api: Api = Api.CHAT) -> str | None:
     """Which field the refusal names, None where the body is read."""
     try:
         read_request(api, body.encode(), request_id="r")
-    except RequestRejected as refusal:
-        found = refusal
+    except RequestRejected as rejection:
+        found = rejection
     else:
         return None
     assert found.reason is Reason.BAD_REQUEST
@@ -207,14 +207,14 @@ def test_a_single_value_that_stands_twice_is_named(api: Api, name: str, values: 
     escaped = "".join(f"\\u{ord(char):04x}" for char in name)
     for other in (name, escaped):
         body = f'{{{model}"{name}":{first},"user":"{padding}","{other}":{last}}}'
-        assert refused(body, api) == name
-        assert refused(body.replace(":", " : ").replace(",", ",\n\t"), api) == name
+        assert rejected(body, api) == name
+        assert rejected(body.replace(":", " : ").replace(",", ",\n\t"), api) == name
 
 
 @pytest.mark.parametrize("name", ["temperature", "tools", "messages", "x", ""])
 def test_in_a_small_body_no_field_stands_twice(name: str) -> None:
     """Also one that is not read."""
-    assert refused(f'{{"model":"m","{name}":[],"{name}":[]}}') == name
+    assert rejected(f'{{"model":"m","{name}":[],"{name}":[]}}') == name
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_in_a_small_body_no_field_stands_twice(name: str) -> None:
 def test_a_prompt_cannot_hide_behind_another(api: Api, name: str) -> None:
     """A parser that takes the first field would work on far more than was accounted for."""
     for first in (f'"{name}"', f'"{name[:-1]}\\u00{ord(name[-1]):02x}"'):
-        assert refused(f'{{"model":"m",{first}:{LONG},"{name}":{MESSAGES}}}', api) == name
+        assert rejected(f'{{"model":"m",{first}:{LONG},"{name}":{MESSAGES}}}', api) == name
 
 
 def test_large_bodies_of_everyday_use_are_read() -> None:
@@ -237,9 +237,9 @@ def test_large_bodies_of_everyday_use_are_read() -> None:
         "tools": tools,
         "metadata": {"model": "x", "messages": "y" * 20_000},
     }
-    assert refused(json.dumps(body)) is None
-    assert refused(json.dumps(body, indent=2)) is None
-    assert refused(json.dumps(body | {"messages": [], "metadata": {}})) is None
+    assert rejected(json.dumps(body)) is None
+    assert rejected(json.dumps(body, indent=2)) is None
+    assert rejected(json.dumps(body | {"messages": [], "metadata": {}})) is None
 
 
 names = st.sampled_from(["model", "stream", "n", "user", "messages", "x"])
@@ -252,7 +252,7 @@ def test_a_small_body_is_rejected_exactly_where_a_field_repeats(listed: list[str
     listed = ["model", *listed]
     body = "{" + f",{after}".join(f'"{name}"{before}:{after}{VALUES[name]}' for name in listed) + "}"
     again = [name for at, name in enumerate(listed) if name in listed[:at]]
-    assert refused(body) == (again[0] if again else None)
+    assert rejected(body) == (again[0] if again else None)
 
 
 def test_what_python_cannot_parse_has_no_name() -> None:
@@ -271,10 +271,10 @@ def test_the_field_is_named(name: str, where: str) -> None:
         if not is_refused:
             assert read_request(Api.CHAT, body, request_id="r").body == body
             continue
-        with pytest.raises(RequestRejected) as refused:
+        with pytest.raises(RequestRejected) as rejected:
             read_request(Api.CHAT, body, request_id="r")
-        assert (refused.value.reason, refused.value.param) == (Reason.BAD_REQUEST, name)
-        assert f"more than {MAX_DIGITS} digits" in refused.value.message
+        assert (rejected.value.reason, rejected.value.param) == (Reason.BAD_REQUEST, name)
+        assert f"more than {MAX_DIGITS} digits" in rejected.value.message
 
 
 def test_the_bound_is_pythons() -> None:

@@ -67,19 +67,23 @@ def sse(events: Sequence[Json | str], *, named: bool = False) -> bytes:
 # -- chat ----------------------------------------------------------------------------------------------------------
 
 
-def chat_message(said: Said) -> Json:
+def chat_message(stated: Said) -> Json:
     """The assistant's message, as an engine answers it and as a client sends it back."""
-    message: Json = {"role": "assistant", "content": said.text or None}
-    if said.calls:
+    message: Json = {"role": "assistant", "content": stated.text or None}
+    if stated.calls:
         message["tool_calls"] = [
             {"id": f"call-{at}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
-            for at, (name, given) in enumerate(said.calls)
+            for at, (name, given) in enumerate(stated.calls)
         ]
     return message
 
 
-def chat_answer(said: Said) -> bytes:
-    choice = {"index": 0, "message": chat_message(said) | {"refusal": None, "reasoning": None}, "finish_reason": "stop"}
+def chat_answer(stated: Said) -> bytes:
+    choice = {
+        "index": 0,
+        "message": chat_message(stated) | {"refusal": None, "reasoning": None},
+        "finish_reason": "stop",
+    }
     return json.dumps({"id": "chatcmpl-1", "choices": [choice], "usage": {"prompt_tokens": 1}}).encode()
 
 
@@ -88,10 +92,10 @@ def chat_event(delta: Json, *, index: int = 0, finish: str | None = None) -> Jso
     return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
 
 
-def chat_stream(said: Said, pieces: int = 3) -> bytes:
+def chat_stream(stated: Said, pieces: int = 3) -> bytes:
     events: list[Json | str] = [chat_event({"role": "assistant", "content": ""})]
-    events += [chat_event({"content": piece}) for piece in cut(said.text, pieces)]
-    for at, (name, given) in enumerate(said.calls):
+    events += [chat_event({"content": piece}) for piece in cut(stated.text, pieces)]
+    for at, (name, given) in enumerate(stated.calls):
         head = {"index": at, "id": f"call-{at}", "type": "function", "function": {"name": name, "arguments": ""}}
         events.append(chat_event({"tool_calls": [head]}))
         for piece in cut(json.dumps(given), pieces):
@@ -117,51 +121,51 @@ def completions_stream(text: str, pieces: int = 3) -> bytes:
 # -- responses -----------------------------------------------------------------------------------------------------
 
 
-def response_items(said: Said) -> list[Json]:
+def response_items(stated: Said) -> list[Json]:
     items: list[Json] = []
-    if said.text:
-        part: Json = {"type": "output_text", "text": said.text, "annotations": [], "logprobs": None}
+    if stated.text:
+        part: Json = {"type": "output_text", "text": stated.text, "annotations": [], "logprobs": None}
         items.append({"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]})
-    for at, (name, given) in enumerate(said.calls):
+    for at, (name, given) in enumerate(stated.calls):
         call = {"type": "function_call", "id": f"fc_{at}", "call_id": f"call_{at}", "status": "completed"}
         items.append(call | {"name": name, "arguments": json.dumps(given)})
     return items
 
 
-def response(said: Said, status: str = "completed") -> Json:
-    return {"id": "resp_1", "status": status, "output": response_items(said), "usage": {"input_tokens": 1}}
+def response(stated: Said, status: str = "completed") -> Json:
+    return {"id": "resp_1", "status": status, "output": response_items(stated), "usage": {"input_tokens": 1}}
 
 
-def response_answer(said: Said) -> bytes:
-    return json.dumps(response(said)).encode()
+def response_answer(stated: Said) -> bytes:
+    return json.dumps(response(stated)).encode()
 
 
-def response_stream(said: Said, pieces: int = 3) -> bytes:
+def response_stream(stated: Said, pieces: int = 3) -> bytes:
     begun: Json = {"id": "resp_1", "status": "in_progress", "output": [], "usage": None}
     events: list[Json | str] = [{"type": "response.created", "response": begun}]
-    events += [{"type": "response.output_text.delta", "delta": piece} for piece in cut(said.text, pieces)]
-    return sse([*events, {"type": "response.completed", "response": response(said)}], named=True)
+    events += [{"type": "response.output_text.delta", "delta": piece} for piece in cut(stated.text, pieces)]
+    return sse([*events, {"type": "response.completed", "response": response(stated)}], named=True)
 
 
 # -- messages ------------------------------------------------------------------------------------------------------
 
 
-def message_blocks(said: Said) -> list[Json]:
-    blocks: list[Json] = [{"type": "text", "text": said.text}] if said.text else []
+def message_blocks(stated: Said) -> list[Json]:
+    blocks: list[Json] = [{"type": "text", "text": stated.text}] if stated.text else []
     return blocks + [
         {"type": "tool_use", "id": f"toolu_{at}", "name": name, "input": given}
-        for at, (name, given) in enumerate(said.calls)
+        for at, (name, given) in enumerate(stated.calls)
     ]
 
 
-def message_answer(said: Said) -> bytes:
-    answer = {"id": "chatcmpl-1", "type": "message", "role": "assistant", "content": message_blocks(said)}
+def message_answer(stated: Said) -> bytes:
+    answer = {"id": "chatcmpl-1", "type": "message", "role": "assistant", "content": message_blocks(stated)}
     return json.dumps(answer | {"stop_reason": "end_turn", "usage": {"input_tokens": 1}}).encode()
 
 
-def message_stream(said: Said, pieces: int = 3) -> bytes:
+def message_stream(stated: Said, pieces: int = 3) -> bytes:
     events: list[Json | str] = [{"type": "message_start", "message": {"id": "chatcmpl-1", "content": []}}]
-    for at, block in enumerate(message_blocks(said)):
+    for at, block in enumerate(message_blocks(stated)):
         is_text = block["type"] == "text"
         empty = {"type": "text", "text": ""} if is_text else block | {"input": {}}
         events.append({"type": "content_block_start", "index": at, "content_block": empty})

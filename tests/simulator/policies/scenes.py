@@ -13,7 +13,7 @@ BLOCK = 100
 """Tokens."""
 
 
-def asked(blocks: Sequence[int], *, name: str = "r", session: str | None = None) -> Request:
+def requested(blocks: Sequence[int], *, name: str = "r", session: str | None = None) -> Request:
     """A prompt of full blocks."""
     size = BLOCK * len(blocks)
     prompt = Prompt(tuple(blocks), range(BLOCK, size + 1, BLOCK), size)

@@ -18,9 +18,9 @@ from simulator.policies.seconds import GivenSeconds
 from simulator.policies.sticky import Sticky, StickyBySlack
 from simulator.policies.weighted import PrefixAndLoad, PrefixQueueKv, stretch
 from simulator.profile import Profile
-from tests.simulator.policies.scenes import asked, seen, winner
+from tests.simulator.policies.scenes import requested, seen, winner
 
-PROMPT = asked(range(10))
+PROMPT = requested(range(10))
 
 
 def busy(board: Board, slot: int, requests: int, *, tokens: float = 1000.0, warm: float = 0.0) -> None:
@@ -36,14 +36,14 @@ def test_least_prefill_is_independent_of_the_cache() -> None:
 def test_affinity_keeps_a_session_whatever_the_load() -> None:
     """New ones go where the fewest are."""
     board = Board()
-    policy, turn = Affinity(board), asked([1, 2], session="s")
+    policy, turn = Affinity(board), requested([1, 2], session="s")
     busy(board, 1, 3)
     first = seen(turn, warm=[0, 0])
     assert winner(policy.score(turn, first)) == 0
     policy.chosen(turn, first, 0)
     busy(board, 0, 9)
     assert winner(policy.score(turn, first)) == 0
-    assert winner(policy.score(asked([1, 2], session="t"), first)) == 1
+    assert winner(policy.score(requested([1, 2], session="t"), first)) == 1
 
 
 def test_affinity_finds_sessions_by_what_is_not_common() -> None:
@@ -51,13 +51,13 @@ def test_affinity_finds_sessions_by_what_is_not_common() -> None:
     board = Board()
     policy = Affinity(board)
     for number in range(8):
-        other = asked([0, 100 + number])
+        other = requested([0, 100 + number])
         policy.chosen(other, seen(other, warm=[0, 0]), number % 2)
-    first = asked([0, 7, 8])
+    first = requested([0, 7, 8])
     policy.chosen(first, seen(first, warm=[0, 0]), 1)
     busy(board, 1, 5)
-    assert winner(policy.score(asked([0, 7, 8, 9]), seen(first, warm=[0, 0]))) == 1
-    assert winner(policy.score(asked([0, 5, 6]), seen(first, warm=[0, 0]))) == 0
+    assert winner(policy.score(requested([0, 7, 8, 9]), seen(first, warm=[0, 0]))) == 1
+    assert winner(policy.score(requested([0, 5, 6]), seen(first, warm=[0, 0]))) == 0
 
 
 def test_weights_of_three_to_one_let_a_third_of_a_hit_beat_all_load() -> None:
@@ -141,9 +141,9 @@ def test_cache_aware_follows_a_match_of_a_third_until_load_is_uneven() -> None:
     policy, scene = CacheAware(board), seen(PROMPT, warm=[0, 0])
     policy.chosen(PROMPT, scene, 1)
     busy(board, 1, 64)
-    turn = asked(range(13))
+    turn = requested(range(13))
     assert winner(policy.score(turn, scene)) == 1
-    assert winner(policy.score(asked([0, 1, 2, 50, 51, 52, 53, 54, 55, 56]), scene)) == 0
+    assert winner(policy.score(requested([0, 1, 2, 50, 51, 52, 53, 54, 55, 56]), scene)) == 0
     busy(board, 1, 66)
     assert winner(policy.score(turn, scene)) == 0
 

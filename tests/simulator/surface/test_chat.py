@@ -43,14 +43,14 @@ async def test_any_pod_gives_the_same_answer() -> None:
 async def test_half_an_answer_is_finished() -> None:
     """What a lost pod had said, with the last message left open, goes on word for word and ends where it would have."""
     async with running() as (_, client):
-        asked = chat(LONG, max_tokens=None)
-        parse_unary = (await client.ask(CHAT, asked))["choices"][0]
+        requested = chat(LONG, max_tokens=None)
+        parse_unary = (await client.ask(CHAT, requested))["choices"][0]
         text = parse_unary["message"]["content"]
         assert parse_unary["finish_reason"] == "stop"
         half = text[: len(text) // 8 * 4]
         resumed = {
-            **asked,
-            "messages": [*asked["messages"], {"role": "assistant", "content": half}],
+            **requested,
+            "messages": [*requested["messages"], {"role": "assistant", "content": half}],
             "add_generation_prompt": False,
             "continue_final_message": True,
         }
@@ -64,10 +64,10 @@ async def test_half_an_answer_is_finished() -> None:
 async def test_an_answer_may_be_over_before_it_began() -> None:
     """A whole answer to be continued has nothing to follow it but its end: one token without text."""
     async with running() as (_, client):
-        asked = chat(LONG, max_tokens=None)
-        said = (await client.ask(CHAT, asked))["choices"][0]["message"]["content"]
-        messages = [*asked["messages"], {"role": "assistant", "content": said}]
-        over = {**asked, "messages": messages, "add_generation_prompt": False, "continue_final_message": True}
+        requested = chat(LONG, max_tokens=None)
+        stated = (await client.ask(CHAT, requested))["choices"][0]["message"]["content"]
+        messages = [*requested["messages"], {"role": "assistant", "content": stated}]
+        over = {**requested, "messages": messages, "add_generation_prompt": False, "continue_final_message": True}
         _, end, done = (await client.stream(CHAT, over)).values
         assert (end["choices"][0]["delta"], end["choices"][0]["finish_reason"]) == ({"content": ""}, "stop")
         assert done is None
@@ -91,10 +91,10 @@ async def test_the_second_turn_is_warm_to_the_end_of_the_first() -> None:
     """Prompt and answer, in whole blocks but for the last token of the answer."""
     async with running() as (_, client):
         first = await client.ask(CHAT, chat(LONG, max_tokens=40, ignore_eos=True))
-        said = first["choices"][0]["message"]["content"]
-        asked = chat(LONG)
-        asked["messages"] += [{"role": "assistant", "content": said}, {"role": "user", "content": "And then?"}]
-        usage = (await client.ask(CHAT, asked))["usage"]
+        stated = first["choices"][0]["message"]["content"]
+        requested = chat(LONG)
+        requested["messages"] += [{"role": "assistant", "content": stated}, {"role": "user", "content": "And then?"}]
+        usage = (await client.ask(CHAT, requested))["usage"]
         assert usage["prompt_tokens_details"]["cached_tokens"] == (first["usage"]["total_tokens"] - 1) // 16 * 16
 
 
@@ -113,23 +113,23 @@ async def test_several_answers_are_not_the_same_one() -> None:
 async def test_a_stop_string_stops() -> None:
     """The text ends before it, and the answer names it."""
     async with running() as (_, client):
-        said = (await client.ask(CHAT, chat(max_tokens=20)))["choices"][0]["message"]["content"]
-        stop = said[30:33]
+        stated = (await client.ask(CHAT, chat(max_tokens=20)))["choices"][0]["message"]["content"]
+        stop = stated[30:33]
         [choice] = (await client.ask(CHAT, chat(max_tokens=20, stop=[stop, "never said"])))["choices"]
-        assert choice["message"]["content"] == said[: said.index(stop)]
+        assert choice["message"]["content"] == stated[: stated.index(stop)]
         assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
-        assert text_of(await client.stream(CHAT, chat(max_tokens=20, stop=stop))) == said[: said.index(stop)]
+        assert text_of(await client.stream(CHAT, chat(max_tokens=20, stop=stop))) == stated[: stated.index(stop)]
 
 
 async def test_a_required_tool_is_called() -> None:
     """With arguments that fit its schema, and the finish reason OpenAI has for it."""
     async with running() as (_, client):
-        asked = chat(max_tokens=50, tools=[WEATHER], tool_choice="required")
-        [choice] = (await client.ask(CHAT, asked))["choices"]
+        requested = chat(max_tokens=50, tools=[WEATHER], tool_choice="required")
+        [choice] = (await client.ask(CHAT, requested))["choices"]
         [call] = choice["message"]["tool_calls"]
         assert (choice["message"]["content"], choice["finish_reason"]) == ("", "tool_calls")
         assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("weather", {"days": 1})
-        begun, *rest = calls_of(await client.stream(CHAT, asked))
+        begun, *rest = calls_of(await client.stream(CHAT, requested))
         assert begun["function"]["name"] == "weather"
         assert all(list(each) == ["index", "function"] for each in rest)
         assert "".join(each["function"]["arguments"] for each in (begun, *rest)) == call["function"]["arguments"]
@@ -148,8 +148,8 @@ async def test_a_tool_no_one_offered_is_rejected() -> None:
     """Named or required without tools."""
     async with running() as (_, client):
         named = {"type": "function", "function": {"name": "dance"}}
-        for asked in (chat(tools=[WEATHER], tool_choice=named), chat(tool_choice="required")):
-            answer = await client.post(CHAT, asked)
+        for requested in (chat(tools=[WEATHER], tool_choice=named), chat(tool_choice="required")):
+            answer = await client.post(CHAT, requested)
             assert (answer.status, answer.json()["error"]["param"]) == (400, "tool_choice")
 
 
@@ -181,8 +181,8 @@ async def test_structured_output_is_json() -> None:
 async def test_logprobs_stand_for_every_token() -> None:
     """The token said is the best of the top ones, and the same streamed."""
     async with running() as (_, client):
-        asked = chat(logprobs=True, top_logprobs=3)
-        [choice] = (await client.ask(CHAT, asked))["choices"]
+        requested = chat(logprobs=True, top_logprobs=3)
+        [choice] = (await client.ask(CHAT, requested))["choices"]
         entries = choice["logprobs"]["content"]
         assert "".join(entry["token"] for entry in entries) == choice["message"]["content"]
         for entry in entries:
@@ -190,7 +190,7 @@ async def test_logprobs_stand_for_every_token() -> None:
             assert tops == sorted(tops, reverse=True)
             assert tops[0] == entry["logprob"] <= 0.0
             assert bytes(entry["bytes"]).decode() == entry["token"]
-        values = [value for value in (await client.stream(CHAT, asked)).values if value]
+        values = [value for value in (await client.stream(CHAT, requested)).values if value]
         streamed = [choice["logprobs"] for value in values for choice in value["choices"] if choice["logprobs"]]
         assert [entry for part in streamed for entry in part["content"]] == entries
         answer = await client.post(CHAT, chat(logprobs=True, top_logprobs=21))
@@ -200,12 +200,12 @@ async def test_logprobs_stand_for_every_token() -> None:
 async def test_token_ids_are_returned_on_request() -> None:
     """The prompt's in the first chunk, the answer's as they come; detokenized they are the text."""
     async with running() as (_, client):
-        asked = chat(return_token_ids=True)
-        parse_unary = await client.ask(CHAT, asked)
+        requested = chat(return_token_ids=True)
+        parse_unary = await client.ask(CHAT, requested)
         [choice] = parse_unary["choices"]
         text = (await client.ask("/detokenize", {"model": MODEL, "tokens": choice["token_ids"]}))["prompt"]
         assert text == choice["message"]["content"]
-        first, *rest = [value for value in (await client.stream(CHAT, asked)).values if value]
+        first, *rest = [value for value in (await client.stream(CHAT, requested)).values if value]
         assert first["prompt_token_ids"] == parse_unary["prompt_token_ids"]
         assert [token for value in rest for token in value["choices"][0]["token_ids"]] == choice["token_ids"]
 
@@ -213,12 +213,12 @@ async def test_token_ids_are_returned_on_request() -> None:
 async def test_images_are_detected_only_by_who_has_eyes() -> None:
     """A text model refuses them; a multimodal one counts them."""
     parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "http://there/x.png"}}]
-    asked = chat() | {"messages": [{"role": "user", "content": parts}]}
+    requested = chat() | {"messages": [{"role": "user", "content": parts}]}
     async with running() as (_, client):
-        answer = await client.post(CHAT, asked)
+        answer = await client.post(CHAT, requested)
         assert (answer.status, answer.json()["error"]["message"]) == (400, f"{MODEL} is not a multimodal model")
     async with running(sees_images=True) as (_, client):
-        assert (await client.ask(CHAT, asked))["usage"]["prompt_tokens"] > 64
+        assert (await client.ask(CHAT, requested))["usage"]["prompt_tokens"] > 64
 
 
 async def test_an_adapter_is_a_model_of_its_own() -> None:

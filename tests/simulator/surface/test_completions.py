@@ -33,8 +33,8 @@ async def test_a_chat_is_finished_by_its_ids() -> None:
         [choice] = parse_unary["choices"]
         half = choice["token_ids"][:7]
         rest = await client.ask(COMPLETIONS, completion([*parse_unary["prompt_token_ids"], *half], max_tokens=5000))
-        said = (await client.ask("/detokenize", {"tokens": half}))["prompt"] + rest["choices"][0]["text"]
-        assert (said, rest["choices"][0]["finish_reason"]) == (choice["message"]["content"], "stop")
+        stated = (await client.ask("/detokenize", {"tokens": half}))["prompt"] + rest["choices"][0]["text"]
+        assert (stated, rest["choices"][0]["finish_reason"]) == (choice["message"]["content"], "stop")
 
 
 @pytest.mark.parametrize("prompts", [["Once upon", "a time"], [[1, 2, 3], [4]]], ids=["texts", "ids"])
@@ -73,13 +73,15 @@ async def test_logprobs_have_offsets_into_the_text() -> None:
     """Each token stands where its offset says, streamed too."""
     async with running() as (_, client):
         [choice] = (await client.ask(COMPLETIONS, completion("Once", logprobs=2)))["choices"]
-        told = choice["logprobs"]
-        for token, offset, tops in zip(told["tokens"], told["text_offset"], told["top_logprobs"], strict=True):
+        reported = choice["logprobs"]
+        for token, offset, tops in zip(
+            reported["tokens"], reported["text_offset"], reported["top_logprobs"], strict=True
+        ):
             assert choice["text"][offset : offset + len(token)] == token
             assert token in tops
         values = [value for value in (await client.stream(COMPLETIONS, completion("Once", logprobs=2))).values if value]
         offsets = [offset for value in values for offset in value["choices"][0]["logprobs"]["text_offset"]]
-        assert offsets == told["text_offset"]
+        assert offsets == reported["text_offset"]
 
 
 @pytest.mark.parametrize("prompt", ["", [], None, 5, [""], [[]], ["a", 1], [-1], [True]], ids=str)

@@ -53,10 +53,10 @@ WRONG: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize(("reader", "value"), [(name, value) for name, values in WRONG.items() for value in values])
 def test_what_is_wrong_is_named(reader: str, value: Any) -> None:
     """With status 400 and the field's name, whatever it is."""
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(ApiError) as rejected:
         READERS[reader](Body({"x": value}))
-    assert refused.value.status == 400
-    assert refused.value.param in ("x", "body.x")
+    assert rejected.value.status == 400
+    assert rejected.value.param in ("x", "body.x")
 
 
 @pytest.mark.parametrize("reader", [name for name in READERS if name != "required"])

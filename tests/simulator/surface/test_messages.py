@@ -22,10 +22,10 @@ def message(text: Any = "Hello", **fields: Any) -> dict[str, Any]:
 async def test_it_says_what_chat_says() -> None:
     """The same conversation is the same prompt, whichever API it comes by."""
     async with running() as (_, client):
-        said = (await client.ask(MESSAGES, message(LONG)))["content"][0]["text"]
+        stated = (await client.ask(MESSAGES, message(LONG)))["content"][0]["text"]
         parts = [{"type": "text", "text": LONG}]
-        assert (await client.ask(MESSAGES, message(parts)))["content"][0]["text"] == said
-        assert (await client.ask("/v1/chat/completions", chat(LONG)))["choices"][0]["message"]["content"] == said
+        assert (await client.ask(MESSAGES, message(parts)))["content"][0]["text"] == stated
+        assert (await client.ask("/v1/chat/completions", chat(LONG)))["choices"][0]["message"]["content"] == stated
 
 
 async def test_a_system_prompt_is_a_message() -> None:
@@ -42,12 +42,12 @@ async def test_a_tool_is_used() -> None:
     """Any, or the one named; streamed as partial JSON."""
     async with running() as (_, client):
         for choice in ({"type": "any"}, {"type": "tool", "name": "weather"}):
-            asked = message(max_tokens=50, tools=[TOOL], tool_choice=choice)
-            answer = await client.ask(MESSAGES, asked)
+            requested = message(max_tokens=50, tools=[TOOL], tool_choice=choice)
+            answer = await client.ask(MESSAGES, requested)
             [block] = answer["content"]
             assert (block["type"], block["name"], block["input"]) == ("tool_use", "weather", {"days": 1})
             assert answer["stop_reason"] == "tool_use"
-        events = [value for _, value in (await client.stream(MESSAGES, asked)).events]
+        events = [value for _, value in (await client.stream(MESSAGES, requested)).events]
         deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
         assert {delta["type"] for delta in deltas} == {"input_json_delta"}
         assert json.loads("".join(delta["partial_json"] for delta in deltas)) == {"days": 1}
@@ -84,9 +84,9 @@ async def test_tool_results_are_part_of_the_conversation() -> None:
 async def test_a_stop_sequence_is_named() -> None:
     """With its own stop reason."""
     async with running() as (_, client):
-        said = (await client.ask(MESSAGES, message(max_tokens=20)))["content"][0]["text"]
-        answer = await client.ask(MESSAGES, message(max_tokens=20, stop_sequences=[said[20:23]]))
-        assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", said[20:23])
+        stated = (await client.ask(MESSAGES, message(max_tokens=20)))["content"][0]["text"]
+        answer = await client.ask(MESSAGES, message(max_tokens=20, stop_sequences=[stated[20:23]]))
+        assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", stated[20:23])
 
 
 async def test_an_answer_that_ends_by_itself_ends_its_turn() -> None:
@@ -98,6 +98,6 @@ async def test_an_answer_that_ends_by_itself_ends_its_turn() -> None:
 async def test_an_answer_without_text_has_no_block() -> None:
     """Stopped within its first token: it starts, says why it stopped, and ends."""
     async with running() as (_, client):
-        said = (await client.ask(MESSAGES, message()))["content"][0]["text"]
-        events = (await client.stream(MESSAGES, message(stop_sequences=[said[:2]]))).events
+        stated = (await client.ask(MESSAGES, message()))["content"][0]["text"]
+        events = (await client.stream(MESSAGES, message(stop_sequences=[stated[:2]]))).events
         assert [name for name, _ in events] == ["message_start", "message_delta", "message_stop"]

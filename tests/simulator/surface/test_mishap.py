@@ -39,8 +39,8 @@ def piece_of(value: Any) -> str:
     delta = value.get("delta")
     if isinstance(delta, str):
         return delta
-    told: str = (delta or {}).get("text", "")
-    return told
+    reported: str = (delta or {}).get("text", "")
+    return reported
 
 
 def text_of(body: bytes) -> str:
@@ -66,24 +66,24 @@ async def broken(client: Client, path: str, fields: Any = None) -> tuple[bytes, 
     raise AssertionError("the stream ended well")
 
 
-def rest_of(path: str, said: str) -> dict[str, Any]:
+def rest_of(path: str, stated: str) -> dict[str, Any]:
     """What asks for the rest, and where."""
-    answer = {"role": "assistant", "content": said}
+    answer = {"role": "assistant", "content": stated}
     match path:
         case "/v1/completions":
-            return {"prompt": TURN["content"] + said}
+            return {"prompt": TURN["content"] + stated}
         case "/v1/responses":
-            part = {"type": "output_text", "text": said, "annotations": []}
+            part = {"type": "output_text", "text": stated, "annotations": []}
             return {"input": [TURN, {**answer, "content": [part], "type": "message", "status": "in_progress"}]}
     return {"messages": [TURN, answer], **GOING_ON}
 
 
-async def rest(client: Client, path: str, said: str) -> str:
+async def rest(client: Client, path: str, stated: str) -> str:
     """The rest of an answer; of a message it is asked for as chat, which alone can go on."""
     if path == MESSAGES:
         path = CHAT
     limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
-    fields = {**rest_of(path, said), limit: TOKENS - len(said.encode()) // 4, "min_tokens": 0}
+    fields = {**rest_of(path, stated), limit: TOKENS - len(stated.encode()) // 4, "min_tokens": 0}
     return text_of((await client.stream(path, {**ASKED[path], **fields})).body)
 
 
@@ -99,9 +99,9 @@ async def test_a_broken_stream_goes_on_as_if_it_had_not_been(path: str, kind: Fa
         body, _ = await broken(client, path)
         events, _, begun = body.rpartition(b"\n\n")
         assert bool(begun) or spot is Spot.BETWEEN or kind is FaultKind.RESET
-        said = text_of(events + b"\n\n")
-        assert parse_unary.startswith(said)
-        assert said + await rest(client, path, said) == parse_unary
+        stated = text_of(events + b"\n\n")
+        assert parse_unary.startswith(stated)
+        assert stated + await rest(client, path, stated) == parse_unary
 
 
 async def test_a_character_may_be_cut_in_two() -> None:
@@ -148,11 +148,13 @@ async def test_a_damaged_frame_is_no_http() -> None:
     """Where a chunk's size should stand there is none."""
     async with running() as (pod, _):
         pod.set_fault(Fault(FaultKind.DAMAGE, after_chunks=5, spot=Spot.FRAME))
-        asked = json.dumps({**ASKED[CHAT], "stream": True}).encode()
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: pod\r\nContent-Type: application/json\r\nContent-Length: {len(asked)}"
+        requested = json.dumps({**ASKED[CHAT], "stream": True}).encode()
+        head = (
+            f"POST {CHAT} HTTP/1.1\r\nHost: pod\r\nContent-Type: application/json\r\nContent-Length: {len(requested)}"
+        )
         reader, writer = await asyncio.open_connection(pod.host, pod.port)
         async with asyncio.timeout(PATIENCE_S):
-            writer.write(head.encode() + b"\r\n\r\n" + asked)
+            writer.write(head.encode() + b"\r\n\r\n" + requested)
             answer = await reader.readuntil(b"no size\r\n")
         writer.close()
         assert answer.count(b"data: ") == 5
@@ -180,8 +182,10 @@ async def test_forwarded_ids_go_on_with_the_very_text(path: str) -> None:
     """The ids of a conversation and of half an answer lead to the other half, in every API that is chat."""
     async with running(accents=True, min_answer_tokens=200, max_answer_tokens=300) as (_, client):
         parse_unary = text_of((await client.stream(path, ASKED[path])).body)
-        said = parse_unary[: len(parse_unary) // 2]
-        turns = {"model": MODEL, "messages": [TURN, {"role": "assistant", "content": said}], **GOING_ON}
+        stated = parse_unary[: len(parse_unary) // 2]
+        turns = {"model": MODEL, "messages": [TURN, {"role": "assistant", "content": stated}], **GOING_ON}
         ids = (await client.ask("/tokenize", turns))["tokens"]
         fields = {"kv_transfer_params": {"prompt_token_ids": ids}, "min_tokens": 0}
-        assert text_of((await client.stream(path, {**ASKED[path], **fields})).body).startswith(parse_unary[len(said) :])
+        assert text_of((await client.stream(path, {**ASKED[path], **fields})).body).startswith(
+            parse_unary[len(stated) :]
+        )

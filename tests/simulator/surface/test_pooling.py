@@ -38,9 +38,9 @@ async def test_embeddings_follow_from_the_text() -> None:
 async def test_embeddings_come_packed_on_request() -> None:
     """Base64 of float32; so many dimensions as asked for."""
     async with running(tasks=POOLS) as (_, client):
-        asked = {"model": MODEL, "input": "a", "dimensions": 3}
-        plain = (await client.ask("/v1/embeddings", asked))["data"][0]["embedding"]
-        packed = (await client.ask("/v1/embeddings", asked | {"encoding_format": "base64"}))["data"][0]["embedding"]
+        requested = {"model": MODEL, "input": "a", "dimensions": 3}
+        plain = (await client.ask("/v1/embeddings", requested))["data"][0]["embedding"]
+        packed = (await client.ask("/v1/embeddings", requested | {"encoding_format": "base64"}))["data"][0]["embedding"]
         assert struct.unpack("<3f", base64.b64decode(packed)) == pytest.approx(tuple(plain))
 
 
@@ -56,26 +56,31 @@ async def test_a_prompt_read_before_is_found_though_no_one_is_reported() -> None
 @pytest.mark.parametrize("given", [[1, 2, 3], [[1], [2, 3]], None], ids=["ids", "lists of ids", "messages"])
 async def test_ids_and_messages_are_input_too(given: Any) -> None:
     """Whatever vLLM takes."""
-    asked = {"input": given} if given else {"messages": [{"role": "user", "content": "a"}]}
+    requested = {"input": given} if given else {"messages": [{"role": "user", "content": "a"}]}
     async with running(tasks=POOLS) as (_, client):
         for path, entry in (("/pooling", "data"), ("/classify", "probs")):
-            answer = await client.ask(path, {"model": MODEL, **asked})
+            answer = await client.ask(path, {"model": MODEL, **requested})
             assert answer["data"][0][entry]
 
 
 async def test_a_text_is_like_itself() -> None:
     """Scores grow with the words shared; one query goes against all documents."""
     async with running(tasks=POOLS) as (_, client):
-        asked = {"model": MODEL, "text_1": "a big dog", "text_2": ["a big dog", "a big cat", "no fish"]}
-        scores = [entry["score"] for entry in (await client.ask("/score", asked))["data"]]
+        requested = {"model": MODEL, "text_1": "a big dog", "text_2": ["a big dog", "a big cat", "no fish"]}
+        scores = [entry["score"] for entry in (await client.ask("/score", requested))["data"]]
         assert scores == [1.0, 0.5, 0.0]
 
 
 async def test_documents_are_ranked() -> None:
     """Best first, as many as asked for, each with its place in the request."""
     async with running(tasks=POOLS) as (_, client):
-        asked = {"model": MODEL, "query": "a big dog", "documents": ["no fish", "a big dog", "a big cat"], "top_n": 2}
-        answer = await client.ask("/rerank", asked)
+        requested = {
+            "model": MODEL,
+            "query": "a big dog",
+            "documents": ["no fish", "a big dog", "a big cat"],
+            "top_n": 2,
+        }
+        answer = await client.ask("/rerank", requested)
         assert [result["index"] for result in answer["results"]] == [1, 2]
         assert answer["results"][0]["document"]["text"] == "a big dog"
         assert answer["usage"]["total_tokens"] > 0

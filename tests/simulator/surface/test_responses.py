@@ -27,10 +27,10 @@ def text_of(answer: Any) -> str:
 async def test_it_says_what_chat_says() -> None:
     """As text, as items and as parts of items."""
     async with running() as (_, client):
-        said = (await client.ask("/v1/chat/completions", chat(LONG)))["choices"][0]["message"]["content"]
+        stated = (await client.ask("/v1/chat/completions", chat(LONG)))["choices"][0]["message"]["content"]
         parts = [{"type": "input_text", "text": LONG}]
         for given in (LONG, [{"role": "user", "content": LONG}], [{"role": "user", "content": parts}]):
-            assert text_of(await client.ask(RESPONSES, ask_for(given))) == said
+            assert text_of(await client.ask(RESPONSES, ask_for(given))) == stated
 
 
 async def test_an_answer_that_ends_by_itself_is_complete() -> None:
@@ -49,11 +49,11 @@ async def test_cached_tokens_are_reported_even_by_a_silent_pod() -> None:
 
 async def test_a_function_is_called() -> None:
     """An item of its own, with events of its own."""
-    asked = ask_for(max_output_tokens=50, tools=[TOOL], tool_choice="required")
+    requested = ask_for(max_output_tokens=50, tools=[TOOL], tool_choice="required")
     async with running() as (_, client):
-        [item] = (await client.ask(RESPONSES, asked))["output"]
+        [item] = (await client.ask(RESPONSES, requested))["output"]
         assert (item["type"], item["name"], json.loads(item["arguments"])) == ("function_call", "weather", {"days": 1})
-        events = (await client.stream(RESPONSES, asked)).events
+        events = (await client.stream(RESPONSES, requested)).events
         deltas = [value["delta"] for name, value in events if name == "response.function_call_arguments.delta"]
         assert json.loads("".join(deltas)) == {"days": 1}
 

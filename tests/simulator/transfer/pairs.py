@@ -50,10 +50,10 @@ async def paired(**wiring: Any) -> AsyncIterator[Pair]:
 async def alone(body: dict[str, Any] = ASKED) -> str:
     """What one pod answers that shares nothing."""
     async with running() as (_, client):
-        return said(await client.ask(CHAT, body))
+        return stated(await client.ask(CHAT, body))
 
 
-def said(answer: dict[str, Any]) -> str:
+def stated(answer: dict[str, Any]) -> str:
     """The text of an answer."""
     text: str = answer["choices"][0]["message"]["content"]
     return text

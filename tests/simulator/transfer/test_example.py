@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.simulator.asking import chat
-from tests.simulator.transfer.pairs import ASKED, CHAT, alone, paired, said
+from tests.simulator.transfer.pairs import ASKED, CHAT, alone, paired, stated
 
 
 async def test_what_one_pod_wrote_another_reads(tmp_path: Path) -> None:
@@ -13,7 +13,7 @@ async def test_what_one_pod_wrote_another_reads(tmp_path: Path) -> None:
     async with paired(connector="ExampleConnector", folder=tmp_path) as pair:
         await pair.prefill.ask(CHAT, {**ASKED, "max_tokens": 1})
         answer = await pair.decode.ask(CHAT, ASKED)
-        assert said(answer) == await alone()
+        assert stated(answer) == await alone()
         prompt = answer["usage"]["prompt_tokens"]
         assert await pair.fetched_tokens() == (prompt - 1) // 16 * 16
         await pair.decode.ask(CHAT, chat("Something else " * 20))

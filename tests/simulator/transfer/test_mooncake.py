@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.simulator.transfer.pairs import ASKED, CHAT, Pair, alone, paired, said
+from tests.simulator.transfer.pairs import ASKED, CHAT, Pair, alone, paired, stated
 
 MOONCAKE = "MooncakeConnector"
 
@@ -35,7 +35,7 @@ async def test_both_legs_at_once() -> None:
         prefilled = await pair.prefill.ask(CHAT, first)
         answer = await decoding
         assert prefilled["kv_transfer_params"] is None
-        assert said(answer) == await alone()
+        assert stated(answer) == await alone()
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == answer["usage"]["prompt_tokens"]
         assert await pair.fetched_tokens() == answer["usage"]["prompt_tokens"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.faults import Fault, FaultKind
 from tests.simulator.asking import PATIENCE_S
-from tests.simulator.transfer.pairs import ASKED, CHAT, Pair, alone, paired, said
+from tests.simulator.transfer.pairs import ASKED, CHAT, Pair, alone, paired, stated
 
 
 async def used(pair: Pair) -> float:
@@ -30,7 +30,7 @@ async def test_a_pair_says_what_one_pod_says() -> None:
         assert params["remote_port"] == pair.prefill_pod.service.transfers.side_channel.port  # type: ignore[union-attr]
         assert await used(pair) > 0
         answer = await pair.decode.ask(CHAT, {**ASKED, "kv_transfer_params": params})
-        assert said(answer) == await alone()
+        assert stated(answer) == await alone()
         assert answer["kv_transfer_params"] is None
         assert await pair.fetched_tokens() == params["remote_num_tokens"]
         assert pair.decode_pod.engines[0].statistics().computed_prompt_tokens == 1
@@ -69,7 +69,7 @@ async def test_a_dead_prefilling_pod(recomputes: bool) -> None:
         answer = await pair.decode.post(CHAT, {**ASKED, "kv_transfer_params": params})
         assert answer.status == (200 if recomputes else 500)
         if recomputes:
-            assert said(answer.json()) == await alone()
+            assert stated(answer.json()) == await alone()
             assert await pair.fetched_tokens() == 0
         else:
             assert (await pair.decode.get("/health")).status == 200
@@ -84,7 +84,7 @@ async def test_a_stalled_transfer_hangs_its_request_only() -> None:
         async with asyncio.timeout(PATIENCE_S):
             while not pair.decode_pod.engines[0].statistics().fetching:
                 await pair.decode.get("/health")
-        assert said(await pair.decode.ask(CHAT, ASKED)) == await alone()
+        assert stated(await pair.decode.ask(CHAT, ASKED)) == await alone()
         waiting.cancel()
         await asyncio.wait([waiting])
         async with asyncio.timeout(PATIENCE_S):

@@ -155,8 +155,8 @@ def test_who_holds_all_gives_way_to_who_wants_some() -> None:
     slices = AccountLeases()
     assert slices.grant("a", _ask(0, 100), NOW_S)[0].slice == 100
     assert slices.grant("b", _ask(0, 30), NOW_S)[0].slice == 0
-    told = slices.grant("a", _ask(100, 100), NOW_S + 1)[0]
-    assert (told.slice, told.fair) == (100, 70)
+    reported = slices.grant("a", _ask(100, 100), NOW_S + 1)[0]
+    assert (reported.slice, reported.fair) == (100, 70)
     assert slices.grant("a", _ask(70, 100), NOW_S + 2)[0].slice == 70
     assert slices.grant("b", _ask(0, 30), NOW_S + 2)[0].slice == 30
 
@@ -164,8 +164,8 @@ def test_who_holds_all_gives_way_to_who_wants_some() -> None:
 def test_a_limit_too_small_for_fairness_goes_to_who_comes_first() -> None:
     """Two requests a minute for five gateways: the first two get one each, not all of them four tenths of one."""
     slices = AccountLeases()
-    told = [slices.grant(name, _ask(0, 1, limit=2, minimum=1), NOW_S)[0].slice for name in "abcde"]
-    assert told == [1, 1, 0, 0, 0]
+    reported = [slices.grant(name, _ask(0, 1, limit=2, minimum=1), NOW_S)[0].slice for name in "abcde"]
+    assert reported == [1, 1, 0, 0, 0]
 
 
 def test_what_has_gone_stays_used_for_budgets_alone() -> None:
@@ -176,10 +176,10 @@ def test_what_has_gone_stays_used_for_budgets_alone() -> None:
     slices.release("a", [budget], NOW_S)
     slices.release("a", [budget], NOW_S)
     wants_all = LeaseRequest("budget/86400/1", 100.0, held=0.0, wanted=100.0, minimum=0.0, keeps_s=500.0, lasts=True)
-    told = slices.grant("b", [wants_all], NOW_S)[0]
-    assert (told.slice, told.gone, told.was_known) == (60, 40, False)
+    reported = slices.grant("b", [wants_all], NOW_S)[0]
+    assert (reported.slice, reported.gone, reported.was_known) == (60, 40, False)
     emptied = AccountLeases()
-    known = LeaseRequest("budget/86400/1", 100.0, 0.0, 100.0, 0.0, 500.0, gone=told.gone, lasts=True)
+    known = LeaseRequest("budget/86400/1", 100.0, 0.0, 100.0, 0.0, 500.0, gone=reported.gone, lasts=True)
     assert emptied.grant("b", [known], NOW_S)[0].slice == 60
     assert slices.grant("c", [wants_all], NOW_S + 501)[0].slice == 100
 

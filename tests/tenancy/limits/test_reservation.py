@@ -141,9 +141,9 @@ def test_what_is_settled_is_what_was_used(input_tokens: int, cached: int, output
     used = RequestUsage(1, input_tokens, min(cached, input_tokens), output, RATES)
     found.settle(used, NOW_S + 2)
     found.close(NOW_S + 2)
-    told = {kind: meter.counter.used for kind, meter in book.limit_usages.items()}
-    assert told.pop(LimitKind.BUDGET) == pytest.approx(used.cost)
-    assert told == {
+    reported = {kind: meter.counter.used for kind, meter in book.limit_usages.items()}
+    assert reported.pop(LimitKind.BUDGET) == pytest.approx(used.cost)
+    assert reported == {
         LimitKind.REQUESTS: 1,
         LimitKind.TOKENS: input_tokens + output,
         LimitKind.INPUT: input_tokens,

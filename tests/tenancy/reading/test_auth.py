@@ -90,4 +90,4 @@ JWT = "issuer: 'https://sso.example', audiences: [hearth]"
 )
 def test_a_bad_auth_is_rejected(source: str, words: str) -> None:
     """With the path and the word that is wrong."""
-    assert any(words in told for told in faults(source))
+    assert any(words in reported for reported in faults(source))

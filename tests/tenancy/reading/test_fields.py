@@ -11,22 +11,22 @@ from tenancy.tenants import Quota
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"), [("30s", 30), ("5m", 300), ("12h", 43_200), ("1d", 86_400), ("2w", 1_209_600)]
+    ("stated", "seconds"), [("30s", 30), ("5m", 300), ("12h", 43_200), ("1d", 86_400), ("2w", 1_209_600)]
 )
-def test_durations_are_seconds(said: str, seconds: int) -> None:
+def test_durations_are_seconds(stated: str, seconds: int) -> None:
     """As LiteLLM writes them, and weeks."""
-    assert fields.duration(said) == seconds
+    assert fields.duration(stated) == seconds
 
 
-@pytest.mark.parametrize("said", ["", "1", "d", "0d", "1mo", "1.5h", "-1d", "1 d", "1000000d"])
-def test_what_is_no_duration_is_wrong(said: str) -> None:
+@pytest.mark.parametrize("stated", ["", "1", "d", "0d", "1mo", "1.5h", "-1d", "1 d", "1000000d"])
+def test_what_is_no_duration_is_wrong(stated: str) -> None:
     """Months are of no fixed length."""
     with pytest.raises(InvalidValue):
-        fields.duration(said)
+        fields.duration(stated)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "stated",
     [
         "2026-12-01",
         "2026-12-01T00:00:00Z",
@@ -37,9 +37,9 @@ def test_what_is_no_duration_is_wrong(said: str) -> None:
         datetime(2026, 12, 1, 1, tzinfo=timezone(timedelta(hours=1))),
     ],
 )
-def test_moments_are_unix_time(said: object) -> None:
+def test_moments_are_unix_time(stated: object) -> None:
     """YAML makes dates of some texts by itself; without a zone it is UTC."""
-    assert fields.moment(said) == 1_796_083_200.0
+    assert fields.moment(stated) == 1_796_083_200.0
 
 
 def test_off_lifts_a_limit() -> None:
@@ -51,28 +51,28 @@ def test_off_lifts_a_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["https://a", "https://a:8/x?y=z", "http://127.0.0.1:8/x", "http://localhost", "http://[::1]:8"]
+    "stated", ["https://a", "https://a:8/x?y=z", "http://127.0.0.1:8/x", "http://localhost", "http://[::1]:8"]
 )
-def test_keys_come_over_tls_or_from_here(said: str) -> None:
+def test_keys_come_over_tls_or_from_here(stated: str) -> None:
     """Whoever could change them on their way could make tokens."""
-    assert fields.url(said) == said
+    assert fields.url(stated) == stated
 
 
 @pytest.mark.parametrize(
-    "said",
+    "stated",
     ["http://a", "http://127.0.0.1.evil", "https://", "https://u:p@a", "ftp://a", "https://a#b", "http://localhost@a"],
 )
-def test_other_urls_are_wrong(said: str) -> None:
+def test_other_urls_are_wrong(stated: str) -> None:
     """Also those that only look as if they were from here."""
     with pytest.raises(InvalidValue):
-        fields.url(said)
+        fields.url(stated)
 
 
 def test_secrets_and_digests_are_not_repeated() -> None:
     """What is wrong with them is said without them."""
-    for parse, said in ((fields.secret, "hunter2"), (fields.digest, "sk-hunter2")):
+    for parse, stated in ((fields.secret, "hunter2"), (fields.digest, "sk-hunter2")):
         with pytest.raises(InvalidValue) as wrong:
-            parse(said)
+            parse(stated)
         assert "hunter2" not in str(wrong.value)
 
 

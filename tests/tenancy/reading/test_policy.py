@@ -53,7 +53,7 @@ def test_tokens_headers_and_who_shows_nothing() -> None:
 def test_all_faults_are_reported_at_once() -> None:
     """In one go, wherever they are."""
     source = "auth: {keys: {a: [x]}}\ntiers: {x: {weight: 0}}\ntenants: {a: {tier: y, rpm: none}, b: 5}\nextra: 1\n"
-    assert [told.partition(":")[0] for told in faults(source)] == [
+    assert [reported.partition(":")[0] for reported in faults(source)] == [
         "tiers.x.weight",
         "auth.keys.a[0].digest",
         "tenants.a.rpm",

@@ -56,12 +56,12 @@ def test_names_lead_to_models_of_the_tenant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "domain"),
+    ("stated", "domain"),
     [("tenant", "tenant:a"), ("shared", None), ("law", "domain:law"), ("tenant:b", "domain:tenant:b")],
 )
-def test_caches_are_shared_within_a_domain(said: str, domain: str | None) -> None:
+def test_caches_are_shared_within_a_domain(stated: str, domain: str | None) -> None:
     """A domain that is called like a tenant is not that tenant's."""
-    found = policy(f"auth: {{keys: {{a: [{A}]}}}}\ntenants: {{a: {{cache_isolation: '{said}'}}}}")
+    found = policy(f"auth: {{keys: {{a: [{A}]}}}}\ntenants: {{a: {{cache_isolation: '{stated}'}}}}")
     assert found.tenants["a"].trust_domain == domain
 
 
@@ -104,6 +104,6 @@ CONTRADICTIONS = [
 @pytest.mark.parametrize(("source", "words"), CONTRADICTIONS)
 def test_a_contradiction_is_rejected(source: str, words: str) -> None:
     """With its path and what is wrong."""
-    told = faults(f"auth: {{keys: {{a: [{A}]}}}}\n{source}")
-    assert len(told) == 1
-    assert words in told[0]
+    reported = faults(f"auth: {{keys: {{a: [{A}]}}}}\n{source}")
+    assert len(reported) == 1
+    assert words in reported[0]

@@ -7,26 +7,26 @@ from tests.tenancy.report.sample import POLICY
 
 def test_caches_are_reported_as_stated() -> None:
     """Whatever the domain is called."""
-    for said in ("tenant", "shared", "law", "tenant:b"):
-        found = policy(f"auth: {{keys: {{a: [{A}]}}}}\ntenants: {{a: {{cache_isolation: '{said}'}}}}")
-        assert PolicyField("cache_isolation", said) in fields_of(found.tenants["a"])
+    for stated in ("tenant", "shared", "law", "tenant:b"):
+        found = policy(f"auth: {{keys: {{a: [{A}]}}}}\ntenants: {{a: {{cache_isolation: '{stated}'}}}}")
+        assert PolicyField("cache_isolation", stated) in fields_of(found.tenants["a"])
 
 
 def test_values_are_reported_as_people_read_them() -> None:
     """What is infinite is no promise; lists have an order."""
-    told = [
+    reported = [
         shown(value) for value in (None, True, 0.5, float("inf"), {"b": "c", "a": "d"}, frozenset("ba"), (), 7, "x")
     ]
-    assert told == ["none", "yes", "0.5", "none", "a -> d, b -> c", "a, b", "none", "7", "x"]
+    assert reported == ["none", "yes", "0.5", "none", "a -> d, b -> c", "a, b", "none", "7", "x"]
 
 
-def told(source: str, tenant: str) -> dict[str, tuple[str, str, int]]:
+def reported(source: str, tenant: str) -> dict[str, tuple[str, str, int]]:
     return {one.field: (one.value, one.path, one.line) for one in explain(source, policy(source), tenant)}
 
 
 def test_every_fact_has_its_line() -> None:
     """The tenant's own, what is usual, its tier's (merged ones too), or nobody's."""
-    found = told(POLICY, "legal")
+    found = reported(POLICY, "legal")
     assert found["tier"] == ("silver", "tenants.legal.tier", 18)
     assert found["tier.priority"] == ("5", "tiers.silver.priority", 9)
     assert found["tier.ttft_s"] == ("0.8", "tiers.silver.ttft_s", 6)
@@ -43,7 +43,7 @@ def test_every_fact_has_its_line() -> None:
 
 def test_a_limit_that_is_off_is_no_fact() -> None:
     """And a table of its own stands in place of the usual one."""
-    found = told(POLICY, "search")
+    found = reported(POLICY, "search")
     assert "rpm" not in found
     assert "per_user.rpm" not in found
     assert found["per_user.tpm"] == ("7", "tenants.search.per_user.tpm", 25)

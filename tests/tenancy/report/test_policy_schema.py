@@ -93,17 +93,17 @@ def test_schema_and_reader_agree_on_every_field(place: str, word: str) -> None:
     for value in VALUES:
         if value == VARIABLE:
             continue
-        told, shown = both(SOUND | make(word, value))
-        assert bool(told) == bool(shown), (value, told, shown)
-        seen.add(bool(told))
+        reported, shown = both(SOUND | make(word, value))
+        assert bool(reported) == bool(shown), (value, reported, shown)
+        seen.add(bool(reported))
     assert seen == {True, False} or (place, word) in NEVER_RIGHT
 
 
 @given(documents())
 def test_schema_and_reader_agree_on_documents(document: dict[str, Any]) -> None:
     """However words stand together."""
-    told, shown = both({"auth": {"default_tenant": "a"}, **document})
-    assert bool(told) == bool(shown), (told, shown)
+    reported, shown = both({"auth": {"default_tenant": "a"}, **document})
+    assert bool(reported) == bool(shown), (reported, shown)
 
 
 def objects(schema: Any, path: str = "") -> list[tuple[str, list[str]]]:

@@ -11,9 +11,9 @@ POD = "http://a:1"
 class Scene:
     def __init__(self) -> None:
         self.pods = {POD, "http://b:1"}
-        self.said: list[tuple[str, str, str]] = []
+        self.stated: list[tuple[str, str, str]] = []
         self.calibration = CalibrationCollector(
-            lambda: self.pods, lambda level, event, *, state, **_: self.said.append((level, event, state))
+            lambda: self.pods, lambda level, event, *, state, **_: self.stated.append((level, event, state))
         )
 
     def judge(self, predicted: int, real: int | None, times: int = 1, engine: str = POD) -> None:
@@ -49,9 +49,9 @@ def test_drift_is_reported_once_and_so_is_its_end() -> None:
     """A few wrong answers are learning; many are an alarm, until they are right again."""
     scene = Scene()
     scene.judge(1000, 0, times=MIN_RESPONSES // 2)
-    assert scene.said == []
+    assert scene.stated == []
     scene.judge(1000, 0, times=2 * MIN_RESPONSES)
-    assert scene.said == [("warning", "prefix_prediction_drift", "firing")]
+    assert scene.stated == [("warning", "prefix_prediction_drift", "firing")]
     assert f'hearth_upstream_prefix_prediction_drifting{{upstream="{POD}"}} 1.0' in scene.page()
     scene.judge(1000, 1000, times=400)
-    assert scene.said[1:] == [("info", "prefix_prediction_drift", "resolved")]
+    assert scene.stated[1:] == [("info", "prefix_prediction_drift", "resolved")]

@@ -18,16 +18,16 @@ def fail(words: str) -> None:
 
 async def test_exceptions_are_counted_by_loop_and_each_kind_is_logged_once() -> None:
     """The log names loop, kind and place, and not the exception's words: they may be what a client has sent."""
-    said: list[dict[str, Any]] = []
+    stated: list[dict[str, Any]] = []
     looked = list[int]()
-    errors = CallbackErrorHandler(lambda *_, **fields: said.append(fields), after=lambda: looked.append(1))
+    errors = CallbackErrorHandler(lambda *_, **fields: stated.append(fields), after=lambda: looked.append(1))
     asyncio.get_running_loop().set_exception_handler(errors)
     for words in ("secret", "secret", "other"):
         call_guarded("patrol", fail, words)
     call_guarded("queue", fail, "secret")
-    assert [(line["loop"], line["error"]) for line in said] == [("patrol", "ValueError"), ("queue", "ValueError")]
-    assert "secret" not in repr(said)
-    assert said[0]["location"].startswith("test_process.py:")
+    assert [(line["loop"], line["error"]) for line in stated] == [("patrol", "ValueError"), ("queue", "ValueError")]
+    assert "secret" not in repr(stated)
+    assert stated[0]["location"].startswith("test_process.py:")
     assert len(looked) == 4
     samples = [sample for family in errors.collect() for sample in family.samples if sample.name.endswith("_total")]
     assert {sample.labels["loop"]: sample.value for sample in samples} == {"patrol": 3.0, "queue": 1.0}

@@ -40,7 +40,7 @@ class Scene:
         return sum(len(family.samples) for family in self.registry.collect())
 
 
-def refused(reason: Reason) -> dict[str, Any]:
+def rejected(reason: Reason) -> dict[str, Any]:
     return {"status": status_of(reason), "reason": reason, "usage": None, "attempts": ()}
 
 
@@ -49,8 +49,8 @@ def test_goodput_is_counted_by_tier_and_pool() -> None:
     scene = Scene(tiny="small-pods")
     scene.end(slo_met=True, queue_wait_s=0.3, usage=Usage(100, 11, 0))
     scene.end(slo_met=False)
-    scene.end(slo_met=False, **refused(Reason.OVERLOADED))
-    scene.end(slo_met=None, **refused(Reason.RATE_LIMITED_TOKENS))
+    scene.end(slo_met=False, **rejected(Reason.OVERLOADED))
+    scene.end(slo_met=None, **rejected(Reason.RATE_LIMITED_TOKENS))
     labels = {"tier": "gold", "pool": "small-pods"}
     assert scene.shown("hearth_slo_requests_total", **labels) == 3
     assert scene.shown("hearth_slo_met_requests_total", **labels) == 1
@@ -108,7 +108,7 @@ def test_names_cannot_be_invented() -> None:
     """Of a model that nobody serves nothing is counted, nor of those to whom nothing is promised."""
     scene = Scene(tiny="pods")
     nothing = scene.series()
-    scene.end("invented", slo_met=False, **refused(Reason.UNKNOWN_MODEL))
+    scene.end("invented", slo_met=False, **rejected(Reason.UNKNOWN_MODEL))
     scene.end("tiny", tier="usual")
     assert scene.series() == nothing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.chaos.told import read_told
+from tests.chaos.reported import read_told
 
 RESUMED = b'{"event": "request_completed", "resumes": 2, "status": 200, "wasted_tokens": 5}\n'
 REFUSED = (
@@ -20,7 +20,7 @@ def test_a_scene_reports_what_came_after_the_last_one(tmp_path: Path) -> None:
     before = read_told([log])
     assert (before.requests, before.resumed, before.cuts, before.wasted_tokens) == (2, 1, 2, 5)
     log.write_bytes(RESUMED + REFUSED + RESUMED + b'{"message": "requ')
-    told = read_told([log]).since(before)
-    assert (told.requests, told.resumed, told.cuts, told.wasted_tokens) == (1, 1, 2, 5)
-    assert not told.refused
-    assert not told.not_resumed
+    reported = read_told([log]).since(before)
+    assert (reported.requests, reported.resumed, reported.cuts, reported.wasted_tokens) == (1, 1, 2, 5)
+    assert not reported.rejected
+    assert not reported.not_resumed

@@ -114,6 +114,6 @@ def draw_request(number: int, draw: Random, *, thinks: bool = False) -> Asked:
     )
     if not thinks or plain.api is Api.COMPLETIONS:
         return plain
-    asked = replace(plain, wanted=draw.choice((Wanted.TEXT, *Wanted)), thinks=draw.random() < 0.6)
-    is_text = asked.api in (Api.CHAT, Api.MESSAGES) and asked.wanted is Wanted.TEXT
-    return replace(asked, is_drawn=is_text and number % 2 == 1)
+    requested = replace(plain, wanted=draw.choice((Wanted.TEXT, *Wanted)), thinks=draw.random() < 0.6)
+    is_text = requested.api in (Api.CHAT, Api.MESSAGES) and requested.wanted is Wanted.TEXT
+    return replace(requested, is_drawn=is_text and number % 2 == 1)

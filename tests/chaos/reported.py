@@ -36,7 +36,7 @@ class Told:
     """How often they did."""
     wasted_tokens: int = 0
     not_resumed: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
     """By limits, which were told with 429."""
 
     def add(self, line: Line) -> None:
@@ -47,7 +47,7 @@ class Told:
         if line.resume_failure:
             self.not_resumed[line.resume_failure] += 1
         if line.status == TOO_MANY and line.reason:
-            self.refused[line.reason] += 1
+            self.rejected[line.reason] += 1
         self.wasted_tokens += line.wasted_tokens or 0
 
     def since(self, before: Told) -> Told:
@@ -58,7 +58,7 @@ class Told:
             self.cuts - before.cuts,
             self.wasted_tokens - before.wasted_tokens,
             self.not_resumed - before.not_resumed,
-            self.refused - before.refused,
+            self.rejected - before.rejected,
         )
 
     def __str__(self) -> str:
