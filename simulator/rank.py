@@ -18,26 +18,26 @@ from simulator.sequence import Fetch, Milestone, MilestoneKind, Sequence
 class Bell:
     """Wakes one waiter; a ring without a waiter is kept, several count as one."""
 
-    __slots__ = ("_has_rung_once", "_loop", "_waiter")
+    __slots__ = ("_loop", "_waiter", "_was_set_once")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._has_rung_once = False
+        self._was_set_once = False
         self._waiter: asyncio.Future[None] | None = None
 
     def ring(self) -> None:
         """Wake the waiter, now or when it comes."""
-        self._has_rung_once = True
+        self._was_set_once = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def wait(self) -> None:
         """Wait until it has rung since the last wait."""
-        if not self._has_rung_once:
+        if not self._was_set_once:
             self._waiter = self._loop.create_future()
             await self._waiter
             self._waiter = None
-        self._has_rung_once = False
+        self._was_set_once = False
 
 
 class Errands(Protocol):

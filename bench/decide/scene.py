@@ -22,7 +22,7 @@ SYSTEM_SHARE = 1 / 8
 """Of every prompt: a system prompt that every engine holds."""
 TURN_SHARE = 1 / 32
 """Of every prompt: what a turn adds to the one before it."""
-SHORTEST, LONGEST_SHARE = 15 / 16, 17 / 16
+SHORTEST, MAX_SHARE = 15 / 16, 17 / 16
 """Of the size asked for: where a conversation begins to be measured, and where another takes its place."""
 RUNNING_PER_POD = 6
 IN_PREFILL_PER_POD = 0.5
@@ -117,9 +117,7 @@ class Scene:
 
     def _begin_conversation(self) -> None:
         step = int(self._size * TURN_SHARE)
-        fresh = Conversation(
-            f"session-{next(self._ids)}", self.new_text(LONGEST_SHARE), int(self._size * SHORTEST), step
-        )
+        fresh = Conversation(f"session-{next(self._ids)}", self.new_text(MAX_SHARE), int(self._size * SHORTEST), step)
         self.settle_in(self.decide(self.request(fresh.session, cut_prompt(fresh.history(), 0))))
         self._conversations.appendleft(fresh)
 

@@ -46,7 +46,7 @@ class Run:
     gateway_cpu_s: float
     pods_cpu_s: float
 
-    def told(self) -> str:
+    def text(self) -> str:
         """What is worth knowing beside the figures."""
         failed = {record.failure for record in self.records if record.failure}
         summary = (
@@ -70,7 +70,7 @@ class Venue:
 
     async def play(self, load: Load, seed: int, requests: int | None, start_at_s: float) -> Run:
         """Play a load with a client program. Raises ChildFailed where that fails."""
-        job, told = self.folder / "job.json", self.folder / "records.json"
+        job, text = self.folder / "job.json", self.folder / "records.json"
         job.write_bytes(
             msgspec.json.encode(Job(load.name, requests, seed, self._engine.time_scale, self.urls, start_at_s))
         )
@@ -78,12 +78,12 @@ class Venue:
         before = used_s(gateways) or 0.0, used_s(self.pod_pids) or 0.0
         with (self.folder / "client.log").open("wb") as log:
             client = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "bench.routing.playing", str(job), str(told), stdout=log, stderr=log
+                sys.executable, "-m", "bench.routing.playing", str(job), str(text), stdout=log, stderr=log
             )
             async with _ended(client):
                 if await client.wait():
                     raise ChildFailed(f"the client of {self.contender.name} failed: see {self.folder / 'client.log'}")
-        played = msgspec.json.decode(told.read_bytes(), type=Played)
+        played = msgspec.json.decode(text.read_bytes(), type=Played)
         length_s = max(one.arrived_s + (one.duration_s or 0.0) for one in played.records)
         replay = Replay(self.contender.name, load.name, ("all",), tuple(played.records), length_s, 0.0, is_live=True)
         row = replace(row_of(self.contender.name, report_on(replay, self._engine)), imbalance=await self._imbalance())
@@ -174,10 +174,10 @@ def _with_children(pids: Sequence[int]) -> list[int]:
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            told = stat.read_text(encoding="ascii", errors="replace")
+            text = stat.read_text(encoding="ascii", errors="replace")
         except OSError:
             continue
-        parents[int(stat.parent.name)] = int(told.rpartition(")")[2].split()[1])
+        parents[int(stat.parent.name)] = int(text.rpartition(")")[2].split()[1])
     family = set(pids)
     while more := {pid for pid, parent in parents.items() if parent in family} - family:
         family |= more

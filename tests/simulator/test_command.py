@@ -121,9 +121,9 @@ def test_an_engine_profile_is_played_with_intervals(tmp_path: Path, capsys: pyte
     profile = str(FOLDER / "h200-qwen3.6-27b.yaml")
     base = ["--trace", "generated:teams", "--limit", "40", "--pods", "2", "--out", str(tmp_path), "--routing", "warm"]
     assert main([*base, "--profile", profile, "--block-tokens", "16"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "Engine profile computed for Qwen3.6-27B, FP8 weights, BF16 KV on H200: unverified on this hardware." in told
-    assert "warm: TTFT p50" in told
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Engine profile computed for Qwen3.6-27B, FP8 weights, BF16 KV on H200: unverified on this hardware." in out
+    assert "warm: TTFT p50" in out
     engine = load_engine_profile(Path(profile)).engine
     report = msgspec.json.decode((tmp_path / "report.json").read_bytes())
     assert report["setup"]["prefill_tokens_per_s"] == engine.prefill_tokens_per_s
@@ -139,7 +139,7 @@ def test_an_engine_profile_is_played_with_intervals(tmp_path: Path, capsys: pyte
         (["--hardware", "H100"], "--hardware wants --profile"),
     ],
 )
-def test_a_profile_that_contradicts_is_said(
+def test_a_contradicting_profile_is_rejected(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit status 2 and one line."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.chaos.requested import Api, Asked, Heard, Tenant, Wanted
 
 from tests.chaos.dialects import MODEL, listen
+from tests.chaos.requested import Api, Asked, Heard, Tenant, Wanted
 from tests.chaos.sdks import Sdks
 from tests.conformance.subject import Subject, acquaint
 from tests.conformance.thinking import ThinkingContract
