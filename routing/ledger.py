@@ -17,6 +17,21 @@ from msgspec import Struct
 from routing.eligible import ColumnSelector
 
 
+class AdmittedAs(Struct, frozen=True, gc=False):
+    """As what a request was admitted: for peers, which count its service as their own."""
+
+    queue: str
+    """Of the engines that may serve it."""
+    tier: str
+    tenant: str | None
+    weight: float
+    """Of its tenant."""
+    own_s: float
+    """Its prefill on an engine that holds nothing of it."""
+    answer_tokens: float
+    """Expected, of all its answers together."""
+
+
 class StreamObjective(Struct, frozen=True, gc=False):
     """The TPOT objective of one stream, for the listener that enforces it."""
 
@@ -24,6 +39,8 @@ class StreamObjective(Struct, frozen=True, gc=False):
     """Mean seconds between tokens."""
     min_tokens: float
     """A lower bound of its output length, exceeded with probability 0.99."""
+    admitted: AdmittedAs | None = None
+    """None without peers."""
 
 
 class Charge(Struct, gc=False):

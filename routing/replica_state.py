@@ -8,12 +8,14 @@ ids. They may be lost, late or duplicated, and engines may be unknown here: no u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from typing import Protocol
 
 from msgspec import Struct
 
 from routing.affinity import hashed_id
 from routing.blocks import Prompt
-from routing.ledger import Charge
+from routing.ledger import Charge, StreamObjective
 from routing.observers import Settlement
 from routing.pods import Engine
 from routing.prefix_index import CacheInsertion
@@ -34,6 +36,8 @@ class OpenRequest(Struct, frozen=True, gc=False):
     in_prefill: bool = True
     queues: bool = True
     """Whether its prefill is done there."""
+    objective: StreamObjective | None = None
+    """What its stream was promised; None where nothing was, or its replica does not send it."""
 
 
 class PlacedUpdate(Struct, frozen=True, gc=False):
@@ -82,7 +86,66 @@ class Snapshot(Struct, frozen=True, gc=False):
     open: tuple[OpenRequest, ...]
 
 
-StateUpdate = PlacedUpdate | FirstTokenUpdate | SettledUpdate | EndedUpdate | Snapshot
+class TierWaiting(Struct, frozen=True, gc=False):
+    """What one tier asks for at one replica, and what of it waits there."""
+
+    queue: str
+    tier: str
+    engines: float
+    """Engines that its arrivals keep in prefill, on average."""
+    waiting: int = 0
+    work_s: float = 0.0
+    """Prefill that waits."""
+    head_service: float = 0.0
+    """Service of the tenant whose turn it is, beyond that of the tenant with the least."""
+    head_slack_s: float = inf
+    """Until the prefill of the request whose turn it is must begin; negative where it is late."""
+
+
+class QueueUpdate(Struct, frozen=True, gc=False):
+    """What waits at a replica now, and what its tiers ask for. Replaces its last update of this kind."""
+
+    tiers: tuple[TierWaiting, ...]
+
+
+class RejectedUpdate(Struct, frozen=True, gc=False):
+    """A request was rejected that may return to any replica: its objective runs since it first arrived."""
+
+    fingerprint: int
+    age_s: float
+
+
+StateUpdate = (
+    PlacedUpdate | FirstTokenUpdate | SettledUpdate | EndedUpdate | Snapshot | QueueUpdate | RejectedUpdate
+)
+
+
+class PeerAdmission(Protocol):
+    """Takes what peers admit, hold back and reject: admission counts it as its own."""
+
+    def placed(self, charge: Charge, now_s: float) -> None:
+        """A peer has charged a request to an engine."""
+        ...
+
+    def settled(self, charge: Charge, update: SettledUpdate, now_s: float) -> None:
+        """An engine has answered a peer's request in full."""
+        ...
+
+    def ended(self, charge: Charge, now_s: float) -> None:
+        """A peer's request has left its engine. May be called again."""
+        ...
+
+    def waits(self, replica_id: int, update: QueueUpdate, now_s: float) -> None:
+        """What waits at a peer now."""
+        ...
+
+    def rejected(self, update: RejectedUpdate, now_s: float) -> None:
+        """A peer has rejected a request."""
+        ...
+
+    def gone(self, replica_id: int) -> None:
+        """A peer is gone, and what waited there with it."""
+        ...
 
 
 class UpdatePublisher:
@@ -109,6 +172,10 @@ class UpdatePublisher:
         """All updates since the last call."""
         said, self._said = self._said, []
         return said
+
+    def publish(self, update: StateUpdate) -> None:
+        """Publish an update that is no event of a placement."""
+        self._say(update)
 
     def placed(self, request: Request, engine: Engine, charge: Charge) -> None:
         """Publish a charge."""
@@ -164,6 +231,7 @@ def _shown(charge: Charge, engine: str) -> OpenRequest:
         charge.sequences,
         charge.in_prefill,
         charge.queues,
+        charge.objective,
     )
 
 
@@ -208,8 +276,14 @@ class RemoteReplica:
 class ReplicaState:
     """Applies the updates of all other replicas to the local state, as if their requests were ours."""
 
-    def __init__(self, state: RoutingState, on_answer: Callable[[str, float], None] | None = None) -> None:
+    def __init__(
+        self,
+        state: RoutingState,
+        on_answer: Callable[[str, float], None] | None = None,
+        admission: PeerAdmission | None = None,
+    ) -> None:
         """`on_answer` is called with the name of an engine that has answered another replica's request, and when."""
+        self.admission = admission
         self.applied = 0
         """Updates applied."""
         self.rejected = 0
@@ -261,7 +335,7 @@ class ReplicaState:
             self.gaps += 1
         origin.number = number
         for word in news:
-            self._take(origin, word, now_s)
+            self._take(name, origin, word, now_s)
         return not origin.has_gap
 
     def remove(self, name: int, now_s: float) -> None:
@@ -269,6 +343,8 @@ class ReplicaState:
         origin = self._origins.pop(name, None)
         for heard in origin.open.values() if origin else ():
             self._end(heard, now_s)
+        if self.admission is not None:
+            self.admission.gone(name)
 
     def remove_stale(self, before_s: float, now_s: float) -> Sequence[int]:
         """Remove the origins whose last batch came before `before_s`; returns them."""
@@ -286,7 +362,7 @@ class ReplicaState:
             origin = self._origins[name] = RemoteReplica()
         return origin
 
-    def _take(self, origin: RemoteReplica, word: StateUpdate, now_s: float) -> None:
+    def _take(self, name: int, origin: RemoteReplica, word: StateUpdate, now_s: float) -> None:
         self.applied += 1
         match word:
             case PlacedUpdate():
@@ -300,6 +376,12 @@ class ReplicaState:
                     self._end(heard, now_s)
             case Snapshot():
                 self._restate(origin, word, now_s)
+            case QueueUpdate():
+                if self.admission is not None:
+                    self.admission.waits(name, word, now_s)
+            case RejectedUpdate():
+                if self.admission is not None:
+                    self.admission.rejected(word, now_s)
 
     def _place(self, origin: RemoteReplica, word: PlacedUpdate, now_s: float) -> None:
         heard = self._charge(origin, word.charge, now_s)
@@ -339,6 +421,8 @@ class ReplicaState:
         if not _is_sane_settlement(word):
             self.rejected += 1
             return
+        if self.admission is not None:
+            self.admission.settled(charge, word, now_s)
         if word.prompt_tokens or word.completion_tokens:
             self._answered(heard, now_s)
         if word.decode_s is not None:
@@ -377,9 +461,12 @@ class ReplicaState:
             kv_tokens=said.kv_tokens,
             sequences=said.sequences,
             now_s=now_s,
+            pledge=said.objective,
             queues=said.queues,
         )
         heard = origin.open[said.number] = RemoteRequest(charge, said.engine)
+        if self.admission is not None:
+            self.admission.placed(charge, now_s)
         return heard
 
     def _answered(self, heard: RemoteRequest, now_s: float) -> None:
@@ -397,6 +484,8 @@ class ReplicaState:
         if heard.trace is not None and not heard.is_prefill_done:
             state.index.retract(heard.trace)
         state.ledger.release(heard.charge, now_s)
+        if self.admission is not None:
+            self.admission.ended(heard.charge, now_s)
         state.recycle(heard.charge.slot)
 
 

@@ -27,6 +27,7 @@ from routing.request import Request, Usage
 from routing.tokens import ExactCounter, TokenCounter
 from tenancy.forecast import OutputLengthForecast
 from tenancy.objective import LatencyObjective, Tier, UnattainableAction
+from tenancy.peers import Peers, admitted_as
 from tenancy.queue import ModelQueue, TierQueue, WaitingRequest, open_within_s, weighted_tokens
 from tenancy.stall import DecodeStalls
 from tenancy.tenants import Caller
@@ -117,7 +118,9 @@ class AdmissionFilter:
         self._candidates: Candidates | None = None
         self._claims: dict[str, bool] = {}
         sure = admission.forecast.tokens(waiter.tenant, waiter.request.model, MIN_OUTPUT_QUANTILE)
-        self.stream_objective: StreamObjective | None = StreamObjective(promise.tpot_s, sure)
+        self.stream_objective: StreamObjective | None = StreamObjective(
+            promise.tpot_s, sure, None if admission.peers is None else admitted_as(waiter)
+        )
 
     def admits(self, candidates: Candidates, at: int) -> bool:
         """Whether an engine may take it: in time, within its KV, past higher tiers, and as far as who decodes there can
@@ -218,7 +221,9 @@ class Admission:
         """Tiers of the policy: reserved room is kept for a tier before its first request."""
         self.queues: dict[str, ModelQueue] = {}
         """By group of engines: named by the first of the models that they serve, and the regions asked for."""
-        self._returning = RejectedRequests()
+        self.returning = RejectedRequests()
+        self.peers: Peers | None = None
+        """None while this gateway is alone."""
         self._numbers = count()
         self._grounds: dict[tuple[str, frozenset[str] | None], ModelCapacity] = {}
         self._fleet_version = -1
@@ -265,8 +270,8 @@ class Admission:
         cold_tokens = 0.0 if waiter.was_placed else seen.prompt_tokens - seen.cached_tokens
         waiter.charged = weighted_tokens(cold_tokens, waiter.answer_tokens)
         waiter.tier_queue.fair_share.serve(tenant.name, waiter.charged, tenant.weight)
-        if self._returning.arrivals:
-            self._returning.served(request_fingerprint(waiter.request, tenant.name))
+        if self.returning.arrivals:
+            self.returning.served(request_fingerprint(waiter.request, tenant.name))
         return placement
 
     def _gives_up(self, waiter: WaitingRequest, gate: AdmissionFilter, now_s: float) -> bool:
@@ -313,7 +318,10 @@ class Admission:
 
     def overload_rejection(self, waiter: WaitingRequest, now_s: float, late_s: float, draw: float) -> RequestRejected:
         """That its promise cannot be kept, and when it might be."""
-        self._returning.rejected(request_fingerprint(waiter.request, waiter.tenant), waiter.arrived_s, now_s)
+        face = request_fingerprint(waiter.request, waiter.tenant)
+        self.returning.rejected(face, waiter.arrived_s, now_s)
+        if self.peers is not None and face is not None:
+            self.peers.publish_rejected(face, waiter.arrived_s, now_s)
         patience_s = min(max(waiter.start_by_s - waiter.arrived_s, 0.0), MAX_RETRY_AFTER_S)
         after_s = min(max(late_s, patience_s / CLIENT_ATTEMPTS), patience_s) * (1 - JITTER * draw)
         words = (
@@ -337,7 +345,10 @@ class Admission:
         ground = self._grounds.get((model, regions))
         if ground is None:
             group = min((min(pod.models) for pod in fleet.pods if model in pod.models), default=model)
-            queue = self.queues.setdefault(" ".join([group, *sorted(regions or ())]), ModelQueue())
+            name = " ".join([group, *sorted(regions or ())])
+            queue = self.queues.get(name)
+            if queue is None:
+                queue = self.queues[name] = ModelQueue(name)
             roster, counter = fleet.eligible(model, regions), self._router.counters[model]
             ground = self._grounds[model, regions] = ModelCapacity(queue, roster, counter)
         return ground
@@ -381,7 +392,10 @@ class Admission:
         tokens = request.prompt.size / ground.counter.size_per_token
         own_s = prefill_work(tokens, tokens, costs.growth.per_token) * ground.seconds_per_token
         if request.retry_count:
-            came_s = self._returning.first_s(request_fingerprint(request, tenant), came_s)
+            face = request_fingerprint(request, tenant)
+            came_s = self.returning.first_s(face, came_s)
+            if self.peers is not None and face is not None:
+                came_s = min(came_s, self.peers.first_s(face, came_s))
         lead_s = promise.ttft_s - min(max(now_s - came_s, 0.0), MAX_TRANSIT_SHARE * promise.ttft_s)
         idle_ttft_s = own_s + ground.overhead_s
         leave_by_s = now_s + promise.max_queue_s if late_by_s is None else late_by_s

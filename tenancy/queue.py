@@ -9,7 +9,7 @@ time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil, exp, inf, sqrt
@@ -34,9 +34,11 @@ IDLE = 0.01
 class TierDemand:
     """How much is asked for."""
 
-    __slots__ = ("_asked_s", "_at_s", "_born_s")
+    __slots__ = ("_asked_s", "_at_s", "_born_s", "of_peers")
 
     def __init__(self, now_s: float) -> None:
+        self.of_peers = 0.0
+        """Engines that arrivals at peers keep in prefill."""
         self._asked_s = 0.0
         self._at_s = self._born_s = now_s
 
@@ -53,7 +55,7 @@ class TierDemand:
         """Engines that it wants to find open: its load and the root of it, the rule by which service desks are
         staffed for random arrivals (Halfin and Whitt, 1981).
         """
-        busy = self.engines(now_s)
+        busy = self.engines(now_s) + self.of_peers
         return ceil(busy + sqrt(busy)) if busy > IDLE else 0
 
 
@@ -109,6 +111,10 @@ class FairShare:
     def min_of_others(self, tenant: str | None) -> float | None:
         """The least counter of the others that are here; None where there are none."""
         return min((self._counters[other] for other in self._open if other != tenant), default=None)
+
+    def beyond_least(self, tenant: str | None) -> float:
+        """What a tenant has had beyond the one that has had least."""
+        return max(0.0, self.served(tenant) - min(map(self._counters.__getitem__, self._open), default=self._level))
 
     def enter(self, tenant: str | None) -> None:
         """One more request of a tenant waits or runs."""
@@ -215,6 +221,9 @@ class TierQueue:
         self.credit_s = 0.0
         """Of its floor, not yet had."""
         self.waiting = 0
+        self.peer_heads: list[tuple[float, float]] = []
+        """Of each peer where requests of this tier wait: service of the tenant whose turn it is beyond the least, and
+        when the prefill of the request whose turn it is must begin."""
         self._work_s: dict[str | None, float] = {}
         """Prefill that waits, by tenant."""
         self._service: dict[str | None, float] = {}
@@ -265,13 +274,23 @@ class TierQueue:
             self._service[tenant] -= waiter.weighted_tokens / waiter.weight
         else:
             del self._heaps[tenant], self._work_s[tenant], self._service[tenant]
-        if not self.waiting:
+        if not self.waiting and not self.peer_heads:
             self.credit_s = min(self.credit_s, 0.0)
 
     def heads(self) -> Iterator[WaitingRequest]:
         """The most urgent request of each tenant, the tenant with the least service first."""
         for tenant in sorted(self._heaps, key=self.fair_share.served):
             yield self._heaps[tenant][0][2]
+
+    def head(self) -> tuple[float, float]:
+        """What `peer_heads` holds of a peer, of this gateway: the turn of the request that is next."""
+        waiter = next(self.heads())
+        return self.fair_share.beyond_least(waiter.tenant), waiter.due_s
+
+    @property
+    def work_s(self) -> float:
+        """Prefill that waits here."""
+        return sum(self._work_s.values())
 
     def overdue(self, now_s: float) -> list[WaitingRequest]:
         """Requests at the head that can no longer start in time."""
@@ -334,11 +353,13 @@ class TierQueue:
 class ModelQueue:
     """All lines before one group of engines."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self.name = name
         self.tier_queues: dict[str, TierQueue] = {}
         self.tightest_s = inf
         """The least queue with which an engine is open for every line's tier."""
         self.waiting = 0
+        self.has_peers_waiting = False
         self.size = 0
         """Of the prompts of all that wait."""
 
@@ -375,22 +396,48 @@ class ModelQueue:
     def by_rank(self) -> list[TierQueue]:
         """The tier queues that are not empty: those below their floor first, then by priority."""
         waiting = [line for line in self.tier_queues.values() if line.waiting]
+        if self.has_peers_waiting:
+            waiting = self._whose_turn_it_is(waiting)
         waiting.sort(key=lambda line: (line.credit_s <= 0, -line.tier.priority))
         return waiting
 
+    def _whose_turn_it_is(self, waiting: list[TierQueue]) -> list[TierQueue]:
+        """Those of this gateway that go before whatever waits at peers."""
+        highest = max(line.tier.priority for line in self.tier_queues.values() if line.peer_heads)
+        return [
+            line
+            for line in waiting
+            if (line.credit_s > 0 or line.tier.priority >= highest)
+            and (not line.peer_heads or line.head() <= min(line.peer_heads))
+        ]
+
     def must_wait(self, tier: Tier) -> bool:
         """Whether a waiting request goes before one of this tier that arrives now."""
-        return self.waiting > 0 and any(
-            line.waiting and (line.tier.priority >= tier.priority or line.credit_s > 0)
+        return (self.waiting > 0 or self.has_peers_waiting) and any(
+            (line.waiting or line.peer_heads) and (line.tier.priority >= tier.priority or line.credit_s > 0)
             for line in self.tier_queues.values()
         )
+
+    def set_peers(self, demand: Mapping[str, float], heads: Mapping[str, list[tuple[float, float]]]) -> None:
+        """Take over what peers ask for and hold back, by tier: engines, and the turns of what is next there."""
+        for name, line in self.tier_queues.items():
+            line.demand.of_peers = demand.get(name, 0.0)
+            line.peer_heads = heads.get(name, [])
+        self.has_peers_waiting = any(line.peer_heads for line in self.tier_queues.values())
+
+    def serve_at_peer(self, own: TierQueue, cost_s: float) -> None:
+        """A peer has placed a request: all that wait are owed their part of it."""
+        for line in self.tier_queues.values():
+            if line.waiting or line.peer_heads:
+                line.credit_s = min(line.credit_s + line.floor * cost_s, MAX_CREDIT_S)
+        own.credit_s = max(own.credit_s - cost_s, -MAX_CREDIT_S)
 
     def serve(self, own: TierQueue, waiter: WaitingRequest, now_s: float) -> None:
         """It was placed: all that wait are owed their part of it."""
         if own.waiting:
             own.rate.advance(now_s, is_waiting=True)
             own.rate.serve(waiter.own_s)
-        for line in self.tier_queues.values() if self.waiting else ():
-            if line.waiting:
+        for line in self.tier_queues.values() if self.waiting or self.has_peers_waiting else ():
+            if line.waiting or line.peer_heads:
                 line.credit_s = min(line.credit_s + line.floor * waiter.cost_s, MAX_CREDIT_S)
         own.credit_s = max(own.credit_s - waiter.cost_s, -MAX_CREDIT_S)

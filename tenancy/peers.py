@@ -1,0 +1,170 @@
+"""What peers admit, hold back and reject, so that several gateways admit as one. Time is an argument.
+
+Each gateway publishes, by queue and tier, what is asked for and what waits, and receives the same of its peers. What
+waits at a peer counts in the order of the queue; what a peer has placed counts as service of its tier and tenant.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from routing.affinity import hashed_id
+from routing.ledger import AdmittedAs, Charge
+from routing.replica_state import QueueUpdate, RejectedUpdate, SettledUpdate, StateUpdate, TierWaiting
+from tenancy.forecast import OutputLengthForecast
+from tenancy.queue import ModelQueue, TierQueue, WaitingRequest, weighted_tokens
+
+WAITING_TTL_S = 0.25
+"""How long what waits at a peer counts after its last update: a peer with waiting requests sends more often."""
+
+MAX_REJECTED = 1 << 16
+REJECTED_TTL_S = 120.0
+
+MAX_TIERS = 256
+"""Per peer: queues times tiers."""
+
+
+def admitted_as(waiter: WaitingRequest) -> AdmittedAs:
+    """As what a request is admitted."""
+    return AdmittedAs(
+        waiter.queue.name,
+        waiter.objective.tier.name,
+        waiter.tenant,
+        waiter.weight,
+        waiter.own_s,
+        waiter.answer_tokens,
+    )
+
+
+class SharedQueues(Protocol):
+    """What of admission is shared."""
+
+    forecast: OutputLengthForecast
+    queues: dict[str, ModelQueue]
+
+
+class PeerWaiting:
+    """What waits at one peer, as of its last update."""
+
+    __slots__ = ("at_s", "tiers")
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+        self.tiers: tuple[TierWaiting, ...] = ()
+
+
+class Peers:
+    """The other gateways, as one gateway's admission counts them."""
+
+    def __init__(self, admission: SharedQueues, publish: Callable[[StateUpdate], None]) -> None:
+        self._admission = admission
+        self._publish = publish
+        self._waiting: dict[int, PeerWaiting] = {}
+        self._rejected: OrderedDict[int, float] = OrderedDict()
+        self._published: tuple[TierWaiting, ...] = ()
+        self._published_s = 0.0
+        self._present: dict[int, tuple[TierQueue, AdmittedAs, float]] = {}
+        """Requests of peers that count for their tenants, by number of their charge here: what they were charged."""
+
+    # -- what this gateway publishes -----------------------------------------------------------------------------------
+
+    def publish_waiting(self, now_s: float) -> None:
+        """Publish what waits here, where that has changed."""
+        tiers = tuple(
+            _shown(queue.name, line, now_s)
+            for queue in self._admission.queues.values()
+            for line in queue.tier_queues.values()
+        )
+        if tiers != self._published:
+            self._published, self._published_s = tiers, now_s
+            self._publish(QueueUpdate(tiers))
+
+    def publish_rejected(self, face: object, arrived_s: float, now_s: float) -> None:
+        """Publish that a request was rejected and may return elsewhere."""
+        self._publish(RejectedUpdate(hashed_id(repr(face)), now_s - arrived_s))
+
+    def first_s(self, face: object, came_s: float) -> float:
+        """When a request came first to any peer; `came_s` where it is not known."""
+        return self._rejected.get(hashed_id(repr(face)), came_s)
+
+    # -- what peers publish --------------------------------------------------------------------------------------------
+
+    def placed(self, charge: Charge, now_s: float) -> None:
+        """A peer has charged a request to an engine."""
+        told = charge.objective.admitted if charge.objective is not None else None
+        if told is None:
+            return
+        queue = self._admission.queues.get(told.queue)
+        line = queue.tier_queues.get(told.tier) if queue is not None else None
+        if queue is None or line is None:
+            return
+        service = weighted_tokens(charge.prefill_tokens, told.answer_tokens)
+        seconds_per_token = charge.prefill_s / charge.prefill_tokens if charge.prefill_tokens else 0.0
+        line.fair_share.enter(told.tenant)
+        line.fair_share.serve(told.tenant, service, told.weight)
+        self._present[charge.number] = line, told, service
+        queue.serve_at_peer(line, service * seconds_per_token)
+
+    def settled(self, charge: Charge, update: SettledUpdate, now_s: float) -> None:
+        """An engine has answered a peer's request in full."""
+        line, told, charged = self._present.get(charge.number, (None, None, 0.0))
+        if line is None or told is None or not update.prompt_tokens:
+            return
+        real = weighted_tokens(update.prompt_tokens - (update.cached_tokens or 0), update.completion_tokens)
+        line.fair_share.serve(told.tenant, real - charged, told.weight)
+
+    def ended(self, charge: Charge, now_s: float) -> None:
+        """A peer's request has left its engine."""
+        line, told, _ = self._present.pop(charge.number, (None, None, 0.0))
+        if line is not None and told is not None:
+            line.fair_share.leave(told.tenant)
+
+    def waits(self, replica_id: int, update: QueueUpdate, now_s: float) -> None:
+        """What waits at a peer now."""
+        peer = self._waiting.get(replica_id)
+        if peer is None:
+            peer = self._waiting[replica_id] = PeerWaiting()
+        peer.at_s, peer.tiers = now_s, update.tiers[:MAX_TIERS]
+        self._count(now_s)
+
+    def rejected(self, update: RejectedUpdate, now_s: float) -> None:
+        """A peer has rejected a request."""
+        arrivals = self._rejected
+        while arrivals and (len(arrivals) >= MAX_REJECTED or next(iter(arrivals.values())) < now_s - REJECTED_TTL_S):
+            arrivals.popitem(last=False)
+        arrivals.setdefault(update.fingerprint, now_s - update.age_s)
+
+    def gone(self, replica_id: int) -> None:
+        """A peer is gone, and what waited there with it."""
+        if self._waiting.pop(replica_id, None) is not None:
+            self._count(None)
+
+    def expire(self, now_s: float) -> None:
+        """Count no longer as waiting what a peer has not reported for a while."""
+        if any(queue.has_peers_waiting for queue in self._admission.queues.values()):
+            self._count(now_s)
+
+    def _count(self, now_s: float | None) -> None:
+        demand: dict[str, dict[str, float]] = {}
+        heads: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        for peer in self._waiting.values():
+            is_fresh = now_s is None or peer.at_s > now_s - WAITING_TTL_S
+            for each in peer.tiers:
+                of_tier = demand.setdefault(each.queue, {})
+                of_tier[each.tier] = of_tier.get(each.tier, 0.0) + each.engines
+                if each.waiting and is_fresh:
+                    turn = each.head_service, peer.at_s + each.head_slack_s
+                    heads.setdefault(each.queue, {}).setdefault(each.tier, []).append(turn)
+        for name, queue in self._admission.queues.items():
+            queue.set_peers(demand.get(name, {}), heads.get(name, {}))
+
+
+def _shown(queue: str, line: TierQueue, now_s: float) -> TierWaiting:
+    if not line.waiting:
+        return TierWaiting(queue, line.tier.name, line.demand.engines(now_s))
+    service, due_s = line.head()
+    return TierWaiting(
+        queue, line.tier.name, line.demand.engines(now_s), line.waiting, line.work_s, service, due_s - now_s
+    )
