@@ -86,6 +86,16 @@ class Snapshot(Struct, frozen=True, gc=False):
     open: tuple[OpenRequest, ...]
 
 
+class TenantWaiting(Struct, frozen=True, gc=False):
+    """What of one tenant waits in one tier at one replica."""
+
+    tenant: str | None
+    work_s: float
+    """Prefill."""
+    service: float
+    """Weighted tokens over the tenant's weight: by so much its counter will rise."""
+
+
 class TierWaiting(Struct, frozen=True, gc=False):
     """What one tier asks for at one replica, and what of it waits there."""
 
@@ -94,8 +104,7 @@ class TierWaiting(Struct, frozen=True, gc=False):
     engines: float
     """Engines that its arrivals keep in prefill, on average."""
     waiting: int = 0
-    work_s: float = 0.0
-    """Prefill that waits."""
+    tenants: tuple[TenantWaiting, ...] = ()
     head_service: float = 0.0
     """Service of the tenant whose turn it is, beyond that of the tenant with the least."""
     head_slack_s: float = inf
@@ -127,7 +136,7 @@ class PeerAdmission(Protocol):
         """A peer has charged a request to an engine."""
         ...
 
-    def settled(self, charge: Charge, update: SettledUpdate, now_s: float) -> None:
+    def settled(self, charge: Charge, model: str, update: SettledUpdate, now_s: float) -> None:
         """An engine has answered a peer's request in full."""
         ...
 
@@ -143,7 +152,7 @@ class PeerAdmission(Protocol):
         """A peer has rejected a request."""
         ...
 
-    def gone(self, replica_id: int) -> None:
+    def gone(self, replica_id: int, now_s: float) -> None:
         """A peer is gone, and what waited there with it."""
         ...
 
@@ -241,7 +250,7 @@ MAX_REPLICAS = 4096
 MAX_OPEN_REQUESTS = 1 << 17
 """Per origin, far beyond what one process can serve."""
 
-MAX_TOKENS, MAX_SECONDS, MAX_SEQUENCES = 1e9, 1e5, 1 << 14
+MAX_TOKENS, MAX_SECONDS, MAX_SEQUENCES, MAX_INTEGER = 1e9, 1e5, 1 << 14, 1e14
 """No request is larger: an update beyond these is invalid."""
 
 
@@ -344,7 +353,7 @@ class ReplicaState:
         for heard in origin.open.values() if origin else ():
             self._end(heard, now_s)
         if self.admission is not None:
-            self.admission.gone(name)
+            self.admission.gone(name, now_s)
 
     def remove_stale(self, before_s: float, now_s: float) -> Sequence[int]:
         """Remove the origins whose last batch came before `before_s`; returns them."""
@@ -377,10 +386,14 @@ class ReplicaState:
             case Snapshot():
                 self._restate(origin, word, now_s)
             case QueueUpdate():
-                if self.admission is not None:
+                if not all(map(_is_sane_waiting, word.tiers)):
+                    self.rejected += 1
+                elif self.admission is not None:
                     self.admission.waits(name, word, now_s)
             case RejectedUpdate():
-                if self.admission is not None:
+                if not 0 <= word.age_s <= MAX_SECONDS:
+                    self.rejected += 1
+                elif self.admission is not None:
                     self.admission.rejected(word, now_s)
 
     def _place(self, origin: RemoteReplica, word: PlacedUpdate, now_s: float) -> None:
@@ -422,7 +435,7 @@ class ReplicaState:
             self.rejected += 1
             return
         if self.admission is not None:
-            self.admission.settled(charge, word, now_s)
+            self.admission.settled(charge, heard.model, word, now_s)
         if word.prompt_tokens or word.completion_tokens:
             self._answered(heard, now_s)
         if word.decode_s is not None:
@@ -495,6 +508,33 @@ def _is_sane_charge(said: OpenRequest) -> bool:
         and 0 <= said.prefill_s <= MAX_SECONDS
         and 0 <= said.kv_tokens <= MAX_TOKENS
         and 1 <= said.sequences <= MAX_SEQUENCES
+        and (said.objective is None or _is_sane_objective(said.objective))
+    )
+
+
+def _is_sane_objective(said: StreamObjective) -> bool:
+    admitted = said.admitted
+    return (
+        said.tpot_s > 0
+        and 0 <= said.min_tokens <= MAX_TOKENS
+        and (
+            admitted is None
+            or (
+                0 < admitted.weight <= MAX_TOKENS
+                and 0 <= admitted.own_s <= MAX_SECONDS
+                and 0 <= admitted.answer_tokens <= MAX_TOKENS
+            )
+        )
+    )
+
+
+def _is_sane_waiting(said: TierWaiting) -> bool:
+    return (
+        0 <= said.engines <= MAX_SECONDS
+        and 0 <= said.waiting <= MAX_OPEN_REQUESTS
+        and 0 <= said.head_service <= MAX_INTEGER
+        and said.head_slack_s >= -MAX_SECONDS
+        and all(0 <= each.work_s <= MAX_SECONDS and 0 <= each.service <= MAX_INTEGER for each in said.tenants)
     )
 
 

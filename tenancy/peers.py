@@ -12,7 +12,7 @@ from typing import Protocol
 
 from routing.affinity import hashed_id
 from routing.ledger import AdmittedAs, Charge
-from routing.replica_state import QueueUpdate, RejectedUpdate, SettledUpdate, StateUpdate, TierWaiting
+from routing.replica_state import QueueUpdate, RejectedUpdate, SettledUpdate, StateUpdate, TenantWaiting, TierWaiting
 from tenancy.forecast import OutputLengthForecast
 from tenancy.queue import ModelQueue, TierQueue, WaitingRequest, weighted_tokens
 
@@ -105,15 +105,17 @@ class Peers:
         line.fair_share.enter(told.tenant)
         line.fair_share.serve(told.tenant, service, told.weight)
         self._present[charge.number] = line, told, service
-        queue.serve_at_peer(line, service * seconds_per_token)
+        queue.serve_at_peer(line, told.own_s, service * seconds_per_token, now_s)
 
-    def settled(self, charge: Charge, update: SettledUpdate, now_s: float) -> None:
+    def settled(self, charge: Charge, model: str, update: SettledUpdate, now_s: float) -> None:
         """An engine has answered a peer's request in full."""
         line, told, charged = self._present.get(charge.number, (None, None, 0.0))
         if line is None or told is None or not update.prompt_tokens:
             return
         real = weighted_tokens(update.prompt_tokens - (update.cached_tokens or 0), update.completion_tokens)
         line.fair_share.serve(told.tenant, real - charged, told.weight)
+        if model:
+            self._admission.forecast.observe(told.tenant, model, update.completion_tokens // charge.sequences)
 
     def ended(self, charge: Charge, now_s: float) -> None:
         """A peer's request has left its engine."""
@@ -136,35 +138,50 @@ class Peers:
             arrivals.popitem(last=False)
         arrivals.setdefault(update.fingerprint, now_s - update.age_s)
 
-    def gone(self, replica_id: int) -> None:
+    def gone(self, replica_id: int, now_s: float) -> None:
         """A peer is gone, and what waited there with it."""
         if self._waiting.pop(replica_id, None) is not None:
-            self._count(None)
+            self._count(now_s)
 
     def expire(self, now_s: float) -> None:
         """Count no longer as waiting what a peer has not reported for a while."""
         if any(queue.has_peers_waiting for queue in self._admission.queues.values()):
             self._count(now_s)
 
-    def _count(self, now_s: float | None) -> None:
-        demand: dict[str, dict[str, float]] = {}
-        heads: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    def _count(self, now_s: float) -> None:
+        sums: dict[str, _Sums] = {}
         for peer in self._waiting.values():
-            is_fresh = now_s is None or peer.at_s > now_s - WAITING_TTL_S
+            is_fresh = peer.at_s > now_s - WAITING_TTL_S
             for each in peer.tiers:
-                of_tier = demand.setdefault(each.queue, {})
-                of_tier[each.tier] = of_tier.get(each.tier, 0.0) + each.engines
-                if each.waiting and is_fresh:
-                    turn = each.head_service, peer.at_s + each.head_slack_s
-                    heads.setdefault(each.queue, {}).setdefault(each.tier, []).append(turn)
+                sums.setdefault(each.queue, _Sums()).add(each, peer.at_s, is_fresh=is_fresh)
         for name, queue in self._admission.queues.items():
-            queue.set_peers(demand.get(name, {}), heads.get(name, {}))
+            found = sums.get(name) or _Sums()
+            queue.set_peers(found.demand, found.heads, found.work_s, found.service, now_s)
+
+
+class _Sums:
+    """What all peers ask for and hold back in one queue, by tier."""
+
+    def __init__(self) -> None:
+        self.demand: dict[str, float] = {}
+        self.heads: dict[str, list[tuple[float, float]]] = {}
+        self.work_s: dict[str, dict[str | None, float]] = {}
+        self.service: dict[str, dict[str | None, float]] = {}
+
+    def add(self, told: TierWaiting, at_s: float, *, is_fresh: bool) -> None:
+        self.demand[told.tier] = self.demand.get(told.tier, 0.0) + told.engines
+        if not told.waiting or not is_fresh:
+            return
+        self.heads.setdefault(told.tier, []).append((told.head_service, at_s + told.head_slack_s))
+        work_s, service = self.work_s.setdefault(told.tier, {}), self.service.setdefault(told.tier, {})
+        for each in told.tenants:
+            work_s[each.tenant] = work_s.get(each.tenant, 0.0) + each.work_s
+            service[each.tenant] = service.get(each.tenant, 0.0) + each.service
 
 
 def _shown(queue: str, line: TierQueue, now_s: float) -> TierWaiting:
     if not line.waiting:
         return TierWaiting(queue, line.tier.name, line.demand.engines(now_s))
     service, due_s = line.head()
-    return TierWaiting(
-        queue, line.tier.name, line.demand.engines(now_s), line.waiting, line.work_s, service, due_s - now_s
-    )
+    tenants = tuple(TenantWaiting(*each) for each in line.waiting_tenants())
+    return TierWaiting(queue, line.tier.name, line.demand.engines(now_s), line.waiting, tenants, service, due_s - now_s)

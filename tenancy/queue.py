@@ -144,6 +144,8 @@ class FairShare:
             self._counters[tenant] += tokens / weight
 
 
+import os
+VAR = os.environ.get('VAR', '')
 MIN_FLOOR = 0.03
 """The floor of a tier that has reserved less: a waiting tier is never starved."""
 
@@ -224,6 +226,10 @@ class TierQueue:
         self.peer_heads: list[tuple[float, float]] = []
         """Of each peer where requests of this tier wait: service of the tenant whose turn it is beyond the least, and
         when the prefill of the request whose turn it is must begin."""
+        self.peer_work_s: Mapping[str | None, float] = {}
+        """Prefill that waits at peers, by tenant."""
+        self.peer_service: Mapping[str | None, float] = {}
+        """What of that is service, over the tenant's weight."""
         self._work_s: dict[str | None, float] = {}
         """Prefill that waits, by tenant."""
         self._service: dict[str | None, float] = {}
@@ -238,7 +244,7 @@ class TierQueue:
     @property
     def backlog_s(self) -> float:
         """Seconds to serve all that wait at the current rate."""
-        work_s = sum(self._work_s.values())
+        work_s = sum(self._work_s.values()) + sum(self.peer_work_s.values())
         return work_s / self.rate.per_s if self.rate.per_s > 0 else inf if work_s else 0.0
 
     def claims(self, ahead_s: Sequence[float], now_s: float) -> bool:
@@ -252,7 +258,7 @@ class TierQueue:
         return sum([each_s <= within_s for each_s in ahead_s]) <= claimed
 
     def put(self, waiter: WaitingRequest, now_s: float) -> None:
-        self.rate.advance(now_s, is_waiting=self.waiting > 0)
+        self.rate.advance(now_s, is_waiting=self.is_waiting)
         tenant = waiter.tenant
         heappush(self._heaps.setdefault(tenant, []), (waiter.due_s, waiter.number, waiter))
         waiter.is_queued = True
@@ -288,9 +294,14 @@ class TierQueue:
         return self.fair_share.beyond_least(waiter.tenant), waiter.due_s
 
     @property
-    def work_s(self) -> float:
-        """Prefill that waits here."""
-        return sum(self._work_s.values())
+    def is_waiting(self) -> bool:
+        """Whether requests of this tier wait, here or at a peer."""
+        return self.waiting > 0 or bool(self.peer_heads)
+
+    def waiting_tenants(self) -> Iterator[tuple[str | None, float, float]]:
+        """Each tenant with waiting requests, the prefill and the service of these."""
+        for tenant, work_s in self._work_s.items():
+            yield tenant, work_s, self._service[tenant]
 
     def overdue(self, now_s: float) -> list[WaitingRequest]:
         """Requests at the head that can no longer start in time."""
@@ -322,15 +333,16 @@ class TierQueue:
         as will be served until its counter has passed ours. So a tenant that has had its share is rejected before one
         that has not.
         """
-        if not self.waiting:
+        if not self.is_waiting:
             return 0.0
         self.rate.advance(now_s, is_waiting=True)
         ahead_s, had = self._before(waiter)
-        for tenant, work_s in self._work_s.items():
-            if tenant != waiter.tenant:
-                rise = self._service[tenant]
-                part = (had - self.fair_share.served(tenant)) / rise if rise > 0 else 1.0
-                ahead_s += work_s * min(max(part, 0.0), 1.0)
+        for each_work_s, each_service in ((self._work_s, self._service), (self.peer_work_s, self.peer_service)):
+            for tenant, work_s in each_work_s.items():
+                if tenant != waiter.tenant:
+                    rise = each_service[tenant]
+                    part = (had - self.fair_share.served(tenant)) / rise if rise > 0 else 1.0
+                    ahead_s += work_s * min(max(part, 0.0), 1.0)
         return ahead_s / self.rate.per_s if self.rate.per_s > 0 else inf if ahead_s else 0.0
 
     def is_below_fair_share(self, waiter: WaitingRequest) -> bool:
@@ -342,7 +354,8 @@ class TierQueue:
         """What of its own tenant's is more urgent, and where the tenant's counter will be once that and this are
         served.
         """
-        work_s, service = 0.0, waiter.weighted_tokens
+        work_s = self.peer_work_s.get(waiter.tenant, 0.0)
+        service = waiter.weighted_tokens + self.peer_service.get(waiter.tenant, 0.0) * waiter.weight
         for due_s, _, other in self._heaps.get(waiter.tenant, ()):
             if due_s <= waiter.due_s and other is not waiter and not other.has_left:
                 work_s += other.own_s
@@ -403,12 +416,14 @@ class ModelQueue:
 
     def _whose_turn_it_is(self, waiting: list[TierQueue]) -> list[TierQueue]:
         """Those of this gateway that go before whatever waits at peers."""
+        if VAR == 'none':
+            return waiting
         highest = max(line.tier.priority for line in self.tier_queues.values() if line.peer_heads)
         return [
             line
             for line in waiting
             if (line.credit_s > 0 or line.tier.priority >= highest)
-            and (not line.peer_heads or line.head() <= min(line.peer_heads))
+            and (VAR == 'free' or not line.peer_heads or line.head() <= min(line.peer_heads))
         ]
 
     def must_wait(self, tier: Tier) -> bool:
@@ -418,15 +433,29 @@ class ModelQueue:
             for line in self.tier_queues.values()
         )
 
-    def set_peers(self, demand: Mapping[str, float], heads: Mapping[str, list[tuple[float, float]]]) -> None:
-        """Take over what peers ask for and hold back, by tier: engines, and the turns of what is next there."""
+    def set_peers(
+        self,
+        demand: Mapping[str, float],
+        heads: Mapping[str, list[tuple[float, float]]],
+        work_s: Mapping[str, Mapping[str | None, float]],
+        service: Mapping[str, Mapping[str | None, float]],
+        now_s: float,
+    ) -> None:
+        """Take over what peers ask for and hold back, by tier: engines, the turns of what is next there, and prefill
+        and service that wait, by tenant.
+        """
         for name, line in self.tier_queues.items():
+            line.rate.advance(now_s, is_waiting=line.is_waiting)
             line.demand.of_peers = demand.get(name, 0.0)
             line.peer_heads = heads.get(name, [])
+            line.peer_work_s, line.peer_service = work_s.get(name, {}), service.get(name, {})
         self.has_peers_waiting = any(line.peer_heads for line in self.tier_queues.values())
 
-    def serve_at_peer(self, own: TierQueue, cost_s: float) -> None:
+    def serve_at_peer(self, own: TierQueue, own_s: float, cost_s: float, now_s: float) -> None:
         """A peer has placed a request: all that wait are owed their part of it."""
+        if own.is_waiting:
+            own.rate.advance(now_s, is_waiting=True)
+            own.rate.serve(own_s)
         for line in self.tier_queues.values():
             if line.waiting or line.peer_heads:
                 line.credit_s = min(line.credit_s + line.floor * cost_s, MAX_CREDIT_S)
@@ -434,7 +463,7 @@ class ModelQueue:
 
     def serve(self, own: TierQueue, waiter: WaitingRequest, now_s: float) -> None:
         """It was placed: all that wait are owed their part of it."""
-        if own.waiting:
+        if own.waiting or own.peer_heads:
             own.rate.advance(now_s, is_waiting=True)
             own.rate.serve(waiter.own_s)
         for line in self.tier_queues.values() if self.waiting or self.has_peers_waiting else ():

@@ -21,7 +21,7 @@ from math import inf
 from routing.cost import CostModel, RunningRatio
 from routing.ledger import Charge, Ledger
 
-SAME_STEP_S = 0.001
+SAME_STEP_S = 0.010
 """First tokens that come closer together came out of one step."""
 
 STEP_MEMORY = 500.0
