@@ -156,6 +156,10 @@ class PeerAdmission(Protocol):
         """A peer is gone, and what waited there with it."""
         ...
 
+    def publish_waiting(self, now_s: float) -> None:
+        """Publish what waits here."""
+        ...
+
 
 class UpdatePublisher:
     """Publishes what this router does. Updates are kept in order until `take`; `wake` is called when there are some."""

@@ -126,6 +126,8 @@ class Exchange:
                     member.voice.publish_snapshot()
                 elif now_s - member.sent_s >= HEARTBEAT_S:
                     self._send(member)
+                if member.hearing.admission is not None:
+                    member.hearing.admission.publish_waiting(now_s)
                 member.hearing.remove_stale(now_s - SILENT_S, now_s)
                 member.router.replica_position = replica_position(member.name, member.hearing.replica_ids)
 

@@ -244,10 +244,12 @@ class Admission:
 
         `late_by_s`: it had been placed and has lost its pod, so that it is served late rather than refused, until then.
         """
+        if self.peers is not None:
+            self.peers.refresh(now_s)
         waiter = self._waiter(request, caller, promise, came_s, now_s, late_by_s)
         queue, line = waiter.queue, waiter.tier_queue
         line.demand.add(waiter.own_s, now_s)
-        if queue.waiting:
+        if queue.waiting or queue.has_peers_waiting:
             self._check(waiter, queue, line, now_s, draw)
         line.fair_share.enter(waiter.tenant)
         return waiter

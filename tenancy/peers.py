@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
+from math import inf
 from typing import Protocol
 
 from routing.affinity import hashed_id
@@ -15,12 +17,19 @@ from routing.ledger import AdmittedAs, Charge
 from routing.replica_state import QueueUpdate, RejectedUpdate, SettledUpdate, StateUpdate, TenantWaiting, TierWaiting
 from tenancy.forecast import OutputLengthForecast
 from tenancy.queue import ModelQueue, TierQueue, WaitingRequest, weighted_tokens
+from tenancy.stall import PEER_SAME_STEP_S, DecodeStalls
 
 WAITING_TTL_S = 0.25
 """How long what waits at a peer counts after its last update: a peer with waiting requests sends more often."""
 
+PUBLISH_S = 0.01
+"""Between two updates of what waits, while the same tiers do."""
+
 MAX_REJECTED = 1 << 16
 REJECTED_TTL_S = 120.0
+
+MAX_TENANTS = 64
+"""Per tier, of those with waiting requests."""
 
 MAX_TIERS = 256
 """Per peer: queues times tiers."""
@@ -43,6 +52,7 @@ class SharedQueues(Protocol):
 
     forecast: OutputLengthForecast
     queues: dict[str, ModelQueue]
+    stalls: DecodeStalls
 
 
 class PeerWaiting:
@@ -59,27 +69,30 @@ class Peers:
     """The other gateways, as one gateway's admission counts them."""
 
     def __init__(self, admission: SharedQueues, publish: Callable[[StateUpdate], None]) -> None:
+        admission.stalls.same_step_s = PEER_SAME_STEP_S
         self._admission = admission
         self._publish = publish
         self._waiting: dict[int, PeerWaiting] = {}
         self._rejected: OrderedDict[int, float] = OrderedDict()
-        self._published: tuple[TierWaiting, ...] = ()
-        self._published_s = 0.0
+        self._published_waiting = 0
+        self._published_s = -inf
+        self._is_changed = False
+        self._expires_s = inf
         self._present: dict[int, tuple[TierQueue, AdmittedAs, float]] = {}
         """Requests of peers that count for their tenants, by number of their charge here: what they were charged."""
 
     # -- what this gateway publishes -----------------------------------------------------------------------------------
 
     def publish_waiting(self, now_s: float) -> None:
-        """Publish what waits here, where that has changed."""
-        tiers = tuple(
-            _shown(queue.name, line, now_s)
-            for queue in self._admission.queues.values()
-            for line in queue.tier_queues.values()
-        )
-        if tiers != self._published:
-            self._published, self._published_s = tiers, now_s
-            self._publish(QueueUpdate(tiers))
+        """Publish what waits here: at once where a tier has begun or ceased to wait, otherwise now and then."""
+        lines = [
+            (queue.name, line) for queue in self._admission.queues.values() for line in queue.tier_queues.values()
+        ]
+        waiting = sum(1 << number for number, (_, line) in enumerate(lines) if line.waiting)
+        if waiting == self._published_waiting and now_s - self._published_s < PUBLISH_S:
+            return
+        self._published_waiting, self._published_s = waiting, now_s
+        self._publish(QueueUpdate(tuple([_shown(name, line, now_s) for name, line in lines[:MAX_TIERS]])))
 
     def publish_rejected(self, face: object, arrived_s: float, now_s: float) -> None:
         """Publish that a request was rejected and may return elsewhere."""
@@ -129,7 +142,7 @@ class Peers:
         if peer is None:
             peer = self._waiting[replica_id] = PeerWaiting()
         peer.at_s, peer.tiers = now_s, update.tiers[:MAX_TIERS]
-        self._count(now_s)
+        self._is_changed = True
 
     def rejected(self, update: RejectedUpdate, now_s: float) -> None:
         """A peer has rejected a request."""
@@ -141,17 +154,20 @@ class Peers:
     def gone(self, replica_id: int, now_s: float) -> None:
         """A peer is gone, and what waited there with it."""
         if self._waiting.pop(replica_id, None) is not None:
-            self._count(now_s)
+            self._is_changed = True
 
-    def expire(self, now_s: float) -> None:
-        """Count no longer as waiting what a peer has not reported for a while."""
-        if any(queue.has_peers_waiting for queue in self._admission.queues.values()):
+    def refresh(self, now_s: float) -> None:
+        """Have the queues count what peers have reported since the last call, and no longer what is too old."""
+        if self._is_changed or now_s >= self._expires_s:
             self._count(now_s)
 
     def _count(self, now_s: float) -> None:
+        self._is_changed, self._expires_s = False, inf
         sums: dict[str, _Sums] = {}
         for peer in self._waiting.values():
-            is_fresh = peer.at_s > now_s - WAITING_TTL_S
+            is_fresh = peer.at_s + WAITING_TTL_S > now_s
+            if is_fresh and any(each.waiting for each in peer.tiers):
+                self._expires_s = min(self._expires_s, peer.at_s + WAITING_TTL_S)
             for each in peer.tiers:
                 sums.setdefault(each.queue, _Sums()).add(each, peer.at_s, is_fresh=is_fresh)
         for name, queue in self._admission.queues.items():
@@ -183,5 +199,5 @@ def _shown(queue: str, line: TierQueue, now_s: float) -> TierWaiting:
     if not line.waiting:
         return TierWaiting(queue, line.tier.name, line.demand.engines(now_s))
     service, due_s = line.head()
-    tenants = tuple(TenantWaiting(*each) for each in line.waiting_tenants())
+    tenants = tuple([TenantWaiting(*each) for each in islice(line.waiting_tenants(), MAX_TENANTS)])
     return TierWaiting(queue, line.tier.name, line.demand.engines(now_s), line.waiting, tenants, service, due_s - now_s)

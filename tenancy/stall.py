@@ -21,8 +21,11 @@ from math import inf
 from routing.cost import CostModel, RunningRatio
 from routing.ledger import Charge, Ledger
 
-SAME_STEP_S = 0.010
+SAME_STEP_S = 0.001
 """First tokens that come closer together came out of one step."""
+
+PEER_SAME_STEP_S = 0.010
+"""The same where those of peers are reported: they come late, but before the next step is done."""
 
 STEP_MEMORY = 500.0
 """Memory of the step ratio, in streams."""
@@ -127,6 +130,7 @@ class DecodeStalls:
         self._stands: dict[int, EngineDecodeState] = {}
         """Engines with requests."""
         self._numbers = count()
+        self.same_step_s = SAME_STEP_S
         self.room_s: dict[int, float] = {}
         """What each of them could take when last computed, and -inf where charges have come since: it can only
         have become more."""
@@ -172,7 +176,7 @@ class DecodeStalls:
             stand = self._stands[charge.slot] = EngineDecodeState()
         stand.coming.pop(charge.number, None)
         stand.done_s += charge.prefill_s
-        if now_s - stand.fresh_s > SAME_STEP_S:
+        if now_s - stand.fresh_s > self.same_step_s:
             stand.last_begun.clear()
             stand.fresh_s = now_s
         fresh = [each.charge for each in stand.last_begun if not each.is_stale]

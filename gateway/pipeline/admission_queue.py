@@ -232,7 +232,7 @@ class AdmissionQueue:
             return
         peers = admission.peers
         if peers is not None:
-            peers.expire(self._clock())
+            peers.refresh(self._clock())
         # What fails in one queue must not stop the others.
         is_single_engine = [
             call_guarded(LOOP, self._grant_from, admission, queue) for queue in tuple(admission.queues.values())

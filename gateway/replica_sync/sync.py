@@ -17,6 +17,8 @@ from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import call_guarded, report_exception, restarted
 from routing.decision.router import Router, replica_position
 from routing.replica_state import HistoryReplay, ReplicaState, UpdatePublisher
+from tenancy.admission import Admission
+from tenancy.peers import Peers
 
 SPACING_S = 0.002
 """Pause between batches. The first update after a pause is sent at once: a late peer would choose the same engine."""
@@ -88,6 +90,10 @@ class ReplicaSync:
         client.on(HistoryChunk, self._chunks.put_nowait)
         client.on_connected(self._greet)
 
+    def share_admission(self, admission: Admission) -> None:
+        """Exchange what is admitted, waits and is rejected from now on."""
+        self.applier.admission = admission.peers = Peers(admission, self._publisher.publish)
+
     @property
     def replica_id(self) -> int:
         """The replica id of this worker."""
@@ -151,6 +157,8 @@ class ReplicaSync:
 
     def _beat(self) -> None:
         now_s = self._clock()
+        if self.applier.admission is not None:
+            self.applier.admission.publish_waiting(now_s)
         if now_s - self._snapshot_s >= SNAPSHOT_S:
             self._send_snapshot()
         elif now_s - self._sent_s >= HEARTBEAT_S:
