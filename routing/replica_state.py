@@ -480,6 +480,7 @@ class ReplicaState:
             now_s=now_s,
             pledge=said.objective,
             queues=said.queues,
+            is_of_peer=said.in_prefill,
         )
         heard = origin.open[said.number] = RemoteRequest(charge, said.engine)
         if self.admission is not None:

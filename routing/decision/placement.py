@@ -131,7 +131,7 @@ class Placement:
             self.prefill.transfer_done(now_s)
         elif not self._is_moved:
             predicted, slot = self.predicted, self.engine.slot
-            work_tokens = predicted.work_tokens
+            work_tokens = predicted.work_tokens + self.charge.unseen_tokens
             state.costs.observe_first_token(slot, work_tokens, took_s)
             if predicted.is_alone:
                 cold_tokens = predicted.prompt_tokens - predicted.cached_tokens
