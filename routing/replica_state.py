@@ -8,7 +8,6 @@ ids. They may be lost, late or duplicated, and engines may be unknown here: no u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import inf
 from typing import Protocol
 
 from msgspec import Struct
@@ -105,10 +104,6 @@ class TierWaiting(Struct, frozen=True, gc=False):
     """Engines that its arrivals keep in prefill, on average."""
     waiting: int = 0
     tenants: tuple[TenantWaiting, ...] = ()
-    head_service: float = 0.0
-    """Service of the tenant whose turn it is, beyond that of the tenant with the least."""
-    head_slack_s: float = inf
-    """Until the prefill of the request whose turn it is must begin; negative where it is late."""
 
 
 class QueueUpdate(Struct, frozen=True, gc=False):
@@ -124,9 +119,7 @@ class RejectedUpdate(Struct, frozen=True, gc=False):
     age_s: float
 
 
-StateUpdate = (
-    PlacedUpdate | FirstTokenUpdate | SettledUpdate | EndedUpdate | Snapshot | QueueUpdate | RejectedUpdate
-)
+StateUpdate = PlacedUpdate | FirstTokenUpdate | SettledUpdate | EndedUpdate | Snapshot | QueueUpdate | RejectedUpdate
 
 
 class PeerAdmission(Protocol):
@@ -275,9 +268,10 @@ class RemoteRequest:
 class RemoteReplica:
     """State of one other replica."""
 
-    __slots__ = ("has_gap", "last_update_s", "number", "open")
+    __slots__ = ("has_gap", "last_update_s", "number", "open", "replica_id")
 
-    def __init__(self) -> None:
+    def __init__(self, replica_id: int) -> None:
+        self.replica_id = replica_id
         self.open: dict[int, RemoteRequest] = {}
         self.number: int | None = None
         """Sequence number of the last batch applied; None before the first."""
@@ -348,7 +342,7 @@ class ReplicaState:
             self.gaps += 1
         origin.number = number
         for word in news:
-            self._take(name, origin, word, now_s)
+            self._take(origin, word, now_s)
         return not origin.has_gap
 
     def remove(self, name: int, now_s: float) -> None:
@@ -372,10 +366,10 @@ class ReplicaState:
             if len(self._origins) >= MAX_REPLICAS:
                 self.rejected += 1
                 return None
-            origin = self._origins[name] = RemoteReplica()
+            origin = self._origins[name] = RemoteReplica(name)
         return origin
 
-    def _take(self, name: int, origin: RemoteReplica, word: StateUpdate, now_s: float) -> None:
+    def _take(self, origin: RemoteReplica, word: StateUpdate, now_s: float) -> None:
         self.applied += 1
         match word:
             case PlacedUpdate():
@@ -389,16 +383,20 @@ class ReplicaState:
                     self._end(heard, now_s)
             case Snapshot():
                 self._restate(origin, word, now_s)
-            case QueueUpdate():
-                if not all(map(_is_sane_waiting, word.tiers)):
-                    self.rejected += 1
-                elif self.admission is not None:
-                    self.admission.waits(name, word, now_s)
-            case RejectedUpdate():
-                if not 0 <= word.age_s <= MAX_SECONDS:
-                    self.rejected += 1
-                elif self.admission is not None:
-                    self.admission.rejected(word, now_s)
+            case QueueUpdate() | RejectedUpdate():
+                self._admit(origin, word, now_s)
+
+    def _admit(self, origin: RemoteReplica, word: QueueUpdate | RejectedUpdate, now_s: float) -> None:
+        admission = self.admission
+        if isinstance(word, RejectedUpdate):
+            is_sane = 0 <= word.age_s <= MAX_SECONDS
+            if is_sane and admission is not None:
+                admission.rejected(word, now_s)
+        else:
+            is_sane = all(map(_is_sane_waiting, word.tiers))
+            if is_sane and admission is not None:
+                admission.waits(origin.replica_id, word, now_s)
+        self.rejected += not is_sane
 
     def _place(self, origin: RemoteReplica, word: PlacedUpdate, now_s: float) -> None:
         heard = self._charge(origin, word.charge, now_s)
@@ -537,8 +535,6 @@ def _is_sane_waiting(said: TierWaiting) -> bool:
     return (
         0 <= said.engines <= MAX_SECONDS
         and 0 <= said.waiting <= MAX_OPEN_REQUESTS
-        and 0 <= said.head_service <= MAX_INTEGER
-        and said.head_slack_s >= -MAX_SECONDS
         and all(0 <= each.work_s <= MAX_SECONDS and 0 <= each.service <= MAX_INTEGER for each in said.tenants)
     )
 

@@ -85,9 +85,7 @@ class Peers:
 
     def publish_waiting(self, now_s: float) -> None:
         """Publish what waits here: at once where a tier has begun or ceased to wait, otherwise now and then."""
-        lines = [
-            (queue.name, line) for queue in self._admission.queues.values() for line in queue.tier_queues.values()
-        ]
+        lines = [(queue.name, line) for queue in self._admission.queues.values() for line in queue.tier_queues.values()]
         waiting = sum(1 << number for number, (_, line) in enumerate(lines) if line.waiting)
         if waiting == self._published_waiting and now_s - self._published_s < PUBLISH_S:
             return
@@ -169,10 +167,10 @@ class Peers:
             if is_fresh and any(each.waiting for each in peer.tiers):
                 self._expires_s = min(self._expires_s, peer.at_s + WAITING_TTL_S)
             for each in peer.tiers:
-                sums.setdefault(each.queue, _Sums()).add(each, peer.at_s, is_fresh=is_fresh)
+                sums.setdefault(each.queue, _Sums()).add(each, is_fresh=is_fresh)
         for name, queue in self._admission.queues.items():
             found = sums.get(name) or _Sums()
-            queue.set_peers(found.demand, found.heads, found.work_s, found.service, now_s)
+            queue.set_peers(found.demand, found.waiting, found.work_s, found.service, now_s)
 
 
 class _Sums:
@@ -180,15 +178,15 @@ class _Sums:
 
     def __init__(self) -> None:
         self.demand: dict[str, float] = {}
-        self.heads: dict[str, list[tuple[float, float]]] = {}
+        self.waiting: dict[str, int] = {}
         self.work_s: dict[str, dict[str | None, float]] = {}
         self.service: dict[str, dict[str | None, float]] = {}
 
-    def add(self, told: TierWaiting, at_s: float, *, is_fresh: bool) -> None:
+    def add(self, told: TierWaiting, *, is_fresh: bool) -> None:
         self.demand[told.tier] = self.demand.get(told.tier, 0.0) + told.engines
         if not told.waiting or not is_fresh:
             return
-        self.heads.setdefault(told.tier, []).append((told.head_service, at_s + told.head_slack_s))
+        self.waiting[told.tier] = self.waiting.get(told.tier, 0) + told.waiting
         work_s, service = self.work_s.setdefault(told.tier, {}), self.service.setdefault(told.tier, {})
         for each in told.tenants:
             work_s[each.tenant] = work_s.get(each.tenant, 0.0) + each.work_s
@@ -196,8 +194,5 @@ class _Sums:
 
 
 def _shown(queue: str, line: TierQueue, now_s: float) -> TierWaiting:
-    if not line.waiting:
-        return TierWaiting(queue, line.tier.name, line.demand.engines(now_s))
-    service, due_s = line.head()
     tenants = tuple([TenantWaiting(*each) for each in islice(line.waiting_tenants(), MAX_TENANTS)])
-    return TierWaiting(queue, line.tier.name, line.demand.engines(now_s), line.waiting, tenants, service, due_s - now_s)
+    return TierWaiting(queue, line.tier.name, line.demand.engines(now_s), line.waiting, tenants)

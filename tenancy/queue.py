@@ -112,10 +112,6 @@ class FairShare:
         """The least counter of the others that are here; None where there are none."""
         return min((self._counters[other] for other in self._open if other != tenant), default=None)
 
-    def beyond_least(self, tenant: str | None) -> float:
-        """What a tenant has had beyond the one that has had least."""
-        return max(0.0, self.served(tenant) - min(map(self._counters.__getitem__, self._open), default=self._level))
-
     def enter(self, tenant: str | None) -> None:
         """One more request of a tenant waits or runs."""
         count = self._open.get(tenant, 0)
@@ -144,8 +140,6 @@ class FairShare:
             self._counters[tenant] += tokens / weight
 
 
-import os
-VAR = os.environ.get('VAR', '')
 MIN_FLOOR = 0.03
 """The floor of a tier that has reserved less: a waiting tier is never starved."""
 
@@ -223,9 +217,8 @@ class TierQueue:
         self.credit_s = 0.0
         """Of its floor, not yet had."""
         self.waiting = 0
-        self.peer_heads: list[tuple[float, float]] = []
-        """Of each peer where requests of this tier wait: service of the tenant whose turn it is beyond the least, and
-        when the prefill of the request whose turn it is must begin."""
+        self.peers_waiting = 0
+        """Requests of this tier that wait at peers."""
         self.peer_work_s: Mapping[str | None, float] = {}
         """Prefill that waits at peers, by tenant."""
         self.peer_service: Mapping[str | None, float] = {}
@@ -280,7 +273,7 @@ class TierQueue:
             self._service[tenant] -= waiter.weighted_tokens / waiter.weight
         else:
             del self._heaps[tenant], self._work_s[tenant], self._service[tenant]
-        if not self.waiting and not self.peer_heads:
+        if not self.waiting and not self.peers_waiting:
             self.credit_s = min(self.credit_s, 0.0)
 
     def heads(self) -> Iterator[WaitingRequest]:
@@ -288,15 +281,10 @@ class TierQueue:
         for tenant in sorted(self._heaps, key=self.fair_share.served):
             yield self._heaps[tenant][0][2]
 
-    def head(self) -> tuple[float, float]:
-        """What `peer_heads` holds of a peer, of this gateway: the turn of the request that is next."""
-        waiter = next(self.heads())
-        return self.fair_share.beyond_least(waiter.tenant), waiter.due_s
-
     @property
     def is_waiting(self) -> bool:
         """Whether requests of this tier wait, here or at a peer."""
-        return self.waiting > 0 or bool(self.peer_heads)
+        return self.waiting > 0 or self.peers_waiting > 0
 
     def waiting_tenants(self) -> Iterator[tuple[str | None, float, float]]:
         """Each tenant with waiting requests, the prefill and the service of these."""
@@ -410,46 +398,41 @@ class ModelQueue:
         """The tier queues that are not empty: those below their floor first, then by priority."""
         waiting = [line for line in self.tier_queues.values() if line.waiting]
         if self.has_peers_waiting:
-            waiting = self._whose_turn_it_is(waiting)
+            waiting = self._not_below_peers(waiting)
         waiting.sort(key=lambda line: (line.credit_s <= 0, -line.tier.priority))
         return waiting
 
-    def _whose_turn_it_is(self, waiting: list[TierQueue]) -> list[TierQueue]:
-        """Those of this gateway that go before whatever waits at peers."""
-        if VAR == 'none':
-            return waiting
-        highest = max(line.tier.priority for line in self.tier_queues.values() if line.peer_heads)
-        return [
-            line
-            for line in waiting
-            if (line.credit_s > 0 or line.tier.priority >= highest)
-            and (VAR == 'free' or not line.peer_heads or line.head() <= min(line.peer_heads))
-        ]
+    def _not_below_peers(self, waiting: list[TierQueue]) -> list[TierQueue]:
+        """Those without a higher tier that waits at a peer, and those that are owed of their floor. Between equal tiers
+        of several gateways none waits for the other: that would leave engines idle for as long as updates take.
+        """
+        highest = max(line.tier.priority for line in self.tier_queues.values() if line.peers_waiting)
+        return [line for line in waiting if line.credit_s > 0 or line.tier.priority >= highest]
 
     def must_wait(self, tier: Tier) -> bool:
         """Whether a waiting request goes before one of this tier that arrives now."""
         return (self.waiting > 0 or self.has_peers_waiting) and any(
-            (line.waiting or line.peer_heads) and (line.tier.priority >= tier.priority or line.credit_s > 0)
+            (line.waiting or line.peers_waiting) and (line.tier.priority >= tier.priority or line.credit_s > 0)
             for line in self.tier_queues.values()
         )
 
     def set_peers(
         self,
         demand: Mapping[str, float],
-        heads: Mapping[str, list[tuple[float, float]]],
+        waiting: Mapping[str, int],
         work_s: Mapping[str, Mapping[str | None, float]],
         service: Mapping[str, Mapping[str | None, float]],
         now_s: float,
     ) -> None:
-        """Take over what peers ask for and hold back, by tier: engines, the turns of what is next there, and prefill
-        and service that wait, by tenant.
+        """Take over what peers ask for and hold back, by tier: engines, requests, and of these prefill and
+        service by tenant.
         """
         for name, line in self.tier_queues.items():
             line.rate.advance(now_s, is_waiting=line.is_waiting)
             line.demand.of_peers = demand.get(name, 0.0)
-            line.peer_heads = heads.get(name, [])
+            line.peers_waiting = waiting.get(name, 0)
             line.peer_work_s, line.peer_service = work_s.get(name, {}), service.get(name, {})
-        self.has_peers_waiting = any(line.peer_heads for line in self.tier_queues.values())
+        self.has_peers_waiting = any(line.peers_waiting for line in self.tier_queues.values())
 
     def serve_at_peer(self, own: TierQueue, own_s: float, cost_s: float, now_s: float) -> None:
         """A peer has placed a request: all that wait are owed their part of it."""
@@ -457,16 +440,16 @@ class ModelQueue:
             own.rate.advance(now_s, is_waiting=True)
             own.rate.serve(own_s)
         for line in self.tier_queues.values():
-            if line.waiting or line.peer_heads:
+            if line.waiting or line.peers_waiting:
                 line.credit_s = min(line.credit_s + line.floor * cost_s, MAX_CREDIT_S)
         own.credit_s = max(own.credit_s - cost_s, -MAX_CREDIT_S)
 
     def serve(self, own: TierQueue, waiter: WaitingRequest, now_s: float) -> None:
         """It was placed: all that wait are owed their part of it."""
-        if own.waiting or own.peer_heads:
+        if own.is_waiting:
             own.rate.advance(now_s, is_waiting=True)
             own.rate.serve(waiter.own_s)
         for line in self.tier_queues.values() if self.waiting or self.has_peers_waiting else ():
-            if line.waiting or line.peer_heads:
+            if line.waiting or line.peers_waiting:
                 line.credit_s = min(line.credit_s + line.floor * waiter.cost_s, MAX_CREDIT_S)
         own.credit_s = max(own.credit_s - waiter.cost_s, -MAX_CREDIT_S)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-
 DELAY_S = 0.005
 """From the end of a batch until a peer applies it: a stream in Redis."""
 

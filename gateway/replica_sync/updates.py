@@ -131,8 +131,6 @@ class _TierWaiting(Struct, frozen=True, array_like=True, gc=False):
     engines_thousandths: int
     waiting: int = 0
     tenants: list[_TenantWaiting] = []
-    head_service: int = 0
-    head_slack_us: int = 0
 
 
 class _Queue(Struct, frozen=True, array_like=True, gc=False, tag=6):
@@ -284,8 +282,6 @@ class _Writer:
                 _TenantWaiting(self._tenant(each.tenant), _integer(each.work_s * 1e6), _integer(each.service))
                 for each in told.tenants
             ],
-            _integer(told.head_service),
-            _integer(told.head_slack_s * 1e6),
         )
 
     def _tenant(self, name: str | None) -> int:
@@ -382,8 +378,6 @@ class _Reader:
                     for each in told.tenants
                 ]
             ),
-            float(told.head_service),
-            _seconds(told.head_slack_us),
         )
 
     def _tenant(self, index: int) -> str | None:
