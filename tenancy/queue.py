@@ -446,7 +446,7 @@ class ModelQueue:
 
     def serve(self, own: TierQueue, waiter: WaitingRequest, now_s: float) -> None:
         """It was placed: all that wait are owed their part of it."""
-        if own.is_waiting:
+        if own.waiting or own.peers_waiting:
             own.rate.advance(now_s, is_waiting=True)
             own.rate.serve(waiter.own_s)
         for line in self.tier_queues.values() if self.waiting or self.has_peers_waiting else ():

@@ -52,3 +52,21 @@ class Gateways:
 
 
 ONE = Gateways()
+
+LAYOUTS = (
+    ONE,
+    Gateways(2),
+    Gateways(4),
+    Gateways(16),
+    Gateways(2, first_share=0.8),
+    Gateways(4, first_share=0.8),
+    Gateways(4, Link.DIES),
+    Gateways(4, Link.STALLS),
+    Gateways(4, Link.ONE_SIDED),
+    Gateways(2, Link.NONE),
+    Gateways(4, Link.NONE),
+)
+"""What is played of each of `SCENARIOS`."""
+
+SCENARIOS = ("chat", "overload-2", "overload-5")
+"""At once, twice and five times the best load."""
