@@ -7,14 +7,14 @@ ids. They may be lost, late or duplicated, and engines may be unknown here: no u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
 from routing.affinity import hashed_id
 from routing.blocks import Prompt
-from routing.ledger import Charge, StreamObjective
+from routing.ledger import Charge, ExternalLoad, StreamObjective
 from routing.observers import Settlement
 from routing.pods import Engine
 from routing.prefix_index import CacheInsertion
@@ -149,6 +149,10 @@ class PeerAdmission(Protocol):
         """A peer is gone, and what waited there with it."""
         ...
 
+    def miss(self, replica_ids: Collection[int], now_s: float) -> None:
+        """These peers are missing: they may be placing requests that are not known here."""
+        ...
+
     def publish_waiting(self, now_s: float) -> None:
         """Publish what waits here."""
         ...
@@ -244,6 +248,12 @@ def _shown(charge: Charge, engine: str) -> OpenRequest:
 MAX_REPLICAS = 4096
 """More gateway processes than any deployment runs; a writer to Redis could otherwise invent them without end."""
 
+MAX_SILENCE_S = 0.4
+"""A replica with open requests sends at least every tenth of a second: after this time updates of it are missing."""
+
+MAX_SILENCE_OLD_S = 1.5
+"""The same of a replica that does not send what waits: earlier versions send every second."""
+
 MAX_OPEN_REQUESTS = 1 << 17
 """Per origin, far beyond what one process can serve."""
 
@@ -268,16 +278,22 @@ class RemoteRequest:
 class RemoteReplica:
     """State of one other replica."""
 
-    __slots__ = ("has_gap", "last_update_s", "number", "open", "replica_id")
+    __slots__ = ("has_gap", "last_update_s", "number", "open", "replica_id", "sends_queues")
 
     def __init__(self, replica_id: int) -> None:
         self.replica_id = replica_id
+        self.sends_queues = False
         self.open: dict[int, RemoteRequest] = {}
         self.number: int | None = None
         """Sequence number of the last batch applied; None before the first."""
         self.has_gap = True
         """Whether updates were lost since its last snapshot."""
         self.last_update_s = 0.0
+
+    def is_late(self, now_s: float) -> bool:
+        """Whether it may be placing requests of which no update has come."""
+        silent_s = now_s - self.last_update_s
+        return silent_s > (MAX_SILENCE_S if self.sends_queues else MAX_SILENCE_OLD_S) and bool(self.open)
 
 
 class ReplicaState:
@@ -300,6 +316,8 @@ class ReplicaState:
         self._on_answer = on_answer
         self._state = state
         self._origins: dict[int, RemoteReplica] = {}
+        self._missing: set[int] = set()
+        """Origins that fell silent with open requests, less those that have appeared since."""
 
     def __repr__(self) -> str:
         held = sum(len(origin.open) for origin in self._origins.values())
@@ -331,7 +349,7 @@ class ReplicaState:
 
         A duplicate, or a batch that arrives behind a later one, is ignored.
         """
-        origin = self._origin(name)
+        origin = self._origin(name, now_s)
         if origin is None:
             return True
         origin.last_update_s = now_s
@@ -357,16 +375,49 @@ class ReplicaState:
         """Remove the origins whose last batch came before `before_s`; returns them."""
         silent = [name for name, origin in self._origins.items() if origin.last_update_s < before_s]
         for name in silent:
+            if self._origins[name].open:  # One that has left has stated that nothing is open.
+                self._missing.add(name)
+                self._leave_as_external(self._origins[name], now_s)
             self.remove(name, now_s)
+        self._note_missing(now_s)
         return silent
 
-    def _origin(self, name: int) -> RemoteReplica | None:
+    def _leave_as_external(self, origin: RemoteReplica, now_s: float) -> None:
+        """Count what a missing replica had open as load of others, until the next scrape shows what is there."""
+        ledger = self._state.ledger
+        for heard in origin.open.values():
+            slot, charge = heard.charge.slot, heard.charge
+            known = ledger.external[slot]
+            more = ExternalLoad(
+                known.running + charge.sequences, known.waiting, known.kv_tokens + charge.kv_tokens, now_s
+            )
+            self._state.observe_load(slot, more)
+
+    def _note_missing(self, now_s: float) -> None:
+        """Note which replicas may be placing requests that are not known here."""
+        state = self._state
+        missing = {name for name, origin in self._origins.items() if origin.is_late(now_s)}
+        if missing or self._missing:
+            if state.peers_missing_s is None:
+                state.peers_missing_s = now_s
+            elif not missing and not state.has_unexplained_load(now_s):
+                self._missing.clear()  # They are gone for good: no engine runs what is not known here.
+        missing |= self._missing
+        if not missing and state.peers_missing_s is not None:
+            state.peers_missing_s, state.peers_found_s = None, now_s
+        if self.admission is not None:
+            self.admission.miss(missing, now_s)
+
+    def _origin(self, name: int, now_s: float) -> RemoteReplica | None:
         origin = self._origins.get(name)
         if origin is None:
             if len(self._origins) >= MAX_REPLICAS:
                 self.rejected += 1
                 return None
             origin = self._origins[name] = RemoteReplica(name)
+            if self._missing:  # It is back, or another has taken its place.
+                self._missing.discard(name if name in self._missing else next(iter(self._missing)))
+                self._note_missing(now_s)
         return origin
 
     def _take(self, origin: RemoteReplica, word: StateUpdate, now_s: float) -> None:
@@ -393,6 +444,7 @@ class ReplicaState:
             if is_sane and admission is not None:
                 admission.rejected(word, now_s)
         else:
+            origin.sends_queues = True
             is_sane = all(map(_is_sane_waiting, word.tiers))
             if is_sane and admission is not None:
                 admission.waits(origin.replica_id, word, now_s)

@@ -25,7 +25,7 @@ SILENT_S = 5.0
 """Who was not heard for so long is forgotten, where news can be lost."""
 
 
-HEARTBEAT_S, SNAPSHOT_S, MIN_SNAPSHOT_S = 1.0, 10.0, 0.25
+HEARTBEAT_S, SNAPSHOT_S, MIN_SNAPSHOT_S = 0.1, 10.0, 0.25
 """Intervals of empty batches, of unrequested snapshots, and the least interval of snapshots, as a worker keeps them."""
 
 

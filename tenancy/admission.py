@@ -127,7 +127,7 @@ class AdmissionFilter:
         bear it.
         """
         self._candidates = candidates
-        waiter, own_s, ahead_s = self._waiter, candidates.own_s[at], candidates.ahead_s[at]
+        waiter, own_s, ahead_s = self._waiter, candidates.own_s[at], candidates.ahead_s[at] * self._stalls.times
         # What stands in an engine's queue is beyond our order: no more of it than the engine takes into one step.
         if ahead_s > STEP_TOKENS * candidates.seconds_per_token[at]:
             return False
@@ -158,6 +158,7 @@ class AdmissionFilter:
     def _is_borne(self, engine: Engine, prefill_s: float) -> bool:
         """Whether the streams that decode on an engine can bear so much prefill: on both engines of a pair."""
         stalls, slot = self._stalls, engine.slot
+        prefill_s *= stalls.times
         return prefill_s <= stalls.room_s.get(slot, inf) or prefill_s <= stalls.room_now_s(slot, self._now_s)
 
     def _is_claimed(self, candidates: Candidates, before_s: float, after_s: float) -> bool:
@@ -308,6 +309,8 @@ class Admission:
         if waiter.was_placed:  # Perhaps only the rest of an answer: it shows neither its length nor its pace.
             return
         self.forecast.observe(waiter.tenant, waiter.request.model, each)
+        if self._router.peers_missing_s is not None or placement.placed_s < self._router.peers_found_s:
+            return
         running = (placement.predicted.running + self._router.ledger.running[placement.engine.slot]) / 2
         self.stalls.learn(placement.charge, running, each, now_s)
 

@@ -7,7 +7,7 @@ waits at a peer counts in the order of the queue; what a peer has placed counts 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 from math import inf
 from typing import Protocol
@@ -24,6 +24,9 @@ WAITING_TTL_S = 0.25
 
 PUBLISH_S = 0.01
 """Between two updates of what waits, while the same tiers do."""
+
+MAX_TIMES = 16.0
+"""What is placed counts so often at most while peers are missing."""
 
 MAX_REJECTED = 1 << 16
 REJECTED_TTL_S = 120.0
@@ -64,6 +67,11 @@ class PeerWaiting:
         self.at_s = 0.0
         self.tiers: tuple[TierWaiting, ...] = ()
 
+    @property
+    def engines(self) -> float:
+        """Engines that its arrivals keep in prefill."""
+        return sum(each.engines for each in self.tiers)
+
 
 class Peers:
     """The other gateways, as one gateway's admission counts them."""
@@ -73,6 +81,8 @@ class Peers:
         self._admission = admission
         self._publish = publish
         self._waiting: dict[int, PeerWaiting] = {}
+        self._last_demand: dict[int, float] = {}
+        """Engines that peers that are gone had kept in prefill."""
         self._rejected: OrderedDict[int, float] = OrderedDict()
         self._published_waiting = 0
         self._published_s = -inf
@@ -151,8 +161,25 @@ class Peers:
 
     def gone(self, replica_id: int, now_s: float) -> None:
         """A peer is gone, and what waited there with it."""
-        if self._waiting.pop(replica_id, None) is not None:
+        peer = self._waiting.pop(replica_id, None)
+        if peer is not None:
             self._is_changed = True
+            self._last_demand[replica_id] = peer.engines
+
+    def miss(self, replica_ids: Collection[int], now_s: float) -> None:
+        """These peers are missing. What they ask for they are taken to get, by their share when they were last heard:
+        so each of the parts keeps to its own share of what streams can bear.
+        """
+        for replica_id in [each for each in self._last_demand if each not in replica_ids]:
+            del self._last_demand[replica_id]
+        if not replica_ids:
+            self._admission.stalls.times = 1.0
+            return
+        late = {each: peer.engines for each, peer in self._waiting.items() if each in replica_ids}
+        lost = sum(late.values()) + sum(self._last_demand.values())
+        lines = [line for queue in self._admission.queues.values() for line in queue.tier_queues.values()]
+        known = sum(line.demand.engines(now_s) + line.demand.of_peers for line in lines) - sum(late.values())
+        self._admission.stalls.times = min(1.0 + lost / known, MAX_TIMES) if known > 0 else MAX_TIMES
 
     def refresh(self, now_s: float) -> None:
         """Have the queues count what peers have reported since the last call, and no longer what is too old."""

@@ -92,9 +92,11 @@ class TpotClass:
 class EngineDecodeState:
     """One engine."""
 
-    __slots__ = ("charged_s", "coming", "done_s", "fresh_s", "last_begun", "streams", "tpot_classes")
+    __slots__ = ("beside", "charged_s", "coming", "done_s", "fresh_s", "last_begun", "streams", "tpot_classes")
 
     def __init__(self) -> None:
+        self.beside: dict[int, float] = {}
+        """Prefill that missing peers are taken to have put there beside each charge, by its number."""
         self.charged_s = 0.0
         self.done_s = 0.0
         self.tpot_classes: dict[float, TpotClass] = {}
@@ -131,6 +133,8 @@ class DecodeStalls:
         """Engines with requests."""
         self._numbers = count()
         self.same_step_s = SAME_STEP_S
+        self.times = 1.0
+        """How often prefill counts: more than once while peers are missing, which place as much by their share."""
         self.room_s: dict[int, float] = {}
         """What each of them could take when last computed, and -inf where charges have come since: it can only
         have become more."""
@@ -166,6 +170,9 @@ class DecodeStalls:
         if stand is None:
             stand = self._stands[slot] = EngineDecodeState()
         stand.charged_s += charge.prefill_s
+        if self.times > 1:
+            stand.beside[charge.number] = beside_s = (self.times - 1) * charge.prefill_s
+            stand.charged_s += beside_s
         stand.coming[charge.number] = charge, stand.charged_s
         self.room_s[slot] = -inf
 
@@ -176,6 +183,8 @@ class DecodeStalls:
             stand = self._stands[charge.slot] = EngineDecodeState()
         stand.coming.pop(charge.number, None)
         stand.done_s += charge.prefill_s
+        if stand.beside:
+            stand.done_s += stand.beside.pop(charge.number, 0.0)
         if now_s - stand.fresh_s > self.same_step_s:
             stand.last_begun.clear()
             stand.fresh_s = now_s

@@ -24,7 +24,10 @@ SPACING_S = 0.002
 """Pause between batches. The first update after a pause is sent at once: a late peer would choose the same engine."""
 
 HEARTBEAT_S = 1.0
-"""Interval of empty batches while there are no updates."""
+"""Interval of empty batches while there are no updates and no open requests."""
+
+BUSY_HEARTBEAT_S = 0.1
+"""Interval of batches while requests are open: peers see within some tenths of a second that updates are missing."""
 
 SNAPSHOT_S = 10.0
 """Interval of unrequested snapshots."""
@@ -112,7 +115,7 @@ class ReplicaSync:
     @restarted("replica sync")
     async def _keep_time(self) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(BUSY_HEARTBEAT_S)
             self._beat()
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -161,7 +164,7 @@ class ReplicaSync:
             self.applier.admission.publish_waiting(now_s)
         if now_s - self._snapshot_s >= SNAPSHOT_S:
             self._send_snapshot()
-        elif now_s - self._sent_s >= HEARTBEAT_S:
+        elif now_s - self._sent_s >= (BUSY_HEARTBEAT_S if self._publisher.open_count else HEARTBEAT_S):
             self._send()
         self._router.replica_position = replica_position(self.replica_id, self.applier.replica_ids)
         for replica_id in self.applier.remove_stale(now_s - TIMEOUT_S, now_s):
