@@ -79,7 +79,7 @@ class _Charge(Struct, frozen=True, array_like=True, gc=False):
     queues: bool = True
     tpot_us: int = 0
     """Schema 2, as are the following: the objective of the stream, 0 where it has none."""
-    min_tokens: int = 0
+    min_tokens_thousandths: int = 0
     admitted: _Admitted | None = None
 
 
@@ -302,7 +302,7 @@ class _Writer:
             charge.in_prefill,
             charge.queues,
             0 if objective is None else _integer(objective.tpot_s * 1e6),
-            0 if objective is None else _integer(objective.min_tokens),
+            0 if objective is None else _integer(objective.min_tokens * 1e3),
             None if objective is None or objective.admitted is None else self._admitted(objective.admitted),
         )
 
@@ -406,7 +406,7 @@ class _Reader:
             if not charge.tpot_us
             else StreamObjective(
                 _seconds(charge.tpot_us),
-                charge.min_tokens,
+                charge.min_tokens_thousandths / 1e3,
                 None
                 if told is None
                 else AdmittedAs(
