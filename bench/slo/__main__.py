@@ -1,7 +1,7 @@
 """Plays scenarios, prints a table and one line for each thing that issue 5 wants.
 
     python -m bench.slo [--scenario NAME ...] [--policy NAME ...] [--seeds N | --seed N] [--load X] [--jobs N]
-                        [--only virtual | gateways | live] [--keep FILE]
+                        [--only virtual | gateways | live] [--gateways N ...] [--keep FILE]
     python -m bench.slo --url URL --load X --scenario NAME [--requests N] [--model NAME] [--key-of NAME=KEY ...]
                         [--header-of NAME=HEADER:VALUE ...]
 
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import uvloop
 
+from bench.slo.gateways import LAYOUTS
 from bench.slo.live import Address, headers_by_name
 from bench.slo.policies import POLICIES
 from bench.slo.reading import known_scenarios, load_scenario
@@ -77,7 +78,8 @@ def _play(
             policies = [POLICIES[name] for name in options.policy]
             blocks = play_virtual(Runs(pool, seeds), scenarios, policies, options.load)
         if options.only in (None, "gateways"):
-            several = play_gateways(Runs(pool, seeds), options.requests, options.load)
+            layouts = [layout for layout in LAYOUTS if layout.count in (1, *options.gateways)]
+            several = play_gateways(Runs(pool, seeds), scenarios, layouts, options.load)
     if options.only in (None, "live") and not options.load:
         live = play_contenders(seeds[0])
     return blocks, several, live
@@ -91,6 +93,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, metavar="N", help="only this one")
     parser.add_argument("--load", type=float, metavar="X", help="requests a second, instead of what the files say")
     parser.add_argument("--requests", type=int, metavar="N", help="of the tier that is counted, instead")
+    counts = sorted({layout.count for layout in LAYOUTS} - {1})
+    parser.add_argument("--gateways", nargs="+", type=int, default=counts, choices=counts, metavar="N")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at once")
     parser.add_argument("--only", choices=("virtual", "gateways", "live"))
     parser.add_argument("--keep", type=Path, metavar="FILE", help="write what is printed to this file too")

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from bench.slo.best import Best, find_best
 from bench.slo.figures import Figures, middle_figures
-from bench.slo.gateways import LAYOUTS, SCENARIOS, Gateways
+from bench.slo.gateways import SCENARIOS, Gateways
 from bench.slo.policies import FCFS, HEARTH, Policy
 from bench.slo.reading import load_scenario
 from bench.slo.rows import Block
@@ -74,16 +74,17 @@ def play_virtual(
     return blocks
 
 
-def play_gateways(runs: Runs, requests: int | None, load: float | None) -> list[Block]:
-    """Several gateways beside one: scenarios and layouts of `bench.slo.gateways`."""
+def play_gateways(
+    runs: Runs, scenarios: Sequence[Scenario], layouts: Sequence[Gateways], load: float | None
+) -> list[Block]:
+    """Several gateways beside one, in those of the scenarios that `bench.slo.gateways` names."""
     bests: dict[str, Best] = {}
     blocks = []
-    for name in SCENARIOS:
-        scenario = load_scenario(name).lasting(requests)
+    for scenario in [each for each in scenarios if each.name in SCENARIOS]:
         best = None if load else _best(runs, scenario, bests)
         at = best.load * scenario.load if best else load or 0.0
-        named = replace(scenario, name=f"{name}, several gateways")
-        blocks.append(Block(named, at, best, runs.measure_gateways(scenario, LAYOUTS, at)))
+        named = replace(scenario, name=f"{scenario.name}, several gateways")
+        blocks.append(Block(named, at, best, runs.measure_gateways(scenario, layouts, at)))
         print(f"{blocks[-1]}\n", file=sys.stderr, flush=True)
     return blocks
 

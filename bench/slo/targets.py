@@ -29,7 +29,7 @@ def gateway_targets(block: Block) -> Iterator[Target]:
     """What is wanted of several gateways that are linked: as good as one."""
     one, scenario = block.figures[ONE.name], block.scenario
     for layout in LAYOUTS:
-        if layout.link is not Link.REDIS or layout.count == 1:
+        if layout.link is not Link.REDIS or layout.count == 1 or layout.name not in block.figures:
             continue
         many, here = block.figures[layout.name], f"{scenario.name}, {layout.name}"
         yield Target(f"{here}, gold attainment", MANY_GOLD, many.tiers["gold"].attainment, at_least=True)
