@@ -31,6 +31,9 @@ UNKNOWN_KV_TOKENS = 200_000
 MISSING_UNSCRAPED_S = 15.0
 """So long after a peer went missing scrapes may not show yet what it has on the engines."""
 
+MAX_MISSING_S = 600.0
+"""After this time load that scrapes show is taken to be of others than missing peers."""
+
 MAX_UNEXPLAINED = 2.0
 """Requests on an engine that a scrape shows beyond the known ones and that need not be a missing peer's."""
 
@@ -131,10 +134,10 @@ class RoutingState:
     def has_unexplained_load(self, now_s: float) -> bool:
         """Whether scrapes show requests of missing peers on any engine, or cannot show them yet."""
         missing_s = self.peers_missing_s
-        return (
-            missing_s is None
-            or now_s < missing_s + MISSING_UNSCRAPED_S
-            or any(load.running > MAX_UNEXPLAINED for load in self.ledger.external)
+        if missing_s is None or now_s >= missing_s + MAX_MISSING_S:
+            return False
+        return now_s < missing_s + MISSING_UNSCRAPED_S or any(
+            load.running > MAX_UNEXPLAINED for load in self.ledger.external
         )
 
     # -- what placements teach, and what they leave --------------------------------------------------------------------
