@@ -474,6 +474,11 @@ def test_a_slot_taken_later_is_no_trouble() -> None:
     assert joiner.router.ledger.is_empty()
 
 
+def missing_s(one: Talker) -> float | None:
+    """Since when one of its peers is missing."""
+    return one.router.peers_missing_s
+
+
 def missing_peer() -> tuple[Talker, Talker]:
     """One that has not heard the other for half a second, while that has a request open."""
     here, there = pair()
@@ -481,7 +486,7 @@ def missing_peer() -> tuple[Talker, Talker]:
     place(there.router, ask(), now_s=0.0)
     here.hearing.apply(*there.batch(), 0.0)
     assert here.hearing.remove_stale(-5.0, 0.3) == []
-    assert here.router.peers_missing_s is None
+    assert missing_s(here) is None
     here.hearing.remove_stale(-4.5, 0.5)
     return here, there
 
@@ -489,18 +494,18 @@ def missing_peer() -> tuple[Talker, Talker]:
 def test_a_silent_peer_with_open_requests_is_missing_until_it_is_heard() -> None:
     """After some tenths of a second; one that sends as earlier versions do after more."""
     here, there = missing_peer()
-    assert here.router.peers_missing_s is not None
+    assert missing_s(here) is not None
     here.hearing.apply(*there.batch(), 0.7)
     here.hearing.remove_stale(-4.0, 0.7)
-    assert here.router.peers_missing_s is None
+    assert missing_s(here) is None
     assert here.router.peers_found_s == 0.7
     old, other = pair()
     place(other.router, ask(), now_s=0.0)
     old.hearing.apply(*other.batch(), 0.0)
     old.hearing.remove_stale(-4.0, 1.0)
-    assert old.router.peers_missing_s is None
+    assert missing_s(old) is None
     old.hearing.remove_stale(-3.0, 2.0)
-    assert old.router.peers_missing_s == 2.0
+    assert missing_s(old) == 2.0
 
 
 def test_what_a_missing_peer_had_open_counts_as_load_of_others() -> None:
@@ -512,10 +517,10 @@ def test_what_a_missing_peer_had_open_counts_as_load_of_others() -> None:
     assert here.router.ledger.is_empty()
     here.router.observe_load(slot, ExternalLoad(9.0, at_s=20.0))
     here.hearing.remove_stale(15.0, 20.0)
-    assert here.router.peers_missing_s == 0.5
+    assert missing_s(here) == 0.5
     here.router.observe_load(slot, ExternalLoad(1.0, at_s=21.0))
     here.hearing.remove_stale(16.0, 21.0)
-    assert here.router.peers_missing_s is None
+    assert missing_s(here) is None
 
 
 def test_a_peer_that_has_left_is_not_missing() -> None:
@@ -525,7 +530,7 @@ def test_a_peer_that_has_left_is_not_missing() -> None:
     placement.release(0.1)
     here.hearing.apply(*there.batch(), 0.1)
     here.hearing.remove_stale(5.0, 10.0)
-    assert here.router.peers_missing_s is None
+    assert missing_s(here) is None
 
 
 def test_nothing_is_learned_beside_missing_peers() -> None:
