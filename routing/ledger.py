@@ -17,6 +17,21 @@ from msgspec import Struct
 from routing.eligible import ColumnSelector
 
 
+class AdmittedAs(Struct, frozen=True, gc=False):
+    """As what a request was admitted: for peers, which count its service as their own."""
+
+    queue: str
+    """Of the engines that may serve it."""
+    tier: str
+    tenant: str | None
+    weight: float
+    """Of its tenant."""
+    own_s: float
+    """Its prefill on an engine that holds nothing of it."""
+    answer_tokens: float
+    """Expected, of all its answers together."""
+
+
 class StreamObjective(Struct, frozen=True, gc=False):
     """The TPOT objective of one stream, for the listener that enforces it."""
 
@@ -24,6 +39,8 @@ class StreamObjective(Struct, frozen=True, gc=False):
     """Mean seconds between tokens."""
     min_tokens: float
     """A lower bound of its output length, exceeded with probability 0.99."""
+    admitted: AdmittedAs | None = None
+    """None without peers."""
 
 
 class Charge(Struct, gc=False):
@@ -41,6 +58,9 @@ class Charge(Struct, gc=False):
     objective: StreamObjective | None = None
     queues: bool = True
     """Whether its prefill is done here; that of a pair's decode engine is done elsewhere."""
+    charged_s: float = 0.0
+    unseen_tokens: float = 0.0
+    """Prefill that a peer had put on the engine at about the same time, of which it was not known then."""
 
 
 class LedgerListener(Protocol):
@@ -81,6 +101,9 @@ MAX_STARTED_STEPS = 8
 
 SHARE_MEMORY_S = 5.0
 """How fast it is forgotten that an engine was given prefill: bursts last as long, and so do streams."""
+
+IN_FLIGHT_S = 0.01
+"""How late peers' charges arrive, about."""
 
 EXTERNAL_LOAD_TTL_S = 60.0
 """Load of others counts as last seen for this long when scrapes stop: stale is uncertain, not gone."""
@@ -174,15 +197,26 @@ class Ledger:
         now_s: float,
         pledge: StreamObjective | None = None,
         queues: bool = True,
+        is_of_peer: bool = False,
     ) -> Charge:
         """Put a request on an engine. `prefill_s` is what its own prefill is expected to take there; one that does not
-        queue only has room reserved, and delays no other.
+        queue only has room reserved, and delays no other. `is_of_peer`: another gateway has placed it, shortly before.
         """
         self._turns += 1
         charge = Charge(
-            slot, self._turns, prefill_tokens, prefill_s, kv_tokens, sequences, objective=pledge, queues=queues
+            slot,
+            self._turns,
+            prefill_tokens,
+            prefill_s,
+            kv_tokens,
+            sequences,
+            objective=pledge,
+            queues=queues,
+            charged_s=now_s,
         )
         if queues:
+            if is_of_peer:
+                self._note_unseen(charge, now_s)
             self._enqueue(charge, now_s)
         self.kv_tokens[slot] += kv_tokens
         self.running[slot] += sequences
@@ -211,6 +245,13 @@ class Ledger:
         self._shares[slot] = self._shares[slot] * faded + prefill_s / SHARE_MEMORY_S
         self._shares_at_s[slot] = now_s
         self.queue_rank[slot] = self.prefill_tokens[slot]
+
+    def _note_unseen(self, late: Charge, now_s: float) -> None:
+        """Note a peer's charge on those that were made before it was known, though not before it was made."""
+        for charge in reversed(self._in_prefill[late.slot].values()):
+            if charge.charged_s < now_s - IN_FLIGHT_S:
+                break
+            charge.unseen_tokens += late.prefill_tokens
 
     def prefill_done(self, charge: Charge, now_s: float) -> None:
         """Its first token is out: its prompt no longer delays others."""

@@ -7,13 +7,14 @@ ids. They may be lost, late or duplicated, and engines may be unknown here: no u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
 from routing.affinity import hashed_id
 from routing.blocks import Prompt
-from routing.ledger import Charge
+from routing.ledger import Charge, ExternalLoad, StreamObjective
 from routing.observers import Settlement
 from routing.pods import Engine
 from routing.prefix_index import CacheInsertion
@@ -34,6 +35,8 @@ class OpenRequest(Struct, frozen=True, gc=False):
     in_prefill: bool = True
     queues: bool = True
     """Whether its prefill is done there."""
+    objective: StreamObjective | None = None
+    """What its stream was promised; None where nothing was, or its replica does not send it."""
 
 
 class PlacedUpdate(Struct, frozen=True, gc=False):
@@ -82,7 +85,77 @@ class Snapshot(Struct, frozen=True, gc=False):
     open: tuple[OpenRequest, ...]
 
 
-StateUpdate = PlacedUpdate | FirstTokenUpdate | SettledUpdate | EndedUpdate | Snapshot
+class TenantWaiting(Struct, frozen=True, gc=False):
+    """What of one tenant waits in one tier at one replica."""
+
+    tenant: str | None
+    work_s: float
+    """Prefill."""
+    service: float
+    """Weighted tokens over the tenant's weight: by so much its counter will rise."""
+
+
+class TierWaiting(Struct, frozen=True, gc=False):
+    """What one tier asks for at one replica, and what of it waits there."""
+
+    queue: str
+    tier: str
+    engines: float
+    """Engines that its arrivals keep in prefill, on average."""
+    waiting: int = 0
+    tenants: tuple[TenantWaiting, ...] = ()
+
+
+class QueueUpdate(Struct, frozen=True, gc=False):
+    """What waits at a replica now, and what its tiers ask for. Replaces its last update of this kind."""
+
+    tiers: tuple[TierWaiting, ...]
+
+
+class RejectedUpdate(Struct, frozen=True, gc=False):
+    """A request was rejected that may return to any replica: its objective runs since it first arrived."""
+
+    fingerprint: int
+    age_s: float
+
+
+StateUpdate = PlacedUpdate | FirstTokenUpdate | SettledUpdate | EndedUpdate | Snapshot | QueueUpdate | RejectedUpdate
+
+
+class PeerAdmission(Protocol):
+    """Takes what peers admit, hold back and reject: admission counts it as its own."""
+
+    def placed(self, charge: Charge, now_s: float) -> None:
+        """A peer has charged a request to an engine."""
+        ...
+
+    def settled(self, charge: Charge, model: str, update: SettledUpdate, now_s: float) -> None:
+        """An engine has answered a peer's request in full."""
+        ...
+
+    def ended(self, charge: Charge, now_s: float) -> None:
+        """A peer's request has left its engine. May be called again."""
+        ...
+
+    def waits(self, replica_id: int, update: QueueUpdate, now_s: float) -> None:
+        """What waits at a peer now."""
+        ...
+
+    def rejected(self, update: RejectedUpdate, now_s: float) -> None:
+        """A peer has rejected a request."""
+        ...
+
+    def gone(self, replica_id: int, now_s: float) -> None:
+        """A peer is gone, and what waited there with it."""
+        ...
+
+    def miss(self, replica_ids: Collection[int], now_s: float) -> None:
+        """These peers are missing: they may be placing requests that are not known here."""
+        ...
+
+    def publish_waiting(self, now_s: float) -> None:
+        """Publish what waits here."""
+        ...
 
 
 class UpdatePublisher:
@@ -109,6 +182,10 @@ class UpdatePublisher:
         """All updates since the last call."""
         said, self._queued = self._queued, []
         return said
+
+    def publish(self, update: StateUpdate) -> None:
+        """Publish an update that is no event of a placement."""
+        self._queue(update)
 
     def placed(self, request: Request, engine: Engine, charge: Charge) -> None:
         """Publish a charge."""
@@ -164,16 +241,23 @@ def _shown(charge: Charge, engine: str) -> OpenRequest:
         charge.sequences,
         charge.in_prefill,
         charge.queues,
+        charge.objective,
     )
 
 
 MAX_REPLICAS = 4096
 """More gateway processes than any deployment runs; a writer to Redis could otherwise invent them without end."""
 
+MAX_SILENCE_S = 0.4
+"""A replica with open requests sends at least every tenth of a second: after this time updates of it are missing."""
+
+MAX_SILENCE_OLD_S = 1.5
+"""The same of a replica that does not send what waits: earlier versions send every second."""
+
 MAX_OPEN_REQUESTS = 1 << 17
 """Per origin, far beyond what one process can serve."""
 
-MAX_TOKENS, MAX_SECONDS, MAX_SEQUENCES = 1e9, 1e5, 1 << 14
+MAX_TOKENS, MAX_SECONDS, MAX_SEQUENCES, MAX_INTEGER = 1e9, 1e5, 1 << 14, 1e14
 """No request is larger: an update beyond these is invalid."""
 
 
@@ -194,9 +278,11 @@ class RemoteRequest:
 class RemoteReplica:
     """State of one other replica."""
 
-    __slots__ = ("has_gap", "last_update_s", "number", "open")
+    __slots__ = ("has_gap", "last_update_s", "number", "open", "replica_id", "sends_queues")
 
-    def __init__(self) -> None:
+    def __init__(self, replica_id: int) -> None:
+        self.replica_id = replica_id
+        self.sends_queues = False
         self.open: dict[int, RemoteRequest] = {}
         self.number: int | None = None
         """Sequence number of the last batch applied; None before the first."""
@@ -204,12 +290,23 @@ class RemoteReplica:
         """Whether updates were lost since its last snapshot."""
         self.last_update_s = 0.0
 
+    def is_late(self, now_s: float) -> bool:
+        """Whether it may be placing requests of which no update has come."""
+        silent_s = now_s - self.last_update_s
+        return silent_s > (MAX_SILENCE_S if self.sends_queues else MAX_SILENCE_OLD_S) and bool(self.open)
+
 
 class ReplicaState:
     """Applies the updates of all other replicas to the local state, as if their requests were ours."""
 
-    def __init__(self, state: RoutingState, on_answer: Callable[[str, float], None] | None = None) -> None:
+    def __init__(
+        self,
+        state: RoutingState,
+        on_answer: Callable[[str, float], None] | None = None,
+        admission: PeerAdmission | None = None,
+    ) -> None:
         """`on_answer` is called with the name of an engine that has answered another replica's request, and when."""
+        self.admission = admission
         self.applied = 0
         """Updates applied."""
         self.rejected = 0
@@ -219,6 +316,8 @@ class ReplicaState:
         self._on_answer = on_answer
         self._state = state
         self._origins: dict[int, RemoteReplica] = {}
+        self._missing: set[int] = set()
+        """Origins that fell silent with open requests, less those that have appeared since."""
 
     def __repr__(self) -> str:
         held = sum(len(origin.open) for origin in self._origins.values())
@@ -250,7 +349,7 @@ class ReplicaState:
 
         A duplicate, or a batch that arrives behind a later one, is ignored.
         """
-        origin = self._origin(name)
+        origin = self._origin(name, now_s)
         if origin is None:
             return True
         origin.last_update_s = now_s
@@ -269,21 +368,56 @@ class ReplicaState:
         origin = self._origins.pop(name, None)
         for remote in origin.open.values() if origin else ():
             self._end(remote, now_s)
+        if self.admission is not None:
+            self.admission.gone(name, now_s)
 
     def remove_stale(self, before_s: float, now_s: float) -> Sequence[int]:
         """Remove the origins whose last batch came before `before_s`; returns them."""
         silent = [name for name, origin in self._origins.items() if origin.last_update_s < before_s]
         for name in silent:
+            if self._origins[name].open:  # One that has left has stated that nothing is open.
+                self._missing.add(name)
+                self._leave_as_external(self._origins[name], now_s)
             self.remove(name, now_s)
+        self._note_missing(now_s)
         return silent
 
-    def _origin(self, name: int) -> RemoteReplica | None:
+    def _leave_as_external(self, origin: RemoteReplica, now_s: float) -> None:
+        """Count what a missing replica had open as load of others, until the next scrape shows what is there."""
+        ledger = self._state.ledger
+        for heard in origin.open.values():
+            slot, charge = heard.charge.slot, heard.charge
+            known = ledger.external[slot]
+            more = ExternalLoad(
+                known.running + charge.sequences, known.waiting, known.kv_tokens + charge.kv_tokens, now_s
+            )
+            self._state.observe_load(slot, more)
+
+    def _note_missing(self, now_s: float) -> None:
+        """Note which replicas may be placing requests that are not known here."""
+        state = self._state
+        missing = {name for name, origin in self._origins.items() if origin.is_late(now_s)}
+        if missing or self._missing:
+            if state.peers_missing_s is None:
+                state.peers_missing_s = now_s
+            elif not missing and not state.has_unexplained_load(now_s):
+                self._missing.clear()  # They are gone for good: no engine runs what is not known here.
+        missing |= self._missing
+        if not missing and state.peers_missing_s is not None:
+            state.peers_missing_s, state.peers_found_s = None, now_s
+        if self.admission is not None:
+            self.admission.miss(missing, now_s)
+
+    def _origin(self, name: int, now_s: float) -> RemoteReplica | None:
         origin = self._origins.get(name)
         if origin is None:
             if len(self._origins) >= MAX_REPLICAS:
                 self.rejected += 1
                 return None
-            origin = self._origins[name] = RemoteReplica()
+            origin = self._origins[name] = RemoteReplica(name)
+            if self._missing:  # It is back, or another has taken its place.
+                self._missing.discard(name if name in self._missing else next(iter(self._missing)))
+                self._note_missing(now_s)
         return origin
 
     def _take(self, origin: RemoteReplica, update: StateUpdate, now_s: float) -> None:
@@ -300,6 +434,21 @@ class ReplicaState:
                     self._end(remote, now_s)
             case Snapshot():
                 self._restate(origin, update, now_s)
+            case QueueUpdate() | RejectedUpdate():
+                self._admit(origin, update, now_s)
+
+    def _admit(self, origin: RemoteReplica, update: QueueUpdate | RejectedUpdate, now_s: float) -> None:
+        admission = self.admission
+        if isinstance(update, RejectedUpdate):
+            is_sane = 0 <= update.age_s <= MAX_SECONDS
+            if is_sane and admission is not None:
+                admission.rejected(update, now_s)
+        else:
+            origin.sends_queues = True
+            is_sane = all(map(_is_sane_waiting, update.tiers))
+            if is_sane and admission is not None:
+                admission.waits(origin.replica_id, update, now_s)
+        self.rejected += not is_sane
 
     def _apply_placed(self, origin: RemoteReplica, update: PlacedUpdate, now_s: float) -> None:
         remote = self._charge(origin, update.charge, now_s)
@@ -339,6 +488,8 @@ class ReplicaState:
         if not _is_sane_settlement(update):
             self.rejected += 1
             return
+        if self.admission is not None:
+            self.admission.settled(charge, remote.model, update, now_s)
         if update.prompt_tokens or update.completion_tokens:
             self._answered(remote, now_s)
         if update.decode_s is not None:
@@ -377,9 +528,13 @@ class ReplicaState:
             kv_tokens=said.kv_tokens,
             sequences=said.sequences,
             now_s=now_s,
+            pledge=said.objective,
             queues=said.queues,
+            is_of_peer=said.in_prefill,
         )
         remote = origin.open[said.number] = RemoteRequest(charge, said.engine)
+        if self.admission is not None:
+            self.admission.placed(charge, now_s)
         return remote
 
     def _answered(self, remote: RemoteRequest, now_s: float) -> None:
@@ -397,6 +552,8 @@ class ReplicaState:
         if remote.trace is not None and not remote.is_prefill_done:
             state.index.retract(remote.trace)
         state.ledger.release(remote.charge, now_s)
+        if self.admission is not None:
+            self.admission.ended(remote.charge, now_s)
         state.recycle(remote.charge.slot)
 
 
@@ -406,6 +563,31 @@ def _is_sane_charge(said: OpenRequest) -> bool:
         and 0 <= said.prefill_s <= MAX_SECONDS
         and 0 <= said.kv_tokens <= MAX_TOKENS
         and 1 <= said.sequences <= MAX_SEQUENCES
+        and (said.objective is None or _is_sane_objective(said.objective))
+    )
+
+
+def _is_sane_objective(said: StreamObjective) -> bool:
+    admitted = said.admitted
+    return (
+        said.tpot_s > 0
+        and 0 <= said.min_tokens <= MAX_TOKENS
+        and (
+            admitted is None
+            or (
+                0 < admitted.weight <= MAX_TOKENS
+                and 0 <= admitted.own_s <= MAX_SECONDS
+                and 0 <= admitted.answer_tokens <= MAX_TOKENS
+            )
+        )
+    )
+
+
+def _is_sane_waiting(said: TierWaiting) -> bool:
+    return (
+        0 <= said.engines <= MAX_SECONDS
+        and 0 <= said.waiting <= MAX_OPEN_REQUESTS
+        and all(0 <= each.work_s <= MAX_SECONDS and 0 <= each.service <= MAX_INTEGER for each in said.tenants)
     )
 
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from copy import copy
 from functools import partial
+from math import inf
 
 from routing.affinity import LastSlots, RecentMap
 from routing.blocks import Prompt
@@ -26,6 +27,15 @@ from routing.tokens import DEFAULT_BYTES_PER_TOKEN, ExactCounter, TokenCounter
 
 UNKNOWN_KV_TOKENS = 200_000
 """KV capacity assumed for an engine that does not report it: small, so that its estimated cache forgets early."""
+
+MISSING_UNSCRAPED_S = 15.0
+"""So long after a peer went missing scrapes may not show yet what it has on the engines."""
+
+MAX_MISSING_S = 600.0
+"""After this time load that scrapes show is taken to be of others than missing peers."""
+
+MAX_UNEXPLAINED = 2.0
+"""Requests on an engine that a scrape shows beyond the known ones and that need not be a missing peer's."""
 
 MAX_SESSIONS = 1 << 17
 
@@ -59,6 +69,10 @@ class RoutingState:
         """How often any pod has."""
         self.unreliable_engines: Mapping[str, str] = {}
         """Engines whose KV events are followed, by name, and why these do not decide; empty text where they do."""
+        self.peers_missing_s: float | None = None
+        """Since when a peer has not been heard that may still place requests; None where none is missing."""
+        self.peers_found_s = -inf
+        """When the last of those that were missing was found, or was gone for good."""
         self.observers: ObserverList | None = None
         """None while nothing is subscribed."""
         self._report = report
@@ -116,6 +130,15 @@ class RoutingState:
     def set_unreliable_engines(self, reasons: Mapping[str, str]) -> None:
         """Take over which engines' KV events are followed, and why those of some do not decide. For display only."""
         self.unreliable_engines = reasons
+
+    def has_unexplained_load(self, now_s: float) -> bool:
+        """Whether scrapes show requests of missing peers on any engine, or cannot show them yet."""
+        missing_s = self.peers_missing_s
+        if missing_s is None or now_s >= missing_s + MAX_MISSING_S:
+            return False
+        return now_s < missing_s + MISSING_UNSCRAPED_S or any(
+            load.running > MAX_UNEXPLAINED for load in self.ledger.external
+        )
 
     # -- what placements teach, and what they leave --------------------------------------------------------------------
 

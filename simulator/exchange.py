@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from routing.decision.router import Router
+from routing.decision.router import Router, replica_position
 from routing.replica_state import ReplicaState, StateUpdate, UpdatePublisher
+from tenancy.admission import Admission
+from tenancy.peers import Peers
 
 SPACING_S = 0.002
 """Between two batches of a router; the first word after a silence goes out at once. As a worker does it."""
@@ -21,6 +23,10 @@ STATE_S = 2.0
 
 SILENT_S = 5.0
 """A replica without updates for this long is removed, where updates can be lost."""
+
+
+HEARTBEAT_S, SNAPSHOT_S, MIN_SNAPSHOT_S = 0.1, 10.0, 0.25
+"""Intervals of empty batches, of unrequested snapshots, and the least interval of snapshots, as a worker keeps them."""
 
 
 @dataclass(slots=True)
@@ -39,9 +45,11 @@ class Member:
 class Exchange:
     """Joins routers that share pods. Made on the loop whose clock is the routers'."""
 
-    def __init__(self, *, delay_s: float = 0.02, loss: float = 0.0, draw: Callable[[], float] = lambda: 1.0) -> None:
-        """`delay_s`: from a batch's end until it is received; `loss`: the share of batches that are lost, by
-        `draw` in [0, 1).
+    def __init__(
+        self, *, delay_s: float = 0.02, loss: float = 0.0, draw: Callable[[], float] = lambda: 1.0, beats: bool = False
+    ) -> None:
+        """`delay_s`: from a batch's end until a peer applies it; `loss`: the share of batches that a peer never gets,
+        by `draw` in [0, 1). `beats`: heartbeats, snapshots and timeouts run as in production.
         """
         self.delay_s = delay_s
         self.loss = loss
@@ -51,13 +59,19 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._members: list[Member] = []
         self._held: list[Callable[[], None]] | None = None
+        self._is_dropping = False
+        self._isolated: int | None = None
+        self._beating = self._loop.create_task(self._beat()) if beats else None
 
-    def join(self, router: Router) -> ReplicaState:
-        """Have a router tell and hear. Returns what it hears with."""
+    def join(self, router: Router, admission: Admission | None = None) -> ReplicaState:
+        """Have a router, and its admission, publish and apply updates. Returns what applies them."""
         name = len(self._members)
         publisher = UpdatePublisher(lambda: self._wake(name))
         router.subscribe(publisher)
-        member = Member(name, router, publisher, ReplicaState(router))
+        peers = None
+        if admission is not None:
+            peers = admission.peers = Peers(admission, publisher.publish)
+        member = Member(name, router, publisher, ReplicaState(router, admission=peers))
         self._members.append(member)
         for each in self._members:
             each.router.replica_position = each.name, len(self._members)
@@ -75,6 +89,47 @@ class Exchange:
         held, self._held = self._held or (), None
         for deliver in held:
             deliver()
+
+    # -- as in production: heartbeats, and faults of what is between the routers ---------------------------------------
+
+    def drop(self) -> None:
+        """Lose whatever is sent from now on."""
+        self._is_dropping = True
+
+    def stall(self) -> None:
+        """Hold back whatever is sent from now on, until `restore`."""
+        self._held = []
+
+    def isolate(self, name: int) -> None:
+        """Lose what one router sends from now on; it still receives what others send."""
+        self._isolated = name
+
+    def restore(self) -> None:
+        """Deliver from now on, and first whatever was held back, in order."""
+        self._is_dropping, self._isolated = False, None
+        held, self._held = self._held or (), None
+        for deliver in held:
+            deliver()
+
+    def close(self) -> None:
+        """End the heartbeats."""
+        if self._beating is not None:
+            self._beating.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            now_s = self._loop.time()
+            for member in self._members:
+                if now_s - member.stated_s >= SNAPSHOT_S:
+                    member.stated_s = now_s
+                    member.publisher.publish_snapshot()
+                elif now_s - member.sent_s >= HEARTBEAT_S:
+                    self._send(member)
+                if member.applier.admission is not None:
+                    member.applier.admission.publish_waiting(now_s)
+                member.applier.remove_stale(now_s - SILENT_S, now_s)
+                member.router.replica_position = replica_position(member.name, member.applier.replica_ids)
 
     def _wake(self, name: int) -> None:
         member = self._members[name]
@@ -96,6 +151,8 @@ class Exchange:
             self._held.append(deliver)
 
     def _deliver(self, member: Member, number: int, batch: list[StateUpdate]) -> None:
+        if self._is_dropping or member.name == self._isolated:
+            return
         for other in self._members:
             if other is not member and not (self.loss and self._draw() < self.loss):
                 self._loop.call_later(self.delay_s, self._apply_batch, other, member, number, batch)
@@ -105,7 +162,7 @@ class Exchange:
         is_contiguous = other.applier.apply(member.name, number, batch, now_s)
         if self.loss:
             other.applier.remove_stale(now_s - SILENT_S, now_s)
-        if not is_contiguous and now_s - member.stated_s > self.delay_s:
+        if not is_contiguous and now_s - member.stated_s > max(self.delay_s, MIN_SNAPSHOT_S if self._beating else 0.0):
             member.stated_s = now_s
             self._loop.call_later(self.delay_s, member.publisher.publish_snapshot)
 

@@ -27,6 +27,7 @@ from routing.request import Request, Usage
 from routing.tokens import ExactCounter, TokenCounter
 from tenancy.forecast import OutputLengthForecast
 from tenancy.objective import LatencyObjective, Tier, UnattainableAction
+from tenancy.peers import Peers, admitted_as
 from tenancy.queue import ModelQueue, TierQueue, WaitingRequest, open_within_s, weighted_tokens
 from tenancy.stall import DecodeStalls
 from tenancy.tenants import Caller
@@ -117,15 +118,17 @@ class AdmissionFilter:
         self._candidates: Candidates | None = None
         self._claims: dict[str, bool] = {}
         sure = admission.forecast.tokens(waiter.tenant, waiter.request.model, MIN_OUTPUT_QUANTILE)
-        self.stream_objective: StreamObjective | None = StreamObjective(objective.tpot_s, sure)
+        self.stream_objective: StreamObjective | None = StreamObjective(
+            objective.tpot_s, sure, None if admission.peers is None else admitted_as(waiter)
+        )
 
     def admits(self, candidates: Candidates, at: int) -> bool:
         """Whether an engine may take it: in time, within its KV, past higher tiers, and as far as who decodes there can
         bear it.
         """
         self._candidates = candidates
-        waiter, own_s, ahead_s = self._waiter, candidates.own_s[at], candidates.ahead_s[at]
-        # The engine's own queue is outside our order: at most what the engine takes into one step.
+        waiter, own_s, ahead_s = self._waiter, candidates.own_s[at], candidates.ahead_s[at] * self._stalls.times
+        # What stands in an engine's queue is beyond our order: no more of it than the engine takes into one step.
         if ahead_s > STEP_TOKENS * candidates.seconds_per_token[at]:
             return False
         if (
@@ -155,6 +158,7 @@ class AdmissionFilter:
     def _is_borne(self, engine: Engine, prefill_s: float) -> bool:
         """Whether the streams that decode on an engine tolerate this much prefill: on both engines of a pair."""
         stalls, slot = self._stalls, engine.slot
+        prefill_s *= stalls.times
         return prefill_s <= stalls.room_s.get(slot, inf) or prefill_s <= stalls.room_now_s(slot, self._now_s)
 
     def _is_claimed(self, candidates: Candidates, before_s: float, after_s: float) -> bool:
@@ -220,7 +224,9 @@ class Admission:
         """Tiers of the policy: reserved room is kept for a tier before its first request."""
         self.queues: dict[str, ModelQueue] = {}
         """By group of engines: named by the first of the models that they serve, and the regions asked for."""
-        self._returning = RejectedRequests()
+        self.returning = RejectedRequests()
+        self.peers: Peers | None = None
+        """None while this gateway is alone."""
         self._numbers = count()
         self._grounds: dict[tuple[str, frozenset[str] | None], ModelCapacity] = {}
         self._fleet_version = -1
@@ -241,10 +247,12 @@ class Admission:
 
         `late_by_s`: it had been placed and has lost its pod, so that it is served late rather than refused, until then.
         """
+        if self.peers is not None:
+            self.peers.refresh(now_s)
         waiter = self._waiter(request, caller, objective, came_s, now_s, late_by_s)
         queue, line = waiter.queue, waiter.tier_queue
         line.demand.add(waiter.own_s, now_s)
-        if queue.waiting:
+        if queue.waiting or queue.has_peers_waiting:
             self._check(waiter, queue, line, now_s, draw)
         line.fair_share.enter(waiter.tenant)
         return waiter
@@ -267,8 +275,8 @@ class Admission:
         cold_tokens = 0.0 if waiter.was_placed else predicted.prompt_tokens - predicted.cached_tokens
         waiter.charged = weighted_tokens(cold_tokens, waiter.answer_tokens)
         waiter.tier_queue.fair_share.serve(tenant.name, waiter.charged, tenant.weight)
-        if self._returning.arrivals:
-            self._returning.served(request_fingerprint(waiter.request, tenant.name))
+        if self.returning.arrivals:
+            self.returning.served(request_fingerprint(waiter.request, tenant.name))
         return placement
 
     def _gives_up(self, waiter: WaitingRequest, gate: AdmissionFilter, now_s: float) -> bool:
@@ -303,6 +311,8 @@ class Admission:
         if waiter.was_placed:  # Perhaps only the rest of an answer: it shows neither its length nor its pace.
             return
         self.forecast.observe(waiter.tenant, waiter.request.model, each)
+        if self._router.peers_missing_s is not None or placement.placed_s < self._router.peers_found_s:
+            return
         running = (placement.predicted.running + self._router.ledger.running[placement.engine.slot]) / 2
         self.stalls.learn(placement.charge, running, each, now_s)
 
@@ -314,8 +324,11 @@ class Admission:
         waiter.tier_queue.fair_share.leave(waiter.tenant)
 
     def overload_rejection(self, waiter: WaitingRequest, now_s: float, late_s: float, draw: float) -> RequestRejected:
-        """Return the rejection of a request whose objective cannot be met, with the time when it might be."""
-        self._returning.rejected(request_fingerprint(waiter.request, waiter.tenant), waiter.arrived_s, now_s)
+        """That its objective cannot be kept, and when it might be."""
+        face = request_fingerprint(waiter.request, waiter.tenant)
+        self.returning.rejected(face, waiter.arrived_s, now_s)
+        if self.peers is not None and face is not None:
+            self.peers.publish_rejected(face, waiter.arrived_s, now_s)
         patience_s = min(max(waiter.start_by_s - waiter.arrived_s, 0.0), MAX_RETRY_AFTER_S)
         after_s = min(max(late_s, patience_s / CLIENT_ATTEMPTS), patience_s) * (1 - JITTER * draw)
         message = (
@@ -339,7 +352,10 @@ class Admission:
         ground = self._grounds.get((model, regions))
         if ground is None:
             group = min((min(pod.models) for pod in fleet.pods if model in pod.models), default=model)
-            queue = self.queues.setdefault(" ".join([group, *sorted(regions or ())]), ModelQueue())
+            name = " ".join([group, *sorted(regions or ())])
+            queue = self.queues.get(name)
+            if queue is None:
+                queue = self.queues[name] = ModelQueue(name)
             eligible, counter = fleet.eligible(model, regions), self._router.counters[model]
             ground = self._grounds[model, regions] = ModelCapacity(queue, eligible, counter)
         return ground
@@ -383,7 +399,10 @@ class Admission:
         tokens = request.prompt.size / ground.counter.size_per_token
         own_s = prefill_work(tokens, tokens, costs.growth.per_token) * ground.seconds_per_token
         if request.retry_count:
-            came_s = self._returning.first_s(request_fingerprint(request, tenant), came_s)
+            face = request_fingerprint(request, tenant)
+            came_s = self.returning.first_s(face, came_s)
+            if self.peers is not None and face is not None:
+                came_s = min(came_s, self.peers.first_s(face, came_s))
         headroom_s = objective.ttft_s - min(max(now_s - came_s, 0.0), MAX_TRANSIT_SHARE * objective.ttft_s)
         idle_ttft_s = own_s + ground.overhead_s
         leave_by_s = now_s + objective.max_queue_s if late_by_s is None else late_by_s

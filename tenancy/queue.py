@@ -9,7 +9,7 @@ futures; time is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil, exp, inf, sqrt
@@ -34,9 +34,11 @@ IDLE = 0.01
 class TierDemand:
     """The demand of one tier."""
 
-    __slots__ = ("_at_s", "_born_s", "_demand_s")
+    __slots__ = ("_at_s", "_born_s", "_demand_s", "of_peers")
 
     def __init__(self, now_s: float) -> None:
+        self.of_peers = 0.0
+        """Engines that arrivals at peers keep in prefill."""
         self._demand_s = 0.0
         self._at_s = self._born_s = now_s
 
@@ -53,7 +55,7 @@ class TierDemand:
         """Engines that it wants to find open: its load and the root of it, the rule by which service desks are
         staffed for random arrivals (Halfin and Whitt, 1981).
         """
-        busy = self.engines(now_s)
+        busy = self.engines(now_s) + self.of_peers
         return ceil(busy + sqrt(busy)) if busy > IDLE else 0
 
 
@@ -215,7 +217,13 @@ class TierQueue:
         self.credit_s = 0.0
         """Of its floor, not yet had."""
         self.waiting = 0
-        self._min_work_s: dict[str | None, float] = {}
+        self.peers_waiting = 0
+        """Requests of this tier that wait at peers."""
+        self.peer_work_s: Mapping[str | None, float] = {}
+        """Prefill that waits at peers, by tenant."""
+        self.peer_service: Mapping[str | None, float] = {}
+        """What of that is service, over the tenant's weight."""
+        self._work_s: dict[str | None, float] = {}
         """Prefill that waits, by tenant."""
         self._service: dict[str | None, float] = {}
         """The service in that, over the tenant's weight: its counter will rise by this much."""
@@ -229,7 +237,7 @@ class TierQueue:
     @property
     def backlog_s(self) -> float:
         """Seconds to serve all that wait at the current rate."""
-        work_s = sum(self._min_work_s.values())
+        work_s = sum(self._work_s.values()) + sum(self.peer_work_s.values())
         return work_s / self.rate.per_s if self.rate.per_s > 0 else inf if work_s else 0.0
 
     def claims(self, ahead_s: Sequence[float], now_s: float) -> bool:
@@ -243,11 +251,11 @@ class TierQueue:
         return sum([each_s <= within_s for each_s in ahead_s]) <= claimed
 
     def put(self, waiter: WaitingRequest, now_s: float) -> None:
-        self.rate.advance(now_s, is_waiting=self.waiting > 0)
+        self.rate.advance(now_s, is_waiting=self.is_waiting)
         tenant = waiter.tenant
         heappush(self._heaps.setdefault(tenant, []), (waiter.due_s, waiter.number, waiter))
         waiter.is_queued = True
-        self._min_work_s[tenant] = self._min_work_s.get(tenant, 0.0) + waiter.own_s
+        self._work_s[tenant] = self._work_s.get(tenant, 0.0) + waiter.own_s
         self._service[tenant] = self._service.get(tenant, 0.0) + waiter.weighted_tokens / waiter.weight
         self.waiting += 1
 
@@ -261,17 +269,27 @@ class TierQueue:
         while heap and heap[0][2].has_left:
             heappop(heap)
         if heap:
-            self._min_work_s[tenant] -= waiter.own_s
+            self._work_s[tenant] -= waiter.own_s
             self._service[tenant] -= waiter.weighted_tokens / waiter.weight
         else:
-            del self._heaps[tenant], self._min_work_s[tenant], self._service[tenant]
-        if not self.waiting:
+            del self._heaps[tenant], self._work_s[tenant], self._service[tenant]
+        if not self.waiting and not self.peers_waiting:
             self.credit_s = min(self.credit_s, 0.0)
 
     def heads(self) -> Iterator[WaitingRequest]:
         """The most urgent request of each tenant, the tenant with the least service first."""
         for tenant in sorted(self._heaps, key=self.fair_share.served):
             yield self._heaps[tenant][0][2]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether requests of this tier wait, here or at a peer."""
+        return self.waiting > 0 or self.peers_waiting > 0
+
+    def waiting_tenants(self) -> Iterator[tuple[str | None, float, float]]:
+        """Each tenant with waiting requests, the prefill and the service of these."""
+        for tenant, work_s in self._work_s.items():
+            yield tenant, work_s, self._service[tenant]
 
     def overdue(self, now_s: float) -> list[WaitingRequest]:
         """Requests at the head that can no longer start in time."""
@@ -303,15 +321,16 @@ class TierQueue:
         as will be served until its counter has passed ours. So a tenant that has had its share is rejected before one
         that has not.
         """
-        if not self.waiting:
+        if not self.is_waiting:
             return 0.0
         self.rate.advance(now_s, is_waiting=True)
         ahead_s, had = self._before(waiter)
-        for tenant, work_s in self._min_work_s.items():
-            if tenant != waiter.tenant:
-                rise = self._service[tenant]
-                part = (had - self.fair_share.served(tenant)) / rise if rise > 0 else 1.0
-                ahead_s += work_s * min(max(part, 0.0), 1.0)
+        for each_work_s, each_service in ((self._work_s, self._service), (self.peer_work_s, self.peer_service)):
+            for tenant, work_s in each_work_s.items():
+                if tenant != waiter.tenant:
+                    rise = each_service[tenant]
+                    part = (had - self.fair_share.served(tenant)) / rise if rise > 0 else 1.0
+                    ahead_s += work_s * min(max(part, 0.0), 1.0)
         return ahead_s / self.rate.per_s if self.rate.per_s > 0 else inf if ahead_s else 0.0
 
     def is_below_fair_share(self, waiter: WaitingRequest) -> bool:
@@ -323,7 +342,8 @@ class TierQueue:
         """What of its own tenant's is more urgent, and where the tenant's counter will be once that and this are
         served.
         """
-        work_s, service = 0.0, waiter.weighted_tokens
+        work_s = self.peer_work_s.get(waiter.tenant, 0.0)
+        service = waiter.weighted_tokens + self.peer_service.get(waiter.tenant, 0.0) * waiter.weight
         for due_s, _, other in self._heaps.get(waiter.tenant, ()):
             if due_s <= waiter.due_s and other is not waiter and not other.has_left:
                 work_s += other.own_s
@@ -334,11 +354,13 @@ class TierQueue:
 class ModelQueue:
     """All lines before one group of engines."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self.name = name
         self.tier_queues: dict[str, TierQueue] = {}
         self.tightest_s = inf
         """The least queue with which an engine is open for every line's tier."""
         self.waiting = 0
+        self.has_peers_waiting = False
         self.size = 0
         """Of the prompts of all that wait."""
 
@@ -375,22 +397,59 @@ class ModelQueue:
     def by_rank(self) -> list[TierQueue]:
         """The tier queues that are not empty: those below their floor first, then by priority."""
         waiting = [line for line in self.tier_queues.values() if line.waiting]
+        if self.has_peers_waiting:
+            waiting = self._not_below_peers(waiting)
         waiting.sort(key=lambda line: (line.credit_s <= 0, -line.tier.priority))
         return waiting
 
+    def _not_below_peers(self, waiting: list[TierQueue]) -> list[TierQueue]:
+        """Those without a higher tier that waits at a peer, and those that are owed of their floor. Between equal tiers
+        of several gateways none waits for the other: that would leave engines idle for as long as updates take.
+        """
+        highest = max(line.tier.priority for line in self.tier_queues.values() if line.peers_waiting)
+        return [line for line in waiting if line.credit_s > 0 or line.tier.priority >= highest]
+
     def must_wait(self, tier: Tier) -> bool:
         """Whether a waiting request goes before one of this tier that arrives now."""
-        return self.waiting > 0 and any(
-            line.waiting and (line.tier.priority >= tier.priority or line.credit_s > 0)
+        return (self.waiting > 0 or self.has_peers_waiting) and any(
+            (line.waiting or line.peers_waiting) and (line.tier.priority >= tier.priority or line.credit_s > 0)
             for line in self.tier_queues.values()
         )
 
+    def set_peers(
+        self,
+        demand: Mapping[str, float],
+        waiting: Mapping[str, int],
+        work_s: Mapping[str, Mapping[str | None, float]],
+        service: Mapping[str, Mapping[str | None, float]],
+        now_s: float,
+    ) -> None:
+        """Take over what peers ask for and hold back, by tier: engines, requests, and of these prefill and
+        service by tenant.
+        """
+        for name, line in self.tier_queues.items():
+            line.rate.advance(now_s, is_waiting=line.is_waiting)
+            line.demand.of_peers = demand.get(name, 0.0)
+            line.peers_waiting = waiting.get(name, 0)
+            line.peer_work_s, line.peer_service = work_s.get(name, {}), service.get(name, {})
+        self.has_peers_waiting = any(line.peers_waiting for line in self.tier_queues.values())
+
+    def serve_at_peer(self, own: TierQueue, own_s: float, cost_s: float, now_s: float) -> None:
+        """A peer has placed a request: all that wait are owed their part of it."""
+        if own.is_waiting:
+            own.rate.advance(now_s, is_waiting=True)
+            own.rate.serve(own_s)
+        for line in self.tier_queues.values():
+            if line.waiting or line.peers_waiting:
+                line.credit_s = min(line.credit_s + line.floor * cost_s, MAX_CREDIT_S)
+        own.credit_s = max(own.credit_s - cost_s, -MAX_CREDIT_S)
+
     def serve(self, own: TierQueue, waiter: WaitingRequest, now_s: float) -> None:
         """It was placed: all that wait are owed their part of it."""
-        if own.waiting:
+        if own.waiting or own.peers_waiting:
             own.rate.advance(now_s, is_waiting=True)
             own.rate.serve(waiter.own_s)
-        for line in self.tier_queues.values() if self.waiting else ():
-            if line.waiting:
+        for line in self.tier_queues.values() if self.waiting or self.has_peers_waiting else ():
+            if line.waiting or line.peers_waiting:
                 line.credit_s = min(line.credit_s + line.floor * waiter.cost_s, MAX_CREDIT_S)
         own.credit_s = max(own.credit_s - waiter.cost_s, -MAX_CREDIT_S)

@@ -24,6 +24,9 @@ from routing.ledger import Charge, Ledger
 SAME_STEP_S = 0.001
 """First tokens that come closer together came out of one step."""
 
+PEER_SAME_STEP_S = 0.010
+"""The same where those of peers are reported: they come late, but before the next step is done."""
+
 STEP_MEMORY = 500.0
 """Memory of the step ratio, in streams."""
 
@@ -89,9 +92,11 @@ class TpotClass:
 class EngineDecodeState:
     """One engine."""
 
-    __slots__ = ("charged_s", "coming", "done_s", "fresh_s", "last_started", "streams", "tpot_classes")
+    __slots__ = ("beside", "charged_s", "coming", "done_s", "fresh_s", "last_started", "streams", "tpot_classes")
 
     def __init__(self) -> None:
+        self.beside: dict[int, float] = {}
+        """Prefill that missing peers are taken to have put there beside each charge, by its number."""
         self.charged_s = 0.0
         self.done_s = 0.0
         self.tpot_classes: dict[float, TpotClass] = {}
@@ -127,6 +132,9 @@ class DecodeStalls:
         self._stands: dict[int, EngineDecodeState] = {}
         """Engines with requests."""
         self._numbers = count()
+        self.same_step_s = SAME_STEP_S
+        self.times = 1.0
+        """How often prefill counts: more than once while peers are missing, which place as much by their share."""
         self.room_s: dict[int, float] = {}
         """What each of them could take when last computed, and -inf where charges have come since: it can only
         have become more."""
@@ -162,6 +170,9 @@ class DecodeStalls:
         if stand is None:
             stand = self._stands[slot] = EngineDecodeState()
         stand.charged_s += charge.prefill_s
+        if self.times > 1:
+            stand.beside[charge.number] = beside_s = (self.times - 1) * charge.prefill_s
+            stand.charged_s += beside_s
         stand.coming[charge.number] = charge, stand.charged_s
         self.room_s[slot] = -inf
 
@@ -172,7 +183,9 @@ class DecodeStalls:
             stand = self._stands[charge.slot] = EngineDecodeState()
         stand.coming.pop(charge.number, None)
         stand.done_s += charge.prefill_s
-        if now_s - stand.fresh_s > SAME_STEP_S:
+        if stand.beside:
+            stand.done_s += stand.beside.pop(charge.number, 0.0)
+        if now_s - stand.fresh_s > self.same_step_s:
             stand.last_started.clear()
             stand.fresh_s = now_s
         fresh = [each.charge for each in stand.last_started if not each.is_stale]

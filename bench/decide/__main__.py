@@ -20,6 +20,7 @@ from statistics import median
 
 from bench.decide.admission import AdmissionRow, admission_table, measure_row
 from bench.decide.cases import Case, measure, table
+from bench.decide.remote import Remote, measure_remote, remote_table
 
 PODS = (8, 100, 1_000)
 TOKENS = (1_000, 8_000, 32_000, 128_000, 1_000_000)
@@ -42,6 +43,11 @@ METHOD_ADMISSION = """\
 With admission: the same with three tiers; all that runs was promised something, an engine gets a request a second.
 admission: at the door, the decision with its gate, service charged, streams accounted for. A scene with and one without
 take turns in one run; barred: requests that no engine might take, placed all the same. Of three runs the middle one.\
+"""
+
+METHOD_REMOTE = """\
+A request of another gateway: its updates from placement to end, decoded and applied, beside what its decision cost.
+Batches of two requests; turns and new ones in equal parts. bytes: a request on the wire. Of three runs the least.\
 """
 
 
@@ -107,24 +113,33 @@ def measure_admission(rounds: int) -> Iterator[AdmissionRow]:
         yield sorted(runs, key=lambda run: run.times)[REPEATS // 2]
 
 
+def remotes(rounds: int) -> Iterator[Remote]:
+    for pods in PODS[:2]:
+        print(f"{pods} pods, remote ...", file=sys.stderr)
+        runs = [measure_remote(pods, ADMISSION_TOKENS, 4 * rounds) for _ in range(REPEATS)]
+        yield min(runs, key=lambda run: run.remote_us)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.decide", description="What a decision costs.")
     parser.add_argument("--quick", action="store_true", help="a third of the decisions")
-    parser.add_argument("--only", choices=("routing", "admission"), help="one of the two tables")
+    parser.add_argument("--only", choices=("routing", "admission", "remote"), help="one of the tables")
     parser.add_argument("--keep", type=Path, help="write what is printed to this file too")
     options = parser.parse_args(arguments)
     rounds = 20 if options.quick else 60
     parts, found = [f"bench-decide, {datetime.now(UTC):%Y-%m-%d}, {machine()}"], list[Target]()
-    if options.only != "admission":
+    if options.only in (None, "routing"):
         cases = list(decisions(rounds))
         loop_us = median(case.loop_us for case in cases)
         parts[0] += f"; one loop took {loop_us:.1f} us"
         parts += [METHOD, table(cases)]
         found += targets(cases)
-    if options.only != "routing":
+    if options.only in (None, "admission"):
         rows = list(measure_admission(rounds))
         parts += [METHOD_ADMISSION, admission_table(rows)]
         found += [admission_target(rows)]
+    if options.only in (None, "remote"):
+        parts += [METHOD_REMOTE, remote_table(list(remotes(rounds)))]
     report = "\n\n".join([*parts, "\n".join(map(str, found))])
     print(report)
     if options.keep:

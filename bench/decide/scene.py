@@ -81,6 +81,16 @@ class Scene:
         while len(self._running) < self._max_running:
             self.settle_in(self.decide(self.request(None, cut_prompt(self._random.randbytes(FILLER_BYTES), 0))))
 
+    @property
+    def now_s(self) -> float:
+        """Seconds on the clock of the scene."""
+        return self._now_s
+
+    @property
+    def most_open(self) -> int:
+        """Requests that run at a time."""
+        return self._max_running + self._max_in_prefill
+
     def conversation(self) -> Conversation:
         """The one whose turn it is."""
         self._conversations.rotate(-1)

@@ -1,7 +1,7 @@
 """Plays scenarios, prints a table and one line for each thing that issue 5 wants.
 
     python -m bench.slo [--scenario NAME ...] [--policy NAME ...] [--seeds N | --seed N] [--load X] [--jobs N]
-                        [--only virtual | live] [--keep FILE]
+                        [--only virtual | gateways | live] [--gateways N ...] [--keep FILE]
     python -m bench.slo --url URL --load X --scenario NAME [--requests N] [--model NAME] [--key-of NAME=KEY ...]
                         [--header-of NAME=HEADER:VALUE ...]
 
@@ -22,14 +22,15 @@ from pathlib import Path
 
 import uvloop
 
+from bench.slo.gateways import LAYOUTS
 from bench.slo.live import Address, headers_by_name
 from bench.slo.policies import POLICIES
 from bench.slo.reading import known_scenarios, load_scenario
 from bench.slo.rows import Block
-from bench.slo.runs import Runs, play_virtual
+from bench.slo.runs import Runs, play_gateways, play_virtual
 from bench.slo.scenario import Scenario
 from bench.slo.stand import play_and_sum, play_contenders
-from bench.slo.targets import targets_of
+from bench.slo.targets import gateway_targets, targets_of
 from simulator.children import ChildFailed
 from simulator.stage import MODEL
 from tenancy.document import InvalidDocument
@@ -49,12 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = range(options.seeds) if options.seed is None else [options.seed]
     try:
         scenarios = [load_scenario(name).lasting(options.requests) for name in options.scenario]
-        blocks, live = _play(scenarios, seeds, options)
+        blocks, several, live = _play(scenarios, seeds, options)
     except (OSError, InvalidDocument, ChildFailed) as fault:
         print(f"bench-slo: {fault}", file=sys.stderr)
         return 1
     targets = [target for block in blocks for target in targets_of(block)]
-    page = "\n\n".join([_head(seeds), METHOD, *map(str, [*blocks, *live]), "\n".join(map(str, targets))])
+    targets += [target for block in several for target in gateway_targets(block)]
+    page = "\n\n".join([_head(seeds), METHOD, *map(str, [*blocks, *several, *live]), "\n".join(map(str, targets))])
     print(page)
     if options.keep:
         options.keep.write_text(page + "\n")
@@ -64,20 +66,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _play(
     scenarios: Sequence[Scenario], seeds: Sequence[int], options: argparse.Namespace
-) -> tuple[list[Block], list[Block]]:
-    """What is judged, and what is only shown."""
+) -> tuple[list[Block], list[Block], list[Block]]:
+    """What is judged of one gateway and of several, and what is only shown."""
     if options.url:
         address = Address(options.url, headers_by_name(options.key_of, options.header_of), options.model)
         figures = uvloop.run(play_and_sum(address, scenarios[0], options.load, seeds[0]))
-        return [], [Block(scenarios[0], options.load, None, {options.url: figures})]
-    blocks, live = [], []
-    if options.only != "live":
-        with ProcessPoolExecutor(options.jobs) as pool:
+        return [], [], [Block(scenarios[0], options.load, None, {options.url: figures})]
+    blocks, several, live = [], [], []
+    with ProcessPoolExecutor(options.jobs) as pool:
+        if options.only in (None, "virtual"):
             policies = [POLICIES[name] for name in options.policy]
             blocks = play_virtual(Runs(pool, seeds), scenarios, policies, options.load)
-    if options.only != "virtual" and not options.load:
+        if options.only in (None, "gateways"):
+            layouts = [layout for layout in LAYOUTS if layout.count in (1, *options.gateways)]
+            several = play_gateways(Runs(pool, seeds), scenarios, layouts, options.load)
+    if options.only in (None, "live") and not options.load:
         live = play_contenders(seeds[0])
-    return blocks, live
+    return blocks, several, live
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -88,8 +93,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, metavar="N", help="only this one")
     parser.add_argument("--load", type=float, metavar="X", help="requests a second, instead of what the files say")
     parser.add_argument("--requests", type=int, metavar="N", help="of the tier that is counted, instead")
+    counts = sorted({layout.count for layout in LAYOUTS} - {1})
+    parser.add_argument("--gateways", nargs="+", type=int, default=counts, choices=counts, metavar="N")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at once")
-    parser.add_argument("--only", choices=("virtual", "live"))
+    parser.add_argument("--only", choices=("virtual", "gateways", "live"))
     parser.add_argument("--keep", type=Path, metavar="FILE", help="write what is printed to this file too")
     parser.add_argument("--url", help="play on this gateway, over HTTP")
     parser.add_argument("--model", default=MODEL, help="which model it is asked for (default %(default)s)")

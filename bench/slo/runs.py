@@ -10,7 +10,8 @@ from statistics import fmean
 
 from bench.slo.best import Best, find_best
 from bench.slo.figures import Figures, middle_figures
-from bench.slo.policies import FCFS, Policy
+from bench.slo.gateways import SCENARIOS, Gateways
+from bench.slo.policies import FCFS, HEARTH, Policy
 from bench.slo.reading import load_scenario
 from bench.slo.rows import Block
 from bench.slo.scenario import Scenario
@@ -34,6 +35,12 @@ class Runs:
         jobs = [Job(scenario, policy, load, seed) for policy in policies for seed in self.seeds]
         played, each = list(self.pool.map(play, jobs)), len(self.seeds)
         return {policy.name: middle_figures(played[at * each : (at + 1) * each]) for at, policy in enumerate(policies)}
+
+    def measure_gateways(self, scenario: Scenario, layouts: Sequence[Gateways], load: float) -> dict[str, Figures]:
+        """Figures of the same gateway, alone and as several, at a load."""
+        jobs = [Job(scenario, HEARTH, load, seed, gateways=layout) for layout in layouts for seed in self.seeds]
+        played, each = list(self.pool.map(play, jobs)), len(self.seeds)
+        return {layout.name: middle_figures(played[at * each : (at + 1) * each]) for at, layout in enumerate(layouts)}
 
     def find_best(self, scenario: Scenario) -> Best:
         """The best load of a scenario on its own fleet: where it is by the first seed, what it brings by all."""
@@ -64,6 +71,21 @@ def play_virtual(
             continue
         print(f"{block}\n", file=sys.stderr, flush=True)
         blocks.append(block)
+    return blocks
+
+
+def play_gateways(
+    runs: Runs, scenarios: Sequence[Scenario], layouts: Sequence[Gateways], load: float | None
+) -> list[Block]:
+    """Several gateways beside one, in those of the scenarios that `bench.slo.gateways` names."""
+    bests: dict[str, Best] = {}
+    blocks = []
+    for scenario in [each for each in scenarios if each.name in SCENARIOS]:
+        best = None if load else _best(runs, scenario, bests)
+        at = best.load * scenario.load if best else load or 0.0
+        named = replace(scenario, name=f"{scenario.name}, several gateways")
+        blocks.append(Block(named, at, best, runs.measure_gateways(scenario, layouts, at)))
+        print(f"{blocks[-1]}\n", file=sys.stderr, flush=True)
     return blocks
 
 

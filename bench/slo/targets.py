@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.slo.figures import Figures
+from bench.slo.gateways import LAYOUTS, ONE, Link
 from bench.slo.reading import OF_BEST, REJECTED
 from bench.slo.rows import Block
 from bench.target import Target
@@ -14,11 +15,31 @@ OURS = "hearth"
 REJECTION_S = 0.05
 JAIN = 0.95
 
+MANY_GOLD, MANY_SILVER, MANY_GOODPUT = 0.99, 0.03, 0.97
+"""Of several gateways: gold attainment, how far silver may be below one gateway's, and their part of its goodput."""
+
 
 def targets_of(block: Block) -> list[Target]:
     """All that is wanted of us in a scenario; nothing where we were not played or nothing is wanted."""
     ours = block.figures.get(OURS)
     return [] if ours is None else list(_targets(block, ours))
+
+
+def gateway_targets(block: Block) -> Iterator[Target]:
+    """What is wanted of several gateways that are linked: as good as one."""
+    one, scenario = block.figures[ONE.name], block.scenario
+    for layout in LAYOUTS:
+        if layout.link is not Link.REDIS or layout.count == 1 or layout.name not in block.figures:
+            continue
+        many, here = block.figures[layout.name], f"{scenario.name}, {layout.name}"
+        yield Target(f"{here}, gold attainment", MANY_GOLD, many.tiers["gold"].attainment, is_minimum=True)
+        silver = one.tiers["silver"].attainment - MANY_SILVER
+        yield Target(
+            f"{here}, silver attainment (one - {MANY_SILVER})", silver, many.tiers["silver"].attainment, is_minimum=True
+        )
+        yield Target(
+            f"{here}, met/s (one x {MANY_GOODPUT})", MANY_GOODPUT * one.met_per_s, many.met_per_s, is_minimum=True
+        )
 
 
 def _targets(block: Block, ours: Figures) -> Iterator[Target]:

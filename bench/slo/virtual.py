@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from bench.slo.clients import persist
 from bench.slo.fates import No, RequestResult
 from bench.slo.figures import Figures, figures_of
+from bench.slo.gateways import FAULT_FROM, FAULT_TO, ONE, Gateways, Link
 from bench.slo.policies import Policy
 from bench.slo.scenario import Scenario
 from bench.slo.traffic import Offered, draw_traffic, recorded_lengths
@@ -19,6 +20,7 @@ from routing.blocks import Prompt
 from routing.pods import PodState
 from routing.request import Api, Request
 from simulator.clock import run_virtually
+from simulator.exchange import Exchange
 from simulator.profile import Profile
 from simulator.replica import MODEL, Replica
 from simulator.sequence import Sequence as EngineSequence
@@ -41,6 +43,7 @@ class Job:
     load: float
     seed: int
     resumes: bool = False
+    gateways: Gateways = ONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ async def _play(job: Job, traffic: Sequence[Offered]) -> tuple[list[RequestResul
             if (wait_s := offered.at_s - loop.time()) > 0:
                 await asyncio.sleep(wait_s)
             clients.create_task(venue.ask(number, offered))
+    venue.close()
     pod_statistics = [pod.statistics() for pod in venue.pods.values()]
     return venue.fates, sum(one.computed_prompt_tokens + one.generation_tokens for one in pod_statistics)
 
@@ -91,10 +95,19 @@ class _Venue:
         self.fates: list[RequestResult] = []
         self.pods = {f"pod-{number}": VirtualPod(scenario.profile, loop) for number in range(scenario.engines)}
         made = Made(job.policy.routing, scenario.profile, job.seed)
-        self._replica = Replica(made, 0, self.pods, self._note, job.policy.make_room, resumes=job.resumes)
-        if (admission := self._replica.room.admission) is not None:
-            admission.tiers = scenario.tiers  # As a policy file would tell them.
+        gateways = job.gateways
+        self._gateways = gateways
+        self._replicas = [
+            Replica(made, number, self.pods, self._note, job.policy.make_room, resumes=job.resumes)
+            for number in range(gateways.count)
+        ]
+        for replica in self._replicas:
+            if (admission := replica.room.admission) is not None:
+                admission.tiers = scenario.tiers  # As a policy file would tell them.
+        self._exchange = _joined(self._replicas, gateways, length_s)
+        self._lookouts = [loop.create_task(one.look()) for one in self._replicas] if gateways.count > 1 else []
         self._draw = Random(f"{job.seed} retries").random
+        self._gateway_draw = Random(f"{job.seed} gateways").random
         self._clock = loop.time
         self._priority = {
             name: -tier.priority if job.policy.knows_engines else 0 for name, tier in scenario.tiers.items()
@@ -107,9 +120,20 @@ class _Venue:
         if loss := scenario.loss:
             url = f"pod-{loss.engine}"
             loop.call_at(loss.at * length_s, self.pods[url].lose)
-            loop.call_at(loss.at * length_s + PROBED_S, self._replica.stand, url, PodState.UNREADY)
+            loop.call_at(loss.at * length_s + PROBED_S, self._stand, url, PodState.UNREADY)
             loop.call_at(loss.back * length_s, self.pods[url].revive)
-            loop.call_at(loss.back * length_s + PROBED_S, self._replica.stand, url, PodState.READY)
+            loop.call_at(loss.back * length_s + PROBED_S, self._stand, url, PodState.READY)
+
+    def close(self) -> None:
+        """End what runs beside the requests."""
+        for lookout in self._lookouts:
+            lookout.cancel()
+        if self._exchange is not None:
+            self._exchange.close()
+
+    def _stand(self, url: str, state: PodState) -> None:
+        for replica in self._replicas:
+            replica.stand(url, state)
 
     async def ask(self, number: int, offered: Offered) -> None:
         """One request, as often as its client tries."""
@@ -125,7 +149,8 @@ class _Venue:
         sequence = EngineSequence(
             name, offered.prompt_tokens, offered.answer_tokens, request.prompt.blocks, priority=priority
         )
-        rejection = await self._replica.run_request(request, sequence, self._callers[offered.tenant.name])
+        gateway = self._gateways.pick(self._gateway_draw()) if len(self._replicas) > 1 else 0
+        rejection = await self._replicas[gateway].run_request(request, sequence, self._callers[offered.tenant.name])
         outcome = self._outcomes.pop(name)
         if rejection is not None:
             started = outcome.ttft_s is not None
@@ -140,6 +165,24 @@ class _Venue:
 
     def _note(self, outcome: Outcome) -> None:
         self._outcomes[outcome.id] = outcome
+
+
+def _joined(replicas: Sequence[Replica], gateways: Gateways, length_s: float) -> Exchange | None:
+    """Join the gateways by their link, and schedule its fault. None where nothing links them."""
+    if len(replicas) < 2 or gateways.link is Link.NONE:
+        return None
+    exchange, loop = Exchange(delay_s=gateways.delay_s, beats=True), asyncio.get_running_loop()
+    for replica in replicas:
+        exchange.join(replica.router, replica.room.admission)
+    begin: dict[Link, Callable[[], None]] = {
+        Link.DIES: exchange.drop,
+        Link.STALLS: exchange.stall,
+        Link.ONE_SIDED: lambda: exchange.isolate(0),
+    }
+    if gateways.link in begin:
+        loop.call_at(FAULT_FROM * length_s, begin[gateways.link])
+        loop.call_at(FAULT_TO * length_s, exchange.restore)
+    return exchange
 
 
 def _prompt(number: int, offered: Offered) -> Prompt:

@@ -27,6 +27,7 @@ from gateway.pipeline.pipeline import RequestPipeline
 from gateway.relay.http_transport import PodKeys
 from gateway.replica_sync.host_client import IndexProcessClient
 from gateway.replica_sync.peer_load import PeerLoad
+from gateway.replica_sync.sync import ReplicaSync
 from gateway.runtime.event_log import EventLog
 from gateway.server.http_server import HttpServer
 from routing.decision.router import Router
@@ -68,6 +69,8 @@ class Gateway:
     """Tasks that run until cancelled, as long as the gateway."""
     index_client: IndexProcessClient | None = None
     """Client of the host's index process; None without one."""
+    replica_sync: ReplicaSync | None = None
+    """Exchange of updates with other gateways; None without an index process."""
     cache_lookup: CacheLookupClient | None = None
     """Client of the precise prefix index; None if not configured."""
     ext_proc: ExtProcServer | None = None
@@ -76,6 +79,12 @@ class Gateway:
     def is_ready(self) -> bool:
         """Return whether new requests are accepted."""
         return self.listener.dispatcher.is_ready()
+
+    def share_admission(self) -> None:
+        """Have replica sync exchange what is admitted, where there are both."""
+        admission = self.admission_queue.admission
+        if self.replica_sync is not None and admission is not None:
+            self.replica_sync.share_admission(admission)
 
     def apply_policy(self, policy: Policy | None) -> None:
         """Apply a policy, the first or a new one; requests in flight keep the one they began under."""
@@ -88,5 +97,6 @@ class Gateway:
             self.admission_queue.admission is None
         ):  # Without a policy there are no SLOs, and no admission control is needed.
             self.admission_queue.set_admission(Admission(self.router))
+            self.share_admission()
         if self.admission_queue.admission is not None:
             self.admission_queue.admission.tiers = policy.tiers

@@ -42,6 +42,8 @@ def _sync_replicas(gateway: Gateway, client: IndexProcessClient) -> None:
         on_answer=gateway.listener.pool.note_engine_response,
     )
     gateway.peer_load.applier = sharing.applier
+    gateway.replica_sync = sharing
+    gateway.share_admission()
     gateway.background.append(sharing.run)
     gateway.registry.register(ReplicaSyncCollector(sharing))
 

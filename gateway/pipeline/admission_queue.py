@@ -232,12 +232,17 @@ class AdmissionQueue:
         admission = self.admission
         if admission is None:
             return
+        peers = admission.peers
+        if peers is not None:
+            peers.refresh(self._clock())
         # What fails in one queue must not stop the others.
         is_single_engine = [
             call_guarded(LOOP, self._grant_from, admission, queue) for queue in tuple(admission.queues.values())
         ]
         if not all(is_single_engine):
             self.reconcile()
+        if peers is not None:
+            peers.publish_waiting(self._clock())
 
     def _grant_from(self, admission: Admission, queue: ModelQueue) -> None:
         now_s = self._clock()

@@ -17,12 +17,17 @@ from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import call_guarded, report_exception, restarted
 from routing.decision.router import Router, replica_position
 from routing.replica_state import HistoryReplay, ReplicaState, UpdatePublisher
+from tenancy.admission import Admission
+from tenancy.peers import Peers
 
 SPACING_S = 0.002
 """Pause between batches. The first update after a pause is sent at once: a late peer would choose the same engine."""
 
 HEARTBEAT_S = 1.0
-"""Interval of empty batches while there are no updates."""
+"""Interval of empty batches while there are no updates and no open requests."""
+
+BUSY_HEARTBEAT_S = 0.1
+"""Interval of batches while requests are open: peers see within some tenths of a second that updates are missing."""
 
 SNAPSHOT_S = 10.0
 """Interval of unrequested snapshots."""
@@ -88,6 +93,10 @@ class ReplicaSync:
         client.on(HistoryChunk, self._chunks.put_nowait)
         client.on_connected(self._greet)
 
+    def share_admission(self, admission: Admission) -> None:
+        """Exchange what is admitted, waits and is rejected from now on."""
+        self.applier.admission = admission.peers = Peers(admission, self._publisher.publish)
+
     @property
     def replica_id(self) -> int:
         """The replica id of this worker."""
@@ -106,7 +115,7 @@ class ReplicaSync:
     @restarted("replica sync")
     async def _keep_time(self) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(BUSY_HEARTBEAT_S)
             self._beat()
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -151,9 +160,11 @@ class ReplicaSync:
 
     def _beat(self) -> None:
         now_s = self._clock()
+        if self.applier.admission is not None:
+            self.applier.admission.publish_waiting(now_s)
         if now_s - self._snapshot_s >= SNAPSHOT_S:
             self._send_snapshot()
-        elif now_s - self._sent_s >= HEARTBEAT_S:
+        elif now_s - self._sent_s >= (BUSY_HEARTBEAT_S if self._publisher.open_count else HEARTBEAT_S):
             self._send()
         self._router.replica_position = replica_position(self.replica_id, self.applier.replica_ids)
         for replica_id in self.applier.remove_stale(now_s - TIMEOUT_S, now_s):

@@ -7,29 +7,38 @@ each, without those shared with the previous prompt of the batch. Tokens are int
 
 Later versions may add updates (skipped here) and append fields to an update (ignored here). For any other change they
 raise `least reader`, so that older versions skip the whole batch.
+
+Schema 2 appends to a charge what was promised, and adds what waits and what was rejected. A peer that writes schema 1
+is taken to have promised nothing: its charges count as load.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from math import inf
 from struct import pack, unpack
 
 import msgspec
 from msgspec import Raw, Struct
 
 from routing.blocks import BLOCK_ENDS, BLOCK_SIZES, Prompt, hash_seed
+from routing.ledger import AdmittedAs, StreamObjective
 from routing.replica_state import (
     EndedUpdate,
     FirstTokenUpdate,
     OpenRequest,
     PlacedUpdate,
+    QueueUpdate,
+    RejectedUpdate,
     SettledUpdate,
     Snapshot,
     StateUpdate,
+    TenantWaiting,
+    TierWaiting,
 )
 
-SCHEMA = 1
+SCHEMA = 2
 """The version written here, raised with every change of the encoding."""
 
 MIN_READER_SCHEMA = 1
@@ -46,6 +55,19 @@ class UndecodableBatchError(Exception):
     """Bytes that are not a batch, or a batch for later versions only."""
 
 
+NO_NAME = -1
+"""In place of the index of a name: there is none."""
+
+
+class _Admitted(Struct, frozen=True, array_like=True, gc=False):
+    queue: int
+    tier: int
+    tenant: int
+    weight_thousandths: int
+    own_us: int
+    answer_tokens: int
+
+
 class _Charge(Struct, frozen=True, array_like=True, gc=False):
     number: int
     engine: int
@@ -55,6 +77,10 @@ class _Charge(Struct, frozen=True, array_like=True, gc=False):
     sequences: int
     in_prefill: bool = True
     queues: bool = True
+    tpot_us: int = 0
+    """Schema 2, as are the following: the objective of the stream, 0 where it has none."""
+    min_tokens_thousandths: int = 0
+    admitted: _Admitted | None = None
 
 
 class _Placed(Struct, frozen=True, array_like=True, gc=False, tag=1):
@@ -93,7 +119,34 @@ class _Stated(Struct, frozen=True, array_like=True, gc=False, tag=5):
     open: list[_Charge]
 
 
-_Update = _Placed | _FirstToken | _Settled | _Ended | _Stated
+class _TenantWaiting(Struct, frozen=True, array_like=True, gc=False):
+    tenant: int
+    work_us: int
+    service: int
+
+
+class _TierWaiting(Struct, frozen=True, array_like=True, gc=False):
+    queue: int
+    tier: int
+    engines_thousandths: int
+    waiting: int = 0
+    tenants: list[_TenantWaiting] = []
+
+
+class _Queue(Struct, frozen=True, array_like=True, gc=False, tag=6):
+    tiers: list[_TierWaiting]
+
+
+class _Rejected(Struct, frozen=True, array_like=True, gc=False, tag=7):
+    fingerprint: int
+    age_us: int
+
+
+_Update = _Placed | _FirstToken | _Settled | _Ended | _Stated | _Queue | _Rejected
+
+ADDED_UPDATES = (QueueUpdate, RejectedUpdate)
+"""Unknown to readers of schema 1. They stand last in a batch: such a reader takes a prompt behind an unknown update to
+share blocks with what it has not read."""
 
 
 class _Head(Struct, frozen=True, array_like=True):
@@ -133,10 +186,14 @@ _UPDATE: msgspec.msgpack.Decoder[_Update] = msgspec.msgpack.Decoder(_Update)
 def encode_batch(replica_id: int, number: int, updates: Iterable[StateUpdate]) -> bytes:
     """Encode a batch of a replica, numbered `number`."""
     writer = _Writer()
-    encoded = [writer.encode(update) for update in updates]
+    encoded = [writer.encode(update) for update in sorted(updates, key=_is_added)]
     return _ENCODER.encode(
         _Batch(SCHEMA, MIN_READER_SCHEMA, BLOCK_SIZES_ID, replica_id, number, list(writer.names), encoded)
     )
+
+
+def _is_added(update: StateUpdate) -> bool:
+    return isinstance(update, ADDED_UPDATES)
 
 
 def batch_head(batch: bytes) -> tuple[int, int]:
@@ -210,11 +267,31 @@ class _Writer:
                 return _Ended(number)
             case Snapshot(charges):
                 return _Stated([self._charge(charge) for charge in charges])
+            case QueueUpdate(tiers):
+                return _Queue([self._tier(tier) for tier in tiers])
+            case RejectedUpdate(fingerprint, age_s):
+                return _Rejected(fingerprint, _integer(age_s * 1e6))
+
+    def _tier(self, told: TierWaiting) -> _TierWaiting:
+        return _TierWaiting(
+            self._name(told.queue),
+            self._name(told.tier),
+            _integer(told.engines * 1e3),
+            told.waiting,
+            [
+                _TenantWaiting(self._tenant(each.tenant), _integer(each.work_s * 1e6), _integer(each.service))
+                for each in told.tenants
+            ],
+        )
+
+    def _tenant(self, name: str | None) -> int:
+        return NO_NAME if name is None else self._name(name)
 
     def _name(self, name: str) -> int:
         return self.names.setdefault(name, len(self.names))
 
     def _charge(self, charge: OpenRequest) -> _Charge:
+        objective = charge.objective
         return _Charge(
             charge.number,
             self._name(charge.engine),
@@ -224,6 +301,19 @@ class _Writer:
             charge.sequences,
             charge.in_prefill,
             charge.queues,
+            0 if objective is None else _integer(objective.tpot_s * 1e6),
+            0 if objective is None else _integer(objective.min_tokens * 1e3),
+            None if objective is None or objective.admitted is None else self._admitted(objective.admitted),
+        )
+
+    def _admitted(self, told: AdmittedAs) -> _Admitted:
+        return _Admitted(
+            self._name(told.queue),
+            self._name(told.tier),
+            self._tenant(told.tenant),
+            _integer(told.weight * 1e3),
+            _integer(told.own_s * 1e6),
+            _integer(told.answer_tokens),
         )
 
 
@@ -270,6 +360,28 @@ class _Reader:
                 return EndedUpdate(number)
             case _Stated(charges):
                 return Snapshot(tuple([self._charge(charge) for charge in charges]))
+            case _Queue(tiers):
+                return QueueUpdate(tuple([self._tier(tier) for tier in tiers]))
+            case _Rejected(fingerprint, age_us):
+                return RejectedUpdate(fingerprint, age_us / 1e6)
+
+    def _tier(self, told: _TierWaiting) -> TierWaiting:
+        names = self._names
+        return TierWaiting(
+            names[told.queue],
+            names[told.tier],
+            told.engines_thousandths / 1e3,
+            told.waiting,
+            tuple(
+                [
+                    TenantWaiting(self._tenant(each.tenant), each.work_us / 1e6, float(each.service))
+                    for each in told.tenants
+                ]
+            ),
+        )
+
+    def _tenant(self, index: int) -> str | None:
+        return None if index == NO_NAME else self._names[index]
 
     def _blocks(self, shared: int, blocks: bytes) -> tuple[int, ...]:
         last = self._last if shared else ()
@@ -280,16 +392,38 @@ class _Reader:
         return self._last
 
     def _charge(self, charge: _Charge) -> OpenRequest:
+        told, names = charge.admitted, self._names
         return OpenRequest(
             charge.number,
-            self._names[charge.engine],
+            names[charge.engine],
             charge.prefill_tokens,
             charge.prefill_us / 1e6,
             charge.kv_tokens,
             charge.sequences,
             charge.in_prefill,
             charge.queues,
+            None
+            if not charge.tpot_us
+            else StreamObjective(
+                _seconds(charge.tpot_us),
+                charge.min_tokens_thousandths / 1e3,
+                None
+                if told is None
+                else AdmittedAs(
+                    names[told.queue],
+                    names[told.tier],
+                    self._tenant(told.tenant),
+                    told.weight_thousandths / 1e3,
+                    told.own_us / 1e6,
+                    told.answer_tokens,
+                ),
+            ),
         )
+
+
+def _seconds(microseconds: int) -> float:
+    """Infinity as it was written."""
+    return inf if microseconds >= MAX_INTEGER else microseconds / 1e6
 
 
 def _shared(last: Sequence[int], blocks: Sequence[int]) -> int:

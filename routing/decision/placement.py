@@ -129,9 +129,9 @@ class Placement:
         work_tokens = 0.0
         if self.prefill is not None:
             self.prefill.transfer_done(now_s)
-        elif not self._is_moved:
+        elif not self._is_moved and state.peers_missing_s is None and self.placed_s >= state.peers_found_s:
             predicted, slot = self.predicted, self.engine.slot
-            work_tokens = predicted.work_tokens
+            work_tokens = predicted.work_tokens + self.charge.unseen_tokens
             state.costs.observe_first_token(slot, work_tokens, took_s)
             if predicted.is_alone:
                 cold_tokens = predicted.prompt_tokens - predicted.cached_tokens
@@ -159,6 +159,9 @@ class Placement:
         grown = self.request.prompt.extended(answer) if shows_hits and answer else None
         if usage is not None and shows_hits:
             state.learn_usage(self.request.model, self._trace, usage, grown)
+        if state.peers_missing_s is not None or self.placed_s < state.peers_found_s:
+            # Requests of peers that were missing may have run beside it: what it took teaches nothing.
+            decode_s = None
         if usage is not None and decode_s is not None:
             tokens = usage.completion_tokens // self.request.sequences - 1
             state.costs.observe_decode(slot, running, tokens, decode_s)

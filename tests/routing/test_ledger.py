@@ -252,3 +252,11 @@ def test_how_much_of_an_engines_time_prefill_was_requested(ledger: Ledger) -> No
     assert shares(10.0 + SHARE_MEMORY_S) == pytest.approx([first / e, 0.0])
     charge(ledger, 0, prefill=200.0, now_s=10.0 + SHARE_MEMORY_S)
     assert shares(10.0 + SHARE_MEMORY_S) == pytest.approx([first / e + first, 0.0])
+
+
+def test_work_of_a_peer_that_was_on_its_way_is_noted(ledger: Ledger) -> None:
+    """On what was charged shortly before it was known, and on nothing older or on other engines."""
+    old, young, other = charge(ledger), charge(ledger, now_s=0.995), charge(ledger, 1, now_s=0.995)
+    ledger.charge(0, prefill_tokens=70.0, prefill_s=0.7, kv_tokens=1, sequences=1, now_s=1.0, is_of_peer=True)
+    charge(ledger, now_s=1.0)
+    assert [one.unseen_tokens for one in (old, young, other)] == [0.0, 70.0, 0.0]

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from routing.affinity import hashed_id
 from routing.blocks import BLOCK_ENDS, Prompt
+from routing.ledger import ExternalLoad
 from routing.replica_state import (
     MAX_REPLICAS,
     EndedUpdate,
@@ -16,6 +17,7 @@ from routing.replica_state import (
     HistoryReplay,
     OpenRequest,
     PlacedUpdate,
+    QueueUpdate,
     ReplicaState,
     SettledUpdate,
     Snapshot,
@@ -470,3 +472,84 @@ def test_a_slot_taken_later_is_no_trouble() -> None:
     bygone.apply(*old.batch())
     bygone.close()
     assert joiner.router.ledger.is_empty()
+
+
+def missing_s(one: Talker) -> float | None:
+    """Since when one of its peers is missing."""
+    return one.router.peers_missing_s
+
+
+def missing_peer() -> tuple[Talker, Talker]:
+    """One that has not heard the other for half a second, while that has a request open."""
+    here, there = pair()
+    there.voice.publish(QueueUpdate(()))
+    place(there.router, ask(), now_s=0.0)
+    here.hearing.apply(*there.batch(), 0.0)
+    assert here.hearing.remove_stale(-5.0, 0.3) == []
+    assert missing_s(here) is None
+    here.hearing.remove_stale(-4.5, 0.5)
+    return here, there
+
+
+def test_a_silent_peer_with_open_requests_is_missing_until_it_is_heard() -> None:
+    """After some tenths of a second; one that sends as earlier versions do after more."""
+    here, there = missing_peer()
+    assert missing_s(here) is not None
+    here.hearing.apply(*there.batch(), 0.7)
+    here.hearing.remove_stale(-4.0, 0.7)
+    assert missing_s(here) is None
+    assert here.router.peers_found_s == 0.7
+    old, other = pair()
+    place(other.router, ask(), now_s=0.0)
+    old.hearing.apply(*other.batch(), 0.0)
+    old.hearing.remove_stale(-4.0, 1.0)
+    assert missing_s(old) is None
+    old.hearing.remove_stale(-3.0, 2.0)
+    assert missing_s(old) == 2.0
+
+
+def test_what_a_missing_peer_had_open_counts_as_load_of_others() -> None:
+    """Until a scrape shows what is there. It is no longer missing once scrapes show nothing, or after long."""
+    here, _ = missing_peer()
+    slot = max(range(3), key=here.router.ledger.running.__getitem__)
+    here.hearing.remove_stale(1.0, 6.0)
+    assert here.router.ledger.external[slot].running == 1.0
+    assert here.router.ledger.is_empty()
+    here.router.observe_load(slot, ExternalLoad(9.0, at_s=20.0))
+    here.hearing.remove_stale(15.0, 20.0)
+    assert missing_s(here) == 0.5
+    here.router.observe_load(slot, ExternalLoad(1.0, at_s=21.0))
+    here.hearing.remove_stale(16.0, 21.0)
+    assert missing_s(here) is None
+
+
+def test_a_peer_that_has_left_is_not_missing() -> None:
+    """It has stated that nothing is open."""
+    here, there = pair()
+    placement = place(there.router, ask(), now_s=0.0)
+    placement.release(0.1)
+    here.hearing.apply(*there.batch(), 0.1)
+    here.hearing.remove_stale(5.0, 10.0)
+    assert missing_s(here) is None
+
+
+def test_nothing_is_learned_beside_missing_peers() -> None:
+    """Neither while they are missing nor from what was placed before they were found."""
+    here, there = missing_peer()
+    router = here.router
+    before = list(router.costs.seconds_per_token), list(router.costs.step_base_s)
+
+    def slow(now_s: float) -> None:
+        placement = place(router, ask(b"slow " * 500), now_s=now_s)
+        placement.first_token(now_s + 9.0)
+        placement.settle(Usage(600, 100, 0), now_s + 90.0)
+        placement.release(now_s + 90.0)
+
+    slow(1.0)
+    early = place(router, ask(b"early " * 500), now_s=100.0)
+    here.hearing.apply(*there.batch(), 101.0)
+    here.hearing.remove_stale(96.0, 101.0)
+    early.first_token(109.0)
+    assert (router.costs.seconds_per_token, router.costs.step_base_s) == before
+    slow(102.0)
+    assert router.costs.seconds_per_token != before[0]

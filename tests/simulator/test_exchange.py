@@ -116,3 +116,38 @@ def test_what_was_reported_while_it_was_cut_is_received_after() -> None:
         assert there.ledger.is_empty()
 
     run_virtually(scene())
+
+
+def faults(fault: str) -> tuple[list[int], list[int]]:
+    """Requests that each of two routers knows during a fault, a while after it began, and after it."""
+
+    async def scene() -> tuple[list[int], list[int]]:
+        members = routers(2)
+        exchange = Exchange(delay_s=0.005, beats=True)
+        for router in members:
+            exchange.join(router)
+        for router in members:
+            place(router, ask())
+        await asyncio.sleep(1)
+        getattr(exchange, fault)(*([0] if fault == "isolate" else []))
+        for router in members:
+            place(router, ask(), now_s=asyncio.get_running_loop().time())
+        await asyncio.sleep(2)
+        during = [sum(router.ledger.running) for router in members]
+        assert (members[1].peers_missing_s is not None) is (
+            members[0].peers_missing_s is not None or fault == "isolate"
+        )
+        exchange.restore()
+        await asyncio.sleep(0.5)
+        after = [sum(router.ledger.running) for router in members]
+        assert [router.peers_missing_s for router in members] == [None, None]
+        exchange.close()
+        return during, after
+
+    return run_virtually(scene())
+
+
+@pytest.mark.parametrize(("fault", "during"), [("drop", [3, 3]), ("stall", [3, 3]), ("isolate", [4, 3])])
+def test_faults_hold_back_what_they_should_and_are_mended(fault: str, during: list[int]) -> None:
+    """Of four requests; half a second after the fault both know all, and nobody is missing."""
+    assert faults(fault) == (during, [4, 4])

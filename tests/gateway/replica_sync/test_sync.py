@@ -11,6 +11,9 @@ from gateway.replica_sync import sync as sharing_module
 from gateway.replica_sync.ipc_messages import UpdateBatch
 from gateway.replica_sync.updates import encode_batch
 from routing.replica_state import EndedUpdate
+from tenancy.admission import Admission
+from tenancy.objective import Tier, objective_of
+from tenancy.tenants import Caller, Tenant
 from tests.gateway.kv_index.exchange import Worker, alike, host, until
 from tests.routing.engines import TALK, ask, place, serve
 from tests.routing.exchanges import loads
@@ -163,3 +166,38 @@ async def test_metrics_show_the_exchange(tmp_path: Path) -> None:
         assert shown("hearth_replica_sync_workers") == 2
         assert shown("hearth_replica_sync_updates_lost_total", {"reason": "invalid"}) == 0
         assert shown("hearth_redis_connected") is None
+
+
+async def test_workers_admit_as_one(tmp_path: Path) -> None:
+    """What was promised to the stream of one worker, and what waits there, is known to its siblings."""
+    tier = Tier("gold", 10, ttft_s=1.0, tpot_s=0.05)
+    async with host(tmp_path) as here:
+        one, two = here.worker(), here.worker()
+        admissions = [Admission(worker.router) for worker in (one, two)]
+        for worker, admission in zip((one, two), admissions, strict=True):
+            worker.sharing.share_admission(admission)
+        await until(lambda: here.knows(one, two))
+        first, other = (
+            admission.arrive(
+                ask(), Caller(Tenant("a", tier=tier)), objective_of(tier), came_s=now_s, now_s=now_s, draw=0.0
+            )
+            for admission, now_s in zip(admissions, (one.now_s(), two.now_s()), strict=True)
+        )
+        placement = admissions[0].place(first, frozenset(), now_s=one.now_s(), draw=0.0)
+        slot = placement.engine.slot
+        await until(lambda: admissions[1].stalls.room_now_s(slot, two.now_s()) < 1e9)
+        waiting = admissions[0].arrive(
+            ask(TALK[5:]), first.caller, first.objective, came_s=one.now_s(), now_s=one.now_s(), draw=0.0
+        )
+        waiting.queue.put(waiting, one.now_s())
+
+        def is_known() -> bool:
+            peers = admissions[1].peers
+            assert peers is not None
+            peers.refresh(two.now_s())
+            return other.queue.must_wait(tier)
+
+        await until(is_known)
+        placement.release(one.now_s())
+        waiting.queue.take(waiting, one.now_s())
+        await until(lambda: not is_known())

@@ -1,6 +1,7 @@
 """News survive their journey, between versions too."""
 
 from collections.abc import Sequence
+from math import inf
 
 import msgspec
 import pytest
@@ -18,19 +19,35 @@ from gateway.replica_sync.updates import (
     encode_batch,
 )
 from routing.blocks import BLOCK_ENDS, Prompt, cut_prompt
+from routing.ledger import AdmittedAs, StreamObjective
 from routing.replica_state import (
     EndedUpdate,
     FirstTokenUpdate,
     OpenRequest,
     PlacedUpdate,
+    QueueUpdate,
+    RejectedUpdate,
     SettledUpdate,
     Snapshot,
     StateUpdate,
+    TenantWaiting,
+    TierWaiting,
 )
+from tests.gateway.replica_sync import schema1
 
 COUNTS = st.integers(0, 1 << 40)
 TIMES = st.integers(0, 10**12).map(lambda us: us / 1e6)
 HASHES = st.integers(0, 2**64 - 1)
+TENANTS = st.none() | st.sampled_from(["acme", "other"])
+ADMITTED = st.builds(
+    AdmittedAs, st.just("m"), st.sampled_from(["gold", "bronze"]), TENANTS, st.integers(1, 9), TIMES, COUNTS
+)
+OBJECTIVES = st.builds(
+    StreamObjective,
+    st.sampled_from([0.05, 0.15, inf]),
+    st.integers(0, 10**6).map(lambda n: n / 1e3),
+    st.none() | ADMITTED,
+)
 CHARGES = st.builds(
     OpenRequest,
     HASHES,
@@ -40,6 +57,12 @@ CHARGES = st.builds(
     COUNTS,
     st.integers(1, 8),
     st.booleans(),
+    st.booleans(),
+    st.none() | OBJECTIVES,
+)
+TENANTS_WAITING = st.lists(st.builds(TenantWaiting, TENANTS, TIMES, COUNTS), max_size=2).map(tuple)
+TIERS_WAITING = st.builds(
+    TierWaiting, st.just("m"), st.just("gold"), st.integers(0, 10**6).map(lambda n: n / 1e3), COUNTS, TENANTS_WAITING
 )
 TEXTS = st.text("ab", max_size=12).map(lambda letters: b"".join(letter.encode() * 60 for letter in letters))
 PROMPTS = TEXTS.map(lambda text: cut_prompt(text, 5)).map(lambda cut: Prompt(cut.blocks, (), cut.size))
@@ -61,6 +84,8 @@ WORDS: st.SearchStrategy[StateUpdate] = st.one_of(
     ),
     st.builds(EndedUpdate, HASHES),
     st.builds(Snapshot, st.lists(CHARGES, max_size=3).map(tuple)),
+    st.builds(QueueUpdate, st.lists(TIERS_WAITING, max_size=2).map(tuple)),
+    st.builds(RejectedUpdate, HASHES, TIMES),
 )
 
 
@@ -73,7 +98,10 @@ def bare(word: StateUpdate) -> StateUpdate:
 
 @given(HASHES, HASHES, st.lists(WORDS, max_size=12))
 def test_updates_come_out_as_they_went_in(origin: int, number: int, news: list[StateUpdate]) -> None:
-    """Every word, with its blocks put together again from what it shares with the word before."""
+    """Every word, with its blocks put together again from what it shares with the word before; those that schema 1 does
+    not know come last.
+    """
+    news = sorted(news, key=lambda word: isinstance(word, QueueUpdate | RejectedUpdate))
     batch = encode_batch(origin, number, news)
     found = decode_batch(batch)
     assert (found.replica_id, found.number, list(map(bare, found.updates)), found.skipped) == (origin, number, news, 0)
@@ -180,3 +208,37 @@ def test_names_that_are_not_there_are_passed_over() -> None:
     stated[5] = []
     found = decode_batch(msgspec.msgpack.encode(stated))
     assert (found.updates, found.skipped) == ([], 2)
+
+
+OBJECTIVE = StreamObjective(0.05, 26.8, AdmittedAs("m", "gold", "acme", 2.0, 0.1, 200.0))
+
+
+def test_schema_1_reads_all_that_it_knows_of_a_batch_of_this_version() -> None:
+    """After a downgrade: charges, prompts and ends as before; what was promised, waits and was rejected is left out."""
+    prompts = [cut_prompt(b"x" * 900 + end, 1) for end in (b"a" * 200, b"b" * 300)]
+    placed: list[StateUpdate] = [
+        PlacedUpdate(replace(charge(n), objective=OBJECTIVE), "m", prompt) for n, prompt in enumerate(prompts)
+    ]
+    added: list[StateUpdate] = [QueueUpdate((TierWaiting("m", "gold", 1.0, 2),)), RejectedUpdate(7, 1.0)]
+    batch, found = schema1.read(encode_batch(1, 2, [placed[0], *added, placed[1], EndedUpdate(5)]))
+    first, second, ended, *unknown = found
+    assert isinstance(first, schema1.Placed)
+    assert isinstance(second, schema1.Placed)
+    assert [batch.names[first.charge.engine], batch.names[first.model]] == ["http://a", "m"]
+    assert (first.charge.prefill_us, first.charge.kv_tokens, first.size) == (500_000, 20, prompts[0].size)
+    assert len(first.blocks) == 8 * len(prompts[0].blocks)
+    assert second.shared + len(second.blocks) // 8 == len(prompts[1].blocks)
+    assert (ended, unknown) == (schema1.Ended(5), [None, None])
+
+
+def test_a_batch_of_schema_1_promises_nothing_but_its_load() -> None:
+    """Before an upgrade of all: a charge of the version before counts, without an objective."""
+    old = schema1.Charge(1, 0, 10, 500_000, 20, 1)
+    batch = schema1.write(
+        BLOCK_SIZES_ID, 3, 4, ["http://a", "m"], [schema1.Placed(old, 1, 0, 0, b""), schema1.Ended(9)]
+    )
+    found = decode_batch(batch)
+    placed, ended = found.updates
+    assert isinstance(placed, PlacedUpdate)
+    assert (placed.charge, ended, found.skipped) == (charge(), EndedUpdate(9), 0)
+    assert placed.charge.objective is None

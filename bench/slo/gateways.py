@@ -1,0 +1,72 @@
+"""How many gateways share the engines of a run, what links them, and what happens to the link. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+DELAY_S = 0.005
+"""From the end of a batch until a peer applies it: a stream in Redis."""
+
+FAULT_FROM, FAULT_TO = 0.35, 0.55
+"""Of the run: while the link is dead or stalls."""
+
+
+class Link(StrEnum):
+    """What carries updates between gateways."""
+
+    REDIS = "redis"
+    NONE = "none"
+    DIES = "dies"
+    """Batches are lost for a fifth of the run."""
+    STALLS = "stalls"
+    """Batches are held back for a fifth of the run, and then all delivered."""
+    ONE_SIDED = "one-sided"
+    """For a fifth of the run nothing of the first gateway reaches the others; it still receives theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateways:
+    """The gateways of a run."""
+
+    count: int = 1
+    link: Link = Link.REDIS
+    first_share: float | None = None
+    """Share of the requests that the first gateway receives; None where all receive the same."""
+    delay_s: float = DELAY_S
+
+    @property
+    def name(self) -> str:
+        """Name of its row in the table."""
+        traffic = "" if self.first_share is None else f", one has {self.first_share:.0%}"
+        link = {Link.REDIS: "", Link.NONE: ", no redis"}.get(self.link, f", redis {self.link}")
+        return "hearth" if self.count == 1 else f"{self.count} gateways{link}{traffic}"
+
+    def pick(self, draw: float) -> int:
+        """Number of the gateway that receives a request, by a draw in [0, 1)."""
+        if self.first_share is None:
+            return int(draw * self.count)
+        if draw < self.first_share:
+            return 0
+        return 1 + int((draw - self.first_share) / (1 - self.first_share) * (self.count - 1))
+
+
+ONE = Gateways()
+
+LAYOUTS = (
+    ONE,
+    Gateways(2),
+    Gateways(4),
+    Gateways(16),
+    Gateways(2, first_share=0.8),
+    Gateways(4, first_share=0.8),
+    Gateways(4, Link.DIES),
+    Gateways(4, Link.STALLS),
+    Gateways(4, Link.ONE_SIDED),
+    Gateways(2, Link.NONE),
+    Gateways(4, Link.NONE),
+)
+"""What is played of each of `SCENARIOS`."""
+
+SCENARIOS = ("chat", "overload-2", "overload-5")
+"""At once, twice and five times the best load."""

@@ -1,0 +1,225 @@
+"""What peers admit, hold back and reject, so that several gateways admit as one. Time is an argument.
+
+Each gateway publishes, by queue and tier, what is asked for and what waits, and receives the same of its peers. What
+waits at a peer counts in the order of the queue; what a peer has placed counts as service of its tier and tenant.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from itertools import islice
+from math import inf
+from typing import Protocol
+
+from routing.affinity import hashed_id
+from routing.ledger import AdmittedAs, Charge
+from routing.replica_state import QueueUpdate, RejectedUpdate, SettledUpdate, StateUpdate, TenantWaiting, TierWaiting
+from tenancy.forecast import OutputLengthForecast
+from tenancy.queue import ModelQueue, TierQueue, WaitingRequest, weighted_tokens
+from tenancy.stall import PEER_SAME_STEP_S, DecodeStalls
+
+WAITING_TTL_S = 0.25
+"""How long what waits at a peer counts after its last update: a peer with waiting requests sends more often."""
+
+PUBLISH_S = 0.01
+"""Between two updates of what waits, while the same tiers do."""
+
+MAX_TIMES = 16.0
+"""What is placed counts so often at most while peers are missing."""
+
+MAX_REJECTED = 1 << 16
+REJECTED_TTL_S = 120.0
+
+MAX_TENANTS = 64
+"""Per tier, of those with waiting requests."""
+
+MAX_TIERS = 256
+"""Per peer: queues times tiers."""
+
+
+def admitted_as(waiter: WaitingRequest) -> AdmittedAs:
+    """As what a request is admitted."""
+    return AdmittedAs(
+        waiter.queue.name,
+        waiter.objective.tier.name,
+        waiter.tenant,
+        waiter.weight,
+        waiter.own_s,
+        waiter.answer_tokens,
+    )
+
+
+class SharedQueues(Protocol):
+    """What of admission is shared."""
+
+    forecast: OutputLengthForecast
+    queues: dict[str, ModelQueue]
+    stalls: DecodeStalls
+
+
+class PeerWaiting:
+    """What waits at one peer, as of its last update."""
+
+    __slots__ = ("at_s", "tiers")
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+        self.tiers: tuple[TierWaiting, ...] = ()
+
+    @property
+    def engines(self) -> float:
+        """Engines that its arrivals keep in prefill."""
+        return sum(each.engines for each in self.tiers)
+
+
+class Peers:
+    """The other gateways, as one gateway's admission counts them."""
+
+    def __init__(self, admission: SharedQueues, publish: Callable[[StateUpdate], None]) -> None:
+        admission.stalls.same_step_s = PEER_SAME_STEP_S
+        self._admission = admission
+        self._publish = publish
+        self._waiting: dict[int, PeerWaiting] = {}
+        self._last_demand: dict[int, float] = {}
+        """Engines that peers that are gone had kept in prefill."""
+        self._rejected: OrderedDict[int, float] = OrderedDict()
+        self._published_waiting = 0
+        self._published_s = -inf
+        self._is_changed = False
+        self._expires_s = inf
+        self._present: dict[int, tuple[TierQueue, AdmittedAs, float]] = {}
+        """Requests of peers that count for their tenants, by number of their charge here: what they were charged."""
+
+    # -- what this gateway publishes -----------------------------------------------------------------------------------
+
+    def publish_waiting(self, now_s: float) -> None:
+        """Publish what waits here: at once where a tier has begun or ceased to wait, otherwise now and then."""
+        lines = [(queue.name, line) for queue in self._admission.queues.values() for line in queue.tier_queues.values()]
+        waiting = sum(1 << number for number, (_, line) in enumerate(lines) if line.waiting)
+        if waiting == self._published_waiting and now_s - self._published_s < PUBLISH_S:
+            return
+        self._published_waiting, self._published_s = waiting, now_s
+        self._publish(QueueUpdate(tuple([_shown(name, line, now_s) for name, line in lines[:MAX_TIERS]])))
+
+    def publish_rejected(self, face: object, arrived_s: float, now_s: float) -> None:
+        """Publish that a request was rejected and may return elsewhere."""
+        self._publish(RejectedUpdate(hashed_id(repr(face)), now_s - arrived_s))
+
+    def first_s(self, face: object, came_s: float) -> float:
+        """When a request came first to any peer; `came_s` where it is not known."""
+        return self._rejected.get(hashed_id(repr(face)), came_s)
+
+    # -- what peers publish --------------------------------------------------------------------------------------------
+
+    def placed(self, charge: Charge, now_s: float) -> None:
+        """A peer has charged a request to an engine."""
+        told = charge.objective.admitted if charge.objective is not None else None
+        if told is None:
+            return
+        queue = self._admission.queues.get(told.queue)
+        line = queue.tier_queues.get(told.tier) if queue is not None else None
+        if queue is None or line is None:
+            return
+        service = weighted_tokens(charge.prefill_tokens, told.answer_tokens)
+        seconds_per_token = charge.prefill_s / charge.prefill_tokens if charge.prefill_tokens else 0.0
+        line.fair_share.enter(told.tenant)
+        line.fair_share.serve(told.tenant, service, told.weight)
+        self._present[charge.number] = line, told, service
+        queue.serve_at_peer(line, told.own_s, service * seconds_per_token, now_s)
+
+    def settled(self, charge: Charge, model: str, update: SettledUpdate, now_s: float) -> None:
+        """An engine has answered a peer's request in full."""
+        line, told, charged = self._present.get(charge.number, (None, None, 0.0))
+        if line is None or told is None or not update.prompt_tokens:
+            return
+        real = weighted_tokens(update.prompt_tokens - (update.cached_tokens or 0), update.completion_tokens)
+        line.fair_share.serve(told.tenant, real - charged, told.weight)
+        if model:
+            self._admission.forecast.observe(told.tenant, model, update.completion_tokens // charge.sequences)
+
+    def ended(self, charge: Charge, now_s: float) -> None:
+        """A peer's request has left its engine."""
+        line, told, _ = self._present.pop(charge.number, (None, None, 0.0))
+        if line is not None and told is not None:
+            line.fair_share.leave(told.tenant)
+
+    def waits(self, replica_id: int, update: QueueUpdate, now_s: float) -> None:
+        """What waits at a peer now."""
+        peer = self._waiting.get(replica_id)
+        if peer is None:
+            peer = self._waiting[replica_id] = PeerWaiting()
+        peer.at_s, peer.tiers = now_s, update.tiers[:MAX_TIERS]
+        self._is_changed = True
+
+    def rejected(self, update: RejectedUpdate, now_s: float) -> None:
+        """A peer has rejected a request."""
+        arrivals = self._rejected
+        while arrivals and (len(arrivals) >= MAX_REJECTED or next(iter(arrivals.values())) < now_s - REJECTED_TTL_S):
+            arrivals.popitem(last=False)
+        arrivals.setdefault(update.fingerprint, now_s - update.age_s)
+
+    def gone(self, replica_id: int, now_s: float) -> None:
+        """A peer is gone, and what waited there with it."""
+        peer = self._waiting.pop(replica_id, None)
+        if peer is not None:
+            self._is_changed = True
+            self._last_demand[replica_id] = peer.engines
+
+    def miss(self, replica_ids: Collection[int], now_s: float) -> None:
+        """These peers are missing. What they ask for they are taken to get, by their share when they were last heard:
+        so each of the parts keeps to its own share of what streams can bear.
+        """
+        for replica_id in [each for each in self._last_demand if each not in replica_ids]:
+            del self._last_demand[replica_id]
+        if not replica_ids:
+            self._admission.stalls.times = 1.0
+            return
+        late = {each: peer.engines for each, peer in self._waiting.items() if each in replica_ids}
+        lost = sum(late.values()) + sum(self._last_demand.values())
+        lines = [line for queue in self._admission.queues.values() for line in queue.tier_queues.values()]
+        known = sum(line.demand.engines(now_s) + line.demand.of_peers for line in lines) - sum(late.values())
+        self._admission.stalls.times = min(1.0 + lost / known, MAX_TIMES) if known > 0 else MAX_TIMES
+
+    def refresh(self, now_s: float) -> None:
+        """Have the queues count what peers have reported since the last call, and no longer what is too old."""
+        if self._is_changed or now_s >= self._expires_s:
+            self._count(now_s)
+
+    def _count(self, now_s: float) -> None:
+        self._is_changed, self._expires_s = False, inf
+        sums: dict[str, _Sums] = {}
+        for peer in self._waiting.values():
+            is_fresh = peer.at_s + WAITING_TTL_S > now_s
+            if is_fresh and any(each.waiting for each in peer.tiers):
+                self._expires_s = min(self._expires_s, peer.at_s + WAITING_TTL_S)
+            for each in peer.tiers:
+                sums.setdefault(each.queue, _Sums()).add(each, is_fresh=is_fresh)
+        for name, queue in self._admission.queues.items():
+            found = sums.get(name) or _Sums()
+            queue.set_peers(found.demand, found.waiting, found.work_s, found.service, now_s)
+
+
+class _Sums:
+    """What all peers ask for and hold back in one queue, by tier."""
+
+    def __init__(self) -> None:
+        self.demand: dict[str, float] = {}
+        self.waiting: dict[str, int] = {}
+        self.work_s: dict[str, dict[str | None, float]] = {}
+        self.service: dict[str, dict[str | None, float]] = {}
+
+    def add(self, told: TierWaiting, *, is_fresh: bool) -> None:
+        self.demand[told.tier] = self.demand.get(told.tier, 0.0) + told.engines
+        if not told.waiting or not is_fresh:
+            return
+        self.waiting[told.tier] = self.waiting.get(told.tier, 0) + told.waiting
+        work_s, service = self.work_s.setdefault(told.tier, {}), self.service.setdefault(told.tier, {})
+        for each in told.tenants:
+            work_s[each.tenant] = work_s.get(each.tenant, 0.0) + each.work_s
+            service[each.tenant] = service.get(each.tenant, 0.0) + each.service
+
+
+def _shown(queue: str, line: TierQueue, now_s: float) -> TierWaiting:
+    tenants = tuple([TenantWaiting(*each) for each in islice(line.waiting_tenants(), MAX_TENANTS)])
+    return TierWaiting(queue, line.tier.name, line.demand.engines(now_s), line.waiting, tenants)

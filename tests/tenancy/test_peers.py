@@ -1,0 +1,433 @@
+"""Several gateways admit as one: what peers have placed, hold back and rejected counts."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.replica_sync.updates import decode_batch, encode_batch
+from routing.blocks import Prompt
+from routing.candidates import NoEngineAdmissible
+from routing.decision.placement import Placement
+from routing.decision.router import Router
+from routing.ledger import AdmittedAs, StreamObjective
+from routing.pods import EngineShape, Pod, PodState
+from routing.rejection import RequestRejected
+from routing.replica_state import QueueUpdate, RejectedUpdate, ReplicaState, TenantWaiting, TierWaiting, UpdatePublisher
+from routing.request import Api, Request, Usage
+from scorers.registry import routings
+from tenancy.admission import Admission
+from tenancy.objective import Tier, objective_of
+from tenancy.peers import MAX_TENANTS, MAX_TIMES, PUBLISH_S, WAITING_TTL_S, Peers
+from tenancy.queue import WaitingRequest
+from tenancy.tenants import Caller, Tenant
+
+MODEL = "m"
+GOLD = Tier("gold", 10, ttft_s=1.0, ttft_uncached_factor=2.0, tpot_s=0.05, guaranteed_share=0.5)
+BRONZE = Tier("bronze", -10, ttft_s=15.0, ttft_uncached_factor=5.0, tpot_s=0.15)
+TIERS = {tier.name: tier for tier in (GOLD, BRONZE)}
+
+
+class Gateway:
+    """A router with admission that publishes what it does; sizes are tokens."""
+
+    def __init__(self, name: int, engines: int = 2) -> None:
+        self.name = name
+        self.router = Router(routings()["least-loaded"], exact_sizes=True)
+        for number in range(engines):
+            url = f"http://{number}"
+            self.router.put_pod(Pod(url, PodState.READY, frozenset({MODEL}), ready_since_s=-1e6))
+            self.router.reshape_pod(url, [EngineShape(kv_tokens=1_000_000)])
+        self.publisher = UpdatePublisher()
+        self.router.subscribe(self.publisher)
+        self.admission = Admission(self.router)
+        self.admission.tiers = TIERS
+        self.peers = self.admission.peers = Peers(self.admission, self.publisher.publish)
+        self.applier = ReplicaState(self.router, admission=self.peers)
+        self.batches = 0
+        self._asked = 0
+
+    def arrive(
+        self,
+        tier: Tier,
+        now_s: float = 0.0,
+        *,
+        tenant: str = "a",
+        tokens: int = 1_200,
+        number: int = 0,
+        retried: int = 0,
+    ) -> WaitingRequest:
+        self._asked += 1
+        prompt = Prompt((number or self.name * 1_000_000 + self._asked,), (64,), tokens)
+        request = Request(str(self._asked), Api.CHAT, MODEL, prompt, stream=True, retry_count=retried)
+        caller = Caller(Tenant(tenant, tier=tier))
+        return self.admission.arrive(request, caller, objective_of(tier), came_s=now_s, now_s=now_s, draw=0.0)
+
+    def place(self, waiter: WaitingRequest, now_s: float = 0.0) -> Placement:
+        return self.admission.place(waiter, frozenset(), now_s=now_s, draw=0.5)
+
+    def wait(self, tier: Tier, now_s: float = 0.0, *, tenant: str = "a") -> WaitingRequest:
+        waiter = self.arrive(tier, now_s, tenant=tenant)
+        waiter.queue.put(waiter, now_s)
+        return waiter
+
+    def batch(self) -> bytes:
+        self.batches += 1
+        return encode_batch(self.name, self.batches, self.publisher.take())
+
+    def hear(self, payload: bytes, now_s: float = 0.0) -> None:
+        batch = decode_batch(payload)
+        self.applier.apply(batch.replica_id, batch.number, batch.updates, now_s)
+
+
+def two() -> tuple[Gateway, Gateway]:
+    """Two gateways that know all tiers."""
+    made = Gateway(1), Gateway(2)
+    for gateway in made:
+        for tier in TIERS.values():
+            gateway.admission.leave(gateway.arrive(tier))
+        gateway.publisher.take()
+    return made
+
+
+def tell(here: Gateway, there: Gateway, now_s: float = 0.0) -> None:
+    here.peers.publish_waiting(now_s)
+    there.hear(here.batch(), now_s)
+    there.peers.refresh(now_s)
+
+
+def test_the_stream_of_a_peer_limits_what_its_engine_takes() -> None:
+    """Its objective travels with its charge: without it the engine would be taken to bear any prefill."""
+    here, there = two()
+    placement = here.place(here.arrive(GOLD))
+    slot = placement.engine.slot
+    assert there.admission.stalls.room_now_s(slot, 0.0) > 1e9
+    tell(here, there)
+    assert there.admission.stalls.room_now_s(slot, 0.0) == pytest.approx(
+        here.admission.stalls.room_now_s(slot, 0.0), rel=1e-3
+    )
+
+
+def test_a_lower_tier_waits_for_a_higher_that_waits_at_a_peer() -> None:
+    """And no longer once that has been served, or its gateway has not been heard."""
+    here, there = two()
+    waiter = here.wait(GOLD)
+    tell(here, there)
+    queue = there.arrive(BRONZE).queue
+    assert queue.must_wait(BRONZE)
+    waits = there.wait(BRONZE)
+    assert queue.by_rank() == []
+    there.peers.refresh(WAITING_TTL_S + 0.01)
+    assert queue.by_rank() == [waits.tier_queue]
+    tell(here, there, 1.0)
+    assert queue.by_rank() == []
+    waiter.queue.take(waiter, 1.0)
+    tell(here, there, 1.0)
+    assert queue.by_rank() == [waits.tier_queue]
+
+
+def test_a_tier_that_is_owed_of_its_floor_waits_for_no_peer() -> None:
+    """So the lowest gets its trickle wherever it waits."""
+    here, there = two()
+    here.wait(GOLD)
+    waits = there.wait(BRONZE)
+    tell(here, there)
+    waits.tier_queue.credit_s = 0.1
+    assert waits.queue.by_rank() == [waits.tier_queue]
+
+
+def test_equal_tiers_do_not_wait_for_each_other() -> None:
+    """Engines would stand idle for as long as updates take."""
+    here, there = two()
+    here.wait(GOLD)
+    waits = there.wait(GOLD)
+    tell(here, there)
+    assert waits.queue.by_rank() == [waits.tier_queue]
+
+
+def test_what_waits_at_peers_stands_before_who_arrives() -> None:
+    """Its wait is reckoned from the work of all gateways."""
+    here, there = two()
+    alone_s = there.arrive(BRONZE, tenant="b").tier_queue.wait_s(there.arrive(BRONZE, tenant="b"), 0.0)
+    for _ in range(5):
+        here.wait(BRONZE)
+    tell(here, there)
+    waiter = there.arrive(BRONZE, tenant="a")
+    assert waiter.tier_queue.wait_s(waiter, 0.0) > alone_s
+
+
+def test_demand_of_all_gateways_is_kept_open() -> None:
+    """A tier wants as many engines as its requests need wherever they arrive."""
+    here, there = two()
+    line = there.arrive(GOLD).tier_queue
+    before = line.demand.wanted(0.0)
+    for _ in range(40):
+        here.admission.leave(here.arrive(GOLD))
+    tell(here, there)
+    assert line.demand.wanted(0.0) > before
+
+
+def test_service_at_a_peer_counts_for_its_tenant() -> None:
+    """Charged when it is placed, settled by what it was, and its tenant is present while it runs."""
+    here, there = two()
+    share = there.arrive(GOLD, tenant="b").tier_queue.fair_share
+    placement = here.place(here.arrive(GOLD, tenant="a"))
+    tell(here, there)
+    expected = share.served("a")
+    assert expected > share.served("b") == 0.0
+    placement.first_token(0.2)
+    placement.settle(Usage(1_200, 900, 0), 1.0)
+    placement.release(1.0)
+    before = there.admission.forecast.mean("a", MODEL)
+    tell(here, there, 1.0)
+    assert there.admission.forecast.mean("a", MODEL) != before
+    assert share.min_of_others("b") is None
+
+
+def test_a_rejected_request_is_known_to_all_gateways() -> None:
+    """Its objective runs since it first arrived, wherever that was."""
+    here, there = two()
+    waiter = here.arrive(GOLD, 10.0, number=7)
+    here.admission.overload_rejection(waiter, 10.0, 1.0, 0.0)
+    there.hear(here.batch(), 10.1)
+    again = there.arrive(GOLD, 12.0, number=7, retried=1)
+    assert again.arrived_s == pytest.approx(10.1, abs=0.01)
+    assert there.arrive(GOLD, 12.0, number=8, retried=1).arrived_s == 12.0
+
+
+def test_what_waits_is_published_now_and_then() -> None:
+    """At once where a tier begins to wait, otherwise no more often than peers need it."""
+    here, _ = two()
+    here.peers.publish_waiting(0.0)
+    here.publisher.take()
+    waiter = here.wait(GOLD, 0.001)
+    here.peers.publish_waiting(0.001)
+    (update,) = here.publisher.take()
+    assert isinstance(update, QueueUpdate)
+    assert [(each.tier, each.waiting) for each in update.tiers] == [("gold", 1), ("bronze", 0)]
+    here.peers.publish_waiting(0.001 + PUBLISH_S / 2)
+    assert here.publisher.take() == []
+    waiter.queue.take(waiter, 0.002)
+    here.peers.publish_waiting(0.002)
+    assert len(here.publisher.take()) == 1
+
+
+def test_what_is_published_is_bounded() -> None:
+    """However many tenants wait."""
+    here, _ = two()
+    waiters = [here.arrive(BRONZE, tenant=f"t{number}") for number in range(MAX_TENANTS + 10)]
+    for waiter in waiters:
+        waiter.queue.put(waiter, 0.0)
+    here.peers.publish_waiting(0.0)
+    tiers = [tier for update in here.publisher.take() if isinstance(update, QueueUpdate) for tier in update.tiers]
+    assert max(len(tier.tenants) for tier in tiers) == MAX_TENANTS
+
+
+def test_while_a_peer_is_missing_each_part_keeps_to_its_share() -> None:
+    """What is placed counts as often as all gateways together place for each of ours, once when it is back."""
+    here, there = two()
+    for _ in range(10):
+        here.admission.leave(here.arrive(GOLD))
+        there.admission.leave(there.arrive(GOLD))
+    tell(here, there)
+    there.peers.miss({1}, 0.0)
+    assert there.admission.stalls.times == pytest.approx(2.0, rel=0.05)
+    there.peers.gone(1, 0.0)
+    there.peers.refresh(0.0)
+    there.peers.miss({1}, 0.0)
+    assert there.admission.stalls.times == pytest.approx(2.0, rel=0.05)
+    there.peers.miss((), 0.0)
+    assert there.admission.stalls.times == 1.0
+
+
+def test_a_gateway_without_demand_takes_a_small_share() -> None:
+    """Its share is unknown, and not all."""
+    here, there = Gateway(1), Gateway(2)
+    here.admission.leave(here.arrive(GOLD))
+    tell(here, there)
+    there.peers.miss({1}, 0.0)
+    assert there.admission.stalls.times == MAX_TIMES
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        QueueUpdate((TierWaiting("m", "gold", -1.0),)),
+        QueueUpdate((TierWaiting("m", "gold", 1.0, 1, (TenantWaiting("a", 1e9, 1.0),)),)),
+        RejectedUpdate(1, -1.0),
+    ],
+)
+def test_impossible_numbers_are_counted_and_dropped(update: QueueUpdate | RejectedUpdate) -> None:
+    """Of whatever version or origin."""
+    here, _ = two()
+    here.applier.apply(9, 1, [update], 0.0)
+    here.peers.refresh(0.0)
+    assert here.applier.rejected == 1
+    assert not any(queue.has_peers_waiting for queue in here.admission.queues.values())
+
+
+def test_unknown_queues_and_tiers_are_ignored() -> None:
+    """A peer may have another policy: its requests count as load."""
+    here, _ = two()
+    here.applier.apply(9, 1, [QueueUpdate((TierWaiting("other", "platinum", 1.0, 3),))], 0.0)
+    here.peers.refresh(0.0)
+    charge = here.router.ledger.charge(
+        0,
+        prefill_tokens=10.0,
+        prefill_s=0.1,
+        kv_tokens=10.0,
+        sequences=1,
+        now_s=0.0,
+        pledge=StreamObjective(0.05, 10.0, AdmittedAs("other", "platinum", "a", 1.0, 0.1, 10.0)),
+    )
+    here.peers.placed(charge, 0.0)
+    here.peers.ended(charge, 0.0)
+    assert here.applier.rejected == 0
+
+
+class Fleet:
+    """Three gateways before one engine, what is on its way between them, and one that sees all at once: the truth."""
+
+    def __init__(self, seed: int) -> None:
+        self.now_s = 0.0
+        self.gateways = [Gateway(number, engines=1) for number in (1, 2, 3)]
+        self.truth = Gateway(9, engines=1)
+        self.excess_s = 0.0
+        """The most that was ever given out beyond what was left."""
+        self._draw = Random(seed)
+        self._inboxes: dict[tuple[int, int], list[bytes]] = {}
+        self._cut: set[int] = set()
+        self._dead: set[int] = set()
+        self._given: list[tuple[int, Placement]] = []
+        """(Gateway, placement), oldest first."""
+        self._unheard: dict[tuple[int, int], int] = {}
+        """By hearer and publisher: place in `_given` of the oldest open placement not known there."""
+
+    def hear(self, here: Gateway) -> None:
+        """All that is on its way arrives, but for what the partition holds back."""
+        for other in self._others(here):
+            if here.name not in self._cut and other.name not in self._cut:
+                for payload in self._inboxes.pop((here.name, other.name), []):
+                    here.hear(payload, self.now_s)
+                self._unheard.pop((here.name, other.name), None)
+        here.peers.refresh(self.now_s)
+
+    def cut(self, here: Gateway) -> None:
+        """Nothing reaches it, and nothing of it reaches others."""
+        self._cut.add(here.name)
+
+    def join(self, here: Gateway) -> None:
+        """What it has missed is replaced by snapshots."""
+        if here.name in self._cut:
+            self._cut.discard(here.name)
+            for gateway in self.gateways:
+                gateway.publisher.publish_snapshot()
+                self._publish(gateway)
+
+    def forget(self, here: Gateway) -> None:
+        """A cut-off gateway has not heard its peers for so long that it takes them to be gone."""
+        for other in self._others(here):
+            if here.name in self._cut or other.name in self._cut:
+                here.applier.remove(other.name, self.now_s)
+                open_there = [
+                    at for at, (name, one) in enumerate(self._given) if name == other.name and not one.charge.released
+                ]
+                if open_there:
+                    self._unheard[here.name, other.name] = open_there[0]
+
+    def die(self, here: Gateway) -> None:
+        """Its requests end, as its connections do."""
+        self._dead.add(here.name)
+        for name, placement in self._given:
+            if name == here.name:
+                placement.release(self.now_s)
+        self._publish(here)
+
+    def start(self, here: Gateway) -> None:
+        """The first token of its oldest request."""
+        for placement in self._open(here)[:1]:
+            placement.first_token(self.now_s)
+            self._publish(here)
+
+    def end(self, here: Gateway) -> None:
+        """Its oldest request ends."""
+        for placement in self._open(here)[:1]:
+            placement.first_token(self.now_s)
+            placement.release(self.now_s)
+            self._publish(here)
+
+    def place(self, here: Gateway) -> None:
+        """One request asks for the engine; what is given out is held against the truth."""
+        if here.name in self._dead:
+            return
+        left_s = self.truth.admission.stalls.room_now_s(0, self.now_s)
+        tier, tokens = self._draw.choice([GOLD, BRONZE]), self._draw.choice([300, 1_200, 4_000])
+        try:
+            placement = here.place(here.arrive(tier, self.now_s, tokens=tokens), self.now_s)
+        except (NoEngineAdmissible, RequestRejected):
+            return
+        self._given.append((here.name, placement))
+        unheard = [at for (hearer, _), at in self._unheard.items() if hearer == here.name]
+        since = self._given[min(unheard) :] if unheard else []
+        excess_s = placement.charge.prefill_s - left_s
+        assert excess_s <= sum(each.charge.prefill_s for _, each in since) + ROUNDING_S
+        self.excess_s = max(self.excess_s, excess_s)
+        for other in self._others(here):
+            self._unheard.setdefault((other.name, here.name), len(self._given) - 1)
+        self._publish(here)
+
+    def _publish(self, here: Gateway) -> None:
+        payload = here.batch()
+        self.truth.hear(payload, self.now_s)
+        for other in self._others(here):
+            self._inboxes.setdefault((other.name, here.name), []).append(payload)
+
+    def _others(self, here: Gateway) -> list[Gateway]:
+        return [gateway for gateway in self.gateways if gateway is not here]
+
+    def _open(self, here: Gateway) -> list[Placement]:
+        return [one for name, one in self._given if name == here.name and not one.charge.released]
+
+
+ROUNDING_S = 1e-3
+"""Of what travels in whole microseconds and thousandths of tokens."""
+
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["place", "place", "place", "hear", "cut", "join", "forget", "start", "end", "die"]),
+        st.integers(0, 2),
+    ),
+    max_size=60,
+)
+
+
+@given(MOVES, st.integers(0, 1 << 16))
+@settings(max_examples=60, deadline=None)
+def test_an_engine_is_promised_no_more_than_what_is_on_its_way_allows(moves: list[tuple[str, int]], seed: int) -> None:
+    """Placements, deaths, partitions and reunions in any order. A gateway that has heard all gives out no more than is
+    left; otherwise the excess is at most the prefill placed since the oldest placement that it does not know.
+    """
+    fleet = Fleet(seed)
+    for move, which in moves:
+        fleet.now_s += 0.05
+        getattr(fleet, move)(fleet.gateways[which])
+
+
+def test_partitions_do_give_out_more_than_there_is() -> None:
+    """So that the property above is tried: two gateways that hear nothing each give out what is left."""
+    fleet = Fleet(1)
+    for _ in range(40):
+        fleet.now_s += 0.05
+        for gateway in fleet.gateways:
+            fleet.place(gateway)
+    assert fleet.excess_s > 0.01
+    whole = Fleet(1)
+    for _ in range(40):
+        whole.now_s += 0.05
+        for gateway in whole.gateways:
+            whole.hear(gateway)
+            whole.place(gateway)
+    assert whole.excess_s <= ROUNDING_S
