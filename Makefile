@@ -25,7 +25,7 @@ JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 .PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers trace-request fuzz fuzz-long chaos soak attacks nightly wheel \
-	bench-overhead bench-paired bench-decide bench-index bench-routing bench-slo bench-cascade bench-cascade-live bench-extproc bench-truth \
+	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-extproc bench-truth \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts check-deploy extproc-messages clean
 
 help: ## List the verbs.
@@ -151,6 +151,10 @@ bench-index: $(READY) ## Memory and time of knowing who holds what, and a fleet 
 bench-routing: $(READY) ## Where requests go and what it does to first tokens, beside others (ARGS=--quick; 45 minutes).
 	@PYTHON="$(PYTHON)" sh bench/rivals.sh
 	@$(BIN)/python -m bench.routing --keep bench/routing/last.txt $(ARGS)
+
+# `python -m bench.clairvoyant search` improves the kept placements (bench/clairvoyant/best.json).
+bench-clairvoyant: $(READY) ## How far each policy is from the best placement known, in virtual time (ARGS="--only chat"; 10 minutes).
+	@$(BIN)/python -m bench.clairvoyant compare --keep bench/clairvoyant/last.txt $(ARGS)
 
 bench-slo: $(READY) ## Whose promises are kept under overload, by tier and tenant (ARGS="--seeds 1"; 20 minutes).
 	@PYTHON="$(PYTHON)" sh bench/rivals.sh
