@@ -36,7 +36,7 @@ class OpenRequest(Struct, frozen=True, gc=False):
     queues: bool = True
     """Whether its prefill is done there."""
     objective: StreamObjective | None = None
-    """What its stream was promised; None where nothing was, or its replica does not send it."""
+    """The objective of its stream; None without one, or where its replica does not send it."""
 
 
 class PlacedUpdate(Struct, frozen=True, gc=False):
@@ -184,7 +184,7 @@ class UpdatePublisher:
         return said
 
     def publish(self, update: StateUpdate) -> None:
-        """Publish an update that is no event of a placement."""
+        """Publish an update that does not belong to a placement."""
         self._queue(update)
 
     def placed(self, request: Request, engine: Engine, charge: Charge) -> None:
@@ -385,8 +385,8 @@ class ReplicaState:
     def _leave_as_external(self, origin: RemoteReplica, now_s: float) -> None:
         """Count what a missing replica had open as load of others, until the next scrape shows what is there."""
         ledger = self._state.ledger
-        for heard in origin.open.values():
-            slot, charge = heard.charge.slot, heard.charge
+        for remote in origin.open.values():
+            slot, charge = remote.charge.slot, remote.charge
             known = ledger.external[slot]
             more = ExternalLoad(
                 known.running + charge.sequences, known.waiting, known.kv_tokens + charge.kv_tokens, now_s
@@ -401,7 +401,7 @@ class ReplicaState:
             if state.peers_missing_s is None:
                 state.peers_missing_s = now_s
             elif not missing and not state.has_unexplained_load(now_s):
-                self._missing.clear()  # They are gone for good: no engine runs what is not known here.
+                self._missing.clear()  # They do not return: no engine runs what is not known here.
         missing |= self._missing
         if not missing and state.peers_missing_s is not None:
             state.peers_missing_s, state.peers_found_s = None, now_s

@@ -72,7 +72,7 @@ class RoutingState:
         self.peers_missing_s: float | None = None
         """Since when a peer has not been heard that may still place requests; None where none is missing."""
         self.peers_found_s = -inf
-        """When the last of those that were missing was found, or was gone for good."""
+        """When the last of those that were missing was found, or was removed."""
         self.observers: ObserverList | None = None
         """None while nothing is subscribed."""
         self._report = report

@@ -128,7 +128,7 @@ class AdmissionFilter:
         """
         self._candidates = candidates
         waiter, own_s, ahead_s = self._waiter, candidates.own_s[at], candidates.ahead_s[at] * self._stalls.times
-        # What stands in an engine's queue is beyond our order: no more of it than the engine takes into one step.
+        # The engine's own queue is outside our order: at most what the engine takes into one step.
         if ahead_s > STEP_TOKENS * candidates.seconds_per_token[at]:
             return False
         if (

@@ -1,6 +1,6 @@
 """What peers admit, hold back and reject, so that several gateways admit as one. Time is an argument.
 
-Each gateway publishes, by queue and tier, what is asked for and what waits, and receives the same of its peers. What
+Each gateway publishes, by queue and tier, its demand and what waits, and receives the same of its peers. What
 waits at a peer counts in the order of the queue; what a peer has placed counts as service of its tier and tenant.
 """
 
@@ -114,35 +114,35 @@ class Peers:
 
     def placed(self, charge: Charge, now_s: float) -> None:
         """A peer has charged a request to an engine."""
-        told = charge.objective.admitted if charge.objective is not None else None
-        if told is None:
+        report = charge.objective.admitted if charge.objective is not None else None
+        if report is None:
             return
-        queue = self._admission.queues.get(told.queue)
-        line = queue.tier_queues.get(told.tier) if queue is not None else None
+        queue = self._admission.queues.get(report.queue)
+        line = queue.tier_queues.get(report.tier) if queue is not None else None
         if queue is None or line is None:
             return
-        service = weighted_tokens(charge.prefill_tokens, told.answer_tokens)
+        service = weighted_tokens(charge.prefill_tokens, report.answer_tokens)
         seconds_per_token = charge.prefill_s / charge.prefill_tokens if charge.prefill_tokens else 0.0
-        line.fair_share.enter(told.tenant)
-        line.fair_share.serve(told.tenant, service, told.weight)
-        self._present[charge.number] = line, told, service
-        queue.serve_at_peer(line, told.own_s, service * seconds_per_token, now_s)
+        line.fair_share.enter(report.tenant)
+        line.fair_share.serve(report.tenant, service, report.weight)
+        self._present[charge.number] = line, report, service
+        queue.serve_at_peer(line, report.own_s, service * seconds_per_token, now_s)
 
     def settled(self, charge: Charge, model: str, update: SettledUpdate, now_s: float) -> None:
         """An engine has answered a peer's request in full."""
-        line, told, charged = self._present.get(charge.number, (None, None, 0.0))
-        if line is None or told is None or not update.prompt_tokens:
+        line, report, charged = self._present.get(charge.number, (None, None, 0.0))
+        if line is None or report is None or not update.prompt_tokens:
             return
         real = weighted_tokens(update.prompt_tokens - (update.cached_tokens or 0), update.completion_tokens)
-        line.fair_share.serve(told.tenant, real - charged, told.weight)
+        line.fair_share.serve(report.tenant, real - charged, report.weight)
         if model:
-            self._admission.forecast.observe(told.tenant, model, update.completion_tokens // charge.sequences)
+            self._admission.forecast.observe(report.tenant, model, update.completion_tokens // charge.sequences)
 
     def ended(self, charge: Charge, now_s: float) -> None:
         """A peer's request has left its engine."""
-        line, told, _ = self._present.pop(charge.number, (None, None, 0.0))
-        if line is not None and told is not None:
-            line.fair_share.leave(told.tenant)
+        line, report, _ = self._present.pop(charge.number, (None, None, 0.0))
+        if line is not None and report is not None:
+            line.fair_share.leave(report.tenant)
 
     def waits(self, replica_id: int, update: QueueUpdate, now_s: float) -> None:
         """What waits at a peer now."""
@@ -209,13 +209,13 @@ class _Sums:
         self.work_s: dict[str, dict[str | None, float]] = {}
         self.service: dict[str, dict[str | None, float]] = {}
 
-    def add(self, told: TierWaiting, *, is_fresh: bool) -> None:
-        self.demand[told.tier] = self.demand.get(told.tier, 0.0) + told.engines
-        if not told.waiting or not is_fresh:
+    def add(self, report: TierWaiting, *, is_fresh: bool) -> None:
+        self.demand[report.tier] = self.demand.get(report.tier, 0.0) + report.engines
+        if not report.waiting or not is_fresh:
             return
-        self.waiting[told.tier] = self.waiting.get(told.tier, 0) + told.waiting
-        work_s, service = self.work_s.setdefault(told.tier, {}), self.service.setdefault(told.tier, {})
-        for each in told.tenants:
+        self.waiting[report.tier] = self.waiting.get(report.tier, 0) + report.waiting
+        work_s, service = self.work_s.setdefault(report.tier, {}), self.service.setdefault(report.tier, {})
+        for each in report.tenants:
             work_s[each.tenant] = work_s.get(each.tenant, 0.0) + each.work_s
             service[each.tenant] = service.get(each.tenant, 0.0) + each.service
 

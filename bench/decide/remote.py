@@ -44,7 +44,7 @@ def measure_remote(pods: int, tokens: int, rounds: int) -> Remote:
     publisher, applier = UpdatePublisher(), ReplicaState(there.router)
     here.router.subscribe(publisher)
     decides, decodes, applies, sizes = list[float](), list[float](), list[float](), list[int]()
-    warming = here.most_open // PER_BATCH + 1
+    warming = here.max_open // PER_BATCH + 1
     for number in range(1, warming + rounds + 1):
         for turn in range(PER_BATCH):
             seconds, placement = _decide(here, is_new=(number + turn) % 2 == 0)

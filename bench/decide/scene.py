@@ -87,7 +87,7 @@ class Scene:
         return self._now_s
 
     @property
-    def most_open(self) -> int:
+    def max_open(self) -> int:
         """Requests that run at a time."""
         return self._max_running + self._max_in_prefill
 

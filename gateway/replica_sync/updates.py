@@ -8,8 +8,8 @@ each, without those shared with the previous prompt of the batch. Tokens are int
 Later versions may add updates (skipped here) and append fields to an update (ignored here). For any other change they
 raise `least reader`, so that older versions skip the whole batch.
 
-Schema 2 appends to a charge what was promised, and adds what waits and what was rejected. A peer that writes schema 1
-is taken to have promised nothing: its charges count as load.
+Schema 2 appends to a charge the objective of its stream, and adds waiting work and rejections. Charges of a peer that
+writes schema 1 count as load without an objective.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class UndecodableBatchError(Exception):
 
 
 NO_NAME = -1
-"""In place of the index of a name: there is none."""
+"""In place of the index of a name: no name."""
 
 
 class _Admitted(Struct, frozen=True, array_like=True, gc=False):
@@ -272,15 +272,15 @@ class _Writer:
             case RejectedUpdate(fingerprint, age_s):
                 return _Rejected(fingerprint, _integer(age_s * 1e6))
 
-    def _tier(self, told: TierWaiting) -> _TierWaiting:
+    def _tier(self, tier: TierWaiting) -> _TierWaiting:
         return _TierWaiting(
-            self._name(told.queue),
-            self._name(told.tier),
-            _integer(told.engines * 1e3),
-            told.waiting,
+            self._name(tier.queue),
+            self._name(tier.tier),
+            _integer(tier.engines * 1e3),
+            tier.waiting,
             [
                 _TenantWaiting(self._tenant(each.tenant), _integer(each.work_s * 1e6), _integer(each.service))
-                for each in told.tenants
+                for each in tier.tenants
             ],
         )
 
@@ -306,14 +306,14 @@ class _Writer:
             None if objective is None or objective.admitted is None else self._admitted(objective.admitted),
         )
 
-    def _admitted(self, told: AdmittedAs) -> _Admitted:
+    def _admitted(self, admitted: AdmittedAs) -> _Admitted:
         return _Admitted(
-            self._name(told.queue),
-            self._name(told.tier),
-            self._tenant(told.tenant),
-            _integer(told.weight * 1e3),
-            _integer(told.own_s * 1e6),
-            _integer(told.answer_tokens),
+            self._name(admitted.queue),
+            self._name(admitted.tier),
+            self._tenant(admitted.tenant),
+            _integer(admitted.weight * 1e3),
+            _integer(admitted.own_s * 1e6),
+            _integer(admitted.answer_tokens),
         )
 
 
@@ -365,17 +365,17 @@ class _Reader:
             case _Rejected(fingerprint, age_us):
                 return RejectedUpdate(fingerprint, age_us / 1e6)
 
-    def _tier(self, told: _TierWaiting) -> TierWaiting:
+    def _tier(self, tier: _TierWaiting) -> TierWaiting:
         names = self._names
         return TierWaiting(
-            names[told.queue],
-            names[told.tier],
-            told.engines_thousandths / 1e3,
-            told.waiting,
+            names[tier.queue],
+            names[tier.tier],
+            tier.engines_thousandths / 1e3,
+            tier.waiting,
             tuple(
                 [
                     TenantWaiting(self._tenant(each.tenant), each.work_us / 1e6, float(each.service))
-                    for each in told.tenants
+                    for each in tier.tenants
                 ]
             ),
         )
@@ -392,7 +392,7 @@ class _Reader:
         return self._last
 
     def _charge(self, charge: _Charge) -> OpenRequest:
-        told, names = charge.admitted, self._names
+        admitted, names = charge.admitted, self._names
         return OpenRequest(
             charge.number,
             names[charge.engine],
@@ -408,14 +408,14 @@ class _Reader:
                 _seconds(charge.tpot_us),
                 charge.min_tokens_thousandths / 1e3,
                 None
-                if told is None
+                if admitted is None
                 else AdmittedAs(
-                    names[told.queue],
-                    names[told.tier],
-                    self._tenant(told.tenant),
-                    told.weight_thousandths / 1e3,
-                    told.own_us / 1e6,
-                    told.answer_tokens,
+                    names[admitted.queue],
+                    names[admitted.tier],
+                    self._tenant(admitted.tenant),
+                    admitted.weight_thousandths / 1e3,
+                    admitted.own_us / 1e6,
+                    admitted.answer_tokens,
                 ),
             ),
         )

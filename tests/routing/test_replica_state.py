@@ -491,7 +491,7 @@ def missing_peer() -> tuple[Talker, Talker]:
     return here, there
 
 
-def test_a_silent_peer_with_open_requests_is_missing_until_it_is_heard() -> None:
+def test_a_silent_peer_with_open_requests_is_missing_until_it_sends() -> None:
     """After some tenths of a second; one that sends as earlier versions do after more."""
     here, there = missing_peer()
     assert missing_s(here) is not None

@@ -48,7 +48,7 @@ class Gateway:
         self.peers = self.admission.peers = Peers(self.admission, self.publisher.publish)
         self.applier = ReplicaState(self.router, admission=self.peers)
         self.batches = 0
-        self._asked = 0
+        self._placed = 0
 
     def arrive(
         self,
@@ -60,9 +60,9 @@ class Gateway:
         number: int = 0,
         retried: int = 0,
     ) -> WaitingRequest:
-        self._asked += 1
-        prompt = Prompt((number or self.name * 1_000_000 + self._asked,), (64,), tokens)
-        request = Request(str(self._asked), Api.CHAT, MODEL, prompt, stream=True, retry_count=retried)
+        self._placed += 1
+        prompt = Prompt((number or self.name * 1_000_000 + self._placed,), (64,), tokens)
+        request = Request(str(self._placed), Api.CHAT, MODEL, prompt, stream=True, retry_count=retried)
         caller = Caller(Tenant(tenant, tier=tier))
         return self.admission.arrive(request, caller, objective_of(tier), came_s=now_s, now_s=now_s, draw=0.0)
 
@@ -78,7 +78,7 @@ class Gateway:
         self.batches += 1
         return encode_batch(self.name, self.batches, self.publisher.take())
 
-    def hear(self, payload: bytes, now_s: float = 0.0) -> None:
+    def receive(self, payload: bytes, now_s: float = 0.0) -> None:
         batch = decode_batch(payload)
         self.applier.apply(batch.replica_id, batch.number, batch.updates, now_s)
 
@@ -93,9 +93,9 @@ def two() -> tuple[Gateway, Gateway]:
     return made
 
 
-def tell(here: Gateway, there: Gateway, now_s: float = 0.0) -> None:
+def deliver(here: Gateway, there: Gateway, now_s: float = 0.0) -> None:
     here.peers.publish_waiting(now_s)
-    there.hear(here.batch(), now_s)
+    there.receive(here.batch(), now_s)
     there.peers.refresh(now_s)
 
 
@@ -105,7 +105,7 @@ def test_the_stream_of_a_peer_limits_what_its_engine_takes() -> None:
     placement = here.place(here.arrive(GOLD))
     slot = placement.engine.slot
     assert there.admission.stalls.room_now_s(slot, 0.0) > 1e9
-    tell(here, there)
+    deliver(here, there)
     assert there.admission.stalls.room_now_s(slot, 0.0) == pytest.approx(
         here.admission.stalls.room_now_s(slot, 0.0), rel=1e-3
     )
@@ -115,17 +115,17 @@ def test_a_lower_tier_waits_for_a_higher_that_waits_at_a_peer() -> None:
     """And no longer once that has been served, or its gateway has not been heard."""
     here, there = two()
     waiter = here.wait(GOLD)
-    tell(here, there)
+    deliver(here, there)
     queue = there.arrive(BRONZE).queue
     assert queue.must_wait(BRONZE)
     waits = there.wait(BRONZE)
     assert queue.by_rank() == []
     there.peers.refresh(WAITING_TTL_S + 0.01)
     assert queue.by_rank() == [waits.tier_queue]
-    tell(here, there, 1.0)
+    deliver(here, there, 1.0)
     assert queue.by_rank() == []
     waiter.queue.take(waiter, 1.0)
-    tell(here, there, 1.0)
+    deliver(here, there, 1.0)
     assert queue.by_rank() == [waits.tier_queue]
 
 
@@ -134,7 +134,7 @@ def test_a_tier_that_is_owed_of_its_floor_waits_for_no_peer() -> None:
     here, there = two()
     here.wait(GOLD)
     waits = there.wait(BRONZE)
-    tell(here, there)
+    deliver(here, there)
     waits.tier_queue.credit_s = 0.1
     assert waits.queue.by_rank() == [waits.tier_queue]
 
@@ -144,7 +144,7 @@ def test_equal_tiers_do_not_wait_for_each_other() -> None:
     here, there = two()
     here.wait(GOLD)
     waits = there.wait(GOLD)
-    tell(here, there)
+    deliver(here, there)
     assert waits.queue.by_rank() == [waits.tier_queue]
 
 
@@ -154,7 +154,7 @@ def test_what_waits_at_peers_stands_before_who_arrives() -> None:
     alone_s = there.arrive(BRONZE, tenant="b").tier_queue.wait_s(there.arrive(BRONZE, tenant="b"), 0.0)
     for _ in range(5):
         here.wait(BRONZE)
-    tell(here, there)
+    deliver(here, there)
     waiter = there.arrive(BRONZE, tenant="a")
     assert waiter.tier_queue.wait_s(waiter, 0.0) > alone_s
 
@@ -166,7 +166,7 @@ def test_demand_of_all_gateways_is_kept_open() -> None:
     before = line.demand.wanted(0.0)
     for _ in range(40):
         here.admission.leave(here.arrive(GOLD))
-    tell(here, there)
+    deliver(here, there)
     assert line.demand.wanted(0.0) > before
 
 
@@ -175,14 +175,14 @@ def test_service_at_a_peer_counts_for_its_tenant() -> None:
     here, there = two()
     share = there.arrive(GOLD, tenant="b").tier_queue.fair_share
     placement = here.place(here.arrive(GOLD, tenant="a"))
-    tell(here, there)
+    deliver(here, there)
     expected = share.served("a")
     assert expected > share.served("b") == 0.0
     placement.first_token(0.2)
     placement.settle(Usage(1_200, 900, 0), 1.0)
     placement.release(1.0)
     before = there.admission.forecast.mean("a", MODEL)
-    tell(here, there, 1.0)
+    deliver(here, there, 1.0)
     assert there.admission.forecast.mean("a", MODEL) != before
     assert share.min_of_others("b") is None
 
@@ -192,7 +192,7 @@ def test_a_rejected_request_is_known_to_all_gateways() -> None:
     here, there = two()
     waiter = here.arrive(GOLD, 10.0, number=7)
     here.admission.overload_rejection(waiter, 10.0, 1.0, 0.0)
-    there.hear(here.batch(), 10.1)
+    there.receive(here.batch(), 10.1)
     again = there.arrive(GOLD, 12.0, number=7, retried=1)
     assert again.arrived_s == pytest.approx(10.1, abs=0.01)
     assert there.arrive(GOLD, 12.0, number=8, retried=1).arrived_s == 12.0
@@ -232,7 +232,7 @@ def test_while_a_peer_is_missing_each_part_keeps_to_its_share() -> None:
     for _ in range(10):
         here.admission.leave(here.arrive(GOLD))
         there.admission.leave(there.arrive(GOLD))
-    tell(here, there)
+    deliver(here, there)
     there.peers.miss({1}, 0.0)
     assert there.admission.stalls.times == pytest.approx(2.0, rel=0.05)
     there.peers.gone(1, 0.0)
@@ -247,7 +247,7 @@ def test_a_gateway_without_demand_takes_a_small_share() -> None:
     """Its share is unknown, and not all."""
     here, there = Gateway(1), Gateway(2)
     here.admission.leave(here.arrive(GOLD))
-    tell(here, there)
+    deliver(here, there)
     there.peers.miss({1}, 0.0)
     assert there.admission.stalls.times == MAX_TIMES
 
@@ -303,16 +303,16 @@ class Fleet:
         self._dead: set[int] = set()
         self._given: list[tuple[int, Placement]] = []
         """(Gateway, placement), oldest first."""
-        self._unheard: dict[tuple[int, int], int] = {}
+        self._undelivered: dict[tuple[int, int], int] = {}
         """By hearer and publisher: place in `_given` of the oldest open placement not known there."""
 
-    def hear(self, here: Gateway) -> None:
+    def receive(self, here: Gateway) -> None:
         """All that is on its way arrives, but for what the partition holds back."""
         for other in self._others(here):
             if here.name not in self._cut and other.name not in self._cut:
                 for payload in self._inboxes.pop((here.name, other.name), []):
-                    here.hear(payload, self.now_s)
-                self._unheard.pop((here.name, other.name), None)
+                    here.receive(payload, self.now_s)
+                self._undelivered.pop((here.name, other.name), None)
         here.peers.refresh(self.now_s)
 
     def cut(self, here: Gateway) -> None:
@@ -336,7 +336,7 @@ class Fleet:
                     at for at, (name, one) in enumerate(self._given) if name == other.name and not one.charge.released
                 ]
                 if open_there:
-                    self._unheard[here.name, other.name] = open_there[0]
+                    self._undelivered[here.name, other.name] = open_there[0]
 
     def die(self, here: Gateway) -> None:
         """Its requests end, as its connections do."""
@@ -370,18 +370,18 @@ class Fleet:
         except (NoEngineAdmissible, RequestRejected):
             return
         self._given.append((here.name, placement))
-        unheard = [at for (hearer, _), at in self._unheard.items() if hearer == here.name]
-        since = self._given[min(unheard) :] if unheard else []
+        undelivered = [at for (hearer, _), at in self._undelivered.items() if hearer == here.name]
+        since = self._given[min(undelivered) :] if undelivered else []
         excess_s = placement.charge.prefill_s - left_s
         assert excess_s <= sum(each.charge.prefill_s for _, each in since) + ROUNDING_S
         self.excess_s = max(self.excess_s, excess_s)
         for other in self._others(here):
-            self._unheard.setdefault((other.name, here.name), len(self._given) - 1)
+            self._undelivered.setdefault((other.name, here.name), len(self._given) - 1)
         self._publish(here)
 
     def _publish(self, here: Gateway) -> None:
         payload = here.batch()
-        self.truth.hear(payload, self.now_s)
+        self.truth.receive(payload, self.now_s)
         for other in self._others(here):
             self._inboxes.setdefault((other.name, here.name), []).append(payload)
 
@@ -397,7 +397,7 @@ ROUNDING_S = 1e-3
 
 MOVES = st.lists(
     st.tuples(
-        st.sampled_from(["place", "place", "place", "hear", "cut", "join", "forget", "start", "end", "die"]),
+        st.sampled_from(["place", "place", "place", "receive", "cut", "join", "forget", "start", "end", "die"]),
         st.integers(0, 2),
     ),
     max_size=60,
@@ -406,7 +406,7 @@ MOVES = st.lists(
 
 @given(MOVES, st.integers(0, 1 << 16))
 @settings(max_examples=60, deadline=None)
-def test_an_engine_is_promised_no_more_than_what_is_on_its_way_allows(moves: list[tuple[str, int]], seed: int) -> None:
+def test_budgets_are_exceeded_by_at_most_what_is_on_its_way(moves: list[tuple[str, int]], seed: int) -> None:
     """Placements, deaths, partitions and reunions in any order. A gateway that has heard all gives out no more than is
     left; otherwise the excess is at most the prefill placed since the oldest placement that it does not know.
     """
@@ -417,17 +417,17 @@ def test_an_engine_is_promised_no_more_than_what_is_on_its_way_allows(moves: lis
 
 
 def test_partitions_do_give_out_more_than_there_is() -> None:
-    """So that the property above is tried: two gateways that hear nothing each give out what is left."""
+    """So that the property above is tried: two gateways without updates each give out what is left."""
     fleet = Fleet(1)
     for _ in range(40):
         fleet.now_s += 0.05
         for gateway in fleet.gateways:
             fleet.place(gateway)
     assert fleet.excess_s > 0.01
-    whole = Fleet(1)
+    fleet = Fleet(1)
     for _ in range(40):
-        whole.now_s += 0.05
-        for gateway in whole.gateways:
-            whole.hear(gateway)
-            whole.place(gateway)
-    assert whole.excess_s <= ROUNDING_S
+        fleet.now_s += 0.05
+        for gateway in fleet.gateways:
+            fleet.receive(gateway)
+            fleet.place(gateway)
+    assert fleet.excess_s <= ROUNDING_S

@@ -22,10 +22,10 @@ def test_requests_arrive_by_the_shares_of_the_gateways() -> None:
     draw = Random(1).random
     equal = Counter(Gateways(4).pick(draw()) for _ in range(4_000))
     assert all(900 < equal[number] < 1_100 for number in range(4))
-    most = Counter(Gateways(3, first_share=0.8).pick(draw()) for _ in range(4_000))
-    assert 3_000 < most[0] < 3_400
-    assert 300 < most[1] < 500
-    assert len(most) == 3
+    counts = Counter(Gateways(3, first_share=0.8).pick(draw()) for _ in range(4_000))
+    assert 3_000 < counts[0] < 3_400
+    assert 300 < counts[1] < 500
+    assert len(counts) == 3
 
 
 def test_layouts_have_names_of_their_own() -> None:

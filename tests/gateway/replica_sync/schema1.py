@@ -45,7 +45,7 @@ Update = Placed | FirstToken | Ended | Stated
 
 class RawBatch(Struct, frozen=True, array_like=True):
     schema: int
-    least_reader: int
+    min_reader: int
     cutting: int
     origin: int
     number: int
@@ -60,7 +60,7 @@ _UPDATE: msgspec.msgpack.Decoder[Update] = msgspec.msgpack.Decoder(Update)
 def read(batch: bytes) -> tuple[RawBatch, list[Update | None]]:
     """The batch as schema 1 reads it; None in place of an update that it does not know."""
     found = _BATCH.decode(batch)
-    assert found.least_reader <= 1
+    assert found.min_reader <= 1
     updates: list[Update | None] = []
     for raw in found.updates:
         try:

@@ -231,7 +231,7 @@ def test_schema_1_reads_all_that_it_knows_of_a_batch_of_this_version() -> None:
     assert (ended, unknown) == (schema1.Ended(5), [None, None])
 
 
-def test_a_batch_of_schema_1_promises_nothing_but_its_load() -> None:
+def test_a_batch_of_schema_1_carries_load_without_objectives() -> None:
     """Before an upgrade of all: a charge of the version before counts, without an objective."""
     old = schema1.Charge(1, 0, 10, 500_000, 20, 1)
     batch = schema1.write(
