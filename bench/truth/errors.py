@@ -22,6 +22,10 @@ MIN_ERROR = {"cached": 64.0}
 """What a real figure counts as at least: an error of two blocks of nothing is no error."""
 
 
+OTHERS_SHARE = 0.5
+"""Of a core: with more load beside them pods are not what was profiled."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One workload: what was predicted and what was seen, several times."""
@@ -62,6 +66,8 @@ def targets_of(rows: Sequence[Row], min_workloads: int) -> Iterator[Target]:
     yield Target("workloads played", min_workloads, len(rows), is_minimum=True)
     if not rows:
         return
+    others = median(run.others_share for row in rows for run in row.runs)
+    yield Target("processor time of others, share of a core (above, the table is void)", OTHERS_SHARE, others)
     for figure, bound in BOUNDS.items():
         own = median(row.own_error(figure) for row in rows)
         yield Target(f"{figure}, median error", max(bound, OWN_FACTOR * own), median_error(rows, figure))

@@ -52,6 +52,14 @@ def test_too_few_workloads_fall_short() -> None:
     assert [one.is_met for one in targets_of([], 12)] == [False]
 
 
+def test_a_machine_that_others_use_voids_the_table() -> None:
+    """Half a core beside pods and client is too much."""
+    busy = Row("any", 10, dict.fromkeys(NAMES, 1.0), [Run(dict.fromkeys(NAMES, 1.0), others_share=0.9)])
+    assert [one.wanted.partition(",")[0] for one in targets_of([busy] * 12, 12) if not one.is_met] == [
+        "processor time of others"
+    ]
+
+
 def test_the_median_is_over_workloads() -> None:
     """One bad workload of three does not decide."""
     rows = [row(100.0, 100.0), row(105.0, 100.0), row(300.0, 100.0)]
