@@ -244,7 +244,7 @@ class RequestPipeline:
             try:
                 observe(outcome)
             except Exception as error:  # noqa: BLE001 - what one cannot count does not concern the others
-                report_exception("witness", error)
+                report_exception("observer", error)
 
     # -- stages ----------------------------------------------------------------------------------------------------
 

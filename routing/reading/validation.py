@@ -205,9 +205,9 @@ def _watch(name: str, hint: Any) -> type[_Watched]:
     for member in members:
         for meta in get_args(member)[1:] if get_origin(member) is Annotated else ():
             if isinstance(meta, Meta) and meta.max_length is not None:
-                sentence["longest"] = meta.max_length
+                sentence["max_chars"] = meta.max_length
             elif isinstance(meta, Meta) and meta.ge is not None and meta.le is not None:
-                sentence |= {"least": meta.ge, "most": meta.le}
+                sentence |= {"minimum": meta.ge, "maximum": meta.le}
     return cast("type[_Watched]", _AnyValue(f"Once_{name}", (_Watched,), sentence))
 
 

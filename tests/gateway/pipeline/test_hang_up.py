@@ -187,7 +187,7 @@ def test_an_observer_that_raises_keeps_no_other_from_its_outcome() -> None:
         assert stage.outcomes[0].status == 200
         return reported
 
-    assert run_virtually(play()) == ["witness"]
+    assert run_virtually(play()) == ["observer"]
 
 
 class HangUps(RuleBasedStateMachine):
