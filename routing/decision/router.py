@@ -326,8 +326,11 @@ def choose(
 ) -> int:
     """Return the position of the best candidate that the gate admits. Raises `NoEngineAdmissible` where it admits none.
 
-    Engines that other replicas may be choosing at this moment are penalised.
+    Engines that other replicas may be choosing at this moment are penalised, but not where admission bounds what an
+    engine takes: a worse engine costs more there than a rare collision.
     """
+    if gate is not None and gate.stream_objective is not None:
+        position = SINGLE_REPLICA
     totals = scored.totals if position[1] < 2 else penalised(scored.totals, candidates.own_s, position)
     uses_sessions = SESSION_SCORER in scored.names
     at = _best(totals, candidates, draw, position, uses_sessions=uses_sessions)
