@@ -119,7 +119,7 @@ async def a_gateway(policy: str | None, config: str = "") -> AsyncIterator[int]:
         yield servers[0].sockets[0].getsockname()[1]
 
 
-TRACED = 5
+TRACED = 25
 """Requests that are traced; the one with the fewest calls counts, as the response is read in more or fewer pieces."""
 
 
