@@ -19,6 +19,9 @@ from simulator.profile import Profile
 from simulator.records import Record, Replay
 from simulator.spread import Spread, middle_spread, spread_of
 
+SLO_TTFT_S, SLO_TPOT_S = 2.0, 0.05
+"""What `within_slo` asks of a request: first token and pace of an interactive reader."""
+
 LOAD_STEPS = 120
 """Resolution of load over a replay: what a small picture can show."""
 
@@ -60,6 +63,8 @@ class RoutingReport:
     tpot_s: Spread
     wait_s: Spread
     """The part of a TTFT that an idle pod would not have needed for the same cold tokens."""
+    within_slo: float
+    """The share of all requests whose TTFT and TPOT are within `SLO_TTFT_S` and `SLO_TPOT_S`."""
     imbalance: float
     """The busiest pod's prefill work by the mean of all."""
     work_s: dict[str, float]
@@ -120,6 +125,7 @@ def report_on(replay: Replay, profile: Profile) -> RoutingReport:
         wait_s=spread_of(
             max(one.ttft_s - idle_ttft_s(one, profile), 0.0) for one in answered if one.ttft_s is not None
         ),
+        within_slo=sum(map(is_within_slo, answered)) / len(replay.records) if replay.records else 0.0,
         imbalance=max(work_s.values()) / mean_work_s if mean_work_s else 1.0,
         work_s=work_s,
         requests_by_pod={pod: counts[pod] for pod in replay.pods},
@@ -144,8 +150,14 @@ def middle_of(reports: Sequence[RoutingReport]) -> RoutingReport:
         ttft_s=middle_spread([one.ttft_s for one in reports]),
         tpot_s=middle_spread([one.tpot_s for one in reports]),
         wait_s=middle_spread([one.wait_s for one in reports]),
+        within_slo=middle(lambda one: one.within_slo),
         imbalance=middle(lambda one: one.imbalance),
     )
+
+
+def is_within_slo(record: Record) -> bool:
+    """Return whether an answered request met both objectives of an interactive reader."""
+    return (record.ttft_s or 0.0) <= SLO_TTFT_S and (record.tpot_s or 0.0) <= SLO_TPOT_S
 
 
 def own_prefill_s(record: Record, profile: Profile) -> float:

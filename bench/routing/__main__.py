@@ -26,11 +26,11 @@ from bench.routing.contenders import OURS, Contender, contenders
 from bench.routing.kept import Table, merged, read_tables
 from bench.routing.live import Live, play_live
 from bench.routing.loads import ENGINES, JITTER_S, LOADS, PODS, Load
-from bench.routing.offline import ENTRIES, REPLICAS, Offline, compare
+from bench.routing.offline import ENTRIES, IN_VIRTUAL_TIME, REPLICAS, Offline, compare, same_requests
 from bench.routing.outage import DEAD_FROM, DEAD_TO, play_outage
 from bench.routing.redis import redis_binary
 from bench.routing.rows import Row
-from bench.routing.targets import Target, live_targets, offline_targets, replica_targets
+from bench.routing.targets import Target, agreement_targets, live_targets, offline_targets, replica_targets
 from simulator.policies.registry import COMPARED
 from simulator.policies.registry import OURS as OUR_POLICY
 from simulator.trace_formats import TraceFault
@@ -99,7 +99,8 @@ def _live(loads: Sequence[Load], options: argparse.Namespace) -> Iterator[Table]
                 f"{load.name}, {options.live_prefill} prefill, first {requests or load.requests:,} requests at "
                 f"{load.speed:g} x their rate, medians of {options.runs}, clock x {options.time_scale:g}"
             )
-            yield _shown(Table(load.name, "live", head, tuple(live.rows), live.lateness))
+            rows = (*live.rows, same_requests(load, engine, options.runs, requests))
+            yield _shown(Table(load.name, "live", head, rows, live.lateness))
 
 
 def _outage(options: argparse.Namespace) -> Iterator[Table]:
@@ -127,11 +128,18 @@ def _targets(table: Table) -> list[Target]:
         found = offline_targets(load, [rows[name] for name in COMPARED])
         return found + replica_targets(load, "virtual", rows[OUR_POLICY], rows[REPLICAS.name], REPLICAS.name)
     if table.where == "live":
-        return live_targets(load, table.rows) + _many(load, rows)
+        return live_targets(load, table.rows) + _agreement(load, rows) + _many(load, rows)
     full, one, many = table.rows[1:]
     name = "4 replicas, a minute after Redis was back"
     failed = Target(f"{load.name}, live, Redis outage: failed requests", 0, full.failed)
     return [*replica_targets(load, "live", one, many, name)[:2], failed]
+
+
+def _agreement(load: Load, rows: Mapping[str, Row]) -> list[Target]:
+    """Live against virtual time, where both were played."""
+    if not {OURS, IN_VIRTUAL_TIME} <= rows.keys():
+        return []
+    return agreement_targets(load, rows[OURS], rows[IN_VIRTUAL_TIME])
 
 
 def _many(load: Load, rows: Mapping[str, Row]) -> list[Target]:

@@ -35,9 +35,15 @@ class Load:
     file: str
     speed: float
     requests: int
+    hit_of_rival: float
+    wait_of_rival: float
     p90_of_rival: float
     p99_of_rival: float
-    """What issue 4 wants of our first tokens: near the floor that the requests' own cold tokens set."""
+    """What is wanted live, as shares of the better rival's: hits, mean wait, and points of TTFT."""
+    max_imbalance: float | None = None
+    """Of the busiest pod's prefill by the mean; None: not judged."""
+    within_slo_of_rival: float | None = None
+    """Of the share of requests within the SLO; None: not judged."""
 
     def trace(self) -> Trace:
         """The whole recording. Raises TraceFault."""
@@ -54,8 +60,21 @@ LOADS = (
         "mooncake_conversation_trace.jsonl.gz",
         speed=1.6,
         requests=1_500,
+        hit_of_rival=0.97,
+        wait_of_rival=0.3,
         p90_of_rival=0.6,
         p99_of_rival=0.75,
     ),
-    Load("Claude Code", "claudecode_dev.jsonl.gz", speed=1.0, requests=500, p90_of_rival=0.85, p99_of_rival=0.5),
+    Load(
+        "Claude Code",
+        "claudecode_dev.jsonl.gz",
+        speed=1.0,
+        requests=500,
+        hit_of_rival=0.95,
+        wait_of_rival=0.5,
+        p90_of_rival=0.75,
+        p99_of_rival=0.5,
+        max_imbalance=1.25,
+        within_slo_of_rival=1.05,
+    ),
 )

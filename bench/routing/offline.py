@@ -19,6 +19,8 @@ from simulator.traces import Trace
 
 BOUND = "clairvoyant bound"
 
+IN_VIRTUAL_TIME = "hearth, the same in virtual time"
+
 
 @dataclass(frozen=True, slots=True)
 class Offline:
@@ -77,6 +79,15 @@ def compare(load: Load, engine: Profile, seeds: int, workers: int, entries: Sequ
             played.append(row)
     rows = tuple(middle([row for row in played if row.name == entry.name]) for entry in entries)
     return Offline(load, rows, clairvoyant_ratio(trace, PODS * coarse.kv_capacity_tokens))
+
+
+def same_requests(load: Load, engine: Profile, seeds: int, requests: int | None) -> Row:
+    """Play in virtual time what the live runs play: the same first requests, speed, jitter and engines. Medians."""
+    played = []
+    for seed in range(seeds):
+        setting = Setting(OURS, PODS, engine, seed)
+        played.append(row_of(IN_VIRTUAL_TIME, report_on(play(load.live_trace(seed, requests), setting), engine)))
+    return middle(played)
 
 
 def _play(job: tuple[Trace, Profile, Entry, int]) -> Row:

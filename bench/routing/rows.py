@@ -25,6 +25,8 @@ class Row:
     wait_p99: float
     tpot_p50: float
     tpot_p99: float
+    within_slo: float
+    """Share of requests with TTFT within 2 s and TPOT within 50 ms."""
     imbalance: float
     failed: float
 
@@ -45,6 +47,7 @@ def row_of(name: str, report: RoutingReport) -> Row:
         wait_p99=wait.p99,
         tpot_p50=tpot.p50,
         tpot_p99=tpot.p99,
+        within_slo=report.within_slo,
         imbalance=report.imbalance,
         failed=report.failed,
     )
@@ -71,6 +74,7 @@ COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("p99", lambda row: f"{row.wait_p99:.2f}"),
     ("TPOT p50", lambda row: f"{row.tpot_p50 * 1000:.1f}"),
     ("p99", lambda row: f"{row.tpot_p99 * 1000:.0f}"),
+    ("in SLO", lambda row: f"{row.within_slo:.3f}"),
     ("imbalance", lambda row: f"{row.imbalance:.2f}"),
     ("failed", lambda row: f"{row.failed:.0f}"),
 )

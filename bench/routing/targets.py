@@ -13,10 +13,11 @@ from simulator.policies.registry import OURS as OUR_POLICY
 NEAR = 1.03
 """Within 3 % of the best."""
 HIT_OF_BEST = 0.9
-HIT_OF_RIVAL = 0.95
-WAIT_OF_RIVAL = 0.35
 REPLICA_HIT = 0.97
 REPLICA_TTFT = 1.1
+
+AGREEMENT = 0.1
+"""How far live figures may be from those of the same requests in virtual time."""
 
 Figure = Callable[[Row], float]
 
@@ -75,14 +76,14 @@ def live_targets(load: Load, rows: Sequence[Row]) -> list[Target]:
         return []
     found = [
         Target(
-            f"{load.name}, live, hit (better rival x {HIT_OF_RIVAL})",
-            HIT_OF_RIVAL * max(row.hit for row in rivals),
+            f"{load.name}, live, hit (better rival x {load.hit_of_rival})",
+            load.hit_of_rival * max(row.hit for row in rivals),
             ours.hit,
             is_minimum=True,
         )
     ]
     limits: Sequence[tuple[str, float, Figure]] = (
-        ("wait mean", WAIT_OF_RIVAL, lambda row: row.wait_mean),
+        ("wait mean", load.wait_of_rival, lambda row: row.wait_mean),
         ("TTFT p90", load.p90_of_rival, lambda row: row.ttft_p90),
         ("TTFT p99", load.p99_of_rival, lambda row: row.ttft_p99),
         ("TPOT p99", 1.0, lambda row: row.tpot_p99),
@@ -90,7 +91,27 @@ def live_targets(load: Load, rows: Sequence[Row]) -> list[Target]:
     for relation, share, figure in limits:
         lowest = min(map(figure, rivals))
         found.append(Target(f"{load.name}, live, {relation} (better rival x {share:g})", share * lowest, figure(ours)))
+    if load.max_imbalance is not None:
+        found.append(Target(f"{load.name}, live, busiest pod by the mean", load.max_imbalance, ours.imbalance))
+    if (factor := load.within_slo_of_rival) is not None:
+        bound = factor * max(row.within_slo for row in rivals)
+        wanted = f"{load.name}, live, share within SLO (better rival x {factor})"
+        found.append(Target(wanted, bound, ours.within_slo, is_minimum=True))
     return [*found, Target(f"{load.name}, live, failed requests", 0, ours.failed)]
+
+
+def agreement_targets(load: Load, live: Row, virtual: Row) -> list[Target]:
+    """How far live figures are from those of the same requests in virtual time, as shares of the latter."""
+    figures: Sequence[tuple[str, Figure]] = (
+        ("TTFT mean", lambda row: row.ttft_mean),
+        ("wait mean", lambda row: row.wait_mean),
+        ("hit", lambda row: row.hit),
+        ("imbalance", lambda row: row.imbalance),
+    )
+    return [
+        Target(f"{load.name}, live and virtual, {name}: difference", AGREEMENT, abs(figure(live) / figure(virtual) - 1))
+        for name, figure in figures
+    ]
 
 
 def replica_targets(load: Load, where: str, one: Row, many: Row | None, name: str, why: str = "") -> list[Target]:

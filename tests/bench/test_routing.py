@@ -9,7 +9,7 @@ from bench.routing.kept import KEPT, Table, merged, read_tables
 from bench.routing.loads import LOADS
 from bench.routing.offline import Entry
 from bench.routing.rows import Row, middle, tabulate
-from bench.routing.targets import Target, live_targets, offline_targets, replica_targets
+from bench.routing.targets import Target, agreement_targets, live_targets, offline_targets, replica_targets
 
 MOONCAKE = LOADS[0]
 
@@ -26,6 +26,7 @@ ROW = Row(
     wait_p99=3.0,
     tpot_p50=0.02,
     tpot_p99=0.4,
+    within_slo=0.8,
     imbalance=1.1,
     failed=0,
 )
@@ -68,11 +69,28 @@ def test_live_figures_are_held_against_the_better_rival() -> None:
     """In each figure by itself; round robin is shown, not counted."""
     rivals = [row(RIVALS_LIVE[0], hit=0.2, wait_mean=2.0, ttft_p90=8.0), row(RIVALS_LIVE[1], hit=0.1, ttft_p90=5.0)]
     robin = row("smg round_robin", ttft_p99=1.0)
-    ours = row(OURS, hit=0.19, wait_mean=0.35, ttft_p90=3.0, ttft_p99=7.5, tpot_p99=0.4)
+    ours = row(OURS, hit=0.194, wait_mean=0.3, ttft_p90=3.0, ttft_p99=7.5, tpot_p99=0.4)
     assert short(live_targets(MOONCAKE, [robin, *rivals, ours])) == []
-    assert len(short(live_targets(MOONCAKE, [*rivals, replace(ours, wait_mean=0.36)]))) == 1
+    assert len(short(live_targets(MOONCAKE, [*rivals, replace(ours, wait_mean=0.31)]))) == 1
     assert len(short(live_targets(MOONCAKE, [*rivals, replace(ours, failed=1)]))) == 1
     assert live_targets(MOONCAKE, [robin, ours]) == []
+
+
+def test_agentic_traffic_is_also_held_to_balance_and_slo() -> None:
+    """The busiest pod in itself, the share within the SLO against the better rival."""
+    rivals = [row(RIVALS_LIVE[0], within_slo=0.6), row(RIVALS_LIVE[1], within_slo=0.7)]
+    ours = row(OURS, wait_mean=0.5, ttft_p90=1.5, ttft_p99=5.0, imbalance=1.25, within_slo=0.735)
+    assert short(live_targets(LOADS[1], [*rivals, ours])) == []
+    assert len(short(live_targets(LOADS[1], [*rivals, replace(ours, imbalance=1.26)]))) == 1
+    assert len(short(live_targets(LOADS[1], [*rivals, replace(ours, within_slo=0.734)]))) == 1
+
+
+def test_live_figures_are_held_against_the_same_requests_in_virtual_time() -> None:
+    """A tenth either way, in each of four figures."""
+    near = replace(ROW, ttft_mean=1.09, wait_mean=0.91, hit=0.181, imbalance=1.2)
+    assert short(agreement_targets(MOONCAKE, near, ROW)) == []
+    far = replace(ROW, ttft_mean=1.2, wait_mean=0.8, hit=0.1, imbalance=1.3)
+    assert len(short(agreement_targets(MOONCAKE, far, ROW))) == 4
 
 
 @pytest.mark.parametrize(("hit", "late_s", "met"), [(0.194, 4.4, 3), (0.193, 4.4, 2), (0.194, 4.41, 2)])
