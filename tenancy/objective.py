@@ -37,7 +37,7 @@ class Tier:
     idle engine needs for the uncached prompt, then a token every `tpot_s` on average.
     """
 
-    name: str = "usual"
+    name: str = "default"
     priority: int = 0
     """Higher goes first, as in the InferenceObjective of the Gateway API."""
     ttft_s: float = inf

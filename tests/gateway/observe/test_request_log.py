@@ -33,7 +33,7 @@ def test_a_request_is_one_line_of_known_fields() -> None:
         ("trace_id", None),
         ("parent_span_id", None),
         ("tenant", "legal"),
-        ("tier", "usual"),
+        ("tier", "default"),
         ("key_id", None),
         ("api", "chat"),
         ("model", "tiny"),
@@ -94,7 +94,7 @@ def test_a_usage_record_is_priced() -> None:
     assert shown["schema"] == 2
     assert (shown["input_tokens"], shown["cached_input_tokens"], shown["output_tokens"]) == (100, 96, 11)
     assert (shown["tenant"], shown["model"], shown["api"], shown["request_id"]) == ("legal", "tiny", "chat", "r-1")
-    assert (shown["tier"], shown["user"], shown["duration_s"], shown["coalesced_with"]) == ("usual", None, 1.25, None)
+    assert (shown["tier"], shown["user"], shown["duration_s"], shown["coalesced_with"]) == ("default", None, 1.25, None)
     cheaper = json.loads(usage_line(an_outcome(), {"tiny": ModelEntry("tiny", 2e-6, 1e-5, 1e-6)}))
     assert cheaper["input_cost"] == pytest.approx(4 * 2e-6 + 96 * 1e-6)
     unpriced = json.loads(usage_line(an_outcome(), {}))

@@ -78,7 +78,7 @@ CONTRADICTIONS = [
         "tiers: the guaranteed_share values add up to 1.1; the maximum is 1",
     ),
     ("tiers: {x: {on_overload: relax}}", "tiers.x.on_overload: `relax` requires a tier of lower priority"),
-    ("tiers: {usual: {}}", "tiers.usual: is reserved for tenants without a tier"),
+    ("tiers: {default: {}}", "tiers.default: is reserved for tenants without a tier"),
     ("tiers: {x: {ttft_s: -1}}", "tiers.x.ttft_s: must be above 0"),
     ("tenants: {a: {models: [x], aliases: {y: z}}}", "tenants.a.aliases.y: `z` is not in the tenant's models"),
     ("tenants: {a: {aliases: {y: z, z: w}}}", "tenants.a.aliases.y: `z` is itself an alias"),

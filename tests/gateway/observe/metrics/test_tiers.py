@@ -109,7 +109,7 @@ def test_names_cannot_be_invented() -> None:
     scene = Scene(tiny="pods")
     nothing = scene.series()
     scene.end("invented", slo_met=False, **rejected(Reason.UNKNOWN_MODEL))
-    scene.end("tiny", tier="usual")
+    scene.end("tiny", tier="default")
     assert scene.series() == nothing
 
 
