@@ -10,6 +10,7 @@ where a row does not.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import subprocess
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder, checkout(options.against) as then, mock_pods(PODS) as ports:
         bench = rounds.Bench(ports, Path(folder))
-        pairs = [(kind, replace(kind, name=f"{kind.name}, then", root=then)) for kind in kinds()[:2]]
+        pairs = [(kind, _then(kind, then)) for kind in kinds()[:2]]
         uvloop.run(_run(bench, pairs, options.rounds, options.seconds))
     text, is_met = verdict(bench.figures, [(now.name, before.name) for now, before in pairs], options.against)
     print(text)
@@ -67,6 +68,28 @@ async def _run(bench: rounds.Bench, pairs: Sequence[tuple[Kind, Kind]], count: i
         for _ in range(IDLE_ROUNDS):
             for kind in pair:
                 await bench.idle(kind, IDLE_STREAMS)
+
+
+COMMAND_OF = """
+import json, sys
+from pathlib import Path
+from bench.overhead.gateways import kinds
+name, port, folder, *pods = sys.argv[1:]
+kind = next(kind for kind in kinds() if kind.name == name)
+print(json.dumps(list(map(str, kind.command(int(port), pods, Path(folder))))))
+"""
+"""Prints the command line of a gateway: flags and files differ between commits, so each checkout builds its own."""
+
+
+def _then(kind: Kind, root: Path) -> Kind:
+    """Return the same gateway of another checkout, started as that checkout's own bench starts it."""
+
+    def command(port: int, pods: Sequence[str], folder: Path) -> list[str]:
+        words = [sys.executable, "-c", COMMAND_OF, kind.name, str(port), str(folder), *pods]
+        printed = subprocess.run(words, cwd=root, check=True, capture_output=True, text=True).stdout
+        return [str(word) for word in json.loads(printed)]
+
+    return replace(kind, name=f"{kind.name}, then", root=root, command=command)
 
 
 @contextmanager

@@ -37,8 +37,8 @@ METRICS = """\
 vllm:num_requests_running{{engine="0",model_name="{model}"}} {running}
 vllm:num_requests_waiting{{engine="0",model_name="{model}"}} 0.0
 vllm:kv_cache_usage_perc{{engine="0",model_name="{model}"}} 0.01
-vllm:prompt_tokens_total{{engine="0",model_name="{model}"}} {asked}
-vllm:generation_tokens_total{{engine="0",model_name="{model}"}} {asked}
+vllm:prompt_tokens_total{{engine="0",model_name="{model}"}} {requests}
+vllm:generation_tokens_total{{engine="0",model_name="{model}"}} {requests}
 vllm:cache_config_info{{block_size="16",engine="0",kv_cache_size_tokens="{kv}",num_gpu_blocks="{blocks}"}} 1.0
 """
 
