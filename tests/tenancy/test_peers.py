@@ -320,6 +320,14 @@ class Fleet:
                 self._undelivered.pop((here.name, other.name), None)
         here.peers.refresh(self.now_s)
 
+    def fill(self, here: Gateway) -> None:
+        """A burst: every gateway hears all and places, several times."""
+        for _ in range(BURST):
+            for gateway in self.gateways:
+                self.receive(gateway)
+                self.place(gateway)
+            self.now_s += 0.05
+
     def cut(self, here: Gateway) -> None:
         """Nothing reaches it, and nothing of it reaches others."""
         self._cut.add(here.name)
@@ -424,9 +432,12 @@ class Fleet:
 ROUNDING_S = 1e-3
 """Of what travels in whole microseconds and thousandths of tokens."""
 
+BURST = 8
+"""Rounds of placements, so that budgets are used up."""
+
 MOVES = st.lists(
     st.tuples(
-        st.sampled_from(["place", "place", "place", "receive", "cut", "join", "forget", "start", "end", "die"]),
+        st.sampled_from(["fill", "place", "place", "receive", "cut", "join", "forget", "start", "end", "die"]),
         st.integers(0, 2),
     ),
     max_size=60,
