@@ -13,7 +13,7 @@ from routing.blocks import Prompt
 from routing.candidates import NoEngineAdmissible
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.ledger import AdmittedAs, StreamObjective
+from routing.ledger import AdmittedAs, Charge, StreamObjective
 from routing.pods import EngineShape, Pod, PodState
 from routing.rejection import RequestRejected
 from routing.replica_state import QueueUpdate, RejectedUpdate, ReplicaState, TenantWaiting, TierWaiting, UpdatePublisher
@@ -289,7 +289,10 @@ def test_unknown_queues_and_tiers_are_ignored() -> None:
 
 
 class Fleet:
-    """Three gateways before one engine, what is on its way between them, and one that sees all at once: the truth."""
+    """Three gateways before one engine, what is on its way between them, and one with each charge of all: the truth.
+
+    The truth is charged from the placements themselves, so what updates leave out is missed by the gateways alone.
+    """
 
     def __init__(self, seed: int) -> None:
         self.now_s = 0.0
@@ -303,6 +306,8 @@ class Fleet:
         self._dead: set[int] = set()
         self._given: list[tuple[int, Placement]] = []
         """(Gateway, placement), oldest first."""
+        self._true_charges: dict[int, Charge] = {}
+        """The charges of the truth, by place in `_given`."""
         self._undelivered: dict[tuple[int, int], int] = {}
         """By hearer and publisher: place in `_given` of the oldest open placement not known there."""
 
@@ -314,6 +319,14 @@ class Fleet:
                     here.receive(payload, self.now_s)
                 self._undelivered.pop((here.name, other.name), None)
         here.peers.refresh(self.now_s)
+
+    def fill(self, here: Gateway) -> None:
+        """A burst: every gateway hears all and places, several times."""
+        for _ in range(BURST):
+            for gateway in self.gateways:
+                self.receive(gateway)
+                self.place(gateway)
+            self.now_s += 0.05
 
     def cut(self, here: Gateway) -> None:
         """Nothing reaches it, and nothing of it reaches others."""
@@ -344,12 +357,14 @@ class Fleet:
         for name, placement in self._given:
             if name == here.name:
                 placement.release(self.now_s)
+        self._settle_truth()
         self._publish(here)
 
     def start(self, here: Gateway) -> None:
         """The first token of its oldest request."""
         for placement in self._open(here)[:1]:
             placement.first_token(self.now_s)
+            self._settle_truth()
             self._publish(here)
 
     def end(self, here: Gateway) -> None:
@@ -357,6 +372,7 @@ class Fleet:
         for placement in self._open(here)[:1]:
             placement.first_token(self.now_s)
             placement.release(self.now_s)
+            self._settle_truth()
             self._publish(here)
 
     def place(self, here: Gateway) -> None:
@@ -370,6 +386,7 @@ class Fleet:
         except (NoEngineAdmissible, RequestRejected):
             return
         self._given.append((here.name, placement))
+        self._charge_truth(placement.charge)
         undelivered = [at for (hearer, _), at in self._undelivered.items() if hearer == here.name]
         since = self._given[min(undelivered) :] if undelivered else []
         excess_s = placement.charge.prefill_s - left_s
@@ -379,9 +396,29 @@ class Fleet:
             self._undelivered.setdefault((other.name, here.name), len(self._given) - 1)
         self._publish(here)
 
+    def _charge_truth(self, charge: Charge) -> None:
+        self._true_charges[len(self._given) - 1] = self.truth.router.ledger.charge(
+            0,
+            prefill_tokens=charge.prefill_tokens,
+            prefill_s=charge.prefill_s,
+            kv_tokens=charge.kv_tokens,
+            sequences=charge.sequences,
+            now_s=self.now_s,
+            pledge=charge.objective,
+            queues=charge.queues,
+        )
+
+    def _settle_truth(self) -> None:
+        """Take over which prefills are done and which requests have ended."""
+        for at, true in list(self._true_charges.items()):
+            charge = self._given[at][1].charge
+            if not charge.in_prefill:
+                self.truth.router.ledger.prefill_done(true, self.now_s)
+            if charge.released:
+                self.truth.router.ledger.release(self._true_charges.pop(at), self.now_s)
+
     def _publish(self, here: Gateway) -> None:
         payload = here.batch()
-        self.truth.receive(payload, self.now_s)
         for other in self._others(here):
             self._inboxes.setdefault((other.name, here.name), []).append(payload)
 
@@ -395,9 +432,12 @@ class Fleet:
 ROUNDING_S = 1e-3
 """Of what travels in whole microseconds and thousandths of tokens."""
 
+BURST = 8
+"""Rounds of placements, so that budgets are used up."""
+
 MOVES = st.lists(
     st.tuples(
-        st.sampled_from(["place", "place", "place", "receive", "cut", "join", "forget", "start", "end", "die"]),
+        st.sampled_from(["fill", "place", "place", "receive", "cut", "join", "forget", "start", "end", "die"]),
         st.integers(0, 2),
     ),
     max_size=60,
