@@ -25,18 +25,18 @@ class Turn:
 
 @dataclass(slots=True)
 class Talk:
-    """A conversation under way. `stated` is what its next request will repeat, in the form of its API."""
+    """A conversation under way. `history` is what its next request will repeat, in the form of its API."""
 
     subject: Subject
     path: str
     fields: dict[str, Any] = field(default_factory=dict)
-    stated: list[Any] = field(default_factory=list)
+    history: list[Any] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
 
-    async def log_event(self, words: str, *, stream: bool, tokens: int = 24) -> Turn:
+    async def send(self, words: str, *, stream: bool, tokens: int = 24) -> Turn:
         """Ask the next thing, and remember the answer."""
-        stated = SAY[self.path](words)
-        self.stated.append(stated)
+        history = SAY[self.path](words)
+        self.history.append(history)
         if stream and self.path in (CHAT, COMPLETIONS):
             requested = self._request(tokens) | {"stream": True, "stream_options": {"include_usage": True}}
         else:
@@ -47,18 +47,18 @@ class Talk:
         answer = STREAMED[self.path](exchange) if stream else exchange.json()
         prompt_tokens, cached_tokens = prompt_and_cached(self.path, answer)
         text, repeated = HEARD[self.path](answer)
-        self.stated.append(repeated)
+        self.history.append(repeated)
         return Turn(exchange.headers["x-hearth-request-id"], text, prompt_tokens, cached_tokens)
 
     def _request(self, tokens: int) -> dict[str, Any]:
         requested: dict[str, Any] = {"model": self.subject.model, "temperature": 0}
         match self.path:
             case "/v1/completions":
-                requested |= {"prompt": "".join(self.stated), "max_tokens": tokens}
+                requested |= {"prompt": "".join(self.history), "max_tokens": tokens}
             case "/v1/responses":
-                requested |= {"input": self.stated, "max_output_tokens": tokens}
+                requested |= {"input": self.history, "max_output_tokens": tokens}
             case _:
-                requested |= {"messages": self.stated, "max_tokens": tokens}
+                requested |= {"messages": self.history, "max_tokens": tokens}
         return requested | self.fields
 
 

@@ -80,11 +80,11 @@ def assert_foreseen(turn: Turn, receipt: Receipt) -> None:
 
 async def three_turns(talk: Talk, gateway: Gateway, opening: str, *, streams: tuple[bool, ...]) -> None:
     """The second and the third land where the first did, and find there all that was said."""
-    first = await talk.log_event(opening, stream=streams[0])
+    first = await talk.send(opening, stream=streams[0])
     home = gateway.receipt(first.receipt_id).pod
     before = first
     for number, stream in enumerate(streams[1:], 2):
-        turn = await talk.log_event(f"And then? That was part {number}.", stream=stream)
+        turn = await talk.send(f"And then? That was part {number}.", stream=stream)
         receipt = gateway.receipt(turn.receipt_id)
         assert receipt.pods == (home,), f"turn {number} left its warm pod: {receipt.candidates}"
         # All whole blocks of the turn before; a template may close a turn otherwise than it opened the answer.
@@ -109,11 +109,11 @@ async def test_a_streamed_beginning_is_remembered_as_well(front: Subject, gatewa
 async def test_a_system_prompt_and_content_parts(front: Subject, gateway: Gateway) -> None:
     """A conversation that begins with instructions and spells its text as parts is one like any other."""
     system = {"role": "system", "content": fresh("You answer in one sentence, whatever is asked. " * 8)}
-    talk = Talk(front, CHAT, stated=[system])
+    talk = Talk(front, CHAT, history=[system])
     await three_turns(talk, gateway, "What is the sea?", streams=(True, True, False))
     parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "the sea?"}]
-    talk.stated[1]["content"] = parts
-    turn = await talk.log_event("And the sky?", stream=False)
+    talk.history[1]["content"] = parts
+    turn = await talk.send("And the sky?", stream=False)
     assert_foreseen(turn, gateway.receipt(turn.receipt_id))
 
 
@@ -122,14 +122,14 @@ async def test_tool_calls(front: Subject, gateway: Gateway, stream: bool) -> Non
     """A call, its result and what follows: the turns after a tool call stay where the tools and the call are warm."""
     chosen = {"type": "function", "function": {"name": "get_weather"}}
     talk = Talk(front, CHAT, fields={"tools": [WEATHER], "tool_choice": chosen})
-    first = await talk.log_event(fresh("What is the weather like in Paris? " * 6), stream=stream, tokens=96)
+    first = await talk.send(fresh("What is the weather like in Paris? " * 6), stream=stream, tokens=96)
     home = gateway.receipt(first.receipt_id).pod
-    (call,) = talk.stated[-1]["tool_calls"]
+    (call,) = talk.history[-1]["tool_calls"]
     assert call["function"]["name"] == "get_weather"
-    talk.stated.append({"role": "tool", "tool_call_id": call["id"], "content": '{"sky": "clear"}'})
+    talk.history.append({"role": "tool", "tool_call_id": call["id"], "content": '{"sky": "clear"}'})
     talk.fields["tool_choice"] = "none"
     for words in ("Tell me in a sentence.", "And in Rome?"):
-        turn = await talk.log_event(words, stream=stream)
+        turn = await talk.send(words, stream=stream)
         receipt = gateway.receipt(turn.receipt_id)
         assert receipt.pods == (home,)
         assert turn.cached_tokens >= first.prompt_tokens - 2 * BLOCK_TOKENS
@@ -142,7 +142,7 @@ async def test_interleaved_conversations_keep_separate(front: Subject, gateway: 
     openings = [fresh(TEXTS[name]) for name in ("short", "longer", "not ASCII") * 2]
     firsts = await asyncio.gather(
         *(
-            talk.log_event(opening, stream=bool(number % 2))
+            talk.send(opening, stream=bool(number % 2))
             for number, (talk, opening) in enumerate(zip(talks, openings, strict=True))
         )
     )
@@ -150,7 +150,7 @@ async def test_interleaved_conversations_keep_separate(front: Subject, gateway: 
     assert set(homes) == {pod.url for pod in pods}
     for number in (2, 3):
         for at in (3, 0, 5, 1, 4, 2):
-            turn = await talks[at].log_event(f"And then? That was part {number}.", stream=bool((number + at) % 2))
+            turn = await talks[at].send(f"And then? That was part {number}.", stream=bool((number + at) % 2))
             receipt = gateway.receipt(turn.receipt_id)
             assert receipt.pods == (homes[at],), f"conversation {at}, turn {number}: {receipt.candidates}"
             assert_foreseen(turn, receipt)
@@ -162,7 +162,7 @@ async def test_conversations_at_once(front: Subject, gateway: Gateway) -> None:
     opening = [fresh(TEXTS["longer"]) for _ in talks]
     for words in (opening, ["And then?"] * 4, ["Tell me more."] * 4):
         turns = await asyncio.gather(
-            *(talk.log_event(stated, stream=True) for talk, stated in zip(talks, words, strict=True))
+            *(talk.send(history, stream=True) for talk, history in zip(talks, words, strict=True))
         )
         for turn in turns:
             assert_foreseen(turn, gateway.receipt(turn.receipt_id))
@@ -171,8 +171,8 @@ async def test_conversations_at_once(front: Subject, gateway: Gateway) -> None:
 async def test_a_prompt_that_others_share_is_warm_for_all(front: Subject, gateway: Gateway) -> None:
     """A common system prompt is warm from the second conversation on, where one has been before."""
     system = {"role": "system", "content": fresh(TEXTS["longer"])}
-    first = await Talk(front, CHAT, stated=[system]).log_event("What is the sea?", stream=True)
-    second = await Talk(front, CHAT, stated=[system]).log_event("What is the sky made of?", stream=True)
+    first = await Talk(front, CHAT, history=[system]).send("What is the sea?", stream=True)
+    second = await Talk(front, CHAT, history=[system]).send("What is the sky made of?", stream=True)
     receipts = [gateway.receipt(turn.receipt_id) for turn in (first, second)]
     assert receipts[0].pod == receipts[1].pod
     assert second.cached_tokens > first.prompt_tokens // 2
@@ -181,5 +181,5 @@ async def test_a_prompt_that_others_share_is_warm_for_all(front: Subject, gatewa
 
 async def test_the_ledger_is_empty_afterwards(front: Subject, gateway: Gateway) -> None:
     """What was charged has been given back."""
-    await Talk(front, CHAT).log_event(fresh("One more."), stream=True)
+    await Talk(front, CHAT).send(fresh("One more."), stream=True)
     assert gateway.charged() == []
