@@ -10,23 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from gateway.replica_sync.sync import BUSY_HEARTBEAT_S, MIN_SNAPSHOT_S, SNAPSHOT_S, SPACING_S, TIMEOUT_S
 from routing.decision.router import Router, replica_position
 from routing.replica_state import ReplicaState, StateUpdate, UpdatePublisher
 from tenancy.admission import Admission
 from tenancy.peers import Peers
 
-SPACING_S = 0.002
-"""Between two batches of a router; the first word after a silence goes out at once. As a worker does it."""
-
 STATE_S = 2.0
 """How often a router states what it has open, where news can be lost."""
-
-SILENT_S = 5.0
-"""A replica without updates for this long is removed, where updates can be lost."""
-
-
-HEARTBEAT_S, SNAPSHOT_S, MIN_SNAPSHOT_S = 0.1, 10.0, 0.25
-"""Intervals of empty batches, of unrequested snapshots, and the least interval of snapshots, as a worker keeps them."""
 
 
 @dataclass(slots=True)
@@ -118,17 +109,17 @@ class Exchange:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(BUSY_HEARTBEAT_S)
             now_s = self._loop.time()
             for member in self._members:
                 if now_s - member.stated_s >= SNAPSHOT_S:
                     member.stated_s = now_s
                     member.publisher.publish_snapshot()
-                elif now_s - member.sent_s >= HEARTBEAT_S:
+                elif now_s - member.sent_s >= BUSY_HEARTBEAT_S:
                     self._send(member)
                 if member.applier.admission is not None:
                     member.applier.admission.publish_waiting(now_s)
-                member.applier.remove_stale(now_s - SILENT_S, now_s)
+                member.applier.remove_stale(now_s - TIMEOUT_S, now_s)
                 member.router.replica_position = replica_position(member.name, member.applier.replica_ids)
 
     def _wake(self, name: int) -> None:
@@ -161,7 +152,7 @@ class Exchange:
         now_s = self._loop.time()
         is_contiguous = other.applier.apply(member.name, number, batch, now_s)
         if self.loss:
-            other.applier.remove_stale(now_s - SILENT_S, now_s)
+            other.applier.remove_stale(now_s - TIMEOUT_S, now_s)
         if not is_contiguous and now_s - member.stated_s > max(self.delay_s, MIN_SNAPSHOT_S if self._beating else 0.0):
             member.stated_s = now_s
             self._loop.call_later(self.delay_s, member.publisher.publish_snapshot)

@@ -101,7 +101,7 @@ def measure_row(pods: int, tokens: int, rounds: int) -> AdmissionRow:
         placements: list[tuple[Scene, Placement]] = []
         for turn in range(BURST):
             for which in (0, 1) if (number + turn) % 2 else (1, 0):
-                placement, seconds = _decide(scenes[which], is_new=turn % 2 == 0)
+                seconds, placement = timed_decision(scenes[which], is_new=turn % 2 == 0)
                 times[which].append(seconds)
                 placements.append((scenes[which], placement))
         for scene, placement in placements:
@@ -110,7 +110,8 @@ def measure_row(pods: int, tokens: int, rounds: int) -> AdmissionRow:
     return AdmissionRow(pods, tokens, without_us, with_us, (scenes[1].barred - barred_before) / len(times[1]))
 
 
-def _decide(scene: Scene, *, is_new: bool) -> tuple[Placement, float]:
+def timed_decision(scene: Scene, *, is_new: bool) -> tuple[float, Placement]:
+    """Place the next request of a scene, of a new conversation or of one under way; returns seconds and placement."""
     session, text = None, b""
     if is_new:
         text = scene.new_text()
@@ -118,8 +119,7 @@ def _decide(scene: Scene, *, is_new: bool) -> tuple[Placement, float]:
         conversation = scene.conversation()
         session, text = conversation.session, conversation.next_turn()
     request = scene.request(session, cut_prompt(text, 0))
-    seconds, placement = seconds_of(lambda: scene.decide(request))
-    return placement, seconds
+    return seconds_of(lambda: scene.decide(request))
 
 
 def admission_table(rows: Sequence[AdmissionRow]) -> str:

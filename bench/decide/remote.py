@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
-from bench.decide.cases import seconds_of
+from bench.decide.admission import timed_decision
 from bench.decide.scene import Scene
 from gateway.replica_sync.updates import decode_batch, encode_batch
-from routing.blocks import cut_prompt
-from routing.decision.placement import Placement
 from routing.replica_state import ReplicaState, UpdatePublisher
 
 PER_BATCH = 2
@@ -47,7 +45,7 @@ def measure_remote(pods: int, tokens: int, rounds: int) -> Remote:
     warming = here.max_open // PER_BATCH + 1
     for number in range(1, warming + rounds + 1):
         for turn in range(PER_BATCH):
-            seconds, placement = _decide(here, is_new=(number + turn) % 2 == 0)
+            seconds, placement = timed_decision(here, is_new=(number + turn) % 2 == 0)
             decides.append(seconds)
             here.settle_in(placement)
         payload = encode_batch(1, number, publisher.take())
@@ -69,17 +67,6 @@ def measure_remote(pods: int, tokens: int, rounds: int) -> Remote:
         median(applies) * 1e6,
         median(sizes) / PER_BATCH,
     )
-
-
-def _decide(scene: Scene, *, is_new: bool) -> tuple[float, Placement]:
-    session, text = None, b""
-    if is_new:
-        text = scene.new_text()
-    else:
-        conversation = scene.conversation()
-        session, text = conversation.session, conversation.next_turn()
-    request = scene.request(session, cut_prompt(text, 0))
-    return seconds_of(lambda: scene.decide(request))
 
 
 def remote_table(rows: Sequence[Remote]) -> str:

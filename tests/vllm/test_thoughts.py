@@ -17,7 +17,7 @@ from tests.conformance.subject import Subject, acquaint
 from tests.conformance.thinking import ThinkingContract
 from tests.vllm.gateways import Gateway, in_front, until
 from tests.vllm.pods import Pod, running
-from tests.vllm.test_pod_loss import drain
+from tests.vllm.test_pod_loss import drain, running_on
 from tests.vllm.thinker import build, thinking
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
@@ -106,6 +106,7 @@ async def outlive(gateway: Gateway, victim: Pod, other: Pod) -> None:
         for each, one, event in zip(requested, received, begun, strict=True):
             streams.create_task(hear(front, each, one, event))
         await in_slices(victim, asyncio.gather(*(event.wait() for event in begun)))
+        assert await asyncio.to_thread(running_on, gateway, victim) == len(STREAMS), "the streams are not on the victim"
         drain(gateway, other, undo=True)
         victim.kill()
     for name, one, answer in zip(STREAMS, received, wanted, strict=True):
