@@ -105,6 +105,7 @@ async def exposed(folder: Path) -> dict[str, set[str]]:
     index, supervisor = CollectorRegistry(auto_describe=False), CollectorRegistry(auto_describe=False)
     IndexProcessServer(settings, folder / "index", cast("EventLog", lambda *_, **__: None), index)
     supervisor.register(SupervisorMetrics(cast("WorkerPool", SimpleNamespace(children=(), slots=()))))
+    supervisor.register(gateway.reloads)
     try:
         families = [family for registry in (gateway.registry, index, supervisor) for family in registry.collect()]
     finally:
