@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
 
+from simulator.host_tier import HostTier
 from simulator.live import Live, WaitingQueue
 from simulator.paged_cache import PagedCache
-from simulator.profile import Profile
+from simulator.profile import AsyncScheduling, Profile
 from simulator.sequence import Fetch
 
 
@@ -39,11 +40,19 @@ class Batch:
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.cache = PagedCache(profile.kv_blocks)
+        self.host = HostTier(profile.host_kv_tokens // profile.block_size)
+        self.loading: list[tuple[float, Live]] = []
+        """When the KV of each is there from the host's memory, in this order; all are among those that fetch."""
+        self._load_ends_s = 0.0
+        self.host_hit_tokens = 0
         self.waiting = WaitingQueue()
         self.prefilling: dict[Live, None] = {}
         self.decoding: dict[Live, None] = {}
         self.fetching: dict[Live, None] = {}
         """They have their blocks, and wait for another engine's KV."""
+        self.leaving: dict[Live, None] = {}
+        """With asynchronous scheduling: they have their last token, which has not left; their blocks are still taken."""
+        self._leaves_late = profile.async_scheduling != AsyncScheduling.NONE
         self.held: dict[str, Live] = {}
         """They have ended; their blocks wait to be fetched."""
         self.started_fetches: list[Fetch] = []
@@ -62,7 +71,7 @@ class Batch:
     @property
     def running(self) -> int:
         """How many sequences hold a place in the batch."""
-        return len(self.prefilling) + len(self.decoding)
+        return len(self.prefilling) + len(self.decoding) + len(self.leaving)
 
     # --- Deciding the next step --------------------------------------------------------------------------------------
 
@@ -78,7 +87,7 @@ class Batch:
         """
         preempted = False
         while self._blocks_started(0, 1) + self._chunk_blocks() > self.cache.available:
-            self._preempt(max((*self.decoding, *self.prefilling), key=lambda live: live.rank))
+            self._preempt(max((*self.decoding, *self.prefilling, *self.leaving), key=lambda live: live.rank))
             preempted = True
         self.cache.take(self._blocks_started(0, 1))
         return preempted
@@ -96,11 +105,13 @@ class Batch:
         return max(self.profile.blocks_for(live.computed + tokens) - live.blocks, 0)
 
     def _preempt(self, live: Live) -> None:
+        has_all = live in self.leaving
         self.remove(live)
-        live.target = live.spec.prompt_tokens + live.emitted
         live.preemptions += 1
         self.preemptions += 1
-        self.waiting.push(live)
+        if not has_all:
+            live.target = live.spec.prompt_tokens + live.emitted
+            self.waiting.push(live)
 
     def _plan_chunks(self, at: float, *, may_admit: bool) -> list[Chunk]:
         """Plan the chunks: first those of started prefills, then those of waiting sequences, until one does not fit."""
@@ -132,6 +143,7 @@ class Batch:
         for block in islice(chain, live.named, None):
             if self.cache.name(block):
                 live.held.append(block)
+            self.host.put(block)
         live.named = max(live.named, len(chain))
 
     def _admit(self, live: Live, at: float) -> bool:
@@ -148,7 +160,13 @@ class Batch:
         live.held = list(islice(reusable, hits))
         cache.acquire(live.held)
         live.named, live.blocks, live.computed = hits, hits, hits * block_size
-        if live.remote > live.computed:
+        if self.host.total:
+            self._look_into_host(live, reusable[hits:], at)
+        if live.host > live.computed:
+            cache.take(blocks - hits)
+            live.blocks = blocks
+            self.fetching[live] = None
+        elif live.remote > live.computed:
             # Whoever waits for another engine's KV has room for all of it.
             cache.take(blocks - hits)
             live.blocks = blocks
@@ -159,6 +177,30 @@ class Batch:
         if live.admitted_at is None:
             self._count_lookup(live, at)
         return True
+
+    def _look_into_host(self, live: Live, rest: tuple[int, ...], at: float) -> None:
+        """Begin to load what follows on the cached blocks, where no other engine has more."""
+        live.host = 0
+        tokens = self.host.match(rest) * self.profile.block_size
+        if not tokens or live.computed + tokens < live.remote:
+            return
+        live.host, live.remote = live.computed + tokens, 0
+        self._load_ends_s = max(self._load_ends_s, at) + tokens / self.profile.host_load_tokens_per_s
+        self.loading.append((self._load_ends_s, live))
+
+    def end_loads(self, at: float) -> None:
+        """Let those run whose KV has come from the host's memory by `at`."""
+        while self.loading and self.loading[0][0] <= at:
+            _, live = self.loading.pop(0)
+            if live not in self.fetching:
+                continue
+            del self.fetching[live]
+            self.host_hit_tokens += live.host - live.computed
+            if not live.preemptions:
+                live.cached_tokens = live.host
+            live.computed = live.host
+            self._name_blocks(live, live.computed // self.profile.block_size)
+            self.prefilling[live] = None
 
     def _count_lookup(self, live: Live, at: float) -> None:
         """Into the books once; what a sequence finds again after a preemption is its own."""
@@ -227,7 +269,20 @@ class Batch:
         self.prefilling[live] = None
 
     def finish(self, live: Live) -> None:
-        """Finish a sequence that ended by itself: release its blocks, or keep them for the pod that will fetch them."""
+        """Finish a sequence that has its last token: release its blocks, at once or when that token has left."""
+        if self._leaves_late:
+            self._take_out(live)
+            self.leaving[live] = None
+        else:
+            self._retire(live)
+
+    def retire(self, live: Live) -> None:
+        """Its last token has left. Preempted since, it has no blocks any more."""
+        if live in self.leaving:
+            self._retire(live)
+
+    def _retire(self, live: Live) -> None:
+        """Release the blocks, or keep them for the pod that will fetch them."""
         if live.spec.is_held:
             self._take_out(live)
             self.held[live.spec.sequence_id] = live
@@ -238,12 +293,18 @@ class Batch:
         """Give back what was held for another engine. No if nothing is."""
         live = self.held.pop(sequence_id, None)
         if live is not None:
-            live.leave(self.cache, self.profile.block_size)
+            self._leave(live)
         return live is not None
 
     def remove(self, live: Live) -> None:
         """Take it out of the batch or the queue, its blocks given back."""
         self._take_out(live)
+        self._leave(live)
+
+    def _leave(self, live: Live) -> None:
+        if self.host.total:
+            for block in live.chain(live.computed // self.profile.block_size)[live.named :]:
+                self.host.put(block)
         live.leave(self.cache, self.profile.block_size)
 
     def _take_out(self, live: Live) -> None:
@@ -256,6 +317,9 @@ class Batch:
             del self.prefilling[live]
         elif live in self.fetching:
             del self.fetching[live]
+            self.loading = [one for one in self.loading if one[1] is not live]
+        elif live in self.leaving:
+            del self.leaving[live]
         else:
             self.waiting.discard(live)
 

@@ -70,6 +70,7 @@ def slowed(profile: Profile, factor: float) -> Profile:
     return replace(
         profile,
         prefill_tokens_per_s=profile.prefill_tokens_per_s / factor,
+        host_load_tokens_per_s=profile.host_load_tokens_per_s / factor,
         step_table=tuple((tokens, seconds * factor) for tokens, seconds in profile.step_table),
         **{name: getattr(profile, name) * factor for name in SPEEDS},
     )
@@ -119,6 +120,8 @@ def _parse_engine(engine: Any) -> Profile:
             values[name] = tuple((int(tokens), _number("engine.step_table", seconds)) for tokens, seconds in value)
         elif known[name] == "bool":
             values[name] = bool(value)
+        elif known[name] == "str":
+            values[name] = str(value)
         else:
             number = _number(f"engine.{name}", value)
             values[name] = int(number) if known[name] == "int" else number

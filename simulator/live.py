@@ -38,6 +38,8 @@ class Live:
     """Leading blocks that were offered to the cache."""
     blocks: int = 0
     """Blocks it was admitted with and took for its chunks, ids or not."""
+    host: int = 0
+    """Leading tokens that come from the host's memory, or came."""
     remote: int = 0
     """Leading tokens still to be fetched from another engine; once they came or failed to, what is lost is computed."""
 

@@ -6,11 +6,27 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+POSITIVE = (
+    *("prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s", "block_size", "time_scale"),
+    "host_load_tokens_per_s",
+)
+
 NOT_NEGATIVE = (
     *("step_per_sequence_s", "step_per_kv_token_s"),
     *("request_s", "request_token_s", "request_step_s", "request_step_token_s"),
-    "wake_s",
+    *("wake_s", "host_kv_tokens"),
 )
+
+
+class AsyncScheduling:
+    """When the scheduler plans a step and when its outputs leave: values of `Profile.async_scheduling`."""
+
+    NONE = "none"
+    """A step is planned when the one before it has ended and its outputs are known (`--no-async-scheduling`)."""
+    AHEAD = "ahead"
+    """A step is planned when the one before it begins, as on a GPU: a request that arrives waits one step more."""
+    INLINE = "inline"
+    """Engine and worker are one process on a CPU: outputs leave when the next step has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +63,16 @@ class Profile:
     """The same for each token of the prompt."""
     wake_s: float = 0.0
     """Seconds by which the first step after an idle time is longer."""
+    host_kv_tokens: int = 0
+    """KV tokens that native offloading keeps in the host's memory; 0: no offloading."""
+    host_load_tokens_per_s: float = 200_000.0
+    """How fast they are loaded into the engine's cache, one sequence's after another's, beside the steps."""
+    async_scheduling: str = AsyncScheduling.NONE
+    """One of `AsyncScheduling`. vLLM's default is asynchronous. Either way blocks of an ended sequence are free one
+    step later than without."""
 
     def __post_init__(self) -> None:
-        for name in ("prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s", "block_size", "time_scale"):
+        for name in POSITIVE:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be > 0")
         for name in NOT_NEGATIVE:
@@ -58,6 +81,8 @@ class Profile:
         tokens = [point[0] for point in self.step_table]
         if tokens != sorted(set(tokens)) or any(point[0] < 1 or point[1] <= 0 for point in self.step_table):
             raise ValueError("step_table: wants ascending tokens from 1 on and seconds > 0")
+        if self.async_scheduling not in (AsyncScheduling.NONE, AsyncScheduling.AHEAD, AsyncScheduling.INLINE):
+            raise ValueError("async_scheduling: must be none, ahead or inline")
         if not 1 <= self.max_num_seqs <= self.max_num_batched_tokens:
             raise ValueError("max_num_seqs: must be from 1 to max_num_batched_tokens, so that every decode fits a step")
         if self.kv_capacity_tokens < self.block_size:

@@ -8,15 +8,23 @@ which can be negative, and every observation is a sum of steps: one least square
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from simulator.profile import Profile
+from simulator.profile import AsyncScheduling, Profile
 from simulator.profiling.least_squares import fit_non_negative
 from simulator.profiling.observations import DecodeSteps, IdlePrefill, Intrusion, Seen, Shape, chunks_of
 
 NO_GROWTH_TOKENS = 1e12
 """L0 of an engine whose attention costs nothing."""
+
+TOGETHER = 0.3
+"""Of a step: two tokens with less between them left at one boundary."""
+
+STEPS_AHEAD = 1.5
+"""Steps that a short prompt waits for beside others, from which the scheduler plans ahead: it would be one without."""
+
+SHORT_TOKENS = 128
 
 
 class NotEnoughSeenError(ValueError):
@@ -68,19 +76,42 @@ def fit(seen: Seen) -> Fit:
     if len({one.tokens for one in seen.idle}) < 3 or len({one.sequences for one in seen.decode}) < 2:
         raise NotEnoughSeenError("a fit wants prefills of three lengths and decodes of two batch sizes")
     room = seen.shape.max_num_batched_tokens
-    columns, idle = _Columns(_knots(seen)), _typical(seen.idle)
+    columns, idle, scheduling = _Columns(_knots(seen)), _typical(seen.idle), _scheduling_of(seen)
+    is_inline = scheduling == AsyncScheduling.INLINE
     rows = [
-        *(_idle_row(columns, one, room) for one in idle if one.engine_s is not None),
+        *(_idle_row(columns, one, room, is_inline=is_inline) for one in idle if one.engine_s is not None),
         *(_decode_row(columns, one) for one in seen.decode),
         *(_intrusion_row(columns, one, room) for one in seen.intrusions if one.extra_s > 0),
     ]
     weighted = [[value / row.seconds for value in row.features] for row in rows]
     found = fit_non_negative(weighted, [1.0] * len(rows))
-    without_requests = _profile(columns, found, seen.shape, (0.0, 0.0))
-    profile = _profile(columns, found, seen.shape, _fit_requests(idle, without_requests))
+    without_requests = replace(_profile(columns, found, seen.shape), async_scheduling=scheduling)
+    requests = _fit_requests(idle, without_requests)
+    profile = replace(without_requests, request_s=requests[0], request_token_s=requests[1])
+    if scheduling == AsyncScheduling.NONE and _waits_for_two(seen, profile):
+        profile = replace(profile, async_scheduling=AsyncScheduling.AHEAD)
     spread = {kind: _error(kind, rows, found) for kind in ("prefill", "decode", "mixed")}
     spread["request"] = _ttft_error(seen.idle, profile)
     return Fit(profile, spread)
+
+
+def _scheduling_of(seen: Seen) -> str:
+    """Whether two tokens of a sequence that is alone come together: the outputs of a step left with the next one's."""
+    step_s = min((one.step_s for one in seen.decode if one.sequences == 1), default=0.0)
+    gaps = [one.gap_s for one in seen.idle if one.gap_s is not None]
+    is_inline = bool(gaps) and median(gaps) < TOGETHER * step_s
+    return AsyncScheduling.INLINE if is_inline else AsyncScheduling.NONE
+
+
+def _waits_for_two(seen: Seen, profile: Profile) -> bool:
+    """Whether a short prompt that arrives as a step begins waits for that step and another one."""
+    waits = []
+    for one in seen.intrusions:
+        if 0 < one.tokens <= SHORT_TOKENS and not one.cached:
+            alone_s = profile.step_s([], one.sequences, int(one.kv_tokens))
+            own_s = alone_s + one.extra_s + profile.request_handling_s(one.tokens)
+            waits.append((one.client_s - own_s) / alone_s)
+    return len(waits) >= 3 and median(waits) > STEPS_AHEAD
 
 
 def _typical(idle: Sequence[IdlePrefill]) -> list[IdlePrefill]:
@@ -89,14 +120,19 @@ def _typical(idle: Sequence[IdlePrefill]) -> list[IdlePrefill]:
     for one in idle:
         lengths.setdefault(one.tokens, []).append(one)
     return [
-        IdlePrefill(tokens, median(one.client_s for one in same), _median_engine_s(same))
+        IdlePrefill(
+            tokens,
+            median(one.client_s for one in same),
+            _median_known(one.engine_s for one in same),
+            _median_known(one.gap_s for one in same),
+        )
         for tokens, same in lengths.items()
     ]
 
 
-def _median_engine_s(same: Sequence[IdlePrefill]) -> float | None:
-    shown = [one.engine_s for one in same if one.engine_s is not None]
-    return median(shown) if shown else None
+def _median_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def _knots(seen: Seen) -> list[int]:
@@ -111,8 +147,12 @@ def _knots(seen: Seen) -> list[int]:
     return knots
 
 
-def _idle_row(columns: _Columns, one: IdlePrefill, room: int) -> _Row:
-    features = _sum(columns.step([chunk], 0, 0.0) for chunk in chunks_of(one.tokens, 0, room))
+def _idle_row(columns: _Columns, one: IdlePrefill, room: int, *, is_inline: bool) -> _Row:
+    steps = [columns.step([chunk], 0, 0.0) for chunk in chunks_of(one.tokens, 0, room)]
+    if is_inline and one.gap_s is not None:
+        # The first token left when the second one's step had ended.
+        steps.append(columns.step([], 1, one.tokens))
+    features = _sum(steps)
     # The histograms end with the step; what comes between two steps is seen only where one follows the other.
     features[columns.cycle] = features[0] - 1.0
     features[columns.wake] = 1.0
@@ -141,7 +181,7 @@ def _sum(rows: Iterable[list[float]]) -> list[float]:
     return [sum(values) for values in zip(*rows, strict=True)]
 
 
-def _profile(columns: _Columns, found: Sequence[float], shape: Shape, request: tuple[float, float]) -> Profile:
+def _profile(columns: _Columns, found: Sequence[float], shape: Shape) -> Profile:
     seconds, table = found[0] + found[columns.cycle], []
     for place, tokens in enumerate(columns.knots):
         seconds += found[place] if place else 0.0
@@ -161,8 +201,6 @@ def _profile(columns: _Columns, found: Sequence[float], shape: Shape, request: t
         kv_capacity_tokens=shape.kv_blocks * shape.block_size,
         block_size=shape.block_size,
         step_table=tuple(table),
-        request_s=request[0],
-        request_token_s=request[1],
         request_step_s=found[columns.arrival],
         request_step_token_s=found[columns.arrival_token],
         wake_s=max(found[columns.wake] - found[columns.cycle], 0.0),
@@ -174,6 +212,14 @@ def predicted_prefill_s(profile: Profile, tokens: int, cached: int = 0) -> float
     return sum(profile.step_s([chunk], 0, 0) for chunk in chunks_of(tokens, cached, profile.max_num_batched_tokens))
 
 
+def predicted_idle_s(profile: Profile, one: IdlePrefill) -> float:
+    """Return the engine's seconds to the first token of a prompt that came to an idle engine."""
+    seconds = profile.wake_s + predicted_prefill_s(profile, one.tokens)
+    if profile.async_scheduling == AsyncScheduling.INLINE and one.gap_s is not None:
+        seconds += profile.step_s([], 1, one.tokens)
+    return seconds
+
+
 def _fit_requests(idle: Sequence[IdlePrefill], profile: Profile) -> tuple[float, float]:
     """What a first token takes beyond the engine's time: a constant, and a part per prompt token."""
     rows, values = [], []
@@ -181,7 +227,7 @@ def _fit_requests(idle: Sequence[IdlePrefill], profile: Profile) -> tuple[float,
         # An error of the steps must not count here more than the overhead itself.
         weight = 1.0 / one.client_s
         rows.append([weight, weight * one.tokens])
-        engine_s = one.engine_s or predicted_prefill_s(profile, one.tokens) + profile.wake_s
+        engine_s = one.engine_s or predicted_idle_s(profile, one)
         values.append(max(one.client_s - engine_s, 0.0) * weight)
     found = fit_non_negative(rows, values)
     return found[0], found[1]
@@ -198,6 +244,6 @@ def _error(kind: str, rows: Sequence[_Row], found: Sequence[float]) -> float:
 
 def _ttft_error(idle: Sequence[IdlePrefill], profile: Profile) -> float:
     def predicted_s(one: IdlePrefill) -> float:
-        return profile.request_handling_s(one.tokens) + profile.wake_s + predicted_prefill_s(profile, one.tokens)
+        return profile.request_handling_s(one.tokens) + predicted_idle_s(profile, one)
 
     return median(abs(predicted_s(one) / one.client_s - 1.0) for one in idle)

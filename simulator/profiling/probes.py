@@ -96,7 +96,8 @@ class Probe:
         timing = await self._pod.complete(self._fresh(tokens), 2)
         after = await self._pod.metrics()
         engine_s = after.get(PREFILL_SUM, 0.0) - before.get(PREFILL_SUM, 0.0)
-        return IdlePrefill(tokens, timing.ttft_s, engine_s if engine_s > 0 else None)
+        gap_s = timing.events_s[-1] - timing.first_s
+        return IdlePrefill(tokens, timing.ttft_s, engine_s if engine_s > 0 else None, gap_s)
 
     async def _caches_prefixes(self, block: int) -> bool:
         prompt = self._fresh(4 * block + 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from simulator.paged_cache import PagedCache
-from simulator.profile import Profile
+from simulator.profile import AsyncScheduling, Profile
 from simulator.sequence import Sequence, derived_blocks
 
 
@@ -28,6 +28,7 @@ class Plain:
     aborted: bool = False
     cached: int = 0
     admitted: bool = False
+    has_first: bool = False
     preemptions: int = 0
     target: int = 0
 
@@ -54,6 +55,13 @@ class PlainEngine:
         self.all: list[Plain] = []
         self.events: list[Event] = []
         self.ends_at: float | None = None
+        """When the next boundary is."""
+        self._starts_at = 0.0
+        """When what is planned there begins."""
+        self._outputs: list[tuple[Plain, bool]] = []
+        """Tokens on their way, and whether the sequence ends with it."""
+        self._is_async = profile.async_scheduling != AsyncScheduling.NONE
+        self._is_ahead = profile.async_scheduling == AsyncScheduling.AHEAD
         self._chunks: dict[Plain, int] = {}
         self._decoding: list[Plain] = []
         self._arrivals = 0
@@ -63,7 +71,7 @@ class PlainEngine:
         self.all.append(Plain(spec, (order, self._arrivals), target=spec.prompt_tokens))
         self._arrivals += 1
         if self.ends_at is None:
-            self._plan(now + self.profile.wake_s)
+            self._plan(now + self.profile.wake_s, now + self.profile.wake_s)
 
     def abort(self, sequence_id: str) -> None:
         for plain in self.all:
@@ -90,7 +98,8 @@ class PlainEngine:
         self.cache.release(plain.held)
         plain.held, plain.named, plain.blocks, plain.computed = [], 0, 0, 0
 
-    def _plan(self, at: float) -> None:
+    def _plan(self, at: float, starts_at: float) -> None:
+        self._decoding, self._chunks = [], {}
         if not self.all:
             self.ends_at = None
             return
@@ -107,19 +116,31 @@ class PlainEngine:
         for plain in self._of("prefilling"):
             budget -= self._chunk(plain, budget)
         for plain in [] if preempted else self._of("waiting"):
-            running = len(self._of("decoding")) + len(self._of("prefilling"))
+            running = sum(map(len, map(self._of, ("decoding", "prefilling", "leaving"))))
             if not budget or running >= self.profile.max_num_seqs or not self._admit(plain):
                 break
             budget -= self._chunk(plain, budget)
         kv_tokens = sum(plain.computed for plain in self._decoding)
         chunks = [(plain.computed, tokens) for plain, tokens in self._chunks.items()]
-        self.ends_at = at + self.profile.step_s(chunks, len(self._decoding), kv_tokens)
+        if self._is_async and not chunks and not self._decoding and not any(plain.aborted for plain in self.all):
+            if starts_at > at:
+                self.ends_at = self._starts_at = starts_at
+            else:
+                self._send(at)
+                self._plan(at, at)
+            return
+        ends_at = starts_at + self.profile.step_s(chunks, len(self._decoding), kv_tokens)
+        self.ends_at, self._starts_at = (starts_at, ends_at) if self._is_ahead else (ends_at, ends_at)
 
     def _preempt_last(self) -> Plain:
-        victim = max((*self._of("decoding"), *self._of("prefilling")), key=lambda other: other.rank)
+        running = (*self._of("decoding"), *self._of("prefilling"), *self._of("leaving"))
+        victim = max(running, key=lambda other: other.rank)
         self._leave(victim)
-        victim.state, victim.target = "waiting", victim.spec.prompt_tokens + victim.emitted
         victim.preemptions += 1
+        if victim.state == "leaving":
+            victim.state = "gone"
+        else:
+            victim.state, victim.target = "waiting", victim.spec.prompt_tokens + victim.emitted
         return victim
 
     def _wanted(self) -> int:
@@ -173,29 +194,46 @@ class PlainEngine:
         decoding, chunks = self._decoding, self._chunks
         for plain in decoding:
             plain.computed += 1
-            plain.emitted += not plain.aborted
         for plain in [plain for plain in self.all if plain.aborted]:
+            plain.emitted -= sum(one is plain for one, _ in self._outputs if plain.spec.output_tokens)
             self._end(plain, at, "abort")
+        self._send(at)
         for plain in decoding:
-            if not plain.aborted and plain.emitted == plain.spec.output_tokens:
-                self._end(plain, at, plain.spec.finish_reason)
+            if not plain.aborted:
+                plain.emitted += 1
+                self._sampled(plain, at)
         for plain, tokens in chunks.items():
             if not plain.aborted:
                 self._finish_chunk(plain, tokens, at)
-        self._plan(at)
+        self._plan(at, self._starts_at)
+
+    def _sampled(self, plain: Plain, at: float) -> None:
+        if plain.emitted < plain.spec.output_tokens:
+            plain.state = "decoding"
+            self._outputs.append((plain, False))
+        else:
+            plain.state = "leaving"
+            self._outputs.append((plain, True))
+        if not self._is_async:
+            self._send(at)
+
+    def _send(self, at: float) -> None:
+        outputs, self._outputs = self._outputs, []
+        for plain, is_last in outputs:
+            if plain.aborted:
+                continue
+            if not plain.has_first and plain.spec.output_tokens:
+                plain.has_first = True
+                self._tell("first_token", plain, at, "")
+            if is_last:
+                self._end(plain, at, plain.spec.finish_reason)
 
     def _finish_chunk(self, plain: Plain, tokens: int, at: float) -> None:
         plain.computed += tokens
         if plain.computed < plain.target:
             return
-        if plain.spec.output_tokens:
-            plain.emitted += 1
-            if plain.emitted == 1:
-                self._tell("first_token", plain, at, "")
-        if plain.emitted == plain.spec.output_tokens:
-            self._end(plain, at, plain.spec.finish_reason)
-        else:
-            plain.state = "decoding"
+        plain.emitted += bool(plain.spec.output_tokens)
+        self._sampled(plain, at)
 
     def _end(self, plain: Plain, at: float, reason: str) -> None:
         self._leave(plain)
