@@ -60,7 +60,7 @@ def make_scheduler(model: str, sizes: dict[str, int], *, is_async: bool) -> Sche
 def play(
     model: str, sizes: dict[str, int], arrivals: list[dict[str, Any]], *, is_async: bool = False
 ) -> dict[str, Any]:
-    """Play steps until all have ended: per step who got a token, per request cached tokens and preemptions.
+    """Play steps until all have ended: per step whose tokens left, per request cached tokens and preemptions.
 
     Asynchronous, a step is planned before the outputs of the one before are handed in, as `EngineCore` does.
     """
@@ -68,10 +68,17 @@ def play(
     init_none_hash(sha256)
     hasher = get_request_block_hasher(sizes["block_size"], sha256)
     waiting = sorted(arrivals, key=lambda one: one["step"])
-    steps: list[dict[str, list[int]]] = []
+    steps: list[list[str]] = []
     requests: dict[str, Request] = {}
     cached: dict[str, int] = {}
     in_flight: list[tuple[SchedulerOutput, ModelRunnerOutput]] = []
+
+    def hand_in() -> list[str]:
+        """Give the scheduler the oldest outputs; return who got a token."""
+        planned, output = in_flight.pop(0)
+        scheduler.update_from_output(planned, output)
+        return [name for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True) if tokens]
+
     number = 0
     while waiting or in_flight or scheduler.has_requests():
         while waiting and waiting[0]["step"] <= number:
@@ -86,29 +93,24 @@ def play(
         number += 1
         if not scheduler.has_requests():
             if in_flight:
-                scheduler.update_from_output(*in_flight.pop(0))
-            steps.append({})
+                steps[-1] += hand_in()
+            else:
+                steps.append([])
             continue
         planned = scheduler.schedule()
         while is_async and not planned.num_scheduled_tokens and in_flight:
-            scheduler.update_from_output(*in_flight.pop(0))
+            # Nothing runs behind them: they leave together with those before.
+            steps[-1] += hand_in()
             planned = scheduler.schedule()
         for new in planned.scheduled_new_reqs:
             cached.setdefault(new.req_id, new.num_computed_tokens)
         ids = list(planned.num_scheduled_tokens)
-        sampled = []
-        for name in ids:
-            request = requests[name]
-            sampled.append([] if request.is_prefill_chunk else [SAMPLED])
-        steps.append(
-            {name: [planned.num_scheduled_tokens[name], len(tokens)] for name, tokens in zip(ids, sampled, strict=True)}
-        )
+        sampled = [[] if requests[name].is_prefill_chunk else [SAMPLED] for name in ids]
         output = ModelRunnerOutput(ids, {name: place for place, name in enumerate(ids)}, sampled)
         in_flight.append((planned, output))
-        while len(in_flight) > is_async:
-            scheduler.update_from_output(*in_flight.pop(0))
+        steps.append(hand_in() if len(in_flight) > is_async else [])
     return {
-        "steps": steps,
+        "steps": [sorted(names) for names in steps],
         "cached": cached,
         "preemptions": {name: request.num_preemptions for name, request in requests.items()},
     }
