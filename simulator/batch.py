@@ -51,7 +51,7 @@ class Batch:
         self.fetching: dict[Live, None] = {}
         """They have their blocks, and wait for another engine's KV."""
         self.leaving: dict[Live, None] = {}
-        """With asynchronous scheduling: they have their last token, which has not left; their blocks are still taken."""
+        """With asynchronous scheduling: their last token has not left, and their blocks are still taken."""
         self._leaves_late = profile.async_scheduling != AsyncScheduling.NONE
         self.held: dict[str, Live] = {}
         """They have ended; their blocks wait to be fetched."""
