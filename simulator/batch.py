@@ -1,7 +1,7 @@
 """Which sequences run, wait and hold which blocks: vLLM's scheduler between two steps. Independent of step times.
 
-A decoding sequence gains one token a step, so only the step count moves: KV tokens, blocks begun and ends to come are
-sums and differences over it.
+All decoding sequences gain as many tokens in a step, one without speculation, so only the token count moves: KV tokens,
+blocks begun and ends to come are sums and differences over it.
 """
 
 from __future__ import annotations
@@ -58,20 +58,41 @@ class Batch:
         self.started_fetches: list[Fetch] = []
         self.fetched_tokens = 0
         self.steps = 0
+        self.excess_tokens = 0
+        """What speculation made beyond the last tokens of sequences."""
+        self._per_step = profile.tokens_per_step
         self.kv_tokens = 0
-        """KV tokens of all that decode, at the step count."""
+        """KV tokens of all that decode, at the token count."""
         self.preemptions = 0
         self.query_tokens = 0
         self.hit_tokens = 0
         self._ends: list[tuple[int, tuple[int, int], int, Live]] = []
-        """(step count at its last token, rank, step count at which it joined): one that left since counts no more."""
+        """(token count at its last token, rank, token count at which it joined): one that left since counts no more."""
         self._beginners = [0] * profile.block_size
-        """How many that decode begin a block in a step whose number leaves this remainder."""
+        """How many that decode begin a block with a token whose number leaves this remainder."""
 
     @property
     def running(self) -> int:
         """How many sequences hold a place in the batch."""
         return len(self.prefilling) + len(self.decoding) + len(self.leaving)
+
+    def gained(self, steps: int) -> int:
+        """Return how many tokens each decoding sequence gains in the next steps; below 0 in the last ones."""
+        return self._tokens(self.steps + steps) - self._tokens(self.steps)
+
+    @property
+    def count(self) -> int:
+        """Tokens that a sequence would have that decoded from the beginning."""
+        return self._tokens(self.steps)
+
+    def _tokens(self, steps: int) -> int:
+        return steps if self._per_step == 1.0 else int(steps * self._per_step)
+
+    def sampled_last(self, live: Live) -> int:
+        """Return how many tokens a decoding sequence gained in the last step."""
+        last = -self.gained(-1)
+        left = live.spec.output_tokens - live.emitted - (self.count - last - live.joined_at)
+        return min(last, left)
 
     # --- Deciding the next step --------------------------------------------------------------------------------------
 
@@ -86,15 +107,19 @@ class Batch:
         that those who prefill find theirs.
         """
         preempted = False
-        while self._blocks_started(0, 1) + self._chunk_blocks() > self.cache.available:
+        while self._blocks_started(0, self.gained(1)) + self._chunk_blocks() > self.cache.available:
             self._preempt(max((*self.decoding, *self.prefilling, *self.leaving), key=lambda live: live.rank))
             preempted = True
-        self.cache.take(self._blocks_started(0, 1))
+        self.cache.take(self._blocks_started(0, self.gained(1)))
         return preempted
+
+    def _chunk_budget(self) -> int:
+        """Tokens of a step that decoding leaves."""
+        return self.profile.max_num_batched_tokens - len(self.decoding) * self.profile.decode_tokens
 
     def _chunk_blocks(self) -> int:
         """Blocks that the next chunks of those who have begun to prefill want."""
-        budget, blocks = self.profile.max_num_batched_tokens - len(self.decoding), 0
+        budget, blocks = self._chunk_budget(), 0
         for live in self.prefilling:
             tokens = min(budget, live.target - live.computed)
             blocks += self._wanted_blocks(live, tokens)
@@ -116,7 +141,7 @@ class Batch:
     def _plan_chunks(self, at: float, *, may_admit: bool) -> list[Chunk]:
         """Plan the chunks: first those of started prefills, then those of waiting sequences, until one does not fit."""
         chunks: list[Chunk] = []
-        budget = self.profile.max_num_batched_tokens - len(self.decoding)
+        budget = self._chunk_budget()
         for live in self.prefilling:
             if budget:
                 budget -= self._plan_chunk(live, budget, chunks)
@@ -211,12 +236,15 @@ class Batch:
     def _steps_alike(self) -> int:
         """Return the steps until a decoding sequence ends or blocks run out. Nothing is admitted until then."""
         self._drop_stale_ends()
-        steps = self._ends[0][0] - self.steps
+        tokens = self._ends[0][0] - self.count
+        steps = max(int(tokens / self._per_step), 1)
+        while self.gained(steps) < tokens:
+            steps += 1
         room = self.cache.available
-        if room >= len(self.decoding) * ((steps - 1) // self.profile.block_size + 1):
+        if room >= len(self.decoding) * ((self.gained(steps) - 1) // self.profile.block_size + 1):
             return steps
         for step in range(1, steps):
-            room -= self._blocks_started(step, step + 1)
+            room -= self._blocks_started(self.gained(step), self.gained(step + 1))
             if room < 0:
                 return step
         return steps
@@ -224,21 +252,22 @@ class Batch:
     # --- Letting steps pass ------------------------------------------------------------------------------------------
 
     def pass_steps(self, count: int) -> None:
-        """`count` planned steps have ended: all that decode have as many tokens more.
+        """`count` planned steps have ended: all that decode have their tokens.
 
         The blocks of the first one were taken when it was planned.
         """
-        self.cache.take(self._blocks_started(1, count))
+        tokens = self.gained(count)
+        self.cache.take(self._blocks_started(self.gained(1), tokens))
         self.steps += count
-        self.kv_tokens += count * len(self.decoding)
+        self.kv_tokens += tokens * len(self.decoding)
 
     def used_blocks(self, steps: int) -> int:
         """Blocks held during the last of the first `steps` steps from the count on."""
-        return self.cache.used + self._blocks_started(1, steps)
+        return self.cache.used + self._blocks_started(self.gained(1), self.gained(steps))
 
     def _blocks_started(self, first: int, end: int) -> int:
-        """Blocks begun by decoding in the steps [first, end) from the count on."""
-        begin, size = (self.steps + first) % self.profile.block_size, self.profile.block_size
+        """Blocks begun by decoding with the tokens [first, end) from the count on."""
+        begin, size = (self.count + first) % self.profile.block_size, self.profile.block_size
         rounds, rest = divmod(max(end - first, 0), size)
         started = rounds * len(self.decoding) + sum(self._beginners[begin : begin + rest])
         return started + sum(self._beginners[: max(begin + rest - size, 0)])
@@ -249,11 +278,12 @@ class Batch:
         """Its prompt is computed and its next token sampled: it joins the next step."""
         del self.prefilling[live]
         self.decoding[live] = None
-        live.joined_at_step = self.steps
+        count = self.count
+        live.joined_at = count
         self.kv_tokens += live.computed
-        self._beginners[(self.steps - live.computed) % self.profile.block_size] += 1
-        end = self.steps + live.spec.output_tokens - live.emitted
-        heappush(self._ends, (end, live.rank, self.steps, live))
+        self._beginners[(count - live.computed) % self.profile.block_size] += 1
+        end = count + live.spec.output_tokens - live.emitted
+        heappush(self._ends, (end, live.rank, count, live))
 
     def end_fetch(self, live: Live, *, came: bool) -> None:
         """What another engine has computed is here, all but the last token, which is always computed; or it never will
@@ -303,16 +333,17 @@ class Batch:
 
     def _leave(self, live: Live) -> None:
         if self.host.total:
-            for block in live.chain(live.computed // self.profile.block_size)[live.named :]:
+            for block in live.chain(live.kept // self.profile.block_size)[live.named :]:
                 self.host.put(block)
         live.leave(self.cache, self.profile.block_size)
 
     def _take_out(self, live: Live) -> None:
         if live in self.decoding:
             del self.decoding[live]
-            live.stop_decoding(self.steps)
+            count = self.count
+            self.excess_tokens += live.stop_decoding(count)
             self.kv_tokens -= live.computed
-            self._beginners[(self.steps - live.computed) % self.profile.block_size] -= 1
+            self._beginners[(count - live.computed) % self.profile.block_size] -= 1
         elif live in self.prefilling:
             del self.prefilling[live]
         elif live in self.fetching:
@@ -324,13 +355,13 @@ class Batch:
             self.waiting.discard(live)
 
     def pop_ended(self) -> Iterator[Live]:
-        """Those whose last token came with the step count reached; each is taken out."""
-        while self._ends and self._ends[0][0] <= self.steps:
+        """Those whose last token came with the token count reached; each is taken out."""
+        while self._ends and self._ends[0][0] <= self.count:
             _, _, joined, live = heappop(self._ends)
-            if live.joined_at_step == joined:
+            if live.joined_at == joined:
                 self.finish(live)
                 yield live
 
     def _drop_stale_ends(self) -> None:
-        while self._ends[0][3].joined_at_step != self._ends[0][2]:
+        while self._ends[0][3].joined_at != self._ends[0][2]:
             heappop(self._ends)

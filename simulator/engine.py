@@ -1,6 +1,6 @@
 """A continuous-batching engine as vLLM runs one, without a clock, a socket or an event loop: time is an argument.
 
-A step takes every decoding sequence one token further, then fills its token budget with chunks of prefill, first come,
+A step takes every decoding sequence one token further, or several where drafted ones are accepted, then fills its token budget with chunks of prefill, first come,
 first served. Steps between two events differ only in how much KV they read, so a run of them is one arithmetic series:
 nothing is done per step, and nothing per sequence and step. `step` plays a run one step at a time, `advance` whole
 runs; both read their times off the same series and therefore agree to the last bit.
@@ -81,15 +81,15 @@ class _Outputs:
     def changes_batch(self) -> bool:
         return bool(self.firsts or self.ended)
 
-    def drop(self, live: Live) -> bool:
-        """Take out what is not wanted any more. Return whether that was a token."""
+    def drop(self, live: Live) -> int:
+        """Take out what is not wanted any more. Return how many tokens that were."""
         for part in (self.firsts, self.ended):
             if live in part:
                 part.remove(live)
-        has_token = live.spec.sequence_id in self.tokens
-        if has_token:
-            self.tokens.remove(live.spec.sequence_id)
-        return has_token
+        count = self.tokens.count(live.spec.sequence_id)
+        if count:
+            self.tokens = [name for name in self.tokens if name != live.spec.sequence_id]
+        return count
 
 
 class Engine:
@@ -192,7 +192,7 @@ class Engine:
         """Raise ValueError where a sequence can never run here."""
         if sequence.prompt_tokens < 1 or sequence.output_tokens < 0:
             raise ValueError("a sequence has at least one prompt token and no negative output")
-        max_tokens = sequence.prompt_tokens + max(sequence.output_tokens - 1, 0)
+        max_tokens = sequence.prompt_tokens + max(sequence.output_tokens - 1, 0) + self.profile.speculative_tokens
         if self.profile.blocks_for(max_tokens) > self._batch.cache.total:
             raise ValueError(f"{max_tokens} tokens never fit into {self.profile.kv_capacity_tokens}")
 
@@ -236,19 +236,25 @@ class Engine:
             run.members = tuple(live.spec.sequence_id for live in self._batch.decoding)
         if run.done + 1 < run.planned:
             run.done += 1
-            is_first = self._is_async and run.done == 1
-            return StepReport(run.boundary_of(run.done), tuple(self._outputs.tokens) if is_first else run.members, ())
-        return self._step_async(run) if self._is_async else self._step_ending(run, run.members)
+            sampled = run.done - self._is_async
+            each = self._batch.gained(sampled) - self._batch.gained(sampled - 1)
+            return StepReport(run.boundary_of(run.done), run.members * each if sampled else tuple(self._outputs.tokens), ())
+        return self._step_async(run) if self._is_async else self._step_ending(run)
 
     def _step_async(self, run: _Run) -> StepReport:
         milestones: list[Milestone] = []
         self._end_run(run, milestones)
         return StepReport(run.boundary_of(run.planned), tuple(self._sent), tuple(milestones))
 
-    def _step_ending(self, run: _Run, members: tuple[str, ...]) -> StepReport:
-        if self._aborted:
-            gone = {live.spec.sequence_id for live in self._aborted}
-            members = tuple(member for member in members if member not in gone)
+    def _step_ending(self, run: _Run) -> StepReport:
+        decoding = [live for live in self._batch.decoding if not live.aborted]
+        before = self._batch.gained(run.planned - 1)
+        each = self._batch.gained(run.planned) - before
+        members = tuple(
+            live.spec.sequence_id
+            for live in decoding
+            for _ in range(min(each, live.spec.output_tokens - self._emitted_after(live, before)))
+        )
         sampling = tuple(chunk.live for chunk in run.chunks if chunk.live.spec.output_tokens)
         emitted = [live.emitted for live in sampling]
         milestones: list[Milestone] = []
@@ -256,6 +262,10 @@ class Engine:
         prefilled = (live for live, before in zip(sampling, emitted, strict=True) if live.emitted > before)
         members += tuple(live.spec.sequence_id for live in prefilled)
         return StepReport(run.end_of(run.planned), members, tuple(milestones))
+
+    def _emitted_after(self, live: Live, tokens: int) -> int:
+        """How many tokens a decoding sequence has when so many more have been gained."""
+        return live.emitted + self._batch.count - live.joined_at + tokens
 
     def advance(self, until: float) -> list[Milestone]:
         """Play all steps that have ended by `until`; only what anyone wants to know comes back, in order of time."""
@@ -277,7 +287,7 @@ class Engine:
             prefix_query_tokens=batch.query_tokens,
             prefix_hit_tokens=batch.hit_tokens,
             prompt_tokens=self._prompt_tokens,
-            generation_tokens=self._generation_tokens + done * len(batch.decoding),
+            generation_tokens=self._generation_tokens - batch.excess_tokens + batch.gained(done) * len(batch.decoding),
             preemptions=batch.preemptions,
             steps=batch.steps + done,
             computed_prompt_tokens=self._computed_tokens,
@@ -291,10 +301,11 @@ class Engine:
         live, run = self._live.get(sequence_id), self._run
         if live is None:
             return 0
-        decoded = run.done if run is not None and live in self._batch.decoding else 0
-        if run is not None and decoded:
-            return live.emitted + decoded - self._is_async
-        return live.emitted - (sequence_id in self._outputs.tokens)
+        batch = self._batch
+        if run is not None and run.done and live in batch.decoding:
+            return self._emitted_after(live, batch.gained(run.done - self._is_async))
+        emitted = self._emitted_after(live, 0) if live in batch.decoding else live.emitted
+        return emitted - self._outputs.tokens.count(sequence_id)
 
     def audit(self) -> None:
         """Raise AssertionError unless every block is accounted for once; for tests."""
@@ -312,7 +323,7 @@ class Engine:
             if plan.chunks or decoding or self._aborted:
                 chunks = ((chunk.live.computed, chunk.tokens) for chunk in plan.chunks)
                 first = self.profile.step_s(chunks, decoding, self._batch.kv_tokens)
-                growth = decoding * self.profile.step_per_kv_token_s
+                growth = decoding * self.profile.step_per_kv_token_s * self.profile.tokens_per_step
                 steps = 1 if self._outputs.changes_batch else plan.steps
                 self._run = _Run(start, first, growth, steps, plan.chunks, self._lead)
                 return
@@ -334,7 +345,7 @@ class Engine:
             return
         at = run.end_of(run.planned)
         if not run.is_empty:
-            self._generation_tokens += run.planned * len(self._batch.decoding)
+            self._generation_tokens += self._batch.gained(run.planned) * len(self._batch.decoding)
             self._batch.pass_steps(run.planned)
         self._end_aborted(at, milestones)
         # Those that decode stand before those that prefill: so vLLM gives their blocks back, and so they are evicted.
@@ -347,18 +358,21 @@ class Engine:
 
     def _end_async_run(self, run: _Run, milestones: list[Milestone]) -> None:
         """The same, but what comes of the last step leaves at the next boundary."""
-        at, names = run.boundary_of(run.planned), [live.spec.sequence_id for live in self._batch.decoding]
+        at, batch = run.boundary_of(run.planned), self._batch
         if run.planned > 1:
-            self._outputs.tokens = list(names)
+            each = batch.gained(run.planned - 1) - batch.gained(run.planned - 2)
+            self._outputs.tokens = [live.spec.sequence_id for live in batch.decoding] * each
         self._sent = []
         if not run.is_empty:
-            self._generation_tokens += run.planned * len(names)
-            self._batch.pass_steps(run.planned)
+            self._generation_tokens += batch.gained(run.planned) * len(batch.decoding)
+            batch.pass_steps(run.planned)
         self._end_aborted(at, milestones)
         self._send(at, milestones)
         if not run.is_empty:
-            self._outputs.tokens = [live.spec.sequence_id for live in self._batch.decoding]
-            self._outputs.ended = list(self._batch.pop_ended())
+            self._outputs.tokens = [
+                live.spec.sequence_id for live in batch.decoding for _ in range(batch.sampled_last(live))
+            ]
+            self._outputs.ended = list(batch.pop_ended())
             for chunk in run.chunks:
                 if not chunk.live.aborted:
                     self._end_chunk(chunk, at, milestones)
@@ -376,7 +390,7 @@ class Engine:
     def _end_aborted(self, at: float, milestones: list[Milestone]) -> None:
         """What the step in flight sampled for them is thrown away."""
         for live in self._aborted:
-            lost = int(live in self._batch.decoding)
+            lost = self._batch.sampled_last(live) if live in self._batch.decoding else 0
             lost += self._outputs.drop(live)
             self._batch.remove(live)
             live.emitted -= lost

@@ -29,7 +29,7 @@ UNVERIFIED_SPREAD = 0.5
 SPEEDS = (
     *("step_base_s", "step_per_sequence_s", "step_per_kv_token_s"),
     *("request_s", "request_token_s", "request_step_s", "request_step_token_s"),
-    "wake_s",
+    *("wake_s", "draft_s"),
 )
 """Fields of `Profile` in seconds: what is slower has more of each."""
 

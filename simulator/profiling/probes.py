@@ -90,10 +90,11 @@ class Probe:
             for _ in range(repeats):
                 if not self._has(0.6):
                     return seen
-                seen.append(await self._idle_prefill(tokens))
+                seen.append(await self.idle_prefill(tokens))
         return seen
 
-    async def _idle_prefill(self, tokens: int) -> IdlePrefill:
+    async def idle_prefill(self, tokens: int) -> IdlePrefill:
+        """Return what a prompt that no cache has and two tokens take on the idle pod."""
         before = await self._pod.metrics()
         timing = await self._pod.complete(self._fresh(tokens), 2)
         after = await self._pod.metrics()

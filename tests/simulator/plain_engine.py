@@ -58,8 +58,10 @@ class PlainEngine:
         """When the next boundary is."""
         self._starts_at = 0.0
         """When what is planned there begins."""
-        self._outputs: list[tuple[Plain, bool]] = []
+        self._outputs: list[tuple[Plain, int, bool]] = []
         """Tokens on their way, and whether the sequence ends with it."""
+        self._steps = 0
+        self._drains = False
         self._is_async = profile.async_scheduling != AsyncScheduling.NONE
         self._is_ahead = profile.async_scheduling == AsyncScheduling.AHEAD
         self._chunks: dict[Plain, int] = {}
@@ -82,6 +84,14 @@ class PlainEngine:
         while self.ends_at is not None and self.ends_at <= until:
             self._finish_step(self.ends_at)
 
+    def _each(self) -> int:
+        """Tokens that a decoding sequence gains in the next step."""
+        rate = sum(self.profile.acceptance_rate**place for place in range(self.profile.speculative_tokens + 1))
+        return int((self._steps + 1) * rate) - int(self._steps * rate)
+
+    def _budget(self) -> int:
+        return self.profile.max_num_batched_tokens - len(self._of("decoding")) * (self.profile.speculative_tokens + 1)
+
     def _of(self, state: str) -> list[Plain]:
         return sorted((plain for plain in self.all if plain.state == state), key=lambda plain: plain.rank)
 
@@ -93,7 +103,8 @@ class PlainEngine:
         return known
 
     def _leave(self, plain: Plain) -> None:
-        chain = self._chain(plain, plain.computed // self.profile.block_size)[plain.named :]
+        known = min(plain.computed, plain.spec.prompt_tokens + max(plain.spec.output_tokens - 1, 0))
+        chain = self._chain(plain, known // self.profile.block_size)[plain.named :]
         self.cache.retire(chain, plain.blocks - len(plain.held) - len(chain))
         self.cache.release(plain.held)
         plain.held, plain.named, plain.blocks, plain.computed = [], 0, 0, 0
@@ -103,16 +114,17 @@ class PlainEngine:
         if not self.all:
             self.ends_at = None
             return
-        size, preempted = self.profile.block_size, False
+        preempted = False
         for plain in self._of("decoding"):
-            if plain.state == "decoding" and plain.computed % size == 0:
-                preempted |= self._take_one_more(plain)
+            for token in range(plain.computed, plain.computed + self._each()):
+                if plain.state == "decoding" and token % self.profile.block_size == 0:
+                    preempted |= self._take_one_more(plain)
         while self._of("prefilling") and self._wanted() > self.cache.available:
             self._preempt_last()
             preempted = True
         self._decoding = self._of("decoding")
         self._chunks = {}
-        budget = self.profile.max_num_batched_tokens - len(self._decoding)
+        budget = self._budget()
         for plain in self._of("prefilling"):
             budget -= self._chunk(plain, budget)
         for plain in [] if preempted else self._of("waiting"):
@@ -124,6 +136,7 @@ class PlainEngine:
         chunks = [(plain.computed, tokens) for plain, tokens in self._chunks.items()]
         if self._is_async and not chunks and not self._decoding and not any(plain.aborted for plain in self.all):
             if starts_at > at:
+                self._drains = True
                 self.ends_at = self._starts_at = starts_at
             else:
                 self._send(at)
@@ -144,7 +157,7 @@ class PlainEngine:
         return victim
 
     def _wanted(self) -> int:
-        budget, wanted = self.profile.max_num_batched_tokens - len(self._of("decoding")), 0
+        budget, wanted = self._budget(), 0
         for plain in self._of("prefilling"):
             tokens = min(budget, plain.target - plain.computed)
             wanted += self.profile.blocks_for(plain.computed + tokens) - plain.blocks
@@ -191,38 +204,38 @@ class PlainEngine:
         return True
 
     def _finish_step(self, at: float) -> None:
-        decoding, chunks = self._decoding, self._chunks
+        decoding, chunks, each = self._decoding, self._chunks, self._each()
+        self._steps += not self._drains
+        self._drains = False
         for plain in decoding:
-            plain.computed += 1
+            plain.computed += each
         for plain in [plain for plain in self.all if plain.aborted]:
-            plain.emitted -= sum(one is plain for one, _ in self._outputs if plain.spec.output_tokens)
+            plain.emitted -= sum(tokens for one, tokens, _ in self._outputs if one is plain)
             self._end(plain, at, "abort")
         self._send(at)
         for plain in decoding:
             if not plain.aborted:
-                plain.emitted += 1
-                self._sampled(plain, at)
+                gained = min(each, plain.spec.output_tokens - plain.emitted)
+                plain.emitted += gained
+                self._sampled(plain, at, gained)
         for plain, tokens in chunks.items():
             if not plain.aborted:
                 self._finish_chunk(plain, tokens, at)
         self._plan(at, self._starts_at)
 
-    def _sampled(self, plain: Plain, at: float) -> None:
-        if plain.emitted < plain.spec.output_tokens:
-            plain.state = "decoding"
-            self._outputs.append((plain, False))
-        else:
-            plain.state = "leaving"
-            self._outputs.append((plain, True))
+    def _sampled(self, plain: Plain, at: float, tokens: int) -> None:
+        is_last = plain.emitted >= plain.spec.output_tokens
+        plain.state = "leaving" if is_last else "decoding"
+        self._outputs.append((plain, tokens, is_last))
         if not self._is_async:
             self._send(at)
 
     def _send(self, at: float) -> None:
         outputs, self._outputs = self._outputs, []
-        for plain, is_last in outputs:
+        for plain, tokens, is_last in outputs:
             if plain.aborted:
                 continue
-            if not plain.has_first and plain.spec.output_tokens:
+            if not plain.has_first and tokens:
                 plain.has_first = True
                 self._tell("first_token", plain, at, "")
             if is_last:
@@ -233,7 +246,7 @@ class PlainEngine:
         if plain.computed < plain.target:
             return
         plain.emitted += bool(plain.spec.output_tokens)
-        self._sampled(plain, at)
+        self._sampled(plain, at, int(bool(plain.spec.output_tokens)))
 
     def _end(self, plain: Plain, at: float, reason: str) -> None:
         self._leave(plain)

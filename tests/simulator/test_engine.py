@@ -269,3 +269,34 @@ def test_others_run_while_the_host_loads() -> None:
     assert engine.abort("loads", 40.1)
     assert ends(engine.advance(FOREVER))["loads"].reason == ABORTED
     assert engine.statistics().kv_usage == 0.0
+
+
+def test_accepted_drafts_shorten_answers_not_prompts() -> None:
+    """With three drafted tokens of which half are accepted each step gains 1.875 on average, and costs the draft."""
+    profile = replace(
+        BIG, speculative_tokens=3, acceptance_rate=0.5, draft_s=0.002, step_per_kv_token_s=0.0, kv_capacity_tokens=8000
+    )
+    engine = Engine(profile)
+    engine.submit(Sequence("a", 1200, 1501), 0.0)
+    milestones = engine.advance(FOREVER)
+    first_s = firsts(milestones)["a"].at
+    assert first_s == pytest.approx(profile.step_base_s + profile.prefill_s(0, 1200))
+    step_s = profile.step_s([], 1, 0)
+    assert step_s == pytest.approx(profile.step_base_s + 0.002 + 1e-4 + 3 / profile.prefill_tokens_per_s)
+    assert ends(milestones)["a"].at - first_s == pytest.approx(1500 / 1.875 * step_s, rel=0.01)
+    assert engine.statistics().generation_tokens == 1501
+
+
+def test_drafted_tokens_take_room_from_prompts() -> None:
+    """A step's budget counts all tokens that are verified: fewer are left for a prompt's chunks."""
+    steps = {}
+    for drafted in (0, 7):
+        engine = Engine(replace(BIG, max_num_batched_tokens=64, max_num_seqs=8, speculative_tokens=drafted))
+        for number in range(4):
+            engine.submit(Sequence(str(number), 4, 200), 0.0)
+        engine.step(FOREVER)
+        engine.submit(Sequence("prompt", 320, 1), engine.next_step_at() or 0.0)
+        steps[drafted] = 0
+        while (report := engine.step(FOREVER)) and "prompt" not in report.tokens:
+            steps[drafted] += 1
+    assert steps == {0: 6, 7: 10}, "one in flight, then 60 or 32 of 320 tokens a step"

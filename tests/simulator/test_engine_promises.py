@@ -81,9 +81,21 @@ profiles = st.builds(
 )
 
 
-hosts = st.builds(
+speculating = st.builds(
     replace,
     profiles,
+    max_num_batched_tokens=st.just(96),
+    speculative_tokens=st.sampled_from([0, 1, 3]),
+    acceptance_rate=st.sampled_from([0.0, 0.55, 1.0]),
+    draft_s=st.sampled_from([0.0, 0.004]),
+    step_per_kv_token_s=st.just(0.0),
+    kv_capacity_tokens=st.sampled_from([100, 160, 4000]),
+)
+"""A step's time is a mean over its tokens then: with time for KV the plain engine would be off by a part of a step."""
+
+hosts = st.builds(
+    replace,
+    profiles | speculating,
     host_kv_tokens=st.sampled_from([0, 40, 4000]),
     host_load_tokens_per_s=st.sampled_from([50.0, 5_000.0]),
 )
@@ -134,7 +146,7 @@ def test_both_ways_to_play_agree_to_the_last_bit(script: Script, profile: Profil
 
 
 @settings(max_examples=200)
-@given(scripts(), profiles)
+@given(scripts(), profiles | speculating)
 def test_the_plain_engine_says_the_same(script: Script, profile: Profile) -> None:
     """Sums, heaps and series change nothing against playing every sequence in every step."""
     engine, plain = Engine(profile), PlainEngine(profile)
@@ -180,7 +192,7 @@ def test_no_step_holds_more_than_there_is(script: Script, profile: Profile) -> N
             assert 0.0 <= books.kv_usage <= 1.0
             assert books.running <= profile.max_num_seqs
             assert len(set(report.tokens)) <= profile.max_num_seqs
-            assert max(map(report.tokens.count, report.tokens), default=1) <= 2
+            assert max(map(report.tokens.count, report.tokens), default=1) <= 2 * profile.decode_tokens
         apply(engine, event)
     while (expected := engine.next_event_at()) is not None:
         assert all(milestone.at >= expected for milestone in engine.advance(expected))
