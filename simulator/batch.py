@@ -14,7 +14,7 @@ from itertools import islice
 from simulator.host_tier import HostTier
 from simulator.live import Live, WaitingQueue
 from simulator.paged_cache import PagedCache
-from simulator.profile import AsyncScheduling, Profile
+from simulator.profile import Profile
 from simulator.sequence import Fetch
 
 
@@ -52,7 +52,7 @@ class Batch:
         """They have their blocks, and wait for another engine's KV."""
         self.leaving: dict[Live, None] = {}
         """With asynchronous scheduling: their last token has not left, and their blocks are still taken."""
-        self._leaves_late = profile.async_scheduling != AsyncScheduling.NONE
+        self._leaves_late = profile.async_scheduling
         self.held: dict[str, Live] = {}
         """They have ended; their blocks wait to be fetched."""
         self.started_fetches: list[Fetch] = []

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.engine_profile import COMPUTED, UNVERIFIED_SPREAD, EngineProfile, dump_engine_profile
-from simulator.profile import AsyncScheduling, Profile
+from simulator.profile import Profile
 
 FOLDER = Path(__file__).with_name("profiles")
 
@@ -115,7 +115,7 @@ def compute(card: Accelerator, model: Model) -> EngineProfile:
             request_s=REQUEST_S,
             request_token_s=REQUEST_TOKEN_S,
             # vLLM's default where the model runs on an accelerator.
-            async_scheduling=AsyncScheduling.AHEAD,
+            async_scheduling=True,
         ),
         source=COMPUTED,
         hardware=card.name,

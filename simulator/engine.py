@@ -1,12 +1,14 @@
 """A continuous-batching engine as vLLM runs one, without a clock, a socket or an event loop: time is an argument.
 
-A step takes every decoding sequence one token further, or several where drafted ones are accepted, then fills its token budget with chunks of prefill, first come,
-first served. Steps between two events differ only in how much KV they read, so a run of them is one arithmetic series:
-nothing is done per step, and nothing per sequence and step. `step` plays a run one step at a time, `advance` whole
-runs; both read their times off the same series and therefore agree to the last bit.
+A step takes every decoding sequence one token further, or several where drafted ones are accepted, then fills its token
+budget with chunks of prefill, first come, first served. Steps between two events differ only in how much KV they read,
+so a run of them is one arithmetic series: nothing is done per step, and nothing per sequence and step. `step` plays a
+run one step at a time, `advance` whole runs; both read their times off the same series and therefore agree to the last
+bit.
 
-A boundary lies between two steps: there the scheduler plans. With asynchronous scheduling it plans before it has the
-outputs of the step that ends: they leave, and the blocks of those that end are free, at the boundary after.
+A boundary is where the scheduler plans: between two steps, or with asynchronous scheduling when a step begins, for the
+one behind it. Then it has not the outputs of the step that begins: they leave, and the blocks of those that end are
+free, at the boundary after.
 
 All times are engine seconds from an origin of the caller's choosing and must not run backwards.
 """
@@ -19,7 +21,7 @@ from math import sqrt
 
 from simulator.batch import Batch, Chunk
 from simulator.live import Live
-from simulator.profile import AsyncScheduling, Profile
+from simulator.profile import Profile
 from simulator.sequence import Fetch, Milestone, MilestoneKind, Sequence, Statistics, StepReport
 
 ABORTED = "abort"
@@ -101,8 +103,7 @@ class Engine:
         self._live: dict[str, Live] = {}
         self._aborted: list[Live] = []
         self._run: _Run | None = None
-        self._is_async = profile.async_scheduling != AsyncScheduling.NONE
-        self._lead = int(profile.async_scheduling == AsyncScheduling.AHEAD)
+        self._is_async = profile.async_scheduling
         self._outputs = _Outputs()
         """With asynchronous scheduling: of the step before the last boundary, on their way."""
         self._sent: list[str] = []
@@ -238,7 +239,9 @@ class Engine:
             run.done += 1
             sampled = run.done - self._is_async
             each = self._batch.gained(sampled) - self._batch.gained(sampled - 1)
-            return StepReport(run.boundary_of(run.done), run.members * each if sampled else tuple(self._outputs.tokens), ())
+            return StepReport(
+                run.boundary_of(run.done), run.members * each if sampled else tuple(self._outputs.tokens), ()
+            )
         return self._step_async(run) if self._is_async else self._step_ending(run)
 
     def _step_async(self, run: _Run) -> StepReport:
@@ -325,7 +328,7 @@ class Engine:
                 first = self.profile.step_s(chunks, decoding, self._batch.kv_tokens)
                 growth = decoding * self.profile.step_per_kv_token_s * self.profile.tokens_per_step
                 steps = 1 if self._outputs.changes_batch else plan.steps
-                self._run = _Run(start, first, growth, steps, plan.chunks, self._lead)
+                self._run = _Run(start, first, growth, steps, plan.chunks, int(self._is_async))
                 return
             if not (self._outputs.changes_batch or self._outputs.tokens):
                 # All sequences here wait for other engines, or for blocks held by others: their end triggers the next

@@ -18,17 +18,6 @@ NOT_NEGATIVE = (
 )
 
 
-class AsyncScheduling:
-    """When the scheduler plans a step and when its outputs leave: values of `Profile.async_scheduling`."""
-
-    NONE = "none"
-    """A step is planned when the one before it has ended and its outputs are known (`--no-async-scheduling`)."""
-    AHEAD = "ahead"
-    """A step is planned when the one before it begins, as on a GPU: a request that arrives waits one step more."""
-    INLINE = "inline"
-    """Engine and worker are one process on a CPU: outputs leave when the next step has ended."""
-
-
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One engine's speeds and sizes; the defaults are a mid-sized model on one modern GPU.
@@ -74,9 +63,9 @@ class Profile:
     """KV tokens that native offloading keeps in the host's memory; 0: no offloading."""
     host_load_tokens_per_s: float = 200_000.0
     """How fast they are loaded into the engine's cache, one sequence's after another's, beside the steps."""
-    async_scheduling: str = AsyncScheduling.NONE
-    """One of `AsyncScheduling`. vLLM's default is asynchronous. Either way blocks of an ended sequence are free one
-    step later than without."""
+    async_scheduling: bool = False
+    """A step is planned when the one before it begins, as vLLM does by default on accelerators: a request that arrives
+    waits a step more, and blocks of an ended sequence are free a step later."""
 
     def __post_init__(self) -> None:
         for name in POSITIVE:
@@ -88,8 +77,6 @@ class Profile:
         tokens = [point[0] for point in self.step_table]
         if tokens != sorted(set(tokens)) or any(point[0] < 1 or point[1] <= 0 for point in self.step_table):
             raise ValueError("step_table: wants ascending tokens from 1 on and seconds > 0")
-        if self.async_scheduling not in (AsyncScheduling.NONE, AsyncScheduling.AHEAD, AsyncScheduling.INLINE):
-            raise ValueError("async_scheduling: must be none, ahead or inline")
         if not 0.0 <= self.acceptance_rate <= 1.0:
             raise ValueError("acceptance_rate: must be from 0 to 1")
         if not 1 <= self.max_num_seqs * self.decode_tokens <= self.max_num_batched_tokens:

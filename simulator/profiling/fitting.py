@@ -11,18 +11,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from simulator.profile import AsyncScheduling, Profile
+from simulator.profile import Profile
 from simulator.profiling.least_squares import fit_non_negative
 from simulator.profiling.observations import DecodeSteps, IdlePrefill, Intrusion, Seen, Shape, chunks_of
 
 NO_GROWTH_TOKENS = 1e12
 """L0 of an engine whose attention costs nothing."""
 
-TOGETHER = 0.3
-"""Of a step: two tokens with less between them left at one boundary."""
-
 STEPS_AHEAD = 1.5
-"""Steps that a short prompt waits for beside others, from which the scheduler plans ahead: it would be one without."""
+"""Steps that a short prompt waits for beside others, from which scheduling is asynchronous: it would be one without."""
 
 SHORT_TOKENS = 128
 
@@ -76,31 +73,21 @@ def fit(seen: Seen) -> Fit:
     if len({one.tokens for one in seen.idle}) < 3 or len({one.sequences for one in seen.decode}) < 2:
         raise NotEnoughSeenError("a fit wants prefills of three lengths and decodes of two batch sizes")
     room = seen.shape.max_num_batched_tokens
-    columns, idle, scheduling = _Columns(_knots(seen)), _typical(seen.idle), _scheduling_of(seen)
-    is_inline = scheduling == AsyncScheduling.INLINE
+    columns, idle = _Columns(_knots(seen)), _typical(seen.idle)
     rows = [
-        *(_idle_row(columns, one, room, is_inline=is_inline) for one in idle if one.engine_s is not None),
+        *(_idle_row(columns, one, room) for one in idle if one.engine_s is not None),
         *(_decode_row(columns, one) for one in seen.decode),
         *(_intrusion_row(columns, one, room) for one in seen.intrusions if one.extra_s > 0),
     ]
     weighted = [[value / row.seconds for value in row.features] for row in rows]
     found = fit_non_negative(weighted, [1.0] * len(rows))
-    without_requests = replace(_profile(columns, found, seen.shape), async_scheduling=scheduling)
+    without_requests = _profile(columns, found, seen.shape)
     requests = _fit_requests(idle, without_requests)
     profile = replace(without_requests, request_s=requests[0], request_token_s=requests[1])
-    if scheduling == AsyncScheduling.NONE and _waits_for_two(seen, profile):
-        profile = replace(profile, async_scheduling=AsyncScheduling.AHEAD)
+    profile = replace(profile, async_scheduling=_waits_for_two(seen, profile))
     spread = {kind: _error(kind, rows, found) for kind in ("prefill", "decode", "mixed")}
     spread["request"] = _ttft_error(seen.idle, profile)
     return Fit(profile, spread)
-
-
-def _scheduling_of(seen: Seen) -> str:
-    """Whether two tokens of a sequence that is alone come together: the outputs of a step left with the next one's."""
-    step_s = min((one.step_s for one in seen.decode if one.sequences == 1), default=0.0)
-    gaps = [one.gap_s for one in seen.idle if one.gap_s is not None]
-    is_inline = bool(gaps) and median(gaps) < TOGETHER * step_s
-    return AsyncScheduling.INLINE if is_inline else AsyncScheduling.NONE
 
 
 def _waits_for_two(seen: Seen, profile: Profile) -> bool:
@@ -120,12 +107,7 @@ def _typical(idle: Sequence[IdlePrefill]) -> list[IdlePrefill]:
     for one in idle:
         lengths.setdefault(one.tokens, []).append(one)
     return [
-        IdlePrefill(
-            tokens,
-            median(one.client_s for one in same),
-            _median_known(one.engine_s for one in same),
-            _median_known(one.gap_s for one in same),
-        )
+        IdlePrefill(tokens, median(one.client_s for one in same), _median_known(one.engine_s for one in same))
         for tokens, same in lengths.items()
     ]
 
@@ -147,12 +129,8 @@ def _knots(seen: Seen) -> list[int]:
     return knots
 
 
-def _idle_row(columns: _Columns, one: IdlePrefill, room: int, *, is_inline: bool) -> _Row:
-    steps = [columns.step([chunk], 0, 0.0) for chunk in chunks_of(one.tokens, 0, room)]
-    if is_inline and one.gap_s is not None:
-        # The first token left when the second one's step had ended.
-        steps.append(columns.step([], 1, one.tokens))
-    features = _sum(steps)
+def _idle_row(columns: _Columns, one: IdlePrefill, room: int) -> _Row:
+    features = _sum(columns.step([chunk], 0, 0.0) for chunk in chunks_of(one.tokens, 0, room))
     # The histograms end with the step; what comes between two steps is seen only where one follows the other.
     features[columns.cycle] = features[0] - 1.0
     features[columns.wake] = 1.0
@@ -212,14 +190,6 @@ def predicted_prefill_s(profile: Profile, tokens: int, cached: int = 0) -> float
     return sum(profile.step_s([chunk], 0, 0) for chunk in chunks_of(tokens, cached, profile.max_num_batched_tokens))
 
 
-def predicted_idle_s(profile: Profile, one: IdlePrefill) -> float:
-    """Return the engine's seconds to the first token of a prompt that came to an idle engine."""
-    seconds = profile.wake_s + predicted_prefill_s(profile, one.tokens)
-    if profile.async_scheduling == AsyncScheduling.INLINE and one.gap_s is not None:
-        seconds += profile.step_s([], 1, one.tokens)
-    return seconds
-
-
 def _fit_requests(idle: Sequence[IdlePrefill], profile: Profile) -> tuple[float, float]:
     """What a first token takes beyond the engine's time: a constant, and a part per prompt token."""
     rows, values = [], []
@@ -227,7 +197,7 @@ def _fit_requests(idle: Sequence[IdlePrefill], profile: Profile) -> tuple[float,
         # An error of the steps must not count here more than the overhead itself.
         weight = 1.0 / one.client_s
         rows.append([weight, weight * one.tokens])
-        engine_s = one.engine_s or predicted_idle_s(profile, one)
+        engine_s = one.engine_s or profile.wake_s + predicted_prefill_s(profile, one.tokens)
         values.append(max(one.client_s - engine_s, 0.0) * weight)
     found = fit_non_negative(rows, values)
     return found[0], found[1]
@@ -244,6 +214,6 @@ def _error(kind: str, rows: Sequence[_Row], found: Sequence[float]) -> float:
 
 def _ttft_error(idle: Sequence[IdlePrefill], profile: Profile) -> float:
     def predicted_s(one: IdlePrefill) -> float:
-        return profile.request_handling_s(one.tokens) + predicted_idle_s(profile, one)
+        return profile.request_handling_s(one.tokens) + profile.wake_s + predicted_prefill_s(profile, one.tokens)
 
     return median(abs(predicted_s(one) / one.client_s - 1.0) for one in idle)

@@ -32,8 +32,6 @@ class IdlePrefill:
     """From sending to the first token."""
     engine_s: float | None
     """From scheduling to the first token, by the engine's own histograms."""
-    gap_s: float | None = None
-    """From the first to the second token, where the prompt was asked for two."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,17 +90,15 @@ class Probe:
             for _ in range(repeats):
                 if not self._has(0.6):
                     return seen
-                seen.append(await self.idle_prefill(tokens))
+                seen.append(await self._idle_prefill(tokens))
         return seen
 
-    async def idle_prefill(self, tokens: int) -> IdlePrefill:
-        """Return what a prompt that no cache has and two tokens take on the idle pod."""
+    async def _idle_prefill(self, tokens: int) -> IdlePrefill:
         before = await self._pod.metrics()
         timing = await self._pod.complete(self._fresh(tokens), 2)
         after = await self._pod.metrics()
         engine_s = after.get(PREFILL_SUM, 0.0) - before.get(PREFILL_SUM, 0.0)
-        gap_s = timing.events_s[-1] - timing.first_s
-        return IdlePrefill(tokens, timing.ttft_s, engine_s if engine_s > 0 else None, gap_s)
+        return IdlePrefill(tokens, timing.ttft_s, engine_s if engine_s > 0 else None)
 
     async def _caches_prefixes(self, block: int) -> bool:
         prompt = self._fresh(4 * block + 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from simulator.paged_cache import PagedCache
-from simulator.profile import AsyncScheduling, Profile
+from simulator.profile import Profile
 from simulator.sequence import Sequence, derived_blocks
 
 
@@ -62,8 +62,7 @@ class PlainEngine:
         """Tokens on their way, and whether the sequence ends with it."""
         self._steps = 0
         self._drains = False
-        self._is_async = profile.async_scheduling != AsyncScheduling.NONE
-        self._is_ahead = profile.async_scheduling == AsyncScheduling.AHEAD
+        self._is_async = profile.async_scheduling
         self._chunks: dict[Plain, int] = {}
         self._decoding: list[Plain] = []
         self._arrivals = 0
@@ -114,11 +113,7 @@ class PlainEngine:
         if not self.all:
             self.ends_at = None
             return
-        preempted = False
-        for plain in self._of("decoding"):
-            for token in range(plain.computed, plain.computed + self._each()):
-                if plain.state == "decoding" and token % self.profile.block_size == 0:
-                    preempted |= self._take_one_more(plain)
+        preempted = self._take_decode_blocks()
         while self._of("prefilling") and self._wanted() > self.cache.available:
             self._preempt_last()
             preempted = True
@@ -143,7 +138,16 @@ class PlainEngine:
                 self._plan(at, at)
             return
         ends_at = starts_at + self.profile.step_s(chunks, len(self._decoding), kv_tokens)
-        self.ends_at, self._starts_at = (starts_at, ends_at) if self._is_ahead else (ends_at, ends_at)
+        self.ends_at, self._starts_at = (starts_at, ends_at) if self._is_async else (ends_at, ends_at)
+
+    def _take_decode_blocks(self) -> bool:
+        """Take the blocks that decoding begins; return whether somebody was preempted for them."""
+        preempted = False
+        for plain in self._of("decoding"):
+            for token in range(plain.computed, plain.computed + self._each()):
+                if plain.state == "decoding" and token % self.profile.block_size == 0:
+                    preempted |= self._take_one_more(plain)
+        return preempted
 
     def _preempt_last(self) -> Plain:
         running = (*self._of("decoding"), *self._of("prefilling"), *self._of("leaving"))

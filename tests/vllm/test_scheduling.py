@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from simulator.engine import Engine
-from simulator.profile import AsyncScheduling, Profile
+from simulator.profile import Profile
 from simulator.sequence import Milestone, Sequence
 from tests.vllm.pods import VENV
 
@@ -68,7 +68,7 @@ def play_simulated(script: Script, *, is_async: bool) -> dict[str, Any]:
             max_num_seqs=sizes["max_num_seqs"],
             max_num_batched_tokens=sizes["max_num_batched_tokens"],
             kv_capacity_tokens=sizes["blocks"] * BLOCK,
-            async_scheduling=AsyncScheduling.INLINE if is_async else AsyncScheduling.NONE,
+            async_scheduling=is_async,
         )
     )
     waiting, ids = list(script.arrivals), dict[tuple[int, ...], int]()

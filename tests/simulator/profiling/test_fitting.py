@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.profile import AsyncScheduling, Profile
+from simulator.profile import Profile
 from simulator.profiling.fitting import NotEnoughSeenError, fit, predicted_prefill_s
 from simulator.profiling.observations import DecodeSteps, IdlePrefill, Intrusion, Seen, Shape, chunks_of
 
@@ -75,24 +75,8 @@ def test_requests_and_sizes_come_back() -> None:
     assert [getattr(profile, name) for name in sizes] == [getattr(TRUE, name) for name in sizes]
 
 
-def test_outputs_that_leave_a_step_late_are_recognised() -> None:
-    """An engine in one process: both tokens of a prompt come together, and the step between them is no prefill."""
-
-    def late(one: IdlePrefill) -> IdlePrefill:
-        step_s = TRUE.step_s([], 1, one.tokens)
-        return replace(one, client_s=one.client_s + step_s, engine_s=(one.engine_s or 0.0) + step_s, gap_s=0.001)
-
-    fitted = fit(replace(SEEN, idle=tuple(map(late, SEEN.idle))))
-    assert fitted.profile.async_scheduling == AsyncScheduling.INLINE
-    assert fitted.profile.request_s == pytest.approx(TRUE.request_s, rel=0.1)
-    assert fitted.profile.step_s([(0, 300)], 0, 0) == pytest.approx(TRUE.step_s([(0, 300)], 0, 0), rel=0.02)
-    assert max(fitted.spread.values()) < 0.01
-
-
-@pytest.mark.parametrize(
-    ("steps", "scheduling"), [(1.0, AsyncScheduling.NONE), (2.0, AsyncScheduling.AHEAD)], ids=["plain", "ahead"]
-)
-def test_prompts_that_wait_a_step_more_show_a_scheduler_that_plans_ahead(steps: float, scheduling: str) -> None:
+@pytest.mark.parametrize(("steps", "is_async"), [(1.0, False), (2.0, True)], ids=["plain", "async"])
+def test_prompts_that_wait_a_step_more_show_asynchronous_scheduling(steps: float, is_async: bool) -> None:
     """What arrives as a step begins waits for it; planned ahead, for the next one too."""
 
     def waited(one: Intrusion) -> Intrusion:
@@ -101,10 +85,8 @@ def test_prompts_that_wait_a_step_more_show_a_scheduler_that_plans_ahead(steps: 
         return replace(one, client_s=own_s + steps * step_s)
 
     shorts = tuple(waited(intrusion(sequences, tokens)) for sequences in (1, 4, 8) for tokens in (16, 100))
-    idle = tuple(replace(one, gap_s=TRUE.step_s([], 1, one.tokens)) for one in SEEN.idle)
-    seen = replace(SEEN, idle=idle, intrusions=(*SEEN.intrusions, *shorts))
-    others = tuple(one for one in seen.intrusions if one not in SEEN.intrusions or one.tokens > 128 or one.cached)
-    assert fit(replace(seen, intrusions=others)).profile.async_scheduling == scheduling
+    others = tuple(one for one in SEEN.intrusions if one.tokens > 128 or one.cached)
+    assert fit(replace(SEEN, intrusions=(*others, *shorts))).profile.async_scheduling == is_async
 
 
 def test_noise_shows_in_the_spread() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import yaml
 from simulator.engine_profile import MEASURED, load_engine_profile
 from simulator.options import Options
 from simulator.pod import SimulatedPod
-from simulator.profile import AsyncScheduling, Profile
+from simulator.profile import Profile
 from simulator.profiling.command import main, make_parser
 from simulator.profiling.fitting import fit
 from simulator.profiling.pod_client import PodError, connected, labels_of, sums_of
@@ -45,16 +44,6 @@ async def test_a_pod_is_measured() -> None:
     assert lines
     fitted = fit(seen).profile
     assert fitted.step_s([(0, 200)], 0, 0) == pytest.approx(POD.step_s([(0, 200)], 0, 0), rel=0.25)
-
-
-async def test_a_pod_whose_outputs_leave_late_is_recognised() -> None:
-    """Both tokens of an idle pod's prompt come together; on a pod without that they are a step apart."""
-    for scheduling in (AsyncScheduling.INLINE, AsyncScheduling.NONE):
-        profile = replace(POD, async_scheduling=scheduling)
-        async with SimulatedPod(Options(profile=profile, max_model_len=512)) as pod, connected(pod.url) as client:
-            probe = Probe(client, lambda _: None)
-            idle = [await probe.idle_prefill(tokens) for tokens in (2, 64, 200)]
-        assert fit(replace(SEEN, idle=tuple(idle))).profile.async_scheduling == scheduling
 
 
 async def test_time_runs_out_and_a_fit_is_left() -> None:
