@@ -1,6 +1,6 @@
 """A simulated vLLM pod: an HTTP server over simulated engines, for tests, demos and benches.
 
-In a test `async with SimulatedPod(Options(...)) as pod:` and `pod.url`; as a command `python -m simulator.pod`, which
+In a test `async with SimulatedPod(Options(...)) as pod:` and `pod.url`; as a command `hearth pod`, which
 prints its URL on the first line and ends on SIGTERM. What is sent and when follows vLLM 0.32; the content is made up.
 """
 
@@ -191,8 +191,11 @@ class SimulatedPod:
 def parse_options(arguments: Sequence[str]) -> tuple[Options, str, int]:
     """Options, host and port from the command line, in vLLM's words where it has them."""
     options, profile = Options(), Profile()
-    parser = argparse.ArgumentParser(prog="python -m simulator.pod", description="A simulated vLLM pod.")
-    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
+    parser = argparse.ArgumentParser(
+        prog="hearth pod",
+        description="Run a simulated vLLM pod. Its first line of output is its URL; SIGTERM or Ctrl-C ends it.",
+    )
+    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="(default %(default)s)")
     parser.add_argument("--model", action="append", metavar="NAME", help="a name it is served under; repeatable")
     parser.add_argument("--lora", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--engines", type=int, default=1, help="data-parallel ranks")
@@ -293,9 +296,9 @@ async def serve(pod: SimulatedPod) -> int:
     return 1 if pod.died.is_set() else 0
 
 
-def main() -> int:
-    """Run one pod."""
-    options, host, port = parse_options(sys.argv[1:])
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one pod. Returns the exit status: 0 after a stop by signal, 1 after a fault that ended it."""
+    options, host, port = parse_options(sys.argv[1:] if argv is None else argv)
     with suppress(KeyboardInterrupt):
         return uvloop.run(serve(SimulatedPod(options, host=host, port=port)))
     return 0
