@@ -129,8 +129,9 @@ NIGHTLY = fuzz fuzz-long chaos soak attacks bench-overhead bench-decide bench-ro
 nightly: $(READY) ## All that is too long for CI: fuzzing, chaos, soak, attacks, benches (hours; NIGHTLY="chaos soak").
 	@status=0; for part in $(NIGHTLY); do $(MAKE) "$$part" || status=1; done; exit $$status
 
-wheel: $(READY) ## Build the wheel and the source archive into dist/.
+wheel: $(READY) ## Build the wheels and source archives, of the gateway and of the vLLM plugin, into dist/.
 	@$(BIN)/python -m build --outdir dist .
+	@$(BIN)/python -m build --outdir dist packages/hearth-vllm-plugin
 
 # --- What it costs ------------------------------------------------------------------------------------------------
 
@@ -201,9 +202,9 @@ test-fronts: $(READY) envoy-venv ## Smuggling behind a real nginx and a real Env
 	@sh tests/fronts/setup.sh
 	@$(BIN)/python -m pytest tests/fronts $(ARGS)
 
-check-deploy: $(READY) envoy-venv ## Hold each file in deploy/ against the program that will read it (a minute).
+check-deploy: $(READY) envoy-venv ## Hold each file in deploy/ against the program that will read it (two minutes; ARGS=--keep renders anew).
 	@PYTHON="$(PYTHON)" sh tests/deploy/tools.sh
-	@sh tests/deploy/check.sh
+	@sh tests/deploy/check.sh $(ARGS)
 
 extproc-messages: $(READY) ## After a change of messages.proto: compile it anew.
 	@python3 -m venv out/protoc && out/protoc/bin/python -m pip install -q grpcio-tools mypy-protobuf

@@ -28,8 +28,8 @@ metrics_listen: 127.0.0.1:9464
 admin_listen: 127.0.0.1:9091
 """
 
-MADE_OF_EXTRAS = ("agent.vllm_plugin", "gateway.discovery.dns")
-"""Nobody imports these but who has what they are made of: vLLM itself the first, who asks DNS the others."""
+MADE_OF_EXTRAS = ("gateway.discovery.dns",)
+"""Modules that need an extra."""
 
 IMPORT_ALL = f"""
 import importlib, pkgutil, sys

@@ -1,4 +1,4 @@
-"""`hearth init` writes a configuration that passes its check, asks only what no flag answers, and overwrites nothing."""
+"""`hearth init` writes a configuration that passes its check, asks only what no flag answers, overwrites nothing."""
 
 from argparse import ArgumentParser
 from pathlib import Path
