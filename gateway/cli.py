@@ -44,6 +44,8 @@ def _command(name: str | None) -> Command | None:
             from gateway.commands.serve import run
         case "init":
             from gateway.commands.init import run
+        case "import":
+            from gateway.commands.import_files import run
         case "config":
             from gateway.commands.check import run
         case "policy":
@@ -81,6 +83,11 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         from gateway.commands.init import add_flags
 
         add_flags(init)
+    imports = commands.add_parser("import", help="take over the configuration of another gateway")
+    if "import" in words:
+        from gateway.commands.import_files import add_flags
+
+        add_flags(imports)
     config = commands.add_parser("config", help="validate a configuration; print its JSON Schema")
     actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser("check", help="validate a configuration; list all errors with their paths")
