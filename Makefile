@@ -24,7 +24,7 @@ AGAINST ?= HEAD~1
 JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
-.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers trace-request fuzz fuzz-long chaos soak attacks nightly wheel \
+.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos soak attacks nightly wheel \
 	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-extproc bench-truth \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts check-deploy extproc-messages clean
 
@@ -103,6 +103,9 @@ layers: $(READY) ## Who may import whom, and how the code is cut (seconds).
 trace-request: $(READY) ## Files, switches and calls of one streamed chat, with and without a policy (ARGS=--files).
 	@$(BIN)/python -m tests.house.trace_request $(ARGS)
 	@$(BIN)/python -m tests.house.shape
+
+reference: $(READY) ## Write docs/cli.md anew from the parsers.
+	@$(BIN)/python -m tests.reference --keep
 
 fuzz: $(READY) ## Run the property tests for long (profile nightly).
 	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile nightly --timeout 3600 $(ARGS)

@@ -128,16 +128,33 @@ def cold_load(trace: Trace, profile: Profile) -> float:
 
 def read_wanted(argv: Sequence[str] | None) -> Wanted:
     """The command line."""
+    options = make_parser().parse_args(argv)
+    return Wanted(options.trace, options.keep, options.time_scale, options.out)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The flags of `hearth demo`."""
     parser = argparse.ArgumentParser(
         prog="hearth demo",
         description="Play one workload with round robin and with prefix routing on four simulated pods, and compare.",
     )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="play a real trace instead of a generated workload")
     parser.add_argument("--keep", action="store_true", help="leave gateway and pods up afterwards, until Ctrl-C")
-    parser.add_argument("--time-scale", type=float, default=TIME_SCALE, metavar="X", help="(default %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="(default %(default)s)")
-    options = parser.parse_args(argv)
-    return Wanted(options.trace, options.keep, options.time_scale, options.out)
+    parser.add_argument(
+        "--time-scale",
+        type=float,
+        default=TIME_SCALE,
+        metavar="X",
+        help="engine seconds in a real second (default %(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out/demo"),
+        metavar="DIR",
+        help="folder of the report and logs (default %(default)s)",
+    )
+    return parser
 
 
 if __name__ == "__main__":

@@ -212,7 +212,9 @@ def _policy(
     source: Source, models: _Models, variables: Mapping[str, str], keys: Sequence[Any], teams: Sequence[Any]
 ) -> tuple[dict[str, Any] | None, list[Source]]:
     """Return the policy, None where nothing needs one, and the rows of keys and teams."""
-    defaults = without_empty({"aliases": models.aliases, "downgrades": _downgrades(source, models)})
+    downgrades = _downgrades(source, models)
+    overload = "downgrade" if downgrades else None
+    defaults = without_empty({"aliases": models.aliases, "downgrades": downgrades, "on_overload": overload})
     defaults |= _limits(source, ("litellm_settings", "default_team_params"))
     if (allowed := _models_of(source, models, ("litellm_settings", "default_team_params"))) is not None:
         defaults["models"] = allowed
@@ -253,7 +255,7 @@ def _downgrades(source: Source, models: _Models) -> dict[str, str]:
                     source.drop("downgrades lead to smaller models only: this one would lead back", *place)
                     continue
                 source.change(
-                    "used under overload, by tiers with `on_overload: downgrade`; errors are retried elsewhere",
+                    "used under overload, where a tier has objectives; errors are retried on other pods",
                     *place,
                     0,
                 )
