@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from threading import Event, Thread
+from typing import Protocol
 
 from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily
@@ -41,6 +42,10 @@ FIRST_BACKOFF_S, MAX_BACKOFF_S = 1.0, 30.0
 """Wait after a failed export; it doubles with each further one."""
 
 
+ABORT_S = 1.0
+"""Within which the thread ends once its export was aborted."""
+
+
 class DropReason(StrEnum):
     """Why spans were lost."""
 
@@ -64,8 +69,22 @@ class ExportResult(Struct, frozen=True):
 
 EncodeSpans = Callable[[RequestTrace, Iterable[Span]], bytes]
 WrapSpans = Callable[[Iterable[bytes]], bytes]
-SendSpans = Callable[[bytes, float], ExportResult]
-"""Posts an export request within so many seconds. Raises nothing."""
+
+
+class SpanSender(Protocol):
+    """Posts export requests. All but `abort` are called in the exporter's thread."""
+
+    def send(self, body: bytes, timeout_s: float) -> ExportResult:
+        """Post an export request within so many seconds. Raises nothing."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+    def abort(self) -> None:
+        """End an export that waits, from another thread."""
+        ...
 
 
 class SpanExporter(Collector):
@@ -76,7 +95,7 @@ class SpanExporter(Collector):
         *,
         encode: EncodeSpans,
         wrap: WrapSpans,
-        send: SendSpans,
+        sender: SpanSender,
         timeout_s: float,
         log_event: LogFunction,
         max_queued: int = MAX_QUEUED,
@@ -88,7 +107,7 @@ class SpanExporter(Collector):
         """Requests whose spans were lost."""
         self._encode = encode
         self._wrap = wrap
-        self._send = send
+        self._sender = sender
         self._timeout_s = timeout_s
         self._log_event = log_event
         self._max_queued = max_queued
@@ -115,14 +134,19 @@ class SpanExporter(Collector):
         self._thread.start()
 
     def close(self, timeout_s: float) -> int:
-        """Export what is queued, for at most `timeout_s`. Returns how many requests were lost with it."""
+        """Export what is queued, for at most `timeout_s` and a moment. Returns how many requests were lost."""
+        lost_before = self.dropped.total()
         self._stop_by_s = time.monotonic() + timeout_s
         self._stopping.set()
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
-        self.dropped[DropReason.SHUTDOWN] += (lost := len(self._queue))
-        return lost + (self._thread.is_alive() and 1)
+            if self._thread.is_alive():
+                self._sender.abort()
+                self._thread.join(ABORT_S)
+        self.dropped[DropReason.SHUTDOWN] += len(self._queue)
+        self._queue.clear()
+        return self.dropped.total() - lost_before
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Return the metric families of this moment."""
@@ -142,6 +166,12 @@ class SpanExporter(Collector):
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._export_until_stopped()
+        finally:
+            self._sender.close()
+
+    def _export_until_stopped(self) -> None:
         while True:
             self._wake.wait(EXPORT_INTERVAL_S)
             self._wake.clear()
@@ -170,7 +200,7 @@ class SpanExporter(Collector):
     def _post(self, body: bytes, count: int) -> None:
         """Send a batch, more than once if that may help; count it."""
         for tries_left in reversed(range(MAX_TRIES)):
-            result = self._send(body, self._time_left())
+            result = self._sender.send(body, self._time_left())
             if not result.error:
                 self.exported_traces += count
                 self.rejected_spans += result.rejected_spans

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from urllib.parse import SplitResult, urlsplit
 
@@ -54,6 +56,13 @@ class OtlpSender:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def abort(self) -> None:
+        """End an export that waits, from another thread: its socket reports an error."""
+        connection = self._connection
+        if connection is not None and connection.sock is not None:
+            with suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _post(self, body: bytes, timeout_s: float) -> ExportResult:
         connection = self._connection

@@ -43,7 +43,7 @@ def make_tracing(config: TracingConfig, random_bits: Callable[[int], int], log_e
     exporter = SpanExporter(
         encode=encode_spans,
         wrap=Envelope(resource_attributes(config.service_name)).wrap,
-        send=sender.send,
+        sender=sender,
         timeout_s=config.timeout_s,
         log_event=log_event,
     )

@@ -59,19 +59,20 @@ class Receiver:
 
     async def receive(self, request: web.Request) -> web.Response:
         body = await request.read()
+        status, hangs = self.status, self.hangs
         self.bodies.append(body)
         self.headers.append(dict(request.headers))
         self.paths.append(request.path)
-        if self.status == 200 and not self.hangs:
+        if status == 200 and not hangs:
             self.exports.append(ExportTraceServiceRequest.FromString(body))
         async with self.changed:
             self.changed.notify_all()
-        if self.hangs:
+        if hangs:
             await self.released.wait()
         answer = ExportTraceServiceResponse()
         if self.rejects:
             answer.partial_success.CopyFrom(ExportTracePartialSuccess(rejected_spans=self.rejects))
-        return web.Response(status=self.status, body=answer.SerializeToString(), headers=self.fields)
+        return web.Response(status=status, body=answer.SerializeToString(), headers=self.fields)
 
 
 @asynccontextmanager
