@@ -34,7 +34,7 @@ async def encode_in_slices(metrics: Iterable[Metric], encode: Callable[[Collecto
             text = encode(_Slice(part)).removesuffix(END_OF_OPENMETRICS)
             parts.append(text if at == 0 else _without_head(text))
             await asyncio.sleep(0)
-    ends = encode(_Slice(Metric("hearth_none", "", "gauge"))).endswith(END_OF_OPENMETRICS)
+    ends = encode(_Slice(Metric("none", "", "gauge"))).endswith(END_OF_OPENMETRICS)
     return b"".join(parts) + (END_OF_OPENMETRICS if ends else b"")
 
 
