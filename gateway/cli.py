@@ -92,6 +92,9 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser("check", help="validate a configuration; list all errors with their paths")
     check.add_argument("file", metavar="FILE")
+    migrate = actions.add_parser("migrate", help="rewrite renamed keys of a configuration or policy")
+    migrate.add_argument("file", metavar="FILE")
+    migrate.add_argument("--write", action="store_true", help="change the file instead of printing it")
     actions.add_parser("schema", help="print the JSON Schema of a configuration, for editors")
     policy = commands.add_parser("policy", help="validate, explain and compare policies")
     if "policy" in words:
