@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
+from urllib.parse import urlsplit
 
 from gateway.migration.document import Imported, Note, Source, count, number, without_empty
 
@@ -17,6 +18,17 @@ VLLM_PROVIDERS = frozenset({"hosted_vllm", "vllm", "openai", "openai_like", "cus
 
 DUMMY_KEYS = frozenset({"", "none", "null", "empty", "fake-key", "fake", "dummy", "token-abc123"})
 """What configurations give to servers that ask for no key."""
+
+HOSTED = (
+    "openai.com",
+    "azure.com",
+    "anthropic.com",
+    "googleapis.com",
+    "amazonaws.com",
+    "mistral.ai",
+    "groq.com",
+    "deepseek.com",
+)
 
 ENVIRONMENT = "os.environ/"
 
@@ -102,21 +114,21 @@ class _Models:
 
     def _read_deployment(self, row: int) -> None:
         source, place = self._source, ("model_list", row)
-        name, model = source.peek(*place, "model_name"), str(source.peek(*place, "litellm_params", "model") or "")
-        provider, _, served = model.partition("/")
-        base = source.peek(*place, "litellm_params", "api_base")
-        if provider not in VLLM_PROVIDERS or not served or not base:
+        name, (provider, served) = source.peek(*place, "model_name"), self._provider(place)
+        words = [word for word in ("api_base", "base_url") if source.peek(*place, "litellm_params", word)]
+        base = str(source.peek(*place, "litellm_params", words[0])) if words else ""
+        if provider not in VLLM_PROVIDERS or not served or not base or is_hosted(base):
             source.drop(FOREIGN, *place)
             return
         if "*" in served or "*" in str(name):
             source.drop(ALIASES_NEED_NAMES, *place)
             return
-        source.take(*place, "litellm_params", "model")
+        source.take_each((*place, "litellm_params"), "model", "custom_llm_provider", words[0])
         entry = self.entries.setdefault(served, {"model_name": served})
-        url = pod_url(str(source.take(*place, "litellm_params", "api_base")))
+        url = pod_url(base)
         if url.startswith("${"):
             source.changed.append(
-                Note(f"model_list[{row}].litellm_params.api_base", "the variable must not end in /v1")
+                Note(f"model_list[{row}].litellm_params.{words[0]}", "the variable must not end in /v1")
             )
         entry["pods"] = list(dict.fromkeys([*entry.get("pods", ()), url]))
         self._read_prices(place, entry)
@@ -126,6 +138,15 @@ class _Models:
             source.drop(REPORTED, *place, "model_info", word)
         for word in ("rpm", "tpm", "weight", "order", "max_parallel_requests"):
             source.drop(IN_SECONDS, *place, "litellm_params", word)
+
+    def _provider(self, place: tuple[str, int]) -> tuple[str, str]:
+        """Return the provider of a deployment and the name that its server uses."""
+        model = str(self._source.peek(*place, "litellm_params", "model") or "")
+        named = self._source.peek(*place, "litellm_params", "custom_llm_provider")
+        provider, _, served = model.partition("/")
+        if named is not None and provider != named:
+            return str(named), model
+        return provider, served
 
     def _name(self, place: tuple[str, int], name: str, served: str) -> None:
         known = self.aliases.get(name)
@@ -158,6 +179,12 @@ class _Models:
             self.pod_api_key = variable(str(self._source.take(*place, "litellm_params", "api_key")))
         else:
             self._source.drop("all pods have one key", *place, "litellm_params", "api_key")
+
+
+def is_hosted(base: str) -> bool:
+    """Return whether an address is one of a provider's own API."""
+    host = urlsplit(base).hostname or ""
+    return host.endswith(HOSTED)
 
 
 def variable(text: str) -> str:
@@ -216,6 +243,8 @@ def _policy(
     overload = "downgrade" if downgrades else None
     defaults = without_empty({"aliases": models.aliases, "downgrades": downgrades, "on_overload": overload})
     defaults |= _limits(source, ("litellm_settings", "default_team_params"))
+    if users := _limits_of_users(source):
+        defaults["per_user"] = users
     if (allowed := _models_of(source, models, ("litellm_settings", "default_team_params"))) is not None:
         defaults["models"] = allowed
     uses_tokens = bool(source.peek("general_settings", "enable_jwt_auth"))
@@ -230,6 +259,8 @@ def _policy(
     if tenants:
         for tenant in (defaults, *tenants.values()):
             _name_models_of_budgets(tenant, models)
+        if "max_budget" in defaults.get("per_user", {}):
+            defaults.setdefault("models", list(models.entries))
     return without_empty({"auth": auth, "defaults": defaults, "tenants": tenants}), rows
 
 
@@ -291,6 +322,21 @@ def _limits(source: Source, place: tuple[str | int, ...]) -> dict[str, Any]:
         found.pop("budget_duration", None)
         found.pop("max_budget", None)
     return found
+
+
+def _limits_of_users(source: Source) -> dict[str, Any]:
+    """Return the limits of each user, wherever LiteLLM has them."""
+    found = _limits(source, ("litellm_settings", "default_internal_user_params"))
+    if (budget := source.peek("litellm_settings", "max_internal_user_budget")) is None:
+        return found
+    period = source.peek("litellm_settings", "internal_user_budget_duration")
+    if period is None or not (DURATION.fullmatch(str(period)) or MONTHS.fullmatch(str(period))):
+        source.drop("a budget needs a period", "litellm_settings", "max_internal_user_budget")
+        return found
+    source.take_each(("litellm_settings",), "max_internal_user_budget", "internal_user_budget_duration")
+    months = MONTHS.fullmatch(str(period))
+    length = f"{30 * int(months[1])}d" if months else str(period)
+    return {"max_budget": number(budget, "max_internal_user_budget"), "budget_duration": length} | found
 
 
 def _period(source: Source, place: tuple[str | int, ...], value: str) -> str | None:

@@ -139,6 +139,8 @@ def is_complete(documents: list[Any], target: dict[str, Any]) -> bool:
     for document in documents:
         if document.get("kind") in ("HTTPRoute", "Deployment") and inside(document.get("spec")):
             return True
+        if document.get("kind") == "LLMInferenceService" and inside(document["spec"]["model"]):
+            return True
         for one in mappings(document):
             if any(inside(child) for word, child in one.items() if word in COMPLETE):
                 return True
