@@ -36,6 +36,11 @@ class Imported:
     unmapped: tuple[Note, ...]
     """Not kept."""
 
+    @property
+    def names_pods(self) -> bool:
+        """Return whether a gateway would find pods with the configuration."""
+        return "discovery" in self.config or any("pods" in entry for entry in self.config.get("model_list", ()))
+
 
 @dataclass(slots=True)
 class Source:

@@ -69,6 +69,12 @@ KEPT: Mapping[str, str] = {
     "lora-affinity-scorer": "part of every routing (lora_affinity)",
     "session-affinity-scorer": "part of every routing (session_affinity), by x-session-id",
     "session-affinity-filter": "part of every routing (session_affinity), by x-session-id",
+    "data-parallel-profile-handler": "each data-parallel rank is an engine of its own",
+    "token-producer": "pods' /tokenize gives the tokens of a prompt",
+    "tokenizer": "pods' /tokenize gives the tokens of a prompt",
+    "metrics-data-source": "pods are probed and scraped",
+    "core-metrics-extractor": "pods are probed and scraped",
+    "endpoint-notification-source": "pods are probed and scraped",
     "openai-parser": "bodies of OpenAI's and Anthropic's APIs are read",
 }
 """Plugins whose work Hearth does without being told, and how."""
@@ -83,6 +89,11 @@ REASONS: Mapping[str, str] = {
     "prefix-based-pd-decider": "pairs are scored per request, without thresholds",
     "always-disagg-pd-decider": "pairs are scored per request; one engine may be better",
     "header-based-testing-filter": "for tests only",
+    "encode-filter": "no stage of its own for encoders",
+    "encoder-header-handler": "no stage of its own for encoders",
+    "always-encode-decider": "no stage of its own for encoders",
+    "ed-profile-handler": "no stage of its own for encoders",
+    "epd-profile-handler": "no stage of its own for encoders",
     "utilization-detector": "admission computes whether an objective can be met",
     "concurrency-detector": "admission computes whether an objective can be met",
 }
@@ -382,6 +393,7 @@ class _Reader:
             self._tier_fields["max_queue_s"] = number(wait[:-1], "defaultRequestTTL")
         source.drop("queues are bounded by time and objective, not by size", "flowControl")
         source.drop("admission computes whether an objective can be met", "saturationDetector")
+        source.drop("pods are probed and scraped", "dataLayer")
 
 
 ENGINES_TELL = "block sizes, capacities and addresses are read from the engines"

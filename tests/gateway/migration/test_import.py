@@ -263,6 +263,14 @@ def test_limits_of_envoy_ai_gateway() -> None:
     ]
 
 
+def test_a_file_without_vllm_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 1, with the way out."""
+    path = tmp_path / "config.yaml"
+    path.write_text("model_list: [{model_name: a, litellm_params: {model: azure/a, api_base: 'https://a.example'}}]\n")
+    assert main(["import", "litellm", str(path), "--dir", str(tmp_path / "out")]) == 1
+    assert "names no vLLM pod: add `discovery`" in capsys.readouterr().out
+
+
 def test_files_that_are_there_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Unless --force is given; what is no YAML is named."""
     path = EXAMPLES / "litellm" / "01-one-model.yaml"
