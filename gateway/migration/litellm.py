@@ -256,18 +256,22 @@ def _policy(
     if not auth:
         auth = {"default_tenant": DEFAULT_TENANT}
         tenants.setdefault(DEFAULT_TENANT, {})
-    if tenants:
-        for tenant in (defaults, *tenants.values()):
-            _name_models_of_budgets(tenant, models)
-        if "max_budget" in defaults.get("per_user", {}):
-            defaults.setdefault("models", list(models.entries))
+    for tenant in tenants.values():
+        _keep_own_limits(tenant, defaults, models)
+    for tenant in (defaults, *tenants.values()):
+        if "max_budget" in {**tenant, **tenant.get("per_user", {})}:
+            # A budget needs the names of its models, each with a price.
+            tenant.setdefault("models", list(models.entries))
     return without_empty({"auth": auth, "defaults": defaults, "tenants": tenants}), rows
 
 
-def _name_models_of_budgets(tenant: dict[str, Any], models: _Models) -> None:
-    """A budget needs the names of its models, each with a price."""
-    if "max_budget" in tenant and "models" not in tenant:
-        tenant["models"] = list(models.entries)
+def _keep_own_limits(tenant: dict[str, Any], defaults: Mapping[str, Any], models: _Models) -> None:
+    """Defaults are for teams that LiteLLM creates: what is known already has its own values, or none."""
+    for limit in LIMITS.values():
+        if limit in defaults and limit != "budget_duration":
+            tenant.setdefault(limit, "off")
+    if "models" in defaults:
+        tenant.setdefault("models", list(models.entries))
 
 
 def _downgrades(source: Source, models: _Models) -> dict[str, str]:
@@ -442,6 +446,8 @@ def _teams(models: _Models, teams: Sequence[Any], *, by_id: bool) -> tuple[dict[
         tenant = _limits(row, ())
         if (allowed := _models_of(row, models, ())) is not None:
             tenant["models"] = allowed
+        if own := _aliases_of(row, models, "model_aliases"):
+            tenant["aliases"] = own
         _drop_usage(row)
         tenants[name] = tenant
         if identity is not None:
@@ -486,10 +492,24 @@ def _add_keys(models: _Models, keys: Sequence[Any], tenants: dict[str, Any], aut
             if team is not None:
                 row.change("its team was not exported: the key is a tenant of its own", "team_id")
             name = identity
+            if own := _aliases_of(row, models, "aliases"):
+                limits["aliases"] = own
             tenants[name] = tenants.get(name, {}) | limits | ({} if allowed is None else {"models": allowed})
         _drop_usage(row)
         auth.setdefault("keys", {}).setdefault(name, []).append(entry)
     return rows
+
+
+def _aliases_of(row: Source, models: _Models, word: str) -> dict[str, str]:
+    """Return the aliases of a tenant, with those of all: its own replace the defaults. Empty if it has none."""
+    given, found = row.peek(word), dict[str, str]()
+    for alias, name in (given if isinstance(given, Mapping) else {}).items():
+        if (served := models.served(name)) is None:
+            row.drop("no model of a vLLM pod", word, str(alias))
+        else:
+            row.take(word, str(alias))
+            found[str(alias)] = served
+    return {**models.aliases, **found} if found else {}
 
 
 def _drop_usage(row: Source) -> None:

@@ -183,6 +183,14 @@ def test_keys_teams_and_budgets_are_kept(tmp_path: Path) -> None:
         assert words in listed
 
 
+def test_a_key_without_a_team_is_a_tenant_with_its_aliases(tmp_path: Path) -> None:
+    """Limits, budget, expiry, and the names that only this key may use."""
+    assert imported(EXAMPLES / "litellm" / "11-keys-without-teams.yaml", tmp_path) == 0
+    tenant = policy_of(tmp_path).tenants["notebook-7"]
+    assert (tenant.quota.tokens_per_min, tenant.quota.budget) == (20_000, 5.0)
+    assert dict(tenant.aliases) == {"gpt-4o": "qwen3-8b"}
+
+
 def test_redis_keys_and_passwords_are_references(tmp_path: Path) -> None:
     """The password becomes a variable; a second key of the pods is listed."""
     assert imported(EXAMPLES / "litellm" / "08-redis-cache.yaml", tmp_path) == 0
