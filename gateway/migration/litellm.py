@@ -458,46 +458,56 @@ def _teams(models: _Models, teams: Sequence[Any], *, by_id: bool) -> tuple[dict[
 def _add_keys(models: _Models, keys: Sequence[Any], tenants: dict[str, Any], auth: dict[str, Any]) -> list[Source]:
     """Add each key to the tenant of its team, with its own limits as a group; a key without a team is a tenant."""
     by_team = {tenant.pop("_team_id"): name for name, tenant in tenants.items() if "_team_id" in tenant}
-    rows = list[Source]()
-    for index, key in enumerate(keys):
-        row = Source(key, f"keys[{index}]")
-        rows.append(row)
-        digest = str(row.peek("token") or "")
-        if not DIGEST.fullmatch(digest):
-            row.drop("no SHA-256 digest: make a new key with `hearth keys new`", "token")
+    rows = [Source(key, f"keys[{index}]") for index, key in enumerate(keys)]
+    for row in rows:
+        if (entry := _key_entry(row)) is None:
             continue
-        if row.peek("blocked"):
-            row.drop("a blocked key is left out")
-            continue
-        row.take("token")
-        row.take("blocked")
-        identity = policy_name(row.take("key_alias") or row.take("key_name") or f"key-{index}")
         team = row.peek("team_id")
-        limits = _limits(row, ())
-        allowed = _models_of(row, models, ())
-        entry: dict[str, Any] = {"digest": digest, "id": identity}
-        if (until := row.take("expires")) is not None:
-            entry["expires_at"] = str(until)
-        if user := row.take("user_id"):
-            entry["user"] = str(user)
         if team is not None and str(team) in by_team:
             row.take("team_id")
             name = by_team[str(team)]
-            if limits:
-                tenants[name].setdefault("groups", {})[identity] = limits
-                entry["group"] = identity
-            if allowed is not None:
-                row.changed.append(Note(f"keys[{index}].models", f"models are those of tenant `{name}`"))
+            _add_to_team(row, models, entry, tenants[name], name)
         else:
             if team is not None:
                 row.change("its team was not exported: the key is a tenant of its own", "team_id")
-            name = identity
-            if own := _aliases_of(row, models, "aliases"):
-                limits["aliases"] = own
-            tenants[name] = tenants.get(name, {}) | limits | ({} if allowed is None else {"models": allowed})
+            name = str(entry["id"])
+            tenants[name] = tenants.get(name, {}) | _tenant_of_key(row, models)
         _drop_usage(row)
         auth.setdefault("keys", {}).setdefault(name, []).append(entry)
     return rows
+
+
+def _key_entry(row: Source) -> dict[str, Any] | None:
+    """Return the policy's entry of a key, None for one that cannot be taken over."""
+    digest = str(row.peek("token") or "")
+    if not DIGEST.fullmatch(digest):
+        row.drop("no SHA-256 digest: make a new key with `hearth keys new`", "token")
+        return None
+    if row.peek("blocked"):
+        row.drop("a blocked key is left out")
+        return None
+    row.take_each((), "token", "blocked")
+    entry: dict[str, Any] = {"digest": digest, "id": policy_name(row.take("key_alias") or digest[:8])}
+    if (until := row.take("expires")) is not None:
+        entry["expires_at"] = str(until)
+    if user := row.take("user_id"):
+        entry["user"] = str(user)
+    return entry
+
+
+def _add_to_team(row: Source, models: _Models, entry: dict[str, Any], tenant: dict[str, Any], name: str) -> None:
+    """Make limits of a key those of a group that it authenticates."""
+    if limits := _limits(row, ()):
+        tenant.setdefault("groups", {})[entry["id"]] = limits
+        entry["group"] = entry["id"]
+    if _models_of(row, models, ()) is not None:
+        row.changed.append(Note(f"{row.name}.models", f"models are those of tenant `{name}`"))
+
+
+def _tenant_of_key(row: Source, models: _Models) -> dict[str, Any]:
+    allowed = _models_of(row, models, ())
+    own = {"models": allowed} if allowed is not None else {}
+    return _limits(row, ()) | own | without_empty({"aliases": _aliases_of(row, models, "aliases")})
 
 
 def _aliases_of(row: Source, models: _Models, word: str) -> dict[str, str]:
