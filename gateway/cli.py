@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
-OUTSIDE = ("agent", "demo", "pod", "simulate", "profile")
+OUTSIDE = ("agent", "demo", "pod", "shadow", "simulate", "profile")
 """Commands that are found by their entry point."""
 
 Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
@@ -113,6 +113,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
         add_flags(cascade)
     commands.add_parser("pod", help="run a simulated vLLM pod", add_help=False)
+    commands.add_parser("shadow", help="predict from a copy of another gateway's traffic", add_help=False)
     commands.add_parser("simulate", help="replay a trace on simulated pods", add_help=False)
     commands.add_parser("profile", help="measure a pod for simulations", add_help=False)
     return parser
