@@ -364,8 +364,13 @@ def conclude(options: argparse.Namespace, recording: Recording, seen: Seen) -> i
     fewest = engines_needed(trace, present, profile)
     print(describe(trace, seen, present, ours, fewest), flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    parts = {"seen": seen, "present": present, "hearth": ours, "fewest_engines": fewest}
-    report = {name: asdict(part) for name, part in parts.items()} | {"skipped": recording.skipped}
+    report = {
+        "seen": asdict(seen),
+        "present": asdict(present),
+        "hearth": asdict(ours),
+        "fewest_engines": asdict(fewest),
+    }
+    report["recording"] = {"requests": len(recording.rows), "skipped": recording.skipped}
     (options.out / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 0
 

@@ -126,7 +126,7 @@ def test_a_planted_fault_is_found(name: str) -> None:
     assert any(words in fault for fault in found), found
 
 
-OTHER_KINDS = {
+OTHER_KINDS: dict[str, tuple[str, Document, Document]] = {
     "ServiceMonitor": (
         "monitoring.coreos.com/v1",
         {"selector": {"matchLabels": {"a": "b"}}, "endpoints": [{"port": "metrics", "interval": "15s"}]},
