@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from gateway.migration.document import Imported, Note, Source, count, without_empty
-from gateway.migration.litellm import FOREIGN, policy_name
+from gateway.migration.litellm import NOT_VLLM, policy_name
 from gateway.migration.llm_d import place_of
 
 MODEL_HEADERS = ("x-ai-eg-model", "x-aigw-model")
@@ -157,7 +157,7 @@ class _Reader:
                 if url not in pods:
                     pods.append(url)
         else:
-            source.drop(FOREIGN, *place)
+            source.drop(NOT_VLLM, *place)
             return
         for name in names:
             if served and name != served:
@@ -182,7 +182,7 @@ class _Reader:
         service = self._named("AIServiceBackend", name)
         if service is None or service.peek("spec", "schema", "name") != "OpenAI":
             if service is not None:
-                service.drop(FOREIGN)
+                service.drop(NOT_VLLM)
             return None
         reference = service.peek("spec", "backendRef")
         backend = self._named("Backend", reference.get("name")) if isinstance(reference, Mapping) else None
@@ -198,8 +198,8 @@ class _Reader:
             if backend.peek(*place, word) is not None:
                 host = str(backend.peek(*place, word))
                 if host.endswith((".openai.com", ".anthropic.com", ".googleapis.com", ".azure.com", ".amazonaws.com")):
-                    service.drop(FOREIGN)
-                    backend.drop(FOREIGN)
+                    service.drop(NOT_VLLM)
+                    backend.drop(NOT_VLLM)
                     return None
                 self._take_service(service)
                 backend.take_each(place, word, "port")

@@ -36,7 +36,7 @@ DEFAULT_TENANT = "default"
 
 ADMIN_TENANT = "litellm-master"
 
-FOREIGN = "Hearth serves vLLM pods; keep this provider behind LiteLLM"
+NOT_VLLM = "Hearth serves vLLM pods; keep this provider behind LiteLLM"
 
 ALIASES_NEED_NAMES = "a wildcard names no model; pods report theirs"
 
@@ -118,7 +118,7 @@ class _Models:
         words = [word for word in ("api_base", "base_url") if source.peek(*place, "litellm_params", word)]
         base = str(source.peek(*place, "litellm_params", words[0])) if words else ""
         if provider not in VLLM_PROVIDERS or not served or not base or is_hosted(base):
-            source.drop(FOREIGN, *place)
+            source.drop(NOT_VLLM, *place)
             return
         if "*" in served or "*" in str(name):
             source.drop(ALIASES_NEED_NAMES, *place)

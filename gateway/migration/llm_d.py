@@ -368,10 +368,10 @@ class _Reader:
         if kind in PRECISE:
             self._is_precise = True
             source.change("KV events, as `kv_events`: addresses and block sizes are read from the pods", *place, "type")
-            source.drop(ENGINES_TELL, *place, "parameters")
+            source.drop(READ_FROM_ENGINES, *place, "parameters")
         elif kind in PREFIX:
             source.change("part of the score, as seconds of uncached prompt", *place, "type")
-            source.drop(ENGINES_TELL, *place, "parameters")
+            source.drop(READ_FROM_ENGINES, *place, "parameters")
         elif kind in LOAD:
             source.change("part of the score, as seconds of queue and memory", *place, "type")
             source.drop(IN_SECONDS, *place, "parameters")
@@ -396,4 +396,4 @@ class _Reader:
         source.drop("pods are probed and scraped", "dataLayer")
 
 
-ENGINES_TELL = "block sizes, capacities and addresses are read from the engines"
+READ_FROM_ENGINES = "block sizes, capacities and addresses are read from the engines"

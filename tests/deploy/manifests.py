@@ -131,8 +131,8 @@ def _selecting(one: Document, there: References) -> Iterator[str]:
 
 def _network_policy(one: Document, there: References) -> Iterator[str]:
     labels = one["spec"]["podSelector"]["matchLabels"]
-    asked = {port["port"] for rule in one["spec"].get("ingress", ()) for port in rule.get("ports", ())}
-    if lacking := asked - there.ports(labels):
+    named = {port["port"] for rule in one["spec"].get("ingress", ()) for port in rule.get("ports", ())}
+    if lacking := named - there.ports(labels):
         yield f"chooses no pod, or names ports that it lacks: {sorted(lacking)}"
 
 

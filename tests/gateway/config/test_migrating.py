@@ -61,7 +61,7 @@ def test_what_moved_to_another_section_is_left() -> None:
     assert any("renamed" in str(fault) for fault in read_settings(text, {})[1].errors)
 
 
-def test_most_renamed_keys_are_rewritten() -> None:
+def test_renamed_keys_are_rewritten() -> None:
     """Each key of the table but those that moved or were removed."""
     rewritten = 0
     for old, new in RENAMED_KEYS.items():
