@@ -42,9 +42,11 @@ from gateway.config.limits import (
     stall_detection_schema,
 )
 from gateway.config.models import ModelEntry, model_schema, read_models
+from gateway.config.pools import PoolEntry, pools_schema, read_pools
 from gateway.config.renamed_keys import fault_of_renamed
 from gateway.config.rollout import canary_schema, read_canaries, read_roles, roles_schema
 from gateway.config.routing import RoutingConfig, read_routing, routing_schema
+from gateway.config.tracing import TracingConfig, read_tracing, tracing_schema
 from gateway.runtime.addresses import Address, TlsFiles
 from routing.canary import CanaryTerms
 from routing.pairing.roles import RoleTerms
@@ -74,6 +76,8 @@ class Settings:
     """Sources of pods beside the static list and the file."""
     pod_api_key: Secret | None = None
     models: tuple[ModelEntry, ...] = ()
+    pools: tuple[PoolEntry, ...] = ()
+    """What engines cost, for metrics."""
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -94,10 +98,17 @@ class Settings:
     usage_log: Path | None = None
     route_log: Path | None = None
     """Input of `hearth simulate`, to replay recorded traffic."""
+    tracing: TracingConfig | None = None
+    """None: no spans; a client's trace headers go to pods unchanged."""
 
     @property
     def model_table(self) -> Mapping[str, ModelEntry]:
         return {entry.name: entry for entry in self.models}
+
+    @property
+    def engine_hour_prices(self) -> Mapping[str, float]:
+        """Cost of an engine-hour by pool."""
+        return {entry.name: entry.cost_per_engine_hour for entry in self.pools}
 
     @property
     def configured_pods(self) -> tuple[DiscoveredPod, ...]:
@@ -127,12 +138,14 @@ def read_settings(
         trusted_proxies=root.each("trusted_proxies", parse_network) or (),
         pod_api_key=read_secret(root, "pod_api_key"),
         models=read_models(root),
+        pools=read_pools(root),
         routing=read_routing(root),
         tls=_tls(root.table("tls")),
         cors=read_cors(root),
         log_level=_log_level(root.table("log")),
         usage_log=root.get("usage_log", parse_writable_path, None),
         route_log=root.get("route_log", parse_writable_path, None),
+        tracing=read_tracing(root),
         kv_events=read_kv_events(root),
         extproc=read_extproc(root),
         roles=read_roles(root),
@@ -193,6 +206,7 @@ def config_schema() -> Schema:
                 "model_list": described(
                     {"type": "array", "items": model_schema()}, "Models: prices, pods and cascades."
                 ),
+                "pools": described(pools_schema(), "Pools: what an engine costs, for metrics."),
                 "routing": described(
                     routing_schema(), "How a pod is chosen: the name of a routing, or a mapping that changes one."
                 ),
@@ -218,6 +232,7 @@ def config_schema() -> Schema:
                 "cors": described(cors_schema(), "Origins whose web pages may call the gateway; absent: none."),
                 "usage_log": described(TEXT.schema, "One JSON line of usage per request, for chargeback."),
                 "route_log": described(TEXT.schema, "One JSON line per request, the input of `hearth simulate`."),
+                "tracing": described(tracing_schema(), "OpenTelemetry traces; absent: none."),
                 "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "Logging."),
                 "limits": described(schema_of_fields(Limits()), "Limits on what the traffic port accepts."),
                 "retries": described(retries_schema(), "Retries and resumes: per request, and the budget of all."),

@@ -90,11 +90,10 @@ async def test_what_a_gateway_really_shows_survives_the_merge() -> None:
     """All families of two real expositions, read and written in both formats that Prometheus asks for."""
     texts = []
     for _ in range(2):
-        tallies = RequestCounters(lambda _: True)
+        router = Router(routings()["warm"])
+        tallies = RequestCounters(lambda _: True, router.fleet)
         tallies.on_outcome(an_outcome())
-        fleet = FleetCollector(
-            Router(routings()["warm"]), lambda: (), lambda: 1, lambda: 2, lambda: {"requests": 0}, lambda: 0.0
-        )
+        fleet = FleetCollector(router, lambda: 1, lambda: 2, lambda: {"requests": 0})
         encode, _ = choose_encoder("text/plain")
         registry = make_registry()
         registry.register(tallies)

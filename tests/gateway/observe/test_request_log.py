@@ -10,27 +10,32 @@ from gateway.config.models import ModelEntry
 from gateway.observe.request_log import MAX_BATCH, OutcomeLog, request_line, usage_line
 from gateway.pipeline.record import Outcome
 from gateway.runtime.line_writer import LineWriter
+from gateway.runtime.trace_context import RequestTrace
 from routing.blocks import Prompt
 from routing.rejection import Reason
 from routing.request import Usage
 from tests.gateway.samples import a_request, an_outcome
 
+PRICES = {"tiny": ModelEntry("tiny", 2e-6, 1e-5, 1e-6)}
+
 
 def line(outcome: Outcome, level: str = "info") -> dict[str, Any]:
-    shown = request_line(outcome, lambda: level)
+    shown = request_line(outcome, lambda: level, PRICES)
     assert shown.endswith(b"\n")
     return dict(json.loads(shown))
 
 
 def test_a_request_is_one_line_of_known_fields() -> None:
     """The fields, in their order, and nothing else."""
-    assert list(line(an_outcome()).items()) == [
+    outcome = an_outcome(requested_model="mini", path="/v1/chat/completions", client_request_id="c-7")
+    assert list(line(outcome).items()) == [
         ("timestamp", "2026-11-20T14:53:18.250Z"),
         ("level", "info"),
         ("event", "request_completed"),
         ("message", "request completed"),
         ("request_id", "r-1"),
         ("trace_id", None),
+        ("span_id", None),
         ("parent_span_id", None),
         ("tenant", "legal"),
         ("tier", "default"),
@@ -53,6 +58,11 @@ def test_a_request_is_one_line_of_known_fields() -> None:
         ("resumes", 0),
         ("resume_failure", None),
         ("wasted_tokens", 0),
+        ("client_request_id", "c-7"),
+        ("path", "/v1/chat/completions"),
+        ("requested_model", "mini"),
+        ("role", "either"),
+        ("cost", pytest.approx(4 * 2e-6 + 96 * 1e-6 + 11 * 1e-5)),
     ]
 
 
@@ -72,16 +82,19 @@ def test_what_went_wrong_is_named(changes: dict[str, Any], reason: str | None, l
     assert shown["ttft_s"] is shown["input_tokens"] is shown["cached_input_tokens"] is shown["output_tokens"] is None
 
 
-def test_the_callers_trace_is_named() -> None:
-    """Both ids of a traceparent; what is none is left out."""
-    shown = line(an_outcome(trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
-    assert (shown["trace_id"], shown["parent_span_id"]) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
-    assert line(an_outcome(trace="nonsense"))["trace_id"] is None
+def test_the_trace_is_named() -> None:
+    """Trace, the caller's span and ours; without tracing there is none of ours."""
+    trace_id, parent_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    names = ("trace_id", "span_id", "parent_span_id")
+    shown = line(an_outcome(trace_id=trace_id, trace=RequestTrace(trace_id, parent_id)))
+    assert [shown[name] for name in names] == [trace_id, None, parent_id]
+    shown = line(an_outcome(trace_id=trace_id, trace=RequestTrace(trace_id, parent_id, root=0xAB)))
+    assert [shown[name] for name in names] == [trace_id, "00000000000000ab", parent_id]
 
 
 def test_the_level_keeps_lines_back() -> None:
     """At warning only requests that failed on our side are logged."""
-    assert request_line(an_outcome(), lambda: "warning") == b""
+    assert request_line(an_outcome(), lambda: "warning", PRICES) == b""
     assert line(an_outcome(status=503), "warning")["status"] == 503
 
 
