@@ -106,6 +106,11 @@ PLANTED: dict[str, tuple[str, Callable[[list[Document]], object], str]] = {
         lambda all_: of_kind(all_, "Deployment")["spec"]["template"]["spec"].update(hostNetwork=True),
         "hostNetwork is not restricted",
     ),
+    "a flag that the agent does not have": (
+        "agent",
+        lambda all_: of_kind(all_, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["args"].append("--rak"),
+        "is no command line",
+    ),
     "a volume of the host": (
         "agent",
         lambda all_: of_kind(all_, "DaemonSet")["spec"]["template"]["spec"]["volumes"].append(
