@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from gateway.migration.document import Imported, Note, Source, count, without_empty
+from gateway.migration.document import Imported, Note, Source, count, mappings, without_empty
 from gateway.migration.litellm import NOT_VLLM, policy_name
 from gateway.migration.llm_d import place_of
 
@@ -167,7 +167,8 @@ class _Reader:
     def _read_pool(self, source: Source, place: tuple[str | int, ...], models: Sequence[str]) -> None:
         source.take_each(place, "group", "kind", "name", "namespace")
         name = str(source.peek(*place, "name"))
-        space = source.peek(*place, "namespace") or source.peek("metadata", "namespace")
+        named = source.peek(*place, "namespace") or source.peek("metadata", "namespace")
+        space = None if named is None else str(named)
         pools = self._pools.setdefault(space, [])
         if name not in pools:
             pools.append(name)
@@ -227,8 +228,8 @@ class _Reader:
             return
         headers = [
             (str(header.get("name")), str(header.get("type") or "Exact"), header.get("value"))
-            for selector in source.peek(*place, "clientSelectors") or ()
-            for header in selector.get("headers") or ()
+            for selector in mappings(source.peek(*place, "clientSelectors"))
+            for header in mappings(selector.get("headers"))
         ]
         target = self._target(headers)
         if target is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from gateway.migration.document import Imported, Note, Path, Source, number, without_empty
+from gateway.migration.document import Imported, Note, Path, Source, mappings, number, without_empty
 
 DEFAULT_TENANT, DEFAULT_TIER = "default", "standard"
 
@@ -130,7 +130,7 @@ def _embedded(value: Any, path: Path) -> Iterator[tuple[Path, list[Mapping[str, 
         children = list(enumerate(value))
     for step, child in children:
         inner = _parsed(child) if isinstance(child, str) and "kind:" in child else [child]
-        objects = [one for one in inner if isinstance(one, Mapping) and one.get("kind") in READ]
+        objects = [one for one in inner if isinstance(one, Mapping) and str(one.get("kind")) in READ]
         if objects:
             yield (*path, step), objects
         else:
@@ -236,8 +236,9 @@ class _Reader:
             source.take("spec", "targetPorts")
             entry["inference_pools"] = [source.peek("metadata", "name")]
         else:
-            labels = source.take("spec", "selector") or {}
-            labels = labels.get("matchLabels", labels)
+            labels = source.take("spec", "selector")
+            labels = labels if isinstance(labels, Mapping) else {}
+            labels = labels["matchLabels"] if isinstance(labels.get("matchLabels"), Mapping) else labels
             entry["selector"] = ",".join(f"{key}={value}" for key, value in labels.items())
             if (port := source.take("spec", "targetPortNumber")) is not None:
                 entry["port"] = port
@@ -328,7 +329,7 @@ class _Reader:
     def _targets(self, source: Source, name: str, place: tuple[str | int, ...], word: str) -> None:
         """Alias a name to its heaviest target; shares of traffic have no counterpart."""
         targets = source.peek(*place)
-        if not isinstance(targets, list) or not targets:
+        if not mappings(targets) or len(mappings(targets)) < len(targets):
             return
         best = max(range(len(targets)), key=lambda at: (number(targets[at].get("weight", 1), "weight"), -at))
         target = str(source.take(*place, best, word))

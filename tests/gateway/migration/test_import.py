@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from gateway.migration.document import Imported
 from gateway.migration.envoy_ai_gateway import import_envoy_ai_gateway
 from gateway.migration.litellm import import_litellm
 from gateway.migration.llm_d import import_llm_d
+from tenancy.document import InvalidValue
 from tenancy.policy import Policy
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -145,6 +147,31 @@ def is_complete(documents: list[Any], target: dict[str, Any]) -> bool:
             if any(inside(child) for word, child in one.items() if word in COMPLETE):
                 return True
     return False
+
+
+JUNK: list[Any] = [None, 7, -1.5, "x", True, [], {}, ["a"], [None], {"a": 1}, {"name": ["x"]}, float("inf"), "1e999"]
+
+
+def slots(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Each place of a document, as a container and its key or index."""
+    steps = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for step in steps:
+        yield value, step
+        yield from slots(value[step])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_value_of_another_kind_is_no_traceback(path: Path) -> None:
+    """Anything may stand anywhere: the import ends in files or in a fault with its place."""
+    documents = parsed(path)
+    for number, _ in enumerate(list(slots(documents))):
+        for junk in JUNK:
+            changed = copy.deepcopy(documents)
+            container, step = list(slots(changed))[number]
+            container[step] = copy.deepcopy(junk)
+            if path.parent.name != "litellm" or isinstance(changed[0], dict):
+                with suppress(InvalidValue):
+                    read(path.parent.name, [one for one in changed if one is not None])
 
 
 def test_models_prices_and_aliases_are_kept(tmp_path: Path) -> None:
