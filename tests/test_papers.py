@@ -33,6 +33,7 @@ from simulator.command import make_parser as make_simulate_parser
 from simulator.demo import make_parser as make_demo_parser
 from simulator.pod import make_parser as make_pod_parser
 from simulator.profiling.command import make_parser as make_profile_parser
+from simulator.shadow import make_parser as make_shadow_parser
 from tenancy.document import load_yaml
 from tenancy.policy import HeaderRules, InlineFiles
 from tenancy.reading.fields import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
@@ -218,6 +219,7 @@ OUTSIDE_PARSERS = {
     "agent": make_agent_parser,
     "demo": make_demo_parser,
     "pod": make_pod_parser,
+    "shadow": make_shadow_parser,
     "simulate": make_simulate_parser,
     "profile": make_profile_parser,
 }
