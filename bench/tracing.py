@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from typing import cast
 
 import uvloop
 
@@ -84,7 +85,7 @@ class Load:
             "messages": [{"role": "user", "content": f"{number} " + "Why? " * 200}],
         }
         payload = json.dumps(body).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: "
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: "
         return f"{head}{len(payload)}\r\n\r\n".encode() + payload
 
 
@@ -134,8 +135,7 @@ class Client(asyncio.Protocol):
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._ask()
 
     def _ask(self) -> None:
@@ -220,8 +220,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     lines = [
         f"bench-tracing, {day}, 2 shared cores, CPython {platform.python_version()}",
         "",
-        "CPU of the gateway's process per request in microseconds, without the client's share: without tracing, and what",
-        f"tracing adds with {SAMPLE_RATIO:.0%} of the requests sampled. Medians of {options.rounds} rounds in turn.",
+        "CPU of the gateway's process per request in microseconds, without the client's share: without tracing, and",
+        f"what tracing adds with {SAMPLE_RATIO:.0%} of the requests sampled. Medians of {options.rounds} rounds in turn.",
         "",
         f"{'load':<20}{'without':>10}{'added':>10}{'overhead':>10}",
         *map(str, rows),
