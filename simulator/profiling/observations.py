@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import msgspec
 
@@ -78,6 +78,17 @@ class Seen:
     def from_json(text: bytes) -> Seen:
         """Read what `to_json` wrote. Raises `msgspec.ValidationError` where it is something else."""
         return msgspec.json.decode(text, type=Seen)
+
+
+def pooled(one: Seen, other: Seen) -> Seen:
+    """Return all observations of the same engine at two times; sizes and facts are those of the first."""
+    return replace(
+        one,
+        idle=one.idle + other.idle,
+        decode=one.decode + other.decode,
+        intrusions=one.intrusions + other.intrusions,
+        link=other.link or one.link,
+    )
 
 
 def chunks_of(computed: int, cached: int, room: int) -> Iterator[tuple[int, int]]:

@@ -47,6 +47,7 @@ class Probe:
         self._report = report
         self._random = Random(seed)
         self._clock = asyncio.get_running_loop().time
+        self._limit_s = limit_s
         self._until_s = self._clock() + limit_s
 
     async def measure(self, max_num_batched_tokens: int | None = None) -> Seen:
@@ -77,7 +78,7 @@ class Probe:
 
     def _has(self, share: float) -> bool:
         """Whether so much of the time is left."""
-        return self._until_s - self._clock() > share * LIMIT_S
+        return self._until_s - self._clock() > share * self._limit_s
 
     # --- Alone on the engine ------------------------------------------------------------------------------------------
 
