@@ -5,8 +5,8 @@
                           [--runs FILE]
 
 Starts its pods itself (make vllm-venv), each pinned to a core; profiles one of them before and after the workloads,
-unless `--profile` names an engine profile: a machine that has changed meanwhile counts by half then. Recorded traces are looked for in the folder that TRACES names. Exit status 1 where something falls
-short.
+unless `--profile` names an engine profile: a machine that has changed meanwhile counts by half then. Recorded traces
+are looked for in the folder that TRACES names. Exit status 1 where something falls short.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.link import Link
 from simulator.profile import Profile
 from simulator.profiling.fitting import NotEnoughSeenError, fit, predicted_prefill_s
-from simulator.profiling.observations import DecodeSteps, IdlePrefill, Intrusion, Seen, Shape, chunks_of
+from simulator.profiling.observations import DecodeSteps, IdlePrefill, Intrusion, Seen, Shape, chunks_of, pooled
 
 TRUE = Profile(
     step_table=((1, 0.020), (16, 0.024), (128, 0.080), (512, 0.300)),
@@ -116,3 +117,17 @@ def test_too_little_is_an_error() -> None:
 def test_observations_are_kept_as_json() -> None:
     """So that a later fit needs no pod."""
     assert Seen.from_json(SEEN.to_json()) == SEEN
+
+
+def test_two_looks_at_an_engine_are_fitted_as_one() -> None:
+    """A tenth slower in the second look: the fit lies between, and the residuals tell."""
+    slow = replace(
+        SEEN,
+        decode=tuple(replace(one, step_s=one.step_s * 1.1) for one in SEEN.decode),
+        link=Link(1_000, 2e6, 0.001),
+    )
+    fitted = fit(pooled(SEEN, slow))
+    expected = TRUE.step_s([], 8, 8 * 700)
+    assert expected < fitted.profile.step_s([], 8, 8 * 700) < 1.1 * expected
+    assert 0.02 < fitted.spread["decode"] < 0.1
+    assert pooled(SEEN, slow).link == slow.link
