@@ -11,6 +11,16 @@ from simulator.link import Link
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation:
+    """What an engine drafts, by its counters."""
+
+    tokens: int
+    """For each sequence in each step."""
+    acceptance_rate: float
+    """Of a drafted token, on condition that those before it were accepted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes of an engine. `max_num_batched_tokens` is how many tokens a step takes at most."""
 
@@ -21,6 +31,7 @@ class Shape:
     max_num_seqs: int
     max_num_batched_tokens: int
     caches_prefixes: bool = True
+    speculation: Speculation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,16 @@ import pytest
 from simulator.link import Link
 from simulator.profile import Profile
 from simulator.profiling.fitting import NotEnoughSeenError, fit, predicted_prefill_s
-from simulator.profiling.observations import DecodeSteps, IdlePrefill, Intrusion, Seen, Shape, chunks_of, pooled
+from simulator.profiling.observations import (
+    DecodeSteps,
+    IdlePrefill,
+    Intrusion,
+    Seen,
+    Shape,
+    Speculation,
+    chunks_of,
+    pooled,
+)
 
 TRUE = Profile(
     step_table=((1, 0.020), (16, 0.024), (128, 0.080), (512, 0.300)),
@@ -131,3 +140,18 @@ def test_two_looks_at_an_engine_are_fitted_as_one() -> None:
     assert expected < fitted.profile.step_s([], 8, 8 * 700) < 1.1 * expected
     assert 0.02 < fitted.spread["decode"] < 0.1
     assert pooled(SEEN, slow).link == slow.link
+
+
+def test_steps_of_an_engine_that_drafts_come_back() -> None:
+    """A step of 8 sequences with 3 drafted tokens each is one of 32 tokens."""
+    engine = replace(TRUE, speculative_tokens=3, acceptance_rate=0.5)
+    decodes = tuple(
+        DecodeSteps(count, count * context, engine.step_s([], count, count * context))
+        for count in (1, 2, 4, 8, 16)
+        for context in (30, 700)
+    )
+    shape = replace(SHAPE, speculation=Speculation(3, 0.5))
+    fitted = fit(replace(SEEN, shape=shape, decode=decodes, intrusions=())).profile
+    assert (fitted.speculative_tokens, fitted.acceptance_rate) == (3, 0.5)
+    for sequences in (1, 3, 8):
+        assert fitted.step_s([], sequences, 2_000) == pytest.approx(engine.step_s([], sequences, 2_000), rel=0.03)
