@@ -16,7 +16,7 @@ All times are engine seconds from an origin of the caller's choosing and must no
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 
 from simulator.batch import Batch, Chunk
@@ -128,6 +128,8 @@ class Engine:
         Raises ValueError when it can never fit, its id is in use, or steps up to `now` have not been played.
         """
         self._check(sequence, now)
+        if not self.profile.caches_prefixes:
+            sequence = replace(sequence, blocks=(), answer_blocks=None)
         order = sequence.priority if self.profile.by_priority else 0
         prompt_blocks = sequence.prompt_tokens // self.profile.block_size
         live = Live(

@@ -165,7 +165,7 @@ class _Page(Collector):
         config = {
             "block_size": str(profile.block_size),
             "cache_dtype": "auto",
-            "enable_prefix_caching": "True",
+            "enable_prefix_caching": str(profile.caches_prefixes),
             "hash_block_size": str(profile.block_size),
             "kv_cache_max_concurrency": str(capacity / self._options.window_tokens),
             "kv_cache_size_tokens": str(capacity),

@@ -188,6 +188,7 @@ def _profile(columns: _Columns, found: Sequence[float], shape: Shape) -> Profile
         max_num_seqs=shape.max_num_seqs,
         kv_capacity_tokens=shape.kv_blocks * shape.block_size,
         block_size=shape.block_size,
+        caches_prefixes=shape.caches_prefixes,
         step_table=tuple(table),
         request_step_s=found[columns.arrival],
         request_step_token_s=found[columns.arrival_token],

@@ -83,6 +83,8 @@ def test_requests_and_sizes_come_back() -> None:
     assert profile.request_step_s == pytest.approx(TRUE.request_step_s, rel=0.1)
     sizes = ("block_size", "kv_capacity_tokens", "max_num_seqs", "max_num_batched_tokens")
     assert [getattr(profile, name) for name in sizes] == [getattr(TRUE, name) for name in sizes]
+    assert profile.caches_prefixes
+    assert not fit(replace(SEEN, shape=replace(SHAPE, caches_prefixes=False))).profile.caches_prefixes
 
 
 @pytest.mark.parametrize(("steps", "is_async"), [(1.0, False), (2.0, True)], ids=["plain", "async"])
