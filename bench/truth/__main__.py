@@ -17,8 +17,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 1 where something falls short or could not be measured."""
     options = _options(arguments)
     try:
-        text, targets = asyncio.run(_measure(options))
+        with favoured(options.nice):
+            text, targets = asyncio.run(_measure(options))
     except (ChildFailedError, OSError) as fault:
         print(f"bench-truth: {fault}", file=sys.stderr)
         return 1
@@ -88,13 +89,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if targets and all(target.is_met for target in targets) else 1
 
 
+@contextmanager
+def favoured(niceness: int) -> Iterator[None]:
+    """Give this process, and what it starts, a niceness; its session has the usual one again afterwards."""
+    if niceness:
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+        favour_session(os.getpid(), niceness)
+    try:
+        yield
+    finally:
+        if niceness:
+            favour_session(os.getpid(), 0)
+
+
 async def _measure(options: argparse.Namespace) -> tuple[str, list[Target]]:
     cores = sorted(os.sched_getaffinity(0))
     client_core, pod_core = cores[0], cores[-1]
     os.sched_setaffinity(0, {client_core})
-    if options.nice:
-        os.setpriority(os.PRIO_PROCESS, 0, options.nice)
-        favour_session(os.getpid(), options.nice)
     blocks, rows, targets = [], list[Row](), list[Target]()
     try:
         async with AsyncExitStack() as stack:
@@ -117,8 +128,6 @@ async def _measure(options: argparse.Namespace) -> tuple[str, list[Target]]:
             print(dump_engine_profile(profile), file=sys.stderr, flush=True)
     finally:
         os.sched_setaffinity(0, set(cores))
-        if options.nice:
-            favour_session(os.getpid(), 0)
     if options.pods != "1" and not options.url:
         block, ratio = await _two_pods(cores, profile.engine, options)
         blocks.append(block)
@@ -194,7 +203,7 @@ async def _two_pods(cores: Sequence[int], profile: Profile, options: argparse.Na
         pods = await stack.enter_async_context(pinned_pods([cores[0], cores[-1]], options.nice))
         clients = [await stack.enter_async_context(connected(pod.url)) for pod in pods]
         ratio = await _control(clients, pods)
-        gateway_url = await stack.enter_async_context(behind_gateway(pods))
+        gateway_url = await stack.enter_async_context(behind_gateway(pods, options.nice))
         through = await stack.enter_async_context(connected(gateway_url, MODEL))
         pids = [pid for pod in pods for pid in pod.processes()]
         rows = []

@@ -47,11 +47,11 @@ class PinnedPod(Child):
         super().__init__(f"truth-{core}-{port}", words, f"http://127.0.0.1:{port}", inherited | ENVIRONMENT | OWN)
         self.core = core
         if niceness:
-            favour_session(self._started.pid, niceness)
+            favour_session(self.pid, niceness)
 
     def processes(self) -> list[int]:
         """Return the ids of all its processes."""
-        return descendants(self._started.pid)
+        return descendants(self.pid)
 
 
 def favour_session(pid: int, niceness: int) -> None:
@@ -92,7 +92,9 @@ async def pinned_pods(cores: Sequence[int], niceness: int = 0) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def behind_gateway(pods: Sequence[PinnedPod]) -> AsyncIterator[str]:
+async def behind_gateway(pods: Sequence[PinnedPod], niceness: int = 0) -> AsyncIterator[str]:
     """The URL of a gateway with its default routing in front of these."""
     async with in_front([pod.url for pod in pods]) as gateway:
+        if niceness:
+            favour_session(gateway.pid, niceness)
         yield gateway.url
