@@ -498,9 +498,9 @@ BURST = 8
 """Rounds of placements, so that budgets are used up."""
 
 MOVE_NAMES = (
-    ["fill", "place", "place", "receive", "receive", "start", "end", "beat"]
-    + ["cut", "mute", "stall", "lose", "forget", "die", "pause"]
-    + ["join", "join", "resume", "resume"]
+    *("fill", "place", "place", "receive", "receive", "start", "end", "beat"),
+    *("cut", "mute", "stall", "lose", "forget", "die", "pause"),
+    *("join", "join", "resume", "resume"),
 )
 
 MOVES = st.lists(
