@@ -486,10 +486,9 @@ class ReplicaState:
         if remote is None:
             return
         charge, trace = remote.charge, remote.trace
-        if not remote.is_prefill_done:  # As of a unary response: the ledger learns it when it ends.
-            remote.is_prefill_done = True
-            if trace is not None:
-                state.index.prefill_done(trace)
+        if trace is not None and not remote.is_prefill_done:
+            state.index.prefill_done(trace)
+        remote.is_prefill_done = True  # As of a unary response: the ledger learns it when it ends.
         if update.response is not None:
             state.responses.put_hashed(update.response, charge.slot)
         if not _is_sane_settlement(update):
@@ -504,10 +503,8 @@ class ReplicaState:
             state.costs.observe_decode(charge.slot, update.running, tokens, update.decode_s)
         if trace is not None and update.prompt_tokens and state.fleet.knows(remote.model):
             usage = Usage(update.prompt_tokens, update.completion_tokens, update.cached_tokens)
-            if remote.is_sample:
-                state.learn_usage(remote.model, trace, usage, _grown(trace.prompt, update))
-            else:
-                state.remember_usage(remote.model, trace, usage, _grown(trace.prompt, update))
+            take = state.learn_usage if remote.is_sample else state.remember_usage
+            take(remote.model, trace, usage, _grown(trace.prompt, update))
 
     def _restate(self, origin: RemoteReplica, update: Snapshot, now_s: float) -> None:
         stated = {charge.number: charge for charge in update.open}

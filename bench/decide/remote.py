@@ -114,8 +114,8 @@ def remote_table(rows: Sequence[Remote]) -> str:
         f"{'pods':>5} {'tokens':>9} {'others':>6} | {'decide':>7} {'decode':>7} {'apply':>7} {'remote':>7} {'bytes':>7}"
     )
     lines = [
-        f"{row.pods:5} {row.tokens:9,} {row.replicas:6} | {row.decide_us:7.1f} {row.decode_us:7.1f} {row.apply_us:7.1f} "
-        f"{row.remote_us:7.1f} {row.batch_bytes:7.0f}"
+        f"{row.pods:5} {row.tokens:9,} {row.replicas:6} | {row.decide_us:7.1f} {row.decode_us:7.1f} "
+        f"{row.apply_us:7.1f} {row.remote_us:7.1f} {row.batch_bytes:7.0f}"
         for row in rows
     ]
     return "\n".join([head, *lines])

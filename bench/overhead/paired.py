@@ -104,7 +104,9 @@ def checkout(commit: str) -> Iterator[Path]:
 def has_commit(commit: str) -> bool:
     """Whether git can produce the files of a commit: a shallow clone, or an archive without git, cannot."""
     try:
-        found = subprocess.run(["git", "cat-file", "-e", f"{commit}^{{tree}}"], cwd=ROOT, check=False, capture_output=True)
+        found = subprocess.run(
+            ["git", "cat-file", "-e", f"{commit}^{{tree}}"], cwd=ROOT, check=False, capture_output=True
+        )
     except OSError:
         return False
     return found.returncode == 0

@@ -1,7 +1,8 @@
 """`python -m tests.chaos`: the seeds that once failed and five more, a minute each; exits 1 where a promise was broken.
 
 `--minutes 60` plays scene after scene on one and the same stage, in every other one of which nearly all that is done is
-to cut streams; `--roll` rolls everything under load, `--upgrade COMMIT` all gateways from that version and back. Logs of all programs lie in out/chaos.
+to cut streams; `--roll` rolls everything under load, `--upgrade COMMIT` all gateways from that version to this and
+back. Logs of all programs lie in out/chaos.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tenancy.admission import Admission
 from tenancy.objective import Tier, objective_of
-from tenancy.peers import MAX_TENANTS, MAX_TIMES, PUBLISH_S, WAITING_TTL_S, Peers
+from tenancy.peers import GRANTS_AT_ONCE, MAX_TENANTS, MAX_TIMES, PUBLISH_S, WAITING_TTL_S, Peers
 from tenancy.queue import WaitingRequest
 from tenancy.tenants import Caller, Tenant
 
@@ -288,6 +288,50 @@ def test_unknown_queues_and_tiers_are_ignored() -> None:
     here.peers.placed(charge, 0.0)
     here.peers.ended(charge, 0.0)
     assert here.applier.rejected == 0
+
+
+def test_of_many_waiting_gateways_a_few_grant_at_once() -> None:
+    """All see at the same time that an engine can take more. Few peers, those that wait only in lower tiers, and those
+    not heard for long do not hold anything back.
+    """
+    here, _ = two()
+    waiter = here.wait(BRONZE)
+    queue = waiter.queue
+
+    def granting(tier: str, peers: int, now_s: float = 0.0) -> int:
+        for name in range(10, 10 + peers):
+            here.peers.waits(name, QueueUpdate((TierWaiting(MODEL, tier, 1.0, 2),)), 0.0)
+        return sum(here.peers.may_grant(queue, now_s, draw / 100) for draw in range(100))
+
+    assert granting("bronze", GRANTS_AT_ONCE - 1) == 100
+    assert granting("bronze", 4 * GRANTS_AT_ONCE - 1) == 25
+    assert granting("gold", 0, WAITING_TTL_S + 0.01) == 100
+    golden = here.wait(GOLD)
+    assert granting("bronze", 4 * GRANTS_AT_ONCE - 1) == 100
+    assert golden.queue is queue
+
+
+def test_the_steps_of_a_peers_streams_teach_what_engines_can_bear() -> None:
+    """As those of own streams do, but not beside missing peers, nor of streams from that time."""
+    here, there = two()
+
+    def slow_stream(now_s: float) -> float:
+        placement = here.place(here.arrive(GOLD, now_s), now_s)
+        placement.first_token(now_s + 0.1)
+        deliver(here, there, now_s + 0.1)
+        placement.settle(Usage(1_200, 100, 0), now_s + 9.0)
+        placement.release(now_s + 9.0)
+        deliver(here, there, now_s + 9.0)
+        return there.admission.stalls.step_s(0)
+
+    before = there.admission.stalls.step_s(0)
+    learned = slow_stream(0.0)
+    assert learned > before
+    there.peers.miss({1}, 10.0)
+    assert slow_stream(10.0) == learned
+    there.peers.miss((), 20.0)
+    assert slow_stream(19.5) == learned
+    assert slow_stream(30.0) != learned
 
 
 class Fleet:
