@@ -200,6 +200,8 @@ class Peers:
         """Whether a waiting request may be granted now, by a draw in [0, 1): all gateways see at the same time that an
         engine can take more, and about `GRANTS_AT_ONCE` of those that wait take it, however many wait.
         """
+        if len(self._waiting) < GRANTS_AT_ONCE:
+            return True
         waiting = 1 + self._contenders(queue, now_s)
         return waiting <= GRANTS_AT_ONCE or draw * waiting < GRANTS_AT_ONCE
 
