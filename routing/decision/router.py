@@ -62,6 +62,7 @@ LOAD_SCORERS = frozenset(
     {
         "prefill_time",
         "interference",
+        "stream_stall",
         "hot_prefix_replication",
         "kv_headroom",
         "session_affinity",
@@ -234,6 +235,8 @@ class Router(RoutingState):
             else (),
             prompts=eligible.prompts,
             prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
+            stalls_s=ledger.stalls_s(pick, now_s),
+            typical_answer_tokens=costs.averages.typical_answer_tokens,
             typical_prefill_s=costs.averages.prefill_s if pairs else 0.0,
             typical_stream_s=costs.averages.stream_s if pairs else 0.0,
             lacks_kv_room=max(kv_tokens) + (prompt_tokens + output_tokens) > eligible.min_kv_capacity,

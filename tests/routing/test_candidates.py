@@ -19,6 +19,7 @@ ONE_NUMBER = {
     "waited_s",
     "prefix",
     "engines_in_all",
+    "typical_answer_tokens",
     "typical_prefill_s",
     "typical_stream_s",
     "lacks_kv_room",

@@ -12,6 +12,7 @@ from routing.ledger import (
     EXTERNAL_LOAD_TTL_S,
     NO_EXTERNAL_LOAD,
     SHARE_MEMORY_S,
+    STALL_MEMORY_S,
     STEP_S,
     STEP_TOKENS,
     Charge,
@@ -252,6 +253,20 @@ def test_how_much_of_an_engines_time_prefill_was_requested(ledger: Ledger) -> No
     assert shares(10.0 + SHARE_MEMORY_S) == pytest.approx([first / e, 0.0])
     charge(ledger, 0, prefill=200.0, now_s=10.0 + SHARE_MEMORY_S)
     assert shares(10.0 + SHARE_MEMORY_S) == pytest.approx([first / e + first, 0.0])
+
+
+def test_stalls_fade_with_time(ledger: Ledger) -> None:
+    """Prefill counts in full when it is charged, an e-th of it a memory later; also after days, of any clock."""
+
+    def stalls(now_s: float) -> list[float]:
+        return ledger.stalls_s(itemgetter(0, 1), now_s)
+
+    assert stalls(0.0) == [0.0, 0.0]
+    for begin_s in (1e6, 2e6):
+        charge(ledger, 0, prefill=200.0, now_s=begin_s)
+        assert stalls(begin_s) == pytest.approx([200.0 * PACE, 0.0])
+        charge(ledger, 1, prefill=100.0, now_s=begin_s + STALL_MEMORY_S)
+        assert stalls(begin_s + STALL_MEMORY_S) == pytest.approx([200.0 * PACE / e, 100.0 * PACE])
 
 
 def test_work_of_a_peer_that_was_on_its_way_is_noted(ledger: Ledger) -> None:
