@@ -24,7 +24,7 @@ class StreamStall:
     """
 
     name: ClassVar[str] = "stream_stall"
-    late_share: float = 0.5
+    late_share: float = 0.2
     token_slack_s: float = 0.036
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
