@@ -80,7 +80,8 @@ class Candidates(Struct, gc=False):
     """The decayed share of its time that prefill takes of each engine; empty where another engine could prefill for
     none of them."""
     stalls_s: Sequence[float] = ()
-    """The decayed seconds of prefill by which the streams of each were stalled, or soon will be."""
+    """The decayed seconds of prefill by which the streams of each were stalled, or soon will be; empty where neither
+    they nor this prompt make a stream late."""
     typical_answer_tokens: float = 0.0
     """The geometric mean of what answers have; 0 before any was seen."""
     typical_prefill_s: float = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf
+from math import exp, inf, log
 from typing import Protocol
 
 from msgspec import Struct
@@ -105,6 +105,9 @@ SHARE_MEMORY_S = 5.0
 STALL_MEMORY_S = 10.0
 """How fast prefill that stalled an engine's streams is forgotten: about as long as a stream with stalls lasts."""
 
+NOTICED_STALL_S = 1.0
+"""Shorter stalls make no stream late: a decision need not look at them."""
+
 MAX_STALL_EXPONENT = 40.0
 """Decayed sums are kept as of one time for all engines; when it is this many memories ago it is moved."""
 
@@ -161,6 +164,8 @@ class Ledger:
         self._stalls: list[float] = []
         """The decayed seconds of prefill put on each engine, as of `_stalls_at_s`."""
         self._stalls_at_s = 0.0
+        self.stalled_until_s = -inf
+        """Until when stalls of some engine exceed `NOTICED_STALL_S`."""
         self._turns = 0
         self.stale_from_s = inf
         """When the next external load becomes stale."""
@@ -258,7 +263,11 @@ class Ledger:
         if memories > MAX_STALL_EXPONENT:
             self._stalls = self.stalls_s(tuple, now_s)
             self._stalls_at_s, memories = now_s, 0.0
-        self._stalls[slot] += prefill_s * exp(memories)
+        grown = exp(memories)
+        stalls = self._stalls[slot] = self._stalls[slot] + prefill_s * grown
+        if stalls > NOTICED_STALL_S * grown:
+            until_s = self._stalls_at_s + STALL_MEMORY_S * log(stalls / NOTICED_STALL_S)
+            self.stalled_until_s = max(self.stalled_until_s, until_s)
         self.queue_rank[slot] = self.prefill_tokens[slot]
 
     def _note_unseen(self, late: Charge, now_s: float) -> None:

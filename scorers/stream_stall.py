@@ -8,9 +8,6 @@ from typing import ClassVar
 from routing.candidates import Candidates
 from routing.request import Request
 
-MIN_LATE_SHARE = 0.001
-"""Below it on all engines nothing is scored."""
-
 
 @dataclass(frozen=True, slots=True)
 class StreamStall:
@@ -24,18 +21,16 @@ class StreamStall:
     """
 
     name: ClassVar[str] = "stream_stall"
+    needs: ClassVar[str] = "stalls_s"
     late_share: float = 0.2
     token_slack_s: float = 0.036
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Return seconds lost by other streams; an empty list where no engine has stalled any for long."""
+        """Return seconds lost by other streams; an empty list where pairs leave a choice."""
         slack_s = self.token_slack_s * (candidates.typical_answer_tokens or candidates.output_tokens)
         if slack_s <= 0 or candidates.prefill_shares:
             return []
         each = self.late_share / (slack_s * slack_s)
-        max_stall_s = max(candidates.stalls_s) + max(candidates.own_s) / 2
-        if each * max_stall_s * max_stall_s < MIN_LATE_SHARE:
-            return []
         return [
             running * own * min(each * (stall + own / 2) * (stall + own / 2), 1.0)
             for running, own, stall in zip(candidates.running, candidates.own_s, candidates.stalls_s, strict=True)

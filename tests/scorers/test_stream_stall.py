@@ -24,12 +24,11 @@ def test_no_stream_is_late_twice() -> None:
     assert StreamStall().score(REQUEST, seen) == [pytest.approx(6.0)]
 
 
-def test_short_stalls_are_not_scored() -> None:
-    """Where engines have prefilled little, as in most decisions; nor where pairs leave a choice."""
-    calm = {"typical_answer_tokens": 300.0, "running": [9.0, 9.0], "own_s": [0.1, 0.2]}
-    assert StreamStall().score(REQUEST, candidates_of(2, stalls_s=[0.1, 0.0], **calm)) == []
-    assert StreamStall().score(REQUEST, candidates_of(2, stalls_s=[9.0, 0.0], **calm)) != []
-    assert StreamStall().score(REQUEST, candidates_of(2, stalls_s=[9.0, 0.0], prefill_shares=[0.5, 0.5], **calm)) == []
+def test_pairs_price_stalls_themselves() -> None:
+    """Where another engine could prefill, `prefill_stall` does."""
+    columns = {"typical_answer_tokens": 300.0, "running": [9.0, 9.0], "own_s": [0.1, 0.2], "stalls_s": [9.0, 0.0]}
+    assert StreamStall().score(REQUEST, candidates_of(2, **columns)) != []
+    assert StreamStall().score(REQUEST, candidates_of(2, prefill_shares=[0.5, 0.5], **columns)) == []
 
 
 def test_before_any_answer_the_requested_length_counts() -> None:
