@@ -29,7 +29,7 @@ def token_cost(entry: ModelEntry, input_tokens: int, cached_tokens: int, output_
         return None
     cached_price = entry.cache_read_input_token_cost
     return TokenCost(
-        (input_tokens - cached_tokens) * (price or 0.0),
+        max(0, input_tokens - cached_tokens) * (price or 0.0),
         cached_tokens * ((price or 0.0) if cached_price is None else cached_price),
         output_tokens * (output_price or 0.0),
     )

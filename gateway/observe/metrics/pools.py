@@ -96,7 +96,7 @@ class PoolTokens:
         last = outcome.attempts[-1] if outcome.attempts else None
         if last is not None and last.prefill_engine is not None and last.fallback_reason is None:
             held = self._held(self._names.of_engine(last.prefill_engine) or pool, tenant)
-        held[0] += usage.prompt_tokens - cached
+        held[0] += max(0, usage.prompt_tokens - cached)  # A counter must not fall, whatever an engine reports.
         held[1] += cached
 
     def _held(self, pool: str, tenant: str) -> list[int]:
