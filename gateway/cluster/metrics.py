@@ -35,6 +35,7 @@ from gateway.cluster.child import ChildProcess
 from gateway.cluster.worker_pool import WorkerPool
 from gateway.observe.metrics.configuration import ReloadStatus
 from gateway.observe.metrics.engines import COUNTERS, SUMMARIES
+from gateway.observe.metrics_listener import encode_in_slices
 
 OWN = ("process_", "python_")
 
@@ -259,16 +260,6 @@ class ScrapedMetrics:
         )
 
 
-class MergedMetrics(Collector):
-    """A collector of merged families, for encoding."""
-
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterable[Metric]:
-        return self._metrics
-
-
 class SupervisorMetrics(Collector):
     """The metrics of the supervisor itself."""
 
@@ -303,7 +294,7 @@ def supervisor_metrics_app(
     async def metrics(request: web.Request) -> web.Response:
         await _scrape(team, counts)
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        body = encode(MergedMetrics(counts.merged(families_of(own.collect()))))
+        body = await encode_in_slices(counts.merged(families_of(own.collect())), encode)
         return web.Response(body=body, headers={"content-type": content_type})
 
     async def health(_: web.Request) -> web.Response:

@@ -29,29 +29,39 @@ def token_cost(entry: ModelEntry, input_tokens: int, cached_tokens: int, output_
         return None
     cached_price = entry.cache_read_input_token_cost
     return TokenCost(
-        (input_tokens - cached_tokens) * (price or 0.0),
+        max(0, input_tokens - cached_tokens) * (price or 0.0),
         cached_tokens * ((price or 0.0) if cached_price is None else cached_price),
         output_tokens * (output_price or 0.0),
     )
 
 
-def costs_by_model(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> Iterator[tuple[str, TokenCost]]:
-    """Yield each priced model that a request is charged for, with its cost."""
-    if outcome.cascade is not None:
-        for step in outcome.cascade.steps:
-            if (entry := prices.get(step.model)) is not None and (
-                cost := token_cost(entry, step.input_tokens, step.cached_input_tokens, step.output_tokens)
-            ) is not None:
-                yield step.model, cost
-        return
+def cost_of_usage(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> TokenCost | None:
+    """Return the cost of a request that is no cascade's; None where no price or no tokens are known."""
     usage = outcome.usage
     if usage is None or (entry := prices.get(outcome.model)) is None:
+        return None
+    return token_cost(entry, usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens)
+
+
+def costs_by_model(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> Iterator[tuple[str, TokenCost]]:
+    """Yield each priced model that a request is charged for, with its cost."""
+    if outcome.cascade is None:
+        if (cost := cost_of_usage(outcome, prices)) is not None:
+            yield outcome.model, cost
         return
-    if (cost := token_cost(entry, usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens)) is not None:
-        yield outcome.model, cost
+    for step in outcome.cascade.steps:
+        if (entry := prices.get(step.model)) is not None and (
+            cost := token_cost(entry, step.input_tokens, step.cached_input_tokens, step.output_tokens)
+        ) is not None:
+            yield step.model, cost
 
 
 def cost_of(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> float | None:
     """Return the cost of a request, all models together; None where no price or no tokens are known."""
-    costs = [sum(cost) for _, cost in costs_by_model(outcome, prices)]
+    if not prices:
+        return None
+    if outcome.cascade is None:
+        cost = cost_of_usage(outcome, prices)
+        return None if cost is None else cost[0] + cost[1] + cost[2]
+    costs = [sum(each) for _, each in costs_by_model(outcome, prices)]
     return sum(costs) if costs else None

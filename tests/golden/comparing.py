@@ -63,7 +63,10 @@ def _metrics(
     """Samples by name and labels: renamed ones stand in another order."""
 
     def by_name(samples: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        return {f"{each['name']}{json.dumps(each['labels'], sort_keys=True)}": each["value"] for each in samples}
+        # Sums over labels are added up in another order than what was recorded.
+        return {
+            f"{each['name']}{json.dumps(each['labels'], sort_keys=True)}": round(each["value"], 9) for each in samples
+        }
 
     was = by_name(list(translated(before, names)))
     is_now = by_name(comparable(after))

@@ -25,8 +25,18 @@ BY_VALUE = {
 }
 """Metrics that were one with a label, by the label's values."""
 
-RESTRUCTURED = frozenset(("hearth_attempts_total", "hearth_ttft_prediction_error_seconds"))
+RESTRUCTURED = frozenset(("hearth_attempts_total", "hearth_ttft_prediction_error_seconds", "hearth_queue_wait_seconds"))
 """Metrics that count what none did before: no recorded value can be compared."""
+
+ADDED = frozenset(PUBLIC["added"]["metrics"])
+"""Metrics since the recording."""
+
+ADDED_LABELS = frozenset(
+    (metric, label.removesuffix("}"))
+    for metric, _, label in (added.partition("{") for added in PUBLIC["added"]["labels"])
+    if "=" not in label
+)
+"""Labels since the recording, of metrics that it has: values are compared as sums over them."""
 
 UNRECORDED = ("hearth_kv_transfer_duration_seconds", "hearth_kv_transfer_predicted_seconds")
 """Histograms of which only the sum was recorded."""
@@ -61,13 +71,16 @@ def translated(samples: Iterable[Mapping[str, Any]], names: Mapping[str, str | N
 
 
 def comparable(samples: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the samples of today that the recording has a value for."""
-    return [
-        sample
-        for sample in samples
-        if _stem(sample["name"]) not in RESTRUCTURED
-        and not (_stem(sample["name"]) in UNRECORDED and not sample["name"].endswith("_sum"))
-    ]
+    """Return the samples of today that the recording has a value for, summed over labels that it does not have."""
+    sums: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    for sample in samples:
+        name, stem = sample["name"], _stem(sample["name"])
+        if {name, stem} & (RESTRUCTURED | ADDED) or (stem in UNRECORDED and not name.endswith("_sum")):
+            continue
+        labels = ((label, text) for label, text in sample["labels"].items() if (stem, label) not in ADDED_LABELS)
+        key = (name, tuple(labels))
+        sums[key] = sums[key] + sample["value"] if key in sums else sample["value"]
+    return [{"name": name, "labels": dict(labels), "value": value} for (name, labels), value in sums.items()]
 
 
 def _family(name: str) -> tuple[str, str]:

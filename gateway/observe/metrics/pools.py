@@ -55,25 +55,26 @@ class PoolNames:
 
     def of(self, attempts: tuple[AttemptReceipt, ...], model: str) -> str:
         """Return the pool of the engine that was tried last, else of the model (a label value)."""
-        pool = self.of_engine(attempts[-1].engine) if attempts else None
-        if pool is None:
+        if self._version != self._fleet.version:
             self._refresh()
-            pool = self._by_model.get(model, model)
-        return pool
+        pool = self._by_engine.get(attempts[-1].engine) if attempts else None
+        if pool is None and attempts:
+            pool = self.of_engine(attempts[-1].engine)
+        return self._by_model.get(model, model) if pool is None else pool
 
     def of_engine(self, engine: str) -> str | None:
         """Return the pool of an engine by its name; None where its pod has left."""
-        self._refresh()
+        if self._version != self._fleet.version:
+            self._refresh()
         pool = self._by_engine.get(engine)
         if pool is None and (pod := self._fleet.pod(engine.partition("#")[0])) is not None:
             pool = self._by_engine[engine] = pod.pool_label
         return pool
 
     def _refresh(self) -> None:
-        if self._version != self._fleet.version:
-            self._version = self._fleet.version
-            self._by_engine.clear()
-            self._by_model = pools_of(self._fleet)
+        self._version = self._fleet.version
+        self._by_engine.clear()
+        self._by_model = pools_of(self._fleet)
 
 
 class PoolTokens:
@@ -96,7 +97,7 @@ class PoolTokens:
         last = outcome.attempts[-1] if outcome.attempts else None
         if last is not None and last.prefill_engine is not None and last.fallback_reason is None:
             held = self._held(self._names.of_engine(last.prefill_engine) or pool, tenant)
-        held[0] += usage.prompt_tokens - cached
+        held[0] += max(0, usage.prompt_tokens - cached)  # A counter must not fall, whatever an engine reports.
         held[1] += cached
 
     def _held(self, pool: str, tenant: str) -> list[int]:

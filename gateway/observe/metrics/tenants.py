@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, SummaryMetricFamily
 
 from gateway.config.models import ModelEntry
-from gateway.observe.pricing import costs_by_model
+from gateway.observe.pricing import TokenCost, cost_of_usage, costs_by_model
 from gateway.pipeline.record import Outcome
 from gateway.runtime.metric_families import OTHER, Family, TenantLabels
 
@@ -68,18 +68,22 @@ class TenantTotals:
             if held is None:
                 held = self.by_tenant[tenant] = TenantCounters()
             _count(held, outcome)
-        if self._prices and (outcome.usage is not None or outcome.cascade is not None):
+        if not self._prices:
+            return
+        if outcome.cascade is not None:
             for model, cost in costs_by_model(outcome, self._prices):
-                sums = self._cost(tenant, model)
-                for at in range(3):
-                    sums[at] += cost[at]
+                self._add_cost(tenant, model, cost)
+        elif (cost_here := cost_of_usage(outcome, self._prices)) is not None:
+            self._add_cost(tenant, outcome.model, cost_here)
 
-    def _cost(self, tenant: str, model: str) -> list[float]:
+    def _add_cost(self, tenant: str, model: str, cost: TokenCost) -> None:
         sums = self.cost.get((tenant, model))
         if sums is None:
             key = (tenant, model) if len(self.cost) < MAX_PRICED_KEYS else (OTHER, OTHER)
             sums = self.cost.setdefault(key, [0.0, 0.0, 0.0])
-        return sums
+        sums[0] += cost[0]
+        sums[1] += cost[1]
+        sums[2] += cost[2]
 
     def families(self) -> Iterator[Family]:
         """Return the metric families of this moment."""

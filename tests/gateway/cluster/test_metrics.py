@@ -9,7 +9,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.cluster.metrics import (
     STATE_RANK,
-    MergedMetrics,
     RetiredCounters,
     Scrape,
     merge_scrapes,
@@ -19,6 +18,7 @@ from gateway.fleet.breaker import BreakerState
 from gateway.observe.metrics.fleet import FleetCollector
 from gateway.observe.metrics.process import make_registry
 from gateway.observe.metrics.requests import RequestCounters
+from gateway.observe.metrics_listener import encode_in_slices
 from routing.decision.router import Router
 from routing.pods import PodState
 from scorers.registry import routings
@@ -112,7 +112,7 @@ async def test_what_a_gateway_really_shows_survives_the_merge() -> None:
     readings = {f"worker-{at}": parse_exposition(text) for at, text in enumerate(texts, 1)}
     for accepted in ("text/plain", "application/openmetrics-text; version=1.0.0"):
         encode, _ = choose_encoder(accepted)
-        text = encode(MergedMetrics(merge_scrapes(readings, {}))).decode()
+        text = (await encode_in_slices(merge_scrapes(readings, {}), encode)).decode()
         assert 'hearth_requests_total{model_name="tiny",reason="",status="200"} 2.0' in text
         assert 'process_open_fds{process="worker-2"}' in text
     single = {metric.name for metric in text_string_to_metric_families(texts[0])}

@@ -73,6 +73,27 @@ async def pod() -> AsyncIterator[FakePod]:
         yield pod
 
 
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("since=2026-11-20T14:53:18Z", 2),
+        ("since=2026-11-20T15:53:18%2B01:00", 2),
+        ("since=2026-11-20T15:53:18+01:00", 2),
+        ("since=2026-11-20T14:53:19", 0),
+        ("until=1795186398.25", 2),
+        ("until=1795186398", 0),
+        ("id=r-2", 1),
+        ("reason=overloaded", 0),
+        ("pod=http://a:1&tenant=legal", 2),
+    ],
+)
+async def test_receipts_are_found_by_time_id_and_reason(query: str, count: int) -> None:
+    """Unix seconds or RFC 3339, whose plus sign a client may leave as it is; without an offset it is UTC."""
+    async with admin_client() as client:
+        found = await (await client.get(f"/receipts?{query}")).json()
+        assert len(found["receipts"]) == count
+
+
 async def test_receipts_report_why() -> None:
     """The latest first, filtered, and one by its id with all its attempts."""
     async with admin_client() as client:
@@ -94,6 +115,8 @@ async def test_receipts_report_why() -> None:
         ("/receipts?status=many", 400, "status must be a whole number"),
         ("/receipts?limit=-1", 400, "limit must be a whole number"),
         ("/receipts?modle=x", 400, "unknown filter: modle"),
+        ("/receipts?since=yesterday", 400, "since must be Unix seconds or a time like 2026-11-27T08:00:00Z"),
+        ("/receipts?until=1e99", 400, "until must be Unix seconds or a time like 2026-11-27T08:00:00Z"),
         ("/receipts/nothing", 404, "no receipt of that id among the last 2"),
         ("/nothing", 404, "404: Not Found"),
         ("/pods/drain", 405, "405: Method Not Allowed"),
