@@ -15,7 +15,7 @@ from tenancy.policy import TokenRules
 from tenancy.reading.fields import NAMES, TEXT, name, some_names, url
 
 
-class Role(StrEnum):
+class ActorRole(StrEnum):
     """What an actor of the key API may do."""
 
     VIEWER = "viewer"
@@ -31,7 +31,7 @@ class ClientRole:
     """The role of a client certificate by its name."""
 
     name: str
-    role: Role
+    role: ActorRole
     tenant: str | None = None
     """Of a tenant-admin."""
 
@@ -66,14 +66,16 @@ def read_key_api(root: DocumentTable) -> KeyApiConfig | None:
     listen = section.get_required("listen", parse_address, None)
     keys_dir = section.get_required("keys_dir", _folder, None)
     audit_log = section.get_required("audit_log", parse_writable_path, None)
-    tls, oidc = _tls(section.table("tls")), _oidc(section.table("oidc"))
+    tls_section = section.table("tls")
+    has_tls, has_client_ca = tls_section is not None, tls_section is not None and "client_ca" in tls_section
+    tls, oidc = _tls(tls_section), _oidc(section.table("oidc"))
     clients = tuple(_client(each) for each in section.tables("clients"))
     section.close()
     if oidc is None and not clients:
         section.error("oidc", "is missing: set oidc, or clients with tls.client_ca")
-    if clients and (tls is None or tls.client_ca is None):
+    if clients and not has_client_ca:
         section.error("clients", "needs tls.client_ca")
-    if listen is not None and not listen.is_loopback and tls is None:
+    if listen is not None and not listen.is_loopback and not has_tls:
         section.error("tls", "is missing: without it the key API listens on a loopback address only")
     if listen is None or keys_dir is None or audit_log is None:
         return None
@@ -83,7 +85,7 @@ def read_key_api(root: DocumentTable) -> KeyApiConfig | None:
 def _folder(value: object) -> Path:
     path = Path(text(value))
     if not path.is_dir():
-        raise InvalidValue(f"there is no folder `{path}`")
+        raise InvalidValue(f"folder `{path}` does not exist")
     return path
 
 
@@ -114,16 +116,18 @@ def _oidc(section: DocumentTable | None) -> OidcConfig | None:
 
 
 def _client(section: DocumentTable) -> ClientRole:
-    role = Role(section.get_required("role", one_of(tuple(each.value for each in Role)), Role.VIEWER.value))
+    role = ActorRole(
+        section.get_required("role", one_of(tuple(each.value for each in ActorRole)), ActorRole.VIEWER.value)
+    )
     found = ClientRole(section.get_required("name", text, ""), role, section.get("tenant", name, None))
-    if (found.tenant is not None) != (role is Role.TENANT_ADMIN):
+    if (found.tenant is not None) != (role is ActorRole.TENANT_ADMIN):
         section.error("tenant", "is set for the role tenant-admin, and for no other")
     section.close()
     return found
 
 
 def key_api_schema() -> Schema:
-    roles: Schema = {"enum": [each.value for each in Role]}
+    roles: Schema = {"enum": [each.value for each in ActorRole]}
     client = table({"name": TEXT.schema, "role": roles, "tenant": TEXT.schema}, required=("name", "role"))
     return table(
         {

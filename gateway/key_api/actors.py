@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.config.key_api import ClientRole, OidcConfig, Role
+from gateway.config.key_api import ActorRole, ClientRole, OidcConfig
 from gateway.identity.tokens import Claims, KeySet, UnknownSigningKey, claim_values, verify_token
 from routing.rejection import RequestRejected
 
 MAX_NAME_CHARS = 256
 
-ROLES = frozenset(Role)
+ROLES = frozenset(ActorRole)
 
 
 class UnknownActor(Exception):  # noqa: N818 - an answer for the caller
@@ -29,18 +29,18 @@ class Actor:
 
     name: str
     """Subject of its token, or name of its certificate."""
-    role: Role
+    role: ActorRole
     tenant: str | None = None
     """The one tenant of a tenant-admin."""
 
     @property
     def may_write(self) -> bool:
         """Whether it may change the keys of the tenants that it sees."""
-        return self.role is not Role.VIEWER
+        return self.role is not ActorRole.VIEWER
 
     def sees(self, tenant: str) -> bool:
         """Return whether keys of a tenant are shown to it."""
-        return self.role is not Role.TENANT_ADMIN or tenant == self.tenant
+        return self.role is not ActorRole.TENANT_ADMIN or tenant == self.tenant
 
 
 def actor_of_token(
@@ -70,8 +70,8 @@ def _actor_of_claims(claims: Claims, oidc: OidcConfig) -> Actor:
         raise UnknownActor(
             f"The token's claim `{oidc.role_claim}` must name exactly one of {', '.join(sorted(ROLES))}."
         )
-    role = Role(roles.pop())
-    if role is not Role.TENANT_ADMIN:
+    role = ActorRole(roles.pop())
+    if role is not ActorRole.TENANT_ADMIN:
         return Actor(subject, role)
     tenants = set(claim_values(claims, oidc.tenant_claim))
     if len(tenants) != 1:

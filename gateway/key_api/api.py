@@ -301,6 +301,6 @@ async def _no_browsers(request: web.Request, handler: Handler) -> web.StreamResp
 
 
 def bearer_token(headers: Mapping[str, str]) -> str | None:
-    """Return the token of an `Authorization` header; None without one."""
+    """Return the token of the header `authorization`; None without one."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None

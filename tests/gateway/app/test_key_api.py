@@ -63,7 +63,7 @@ async def a_gateway(folder: Path, pod: SimulatedPod, jwks: str, **key_api: Any) 
         yield gateway, str(line["listen"][0])
 
 
-def bearer(**claims: object) -> dict[str, str]:
+def bearer(**claims: Any) -> dict[str, str]:
     return {"authorization": f"Bearer {token(exp=time.time() + 600, **claims)}"}
 
 

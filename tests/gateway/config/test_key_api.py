@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config.key_api import ClientRole, KeyApiConfig, OidcConfig, Role
+from gateway.config.key_api import ActorRole, ClientRole, KeyApiConfig, OidcConfig
 from gateway.config.settings import read_settings
 from gateway.runtime.addresses import Address, MutualTlsFiles
 from tenancy.policy import TokenRules
@@ -48,7 +48,7 @@ def test_all_keys_are_read(given: dict[str, Any], tmp_path: Path) -> None:
         tmp_path / "audit.jsonl",
         MutualTlsFiles(tmp_path / "cert", tmp_path / "key", tmp_path / "ca"),
         OidcConfig(TokenRules("https://sso.example", ("hearth",))),
-        (ClientRole("ci", Role.OPERATOR), ClientRole("legal", Role.TENANT_ADMIN, "legal")),
+        (ClientRole("ci", ActorRole.OPERATOR), ClientRole("legal", ActorRole.TENANT_ADMIN, "legal")),
     )
     assert read_settings("{}", {})[0].key_api is None
 

@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from jsonschema import Draft202012Validator
 from yarl import URL
 
-from gateway.config.key_api import Role
+from gateway.config.key_api import ActorRole
 from gateway.key_api.actors import Actor, UnknownActor
 from gateway.key_api.api import MAX_BODY_BYTES, KeyApi
 from gateway.key_api.audit import AuditLog
@@ -29,10 +29,10 @@ from tenancy.tenants import Quota, Tenant
 NOW_S = 1_800_000_000.0
 POLICY = Policy({}, {"legal": Tenant("legal", groups={"interns": Quota()}), "search": Tenant("search")})
 ACTORS = {
-    "viewer": Actor("vera", Role.VIEWER),
-    "operator": Actor("otto", Role.OPERATOR),
-    "legal-admin": Actor("lena", Role.TENANT_ADMIN, "legal"),
-    "none-admin": Actor("nils", Role.TENANT_ADMIN, "unknown"),
+    "viewer": Actor("vera", ActorRole.VIEWER),
+    "operator": Actor("otto", ActorRole.OPERATOR),
+    "legal-admin": Actor("lena", ActorRole.TENANT_ADMIN, "legal"),
+    "none-admin": Actor("nils", ActorRole.TENANT_ADMIN, "unknown"),
 }
 LEGAL, SEARCH = "/v1/tenants/legal/keys", "/v1/tenants/search/keys"
 
@@ -177,7 +177,7 @@ async def test_another_tenant_answers_as_one_that_does_not_exist(rig: Rig) -> No
 
     async def answers(tenant: str) -> list[tuple[int, Any]]:
         keys = f"/v1/tenants/{tenant}/keys"
-        asked = [
+        requests = [
             ("GET", keys, None, {}),
             ("POST", keys, {"id": "mine"}, {}),
             ("POST", keys, {"group": "interns"}, {}),
@@ -188,11 +188,12 @@ async def test_another_tenant_answers_as_one_that_does_not_exist(rig: Rig) -> No
             ("POST", f"{keys}/theirs/rotate", {}, {"if_match": made["etag"]}),
         ]
         return [
-            (await rig.ask("legal-admin", method, path, body, **headers))[:2] for method, path, body, headers in asked
+            (await rig.ask("legal-admin", method, path, body, **headers))[:2]
+            for method, path, body, headers in requests
         ]
 
     theirs = await answers("search")
-    assert theirs == await answers("nobody")
+    assert theirs == await answers("unknown")
     assert {status for status, _ in theirs} == {404}
     assert rig.files() == {"search/theirs"}
     assert (await rig.ask("legal-admin", "GET", "/v1/keys"))[1]["keys"] == []
@@ -253,7 +254,7 @@ async def test_a_body_says_nothing_but_what_it_may(rig: Rig, body: object) -> No
     assert rig.files() == set()
 
 
-async def test_large_and_foreign_bodies_are_rejected(rig: Rig) -> None:
+async def test_large_bodies_and_other_types_are_rejected(rig: Rig) -> None:
     """By size before they are parsed, by type before they are read."""
     assert (await rig.ask("operator", "POST", LEGAL, {"user": "x" * MAX_BODY_BYTES}))[0] == 413
     headers = {"x-actor": "operator", "content-type": "text/plain"}
@@ -262,7 +263,7 @@ async def test_large_and_foreign_bodies_are_rejected(rig: Rig) -> None:
     assert rig.files() == set()
 
 
-async def test_who_is_nobody_gets_nothing(rig: Rig) -> None:
+async def test_an_unknown_actor_gets_nothing(rig: Rig) -> None:
     """Not even the document."""
     for path in ("/openapi.json", "/v1/keys", LEGAL, f"{LEGAL}/ci"):
         assert (await rig.ask("", "GET", path))[0] == 401
@@ -308,7 +309,8 @@ async def test_lists_come_in_pages(rig: Rig) -> None:
     for number in range(5):
         await rig.create("legal" if number < 3 else "search", id=f"k{number}")
     (rig.folder / "search/bad").write_text("nonsense")
-    found, after = [], ""
+    found: list[tuple[str, str, bool]] = []
+    after: str | None = ""
     while after is not None:
         query = f"?limit=2&after={after}"
         status, page, _ = await rig.ask("viewer", "GET", f"/v1/keys{query}")
