@@ -32,7 +32,7 @@ MAX_BATCH = 256
 EXPORT_INTERVAL_S = 1.0
 """Seconds after which fewer are exported."""
 
-RUN, PAUSE_S = 4, 0.0002
+RUN, PAUSE_S = 8, 0.0002
 """After so many records the thread waits for so long: the loop may run."""
 
 MAX_TRIES = 3
