@@ -7,6 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from typing import Any
+
+OUTSIDE = ("agent", "demo", "pod", "shadow", "simulate", "profile")
+"""Commands that are found by their entry point."""
 
 Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
 """Takes parsed arguments and environment variables, returns an exit status."""
@@ -15,7 +19,7 @@ Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status: 0 on success, 1 on failure, 2 for an invalid command line or configuration."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] in (["agent"], ["simulate"], ["profile"]):
+    if words[:1] in ([name] for name in OUTSIDE):
         # These stand outside the gateway, and their flags are their own.
         from gateway.commands import entry_point
 
@@ -39,6 +43,10 @@ def _command(name: str | None) -> Command | None:
     match name:
         case "serve":
             from gateway.commands.serve import run
+        case "init":
+            from gateway.commands.init import run
+        case "import":
+            from gateway.commands.import_files import run
         case "config":
             from gateway.commands.check import run
         case "policy":
@@ -47,6 +55,10 @@ def _command(name: str | None) -> Command | None:
             from gateway.commands.keys import run
         case "cascade":
             from gateway.commands.cascade import run
+        case "spend":
+            from gateway.commands.spend import run
+        case "receipts" | "fleet" | "drain" | "reload":
+            from gateway.commands.admin import run
         case _:
             return None
     return run
@@ -55,7 +67,9 @@ def _command(name: str | None) -> Command | None:
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser of the command line. Flags of a command are added only if its name is among the words."""
     parser = argparse.ArgumentParser(
-        prog="hearth", description="Sends each request to the vLLM pod where its prompt is already warm."
+        prog="hearth",
+        description="Sends each request to the vLLM pod where its prompt is already warm.",
+        epilog="First steps: `hearth demo` shows it on simulated pods, `hearth init` writes a configuration.",
     )
     parser.add_argument("--version", action="version", version=f"hearth {version('hearth-gateway')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -68,10 +82,24 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     )
     if "serve" in words:
         _add_serve_flags(serve)
+    commands.add_parser("demo", help="show prefix routing beside round robin on simulated pods", add_help=False)
+    init = commands.add_parser("init", help="write a first configuration from three answers")
+    if "init" in words:
+        from gateway.commands.init import add_flags
+
+        add_flags(init)
+    imports = commands.add_parser("import", help="take over the configuration of another gateway")
+    if "import" in words:
+        from gateway.commands.import_files import add_flags
+
+        add_flags(imports)
     config = commands.add_parser("config", help="validate a configuration; print its JSON Schema")
     actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser("check", help="validate a configuration; list all errors with their paths")
     check.add_argument("file", metavar="FILE")
+    migrate = actions.add_parser("migrate", help="rewrite renamed keys of a configuration or policy")
+    migrate.add_argument("file", metavar="FILE")
+    migrate.add_argument("--write", action="store_true", help="change the file instead of printing it")
     actions.add_parser("schema", help="print the JSON Schema of a configuration, for editors")
     policy = commands.add_parser("policy", help="validate, explain and compare policies")
     if "policy" in words:
@@ -89,9 +117,38 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         from gateway.commands.cascade import add_flags
 
         add_flags(cascade)
+    spend = commands.add_parser("spend", help="sum tokens and money from usage records")
+    if "spend" in words:
+        from gateway.commands.spend import add_flags
+
+        add_flags(spend)
+    _add_admin_commands(commands, words)
+    commands.add_parser("pod", help="run a simulated vLLM pod", add_help=False)
+    commands.add_parser("shadow", help="predict from a copy of another gateway's traffic", add_help=False)
     commands.add_parser("simulate", help="replay a trace on simulated pods", add_help=False)
     commands.add_parser("profile", help="measure a pod for simulations", add_help=False)
     return parser
+
+
+ADMIN_COMMANDS = {
+    "receipts": "show why requests were routed as they were",
+    "fleet": "show the pods of a running gateway",
+    "drain": "send a pod no more requests, or undo this",
+    "reload": "reload the configuration of a running gateway",
+}
+"""Commands that talk to the admin port."""
+
+
+def _add_admin_commands(commands: Any, words: Sequence[str]) -> None:
+    parsers = {name: commands.add_parser(name, help=says) for name, says in ADMIN_COMMANDS.items()}
+    if not ADMIN_COMMANDS.keys() & set(words):
+        return
+    from gateway.commands import admin
+
+    admin.add_receipts_flags(parsers["receipts"])
+    admin.add_fleet_flags(parsers["fleet"])
+    admin.add_drain_flags(parsers["drain"])
+    admin.add_reload_flags(parsers["reload"])
 
 
 def _add_serve_flags(serve: argparse.ArgumentParser) -> None:

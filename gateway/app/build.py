@@ -115,11 +115,12 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     background = [issuer.run, canaries.run]
     if settings.canaries:
         observers.insert(1, canaries.on_outcome)
+    unpaired = UnpairedPrefillMonitor(router, log_event, clock) if is_first else None
+    if unpaired is not None:
+        background.append(unpaired.run)
     if tracing is not None:
         observers.append(tracing.tracer.on_outcome)
         background.append(tracing.run)
-    if is_first:
-        background.append(UnpairedPrefillMonitor(router, log_event, clock).run)
     pipeline = RequestPipeline(
         router,
         health=watcher.on_attempt_end,
@@ -184,7 +185,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
             wall_clock=time.time,
         )
         background.append(key_api.run)
-    metrics.register(gateway)
+    metrics.register(gateway, unpaired)
     gateway.registry.register(canaries)
     gateway.registry.register(gateway.callback_errors)
     if tracing is not None:

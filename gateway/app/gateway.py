@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from gateway.fleet.watcher import FleetWatcher
 from gateway.identity.keyring import Keyring
 from gateway.kv_index.lookup_client import CacheLookupClient
 from gateway.limits.accounts import QuotaEnforcer
+from gateway.observe.metrics.configuration import ReloadStatus
 from gateway.observe.metrics.process import CallbackErrorHandler, make_registry
 from gateway.observe.receipts import ReceiptStore
 from gateway.observe.request_log import OutcomeLog
@@ -64,6 +66,8 @@ class Gateway:
     peer_load: PeerLoad
     callback_errors: CallbackErrorHandler
     """Exception handler of its event loop."""
+    reloads: ReloadStatus = field(default_factory=lambda: ReloadStatus(time.time))
+    """The last reloads of this process; with several the supervisor's count."""
     registry: CollectorRegistry = field(default_factory=make_registry)
     """All metric collectors."""
     background: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)

@@ -3,45 +3,66 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+import time
+from collections.abc import Mapping
 
 from gateway.app.gateway import Gateway
+from gateway.config.models import ModelEntry
 from gateway.limits.monitoring import QuotaMetrics
 from gateway.observe.metrics.calibration import CalibrationCollector
 from gateway.observe.metrics.cascades import CascadeCollector, CascadeCounters
+from gateway.observe.metrics.configuration import WarningCollector
+from gateway.observe.metrics.engines import EngineCollector
 from gateway.observe.metrics.fleet import FleetCollector, SourceCollector
+from gateway.observe.metrics.pools import PoolCollector, PoolMeter
 from gateway.observe.metrics.requests import RequestCounters, RetryCollector
 from gateway.observe.metrics.tiers import TierCollector, TierCounters, WaitingForPodCollector, queued_requests_of
-from gateway.pairs.monitoring import PairMetrics
+from gateway.observe.metrics.upstreams import UpstreamCollector, waiting_by_engine
+from gateway.pairs.monitoring import PairMetrics, UnpairedPrefillMonitor
 from gateway.runtime.event_log import LogFunction
+from gateway.runtime.metric_families import TenantLabels
 from routing.decision.router import Router
 
 
 class GatewayMetrics:
     """One per gateway: first counts requests, then is registered with what else is shown."""
 
-    def __init__(self, router: Router, priced: Container[str], log_event: LogFunction) -> None:
-        """`priced`: models that may be label values even if no pod serves them."""
+    def __init__(self, router: Router, prices: Mapping[str, ModelEntry], log_event: LogFunction) -> None:
+        """`prices`: `model_list` by name; its models may be label values even if no pod serves them."""
         self._router = router
+        self._tenants = TenantLabels()
         self._calibration = CalibrationCollector(lambda: {pod.url for pod in router.fleet.pods}, log_event)
         self._tiers = TierCounters(router.fleet)
-        self._climbs = CascadeCounters()
+        self._climbs = CascadeCounters(self._tenants)
         self._pairs = PairMetrics()
         self.tallies = RequestCounters(
-            lambda model: router.fleet.knows(model) or model in priced,
+            lambda model: router.fleet.knows(model) or model in prices,
+            router.fleet,
+            tenants=self._tenants,
+            prices=prices,
             judge=self._calibration.add,
             also=(self._tiers.on_outcome, self._climbs.on_outcome, self._pairs.on_outcome),
         )
 
-    def register(self, gateway: Gateway) -> None:
+    def register(self, gateway: Gateway, unpaired: UnpairedPrefillMonitor | None) -> None:
         """Register them, and the collectors of the gateway's components, with its registry."""
-        clock, fleet = asyncio.get_running_loop().time, self._router.fleet
+        clock, fleet, watcher = asyncio.get_running_loop().time, self._router.fleet, gateway.watcher
+        meter = PoolMeter(fleet, lambda: gateway.settings.engine_hour_prices, clock)
+        gateway.background.append(meter.run)
+        standing = [watcher.standing_warnings, gateway.cascades.standing_warnings]
+        if unpaired is not None:
+            standing.append(unpaired.standing_warnings)
         for shown in (
             self.tallies,  # First: the others show what it has counted in their batches.
             _fleet_collector(gateway),
             self._calibration,
-            SourceCollector(gateway.watcher.census, clock),
-            QuotaMetrics(gateway.quotas),
+            UpstreamCollector(fleet, lambda: watcher.pods, clock, time.time),
+            # Of nodes one worker of a host is enough: they are many series, and the same for all.
+            EngineCollector(watcher.engine_counters, dict if unpaired is None else watcher.census.nodes),
+            PoolCollector(self._router, meter, gateway.peer_load.load, lambda: waiting_by_engine(watcher.pods)),
+            WarningCollector(standing),
+            SourceCollector(watcher.census, clock),
+            QuotaMetrics(gateway.quotas, self._tenants),
             self._pairs,
             TierCollector(self._tiers, fleet, queued_requests_of(gateway.admission_queue)),
             WaitingForPodCollector(gateway.admission_queue, fleet),
@@ -55,11 +76,9 @@ def _fleet_collector(gateway: Gateway) -> FleetCollector:
     front, logs = gateway.listener, gateway.logs
     return FleetCollector(
         router=gateway.router,
-        pods=lambda: gateway.watcher.pods,
         open_requests=lambda: front.open_requests,
         open_connections=lambda: front.open_connections,
         dropped_lines=lambda: {name: log.writer.dropped_lines for name, log in logs.items()},
-        clock=asyncio.get_running_loop().time,
         peer_load=gateway.peer_load.load,
         tasks=lambda: len(asyncio.all_tasks()),
     )

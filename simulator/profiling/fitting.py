@@ -8,7 +8,7 @@ which can be negative, and every observation is a sum of steps: one least square
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from simulator.profile import Profile
@@ -17,6 +17,11 @@ from simulator.profiling.observations import DecodeSteps, IdlePrefill, Intrusion
 
 NO_GROWTH_TOKENS = 1e12
 """L0 of an engine whose attention costs nothing."""
+
+STEPS_AHEAD = 1.5
+"""Steps that a short prompt waits for beside others, from which scheduling is asynchronous: it would be one without."""
+
+SHORT_TOKENS = 128
 
 
 class NotEnoughSeenError(ValueError):
@@ -41,8 +46,9 @@ class _Row:
 class _Columns:
     """Which coefficient stands where: base, one increment per stretch of the table, then the rest."""
 
-    def __init__(self, knots: Sequence[int]) -> None:
+    def __init__(self, knots: Sequence[int], decode_tokens: int) -> None:
         self.knots = knots
+        self.decode_tokens = decode_tokens
         stretches = len(knots) - 1
         self.attention, self.sequence, self.kv = (1 + stretches + place for place in range(3))
         self.cycle, self.wake, self.arrival, self.arrival_token = (4 + stretches + place for place in range(4))
@@ -52,7 +58,7 @@ class _Columns:
         """Return the features of one step."""
         row = [0.0] * self.count
         row[0] = 1.0
-        tokens = decoding + sum(chunk for _, chunk in chunks)
+        tokens = decoding * self.decode_tokens + sum(chunk for _, chunk in chunks)
         last = len(self.knots) - 2
         for place, (low, high) in enumerate(zip(self.knots, self.knots[1:], strict=False)):
             share = max((tokens - low) / (high - low), 0.0)
@@ -68,7 +74,7 @@ def fit(seen: Seen) -> Fit:
     if len({one.tokens for one in seen.idle}) < 3 or len({one.sequences for one in seen.decode}) < 2:
         raise NotEnoughSeenError("a fit wants prefills of three lengths and decodes of two batch sizes")
     room = seen.shape.max_num_batched_tokens
-    columns, idle = _Columns(_knots(seen)), _typical(seen.idle)
+    columns, idle = _Columns(_knots(seen), _decode_tokens(seen.shape)), _typical(seen.idle)
     rows = [
         *(_idle_row(columns, one, room) for one in idle if one.engine_s is not None),
         *(_decode_row(columns, one) for one in seen.decode),
@@ -76,11 +82,24 @@ def fit(seen: Seen) -> Fit:
     ]
     weighted = [[value / row.seconds for value in row.features] for row in rows]
     found = fit_non_negative(weighted, [1.0] * len(rows))
-    without_requests = _profile(columns, found, seen.shape, (0.0, 0.0))
-    profile = _profile(columns, found, seen.shape, _fit_requests(idle, without_requests))
+    without_requests = _profile(columns, found, seen.shape)
+    requests = _fit_requests(idle, without_requests)
+    profile = replace(without_requests, request_s=requests[0], request_token_s=requests[1])
+    profile = replace(profile, async_scheduling=_waits_for_two(seen, profile))
     spread = {kind: _error(kind, rows, found) for kind in ("prefill", "decode", "mixed")}
     spread["request"] = _ttft_error(seen.idle, profile)
     return Fit(profile, spread)
+
+
+def _waits_for_two(seen: Seen, profile: Profile) -> bool:
+    """Whether a short prompt that arrives as a step begins waits for that step and another one."""
+    waits = []
+    for one in seen.intrusions:
+        if 0 < one.tokens <= SHORT_TOKENS and not one.cached:
+            alone_s = profile.step_s([], one.sequences, int(one.kv_tokens))
+            own_s = alone_s + one.extra_s + profile.request_handling_s(one.tokens)
+            waits.append((one.client_s - own_s) / alone_s)
+    return len(waits) >= 3 and median(waits) > STEPS_AHEAD
 
 
 def _typical(idle: Sequence[IdlePrefill]) -> list[IdlePrefill]:
@@ -89,20 +108,26 @@ def _typical(idle: Sequence[IdlePrefill]) -> list[IdlePrefill]:
     for one in idle:
         lengths.setdefault(one.tokens, []).append(one)
     return [
-        IdlePrefill(tokens, median(one.client_s for one in same), _median_engine_s(same))
+        IdlePrefill(tokens, median(one.client_s for one in same), _median_known(one.engine_s for one in same))
         for tokens, same in lengths.items()
     ]
 
 
-def _median_engine_s(same: Sequence[IdlePrefill]) -> float | None:
-    shown = [one.engine_s for one in same if one.engine_s is not None]
-    return median(shown) if shown else None
+def _median_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _decode_tokens(shape: Shape) -> int:
+    """Tokens of a step for one decoding sequence."""
+    return 1 + (shape.speculation.tokens if shape.speculation else 0)
 
 
 def _knots(seen: Seen) -> list[int]:
     """The sizes of steps that were seen: between them nothing is known."""
     room = seen.shape.max_num_batched_tokens
-    sizes = {1, *(min(one.tokens, room) for one in seen.idle), *(one.sequences for one in seen.decode)}
+    each = _decode_tokens(seen.shape)
+    sizes = {1, *(min(one.tokens, room) for one in seen.idle), *(each * one.sequences for one in seen.decode)}
     knots: list[int] = []
     for size in sorted(sizes):
         # Closer ones would share their error between them.
@@ -126,7 +151,7 @@ def _decode_row(columns: _Columns, one: DecodeSteps) -> _Row:
 
 
 def _intrusion_row(columns: _Columns, one: Intrusion, room: int) -> _Row:
-    chunks = list(chunks_of(one.tokens, one.cached, room - one.sequences))
+    chunks = list(chunks_of(one.tokens, one.cached, room - one.sequences * columns.decode_tokens))
     alone = columns.step([], one.sequences, one.kv_tokens)
     features = [0.0] * columns.count
     for chunk in chunks:
@@ -141,7 +166,7 @@ def _sum(rows: Iterable[list[float]]) -> list[float]:
     return [sum(values) for values in zip(*rows, strict=True)]
 
 
-def _profile(columns: _Columns, found: Sequence[float], shape: Shape, request: tuple[float, float]) -> Profile:
+def _profile(columns: _Columns, found: Sequence[float], shape: Shape) -> Profile:
     seconds, table = found[0] + found[columns.cycle], []
     for place, tokens in enumerate(columns.knots):
         seconds += found[place] if place else 0.0
@@ -156,13 +181,15 @@ def _profile(columns: _Columns, found: Sequence[float], shape: Shape, request: t
         step_base_s=table[0][1],
         step_per_sequence_s=found[columns.sequence],
         step_per_kv_token_s=found[columns.kv],
-        max_num_batched_tokens=max(shape.max_num_batched_tokens, shape.max_num_seqs),
+        max_num_batched_tokens=max(shape.max_num_batched_tokens, shape.max_num_seqs * _decode_tokens(shape)),
+        # What drafting takes is in the step times.
+        speculative_tokens=shape.speculation.tokens if shape.speculation else 0,
+        acceptance_rate=shape.speculation.acceptance_rate if shape.speculation else 0.0,
         max_num_seqs=shape.max_num_seqs,
         kv_capacity_tokens=shape.kv_blocks * shape.block_size,
         block_size=shape.block_size,
+        caches_prefixes=shape.caches_prefixes,
         step_table=tuple(table),
-        request_s=request[0],
-        request_token_s=request[1],
         request_step_s=found[columns.arrival],
         request_step_token_s=found[columns.arrival_token],
         wake_s=max(found[columns.wake] - found[columns.cycle], 0.0),
@@ -181,7 +208,7 @@ def _fit_requests(idle: Sequence[IdlePrefill], profile: Profile) -> tuple[float,
         # An error of the steps must not count here more than the overhead itself.
         weight = 1.0 / one.client_s
         rows.append([weight, weight * one.tokens])
-        engine_s = one.engine_s or predicted_prefill_s(profile, one.tokens) + profile.wake_s
+        engine_s = one.engine_s or profile.wake_s + predicted_prefill_s(profile, one.tokens)
         values.append(max(one.client_s - engine_s, 0.0) * weight)
     found = fit_non_negative(rows, values)
     return found[0], found[1]
