@@ -82,7 +82,7 @@ def _actor_of_claims(claims: Claims, oidc: OidcConfig) -> Actor:
 def actor_of_certificate(certificate: Mapping[str, Any], clients: Iterable[ClientRole]) -> Actor:
     """Return the actor of a verified client certificate (`SSLSocket.getpeercert`). Raises `UnknownActor`.
 
-    Its names are those of the extension, and the common name only where there is no extension.
+    Its names are those of the extension, and the common name only without the extension.
     """
     names = set(_names(certificate))
     found = [client for client in clients if client.name in names]

@@ -18,11 +18,11 @@ from gateway.identity.key_folder import KeyFileEntry, KeyFolder, PolicyFileSyste
 from tenancy.document import InvalidValue
 
 LOCK_FILE = ".key-api.lock"
-"""Names that begin with a dot are no tenants."""
+"""Names that begin with a dot are not tenants."""
 
 
 class KeyNotFound(Exception):  # noqa: N818 - an answer for the caller
-    """There is no such key."""
+    """The key does not exist."""
 
 
 class VersionMismatch(Exception):  # noqa: N818 - an answer for the caller

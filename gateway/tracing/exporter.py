@@ -52,7 +52,7 @@ class DropReason(StrEnum):
     QUEUE_FULL = "queue_full"
     EXPORT_FAILED = "export_failed"
     REJECTED = "rejected"
-    """The receiver has rejected the request for good."""
+    """The receiver has rejected the export finally."""
     SHUTDOWN = "shutdown"
     """They could not be sent in time when the gateway ended."""
 

@@ -45,7 +45,7 @@ class Tracer:
                 trace.root = root
                 return trace
         is_sampled = drawn & RANDOM_MASK < self._threshold
-        # Its first bit is set: all zeros are no trace id.
+        # Its first bit is set: an id of zeros is invalid.
         return RequestTrace(f"{drawn & TRACE_ID_MASK | TOP_BIT:032x}", None, root, SAMPLED if is_sampled else 0)
 
     def on_outcome(self, outcome: Outcome) -> None:
