@@ -1,8 +1,8 @@
 """Prints what tracing costs a gateway: CPU of the process per request, with tracing and without, in turn.
 
 Two gateways run in one event loop of this process, one of them with tracing; the pods and the receiver have processes
-of their own. Rounds alternate, so that a busy machine does not decide. The client's own share, measured by asking a pod
-directly, is taken off before the ratio. The CPU of the exporter's thread counts.
+of their own. Short rounds alternate, so that a busy machine does not decide. The client's own share, measured by asking
+a pod directly, is taken off before the ratio. The exporter's thread is measured by its own clock.
 
     python -m bench.tracing [--rounds N] [--keep FILE]
 """
@@ -22,6 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import cast
 
 import uvloop
@@ -30,6 +31,7 @@ from bench.overhead.mock_pods import mock_pods
 from bench.overhead.pods import MODEL
 from bench.target import Target
 from gateway.app.build import build
+from gateway.app.gateway import Gateway
 from gateway.app.serving import (
     Signals,
     running_background_tasks,
@@ -39,16 +41,16 @@ from gateway.app.serving import (
 )
 from gateway.config.loading import load_settings
 from gateway.identity.policy import load_policy
-from gateway.tracing import exporter
+from gateway.tracing.exporter import SpanExporter
 
 SAMPLE_RATIO = 0.1
 MAX_OVERHEAD = 0.03
-REQUESTS = 120
+REQUESTS = 20
 """Of one round."""
-ROUNDS = 40
+ROUNDS = 400
 
-EXPORT_INTERVAL_S = 0.02
-"""So that each round pays for its own exports; small batches are dearer than those of a busy gateway."""
+WARM_UPS = 10
+"""Rounds before the first that counts."""
 
 RECEIVER = """
 import http.server, sys
@@ -106,8 +108,8 @@ def a_receiver() -> Iterator[int]:
 
 
 @asynccontextmanager
-async def a_gateway(pods: Sequence[int], tracing: str) -> AsyncIterator[int]:
-    """Run a gateway in this loop; yields its port."""
+async def a_gateway(pods: Sequence[int], tracing: str) -> AsyncIterator[tuple[int, Gateway]]:
+    """Run a gateway in this loop; yields its port too."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         urls = ", ".join(f"http://127.0.0.1:{port}" for port in pods)
@@ -123,7 +125,7 @@ async def a_gateway(pods: Sequence[int], tracing: str) -> AsyncIterator[int]:
         await stack.enter_async_context(running_background_tasks(gateway, signals))
         await wait_for_first_probes(gateway, signals)
         await servers[0].start_serving()
-        yield servers[0].sockets[0].getsockname()[1]
+        yield servers[0].sockets[0].getsockname()[1], gateway
 
 
 class Client(asyncio.Protocol):
@@ -156,64 +158,64 @@ class Client(asyncio.Protocol):
 
 
 async def cpu_us(load: Load, port: int, first: int) -> float:
-    """Return the CPU of this process per request of one round, in microseconds, until its spans are exported."""
-    loop, began_s = asyncio.get_running_loop(), time.process_time()
-    clients = [Client(load, REQUESTS // 3, first + at * REQUESTS) for at in range(3)]
-    for client in clients:
-        await loop.create_connection(lambda client=client: client, "127.0.0.1", port)  # type: ignore[misc]
+    """Return the CPU of this thread per request of one round, in microseconds."""
+    loop, began_s = asyncio.get_running_loop(), time.thread_time()
+    client = Client(load, REQUESTS, first)
+    await loop.create_connection(lambda: client, "127.0.0.1", port)
     async with asyncio.timeout(120):
-        await asyncio.gather(*(client.over for client in clients))
-    await asyncio.sleep(3 * EXPORT_INTERVAL_S)  # Also without tracing: the gateways probe their pods meanwhile.
-    return (time.process_time() - began_s) / REQUESTS * 1e6
+        await client.over
+    return (time.thread_time() - began_s) / REQUESTS * 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Lower quartiles of all rounds, in microseconds: what disturbs a round only adds to it."""
+    """Medians of all rounds, in microseconds per request."""
 
     load: Load
-    client_us: float
-    without_us: float
-    added_us: float
+    own_us: float
+    """CPU of the event loop without tracing and without the client."""
+    loop_us: float
+    """What tracing adds there: median of the differences of neighbouring rounds."""
+    thread_us: float
+    """CPU of the exporter's thread."""
 
     @property
     def overhead(self) -> float:
-        return self.added_us / (self.without_us - self.client_us)
+        return (self.loop_us + self.thread_us) / self.own_us
 
     def __str__(self) -> str:
-        own_us = self.without_us - self.client_us
-        return f"{self.load.name:<20}{own_us:>10.1f}{self.added_us:>10.1f}{self.overhead:>10.2%}"
+        times = "".join(f"{each:>10.1f}" for each in (self.own_us, self.loop_us, self.thread_us))
+        return f"{self.load.name:<20}{times}{self.overhead:>10.2%}"
 
 
-async def measure(load: Load, pod: int, without: int, traced: int, rounds: int) -> Row:
+async def measure(load: Load, pod: int, without: int, traced: int, rounds: int, exporter: SpanExporter) -> Row:
     """Run rounds in turn: a pod, then both gateways in an order that changes."""
-    direct, took = list[float](), dict[int, list[float]]({without: [], traced: []})
-    for at in range(-2, rounds):
-        number = (at + 3) * 100_000
+    direct, plain, added = list[float](), list[float](), list[float]()
+    for at in range(-WARM_UPS, rounds):
+        if at == 0:
+            thread_s, exported = exporter.cpu_s(), exporter.exported_traces
+        number = (at + WARM_UPS) * 10_000
         client_us = await cpu_us(load, pod, number)
         order = (without, traced) if at % 2 else (traced, without)
-        for place, port in enumerate(order):
-            round_us = await cpu_us(load, port, number + 1_000 * (1 + place))
-            if at >= 0:
-                took[port].append(round_us)
+        took = {port: await cpu_us(load, port, number + 1_000 * (1 + place)) for place, port in enumerate(order)}
         if at >= 0:
             direct.append(client_us)
-    plain_us, traced_us = lower_quartile(took[without]), lower_quartile(took[traced])
-    return Row(load, lower_quartile(direct), plain_us, traced_us - plain_us)
-
-
-def lower_quartile(values: Sequence[float]) -> float:
-    """Return the value below which a quarter of them lie."""
-    return sorted(values)[len(values) // 4]
+            plain.append(took[without])
+            added.append(took[traced] - took[without])
+    while exporter.is_busy:  # noqa: ASYNC110 - the thread must not pay for an event
+        await asyncio.sleep(0.1)
+    per_trace_us = (exporter.cpu_s() - thread_s) / max(1, exporter.exported_traces - exported) * 1e6
+    return Row(load, median(plain) - median(direct), median(added), per_trace_us * SAMPLE_RATIO)
 
 
 async def run(rounds: int) -> list[Row]:
     """Measure all loads."""
-    exporter.EXPORT_INTERVAL_S = EXPORT_INTERVAL_S
     with mock_pods(2) as pods, a_receiver() as receiver:
         tracing = f"tracing: {{endpoint: 'http://127.0.0.1:{receiver}', sample_ratio: {SAMPLE_RATIO}}}"
-        async with a_gateway(pods, "") as without, a_gateway(pods, tracing) as traced:
-            return [await measure(load, pods[0], without, traced, rounds) for load in LOADS]
+        async with a_gateway(pods, "") as (without, _), a_gateway(pods, tracing) as (traced, gateway):
+            assert gateway.tracing
+            exporter = gateway.tracing.exporter
+            return [await measure(load, pods[0], without, traced, rounds, exporter) for load in LOADS]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -229,10 +231,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     lines = [
         f"bench-tracing, {day}, 2 shared cores, CPython {platform.python_version()}",
         "",
-        "CPU of the gateway's process per request in microseconds, without the client's share: without tracing, and",
-        f"what tracing adds with {SAMPLE_RATIO:.0%} sampled. Lower quartiles of {options.rounds} rounds in turn.",
+        f"CPU per request in microseconds, {SAMPLE_RATIO:.0%} of the requests sampled. own: the event loop of a",
+        "gateway without tracing, less the client; loop: what tracing adds there, the median of the differences",
+        f"of neighbouring rounds ({options.rounds} of {REQUESTS} requests); thread: the exporter's, by its own clock.",
         "",
-        f"{'load':<20}{'without':>10}{'added':>10}{'overhead':>10}",
+        f"{'load':<20}{'own':>10}{'loop':>10}{'thread':>10}{'overhead':>10}",
         *map(str, rows),
         "",
         *map(str, targets),

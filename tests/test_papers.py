@@ -48,7 +48,7 @@ PAPERS = (*(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTI
 VARIABLES = {"ADMIN_TOKEN": "told by nobody, and long enough", "HEARTH_REDIS_URL": "redis://redis:6379"}
 """What the examples take from the environment."""
 
-MISSING = re.compile(r"there is no file|no place for a file")
+MISSING = re.compile(r"there is no file|no place for a file|folder `[^`]+` does not exist")
 """What is wrong with an example on a machine that does not have the files it names."""
 
 POLICY = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")

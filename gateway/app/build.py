@@ -173,6 +173,18 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         callback_errors=CallbackErrorHandler(log_event, after=room.reconcile),
         background=background,
     )
+    if settings.key_api is not None and is_first:
+        from gateway.key_api.service import KeyApiService  # noqa: PLC0415 - off in most gateways
+
+        key_api = KeyApiService(
+            settings.key_api,
+            probes,
+            policy=lambda: keyring.policy,
+            log_event=log_event,
+            clock=clock,
+            wall_clock=time.time,
+        )
+        background.append(key_api.run)
     metrics.register(gateway, unpaired)
     gateway.registry.register(canaries)
     gateway.registry.register(gateway.callback_errors)

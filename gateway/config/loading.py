@@ -204,7 +204,8 @@ def _canaries_with_roles(settings: Settings) -> list[ConfigError]:
 CONFIG_FILE_KEYS = re.compile(
     r"""  policy | usage_log | route_log
     | (?!.*\.selector\.) [\w.\[\]]*_file
-    | (extproc\.)? tls\.\w+
+    | ((extproc|key_api)\.)? tls\.\w+
+    | key_api\.(keys_dir|audit_log)
     | model_list\[\d+\]\. cascade\.calibration
     | discovery\.file\.path
     """,

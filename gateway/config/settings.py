@@ -32,6 +32,7 @@ from gateway.config.fields import (
     read_secret,
     schema_of_fields,
 )
+from gateway.config.key_api import KeyApiConfig, key_api_schema, read_key_api
 from gateway.config.kv_events import KvEventsConfig, kv_events_schema, read_kv_events
 from gateway.config.limits import (
     Limits,
@@ -98,6 +99,8 @@ class Settings:
     usage_log: Path | None = None
     route_log: Path | None = None
     """Input of `hearth simulate`, to replay recorded traffic."""
+    key_api: KeyApiConfig | None = None
+    """None: no listener for the management of keys."""
     tracing: TracingConfig | None = None
     """None: no spans; a client's trace headers go to pods unchanged."""
 
@@ -146,6 +149,7 @@ def read_settings(
         usage_log=root.get("usage_log", parse_writable_path, None),
         route_log=root.get("route_log", parse_writable_path, None),
         tracing=read_tracing(root),
+        key_api=read_key_api(root),
         kv_events=read_kv_events(root),
         extproc=read_extproc(root),
         roles=read_roles(root),
@@ -232,6 +236,7 @@ def config_schema() -> Schema:
                 "cors": described(cors_schema(), "Origins whose web pages may call the gateway; absent: none."),
                 "usage_log": described(TEXT.schema, "One JSON line of usage per request, for chargeback."),
                 "route_log": described(TEXT.schema, "One JSON line per request, the input of `hearth simulate`."),
+                "key_api": described(key_api_schema(), "Listener on which API keys are managed; absent: none."),
                 "tracing": described(tracing_schema(), "OpenTelemetry traces; absent: none."),
                 "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "Logging."),
                 "limits": described(schema_of_fields(Limits()), "Limits on what the traffic port accepts."),

@@ -105,7 +105,7 @@ class UpstreamRequestWriter:
         elif priority and request.api is Api.MESSAGES:
             header = f"x-vllm-priority: {priority}\r\n"
         if asked.trace is not None:
-            header += "".join(f"{name}: {value}\r\n" for name, value in asked.trace.fields(role))
+            header += asked.trace.header_lines(role)
         return [self._head(asked, address, engine, path, len(body), request_id, header), body]
 
     def _head(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -94,7 +95,9 @@ class _Site(web.TCPSite):
                 oldest.force_close()
             return _Slices(server())
 
-        self._server = await asyncio.get_running_loop().create_server(take, self._host, self._port, backlog=BACKLOG)
+        self._server = await asyncio.get_running_loop().create_server(
+            take, self._host, self._port, backlog=BACKLOG, ssl=self._ssl_context
+        )
 
 
 @web.middleware
@@ -109,11 +112,16 @@ async def body_timeout_middleware(request: web.Request, handler: Handler) -> web
     return await handler(request)
 
 
-async def serve_app(name: str, app: web.Application, where: Address) -> tuple[web.AppRunner, list[str]]:
-    """Serve `app` on an address. Returns the runner to clean up, and the bound addresses. Raises `CannotListen`."""
+async def serve_app(
+    name: str, app: web.Application, where: Address, tls: ssl.SSLContext | None = None
+) -> tuple[web.AppRunner, list[str]]:
+    """Serve `app` on an address, with TLS if given. Returns the runner to clean up, and the bound addresses.
+
+    Raises `CannotListen`.
+    """
     runner = await _running(app)
     try:
-        await _Site(runner, where.host, where.port).start()
+        await _Site(runner, where.host, where.port, ssl_context=tls).start()
     except OSError as error:
         await runner.cleanup()
         raise listen_error(name, where, error) from None

@@ -73,6 +73,15 @@ class RequestTrace(Struct, gc=False):
             return self.root
         return (self.root + (attempt * SPANS_PER_ATTEMPT + role) * _STEP) & ID_MASK or 1
 
+    def header_lines(self, role: int = 0) -> str:
+        """Return `fields` as lines of an HTTP head."""
+        attempt = self.attempt
+        span = self.root if attempt == 0 else (self.root + (attempt * SPANS_PER_ATTEMPT + role) * _STEP) & ID_MASK or 1
+        parent = (
+            f"traceparent: 00-{self.trace_id}-{span:016x}-{'01' if self.flags == SAMPLED else f'{self.flags:02x}'}\r\n"
+        )
+        return parent if self.state is None else f"{parent}tracestate: {self.state}\r\n"
+
     def fields(self, role: SpanRole = SpanRole.ATTEMPT) -> list[tuple[str, str]]:
         """Return the headers for a pod: the parent is a span of the current attempt."""
         found = [("traceparent", f"00-{self.trace_id}-{self.child(self.attempt, role):016x}-{self.flags:02x}")]

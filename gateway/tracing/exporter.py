@@ -32,7 +32,7 @@ MAX_BATCH = 256
 EXPORT_INTERVAL_S = 1.0
 """Seconds after which fewer are exported."""
 
-RUN, PAUSE_S = 4, 0.0002
+RUN, PAUSE_S = 8, 0.0002
 """After so many records the thread waits for so long: the loop may run."""
 
 MAX_TRIES = 3
@@ -52,7 +52,7 @@ class DropReason(StrEnum):
     QUEUE_FULL = "queue_full"
     EXPORT_FAILED = "export_failed"
     REJECTED = "rejected"
-    """The receiver has rejected the request for good."""
+    """The receiver has rejected the export finally."""
     SHUTDOWN = "shutdown"
     """They could not be sent in time when the gateway ended."""
 
@@ -138,6 +138,10 @@ class SpanExporter(Collector):
     def is_busy(self) -> bool:
         """Whether requests are queued or being exported."""
         return bool(self._queue) or self._is_exporting
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of its thread so far, while that runs."""
+        return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident or 0))
 
     def close(self, timeout_s: float) -> int:
         """Export what is queued, for at most `timeout_s` and a moment. Returns how many requests were lost."""

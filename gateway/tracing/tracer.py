@@ -14,6 +14,8 @@ from gateway.runtime.trace_context import SAMPLED, RequestTrace, received_trace
 RANDOM_BITS = 56
 """Low bits of a trace id that decide by ratio: those that W3C and OpenTelemetry take to be random."""
 
+RANDOM_MASK, TRACE_ID_MASK, TOP_BIT = (1 << RANDOM_BITS) - 1, (1 << 128) - 1, 1 << 127
+
 
 class Tracer:
     """One per gateway process; holds no request's state."""
@@ -35,20 +37,21 @@ class Tracer:
 
     def begin(self, headers: Mapping[bytes, bytes], *, is_trusted: bool) -> RequestTrace:
         """Return the trace of a request: its caller's, where it may be continued, or a new one."""
-        root = self._random_bits(64) or 1
+        drawn = self._random_bits(192)
+        root = drawn >> 128 or 1
         if b"traceparent" in headers and (self._accepts_all or (is_trusted and self._accepts_proxies)):
             trace = received_trace(headers)
             if trace is not None:
                 trace.root = root
                 return trace
-        number = self._random_bits(128) or 1
-        is_sampled = number & ((1 << RANDOM_BITS) - 1) < self._threshold
-        return RequestTrace(f"{number:032x}", root=root, flags=SAMPLED if is_sampled else 0)
+        is_sampled = drawn & RANDOM_MASK < self._threshold
+        # Its first bit is set: an id of zeros is invalid.
+        return RequestTrace(f"{drawn & TRACE_ID_MASK | TOP_BIT:032x}", None, root, SAMPLED if is_sampled else 0)
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Export a request that has ended, if it is sampled."""
         trace = outcome.trace
         if trace is not None and trace.root:
             trace.attempt = 0  # What is still sent on its behalf, such as a shadow sample, belongs to the request.
-            if trace.is_sampled:
+            if trace.flags & SAMPLED:
                 self._export(outcome)

@@ -69,6 +69,8 @@ def test_a_pod_is_sent_the_span_of_its_attempt() -> None:
     assert sent[0] == [("traceparent", f"00-{TRACE}-000000000000ffff-01"), ("tracestate", "a=1")]
     assert len({str(fields) for fields in sent.values()}) == 3
     assert trace.fields(SpanRole.PREFILL)[0] != trace.fields()[0]
+    for role in SpanRole:
+        assert trace.header_lines(role) == "".join(f"{name}: {value}\r\n" for name, value in trace.fields(role))
     assert trace.fields(SpanRole.PREFILL)[0][1] == f"00-{TRACE}-{trace.child(2, SpanRole.PREFILL):016x}-01"
 
 

@@ -1,0 +1,159 @@
+"""The section `key_api`: listener, key folder and operators' identities; value, reader and JSON Schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+
+from gateway.config.fields import ADDRESS_SCHEMA, parse_address, parse_file, parse_writable_path
+from gateway.runtime.addresses import Address, MutualTlsFiles
+from tenancy.document import DocumentTable, InvalidValue, one_of, text
+from tenancy.json_schema import Schema, described, table
+from tenancy.policy import TokenRules
+from tenancy.reading.fields import NAMES, TEXT, name, some_names, url
+
+
+class ActorRole(StrEnum):
+    """What an actor of the key API may do."""
+
+    VIEWER = "viewer"
+    """Read the keys of all tenants."""
+    OPERATOR = "operator"
+    """Read and change them."""
+    TENANT_ADMIN = "tenant-admin"
+    """Read and change those of one tenant."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRole:
+    """The role of a client certificate by its name."""
+
+    name: str
+    role: ActorRole
+    tenant: str | None = None
+    """Of a tenant-admin."""
+
+
+@dataclass(frozen=True, slots=True)
+class OidcConfig:
+    """Which tokens of an OpenID Connect provider are accepted, and the claims that are read."""
+
+    rules: TokenRules
+    role_claim: str = "hearth_role"
+    tenant_claim: str = "hearth_tenant"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyApiConfig:
+    """The key API, where configured."""
+
+    listen: Address
+    keys_dir: Path
+    """The policy's `auth.keys_dir`."""
+    audit_log: Path
+    tls: MutualTlsFiles | None = None
+    oidc: OidcConfig | None = None
+    clients: tuple[ClientRole, ...] = ()
+
+
+def read_key_api(root: DocumentTable) -> KeyApiConfig | None:
+    """Read the section. Returns None if it is absent: no listener."""
+    section = root.table("key_api")
+    if section is None:
+        return None
+    listen = section.get_required("listen", parse_address, None)
+    keys_dir = section.get_required("keys_dir", _folder, None)
+    audit_log = section.get_required("audit_log", parse_writable_path, None)
+    tls_section = section.table("tls")
+    has_tls, has_client_ca = tls_section is not None, tls_section is not None and "client_ca" in tls_section
+    tls, oidc = _tls(tls_section), _oidc(section.table("oidc"))
+    clients = tuple(_client(each) for each in section.tables("clients"))
+    section.close()
+    if oidc is None and not clients:
+        section.error("oidc", "is missing: set oidc, or clients with tls.client_ca")
+    if clients and not has_client_ca:
+        section.error("clients", "needs tls.client_ca")
+    if listen is not None and not listen.is_loopback and not has_tls:
+        section.error("tls", "is missing: without it the key API listens on a loopback address only")
+    if listen is None or keys_dir is None or audit_log is None:
+        return None
+    return KeyApiConfig(listen, keys_dir, audit_log, tls, oidc, clients)
+
+
+def _folder(value: object) -> Path:
+    path = Path(text(value))
+    if not path.is_dir():
+        raise InvalidValue(f"folder `{path}` does not exist")
+    return path
+
+
+def _tls(section: DocumentTable | None) -> MutualTlsFiles | None:
+    if section is None:
+        return None
+    cert, key = section.get_required("cert", parse_file, None), section.get_required("key", parse_file, None)
+    client_ca = section.get("client_ca", parse_file, None)
+    section.close()
+    return MutualTlsFiles(cert, key, client_ca) if cert and key else None
+
+
+def _oidc(section: DocumentTable | None) -> OidcConfig | None:
+    if section is None:
+        return None
+    if find_spec("jwt") is None or find_spec("cryptography") is None:
+        section.add_error("needs a library: pip install 'hearth-gateway[jwt]'")
+    issuer = section.get_required("issuer", url, "")
+    audiences: tuple[str, ...] = section.get_required("audiences", some_names, tuple[str, ...]())
+    jwks_url = section.get("jwks_url", url, None)
+    found = OidcConfig(
+        TokenRules(issuer, audiences, jwks_url=jwks_url),
+        section.get("role_claim", text, "hearth_role"),
+        section.get("tenant_claim", text, "hearth_tenant"),
+    )
+    section.close()
+    return found
+
+
+def _client(section: DocumentTable) -> ClientRole:
+    role = ActorRole(
+        section.get_required("role", one_of(tuple(each.value for each in ActorRole)), ActorRole.VIEWER.value)
+    )
+    found = ClientRole(section.get_required("name", text, ""), role, section.get("tenant", name, None))
+    if (found.tenant is not None) != (role is ActorRole.TENANT_ADMIN):
+        section.error("tenant", "is set for the role tenant-admin, and for no other")
+    section.close()
+    return found
+
+
+def key_api_schema() -> Schema:
+    roles: Schema = {"enum": [each.value for each in ActorRole]}
+    client = table({"name": TEXT.schema, "role": roles, "tenant": TEXT.schema}, required=("name", "role"))
+    return table(
+        {
+            "listen": described(ADDRESS_SCHEMA, "Listen address; beyond loopback only with tls."),
+            "keys_dir": described(TEXT.schema, "Folder of keys: the policy's auth.keys_dir."),
+            "audit_log": described(TEXT.schema, "File to which each change is appended."),
+            "tls": described(
+                table({"cert": TEXT.schema, "key": TEXT.schema, "client_ca": TEXT.schema}, required=("cert", "key")),
+                "PEM files of this listener; client_ca: authorities of the clients' certificates.",
+            ),
+            "oidc": described(
+                table(
+                    {
+                        "issuer": described(TEXT.schema, "Issuer of the tokens."),
+                        "audiences": described(NAMES.schema, "Accepted audiences."),
+                        "jwks_url": described(TEXT.schema, "URL of its keys; absent: by discovery."),
+                        "role_claim": described(TEXT.schema, "Claim of the role (default hearth_role)."),
+                        "tenant_claim": described(
+                            TEXT.schema, "Claim of a tenant-admin's tenant (default hearth_tenant)."
+                        ),
+                    },
+                    required=("issuer", "audiences"),
+                ),
+                "OpenID Connect provider of the operators.",
+            ),
+            "clients": described({"type": "array", "items": client}, "Roles of client certificates by their name."),
+        },
+        required=("listen", "keys_dir", "audit_log"),
+    )

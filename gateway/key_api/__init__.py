@@ -1,0 +1,1 @@
+"""The key API: operators and tenants manage API keys over HTTP. Loaded only where configured."""

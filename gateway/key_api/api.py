@@ -1,0 +1,306 @@
+"""The HTTP interface of the key API. Every answer is JSON; a key is in one answer only, the one that creates it.
+
+A tenant that an actor may not see answers as one that does not exist. A change is written to the audit log before it is
+made: where that fails, nothing is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from math import inf
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from msgspec import Meta
+
+from gateway.key_api.actors import Actor, IssuerUnavailable, UnknownActor
+from gateway.key_api.audit import AuditLog
+from gateway.key_api.key_store import CreatedKey, FolderKeyStore, KeyNotFound, StoredKey, VersionMismatch
+from gateway.key_api.openapi import openapi_document
+from gateway.runtime.ports import body_timeout_middleware
+from tenancy.document import InvalidValue
+from tenancy.policy import Policy
+
+MAX_BODY_BYTES = 16 << 10
+MAX_KEYS_SHOWN = 1000
+MAX_LIFETIME_S = 10 * 365 * 86_400
+KEY_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+
+Identify = Callable[[web.Request], Actor]
+"""Identifies the actor of a request. Raises `UnknownActor` and `IssuerUnavailable`."""
+
+Seconds = Annotated[int, Meta(ge=0, le=MAX_LIFETIME_S)]
+Word = Annotated[str, Meta(min_length=1, max_length=256)]
+
+T = TypeVar("T")
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+class NewKey(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a creation."""
+
+    id: Word | None = None
+    user: Word | None = None
+    group: Word | None = None
+    expires_in_s: Annotated[int, Meta(ge=1, le=MAX_LIFETIME_S)] | None = None
+
+
+class Rotation(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a rotation."""
+
+    grace_period_s: Seconds = 0
+    """How long the old key stays valid."""
+
+
+class KeyApi:
+    """Handlers. One per process that serves the API."""
+
+    def __init__(
+        self,
+        store: FolderKeyStore,
+        audit: AuditLog,
+        *,
+        identify: Identify,
+        policy: Callable[[], Policy | None],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._audit = audit
+        self._identify = identify
+        self._policy = policy
+        self._wall_clock = wall_clock
+
+    def app(self) -> web.Application:
+        """Return the application of the listener."""
+        app = web.Application(
+            middlewares=[_errors_as_json, _no_browsers, body_timeout_middleware], client_max_size=MAX_BODY_BYTES
+        )
+        keys = "/v1/tenants/{tenant}/keys"
+        app.add_routes(
+            [
+                web.get("/openapi.json", self._as(self._document)),
+                web.get("/v1/keys", self._as(self._list)),
+                web.get(keys, self._as(self._list)),
+                web.post(keys, self._as(self._create)),
+                web.get(keys + "/{id}", self._as(self._read)),
+                web.delete(keys + "/{id}", self._as(self._revoke)),
+                web.post(keys + "/{id}/rotate", self._as(self._rotate)),
+            ]
+        )
+        return app
+
+    def _as(self, answer: Callable[[Actor, web.Request], Awaitable[web.Response]]) -> Handler:
+        async def identified(request: web.Request) -> web.StreamResponse:
+            try:
+                actor = self._identify(request)
+            except UnknownActor as unknown:
+                raise web.HTTPUnauthorized(text=str(unknown), headers={"www-authenticate": "Bearer"}) from None
+            except IssuerUnavailable:
+                words = "The token issuer's keys are being fetched; retry in a second."
+                raise web.HTTPServiceUnavailable(text=words, headers={"retry-after": "1"}) from None
+            return await answer(actor, request)
+
+        return identified
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    async def _document(self, actor: Actor, request: web.Request) -> web.Response:
+        return _json(openapi_document())
+
+    async def _list(self, actor: Actor, request: web.Request) -> web.Response:
+        if unknown := set(request.query) - {"limit", "after"}:
+            raise web.HTTPBadRequest(text=f"unknown parameter: {', '.join(sorted(unknown))[:200]}")
+        tenant = request.match_info.get("tenant") or actor.tenant
+        if tenant is not None:
+            self._see(actor, tenant)
+        limit = _limit(request.query.get("limit", str(MAX_KEYS_SHOWN)))
+        first, _, second = request.query.get("after", "").partition("/")
+        found = await asyncio.to_thread(self._store.list, tenant, (first, second), limit + 1)
+        rows, more = found[:limit], len(found) > limit
+        last = rows[-1].entry if rows else None
+        return _json(
+            {
+                "keys": [_shown(each) for each in rows],
+                "next": f"{last.tenant}/{last.key_id}" if more and last is not None else None,
+            }
+        )
+
+    async def _read(self, actor: Actor, request: web.Request) -> web.Response:
+        tenant, key_id = self._named(actor, request)
+        stored = await self._of_store(self._store.read, tenant, key_id)
+        return _json(_shown(stored), etag=stored.version)
+
+    # -- changing --------------------------------------------------------------------------------------------------
+
+    async def _create(self, actor: Actor, request: web.Request) -> web.Response:
+        tenant = request.match_info["tenant"]
+        self._see(actor, tenant)
+        self._may_write(actor)
+        wanted = await _body(request, NewKey)
+        if wanted.id is not None and not KEY_ID.fullmatch(wanted.id):
+            raise web.HTTPUnprocessableEntity(text="id: letters, digits, `.`, `_` and `-`, 64 characters at most")
+        policy = self._policy()
+        if wanted.group is not None and (policy is None or wanted.group not in policy.tenants[tenant].groups):
+            raise web.HTTPUnprocessableEntity(text="group: the tenant has no such group in the policy")
+        until_s = inf if wanted.expires_in_s is None else self._wall_clock() + wanted.expires_in_s
+
+        def create() -> CreatedKey:
+            return self._store.create(tenant, wanted.id, user=wanted.user, group=wanted.group, until_s=until_s)
+
+        created = await self._change(actor, "create", tenant, wanted.id, create)
+        return _created(created)
+
+    async def _rotate(self, actor: Actor, request: web.Request) -> web.Response:
+        tenant, key_id = self._named(actor, request)
+        self._may_write(actor)
+        version, rotation = _version(request), await _body(request, Rotation)
+        until_s = self._wall_clock() + rotation.grace_period_s
+        return _created(
+            await self._change(
+                actor, "rotate", tenant, key_id, lambda: self._store.rotate(tenant, key_id, version, until_s)
+            )
+        )
+
+    async def _revoke(self, actor: Actor, request: web.Request) -> web.Response:
+        tenant, key_id = self._named(actor, request)
+        self._may_write(actor)
+        version = _version(request)
+        await self._change(actor, "revoke", tenant, key_id, lambda: self._store.revoke(tenant, key_id, version))
+        return web.Response(status=204)
+
+    async def _change(self, actor: Actor, action: str, tenant: str, key_id: str | None, change: Callable[[], T]) -> T:
+        """Make a change between its two lines of the audit log. A client that leaves does not stop it half-way."""
+        return await asyncio.shield(
+            asyncio.get_running_loop().create_task(self._audited(actor, action, tenant, key_id, change))
+        )
+
+    async def _audited(self, actor: Actor, action: str, tenant: str, key_id: str | None, change: Callable[[], T]) -> T:
+        number, result = secrets.token_hex(8), "failed"
+
+        async def note(result: str, key_id: str | None) -> None:
+            await asyncio.to_thread(
+                self._audit.write, actor, action, result, tenant=tenant, key_id=key_id, change=number
+            )
+
+        try:
+            await note("begun", key_id)
+        except OSError:
+            raise web.HTTPServiceUnavailable(text="the audit log cannot be written; nothing was changed") from None
+        try:
+            made = await self._of_store(change)
+            result = "done"
+            if isinstance(made, CreatedKey):
+                key_id = made.stored.entry.key_id
+            return made
+        finally:
+            await note(result, key_id)
+
+    async def _of_store(self, call: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return await asyncio.to_thread(call, *arguments)
+        except KeyNotFound:
+            raise web.HTTPNotFound(text="there is no such key") from None
+        except VersionMismatch:
+            raise web.HTTPPreconditionFailed(text="the key was changed meanwhile; read it again") from None
+        except InvalidValue as wrong:
+            is_taken = str(wrong).endswith("already exists")
+            raise (web.HTTPConflict if is_taken else web.HTTPUnprocessableEntity)(text=str(wrong)) from None
+
+    # -- what an actor may do --------------------------------------------------------------------------------------
+
+    def _named(self, actor: Actor, request: web.Request) -> tuple[str, str]:
+        """Return tenant and id of the path."""
+        tenant, key_id = request.match_info["tenant"], request.match_info["id"]
+        self._see(actor, tenant)
+        if "/" in key_id or key_id.startswith(".") or "\0" in key_id:
+            raise web.HTTPNotFound(text="there is no such key")
+        return tenant, key_id
+
+    def _see(self, actor: Actor, tenant: str) -> None:
+        """Raise 404 for a tenant that the actor may not see, exactly as for one that the policy does not have."""
+        policy = self._policy()
+        if policy is None or tenant not in policy.tenants or not actor.sees(tenant):
+            raise web.HTTPNotFound(text="there is no such tenant")
+
+    def _may_write(self, actor: Actor) -> None:
+        if not actor.may_write:
+            raise web.HTTPForbidden(text=f"the role {actor.role.value} may not change keys")
+
+
+async def _body(request: web.Request, kind: type[Body]) -> Body:
+    if request.content_type != "application/json":
+        raise web.HTTPUnsupportedMediaType(text="send the body as `Content-Type: application/json`")
+    try:
+        return msgspec.json.decode(await request.read() or b"{}", type=kind)
+    except msgspec.MsgspecError as error:
+        raise web.HTTPUnprocessableEntity(text=str(error)) from None
+
+
+def _version(request: web.Request) -> str:
+    """Return the version that a change was decided on."""
+    given = request.headers.getall("if-match", [])
+    if len(given) != 1 or not re.fullmatch(r'"[0-9a-f]{32}"', given[0]):
+        raise web.HTTPPreconditionRequired(text="send the ETag of the key, as you read it, in `If-Match`")
+    return given[0][1:-1]
+
+
+def _limit(words: str) -> int:
+    if not (words.isascii() and words.isdigit()) or len(words) > 4 or not 0 < int(words) <= MAX_KEYS_SHOWN:
+        raise web.HTTPBadRequest(text=f"limit must be a whole number from 1 to {MAX_KEYS_SHOWN}")
+    return int(words)
+
+
+def _shown(stored: StoredKey) -> dict[str, object]:
+    entry = stored.entry
+    until = None if entry.until_s == inf else f"{datetime.fromtimestamp(entry.until_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return {
+        "tenant": entry.tenant,
+        "id": entry.key_id,
+        "user": entry.user,
+        "group": entry.group,
+        "expires_at": until,
+        "fault": entry.fault or None,
+        "etag": f'"{stored.version}"',
+    }
+
+
+def _created(created: CreatedKey) -> web.Response:
+    return _json(_shown(created.stored) | {"key": created.secret}, status=201, etag=created.stored.version)
+
+
+def _json(value: object, *, status: int = 200, etag: str | None = None) -> web.Response:
+    headers = {"cache-control": "no-store"} | ({} if etag is None else {"etag": f'"{etag}"'})
+    return web.Response(
+        body=msgspec.json.encode(value), status=status, content_type="application/json", headers=headers
+    )
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        answer = _json({"error": error.text or error.reason}, status=error.status)
+        kept = ("allow", "www-authenticate", "retry-after")
+        answer.headers.update({name: value for name, value in error.headers.items() if name.lower() in kept})
+        return answer
+
+
+@web.middleware
+async def _no_browsers(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Reject web pages: a browser would send a client certificate on their behalf."""
+    if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none":
+        raise web.HTTPForbidden(text="not for web pages")
+    return await handler(request)
+
+
+def bearer_token(headers: Mapping[str, str]) -> str | None:
+    """Return the token of the header `authorization`; None without one."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None

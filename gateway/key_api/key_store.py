@@ -1,0 +1,121 @@
+"""Keys in a folder, with versions: a change names the version that it was decided on, so that no update is lost.
+
+Changes of all processes on the folder exclude each other by a lock file. Blocks: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from math import inf
+from pathlib import Path
+
+from gateway.identity.key_folder import KeyFileEntry, KeyFolder, PolicyFileSystem
+from tenancy.document import InvalidValue
+
+LOCK_FILE = ".key-api.lock"
+"""Names that begin with a dot are not tenants."""
+
+
+class KeyNotFound(Exception):  # noqa: N818 - an answer for the caller
+    """The key does not exist."""
+
+
+class VersionMismatch(Exception):  # noqa: N818 - an answer for the caller
+    """The key was changed since its version was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """One key of the folder, without its secret."""
+
+    entry: KeyFileEntry
+    version: str
+    """Digest of its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedKey:
+    """A new key; `secret` is shown once and stored nowhere."""
+
+    stored: StoredKey
+    secret: str
+
+
+class FolderKeyStore:
+    """The keys of one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._folder = KeyFolder(root)
+
+    def list(self, tenant: str | None, after: tuple[str, str], limit: int) -> list[StoredKey]:
+        """Return up to `limit` keys in order, behind `(tenant, key id)`; of one tenant or (None) of all."""
+        found: list[StoredKey] = []
+        for folder in sorted(self._root.iterdir()) if tenant is None else [self._root / tenant]:
+            if folder.name.startswith(".") or not folder.is_dir() or folder.name < after[0]:
+                continue
+            for path in sorted(folder.iterdir()):
+                if (folder.name, path.name) <= after or path.name.startswith("."):
+                    continue
+                try:
+                    found.append(self.read(folder.name, path.name))
+                except KeyNotFound:
+                    continue  # revoked meanwhile
+                if len(found) == limit:
+                    return found
+        return found
+
+    def read(self, tenant: str, key_id: str) -> StoredKey:
+        """Return one key. Raises `KeyNotFound`."""
+        try:
+            entry = self._folder.find(tenant, key_id)
+            content = PolicyFileSystem().text(str(self._root / tenant / key_id))
+        except InvalidValue:
+            raise KeyNotFound from None
+        return StoredKey(entry, sha256(content.encode()).hexdigest()[:32])
+
+    def create(
+        self, tenant: str, key_id: str | None, *, user: str | None, group: str | None, until_s: float
+    ) -> CreatedKey:
+        """Create a key. Raises `InvalidValue`, also where the id is taken."""
+        with self._locked():
+            found, secret = self._folder.add(tenant, key_id, user=user, group=group, until_s=until_s)
+            return CreatedKey(self.read(tenant, found), secret)
+
+    def rotate(self, tenant: str, key_id: str, version: str, until_s: float) -> CreatedKey:
+        """Create a replacement, and have the old key end at `until_s`. Raises like `revoke`."""
+        with self._locked():
+            entry = self._checked(tenant, key_id, version).entry
+            if entry.fault:
+                raise InvalidValue(f"the file of the key {entry.fault}")
+            # The replacement ends with the old one where that had an end: a rotation prolongs nothing.
+            found, secret = self._folder.add(tenant, None, user=entry.user, group=entry.group, until_s=entry.until_s)
+            if until_s < inf:
+                self._folder.expire(tenant, key_id, until_s)
+            return CreatedKey(self.read(tenant, found), secret)
+
+    def revoke(self, tenant: str, key_id: str, version: str) -> None:
+        """Delete a key. Raises `KeyNotFound`, and `VersionMismatch` if it is not of this version."""
+        with self._locked():
+            self._checked(tenant, key_id, version)
+            self._folder.remove(tenant, key_id)
+
+    def _checked(self, tenant: str, key_id: str, version: str) -> StoredKey:
+        stored = self.read(tenant, key_id)
+        if stored.version != version:
+            raise VersionMismatch
+        return stored
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fd = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
