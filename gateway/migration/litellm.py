@@ -57,6 +57,9 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 MONTHS = re.compile(r"([1-9]\d?)mo")
 
+MAX_PERIOD = "52w"
+"""Of a budget that LiteLLM never resets."""
+
 DURATION = re.compile(r"[1-9]\d*[smhdw]")
 
 
@@ -320,11 +323,12 @@ def _limits(source: Source, place: tuple[str | int, ...]) -> dict[str, Any]:
         found[ours] = number(value, word)
         if ours in ("rpm", "tpm", "max_parallel_requests"):
             found[ours] = count(value, word)
-    if ("budget_duration" in found) != ("max_budget" in found):
-        # A budget of another period would be another budget.
-        source.changed.append(Note(f"{source.name}: budget", "left out: it needs an amount and a period"))
+    if "max_budget" not in found:
         found.pop("budget_duration", None)
-        found.pop("max_budget", None)
+    elif "budget_duration" not in found:
+        # Without it the policy's own default, a day, would multiply the budget.
+        found["budget_duration"] = MAX_PERIOD
+        source.change(f"a budget without a period is one of {MAX_PERIOD}", *place, "max_budget")
     return found
 
 
