@@ -110,6 +110,15 @@ class _Models:
             self._source.drop("aliases are not hidden", *place, "hidden")
             self.aliases[str(alias)] = str(self.served(name))
 
+    def add_missing_prices(self) -> None:
+        """Give models without a price that of LiteLLM, which counts what it does not know as free."""
+        for name, entry in self.entries.items():
+            for word in ("input_cost_per_token", "output_cost_per_token"):
+                if word not in entry:
+                    entry[word] = 0.0
+                    words = f"no {word} for `{name}`: counted as free, as before, until it is set"
+                    self._source.changed.append(Note("model_list", words))
+
     def served(self, name: Any) -> str | None:
         """Return the name by which pods serve a model, None if none does."""
         found = self.aliases.get(str(name), str(name))
@@ -265,6 +274,7 @@ def _policy(
         if "max_budget" in {**tenant, **tenant.get("per_user", {})}:
             # A budget needs the names of its models, each with a price.
             tenant.setdefault("models", list(models.entries))
+            models.add_missing_prices()
     return without_empty({"auth": auth, "defaults": defaults, "tenants": tenants}), rows
 
 

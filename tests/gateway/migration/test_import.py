@@ -225,6 +225,9 @@ def test_a_budget_without_a_period_stays_a_budget() -> None:
     assert result.policy is not None
     assert result.policy["tenants"]["t"] == {"max_budget": 10.0, "budget_duration": "52w", "models": ["a"]}
     assert any(note.place == "teams[0].max_budget" for note in result.changed)
+    assert any("counted as free" in note.words for note in result.changed)
+    (entry,) = result.config["model_list"]
+    assert (entry["input_cost_per_token"], entry["output_cost_per_token"]) == (0.0, 0.0)
 
 
 def test_redis_keys_and_passwords_are_references(tmp_path: Path) -> None:
