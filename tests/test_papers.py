@@ -107,6 +107,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "keys").mkdir()
     for name in ("pod.key", "token", "extproc.token", "ca.crt"):
         (folder / name).write_text("something")
+    (folder / "otlp.headers").write_text("authorization: Bearer something")
     (folder / "pods.yaml").write_text("[http://10.0.0.9:8000]")
     (example,) = examples(POLICY)
     (folder / "policy.yaml").write_text(example.replace("/etc/hearth/", ""))
