@@ -57,6 +57,9 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 MONTHS = re.compile(r"([1-9]\d?)mo")
 
+MAX_PERIOD = "52w"
+"""Of a budget that LiteLLM never resets."""
+
 DURATION = re.compile(r"[1-9]\d*[smhdw]")
 
 
@@ -106,6 +109,15 @@ class _Models:
             self._source.take(*place, *(("model",) if isinstance(target, Mapping) else ()))
             self._source.drop("aliases are not hidden", *place, "hidden")
             self.aliases[str(alias)] = str(self.served(name))
+
+    def add_missing_prices(self) -> None:
+        """Give models without a price that of LiteLLM, which counts what it does not know as free."""
+        for name, entry in self.entries.items():
+            for word in ("input_cost_per_token", "output_cost_per_token"):
+                if word not in entry:
+                    entry[word] = 0.0
+                    words = f"no {word} for `{name}`: counted as free, as before, until it is set"
+                    self._source.changed.append(Note("model_list", words))
 
     def served(self, name: Any) -> str | None:
         """Return the name by which pods serve a model, None if none does."""
@@ -262,6 +274,7 @@ def _policy(
         if "max_budget" in {**tenant, **tenant.get("per_user", {})}:
             # A budget needs the names of its models, each with a price.
             tenant.setdefault("models", list(models.entries))
+            models.add_missing_prices()
     return without_empty({"auth": auth, "defaults": defaults, "tenants": tenants}), rows
 
 
@@ -320,11 +333,12 @@ def _limits(source: Source, place: tuple[str | int, ...]) -> dict[str, Any]:
         found[ours] = number(value, word)
         if ours in ("rpm", "tpm", "max_parallel_requests"):
             found[ours] = count(value, word)
-    if ("budget_duration" in found) != ("max_budget" in found):
-        # A budget of another period would be another budget.
-        source.changed.append(Note(f"{source.name}: budget", "left out: it needs an amount and a period"))
+    if "max_budget" not in found:
         found.pop("budget_duration", None)
-        found.pop("max_budget", None)
+    elif "budget_duration" not in found:
+        # Without it the policy's own default, a day, would multiply the budget.
+        found["budget_duration"] = MAX_PERIOD
+        source.change(f"a budget without a period is one of {MAX_PERIOD}", *place, "max_budget")
     return found
 
 

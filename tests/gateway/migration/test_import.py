@@ -218,6 +218,18 @@ def test_a_key_without_a_team_is_a_tenant_with_its_aliases(tmp_path: Path) -> No
     assert dict(tenant.aliases) == {"gpt-4o": "qwen3-8b"}
 
 
+def test_a_budget_without_a_period_stays_a_budget() -> None:
+    """LiteLLM never resets it; a day, the policy's default, would multiply it."""
+    model = {"model_name": "a", "litellm_params": {"model": "hosted_vllm/a", "api_base": "http://pod:8000"}}
+    result = import_litellm({"model_list": [model]}, {}, teams=[{"team_id": "t", "max_budget": 10}])
+    assert result.policy is not None
+    assert result.policy["tenants"]["t"] == {"max_budget": 10.0, "budget_duration": "52w", "models": ["a"]}
+    assert any(note.place == "teams[0].max_budget" for note in result.changed)
+    assert any("counted as free" in note.words for note in result.changed)
+    (entry,) = result.config["model_list"]
+    assert (entry["input_cost_per_token"], entry["output_cost_per_token"]) == (0.0, 0.0)
+
+
 def test_redis_keys_and_passwords_are_references(tmp_path: Path) -> None:
     """The password becomes a variable; a second key of the pods is listed."""
     assert imported(EXAMPLES / "litellm" / "08-redis-cache.yaml", tmp_path) == 0
