@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -147,8 +147,12 @@ def _schedule(exchange: Exchange, fault: Fault) -> None:
     if fault.kind == "none":
         return
     loop = asyncio.get_running_loop()
-    begin = {"drop": exchange.drop, "stall": exchange.stall, "isolate": partial(exchange.isolate, 0)}[fault.kind]
-    loop.call_at(fault.begins_s, begin)
+    begin: dict[str, Callable[[], None]] = {
+        "drop": exchange.drop,
+        "stall": exchange.stall,
+        "isolate": partial(exchange.isolate, 0),
+    }
+    loop.call_at(fault.begins_s, begin[fault.kind])
     loop.call_at(fault.ends_s, exchange.restore)
 
 

@@ -75,8 +75,8 @@ def measure_remote(pods: int, tokens: int, replicas: int, rounds: int) -> Remote
                 decodes.append((decoded_s - begin_s) / requests)
                 applies.append((done_s - decoded_s) / requests)
     assert applier.rejected == 0
-    times = [median(each) * 1e6 for each in (decides, decodes, applies)]
-    return Remote(pods, tokens, replicas, *times, median(sizes))
+    decide_us, decode_us, apply_us = (median(each) * 1e6 for each in (decides, decodes, applies))
+    return Remote(pods, tokens, replicas, decide_us, decode_us, apply_us, median(sizes))
 
 
 class _Sender:

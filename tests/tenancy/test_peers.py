@@ -372,9 +372,9 @@ class Fleet:
             if not self._passes(other, here):
                 continue
             payloads = self._inboxes.pop((here.name, other.name), [])
-            is_whole = [here.receive(payload, self.now_s) for payload in payloads]
-            if not payloads or is_whole[-1]:
-                if (here.name, other.name) not in self._lost or is_whole:
+            is_contiguous = [here.receive(payload, self.now_s) for payload in payloads]
+            if not payloads or is_contiguous[-1]:
+                if (here.name, other.name) not in self._lost or is_contiguous:
                     self._lost.discard((here.name, other.name))
                     self._undelivered.pop((here.name, other.name), None)
             else:
@@ -382,8 +382,8 @@ class Fleet:
                 self._publish(other)
         here.peers.refresh(self.now_s)
 
-    def _passes(self, publisher: Gateway, hearer: Gateway) -> bool:
-        is_apart = publisher.name in self._cut | self._mute or hearer.name in self._cut
+    def _passes(self, publisher: Gateway, receiver: Gateway) -> bool:
+        is_apart = publisher.name in self._cut | self._mute or receiver.name in self._cut
         return not (self._is_stalled or is_apart)
 
     def fill(self, here: Gateway) -> None:
