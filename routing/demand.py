@@ -24,7 +24,7 @@ class PrefixDemand:
         self._accounts: OrderedDict[int, tuple[float, float]] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<Demand for {len(self._accounts)} prefixes>"
+        return f"<PrefixDemand of {len(self._accounts)} prefixes>"
 
     def waited_s(self, prefix: int, now_s: float) -> float:
         """What is on the account of a prefix now."""

@@ -291,7 +291,7 @@ class PrefixIndex:
         self._turns = 0
 
     def __repr__(self) -> str:
-        return f"<WarmIndex {len(self._holders)} blocks on {len(self._engines)} engines>"
+        return f"<PrefixIndex {len(self._holders)} blocks on {len(self._engines)} engines>"
 
     def __len__(self) -> int:
         return len(self._holders)

@@ -101,4 +101,4 @@ class RequestRejected(Exception):  # noqa: N818 - a refusal is an answer, not an
 
     def __repr__(self) -> str:
         where = f", param={self.param!r}" if self.param else ""
-        return f"Refused({self.reason.value}, {self.message!r}{where})"
+        return f"RequestRejected({self.reason.value}, {self.message!r}{where})"

@@ -171,7 +171,7 @@ class UpdatePublisher:
         self._open: dict[int, tuple[Charge, str]] = {}
 
     def __repr__(self) -> str:
-        return f"<Voice {len(self._open)} open, {len(self._queued)} to send>"
+        return f"<UpdatePublisher {len(self._open)} open, {len(self._queued)} to send>"
 
     @property
     def open_count(self) -> int:
@@ -326,7 +326,7 @@ class ReplicaState:
 
     def __repr__(self) -> str:
         held = sum(len(origin.open) for origin in self._origins.values())
-        return f"<Hearing {len(self._origins)} others with {held} open>"
+        return f"<ReplicaState {len(self._origins)} others with {held} open>"
 
     @property
     def replica_ids(self) -> Iterable[int]:

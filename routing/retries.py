@@ -67,7 +67,7 @@ class RetryBudget:
         self.rejected: Counter[RetryKind] = Counter()
 
     def __repr__(self) -> str:
-        return f"<Budget of {self.balance:.1f} second attempts, {self.in_flight} requests under way>"
+        return f"<RetryBudget of {self.balance:.1f} retries, {self.in_flight} requests in flight>"
 
     def begin(self) -> None:
         """A request has come, and pays in."""

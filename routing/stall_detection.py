@@ -137,7 +137,7 @@ class EngineActivity:
         """Those whose answers have not ended."""
 
     def __repr__(self) -> str:
-        return f"<Pulse quiet for {self.silent_s:.1f} s, {len(self.waiting)} listening>"
+        return f"<EngineActivity silent for {self.silent_s:.1f} s, {len(self.waiting)} listening>"
 
     @property
     def silent_s(self) -> float:
@@ -253,7 +253,7 @@ class StreamWatch:
         pulse.waiting.add(self)
 
     def __repr__(self) -> str:
-        return f"<Vigil, silent for {self._silent_s:.1f} s>"
+        return f"<StreamWatch silent for {self._silent_s:.1f} s>"
 
     def data_received(self, now_s: float, *, has_started: bool) -> None:
         """Record bytes received since the last check. `has_started`: some of them belong to the response's body.

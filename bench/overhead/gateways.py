@@ -43,8 +43,8 @@ http {{
 POLICY = """\
 auth: {{keys: {{search: [{digest}], students: [{other}]}}}}
 tiers:
-  gold: {{priority: 10, ttft_s: 60, tpot_s: 10, weight: 8, guaranteed_share: 0.4, max_queue_s: 20}}
-  bronze: {{priority: -10, max_queue_s: 20}}
+  gold: {{priority: 10, ttft_s: 60, tpot_s: 10, weight: 8, guaranteed_share: 0.4, max_queue_s: 600}}
+  bronze: {{priority: -10, max_queue_s: 600}}
 tenants:
   search: {{tier: gold, rpm: 10000000, tpm: 100000000000, max_parallel_requests: 1000000}}
   students: {{tier: bronze, rpm: 600, tpm: 1000000}}

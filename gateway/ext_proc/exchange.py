@@ -93,7 +93,7 @@ class ExtProcContext:
         self._under_way: set[Exchange] = set()
 
     def __repr__(self) -> str:
-        return f"<Office with {self.stream_counter.count} exchanges>"
+        return f"<ExtProcContext with {self.stream_counter.count} exchanges>"
 
     def kept_headers(self) -> Mapping[str, bytes]:
         """Return the headers that matter here, by their names as Envoy writes them."""

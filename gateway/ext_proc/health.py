@@ -30,7 +30,7 @@ class HealthCheckTracker:
         self._stirred = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<Checkers on {len(self._noes)} connections>"
+        return f"<HealthCheckTracker on {len(self._noes)} connections>"
 
     def record(self, connection: object, *, is_ready: bool) -> None:
         """Note the response that a connection was sent."""

@@ -60,7 +60,7 @@ class GrpcListener:
         """Draining: a connection that was under way gets GOAWAY as soon as it is accepted."""
 
     def __repr__(self) -> str:
-        return f"<Port with {len(self.connections)} connections, {self.open_streams} streams>"
+        return f"<GrpcListener with {len(self.connections)} connections, {self.open_streams} streams>"
 
     @property
     def open_streams(self) -> int:

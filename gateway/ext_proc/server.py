@@ -54,7 +54,7 @@ class CallerAuthenticator:
         self.rejected = {TOKEN: 0, CERTIFICATE: 0}
 
     def __repr__(self) -> str:
-        return f"<CallerCheck, rejected: {self.rejected}>"
+        return f"<CallerAuthenticator, rejected: {self.rejected}>"
 
     def token_guard(self, token: Secret, open_paths: Collection[bytes]) -> Authorize:
         """Return a guard that serves requests with this token, and those for `open_paths` without."""

@@ -158,7 +158,7 @@ class IncomingRequest:
         """Bytes reserved in the budget, and the tenant they count for."""
 
     def __repr__(self) -> str:
-        return f"<Asked {self.method} {self.target!r}, {self.body_bytes} bytes>"
+        return f"<IncomingRequest {self.method} {self.target!r}, {self.body_bytes} bytes>"
 
     def set_headers(self, fields: Sequence[tuple[bytes, bytes]], limits: Limits, kept: AbstractSet[bytes]) -> None:
         """Keep the headers named in `kept`. `fields`: all headers as written. Raises `RequestRejected` if they are too

@@ -111,7 +111,7 @@ class ResponseWriter:
         self.task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Reply to {self.request_id}{', begun' * self.has_started}{', ended' * self.has_ended}>"
+        return f"<ResponseWriter of {self.request_id}{', started' * self.has_started}{', ended' * self.has_ended}>"
 
     def answer(
         self, status: int, body: bytes, *, content_type: str = JSON, fields: Iterable[tuple[str, str]] = ()

@@ -264,7 +264,7 @@ class RequestMeter:
             self._read_limits()
 
     def __repr__(self) -> str:
-        return f"<Tab of {self.request.id}, {self._events} events, {self._reservation}>"
+        return f"<RequestMeter of {self.request.id}, {self._events} events, {self._reservation}>"
 
     def headers(self) -> RateLimitHeaders:
         """The rate-limit headers of the response."""

@@ -120,7 +120,7 @@ class Relay:
         """The pod had closed the connection, perhaps before the request arrived: it may be sent once more."""
 
     def __repr__(self) -> str:
-        return f"<Relay of {self.placement}, {self.end.value if self.ended.done() else 'under way'}>"
+        return f"<Relay of {self.placement}, {self.end.value if self.ended.done() else 'in flight'}>"
 
     # -- the response as it comes ----------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ class UpstreamPool:
         self.knows = knows
 
     def __repr__(self) -> str:
-        return f"<Pool {self.open_count} open, {self.idle_count} idle>"
+        return f"<UpstreamPool {self.open_count} open, {self.idle_count} idle>"
 
     def set_stall_bounds(self, silence: StallBounds) -> None:
         """Set how much silence of engines is tolerated; called before the first request."""

@@ -49,7 +49,7 @@ class UpdateHub:
         self._max_history_bytes = max_history_bytes
 
     def __repr__(self) -> str:
-        return f"<Hub of {len(self._connections)} workers, {len(self._history)} batches of history>"
+        return f"<UpdateHub of {len(self._connections)} workers, {len(self._history)} batches of history>"
 
     def connect_bridge(self, publish: Callable[[bytes], None], request_snapshot: Callable[[int], None]) -> None:
         """Connect other hosts. `publish` takes batches of this host, `request_snapshot` the id of a replica elsewhere.

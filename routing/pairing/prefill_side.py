@@ -102,7 +102,7 @@ class PrefillPlacement:
         """From its answer to the first token of the decode engine."""
 
     def __repr__(self) -> str:
-        return f"<PrefillSide of {self.request.id} on {self.engine.name}>"
+        return f"<PrefillPlacement of {self.request.id} on {self.engine.name}>"
 
     @property
     def charge(self) -> Charge:

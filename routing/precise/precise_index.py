@@ -65,7 +65,7 @@ class PreciseIndex:
         """Engines with several groups or media."""
 
     def __repr__(self) -> str:
-        return f"<ExactIndex {len(self._masks)} blocks on {len(self._engines)} engines>"
+        return f"<PreciseIndex {len(self._masks)} blocks on {len(self._engines)} engines>"
 
     def __len__(self) -> int:
         return len(self._masks)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from math import gcd
 
 from msgspec import Struct
-from xxhash import xxh3_64_intdigest, xxh3_128_digest
+from xxhash import xxh3_64_intdigest
 
 from routing.blocks import hash_seed
 
@@ -25,11 +25,6 @@ BYTES_PER_TOKEN = 4
 def pack_tokens(token_ids: Iterable[int]) -> bytes:
     """Pack token ids as four bytes each. Raises `OverflowError` or `TypeError` for an invalid token id."""
     return array("I", token_ids).tobytes()
-
-
-def text_digest(text: str) -> bytes:
-    """Return the digest that identifies a text where only equality matters."""
-    return xxh3_128_digest(text.encode())
 
 
 def chain_root(adapter: str = "", salt: str = "") -> int:

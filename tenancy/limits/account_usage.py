@@ -275,7 +275,7 @@ class LimitUsage:
         self.unmet = 0.0
 
     def __repr__(self) -> str:
-        return f"<Meter of {self.kind}, {self.counter.used:g} of {self.cap:g}>"
+        return f"<LimitUsage of {self.kind}, {self.counter.used:g} of {self.cap:g}>"
 
     @property
     def remaining(self) -> float:
@@ -354,7 +354,7 @@ class AccountUsage:
         self._set_limits(quota, 0.0)
 
     def __repr__(self) -> str:
-        return f"<Book of {self.path}, {self.open} open>"
+        return f"<AccountUsage of {self.path}, {self.open} open>"
 
     @property
     def open(self) -> int:

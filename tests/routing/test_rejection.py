@@ -13,8 +13,8 @@ def test_a_rejection_says_why_and_where() -> None:
         1.5,
     )
     assert str(rejected) == "no good"
-    assert repr(rejected) == "Refused(bad_request, 'no good', param='messages[2]')"
-    assert repr(RequestRejected(Reason.NO_POD_READY, "none")) == "Refused(no_pod_ready, 'none')"
+    assert repr(rejected) == "RequestRejected(bad_request, 'no good', param='messages[2]')"
+    assert repr(RequestRejected(Reason.NO_POD_READY, "none")) == "RequestRejected(no_pod_ready, 'none')"
 
 
 def test_reasons_are_stable_codes() -> None:

@@ -30,7 +30,7 @@ class FrameAllowance:
         self._since_s = clock()
 
     def __repr__(self) -> str:
-        return f"<Allowance with {self._left} of {self._capacity} left>"
+        return f"<FrameAllowance with {self._left} of {self._capacity} left>"
 
     def spend(self, cost: int = 1) -> bool:
         """Take `cost` out. Returns False where nothing is left; the last cost may exceed what is left."""
@@ -152,7 +152,7 @@ class Http2Connection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         waiting = len(self._waiting) + len(self._short)
-        return f"<Connection with {len(self.streams)} streams, {waiting} of them waiting for room>"
+        return f"<Http2Connection with {len(self.streams)} streams, {waiting} of them waiting for room>"
 
     # -- asyncio protocol ---------------------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ class GrpcStream:
         self._finish: bytes | None = None
 
     def __repr__(self) -> str:
-        return f"<Stream {self.number}, {self._held_bytes} bytes held, {self._pending_bytes} pending>"
+        return f"<GrpcStream {self.number}, {self._held_bytes} bytes held, {self._pending_bytes} pending>"
 
     @property
     def is_finished(self) -> bool:

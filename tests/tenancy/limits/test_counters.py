@@ -55,6 +55,24 @@ def test_what_is_taken_back_is_taken_from_when_it_was_granted() -> None:
     assert window.used == 4
 
 
+def test_what_is_taken_back_does_not_expire_as_well() -> None:
+    """When a slot expires, only its remainder is removed: after amounts of the newest slot, an older one, and both."""
+    window = SlidingWindowCounter()
+    early = window.add(9, 100.0)
+    window.take_back(4, early)
+    late = window.add(7, 130.0)
+    window.take_back(3, early)
+    window.take_back(8, late)
+    window.add(6, 150.0)
+    assert window.used == 7
+    window.advance(161.0)
+    assert window.used == 6
+    window.advance(191.0)
+    assert window.used == 6
+    window.advance(211.0)
+    assert window.used == 0
+
+
 def test_a_gauge_is_free_when_what_it_holds_has_left() -> None:
     """And guesses when the next will leave by how long others stayed."""
     gauge = ConcurrencyCounter()
