@@ -8,6 +8,9 @@ from typing import ClassVar
 from routing.candidates import Candidates
 from routing.request import Request
 
+BRIEF_S = 0.15
+"""Own prefill up to this rides along in a step or two: siblings that wait for one prefix do not part for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamStall:
@@ -26,12 +29,12 @@ class StreamStall:
     token_slack_s: float = 0.036
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Return seconds lost by other streams; an empty list where pairs leave a choice."""
+        """Return seconds lost by other streams; an empty list where no stall is long, or pairs leave a choice."""
         slack_s = self.token_slack_s * (candidates.typical_answer_tokens or candidates.output_tokens)
-        if slack_s <= 0 or candidates.prefill_shares:
+        if slack_s <= 0 or not candidates.stalls_s or candidates.prefill_shares:
             return []
         each = self.late_share / (slack_s * slack_s)
         return [
-            running * own * min(each * (stall + own / 2) * (stall + own / 2), 1.0)
+            running * (own - BRIEF_S) * min(each * (stall + own / 2) * (stall + own / 2), 1.0) if own > BRIEF_S else 0.0
             for running, own, stall in zip(candidates.running, candidates.own_s, candidates.stalls_s, strict=True)
         ]

@@ -1,5 +1,7 @@
 """The one list of facts that all scorers read."""
 
+from typing import ClassVar
+
 import pytest
 from msgspec.structs import fields
 
@@ -33,7 +35,7 @@ OF_SOME = {"holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shar
 class Watching:
     """A scorer that keeps what it was shown."""
 
-    name = "watching"
+    name: ClassVar[str] = "watching"
 
     def __init__(self) -> None:
         self.seen: list[Candidates] = []

@@ -52,6 +52,7 @@ def full(folder: Path) -> dict[str, Any]:
             "scorers": {
                 "session_affinity": {},
                 "interference": {},
+                "stream_stall": {},
                 "hot_prefix_replication": {},
                 "lora_affinity": {},
                 "slow_start": {},
