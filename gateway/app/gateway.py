@@ -19,7 +19,10 @@ from gateway.fleet.watcher import FleetWatcher
 from gateway.identity.keyring import Keyring
 from gateway.kv_index.lookup_client import CacheLookupClient
 from gateway.limits.accounts import QuotaEnforcer
+from gateway.observe.metrics.cascades import CascadeCounters
 from gateway.observe.metrics.process import CallbackErrorHandler, make_registry
+from gateway.observe.metrics.requests import RequestCounters
+from gateway.observe.outcome_totals import OutcomeTotals
 from gateway.observe.receipts import ReceiptStore
 from gateway.observe.request_log import OutcomeLog
 from gateway.pipeline.admission_queue import AdmissionQueue
@@ -61,6 +64,10 @@ class Gateway:
     cascades: Cascades
     listener: HttpServer
     peer_load: PeerLoad
+    totals: OutcomeTotals
+    """Totals of requests for the operators' page."""
+    request_counters: RequestCounters
+    cascade_counters: CascadeCounters
     callback_errors: CallbackErrorHandler
     """Exception handler of its event loop."""
     registry: CollectorRegistry = field(default_factory=make_registry)

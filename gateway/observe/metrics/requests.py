@@ -111,16 +111,16 @@ class RequestCounters(Collector):
         """Add the outcome of a request."""
         self._fresh.append(outcome)
         if len(self._fresh) == BATCH_SIZE:
-            self._count_fresh()
+            self.count_fresh()
 
     @property
     def models(self) -> dict[str, ModelCounters]:
-        self._count_fresh()
+        self.count_fresh()
         return self._models
 
     @property
     def tenants(self) -> dict[str, TenantCounters]:
-        self._count_fresh()
+        self.count_fresh()
         return self._tenants
 
     def count_rejection(self, reason: Reason) -> None:
@@ -135,7 +135,8 @@ class RequestCounters(Collector):
         yield from self._model_counters()
         yield from self._tenant_counters()
 
-    def _count_fresh(self) -> None:
+    def count_fresh(self) -> None:
+        """Count the outcomes that have been added since the last batch."""
         for outcome in self._fresh:
             self._count(self._model(outcome.model), outcome)
             if outcome.tenant is not None:
