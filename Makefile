@@ -26,7 +26,7 @@ SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 .PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers trace-request fuzz fuzz-long chaos soak attacks nightly wheel \
 	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-extproc bench-truth \
-	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts check-deploy extproc-messages clean
+	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
 
 help: ## List the verbs.
 	@echo "Hearth: make VERB"
@@ -200,6 +200,10 @@ test-envoy: $(READY) envoy-venv ## Run the tests with a real Envoy in front.
 test-fronts: $(READY) envoy-venv ## Smuggling behind a real nginx and a real Envoy, and gateways rolled behind nginx.
 	@sh tests/fronts/setup.sh
 	@$(BIN)/python -m pytest tests/fronts $(ARGS)
+
+test-page: $(READY) ## The operators' page in a real headless Chromium; screenshots in out/page.
+	@sh tests/page/setup.sh
+	@$(BIN)/python -m pytest tests/page $(ARGS)
 
 check-deploy: $(READY) envoy-venv ## Hold each file in deploy/ against the program that will read it (a minute).
 	@PYTHON="$(PYTHON)" sh tests/deploy/tools.sh

@@ -49,7 +49,13 @@ from tests.gateway.samples import a_request, an_attempt, an_outcome
 MODELS = ("qwen3.6-27b", "qwen3.5-35b-a3b", "qwen3.5-397b-a17b")
 POOLS = {MODELS[0]: "h100", MODELS[1]: "l40s", MODELS[2]: "h200-pairs"}
 TIERS = ("gold", "silver", "bronze")
-SICK = {7: PodState.OPEN_CIRCUIT, 21: PodState.SUSPECT, 40: PodState.UNREADY, 55: PodState.DRAINING, 60: PodState.STARTING}
+SICK = {
+    7: PodState.OPEN_CIRCUIT,
+    21: PodState.SUSPECT,
+    40: PodState.UNREADY,
+    55: PodState.DRAINING,
+    60: PodState.STARTING,
+}
 
 
 class Stage:
@@ -236,7 +242,9 @@ def _price(usage: Usage) -> float:
 def _sync(draw: random.Random) -> object:
     now_s = asyncio.get_running_loop().time()
     peers = [
-        SimpleNamespace(replica_id=draw.getrandbits(62), last_update_s=now_s, open=dict.fromkeys(range(31)), has_gap=False)
+        SimpleNamespace(
+            replica_id=draw.getrandbits(62), last_update_s=now_s, open=dict.fromkeys(range(31)), has_gap=False
+        )
         for _ in range(3)
     ]
     applier = SimpleNamespace(applied=120_411, rejected=0, gaps=2, replicas=peers)
@@ -254,9 +262,7 @@ def _cascades() -> Cascades:
     cascade = SimpleNamespace(models=[SimpleNamespace(name=name) for name in MODELS[1:]])
     return cast(
         "Cascades",
-        SimpleNamespace(
-            by_name={"auto": cascade}, unused_guarantee=lambda _: None, guarantee_status=lambda _: status
-        ),
+        SimpleNamespace(by_name={"auto": cascade}, unused_guarantee=lambda _: None, guarantee_status=lambda _: status),
     )
 
 
