@@ -12,13 +12,20 @@ from dataclasses import dataclass, field, replace
 
 from agent.heartbeat import HeartbeatIntervals, HeartbeatPublisher
 from agent.loads import LoadListener
+from agent.node_readings import NodeState
 from agent.server import ProbedServer, ServerAddress, ServerProber
 from gateway.runtime.guard import restarted
 from gateway.runtime.redis_location import RedisLocation
 from routing.facts import InvalidFacts, PodFacts, read_facts
-from routing.pod_record import MAX_PODS, AgentRecord, EngineLoad, RegisteredPod, RegistrationState
+from routing.pod_record import MAX_PODS, NO_READING, AgentRecord, EngineLoad, RegisteredPod, RegistrationState
 
 LogFunction = Callable[..., None]
+
+NIC_FACTS = frozenset(("nics", "nic_gbit_s"))
+"""Facts that change while a node runs: a port may go down."""
+
+NODE_INTERVAL_S = 5.0
+"""Between two readings of GPUs and RDMA ports: as often as a gateway scrapes."""
 
 MAX_LOGGED_FAULTS = 256
 """Invalid facts remembered as logged."""
@@ -54,8 +61,11 @@ class Agent:
         clock: Callable[[], float],
         draw: Callable[[], float],
         life: int,
+        read_node: Callable[[], NodeState] | None = None,
     ) -> None:
-        """`life` distinguishes this start of the agent from any other of the same name."""
+        """`life` distinguishes this start of the agent from any other of the same name. `read_node` reads GPUs and RDMA
+        ports, in a thread; None: neither is published.
+        """
         self.is_draining = False
         self.heart = HeartbeatPublisher(redis, plan.name, self.record, plan.intervals, log_event, draw)
         self.loads = LoadListener(clock, self.heart.publish_load_soon)
@@ -64,6 +74,9 @@ class Agent:
         self._log_event = log_event
         self._life = life
         self._beat = 0
+        self._read_node = read_node
+        self._node = NO_READING
+        self._machine_facts = dict(plan.machine_facts)
         self._servers = {spot.url: ProbedServer(spot) for spot in plan.configured_servers}
         self._published: tuple[RegisteredPod, ...] = ()
         self._logged_faults: set[str] = set()
@@ -77,7 +90,7 @@ class Agent:
         self._beat += 1
         state = RegistrationState.DRAINING if self.is_draining else RegistrationState.SERVING
         pods = tuple(replace(pod, state=state, loads=self._loads_of(pod)) for pod in self._published)
-        return AgentRecord(self._plan.name, self._beat, self._plan.intervals.ttl_s, pods, self._life)
+        return AgentRecord(self._plan.name, self._beat, self._plan.intervals.ttl_s, pods, self._life, self._node)
 
     def drain(self) -> None:
         """Publish all servers as draining: they finish their requests and take no new ones."""
@@ -90,6 +103,19 @@ class Agent:
         while True:
             await self.probe_all()
             await asyncio.sleep(self._plan.probe_interval_s)
+
+    @restarted("node readings")
+    async def watch_node(self) -> None:
+        """Read GPUs and RDMA ports periodically until cancelled."""
+        while self._read_node is not None:
+            self._take_node(await asyncio.to_thread(self._read_node))
+            await asyncio.sleep(NODE_INTERVAL_S)
+
+    def _take_node(self, state: NodeState) -> None:
+        """Publish the reading with the next heartbeat, and changed facts of RDMA devices with the next probe."""
+        self._node = state.reading
+        kept = {name: fact for name, fact in self._machine_facts.items() if name not in NIC_FACTS}
+        self._machine_facts = kept | state.nic_facts
 
     async def probe_all(self) -> None:
         """Probe for new servers and all known ones, once."""
@@ -138,7 +164,7 @@ class Agent:
 
     def _facts(self, server: ProbedServer) -> PodFacts:
         """Merge all facts of a server; one that is invalid is left out and logged once."""
-        merged = dict(self._plan.machine_facts) | server.facts | dict(self._plan.configured_facts)
+        merged = self._machine_facts | server.facts | dict(self._plan.configured_facts)
         try:
             return read_facts(merged)
         except InvalidFacts as bad:

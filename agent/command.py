@@ -22,6 +22,7 @@ import uvloop
 from agent.agent import Agent, AgentPlan
 from agent.hardware import detect_gpus, detect_nics
 from agent.heartbeat import HeartbeatIntervals
+from agent.node_readings import NodeReader
 from agent.server import ServerAddress, ServerProber
 from agent.server_process import command_behind, url_host
 from agent.settings import SETTINGS, AgentSettings, load_agent_settings
@@ -71,13 +72,23 @@ async def run_agent(settings: AgentSettings, log_event: LogFunction) -> None:
         asker = ServerProber(session, command_behind, key.value if key else None)
         plan = await asyncio.to_thread(make_plan, settings, log_event)
         clock, life = asyncio.get_running_loop().time, draw.getrandbits(32)
-        agent = Agent(plan, asker, settings.redis, log_event=log_event, clock=clock, draw=draw.random, life=life)
+        agent = Agent(
+            plan,
+            asker,
+            settings.redis,
+            log_event=log_event,
+            clock=clock,
+            draw=draw.random,
+            life=life,
+            read_node=NodeReader().read,
+        )
         async with listen_for_loads(settings.load_listen, agent, log_event), listen_for_signals() as stops:
             log_event(
                 "info", "agent_started", version=version("hearth-gateway"), agent=plan.name, redis=str(settings.redis)
             )
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(agent.run(), name="look"), group.create_task(agent.heart.run(), name="beat")]
+                endless = (agent.run, agent.heart.run, agent.watch_node)
+                tasks = [group.create_task(run(), name="agent") for run in endless]
                 await stops.sent.wait()
                 await leave(settings, agent, stops, log_event)
                 for task in tasks:

@@ -127,7 +127,11 @@ def facts_from_labels(path: Path) -> dict[str, object]:
     return {FACT_LABELS[name]: value for name, value in found if name in FACT_LABELS and value}
 
 
-def detect_nics(folder: Path = Path("/sys/class/infiniband")) -> dict[str, object]:
+INFINIBAND = Path("/sys/class/infiniband")
+"""Where Linux lists RDMA devices, RoCE included."""
+
+
+def detect_nics(folder: Path = INFINIBAND) -> dict[str, object]:
     """Return the RDMA devices that have an active port and their total Gbit/s; empty if there are none."""
     rates = {device.name: _gbit_s(device) for device in sorted(folder.glob("*"))}
     up = {name: rate for name, rate in rates.items() if rate}

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from typing import Any
 
 Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
 """Takes parsed arguments and environment variables, returns an exit status."""
@@ -47,6 +48,10 @@ def _command(name: str | None) -> Command | None:
             from gateway.commands.keys import run
         case "cascade":
             from gateway.commands.cascade import run
+        case "spend":
+            from gateway.commands.spend import run
+        case "receipts" | "fleet" | "drain" | "reload":
+            from gateway.commands.admin import run
         case _:
             return None
     return run
@@ -89,9 +94,36 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         from gateway.commands.cascade import add_flags
 
         add_flags(cascade)
+    spend = commands.add_parser("spend", help="sum tokens and money from usage records")
+    if "spend" in words:
+        from gateway.commands.spend import add_flags
+
+        add_flags(spend)
+    _add_admin_commands(commands, words)
     commands.add_parser("simulate", help="replay a trace on simulated pods", add_help=False)
     commands.add_parser("profile", help="measure a pod for simulations", add_help=False)
     return parser
+
+
+ADMIN_COMMANDS = {
+    "receipts": "show why requests were routed as they were",
+    "fleet": "show the pods of a running gateway",
+    "drain": "send a pod no more requests, or undo this",
+    "reload": "reload the configuration of a running gateway",
+}
+"""Commands that talk to the admin port."""
+
+
+def _add_admin_commands(commands: Any, words: Sequence[str]) -> None:
+    parsers = {name: commands.add_parser(name, help=says) for name, says in ADMIN_COMMANDS.items()}
+    if not ADMIN_COMMANDS.keys() & set(words):
+        return
+    from gateway.commands import admin
+
+    admin.add_receipts_flags(parsers["receipts"])
+    admin.add_fleet_flags(parsers["fleet"])
+    admin.add_drain_flags(parsers["drain"])
+    admin.add_reload_flags(parsers["reload"])
 
 
 def _add_serve_flags(serve: argparse.ArgumentParser) -> None:

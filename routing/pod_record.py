@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from routing.facts import FACT_NAMES, NO_FACTS, InvalidFacts, PodFacts, read_facts
 
@@ -30,6 +30,10 @@ MAX_RECORD_BYTES = 64 << 10
 
 MAX_PODS = 64
 """Beside one agent; a node has a dozen GPUs."""
+
+MAX_GPUS = 16
+
+MAX_RDMA_PORTS = 64
 
 MAX_TTL_S = 3600.0
 
@@ -61,6 +65,35 @@ class EngineLoad(Struct, frozen=True, omit_defaults=True):
     """How old this was when the record was written."""
 
 
+class GpuReading(Struct, frozen=True, omit_defaults=True):
+    """One GPU at one moment."""
+
+    utilization: float | None = None
+    """Part of the last moments in which it was in use, 0 to 1; None where the device does not report it."""
+    memory_used_bytes: int = 0
+    memory_total_bytes: int = 0
+    power_w: float | None = None
+
+
+class RdmaPort(Struct, frozen=True):
+    """One port of an RDMA device, as the kernel names them."""
+
+    device: str
+    port: int
+    is_up: bool
+
+
+class NodeReading(Struct, frozen=True, omit_defaults=True):
+    """What an agent reads of its node while it runs."""
+
+    gpus: tuple[GpuReading, ...] = ()
+    """By index."""
+    rdma_ports: tuple[RdmaPort, ...] = ()
+
+
+NO_READING = NodeReading()
+
+
 @dataclass(frozen=True, slots=True)
 class RegisteredPod:
     """One pod of an agent."""
@@ -85,6 +118,7 @@ class AgentRecord:
     pods: tuple[RegisteredPod, ...] = ()
     life: int = 0
     """Drawn at the agent's start: the beat counter restarts with each value."""
+    node: NodeReading = NO_READING
 
 
 def record_key(prefix: str, agent: str) -> str:
@@ -140,6 +174,7 @@ class _Record(Struct, frozen=True):
     ttl_s: float
     pods: list[_Pod]
     life: int = 0
+    node: NodeReading | UnsetType = UNSET
 
 
 class _Version(Struct, frozen=True):
@@ -151,7 +186,8 @@ def write_record(record: AgentRecord) -> bytes:
     pods = [
         _Pod(pod.url, pod.facts.to_mapping(), pod.state, pod.takes_priority, list(pod.loads)) for pod in record.pods
     ]
-    written = msgspec.json.encode(_Record(VERSION, record.agent, record.beat, record.ttl_s, pods, record.life))
+    node = UNSET if record.node == NO_READING else record.node
+    written = msgspec.json.encode(_Record(VERSION, record.agent, record.beat, record.ttl_s, pods, record.life, node))
     if len(written) > MAX_RECORD_BYTES or len(pods) > MAX_PODS:
         raise InvalidRecord(f"more than {MAX_PODS} pods or {MAX_RECORD_BYTES} bytes")
     return written
@@ -174,8 +210,11 @@ def read_record(written: bytes) -> AgentRecord:
         raise InvalidRecord(f"ttl_s: must be from 0.1 to {MAX_TTL_S:.0f}")
     if len(decoded.pods) > MAX_PODS:
         raise InvalidRecord(f"pods: more than {MAX_PODS}")
+    node = NO_READING if decoded.node is UNSET else decoded.node
+    if len(node.gpus) > MAX_GPUS or len(node.rdma_ports) > MAX_RDMA_PORTS:
+        raise InvalidRecord(f"node: more than {MAX_GPUS} GPUs or {MAX_RDMA_PORTS} ports")
     pods = tuple(_registered(at, pod) for at, pod in enumerate(decoded.pods))
-    return AgentRecord(decoded.agent, decoded.beat, decoded.ttl_s, pods, decoded.life)
+    return AgentRecord(decoded.agent, decoded.beat, decoded.ttl_s, pods, decoded.life, node)
 
 
 def _registered(at: int, pod: _Pod) -> RegisteredPod:

@@ -78,6 +78,11 @@ class Pod:
     has_reported_models: bool = True
     """Whether it has reported its models; until then it may serve any."""
 
+    @property
+    def pool_label(self) -> str:
+        """Its pool, as metrics name it: the first of its base models where it names none, empty before it reports."""
+        return self.pool or min(self.models - self.adapters, default="")
+
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:

@@ -65,6 +65,15 @@ class Usage(
     cached_tokens: int | None = None
 
 
+class Arrival(Struct, frozen=True, gc=False):
+    """How a request reached its front end: for its record alone."""
+
+    path: str = ""
+    """Path of its endpoint; empty where no client sent it."""
+    client_request_id: str | None = None
+    """The client's own id of it (`x-request-id`)."""
+
+
 class Request(Struct, frozen=True, gc=False):
     """The facts of one request.
 
@@ -95,6 +104,9 @@ class Request(Struct, frozen=True, gc=False):
     """The larger model that was requested, where `model` answers in its place."""
     retry_count: int = 0
     """How often its client says that it has asked before."""
+    requested_model: str | None = None
+    """The model as its client named it: an alias, a cascade, or the model before a downgrade; None where unknown."""
+    arrival: Arrival = Arrival()
     is_single_engine: bool = False
     """Its prefill and its answer belong on one engine: it asks for something of the prompt, or has failed as a pair."""
     holds_back: bool = False

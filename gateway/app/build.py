@@ -109,8 +109,9 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     background = [issuer.run, canaries.run]
     if settings.canaries:
         observers.insert(1, canaries.on_outcome)
-    if is_first:
-        background.append(UnpairedPrefillMonitor(router, log_event, clock).run)
+    unpaired = UnpairedPrefillMonitor(router, log_event, clock) if is_first else None
+    if unpaired is not None:
+        background.append(unpaired.run)
     pipeline = RequestPipeline(
         router,
         health=watcher.on_attempt_end,
@@ -166,7 +167,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         callback_errors=CallbackErrorHandler(log_event, after=room.reconcile),
         background=background,
     )
-    metrics.register(gateway)
+    metrics.register(gateway, unpaired)
     gateway.registry.register(canaries)
     gateway.registry.register(gateway.callback_errors)
     return gateway

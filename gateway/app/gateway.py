@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from gateway.identity.keyring import Keyring
 from gateway.kv_index.lookup_client import CacheLookupClient
 from gateway.limits.accounts import QuotaEnforcer
 from gateway.observe.metrics.cascades import CascadeCounters
+from gateway.observe.metrics.configuration import ReloadStatus
 from gateway.observe.metrics.process import CallbackErrorHandler, make_registry
 from gateway.observe.metrics.requests import RequestCounters
 from gateway.observe.outcome_totals import OutcomeTotals
@@ -70,6 +72,8 @@ class Gateway:
     cascade_counters: CascadeCounters
     callback_errors: CallbackErrorHandler
     """Exception handler of its event loop."""
+    reloads: ReloadStatus = field(default_factory=lambda: ReloadStatus(time.time))
+    """The last reloads of this process; with several the supervisor's count."""
     registry: CollectorRegistry = field(default_factory=make_registry)
     """All metric collectors."""
     background: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)

@@ -20,7 +20,7 @@ from gateway.runtime.tls import check_certificate, load_certificate
 from tenancy.document import ConfigError, InvalidDocument
 from tenancy.policy import Policy
 
-RELOADABLE = frozenset(("pods", "models", "policy", "pod_api_key", "tls", "log_level"))
+RELOADABLE = frozenset(("pods", "models", "pools", "policy", "pod_api_key", "tls", "log_level"))
 """Settings that a reload applies."""
 
 ReadSettings = Callable[[], Settings]
@@ -55,9 +55,12 @@ class Reloader:
                 apply_reload(gateway, fresh)
             except InvalidDocument as invalid:
                 faults = [str(fault) for fault in invalid.errors]
+                gateway.reloads.note_config(is_successful=False)
                 gateway.log_event("error", "reload_failed", errors=faults)
                 return {"reloaded": False, "errors": faults}
             restart = needs_restart(old, fresh.settings)
+            gateway.reloads.note_config(is_successful=True, needs_restart=restart)
+            gateway.reloads.note_policy(is_successful=True)
             gateway.log_event("info", "reload_succeeded", needs_restart=restart)
             return {"reloaded": True, "needs_restart": restart}
 
@@ -71,7 +74,12 @@ class Reloader:
 
         keyring = gateway.keyring
         await watch_policy(
-            lambda: gateway.settings, lambda: keyring.policy, renew, self._variables, log_event=gateway.log_event
+            lambda: gateway.settings,
+            lambda: keyring.policy,
+            renew,
+            self._variables,
+            log_event=gateway.log_event,
+            on_reload=gateway.reloads.note_policy,
         )
 
 

@@ -58,6 +58,7 @@ class Signals:
 async def serve(settings: Settings, reread: Callable[[], Settings], variables: Mapping[str, str]) -> None:
     """Run a gateway until a signal ends it. Raises `InvalidDocument` and `CannotListen` before it serves."""
     gateway = build(settings, load_policy(settings, variables))
+    gateway.registry.register(gateway.reloads)
     reloader = Reloader(gateway, reread, variables)
     gateway.background.append(reloader.watch)
     async with AsyncExitStack() as stack:

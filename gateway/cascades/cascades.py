@@ -7,7 +7,7 @@ smaller. Models are indices into `Cascade.models`, cheapest first. Reads no body
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,6 +121,10 @@ class Cascades:
     def unused_guarantee(self, name: str) -> UnusedGuarantee | None:
         """Return why a cascade does not use a guarantee; None where it does."""
         return self._silences.get(name)
+
+    def standing_warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield event and cascade of each warning about a guarantee whose cause lasts."""
+        return ((why.event, name) for name, why in self._silences.items() if why.level == "warning")
 
     @property
     def by_name(self) -> Mapping[str, Cascade]:

@@ -3,12 +3,15 @@
 Families are merged as follows:
 
 - metrics of a process itself (`process_*`, `python_*`) get a label `process`;
-- counters and histograms are summed, including those of children that have ended: a total never falls;
+- counters, histograms and summaries are summed, including those of children that have ended: a total never falls. Of
+  those in `LARGEST`, which all processes count alike, the largest value counts;
 - gauges are summed (requests, connections, blocks: each process has its own);
-- gauges about an upstream, an engine or a source (a label `upstream`, `state` or `source`), and those in `FACTS`, are
-  facts that all processes see alike: the first one counts. Only a process's own load on an engine is summed;
+- gauges about an upstream, an engine, a source or a node (a label in `FACT_LABELS`), and those in `FACTS`, are facts
+  that all processes see alike: the first one counts. Only a process's own load on an engine is summed;
 - of connections (`*_connected`) the smallest value counts, of those in `LARGEST` the largest: a sum of times, shares or
-  flags means nothing.
+  flags means nothing;
+- what each process judges by its own requests (`ONE_PER_UPSTREAM`) has one sample per upstream: the worst state, the
+  latest error.
 
 Parsing takes some ten microseconds per series and child; it happens here, in a process that serves no requests.
 """
@@ -30,10 +33,12 @@ from prometheus_client.samples import Sample
 
 from gateway.cluster.child import ChildProcess
 from gateway.cluster.worker_pool import WorkerPool
+from gateway.observe.metrics.configuration import ReloadStatus
+from gateway.observe.metrics.engines import COUNTERS, SUMMARIES
 
 OWN = ("process_", "python_")
 
-FACT_LABELS = frozenset(("upstream", "state", "source"))
+FACT_LABELS = frozenset(("upstream", "state", "source", "node"))
 
 SUMMED_FACTS = frozenset(
     ("hearth_engine_running_requests", "hearth_engine_pending_prefill_tokens", "hearth_engine_kv_tokens")
@@ -43,6 +48,7 @@ FACTS = frozenset(
     (
         *("hearth_build_info", "hearth_replica_sync_peers", "hearth_limit_replicas"),
         *("hearth_cascade_guarantee_max_loss_ratio", "hearth_cascade_guarantee_examples"),
+        *("hearth_pool_engines", "hearth_pool_waiting_requests"),
     )
 )
 
@@ -55,14 +61,35 @@ LARGEST = frozenset(
             "hearth_redis_staleness_seconds",
         ),
         *("hearth_cascade_drift_alarm", "hearth_cascade_model_frozen", "hearth_cascade_threshold_raised_steps"),
+        *("hearth_warnings", "hearth_pool_cost", "hearth_pool_engine_seconds", "hearth_engine_prompt_tokens"),
+        *(name for name, _, _ in (*SUMMARIES, *COUNTERS)),
     )
 )
+"""Those of engines and pools grow alike in all processes; one that began later has counted less."""
+
+STATE_RANK = {
+    word: rank
+    for words in (
+        ("ready", "suspect", "draining", "starting", "unready", "open_circuit"),
+        ("closed", "trial", "open"),
+    )
+    for rank, word in enumerate(words)
+}
+"""States of pods and breakers, the worst last."""
+
+ONE_PER_UPSTREAM = frozenset(
+    (
+        *("hearth_upstream_state", "hearth_upstream_breaker_state"),
+        "hearth_upstream_last_error_timestamp_seconds",
+    )
+)
+"""Processes may differ in these: each has circuit breakers of its own."""
 
 SMALLEST = frozenset(("hearth_cascade_guarantee_active", "hearth_cascade_shadow_agreement_ratio"))
 
 CONNECTED = "_connected"
 
-CUMULATIVE = frozenset(("counter", "histogram"))
+CUMULATIVE = frozenset(("counter", "histogram", "summary"))
 
 SampleKey = tuple[str, tuple[tuple[str, str], ...]]
 """Name and labels of a sample."""
@@ -76,6 +103,7 @@ class MergeRule(Enum):
     FACT = "fact"
     MAX = "max"
     MIN = "min"
+    WORST = "worst"
 
 
 @dataclass(slots=True)
@@ -97,6 +125,16 @@ class MetricFamily:
         for key, value in other.samples.items():
             self.samples[key] = choose(self.samples.get(key, value), value)
 
+    def select_worst(self, other: MetricFamily) -> None:
+        """Keep one sample per upstream: the one with the worst state, then the largest value."""
+        worst: dict[str, tuple[SampleKey, float]] = {}
+        for key, value in (*self.samples.items(), *other.samples.items()):
+            labels = dict(key[1])
+            known = worst.get(labels["upstream"])
+            if known is None or _badness(labels, value) > _badness(dict(known[0][1]), known[1]):
+                worst[labels["upstream"]] = (key, value)
+        self.samples = dict(worst.values())
+
     def empty(self) -> MetricFamily:
         """The same family without a sample."""
         return MetricFamily(self.name, self.documentation, self.kind)
@@ -112,6 +150,10 @@ class MetricFamily:
         metric = Metric(self.name, self.documentation, self.kind)
         metric.samples = [Sample(name, dict(labels), value) for (name, labels), value in self.samples.items()]
         return metric
+
+
+def _badness(labels: Mapping[str, str], value: float) -> tuple[int, float]:
+    return STATE_RANK.get(labels.get("state", ""), 0), value
 
 
 Scrape = Mapping[str, MetricFamily]
@@ -136,12 +178,14 @@ def rule_of(family: MetricFamily) -> MergeRule:
     """The rule by which a family is merged."""
     if family.name.startswith(OWN):
         return MergeRule.OWN
-    if family.kind in CUMULATIVE or family.name in SUMMED_FACTS:
-        return MergeRule.SUM
-    if family.name in FACTS:
-        return MergeRule.FACT
     if family.name in LARGEST:
         return MergeRule.MAX
+    if family.kind in CUMULATIVE or family.name in SUMMED_FACTS:
+        return MergeRule.SUM
+    if family.name in ONE_PER_UPSTREAM:
+        return MergeRule.WORST
+    if family.name in FACTS:
+        return MergeRule.FACT
     if family.name in SMALLEST or family.name.endswith(CONNECTED):
         return MergeRule.MIN
     labels = {label for _, held in family.samples for label, _ in held}
@@ -160,7 +204,9 @@ def merge_scrapes(readings: Mapping[str, Scrape], gone: Scrape) -> Iterator[Metr
             if rule is MergeRule.FACT and name in whole:
                 continue
             target = whole.setdefault(name, family.empty())
-            if rule in CHOICES:
+            if rule is MergeRule.WORST:
+                target.select_worst(family)
+            elif rule in CHOICES:
                 target.select(family, CHOICES[rule])
             else:
                 target.add(family.of(process) if rule is MergeRule.OWN else family)
@@ -238,20 +284,21 @@ class SupervisorMetrics(Collector):
         yield restarts
 
 
-def own_registry(team: WorkerPool) -> CollectorRegistry:
+def own_registry(team: WorkerPool, reloads: ReloadStatus) -> CollectorRegistry:
     """The registry of the supervisor's own metrics."""
     registry = CollectorRegistry(auto_describe=False)
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     registry.register(SupervisorMetrics(team))
+    registry.register(reloads)
     return registry
 
 
 def supervisor_metrics_app(
-    team: WorkerPool, counts: ScrapedMetrics, is_stopping: Callable[[], bool]
+    team: WorkerPool, counts: ScrapedMetrics, reloads: ReloadStatus, is_stopping: Callable[[], bool]
 ) -> web.Application:
     """The application of the metrics port. It is ready while any worker is."""
-    own = own_registry(team)
+    own = own_registry(team, reloads)
 
     async def metrics(request: web.Request) -> web.Response:
         await _scrape(team, counts)

@@ -9,6 +9,7 @@ import asyncio
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
@@ -31,6 +32,7 @@ from gateway.cluster.worker_pool import WorkerPool
 from gateway.config.extproc import ExtProcConfig
 from gateway.config.settings import Settings
 from gateway.identity.policy import load_policy, watch_policy
+from gateway.observe.metrics.configuration import ReloadStatus
 from gateway.observe.metrics.process import CallbackErrorHandler
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.line_writer import STDOUT, LineWriter
@@ -62,13 +64,14 @@ async def supervise(settings: Settings, reread: Callable[[], Settings], variable
         team = WorkerPool(
             fresh, folder, bindings_of(traffic), log_event=log_event, began=counts.join, ended=counts.leave
         )
-        reloader = SupervisorReloader(team, reread, variables, log_event)
+        reloads = ReloadStatus(time.time)
+        reloader = SupervisorReloader(team, reread, variables, log_event, reloads)
         signals = stack.enter_context(handling_signals(reloader.reload))
         listening = {"traffic": addresses_of(traffic)}
         if settings.extproc is not None:
             listening |= settings.extproc.addresses_of_workers(settings.processes)
         apps = (
-            ("metrics", settings.metrics_listen, supervisor_metrics_app(team, counts, signals.stop.is_set)),
+            ("metrics", settings.metrics_listen, supervisor_metrics_app(team, counts, reloads, signals.stop.is_set)),
             ("admin", settings.admin_listen, SupervisorAdmin(team, reloader.reload).app(settings.admin_token)),
         )
         for name, where, app in apps:
@@ -101,9 +104,15 @@ class SupervisorReloader:
     """Reloads all children: settings are read and checked once here, then applied by each."""
 
     def __init__(
-        self, team: WorkerPool, reread: ReadSettings, variables: Mapping[str, str], log_event: EventLog
+        self,
+        team: WorkerPool,
+        reread: ReadSettings,
+        variables: Mapping[str, str],
+        log_event: EventLog,
+        reloads: ReloadStatus,
     ) -> None:
         self._team = team
+        self._reloads = reloads
         self._reread = reread
         self._variables = variables
         self._log_event = log_event
@@ -118,15 +127,19 @@ class SupervisorReloader:
                 fresh = load_config(old, self._reread, self._variables)
             except InvalidDocument as invalid:
                 faults = [str(fault) for fault in invalid.errors]
+                self._reloads.note_config(is_successful=False)
                 self._log_event("error", "reload_failed", errors=faults)
                 return {"reloaded": False, "errors": faults}
             self._log_event.level = fresh.settings.log_level
             # Children that are replaced later must run with the same settings as the others.
             found = await self._team.apply_config(replace(fresh, settings=effective_settings(old, fresh.settings)))
+            restart = needs_restart(old, fresh.settings)
             if faults := [f"{name}: {fault}" for name, held in found.items() for fault in held]:
+                self._reloads.note_config(is_successful=False, needs_restart=restart)
                 self._log_event("error", "reload_incomplete", errors=faults)
                 return {"reloaded": False, "errors": faults}
-            restart = needs_restart(old, fresh.settings)
+            self._reloads.note_config(is_successful=True, needs_restart=restart)
+            self._reloads.note_policy(is_successful=True)
             self._log_event("info", "reload_succeeded", needs_restart=restart, processes=sorted(found))
             return {"reloaded": True, "needs_restart": restart, "processes": sorted(found)}
 
@@ -140,7 +153,12 @@ class SupervisorReloader:
             return [f"{name}: {fault}" for name, held in found.items() for fault in held]
 
         await watch_policy(
-            lambda: team.fresh.settings, lambda: team.fresh.policy, renew, self._variables, log_event=self._log_event
+            lambda: team.fresh.settings,
+            lambda: team.fresh.policy,
+            renew,
+            self._variables,
+            log_event=self._log_event,
+            on_reload=self._reloads.note_policy,
         )
 
 

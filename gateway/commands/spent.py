@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from cascade.accounts import CascadeCosts, CostAccounts
-from gateway.commands.usage_log import LineHeader, is_record
+from gateway.commands.usage_log import LineHeader, is_record, open_log
 from tenancy.document import InvalidValue
 
 ABSENT = "(none)"
@@ -56,7 +56,7 @@ def read_cascade_costs(paths: Iterable[Path]) -> CostAccounts:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, UsageLogCascade]]:
-    with path.open("rb") as lines:
+    with open_log(path) as lines:
         for number, line in enumerate(lines, 1):
             try:
                 if not is_record(HEADER_DECODER.decode(line), f"{path}:{number}"):

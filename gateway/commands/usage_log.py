@@ -1,11 +1,31 @@
-"""Tells which lines of a log are records of requests, and rejects those that another version of Hearth wrote."""
+"""Opens logs, also compressed ones; finds which lines are records of requests, and rejects those of other versions."""
 
 from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable
+from io import BufferedIOBase
+from pathlib import Path
 
 from msgspec import Struct
 
 from gateway.pipeline.record import REQUEST_EVENT, USAGE_SCHEMA
 from tenancy.document import InvalidValue
+
+COMPRESSED: dict[str, Callable[[Path], BufferedIOBase]] = {
+    ".gz": gzip.GzipFile,
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+}
+"""How to open a compressed file, by the end of its name."""
+
+
+def open_log(path: Path) -> BufferedIOBase:
+    """Open a log for reading lines, also a compressed one. Raises OSError, also later where it is damaged."""
+    opened = COMPRESSED.get(path.suffix)
+    return path.open("rb") if opened is None else opened(path)
 
 
 class LineHeader(Struct):

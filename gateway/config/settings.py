@@ -42,6 +42,7 @@ from gateway.config.limits import (
     stall_detection_schema,
 )
 from gateway.config.models import ModelEntry, model_schema, read_models
+from gateway.config.pools import PoolEntry, pools_schema, read_pools
 from gateway.config.renamed_keys import fault_of_renamed
 from gateway.config.rollout import canary_schema, read_canaries, read_roles, roles_schema
 from gateway.config.routing import RoutingConfig, read_routing, routing_schema
@@ -74,6 +75,8 @@ class Settings:
     """Sources of pods beside the static list and the file."""
     pod_api_key: Secret | None = None
     models: tuple[ModelEntry, ...] = ()
+    pools: tuple[PoolEntry, ...] = ()
+    """What engines cost, for metrics."""
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -98,6 +101,11 @@ class Settings:
     @property
     def model_table(self) -> Mapping[str, ModelEntry]:
         return {entry.name: entry for entry in self.models}
+
+    @property
+    def engine_hour_prices(self) -> Mapping[str, float]:
+        """Cost of an engine-hour by pool."""
+        return {entry.name: entry.cost_per_engine_hour for entry in self.pools}
 
     @property
     def configured_pods(self) -> tuple[DiscoveredPod, ...]:
@@ -127,6 +135,7 @@ def read_settings(
         trusted_proxies=root.each("trusted_proxies", parse_network) or (),
         pod_api_key=read_secret(root, "pod_api_key"),
         models=read_models(root),
+        pools=read_pools(root),
         routing=read_routing(root),
         tls=_tls(root.table("tls")),
         cors=read_cors(root),
@@ -193,6 +202,7 @@ def config_schema() -> Schema:
                 "model_list": described(
                     {"type": "array", "items": model_schema()}, "Models: prices, pods and cascades."
                 ),
+                "pools": described(pools_schema(), "Pools: what an engine costs, for metrics."),
                 "routing": described(
                     routing_schema(), "How a pod is chosen: the name of a routing, or a mapping that changes one."
                 ),

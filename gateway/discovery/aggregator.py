@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from gateway.config.discovery import DiscoveredPod
-from gateway.discovery.source import PodSource
+from gateway.discovery.source import NodeSource, PodSource
 from routing.facts import NO_FACTS, PodFacts
+from routing.pod_record import NodeReading
 from routing.pods import PodState
 
 
@@ -39,6 +40,15 @@ class PodAggregator:
     def last_snapshot(self, source: PodSource) -> SourceSnapshot | None:
         """Return the last list of a source, None if it has never reported."""
         return self._snapshots.get(source)
+
+    def nodes(self) -> dict[str, NodeReading]:
+        """Return the last reading of each node that a source reports, by name."""
+        return {
+            name: reading
+            for source in reversed(self.sources)
+            if isinstance(source, NodeSource)
+            for name, reading in source.nodes().items()
+        }
 
     def sources_by_pod(self) -> dict[str, list[str]]:
         """Return the names of the sources that list each pod now, by URL, highest precedence first."""

@@ -21,8 +21,10 @@ from gateway.runtime.guard import raise_if_cancelled, restarted
 from gateway.runtime.redis_client import RedisClient, connect_redis
 from gateway.runtime.redis_location import RedisLocation
 from routing.pod_record import (
+    NO_READING,
     AgentRecord,
     InvalidRecord,
+    NodeReading,
     RegisteredPod,
     RegistrationState,
     read_record,
@@ -49,6 +51,7 @@ class AgentLease:
     pods: tuple[DiscoveredPod, ...]
     """Empty after an agent has left, until it expires: a late older record must not restore its pods."""
     expires_s: float
+    node: NodeReading = NO_READING
 
 
 class AgentRegistry:
@@ -79,7 +82,9 @@ class AgentRegistry:
         self._pods += more
         counts_s = record.ttl_s if left_s is None else min(left_s, record.ttl_s)
         found = tuple(map(_discovered, record.pods))
-        self._leases[record.agent] = AgentLease(record.life, record.beat, record.ttl_s, found, now_s + counts_s)
+        self._leases[record.agent] = AgentLease(
+            record.life, record.beat, record.ttl_s, found, now_s + counts_s, record.node
+        )
         return known is None or known.pods != found
 
     def expire(self, now_s: float) -> bool:
@@ -93,6 +98,10 @@ class AgentRegistry:
         """After an outage of Redis, give every agent its full ttl to write again."""
         for agent, lease in self._leases.items():
             self._leases[agent] = replace(lease, expires_s=max(lease.expires_s, now_s + lease.ttl_s))
+
+    def nodes(self) -> dict[str, NodeReading]:
+        """Return the last reading of each agent's node that has one, by name of the agent."""
+        return {agent: lease.node for agent, lease in self._leases.items() if lease.node != NO_READING}
 
     def pods(self) -> tuple[DiscoveredPod, ...]:
         """Return the pods of all agents; of a pod that several register, the first agent by name wins."""
@@ -165,6 +174,10 @@ class RegistrySource:
         self._bad: dict[str, str] = {}
         """Agents whose last record was invalid, and why; logged once each."""
         self.trouble = ""
+
+    def nodes(self) -> dict[str, NodeReading]:
+        """Return the last reading of each agent's node, by name of the agent."""
+        return self._agents.nodes()
 
     async def follow(self, notify: PodsCallback) -> None:
         """Report all registered pods whenever they change, through outages of Redis, until cancelled."""

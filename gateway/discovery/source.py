@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, runtime_checkable
 
 from gateway.config.discovery import DiscoveredPod
+from routing.pod_record import NodeReading
 
 PodsCallback = Callable[[tuple[DiscoveredPod, ...]], None]
 """Receives all pods that a source knows now; each call replaces the last list, and may repeat it."""
@@ -26,6 +27,15 @@ class PodSource(Protocol):
 
     async def follow(self, notify: PodsCallback) -> None:
         """Report the pods known now, and again whenever they change, until cancelled."""
+        ...
+
+
+@runtime_checkable
+class NodeSource(Protocol):
+    """A source that also reports readings of the nodes on which its pods run."""
+
+    def nodes(self) -> Mapping[str, NodeReading]:
+        """Return the last reading of each node, by name."""
         ...
 
 

@@ -26,7 +26,7 @@ def apply_scrape(router: Router, url: str, page: MetricsPage, before: OwnLoad, n
     """Report to the router what a metrics page shows beyond our load: the larger of `before` the scrape and now."""
     known, after = router.fleet.pod(url), own_load_at(router, url)
     for engine in known.engines if known else ():
-        reading = page.engines.get(engine.rank) if engine.rank is not None else next(iter(page.engines.values()), None)
+        reading = page.reading_of(engine.rank)
         if reading is None:
             continue
         running, kv_tokens = map(max, before.get(engine.slot, (0, 0.0)), after[engine.slot])

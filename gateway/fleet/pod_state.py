@@ -21,6 +21,9 @@ from routing.pods import EngineShape, ModelCard, Pod, PodState
 MAX_SILENT_PROBES = 3
 """Probes in a row without a response after which a pod counts as dead: one may be lost to a long pause."""
 
+MODELS_UNREADABLE = "models_unreadable"
+"""Reason of the last error of a pod that is healthy but does not list its models."""
+
 
 @dataclass(slots=True)
 class WatchedPod:
@@ -46,6 +49,10 @@ class WatchedPod:
     cards: tuple[ModelCard, ...] | None = None
     problem: str = ""
     """Why it is not used though its probes succeed."""
+    last_error: str | None = None
+    """How its last failed probe, or the last attempt that failed there, ended; None before any."""
+    failed_s: float = -inf
+    """Time of that error."""
     metrics: MetricsPage | None = None
     probed_s: float = -inf
     listed_s: float = -inf
@@ -89,16 +96,27 @@ class WatchedPod:
                 if self.silent_probes >= MAX_SILENT_PROBES and self.was_healthy:
                     self.breaker = self.breaker.on_unreachable(now_s)
         if health is not ProbeResult.HEALTHY:
+            self.note_error(health.value, now_s)
             # Its models and metrics may be of a previous start: request them again before it is used.
             self.listed_s = self.scraped_s = -inf
 
-    def should_report_dead(self, now_s: float, after_s: float) -> bool:
-        """Return True once, when no probe succeeded for `after_s` seconds since the first one. Pods that their source
-        reports as not ready are expected to fail.
+    def note_error(self, reason: str, now_s: float) -> None:
+        """Note how a probe or an attempt failed."""
+        self.last_error, self.failed_s = reason, now_s
+
+    def was_never_healthy(self, now_s: float, after_s: float) -> bool:
+        """Return whether no probe succeeded for `after_s` seconds since the first one. Pods that their source reports
+        as not ready are expected to fail.
         """
-        if self.was_healthy or self.is_reported_dead or self.discovered.held is not None or self.first_probe_s is None:
+        if self.was_healthy or self.discovered.held is not None or self.first_probe_s is None:
             return False
-        self.is_reported_dead = now_s - self.first_probe_s >= after_s
+        return now_s - self.first_probe_s >= after_s
+
+    def should_report_dead(self, now_s: float, after_s: float) -> bool:
+        """Return True once, when it was never healthy for `after_s` seconds."""
+        if self.is_reported_dead:
+            return False
+        self.is_reported_dead = self.was_never_healthy(now_s, after_s)
         return self.is_reported_dead
 
     def mark_hung(self, now_s: float) -> None:
@@ -109,6 +127,8 @@ class WatchedPod:
     def apply_models(self, listing: ModelListing, now_s: float) -> None:
         """Apply its list of models; a response that is none keeps the last list."""
         self.problem = listing.problem
+        if listing.problem:
+            self.note_error(MODELS_UNREADABLE, now_s)
         if listing.cards is not None:
             self.cards, self.listed_s = listing.cards, now_s
 

@@ -7,7 +7,7 @@ jitter, few at a time. Knows no request; the pipeline reports how attempts on po
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -17,6 +17,7 @@ from gateway.config.models import ModelEntry
 from gateway.discovery.aggregator import EmptySources, PodAggregator
 from gateway.discovery.source import PodSource, StaticSource
 from gateway.fleet.breaker import BreakerState, CircuitBreaker
+from gateway.fleet.engine_counters import EngineCounters
 from gateway.fleet.external_load import OwnLoad, apply_scrape, own_load_at
 from gateway.fleet.pod_state import WatchedPod, updated_pod
 from gateway.fleet.probe import Prober, ProbeResult
@@ -91,6 +92,7 @@ class FleetWatcher:
         self._started_s = clock()
         self._drained: set[str] = set()
         self._empty = EmptySources()
+        self.engine_counters = EngineCounters()
         self._has_waited = False
         self.has_looked = asyncio.Event()
         """Set once every source has reported its pods and each of them has been probed."""
@@ -106,6 +108,19 @@ class FleetWatcher:
     @property
     def pods(self) -> tuple[WatchedPod, ...]:
         return tuple(self._pods.values())
+
+    def standing_warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield event and subject of each warning about pods and sources whose cause lasts."""
+        now_s = self._clock()
+        for pod in self.pods:
+            if pod.was_never_healthy(now_s, self._rhythm.report_dead_s):
+                yield "pod_never_healthy", pod.url
+            elif pod.problem:
+                yield "pod_unusable", pod.url
+        for source in self.census.sources:
+            snapshot = self.census.last_snapshot(source)
+            if source.name != StaticSource.name and snapshot is not None and not snapshot.pods:
+                yield "source_empty", source.name
 
     def is_ready(self) -> bool:
         """Return whether any pod may be chosen, and the others are known or were waited for."""
@@ -138,6 +153,7 @@ class FleetWatcher:
         return was_unhealthy
 
     def _take_failure(self, pod: WatchedPod, end: AttemptStatus) -> None:
+        pod.note_error(end.value, self._clock())
         if end is AttemptStatus.ENGINE_HUNG and not pod.is_hung:
             self._log_event("warning", "engine_hung", upstream=pod.url)
             pod.mark_hung(self._clock())
@@ -243,6 +259,7 @@ class FleetWatcher:
         if pod.task is not None:
             pod.task.cancel()
         self._router.remove_pod(url)
+        self.engine_counters.forget(url)
         self._log_event("info", "pod_removed", upstream=url)
 
     # -- how each of them is ---------------------------------------------------------------------------------------
@@ -334,6 +351,15 @@ class FleetWatcher:
             self._router.resize_caches(pod.url)
         if page is not None:
             apply_scrape(self._router, pod.url, page, before, self._clock())
+            self._count_engines(pod.url, page)
+
+    def _count_engines(self, url: str, page: MetricsPage) -> None:
+        """Add what the engines of a pod have counted themselves."""
+        known = self._router.fleet.pod(url)
+        for engine in known.engines if known is not None else ():
+            reading = page.reading_of(engine.rank)
+            if known is not None and reading is not None:
+                self.engine_counters.observe(engine.name, known.pool_label, engine.role.value, reading.counters)
 
     # -- what the router is told -----------------------------------------------------------------------------------
 

@@ -108,6 +108,16 @@ def api_key_of(headers: Mapping[bytes, bytes]) -> str | None:
     return key.decode("utf-8", "surrogateescape") or None
 
 
+VALID_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+"""What a client's own id of a request may be: printable ASCII without spaces."""
+
+
+def client_request_id_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """Return the client's own id of a request; None without a valid one."""
+    named = headers.get(b"x-request-id")
+    return named.decode("ascii") if named and VALID_REQUEST_ID.fullmatch(named) else None
+
+
 def session_of(headers: Mapping[bytes, bytes]) -> str | None:
     """Return the id of the session, None if the client sends none."""
     for name in SESSION_HEADERS:

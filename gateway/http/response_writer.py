@@ -7,21 +7,19 @@ boundary, so that an error event, a withheld event or the end can always follow.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 from http import HTTPStatus
 from typing import Protocol
 
 from gateway.http.client_request import IncomingRequest
+from gateway.http.request_headers import client_request_id_of
 from gateway.pipeline.rejections import rejection_body, rejection_event, rejection_headers, status_of
 from routing.rejection import RequestRejected
 from routing.request import Api
 
 JSON = "application/json"
 
-VALID_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-"""Format of a client's request id that may be echoed and logged."""
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -91,8 +89,7 @@ class ResponseWriter:
         keep_alive: bool,
         answered: Callable[[], None],
     ) -> None:
-        client_id = incoming.headers.get(b"x-request-id", b"")
-        self._echoed_id = client_id.decode("ascii") if VALID_REQUEST_ID.fullmatch(client_id) else request_id
+        self._echoed_id = client_request_id_of(incoming.headers) or request_id
         self._transport = transport
         self._write: Callable[[bytes], None] = transport.write
         self.write_chunk: Callable[[bytes], None] = transport.write

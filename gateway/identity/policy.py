@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 from gateway.config.loading import POLICY_FILE_KEYS, relative_to
 from gateway.config.models import ModelEntry
@@ -83,6 +84,17 @@ def _has_budget(tenant: Tenant) -> bool:
 POLL_INTERVAL_S = 2.0
 
 
+class OnReload(Protocol):
+    """Called after each attempt to put a policy in force."""
+
+    def __call__(self, *, is_successful: bool) -> None:
+        """Take the result."""
+
+
+def _ignored(*, is_successful: bool) -> None:
+    """Take no note of a reload."""
+
+
 FileVersions = frozenset[tuple[str, int, int, int]]
 
 
@@ -94,9 +106,13 @@ async def watch_policy(
     variables: Mapping[str, str],
     *,
     log_event: EventLog,
+    on_reload: OnReload = _ignored,
     poll_s: float = POLL_INTERVAL_S,
 ) -> None:
-    """Poll the files until cancelled. `renew` puts a policy in force and returns its faults."""
+    """Poll the files until cancelled. `renew` puts a policy in force and returns its faults.
+
+    `on_reload` is called after each attempt.
+    """
     known = seen = await asyncio.to_thread(_stamps, settings(), in_force())
     while True:
         await asyncio.sleep(poll_s)
@@ -115,6 +131,7 @@ async def watch_policy(
             report_exception("policy watch", error)
             known = before
             continue
+        on_reload(is_successful=not faults)
         if faults:
             log_event("error", "policy_reload_failed", errors=faults)
             continue

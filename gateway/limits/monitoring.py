@@ -11,23 +11,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.limits.accounts import QuotaEnforcer, tenant_of_account
+from gateway.runtime.metric_families import TenantLabels
 from tenancy.limits.account_usage import AccountUsage
 from tenancy.limits.usage import LimitKind
 
 Family = CounterMetricFamily | GaugeMetricFamily
 
-OTHER_TENANTS = "other"
-
-MAX_TENANT_LABELS = 100
-
 
 class QuotaMetrics(Collector):
-    """The quota metrics of one gateway. Tenants beyond `MAX_TENANT_LABELS` are summed as `other`."""
+    """The quota metrics of one gateway. Tenants without a label value of their own are summed."""
 
-    def __init__(self, quotas: QuotaEnforcer, *, max_tenants: int = MAX_TENANT_LABELS) -> None:
+    def __init__(self, quotas: QuotaEnforcer, tenants: TenantLabels) -> None:
         self._quotas = quotas
-        self._max_tenants = max_tenants
-        self._named: set[str] = set()
+        self._tenants = tenants
 
     def collect(self) -> Iterator[Family]:
         """All metric families."""
@@ -49,7 +45,7 @@ class QuotaMetrics(Collector):
         family = CounterMetricFamily(name, words, labels=("tenant", "limit"))
         shown: dict[tuple[str, str], int] = defaultdict(int)
         for (tenant, kind), count in counts.items():
-            shown[self._name(tenant), kind.value] += count
+            shown[self._tenants.of(tenant), kind.value] += count
         for labels, count in shown.items():
             family.add_metric(labels, count)
         return family
@@ -64,20 +60,13 @@ class QuotaMetrics(Collector):
             if account.path == tenant_of_account(account.path):
                 account.advance(now_s)
                 for kind, meter in account.limit_usages.items():
-                    labels = self._name(account.path), kind.value
+                    labels = self._tenants.of(account.path), kind.value
                     shown[labels] = max(
                         shown.get(labels, 0.0), meter.counter.used / meter.limit if meter.limit else 1.0
                     )
         for labels, ratio in shown.items():
             family.add_metric(labels, ratio)
         return family
-
-    def _name(self, tenant: str) -> str:
-        if tenant not in self._named:
-            if len(self._named) >= self._max_tenants:
-                return OTHER_TENANTS
-            self._named.add(tenant)
-        return tenant
 
 
 AccountView = dict[str, Any]

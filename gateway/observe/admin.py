@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 
 import msgspec
@@ -28,6 +29,9 @@ from routing.decision.router import Router
 from tenancy.document import InvalidValue
 
 MAX_RECEIPTS_SHOWN = 1000
+
+RECEIPT_FILTERS = frozenset(("id", "model", "tenant", "session", "pod", "status", "reason", "since", "until", "limit", "brief"))
+"""Query parameters of `/receipts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +145,18 @@ def _guard(token: Secret) -> Middleware:
 
 async def _receipts(admin: AdminBackend, request: web.Request) -> web.Response:
     query = request.query
-    if unknown := set(query) - {"model", "tenant", "session", "pod", "status", "limit", "brief"}:
+    if unknown := set(query) - RECEIPT_FILTERS:
         raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
     wanted = ReceiptFilter(
+        id=query.get("id"),
         model=query.get("model"),
         tenant=query.get("tenant"),
         session=query.get("session"),
         pod=query.get("pod"),
         status=_integer(query.get("status"), "status"),
+        reason=query.get("reason"),
+        since_s=_unix_time(query.get("since"), "since"),
+        until_s=_unix_time(query.get("until"), "until"),
     )
     limit = _integer(query.get("limit"), "limit")
     limit = 20 if limit is None else min(limit, MAX_RECEIPTS_SHOWN)
@@ -244,3 +252,19 @@ def _integer(words: str | None, name: str) -> int | None:
     if not (words.isascii() and words.isdigit()) or len(words) > 9:
         raise web.HTTPBadRequest(text=f"{name} must be a whole number")
     return int(words)
+
+
+def _unix_time(words: str | None, name: str) -> float | None:
+    """Read a time: Unix seconds, or RFC 3339 (without an offset: UTC)."""
+    if words is None:
+        return None
+    try:
+        # A plus sign of an offset is a space in a query that was not encoded.
+        at = (
+            datetime.fromisoformat(words.replace(" ", "+"))
+            if "-" in words
+            else datetime.fromtimestamp(float(words), UTC)
+        )
+    except (ValueError, OverflowError, OSError):
+        raise web.HTTPBadRequest(text=f"{name} must be Unix seconds or a time like 2026-11-27T08:00:00Z") from None
+    return at.replace(tzinfo=at.tzinfo or UTC).timestamp()

@@ -21,21 +21,49 @@ BATCH_SIZE = 64
 class ReceiptFilter:
     """Which receipts to look for; None means any."""
 
+    id: str | None = None
+    """The gateway's id, or the client's own."""
     model: str | None = None
+    """The model that was sent upstream, as the client named it, or any model of its cascade."""
     tenant: str | None = None
     session: str | None = None
     pod: str | None = None
+    """URL of any pod that was tried, also for the prefill of a pair."""
     status: int | None = None
+    reason: str | None = None
+    since_s: float | None = None
+    """Unix time; receipts of requests that ended before are left out."""
+    until_s: float | None = None
 
     def matches(self, receipt: Receipt) -> bool:
-        """Whether a receipt is one of them. A pod means any attempt on any of its engines."""
+        """Whether a receipt is one of them."""
         return (
-            self.model in (None, receipt.model)
+            self.id in (None, receipt.id, receipt.client_request_id)
             and self.tenant in (None, receipt.tenant)
             and self.session in (None, receipt.session)
             and self.status in (None, receipt.status)
-            and (self.pod is None or any(attempt.engine.partition("#")[0] == self.pod for attempt in receipt.attempts))
+            and self.reason in (None, receipt.reason)
+            and (self.since_s is None or receipt.at_s >= self.since_s)
+            and (self.until_s is None or receipt.at_s <= self.until_s)
+            and (self.model is None or self.model in _models_of(receipt))
+            and (self.pod is None or self.pod in _pods_of(receipt))
         )
+
+
+def _models_of(receipt: Receipt) -> Iterator[str | None]:
+    """Yield every name by which a request's model is known."""
+    yield from (receipt.model, receipt.requested_model, receipt.downgraded_from)
+    if receipt.cascade is not None:
+        yield receipt.cascade.cascade
+        yield from (step.model for step in receipt.cascade.steps)
+
+
+def _pods_of(receipt: Receipt) -> Iterator[str]:
+    """Yield the URL of every pod that was tried."""
+    for attempt in receipt.attempts:
+        yield attempt.engine.partition("#")[0]
+        if attempt.prefill_engine is not None:
+            yield attempt.prefill_engine.partition("#")[0]
 
 
 class ReceiptStore:
@@ -56,8 +84,9 @@ class ReceiptStore:
             self._written()
 
     def find(self, receipt_id: str) -> Receipt | None:
+        """Return the receipt of an id: the gateway's, else the latest of a client's own."""
         receipt = self._written().get(receipt_id)
-        return _written_out(receipt) if receipt else None
+        return _written_out(receipt) if receipt else next(self.latest(ReceiptFilter(id=receipt_id)), None)
 
     def latest(self, wanted: ReceiptFilter) -> Iterator[Receipt]:
         """Those that are wanted, newest first."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from gateway.config.models import ModelEntry
+from gateway.observe.pricing import cost_of
 from gateway.pipeline.record import Outcome, RecordFields
 from gateway.runtime.event_log import LEVELS
 from gateway.runtime.guard import call_guarded, report_exception
@@ -73,6 +74,7 @@ REQUEST_FIELDS = RecordFields(
     *("key_id", "api", "model", "stream", "status", "reason", "upstream", "dp_rank", "attempts=attempt_count"),
     *("duration_s=rounded_duration_s", "ttft_s=rounded_ttft_s", "queue_wait_s=rounded_queue_wait_s", "slo_met"),
     *("input_tokens", "cached_input_tokens", "output_tokens", "resumes", "resume_failure", "wasted_tokens"),
+    *("client_request_id", "path", "requested_model", "role", "cost=unset"),
 )
 """A line of the request log."""
 
@@ -80,7 +82,7 @@ USAGE_FIELDS = RecordFields(
     *("schema=usage_schema", "timestamp", "request_id=id", "tenant", "model", "api", "status", "input_tokens"),
     *("cached_input_tokens", "output_tokens", "input_cost=unset", "output_cost=unset", "tier", "key_id", "user"),
     *("group", "duration_s=rounded_duration_s", "coalesced_with", "cascade", "reason", "stream", "prompt_bytes"),
-    "max_tokens",
+    *("max_tokens", "cost=unset"),
 )
 """A usage record."""
 
@@ -89,11 +91,11 @@ _as_json = msgspec.json.Encoder().encode
 _UNPRICED = ModelEntry("")
 
 
-def request_line(outcome: Outcome, level: Callable[[], str]) -> bytes:
-    """Return the log line of one request; empty where it is below `level`."""
+def request_line(outcome: Outcome, level: Callable[[], str], prices: Mapping[str, ModelEntry]) -> bytes:
+    """Return the log line of one request; empty where it is below `level`. Its cost is null without price or tokens."""
     if LEVELS[outcome.level] < LEVELS[level()]:
         return b""
-    return _as_json(REQUEST_FIELDS.of(outcome)) + b"\n"
+    return _as_json(REQUEST_FIELDS.of(outcome, cost=cost_of(outcome, prices))) + b"\n"
 
 
 def usage_line(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> bytes:
@@ -103,5 +105,6 @@ def usage_line(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> bytes:
         outcome,
         input_cost=entry.input_cost(usage.prompt_tokens, usage.cached_tokens) if usage else None,
         output_cost=entry.output_cost(usage.completion_tokens) if usage else None,
+        cost=cost_of(outcome, prices),
     )
     return _as_json(line) + b"\n"

@@ -22,7 +22,7 @@ def open_logs(
     """Return the event log, and the logs of requests by name. Raises `InvalidDocument` if a file cannot be written."""
     stdout = LineWriter(STDOUT, lock=host.lock_path("stdout"))
     log_event = EventLog(stdout, settings.log_level, **({"worker": host.number} if host.number else {}))
-    logs = {"requests": OutcomeLog(stdout, partial(request_line, level=lambda: log_event.level))}
+    logs = {"requests": OutcomeLog(stdout, partial(request_line, level=lambda: log_event.level, prices=prices))}
     if settings.usage_log:
         logs["usage"] = OutcomeLog(_writer("usage", settings.usage_log, host), partial(usage_line, prices=prices))
     if settings.route_log:

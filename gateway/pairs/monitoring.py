@@ -106,7 +106,14 @@ class UnpairedPrefillMonitor:
             present = {pod.url for pod in fleet.pods}
             self._reported = {url: why for url, why in self._reported.items() if url in present}
         for url, why in self._found.items():
-            if self._reported.get(url) is not why and now_s - self._since_s[url] >= SETTLED_S:
+            if self._reported.get(url) is not why and self._has_settled(url):
                 self._reported[url] = why
                 connector = pod.facts.kv_connector if (pod := fleet.pod(url)) else None
                 self._log_event("warning", "prefill_pod_unpaired", upstream=url, kv_connector=connector, fix=why.value)
+
+    def standing_warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield event and URL of each prefill pod that is in no pair."""
+        return (("prefill_pod_unpaired", url) for url in self._found if self._has_settled(url))
+
+    def _has_settled(self, url: str) -> bool:
+        return self._clock() - self._since_s[url] >= SETTLED_S

@@ -56,6 +56,12 @@ class Receipt(Struct, gc=False):
     api: Api = Api.CHAT
     model: str = ""
     stream: bool = False
+    requested_model: str | None = None
+    """The model as the client named it: an alias, a cascade, or the model before a downgrade; None where unread."""
+    path: str = ""
+    """Path of the endpoint."""
+    client_request_id: str | None = None
+    """The client's own id of the request (`x-request-id`)."""
     session: str | None = None
     status: int = 0
     reason: Reason | None = None
@@ -156,6 +162,11 @@ class Outcome(Receipt, kw_only=True, gc=False):
         """Data-parallel rank of the engine that was tried last; None where its pod is one engine."""
         rank = self.attempts[-1].engine.partition("#")[2] if self.attempts else ""
         return int(rank) if rank else None
+
+    @property
+    def role(self) -> str | None:
+        """Role of the engine that was tried last; None where none was."""
+        return self.attempts[-1].role if self.attempts else None
 
     @property
     def attempt_count(self) -> int:

@@ -121,6 +121,8 @@ class RequestContext(Struct):
         request = self.request
         record.id, record.api, record.model, record.stream = request.id, request.api, request.model, request.stream
         record.session, record.downgraded_from = request.session, request.downgraded_from
+        record.requested_model, record.path = request.requested_model, request.arrival.path
+        record.client_request_id = request.arrival.client_request_id
         record.prompt, record.prompt_bytes = request.prompt, request.prompt.size
         record.max_tokens = None if request.max_tokens is None else request.max_tokens * request.sequences
         record.at_s, record.duration_s = at_s, now_s - self.started_s

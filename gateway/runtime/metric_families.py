@@ -5,15 +5,48 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    SummaryMetricFamily,
+)
 
-Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily | InfoMetricFamily
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily | InfoMetricFamily | SummaryMetricFamily
 
 ENGINE_LABELS = ("upstream", "dp_rank")
 """URL of the pod, and data-parallel rank: vLLM's label `engine`, which is "0" where there is only one."""
 
 OTHER = "other"
 """The label value of everything beyond a bound on label values."""
+
+MAX_TENANT_LABELS = 100
+"""Tenants with series of their own, in each process."""
+
+
+class TenantLabels:
+    """The label values of tenants: the first that a process sees have their own for its life, all others share one.
+
+    One per process, so that a tenant has the same label value in all metrics.
+    """
+
+    __slots__ = ("_max_tenants", "_named")
+
+    def __init__(self, max_tenants: int = MAX_TENANT_LABELS) -> None:
+        self._max_tenants = max_tenants
+        self._named: set[str] = set()
+
+    def of(self, tenant: str | None) -> str:
+        """Return the label value of a tenant; empty where there is none."""
+        if tenant is None:
+            return ""
+        if tenant in self._named:
+            return tenant
+        if len(self._named) >= self._max_tenants:
+            return OTHER
+        self._named.add(tenant)
+        return tenant
 
 
 def engine_labels(name: str) -> tuple[str, str]:

@@ -29,6 +29,7 @@ from gateway.http.endpoints import ENDPOINTS, ApiEndpoint, LocalEndpoint, find_e
 from gateway.http.request_headers import (
     SLO_HEADERS,
     api_key_of,
+    client_request_id_of,
     model_override,
     requested_slo,
     retry_count,
@@ -50,7 +51,7 @@ from gateway.server.superseding import SupersedeRegistry, supersede_key_of
 from routing.decision.router import Router
 from routing.reading import ParsedRequest, read_request
 from routing.rejection import Reason, RequestRejected
-from routing.request import Api, Request
+from routing.request import Api, Arrival, Request
 from tenancy.objective import LatencyObjective
 from tenancy.tenants import Caller
 
@@ -388,7 +389,8 @@ class HttpDispatcher:
         if reply.api is None:
             self._on_rejected(rejection)
         else:
-            request, trace = Request(reply.request_id, reply.api, model=model), traceparent_of(incoming.headers)
+            request = Request(reply.request_id, reply.api, model=model, arrival=arrival_of(incoming))
+            trace = traceparent_of(incoming.headers)
             self._pipeline.record_rejection(request, rejection, caller=incoming.caller, trace=trace, frontend=frontend)
         is_method = rejection.reason is Reason.METHOD_NOT_ALLOWED and incoming.endpoint is not None
         reply.reject(
@@ -403,6 +405,12 @@ class HttpDispatcher:
         reply.reject(
             RequestRejected(Reason.GATEWAY_ERROR, "Internal error of the gateway; report it with the request ID.")
         )
+
+
+def arrival_of(incoming: IncomingRequest) -> Arrival:
+    """Return how a request arrived, for its record."""
+    endpoint = incoming.endpoint
+    return Arrival("" if endpoint is None else endpoint.path, client_request_id_of(incoming.headers))
 
 
 def read_incoming(
@@ -420,6 +428,7 @@ def read_incoming(
         retried=retry_count(incoming.headers),
         model=model,
         adds_usage=incoming.may_add_usage,
+        arrival=arrival_of(incoming),
     )
     if incoming.pod_subset is None:
         return reading

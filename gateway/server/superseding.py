@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from gateway.http.client_request import IncomingRequest
-from gateway.http.response_writer import VALID_REQUEST_ID, ResponseWriter
+from gateway.http.request_headers import VALID_REQUEST_ID
+from gateway.http.response_writer import ResponseWriter
 from routing.rejection import Reason, RequestRejected
 
 SUPERSEDES_HEADER = b"x-hearth-supersedes"

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from routing.candidates import CandidateShown, RoutingDecision, TopCandidates, predict
 from routing.eligible import PairingFallback
+from routing.facts import Role
 from routing.ledger import Charge
 from routing.observers import Settlement
 from routing.pairing.prefill_side import DecodeHandover, PrefillPlacement
@@ -220,6 +221,8 @@ class AttemptReceipt(Struct, frozen=True, gc=False):
     """Its pod had failed other requests before, and has completed none since."""
     kind: str = FIRST
     """`FIRST`, `ESCALATION`, or the `RetryKind` of an attempt that follows a failed one."""
+    role: str = Role.EITHER.value
+    """Role of the engine when the attempt ended."""
 
 
 def attempt_receipt(
@@ -254,4 +257,5 @@ def attempt_receipt(
         fallback_reason=fallback,
         was_unhealthy=was_unhealthy,
         kind=kind,
+        role=placement.engine.role.value,
     )

@@ -28,7 +28,7 @@ from routing.reading.validation import (
     repeated_field,
 )
 from routing.rejection import Reason, RequestRejected
-from routing.request import Api, Request
+from routing.request import Api, Arrival, Request
 
 
 class ParsePolicy(Protocol):
@@ -72,6 +72,9 @@ class DefaultParsePolicy:
 
 
 PLAIN = DefaultParsePolicy()
+
+INTERNAL = Arrival()
+"""Of requests that no client sent."""
 
 
 def body_changes(body: RequestBody, model: str, terms: ParsePolicy) -> dict[str, bytes]:
@@ -135,6 +138,7 @@ def read_request(
     retried: int = 0,
     model: str | None = None,
     adds_usage: bool = True,
+    arrival: Arrival = INTERNAL,
 ) -> ParsedRequest:
     """Read a client's body. `session` is its name for the conversation from a header, where it sent one.
 
@@ -178,6 +182,8 @@ def read_request(
         retry_count=retried,
         is_single_engine=fields.is_single_engine,
         holds_back=fields.holds_back,
+        requested_model=fields.model,
+        arrival=arrival,
     )
     is_plain = terms.output_cap is None and not terms.trust_domain and model == fields.model
     changes = NO_CHANGES if is_plain else body_changes(fields, model, terms)

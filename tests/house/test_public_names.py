@@ -105,6 +105,7 @@ async def exposed(folder: Path) -> dict[str, set[str]]:
     index, supervisor = CollectorRegistry(auto_describe=False), CollectorRegistry(auto_describe=False)
     IndexProcessServer(settings, folder / "index", cast("EventLog", lambda *_, **__: None), index)
     supervisor.register(SupervisorMetrics(cast("WorkerPool", SimpleNamespace(children=(), slots=()))))
+    supervisor.register(gateway.reloads)
     try:
         families = [family for registry in (gateway.registry, index, supervisor) for family in registry.collect()]
     finally:
@@ -305,7 +306,7 @@ def option_flags(parser: ArgumentParser, command: str) -> Iterator[str]:
 
 def flags_now() -> set[str]:
     """Return the flags of all commands."""
-    gateway = cli.make_parser(["serve", "config", "policy", "keys", "cascade"])
+    gateway = cli.make_parser(["serve", "config", "policy", "keys", "cascade", "spend", "receipts"])
     agent = set(option_flags(agent_command.make_parser(), "agent"))
     words = {f"agent --on-stop {word}" for word in ("deregister", "keep")}
     outside = {*option_flags(simulate.make_parser(), "simulate"), *option_flags(profile.make_parser(), "profile")}

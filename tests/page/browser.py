@@ -48,7 +48,7 @@ class Browser:
         """Return what the body of a function returns in the page; a promise is awaited."""
         return await self._ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
-    async def until(self, expression: str, *, within_s: float = 30.0) -> Any:
+    async def until(self, expression: str, *, within_s: float = 25.0) -> Any:
         """Wait until an expression is true in the page, and return its value."""
         script = f"""
             const end = Date.now() + {round(within_s * 1000)};

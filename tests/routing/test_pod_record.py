@@ -13,7 +13,10 @@ from routing.pod_record import (
     MAX_RECORD_BYTES,
     AgentRecord,
     EngineLoad,
+    GpuReading,
     InvalidRecord,
+    NodeReading,
+    RdmaPort,
     RegisteredPod,
     RegistrationState,
     is_agent_name,
@@ -31,12 +34,17 @@ POD = RegisteredPod(
     loads=(EngineLoad(0, running=3, waiting=1, kv_usage=0.25, age_s=0.01), EngineLoad(1)),
 )
 
+READING = NodeReading((GpuReading(0.5, 1, 2, 300.0),), (RdmaPort("mlx5_0", 1, is_up=True),))
+
 
 def test_what_was_written_is_read() -> None:
     """A full record and an empty one survive the wire."""
     for record in (
         AgentRecord("node-7", 12, 15.0, (POD, RegisteredPod("https://a:443")), life=99),
         AgentRecord("a", 0, 0.5),
+        AgentRecord(
+            "a", 1, 15.0, node=NodeReading((GpuReading(0.5, 1, 2, 300.0),), (RdmaPort("mlx5_0", 1, is_up=True),))
+        ),
     ):
         assert read_record(write_record(record)) == record
 
@@ -48,6 +56,11 @@ def test_words_of_a_later_writer_are_passed_over() -> None:
     stated["pods"][0]["colour"] = "red"
     stated["pods"][0]["facts"]["quantum"] = True
     assert read_record(json.dumps(stated).encode()).pods == (POD,)
+
+
+def test_a_record_without_a_reading_is_that_of_before() -> None:
+    """A gateway of the version before reads the record of an agent without GPUs unchanged."""
+    assert b"node" not in write_record(AgentRecord("a", 1, 15.0, (POD,)))
 
 
 def changed(**words: Any) -> bytes:

@@ -93,9 +93,12 @@ async def some_cascade_pods(
     profile: Profile = FAST,
     models: dict[str, dict[str, Any]] | None = None,
     copies: int = 1,
+    more: dict[str, Any] | None = None,
     **cascade: Any,
 ) -> AsyncIterator[CascadePods]:
-    """`models` says more of each, of which there are `copies` pods; `cascade` says more of the cascade."""
+    """`models` says more of each, of which there are `copies` pods; `cascade` says more of the cascade, `more` of the
+    whole configuration.
+    """
 
     def stated(model: str) -> dict[str, Any]:
         return (models or {}).get(model, {})
@@ -121,6 +124,7 @@ async def some_cascade_pods(
                 },
             ],
         }
+        settings |= more or {}
         if policy is not None:
             (folder / "policy.yaml").write_text(json.dumps(policy))
             settings["policy"] = str(folder / "policy.yaml")

@@ -1,6 +1,6 @@
 """Prometheus metrics of cascades: which model answers, what is escalated, what that costs and what it saves.
 
-Tenants and cascades are few by configuration; tenants beyond a bound are counted together.
+Cascades are few by configuration; tenants without a label value of their own are counted together.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from cascade.record import ESCALATED, KEPT
 from gateway.cascades.cascades import Cascades
 from gateway.cascades.shadow_sampling import GuaranteeStatus
 from gateway.pipeline.record import Outcome
-from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulative_buckets
-
-MAX_TENANTS = 100
+from gateway.runtime.metric_families import Family, Histogram, TenantLabels, cumulative_buckets
 
 HELD_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0)
 
@@ -28,7 +26,8 @@ Key = tuple[str, ...]
 class CascadeCounters:
     """Counters of requests to cascades, updated by each outcome."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenants: TenantLabels) -> None:
+        self._tenants = tenants
         self.answers: Counter[Key] = Counter()
         self.judged: Counter[Key] = Counter()
         self.cost: dict[Key, float] = {}
@@ -41,13 +40,12 @@ class CascadeCounters:
         """By cascade and tenant."""
         self.requests: Counter[Key] = Counter()
         self.held_s: dict[str, Histogram] = {}
-        self._tenants: set[str] = set()
 
     def on_outcome(self, outcome: Outcome) -> None:
         result = outcome.cascade
         if result is None:
             return
-        cascade, tenant, answered = result.cascade, self._tenant(outcome.tenant), result.answering_step
+        cascade, tenant, answered = result.cascade, self._tenants.of(outcome.tenant), result.answering_step
         self.requests[cascade, tenant] += 1
         self.escalated[cascade, tenant] += result.is_escalated
         for step in result.steps:
@@ -63,14 +61,6 @@ class CascadeCounters:
             self.answers[cascade, answered.model, result.bucket] += 1
             if answered.result == KEPT and outcome.stream:
                 self.held_s.setdefault(cascade, Histogram(HELD_BUCKETS)).observe(answered.holdback_s)
-
-    def _tenant(self, name: str | None) -> str:
-        if name is None:
-            return ""
-        if name not in self._tenants and len(self._tenants) >= MAX_TENANTS:
-            return OTHER
-        self._tenants.add(name)
-        return name
 
 
 def show_usage(counters: CascadeCounters, cascade: str) -> dict[str, Any]:

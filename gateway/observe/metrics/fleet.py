@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.discovery.aggregator import PodAggregator
-from gateway.fleet.pod_state import WatchedPod
 from gateway.replica_sync.peer_load import LoadBySlot, own_load
 from gateway.runtime.metric_families import ENGINE_LABELS, Family, engine_labels
 from routing.decision.router import Router
@@ -21,11 +20,9 @@ class FleetCollector(Collector):
     """Shows what is open in the gateway, upstreams by state, and what the ledger holds of each engine."""
 
     router: Router
-    pods: Callable[[], Iterable[WatchedPod]]
     open_requests: Callable[[], int]
     open_connections: Callable[[], int]
     dropped_lines: Callable[[], Mapping[str, int]]
-    clock: Callable[[], float]
     peer_load: Callable[[], LoadBySlot] = dict
     """The load that other gateways have placed on our engines."""
     tasks: Callable[[], int] = int
@@ -33,7 +30,7 @@ class FleetCollector(Collector):
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment."""
         yield from self._gateway()
-        yield from self._pods()
+        yield self._pods()
         yield from self._engines()
 
     def _gateway(self) -> Iterator[Family]:
@@ -54,23 +51,14 @@ class FleetCollector(Collector):
             dropped.add_metric((name,), count)
         yield dropped
 
-    def _pods(self) -> Iterator[Family]:
+    def _pods(self) -> Family:
         states = dict.fromkeys(PodState, 0)
-        opened = CounterMetricFamily(
-            "hearth_breaker_opens", "Times that the circuit breaker opened.", labels=("upstream",)
-        )
-        age = GaugeMetricFamily("hearth_scrape_age_seconds", "Since the last scrape.", labels=("upstream",))
-        now_s = self.clock()
         for known in self.router.fleet.pods:
             states[known.state] += 1
-        for pod in self.pods():
-            opened.add_metric((pod.url,), pod.breaker.open_count)
-            if pod.metrics is not None and pod.scraped_s >= 0:
-                age.add_metric((pod.url,), max(0.0, now_s - pod.scraped_s))
         by_state = GaugeMetricFamily("hearth_upstreams", "Upstreams by state.", labels=("state",))
         for state, count in states.items():
             by_state.add_metric((state.value,), count)
-        yield from (by_state, opened, age)
+        return by_state
 
     def _engines(self) -> Iterator[Family]:
         router, theirs = self.router, self.peer_load()

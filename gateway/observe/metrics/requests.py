@@ -1,7 +1,7 @@
-"""Counters of requests by model and tenant, and of retries.
+"""Counters of requests by model, and of retries; passes each outcome on to the counters by tier, tenant, pool and pod.
 
 Plain numbers: a client library's locks and label look-ups would cost more than routing the request. Label values are
-bounded: models that no pod serves, and tenants beyond a cap, are `other`.
+bounded: models that no pod serves are `other`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,15 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from gateway.config.models import ModelEntry
+from gateway.observe.metrics.latency import TTFT_BUCKETS, LatencyCounters
+from gateway.observe.metrics.pools import PoolNames, PoolTokens
+from gateway.observe.metrics.tenants import TenantTotals
+from gateway.observe.metrics.upstreams import UpstreamCounters
 from gateway.pipeline.record import Outcome
-from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulative_buckets
+from gateway.runtime.metric_families import OTHER, Family, Histogram, TenantLabels, cumulative_buckets
 from routing.decision.placement import AttemptReceipt
+from routing.fleet import Fleet
 from routing.rejection import Reason
 from routing.retries import RetryBudget, RetryKind
 from routing.stall_detection import StallVerdict
@@ -24,21 +30,6 @@ OutcomeObserver = Callable[[Outcome], None]
 
 BATCH_SIZE = 64
 """Batch size: counting one by one, each between two requests, takes twice as long."""
-
-TTFT_BUCKETS = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
-    *(160.0, 640.0, 2560.0),
-)
-"""vLLM's buckets, so that both fit in one panel; also the next two."""
-
-TPOT_BUCKETS = (
-    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
-)
-
-DURATION_BUCKETS = (
-    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0),
-    *(1920.0, 7680.0),
-)
 
 
 @dataclass(slots=True)
@@ -49,9 +40,6 @@ class ModelCounters:
     """By status and rejection reason ('' if none)."""
     attempts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By kind and result."""
-    ttft_s: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS))
-    tpot_s: Histogram = field(default_factory=lambda: Histogram(TPOT_BUCKETS))
-    duration_s: Histogram = field(default_factory=lambda: Histogram(DURATION_BUCKETS))
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -73,31 +61,30 @@ class ModelCounters:
     """Absolute differences of predicted and actual engine TTFT."""
 
 
-@dataclass(slots=True)
-class TenantCounters:
-    """Counters of one tenant."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-
-
 class RequestCounters(Collector):
     """All request counters of one gateway. Outcomes are counted in batches, or when the counters are read."""
 
     def __init__(
         self,
         is_known: Callable[[str], bool],
+        fleet: Fleet,
         *,
+        tenants: TenantLabels | None = None,
+        prices: Mapping[str, ModelEntry] | None = None,
         judge: Callable[[AttemptReceipt], None] = lambda _: None,
         also: Sequence[OutcomeObserver] = (),
         max_models: int = 200,
-        max_tenants: int = 100,
     ) -> None:
-        """`judge` is called with the last attempt of every request, `also` with every outcome: in the same batches."""
+        """`prices`: `model_list` by name, also after reloads. `judge` is called with the last attempt of every request,
+        `also` with every outcome: in the same batches.
+        """
         self._models: dict[str, ModelCounters] = {}
-        self._tenants: dict[str, TenantCounters] = {}
+        tenants = tenants or TenantLabels()
+        self._pools = PoolNames(fleet)
+        self._latency = LatencyCounters()
+        self._tenants = TenantTotals(tenants, {} if prices is None else prices)
+        self._pool_tokens = PoolTokens(self._pools, tenants)
+        self._upstreams = UpstreamCounters(fleet)
         self._fresh: list[Outcome] = []
         self.early: Counter[Reason] = Counter()
         """Rejections before a request was read: bad JSON, no key, too large."""
@@ -105,7 +92,6 @@ class RequestCounters(Collector):
         self._judge = judge
         self._also = also
         self._max_models = max_models
-        self._max_tenants = max_tenants
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Add the outcome of a request."""
@@ -119,9 +105,19 @@ class RequestCounters(Collector):
         return self._models
 
     @property
-    def tenants(self) -> dict[str, TenantCounters]:
+    def latency(self) -> LatencyCounters:
+        self.count_fresh()
+        return self._latency
+
+    @property
+    def tenants(self) -> TenantTotals:
         self.count_fresh()
         return self._tenants
+
+    @property
+    def pool_tokens(self) -> PoolTokens:
+        self.count_fresh()
+        return self._pool_tokens
 
     def count_rejection(self, reason: Reason) -> None:
         """Count a rejection before a request was read."""
@@ -131,18 +127,25 @@ class RequestCounters(Collector):
         """Return all metric families of this moment."""
         yield from self._requests()
         yield self._unresumed()
-        yield from self._model_histograms()
+        yield from self._latency.families()
+        yield self._prediction_error()
         yield from self._model_counters()
-        yield from self._tenant_counters()
+        yield from self._tenants.families()
+        yield self._pool_tokens.family()
+        yield from self._upstreams.families()
 
     def count_fresh(self) -> None:
         """Count the outcomes that have been added since the last batch."""
         for outcome in self._fresh:
-            self._count(self._model(outcome.model), outcome)
-            if outcome.tenant is not None:
-                self._count_tenant(self._tenant(outcome.tenant), outcome)
-            if outcome.attempts:
-                self._judge(outcome.attempts[-1])
+            name, attempts = self._label(outcome.model), outcome.attempts
+            pool = self._pools.of(attempts, name)
+            self._count(self._models[name], outcome)
+            self._latency.count(outcome, name, pool)
+            self._tenants.count(outcome)
+            self._pool_tokens.count(outcome, pool)
+            if attempts:
+                self._upstreams.count(attempts)
+                self._judge(attempts[-1])
             for observe in self._also:
                 observe(outcome)
         self._fresh.clear()
@@ -150,7 +153,6 @@ class RequestCounters(Collector):
     @staticmethod
     def _count(tally: ModelCounters, outcome: Outcome) -> None:
         tally.requests[outcome.status, outcome.reason.value if outcome.reason else ""] += 1
-        tally.duration_s.observe(outcome.duration_s)
         if outcome.coalesced_with is not None:
             tally.coalesced_responses += 1
         if outcome.resumes or outcome.resume_failure:
@@ -158,15 +160,11 @@ class RequestCounters(Collector):
             tally.wasted_tokens += outcome.wasted_tokens
         if outcome.resume_failure is not None:
             tally.resume_failure[outcome.resume_failure] += 1
-        if outcome.ttft_s is not None:
-            tally.ttft_s.observe(outcome.ttft_s)
         usage, attempts = outcome.usage, outcome.attempts
         if usage is not None:
             tally.prompt_tokens += usage.prompt_tokens
             tally.output_tokens += usage.completion_tokens
             tally.cached_tokens += usage.cached_tokens or 0
-            if outcome.decode_s is not None and outcome.stream and usage.completion_tokens > 1:
-                tally.tpot_s.observe(outcome.decode_s / (usage.completion_tokens - 1))
         for attempt in attempts:
             tally.attempts[attempt.kind, attempt.result] += 1
         if attempts and (last := attempts[-1]).actual_cached_input_tokens is not None:
@@ -177,30 +175,15 @@ class RequestCounters(Collector):
             if last.actual_ttft_s is not None:
                 tally.ttft_error_s.observe(abs(last.predicted_ttft_s - last.actual_ttft_s))
 
-    @staticmethod
-    def _count_tenant(tally: TenantCounters, outcome: Outcome) -> None:
-        tally.requests += 1
-        if (usage := outcome.usage) is not None:
-            tally.prompt_tokens += usage.prompt_tokens
-            tally.cached_tokens += usage.cached_tokens or 0
-            tally.output_tokens += usage.completion_tokens
-
-    def _model(self, name: str) -> ModelCounters:
-        tally = self._models.get(name)
-        if tally is None:
-            # A client must not be able to make series by inventing models.
-            if len(self._models) >= self._max_models or not self._is_known(name):
-                name = OTHER
-            tally = self._models.setdefault(name, ModelCounters())
-        return tally
-
-    def _tenant(self, name: str) -> TenantCounters:
-        tally = self._tenants.get(name)
-        if tally is None:
-            if len(self._tenants) >= self._max_tenants:
-                name = OTHER
-            tally = self._tenants.setdefault(name, TenantCounters())
-        return tally
+    def _label(self, name: str) -> str:
+        """Return the label value of a model, whose counters exist then."""
+        if name in self._models:
+            return name
+        # A client must not be able to make series by inventing models.
+        if len(self._models) >= self._max_models or not self._is_known(name):
+            name = OTHER
+        self._models.setdefault(name, ModelCounters())
+        return name
 
     def _requests(self) -> Iterator[Family]:
         models = self.models
@@ -238,23 +221,15 @@ class RequestCounters(Collector):
                 family.add_metric((name, reason), count)
         return family
 
-    def _model_histograms(self) -> Iterator[Family]:
-        shown: tuple[tuple[str, str, Callable[[ModelCounters], Histogram]], ...] = (
-            ("hearth_time_to_first_token_seconds", "From arrival to first token.", lambda tally: tally.ttft_s),
-            ("hearth_time_per_output_token_seconds", "Mean per stream, after its first.", lambda tally: tally.tpot_s),
-            ("hearth_request_duration_seconds", "From arrival to end.", lambda tally: tally.duration_s),
-            (
-                "hearth_ttft_prediction_error_seconds",
-                "Absolute error of the predicted engine TTFT.",
-                lambda tally: tally.ttft_error_s,
-            ),
+    def _prediction_error(self) -> Family:
+        family = HistogramMetricFamily(
+            "hearth_ttft_prediction_error_seconds",
+            "Absolute error of the predicted engine TTFT.",
+            labels=("model_name",),
         )
-        for name, words, histogram_of in shown:
-            family = HistogramMetricFamily(name, words, labels=("model_name",))
-            for model, tally in self.models.items():
-                histogram = histogram_of(tally)
-                family.add_metric((model,), cumulative_buckets(histogram), histogram.total)
-            yield family
+        for model, tally in self.models.items():
+            family.add_metric((model,), cumulative_buckets(tally.ttft_error_s), tally.ttft_error_s.total)
+        return family
 
     def _model_counters(self) -> Iterator[Family]:
         shown: tuple[tuple[str, str, Callable[[ModelCounters], float]], ...] = (
@@ -306,20 +281,6 @@ class RequestCounters(Collector):
             for model, tally in self.models.items():
                 family.add_metric((model,), value_of(tally))
             yield family
-
-    def _tenant_counters(self) -> Iterator[Family]:
-        requests = CounterMetricFamily("hearth_tenant_requests", "Requests by tenant.", labels=("tenant",))
-        inputs = CounterMetricFamily("hearth_tenant_input_tokens", "Prompt tokens by tenant.", labels=("tenant",))
-        cached = CounterMetricFamily(
-            "hearth_tenant_cached_input_tokens", "Those of them that engines had cached.", labels=("tenant",)
-        )
-        outputs = CounterMetricFamily("hearth_tenant_output_tokens", "Output tokens by tenant.", labels=("tenant",))
-        for name, tally in self.tenants.items():
-            requests.add_metric((name,), tally.requests)
-            inputs.add_metric((name,), tally.prompt_tokens)
-            cached.add_metric((name,), tally.cached_tokens)
-            outputs.add_metric((name,), tally.output_tokens)
-        yield from (requests, inputs, cached, outputs)
 
 
 class RetryCollector(Collector):

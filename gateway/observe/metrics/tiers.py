@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from gateway.observe.metrics.pools import pools_of
 from gateway.pipeline.admission_queue import AdmissionQueue
 from gateway.pipeline.record import Outcome
-from gateway.runtime.metric_families import Family, Histogram, cumulative_buckets
+from gateway.runtime.metric_families import Family
 from routing.fleet import Fleet
 from tenancy.objective import DEFAULT_TIER
-
-WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
 
 LABELS = ("tier", "pool")
 
@@ -77,7 +76,6 @@ class TierModelCounters:
     slo_met: int = 0
     slo_met_tokens: int = 0
     rejections: Counter[str] = field(default_factory=Counter)
-    queued_s: Histogram = field(default_factory=lambda: Histogram(WAIT_BUCKETS))
 
 
 class TierCounters:
@@ -102,7 +100,6 @@ class TierCounters:
         if outcome.slo_met is None:
             return
         tally.slo_requests += 1
-        tally.queued_s.observe(outcome.queue_wait_s)
         if outcome.slo_met:
             tally.slo_met += 1
             tally.slo_met_tokens += outcome.usage.completion_tokens if outcome.usage is not None else 0
@@ -116,12 +113,6 @@ class TierCounters:
         for (tier, model), tally in self._tallies.items():
             grouped.setdefault((tier, pools[model]), []).append(tally)
         return grouped
-
-
-def pools_of(fleet: Fleet) -> dict[str, str]:
-    """Map each model to the pool of its pods, or to itself if they name none or several."""
-    named = {model: {pod.pool for pod in pods} for model, pods in fleet.models().items()}
-    return {model: (next(iter(pools)) if len(pools) == 1 else None) or model for model, pools in named.items()}
 
 
 class TierCollector(Collector):
@@ -155,13 +146,6 @@ class TierCollector(Collector):
             for reason, count in sum((tally.rejections for tally in tallies), Counter[str]()).items():
                 rejected_count.add_metric((*key, reason), count)
         yield rejected_count
-        waits = HistogramMetricFamily("hearth_queue_wait_seconds", "Wait in the queue.", labels=LABELS)
-        for key, tallies in grouped.items():
-            whole = Histogram(WAIT_BUCKETS)
-            for tally in tallies:
-                whole.add(tally.queued_s)
-            waits.add_metric(key, cumulative_buckets(whole), whole.total)
-        yield waits
 
     def _queues(self, known: Iterable[tuple[str, str]]) -> Iterator[Family]:
         """Return the queue gauges. An empty queue is zero, not absent: an autoscaler must see it empty."""

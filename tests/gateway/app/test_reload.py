@@ -27,6 +27,19 @@ async def configured(gateway: Running, session: aiohttp.ClientSession) -> tuple[
         return shown["timeouts"]["drain_s"], shown["log_level"]
 
 
+async def shown(gateway: Running, session: aiohttp.ClientSession) -> dict[str, float]:
+    """The metrics of reloads but for their times."""
+    async with session.get(gateway.at("metrics", "/metrics")) as answer:
+        lines = (line.split(" ") for line in (await answer.text()).splitlines())
+        found = {line[0]: float(line[1]) for line in lines if line[0].startswith("hearth_config_")}
+    names = {name.removeprefix("hearth_config_"): value for name, value in found.items()}
+    return {
+        name.replace('{setting="', " ").removesuffix('"}'): value
+        for name, value in names.items()
+        if not name.endswith("seconds")
+    }
+
+
 @pytest.mark.parametrize("flags", [(), ("--processes", "2")], ids=["one process", "two workers"])
 async def test_what_needs_a_restart_is_reported_until_it_is_restarted(tmp_path: Path, flags: tuple[str, ...]) -> None:
     """A second reload of the same file reports the same; `/config` shows what runs; the old file needs nothing."""
@@ -39,9 +52,15 @@ async def test_what_needs_a_restart_is_reported_until_it_is_restarted(tmp_path: 
     ):
         config.write_text("timeouts: {drain_s: 1}\nlog: {level: debug}\n")
         assert [await reloaded(gateway, session) for _ in range(3)] == [["timeouts"]] * 3
+        assert await shown(gateway, session) == {"last_reload_successful": 1, "needs_restart timeouts": 1}
         assert await configured(gateway, session) == (7.0, "debug")
         config.write_text("timeouts: {drain_s: 7}\nlog: {level: info}\n")
         assert await reloaded(gateway, session) == []
+        assert await shown(gateway, session) == {"last_reload_successful": 1}
+        config.write_text("timeouts: {drain_s: no}\n")
+        async with session.post(gateway.at("admin", "/reload")) as answer:
+            assert answer.status == 422
+        assert await shown(gateway, session) == {"last_reload_successful": 0}
         assert await configured(gateway, session) == (7.0, "info")
 
 

@@ -2,15 +2,25 @@
 
 from collections.abc import Iterable
 
+import pytest
 from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.cluster.metrics import MergedMetrics, RetiredCounters, Scrape, merge_scrapes, parse_exposition
+from gateway.cluster.metrics import (
+    STATE_RANK,
+    MergedMetrics,
+    RetiredCounters,
+    Scrape,
+    merge_scrapes,
+    parse_exposition,
+)
+from gateway.fleet.breaker import BreakerState
 from gateway.observe.metrics.fleet import FleetCollector
 from gateway.observe.metrics.process import make_registry
 from gateway.observe.metrics.requests import RequestCounters
 from routing.decision.router import Router
+from routing.pods import PodState
 from scorers.registry import routings
 from tests.gateway.samples import an_outcome
 
@@ -90,11 +100,10 @@ async def test_what_a_gateway_really_shows_survives_the_merge() -> None:
     """All families of two real expositions, read and written in both formats that Prometheus asks for."""
     texts = []
     for _ in range(2):
-        tallies = RequestCounters(lambda _: True)
+        router = Router(routings()["warm"])
+        tallies = RequestCounters(lambda _: True, router.fleet)
         tallies.on_outcome(an_outcome())
-        fleet = FleetCollector(
-            Router(routings()["warm"]), lambda: (), lambda: 1, lambda: 2, lambda: {"requests": 0}, lambda: 0.0
-        )
+        fleet = FleetCollector(router, lambda: 1, lambda: 2, lambda: {"requests": 0})
         encode, _ = choose_encoder("text/plain")
         registry = make_registry()
         registry.register(tallies)
@@ -108,3 +117,72 @@ async def test_what_a_gateway_really_shows_survives_the_merge() -> None:
         assert 'process_open_fds{process="worker-2"}' in text
     single = {metric.name for metric in text_string_to_metric_families(texts[0])}
     assert {metric.name for metric in merge_scrapes(readings, {})} == single
+
+
+def upstream_page(state: str, breaker: str, error: str, failed_at_s: int, *, cost: float, tokens: int) -> Scrape:
+    """What a worker shows of one pod and its pool."""
+    return parse_exposition(
+        f"""
+# TYPE hearth_upstream_state gauge
+hearth_upstream_state{{upstream="http://a:1",state="{state}"}} 1
+hearth_upstream_state{{upstream="http://b:1",state="ready"}} 1
+# TYPE hearth_upstream_breaker_state gauge
+hearth_upstream_breaker_state{{upstream="http://a:1",state="{breaker}"}} 1
+# TYPE hearth_upstream_last_error_timestamp_seconds gauge
+hearth_upstream_last_error_timestamp_seconds{{upstream="http://a:1",reason="{error}"}} {failed_at_s}
+# TYPE hearth_pool_cost_total counter
+hearth_pool_cost_total{{pool="h100"}} {cost}
+# TYPE hearth_engine_queue_seconds summary
+hearth_engine_queue_seconds_count{{pool="h100",role="either"}} {tokens}
+hearth_engine_queue_seconds_sum{{pool="h100",role="either"}} {cost}
+# TYPE hearth_pool_tokens_total counter
+hearth_pool_tokens_total{{pool="h100",tenant="legal",kind="input"}} {tokens}
+# TYPE hearth_pool_engines gauge
+hearth_pool_engines{{pool="h100",role="either"}} 2
+# TYPE hearth_pool_running_requests gauge
+hearth_pool_running_requests{{pool="h100",role="either"}} 3
+# TYPE hearth_gpu_utilization_ratio gauge
+hearth_gpu_utilization_ratio{{node="n1",gpu="0"}} 0.5
+"""
+    )
+
+
+MERGED = {
+    "hearth_upstream_state http://a:1 open_circuit": 1,
+    "hearth_upstream_state http://b:1 ready": 1,
+    "hearth_upstream_breaker_state http://a:1 open": 1,
+    "hearth_upstream_last_error_timestamp_seconds http://a:1 timeout": 20,
+    "hearth_pool_cost_total h100": 2.5,
+    "hearth_engine_queue_seconds_count h100 either": 7,
+    "hearth_engine_queue_seconds_sum h100 either": 2.5,
+    "hearth_pool_tokens_total h100 legal input": 12,
+    "hearth_pool_engines h100 either": 2,
+    "hearth_pool_running_requests h100 either": 6,
+    "hearth_gpu_utilization_ratio n1 0": 0.5,
+}
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_pod_has_one_state_over_all_workers(*, is_reversed: bool) -> None:
+    """The worst, and the latest error; engines and their cost are counted once, own tokens and load summed."""
+    pages = [
+        upstream_page("ready", "closed", "timeout", 20, cost=1.5, tokens=5),
+        upstream_page("open_circuit", "open", "unreachable", 10, cost=2.5, tokens=7),
+    ]
+    ordered = reversed(pages) if is_reversed else pages
+    readings = {f"worker-{at}": reading for at, reading in enumerate(ordered, 1)}
+    assert lines(merge_scrapes(readings, {})) == MERGED
+
+
+def test_engines_of_a_worker_that_ended_are_not_counted_twice() -> None:
+    """The other workers see them too; the tokens of its own requests stay."""
+    legacy, reading = RetiredCounters(), upstream_page("ready", "closed", "timeout", 20, cost=1.5, tokens=5)
+    legacy.add(reading)
+    merged = lines(merge_scrapes({"worker-2": reading}, legacy.families))
+    assert merged["hearth_pool_cost_total h100"] == merged["hearth_engine_queue_seconds_sum h100 either"] == 1.5
+    assert merged["hearth_pool_tokens_total h100 legal input"] == 10
+
+
+def test_every_state_has_its_rank() -> None:
+    """A state without one would count as the best."""
+    assert {str(state) for kind in (PodState, BreakerState) for state in kind} == set(STATE_RANK)

@@ -63,6 +63,7 @@ def full(folder: Path) -> dict[str, Any]:
         "kv_events": {"load_s_per_token": {}, "sources": [{"pod": "http://a:1", "endpoint": "tcp://a:5"}]},
         "roles": {},
         "canaries": [{"name": "new", "revision": "v2"}],
+        "pools": [{"name": "small-pods", "cost_per_engine_hour": 2.4}],
         "tls": {"cert": f"{folder}/cert", "key": f"{folder}/key"},
         "extproc": {
             "listen": "127.0.0.1:9002",

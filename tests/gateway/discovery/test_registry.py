@@ -9,9 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.discovery.registry import PollIntervals, RegistrySource
+from gateway.discovery.registry import AgentRegistry, PollIntervals, RegistrySource
 from gateway.runtime.redis_location import parse_redis_url
-from routing.pod_record import AgentRecord, EngineLoad, RegisteredPod, record_channel, record_key, write_record
+from routing.pod_record import (
+    AgentRecord,
+    EngineLoad,
+    GpuReading,
+    NodeReading,
+    RegisteredPod,
+    record_channel,
+    record_key,
+    write_record,
+)
 from tests.gateway.discovery.following import Heard, following
 from tests.gateway.kv_index.redis_servers import Server, redis_server
 
@@ -105,6 +114,17 @@ async def test_an_agent_that_speaks_or_leaves_is_received_at_once(server: Server
         assert records[-1].pods[0].loads == (EngineLoad(running=3),)
         await agent.leave()
         await received.hears(B)
+
+
+def test_readings_of_nodes_are_kept_as_long_as_their_agents() -> None:
+    """The last of each; an agent without GPUs and RDMA ports has none."""
+    agents, reading = AgentRegistry(), NodeReading((GpuReading(0.5),))
+    agents.update(AgentRecord("n1", 1, 15.0, node=NodeReading((GpuReading(0.1),))), 0.0)
+    agents.update(AgentRecord("n1", 2, 15.0, node=reading), 1.0)
+    agents.update(AgentRecord("n2", 1, 15.0), 1.0)
+    assert agents.nodes() == {"n1": reading}
+    agents.expire(16.5)
+    assert agents.nodes() == {}
 
 
 async def test_an_agent_that_falls_silent_is_forgotten(server: Server) -> None:

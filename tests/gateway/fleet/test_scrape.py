@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fleet.scrape import EngineReading, MetricsPage, read_page
+from gateway.fleet.scrape import MAX_SOURCES, EngineReading, MetricsPage, read_page
 
 PAGE = b"""# HELP python_gc_objects_collected_total Objects collected during gc
 # TYPE python_gc_objects_collected_total counter
@@ -90,3 +90,36 @@ vllm:num_requests_running{engine="1",model_name="m"} 1.0
     engines = read_page(page).engines
     assert (engines[0].store_asked, engines[0].store_found) == (1500.0, 1000.0)
     assert (engines[1].store_asked, engines[1].store_found) == (0.0, 0.0)
+
+
+def test_what_engines_count_is_passed_on() -> None:
+    """Sums and counts of times without their buckets, prompt tokens by source, several models together."""
+    page = b"""
+vllm:request_queue_time_seconds_bucket{engine="0",le="0.3",model_name="m"} 4.0
+vllm:request_queue_time_seconds_count{engine="0",model_name="m"} 5.0
+vllm:request_queue_time_seconds_sum{engine="0",model_name="m"} 1.5
+vllm:num_preemptions_total{engine="0",model_name="m"} 2.0
+vllm:num_preemptions_total{engine="0",model_name="n"} 1.0
+vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="local_compute"} 70.0
+vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="external_kv_transfer"} 30.0
+vllm:nixl_bytes_transferred_sum{engine="0",model_name="m"} 1e+09
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 9.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 8.0
+"""
+    assert read_page(page).engines[0].counters == {
+        "request_queue_time_seconds_count": 5.0,
+        "request_queue_time_seconds_sum": 1.5,
+        "num_preemptions_total": 3.0,
+        "prompt_tokens_by_source_total local_compute": 70.0,
+        "prompt_tokens_by_source_total external_kv_transfer": 30.0,
+        "nixl_bytes_transferred_sum": 1e9,
+        "spec_decode_num_accepted_tokens_total": 8.0,
+    }
+
+
+def test_a_page_cannot_make_sources_without_end() -> None:
+    """More than eight are counted together: each is a series."""
+    page = b"".join(b'vllm:prompt_tokens_by_source_total{engine="0",source="s%d"} 1\n' % number for number in range(50))
+    counters = read_page(page).engines[0].counters
+    assert len(counters) == MAX_SOURCES + 1
+    assert sum(counters.values()) == 50

@@ -23,6 +23,7 @@ async def test_a_pod_that_is_dead_from_the_start_is_reported_once() -> None:
     well, dead = FakePod(), f"http://127.0.0.1:{free_port()}"
     async with fake_pods(well), watching(static(well.url, dead), rhythm=AT_ONCE) as watch:
         await well.pulse.until(lambda: (DEAD, dead) in watch.received.events)
+        assert list(watch.watcher.standing_warnings()) == [(DEAD, dead)]
         looks = well.requested["health"]
         await well.pulse.until(lambda: well.requested["health"] > looks + 5)
     assert [event for event in watch.received.events if event[0] == DEAD] == [(DEAD, dead)]
@@ -68,4 +69,7 @@ async def test_a_source_that_finds_nothing_is_reported_once(first: tuple[str, ..
         source.tell()
         source.tell(pod.url)
         await watch.stands(pod.url, PodState.READY)
+        assert list(watch.watcher.standing_warnings()) == []
         assert [event for event in watch.received.events if event[0] == EMPTY] == [(EMPTY, None)]
+        watch.watcher._take_found(source, ())
+        assert list(watch.watcher.standing_warnings()) == [(EMPTY, source.name)]

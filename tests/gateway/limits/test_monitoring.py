@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.limits.accounts import QuotaEnforcer
 from gateway.limits.monitoring import QuotaMetrics, merge_accounts, show_accounts
+from gateway.runtime.metric_families import TenantLabels
 from routing.decision.router import Router
 from routing.request import Api, Request
 from scorers.registry import routings
@@ -53,7 +54,7 @@ async def test_workers_are_shown_as_one_gateway() -> None:
 async def test_metrics_distinguish_tenants_up_to_a_number() -> None:
     """Never users; and beyond that number they are `other`."""
     quotas, registry = made(), CollectorRegistry()
-    registry.register(QuotaMetrics(quotas, max_tenants=2))
+    registry.register(QuotaMetrics(quotas, TenantLabels(2)))
     for name in ("a", "b", "c", "d"):
         await used(quotas, caller_of(Quota(requests_per_min=10), name), 5)
         quotas.rejected[name, LimitKind.REQUESTS] += 1

@@ -2,8 +2,10 @@
 
 import msgspec
 
+from cascade.record import CascadeResult, CascadeStep
 from gateway.observe.receipts import BATCH_SIZE, ReceiptFilter, ReceiptStore
 from routing.blocks import cut_prompt
+from routing.rejection import Reason
 from tests.gateway.samples import a_request, an_attempt, an_outcome
 
 
@@ -73,6 +75,48 @@ def test_receipts_are_filtered() -> None:
     assert found(session="s") == ["1"]
     assert found(pod="http://b:1") == ["3"]
     assert found(pod="http://a:1") == ["3", "2", "1"]
+
+
+def test_receipts_are_found_by_what_a_client_knows() -> None:
+    """Its own id, and the model as it named it: an alias, a cascade, or the larger model before a downgrade."""
+    receipts = ReceiptStore()
+    steps = (CascadeStep("tiny", "escalated"), CascadeStep("big", "unjudged"))
+    receipts.on_outcome(an_outcome(request=a_request(id="1"), client_request_id="c-1", requested_model="mini"))
+    receipts.on_outcome(
+        an_outcome(request=a_request(id="2", model="big"), cascade=CascadeResult("auto", "all", "tiny", steps))
+    )
+    receipts.on_outcome(an_outcome(request=a_request(id="3", downgraded_from="big")))
+    receipts.on_outcome(an_outcome(request=a_request(id="4"), client_request_id="c-1"))
+
+    def found(**wanted: object) -> list[str]:
+        return [receipt.id for receipt in receipts.latest(ReceiptFilter(**wanted))]  # type: ignore[arg-type]
+
+    assert found(id="c-1") == ["4", "1"]
+    assert found(id="2") == ["2"]
+    assert found(model="mini") == ["1"]
+    assert found(model="auto") == ["2"]
+    assert found(model="big") == ["3", "2"]
+    assert (receipt := receipts.find("c-1")) is not None
+    assert receipt.id == "4", "the latest of a client's own"
+
+
+def test_receipts_are_found_by_reason_time_and_prefill_pod() -> None:
+    """Bounds of time are inclusive."""
+    receipts = ReceiptStore()
+    pair = an_attempt(prefill_engine="http://p:1#2")
+    receipts.on_outcome(an_outcome(request=a_request(id="1"), at_s=10.0, attempts=(pair,)))
+    receipts.on_outcome(an_outcome(request=a_request(id="2"), at_s=20.0, status=429, reason=Reason.OVERLOADED))
+    found = {
+        name: [receipt.id for receipt in receipts.latest(wanted)]
+        for name, wanted in {
+            "reason": ReceiptFilter(reason="overloaded"),
+            "since": ReceiptFilter(since_s=20.0),
+            "until": ReceiptFilter(until_s=19.9),
+            "both": ReceiptFilter(since_s=10.0, until_s=20.0),
+            "pod": ReceiptFilter(pod="http://p:1"),
+        }.items()
+    }
+    assert found == {"reason": ["2"], "since": ["2"], "until": ["1"], "both": ["2", "1"], "pod": ["1"]}
 
 
 def test_a_receipt_holds_nothing_of_the_prompt() -> None:

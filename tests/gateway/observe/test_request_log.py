@@ -15,16 +15,19 @@ from routing.rejection import Reason
 from routing.request import Usage
 from tests.gateway.samples import a_request, an_outcome
 
+PRICES = {"tiny": ModelEntry("tiny", 2e-6, 1e-5, 1e-6)}
+
 
 def line(outcome: Outcome, level: str = "info") -> dict[str, Any]:
-    shown = request_line(outcome, lambda: level)
+    shown = request_line(outcome, lambda: level, PRICES)
     assert shown.endswith(b"\n")
     return dict(json.loads(shown))
 
 
 def test_a_request_is_one_line_of_known_fields() -> None:
     """The fields, in their order, and nothing else."""
-    assert list(line(an_outcome()).items()) == [
+    outcome = an_outcome(requested_model="mini", path="/v1/chat/completions", client_request_id="c-7")
+    assert list(line(outcome).items()) == [
         ("timestamp", "2026-11-20T14:53:18.250Z"),
         ("level", "info"),
         ("event", "request_completed"),
@@ -53,6 +56,11 @@ def test_a_request_is_one_line_of_known_fields() -> None:
         ("resumes", 0),
         ("resume_failure", None),
         ("wasted_tokens", 0),
+        ("client_request_id", "c-7"),
+        ("path", "/v1/chat/completions"),
+        ("requested_model", "mini"),
+        ("role", "either"),
+        ("cost", pytest.approx(4 * 2e-6 + 96 * 1e-6 + 11 * 1e-5)),
     ]
 
 
@@ -81,7 +89,7 @@ def test_the_callers_trace_is_named() -> None:
 
 def test_the_level_keeps_lines_back() -> None:
     """At warning only requests that failed on our side are logged."""
-    assert request_line(an_outcome(), lambda: "warning") == b""
+    assert request_line(an_outcome(), lambda: "warning", PRICES) == b""
     assert line(an_outcome(status=503), "warning")["status"] == 503
 
 

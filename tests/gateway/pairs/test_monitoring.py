@@ -43,6 +43,10 @@ def test_it_is_reported_once_with_the_fix() -> None:
     scene.look(SETTLED_S + 2)
     fix = {"upstream": "http://lost", "kv_connector": None, "fix": UnpairedReason.NO_CONNECTOR.value}
     assert scene.stated == [("warning", "prefill_pod_unpaired", fix)]
+    assert list(scene.watch.standing_warnings()) == [("prefill_pod_unpaired", "http://lost")]
+    put(scene.router, "http://lost", replace(NIXL, role=Role.PREFILL))
+    scene.look(SETTLED_S + 3)
+    assert list(scene.watch.standing_warnings()) == []
 
 
 def test_another_reason_is_reported_too() -> None:

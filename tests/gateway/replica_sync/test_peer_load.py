@@ -22,7 +22,7 @@ def test_own_load_is_shown_next_to_that_of_others() -> None:
     assert (others.load()[slot].running, own_load(ledger, slot, others.load()).running) == (2, 1)
 
     registry = make_registry()
-    registry.register(FleetCollector(here.router, tuple, lambda: 0, lambda: 0, dict, lambda: 0.1, others.load))
+    registry.register(FleetCollector(here.router, lambda: 0, lambda: 0, dict, others.load))
     assert (
         registry.get_sample_value("hearth_engine_running_requests", {"upstream": ours.engine.name, "dp_rank": "0"}) == 1
     )

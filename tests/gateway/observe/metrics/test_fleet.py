@@ -14,6 +14,7 @@ from gateway.fleet.probe import ProbeResult
 from gateway.observe.metrics.fleet import FleetCollector, SourceCollector
 from gateway.observe.metrics.process import make_registry
 from gateway.observe.metrics.requests import RequestCounters
+from gateway.observe.metrics.upstreams import UpstreamCollector
 from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, PodState
 from routing.rejection import Reason
@@ -29,19 +30,20 @@ class Scraped:
 
     def __init__(self) -> None:
         self.router = Router(routings()["warm"])
-        self.tallies = RequestCounters(lambda _: True)
+        self.tallies = RequestCounters(lambda _: True, self.router.fleet)
         self.pods: list[WatchedPod] = []
         fleet = FleetCollector(
             router=self.router,
-            pods=lambda: self.pods,
             open_requests=lambda: 3,
             open_connections=lambda: 4,
             dropped_lines=lambda: {"requests": 5},
-            clock=lambda: 100.0,
         )
         self.registry = make_registry()
         self.registry.register(self.tallies)
         self.registry.register(fleet)
+        self.registry.register(
+            UpstreamCollector(self.router.fleet, lambda: self.pods, lambda: 100.0, lambda: 1_000_100.0)
+        )
 
     def add(self, url: str) -> None:
         self.router.put_pod(Pod(url, state=PodState.READY, models=frozenset({"tiny"})))
@@ -94,12 +96,12 @@ def test_histograms_are_cumulative() -> None:
     scraped = Scraped()
     for ttft_s in (0.0005, 0.3, 9999.0):
         scraped.tallies.on_outcome(an_outcome(ttft_s=ttft_s))
-    name = "hearth_time_to_first_token_seconds"
-    assert scraped.value(f"{name}_bucket", model_name="tiny", le="0.001") == 1
-    assert scraped.value(f"{name}_bucket", model_name="tiny", le="0.5") == 2
-    assert scraped.value(f"{name}_bucket", model_name="tiny", le="+Inf") == 3
-    assert scraped.value(f"{name}_count", model_name="tiny") == 3
-    assert scraped.value(f"{name}_sum", model_name="tiny") == pytest.approx(9999.3005)
+    name, labels = "hearth_time_to_first_token_seconds", {"model_name": "tiny", "tier": "default", "pool": "tiny"}
+    assert scraped.value(f"{name}_bucket", **labels, le="0.001") == 1
+    assert scraped.value(f"{name}_bucket", **labels, le="0.5") == 2
+    assert scraped.value(f"{name}_bucket", **labels, le="+Inf") == 3
+    assert scraped.value(f"{name}_count", **labels) == 3
+    assert scraped.value(f"{name}_sum", **labels) == pytest.approx(9999.3005)
 
 
 def test_engines_show_what_the_ledger_holds() -> None:

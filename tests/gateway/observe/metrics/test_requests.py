@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
+from gateway.observe.metrics.latency import LatencyHistograms
 from gateway.observe.metrics.requests import BATCH_SIZE, RequestCounters, RetryCollector
 from gateway.pipeline.attempt import ResumeBlocker
-from gateway.runtime.metric_families import OTHER, Histogram
+from gateway.runtime.metric_families import OTHER, Histogram, TenantLabels
+from routing.fleet import Fleet
 from routing.rejection import Reason
 from routing.request import Usage
 from routing.retries import RetryBudget, RetryKind, RetryTerms
@@ -16,7 +18,14 @@ from tests.gateway.samples import a_request, an_attempt, an_outcome
 
 
 def tallies(max_models: int = 200, max_tenants: int = 100) -> RequestCounters:
-    return RequestCounters(lambda model: model != "invented", max_models=max_models, max_tenants=max_tenants)
+    return RequestCounters(
+        lambda model: model != "invented", Fleet(), tenants=TenantLabels(max_tenants), max_models=max_models
+    )
+
+
+def latency(counts: RequestCounters) -> LatencyHistograms:
+    """Of the model `tiny`, whose pods name no pool."""
+    return counts.latency.by_key["tiny", "default", "tiny"]
 
 
 def test_a_request_is_counted() -> None:
@@ -26,8 +35,9 @@ def test_a_request_is_counted() -> None:
     tally = counts.models["tiny"]
     assert tally.requests == {(200, ""): 1}
     assert (tally.prompt_tokens, tally.cached_tokens, tally.output_tokens) == (100, 96, 11)
-    assert (sum(tally.ttft_s.counts), sum(tally.duration_s.counts)) == (1, 1)
-    assert tally.tpot_s.total == pytest.approx(0.1)
+    held = latency(counts)
+    assert (sum(held.ttft_s.counts), sum(held.duration_s.counts), sum(held.queue_wait_s.counts)) == (1, 1, 1)
+    assert held.tpot_s.total == pytest.approx(0.1)
     assert (tally.predicted_requests, tally.predicted_cached_tokens, tally.actual_cached_tokens) == (1, 64, 96)
     assert tally.prediction_error_tokens == 32
     assert sum(tally.ttft_error_s.counts) == 1
@@ -63,7 +73,7 @@ def test_outcomes_are_counted_together_and_whoever_looks_sees_all() -> None:
         counts.on_outcome(an_outcome())
         if number in {1, BATCH_SIZE, BATCH_SIZE + 5}:
             assert counts.models["tiny"].requests == {(200, ""): number}
-            assert counts.tenants["legal"].requests == number
+            assert counts.tenants.by_tenant["legal"].requests == number
 
 
 def test_rejections_and_attempts_are_counted() -> None:
@@ -78,7 +88,7 @@ def test_rejections_and_attempts_are_counted() -> None:
     tally = counts.models["tiny"]
     assert tally.requests == {(502, "pod_lost"): 1}
     assert tally.attempts == {("first", "unreachable"): 1, ("retry", "connection_reset"): 1, ("failover", "ok"): 1}
-    assert (tally.predicted_requests, sum(tally.ttft_s.counts)) == (0, 0)
+    assert (tally.predicted_requests, sum(latency(counts).ttft_s.counts)) == (0, 0)
     counts.count_rejection(Reason.BAD_JSON)
     assert counts.early == {Reason.BAD_JSON: 1}
 
@@ -96,7 +106,7 @@ def test_time_per_token_is_of_streams_only() -> None:
     counts = tallies()
     counts.on_outcome(an_outcome(request=a_request(stream=False)))
     counts.on_outcome(an_outcome(usage=Usage(100, 1)))
-    assert sum(counts.models["tiny"].tpot_s.counts) == 0
+    assert sum(latency(counts).tpot_s.counts) == 0
 
 
 def test_names_are_bounded() -> None:
@@ -105,14 +115,14 @@ def test_names_are_bounded() -> None:
     for model in ("a", "invented", "b", "c", "a"):
         counts.on_outcome(an_outcome(request=a_request(model=model), tenant=model))
     assert {name: sum(tally.requests.values()) for name, tally in counts.models.items()} == {"a": 2, OTHER: 3}
-    assert {name: tally.requests for name, tally in counts.tenants.items()} == {"a": 2, OTHER: 3}
+    assert {name: tally.requests for name, tally in counts.tenants.by_tenant.items()} == {"a": 2, OTHER: 3}
 
 
 def test_anonymous_callers_are_no_tenant() -> None:
     """Without a policy there is nobody to tell apart."""
     counts = tallies()
     counts.on_outcome(an_outcome(tenant=None))
-    assert counts.tenants == {}
+    assert counts.tenants.by_tenant == {}
 
 
 @given(st.lists(st.floats(0, 100), max_size=50))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from gateway.observe.metrics.tiers import QueuedRequests, TierCollector, TierCounters, WaitingForPodCollector
@@ -55,8 +54,6 @@ def test_goodput_is_counted_by_tier_and_pool() -> None:
     assert scene.shown("hearth_slo_requests_total", **labels) == 3
     assert scene.shown("hearth_slo_met_requests_total", **labels) == 1
     assert scene.shown("hearth_goodput_tokens_total", **labels) == 11
-    assert scene.shown("hearth_queue_wait_seconds_count", **labels) == 3
-    assert scene.shown("hearth_queue_wait_seconds_sum", **labels) == 0.3
     assert scene.shown("hearth_tier_rejections_total", **labels, reason="overloaded") == 1
     assert scene.shown("hearth_tier_rejections_total", **labels, reason="rate_limited_tokens") == 1
 
@@ -111,14 +108,3 @@ def test_names_cannot_be_invented() -> None:
     scene.end("invented", slo_met=False, **rejected(Reason.UNKNOWN_MODEL))
     scene.end("tiny", tier="default")
     assert scene.series() == nothing
-
-
-def test_a_wait_is_that_of_the_request() -> None:
-    """In its bucket."""
-    scene = Scene(tiny="pods")
-    outcome = an_outcome(tier="gold", slo_met=True)
-    for queued_s in (0.0, 0.2, 99.0):
-        scene.tallies.on_outcome(structs.replace(outcome, queue_wait_s=queued_s))
-    labels = {"tier": "gold", "pool": "pods"}
-    assert scene.shown("hearth_queue_wait_seconds_bucket", **labels, le="0.25") == 2
-    assert scene.shown("hearth_queue_wait_seconds_bucket", **labels, le="+Inf") == 3
