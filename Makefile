@@ -24,7 +24,7 @@ AGAINST ?= HEAD~1
 JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
-.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers trace-request fuzz fuzz-long chaos soak attacks nightly wheel \
+.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos soak attacks nightly wheel \
 	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-extproc bench-truth \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
 
@@ -104,6 +104,9 @@ trace-request: $(READY) ## Files, switches and calls of one streamed chat, with 
 	@$(BIN)/python -m tests.house.trace_request $(ARGS)
 	@$(BIN)/python -m tests.house.shape
 
+reference: $(READY) ## Write docs/cli.md anew from the parsers.
+	@$(BIN)/python -m tests.reference --keep
+
 fuzz: $(READY) ## Run the property tests for long (profile nightly).
 	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile nightly --timeout 3600 $(ARGS)
 
@@ -129,8 +132,9 @@ NIGHTLY = fuzz fuzz-long chaos soak attacks bench-overhead bench-decide bench-ro
 nightly: $(READY) ## All that is too long for CI: fuzzing, chaos, soak, attacks, benches (hours; NIGHTLY="chaos soak").
 	@status=0; for part in $(NIGHTLY); do $(MAKE) "$$part" || status=1; done; exit $$status
 
-wheel: $(READY) ## Build the wheel and the source archive into dist/.
+wheel: $(READY) ## Build the wheels and source archives, of the gateway and of the vLLM plugin, into dist/.
 	@$(BIN)/python -m build --outdir dist .
+	@$(BIN)/python -m build --outdir dist packages/hearth-vllm-plugin
 
 # --- What it costs ------------------------------------------------------------------------------------------------
 
@@ -205,9 +209,9 @@ test-page: $(READY) ## The operators' page in a real headless Chromium; screensh
 	@sh tests/page/setup.sh
 	@$(BIN)/python -m pytest tests/page $(ARGS)
 
-check-deploy: $(READY) envoy-venv ## Hold each file in deploy/ against the program that will read it (a minute).
+check-deploy: $(READY) envoy-venv ## Hold each file in deploy/ against the program that will read it (two minutes; ARGS=--keep renders anew).
 	@PYTHON="$(PYTHON)" sh tests/deploy/tools.sh
-	@sh tests/deploy/check.sh
+	@sh tests/deploy/check.sh $(ARGS)
 
 extproc-messages: $(READY) ## After a change of messages.proto: compile it anew.
 	@python3 -m venv out/protoc && out/protoc/bin/python -m pip install -q grpcio-tools mypy-protobuf

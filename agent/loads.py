@@ -1,7 +1,7 @@
 """Receives the load that engines report after each step, as UDP datagrams on loopback.
 
-The sender is `vllm_plugin.py`, possibly of another version: invalid datagrams are dropped and counted. A datagram is a
-JSON object `{"port": 8000, "rank": 0, "running": 3, "waiting": 1, "kv_usage": 0.25}`.
+The sender is `packages/hearth-vllm-plugin`, possibly of another version: invalid datagrams are dropped and counted.
+A datagram is a JSON object `{"port": 8000, "rank": 0, "running": 3, "waiting": 1, "kv_usage": 0.25}`.
 """
 
 from __future__ import annotations

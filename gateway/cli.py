@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
+OUTSIDE = ("agent", "demo", "pod", "simulate", "profile")
+"""Commands that are found by their entry point."""
+
 Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
 """Takes parsed arguments and environment variables, returns an exit status."""
 
@@ -16,7 +19,7 @@ Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit status: 0 on success, 1 on failure, 2 for an invalid command line or configuration."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] in (["agent"], ["simulate"], ["profile"]):
+    if words[:1] in ([name] for name in OUTSIDE):
         # These stand outside the gateway, and their flags are their own.
         from gateway.commands import entry_point
 
@@ -40,6 +43,10 @@ def _command(name: str | None) -> Command | None:
     match name:
         case "serve":
             from gateway.commands.serve import run
+        case "init":
+            from gateway.commands.init import run
+        case "import":
+            from gateway.commands.import_files import run
         case "config":
             from gateway.commands.check import run
         case "policy":
@@ -60,7 +67,9 @@ def _command(name: str | None) -> Command | None:
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser of the command line. Flags of a command are added only if its name is among the words."""
     parser = argparse.ArgumentParser(
-        prog="hearth", description="Sends each request to the vLLM pod where its prompt is already warm."
+        prog="hearth",
+        description="Sends each request to the vLLM pod where its prompt is already warm.",
+        epilog="First steps: `hearth demo` shows it on simulated pods, `hearth init` writes a configuration.",
     )
     parser.add_argument("--version", action="version", version=f"hearth {version('hearth-gateway')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -73,6 +82,17 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     )
     if "serve" in words:
         _add_serve_flags(serve)
+    commands.add_parser("demo", help="show prefix routing beside round robin on simulated pods", add_help=False)
+    init = commands.add_parser("init", help="write a first configuration from three answers")
+    if "init" in words:
+        from gateway.commands.init import add_flags
+
+        add_flags(init)
+    imports = commands.add_parser("import", help="take over the configuration of another gateway")
+    if "import" in words:
+        from gateway.commands.import_files import add_flags
+
+        add_flags(imports)
     config = commands.add_parser("config", help="validate a configuration; print its JSON Schema")
     actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser("check", help="validate a configuration; list all errors with their paths")
@@ -100,6 +120,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
         add_flags(spend)
     _add_admin_commands(commands, words)
+    commands.add_parser("pod", help="run a simulated vLLM pod", add_help=False)
     commands.add_parser("simulate", help="replay a trace on simulated pods", add_help=False)
     commands.add_parser("profile", help="measure a pod for simulations", add_help=False)
     return parser

@@ -1,7 +1,7 @@
 """Which sequences run, wait and hold which blocks: vLLM's scheduler between two steps. Independent of step times.
 
-A decoding sequence gains one token a step, so only the step count moves: KV tokens, blocks begun and ends to come are
-sums and differences over it.
+All decoding sequences gain as many tokens in a step, one without speculation, so only the token count moves: KV tokens,
+blocks begun and ends to come are sums and differences over it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
 
+from simulator.host_tier import HostTier
 from simulator.live import Live, WaitingQueue
 from simulator.paged_cache import PagedCache
 from simulator.profile import Profile
@@ -39,30 +40,59 @@ class Batch:
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.cache = PagedCache(profile.kv_blocks)
+        self.host = HostTier(profile.host_kv_tokens // profile.block_size)
+        self.loading: list[tuple[float, Live]] = []
+        """When the KV of each is there from the host's memory, in this order; all are among those that fetch."""
+        self._load_ends_s = 0.0
+        self.host_hit_tokens = 0
         self.waiting = WaitingQueue()
         self.prefilling: dict[Live, None] = {}
         self.decoding: dict[Live, None] = {}
         self.fetching: dict[Live, None] = {}
         """They have their blocks, and wait for another engine's KV."""
+        self.leaving: dict[Live, None] = {}
+        """With asynchronous scheduling: their last token has not left, and their blocks are still taken."""
+        self._leaves_late = profile.async_scheduling
         self.held: dict[str, Live] = {}
         """They have ended; their blocks wait to be fetched."""
         self.started_fetches: list[Fetch] = []
         self.fetched_tokens = 0
         self.steps = 0
+        self.excess_tokens = 0
+        """What speculation made beyond the last tokens of sequences."""
+        self._per_step = profile.tokens_per_step
         self.kv_tokens = 0
-        """KV tokens of all that decode, at the step count."""
+        """KV tokens of all that decode, at the token count."""
         self.preemptions = 0
         self.query_tokens = 0
         self.hit_tokens = 0
         self._ends: list[tuple[int, tuple[int, int], int, Live]] = []
-        """(step count at its last token, rank, step count at which it joined): one that left since counts no more."""
+        """(token count at its last token, rank, token count at which it joined): one that left since counts no more."""
         self._beginners = [0] * profile.block_size
-        """How many that decode begin a block in a step whose number leaves this remainder."""
+        """How many that decode begin a block with a token whose number leaves this remainder."""
 
     @property
     def running(self) -> int:
         """How many sequences hold a place in the batch."""
-        return len(self.prefilling) + len(self.decoding)
+        return len(self.prefilling) + len(self.decoding) + len(self.leaving)
+
+    def gained(self, steps: int) -> int:
+        """Return how many tokens each decoding sequence gains in the next steps; below 0 in the last ones."""
+        return self._tokens(self.steps + steps) - self._tokens(self.steps)
+
+    @property
+    def count(self) -> int:
+        """Tokens that a sequence would have that decoded from the beginning."""
+        return self._tokens(self.steps)
+
+    def _tokens(self, steps: int) -> int:
+        return steps if self._per_step == 1.0 else int(steps * self._per_step)
+
+    def sampled_last(self, live: Live) -> int:
+        """Return how many tokens a decoding sequence gained in the last step."""
+        last = -self.gained(-1)
+        left = live.spec.output_tokens - live.emitted - (self.count - last - live.joined_at)
+        return min(last, left)
 
     # --- Deciding the next step --------------------------------------------------------------------------------------
 
@@ -77,15 +107,19 @@ class Batch:
         that those who prefill find theirs.
         """
         preempted = False
-        while self._blocks_started(0, 1) + self._chunk_blocks() > self.cache.available:
-            self._preempt(max((*self.decoding, *self.prefilling), key=lambda live: live.rank))
+        while self._blocks_started(0, self.gained(1)) + self._chunk_blocks() > self.cache.available:
+            self._preempt(max((*self.decoding, *self.prefilling, *self.leaving), key=lambda live: live.rank))
             preempted = True
-        self.cache.take(self._blocks_started(0, 1))
+        self.cache.take(self._blocks_started(0, self.gained(1)))
         return preempted
+
+    def _chunk_budget(self) -> int:
+        """Tokens of a step that decoding leaves."""
+        return self.profile.max_num_batched_tokens - len(self.decoding) * self.profile.decode_tokens
 
     def _chunk_blocks(self) -> int:
         """Blocks that the next chunks of those who have begun to prefill want."""
-        budget, blocks = self.profile.max_num_batched_tokens - len(self.decoding), 0
+        budget, blocks = self._chunk_budget(), 0
         for live in self.prefilling:
             tokens = min(budget, live.target - live.computed)
             blocks += self._wanted_blocks(live, tokens)
@@ -96,16 +130,18 @@ class Batch:
         return max(self.profile.blocks_for(live.computed + tokens) - live.blocks, 0)
 
     def _preempt(self, live: Live) -> None:
+        has_all = live in self.leaving
         self.remove(live)
-        live.target = live.spec.prompt_tokens + live.emitted
         live.preemptions += 1
         self.preemptions += 1
-        self.waiting.push(live)
+        if not has_all:
+            live.target = live.spec.prompt_tokens + live.emitted
+            self.waiting.push(live)
 
     def _plan_chunks(self, at: float, *, may_admit: bool) -> list[Chunk]:
         """Plan the chunks: first those of started prefills, then those of waiting sequences, until one does not fit."""
         chunks: list[Chunk] = []
-        budget = self.profile.max_num_batched_tokens - len(self.decoding)
+        budget = self._chunk_budget()
         for live in self.prefilling:
             if budget:
                 budget -= self._plan_chunk(live, budget, chunks)
@@ -132,6 +168,7 @@ class Batch:
         for block in islice(chain, live.named, None):
             if self.cache.name(block):
                 live.held.append(block)
+            self.host.put(block)
         live.named = max(live.named, len(chain))
 
     def _admit(self, live: Live, at: float) -> bool:
@@ -148,7 +185,13 @@ class Batch:
         live.held = list(islice(reusable, hits))
         cache.acquire(live.held)
         live.named, live.blocks, live.computed = hits, hits, hits * block_size
-        if live.remote > live.computed:
+        if self.host.total:
+            self._look_into_host(live, reusable[hits:], at)
+        if live.host > live.computed:
+            cache.take(blocks - hits)
+            live.blocks = blocks
+            self.fetching[live] = None
+        elif live.remote > live.computed:
             # Whoever waits for another engine's KV has room for all of it.
             cache.take(blocks - hits)
             live.blocks = blocks
@@ -160,6 +203,30 @@ class Batch:
             self._count_lookup(live, at)
         return True
 
+    def _look_into_host(self, live: Live, rest: tuple[int, ...], at: float) -> None:
+        """Begin to load what follows on the cached blocks, where no other engine has more."""
+        live.host = 0
+        tokens = self.host.match(rest) * self.profile.block_size
+        if not tokens or live.computed + tokens < live.remote:
+            return
+        live.host, live.remote = live.computed + tokens, 0
+        self._load_ends_s = max(self._load_ends_s, at) + tokens / self.profile.host_load_tokens_per_s
+        self.loading.append((self._load_ends_s, live))
+
+    def end_loads(self, at: float) -> None:
+        """Let those run whose KV has come from the host's memory by `at`."""
+        while self.loading and self.loading[0][0] <= at:
+            _, live = self.loading.pop(0)
+            if live not in self.fetching:
+                continue
+            del self.fetching[live]
+            self.host_hit_tokens += live.host - live.computed
+            if not live.preemptions:
+                live.cached_tokens = live.host
+            live.computed = live.host
+            self._name_blocks(live, live.computed // self.profile.block_size)
+            self.prefilling[live] = None
+
     def _count_lookup(self, live: Live, at: float) -> None:
         """Into the books once; what a sequence finds again after a preemption is its own."""
         live.admitted_at, live.cached_tokens = at, live.computed
@@ -169,12 +236,15 @@ class Batch:
     def _steps_alike(self) -> int:
         """Return the steps until a decoding sequence ends or blocks run out. Nothing is admitted until then."""
         self._drop_stale_ends()
-        steps = self._ends[0][0] - self.steps
+        tokens = self._ends[0][0] - self.count
+        steps = max(int(tokens / self._per_step), 1)
+        while self.gained(steps) < tokens:
+            steps += 1
         room = self.cache.available
-        if room >= len(self.decoding) * ((steps - 1) // self.profile.block_size + 1):
+        if room >= len(self.decoding) * ((self.gained(steps) - 1) // self.profile.block_size + 1):
             return steps
         for step in range(1, steps):
-            room -= self._blocks_started(step, step + 1)
+            room -= self._blocks_started(self.gained(step), self.gained(step + 1))
             if room < 0:
                 return step
         return steps
@@ -182,21 +252,22 @@ class Batch:
     # --- Letting steps pass ------------------------------------------------------------------------------------------
 
     def pass_steps(self, count: int) -> None:
-        """`count` planned steps have ended: all that decode have as many tokens more.
+        """`count` planned steps have ended: all that decode have their tokens.
 
         The blocks of the first one were taken when it was planned.
         """
-        self.cache.take(self._blocks_started(1, count))
+        tokens = self.gained(count)
+        self.cache.take(self._blocks_started(self.gained(1), tokens))
         self.steps += count
-        self.kv_tokens += count * len(self.decoding)
+        self.kv_tokens += tokens * len(self.decoding)
 
     def used_blocks(self, steps: int) -> int:
         """Blocks held during the last of the first `steps` steps from the count on."""
-        return self.cache.used + self._blocks_started(1, steps)
+        return self.cache.used + self._blocks_started(self.gained(1), self.gained(steps))
 
     def _blocks_started(self, first: int, end: int) -> int:
-        """Blocks begun by decoding in the steps [first, end) from the count on."""
-        begin, size = (self.steps + first) % self.profile.block_size, self.profile.block_size
+        """Blocks begun by decoding with the tokens [first, end) from the count on."""
+        begin, size = (self.count + first) % self.profile.block_size, self.profile.block_size
         rounds, rest = divmod(max(end - first, 0), size)
         started = rounds * len(self.decoding) + sum(self._beginners[begin : begin + rest])
         return started + sum(self._beginners[: max(begin + rest - size, 0)])
@@ -207,11 +278,12 @@ class Batch:
         """Its prompt is computed and its next token sampled: it joins the next step."""
         del self.prefilling[live]
         self.decoding[live] = None
-        live.joined_at_step = self.steps
+        count = self.count
+        live.joined_at = count
         self.kv_tokens += live.computed
-        self._beginners[(self.steps - live.computed) % self.profile.block_size] += 1
-        end = self.steps + live.spec.output_tokens - live.emitted
-        heappush(self._ends, (end, live.rank, self.steps, live))
+        self._beginners[(count - live.computed) % self.profile.block_size] += 1
+        end = count + live.spec.output_tokens - live.emitted
+        heappush(self._ends, (end, live.rank, count, live))
 
     def end_fetch(self, live: Live, *, came: bool) -> None:
         """What another engine has computed is here, all but the last token, which is always computed; or it never will
@@ -227,7 +299,20 @@ class Batch:
         self.prefilling[live] = None
 
     def finish(self, live: Live) -> None:
-        """Finish a sequence that ended by itself: release its blocks, or keep them for the pod that will fetch them."""
+        """Finish a sequence that has its last token: release its blocks, at once or when that token has left."""
+        if self._leaves_late:
+            self._take_out(live)
+            self.leaving[live] = None
+        else:
+            self._retire(live)
+
+    def retire(self, live: Live) -> None:
+        """Its last token has left. Preempted since, it has no blocks any more."""
+        if live in self.leaving:
+            self._retire(live)
+
+    def _retire(self, live: Live) -> None:
+        """Release the blocks, or keep them for the pod that will fetch them."""
         if live.spec.is_held:
             self._take_out(live)
             self.held[live.spec.sequence_id] = live
@@ -238,35 +323,45 @@ class Batch:
         """Give back what was held for another engine. No if nothing is."""
         live = self.held.pop(sequence_id, None)
         if live is not None:
-            live.leave(self.cache, self.profile.block_size)
+            self._leave(live)
         return live is not None
 
     def remove(self, live: Live) -> None:
         """Take it out of the batch or the queue, its blocks given back."""
         self._take_out(live)
+        self._leave(live)
+
+    def _leave(self, live: Live) -> None:
+        if self.host.total:
+            for block in live.chain(live.kept // self.profile.block_size)[live.named :]:
+                self.host.put(block)
         live.leave(self.cache, self.profile.block_size)
 
     def _take_out(self, live: Live) -> None:
         if live in self.decoding:
             del self.decoding[live]
-            live.stop_decoding(self.steps)
+            count = self.count
+            self.excess_tokens += live.stop_decoding(count)
             self.kv_tokens -= live.computed
-            self._beginners[(self.steps - live.computed) % self.profile.block_size] -= 1
+            self._beginners[(count - live.computed) % self.profile.block_size] -= 1
         elif live in self.prefilling:
             del self.prefilling[live]
         elif live in self.fetching:
             del self.fetching[live]
+            self.loading = [one for one in self.loading if one[1] is not live]
+        elif live in self.leaving:
+            del self.leaving[live]
         else:
             self.waiting.discard(live)
 
     def pop_ended(self) -> Iterator[Live]:
-        """Those whose last token came with the step count reached; each is taken out."""
-        while self._ends and self._ends[0][0] <= self.steps:
+        """Those whose last token came with the token count reached; each is taken out."""
+        while self._ends and self._ends[0][0] <= self.count:
             _, _, joined, live = heappop(self._ends)
-            if live.joined_at_step == joined:
+            if live.joined_at == joined:
                 self.finish(live)
                 yield live
 
     def _drop_stale_ends(self) -> None:
-        while self._ends[0][3].joined_at_step != self._ends[0][2]:
+        while self._ends[0][3].joined_at != self._ends[0][2]:
             heappop(self._ends)

@@ -195,7 +195,7 @@ def read_wanted(argv: Sequence[str] | None) -> Wanted:
     try:
         engine_profile = load_engine_profile(options.profile) if options.profile else None
         profile = _profile(options, engine_profile)
-        split = _split(options)
+        split = _split(options, (engine_profile.link if engine_profile else None) or Link())
     except ValueError as error:
         parser.error(str(error))
     return Wanted(
@@ -239,8 +239,8 @@ def _profile(options: argparse.Namespace, read: EngineProfile | None) -> Profile
     return replace(base, **{name: value for name, value in flags.items() if value is not None})
 
 
-def _split(options: argparse.Namespace) -> Split | None:
-    """Raises ValueError where the flags contradict each other."""
+def _split(options: argparse.Namespace, link: Link) -> Split | None:
+    """Return the roles; `link` is the engine profile's, or the default. Raises ValueError where flags contradict."""
     if options.prefill is None:
         if options.dynamic_roles or options.pd_always:
             raise ValueError("--dynamic-roles and --pd-always want --prefill")
@@ -250,7 +250,11 @@ def _split(options: argparse.Namespace) -> Split | None:
         raise ValueError("--prefill plays in virtual time; with --dynamic-roles through one gateway")
     if not 0 <= options.prefill < pods or (options.dynamic_roles and not options.prefill):
         raise ValueError(f"--prefill must be from {1 if options.dynamic_roles else 0} to {pods - 1}")
-    link = Link(options.kv_bytes, options.link_gb_s * 1e9, options.link_ms / 1000)
+    link = Link(
+        options.kv_bytes if options.kv_bytes is not None else link.bytes_per_token,
+        options.link_gb_s * 1e9 if options.link_gb_s is not None else link.bytes_per_s,
+        options.link_ms / 1000 if options.link_ms is not None else link.fixed_s,
+    )
     terms = RoleTerms(ttft_s=options.ttft_s, tpot_s=options.tpot_ms / 1000)
     return Split(
         options.prefill, options.dynamic_roles, options.pd_always or options.dynamic_roles, terms=terms, link=link
@@ -334,15 +338,10 @@ def _add_split_flags(add: Callable[..., object]) -> None:
         help="what --dynamic-roles holds to (default %(default)g)",
     )
     add("--tpot-ms", type=float, default=terms.tpot_s * 1000, metavar="MS", help="the same (default %(default)g)")
-    add("--kv-bytes", type=int, default=link.bytes_per_token, metavar="N", help="of KV a token (default %(default)s)")
-    add(
-        "--link-gb-s",
-        type=float,
-        default=link.bytes_per_s / 1e9,
-        metavar="X",
-        help="GB/s from pod to pod (%(default)g)",
-    )
-    add("--link-ms", type=float, default=link.fixed_s * 1000, metavar="MS", help="a transfer of any size (%(default)g)")
+    or_profile = "the engine profile's, or"
+    add("--kv-bytes", type=int, metavar="N", help=f"of KV a token ({or_profile} {link.bytes_per_token})")
+    add("--link-gb-s", type=float, metavar="X", help=f"GB/s from pod to pod ({or_profile} {link.bytes_per_s / 1e9:g})")
+    add("--link-ms", type=float, metavar="MS", help=f"a transfer of any size ({or_profile} {link.fixed_s * 1000:g})")
 
 
 def _add_engine_flags(add: Callable[..., object]) -> None:

@@ -114,6 +114,8 @@ def compute(card: Accelerator, model: Model) -> EngineProfile:
             step_table=table,
             request_s=REQUEST_S,
             request_token_s=REQUEST_TOKEN_S,
+            # vLLM's default where the model runs on an accelerator.
+            async_scheduling=True,
         ),
         source=COMPUTED,
         hardware=card.name,

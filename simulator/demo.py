@@ -1,4 +1,4 @@
-"""`make demo`: the gateway in front of simulated pods, one workload, round robin against cache-aware routing.
+"""`hearth demo`: the gateway in front of simulated pods, one workload, round robin against cache-aware routing.
 
 Everything listens on the loopback address and ends with us; `--keep` leaves the cache-aware gateway up for manual
 requests.
@@ -83,6 +83,10 @@ async def show(trace: Trace, wanted: Wanted, display: Display) -> int:
                 report = publish(trace, profile, replays, wanted.out, sys.stdout)
                 if wanted.keeps:
                     await keep(stage)
+                else:
+                    print(
+                        "\nNext: hearth demo --keep leaves all up for your own requests; hearth init names your pods."
+                    )
     return 1 if any(one.failed for one in report.routings) else 0
 
 
@@ -124,13 +128,33 @@ def cold_load(trace: Trace, profile: Profile) -> float:
 
 def read_wanted(argv: Sequence[str] | None) -> Wanted:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m simulator.demo", description="Warm routing against round robin.")
+    options = make_parser().parse_args(argv)
+    return Wanted(options.trace, options.keep, options.time_scale, options.out)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The flags of `hearth demo`."""
+    parser = argparse.ArgumentParser(
+        prog="hearth demo",
+        description="Play one workload with round robin and with prefix routing on four simulated pods, and compare.",
+    )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="play a real trace instead of a generated workload")
     parser.add_argument("--keep", action="store_true", help="leave gateway and pods up afterwards, until Ctrl-C")
-    parser.add_argument("--time-scale", type=float, default=TIME_SCALE, metavar="X", help="(default %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("out/demo"), metavar="DIR", help="(default %(default)s)")
-    options = parser.parse_args(argv)
-    return Wanted(options.trace, options.keep, options.time_scale, options.out)
+    parser.add_argument(
+        "--time-scale",
+        type=float,
+        default=TIME_SCALE,
+        metavar="X",
+        help="engine seconds in a real second (default %(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out/demo"),
+        metavar="DIR",
+        help="folder of the report and logs (default %(default)s)",
+    )
+    return parser
 
 
 if __name__ == "__main__":

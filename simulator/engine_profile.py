@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from simulator.link import Link
 from simulator.profile import Profile
 
 VERSION = 1
@@ -28,7 +29,7 @@ UNVERIFIED_SPREAD = 0.5
 SPEEDS = (
     *("step_base_s", "step_per_sequence_s", "step_per_kv_token_s"),
     *("request_s", "request_token_s", "request_step_s", "request_step_token_s"),
-    "wake_s",
+    *("wake_s", "draft_s"),
 )
 """Fields of `Profile` in seconds: what is slower has more of each."""
 
@@ -52,6 +53,8 @@ class EngineProfile:
     spread: Mapping[str, float] = field(default_factory=dict)
     """Relative error of groups of observations (`prefill`, `decode`, `mixed`, `request`), as a fraction."""
     notes: tuple[str, ...] = ()
+    link: Link | None = None
+    """What transfers of KV to other engines take; None where none were seen."""
 
     def is_verified_on(self, hardware: str | None) -> bool:
         """Whether it was measured on this hardware; None names its own."""
@@ -70,6 +73,7 @@ def slowed(profile: Profile, factor: float) -> Profile:
     return replace(
         profile,
         prefill_tokens_per_s=profile.prefill_tokens_per_s / factor,
+        host_load_tokens_per_s=profile.host_load_tokens_per_s / factor,
         step_table=tuple((tokens, seconds * factor) for tokens, seconds in profile.step_table),
         **{name: getattr(profile, name) * factor for name in SPEEDS},
     )
@@ -103,8 +107,23 @@ def _parse(document: Any) -> EngineProfile:
         versions={str(name): str(version) for name, version in _mapping(document, "versions").items()},
         spread={str(name): _number(f"spread.{name}", part) for name, part in _mapping(document, "spread").items()},
         notes=tuple(str(note) for note in document.get("notes") or ()),
+        link=_parse_link(_mapping(document, "link")),
         **texts,
     )
+
+
+def _parse_link(link: dict[Any, Any]) -> Link | None:
+    if not link:
+        return None
+    if unknown := sorted(set(link) - {one.name for one in fields(Link)}):
+        raise ValueError(f"link.{unknown[0]}: no such key")
+    numbers = {name: _number(f"link.{name}", value) for name, value in link.items()}
+    if "bytes_per_token" in numbers:
+        numbers["bytes_per_token"] = int(numbers["bytes_per_token"])
+    try:
+        return Link(**numbers)  # type: ignore[arg-type]
+    except ValueError as fault:
+        raise ValueError(f"link.{fault}") from None
 
 
 def _parse_engine(engine: Any) -> Profile:
@@ -119,6 +138,8 @@ def _parse_engine(engine: Any) -> Profile:
             values[name] = tuple((int(tokens), _number("engine.step_table", seconds)) for tokens, seconds in value)
         elif known[name] == "bool":
             values[name] = bool(value)
+        elif known[name] == "str":
+            values[name] = str(value)
         else:
             number = _number(f"engine.{name}", value)
             values[name] = int(number) if known[name] == "int" else number
@@ -153,6 +174,7 @@ def dump_engine_profile(profile: EngineProfile) -> str:
         "versions": dict(profile.versions),
         "spread": {name: round(part, 4) for name, part in profile.spread.items()},
         "notes": list(profile.notes),
+        "link": {one.name: _plain(getattr(profile.link, one.name)) for one in fields(Link)} if profile.link else {},
         "engine": engine,
     }
     kept = {name: value for name, value in document.items() if value not in ("", {}, [])}

@@ -11,7 +11,7 @@ from simulator.sequence import Milestone, MilestoneKind, Sequence, derived_block
 
 @dataclass(slots=True, eq=False)
 class Live:
-    """One submitted sequence. While it decodes, its tokens are a difference of step counts: no step touches them.
+    """One submitted sequence. While it decodes, its tokens are a difference of token counts: no step touches them.
 
     `computed` tokens have their KV, `emitted` output tokens were sampled; both are unchanged while it decodes and are
     brought up to date by `stop_decoding`.
@@ -26,8 +26,8 @@ class Live:
     """Full blocks of its prompt."""
     computed: int = 0
     emitted: int = 0
-    joined_at_step: int = -1
-    """The step count at which it began to decode; -1 while it does not."""
+    joined_at: int = -1
+    """The token count of the batch at which it began to decode; -1 while it does not."""
     aborted: bool = False
     admitted_at: float | None = None
     cached_tokens: int = 0
@@ -38,6 +38,8 @@ class Live:
     """Leading blocks that were offered to the cache."""
     blocks: int = 0
     """Blocks it was admitted with and took for its chunks, ids or not."""
+    host: int = 0
+    """Leading tokens that come from the host's memory, or came."""
     remote: int = 0
     """Leading tokens still to be fetched from another engine; once they came or failed to, what is lost is computed."""
 
@@ -50,16 +52,23 @@ class Live:
             return known
         return known + derived_blocks(known[-1], blocks - len(known))
 
-    def stop_decoding(self, step: int) -> None:
-        """Count the steps it decoded up to `step`."""
-        steps = step - self.joined_at_step
-        self.computed += steps
-        self.emitted += steps
-        self.joined_at_step = -1
+    def stop_decoding(self, count: int) -> int:
+        """Count its tokens up to a token count of the batch. Return those that speculation made beyond its last one."""
+        tokens = count - self.joined_at
+        self.computed += tokens
+        self.joined_at = -1
+        excess = max(self.emitted + tokens - self.spec.output_tokens, 0)
+        self.emitted += tokens - excess
+        return excess
+
+    @property
+    def kept(self) -> int:
+        """Tokens whose KV another sequence may use: without what speculation made beyond its last one."""
+        return min(self.computed, self.spec.prompt_tokens + max(self.spec.output_tokens - 1, 0))
 
     def leave(self, cache: PagedCache, block_size: int) -> None:
         """Give all its blocks back; those whose content is known stay in the cache, idle."""
-        answered = self.chain(self.computed // block_size)[self.named :]
+        answered = self.chain(self.kept // block_size)[self.named :]
         holds = max(self.blocks, -(-self.computed // block_size))
         cache.retire(answered, holds - len(self.held) - len(answered))
         cache.release(self.held)

@@ -1,6 +1,6 @@
 """A simulated vLLM pod: an HTTP server over simulated engines, for tests, demos and benches.
 
-In a test `async with SimulatedPod(Options(...)) as pod:` and `pod.url`; as a command `python -m simulator.pod`, which
+In a test `async with SimulatedPod(Options(...)) as pod:` and `pod.url`; as a command `hearth pod`, which
 prints its URL on the first line and ends on SIGTERM. What is sent and when follows vLLM 0.32; the content is made up.
 """
 
@@ -190,32 +190,7 @@ class SimulatedPod:
 
 def parse_options(arguments: Sequence[str]) -> tuple[Options, str, int]:
     """Options, host and port from the command line, in vLLM's words where it has them."""
-    options, profile = Options(), Profile()
-    parser = argparse.ArgumentParser(prog="python -m simulator.pod", description="A simulated vLLM pod.")
-    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT")
-    parser.add_argument("--model", action="append", metavar="NAME", help="a name it is served under; repeatable")
-    parser.add_argument("--lora", action="append", default=[], metavar="NAME=PATH")
-    parser.add_argument("--engines", type=int, default=1, help="data-parallel ranks")
-    parser.add_argument("--task", action="append", choices=sorted(TASKS))
-    parser.add_argument("--max-model-len", type=int, default=options.max_model_len)
-    parser.add_argument("--api-key")
-    parser.add_argument("--no-prompt-tokens-details", action="store_true")
-    parser.add_argument("--max-num-queued-reqs", type=int)
-    parser.add_argument("--accents", action="store_true", help="answers with characters of several bytes")
-    parser.add_argument(
-        "--max-reasoning-tokens", type=int, default=0, metavar="TOKENS", help="chat answers think first"
-    )
-    parser.add_argument("--calls-tools", action="store_true", help="mostly call the tools that are offered")
-    parser.add_argument("--load-s", type=float, default=0.0, help="real seconds until /health says 200")
-    parser.add_argument("--min-answer-tokens", type=int, default=options.min_answer_tokens, metavar="TOKENS")
-    parser.add_argument("--max-answer-tokens", type=int, default=options.max_answer_tokens, metavar="TOKENS")
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="engine profile; the flags below change it")
-    for name in ("time_scale", "prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float, help=f"default {getattr(profile, name):g}")
-    for name in ("kv_capacity_tokens", "block_size", "max_num_seqs", "max_num_batched_tokens"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"default {getattr(profile, name)}")
-    _add_wiring(parser)
-    parser.add_argument("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs")
+    parser = make_parser()
     parsed = parser.parse_args(arguments)
     host, _, port = parsed.listen.rpartition(":")
     try:
@@ -224,19 +199,88 @@ def parse_options(arguments: Sequence[str]) -> tuple[Options, str, int]:
         parser.error(str(error))
 
 
+def make_parser() -> argparse.ArgumentParser:
+    """The flags of `hearth pod`."""
+    options, profile = Options(), Profile()
+    parser = argparse.ArgumentParser(
+        prog="hearth pod",
+        description="Run a simulated vLLM pod. Its first line of output is its URL; SIGTERM or Ctrl-C ends it.",
+    )
+    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="(default %(default)s)")
+    parser.add_argument("--model", action="append", metavar="NAME", help="a name it is served under; repeatable")
+    parser.add_argument("--lora", action="append", default=[], metavar="NAME=PATH", help="an adapter; repeatable")
+    parser.add_argument("--engines", type=int, default=1, help="data-parallel ranks")
+    parser.add_argument(
+        "--task", action="append", choices=sorted(TASKS), help="a task it is served for; repeatable (default generate)"
+    )
+    parser.add_argument(
+        "--max-model-len", type=int, default=options.max_model_len, metavar="TOKENS", help="(default %(default)s)"
+    )
+    parser.add_argument("--api-key", metavar="KEY", help="key that requests must send")
+    parser.add_argument("--no-prompt-tokens-details", action="store_true", help="usage without cached tokens")
+    parser.add_argument(
+        "--max-num-queued-reqs", type=int, metavar="N", help="more waiting requests are rejected with 503"
+    )
+    parser.add_argument("--accents", action="store_true", help="answers with characters of several bytes")
+    parser.add_argument(
+        "--max-reasoning-tokens", type=int, default=0, metavar="TOKENS", help="chat answers think first"
+    )
+    parser.add_argument("--calls-tools", action="store_true", help="mostly call the tools that are offered")
+    parser.add_argument("--load-s", type=float, default=0.0, help="real seconds until /health says 200")
+    parser.add_argument(
+        "--min-answer-tokens",
+        type=int,
+        default=options.min_answer_tokens,
+        metavar="TOKENS",
+        help="shortest answer (default %(default)s)",
+    )
+    parser.add_argument(
+        "--max-answer-tokens",
+        type=int,
+        default=options.max_answer_tokens,
+        metavar="TOKENS",
+        help="longest answer (default %(default)s)",
+    )
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="engine profile; the flags below change it")
+    for name in ("time_scale", "prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, help=f"default {getattr(profile, name):g}")
+    for name in ("kv_capacity_tokens", "block_size", "max_num_seqs", "max_num_batched_tokens"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"default {getattr(profile, name)}")
+    _add_wiring(parser)
+    parser.add_argument(
+        "--scheduling-policy", choices=("fcfs", "priority"), default="fcfs", help="as vLLM's (default %(default)s)"
+    )
+    return parser
+
+
 def _add_wiring(parser: argparse.ArgumentParser) -> None:
     """How it shares KV with other pods."""
     wiring, link = Wiring(), Link()
     add = parser.add_argument
-    add("--kv-connector", choices=("NixlConnector", "MooncakeConnector", "ExampleConnector"))
+    add(
+        "--kv-connector",
+        choices=("NixlConnector", "MooncakeConnector", "ExampleConnector"),
+        help="how KV is handed over (default: not at all)",
+    )
     add("--role", choices=sorted(ROLES), default="either", help="which side of a pair it is, with --kv-connector")
-    add("--kv-lease-s", type=float, default=wiring.lease_s)
-    add("--kv-load-failure-policy", choices=("fail", "recompute"), default="fail")
-    add("--kv-side-channel-port", type=int, default=0)
-    add("--kv-bootstrap-port", type=int, default=0)
+    add(
+        "--kv-lease-s",
+        type=float,
+        default=wiring.lease_s,
+        metavar="S",
+        help="how long KV is kept for the decode pod (default %(default)s)",
+    )
+    add(
+        "--kv-load-failure-policy",
+        choices=("fail", "recompute"),
+        default="fail",
+        help="when KV cannot be loaded (default %(default)s)",
+    )
+    add("--kv-side-channel-port", type=int, default=0, metavar="PORT", help="of NixlConnector (default: any)")
+    add("--kv-bootstrap-port", type=int, default=0, metavar="PORT", help="of MooncakeConnector (default: any)")
     add("--kv-folder", type=Path, metavar="FOLDER", help="shared by the pods of ExampleConnector")
-    add("--kv-bytes-per-token", type=int, default=link.bytes_per_token)
-    add("--kv-bytes-per-s", type=float, default=link.bytes_per_s)
+    add("--kv-bytes-per-token", type=int, default=link.bytes_per_token, metavar="N", help="(default %(default)s)")
+    add("--kv-bytes-per-s", type=float, default=link.bytes_per_s, metavar="N", help="of the link (default %(default)g)")
     add("--kv-fixed-s", type=float, default=link.fixed_s, help="seconds of a transfer of any size")
 
 
@@ -293,9 +337,9 @@ async def serve(pod: SimulatedPod) -> int:
     return 1 if pod.died.is_set() else 0
 
 
-def main() -> int:
-    """Run one pod."""
-    options, host, port = parse_options(sys.argv[1:])
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one pod. Returns the exit status: 0 after a stop by signal, 1 after a fault that ended it."""
+    options, host, port = parse_options(sys.argv[1:] if argv is None else argv)
     with suppress(KeyboardInterrupt):
         return uvloop.run(serve(SimulatedPod(options, host=host, port=port)))
     return 0

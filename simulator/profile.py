@@ -6,10 +6,15 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+POSITIVE = (
+    *("prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s", "block_size", "time_scale"),
+    "host_load_tokens_per_s",
+)
+
 NOT_NEGATIVE = (
     *("step_per_sequence_s", "step_per_kv_token_s"),
     *("request_s", "request_token_s", "request_step_s", "request_step_token_s"),
-    "wake_s",
+    *("wake_s", "host_kv_tokens", "speculative_tokens", "draft_s"),
 )
 
 
@@ -47,9 +52,23 @@ class Profile:
     """The same for each token of the prompt."""
     wake_s: float = 0.0
     """Seconds by which the first step after an idle time is longer."""
+    speculative_tokens: int = 0
+    """Tokens that are drafted for each decoding sequence in each step, and verified in the next."""
+    acceptance_rate: float = 0.0
+    """Share of drafted tokens that are accepted, each on condition that those before it were. A model: all sequences of
+    a step gain the same number of tokens, and over steps the mean is exact."""
+    draft_s: float = 0.0
+    """Seconds by which drafting extends a step in which sequences decode."""
+    host_kv_tokens: int = 0
+    """KV tokens that native offloading keeps in the host's memory; 0: no offloading."""
+    host_load_tokens_per_s: float = 200_000.0
+    """How fast they are loaded into the engine's cache, one sequence's after another's, beside the steps."""
+    async_scheduling: bool = False
+    """A step is planned when the one before it begins, as vLLM does by default on accelerators: a request that arrives
+    waits a step more, and blocks of an ended sequence are free a step later."""
 
     def __post_init__(self) -> None:
-        for name in ("prefill_tokens_per_s", "prefill_quadratic_tokens", "step_base_s", "block_size", "time_scale"):
+        for name in POSITIVE:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be > 0")
         for name in NOT_NEGATIVE:
@@ -58,10 +77,22 @@ class Profile:
         tokens = [point[0] for point in self.step_table]
         if tokens != sorted(set(tokens)) or any(point[0] < 1 or point[1] <= 0 for point in self.step_table):
             raise ValueError("step_table: wants ascending tokens from 1 on and seconds > 0")
-        if not 1 <= self.max_num_seqs <= self.max_num_batched_tokens:
+        if not 0.0 <= self.acceptance_rate <= 1.0:
+            raise ValueError("acceptance_rate: must be from 0 to 1")
+        if not 1 <= self.max_num_seqs * self.decode_tokens <= self.max_num_batched_tokens:
             raise ValueError("max_num_seqs: must be from 1 to max_num_batched_tokens, so that every decode fits a step")
         if self.kv_capacity_tokens < self.block_size:
             raise ValueError("kv_capacity_tokens: must hold at least one block")
+
+    @property
+    def decode_tokens(self) -> int:
+        """Tokens of a step for one decoding sequence: its next one, and those drafted behind it."""
+        return 1 + self.speculative_tokens
+
+    @property
+    def tokens_per_step(self) -> float:
+        """How many tokens a decoding sequence gains in a step on average."""
+        return sum(self.acceptance_rate**place for place in range(self.decode_tokens))
 
     @property
     def kv_blocks(self) -> int:
@@ -89,17 +120,21 @@ class Profile:
         each, and each chunk (tokens already known, tokens to compute) is prefilled.
         """
         if not self.step_table:
-            seconds = self.step_base_s + self.decode_s(decoding, kv_tokens)
+            seconds = self.step_base_s + self.decode_s(decoding, kv_tokens) + self._draft_s(decoding)
+            seconds += decoding * self.speculative_tokens / self.prefill_tokens_per_s
             for start, tokens in chunks:
                 seconds += self.prefill_s(start, tokens)
             return seconds
-        batched, sequences, attention = decoding, decoding, 0.0
+        batched, sequences, attention = decoding * self.decode_tokens, decoding, 0.0
         for start, tokens in chunks:
             batched += tokens
             sequences += 1
             attention += tokens * (start + tokens / 2)
         attention_s = attention / self.prefill_quadratic_tokens / self.prefill_tokens_per_s
-        return self.forward_s(batched) + attention_s + self.decode_s(sequences, kv_tokens)
+        return self.forward_s(batched) + attention_s + self.decode_s(sequences, kv_tokens) + self._draft_s(decoding)
+
+    def _draft_s(self, decoding: int) -> float:
+        return self.draft_s if decoding else 0.0
 
     def forward_s(self, tokens: int) -> float:
         """Return the table's seconds for a step of so many tokens; beyond its ends its outer slopes go on.

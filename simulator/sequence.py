@@ -108,3 +108,5 @@ class Statistics:
     """How many of those waiting have their blocks and wait for another engine's KV."""
     fetched_tokens: int = 0
     """Prompt tokens whose KV came from another engine."""
+    host_hit_tokens: int = 0
+    """The same from the host's memory."""

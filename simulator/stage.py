@@ -25,6 +25,16 @@ LOOPBACK = "127.0.0.1:0"
 
 ASK_AGAIN_S = 0.1
 
+UNFLAGGED = (
+    "step_table",
+    "step_per_sequence_s",
+    "step_per_kv_token_s",
+    "request_s",
+    "async_scheduling",
+    "host_kv_tokens",
+)
+"""Fields of a profile that a pod has no flag for: it reads them from a file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -68,7 +78,7 @@ async def start_pods(stack: AsyncExitStack, logs: Sequence[Path], profile: Profi
     on its imports.
     """
     arguments = pod_arguments(profile)
-    if profile.step_table or profile.request_s:
+    if any(getattr(profile, name) != getattr(Profile(), name) for name in UNFLAGGED):
         path = logs[0].with_name("engine.yaml")
         path.write_text(dump_engine_profile(EngineProfile(profile, COMPUTED, "simulated")), encoding="utf-8")
         arguments += ["--profile", str(path)]

@@ -30,6 +30,8 @@ from gateway.config.settings import Settings, config_schema, read_settings
 from routing.retries import RetryTerms
 from routing.stall_detection import StallBounds
 from simulator.command import make_parser as make_simulate_parser
+from simulator.demo import make_parser as make_demo_parser
+from simulator.pod import make_parser as make_pod_parser
 from simulator.profiling.command import make_parser as make_profile_parser
 from tenancy.document import load_yaml
 from tenancy.policy import HeaderRules, InlineFiles
@@ -37,6 +39,7 @@ from tenancy.reading.fields import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
 from tenancy.reading.policy import read_policy
 from tenancy.report.policy_schema import policy_schema
 from tests.gateway.runtime.test_tls import make_certificate
+from tests.reference import page
 from tests.sources import ROOT, SHIPPED
 
 PAPERS = (*(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")), *ROOT.glob("docs/*.md"))
@@ -211,7 +214,13 @@ def commands() -> Iterator[tuple[Path, list[str]]]:
                     yield paper, shlex.split(typed[1], comments=True)
 
 
-OUTSIDE_PARSERS = {"agent": make_agent_parser, "simulate": make_simulate_parser, "profile": make_profile_parser}
+OUTSIDE_PARSERS = {
+    "agent": make_agent_parser,
+    "demo": make_demo_parser,
+    "pod": make_pod_parser,
+    "simulate": make_simulate_parser,
+    "profile": make_profile_parser,
+}
 """Commands that stand outside the gateway."""
 
 
@@ -227,6 +236,13 @@ def test_every_command_can_be_typed() -> None:
                 make_parser(words).parse_args(words)
         except SystemExit:
             pytest.fail(f"{paper.name}: hearth {shlex.join(words)}")
+
+
+def test_the_command_line_is_described_as_it_is() -> None:
+    """docs/cli.md is what `make reference` writes, and each flag of it has words."""
+    text = page()
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == text, "run make reference"
+    assert [line for line in text.splitlines() if line.startswith("| `--") and line.endswith("` |  |")] == []
 
 
 def sources() -> str:

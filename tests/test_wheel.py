@@ -3,6 +3,8 @@
 The wheel is built and installed with whatever index the machine's pip is set to; the pins are the project's own.
 """
 
+import json
+import signal
 import subprocess
 import sys
 import tomllib
@@ -26,8 +28,8 @@ metrics_listen: 127.0.0.1:9464
 admin_listen: 127.0.0.1:9091
 """
 
-MADE_OF_EXTRAS = ("agent.vllm_plugin", "gateway.discovery.dns")
-"""Nobody imports these but who has what they are made of: vLLM itself the first, who asks DNS the others."""
+MADE_OF_EXTRAS = ("gateway.discovery.dns",)
+"""Modules that need an extra."""
 
 IMPORT_ALL = f"""
 import importlib, pkgutil, sys
@@ -93,6 +95,27 @@ def test_the_installed_command_checks_a_configuration(clean: Path, tmp_path: Pat
     rejected = subprocess.run([clean / "hearth", "config", "check", bad], capture_output=True, text=True, check=False)
     assert rejected.returncode > 0
     assert "lisen" in rejected.stdout + rejected.stderr
+
+
+def test_the_installed_demo_needs_nothing_else(clean: Path, tmp_path: Path) -> None:
+    """`hearth demo` compares two routings from the clean environment; without the extra it says what has no picture."""
+    rows = [{"timestamp": 500 * n, "input_length": 2048, "output_length": 4, "hash_ids": [1, 2, n]} for n in range(8)]
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    shown = run(clean / "hearth", "demo", "--trace", "trace.jsonl", cwd=tmp_path)
+    assert {"round-robin", "warm"} <= {line.partition(" ")[0] for line in shown.splitlines()}
+    assert "no picture" in shown
+    assert "Next: hearth demo --keep" in shown
+
+
+def test_the_installed_pod_and_configuration_work_together(clean: Path, tmp_path: Path) -> None:
+    """`hearth init` names a `hearth pod`, and the written file passes its check."""
+    with subprocess.Popen([clean / "hearth", "pod"], stdout=subprocess.PIPE, text=True) as pod:
+        assert pod.stdout is not None
+        url = pod.stdout.readline().strip()
+        run(clean / "hearth", "init", "--pod", url, "--listen", "127.0.0.1:0", "--auth", cwd=tmp_path)
+        assert "ok" in run(clean / "hearth", "config", "check", "hearth.yaml", cwd=tmp_path)
+        pod.send_signal(signal.SIGTERM)
+    assert pod.returncode == 0
 
 
 def test_every_module_imports_without_the_extras(clean: Path, tmp_path: Path) -> None:

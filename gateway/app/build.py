@@ -6,6 +6,7 @@ import asyncio
 import random
 import secrets
 import time
+from typing import TYPE_CHECKING
 
 from gateway.app.gateway import Gateway
 from gateway.app.join_host import connect_index_process
@@ -37,6 +38,7 @@ from gateway.roles.balancer import RoleAssigner
 from gateway.roles.controller import RoleController
 from gateway.roles.lease import HostRoleLease, RoleLease
 from gateway.runtime.descriptors import descriptors_allowed
+from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import report_exception
 from gateway.runtime.host import HostProcess
 from gateway.runtime.redis_location import parse_redis_url
@@ -46,6 +48,9 @@ from routing.canary import Rollout
 from routing.decision.router import Router
 from routing.prefix_index import PrefixIndex
 from tenancy.policy import Policy
+
+if TYPE_CHECKING:
+    from gateway.tracing.tracing import Tracing
 
 FROZEN_STREAM_TIMEOUT_S = 5.0
 """A stream of a pod that no longer listens is cut after so many seconds without a byte: vLLM that was stopped at once
@@ -105,6 +110,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     )
     canaries = CanaryMonitor(router.rollout or Rollout(()), router.fleet, log_event, clock)
 
+    tracing = _make_tracing(settings, log_event) if settings.tracing else None
     observers = [metrics.tallies.on_outcome, receipts.on_outcome, *(log.on_outcome for log in logs.values())]
     background = [issuer.run, canaries.run]
     if settings.canaries:
@@ -112,6 +118,9 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     unpaired = UnpairedPrefillMonitor(router, log_event, clock) if is_first else None
     if unpaired is not None:
         background.append(unpaired.run)
+    if tracing is not None:
+        observers.append(tracing.tracer.on_outcome)
+        background.append(tracing.run)
     pipeline = RequestPipeline(
         router,
         health=watcher.on_attempt_end,
@@ -170,7 +179,17 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     metrics.register(gateway, unpaired)
     gateway.registry.register(canaries)
     gateway.registry.register(gateway.callback_errors)
+    if tracing is not None:
+        front.dispatcher.trace_with(tracing.tracer.begin)
+        gateway.registry.register(tracing.exporter)
     return gateway
+
+
+def _make_tracing(settings: Settings, log_event: EventLog) -> Tracing:
+    from gateway.tracing.tracing import make_tracing  # noqa: PLC0415 - an extra, and megabytes of messages
+
+    assert settings.tracing is not None  # noqa: S101 - the caller has looked
+    return make_tracing(settings.tracing, random.Random().getrandbits, log_event)  # noqa: S311 - ids, no secrets
 
 
 def _assign_roles(gateway: Gateway, host: HostProcess) -> None:

@@ -66,7 +66,14 @@ def add_flags(parser: ArgumentParser) -> None:
     played.add_argument("file", metavar="CALIBRATION_FILE", type=Path)
     report_parser = actions.add_parser("report", help="the promise and its evidence; what ladders have cost and saved")
     report_parser.add_argument("log", metavar="USAGE_LOG", type=Path, nargs="*")
-    report_parser.add_argument("--file", metavar="CALIBRATION_FILE", type=Path, action="append", default=[])
+    report_parser.add_argument(
+        "--file",
+        metavar="CALIBRATION_FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="calibration of a cascade; repeatable",
+    )
 
 
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
-_SIMULATOR = "no simulator is installed: it comes with hearth-gateway[simulate]"
+_SIMULATOR = "no simulator is installed: run pip install --force-reinstall hearth-gateway"
 
-COMES_WITH = {"simulate": _SIMULATOR, "profile": _SIMULATOR}
+COMES_WITH = dict.fromkeys(("demo", "pod", "simulate", "profile"), _SIMULATOR)
 
 
 def run(name: str, argv: Sequence[str]) -> int:

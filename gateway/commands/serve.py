@@ -62,7 +62,13 @@ def read_start_settings(arguments: Namespace, variables: Mapping[str, str]) -> S
     settings = load_settings(flags, variables, Path(config) if config else None)
     if not settings.configured_pods and settings.pod_file is None and settings.sources == NO_SOURCES:
         raise InvalidDocument(
-            [ConfigError("--pod", "no pod is named: use --pod URL, --pod-file FILE, or discovery in a --config FILE")]
+            [
+                ConfigError(
+                    "--pod",
+                    "no pod is named: use --pod URL, --pod-file FILE, or a --config FILE with discovery"
+                    " (`hearth init` writes one; `hearth demo` needs no pods)",
+                )
+            ]
         )
     return settings
 

@@ -46,6 +46,7 @@ from gateway.config.pools import PoolEntry, pools_schema, read_pools
 from gateway.config.renamed_keys import fault_of_renamed
 from gateway.config.rollout import canary_schema, read_canaries, read_roles, roles_schema
 from gateway.config.routing import RoutingConfig, read_routing, routing_schema
+from gateway.config.tracing import TracingConfig, read_tracing, tracing_schema
 from gateway.runtime.addresses import Address, TlsFiles
 from routing.canary import CanaryTerms
 from routing.pairing.roles import RoleTerms
@@ -97,6 +98,8 @@ class Settings:
     usage_log: Path | None = None
     route_log: Path | None = None
     """Input of `hearth simulate`, to replay recorded traffic."""
+    tracing: TracingConfig | None = None
+    """None: no spans; a client's trace headers go to pods unchanged."""
 
     @property
     def model_table(self) -> Mapping[str, ModelEntry]:
@@ -142,6 +145,7 @@ def read_settings(
         log_level=_log_level(root.table("log")),
         usage_log=root.get("usage_log", parse_writable_path, None),
         route_log=root.get("route_log", parse_writable_path, None),
+        tracing=read_tracing(root),
         kv_events=read_kv_events(root),
         extproc=read_extproc(root),
         roles=read_roles(root),
@@ -228,6 +232,7 @@ def config_schema() -> Schema:
                 "cors": described(cors_schema(), "Origins whose web pages may call the gateway; absent: none."),
                 "usage_log": described(TEXT.schema, "One JSON line of usage per request, for chargeback."),
                 "route_log": described(TEXT.schema, "One JSON line per request, the input of `hearth simulate`."),
+                "tracing": described(tracing_schema(), "OpenTelemetry traces; absent: none."),
                 "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "Logging."),
                 "limits": described(schema_of_fields(Limits()), "Limits on what the traffic port accepts."),
                 "retries": described(retries_schema(), "Retries and resumes: per request, and the budget of all."),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gateway.ext_proc.protocol import PATH, PREFILLER, PRIORITY, RANK, REQUEST_ID, ResponseVisibility, endpoint_of
 from gateway.ext_proc.response import ResponseSide
+from gateway.http.client_request import IncomingRequest
 from gateway.http.response_writer import ResponseWriter
 from gateway.limits.accounts import RequestMeter
 from gateway.pipeline.attempt import AttemptResult, AttemptStatus
@@ -55,7 +56,7 @@ class ExtProcTransport:
         self,
         answer: ResponseSide,
         send_pick: Callable[[EndpointPick, Relay], None],
-        target: bytes,
+        asked: IncomingRequest,
         reply: ResponseWriter,
         means: ExtProcTransportConfig,
         *,
@@ -64,10 +65,12 @@ class ExtProcTransport:
         usage_added: bool,
         body_needed_no_more: Callable[[], None],
     ) -> None:
-        """`target`: the request's path as Envoy has it. `path`: the path at the pod."""
+        """`asked`: the request as Envoy has it. `path`: the path at the pod."""
         self._answer = answer
         self._send_pick = send_pick
-        self._target = target
+        self._target = asked.target
+        self._trace = asked.trace
+        self._has_tracestate = b"tracestate" in asked.headers
         self._reply = reply
         self._means = means
         self._path = path
@@ -171,6 +174,10 @@ class ExtProcTransport:
         prefill = getattr(placement, "prefill", None)
         if prefill is not None:
             fields.append((PREFILLER, endpoint_of(prefill.engine.pod)))
+        if self._trace is not None:
+            fields += self._trace.fields()
+            if self._has_tracestate and not self._trace.state:
+                fields.append(("tracestate", ""))  # The client's, of a trace that is not continued.
         return EndpointPick(self._endpoints(placement), fields, body)
 
     def _endpoints(self, placement: PlacedAttempt) -> str:

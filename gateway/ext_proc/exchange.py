@@ -327,7 +327,7 @@ class Exchange(GrpcStreamHandler):
         return ExtProcTransport(
             self.answer,
             self._send_pick,
-            asked.target,
+            asked,
             reply,
             office.means,
             path=path,

@@ -22,29 +22,7 @@ from gateway.ext_proc.messages_pb2 import (
     TrailersResponse,
 )
 from gateway.ext_proc.protocol import DESTINATION, LB_NAMESPACE, REMOVED_HEADERS, STREAMED
-
-LENGTH = 2
-"""Wire type of fields whose content is preceded by its length."""
-
-PAYLOAD = 0x7F
-
-
-def encode_field(number: int, *contents: bytes) -> bytes:
-    """Encode a field that holds bytes, text or a message. `number` is less than 16."""
-    content = b"".join(contents)
-    return b"".join((bytes((number << 3 | LENGTH,)), varint(len(content)), content))
-
-
-def varint(value: int) -> bytes:
-    """Encode a number, seven bits per byte."""
-    if value <= PAYLOAD:
-        return bytes((value,))
-    text = bytearray()
-    while value > PAYLOAD:
-        text.append(value & PAYLOAD | 0x80)
-        value >>= 7
-    text.append(value)
-    return bytes(text)
+from gateway.runtime.protobuf_wire import LENGTH, PAYLOAD, encode_field
 
 
 def first_field(message: bytes, at: int, end: int, number: int) -> tuple[int, int] | None:

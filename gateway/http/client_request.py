@@ -12,6 +12,7 @@ from itertools import chain
 from gateway.config.limits import Limits
 from gateway.http.endpoints import ApiEndpoint
 from gateway.http.request_headers import CALLER_HEADERS, MODEL_HEADERS, RETRY_COUNT_HEADER, SLO_HEADERS
+from gateway.runtime.trace_context import RequestTrace
 from routing.rejection import Reason, RequestRejected
 from tenancy.tenants import ANONYMOUS_CALLER, Caller
 
@@ -116,6 +117,7 @@ class IncomingRequest:
         "pod_subset",
         "rejection",
         "target",
+        "trace",
         "version",
     )
 
@@ -146,6 +148,8 @@ class IncomingRequest:
         """URLs of the pods that may serve it, None for all: a subset chosen by Envoy."""
         self.model_override: str | None = None
         """The model a trusted proxy has chosen; None: the one that the body names."""
+        self.trace: RequestTrace | None = None
+        """Its trace, set with `endpoint`; None without `tracing`: pods are then sent the client's headers."""
         self.may_add_usage = True
         """Whether usage may be requested upstream on behalf of the client, because its event can be withheld again."""
         self._parts: list[bytes | bytearray] = []

@@ -1,4 +1,4 @@
-"""Reads request headers: credentials, model override, latency objectives, retry count, session and trace context.
+"""Reads request headers: credentials, model override, latency objectives, retry count and session.
 
 Headers about the caller count only from trusted proxies, identified by address. Every client may set latency
 objectives, since they can only tighten the SLO of its tier.
@@ -41,9 +41,6 @@ RETRY_COUNT_HEADER = b"x-stainless-retry-count"
 
 SESSION_HEADERS = (b"x-session-id", b"x-claude-code-session-id", b"session-id")
 MAX_SESSION_BYTES = 256
-
-MAX_TRACE_BYTES = 512
-"""Bytes; limit of W3C Trace Context."""
 
 MAX_MS = 86_400_000.0
 """One day."""
@@ -125,12 +122,6 @@ def session_of(headers: Mapping[bytes, bytes]) -> str | None:
         if value and len(value) <= MAX_SESSION_BYTES:
             return value.decode("latin-1")
     return None
-
-
-def traceparent_of(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the W3C `traceparent` of a request, None without one."""
-    trace = headers.get(b"traceparent")
-    return trace.decode("latin-1") if trace and len(trace) <= MAX_TRACE_BYTES else None
 
 
 def _seconds(headers: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> float | None:

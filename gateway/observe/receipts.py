@@ -124,6 +124,8 @@ def _written_out(receipt: Receipt) -> Receipt:
                 candidates=tuple(attempt.candidates),
                 predicted_ttft_s=round(attempt.predicted_ttft_s, 6),
                 actual_ttft_s=_rounded(attempt.actual_ttft_s),
+                start_s=round(attempt.start_s, 6),
+                duration_s=round(attempt.duration_s, 6),
             )
             for attempt in receipt.attempts
         ),

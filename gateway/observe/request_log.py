@@ -70,7 +70,8 @@ class OutcomeLog:
 
 
 REQUEST_FIELDS = RecordFields(
-    *("timestamp", "level", "event", "message", "request_id=id", "trace_id", "parent_span_id", "tenant", "tier"),
+    *("timestamp", "level", "event", "message", "request_id=id", "trace_id", "span_id", "parent_span_id"),
+    *("tenant", "tier"),
     *("key_id", "api", "model", "stream", "status", "reason", "upstream", "dp_rank", "attempts=attempt_count"),
     *("duration_s=rounded_duration_s", "ttft_s=rounded_ttft_s", "queue_wait_s=rounded_queue_wait_s", "slo_met"),
     *("input_tokens", "cached_input_tokens", "output_tokens", "resumes", "resume_failure", "wasted_tokens"),

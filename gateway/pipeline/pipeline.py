@@ -22,6 +22,7 @@ from gateway.pipeline.record import HTTP, Frontend, Outcome, OutcomeListener
 from gateway.pipeline.request_context import MakeDowngraded, PrefixLookup, RequestContext
 from gateway.pipeline.transport import AttemptTransport
 from gateway.runtime.guard import report_exception
+from gateway.runtime.trace_context import RequestTrace
 from routing.decision.placement import AttemptReceipt, Placement, attempt_receipt
 from routing.decision.router import Router
 from routing.eligible import PairingFallback
@@ -113,7 +114,7 @@ class RequestPipeline:
         *,
         caller: Caller = ANONYMOUS_CALLER,
         objective: LatencyObjective | None = None,
-        trace: str | None = None,
+        trace: RequestTrace | None = None,
         lookup: PrefixLookup | None = None,
         make_downgraded: MakeDowngraded | None = None,
         frontend: Frontend = HTTP,
@@ -121,7 +122,7 @@ class RequestPipeline:
     ) -> None:
         """Serve a request or reject it. Raises only `asyncio.CancelledError`, when the client has gone.
 
-        `objective`: by default that of its tier; `trace`: the W3C `traceparent` that came with it, for the log;
+        `objective`: by default that of its tier; `trace`: the trace it belongs to;
         `lookup` looks up what engines have cached of it; `make_downgraded` sends it to another model instead; `hook`: a
         feature that takes part, where `request` is the first that the feature asks for.
         """
@@ -166,7 +167,7 @@ class RequestPipeline:
         reject: Callable[[RequestRejected], None],
         *,
         caller: Caller = ANONYMOUS_CALLER,
-        trace: str | None = None,
+        trace: RequestTrace | None = None,
     ) -> None:
         """Run a request about a stored response: it counts against its caller's limits and computes no tokens.
 
@@ -199,7 +200,7 @@ class RequestPipeline:
         rejection: RequestRejected,
         *,
         caller: Caller = ANONYMOUS_CALLER,
-        trace: str | None = None,
+        trace: RequestTrace | None = None,
         frontend: Frontend = HTTP,
     ) -> None:
         """Record a request that a front end rejected before the pipeline."""
@@ -216,7 +217,7 @@ class RequestPipeline:
         result: AttemptResult | None,
         rejection: RequestRejected | None,
         caller: Caller,
-        trace: str | None,
+        trace: RequestTrace | None,
     ) -> None:
         """Record a request that received the response to another; `result` is None where its client did not wait."""
         context = self._begin(request, caller, trace)
@@ -228,11 +229,13 @@ class RequestPipeline:
         self,
         request: Request,
         caller: Caller,
-        trace: str | None,
+        trace: RequestTrace | None,
         frontend: Frontend = HTTP,
         objective: LatencyObjective | None = None,
     ) -> RequestContext:
         record = Outcome(trace=trace, frontend=frontend.name, extproc_mode=frontend.mode)
+        if trace is not None:
+            record.trace_id = trace.trace_id
         if objective is None:
             tier = caller.tenant.tier
             objective = NO_OBJECTIVE if tier is DEFAULT_TIER else objective_of(tier)
@@ -309,6 +312,8 @@ class RequestPipeline:
     ) -> AttemptResult:
         """Carry a request to where it was placed, and settle. Raises only `asyncio.CancelledError`."""
         context.last, context.result = placement, None
+        if context.record.trace is not None:
+            context.record.trace.attempt = len(context.record.attempts) + 1
         result: AttemptResult | None = None
         try:
             side, by_s = placement.prefill, self._deadline(context)
@@ -334,13 +339,29 @@ class RequestPipeline:
             finally:
                 placement.release(now_s)
         if result is None:
-            gone = attempt_receipt(placement, "client_gone", None, placement.fallback, kind=context.attempt_kind)
+            gone = attempt_receipt(
+                placement,
+                "client_gone",
+                None,
+                placement.fallback,
+                kind=context.attempt_kind,
+                arrived_s=context.started_s,
+                ended_s=now_s,
+            )
             record.attempts += (gone,)
             return
         context.end_attempt(placement, result, now_s)
         fallback, was_unhealthy = result.fallback or placement.fallback, self._report_health(placement, result)
-        kind = context.attempt_kind
-        receipt = attempt_receipt(placement, result.end, result.usage, fallback, was_unhealthy=was_unhealthy, kind=kind)
+        receipt = attempt_receipt(
+            placement,
+            result.end,
+            result.usage,
+            fallback,
+            was_unhealthy=was_unhealthy,
+            kind=context.attempt_kind,
+            arrived_s=context.started_s,
+            ended_s=now_s,
+        )
         record.attempts += (receipt,)
         if result.end is AttemptStatus.OK and result.blames is None and result.fallback is None:
             return

@@ -6,9 +6,7 @@ is shown on receipts, a field or property of `Outcome` can be named in any list 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from functools import lru_cache
 from operator import attrgetter
 from typing import ClassVar
 
@@ -17,6 +15,7 @@ from msgspec import Struct, defstruct
 from cascade.record import CascadeResult
 from gateway.pipeline.attempt import ResumeBlocker
 from gateway.runtime.events import EVENTS, format_timestamp
+from gateway.runtime.trace_context import RequestTrace
 from routing.blocks import EMPTY_PROMPT, Prompt
 from routing.decision.placement import AttemptReceipt
 from routing.rejection import Reason
@@ -101,6 +100,8 @@ class Receipt(Struct, gc=False):
     """Of a request that was rejected because its first token would have been late: the prediction, from arrival."""
     slo_ttft_s: float | None = None
     """The TTFT objective it was rejected by."""
+    trace_id: str | None = None
+    """Of its trace, in hex: the caller's or, with `tracing`, one that the gateway began; None without either."""
 
     @property
     def engine(self) -> str | None:
@@ -112,8 +113,8 @@ class Outcome(Receipt, kw_only=True, gc=False):
     """All that is known of a request that has ended: its receipt, and what only logs and metrics need."""
 
     prompt: Prompt = EMPTY_PROMPT
-    trace: str | None = None
-    """The W3C `traceparent` that came with the request."""
+    trace: RequestTrace | None = None
+    """Its trace; None without `tracing` where no valid `traceparent` came with the request."""
     group: str | None = None
     decode_s: float | None = None
     """From its first token to its end."""
@@ -143,14 +144,14 @@ class Outcome(Receipt, kw_only=True, gc=False):
         return "error" if self.status >= 500 else "info"
 
     @property
-    def trace_id(self) -> str | None:
-        """Trace id of the caller, in hex; None without a valid `traceparent`."""
-        return _trace(self.trace)[0]
+    def span_id(self) -> str | None:
+        """Id of the gateway's span of the request, in hex; None without `tracing`."""
+        return None if self.trace is None else self.trace.span_id
 
     @property
     def parent_span_id(self) -> str | None:
-        """Span id of the caller, in hex: the gateway makes no spans."""
-        return _trace(self.trace)[1]
+        """Span id of the caller, in hex; None where it sent none, or its trace was not continued."""
+        return None if self.trace is None else self.trace.parent_id
 
     @property
     def upstream(self) -> str | None:
@@ -235,12 +236,3 @@ class RecordFields:
 
 OutcomeListener = Callable[[Outcome], None]
 """Observes the record of every request that has ended. Must not wait, nor change it."""
-
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
-
-
-@lru_cache(maxsize=1)
-def _trace(parent: str | None) -> tuple[str | None, str | None]:
-    """Return trace id and span id of a `traceparent`; the last one is remembered, since both are asked for."""
-    match = _TRACEPARENT.fullmatch(parent) if parent else None
-    return (match[1], match[2]) if match else (None, None)

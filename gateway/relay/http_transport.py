@@ -19,7 +19,6 @@ from cascade.logprobs import LogprobFilter
 from gateway.config.limits import Limits
 from gateway.http.client_request import BodyBudget, IncomingRequest
 from gateway.http.endpoints import ApiEndpoint
-from gateway.http.request_headers import MAX_TRACE_BYTES
 from gateway.http.response_writer import ResponseWriter
 from gateway.limits.accounts import RequestMeter
 from gateway.pipeline.attempt import AttemptResult, AttemptStatus, PrefillRequest, PrefillResult, ResumeBlocker
@@ -37,6 +36,7 @@ from gateway.relay.resumption import (
 from gateway.relay.unary import call_prefill
 from gateway.relay.upstream_pool import PoolIsFull, UpstreamAddress, UpstreamPool, no_connection
 from gateway.resume.continuation import Continuation
+from gateway.runtime.trace_context import MAX_TRACE_BYTES, SpanRole
 from routing.decision.placement import Placement
 from routing.fleet import Fleet
 from routing.pods import Engine
@@ -81,9 +81,20 @@ class UpstreamRequestWriter:
         self._takes_priority = takes_priority
 
     def write(
-        self, asked: IncomingRequest, engine: Engine, request: Request, *, path: str, body: bytes, request_id: str
+        self,
+        asked: IncomingRequest,
+        engine: Engine,
+        request: Request,
+        *,
+        path: str,
+        body: bytes,
+        request_id: str,
+        role: SpanRole = SpanRole.ATTEMPT,
     ) -> list[bytes]:
-        """Return head and body of a request to this engine. Of the client's headers only its trace gets through."""
+        """Return head and body of a request to this engine. Of the client's headers only its trace gets through.
+
+        `role`: the span of the attempt that is the parent of the pod's, with `tracing`.
+        """
         pod = engine.pod
         address = self._pool.address(pod)
         # Only where it is honoured: elsewhere it may be an error. Higher goes first here, lower there.
@@ -93,6 +104,8 @@ class UpstreamRequestWriter:
             body = with_fields(body, b'"priority":%d' % priority)
         elif priority and request.api is Api.MESSAGES:
             header = f"x-vllm-priority: {priority}\r\n"
+        if asked.trace is not None:
+            header += "".join(f"{name}: {value}\r\n" for name, value in asked.trace.fields(role))
         return [self._head(asked, address, engine, path, len(body), request_id, header), body]
 
     def _head(
@@ -119,7 +132,7 @@ class UpstreamRequestWriter:
         if engine.rank is not None:
             head += f"x-data-parallel-rank: {engine.rank}\r\n"
         head += more
-        for name in TRACE_HEADERS:
+        for name in TRACE_HEADERS if asked.trace is None else ():
             value = asked.headers.get(name)
             if value and len(value) <= MAX_TRACE_BYTES:
                 head += f"{name.decode()}: {value.decode('latin-1')}\r\n"
@@ -310,7 +323,9 @@ class HttpTransport:
             return failed_prefill(failed)
         fields = order.fields if self._rest is None else with_prompt_ids(self._rest, order.fields)
         body = prefill_body(placement.request.api, self._body, fields, ends_by_length=order.ends_by_length)
-        question = self._write(side.engine, placement.request, self._path, body, order.request_id)
+        question = self._write(
+            side.engine, placement.request, self._path, body, order.request_id, role=SpanRole.PREFILL
+        )
         return await call_prefill(self._pool, side.engine.pod, question, by_s)
 
     # -- one attempt -----------------------------------------------------------------------------------------------
@@ -367,8 +382,19 @@ class HttpTransport:
             request_id=self._engine_id if handover is None else handover.request_id,
         )
 
-    def _write(self, engine: Engine, request: Request, path: str, body: bytes, request_id: str) -> list[bytes]:
-        return self._requests.write(self._asked, engine, request, path=path, body=body, request_id=request_id)
+    def _write(
+        self,
+        engine: Engine,
+        request: Request,
+        path: str,
+        body: bytes,
+        request_id: str,
+        *,
+        role: SpanRole = SpanRole.ATTEMPT,
+    ) -> list[bytes]:
+        return self._requests.write(
+            self._asked, engine, request, path=path, body=body, request_id=request_id, role=role
+        )
 
     @property
     def _engine_id(self) -> str:

@@ -28,6 +28,8 @@ EVENTS: Mapping[str, str] = {
     "library_log": "logged by a library",
     "log_write_failed": "log lines cannot be written and are dropped",
     "log_write_recovered": "log lines are written again",
+    "trace_export_failed": "spans cannot be exported; they are queued, and dropped beyond the queue",
+    "trace_export_recovered": "spans are exported again",
     "request_completed": "request completed",
     # processes of one gateway
     "process_started": "process started",

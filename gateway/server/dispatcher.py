@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -34,7 +34,6 @@ from gateway.http.request_headers import (
     requested_slo,
     retry_count,
     session_of,
-    traceparent_of,
 )
 from gateway.http.response_writer import ResponseWriter
 from gateway.pipeline.attempt import AttemptResult, AttemptStatus
@@ -42,6 +41,7 @@ from gateway.pipeline.pipeline import RequestPipeline
 from gateway.pipeline.record import HTTP, Frontend
 from gateway.pipeline.transport import DownstreamTransport, MakeTransport
 from gateway.relay.http_transport import TransportFactory
+from gateway.runtime.trace_context import RequestTrace, received_trace
 from gateway.server.coalescing import CompleteResponse, RequestCoalescer, is_coalescible
 from gateway.server.internal_request import InternalRequest
 from gateway.server.local_endpoints import model_body, models_body, unknown_model
@@ -62,6 +62,13 @@ Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]
 
 PrefixLookup = Callable[[Request, bytes], Awaitable[Request]]
 """Adds to a request, given its body, what engines have of it in their caches."""
+
+
+class BeginTrace(Protocol):
+    """Begins the trace of a request by its headers; `is_trusted` as for `HttpDispatcher.route`."""
+
+    def __call__(self, headers: Mapping[bytes, bytes], *, is_trusted: bool) -> RequestTrace: ...
+
 
 JSON = b"application/json"
 PLAIN = "text/plain"
@@ -97,6 +104,7 @@ class HttpDispatcher:
         self._stored = StoredResponses(router, pipeline, first_byte_s=timeouts.first_byte_s)
         self._coalescer = RequestCoalescer()
         self._lookup: PrefixLookup | None = None
+        self._begin_trace: BeginTrace | None = None
         # 96 random bits per process and a count: an id finds a receipt on the admin port and grants nothing, so that
         # the next one may be guessed.
         self._id_prefix = secrets.token_hex(12)
@@ -118,6 +126,10 @@ class HttpDispatcher:
     def use_lookup(self, lookup: PrefixLookup) -> None:
         """Look up each request in the precise prefix index before it is placed."""
         self._lookup = lookup
+
+    def trace_with(self, begin: BeginTrace) -> None:
+        """Begin a trace for each request of an inference API."""
+        self._begin_trace = begin
 
     def is_ready(self) -> bool:
         """Whether new requests are welcome: `/ready`, the metrics port and Envoy's health checks report it."""
@@ -141,6 +153,8 @@ class HttpDispatcher:
                 )
                 return
             raise RequestRejected(Reason.METHOD_NOT_ALLOWED, f"{endpoint.path} takes {endpoint.allowed_methods}.")
+        if self._begin_trace is not None and endpoint.accounted_api is not None:
+            incoming.trace = self._begin_trace(incoming.headers, is_trusted=is_trusted)
         if endpoint.needs_key:
             incoming.caller = self._identify(api_key_of(incoming.headers), incoming.headers if is_trusted else None)
             incoming.model_override = model_override(incoming.headers) if is_trusted else None
@@ -256,7 +270,7 @@ class HttpDispatcher:
                 transport,
                 caller=caller,
                 objective=requested_objective,
-                trace=traceparent_of(incoming.headers) if b"traceparent" in incoming.headers else None,
+                trace=self._trace_of(incoming) if b"traceparent" in incoming.headers else incoming.trace,
                 lookup=None if lookup is None else lambda request: lookup(request, transport.body),
                 make_downgraded=smaller if caller.tenant.downgrades and run is None else None,
                 frontend=frontend,
@@ -320,7 +334,7 @@ class HttpDispatcher:
                     else None,
                     rejection=response if isinstance(response, RequestRejected) else None,
                     caller=caller,
-                    trace=traceparent_of(incoming.headers),
+                    trace=self._trace_of(incoming),
                 )
 
     # -- other endpoints -------------------------------------------------------------------------------------------
@@ -340,7 +354,7 @@ class HttpDispatcher:
             if make_transport is None
             else make_transport(endpoint.path, body, False)
         )
-        self._run(reply, self._stored.forward(pinned, transport, incoming.caller, traceparent_of(incoming.headers)))
+        self._run(reply, self._stored.forward(pinned, transport, incoming.caller, self._trace_of(incoming)))
 
     def _answer_locally(self, endpoint: ApiEndpoint, incoming: IncomingRequest, reply: ResponseWriter) -> None:
         """Answer what no pod is needed for. Raises `RequestRejected` for an unknown model."""
@@ -361,6 +375,10 @@ class HttpDispatcher:
                 reply.answer(
                     200, model_body(self._fleet, tenant, endpoint.name, int(wall_clock()), self._cascades.by_name)
                 )
+
+    def _trace_of(self, incoming: IncomingRequest) -> RequestTrace | None:
+        """Return the trace of a request: that of its headers where the gateway makes no spans."""
+        return incoming.trace if self._begin_trace is not None else received_trace(incoming.headers)
 
     # -- how requests end ------------------------------------------------------------------------------------------
 
@@ -390,7 +408,7 @@ class HttpDispatcher:
             self._on_rejected(rejection)
         else:
             request = Request(reply.request_id, reply.api, model=model, arrival=arrival_of(incoming))
-            trace = traceparent_of(incoming.headers)
+            trace = self._trace_of(incoming)
             self._pipeline.record_rejection(request, rejection, caller=incoming.caller, trace=trace, frontend=frontend)
         is_method = rejection.reason is Reason.METHOD_NOT_ALLOWED and incoming.endpoint is not None
         reply.reject(

@@ -6,6 +6,7 @@ import asyncio
 
 from gateway.pipeline.pipeline import RequestPipeline
 from gateway.pipeline.transport import DownstreamTransport, PinnedRequest
+from gateway.runtime.trace_context import RequestTrace
 from routing.decision.router import Router
 from routing.pods import Pod
 from routing.reading import scoped_name
@@ -33,7 +34,7 @@ class StoredResponses:
         raise _unknown_response("response_id")
 
     async def forward(
-        self, pinned: PinnedRequest, transport: DownstreamTransport, caller: Caller, trace: str | None
+        self, pinned: PinnedRequest, transport: DownstreamTransport, caller: Caller, trace: RequestTrace | None
     ) -> None:
         """Forward the request, and record its outcome."""
         by_s = asyncio.get_running_loop().time() + self._first_byte_s

@@ -223,6 +223,12 @@ class AttemptReceipt(Struct, frozen=True, gc=False):
     """`FIRST`, `ESCALATION`, or the `RetryKind` of an attempt that follows a failed one."""
     role: str = Role.EITHER.value
     """Role of the engine when the attempt ended."""
+    model: str = ""
+    """The model that was asked."""
+    start_s: float = 0.0
+    """From the request's arrival to this choice."""
+    duration_s: float = 0.0
+    """From this choice to the attempt's end."""
 
 
 def attempt_receipt(
@@ -233,8 +239,13 @@ def attempt_receipt(
     *,
     was_unhealthy: bool = False,
     kind: str = FIRST,
+    arrived_s: float | None = None,
+    ended_s: float | None = None,
 ) -> AttemptReceipt:
-    """The receipt's line for one placement that has ended."""
+    """Return the receipt's line for one placement that has ended.
+
+    `arrived_s`, `ended_s`: when its request arrived and the attempt ended, in loop time; by default when it was placed.
+    """
     predicted, side, lookup = placement.predicted, placement.prefill, placement.request.lookup
     is_precise = lookup is not None and placement.engine.slot in lookup.reliable_slots
     first = placement.first_token_s
@@ -258,4 +269,7 @@ def attempt_receipt(
         was_unhealthy=was_unhealthy,
         kind=kind,
         role=placement.engine.role.value,
+        model=placement.request.model,
+        start_s=0.0 if arrived_s is None else placement.placed_s - arrived_s,
+        duration_s=0.0 if ended_s is None else ended_s - placement.placed_s,
     )

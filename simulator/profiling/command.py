@@ -19,11 +19,19 @@ from pathlib import Path
 from simulator.engine_profile import MEASURED, EngineProfile, dump_engine_profile, load_engine_profile
 from simulator.profile import Profile
 from simulator.profiling.fitting import Fit, fit
+from simulator.profiling.histograms import engine_times, link_of, sized
 from simulator.profiling.observations import Seen
 from simulator.profiling.pod_client import PodError, connected, today
 from simulator.profiling.probes import LIMIT_S, Probe
 from simulator.profiling.route_fit import fit_routes, served_of
 from simulator.trace_formats import read_route_rows
+
+ROUTE_NOTE = "Speeds fitted to a route log; sizes are those of the profile it began from."
+
+ROUTE_NOTE_WITH_METRICS = (
+    "Speeds fitted to a route log and the engines' histograms of the same time; block size and KV capacity are the "
+    "engines', other sizes those of the profile it began from."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,8 +64,13 @@ def _from_routes(options: argparse.Namespace) -> EngineProfile:
     base = load_engine_profile(options.base).engine if options.base else Profile()
     if options.block_tokens:
         base = replace(base, block_size=options.block_tokens)
+    after, before = _texts(options.metrics), _texts(options.metrics_before)
+    if before and len(before) != len(after):
+        raise ValueError("--metrics-before wants as many files as --metrics: one of each engine")
+    for text in after[:1]:
+        base = sized(base, text)
     rows = read_route_rows(options.route_log)
-    fitted = fit_routes(base, served_of(rows))
+    fitted = fit_routes(base, served_of(rows), engine_times(after, before))
     return EngineProfile(
         engine=fitted.profile,
         source=MEASURED,
@@ -65,8 +78,13 @@ def _from_routes(options: argparse.Namespace) -> EngineProfile:
         model=Counter(row.model for row in rows).most_common(1)[0][0],
         date=today(),
         spread=fitted.spread,
-        notes=("Speeds fitted to a route log; sizes are those of the profile it began from.",),
+        notes=(ROUTE_NOTE if not after else ROUTE_NOTE_WITH_METRICS,),
+        link=link_of(after, before),
     )
+
+
+def _texts(paths: Sequence[Path]) -> list[str]:
+    return [path.read_text(encoding="utf-8") for path in paths]
 
 
 async def _measure(options: argparse.Namespace) -> Seen:
@@ -87,6 +105,7 @@ def profile_of(seen: Seen, fitted: Fit, hardware: str) -> EngineProfile:
         date=today(),
         versions={name: value for name, value in seen.facts.items() if name != "model"},
         spread=fitted.spread,
+        link=seen.link,
     )
 
 
@@ -124,6 +143,9 @@ def make_parser() -> argparse.ArgumentParser:
     what.add_argument("--seen", type=Path, metavar="FILE", help="fit earlier observations instead")
     what.add_argument("--route-log", type=Path, metavar="FILE", help="fit the speeds to a gateway's route log instead")
     parser.add_argument("--base", type=Path, metavar="FILE", help="with --route-log: the engine profile to begin from")
+    for name, when in (("metrics", "end"), ("metrics-before", "beginning")):
+        text = f"with --route-log: /metrics of each engine at the log's {when}"
+        parser.add_argument(f"--{name}", type=Path, nargs="+", default=[], metavar="FILE", help=text)
     parser.add_argument("--block-tokens", type=int, metavar="N", help="with --route-log: of an engine's block")
     parser.add_argument("--model", metavar="NAME", help="which model (default the first it serves)")
     parser.add_argument("--hardware", metavar="TEXT", help="what it runs on (default this machine)")

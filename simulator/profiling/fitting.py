@@ -8,7 +8,7 @@ which can be negative, and every observation is a sum of steps: one least square
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from simulator.profile import Profile
@@ -17,6 +17,11 @@ from simulator.profiling.observations import DecodeSteps, IdlePrefill, Intrusion
 
 NO_GROWTH_TOKENS = 1e12
 """L0 of an engine whose attention costs nothing."""
+
+STEPS_AHEAD = 1.5
+"""Steps that a short prompt waits for beside others, from which scheduling is asynchronous: it would be one without."""
+
+SHORT_TOKENS = 128
 
 
 class NotEnoughSeenError(ValueError):
@@ -76,11 +81,24 @@ def fit(seen: Seen) -> Fit:
     ]
     weighted = [[value / row.seconds for value in row.features] for row in rows]
     found = fit_non_negative(weighted, [1.0] * len(rows))
-    without_requests = _profile(columns, found, seen.shape, (0.0, 0.0))
-    profile = _profile(columns, found, seen.shape, _fit_requests(idle, without_requests))
+    without_requests = _profile(columns, found, seen.shape)
+    requests = _fit_requests(idle, without_requests)
+    profile = replace(without_requests, request_s=requests[0], request_token_s=requests[1])
+    profile = replace(profile, async_scheduling=_waits_for_two(seen, profile))
     spread = {kind: _error(kind, rows, found) for kind in ("prefill", "decode", "mixed")}
     spread["request"] = _ttft_error(seen.idle, profile)
     return Fit(profile, spread)
+
+
+def _waits_for_two(seen: Seen, profile: Profile) -> bool:
+    """Whether a short prompt that arrives as a step begins waits for that step and another one."""
+    waits = []
+    for one in seen.intrusions:
+        if 0 < one.tokens <= SHORT_TOKENS and not one.cached:
+            alone_s = profile.step_s([], one.sequences, int(one.kv_tokens))
+            own_s = alone_s + one.extra_s + profile.request_handling_s(one.tokens)
+            waits.append((one.client_s - own_s) / alone_s)
+    return len(waits) >= 3 and median(waits) > STEPS_AHEAD
 
 
 def _typical(idle: Sequence[IdlePrefill]) -> list[IdlePrefill]:
@@ -89,14 +107,14 @@ def _typical(idle: Sequence[IdlePrefill]) -> list[IdlePrefill]:
     for one in idle:
         lengths.setdefault(one.tokens, []).append(one)
     return [
-        IdlePrefill(tokens, median(one.client_s for one in same), _median_engine_s(same))
+        IdlePrefill(tokens, median(one.client_s for one in same), _median_known(one.engine_s for one in same))
         for tokens, same in lengths.items()
     ]
 
 
-def _median_engine_s(same: Sequence[IdlePrefill]) -> float | None:
-    shown = [one.engine_s for one in same if one.engine_s is not None]
-    return median(shown) if shown else None
+def _median_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def _knots(seen: Seen) -> list[int]:
@@ -141,7 +159,7 @@ def _sum(rows: Iterable[list[float]]) -> list[float]:
     return [sum(values) for values in zip(*rows, strict=True)]
 
 
-def _profile(columns: _Columns, found: Sequence[float], shape: Shape, request: tuple[float, float]) -> Profile:
+def _profile(columns: _Columns, found: Sequence[float], shape: Shape) -> Profile:
     seconds, table = found[0] + found[columns.cycle], []
     for place, tokens in enumerate(columns.knots):
         seconds += found[place] if place else 0.0
@@ -161,8 +179,6 @@ def _profile(columns: _Columns, found: Sequence[float], shape: Shape, request: t
         kv_capacity_tokens=shape.kv_blocks * shape.block_size,
         block_size=shape.block_size,
         step_table=tuple(table),
-        request_s=request[0],
-        request_token_s=request[1],
         request_step_s=found[columns.arrival],
         request_step_token_s=found[columns.arrival_token],
         wake_s=max(found[columns.wake] - found[columns.cycle], 0.0),
@@ -181,7 +197,7 @@ def _fit_requests(idle: Sequence[IdlePrefill], profile: Profile) -> tuple[float,
         # An error of the steps must not count here more than the overhead itself.
         weight = 1.0 / one.client_s
         rows.append([weight, weight * one.tokens])
-        engine_s = one.engine_s or predicted_prefill_s(profile, one.tokens) + profile.wake_s
+        engine_s = one.engine_s or profile.wake_s + predicted_prefill_s(profile, one.tokens)
         values.append(max(one.client_s - engine_s, 0.0) * weight)
     found = fit_non_negative(rows, values)
     return found[0], found[1]

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 
 import msgspec
 
+from simulator.link import Link
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -63,6 +65,8 @@ class Seen:
     idle: tuple[IdlePrefill, ...] = ()
     decode: tuple[DecodeSteps, ...] = ()
     intrusions: tuple[Intrusion, ...] = ()
+    link: Link | None = None
+    """What transfers of KV took so far, by the engine's counters."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """Model, versions and the like, as the engine reports them."""
 

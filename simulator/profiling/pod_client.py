@@ -107,6 +107,10 @@ class PodClient:
         """Return the sum of each metric's series over all labels, by name."""
         return sums_of(await self._read("/metrics"))
 
+    async def exposition(self) -> str:
+        """Return the text of /metrics."""
+        return await self._read("/metrics")
+
     async def cache_config(self) -> dict[str, str]:
         """Return the labels of `vllm:cache_config_info`, empty where there is none."""
         for line in (await self._read("/metrics")).splitlines():

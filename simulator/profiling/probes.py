@@ -12,6 +12,7 @@ from math import inf, log
 from random import Random
 from statistics import median
 
+from simulator.profiling.histograms import link_of
 from simulator.profiling.observations import DecodeSteps, IdlePrefill, Intrusion, Seen, Shape
 from simulator.profiling.pod_client import PodClient, PodError, Timing
 
@@ -67,7 +68,8 @@ class Probe:
         intrusions = await self._intrusions(shape)
         self._report(f"prompts beside decodes: {len(intrusions)}")
         facts = {"model": self._pod.model, "vllm": await self._pod.version()}
-        return Seen(shape, tuple(idle), tuple(decode), tuple(intrusions), facts)
+        link = link_of([await self._pod.exposition()])
+        return Seen(shape, tuple(idle), tuple(decode), tuple(intrusions), link, facts)
 
     def _fresh(self, tokens: int) -> list[int]:
         """A prompt that no cache has."""

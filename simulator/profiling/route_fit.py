@@ -2,7 +2,8 @@
 
 Pure: rows in, profile and errors out. Sizes (blocks, KV, sequences, tokens a step) are not visible in a log and come
 from the profile to start from. Waiting inside the gateway counts as the engine's; a log of a fleet that never queued
-requests is the one to use.
+requests is the one to use. The engine's own histograms of the same time say what of a first token is not the engine's,
+and how far the fitted engine is from their means.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from simulator.api_server import ApiServer
 from simulator.engine import Engine
 from simulator.profile import Profile
 from simulator.profiling.fitting import Fit, NotEnoughSeenError
+from simulator.profiling.histograms import EngineTimes
 from simulator.replay import engine_blocks
 from simulator.route_log import BLOCK_TOKENS, RouteRow, trace_of_routes
 from simulator.sequence import Milestone, MilestoneKind
@@ -67,63 +69,119 @@ def served_of(rows: Iterable[RouteRow]) -> list[list[Served]]:
     return list(engines.values())
 
 
-def fit_routes(base: Profile, engines: Sequence[Sequence[Served]]) -> Fit:
-    """Search for the speeds with which the recorded times come back. Raises `NotEnoughSeenError` below 50 requests."""
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """One request on the simulated engine. `queue_s` and `prefill_s` are the engine's own, without the API server."""
+
+    ttft_s: float
+    tpot_s: float | None
+    queue_s: float
+    prefill_s: float
+    output_tokens: int
+
+
+def fit_routes(base: Profile, engines: Sequence[Sequence[Served]], times: EngineTimes | None = None) -> Fit:
+    """Search for the speeds with which the recorded times come back; `times` are the engines' own means.
+
+    Raises `NotEnoughSeenError` below 50 requests.
+    """
+    known = times or EngineTimes()
     if sum(map(len, engines)) < MIN_ROWS:
         raise NotEnoughSeenError(f"a route log of at least {MIN_ROWS} answered requests is wanted")
     first: dict[str, Any] = {name: getattr(base, name) or FIRST_GUESS[name] for name in SEARCHED}
+    searched = SEARCHED
+    if known.prefill_s is not None:
+        # What of a first token is not the engine's: that much is known, and is not searched for.
+        searched = tuple(name for name in SEARCHED if name != "request_s")
+        ttft_s = fmean(one.ttft_s for served in engines for one in served)
+        first["request_s"] = max(ttft_s - known.prefill_s - (known.queue_s or 0.0), FIRST_GUESS["request_s"])
     best = replace(base, step_table=(), **first)
     min_loss = _loss(best, engines)
     for factor in FACTORS:
         has_gained = True
         while has_gained:
             has_gained = False
-            for name in SEARCHED:
+            for name in searched:
                 for change in (factor, 1.0 / factor):
                     other = replace(best, **{name: getattr(best, name) * change})
                     loss = _loss(other, engines)
                     if loss < min_loss * 0.999:
                         best, min_loss, has_gained = other, loss, True
-    return Fit(best, _spread(best, engines))
+    return Fit(best, _spread(best, engines, known))
 
 
-def predicted(profile: Profile, served: Sequence[Served]) -> list[tuple[float, float | None]]:
-    """Return the TTFT and TPOT of each request on one simulated engine that gets all of them when they came."""
+def predicted(profile: Profile, served: Sequence[Served]) -> list[Predicted]:
+    """Return the times of each request on one simulated engine that gets all of them when they came."""
     engine, api_server = Engine(profile), ApiServer(profile)
-    milestones: list[Milestone] = []
+    milestones, entered_s = list[Milestone](), list[float]()
     for number, one in enumerate(served):
         arrival = one.arrival
         blocks = engine_blocks(arrival, BLOCK_TOKENS, profile.block_size)
         due = api_server.arrive(arrival.prompt_tokens, arrival.at_s)
+        entered_s.append(due)
         milestones += engine.advance(due)
         engine.submit(EngineSequence(str(number), arrival.prompt_tokens, arrival.output_tokens, blocks), due)
     milestones += engine.advance(float("inf"))
     firsts = {one.sequence_id: one.at for one in milestones if one.kind is MilestoneKind.FIRST_TOKEN}
     ends = {one.sequence_id: one for one in milestones if one.kind is MilestoneKind.FINISHED}
     times = []
-    for number, one in enumerate(served):
+    for number, (one, due) in enumerate(zip(served, entered_s, strict=True)):
         first, end = firsts[str(number)], ends[str(number)]
-        gaps = end.output_tokens - 1
-        times.append((first - one.arrival.at_s, (end.at - first) / gaps if gaps else None))
+        gaps, admitted = end.output_tokens - 1, end.admitted_at or due
+        times.append(
+            Predicted(
+                first - one.arrival.at_s,
+                (end.at - first) / gaps if gaps else None,
+                max(admitted - due, 0.0),
+                first - admitted,
+                end.output_tokens,
+            )
+        )
     return times
 
 
-def _errors(profile: Profile, engines: Sequence[Sequence[Served]]) -> tuple[list[float], list[float]]:
-    """Logarithms of predicted by recorded: of TTFTs, of TPOTs."""
-    ttft, tpot = [], []
+def means_of(times: Sequence[Predicted]) -> EngineTimes:
+    """Return what an engine's own histograms would show of these requests."""
+    gaps = [(one.tpot_s * (one.output_tokens - 1), one.output_tokens - 1) for one in times if one.tpot_s is not None]
+    count = sum(tokens for _, tokens in gaps)
+    return EngineTimes(
+        fmean(one.queue_s for one in times),
+        fmean(one.prefill_s for one in times),
+        sum(seconds for seconds, _ in gaps) / count if count else None,
+    )
+
+
+Errors = dict[str, list[float]]
+"""By kind, logarithms of predicted by known."""
+
+
+def _errors(profile: Profile, engines: Sequence[Sequence[Served]], known: EngineTimes) -> Errors:
+    errors: Errors = {"ttft": [], "tpot": []}
+    every: list[Predicted] = []
     for served in engines:
-        for one, (ttft_s, tpot_s) in zip(served, predicted(profile, served), strict=True):
+        times = predicted(profile, served)
+        every += times
+        for one, time in zip(served, times, strict=True):
             if one.ttft_s > 0:
-                ttft.append(log(ttft_s / one.ttft_s))
-            if one.tpot_s and tpot_s:
-                tpot.append(log(tpot_s / one.tpot_s))
-    return ttft, tpot
+                errors["ttft"].append(log(time.ttft_s / one.ttft_s))
+            if one.tpot_s and time.tpot_s:
+                errors["tpot"].append(log(time.tpot_s / one.tpot_s))
+    if not known.is_empty:
+        means = means_of(every)
+        pairs = [(known.prefill_s, means.prefill_s), (known.decode_s, means.decode_s)]
+        # An engine that queues next to nothing says next to nothing by it.
+        if known.queue_s is not None and known.prefill_s is not None and known.queue_s > 0.1 * known.prefill_s:
+            pairs.append((known.queue_s, means.queue_s))
+        errors["engine"] = [log(max(mean, 1e-9) / value) for value, mean in pairs if value and mean is not None]
+    return errors
 
 
 def _loss(profile: Profile, engines: Sequence[Sequence[Served]]) -> float:
-    return sum(fmean(min(abs(error), WORST) for error in errors) for errors in _errors(profile, engines) if errors)
+    """Of requests only: means beside them would make ridges that a search field by field does not leave."""
+    every = _errors(profile, engines, EngineTimes()).values()
+    return sum(fmean(min(abs(error), WORST) for error in errors) for errors in every if errors)
 
 
-def _spread(profile: Profile, engines: Sequence[Sequence[Served]]) -> dict[str, float]:
-    kinds = zip(("ttft", "tpot"), _errors(profile, engines), strict=True)
-    return {kind: median(map(abs, errors)) for kind, errors in kinds if errors}
+def _spread(profile: Profile, engines: Sequence[Sequence[Served]], known: EngineTimes) -> dict[str, float]:
+    every = _errors(profile, engines, known).items()
+    return {kind: median(map(abs, errors)) for kind, errors in every if errors}

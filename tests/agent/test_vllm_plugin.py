@@ -7,13 +7,18 @@ import importlib
 import json
 import socket
 import sys
+import tomllib
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-MODULE = "agent.vllm_plugin"
+from tests.sources import ROOT
+
+MODULE = "hearth_vllm_plugin"
+
+FOLDER = ROOT / "packages" / "hearth-vllm-plugin"
 
 
 @pytest.fixture
@@ -23,6 +28,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setattr(sys.modules["vllm.v1.metrics.loggers"], "StatLoggerBase", object, raising=False)
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    monkeypatch.syspath_prepend(FOLDER)
     module = importlib.import_module(MODULE)
     clock = SimpleNamespace(now_s=100.0)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
@@ -106,3 +112,15 @@ def test_without_an_agent_it_does_nothing(plugin: Any, monkeypatch: pytest.Monke
 def test_the_port_is_that_of_the_command(plugin: Any, words: list[str], port: int) -> None:
     """As vLLM reads it."""
     assert plugin.module.served_port(words) == port
+
+
+def test_the_distribution_brings_one_module_and_nothing_else() -> None:
+    """The class is found by its entry point; no requirement enters the engine's environment; versions agree."""
+    table = tomllib.loads((FOLDER / "pyproject.toml").read_text(encoding="utf-8"))
+    declared = table["project"]["entry-points"]["vllm.stat_logger_plugins"]["hearth"]
+    assert declared == f"{MODULE}:AgentStatLogger"
+    assert "class AgentStatLogger(" in (FOLDER / f"{MODULE}.py").read_text(encoding="utf-8")
+    assert table["project"]["dependencies"] == []
+    assert table["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"] == [f"{MODULE}.py"]
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert table["project"]["version"] == ours

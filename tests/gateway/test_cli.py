@@ -37,7 +37,10 @@ def test_it_names_its_version() -> None:
 
 def test_it_explains_itself() -> None:
     """Alone and by --help; every flag of serve stands there."""
-    assert "serve" in hearth().stdout
+    alone = hearth().stdout
+    assert "serve" in alone
+    assert "hearth demo" in alone
+    assert "hearth init" in alone
     shown = hearth("serve", "--help").stdout
     for flag in (
         "--listen",
@@ -206,7 +209,7 @@ def test_a_port_in_use_is_reported(port: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["agent", "simulate", "profile"])
+@pytest.mark.parametrize("name", ["agent", "demo", "pod", "simulate", "profile"])
 def test_commands_outside_the_gateway_get_all_arguments(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Flags and exit status are the command's own."""
 

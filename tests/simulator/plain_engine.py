@@ -28,6 +28,7 @@ class Plain:
     aborted: bool = False
     cached: int = 0
     admitted: bool = False
+    has_first: bool = False
     preemptions: int = 0
     target: int = 0
 
@@ -54,6 +55,14 @@ class PlainEngine:
         self.all: list[Plain] = []
         self.events: list[Event] = []
         self.ends_at: float | None = None
+        """When the next boundary is."""
+        self._starts_at = 0.0
+        """When what is planned there begins."""
+        self._outputs: list[tuple[Plain, int, bool]] = []
+        """Tokens on their way, and whether the sequence ends with it."""
+        self._steps = 0
+        self._drains = False
+        self._is_async = profile.async_scheduling
         self._chunks: dict[Plain, int] = {}
         self._decoding: list[Plain] = []
         self._arrivals = 0
@@ -63,7 +72,7 @@ class PlainEngine:
         self.all.append(Plain(spec, (order, self._arrivals), target=spec.prompt_tokens))
         self._arrivals += 1
         if self.ends_at is None:
-            self._plan(now + self.profile.wake_s)
+            self._plan(now + self.profile.wake_s, now + self.profile.wake_s)
 
     def abort(self, sequence_id: str) -> None:
         for plain in self.all:
@@ -73,6 +82,14 @@ class PlainEngine:
     def play_until(self, until: float) -> None:
         while self.ends_at is not None and self.ends_at <= until:
             self._finish_step(self.ends_at)
+
+    def _each(self) -> int:
+        """Tokens that a decoding sequence gains in the next step."""
+        rate = sum(self.profile.acceptance_rate**place for place in range(self.profile.speculative_tokens + 1))
+        return int((self._steps + 1) * rate) - int(self._steps * rate)
+
+    def _budget(self) -> int:
+        return self.profile.max_num_batched_tokens - len(self._of("decoding")) * (self.profile.speculative_tokens + 1)
 
     def _of(self, state: str) -> list[Plain]:
         return sorted((plain for plain in self.all if plain.state == state), key=lambda plain: plain.rank)
@@ -85,45 +102,66 @@ class PlainEngine:
         return known
 
     def _leave(self, plain: Plain) -> None:
-        chain = self._chain(plain, plain.computed // self.profile.block_size)[plain.named :]
+        known = min(plain.computed, plain.spec.prompt_tokens + max(plain.spec.output_tokens - 1, 0))
+        chain = self._chain(plain, known // self.profile.block_size)[plain.named :]
         self.cache.retire(chain, plain.blocks - len(plain.held) - len(chain))
         self.cache.release(plain.held)
         plain.held, plain.named, plain.blocks, plain.computed = [], 0, 0, 0
 
-    def _plan(self, at: float) -> None:
+    def _plan(self, at: float, starts_at: float) -> None:
+        self._decoding, self._chunks = [], {}
         if not self.all:
             self.ends_at = None
             return
-        size, preempted = self.profile.block_size, False
-        for plain in self._of("decoding"):
-            if plain.state == "decoding" and plain.computed % size == 0:
-                preempted |= self._take_one_more(plain)
+        preempted = self._take_decode_blocks()
         while self._of("prefilling") and self._wanted() > self.cache.available:
             self._preempt_last()
             preempted = True
         self._decoding = self._of("decoding")
         self._chunks = {}
-        budget = self.profile.max_num_batched_tokens - len(self._decoding)
+        budget = self._budget()
         for plain in self._of("prefilling"):
             budget -= self._chunk(plain, budget)
         for plain in [] if preempted else self._of("waiting"):
-            running = len(self._of("decoding")) + len(self._of("prefilling"))
+            running = sum(map(len, map(self._of, ("decoding", "prefilling", "leaving"))))
             if not budget or running >= self.profile.max_num_seqs or not self._admit(plain):
                 break
             budget -= self._chunk(plain, budget)
         kv_tokens = sum(plain.computed for plain in self._decoding)
         chunks = [(plain.computed, tokens) for plain, tokens in self._chunks.items()]
-        self.ends_at = at + self.profile.step_s(chunks, len(self._decoding), kv_tokens)
+        if self._is_async and not chunks and not self._decoding and not any(plain.aborted for plain in self.all):
+            if starts_at > at:
+                self._drains = True
+                self.ends_at = self._starts_at = starts_at
+            else:
+                self._send(at)
+                self._plan(at, at)
+            return
+        ends_at = starts_at + self.profile.step_s(chunks, len(self._decoding), kv_tokens)
+        self.ends_at, self._starts_at = (starts_at, ends_at) if self._is_async else (ends_at, ends_at)
+
+    def _take_decode_blocks(self) -> bool:
+        """Take the blocks that decoding begins; return whether somebody was preempted for them."""
+        preempted = False
+        for plain in self._of("decoding"):
+            for token in range(plain.computed, plain.computed + self._each()):
+                if plain.state == "decoding" and token % self.profile.block_size == 0:
+                    preempted |= self._take_one_more(plain)
+        return preempted
 
     def _preempt_last(self) -> Plain:
-        victim = max((*self._of("decoding"), *self._of("prefilling")), key=lambda other: other.rank)
+        running = (*self._of("decoding"), *self._of("prefilling"), *self._of("leaving"))
+        victim = max(running, key=lambda other: other.rank)
         self._leave(victim)
-        victim.state, victim.target = "waiting", victim.spec.prompt_tokens + victim.emitted
         victim.preemptions += 1
+        if victim.state == "leaving":
+            victim.state = "gone"
+        else:
+            victim.state, victim.target = "waiting", victim.spec.prompt_tokens + victim.emitted
         return victim
 
     def _wanted(self) -> int:
-        budget, wanted = self.profile.max_num_batched_tokens - len(self._of("decoding")), 0
+        budget, wanted = self._budget(), 0
         for plain in self._of("prefilling"):
             tokens = min(budget, plain.target - plain.computed)
             wanted += self.profile.blocks_for(plain.computed + tokens) - plain.blocks
@@ -170,32 +208,49 @@ class PlainEngine:
         return True
 
     def _finish_step(self, at: float) -> None:
-        decoding, chunks = self._decoding, self._chunks
+        decoding, chunks, each = self._decoding, self._chunks, self._each()
+        self._steps += not self._drains
+        self._drains = False
         for plain in decoding:
-            plain.computed += 1
-            plain.emitted += not plain.aborted
+            plain.computed += each
         for plain in [plain for plain in self.all if plain.aborted]:
+            plain.emitted -= sum(tokens for one, tokens, _ in self._outputs if one is plain)
             self._end(plain, at, "abort")
+        self._send(at)
         for plain in decoding:
-            if not plain.aborted and plain.emitted == plain.spec.output_tokens:
-                self._end(plain, at, plain.spec.finish_reason)
+            if not plain.aborted:
+                gained = min(each, plain.spec.output_tokens - plain.emitted)
+                plain.emitted += gained
+                self._sampled(plain, at, gained)
         for plain, tokens in chunks.items():
             if not plain.aborted:
                 self._finish_chunk(plain, tokens, at)
-        self._plan(at)
+        self._plan(at, self._starts_at)
+
+    def _sampled(self, plain: Plain, at: float, tokens: int) -> None:
+        is_last = plain.emitted >= plain.spec.output_tokens
+        plain.state = "leaving" if is_last else "decoding"
+        self._outputs.append((plain, tokens, is_last))
+        if not self._is_async:
+            self._send(at)
+
+    def _send(self, at: float) -> None:
+        outputs, self._outputs = self._outputs, []
+        for plain, tokens, is_last in outputs:
+            if plain.aborted:
+                continue
+            if not plain.has_first and tokens:
+                plain.has_first = True
+                self._tell("first_token", plain, at, "")
+            if is_last:
+                self._end(plain, at, plain.spec.finish_reason)
 
     def _finish_chunk(self, plain: Plain, tokens: int, at: float) -> None:
         plain.computed += tokens
         if plain.computed < plain.target:
             return
-        if plain.spec.output_tokens:
-            plain.emitted += 1
-            if plain.emitted == 1:
-                self._tell("first_token", plain, at, "")
-        if plain.emitted == plain.spec.output_tokens:
-            self._end(plain, at, plain.spec.finish_reason)
-        else:
-            plain.state = "decoding"
+        plain.emitted += bool(plain.spec.output_tokens)
+        self._sampled(plain, at, int(bool(plain.spec.output_tokens)))
 
     def _end(self, plain: Plain, at: float, reason: str) -> None:
         self._leave(plain)

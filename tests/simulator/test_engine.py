@@ -229,3 +229,74 @@ def test_to_the_very_end_of_a_step_is_that_step_and_no_more() -> None:
         engine.advance(due)
         assert engine.statistics().steps == played
     assert repr(engine) == "<Engine 1 running, 0 waiting, <PagedCache 0 held, 1 anonymous, 0 idle, 999 blank of 1000>>"
+
+
+def hosted(**changes: float) -> Engine:
+    """An engine whose cache holds one long prompt, and whose host holds several."""
+    sizes = {"kv_capacity_tokens": 80, "host_kv_tokens": 400, "host_load_tokens_per_s": 100.0}
+    return Engine(replace(BIG, **{**sizes, **changes}))  # type: ignore[arg-type]
+
+
+def test_what_the_cache_has_evicted_is_loaded_from_the_host() -> None:
+    """A prefix that another prompt has displaced counts as cached, and takes the load's time instead of prefill's."""
+    for host_tokens, cached in ((400, 32), (0, 0), (16, 0)):
+        engine = hosted(host_kv_tokens=host_tokens)
+        for at, name in enumerate(("first", "filler", "again")):
+            tokens, blocks = (79, ()) if name == "filler" else (33, tuple(range(8)))
+            engine.submit(Sequence(name, tokens, 1, blocks), 10.0 * at)
+            milestones = ends(engine.advance(10.0 * at + 9.0))
+        assert milestones["again"].cached_tokens == cached
+        assert engine.statistics().host_hit_tokens == cached
+        assert (milestones["again"].at - 20.0 > 32 / 100.0) == bool(cached)
+
+
+def test_others_run_while_the_host_loads() -> None:
+    """A load occupies no step: who comes meanwhile is served, and an abort ends it."""
+    engine = hosted(kv_capacity_tokens=160)
+    engine.submit(Sequence("before", 33, 1, tuple(range(8))), 0.0)
+    engine.advance(10.0)
+    engine.submit(Sequence("filler", 159, 1), 10.0)
+    engine.advance(20.0)
+    engine.submit(Sequence("loads", 33, 1, tuple(range(8))), 20.0)
+    assert not engine.advance(20.1)
+    engine.submit(Sequence("runs", 10, 3), 20.1)
+    milestones = ends(engine.advance(30.0))
+    assert milestones["runs"].at < 20.3 < milestones["loads"].at
+    engine.submit(Sequence("filler", 159, 1), 30.0)
+    engine.advance(40.0)
+    engine.submit(Sequence("loads", 33, 1, tuple(range(8))), 40.0)
+    engine.advance(40.1)
+    assert engine.abort("loads", 40.1)
+    assert ends(engine.advance(FOREVER))["loads"].reason == ABORTED
+    assert engine.statistics().kv_usage == 0.0
+
+
+def test_accepted_drafts_shorten_answers_not_prompts() -> None:
+    """With three drafted tokens of which half are accepted each step gains 1.875 on average, and costs the draft."""
+    profile = replace(
+        BIG, speculative_tokens=3, acceptance_rate=0.5, draft_s=0.002, step_per_kv_token_s=0.0, kv_capacity_tokens=8000
+    )
+    engine = Engine(profile)
+    engine.submit(Sequence("a", 1200, 1501), 0.0)
+    milestones = engine.advance(FOREVER)
+    first_s = firsts(milestones)["a"].at
+    assert first_s == pytest.approx(profile.step_base_s + profile.prefill_s(0, 1200))
+    step_s = profile.step_s([], 1, 0)
+    assert step_s == pytest.approx(profile.step_base_s + 0.002 + 1e-4 + 3 / profile.prefill_tokens_per_s)
+    assert ends(milestones)["a"].at - first_s == pytest.approx(1500 / 1.875 * step_s, rel=0.01)
+    assert engine.statistics().generation_tokens == 1501
+
+
+def test_drafted_tokens_take_room_from_prompts() -> None:
+    """A step's budget counts all tokens that are verified: fewer are left for a prompt's chunks."""
+    steps = {}
+    for drafted in (0, 7):
+        engine = Engine(replace(BIG, max_num_batched_tokens=64, max_num_seqs=8, speculative_tokens=drafted))
+        for number in range(4):
+            engine.submit(Sequence(str(number), 4, 200), 0.0)
+        engine.step(FOREVER)
+        engine.submit(Sequence("prompt", 320, 1), engine.next_step_at() or 0.0)
+        steps[drafted] = 0
+        while (report := engine.step(FOREVER)) and "prompt" not in report.tokens:
+            steps[drafted] += 1
+    assert steps == {0: 6, 7: 10}, "one in flight, then 60 or 32 of 320 tokens a step"

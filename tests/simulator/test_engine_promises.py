@@ -77,7 +77,29 @@ profiles = st.builds(
     step_per_kv_token_s=st.sampled_from([0.0, 0.0001]),
     wake_s=st.sampled_from([0.0, 0.05]),
     step_table=st.sampled_from([(), ((1, 0.01),), ((1, 0.01), (4, 0.02), (24, 0.03))]),
+    async_scheduling=st.booleans(),
 )
+
+
+speculating = st.builds(
+    replace,
+    profiles,
+    max_num_batched_tokens=st.just(96),
+    speculative_tokens=st.sampled_from([0, 1, 3]),
+    acceptance_rate=st.sampled_from([0.0, 0.55, 1.0]),
+    draft_s=st.sampled_from([0.0, 0.004]),
+    step_per_kv_token_s=st.just(0.0),
+    kv_capacity_tokens=st.sampled_from([100, 160, 4000]),
+)
+"""A step's time is a mean over its tokens then: with time for KV the plain engine would be off by a part of a step."""
+
+hosts = st.builds(
+    replace,
+    profiles | speculating,
+    host_kv_tokens=st.sampled_from([0, 40, 4000]),
+    host_load_tokens_per_s=st.sampled_from([50.0, 5_000.0]),
+)
+"""Some with a tier in the host's memory, which the plain engine does not have."""
 
 
 def apply(engine: Engine, event: Submit | Abort) -> None:
@@ -111,7 +133,7 @@ def play_stepwise(engine: Engine, script: Script) -> tuple[list[Milestone], dict
     return milestones, produced
 
 
-@given(scripts(), profiles)
+@given(scripts(), hosts)
 def test_both_ways_to_play_agree_to_the_last_bit(script: Script, profile: Profile) -> None:
     """Whole runs and single steps give the same milestones at the same times, and the same books."""
     fast, slow = Engine(profile), Engine(profile)
@@ -124,7 +146,7 @@ def test_both_ways_to_play_agree_to_the_last_bit(script: Script, profile: Profil
 
 
 @settings(max_examples=200)
-@given(scripts(), profiles)
+@given(scripts(), profiles | speculating)
 def test_the_plain_engine_says_the_same(script: Script, profile: Profile) -> None:
     """Sums, heaps and series change nothing against playing every sequence in every step."""
     engine, plain = Engine(profile), PlainEngine(profile)
@@ -143,7 +165,7 @@ def test_the_plain_engine_says_the_same(script: Script, profile: Profile) -> Non
     assert times == pytest.approx({(e.sequence_id, e.kind): e.at for e in plain.events}, rel=1e-9)
 
 
-@given(scripts(), profiles)
+@given(scripts(), hosts)
 def test_whatever_comes_everything_ends_and_nothing_is_held(script: Script, profile: Profile) -> None:
     """Every sequence submitted ends once, time never runs backwards, and the cache is nobody's in the end."""
     engine = Engine(profile)
@@ -160,7 +182,7 @@ def test_whatever_comes_everything_ends_and_nothing_is_held(script: Script, prof
     assert engine.statistics().kv_usage == 0.0
 
 
-@given(scripts(), profiles)
+@given(scripts(), hosts)
 def test_no_step_holds_more_than_there_is(script: Script, profile: Profile) -> None:
     """Whenever one looks: capacity and batch size are kept, and the next event comes no earlier than was said."""
     engine = Engine(profile)
@@ -169,7 +191,8 @@ def test_no_step_holds_more_than_there_is(script: Script, profile: Profile) -> N
             books = engine.statistics()
             assert 0.0 <= books.kv_usage <= 1.0
             assert books.running <= profile.max_num_seqs
-            assert len(set(report.tokens)) == len(report.tokens) <= profile.max_num_seqs
+            assert len(set(report.tokens)) <= profile.max_num_seqs
+            assert max(map(report.tokens.count, report.tokens), default=1) <= 2 * profile.decode_tokens
         apply(engine, event)
     while (expected := engine.next_event_at()) is not None:
         assert all(milestone.at >= expected for milestone in engine.advance(expected))

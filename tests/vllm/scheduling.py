@@ -17,6 +17,8 @@ from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
@@ -27,7 +29,7 @@ SAMPLED = 7
 """The token that every request gets in every step."""
 
 
-def make_scheduler(model: str, sizes: dict[str, int]) -> Scheduler:
+def make_scheduler(model: str, sizes: dict[str, int], *, is_async: bool) -> Scheduler:
     block = sizes["block_size"]
     config = VllmConfig(
         model_config=ModelConfig(model=model, dtype="float32", max_model_len=sizes["max_model_len"]),
@@ -37,7 +39,7 @@ def make_scheduler(model: str, sizes: dict[str, int]) -> Scheduler:
             max_model_len=sizes["max_model_len"],
             enable_chunked_prefill=True,
             is_encoder_decoder=False,
-            async_scheduling=False,
+            async_scheduling=is_async,
         ),
         cache_config=CacheConfig(block_size=block, enable_prefix_caching=True),
     )
@@ -45,7 +47,7 @@ def make_scheduler(model: str, sizes: dict[str, int]) -> Scheduler:
     config.cache_config.num_gpu_blocks = blocks
     spec = FullAttentionSpec(block_size=block, num_kv_heads=1, head_size=16, dtype=torch.float32)
     cache = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
-    return Scheduler(
+    return (AsyncScheduler if is_async else Scheduler)(
         vllm_config=config,
         kv_cache_config=cache,
         structured_output_manager=StructuredOutputManager(config),
@@ -55,17 +57,30 @@ def make_scheduler(model: str, sizes: dict[str, int]) -> Scheduler:
     )
 
 
-def play(model: str, sizes: dict[str, int], arrivals: list[dict[str, Any]]) -> dict[str, Any]:
-    """Play steps until all have ended: per step who got a token, per request cached tokens and preemptions."""
-    scheduler = make_scheduler(model, sizes)
+def play(
+    model: str, sizes: dict[str, int], arrivals: list[dict[str, Any]], *, is_async: bool = False
+) -> dict[str, Any]:
+    """Play steps until all have ended: per step whose tokens left, per request cached tokens and preemptions.
+
+    Asynchronous, a step is planned before the outputs of the one before are handed in, as `EngineCore` does.
+    """
+    scheduler = make_scheduler(model, sizes, is_async=is_async)
     init_none_hash(sha256)
     hasher = get_request_block_hasher(sizes["block_size"], sha256)
     waiting = sorted(arrivals, key=lambda one: one["step"])
-    steps: list[dict[str, list[int]]] = []
+    steps: list[list[str]] = []
     requests: dict[str, Request] = {}
     cached: dict[str, int] = {}
+    in_flight: list[tuple[SchedulerOutput, ModelRunnerOutput]] = []
+
+    def hand_in() -> list[str]:
+        """Give the scheduler the oldest outputs; return who got a token."""
+        planned, output = in_flight.pop(0)
+        scheduler.update_from_output(planned, output)
+        return [name for name, tokens in zip(output.req_ids, output.sampled_token_ids, strict=True) if tokens]
+
     number = 0
-    while waiting or scheduler.has_requests():
+    while waiting or in_flight or scheduler.has_requests():
         while waiting and waiting[0]["step"] <= number:
             one = waiting.pop(0)
             params = SamplingParams(max_tokens=one["output"], ignore_eos=True)
@@ -77,24 +92,25 @@ def play(model: str, sizes: dict[str, int], arrivals: list[dict[str, Any]]) -> d
             scheduler.add_request(request)
         number += 1
         if not scheduler.has_requests():
-            steps.append({})
+            if in_flight:
+                steps[-1] += hand_in()
+            else:
+                steps.append([])
             continue
         planned = scheduler.schedule()
+        while is_async and not planned.num_scheduled_tokens and in_flight:
+            # Nothing runs behind them: they leave together with those before.
+            steps[-1] += hand_in()
+            planned = scheduler.schedule()
         for new in planned.scheduled_new_reqs:
             cached.setdefault(new.req_id, new.num_computed_tokens)
         ids = list(planned.num_scheduled_tokens)
-        sampled = []
-        for name in ids:
-            request = requests[name]
-            is_done = request.num_computed_tokens >= request.num_tokens
-            sampled.append([SAMPLED] if is_done else [])
-        steps.append(
-            {name: [planned.num_scheduled_tokens[name], len(tokens)] for name, tokens in zip(ids, sampled, strict=True)}
-        )
+        sampled = [[] if requests[name].is_prefill_chunk else [SAMPLED] for name in ids]
         output = ModelRunnerOutput(ids, {name: place for place, name in enumerate(ids)}, sampled)
-        scheduler.update_from_output(planned, output)
+        in_flight.append((planned, output))
+        steps.append(hand_in() if len(in_flight) > is_async else [])
     return {
-        "steps": steps,
+        "steps": [sorted(names) for names in steps],
         "cached": cached,
         "preemptions": {name: request.num_preemptions for name, request in requests.items()},
     }
@@ -102,7 +118,7 @@ def play(model: str, sizes: dict[str, int], arrivals: list[dict[str, Any]]) -> d
 
 def main() -> None:
     order = json.load(sys.stdin)
-    results = [play(order["model"], one["sizes"], one["arrivals"]) for one in order["plays"]]
+    results = [play(order["model"], **one) for one in order["plays"]]
     json.dump(results, sys.stdout)
 
 

@@ -68,10 +68,10 @@ introduce_plugins() {
     mkdir -p "$dist"
     printf 'Metadata-Version: 2.1\nName: hearth-plugins\nVersion: 0\n' >"$dist/METADATA"
     printf '[vllm.general_plugins]\ncalming = calming:calm\n' >"$dist/entry_points.txt"
-    printf '[vllm.stat_logger_plugins]\nhearth = agent.vllm_plugin:AgentStatLogger\n' >>"$dist/entry_points.txt"
+    printf '[vllm.stat_logger_plugins]\nhearth = hearth_vllm_plugin:AgentStatLogger\n' >>"$dist/entry_points.txt"
     printf 'hearth\n' >"$dist/INSTALLER"
     : >"$dist/RECORD"
-    printf '%s\n' "$here/plugin" "$root" >"$site/hearth_plugins.pth"
+    printf '%s\n' "$here/plugin" "$root/packages/hearth-vllm-plugin" >"$site/hearth_plugins.pth"
 }
 
 build_models() {

@@ -25,6 +25,7 @@ from gateway.resume.token_recovery import read_recovered
 from routing.request import Api
 from tests.gateway.resume.test_replay import events_of, hear
 from tests.vllm.gateways import in_front, until
+from tests.vllm.metered import metered
 from tests.vllm.pods import Pod, running
 from tests.vllm.test_pod_loss import drain
 from tests.vllm.test_thoughts import PATIENCE_S, requests_of
@@ -235,34 +236,27 @@ async def test_a_message_and_its_chat_have_the_same_prompt(thinkers: tuple[Pod, 
     assert ours == theirs
 
 
-async def ask_until_lost(client: aiohttp.ClientSession, url: str, path: str, body: Any, begun: asyncio.Event) -> bytes:
-    """All that a client is sent; `begun` is set where it has well begun."""
-    reported = b""
-    async with client.post(url + path, json=body) as answer:
-        async for piece in answer.content.iter_any():
-            reported += piece
-            if reported.count(b'"content":"') > 10 or reported.count(b"thinking_delta") > 10:
-                begun.set()
-    return reported
+CUT_AT_BYTES = 100_000
+"""Of each response: behind the thoughts of the chat (190 KB in all), within those of the message (140 KB)."""
 
 
 async def test_drawn_thoughts_outlive_their_pod(thinkers: tuple[Pod, ...], folder: Path) -> None:
     """Killed in the text of a chat, long behind its thoughts, and in those of a message. The victim is gone then."""
     victim, other = thinkers
     requested = [(PATH, asking(folder, 800), alike), (MESSAGES, message(100), alike_message)]
-    begun = [asyncio.Event() for _ in requested]
-    async with in_front([pod.url for pod in thinkers]) as gateway, aiohttp.ClientSession() as client:
+    async with (
+        metered(victim.url, CUT_AT_BYTES, len(requested)) as meter,
+        in_front([meter.url, other.url]) as gateway,
+        aiohttp.ClientSession() as client,
+    ):
         complete = [await post(client, victim.url, path, body) for path, body, _ in requested]
         drain(gateway, other)
         async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as streams:
-            reported = []
-            for (path, body, _), event in zip(requested, begun, strict=True):
-                reported.append(streams.create_task(ask_until_lost(client, gateway.url, path, body, event)))
-            for event in begun:  # Both at once, so that neither has ended before the other has begun.
-                await event.wait()
-            victim.pause()  # At once: on a busy machine it would be done before the gateway has heard of the other.
+            reported = [streams.create_task(post(client, gateway.url, path, body)) for path, body, _ in requested]
+            await meter.all_held.wait()
             drain(gateway, other, undo=True)
             victim.kill()
+            meter.cut()
         for (_, _, alike_one), one, undisturbed in zip(requested, reported, complete, strict=True):
             assert alike_one(one.result()) == alike_one(undisturbed)
         await asyncio.to_thread(until, lambda: len(requests_of(gateway)) == len(requested), "each request's line")

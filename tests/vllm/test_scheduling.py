@@ -59,8 +59,8 @@ def make_script(seed: int) -> Script:
     return Script(sizes, sorted(arrivals, key=lambda one: one["step"]))
 
 
-def play_simulated(script: Script) -> dict[str, Any]:
-    """The same script on our engine."""
+def play_simulated(script: Script, *, is_async: bool) -> dict[str, Any]:
+    """The same script on our engine: who got a token in which step, at whatever time it left."""
     sizes = script.sizes
     engine = Engine(
         Profile(
@@ -68,6 +68,7 @@ def play_simulated(script: Script) -> dict[str, Any]:
             max_num_seqs=sizes["max_num_seqs"],
             max_num_batched_tokens=sizes["max_num_batched_tokens"],
             kv_capacity_tokens=sizes["blocks"] * BLOCK,
+            async_scheduling=is_async,
         )
     )
     waiting, ids = list(script.arrivals), dict[tuple[int, ...], int]()
@@ -108,10 +109,17 @@ def prefix_of(blocks: tuple[int, ...]) -> Callable[[int], tuple[int, ...]]:
     return lambda count: blocks[:count]
 
 
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "async"])
+def is_async(request: pytest.FixtureRequest) -> bool:
+    """Which of vLLM's two schedulers."""
+    return bool(request.param)
+
+
 @pytest.fixture(scope="module")
-def real() -> list[dict[str, Any]]:
+def real(is_async: bool) -> list[dict[str, Any]]:
     """What vLLM's scheduler does with all scripts, in one process: importing it takes a quarter of a minute."""
-    plays = [{"sizes": one.sizes, "arrivals": one.arrivals} for one in map(make_script, SCRIPTS)]
+    scripts = map(make_script, SCRIPTS)
+    plays = [{"sizes": one.sizes, "arrivals": one.arrivals, "is_async": is_async} for one in scripts]
     order = json.dumps({"model": str(VENV / "models" / "tinyqwen"), "plays": plays})
     words = [str(VENV / "bin" / "python"), str(Path(__file__).with_name("scheduling.py"))]
     done = subprocess.run(words, input=order, capture_output=True, text=True, timeout=WITHIN_S, check=False)
@@ -121,11 +129,11 @@ def real() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", SCRIPTS)
-def test_the_same_requests_get_tokens_in_the_same_steps(real: list[dict[str, Any]], seed: int) -> None:
+def test_the_same_requests_get_tokens_in_the_same_steps(real: list[dict[str, Any]], is_async: bool, seed: int) -> None:
     """Chunks, order of service, admission by blocks, prefix hits, eviction and preemption, all in one."""
-    simulated = play_simulated(make_script(seed))
+    simulated = play_simulated(make_script(seed), is_async=is_async)
     theirs = real[seed]
-    emitted = [sorted(name for name, (_, tokens) in step.items() if tokens) for step in theirs["steps"]]
+    emitted = theirs["steps"]
     while emitted and not emitted[-1]:
         emitted.pop()
     assert simulated["cached"] == theirs["cached"]

@@ -10,6 +10,7 @@ from gateway.config.models import ModelEntry
 from gateway.observe.request_log import MAX_BATCH, OutcomeLog, request_line, usage_line
 from gateway.pipeline.record import Outcome
 from gateway.runtime.line_writer import LineWriter
+from gateway.runtime.trace_context import RequestTrace
 from routing.blocks import Prompt
 from routing.rejection import Reason
 from routing.request import Usage
@@ -34,6 +35,7 @@ def test_a_request_is_one_line_of_known_fields() -> None:
         ("message", "request completed"),
         ("request_id", "r-1"),
         ("trace_id", None),
+        ("span_id", None),
         ("parent_span_id", None),
         ("tenant", "legal"),
         ("tier", "default"),
@@ -80,11 +82,14 @@ def test_what_went_wrong_is_named(changes: dict[str, Any], reason: str | None, l
     assert shown["ttft_s"] is shown["input_tokens"] is shown["cached_input_tokens"] is shown["output_tokens"] is None
 
 
-def test_the_callers_trace_is_named() -> None:
-    """Both ids of a traceparent; what is none is left out."""
-    shown = line(an_outcome(trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
-    assert (shown["trace_id"], shown["parent_span_id"]) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
-    assert line(an_outcome(trace="nonsense"))["trace_id"] is None
+def test_the_trace_is_named() -> None:
+    """Trace, the caller's span and ours; without tracing there is none of ours."""
+    trace_id, parent_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    names = ("trace_id", "span_id", "parent_span_id")
+    shown = line(an_outcome(trace_id=trace_id, trace=RequestTrace(trace_id, parent_id)))
+    assert [shown[name] for name in names] == [trace_id, None, parent_id]
+    shown = line(an_outcome(trace_id=trace_id, trace=RequestTrace(trace_id, parent_id, root=0xAB)))
+    assert [shown[name] for name in names] == [trace_id, "00000000000000ab", parent_id]
 
 
 def test_the_level_keeps_lines_back() -> None:

@@ -14,6 +14,7 @@ from gateway.limits.accounts import RequestMeter
 from gateway.pipeline.attempt import AttemptLimits, AttemptResult, AttemptStatus, PrefillRequest, PrefillResult
 from gateway.pipeline.pipeline import RequestPipeline
 from gateway.pipeline.record import CLIENT_GONE_STATUS, Outcome
+from gateway.runtime.trace_context import RequestTrace
 from routing.blocks import cut_prompt
 from routing.decision.placement import Placement
 from routing.decision.router import Router
@@ -104,9 +105,11 @@ class Stage:
     async def lead(self, *plays: Play, model: str = MODEL, stream: bool = True) -> PlayedCarrier:
         carrier = PlayedCarrier(plays)
         request = Request("r", Api.CHAT, model, PROMPT, stream=stream)
-        await self.pipeline.handle_request(request, carrier, caller=GOLD, trace="00-1-2-01")
+        await self.pipeline.handle_request(request, carrier, caller=GOLD, trace=TRACE)
         return carrier
 
+
+TRACE = RequestTrace("01" * 16, "02" * 8)
 
 WAITS = st.sampled_from([0.0, 0.0, 0.5, 1.0])
 PLAYS = st.builds(
@@ -295,7 +298,11 @@ def test_the_outcome_reports_times_tenant_and_trace() -> None:
     assert carrier.refusals == []
     (outcome,) = stage.outcomes
     assert (outcome.ttft_s, outcome.decode_s, outcome.duration_s) == (2.0, 3.0, 5.0)
-    assert (outcome.tenant, outcome.trace, outcome.usage) == ("gold", "00-1-2-01", Usage(400, 10, 100))
+    assert (outcome.tenant, outcome.trace_id, outcome.usage) == ("gold", "01" * 16, Usage(400, 10, 100))
+    assert outcome.trace is TRACE
+    assert TRACE.attempt == 1
+    (attempt,) = outcome.attempts
+    assert (attempt.model, attempt.start_s, attempt.duration_s) == (MODEL, 0.0, 5.0)
     assert outcome.at_s == 1.8e9
 
 

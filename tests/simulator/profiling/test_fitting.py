@@ -75,6 +75,20 @@ def test_requests_and_sizes_come_back() -> None:
     assert [getattr(profile, name) for name in sizes] == [getattr(TRUE, name) for name in sizes]
 
 
+@pytest.mark.parametrize(("steps", "is_async"), [(1.0, False), (2.0, True)], ids=["plain", "async"])
+def test_prompts_that_wait_a_step_more_show_asynchronous_scheduling(steps: float, is_async: bool) -> None:
+    """What arrives as a step begins waits for it; planned ahead, for the next one too."""
+
+    def waited(one: Intrusion) -> Intrusion:
+        step_s = TRUE.step_s([], one.sequences, int(one.kv_tokens))
+        own_s = step_s + one.extra_s + TRUE.request_handling_s(one.tokens)
+        return replace(one, client_s=own_s + steps * step_s)
+
+    shorts = tuple(waited(intrusion(sequences, tokens)) for sequences in (1, 4, 8) for tokens in (16, 100))
+    others = tuple(one for one in SEEN.intrusions if one.tokens > 128 or one.cached)
+    assert fit(replace(SEEN, intrusions=(*others, *shorts))).profile.async_scheduling == is_async
+
+
 def test_noise_shows_in_the_spread() -> None:
     """Decodes that are one tenth too slow and too fast by turns leave about that."""
     wrong = tuple(

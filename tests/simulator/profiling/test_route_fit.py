@@ -12,10 +12,12 @@ import pytest
 
 from simulator.computed import FOLDER
 from simulator.engine_profile import MEASURED, load_engine_profile
+from simulator.link import Link
 from simulator.profile import Profile
 from simulator.profiling.command import main
 from simulator.profiling.fitting import NotEnoughSeenError
-from simulator.profiling.route_fit import Served, fit_routes, predicted, served_of
+from simulator.profiling.histograms import EngineTimes
+from simulator.profiling.route_fit import Served, fit_routes, means_of, predicted, served_of
 from simulator.route_log import RouteRow
 
 TRUE = Profile(
@@ -26,6 +28,23 @@ TRUE = Profile(
     step_per_kv_token_s=1e-7,
     request_s=0.01,
 )
+
+
+SCRAPE = """\
+vllm:cache_config_info{block_size="32",num_gpu_blocks="1001"} 1.0
+vllm:request_queue_time_seconds_sum{engine="0"} 0.5
+vllm:request_queue_time_seconds_count{engine="0"} 60.0
+vllm:request_prefill_time_seconds_sum{engine="0"} 12.0
+vllm:request_prefill_time_seconds_count{engine="0"} 60.0
+vllm:inter_token_latency_seconds_sum{engine="0"} 60.0
+vllm:inter_token_latency_seconds_count{engine="0"} 3000.0
+vllm:nixl_xfer_time_seconds_sum{engine="0"} 2.0
+vllm:nixl_xfer_time_seconds_count{engine="0"} 10.0
+vllm:nixl_post_time_seconds_sum{engine="0"} 0.01
+vllm:nixl_bytes_transferred_sum{engine="0"} 4000000.0
+vllm:prompt_tokens_by_source_total{source="local_compute"} 50000.0
+vllm:prompt_tokens_by_source_total{source="external_kv_transfer"} 4000.0
+"""
 
 
 def row(number: int, engine: str, draw: Random, model: str = "m") -> RouteRow:
@@ -40,8 +59,8 @@ def recorded() -> list[list[Served]]:
     engines = served_of(row(number, f"e{number % 2}", draw) for number in range(120))
     return [
         [
-            replace(one, ttft_s=ttft, tpot_s=tpot)
-            for one, (ttft, tpot) in zip(served, predicted(TRUE, served), strict=True)
+            replace(one, ttft_s=times.ttft_s, tpot_s=times.tpot_s)
+            for one, times in zip(served, predicted(TRUE, served), strict=True)
         ]
         for served in engines
     ]
@@ -84,3 +103,31 @@ def test_a_short_log_is_rejected() -> None:
     """With how much is wanted."""
     with pytest.raises(NotEnoughSeenError, match="50 answered"):
         fit_routes(Profile(), [served[:10] for served in recorded()])
+
+
+def test_the_engines_histograms_part_engine_and_way() -> None:
+    """Recorded first tokens that are 40 ms late by what is before the engine do not slow the fitted engine."""
+    engines = [[replace(one, ttft_s=one.ttft_s + 0.04) for one in served] for served in recorded()]
+    means = means_of([times for served in recorded() for times in predicted(TRUE, served)])
+    fitted = fit_routes(Profile(), engines, means)
+    assert fitted.profile.request_s == pytest.approx(TRUE.request_s + 0.04, rel=0.25)
+    for tokens in (500, 2_000, 4_000):
+        predicted_s = fitted.profile.step_s([(0, tokens)], 0, 0)
+        assert predicted_s == pytest.approx(TRUE.step_s([(0, tokens)], 0, 0), rel=0.1)
+    assert fitted.spread["engine"] < 0.05
+    assert EngineTimes().is_empty
+
+
+def test_scrapes_of_the_engine_come_with_the_log(tmp_path: Path) -> None:
+    """Block size and KV capacity are the engine's then, and transfers that it counted give the link."""
+    rows = [msgspec.to_builtins(row(number, "e", Random(number))) | {"schema": 2} for number in range(60)]
+    log, out, after = tmp_path / "routes.jsonl", tmp_path / "engine.yaml", tmp_path / "after.txt"
+    log.write_bytes(b"\n".join(map(msgspec.json.encode, rows)) + b"\n")
+    after.write_text(SCRAPE, encoding="utf-8")
+    assert main(["--route-log", str(log), "--metrics", str(after), "--out", str(out)]) == 0
+    profile = load_engine_profile(out)
+    assert (profile.engine.block_size, profile.engine.kv_capacity_tokens) == (32, 32_000)
+    assert set(profile.spread) == {"ttft", "tpot", "engine"}
+    assert profile.link == Link(1_000, 2e6, 0.001)
+    words = ["--route-log", str(log), "--metrics", str(after), "--metrics-before", str(after), str(after)]
+    assert main(words) == 1

@@ -1,0 +1,1 @@
+"""OpenTelemetry traces: sampling, spans from the record of a request, export. Loaded only where configured."""
