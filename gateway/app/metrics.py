@@ -19,6 +19,7 @@ from gateway.observe.metrics.requests import RequestCounters, RetryCollector
 from gateway.observe.metrics.tiers import TierCollector, TierCounters, WaitingForPodCollector, queued_requests_of
 from gateway.observe.metrics.upstreams import UpstreamCollector, waiting_by_engine
 from gateway.observe.outcome_totals import OutcomeTotals
+from gateway.observe.pricing import cost_of
 from gateway.pairs.monitoring import PairMetrics, UnpairedPrefillMonitor
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.metric_families import TenantLabels
@@ -31,7 +32,7 @@ class GatewayMetrics:
     def __init__(self, router: Router, prices: Mapping[str, ModelEntry], log_event: LogFunction) -> None:
         """`prices`: `model_list` by name; its models may be label values even if no pod serves them."""
         self._router = router
-        self.totals = OutcomeTotals(lambda outcome: outcome.cost or 0.0)
+        self.totals = OutcomeTotals(lambda outcome: cost_of(outcome, prices) or 0.0)
         self._tenants = TenantLabels()
         self._calibration = CalibrationCollector(lambda: {pod.url for pod in router.fleet.pods}, log_event)
         self._tiers = TierCounters(router.fleet)

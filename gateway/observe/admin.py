@@ -30,7 +30,9 @@ from tenancy.document import InvalidValue
 
 MAX_RECEIPTS_SHOWN = 1000
 
-RECEIPT_FILTERS = frozenset(("id", "model", "tenant", "session", "pod", "status", "reason", "since", "until", "limit", "brief"))
+RECEIPT_FILTERS = frozenset(
+    ("id", "model", "tenant", "session", "pod", "status", "reason", "since", "until", "limit", "brief")
+)
 """Query parameters of `/receipts`."""
 
 

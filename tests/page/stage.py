@@ -36,6 +36,7 @@ from gateway.observe.receipts import ReceiptStore
 from gateway.pipeline.record import Outcome
 from gateway.replica_sync.sync import ReplicaSync
 from gateway.runtime.addresses import Address
+from gateway.runtime.metric_families import TenantLabels
 from gateway.runtime.ports import serve_app
 from routing.candidates import CandidateShown
 from routing.decision.router import Router
@@ -67,7 +68,7 @@ class Stage:
         self.router = Router(routings()["warm"])
         self.receipts = ReceiptStore()
         self.totals = OutcomeTotals(lambda outcome: 0.0 if outcome.usage is None else _price(outcome.usage))
-        self.cascade_counters = CascadeCounters()
+        self.cascade_counters = CascadeCounters(TenantLabels())
         self.drained: list[str] = []
         self.started_s = time.time() - 7260
         self.names = names
