@@ -24,7 +24,7 @@ AGAINST ?= HEAD~1
 JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
-.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos soak attacks nightly wheel \
+.PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos soak attacks nightly wheel \
 	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-extproc bench-truth \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
 
@@ -76,6 +76,10 @@ demo-envoy: $(READY) envoy-venv ## Envoy in front of two pods, simulated or real
 	@$(if $(filter-out 0,$(REAL)),$(MAKE) vllm-venv,:)
 	@$(BIN)/python -m $(if $(filter-out 0,$(REAL)),tests.vllm.behind_envoy,simulator.envoy_demo) \
 		--envoy "$$(cat .venv-envoy/binary)" $(if $(filter-out 0,$(KEEP)),--keep)
+
+demo-dashboards: $(READY) ## Prometheus with our rules on the traffic of three tenants, and the operators' page (until Ctrl-C).
+	@sh tests/deploy/prometheus.sh
+	@$(BIN)/python -m tests.deploy.demo $(ARGS)
 
 # --- Checking -----------------------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ def values_of(values: list[float | None]) -> str:
         while end + 1 < len(values) and values[end + 1] == value:
             end += 1
         repeats = end - at
-        words.append(f"_x{repeats + 1}" if value is None else f"{value:g}x{repeats}" if repeats else f"{value:.10g}")
+        words.append(f"_x{repeats + 1}" if value is None else f"{value:.10g}x{repeats}" if repeats else f"{value:.10g}")
         at = end + 1
     return " ".join(words)
 

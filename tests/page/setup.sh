@@ -1,7 +1,6 @@
 #!/bin/sh
 # Sees to a headless Chromium with its driver, and to axe-core, for the tests of the operators' page. Root gets Debian's
-# packages, others are told their names. axe-core, and Prometheus out of Debian's package, are unpacked into .venv-page;
-# they are no part of anything that ships.
+# packages, others are told their names. axe-core is unpacked into .venv-page, and is no part of anything that ships.
 set -eu
 
 AXE="axe-core@4.11.0"
@@ -23,12 +22,10 @@ if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; the
     say "installing chromium"
     install_chromium || install_chromium
 fi
-[ "$(cat "$folder/installed" 2>/dev/null)" = "$AXE prometheus" ] && exit 0
+sh "$root/tests/deploy/prometheus.sh"
+[ "$(cat "$folder/installed" 2>/dev/null)" = "$AXE" ] && exit 0
 command -v npm >/dev/null || { say "the accessibility checks need npm: apt-get install npm, and run make again"; exit 1; }
 say "fetching $AXE"
 rm -rf "$folder" && mkdir -p "$folder"
 (cd "$folder" && npm pack --silent "$AXE" >/dev/null && tar -xzf axe-core-*.tgz package/axe.min.js && rm axe-core-*.tgz)
-say "unpacking Debian's prometheus"
-(cd "$folder" && { apt-get -qq download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }; } 2>/dev/null)
-dpkg-deb --fsys-tarfile "$folder"/prometheus_*.deb | tar -x -C "$folder" ./usr/bin/prometheus && rm "$folder"/prometheus_*.deb
-printf '%s\n' "$AXE prometheus" >"$folder/installed"
+printf '%s\n' "$AXE" >"$folder/installed"

@@ -13,7 +13,7 @@ import pytest
 from simulator.profile import Profile
 from tests.deploy.scene import Scene, scene
 from tests.page.browser import Browser
-from tests.page.prometheus import Prometheus, prometheus
+from tests.deploy.prometheus import Prometheus, prometheus
 
 PROFILE = Profile(prefill_tokens_per_s=20_000.0, max_num_seqs=32)
 
@@ -41,7 +41,7 @@ def by(answer: dict[tuple[tuple[str, str], ...], float], *labels: str) -> dict[t
 
 async def test_why_is_ttft_bad(browser: Browser, tmp_path: Path) -> None:
     """More prompts than the engines can prefill: the gateway's queue is where TTFT goes."""
-    slow = Profile(prefill_tokens_per_s=1_500.0, max_num_seqs=4)
+    slow = Profile(prefill_tokens_per_s=1_500.0)
     async with watched(tmp_path, slow, pods=1) as (opened, asked):
         await asyncio.gather(
             *(opened.ask("globex", words=900, prefix=f"{number} of its own", max_tokens=4) for number in range(24))

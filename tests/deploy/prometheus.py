@@ -15,7 +15,7 @@ import yaml
 
 from tests.sources import ROOT
 
-BINARY = ROOT / ".venv-page/usr/bin/prometheus"
+BINARY = ROOT / ".venv-prometheus/usr/bin/prometheus"
 
 START_S = 60.0
 
@@ -28,11 +28,11 @@ class Prometheus:
 
     def __init__(self, client: aiohttp.ClientSession, url: str) -> None:
         self._client = client
-        self._url = url
+        self.url = url
 
     async def query(self, expression: str) -> Answer:
         """Return the instant vector of an expression."""
-        async with self._client.get(f"{self._url}/api/v1/query", params={"query": expression}) as answer:
+        async with self._client.get(f"{self.url}/api/v1/query", params={"query": expression}) as answer:
             found: dict[str, Any] = json.loads(await answer.read())
         assert found["status"] == "success", found
         return {
