@@ -263,8 +263,16 @@ def _variables(dashboard: Dashboard) -> Iterator[dict[str, Any]]:
     yield {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
     for name, query in dashboard.variables:
         yield {
-            **{"name": name, "type": "query", "datasource": SOURCE, "query": query, "refresh": 2, "sort": 1},
-            **{"multi": True, "includeAll": True, "allValue": ".*", "current": {"text": "All", "value": "$__all"}},
+            "name": name,
+            "type": "query",
+            "datasource": SOURCE,
+            "query": query,
+            "refresh": 2,
+            "sort": 1,
+            "multi": True,
+            "includeAll": True,
+            "allValue": ".*",
+            "current": {"text": "All", "value": "$__all"},
         }
 
 
@@ -289,7 +297,10 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
         "datasource": SOURCE,
         "targets": [
             {
-                **{"refId": chr(65 + at), "datasource": SOURCE, "expr": expression, "legendFormat": legend},
+                "refId": chr(65 + at),
+                "datasource": SOURCE,
+                "expr": expression,
+                "legendFormat": legend,
                 **({"instant": True, "format": "table"} if is_table else {}),
             }
             for at, (expression, legend) in enumerate(panel.queries)

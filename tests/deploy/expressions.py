@@ -1,4 +1,4 @@
-"""The queries of dashboards and rules, parsed as far as tests need it: metrics, and the labels that they are read by."""
+"""The queries of dashboards and rules, parsed as far as tests need it: metrics, and the labels they are read by."""
 
 from __future__ import annotations
 

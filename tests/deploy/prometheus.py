@@ -45,7 +45,7 @@ class Prometheus:
     async def until(self, expression: str, *, within_s: float = 60.0) -> Answer:
         """Wait until an expression has a result, and return it."""
         async with asyncio.timeout(within_s):
-            while not (found := await self.query(expression)):
+            while not (found := await self.query(expression)):  # noqa: ASYNC110 - another program makes it happen
                 await asyncio.sleep(0.25)
         return found
 
@@ -53,7 +53,7 @@ class Prometheus:
 @asynccontextmanager
 async def prometheus(folder: Path, targets: Sequence[str], rules: Sequence[Path] = ()) -> AsyncIterator[Prometheus]:
     """Start Prometheus on the loopback address, scraping every second. It ends with the block."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - a folder of a test
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "2s"},
         "rule_files": [str(path) for path in rules],
@@ -74,7 +74,7 @@ async def prometheus(folder: Path, targets: Sequence[str], rules: Sequence[Path]
     try:
         async with aiohttp.ClientSession() as client:
             async with asyncio.timeout(START_S):
-                while not await _is_ready(client, where):
+                while not await _is_ready(client, where):  # noqa: ASYNC110 - another program makes it happen
                     await asyncio.sleep(0.1)
             yield Prometheus(client, f"http://{where}")
     finally:

@@ -1,4 +1,4 @@
-"""Records what a gateway exports under overload and in calm, as input of promtool's tests: `python -m tests.deploy.record`.
+"""`python -m tests.deploy.record` records what a gateway exports under overload and in calm, for promtool's tests.
 
 The pods are simulated, the gateway and its scrapes are real. It is scraped once a second and replayed at one scrape in
 thirty: shares, quantiles and states are those of the recording, and rates are a thirtieth of it.
@@ -41,15 +41,14 @@ def wanted() -> set[str]:
 
 async def record(name: str) -> Series:
     """Run the load and scrape it."""
-    series, names, draw = Series(), wanted(), random.Random(1)  # noqa: S311 - a drawn load, no secret
+    series, names, draw = Series(), wanted(), random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
-        async with scene(Path(folder), PROFILE) as opened:
-            async with asyncio.TaskGroup() as group:
-                load = group.create_task(_load(opened, LOADS[name], draw, group))
-                for at in range(SAMPLES):
-                    await asyncio.sleep(1.0)
-                    _add(series, await opened.metrics(), names, at)
-                load.cancel()
+        async with scene(Path(folder), PROFILE) as opened, asyncio.TaskGroup() as group:
+            load = group.create_task(_load(opened, LOADS[name], draw, group))
+            for at in range(SAMPLES):
+                await asyncio.sleep(1.0)
+                _add(series, await opened.metrics(), names, at)
+            load.cancel()
     return series
 
 

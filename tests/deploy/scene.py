@@ -1,4 +1,4 @@
-"""A gateway with a policy and prices in front of simulated pods, and clients of several tenants: what monitoring is for.
+"""A gateway with a policy and prices in front of simulated pods, and clients of several tenants, to be monitored.
 
 Everything listens on the loopback address and ends with the block.
 """
@@ -44,10 +44,12 @@ class Scene:
     """The pods."""
 
     async def ask(self, tenant: str, *, words: int = 300, prefix: str = "", max_tokens: int = 16) -> int:
-        """Send a streamed chat of a tenant, and read its response. Returns the status, 0 where the connection failed."""
+        """Send a streamed chat of a tenant, and read its response. Returns the status, 0 without a connection."""
         text = f"{prefix} {'word ' * words}"
         body = {
-            **{"model": MODEL, "stream": True, "max_tokens": max_tokens},
+            "model": MODEL,
+            "stream": True,
+            "max_tokens": max_tokens,
             "messages": [{"role": "user", "content": text}],
         }
         headers = {"authorization": f"Bearer sk-{tenant}"}
@@ -74,7 +76,7 @@ async def scene(
     folder: Path, profile: Profile, *, pods: int = 2, slow: Profile | None = None, tenants: dict[str, Any] | None = None
 ) -> AsyncIterator[Scene]:
     """Start pods and a gateway. `slow`: the profile of one more pod. `tenants`: more keys of tenants in the policy."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - a folder of a test
     async with AsyncExitStack() as stack:
         started = await start_pods(stack, [folder / f"pod-{number}.log" for number in range(pods)], profile)
         if slow is not None:
@@ -102,15 +104,22 @@ async def scene(
             children=tuple(child for child, _ in started),
         )
         async with asyncio.timeout(READY_S):
-            while sum(pod["state"] == "ready" for pod in (await opened.admin("fleet"))["pods"]) < len(urls):
+            while not await _are_ready(opened):  # noqa: ASYNC110 - another program makes it happen
                 await asyncio.sleep(0.1)
         yield opened
+
+
+async def _are_ready(opened: Scene) -> bool:
+    fleet = await opened.admin("fleet")
+    return sum(pod["state"] == "ready" for pod in fleet["pods"]) == len(opened.pods)
 
 
 def _settings(folder: Path, pods: tuple[str, ...]) -> dict[str, object]:
     listen = {f"{name}listen": "127.0.0.1:0" for name in ("", "metrics_", "admin_")}
     price = {
-        **{"input_cost_per_token": 4e-7, "cache_read_input_token_cost": 4e-8, "output_cost_per_token": 1.6e-6},
+        "input_cost_per_token": 4e-7,
+        "cache_read_input_token_cost": 4e-8,
+        "output_cost_per_token": 1.6e-6,
         "model_name": MODEL,
     }
     return {

@@ -1,4 +1,4 @@
-"""Dashboards and rules: their queries name metrics and labels that a running gateway exports, and alerts say what to do."""
+"""Dashboards and rules: their queries name what a running gateway exports, and each alert says what to do."""
 
 from __future__ import annotations
 

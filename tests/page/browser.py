@@ -73,8 +73,7 @@ class Browser:
         await self._ask("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
     async def screenshot(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b64decode(await self._ask("GET", "/screenshot")))
+        _write(path, b64decode(await self._ask("GET", "/screenshot")))
 
     async def log(self, kind: str) -> list[dict[str, Any]]:
         """Return and empty a log: `browser` (the console), `performance` (network and page events)."""
@@ -93,6 +92,11 @@ class Browser:
     async def command(self, name: str, **parameters: object) -> Any:
         """Send a command of the DevTools protocol."""
         return await self._ask("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 @asynccontextmanager

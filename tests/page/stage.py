@@ -1,4 +1,4 @@
-"""An admin port with a fleet and tenants of any size behind it, without engines: `python -m tests.page.stage` serves it.
+"""`python -m tests.page.stage` serves an admin port with a fleet and tenants of any size behind it, without engines.
 
 The router, the watched pods and the totals are the production ones; their contents are drawn from a seed.
 """
@@ -64,7 +64,7 @@ class Stage:
 
     def __init__(self, *, pods: int = 12, tenants: int = 30, seed: int = 1, names: Sequence[str] = ()) -> None:
         """`names`: of tenants, models and pools beside the drawn ones; a test passes hostile ones."""
-        self.draw = random.Random(seed)  # noqa: S311 - a drawn scene, no secret
+        self.draw = random.Random(seed)
         self.router = Router(routings()["warm"])
         self.receipts = ReceiptStore()
         self.totals = OutcomeTotals(lambda outcome: 0.0 if outcome.usage is None else _price(outcome.usage))
@@ -230,8 +230,16 @@ class Stage:
 def rejected(reason: Reason, status: int = 429) -> dict[str, Any]:
     """Return the fields of a rejected request."""
     return {
-        **{"status": status, "reason": reason, "usage": None, "attempts": (), "ttft_s": None, "slo_met": False},
-        **{"duration_s": 0.002, "decode_s": None, "finish_reason": None, "error": "No engine can meet the objective."},
+        "status": status,
+        "reason": reason,
+        "usage": None,
+        "attempts": (),
+        "ttft_s": None,
+        "slo_met": False,
+        "duration_s": 0.002,
+        "decode_s": None,
+        "finish_reason": None,
+        "error": "No engine can meet the objective.",
     }
 
 
@@ -250,15 +258,27 @@ def _sync(draw: random.Random) -> object:
     ]
     applier = SimpleNamespace(applied=120_411, rejected=0, gaps=2, replicas=peers)
     return SimpleNamespace(
-        **{"applier": applier, "replica_id": 77, "is_connected": True, "sent": 44_120},
-        **{"unsent": 0, "overflowed": 0, "unreadable": 0},
+        applier=applier,
+        replica_id=77,
+        is_connected=True,
+        sent=44_120,
+        unsent=0,
+        overflowed=0,
+        unreadable=0,
     )
 
 
 def _cascades() -> Cascades:
     status = SimpleNamespace(
-        **{"is_promised": True, "max_loss": 0.01, "examples": 2400, "has_drifted": False, "shadow_samples": 311},
-        **{"agreement": 0.991, "shadow_cost": 0.4, "frozen": (False, False), "raised": (0, 0)},
+        is_promised=True,
+        max_loss=0.01,
+        examples=2400,
+        has_drifted=False,
+        shadow_samples=311,
+        agreement=0.991,
+        shadow_cost=0.4,
+        frozen=(False, False),
+        raised=(0, 0),
     )
     cascade = SimpleNamespace(models=[SimpleNamespace(name=name) for name in MODELS[1:]])
     return cast(

@@ -111,7 +111,7 @@ async def test_names_from_clients_are_text(browser: Browser) -> None:
             shown += await browser.text()
             for number in range(await browser.run("return Math.min(8, document.querySelectorAll('tr.row').length)")):
                 await browser.run(
-                    "const row = document.querySelectorAll('.view tr.row[data-at]')[arguments[0]]; if (row) row.click()",
+                    "document.querySelectorAll('.view tr.row[data-at]')[arguments[0]]?.click()",
                     number,
                 )
                 await asyncio.sleep(0)
@@ -145,7 +145,8 @@ async def test_markup_from_text_is_rejected_by_the_browser_itself(browser: Brows
 
 async def test_the_token_is_sent_in_a_header_only(browser: Browser) -> None:
     """Behind a path prefix: a wrong token is rejected, the right one opens the page, and no URL or storage of others
-    holds it."""
+    holds it.
+    """
     seen: list[tuple[str, str]] = []
     stage = Stage()
     async with served(stage.app(token="s3cret")) as inner, served(prefix_proxy(inner, seen)) as url:
