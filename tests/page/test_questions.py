@@ -43,7 +43,7 @@ def by(answer: dict[tuple[tuple[str, str], ...], float], *labels: str) -> dict[t
 
 
 async def test_why_is_ttft_bad(browser: Browser, tmp_path: Path) -> None:
-    """An engine computes prompts eight times slower than its kind: it is late against its predictions, not the queue."""
+    """An engine computes prompts eight times slower than its kind: it is late against its predictions."""
     slow = Profile(prefill_tokens_per_s=1_500.0)
     async with watched(tmp_path, slow, pods=1) as (opened, asked):
         await asyncio.gather(

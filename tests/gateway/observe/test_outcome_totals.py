@@ -39,14 +39,29 @@ def test_a_request_is_counted_for_its_tenant_tier_and_pod() -> None:
     totals = totals_of({"tier": "gold", "slo_met": True, "queue_wait_s": 0.1, "usage": Usage(100, 11, 96)})
     tenant = named(TENANT_COLUMNS, totals.tenants["legal"].total)
     assert tenant == {
-        **{"requests": 1, "rejected": 0, "failed": 0, "slo_requests": 1, "slo_met": 1, "input_tokens": 100},
-        **{"cached_input_tokens": 96, "output_tokens": 11, "cost": 0.5, "ttft_count": 1, "ttft_s": 0.25},
+        "requests": 1,
+        "rejected": 0,
+        "failed": 0,
+        "slo_requests": 1,
+        "slo_met": 1,
+        "input_tokens": 100,
+        "cached_input_tokens": 96,
+        "output_tokens": 11,
+        "cost": 0.5,
+        "ttft_count": 1,
+        "ttft_s": 0.25,
     }
     tier = named(TIER_COLUMNS, totals.tiers["gold", "tiny"].total)
     assert tier == {**tenant, "queue_wait_s": 0.1, "engine_ttft_s": 0.15, "predicted_ttft_s": 0.1}
     assert named(POD_COLUMNS, totals.pods["http://a:1"].total) == {
-        **{"attempts": 1, "failed_attempts": 0, "ttft_count": 1, "ttft_s": 0.15, "predicted_ttft_s": 0.1},
-        **{"input_tokens": 100, "cached_input_tokens": 96, "predicted_cached_input_tokens": 64},
+        "attempts": 1,
+        "failed_attempts": 0,
+        "ttft_count": 1,
+        "ttft_s": 0.15,
+        "predicted_ttft_s": 0.1,
+        "input_tokens": 100,
+        "cached_input_tokens": 96,
+        "predicted_cached_input_tokens": 64,
     }
 
 
