@@ -15,6 +15,7 @@ from gateway.observe.metrics.requests import TTFT_BUCKETS
 from gateway.pipeline.attempt import AttemptStatus
 from gateway.pipeline.record import Outcome
 from gateway.runtime.metric_families import OTHER, Histogram
+from routing.decision.placement import AttemptReceipt
 from routing.rejection import Reason
 
 PERIOD_S = 300
@@ -48,14 +49,14 @@ POD_FAILURES = frozenset(status.value for status in AttemptStatus if status.is_p
 
 
 class RecentTotals:
-    """Counts of one subject: since the start, in this period, and in the one before."""
+    """Counts of one subject: in this period, in the one before, and in all before those."""
 
-    __slots__ = ("current", "period", "previous", "reasons", "recent_reasons", "total", "version")
+    __slots__ = ("current", "past", "period", "previous", "reasons", "recent_reasons", "version")
 
     def __init__(self, width: int) -> None:
-        self.total = array("d", bytes(8 * width))
         self.current = array("d", bytes(8 * width))
         self.previous: array[float] | None = None
+        self.past: array[float] | None = None
         self.period = 0
         self.version = 0
         """Of its last change, in the order of all changes."""
@@ -68,12 +69,19 @@ class RecentTotals:
         """Begin a period, if it has not begun yet."""
         if period <= self.period:
             return
-        follows = period == self.period + 1
+        follows, width = period == self.period + 1, len(self.current)
+        closed = [self.previous] if follows else [self.previous, self.current]
+        self.past = _sum_of(self.past, *closed) if any(closed) else self.past
         self.previous = self.current if follows else None
         if self.recent_reasons is not None:
             self.recent_reasons = (Counter(), self.recent_reasons[0] if follows else Counter())
-        self.current = array("d", bytes(8 * len(self.total)))
+        self.current = array("d", bytes(8 * width))
         self.period = period
+
+    @property
+    def total(self) -> array[float]:
+        """The counts since the start."""
+        return _sum_of(self.past, self.previous, self.current)
 
     def reject(self, reason: Reason) -> None:
         """Count a rejection by its reason."""
@@ -85,10 +93,8 @@ class RecentTotals:
     def recent(self, period: int) -> list[float]:
         """Return the counts of `period` and of the one before it."""
         if self.period == period:
-            return (
-                [*map(sum, zip(self.current, self.previous, strict=True))] if self.previous else self.current.tolist()
-            )
-        return self.current.tolist() if self.period == period - 1 else [0.0] * len(self.total)
+            return _sum_of(self.previous, self.current).tolist()
+        return self.current.tolist() if self.period == period - 1 else [0.0] * len(self.current)
 
     def rejected_recently(self, period: int) -> dict[str, int]:
         """Return the rejections by reason of `period` and of the one before it."""
@@ -143,64 +149,57 @@ class OutcomeTotals:
         tenant = self._tenant(outcome.tenant or "")
         tenant.version = self._versions
         tier = self._tier(outcome.tier, outcome.model)
-        tenant.advance(period)
-        tier.advance(period)
-        usage = outcome.usage
-        tokens = (
-            (0, 0, 0) if usage is None else (usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens)
-        )
-        reason, met, ttft_s = outcome.reason, outcome.slo_met, outcome.ttft_s
-        counts = (
-            1.0,
-            reason is not None,
-            outcome.status >= 500,
-            met is not None,
-            met is True,
-            *tokens,
-            self._cost_of(outcome),
-            ttft_s is not None,
-            ttft_s or 0.0,
-        )
-        for totals in (tenant, tier):
-            total, current = totals.total, totals.current
-            for at, count in enumerate(counts):
-                if count:
-                    total[at] += count
-                    current[at] += count
-            if reason is not None:
+        if period != tenant.period:
+            tenant.advance(period)
+        if period != tier.period:
+            tier.advance(period)
+        usage, reason, met, ttft_s = outcome.usage, outcome.reason, outcome.slo_met, outcome.ttft_s
+        cost = self._cost_of(outcome)
+        for counts in (tenant.current, tier.current):
+            counts[0] += 1
+            if outcome.status >= 500:
+                counts[2] += 1
+            if met is not None:
+                counts[3] += 1
+                counts[4] += met
+            if usage is not None:
+                counts[5] += usage.prompt_tokens
+                counts[6] += usage.cached_tokens or 0
+                counts[7] += usage.completion_tokens
+                counts[8] += cost
+            if ttft_s is not None:
+                counts[9] += 1
+                counts[10] += ttft_s
+        if reason is not None:
+            for totals in (tenant, tier):
+                totals.current[1] += 1
                 totals.reject(reason)
         if ttft_s is not None:
-            last = outcome.attempts[-1] if outcome.attempts else None
-            engine_s = (last.actual_ttft_s or 0.0) if last else 0.0
-            for at, seconds in enumerate(
-                (outcome.queue_wait_s, engine_s, last.predicted_ttft_s if last else 0.0), len(TENANT_COLUMNS)
-            ):
-                tier.total[at] += seconds
-                tier.current[at] += seconds
+            counts, last = tier.current, outcome.attempts[-1] if outcome.attempts else None
+            counts[11] += outcome.queue_wait_s
+            if last is not None:
+                counts[12] += last.actual_ttft_s or 0.0
+                counts[13] += last.predicted_ttft_s
             tier.ttft.observe(ttft_s)
-        if outcome.attempts:
-            self._add_attempts(outcome, period)
-
-    def _add_attempts(self, outcome: Outcome, period: int) -> None:
         for attempt in outcome.attempts:
-            pod = self._pod(attempt.engine.partition("#")[0])
+            self._add_attempt(attempt, period)
+
+    def _add_attempt(self, attempt: AttemptReceipt, period: int) -> None:
+        pod = self._pod(attempt.engine.partition("#")[0])
+        if period != pod.period:
             pod.advance(period)
-            ttft_s, cached = attempt.actual_ttft_s, attempt.actual_cached_input_tokens
-            counts = (
-                1.0,
-                attempt.result in POD_FAILURES,
-                ttft_s is not None,
-                ttft_s or 0.0,
-                0.0 if ttft_s is None else attempt.predicted_ttft_s,
-                0 if cached is None else attempt.predicted_input_tokens,
-                cached or 0,
-                0 if cached is None else attempt.predicted_cached_input_tokens,
-            )
-            total, current = pod.total, pod.current
-            for at, count in enumerate(counts):
-                if count:
-                    total[at] += count
-                    current[at] += count
+        counts, ttft_s, cached = pod.current, attempt.actual_ttft_s, attempt.actual_cached_input_tokens
+        counts[0] += 1
+        if attempt.result in POD_FAILURES:
+            counts[1] += 1
+        if ttft_s is not None:
+            counts[2] += 1
+            counts[3] += ttft_s
+            counts[4] += attempt.predicted_ttft_s
+        if cached is not None:
+            counts[5] += attempt.predicted_input_tokens
+            counts[6] += cached
+            counts[7] += attempt.predicted_cached_input_tokens
 
     def changed_tenants(self, version: int) -> Iterator[tuple[str, RecentTotals]]:
         """Return the tenants that have changed since a version, the last change first."""
@@ -229,3 +228,8 @@ class OutcomeTotals:
             totals = self.pods[url] = RecentTotals(len(POD_COLUMNS))
         self.pods.move_to_end(url)
         return totals
+
+
+def _sum_of(*counts: array[float] | None) -> array[float]:
+    there = [each for each in counts if each is not None]
+    return array("d", map(sum, zip(*there, strict=True)))
