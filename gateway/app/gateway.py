@@ -24,7 +24,7 @@ from gateway.observe.metrics.cascades import CascadeCounters
 from gateway.observe.metrics.configuration import ReloadStatus
 from gateway.observe.metrics.process import CallbackErrorHandler, make_registry
 from gateway.observe.metrics.requests import RequestCounters
-from gateway.observe.outcome_totals import OutcomeTotals
+from gateway.observe.operators.outcome_totals import OutcomeTotals
 from gateway.observe.receipts import ReceiptStore
 from gateway.observe.request_log import OutcomeLog
 from gateway.pipeline.admission_queue import AdmissionQueue

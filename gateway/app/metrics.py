@@ -18,7 +18,7 @@ from gateway.observe.metrics.pools import PoolCollector, PoolMeter
 from gateway.observe.metrics.requests import RequestCounters, RetryCollector
 from gateway.observe.metrics.tiers import TierCollector, TierCounters, WaitingForPodCollector, queued_requests_of
 from gateway.observe.metrics.upstreams import UpstreamCollector, waiting_by_engine
-from gateway.observe.outcome_totals import OutcomeTotals
+from gateway.observe.operators.outcome_totals import OutcomeTotals
 from gateway.observe.pricing import cost_of
 from gateway.pairs.monitoring import PairMetrics, UnpairedPrefillMonitor
 from gateway.runtime.event_log import LogFunction

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -25,11 +26,12 @@ from gateway.config.fields import Secret
 from gateway.config.settings import Settings, show_settings
 from gateway.identity.policy import load_policy
 from gateway.observe.admin import AdminBackend, admin_app
+from gateway.observe.metrics.cascades import show_usage
 from gateway.observe.metrics.process import CallbackErrorHandler
 from gateway.observe.metrics.tiers import queued_requests_of
 from gateway.observe.metrics_listener import metrics_app
-from gateway.observe.outcome_totals import OutcomeTotals
-from gateway.observe.overview import GatewayView
+from gateway.observe.operators.outcome_totals import OutcomeTotals
+from gateway.observe.operators.overview import GatewayView
 from gateway.runtime.closing import close_listeners
 from gateway.runtime.event_log import EventLog, LoggingBridge
 from gateway.runtime.ports import addresses_of, listen_error, serve_app
@@ -141,7 +143,7 @@ def metrics_and_admin_apps(
         peer_load=gateway.peer_load.load,
         quotas=gateway.quotas,
         cascades=gateway.cascades,
-        cascade_counters=gateway.cascade_counters,
+        cascade_usage=partial(show_usage, gateway.cascade_counters),
         view=_view_of(gateway),
     )
     return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)

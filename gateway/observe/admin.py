@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -18,8 +19,6 @@ from gateway.fleet.view import show_fleet
 from gateway.fleet.watcher import FleetWatcher
 from gateway.limits.accounts import QuotaEnforcer
 from gateway.limits.monitoring import show_accounts
-from gateway.observe.metrics.cascades import CascadeCounters, show_usage
-from gateway.observe.overview import MAX_TENANT_ROWS, GatewayView, show_overview, show_pods, show_tenants
 from gateway.observe.page import is_page, page_routes, same_origin_middleware, security_headers_middleware
 from gateway.observe.receipts import ReceiptFilter, ReceiptStore
 from gateway.replica_sync.peer_load import LoadBySlot, own_load
@@ -30,10 +29,29 @@ from tenancy.document import InvalidValue
 
 MAX_RECEIPTS_SHOWN = 1000
 
+MAX_TENANT_ROWS = 1_000
+"""Per answer: their encoding takes a few milliseconds, in which no request is served."""
+
 RECEIPT_FILTERS = frozenset(
     ("id", "model", "tenant", "session", "pod", "status", "reason", "since", "until", "limit", "brief")
 )
 """Query parameters of `/receipts`."""
+
+
+class PageData(Protocol):
+    """What the operators' page shows of this process, as JSON values."""
+
+    def overview(self) -> dict[str, Any]:
+        """Return the process, its sources, tiers and peers."""
+        ...
+
+    def pods(self) -> dict[str, Any]:
+        """Return a row per pod."""
+        ...
+
+    def tenants(self, cursors: list[str], max_rows: int) -> dict[str, Any]:
+        """Return the tenants that have changed since the cursor of this process."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +69,10 @@ class AdminBackend:
     """Load of other gateways on our engines."""
     quotas: QuotaEnforcer | None = None
     cascades: Cascades | None = None
-    cascade_counters: CascadeCounters | None = None
-    view: GatewayView | None = None
-    """What the operators' page shows; None where there is no page."""
+    cascade_usage: Callable[[str], dict[str, Any]] | None = None
+    """Returns what a cascade has done since the start."""
+    view: PageData | None = None
+    """What the operators' page shows; None where there is none."""
 
 
 class _Named(msgspec.Struct, forbid_unknown_fields=True):
@@ -181,11 +200,11 @@ async def _fleet(admin: AdminBackend, request: web.Request) -> web.Response:
 
 
 async def _overview(admin: AdminBackend, _: web.Request) -> web.Response:
-    return compact_json({"parts": [show_overview(_view(admin))]})
+    return compact_json({"parts": [_view(admin).overview()]})
 
 
 async def _pods(admin: AdminBackend, _: web.Request) -> web.Response:
-    return compact_json({"parts": [show_pods(_view(admin))]})
+    return compact_json({"parts": [_view(admin).pods()]})
 
 
 async def _tenants(admin: AdminBackend, request: web.Request) -> web.Response:
@@ -193,10 +212,10 @@ async def _tenants(admin: AdminBackend, request: web.Request) -> web.Response:
         raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
     limit = _integer(request.query.get("limit"), "limit")
     limit = MAX_TENANT_ROWS if limit is None else min(limit, MAX_TENANT_ROWS)
-    return compact_json({"parts": [show_tenants(_view(admin), request.query.get("since", "").split(","), limit)]})
+    return compact_json({"parts": [_view(admin).tenants(request.query.get("since", "").split(","), limit)]})
 
 
-def _view(admin: AdminBackend) -> GatewayView:
+def _view(admin: AdminBackend) -> PageData:
     if admin.view is None:
         raise web.HTTPNotFound(text="this gateway keeps no totals")
     return admin.view
@@ -233,9 +252,9 @@ async def _limits(admin: AdminBackend, request: web.Request) -> web.Response:
 
 
 async def _cascades(admin: AdminBackend, _: web.Request) -> web.Response:
-    shown, counters = show_cascades(admin.cascades) if admin.cascades else [], admin.cascade_counters
-    if counters is not None:
-        shown = [{**each, "usage": show_usage(counters, each["cascade"])} for each in shown]
+    shown, usage_of = show_cascades(admin.cascades) if admin.cascades else [], admin.cascade_usage
+    if usage_of is not None:
+        shown = [{**each, "usage": usage_of(each["cascade"])} for each in shown]
     return json_response({"cascades": shown})
 
 

@@ -30,7 +30,7 @@ SECURITY_HEADERS = {
 """Of every response of the admin port."""
 
 DATA_POLICY = "default-src 'none'; frame-ancestors 'none'"
-"""Of responses that are no page."""
+"""Of all other responses."""
 
 EMBEDDED = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 

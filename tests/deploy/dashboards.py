@@ -45,9 +45,9 @@ def rate(metric: str, by: str = "", where: str = "") -> str:
     return f"sum{f' by ({by}) ' if by else ''}(rate({metric}{where}[{WINDOW}]))"
 
 
-def share(part: str, whole: str, by: str = "", where: str = "") -> str:
+def share(part: str, total: str, by: str = "", where: str = "") -> str:
     """Return a ratio of two counters."""
-    return f"{rate(part, by, where)} / ({rate(whole, by, where)} > 0)"
+    return f"{rate(part, by, where)} / ({rate(total, by, where)} > 0)"
 
 
 def quantile(at: float, metric: str, by: str = "", where: str = "") -> str:

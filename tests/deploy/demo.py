@@ -30,10 +30,10 @@ async def show(seconds: float | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with (
             scene(Path(folder) / "scene", PROFILE, pods=3) as opened,
-            prometheus(Path(folder) / "prometheus", [opened.metrics_url.removeprefix("http://")], [RULES]) as asked,
+            prometheus(Path(folder) / "prometheus", [opened.metrics_url.removeprefix("http://")], [RULES]) as queries,
         ):
             print(f"Operators' page:  {opened.admin_url}/")
-            print(f"Prometheus:       {asked.url}/graph    alerts: {asked.url}/alerts")
+            print(f"Prometheus:       {queries.url}/graph    alerts: {queries.url}/alerts")
             print("Dashboards:       import deploy/grafana/*.json into a Grafana with this Prometheus")
             print("Until Ctrl-C.", flush=True)
             async with asyncio.TaskGroup() as group:

@@ -87,7 +87,7 @@ def test_a_wrong_query_is_found(labels_by_metric: Mapping[str, set[str]]) -> Non
 
 
 def test_each_panel_is_as_generated() -> None:
-    """`python -m tests.deploy.dashboards` writes the files; nothing else stands there."""
+    """`python -m tests.deploy.dashboards` writes the files; the folder has no other."""
     assert {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")} == {
         path_of(each): text_of(each) for each in DASHBOARDS
     }

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,10 +29,10 @@ from gateway.fleet.pod_state import WatchedPod
 from gateway.fleet.probe import ProbeResult
 from gateway.fleet.watcher import FleetWatcher
 from gateway.observe.admin import AdminBackend, admin_app
-from gateway.observe.metrics.cascades import CascadeCounters
+from gateway.observe.metrics.cascades import CascadeCounters, show_usage
 from gateway.observe.metrics.tiers import QueuedRequests
-from gateway.observe.outcome_totals import OutcomeTotals
-from gateway.observe.overview import GatewayView
+from gateway.observe.operators.outcome_totals import OutcomeTotals
+from gateway.observe.operators.overview import GatewayView
 from gateway.observe.receipts import ReceiptStore
 from gateway.pipeline.record import Outcome
 from gateway.replica_sync.sync import ReplicaSync
@@ -60,7 +61,7 @@ SICK = {
 
 
 class Stage:
-    """What stands behind the admin port."""
+    """The components behind the admin port."""
 
     def __init__(self, *, pods: int = 12, tenants: int = 30, seed: int = 1, names: Sequence[str] = ()) -> None:
         """`names`: of tenants, models and pools beside the drawn ones; a test passes hostile ones."""
@@ -221,7 +222,7 @@ class Stage:
                 clock=asyncio.get_running_loop().time,
                 token=Secret(token) if token else None,
                 cascades=_cascades(),
-                cascade_counters=self.cascade_counters,
+                cascade_usage=partial(show_usage, self.cascade_counters),
                 view=self.view(),
             )
         )

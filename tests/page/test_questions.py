@@ -26,9 +26,9 @@ async def watched(folder: Path, profile: Profile = PROFILE, **options: Any) -> A
     """A gateway with pods, scraped by a real Prometheus."""
     async with (
         scene(folder / "scene", profile, **options) as opened,
-        prometheus(folder / "prometheus", [opened.metrics_url.removeprefix("http://")]) as asked,
+        prometheus(folder / "prometheus", [opened.metrics_url.removeprefix("http://")]) as queries,
     ):
-        yield opened, asked
+        yield opened, queries
 
 
 async def page_of(browser: Browser, opened: Scene, view: str, until: str) -> str:
@@ -45,14 +45,14 @@ def by(answer: dict[tuple[tuple[str, str], ...], float], *labels: str) -> dict[t
 async def test_why_is_ttft_bad(browser: Browser, tmp_path: Path) -> None:
     """An engine computes prompts eight times slower than its kind: it is late against its predictions."""
     slow = Profile(prefill_tokens_per_s=1_500.0)
-    async with watched(tmp_path, slow, pods=1) as (opened, asked):
+    async with watched(tmp_path, slow, pods=1) as (opened, queries):
         await asyncio.gather(
             *(opened.ask("globex", words=900, prefix=f"{number} of its own", max_tokens=4) for number in range(8))
         )
         text = await page_of(browser, opened, "overview", "document.querySelector('.stack')")
         ttft = "sum by (tier) (hearth_time_to_first_token_seconds_sum)"
-        queued = await asked.until(f"sum by (tier) (hearth_queue_wait_seconds_sum) / ({ttft} > 0)")
-        late = await asked.until(
+        queued = await queries.until(f"sum by (tier) (hearth_queue_wait_seconds_sum) / ({ttft} > 0)")
+        late = await queries.until(
             "sum(hearth_ttft_prediction_error_seconds_sum) / (sum(hearth_upstream_time_to_first_token_seconds_sum) > 0)"
         )
     assert by(queued, "tier")["bronze",] < 0.3
@@ -69,9 +69,7 @@ async def test_why_is_ttft_bad(browser: Browser, tmp_path: Path) -> None:
         ({"queue_wait_s": 0.0, "ttft_s": 3.4, "actual_ttft_s": 3.4, "predicted_ttft_s": 3.4}, "prefill, as predicted"),
     ],
 )
-async def test_each_cause_of_ttft_is_told_from_the_others(
-    browser: Browser, seconds: dict[str, float], cause: str
-) -> None:
+async def test_each_cause_of_ttft_is_distinguished(browser: Browser, seconds: dict[str, float], cause: str) -> None:
     """By where most of it goes, in the list of tiers."""
     stage = Stage(pods=1, tenants=0)
     attempt = an_attempt(
@@ -88,11 +86,11 @@ async def test_each_cause_of_ttft_is_told_from_the_others(
 
 async def test_who_is_rejected_and_why(browser: Browser, tmp_path: Path) -> None:
     """One tenant has used up its requests a minute."""
-    async with watched(tmp_path, tenants={"initech": {"rpm": 3}}) as (opened, asked):
+    async with watched(tmp_path, tenants={"initech": {"rpm": 3}}) as (opened, queries):
         statuses = [await opened.ask("initech", words=10) for _ in range(8)]
         await opened.ask("acme", words=10)
         text = await page_of(browser, opened, "tenants", "document.querySelectorAll('tr.row').length === 2")
-        found = await asked.until("sum by (tenant, reason) (hearth_tenant_rejections_total) > 0")
+        found = await queries.until("sum by (tenant, reason) (hearth_tenant_rejections_total) > 0")
     rejected = statuses.count(429)
     assert rejected >= 4
     assert by(found, "tenant", "reason") == {("initech", "rate_limited_requests"): rejected}
@@ -101,11 +99,11 @@ async def test_who_is_rejected_and_why(browser: Browser, tmp_path: Path) -> None
 
 async def test_which_pod_is_sick(browser: Browser, tmp_path: Path) -> None:
     """A pod is killed: it is first on the page with the reason, and the only one that is not ready."""
-    async with watched(tmp_path, pods=3) as (opened, asked):
+    async with watched(tmp_path, pods=3) as (opened, queries):
         await asyncio.gather(*(opened.ask("acme", words=10, prefix=str(number)) for number in range(6)))
         sick = opened.pods[1]
         opened.children[1].program.kill()
-        found = await asked.until(
+        found = await queries.until(
             'max by (upstream, state) (hearth_upstream_state{state=~"open_circuit|suspect|unready"}) == 1'
         )
         text = await page_of(browser, opened, "pods", "document.querySelector('tr.row .badge[data-level=bad]')")
@@ -118,7 +116,7 @@ async def test_which_pod_is_sick(browser: Browser, tmp_path: Path) -> None:
 
 async def test_what_does_each_tenant_spend(browser: Browser, tmp_path: Path) -> None:
     """By the prices of `model_list`, from the tokens of every request, to the same amount in three places."""
-    async with watched(tmp_path) as (opened, asked):
+    async with watched(tmp_path) as (opened, queries):
         for number in range(6):
             await opened.ask("acme", words=200, prefix=f"acme {number}", max_tokens=20)
         await opened.ask("globex", words=50, prefix="globex", max_tokens=5)
@@ -128,7 +126,7 @@ async def test_what_does_each_tenant_spend(browser: Browser, tmp_path: Path) -> 
             "return Object.fromEntries([...document.querySelectorAll('tr.row')].map((row) =>"
             "[row.cells[0].innerText, row.cells[9].innerText]))"
         )
-        found = await asked.until("sum by (tenant) (hearth_cost_total) > 0")
+        found = await queries.until("sum by (tenant) (hearth_cost_total) > 0")
         rows = (await opened.admin("tenants"))["parts"][0]
     expected: dict[str, float] = {}
     for receipt in receipts:
@@ -144,7 +142,7 @@ async def test_what_does_each_tenant_spend(browser: Browser, tmp_path: Path) -> 
 
 async def test_what_is_each_tenants_hit_rate(browser: Browser, tmp_path: Path) -> None:
     """One tenant repeats its prompt, another never does."""
-    async with watched(tmp_path) as (opened, asked):
+    async with watched(tmp_path) as (opened, queries):
         for number in range(8):
             await opened.ask("acme", words=800, prefix="the same beginning", max_tokens=2)
             await opened.ask("globex", words=800, prefix=f"{number} another one each time", max_tokens=2)
@@ -154,7 +152,7 @@ async def test_what_is_each_tenants_hit_rate(browser: Browser, tmp_path: Path) -
             "[row.cells[0].innerText, parseFloat(row.cells[6].innerText)]))"
         )
         found = by(
-            await asked.until(
+            await queries.until(
                 "sum by (tenant) (hearth_tenant_cached_input_tokens_total)"
                 " / sum by (tenant) (hearth_tenant_input_tokens_total)"
             ),

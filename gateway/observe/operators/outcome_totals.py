@@ -1,4 +1,4 @@
-"""Totals of requests for the operators' page: by tenant, by tier and model, and by pod, since the start and of late.
+"""Totals of requests for the operators' page: by tenant, by tier and model, and by pod, since the start and recent.
 
 Metrics name few tenants, because each is a series; these totals name all of them. They hold numbers and names only.
 Outcomes are added in the batches of `RequestCounters`; reading never waits.
@@ -153,26 +153,10 @@ class OutcomeTotals:
             tenant.advance(period)
         if period != tier.period:
             tier.advance(period)
-        usage, reason, met, ttft_s = outcome.usage, outcome.reason, outcome.slo_met, outcome.ttft_s
-        cost = self._cost_of(outcome)
-        for counts in (tenant.current, tier.current):
-            counts[0] += 1
-            if outcome.status >= 500:
-                counts[2] += 1
-            if met is not None:
-                counts[3] += 1
-                counts[4] += met
-            if usage is not None:
-                counts[5] += usage.prompt_tokens
-                counts[6] += usage.cached_tokens or 0
-                counts[7] += usage.completion_tokens
-                counts[8] += cost
-            if ttft_s is not None:
-                counts[9] += 1
-                counts[10] += ttft_s
-        if reason is not None:
-            for totals in (tenant, tier):
-                totals.current[1] += 1
+        cost, reason, ttft_s = self._cost_of(outcome), outcome.reason, outcome.ttft_s
+        for totals in (tenant, tier):
+            _add_request(totals.current, outcome, cost)
+            if reason is not None:
                 totals.reject(reason)
         if ttft_s is not None:
             counts, last = tier.current, outcome.attempts[-1] if outcome.attempts else None
@@ -228,6 +212,25 @@ class OutcomeTotals:
             totals = self.pods[url] = RecentTotals(len(POD_COLUMNS))
         self.pods.move_to_end(url)
         return totals
+
+
+def _add_request(counts: array[float], outcome: Outcome, cost: float) -> None:
+    """Add to the counts of `TENANT_COLUMNS`."""
+    usage, met, ttft_s = outcome.usage, outcome.slo_met, outcome.ttft_s
+    counts[0] += 1
+    counts[1] += outcome.reason is not None
+    counts[2] += outcome.status >= 500
+    if met is not None:
+        counts[3] += 1
+        counts[4] += met
+    if usage is not None:
+        counts[5] += usage.prompt_tokens
+        counts[6] += usage.cached_tokens or 0
+        counts[7] += usage.completion_tokens
+        counts[8] += cost
+    if ttft_s is not None:
+        counts[9] += 1
+        counts[10] += ttft_s
 
 
 def _sum_of(*counts: array[float] | None) -> array[float]:

@@ -21,7 +21,7 @@ from gateway.fleet.view import show_sources
 from gateway.fleet.watcher import FleetWatcher
 from gateway.limits.accounts import QuotaEnforcer
 from gateway.observe.metrics.tiers import QueuedRequests, pools_of
-from gateway.observe.outcome_totals import (
+from gateway.observe.operators.outcome_totals import (
     PERIOD_S,
     POD_COLUMNS,
     TENANT_COLUMNS,
@@ -34,9 +34,6 @@ from gateway.replica_sync.sync import ReplicaSync
 from routing.decision.router import Router
 from routing.pods import PodState
 from routing.rejection import Reason
-
-MAX_TENANT_ROWS = 1_000
-"""Per answer: their encoding takes a few milliseconds, in which no request is served."""
 
 NO_COUNTS = [0.0] * len(POD_COLUMNS)
 
@@ -71,7 +68,7 @@ class PodRow(Struct, array_like=True, frozen=True, gc=False):
     prefill_tokens_per_s: float
     step_s: float
     recent: list[float]
-    """`POD_COLUMNS` of late."""
+    """`POD_COLUMNS`, recent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +95,24 @@ class GatewayView:
         """Tells the totals of this process from those of one that has replaced it."""
         return f"{round(self.started_s * 1e6):x}"
 
+    def overview(self) -> dict[str, Any]:
+        """Return the process, its sources, tiers and peers."""
+        return _show_overview(self)
 
-def show_pods(view: GatewayView) -> dict[str, Any]:
-    """Return a row per pod, with what its attempts have shown of late."""
+    def pods(self) -> dict[str, Any]:
+        """Return a row per pod, with the counts of its recent attempts."""
+        return _show_pods(self)
+
+    def tenants(self, cursors: list[str], max_rows: int) -> dict[str, Any]:
+        """Return the tenants that have changed since the cursor of this process, if it is one of `cursors`.
+
+        Rows hold the totals since the start and the recent ones. The oldest changes come first; `more` says that others
+        remain, which the returned cursor leads to.
+        """
+        return _show_tenants(self, cursors, max_rows)
+
+
+def _show_pods(view: GatewayView) -> dict[str, Any]:
     now_s, period = view.clock(), int(view.wall_clock() // PERIOD_S)
     sources, totals = view.watcher.census.sources_by_pod(), view.counted().pods
     rows = [
@@ -157,12 +169,7 @@ def _pod_row(router: Router, pod: WatchedPod, now_s: float, sources: list[str], 
     )
 
 
-def show_tenants(view: GatewayView, cursors: list[str], max_rows: int) -> dict[str, Any]:
-    """Return the tenants that have changed since the cursor of this process, if it is one of `cursors`.
-
-    Rows hold the totals since the start and those of late. The oldest changes come first; `more` says that others
-    remain, which the returned cursor leads to.
-    """
+def _show_tenants(view: GatewayView, cursors: list[str], max_rows: int) -> dict[str, Any]:
     since = next((int(number) for epoch, _, number in map(_parted, cursors) if epoch == view.epoch), 0)
     period = int(view.wall_clock() // PERIOD_S)
     totals = view.counted()
@@ -186,7 +193,7 @@ def _parted(cursor: str) -> tuple[str, str, str]:
 
 
 def _tenant_row(name: str, totals: RecentTotals, period: int) -> list[Any]:
-    """Name, totals, totals of late, rejections by reason, those of late, period of the last change."""
+    """Name, totals, recent totals, rejections by reason, recent rejections, period of the last change."""
     return [
         name,
         _rounded(totals.total),
@@ -197,8 +204,7 @@ def _tenant_row(name: str, totals: RecentTotals, period: int) -> list[Any]:
     ]
 
 
-def show_overview(view: GatewayView) -> dict[str, Any]:
-    """Return the process, its sources, tiers and peers."""
+def _show_overview(view: GatewayView) -> dict[str, Any]:
     now_s, period = view.clock(), int(view.wall_clock() // PERIOD_S)
     states: dict[str, int] = {state.value: 0 for state in PodState}
     for pod in view.router.fleet.pods:

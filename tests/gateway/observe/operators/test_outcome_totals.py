@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.observe import outcome_totals
-from gateway.observe.outcome_totals import (
+from gateway.observe.operators import outcome_totals
+from gateway.observe.operators.outcome_totals import (
     PERIOD_S,
     POD_COLUMNS,
     TENANT_COLUMNS,

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from gateway.observe.overview import show_overview, show_pods, show_tenants
 from gateway.observe.receipts import ReceiptFilter
 from routing.rejection import Reason
 from tests.page.stage import Stage, rejected
@@ -20,7 +19,7 @@ def rows_of(part: dict[str, Any]) -> list[dict[str, Any]]:
 async def test_a_pod_is_a_row() -> None:
     """With its state, its load, and what its attempts have shown of late."""
     stage = Stage(pods=9, tenants=40)
-    part = json.decode(json.encode(show_pods(stage.view())))
+    part = json.decode(json.encode(stage.view().pods()))
     rows = {row["url"]: row for row in rows_of(part)}
     assert list(rows) == stage.urls
     assert rows[stage.urls[7]]["state"] == "open_circuit"
@@ -38,33 +37,33 @@ async def test_tenants_come_in_pieces() -> None:
     stage = Stage(pods=2, tenants=25)
     view, seen, cursors = stage.view(), list[str](), [""]
     for _ in range(3):
-        part = show_tenants(view, cursors, 10)
+        part = view.tenants(cursors, 10)
         seen += [row[0] for row in part["rows"]]
         cursors = ["another.0-77", part["cursor"]]
         assert part["more"] is (len(seen) < 25)
     assert seen == [f"tenant-{number:05d}" for number in range(25)]
-    assert show_tenants(view, cursors, 10)["rows"] == []
+    assert view.tenants(cursors, 10)["rows"] == []
     stage.end("tenant-00003")
-    (row,) = show_tenants(view, cursors, 10)["rows"]
+    (row,) = view.tenants(cursors, 10)["rows"]
     assert row[0] == "tenant-00003"
     assert dict(zip(part["columns"], row[1], strict=True))["requests"] == 2
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "-", "other-5", "a-9e9", "a-" + "9" * 40])
-async def test_a_foreign_cursor_begins_anew(cursor: str) -> None:
+async def test_an_unknown_cursor_starts_at_the_beginning(cursor: str) -> None:
     """That of another process, or no cursor at all."""
     stage = Stage(pods=1, tenants=3)
-    assert len(show_tenants(stage.view(), [cursor], 10)["rows"]) == 3
+    assert len(stage.view().tenants([cursor], 10)["rows"]) == 3
 
 
 async def test_tiers_have_their_rejections_and_peers_their_age() -> None:
     """And the process its name, so that a page can tell it from its successor."""
     stage = Stage(pods=2, tenants=0)
     stage.end("acme", tier="gold", model="m", **rejected(Reason.OVERLOADED))
-    shown = show_overview(stage.view())
+    shown = stage.view().overview()
     (tier,) = shown["tiers"]
     assert (tier["tier"], tier["model"], tier["recent_rejections"]) == ("gold", "m", {"overloaded": 1})
     assert shown["pods"]["ready"] == 2
     assert len(shown["peers"]["replica_sync"]["peers"]) == 3
     stage.sync = None
-    assert show_overview(stage.view())["peers"]["replica_sync"] is None
+    assert stage.view().overview()["peers"]["replica_sync"] is None
