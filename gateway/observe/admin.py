@@ -30,7 +30,7 @@ from tenancy.document import InvalidValue
 MAX_RECEIPTS_SHOWN = 1000
 
 MAX_TENANT_ROWS = 1_000
-"""Per answer: their encoding takes a few milliseconds, in which no request is served."""
+"""Per answer."""
 
 RECEIPT_FILTERS = frozenset(
     ("id", "model", "tenant", "session", "pod", "status", "reason", "since", "until", "limit", "brief")
@@ -45,11 +45,11 @@ class PageData(Protocol):
         """Return the process, its sources, tiers and peers."""
         ...
 
-    def pods(self) -> dict[str, Any]:
+    async def pods(self) -> dict[str, Any]:
         """Return a row per pod."""
         ...
 
-    def tenants(self, cursors: list[str], max_rows: int) -> dict[str, Any]:
+    async def tenants(self, cursors: list[str], max_rows: int) -> dict[str, Any]:
         """Return the tenants that have changed since the cursor of this process."""
         ...
 
@@ -204,7 +204,7 @@ async def _overview(admin: AdminBackend, _: web.Request) -> web.Response:
 
 
 async def _pods(admin: AdminBackend, _: web.Request) -> web.Response:
-    return compact_json({"parts": [_view(admin).pods()]})
+    return compact_json({"parts": [await _view(admin).pods()]})
 
 
 async def _tenants(admin: AdminBackend, request: web.Request) -> web.Response:
@@ -212,7 +212,7 @@ async def _tenants(admin: AdminBackend, request: web.Request) -> web.Response:
         raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
     limit = _integer(request.query.get("limit"), "limit")
     limit = MAX_TENANT_ROWS if limit is None else min(limit, MAX_TENANT_ROWS)
-    return compact_json({"parts": [_view(admin).tenants(request.query.get("since", "").split(","), limit)]})
+    return compact_json({"parts": [await _view(admin).tenants(request.query.get("since", "").split(","), limit)]})
 
 
 def _view(admin: AdminBackend) -> PageData:

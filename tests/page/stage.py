@@ -143,7 +143,7 @@ class Stage:
         }
         values["duration_s"] = values["ttft_s"] + draw.random() * 4
         values["decode_s"] = values["duration_s"] - values["ttft_s"]
-        values["attempts"] = (self._attempt(values["ttft_s"] - values["queue_wait_s"], cached),)
+        values["attempts"] = (self.attempt(values["ttft_s"] - values["queue_wait_s"], cached),)
         if not changes and draw.random() < 0.06:
             reason = (Reason.OVERLOADED, Reason.RATE_LIMITED_TOKENS, Reason.QUEUE_TIMEOUT)[draw.randrange(3)]
             changes = rejected(reason)
@@ -169,7 +169,7 @@ class Stage:
         self.cascade_counters.on_outcome(outcome)
         return outcome
 
-    def _attempt(self, ttft_s: float, cached: int) -> Any:
+    def attempt(self, ttft_s: float, cached: int) -> Any:
         draw, rows = self.draw, list[CandidateShown]()
         chosen = self.urls[draw.randrange(len(self.urls))] if self.urls else "http://a:1"
         for number in range(min(8, max(1, len(self.urls)))):

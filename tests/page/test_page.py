@@ -10,8 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from routing.rejection import Reason
+from tests.gateway.samples import an_attempt
 from tests.page.browser import Browser
 from tests.page.stage import Stage, rejected, served
 
@@ -276,15 +278,24 @@ async def test_polling_pauses_while_hidden_and_backs_off(browser: Browser) -> No
 async def test_a_receipt_is_a_timeline(browser: Browser) -> None:
     """Queue, attempt and decode with their seconds, each candidate with its seconds by scorer, and no prompt."""
     stage = Stage(pods=9, tenants=0)
-    outcome = stage.end("legal", queue_wait_s=0.2, ttft_s=0.5, duration_s=2.0, status=200)
+    failed = an_attempt(engine=stage.urls[0], result="connection_reset", start_s=0.2, duration_s=0.1, candidates=())
+    last = replace(stage.attempt(0.2, 900), start_s=0.3, duration_s=1.7)
+    changes = {"queue_wait_s": 0.2, "ttft_s": 0.5, "duration_s": 2.0, "attempts": (failed, last)}
+    outcome = stage.end("legal", status=200, **changes)
     async with served(stage.app()) as url:
         await browser.open(f"{url}/#requests/{outcome.id}")
         await browser.until("document.querySelector('.timeline')")
         labels = await browser.run(
             "return [...document.querySelectorAll('.timeline .label')].map((each) => each.textContent)"
         )
-        assert labels[:2] == ["Request", "Admission queue"]
-        assert labels[-1] == "Decode"
+        assert labels == [
+            *("Request", "Admission queue", f"connection reset on {stage.urls[0]}"),
+            *(f"To first token on {last.engine}", "Decode"),
+        ]
+        bars = await browser.run(
+            "return [...document.querySelectorAll('.track > i')].map((bar) => [bar.style.left, bar.style.width])"
+        )
+        assert bars == [["0%", "100%"], ["0%", "10%"], ["10%", "5%"], ["15%", "10%"], ["25%", "75%"]]
         text = await browser.text()
         assert "8 of 9 candidates, seconds by scorer" in text
         assert "prefill time" in text

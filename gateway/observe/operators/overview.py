@@ -6,6 +6,7 @@ are read every few seconds. With several workers each answers for itself; the pa
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -34,6 +35,9 @@ from gateway.replica_sync.sync import ReplicaSync
 from routing.decision.router import Router
 from routing.pods import PodState
 from routing.rejection import Reason
+
+SLICE_ROWS = 64
+"""Rows that are made at a stretch, in about a millisecond: requests are served between two slices."""
 
 NO_COUNTS = [0.0] * len(POD_COLUMNS)
 
@@ -99,26 +103,27 @@ class GatewayView:
         """Return the process, its sources, tiers and peers."""
         return _show_overview(self)
 
-    def pods(self) -> dict[str, Any]:
+    async def pods(self) -> dict[str, Any]:
         """Return a row per pod, with the counts of its recent attempts."""
-        return _show_pods(self)
+        return await _show_pods(self)
 
-    def tenants(self, cursors: list[str], max_rows: int) -> dict[str, Any]:
+    async def tenants(self, cursors: list[str], max_rows: int) -> dict[str, Any]:
         """Return the tenants that have changed since the cursor of this process, if it is one of `cursors`.
 
         Rows hold the totals since the start and the recent ones. The oldest changes come first; `more` says that others
         remain, which the returned cursor leads to.
         """
-        return _show_tenants(self, cursors, max_rows)
+        return await _show_tenants(self, cursors, max_rows)
 
 
-def _show_pods(view: GatewayView) -> dict[str, Any]:
+async def _show_pods(view: GatewayView) -> dict[str, Any]:
     now_s, period = view.clock(), int(view.wall_clock() // PERIOD_S)
     sources, totals = view.watcher.census.sources_by_pod(), view.counted().pods
-    rows = [
-        _pod_row(view.router, pod, now_s, sources.get(pod.url, []), _recent(totals.get(pod.url), period))
-        for pod in view.watcher.pods
-    ]
+    rows = list[PodRow]()
+    for number, pod in enumerate([*view.watcher.pods]):
+        rows.append(_pod_row(view.router, pod, now_s, sources.get(pod.url, []), _recent(totals.get(pod.url), period)))
+        if number % SLICE_ROWS == SLICE_ROWS - 1:
+            await asyncio.sleep(0)
     return {
         "epoch": view.epoch,
         "columns": [each.name for each in fields(PodRow)],
@@ -169,21 +174,27 @@ def _pod_row(router: Router, pod: WatchedPod, now_s: float, sources: list[str], 
     )
 
 
-def _show_tenants(view: GatewayView, cursors: list[str], max_rows: int) -> dict[str, Any]:
+async def _show_tenants(view: GatewayView, cursors: list[str], max_rows: int) -> dict[str, Any]:
     since = next((int(number) for epoch, _, number in map(_parted, cursors) if epoch == view.epoch), 0)
     period = int(view.wall_clock() // PERIOD_S)
     totals = view.counted()
     changed = list(totals.changed_tenants(since))
     given = changed[-max_rows:] if max_rows else []
     given.reverse()
+    last = given[-1][1].version if given else since
+    rows = list[list[Any]]()
+    for number, (name, tenant) in enumerate(given):
+        rows.append(_tenant_row(name, tenant, period))
+        if number % SLICE_ROWS == SLICE_ROWS - 1:
+            await asyncio.sleep(0)
     return {
         "epoch": view.epoch,
-        "cursor": f"{view.epoch}-{given[-1][1].version if given else since}",
+        "cursor": f"{view.epoch}-{last}",
         "more": len(given) < len(changed),
         "tenants": len(totals.tenants),
         "period": period,
         "columns": TENANT_COLUMNS,
-        "rows": [_tenant_row(name, totals, period) for name, totals in given],
+        "rows": rows,
     }
 
 

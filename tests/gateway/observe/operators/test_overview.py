@@ -19,7 +19,7 @@ def rows_of(part: dict[str, Any]) -> list[dict[str, Any]]:
 async def test_a_pod_is_a_row() -> None:
     """With its state, its load, and what its attempts have shown of late."""
     stage = Stage(pods=9, tenants=40)
-    part = json.decode(json.encode(stage.view().pods()))
+    part = json.decode(json.encode(await stage.view().pods()))
     rows = {row["url"]: row for row in rows_of(part)}
     assert list(rows) == stage.urls
     assert rows[stage.urls[7]]["state"] == "open_circuit"
@@ -37,14 +37,14 @@ async def test_tenants_come_in_pieces() -> None:
     stage = Stage(pods=2, tenants=25)
     view, seen, cursors = stage.view(), list[str](), [""]
     for _ in range(3):
-        part = view.tenants(cursors, 10)
+        part = await view.tenants(cursors, 10)
         seen += [row[0] for row in part["rows"]]
         cursors = ["another.0-77", part["cursor"]]
         assert part["more"] is (len(seen) < 25)
     assert seen == [f"tenant-{number:05d}" for number in range(25)]
-    assert view.tenants(cursors, 10)["rows"] == []
+    assert (await view.tenants(cursors, 10))["rows"] == []
     stage.end("tenant-00003")
-    (row,) = view.tenants(cursors, 10)["rows"]
+    (row,) = (await view.tenants(cursors, 10))["rows"]
     assert row[0] == "tenant-00003"
     assert dict(zip(part["columns"], row[1], strict=True))["requests"] == 2
 
@@ -53,7 +53,7 @@ async def test_tenants_come_in_pieces() -> None:
 async def test_an_unknown_cursor_starts_at_the_beginning(cursor: str) -> None:
     """That of another process, or no cursor at all."""
     stage = Stage(pods=1, tenants=3)
-    assert len(stage.view().tenants([cursor], 10)["rows"]) == 3
+    assert len((await stage.view().tenants([cursor], 10))["rows"]) == 3
 
 
 async def test_tiers_have_their_rejections_and_peers_their_age() -> None:
