@@ -99,7 +99,9 @@ async def scene(
         )
         opened = Scene(
             client,
-            *(f"http://{listening[port]}" for port in ("traffic", "metrics", "admin")),
+            url=f"http://{listening['traffic']}",
+            metrics_url=f"http://{listening['metrics']}",
+            admin_url=f"http://{listening['admin']}",
             pods=urls,
             children=tuple(child for child, _ in started),
         )
@@ -111,7 +113,8 @@ async def scene(
 
 async def _are_ready(opened: Scene) -> bool:
     fleet = await opened.admin("fleet")
-    return sum(pod["state"] == "ready" for pod in fleet["pods"]) == len(opened.pods)
+    states: list[str] = [pod["state"] for pod in fleet["pods"]]
+    return states.count("ready") == len(opened.pods)
 
 
 def _settings(folder: Path, pods: tuple[str, ...]) -> dict[str, object]:

@@ -93,10 +93,11 @@ async def test_no_accessibility_fault_is_found(browser: Browser, theme: str) -> 
 
 async def faults(browser: Browser) -> list[Any]:
     """Return the rules that are broken now, with the first element that breaks each."""
-    return await browser.run(
+    found: list[Any] = await browser.run(
         "return axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations.map("
         "(each) => [each.id, each.help, each.nodes[0].html.slice(0, 200)]))"
-    )  # type: ignore[no-any-return]
+    )
+    return found
 
 
 async def test_names_from_clients_are_text(browser: Browser) -> None:
@@ -280,7 +281,7 @@ async def test_a_receipt_is_a_timeline(browser: Browser) -> None:
     stage = Stage(pods=9, tenants=0)
     failed = an_attempt(engine=stage.urls[0], result="connection_reset", start_s=0.2, duration_s=0.1, candidates=())
     last = replace(stage.attempt(0.2, 900), start_s=0.3, duration_s=1.7)
-    changes = {"queue_wait_s": 0.2, "ttft_s": 0.5, "duration_s": 2.0, "attempts": (failed, last)}
+    changes: dict[str, Any] = {"queue_wait_s": 0.2, "ttft_s": 0.5, "duration_s": 2.0, "attempts": (failed, last)}
     outcome = stage.end("legal", status=200, **changes)
     async with served(stage.app()) as url:
         await browser.open(f"{url}/#requests/{outcome.id}")

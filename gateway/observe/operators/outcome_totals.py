@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 
-from gateway.observe.metrics.requests import TTFT_BUCKETS
+from gateway.observe.metrics.latency import TTFT_BUCKETS
 from gateway.pipeline.attempt import AttemptStatus
 from gateway.pipeline.record import Outcome
 from gateway.runtime.metric_families import OTHER, Histogram

@@ -21,7 +21,8 @@ from gateway.fleet.pod_state import WatchedPod
 from gateway.fleet.view import show_sources
 from gateway.fleet.watcher import FleetWatcher
 from gateway.limits.accounts import QuotaEnforcer
-from gateway.observe.metrics.tiers import QueuedRequests, pools_of
+from gateway.observe.metrics.pools import pools_of
+from gateway.observe.metrics.tiers import QueuedRequests
 from gateway.observe.operators.outcome_totals import (
     PERIOD_S,
     POD_COLUMNS,
