@@ -24,7 +24,7 @@ AGAINST ?= HEAD~1
 JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
-.PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos soak attacks nightly wheel \
+.PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos upgrade soak attacks nightly wheel \
 	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-extproc bench-truth \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
 
@@ -122,6 +122,11 @@ fuzz-long: $(READY) ## Feed every parser for long (ARGS="body --inputs 1000000 -
 chaos: $(READY) ## Kill, pause, cut and break pods, gateways and Redis while clients ask (ARGS="--minutes 60", "--roll").
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
+# The last version that writes schema 1 of replica sync.
+BEFORE ?= 56405c69
+upgrade: $(READY) ## Roll gateways from the version before to this one and back under load (BEFORE=COMMIT).
+	@$(BIN)/python -m tests.chaos --upgrade "$(BEFORE)" $(ARGS)
+
 soak: $(READY) ## Half load with churn for an hour: memory, descriptors, tasks, series, keys flat (ARGS="--minutes 10").
 	@$(BIN)/python -m tests.soak --keep tests/soak/last.txt $(ARGS)
 
@@ -131,7 +136,7 @@ attacks: $(READY) ## What attackers get of a gateway's time and memory, beside p
 	@$(BIN)/python -m tests.attacks $(ARGS)
 
 # Each part runs even where one before it has failed; the exit status tells whether all passed.
-NIGHTLY = fuzz fuzz-long chaos soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-cascade bench-extproc bench-truth
+NIGHTLY = fuzz fuzz-long chaos upgrade soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-cascade bench-extproc bench-truth
 
 nightly: $(READY) ## All that is too long for CI: fuzzing, chaos, soak, attacks, benches (hours; NIGHTLY="chaos soak").
 	@status=0; for part in $(NIGHTLY); do $(MAKE) "$$part" || status=1; done; exit $$status

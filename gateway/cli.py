@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-OUTSIDE = ("agent", "demo", "pod", "simulate", "profile")
+OUTSIDE = ("agent", "demo", "pod", "shadow", "simulate", "profile")
 """Commands that are found by their entry point."""
 
 Command = Callable[[argparse.Namespace, Mapping[str, str]], int]
@@ -97,6 +97,9 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     actions = config.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser("check", help="validate a configuration; list all errors with their paths")
     check.add_argument("file", metavar="FILE")
+    migrate = actions.add_parser("migrate", help="rewrite renamed keys of a configuration or policy")
+    migrate.add_argument("file", metavar="FILE")
+    migrate.add_argument("--write", action="store_true", help="change the file instead of printing it")
     actions.add_parser("schema", help="print the JSON Schema of a configuration, for editors")
     policy = commands.add_parser("policy", help="validate, explain and compare policies")
     if "policy" in words:
@@ -121,6 +124,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         add_flags(spend)
     _add_admin_commands(commands, words)
     commands.add_parser("pod", help="run a simulated vLLM pod", add_help=False)
+    commands.add_parser("shadow", help="predict from a copy of another gateway's traffic", add_help=False)
     commands.add_parser("simulate", help="replay a trace on simulated pods", add_help=False)
     commands.add_parser("profile", help="measure a pod for simulations", add_help=False)
     return parser

@@ -79,6 +79,11 @@ class Candidates(Struct, gc=False):
     prefill_shares: Sequence[float] = ()
     """The decayed share of its time that prefill takes of each engine; empty where another engine could prefill for
     none of them."""
+    stalls_s: Sequence[float] = ()
+    """The decayed seconds of prefill by which the streams of each were stalled, or soon will be; empty where neither
+    they nor this prompt make a stream late."""
+    typical_answer_tokens: float = 0.0
+    """The geometric mean of what answers have; 0 before any was seen."""
     typical_prefill_s: float = 0.0
     typical_stream_s: float = 0.0
     """How long prompts and undisturbed answers take here (`routing.cost`), said where there are shares of prefill."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import exp, log
 
 OUTLIER = 4.0
 """A ratio above this many times the mean (a pause, an engine's first step) counts as this many times."""
@@ -132,6 +133,9 @@ class WorkloadAverages:
         self._step_s = step_s
         self._prefill = RunningMean()
         self._answer_tokens = RunningMean()
+        self._log_tokens = RunningMean()
+        self.typical_answer_tokens = 0.0
+        """The geometric mean of what answers have after their first token, near the median; 0 before any was seen."""
 
     def observe_prefill(self, own_s: float) -> None:
         """Record that a prompt was placed whose own prefill takes `own_s`."""
@@ -141,6 +145,8 @@ class WorkloadAverages:
     def observe_output(self, tokens: int) -> None:
         """Record that a response ended with `tokens` after its first."""
         self._answer_tokens.observe(max(tokens, 1))
+        self._log_tokens.observe(log(max(tokens, 1)))
+        self.typical_answer_tokens = exp(self._log_tokens.value)
 
     @property
     def prefill_s(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf
+from math import exp, inf, log
 from typing import Protocol
 
 from msgspec import Struct
@@ -102,6 +102,15 @@ MAX_STARTED_STEPS = 8
 SHARE_MEMORY_S = 5.0
 """How fast it is forgotten that an engine was given prefill: bursts last as long, and so do streams."""
 
+STALL_MEMORY_S = 10.0
+"""How fast prefill that stalled an engine's streams is forgotten: about as long as a stream with stalls lasts."""
+
+NOTICED_STALL_S = 1.0
+"""Shorter stalls make no stream late: a decision need not look at them."""
+
+MAX_STALL_EXPONENT = 40.0
+"""Decayed sums are kept as of one time for all engines; when it is this many memories ago it is moved."""
+
 IN_FLIGHT_S = 0.01
 """How late peers' charges arrive, about."""
 
@@ -152,6 +161,11 @@ class Ledger:
         self._shares: list[float] = []
         """The decayed share of each engine's time that prefill took, as of its last prefill."""
         self._shares_at_s: list[float] = []
+        self._stalls: list[float] = []
+        """The decayed seconds of prefill put on each engine, as of `_stalls_at_s`."""
+        self._stalls_at_s = 0.0
+        self.stalled_until_s = -inf
+        """Until when stalls of some engine exceed `NOTICED_STALL_S`."""
         self._turns = 0
         self.stale_from_s = inf
         """When the next external load becomes stale."""
@@ -176,6 +190,7 @@ class Ledger:
             self._head_until_s.append(-inf)
             self._shares.append(0.0)
             self._shares_at_s.append(0.0)
+            self._stalls.append(0.0)
             self.queue_rank.append(EMPTY_QUEUE_RANK)
 
     def attach(self, listener: LedgerListener) -> None:
@@ -244,6 +259,15 @@ class Ledger:
         faded = exp((self._shares_at_s[slot] - now_s) / SHARE_MEMORY_S)
         self._shares[slot] = self._shares[slot] * faded + prefill_s / SHARE_MEMORY_S
         self._shares_at_s[slot] = now_s
+        memories = (now_s - self._stalls_at_s) / STALL_MEMORY_S
+        if memories > MAX_STALL_EXPONENT:
+            self._stalls = self.stalls_s(tuple, now_s)
+            self._stalls_at_s, memories = now_s, 0.0
+        grown = exp(memories)
+        stalls = self._stalls[slot] = self._stalls[slot] + prefill_s * grown
+        if stalls > NOTICED_STALL_S * grown:
+            until_s = self._stalls_at_s + STALL_MEMORY_S * log(stalls / NOTICED_STALL_S)
+            self.stalled_until_s = max(self.stalled_until_s, until_s)
         self.queue_rank[slot] = self.prefill_tokens[slot]
 
     def _note_unseen(self, late: Charge, now_s: float) -> None:
@@ -312,6 +336,11 @@ class Ledger:
             share * exp((at_s - now_s) / SHARE_MEMORY_S) if share else 0.0
             for share, at_s in zip(pick(self._shares), pick(self._shares_at_s), strict=True)
         ]
+
+    def stalls_s(self, pick: ColumnSelector, now_s: float) -> list[float]:
+        """Return the decayed seconds of prefill by which the streams of each engine were stalled, or soon will be."""
+        faded = exp((self._stalls_at_s - now_s) / STALL_MEMORY_S)
+        return [stall * faded for stall in pick(self._stalls)]
 
     def requests_in_prefill(self, slot: int) -> int:
         """How many are in prefill on an engine, or wait for it."""

@@ -441,11 +441,10 @@ class PrefixIndex:
     def _drop(self, slot: int, blocks: Iterable[int]) -> None:
         bit, holders = 1 << slot, self._holders
         for block in blocks:
-            left = holders.get(block, 0) & ~bit
+            # Nearly always no other engine holds it.
+            left = holders.pop(block, 0) & ~bit
             if left:
                 holders[block] = left
-            else:
-                holders.pop(block, None)
 
 
 def _late(ends: Sequence[int], found: PrefixUse, turn: int, next_to_go: int) -> int:

@@ -264,15 +264,17 @@ MAX_TOKENS, MAX_SECONDS, MAX_SEQUENCES, MAX_INTEGER = 1e9, 1e5, 1 << 14, 1e14
 class RemoteRequest:
     """One request that another replica has open."""
 
-    __slots__ = ("charge", "engine", "is_prefill_done", "model", "trace")
+    __slots__ = ("charge", "engine", "is_prefill_done", "is_sample", "model", "trace")
 
-    def __init__(self, charge: Charge, engine: str, model: str = "", trace: CacheInsertion | None = None) -> None:
+    def __init__(self, charge: Charge, engine: str, *, is_sample: bool) -> None:
         self.charge = charge
         self.engine = engine
-        self.model = model
-        self.trace = trace
+        self.model = ""
+        self.trace: CacheInsertion | None = None
         """None where only its charge is known."""
         self.is_prefill_done = False
+        self.is_sample = is_sample
+        """Whether its times and its usage are learned from."""
 
 
 class RemoteReplica:
@@ -316,6 +318,9 @@ class ReplicaState:
         self._on_answer = on_answer
         self._state = state
         self._origins: dict[int, RemoteReplica] = {}
+        self._charged = 0
+        """Requests charged: one of as many as there are replicas is learned from, so that learning costs the same
+        however many there are, and lasts as long."""
         self._missing: set[int] = set()
         """Origins that fell silent with open requests, less those that have appeared since."""
 
@@ -427,20 +432,19 @@ class ReplicaState:
 
     def _take(self, origin: RemoteReplica, update: StateUpdate, now_s: float) -> None:
         self.applied += 1
-        match update:
-            case PlacedUpdate():
-                self._apply_placed(origin, update, now_s)
-            case FirstTokenUpdate():
-                self._begin(origin, update, now_s)
-            case SettledUpdate():
-                self._settle(origin, update, now_s)
-            case EndedUpdate(number):
-                if (remote := origin.open.pop(number, None)) is not None:
-                    self._end(remote, now_s)
-            case Snapshot():
-                self._restate(origin, update, now_s)
-            case QueueUpdate() | RejectedUpdate():
-                self._admit(origin, update, now_s)
+        if isinstance(update, EndedUpdate):
+            if (remote := origin.open.pop(update.number, None)) is not None:
+                self._end(remote, now_s)
+        elif isinstance(update, FirstTokenUpdate):
+            self._begin(origin, update, now_s)
+        elif isinstance(update, SettledUpdate):
+            self._settle(origin, update, now_s)
+        elif isinstance(update, PlacedUpdate):
+            self._apply_placed(origin, update, now_s)
+        elif isinstance(update, Snapshot):
+            self._restate(origin, update, now_s)
+        else:
+            self._admit(origin, update, now_s)
 
     def _admit(self, origin: RemoteReplica, update: QueueUpdate | RejectedUpdate, now_s: float) -> None:
         admission = self.admission
@@ -475,8 +479,8 @@ class ReplicaState:
             return
         self._start(remote, now_s)
         self._answered(remote, now_s)
-        if update.work_tokens == 0:
-            return  # Its prefill was done elsewhere.
+        if update.work_tokens == 0 or not remote.is_sample:
+            return  # Its prefill was done elsewhere, or others stand for it.
         if 0 < update.work_tokens <= MAX_TOKENS and 0 < update.took_s <= MAX_SECONDS:
             state.costs.observe_first_token(remote.charge.slot, update.work_tokens, update.took_s)
         else:
@@ -486,8 +490,10 @@ class ReplicaState:
         remote, state = origin.open.get(update.number), self._state
         if remote is None:
             return
-        remote.is_prefill_done = True
-        charge = remote.charge
+        charge, trace = remote.charge, remote.trace
+        if trace is not None and not remote.is_prefill_done:
+            state.index.prefill_done(trace)
+        remote.is_prefill_done = True  # As of a unary response: the ledger learns it when it ends.
         if update.response is not None:
             state.responses.put_hashed(update.response, charge.slot)
         if not _is_sane_settlement(update):
@@ -497,16 +503,13 @@ class ReplicaState:
             self.admission.settled(charge, remote.model, update, now_s)
         if update.prompt_tokens or update.completion_tokens:
             self._answered(remote, now_s)
-        if update.decode_s is not None:
+        if update.decode_s is not None and remote.is_sample:
             tokens = update.completion_tokens // charge.sequences - 1
             state.costs.observe_decode(charge.slot, update.running, tokens, update.decode_s)
-        trace = remote.trace
-        if trace is None:
-            return
-        state.index.prefill_done(trace)
-        if update.prompt_tokens and state.fleet.knows(remote.model):
+        if trace is not None and update.prompt_tokens and state.fleet.knows(remote.model):
             usage = Usage(update.prompt_tokens, update.completion_tokens, update.cached_tokens)
-            state.learn_usage(remote.model, trace, usage, _grown(trace.prompt, update))
+            take = state.learn_usage if remote.is_sample else state.remember_usage
+            take(remote.model, trace, usage, _grown(trace.prompt, update))
 
     def _restate(self, origin: RemoteReplica, update: Snapshot, now_s: float) -> None:
         stated = {charge.number: charge for charge in update.open}
@@ -537,7 +540,9 @@ class ReplicaState:
             queues=said.queues,
             is_of_peer=said.in_prefill,
         )
-        remote = origin.open[said.number] = RemoteRequest(charge, said.engine)
+        self._charged += 1
+        is_sample = self._charged % len(self._origins) == 0
+        remote = origin.open[said.number] = RemoteRequest(charge, said.engine, is_sample=is_sample)
         if self.admission is not None:
             self.admission.placed(charge, now_s)
         return remote

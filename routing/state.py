@@ -147,13 +147,20 @@ class RoutingState:
 
         `grown` is the prompt followed by its response, where that is known.
         """
-        counter = self.counters[model]
-        counter.learn(trace.prompt, usage.prompt_tokens)
+        self.counters[model].learn(trace.prompt, usage.prompt_tokens)
         if usage.cached_tokens is not None:
             self.index.correct(trace, trace.prompt.size * usage.cached_tokens / usage.prompt_tokens)
+        self._remember_grown(model, trace, usage, grown)
+
+    def remember_usage(self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | None) -> None:
+        """Keep what only this prompt's next turn needs, and learn nothing of others: `learn_usage` of one in many."""
+        self.counters[model].remember(trace.prompt, usage.prompt_tokens)
+        self._remember_grown(model, trace, usage, grown)
+
+    def _remember_grown(self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | None) -> None:
         if grown is not None:
             self.index.extend(trace, grown)
-            counter.remember(grown, usage.prompt_tokens + usage.completion_tokens)
+            self.counters[model].remember(grown, usage.prompt_tokens + usage.completion_tokens)
 
     def recycle(self, slot: int) -> None:
         """Free a retired slot once nothing is charged to it, with nothing of its last engine left in it."""

@@ -15,10 +15,12 @@ from scorers.prompt_length import PromptLengthAffinity
 from scorers.round_robin import RoundRobin
 from scorers.session_affinity import SessionAffinity
 from scorers.slow_start import SlowStart
+from scorers.stream_stall import StreamStall
 
 SCORERS: tuple[type[Scorer], ...] = (
     PrefillTime,
     Interference,
+    StreamStall,
     HotPrefixReplication,
     KvCacheHeadroom,
     SessionAffinity,
@@ -38,6 +40,7 @@ def routings() -> dict[str, tuple[Scorer, ...]]:
         "warm": (
             PrefillTime(),
             Interference(),
+            StreamStall(),
             HotPrefixReplication(),
             KvCacheHeadroom(),
             SessionAffinity(),

@@ -11,9 +11,11 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class SlowStart:
-    """For `window_s` after a pod became ready each request there counts as `each_s` of waiting, falling to zero.
+    """For `window_s` after a pod became ready each request there counts as `per_request_s` of waiting, falling to zero.
 
-    A window ends after `routing.candidates.NEW_POD_S` at the latest.
+    Ages are relative to the oldest candidate's. Where all pods are alike new, as after a start of the gateway, no pod
+    can relieve another, and a penalty would only move conversations off their prefixes. A window ends after
+    `routing.candidates.NEW_POD_S` at the latest.
     """
 
     name: ClassVar[str] = "slow_start"
@@ -22,11 +24,13 @@ class SlowStart:
     per_request_s: float = 1.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Return the penalty per engine; an empty list where all pods have been ready for longer than the window."""
-        now_s, window_s, each_s = candidates.now_s, self.window_s, self.per_request_s
-        if now_s - candidates.newest_since_s >= window_s:
+        """Return the penalty per engine; an empty list where all pods are alike new or older than the window."""
+        window_s = self.window_s
+        oldest_s = max(min(candidates.ready_since_s), candidates.now_s - window_s)
+        if candidates.newest_since_s <= oldest_s:
             return []
+        each_s = self.per_request_s / window_s
         return [
-            each_s * running * (1 - (now_s - since) / window_s) if now_s - since < window_s else 0.0
+            each_s * running * (since - oldest_s) if since > oldest_s else 0.0
             for since, running in zip(candidates.ready_since_s, candidates.running, strict=True)
         ]

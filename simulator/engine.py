@@ -16,7 +16,7 @@ All times are engine seconds from an origin of the caller's choosing and must no
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 
 from simulator.batch import Batch, Chunk
@@ -32,7 +32,7 @@ ABORTED = "abort"
 class _Run:
     """Equal steps that began at `start`: step j (from 1) ends at start + j first + j (j - 1) / 2 growth.
 
-    The boundary of a step is its end; with `lead` 1 it is its beginning, since the next one is planned then.
+    The boundary of a step is its end; with `ahead` 1 it is its beginning, since the next one is planned then.
     """
 
     start: float
@@ -40,7 +40,7 @@ class _Run:
     growth: float
     planned: int
     chunks: list[Chunk]
-    lead: int = 0
+    ahead: int = 0
     is_empty: bool = False
     """Nothing is computed: the outputs of the step that ends at `start` are still to leave, or KV comes then."""
     is_idle: bool = False
@@ -52,13 +52,13 @@ class _Run:
         return self.start + step * self.first + (step * (step - 1) // 2) * self.growth
 
     def boundary_of(self, step: int) -> float:
-        return self.end_of(step - self.lead)
+        return self.end_of(step - self.ahead)
 
     def steps_until(self, until: float) -> int:
         """How many of its boundaries have come by `until`; never all of them, for the last one ends the run."""
         step, last = self.done, self.planned - 1
         if last > step:
-            step = min(max(int(self._guess(until - self.start)) + self.lead, step), last)
+            step = min(max(int(self._guess(until - self.start)) + self.ahead, step), last)
         # The guess is a square root and off by a rounding; what a step's end is, only the series says.
         while step < last and self.boundary_of(step + 1) <= until:
             step += 1
@@ -128,6 +128,8 @@ class Engine:
         Raises ValueError when it can never fit, its id is in use, or steps up to `now` have not been played.
         """
         self._check(sequence, now)
+        if not self.profile.caches_prefixes:
+            sequence = replace(sequence, blocks=(), answer_blocks=None)
         order = sequence.priority if self.profile.by_priority else 0
         prompt_blocks = sequence.prompt_tokens // self.profile.block_size
         live = Live(

@@ -117,8 +117,8 @@ class _Page(Collector):
             ("num_preemptions", [each.preemptions for each in books]),
             ("prefix_cache_queries", [each.prefix_query_tokens for each in books]),
             ("prefix_cache_hits", [each.prefix_hit_tokens for each in books]),
-            ("external_prefix_cache_queries", [each.fetched_tokens for each in books]),
-            ("external_prefix_cache_hits", [each.fetched_tokens for each in books]),
+            ("external_prefix_cache_queries", [each.external_tokens for each in books]),
+            ("external_prefix_cache_hits", [each.external_tokens for each in books]),
             ("prompt_tokens", [each.prompt_tokens for each in books]),
             ("prompt_tokens_cached", [each.prefix_hit_tokens for each in books]),
             ("generation_tokens", [each.generation_tokens for each in books]),
@@ -135,13 +135,13 @@ class _Page(Collector):
         rejected = CounterMetricFamily("vllm:admission_rejections", "refused", labels=(*_LABELS, "reason"))
         for rank, each in enumerate(self._ranks):
             books = each.engine.statistics()
-            hits, fetched = books.prefix_hit_tokens, books.fetched_tokens
-            computed = max(books.prompt_tokens - hits - fetched, 0)
-            for source, value in zip(_SOURCES, (computed, hits, fetched), strict=True):
+            hits, external = books.prefix_hit_tokens, books.external_tokens
+            computed = max(books.prompt_tokens - hits - external, 0)
+            for source, value in zip(_SOURCES, (computed, hits, external), strict=True):
                 sources.add_metric(self._labels(rank, source), value)
+            found = {"device": hits, "p2p": books.fetched_tokens, "host": books.host_hit_tokens}
             for source in _CACHE_SOURCES:
-                value = hits if source == "device" else fetched if source == "p2p" else 0
-                cached.add_metric(self._labels(rank, source), value)
+                cached.add_metric(self._labels(rank, source), found.get(source, 0))
             for reason, value in each.books.finished.items():
                 success.add_metric(self._labels(rank, reason), value)
             for reason in _REJECTIONS:
@@ -165,7 +165,7 @@ class _Page(Collector):
         config = {
             "block_size": str(profile.block_size),
             "cache_dtype": "auto",
-            "enable_prefix_caching": "True",
+            "enable_prefix_caching": str(profile.caches_prefixes),
             "hash_block_size": str(profile.block_size),
             "kv_cache_max_concurrency": str(capacity / self._options.window_tokens),
             "kv_cache_size_tokens": str(capacity),

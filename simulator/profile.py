@@ -63,6 +63,8 @@ class Profile:
     """KV tokens that native offloading keeps in the host's memory; 0: no offloading."""
     host_load_tokens_per_s: float = 200_000.0
     """How fast they are loaded into the engine's cache, one sequence's after another's, beside the steps."""
+    caches_prefixes: bool = True
+    """`--enable-prefix-caching`; else every prompt is computed from its first token."""
     async_scheduling: bool = False
     """A step is planned when the one before it begins, as vLLM does by default on accelerators: a request that arrives
     waits a step more, and blocks of an ended sequence are free a step later."""

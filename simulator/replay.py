@@ -10,7 +10,9 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
+from typing import Literal
 
 from gateway.pipeline.record import Outcome
 from routing.blocks import Prompt
@@ -24,6 +26,17 @@ from simulator.sequence import Sequence
 from simulator.split import Split
 from simulator.traces import Arrival, Trace
 from simulator.virtual_pod import VirtualPod
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """For a time, updates between gateways are lost (`drop`), held back (`stall`), or those of the first gateway are
+    lost (`isolate`). None: nothing happens.
+    """
+
+    kind: Literal["none", "drop", "stall", "isolate"]
+    begins_s: float = 0.0
+    ends_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +57,8 @@ class Setting:
     """Delay in seconds of updates between gateways; None without replica sync."""
     knows_caches: bool = False
     """Whether gateways see what engines hold, exactly and at once: the bound of a precise prefix index."""
+    fault: Fault | None = None
+    """What happens to the exchange between gateways; heartbeats and timeouts run then as in production."""
 
 
 def play(trace: Trace, setting: Setting, progress: Progress | None = None) -> Replay:
@@ -79,9 +94,11 @@ class Stage:
         self._arrivals: dict[str, tuple[int, Arrival]] = {}
         self.exchange: Exchange | None = None
         if setting.replicas > 1 and setting.sync_delay_s is not None:
-            self.exchange = Exchange(delay_s=setting.sync_delay_s)
+            self.exchange = Exchange(delay_s=setting.sync_delay_s, beats=setting.fault is not None)
             for replica in self.replicas:
                 self.exchange.join(replica.router)
+            if setting.fault is not None:
+                _schedule(self.exchange, setting.fault)
 
     async def run_request(self, index: int, arrival: Arrival) -> None:
         """Send one request to one of the gateways."""
@@ -119,10 +136,20 @@ async def _play(trace: Trace, setting: Setting, progress: Progress | None) -> St
         lookout.cancel()
     if stage.exchange:
         await stage.exchange.settle()
+        stage.exchange.close()
     for replica in stage.replicas:
         if not replica.router.ledger.is_empty():
             raise AssertionError(f"all requests have ended, and yet {replica.router.ledger!r}")
     return stage
+
+
+def _schedule(exchange: Exchange, fault: Fault) -> None:
+    if fault.kind == "none":
+        return
+    loop = asyncio.get_running_loop()
+    begin = {"drop": exchange.drop, "stall": exchange.stall, "isolate": partial(exchange.isolate, 0)}[fault.kind]
+    loop.call_at(fault.begins_s, begin)
+    loop.call_at(fault.ends_s, exchange.restore)
 
 
 def engine_blocks(arrival: Arrival, trace_block: int, engine_block: int) -> tuple[int, ...]:

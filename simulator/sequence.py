@@ -110,3 +110,8 @@ class Statistics:
     """Prompt tokens whose KV came from another engine."""
     host_hit_tokens: int = 0
     """The same from the host's memory."""
+
+    @property
+    def external_tokens(self) -> int:
+        """Prompt tokens whose KV a connector brought, from wherever."""
+        return self.fetched_tokens + self.host_hit_tokens

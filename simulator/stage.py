@@ -31,6 +31,7 @@ UNFLAGGED = (
     "step_per_kv_token_s",
     "request_s",
     "async_scheduling",
+    "caches_prefixes",
     "host_kv_tokens",
 )
 """Fields of a profile that a pod has no flag for: it reads them from a file."""

@@ -28,6 +28,10 @@ PUBLISH_S = 0.01
 MAX_TIMES = 16.0
 """What is placed counts so often at most while peers are missing."""
 
+GRANTS_AT_ONCE = 3
+"""Gateways that grant at the same time, on average: with more, engines are given what all others are giving them too;
+with fewer, what engines can take is left for later."""
+
 MAX_REJECTED = 1 << 16
 REJECTED_TTL_S = 120.0
 
@@ -88,6 +92,8 @@ class Peers:
         self._published_s = -inf
         self._is_changed = False
         self._expires_s = inf
+        self._found_s = -inf
+        """When the last missing peer was found: streams placed before say nothing of steps without stalls."""
         self._present: dict[int, tuple[TierQueue, AdmittedAs, float]] = {}
         """Requests of peers that count for their tenants, by number of their charge here: what they were charged."""
 
@@ -136,7 +142,10 @@ class Peers:
         real = weighted_tokens(update.prompt_tokens - (update.cached_tokens or 0), update.completion_tokens)
         line.fair_share.serve(report.tenant, real - charged, report.weight)
         if model:
-            self._admission.forecast.observe(report.tenant, model, update.completion_tokens // charge.sequences)
+            tokens = update.completion_tokens // charge.sequences
+            self._admission.forecast.observe(report.tenant, model, tokens)
+            if self._admission.stalls.times <= 1 and charge.charged_s >= self._found_s:
+                self._admission.stalls.learn(charge, update.running, tokens, now_s)
 
     def ended(self, charge: Charge, now_s: float) -> None:
         """A peer's request has left its engine."""
@@ -173,7 +182,8 @@ class Peers:
         for replica_id in [each for each in self._last_demand if each not in replica_ids]:
             del self._last_demand[replica_id]
         if not replica_ids:
-            self._admission.stalls.times = 1.0
+            if self._admission.stalls.times > 1:
+                self._admission.stalls.times, self._found_s = 1.0, now_s
             return
         late = {each: peer.engines for each, peer in self._waiting.items() if each in replica_ids}
         lost = sum(late.values()) + sum(self._last_demand.values())
@@ -185,6 +195,28 @@ class Peers:
         """Have the queues count what peers have reported since the last call, and no longer what is too old."""
         if self._is_changed or now_s >= self._expires_s:
             self._count(now_s)
+
+    def may_grant(self, queue: ModelQueue, now_s: float, draw: float) -> bool:
+        """Whether a waiting request may be granted now, by a draw in [0, 1): all gateways see at the same time that an
+        engine can take more, and about `GRANTS_AT_ONCE` of those that wait take it, however many wait.
+        """
+        if len(self._waiting) < GRANTS_AT_ONCE:
+            return True
+        waiting = 1 + self._contenders(queue, now_s)
+        return waiting <= GRANTS_AT_ONCE or draw * waiting < GRANTS_AT_ONCE
+
+    def _contenders(self, queue: ModelQueue, now_s: float) -> int:
+        """Peers that would grant from a queue what is granted from it here: of no lower a tier than waits here, or owed
+        of its floor.
+        """
+        lines = queue.tier_queues
+        highest = max((line.tier.priority for line in lines.values() if line.waiting), default=inf)
+        rivals = {name for name, line in lines.items() if line.tier.priority >= highest or line.credit_s > 0}
+        return sum(
+            peer.at_s + WAITING_TTL_S > now_s
+            and any(each.waiting and each.queue == queue.name and each.tier in rivals for each in peer.tiers)
+            for peer in self._waiting.values()
+        )
 
     def _count(self, now_s: float) -> None:
         self._is_changed, self._expires_s = False, inf

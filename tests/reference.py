@@ -15,6 +15,7 @@ from simulator.command import make_parser as make_simulate_parser
 from simulator.demo import make_parser as make_demo_parser
 from simulator.pod import make_parser as make_pod_parser
 from simulator.profiling.command import make_parser as make_profile_parser
+from simulator.shadow import make_parser as make_shadow_parser
 from tests.sources import ROOT
 
 PAGE = ROOT / "docs" / "cli.md"
@@ -32,6 +33,7 @@ PARSERS = {
     "demo": make_demo_parser,
     "pod": make_pod_parser,
     "profile": make_profile_parser,
+    "shadow": make_shadow_parser,
     "simulate": make_simulate_parser,
 }
 """Parsers of the commands that stand outside the gateway."""

@@ -33,6 +33,7 @@ from simulator.command import make_parser as make_simulate_parser
 from simulator.demo import make_parser as make_demo_parser
 from simulator.pod import make_parser as make_pod_parser
 from simulator.profiling.command import make_parser as make_profile_parser
+from simulator.shadow import make_parser as make_shadow_parser
 from tenancy.document import load_yaml
 from tenancy.policy import HeaderRules, InlineFiles
 from tenancy.reading.fields import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
@@ -106,6 +107,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "keys").mkdir()
     for name in ("pod.key", "token", "extproc.token", "ca.crt"):
         (folder / name).write_text("something")
+    (folder / "otlp.headers").write_text("authorization: Bearer something")
     (folder / "pods.yaml").write_text("[http://10.0.0.9:8000]")
     (example,) = examples(POLICY)
     (folder / "policy.yaml").write_text(example.replace("/etc/hearth/", ""))
@@ -218,6 +220,7 @@ OUTSIDE_PARSERS = {
     "agent": make_agent_parser,
     "demo": make_demo_parser,
     "pod": make_pod_parser,
+    "shadow": make_shadow_parser,
     "simulate": make_simulate_parser,
     "profile": make_profile_parser,
 }

@@ -1,10 +1,11 @@
 """Searches for the best placement of each traffic and keeps it; or compares all policies with what was kept.
 
     python -m bench.clairvoyant search [--only NAME ...] [--minutes M]   improves bench/clairvoyant/best.json
-    python -m bench.clairvoyant compare [--only NAME ...] [--keep FILE]  the table: lateness and regret of each policy
+    python -m bench.clairvoyant compare [--only NAME ...] [--policies NAME ...] [--keep FILE]
+                                                                         the table: lateness and regret of each policy
 
-`search` begins with the best policy of the table, or with the kept placement where there is one, and never keeps a
-worse one. `compare` plays the kept placements anew, so its figures always belong to the engines of this checkout.
+`search` begins with the best of some policies and of the kept placement, and never keeps a worse one. `compare` plays
+the kept placements anew, so its figures always belong to the engines of this checkout.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ STARTS = (OURS, "fullest-feasible", "llm-d-sticky", "weighted-3-1")
 """Policies whose placements a search may begin with."""
 
 SWEEPS = 4
+
+_POLICIES = [policy for policy in COMPARED if policy != "round-robin"]
 
 
 class Best(msgspec.Struct):
@@ -87,12 +90,13 @@ def main() -> int:
     parser.add_argument("action", choices=("search", "compare"))
     parser.add_argument("--only", nargs="+", choices=list(TRAFFICS), default=list(TRAFFICS))
     parser.add_argument("--minutes", type=float, default=30.0, help="of search per traffic")
+    parser.add_argument("--policies", nargs="+", choices=_POLICIES, default=_POLICIES)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2))
     options = parser.parse_args()
     if options.action == "search":
         return _search_all(options.only, options.minutes, options.jobs)
-    return _compare(options.only, options.jobs, options.keep)
+    return _compare(options.only, options.policies, options.jobs, options.keep)
 
 
 def _search_all(names: Sequence[str], minutes: float, jobs: int) -> int:
@@ -128,16 +132,16 @@ def _search(name: str, minutes: float) -> Best:
 
 
 def _start(name: str, trace: Trace) -> Schedule:
-    if (kept := read_kept().get(name)) is not None and kept.requests == len(trace.arrivals):
-        return schedule_of(kept)
     found = []
+    if (kept := read_kept().get(name)) is not None and kept.requests == len(trace.arrivals):
+        schedule = schedule_of(kept)
+        found.append((_mean_s(play_schedule(trace, PROFILE, schedule, ENGINES)), schedule))
     for policy in STARTS:
         records = play(trace, Setting(policy, ENGINES, PROFILE, 0)).records
         if all(one.is_answered for one in records):
             places = tuple(int((one.pod or "").removeprefix("pod-").partition("#")[0]) for one in records)
-            found.append((_mean_s(records), places))
-    _, places = min(found)
-    return Schedule(places, (0.0,) * len(places))
+            found.append((_mean_s(records), Schedule(places, (0.0,) * len(places))))
+    return min(found, key=lambda one: one[0])[1]
 
 
 def _mean_s(records: Sequence[Record]) -> float:
@@ -162,7 +166,7 @@ def read_kept() -> dict[str, Best]:
     return msgspec.json.decode(KEPT.read_bytes(), type=dict[str, Best]) if KEPT.exists() else {}
 
 
-def _compare(names: Sequence[str], jobs: int, keep: Path | None) -> int:
+def _compare(names: Sequence[str], policies: Sequence[str], jobs: int, keep: Path | None) -> int:
     kept = read_kept()
     text = [
         f"bench-clairvoyant, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, CPython {platform.python_version()}",
@@ -177,7 +181,7 @@ def _compare(names: Sequence[str], jobs: int, keep: Path | None) -> int:
     with ProcessPoolExecutor(jobs) as pool:
         for name in names:
             trace = TRAFFICS[name]()
-            lines = list(pool.map(_play, [(name, policy) for policy in COMPARED if policy != "round-robin"]))
+            lines = list(pool.map(_play, [(name, policy) for policy in policies]))
             best = line_of("best found", play_schedule(trace, PROFILE, schedule_of(kept[name]), ENGINES))
             bound_s = lower_bound_s(trace, PROFILE, ENGINES)
             text += ["", f"{name}: {len(trace.arrivals)} requests in {trace.length_s:.0f} s; bound {bound_s:.3f} s"]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from simulator.profile import Profile
 from simulator.trace_formats import load_trace
-from simulator.traces import Trace
-from simulator.workload import AGENT, CHAT, TEAMS, LogNormal, Shape, generate
+from simulator.traces import Trace, gather_runs
+from simulator.workload import AGENT, BLOCK_TOKENS, CHAT, TEAMS, LogNormal, Shape, generate
 
 ENGINES = 8
 
@@ -41,7 +41,20 @@ def _recorded(name: str) -> Trace:
 
 
 def _generated(shape: Shape, rate: float, requests: int, seed: int, name: str) -> Trace:
-    return generate(replace(shape, requests_per_s=rate), requests, seed=seed, name=name)
+    trace = generate(replace(shape, requests_per_s=rate), requests, seed=seed, name=name)
+    return _coarser(trace, PROFILE.block_size // BLOCK_TOKENS)
+
+
+def _coarser(trace: Trace, factor: int) -> Trace:
+    """The same generated prompts in blocks as large as the engines': finer ones are not reused, and cost time.
+
+    Generated ids count blocks from a prompt's beginning, so those of one larger block have one quotient.
+    """
+    arrivals = (
+        replace(one, runs=gather_runs([block // factor for block in one.blocks[factor - 1 :: factor]]))
+        for one in trace.arrivals
+    )
+    return replace(trace, arrivals=tuple(arrivals), block_tokens=BLOCK_TOKENS * factor)
 
 
 TRAFFICS: Mapping[str, Callable[[], Trace]] = {

@@ -15,12 +15,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from statistics import median
 
 from bench.decide.admission import AdmissionRow, admission_table, measure_row
 from bench.decide.cases import Case, measure, table
-from bench.decide.remote import Remote, measure_remote, remote_table
+from bench.decide.remote import REPLICAS, Remote, measure_remote, remote_table
 
 PODS = (8, 100, 1_000)
 TOKENS = (1_000, 8_000, 32_000, 128_000, 1_000_000)
@@ -47,7 +48,8 @@ take turns in one run; barred: requests that no engine might take, placed all th
 
 METHOD_REMOTE = """\
 A request of another gateway: its updates from placement to end, decoded and applied, beside what its decision cost.
-Batches of two requests; turns and new ones in equal parts. bytes: a request on the wire. Of three runs the least.\
+Batches of two requests; turns and new ones in equal parts; others: how many gateways send them. bytes: a request on the
+wire. Of three runs the least.\
 """
 
 
@@ -114,9 +116,9 @@ def measure_admission(rounds: int) -> Iterator[AdmissionRow]:
 
 
 def remotes(rounds: int) -> Iterator[Remote]:
-    for pods in PODS[:2]:
-        print(f"{pods} pods, remote ...", file=sys.stderr)
-        runs = [measure_remote(pods, ADMISSION_TOKENS, 4 * rounds) for _ in range(REPEATS)]
+    for pods, replicas in product(PODS[:2], REPLICAS):
+        print(f"{pods} pods, remote, {replicas} others ...", file=sys.stderr)
+        runs = [measure_remote(pods, ADMISSION_TOKENS, replicas, 4 * rounds) for _ in range(REPEATS)]
         yield min(runs, key=lambda run: run.remote_us)
 
 

@@ -101,6 +101,17 @@ def checkout(commit: str) -> Iterator[Path]:
         yield Path(folder)
 
 
+def has_commit(commit: str) -> bool:
+    """Whether git can produce the files of a commit: a shallow clone, or an archive without git, cannot."""
+    try:
+        found = subprocess.run(
+            ["git", "cat-file", "-e", f"{commit}^{{tree}}"], cwd=ROOT, check=False, capture_output=True
+        )
+    except OSError:
+        return False
+    return found.returncode == 0
+
+
 def verdict(
     figures: Mapping[tuple[str, str], Sequence[float]], pairs: Sequence[tuple[str, str]], commit: str
 ) -> tuple[str, bool]:

@@ -1,7 +1,7 @@
 """Plays scenarios, prints a table and one line for each thing that issue 5 wants.
 
     python -m bench.slo [--scenario NAME ...] [--policy NAME ...] [--seeds N | --seed N] [--load X] [--jobs N]
-                        [--only virtual | gateways | live] [--gateways N ...] [--keep FILE]
+                        [--only virtual | gateways | live | live-gateways] [--gateways N ...] [--keep FILE]
     python -m bench.slo --url URL --load X --scenario NAME [--requests N] [--model NAME] [--key-of NAME=KEY ...]
                         [--header-of NAME=HEADER:VALUE ...]
 
@@ -22,8 +22,9 @@ from pathlib import Path
 
 import uvloop
 
-from bench.slo.gateways import LAYOUTS
+from bench.slo.gateways import LAYOUTS, SCENARIOS
 from bench.slo.live import Address, headers_by_name
+from bench.slo.live_gateways import LiveBlock, play_live_gateways
 from bench.slo.policies import POLICIES
 from bench.slo.reading import known_scenarios, load_scenario
 from bench.slo.rows import Block
@@ -48,15 +49,21 @@ first token of a tenant. wasted: computed tokens that are in nobody's answer.\
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     seeds = range(options.seeds) if options.seed is None else [options.seed]
+    many: list[LiveBlock] = []
     try:
         scenarios = [load_scenario(name).lasting(options.requests) for name in options.scenario]
         blocks, several, live = _play(scenarios, seeds, options)
+        if options.only in (None, "live-gateways") and not (options.load or options.url):
+            many = play_live_gateways([one for one in SCENARIOS if one in options.scenario], seeds[0])
     except (OSError, InvalidDocument, ChildFailed) as fault:
         print(f"bench-slo: {fault}", file=sys.stderr)
         return 1
     targets = [target for block in blocks for target in targets_of(block)]
     targets += [target for block in several for target in gateway_targets(block)]
-    page = "\n\n".join([_head(seeds), METHOD, *map(str, [*blocks, *several, *live]), "\n".join(map(str, targets))])
+    targets += [target for block in many for target in block.targets()]
+    page = "\n\n".join(
+        [_head(seeds), METHOD, *map(str, [*blocks, *several, *live, *many]), "\n".join(map(str, targets))]
+    )
     print(page)
     if options.keep:
         options.keep.write_text(page + "\n")
@@ -96,7 +103,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     counts = sorted({layout.count for layout in LAYOUTS} - {1})
     parser.add_argument("--gateways", nargs="+", type=int, default=counts, choices=counts, metavar="N")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at once")
-    parser.add_argument("--only", choices=("virtual", "gateways", "live"))
+    parser.add_argument("--only", choices=("virtual", "gateways", "live", "live-gateways"))
     parser.add_argument("--keep", type=Path, metavar="FILE", help="write what is printed to this file too")
     parser.add_argument("--url", help="play on this gateway, over HTTP")
     parser.add_argument("--model", default=MODEL, help="which model it is asked for (default %(default)s)")

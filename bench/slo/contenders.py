@@ -55,7 +55,12 @@ class Contender:
 
 def hearth() -> Contender:
     """`hearth serve` with the scenario's tiers and tenants as its policy."""
-    return Contender("hearth", _hearth, lambda _scenario, tenant: {"authorization": f"Bearer {_key(tenant)}"})
+    return Contender("hearth", hearth_program, lambda _scenario, tenant: key_headers(tenant))
+
+
+def key_headers(tenant: Customer) -> dict[str, str]:
+    """What tells our gateways which tenant asks."""
+    return {"authorization": f"Bearer {_key(tenant)}"}
 
 
 def smg() -> Contender:
@@ -103,7 +108,8 @@ def smg_plain() -> Contender:
 CONTENDERS = (smg_plain, smg, hearth)
 
 
-def _hearth(scenario: Scenario, pods: Sequence[str], folder: Path) -> Program:
+def hearth_program(scenario: Scenario, pods: Sequence[str], folder: Path, arguments: Sequence[str] = ()) -> Program:
+    """`hearth serve` with the scenario's policy, and further arguments."""
     port, admin = free_port(), free_port()
     policy, config = folder / "policy.yaml", folder / "hearth.yaml"
     policy.write_text(yaml.safe_dump(policy_of(scenario)))
@@ -119,7 +125,7 @@ def _hearth(scenario: Scenario, pods: Sequence[str], folder: Path) -> Program:
         f"{LOOPBACK}:{admin}",
     ]
     files = ["--config", str(config), "--policy", str(policy), "--usage-log", str(folder / "usage.jsonl")]
-    command = [sys.executable, "-m", "gateway", "serve", *ports, *files]
+    command = [sys.executable, "-m", "gateway", "serve", *ports, *files, *arguments]
     return Program(command, port, Ready(f"http://{LOOPBACK}:{admin}/fleet", pods_in_fleet))
 
 

@@ -8,8 +8,13 @@ from enum import StrEnum
 DELAY_S = 0.005
 """From the end of a batch until a peer applies it: a stream in Redis."""
 
-FAULT_FROM, FAULT_TO = 0.35, 0.55
-"""Of the run: while the link is dead or stalls."""
+FAULT_FROM = 0.35
+"""Of the run: when the link dies or stalls."""
+
+FAULT_S = 30.0
+"""How long it does; at most `MAX_FAULT` of the run."""
+
+MAX_FAULT = 0.4
 
 
 class Link(StrEnum):
@@ -18,11 +23,11 @@ class Link(StrEnum):
     REDIS = "redis"
     NONE = "none"
     DIES = "dies"
-    """Batches are lost for a fifth of the run."""
+    """Batches are lost for `FAULT_S`."""
     STALLS = "stalls"
-    """Batches are held back for a fifth of the run, and then all delivered."""
+    """Batches are held back for `FAULT_S`, and then all delivered."""
     ONE_SIDED = "one-sided"
-    """For a fifth of the run nothing of the first gateway reaches the others; it still receives theirs."""
+    """For `FAULT_S` nothing of the first gateway reaches the others; it still receives theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +58,31 @@ class Gateways:
 
 ONE = Gateways()
 
+COUNTS = (2, 4, 16)
+"""Of gateways."""
+
 LAYOUTS = (
     ONE,
-    Gateways(2),
-    Gateways(4),
-    Gateways(16),
-    Gateways(2, first_share=0.8),
-    Gateways(4, first_share=0.8),
-    Gateways(4, Link.DIES),
-    Gateways(4, Link.STALLS),
-    Gateways(4, Link.ONE_SIDED),
-    Gateways(2, Link.NONE),
-    Gateways(4, Link.NONE),
+    *(
+        layout
+        for count in COUNTS
+        for layout in (
+            Gateways(count),
+            Gateways(count, first_share=0.8),
+            Gateways(count, Link.DIES),
+            Gateways(count, Link.STALLS),
+            Gateways(count, Link.ONE_SIDED),
+            Gateways(count, Link.NONE),
+        )
+    ),
 )
 """What is played of each of `SCENARIOS`."""
 
 SCENARIOS = ("chat", "overload-2", "overload-5")
 """At once, twice and five times the best load."""
+
+
+def fault_of(length_s: float) -> tuple[float, float]:
+    """When the fault of a run of this length begins and ends, in seconds."""
+    begins_s = FAULT_FROM * length_s
+    return begins_s, begins_s + min(FAULT_S, MAX_FAULT * length_s)

@@ -34,6 +34,8 @@ class Address:
     url: str
     headers_of: Callable[[Customer], Mapping[str, str]] = lambda _tenant: {}
     model: str = MODEL
+    further: tuple[str, ...] = ()
+    """Other gateways for the same traffic: each attempt goes to any of them."""
 
 
 def headers_by_name(keys: Sequence[str], headers: Sequence[str]) -> Callable[[Customer], Mapping[str, str]]:
@@ -69,6 +71,8 @@ class _Player:
         self._address = address
         self._client = client
         self._draw = Random(f"{seed} retries").random
+        self._urls = (address.url, *address.further)
+        self._choose = Random(f"{seed} gateways").choice
         self._started_s = time.monotonic()
 
     def now_s(self) -> float:
@@ -81,7 +85,7 @@ class _Player:
         await persist(lambda retries: self._try(result, body, retries), self._draw)
 
     async def _try(self, result: RequestResult, body: bytes, retries: int) -> tuple[int, Mapping[str, str]]:
-        url, sent_s = f"{self._address.url}/v1/chat/completions", self.now_s()
+        url, sent_s = f"{self._choose(self._urls)}/v1/chat/completions", self.now_s()
         headers = {**self._address.headers_of(result.offered.tenant), RETRY_COUNT: str(retries)}
         answer = await ask(self._client, url, body, self.now_s, headers)
         if answer.failure or answer.first_token_at is None:

@@ -10,7 +10,7 @@ from random import Random
 from bench.slo.clients import persist
 from bench.slo.fates import No, RequestResult
 from bench.slo.figures import Figures, figures_of
-from bench.slo.gateways import FAULT_FROM, FAULT_TO, ONE, Gateways, Link
+from bench.slo.gateways import ONE, Gateways, Link, fault_of
 from bench.slo.policies import Policy
 from bench.slo.scenario import Scenario
 from bench.slo.traffic import Offered, draw_traffic, recorded_lengths
@@ -180,8 +180,9 @@ def _joined(replicas: Sequence[Replica], gateways: Gateways, length_s: float) ->
         Link.ONE_SIDED: lambda: exchange.isolate(0),
     }
     if gateways.link in begin:
-        loop.call_at(FAULT_FROM * length_s, begin[gateways.link])
-        loop.call_at(FAULT_TO * length_s, exchange.restore)
+        begins_s, ends_s = fault_of(length_s)
+        loop.call_at(begins_s, begin[gateways.link])
+        loop.call_at(ends_s, exchange.restore)
     return exchange
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from tests.vllm.children import Child, bounds, free_port
@@ -46,10 +46,21 @@ class PinnedPod(Child):
         words = (*bounds(LIFETIME_S), *pinned, *serve, *named, *FLAGS)
         super().__init__(f"truth-{core}-{port}", words, f"http://127.0.0.1:{port}", inherited | ENVIRONMENT | OWN)
         self.core = core
+        if niceness:
+            favour_session(self.pid, niceness)
 
     def processes(self) -> list[int]:
         """Return the ids of all its processes."""
-        return descendants(self._started.pid)
+        return descendants(self.pid)
+
+
+def favour_session(pid: int, niceness: int) -> None:
+    """Give a process's session its niceness among others': where the kernel groups sessions, one inside counts alone.
+
+    Nothing where the kernel does not group them, or the process may not.
+    """
+    with suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness), encoding="ascii")
 
 
 def descendants(pid: int) -> list[int]:
@@ -81,7 +92,9 @@ async def pinned_pods(cores: Sequence[int], niceness: int = 0) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def behind_gateway(pods: Sequence[PinnedPod]) -> AsyncIterator[str]:
+async def behind_gateway(pods: Sequence[PinnedPod], niceness: int = 0) -> AsyncIterator[str]:
     """The URL of a gateway with its default routing in front of these."""
     async with in_front([pod.url for pod in pods]) as gateway:
+        if niceness:
+            favour_session(gateway.pid, niceness)
         yield gateway.url

@@ -180,6 +180,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     gateway.registry.register(canaries)
     gateway.registry.register(gateway.callback_errors)
     if tracing is not None:
+        gateway.tracing = tracing
         front.dispatcher.trace_with(tracing.tracer.begin)
         gateway.registry.register(tracing.exporter)
     return gateway

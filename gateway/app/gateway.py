@@ -41,6 +41,7 @@ from tenancy.policy import Policy
 
 if TYPE_CHECKING:
     from gateway.ext_proc.server import ExtProcServer  # Protobuf takes six megabytes.
+    from gateway.tracing.tracing import Tracing
 
 
 @dataclass(slots=True)
@@ -86,6 +87,8 @@ class Gateway:
     """Client of the precise prefix index; None if not configured."""
     ext_proc: ExtProcServer | None = None
     """The ext_proc server; None if not configured."""
+    tracing: Tracing | None = None
+    """Traces; None if not configured."""
 
     def is_ready(self) -> bool:
         """Return whether new requests are accepted."""

@@ -63,7 +63,8 @@ class GatewayMetrics:
             _fleet_collector(gateway),
             self._calibration,
             UpstreamCollector(fleet, lambda: watcher.pods, clock, time.time),
-            EngineCollector(watcher.engine_counters, watcher.census.nodes),
+            # Of nodes one worker of a host is enough: they are many series, and the same for all.
+            EngineCollector(watcher.engine_counters, dict if unpaired is None else watcher.census.nodes),
             PoolCollector(self._router, meter, gateway.peer_load.load, lambda: waiting_by_engine(watcher.pods)),
             WarningCollector(standing),
             SourceCollector(watcher.census, clock),

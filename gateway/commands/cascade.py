@@ -64,7 +64,9 @@ def add_flags(parser: ArgumentParser) -> None:
     found.add_argument("--plot", metavar="FILE.svg", type=Path, help="quality against cost")
     played = actions.add_parser("evaluate", parents=[labelled], help="apply a calibration file to labelled answers")
     played.add_argument("file", metavar="CALIBRATION_FILE", type=Path)
-    report_parser = actions.add_parser("report", help="the promise and its evidence; what ladders have cost and saved")
+    report_parser = actions.add_parser(
+        "report", help="the quality guarantee and its evidence; what cascades have cost and saved"
+    )
     report_parser.add_argument("log", metavar="USAGE_LOG", type=Path, nargs="*")
     report_parser.add_argument(
         "--file",

@@ -1,4 +1,7 @@
-"""`hearth config check FILE`: every fault of a configuration at once, each with its path. `schema`: its JSON Schema."""
+"""`hearth config check FILE`: every fault of a configuration at once, each with its path.
+
+`schema` prints its JSON Schema, `migrate` rewrites renamed keys.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gateway.config.loading import check_file
+from gateway.config.migrating import migrate
 from gateway.config.settings import config_schema
 from gateway.discovery.file import parse_pods
 from gateway.discovery.sources import missing_libraries
@@ -22,9 +26,26 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
     if arguments.action == "schema":
         sys.stdout.write(json.dumps(config_schema(), indent=2) + "\n")
         return 0
+    if arguments.action == "migrate":
+        return _migrate(Path(arguments.file), writes=arguments.write)
     faults = find_config_errors(Path(arguments.file), variables)
     sys.stdout.write("".join(f"{fault}\n" for fault in faults) or f"{arguments.file}: ok\n")
     return 1 if faults else 0
+
+
+def _migrate(file: Path, *, writes: bool) -> int:
+    """Rewrite the renamed keys of a file. Returns the exit status."""
+    try:
+        text, count = migrate(file.read_text(encoding="utf-8"))
+        if writes and count:
+            file.write_text(text, encoding="utf-8")
+    except (InvalidValue, OSError, UnicodeDecodeError) as trouble:
+        sys.stderr.write(f"hearth: {file}: {trouble}\n")
+        return 1
+    if not writes:
+        sys.stdout.write(text)
+    sys.stderr.write(f"{count} keys renamed. Next: hearth config check {file}\n")
+    return 0
 
 
 def find_config_errors(config: Path, variables: Mapping[str, str]) -> tuple[ConfigError, ...]:

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 
 _SIMULATOR = "no simulator is installed: run pip install --force-reinstall hearth-gateway"
 
-COMES_WITH = dict.fromkeys(("demo", "pod", "simulate", "profile"), _SIMULATOR)
+COMES_WITH = dict.fromkeys(("demo", "pod", "shadow", "simulate", "profile"), _SIMULATOR)
 
 
 def run(name: str, argv: Sequence[str]) -> int:

@@ -52,7 +52,9 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
         sys.stderr.write(f"hearth: {trouble}\n")
         return 1
     sys.stdout.write(report(imported))
-    faults = find_config_errors(config, variables)
+    faults = [str(fault) for fault in find_config_errors(config, variables)]
+    if not imported.names_pods:
+        faults.append(f"{config}: names no vLLM pod: add `discovery` (docs/discovery.md)")
     sys.stdout.write("".join(f"to do: {fault}\n" for fault in faults))
     if not faults:
         sys.stdout.write(f"{config}: ok\nNext: hearth serve --config {config}\n")

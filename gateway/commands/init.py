@@ -90,8 +90,8 @@ def read_answers(arguments: Namespace, ask: Ask) -> Answers:
     if given is None:
         given = _question(ask, "URLs of your vLLM servers, separated by commas", "--pod", None).split(",")
     pods = tuple(_parsed("--pod", parse_pod_base_url, url.strip()) for url in given)
-    usual = default_listen(pods)
-    listen = arguments.listen or _question(ask, "Address for clients", "--listen", usual)
+    default = default_listen(pods)
+    listen = arguments.listen or _question(ask, "Address for clients", "--listen", default)
     auth = arguments.auth
     if auth is None:
         auth = _question(ask, "Must clients send an API key? yes or no", "--auth", "no").lower() in ("y", "yes")

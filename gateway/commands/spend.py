@@ -227,7 +227,7 @@ def add_flags(parser: ArgumentParser) -> None:
         "--since", metavar="TIME", help="ended at or after, in UTC: 2026-11-01, or 2026-11-01T08:00:00Z"
     )
     parser.add_argument("--until", metavar="TIME", help="ended before")
-    parser.add_argument("--format", choices=("table", "csv", "json"), default="table")
+    parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help="default table")
     parser.add_argument("--only-named", action="store_true", help="without the rotated files beside a log")
 
 

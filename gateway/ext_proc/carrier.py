@@ -56,7 +56,7 @@ class ExtProcTransport:
         self,
         answer: ResponseSide,
         send_pick: Callable[[EndpointPick, Relay], None],
-        asked: IncomingRequest,
+        incoming: IncomingRequest,
         reply: ResponseWriter,
         means: ExtProcTransportConfig,
         *,
@@ -65,12 +65,12 @@ class ExtProcTransport:
         usage_added: bool,
         body_needed_no_more: Callable[[], None],
     ) -> None:
-        """`asked`: the request as Envoy has it. `path`: the path at the pod."""
+        """`incoming`: the request as Envoy has it. `path`: the path at the pod."""
         self._answer = answer
         self._send_pick = send_pick
-        self._target = asked.target
-        self._trace = asked.trace
-        self._has_tracestate = b"tracestate" in asked.headers
+        self._target = incoming.target
+        self._trace = incoming.trace
+        self._has_tracestate = b"tracestate" in incoming.headers
         self._reply = reply
         self._means = means
         self._path = path

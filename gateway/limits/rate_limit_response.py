@@ -38,6 +38,7 @@ def rate_limit_headers(accounts: Iterable[AccountUsage], now_s: float, *, anthro
     """The headers of limit, remaining and reset, for the tightest account; empty where no limit is per minute."""
     meters = [meter for account in accounts for meter in account.limit_usages.values()]
     fields: list[tuple[str, str]] = []
+    last_s, resets = -inf, ""
     for (limit, remaining, reset), kinds in ANTHROPIC_HEADERS if anthropic else OPENAI_HEADERS:
         tightest, smallest = None, inf
         for meter in meters:
@@ -47,7 +48,9 @@ def rate_limit_headers(accounts: Iterable[AccountUsage], now_s: float, *, anthro
                     tightest, smallest = meter, left
         if tightest is not None:
             resets_in_s = tightest.frees_in_s(tightest.counter.used, now_s)
-            resets = format_time(now_s + resets_in_s) if anthropic else format_span(resets_in_s)
+            if resets_in_s != last_s:  # Limits that the same request has filled last are free at the same time.
+                last_s = resets_in_s
+                resets = format_time(now_s + resets_in_s) if anthropic else format_span(resets_in_s)
             fields += (limit, f"{tightest.limit:.0f}"), (remaining, f"{int(smallest)}"), (reset, resets)
     return tuple(fields)
 

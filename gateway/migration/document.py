@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import isfinite, nan
 from typing import Any
 
 from tenancy.document import InvalidValue
@@ -35,6 +36,11 @@ class Imported:
     """Kept with another meaning."""
     unmapped: tuple[Note, ...]
     """Not kept."""
+
+    @property
+    def names_pods(self) -> bool:
+        """Return whether a gateway would find pods with the configuration."""
+        return "discovery" in self.config or any("pods" in entry for entry in self.config.get("model_list", ()))
 
 
 @dataclass(slots=True)
@@ -118,14 +124,22 @@ def _leaves(value: Any, path: Path) -> Iterator[Path]:
 def number(value: Any, place: str) -> float:
     """Return a number that YAML may have read as text, such as 1e-7. Raises `InvalidValue`."""
     try:
-        return float(value)
+        found = float(value)
     except (TypeError, ValueError):
-        raise InvalidValue(f"{place}: must be a number, not {value!r}") from None
+        found = nan
+    if not isfinite(found):
+        raise InvalidValue(f"{place}: must be a number, not {value!r}")
+    return found
 
 
 def count(value: Any, place: str) -> int:
     """Return a number as an integer of at least 1. Raises `InvalidValue`."""
     return max(1, round(number(value, place)))
+
+
+def mappings(value: Any) -> list[Mapping[str, Any]]:
+    """Return the mappings of a list, none where it is no list."""
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
 def without_empty(values: Mapping[str, Any]) -> dict[str, Any]:

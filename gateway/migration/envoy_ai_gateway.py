@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from gateway.migration.document import Imported, Note, Source, count, without_empty
-from gateway.migration.litellm import FOREIGN, policy_name
+from gateway.migration.document import Imported, Note, Source, count, mappings, without_empty
+from gateway.migration.litellm import NOT_VLLM, policy_name
 from gateway.migration.llm_d import place_of
 
 MODEL_HEADERS = ("x-ai-eg-model", "x-aigw-model")
@@ -157,7 +157,7 @@ class _Reader:
                 if url not in pods:
                     pods.append(url)
         else:
-            source.drop(FOREIGN, *place)
+            source.drop(NOT_VLLM, *place)
             return
         for name in names:
             if served and name != served:
@@ -167,7 +167,8 @@ class _Reader:
     def _read_pool(self, source: Source, place: tuple[str | int, ...], models: Sequence[str]) -> None:
         source.take_each(place, "group", "kind", "name", "namespace")
         name = str(source.peek(*place, "name"))
-        space = source.peek(*place, "namespace") or source.peek("metadata", "namespace")
+        named = source.peek(*place, "namespace") or source.peek("metadata", "namespace")
+        space = None if named is None else str(named)
         pools = self._pools.setdefault(space, [])
         if name not in pools:
             pools.append(name)
@@ -182,7 +183,7 @@ class _Reader:
         service = self._named("AIServiceBackend", name)
         if service is None or service.peek("spec", "schema", "name") != "OpenAI":
             if service is not None:
-                service.drop(FOREIGN)
+                service.drop(NOT_VLLM)
             return None
         reference = service.peek("spec", "backendRef")
         backend = self._named("Backend", reference.get("name")) if isinstance(reference, Mapping) else None
@@ -198,8 +199,8 @@ class _Reader:
             if backend.peek(*place, word) is not None:
                 host = str(backend.peek(*place, word))
                 if host.endswith((".openai.com", ".anthropic.com", ".googleapis.com", ".azure.com", ".amazonaws.com")):
-                    service.drop(FOREIGN)
-                    backend.drop(FOREIGN)
+                    service.drop(NOT_VLLM)
+                    backend.drop(NOT_VLLM)
                     return None
                 self._take_service(service)
                 backend.take_each(place, word, "port")
@@ -227,8 +228,8 @@ class _Reader:
             return
         headers = [
             (str(header.get("name")), str(header.get("type") or "Exact"), header.get("value"))
-            for selector in source.peek(*place, "clientSelectors") or ()
-            for header in selector.get("headers") or ()
+            for selector in mappings(source.peek(*place, "clientSelectors"))
+            for header in mappings(selector.get("headers"))
         ]
         target = self._target(headers)
         if target is None:

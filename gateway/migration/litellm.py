@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
+from urllib.parse import urlsplit
 
 from gateway.migration.document import Imported, Note, Source, count, number, without_empty
 
@@ -18,13 +19,24 @@ VLLM_PROVIDERS = frozenset({"hosted_vllm", "vllm", "openai", "openai_like", "cus
 DUMMY_KEYS = frozenset({"", "none", "null", "empty", "fake-key", "fake", "dummy", "token-abc123"})
 """What configurations give to servers that ask for no key."""
 
+HOSTED = (
+    "openai.com",
+    "azure.com",
+    "anthropic.com",
+    "googleapis.com",
+    "amazonaws.com",
+    "mistral.ai",
+    "groq.com",
+    "deepseek.com",
+)
+
 ENVIRONMENT = "os.environ/"
 
 DEFAULT_TENANT = "default"
 
 ADMIN_TENANT = "litellm-master"
 
-FOREIGN = "Hearth serves vLLM pods; keep this provider behind LiteLLM"
+NOT_VLLM = "Hearth serves vLLM pods; keep this provider behind LiteLLM"
 
 ALIASES_NEED_NAMES = "a wildcard names no model; pods report theirs"
 
@@ -102,21 +114,21 @@ class _Models:
 
     def _read_deployment(self, row: int) -> None:
         source, place = self._source, ("model_list", row)
-        name, model = source.peek(*place, "model_name"), str(source.peek(*place, "litellm_params", "model") or "")
-        provider, _, served = model.partition("/")
-        base = source.peek(*place, "litellm_params", "api_base")
-        if provider not in VLLM_PROVIDERS or not served or not base:
-            source.drop(FOREIGN, *place)
+        name, (provider, served) = source.peek(*place, "model_name"), self._provider(place)
+        words = [word for word in ("api_base", "base_url") if source.peek(*place, "litellm_params", word)]
+        base = str(source.peek(*place, "litellm_params", words[0])) if words else ""
+        if provider not in VLLM_PROVIDERS or not served or not base or is_hosted(base):
+            source.drop(NOT_VLLM, *place)
             return
         if "*" in served or "*" in str(name):
             source.drop(ALIASES_NEED_NAMES, *place)
             return
-        source.take(*place, "litellm_params", "model")
+        source.take_each((*place, "litellm_params"), "model", "custom_llm_provider", words[0])
         entry = self.entries.setdefault(served, {"model_name": served})
-        url = pod_url(str(source.take(*place, "litellm_params", "api_base")))
+        url = pod_url(base)
         if url.startswith("${"):
             source.changed.append(
-                Note(f"model_list[{row}].litellm_params.api_base", "the variable must not end in /v1")
+                Note(f"model_list[{row}].litellm_params.{words[0]}", "the variable must not end in /v1")
             )
         entry["pods"] = list(dict.fromkeys([*entry.get("pods", ()), url]))
         self._read_prices(place, entry)
@@ -126,6 +138,15 @@ class _Models:
             source.drop(REPORTED, *place, "model_info", word)
         for word in ("rpm", "tpm", "weight", "order", "max_parallel_requests"):
             source.drop(IN_SECONDS, *place, "litellm_params", word)
+
+    def _provider(self, place: tuple[str, int]) -> tuple[str, str]:
+        """Return the provider of a deployment and the name that its server uses."""
+        model = str(self._source.peek(*place, "litellm_params", "model") or "")
+        named = self._source.peek(*place, "litellm_params", "custom_llm_provider")
+        provider, _, served = model.partition("/")
+        if named is not None and provider != named:
+            return str(named), model
+        return provider, served
 
     def _name(self, place: tuple[str, int], name: str, served: str) -> None:
         known = self.aliases.get(name)
@@ -158,6 +179,12 @@ class _Models:
             self.pod_api_key = variable(str(self._source.take(*place, "litellm_params", "api_key")))
         else:
             self._source.drop("all pods have one key", *place, "litellm_params", "api_key")
+
+
+def is_hosted(base: str) -> bool:
+    """Return whether an address is one of a provider's own API."""
+    host = urlsplit(base).hostname or ""
+    return host.endswith(HOSTED)
 
 
 def variable(text: str) -> str:
@@ -216,6 +243,8 @@ def _policy(
     overload = "downgrade" if downgrades else None
     defaults = without_empty({"aliases": models.aliases, "downgrades": downgrades, "on_overload": overload})
     defaults |= _limits(source, ("litellm_settings", "default_team_params"))
+    if users := _limits_of_users(source):
+        defaults["per_user"] = users
     if (allowed := _models_of(source, models, ("litellm_settings", "default_team_params"))) is not None:
         defaults["models"] = allowed
     uses_tokens = bool(source.peek("general_settings", "enable_jwt_auth"))
@@ -227,16 +256,22 @@ def _policy(
     if not auth:
         auth = {"default_tenant": DEFAULT_TENANT}
         tenants.setdefault(DEFAULT_TENANT, {})
-    if tenants:
-        for tenant in (defaults, *tenants.values()):
-            _name_models_of_budgets(tenant, models)
+    for tenant in tenants.values():
+        _keep_own_limits(tenant, defaults, models)
+    for tenant in (defaults, *tenants.values()):
+        if "max_budget" in {**tenant, **tenant.get("per_user", {})}:
+            # A budget needs the names of its models, each with a price.
+            tenant.setdefault("models", list(models.entries))
     return without_empty({"auth": auth, "defaults": defaults, "tenants": tenants}), rows
 
 
-def _name_models_of_budgets(tenant: dict[str, Any], models: _Models) -> None:
-    """A budget needs the names of its models, each with a price."""
-    if "max_budget" in tenant and "models" not in tenant:
-        tenant["models"] = list(models.entries)
+def _keep_own_limits(tenant: dict[str, Any], defaults: Mapping[str, Any], models: _Models) -> None:
+    """Defaults are for teams that LiteLLM creates: what is known already has its own values, or none."""
+    for limit in LIMITS.values():
+        if limit in defaults and limit != "budget_duration":
+            tenant.setdefault(limit, "off")
+    if "models" in defaults:
+        tenant.setdefault("models", list(models.entries))
 
 
 def _downgrades(source: Source, models: _Models) -> dict[str, str]:
@@ -291,6 +326,21 @@ def _limits(source: Source, place: tuple[str | int, ...]) -> dict[str, Any]:
         found.pop("budget_duration", None)
         found.pop("max_budget", None)
     return found
+
+
+def _limits_of_users(source: Source) -> dict[str, Any]:
+    """Return the limits of each user, wherever LiteLLM has them."""
+    found = _limits(source, ("litellm_settings", "default_internal_user_params"))
+    if (budget := source.peek("litellm_settings", "max_internal_user_budget")) is None:
+        return found
+    period = source.peek("litellm_settings", "internal_user_budget_duration")
+    if period is None or not (DURATION.fullmatch(str(period)) or MONTHS.fullmatch(str(period))):
+        source.drop("a budget needs a period", "litellm_settings", "max_internal_user_budget")
+        return found
+    source.take_each(("litellm_settings",), "max_internal_user_budget", "internal_user_budget_duration")
+    months = MONTHS.fullmatch(str(period))
+    length = f"{30 * int(months[1])}d" if months else str(period)
+    return {"max_budget": number(budget, "max_internal_user_budget"), "budget_duration": length} | found
 
 
 def _period(source: Source, place: tuple[str | int, ...], value: str) -> str | None:
@@ -396,6 +446,8 @@ def _teams(models: _Models, teams: Sequence[Any], *, by_id: bool) -> tuple[dict[
         tenant = _limits(row, ())
         if (allowed := _models_of(row, models, ())) is not None:
             tenant["models"] = allowed
+        if own := _aliases_of(row, models, "model_aliases"):
+            tenant["aliases"] = own
         _drop_usage(row)
         tenants[name] = tenant
         if identity is not None:
@@ -406,44 +458,68 @@ def _teams(models: _Models, teams: Sequence[Any], *, by_id: bool) -> tuple[dict[
 def _add_keys(models: _Models, keys: Sequence[Any], tenants: dict[str, Any], auth: dict[str, Any]) -> list[Source]:
     """Add each key to the tenant of its team, with its own limits as a group; a key without a team is a tenant."""
     by_team = {tenant.pop("_team_id"): name for name, tenant in tenants.items() if "_team_id" in tenant}
-    rows = list[Source]()
-    for index, key in enumerate(keys):
-        row = Source(key, f"keys[{index}]")
-        rows.append(row)
-        digest = str(row.peek("token") or "")
-        if not DIGEST.fullmatch(digest):
-            row.drop("no SHA-256 digest: make a new key with `hearth keys new`", "token")
+    rows = [Source(key, f"keys[{index}]") for index, key in enumerate(keys)]
+    for row in rows:
+        if (entry := _key_entry(row)) is None:
             continue
-        if row.peek("blocked"):
-            row.drop("a blocked key is left out")
-            continue
-        row.take("token")
-        row.take("blocked")
-        identity = policy_name(row.take("key_alias") or row.take("key_name") or f"key-{index}")
         team = row.peek("team_id")
-        limits = _limits(row, ())
-        allowed = _models_of(row, models, ())
-        entry: dict[str, Any] = {"digest": digest, "id": identity}
-        if (until := row.take("expires")) is not None:
-            entry["expires_at"] = str(until)
-        if user := row.take("user_id"):
-            entry["user"] = str(user)
         if team is not None and str(team) in by_team:
             row.take("team_id")
             name = by_team[str(team)]
-            if limits:
-                tenants[name].setdefault("groups", {})[identity] = limits
-                entry["group"] = identity
-            if allowed is not None:
-                row.changed.append(Note(f"keys[{index}].models", f"models are those of tenant `{name}`"))
+            _add_to_team(row, models, entry, tenants[name], name)
         else:
             if team is not None:
                 row.change("its team was not exported: the key is a tenant of its own", "team_id")
-            name = identity
-            tenants[name] = tenants.get(name, {}) | limits | ({} if allowed is None else {"models": allowed})
+            name = str(entry["id"])
+            tenants[name] = tenants.get(name, {}) | _tenant_of_key(row, models)
         _drop_usage(row)
         auth.setdefault("keys", {}).setdefault(name, []).append(entry)
     return rows
+
+
+def _key_entry(row: Source) -> dict[str, Any] | None:
+    """Return the policy's entry of a key, None for one that cannot be taken over."""
+    digest = str(row.peek("token") or "")
+    if not DIGEST.fullmatch(digest):
+        row.drop("no SHA-256 digest: make a new key with `hearth keys new`", "token")
+        return None
+    if row.peek("blocked"):
+        row.drop("a blocked key is left out")
+        return None
+    row.take_each((), "token", "blocked")
+    entry: dict[str, Any] = {"digest": digest, "id": policy_name(row.take("key_alias") or digest[:8])}
+    if (until := row.take("expires")) is not None:
+        entry["expires_at"] = str(until)
+    if user := row.take("user_id"):
+        entry["user"] = str(user)
+    return entry
+
+
+def _add_to_team(row: Source, models: _Models, entry: dict[str, Any], tenant: dict[str, Any], name: str) -> None:
+    """Make limits of a key those of a group that it authenticates."""
+    if limits := _limits(row, ()):
+        tenant.setdefault("groups", {})[entry["id"]] = limits
+        entry["group"] = entry["id"]
+    if _models_of(row, models, ()) is not None:
+        row.changed.append(Note(f"{row.name}.models", f"models are those of tenant `{name}`"))
+
+
+def _tenant_of_key(row: Source, models: _Models) -> dict[str, Any]:
+    allowed = _models_of(row, models, ())
+    own = {"models": allowed} if allowed is not None else {}
+    return _limits(row, ()) | own | without_empty({"aliases": _aliases_of(row, models, "aliases")})
+
+
+def _aliases_of(row: Source, models: _Models, word: str) -> dict[str, str]:
+    """Return the aliases of a tenant, with those of all: its own replace the defaults. Empty if it has none."""
+    given, found = row.peek(word), dict[str, str]()
+    for alias, name in (given if isinstance(given, Mapping) else {}).items():
+        if (served := models.served(name)) is None:
+            row.drop("no model of a vLLM pod", word, str(alias))
+        else:
+            row.take(word, str(alias))
+            found[str(alias)] = served
+    return {**models.aliases, **found} if found else {}
 
 
 def _drop_usage(row: Source) -> None:

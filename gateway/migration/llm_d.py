@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from gateway.migration.document import Imported, Note, Source, number, without_empty
+from gateway.migration.document import Imported, Note, Path, Source, mappings, number, without_empty
 
 DEFAULT_TENANT, DEFAULT_TIER = "default", "standard"
 
@@ -69,6 +69,12 @@ KEPT: Mapping[str, str] = {
     "lora-affinity-scorer": "part of every routing (lora_affinity)",
     "session-affinity-scorer": "part of every routing (session_affinity), by x-session-id",
     "session-affinity-filter": "part of every routing (session_affinity), by x-session-id",
+    "data-parallel-profile-handler": "each data-parallel rank is an engine of its own",
+    "token-producer": "pods' /tokenize gives the tokens of a prompt",
+    "tokenizer": "pods' /tokenize gives the tokens of a prompt",
+    "metrics-data-source": "pods are probed and scraped",
+    "core-metrics-extractor": "pods are probed and scraped",
+    "endpoint-notification-source": "pods are probed and scraped",
     "openai-parser": "bodies of OpenAI's and Anthropic's APIs are read",
 }
 """Plugins whose work Hearth does without being told, and how."""
@@ -83,6 +89,11 @@ REASONS: Mapping[str, str] = {
     "prefix-based-pd-decider": "pairs are scored per request, without thresholds",
     "always-disagg-pd-decider": "pairs are scored per request; one engine may be better",
     "header-based-testing-filter": "for tests only",
+    "encode-filter": "no stage of its own for encoders",
+    "encoder-header-handler": "no stage of its own for encoders",
+    "always-encode-decider": "no stage of its own for encoders",
+    "ed-profile-handler": "no stage of its own for encoders",
+    "epd-profile-handler": "no stage of its own for encoders",
     "utilization-detector": "admission computes whether an objective can be met",
     "concurrency-detector": "admission computes whether an objective can be met",
 }
@@ -100,18 +111,30 @@ def import_llm_d(documents: Sequence[Any], pods: Sequence[str] = ()) -> Imported
 
 
 def _unpacked(documents: Sequence[Any]) -> Iterator[Source]:
-    """Yield each object, with those inside ConfigMaps as objects of their own."""
+    """Yield each object, with those inside it as objects of their own: in ConfigMaps, Helm values, inline fields."""
     for document in documents:
-        if not isinstance(document, Mapping):
-            continue
-        source = Source(document, place_of(document))
-        if document.get("kind") == "ConfigMap" and isinstance(document.get("data"), Mapping):
-            for key, text in document["data"].items():
-                inner = _parsed(text)
-                if any(isinstance(one, Mapping) and "kind" in one for one in inner):
-                    source.take("data", key)
-                    yield from (Source(one, f"{source.name} {key}") for one in inner if isinstance(one, Mapping))
-        yield source
+        if isinstance(document, Mapping):
+            source = Source(document, place_of(document))
+            for path, inner in _embedded(document, ()):
+                source.take(*path)
+                yield from (Source(one, f"{source.name} {path[-1]}") for one in inner)
+            yield source
+
+
+def _embedded(value: Any, path: Path) -> Iterator[tuple[Path, list[Mapping[str, Any]]]]:
+    """Yield the places of objects inside a document, as text or as mappings."""
+    children: list[tuple[str | int, Any]] = []
+    if isinstance(value, Mapping):
+        children = [(str(key), child) for key, child in value.items()]
+    elif isinstance(value, list):
+        children = list(enumerate(value))
+    for step, child in children:
+        inner = _parsed(child) if isinstance(child, str) and "kind:" in child else [child]
+        objects = [one for one in inner if isinstance(one, Mapping) and str(one.get("kind")) in READ]
+        if objects:
+            yield (*path, step), objects
+        else:
+            yield from _embedded(child, (*path, step))
 
 
 def place_of(document: Mapping[str, Any]) -> str:
@@ -126,6 +149,12 @@ def _parsed(text: Any) -> list[Any]:
         return list(yaml.safe_load_all(str(text)))
     except yaml.YAMLError:
         return []
+
+
+READ = frozenset(
+    {"EndpointPickerConfig", "InferencePool", "InferenceObjective", "InferenceModel", "InferenceModelRewrite"}
+)
+"""Kinds that are read."""
 
 
 class _Reader:
@@ -160,6 +189,10 @@ class _Reader:
                 source.change(
                     ENGINES if source.peek("kind") != "HTTPRoute" else "stays as it is: it routes to the pool", "spec"
                 )
+            case "LLMInferenceService":
+                self._read_service(source)
+            case None:
+                self._read_values(source)
             case _:
                 source.drop("no counterpart for this kind")
 
@@ -203,8 +236,9 @@ class _Reader:
             source.take("spec", "targetPorts")
             entry["inference_pools"] = [source.peek("metadata", "name")]
         else:
-            labels = source.take("spec", "selector") or {}
-            labels = labels.get("matchLabels", labels)
+            labels = source.take("spec", "selector")
+            labels = labels if isinstance(labels, Mapping) else {}
+            labels = labels["matchLabels"] if isinstance(labels.get("matchLabels"), Mapping) else labels
             entry["selector"] = ",".join(f"{key}={value}" for key, value in labels.items())
             if (port := source.take("spec", "targetPortNumber")) is not None:
                 entry["port"] = port
@@ -227,6 +261,44 @@ class _Reader:
                 pools.extend(entry["inference_pools"])
                 return
         self._kubernetes.append(entry)
+
+    def _read_service(self, source: Source) -> None:
+        """Read KServe's LLMInferenceService: engines and pool stay; the scheduler is replaced."""
+        source.take_each(("spec", "router", "scheduler", "pool", "ref"), "name")
+        if (name := source.peek("spec", "router", "scheduler", "pool", "ref", "name")) is not None:
+            space = source.peek("metadata", "namespace")
+            self._kubernetes.append(without_empty({"namespace": space, "inference_pools": [name]}))
+        for word in (
+            "model",
+            "replicas",
+            "template",
+            "worker",
+            "prefill",
+            "parallelism",
+            "labels",
+            "annotations",
+            "baseRefs",
+        ):
+            source.change(ENGINES, "spec", word)
+        source.drop("the scheduler is Hearth", "spec", "router", "scheduler")
+
+    def _read_values(self, source: Source) -> None:
+        """Read Helm values of the pool's chart: labels and ports of the engines."""
+        for place in (("inferencePool",), ("router", "inferencePool"), ("router",), ()):
+            labels = source.take(*place, "modelServers", "matchLabels")
+            if not isinstance(labels, Mapping) or not labels:
+                continue
+            entry: dict[str, Any] = {"selector": ",".join(f"{key}={value}" for key, value in labels.items())}
+            ports = source.take(*place, "targetPorts") or source.take(*place, "modelServers", "targetPorts")
+            port = source.take(*place, "targetPortNumber")
+            if isinstance(ports, list) and ports and isinstance(ports[0], Mapping):
+                port = ports[0].get("number", port)
+            if port is not None:
+                entry["port"] = round(number(port, "targetPorts"))
+            self._kubernetes.append(entry)
+        for word in ("modelArtifacts", "decode", "prefill", "routing", "multinode"):
+            source.change(ENGINES, word)
+        source.drop("the picker's own deployment: see the chart's values")
 
     def _read_objective(self, source: Source) -> None:
         name = str(source.peek("metadata", "name"))
@@ -257,7 +329,7 @@ class _Reader:
     def _targets(self, source: Source, name: str, place: tuple[str | int, ...], word: str) -> None:
         """Alias a name to its heaviest target; shares of traffic have no counterpart."""
         targets = source.peek(*place)
-        if not isinstance(targets, list) or not targets:
+        if not mappings(targets) or len(mappings(targets)) < len(targets):
             return
         best = max(range(len(targets)), key=lambda at: (number(targets[at].get("weight", 1), "weight"), -at))
         target = str(source.take(*place, best, word))
@@ -297,10 +369,10 @@ class _Reader:
         if kind in PRECISE:
             self._is_precise = True
             source.change("KV events, as `kv_events`: addresses and block sizes are read from the pods", *place, "type")
-            source.drop(ENGINES_TELL, *place, "parameters")
+            source.drop(READ_FROM_ENGINES, *place, "parameters")
         elif kind in PREFIX:
             source.change("part of the score, as seconds of uncached prompt", *place, "type")
-            source.drop(ENGINES_TELL, *place, "parameters")
+            source.drop(READ_FROM_ENGINES, *place, "parameters")
         elif kind in LOAD:
             source.change("part of the score, as seconds of queue and memory", *place, "type")
             source.drop(IN_SECONDS, *place, "parameters")
@@ -322,6 +394,7 @@ class _Reader:
             self._tier_fields["max_queue_s"] = number(wait[:-1], "defaultRequestTTL")
         source.drop("queues are bounded by time and objective, not by size", "flowControl")
         source.drop("admission computes whether an objective can be met", "saturationDetector")
+        source.drop("pods are probed and scraped", "dataLayer")
 
 
-ENGINES_TELL = "block sizes, capacities and addresses are read from the engines"
+READ_FROM_ENGINES = "block sizes, capacities and addresses are read from the engines"

@@ -70,7 +70,16 @@ class OutcomeLog:
 
 
 REQUEST_FIELDS = RecordFields(
-    *("timestamp", "level", "event", "message", "request_id=id", "trace_id", "span_id", "parent_span_id"),
+    *(
+        "timestamp",
+        "level",
+        "event",
+        "message",
+        "request_id=id",
+        "trace_id",
+        "request_span_id=span_id",
+        "parent_span_id",
+    ),
     *("tenant", "tier"),
     *("key_id", "api", "model", "stream", "status", "reason", "upstream", "dp_rank", "attempts=attempt_count"),
     *("duration_s=rounded_duration_s", "ttft_s=rounded_ttft_s", "queue_wait_s=rounded_queue_wait_s", "slo_met"),

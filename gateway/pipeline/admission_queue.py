@@ -250,8 +250,12 @@ class AdmissionQueue:
             if not self._take_cancelled(queue, waiter) and not waiter.tier_queue.defer(waiter, now_s):
                 rejection = admission.overload_rejection(waiter, now_s, queue.backlog_s, self._draw())
                 self._reject(queue, waiter, rejection)
-        while self._grant_next(admission, queue):
+        while self._may_grant(admission, queue, now_s) and self._grant_next(admission, queue):
             pass
+
+    def _may_grant(self, admission: Admission, queue: ModelQueue, now_s: float) -> bool:
+        peers = admission.peers
+        return peers is None or not queue.has_peers_waiting or peers.may_grant(queue, now_s, self._draw())
 
     def _grant_next(self, admission: Admission, queue: ModelQueue) -> bool:
         """Return whether another request may be next. None of lower rank overtakes one that no engine can take now."""

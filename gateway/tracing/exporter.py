@@ -115,6 +115,7 @@ class SpanExporter(Collector):
         self._wake, self._stopping = Event(), Event()
         self._stop_by_s: float | None = None
         self._failures = 0
+        self._is_exporting = False
         self._thread = Thread(target=self._run, name="trace exporter", daemon=True)
 
     # -- called by the event loop ----------------------------------------------------------------------------------
@@ -132,6 +133,11 @@ class SpanExporter(Collector):
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests are queued or being exported."""
+        return bool(self._queue) or self._is_exporting
 
     def close(self, timeout_s: float) -> int:
         """Export what is queued, for at most `timeout_s` and a moment. Returns how many requests were lost."""
@@ -176,7 +182,9 @@ class SpanExporter(Collector):
             self._wake.wait(EXPORT_INTERVAL_S)
             self._wake.clear()
             while self._queue:
+                self._is_exporting = True
                 self._export_batch()
+                self._is_exporting = False
                 if self._is_out_of_time():
                     return
             if self._stopping.is_set():

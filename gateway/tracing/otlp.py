@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from struct import pack
+from typing import cast
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -61,7 +62,7 @@ def _encode_span(trace: RequestTrace, trace_id: bytes, flags: int, span: Span) -
         trace_state=trace.state if is_remote and trace.state else "",
         flags=flags | IS_REMOTE if is_remote else flags,
         name=span.name,
-        kind=int(span.kind),
+        kind=cast("SpanMessage.SpanKind.ValueType", span.kind.value),
         start_time_unix_nano=round(span.start_s * 1e9),
         end_time_unix_nano=round(span.end_s * 1e9),
         status=ERROR if span.is_error else None,

@@ -79,7 +79,7 @@ def spans_of(outcome: Outcome) -> list[Span]:
 
 def _server_span(outcome: Outcome, trace: RequestTrace) -> Span:
     arrived_s, parent = outcome.at_s - outcome.duration_s, trace.parent_id
-    attributes = _model_attributes(outcome, _asked_model(outcome))
+    attributes = _model_attributes(outcome, _requested_model(outcome))
     attributes |= {
         "http.response.status_code": outcome.status,
         "hearth.request_id": outcome.id,
@@ -316,7 +316,7 @@ def _by_model(attempts: Sequence[AttemptReceipt]) -> Iterator[Sequence[AttemptRe
             start = at
 
 
-def _asked_model(outcome: Outcome) -> str:
+def _requested_model(outcome: Outcome) -> str:
     """Return the model that the client named; empty where it may be any text: the request was never placed."""
     if not outcome.attempts and (outcome.reason in UNKNOWN_MODELS or outcome.queue_wait_s == 0.0):
         return ""

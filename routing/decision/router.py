@@ -62,6 +62,7 @@ LOAD_SCORERS = frozenset(
     {
         "prefill_time",
         "interference",
+        "stream_stall",
         "hot_prefix_replication",
         "kv_headroom",
         "session_affinity",
@@ -74,6 +75,9 @@ LOAD_SCORERS = frozenset(
 )
 """The scorers that, between engines with the same cached prefix, prefer the shorter queue. With any other all engines
 of a fleet are scored, however many they are."""
+
+LONG_PROMPT_TOKENS = 24_000.0
+"""Prompts beyond it may stall streams for long by themselves."""
 
 SETTLING_S = 60.0
 """A pod that is newer may be worth less than its empty queue says."""
@@ -234,6 +238,10 @@ class Router(RoutingState):
             else (),
             prompts=eligible.prompts,
             prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
+            stalls_s=ledger.stalls_s(pick, now_s)
+            if now_s < ledger.stalled_until_s or prompt_tokens > LONG_PROMPT_TOKENS
+            else (),
+            typical_answer_tokens=costs.averages.typical_answer_tokens,
             typical_prefill_s=costs.averages.prefill_s if pairs else 0.0,
             typical_stream_s=costs.averages.stream_s if pairs else 0.0,
             lacks_kv_room=max(kv_tokens) + (prompt_tokens + output_tokens) > eligible.min_kv_capacity,

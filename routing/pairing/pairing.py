@@ -138,6 +138,7 @@ def _decode_sides(
         holds_adapter=here("holds_adapter") if singles.holds_adapter else (),
         prompts=here("prompts") if singles.prompts else (),
         prefill_shares=here("prefill_shares"),
+        stalls_s=here("stalls_s") if singles.stalls_s else (),
         waited_s=0.0,
     )
 
@@ -177,7 +178,9 @@ def _pair_columns(
         name: getattr(decode, name) for name in ("engines", "running", "kv_tokens", "kv_capacity", *DECODE_COLUMNS)
     }
     unpaired = {
-        name: getattr(decode, name) for name in ("holds_adapter", "prompts", "prefill_shares") if getattr(decode, name)
+        name: getattr(decode, name)
+        for name in ("holds_adapter", "prompts", "prefill_shares", "stalls_s")
+        if getattr(decode, name)
     }
     return {**ours, **theirs, **unpaired, "prefill_overhead_s": took}
 

@@ -134,7 +134,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The flags of `hearth profile`."""
     parser = argparse.ArgumentParser(
         prog="hearth profile",
-        description="Measure a vLLM pod that nobody else uses meanwhile, in at most five minutes, and write an engine "
+        description="Measure a vLLM pod that has no other load meanwhile, in at most five minutes, and write an engine "
         "profile for `hearth simulate --profile`.",
         allow_abbrev=False,
     )

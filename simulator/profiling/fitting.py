@@ -46,8 +46,9 @@ class _Row:
 class _Columns:
     """Which coefficient stands where: base, one increment per stretch of the table, then the rest."""
 
-    def __init__(self, knots: Sequence[int]) -> None:
+    def __init__(self, knots: Sequence[int], decode_tokens: int) -> None:
         self.knots = knots
+        self.decode_tokens = decode_tokens
         stretches = len(knots) - 1
         self.attention, self.sequence, self.kv = (1 + stretches + place for place in range(3))
         self.cycle, self.wake, self.arrival, self.arrival_token = (4 + stretches + place for place in range(4))
@@ -57,7 +58,7 @@ class _Columns:
         """Return the features of one step."""
         row = [0.0] * self.count
         row[0] = 1.0
-        tokens = decoding + sum(chunk for _, chunk in chunks)
+        tokens = decoding * self.decode_tokens + sum(chunk for _, chunk in chunks)
         last = len(self.knots) - 2
         for place, (low, high) in enumerate(zip(self.knots, self.knots[1:], strict=False)):
             share = max((tokens - low) / (high - low), 0.0)
@@ -73,7 +74,7 @@ def fit(seen: Seen) -> Fit:
     if len({one.tokens for one in seen.idle}) < 3 or len({one.sequences for one in seen.decode}) < 2:
         raise NotEnoughSeenError("a fit wants prefills of three lengths and decodes of two batch sizes")
     room = seen.shape.max_num_batched_tokens
-    columns, idle = _Columns(_knots(seen)), _typical(seen.idle)
+    columns, idle = _Columns(_knots(seen), _decode_tokens(seen.shape)), _typical(seen.idle)
     rows = [
         *(_idle_row(columns, one, room) for one in idle if one.engine_s is not None),
         *(_decode_row(columns, one) for one in seen.decode),
@@ -117,10 +118,16 @@ def _median_known(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
+def _decode_tokens(shape: Shape) -> int:
+    """Tokens of a step for one decoding sequence."""
+    return 1 + (shape.speculation.tokens if shape.speculation else 0)
+
+
 def _knots(seen: Seen) -> list[int]:
     """The sizes of steps that were seen: between them nothing is known."""
     room = seen.shape.max_num_batched_tokens
-    sizes = {1, *(min(one.tokens, room) for one in seen.idle), *(one.sequences for one in seen.decode)}
+    each = _decode_tokens(seen.shape)
+    sizes = {1, *(min(one.tokens, room) for one in seen.idle), *(each * one.sequences for one in seen.decode)}
     knots: list[int] = []
     for size in sorted(sizes):
         # Closer ones would share their error between them.
@@ -144,7 +151,7 @@ def _decode_row(columns: _Columns, one: DecodeSteps) -> _Row:
 
 
 def _intrusion_row(columns: _Columns, one: Intrusion, room: int) -> _Row:
-    chunks = list(chunks_of(one.tokens, one.cached, room - one.sequences))
+    chunks = list(chunks_of(one.tokens, one.cached, room - one.sequences * columns.decode_tokens))
     alone = columns.step([], one.sequences, one.kv_tokens)
     features = [0.0] * columns.count
     for chunk in chunks:
@@ -174,10 +181,14 @@ def _profile(columns: _Columns, found: Sequence[float], shape: Shape) -> Profile
         step_base_s=table[0][1],
         step_per_sequence_s=found[columns.sequence],
         step_per_kv_token_s=found[columns.kv],
-        max_num_batched_tokens=max(shape.max_num_batched_tokens, shape.max_num_seqs),
+        max_num_batched_tokens=max(shape.max_num_batched_tokens, shape.max_num_seqs * _decode_tokens(shape)),
+        # What drafting takes is in the step times.
+        speculative_tokens=shape.speculation.tokens if shape.speculation else 0,
+        acceptance_rate=shape.speculation.acceptance_rate if shape.speculation else 0.0,
         max_num_seqs=shape.max_num_seqs,
         kv_capacity_tokens=shape.kv_blocks * shape.block_size,
         block_size=shape.block_size,
+        caches_prefixes=shape.caches_prefixes,
         step_table=tuple(table),
         request_step_s=found[columns.arrival],
         request_step_token_s=found[columns.arrival_token],

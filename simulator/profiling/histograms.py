@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from simulator.link import Link
 from simulator.profile import Profile
+from simulator.profiling.observations import Speculation
 from simulator.profiling.pod_client import labels_of, sums_of
 
 CACHE_CONFIG = "vllm:cache_config_info{"
@@ -73,6 +74,27 @@ def link_of(after: Sequence[str], before: Sequence[str] = ()) -> Link | None:
         return None
     fixed_s = grown("nixl_post_time_seconds_sum") / transfers
     return Link(max(round(moved / tokens), 1), moved / seconds, max(fixed_s, 0.0))
+
+
+def speculation_of(exposition: str) -> Speculation | None:
+    """Return what an engine drafted since it began, and how much of it was accepted; None where it drafts nothing.
+
+    What is accepted depends on the text: the counters of an engine that has served its own traffic are those to use.
+    """
+    sums = sums_of(exposition)
+    drafts = sums.get("vllm:spec_decode_num_drafts_total", 0.0)
+    if drafts <= 0:
+        return None
+    tokens = max(round(sums.get("vllm:spec_decode_num_draft_tokens_total", 0.0) / drafts), 1)
+    accepted = sums.get("vllm:spec_decode_num_accepted_tokens_total", 0.0) / drafts
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if sum(middle**place for place in range(1, tokens + 1)) < accepted:
+            low = middle
+        else:
+            high = middle
+    return Speculation(tokens, high)
 
 
 def _summed(expositions: Sequence[str]) -> dict[str, float]:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import msgspec
 
 from simulator.link import Link
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What an engine drafts, by its counters."""
+
+    tokens: int
+    """For each sequence in each step."""
+    acceptance_rate: float
+    """Of a drafted token, on condition that those before it were accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +31,7 @@ class Shape:
     max_num_seqs: int
     max_num_batched_tokens: int
     caches_prefixes: bool = True
+    speculation: Speculation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,17 @@ class Seen:
     def from_json(text: bytes) -> Seen:
         """Read what `to_json` wrote. Raises `msgspec.ValidationError` where it is something else."""
         return msgspec.json.decode(text, type=Seen)
+
+
+def pooled(one: Seen, other: Seen) -> Seen:
+    """Return all observations of the same engine at two times; sizes and facts are those of the first."""
+    return replace(
+        one,
+        idle=one.idle + other.idle,
+        decode=one.decode + other.decode,
+        intrusions=one.intrusions + other.intrusions,
+        link=other.link or one.link,
+    )
 
 
 def chunks_of(computed: int, cached: int, room: int) -> Iterator[tuple[int, int]]:

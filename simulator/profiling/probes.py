@@ -12,7 +12,7 @@ from math import inf, log
 from random import Random
 from statistics import median
 
-from simulator.profiling.histograms import link_of
+from simulator.profiling.histograms import link_of, speculation_of
 from simulator.profiling.observations import DecodeSteps, IdlePrefill, Intrusion, Seen, Shape
 from simulator.profiling.pod_client import PodClient, PodError, Timing
 
@@ -47,6 +47,7 @@ class Probe:
         self._report = report
         self._random = Random(seed)
         self._clock = asyncio.get_running_loop().time
+        self._limit_s = limit_s
         self._until_s = self._clock() + limit_s
 
     async def measure(self, max_num_batched_tokens: int | None = None) -> Seen:
@@ -57,6 +58,8 @@ class Probe:
         if blocks < 1 or not self._pod.max_model_len:
             raise PodError(f"{self._pod.url}: no vllm:cache_config_info, or no max_model_len: is this vLLM?")
         await self._pod.complete(self._fresh(64), 4)
+        # Of its own traffic, not of the random prompts that come now.
+        speculation = speculation_of(await self._pod.exposition())
         idle = await self._idle_prefills(blocks * block)
         self._report(f"idle prefills: {len(idle)}")
         caches = await self._caches_prefixes(block)
@@ -64,7 +67,7 @@ class Probe:
         self._report(f"decode steps: {len(decode)}, at most {seqs} sequences")
         budget = max_num_batched_tokens or await self._budget(blocks * block, decode)
         self._report(f"at most {budget} tokens a step")
-        shape = Shape(block, blocks, self._pod.max_model_len, seqs, budget, caches)
+        shape = Shape(block, blocks, self._pod.max_model_len, seqs, budget, caches, speculation)
         intrusions = await self._intrusions(shape)
         self._report(f"prompts beside decodes: {len(intrusions)}")
         facts = {"model": self._pod.model, "vllm": await self._pod.version()}
@@ -77,7 +80,7 @@ class Probe:
 
     def _has(self, share: float) -> bool:
         """Whether so much of the time is left."""
-        return self._until_s - self._clock() > share * LIMIT_S
+        return self._until_s - self._clock() > share * self._limit_s
 
     # --- Alone on the engine ------------------------------------------------------------------------------------------
 

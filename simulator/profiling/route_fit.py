@@ -89,7 +89,7 @@ def fit_routes(base: Profile, engines: Sequence[Sequence[Served]], times: Engine
     if sum(map(len, engines)) < MIN_ROWS:
         raise NotEnoughSeenError(f"a route log of at least {MIN_ROWS} answered requests is wanted")
     first: dict[str, Any] = {name: getattr(base, name) or FIRST_GUESS[name] for name in SEARCHED}
-    searched = SEARCHED
+    searched: tuple[str, ...] = SEARCHED
     if known.prefill_s is not None:
         # What of a first token is not the engine's: that much is known, and is not searched for.
         searched = tuple(name for name in SEARCHED if name != "request_s")

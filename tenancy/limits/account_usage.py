@@ -99,6 +99,11 @@ class SlidingWindowCounter:
 
     def take_back(self, amount: float, slot: int) -> None:
         slots = self._slots
+        if slots and not self.owed and slots[-1][0] == slot and slots[-1][1] >= amount:
+            # Nearly always: a short request gives back what it has just taken.
+            self.used -= amount
+            slots[-1] = (slot, slots[-1][1] - amount)
+            return
         at = next((at for at in range(len(slots) - 1, -1, -1) if slots[at][0] == slot), None)
         if at is None:
             return
@@ -518,7 +523,7 @@ def _exceeded(
     lacks: list[LimitExceeded] = []
     for book in books:
         for kind, meter in book.limit_usages.items():
-            amount = meter.amount(more) - meter.amount(held)
+            amount = meter.amount(more) if held is NO_USAGE else meter.amount(more) - meter.amount(held)
             if amount <= 0 or not (book.always_binds or book.binds(kind, under_load=under_load)):
                 continue
             meter.advance(now_s)
@@ -547,8 +552,11 @@ class Reservation:
         for book in books:
             book.hold(self)
             for meter in book.limit_usages.values():
-                self._grants.append(_Grant(book, meter))
-        self._charge(expected, now_s, under_load=under_load)
+                grant = _Grant(book, meter)
+                self._grants.append(grant)
+                if total := meter.amount(expected):
+                    is_binding = book.always_binds or book.binds(meter.kind, under_load=under_load)
+                    grant.put(total, now_s, binds=is_binding)
 
     def __repr__(self) -> str:
         return f"<Reservation of {self.held}{'' if self.is_open else ', closed'}>"

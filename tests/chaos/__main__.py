@@ -1,7 +1,8 @@
 """`python -m tests.chaos`: the seeds that once failed and five more, a minute each; exits 1 where a promise was broken.
 
 `--minutes 60` plays scene after scene on one and the same stage, in every other one of which nearly all that is done is
-to cut streams; `--roll` rolls everything under load. Logs of all programs lie in out/chaos.
+to cut streams; `--roll` rolls everything under load, `--upgrade COMMIT` all gateways from that version to this and
+back. Logs of all programs lie in out/chaos.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 
+from bench.overhead.paired import checkout, has_commit
 from tests.chaos.cast import on_stage
 from tests.chaos.clients import Fate
 from tests.chaos.deeds import CUTTING, DENSE, Kind
 from tests.chaos.doing import Doing
 from tests.chaos.play import Scene, play, play_with
 from tests.chaos.report import Tally
-from tests.chaos.rolling import roll
+from tests.chaos.rolling import roll, upgrade
 from tests.chaos.seeds import keep_seed, read_seeds
 from tests.sources import ROOT
 
@@ -75,6 +77,17 @@ async def rolled(options: argparse.Namespace) -> AsyncIterator[Tally]:
         yield tally
 
 
+async def upgraded(options: argparse.Namespace) -> AsyncIterator[Tally]:
+    """All gateways from another version to this one and back, under load."""
+    with checkout(options.upgrade) as before:
+        async with on_stage(empty("upgrade"), thinks=options.thinking, gateways_from=before) as cast:
+            doing = Doing(cast, log_event)
+            scene = a_scene(options, 1, 1.0)
+            tally = await play_with(cast, scene, doing, lambda: upgrade(cast, doing, before=before, now=ROOT))
+            tally.name, tally.deeds = f"upgrade from {options.upgrade}", 2 * len(cast.gateways)
+            yield tally
+
+
 def a_scene(options: argparse.Namespace, seed: int, seconds: float) -> Scene:
     scene = Scene(seed, seconds, options.rate, frozenset(map(Fate, options.forgive)), thinks=options.thinking)
     return replace(scene, kinds=tuple(map(Kind, options.only)), pace=ONLY) if options.only else scene
@@ -82,7 +95,18 @@ def a_scene(options: argparse.Namespace, seed: int, seconds: float) -> Scene:
 
 async def run(options: argparse.Namespace) -> int:
     """How many of the runs broke a promise."""
-    runs = rolled(options) if options.roll else for_long(options) if options.minutes else by_seeds(options)
+    if options.upgrade and not has_commit(options.upgrade):
+        print(f"skipped: the commit {options.upgrade} is not in this clone; fetch it (git fetch --unshallow)")
+        return 0
+    runs = (
+        upgraded(options)
+        if options.upgrade
+        else rolled(options)
+        if options.roll
+        else for_long(options)
+        if options.minutes
+        else by_seeds(options)
+    )
     tallies = []
     async for tally in runs:
         tallies.append(tally)
@@ -108,6 +132,7 @@ def main() -> int:
     requested.add_argument("--seconds", type=float, default=60.0, help="of each seed (60)")
     requested.add_argument("--minutes", type=float, help="one long run instead, in scenes of four minutes")
     requested.add_argument("--roll", action="store_true", help="roll all pods and gateways instead")
+    requested.add_argument("--upgrade", metavar="COMMIT", help="roll all gateways from that version to this, and back")
     requested.add_argument("--rate", type=float, default=4.0, help="requests a second (4); 1 takes about half a core")
     requested.add_argument(
         "--thinking", action=argparse.BooleanOptionalAction, default=True, help="ask for thoughts, calls, schemas too"

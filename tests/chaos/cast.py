@@ -19,6 +19,7 @@ from tests.chaos.programs import LIFE_S, Program
 from tests.chaos.requested import Tenant
 from tests.chaos.wire import Balancer, Wire, balanced, wired
 from tests.gateway.kv_index.redis_servers import Server, free_ports
+from tests.sources import ROOT
 
 POLICY = f"""\
 defaults: {{models: [tiny]}}
@@ -101,10 +102,16 @@ def write_policy(folder: Path) -> None:
 
 @asynccontextmanager
 async def on_stage(
-    folder: Path, *, pods: int = 3, gateways: int = 3, thinks: bool = False, settings: str = "{}"
+    folder: Path,
+    *,
+    pods: int = 3,
+    gateways: int = 3,
+    thinks: bool = False,
+    settings: str = "{}",
+    gateways_from: Path = ROOT,
 ) -> AsyncIterator[Cast]:
     """Everybody started and ready; ended when the block ends. `thinks`: the pods think, and call tools. `settings`: the
-    configuration file of all gateways.
+    configuration file of all gateways. `gateways_from`: the checkout that these are started from.
     """
     more = THINKS if thinks else ()
     write_policy(folder)
@@ -128,6 +135,7 @@ async def on_stage(
         for program in (undisturbed, *fleet):
             await program.ready(session)
         for gateway in replicas:
+            gateway.program.root = gateways_from
             await _join(stack, gateway.program)
         for gateway in replicas:
             await gateway.program.ready(session)

@@ -41,6 +41,8 @@ class Program:
     log: Path
     running: asyncio.subprocess.Process | None = None
     starts: int = 0
+    root: Path = ROOT
+    """The checkout that it is started from."""
 
     async def start(self) -> None:
         """Start it; it is not ready yet."""
@@ -51,7 +53,7 @@ class Program:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=ROOT,
+                cwd=self.root,
                 start_new_session=True,
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from tests.chaos.cast import Cast, Gateway
 from tests.chaos.doing import Doing
@@ -15,12 +16,25 @@ SEEN_S = 6.0
 """A pod that is back has been probed by everybody by then, and the next one may go."""
 
 
+BESIDE_S = 5.0
+"""Two versions run beside each other at least so long between two steps of an upgrade."""
+
+
 async def roll(cast: Cast, doing: Doing) -> None:
     """Each pod drained, restarted and taken back; then each gateway."""
     for pod, wire in zip(cast.pods, cast.pod_wires, strict=True):
         await _roll_pod(cast, doing, pod, wire.url)
     for gateway in cast.gateways:
         await _roll_gateway(cast, doing, gateway)
+
+
+async def upgrade(cast: Cast, doing: Doing, *, before: Path, now: Path) -> None:
+    """Each gateway from the version before to this one, and then back: both share Redis, pods and ports meanwhile."""
+    for version in (now, before):
+        for gateway in cast.gateways:
+            gateway.program.root = version
+            await _roll_gateway(cast, doing, gateway)
+            await pause(BESIDE_S)
 
 
 async def _roll_pod(cast: Cast, doing: Doing, pod: Program, url: str) -> None:

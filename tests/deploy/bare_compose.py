@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -121,7 +122,8 @@ def _start_prometheus(running: Services, folder: Path, target: str) -> str:
     config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s"}
     config["rule_files"] = [str(DEPLOY / "prometheus" / name) for name in config["rule_files"]]
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    where = "127.0.0.1:19095"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        where = f"127.0.0.1:{free.getsockname()[1]}"
     words = [PROMETHEUS, f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/tsdb"]
     running.start("prometheus", [*words, f"--web.listen-address={where}"])
     return f"http://{where}"

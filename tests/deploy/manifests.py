@@ -16,6 +16,8 @@ from typing import Any
 import yaml
 from jsonschema import Draft202012Validator
 
+from agent.command import make_parser as make_agent_parser
+from gateway.cli import make_parser
 from gateway.config.settings import Settings, read_settings
 from gateway.identity.policy import load_policy
 from tests.deploy.files import SCHEMAS, Document, documents
@@ -44,7 +46,7 @@ def faults(objects: Sequence[Document]) -> list[str]:
     for one in objects:
         name = f"{one['kind']}/{one['metadata']['name']}"
         found += [f"{name}: {fault}" for fault in (*schema_faults(one), *_pod_faults(one))]
-    return [*found, *_reference_faults(objects), *_configuration_faults(objects)]
+    return [*found, *_reference_faults(objects), *_configuration_faults(objects), *_command_faults(objects)]
 
 
 def schema_faults(one: Document) -> Iterator[str]:
@@ -131,8 +133,8 @@ def _selecting(one: Document, there: References) -> Iterator[str]:
 
 def _network_policy(one: Document, there: References) -> Iterator[str]:
     labels = one["spec"]["podSelector"]["matchLabels"]
-    asked = {port["port"] for rule in one["spec"].get("ingress", ()) for port in rule.get("ports", ())}
-    if lacking := asked - there.ports(labels):
+    named = {port["port"] for rule in one["spec"].get("ingress", ()) for port in rule.get("ports", ())}
+    if lacking := named - there.ports(labels):
         yield f"chooses no pod, or names ports that it lacks: {sorted(lacking)}"
 
 
@@ -226,6 +228,20 @@ def _configuration_faults(objects: Sequence[Document]) -> Iterator[str]:
         if not table.errors:
             load_policy(settings, {})
             yield from _deployment_faults(settings, spec, container)
+
+
+def _command_faults(objects: Sequence[Document]) -> Iterator[str]:
+    """Command lines of our image that `hearth` rejects."""
+    for one in objects:
+        for container in (_pod_spec(one) or {"containers": ()})["containers"]:
+            words = container.get("args", ())
+            if words[:1] not in (["agent"], ["serve"]):
+                continue
+            parser, rest = (make_agent_parser(), words[1:]) if words[0] == "agent" else (make_parser(words), words)
+            try:
+                parser.parse_args(rest)
+            except SystemExit:
+                yield f"{one['kind']}/{one['metadata']['name']}: hearth {' '.join(words)} is no command line"
 
 
 def _deployment_faults(settings: Settings, spec: Document, container: Document) -> Iterator[str]:

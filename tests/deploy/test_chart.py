@@ -106,6 +106,11 @@ PLANTED: dict[str, tuple[str, Callable[[list[Document]], object], str]] = {
         lambda all_: of_kind(all_, "Deployment")["spec"]["template"]["spec"].update(hostNetwork=True),
         "hostNetwork is not restricted",
     ),
+    "a flag that the agent does not have": (
+        "agent",
+        lambda all_: of_kind(all_, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["args"].append("--rak"),
+        "is no command line",
+    ),
     "a volume of the host": (
         "agent",
         lambda all_: of_kind(all_, "DaemonSet")["spec"]["template"]["spec"]["volumes"].append(
@@ -126,7 +131,7 @@ def test_a_planted_fault_is_found(name: str) -> None:
     assert any(words in fault for fault in found), found
 
 
-OTHER_KINDS = {
+OTHER_KINDS: dict[str, tuple[str, Document, Document]] = {
     "ServiceMonitor": (
         "monitoring.coreos.com/v1",
         {"selector": {"matchLabels": {"a": "b"}}, "endpoints": [{"port": "metrics", "interval": "15s"}]},
@@ -182,6 +187,6 @@ def test_every_value_has_a_schema() -> None:
         assert not validator.is_valid(wrong), wrong
 
 
-def test_there_are_twelve_value_sets_at_least() -> None:
+def test_there_are_twelve_value_sets_or_more() -> None:
     """So that each template and each branch of it is rendered."""
     assert len(list((CHART / "ci").glob("*-values.yaml"))) >= 12

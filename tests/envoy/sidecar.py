@@ -23,6 +23,7 @@ ASKED_OF_PREFILL = {
     "remote_host": None,
     "remote_port": None,
 }
+TRACE_HEADERS = ("traceparent", "tracestate")
 HOPS = frozenset({"host", "content-length", "transfer-encoding", "connection", PREFILLER})
 
 
@@ -60,7 +61,8 @@ class Sidecar:
         first = {word: value for word, value in requested.items() if word != "stream_options"}
         first |= {"stream": False, "max_tokens": 1, "kv_transfer_params": ASKED_OF_PREFILL}
         url = f"http://{prefiller}{request.path}"
-        async with self._session.post(url, json=first) as answer:
+        trace = {name: request.headers[name] for name in TRACE_HEADERS if name in request.headers}
+        async with self._session.post(url, json=first, headers=trace) as answer:
             reported = await answer.json()
             if answer.status != 200:
                 return web.json_response(reported, status=answer.status)

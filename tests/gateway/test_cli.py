@@ -209,7 +209,7 @@ def test_a_port_in_use_is_reported(port: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["agent", "demo", "pod", "simulate", "profile"])
+@pytest.mark.parametrize("name", ["agent", "demo", "pod", "shadow", "simulate", "profile"])
 def test_commands_outside_the_gateway_get_all_arguments(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Flags and exit status are the command's own."""
 

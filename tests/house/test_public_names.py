@@ -82,6 +82,7 @@ discovery: {static: {pods: ["http://127.0.0.1:2"]}}
 extproc: {listen: "127.0.0.1:0", token: abc}
 kv_events: true
 roles: true
+tracing: {endpoint: "http://127.0.0.1:3"}
 """
 """Settings under which every collector is registered."""
 

@@ -16,7 +16,7 @@ MAX_TRACE = {True: (62, 275, 620), False: (54, 198, 455)}
 FEATURES = (
     *("agent", "gateway/canary", "gateway/ext_proc", "gateway/cascades", "gateway/pairs", "gateway/roles"),
     *("gateway/kv_index", "gateway/server/superseding.py", "gateway/server/stored_responses.py", "gateway/resume"),
-    "cascade",
+    *("cascade", "gateway/tracing", "gateway/runtime/trace_context.py"),
     *("routing/canary.py", "routing/connectors", "routing/precise", "routing/replica_state.py", "routing/pairing"),
 )
 """Files and packages of features that the traced request does not use."""

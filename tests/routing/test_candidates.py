@@ -3,8 +3,9 @@
 import pytest
 from msgspec.structs import fields
 
+from routing.blocks import Prompt
 from routing.candidates import MAX_SHOWN_CANDIDATES, Candidates, RoutingDecision, Scorer, ScoreTable
-from routing.request import Request
+from routing.request import Api, Request
 from tests.routing.engines import MODEL, ask, place, router_of
 from tests.scorers.columns import candidates_of
 
@@ -19,13 +20,14 @@ ONE_NUMBER = {
     "waited_s",
     "prefix",
     "engines_in_all",
+    "typical_answer_tokens",
     "typical_prefill_s",
     "typical_stream_s",
     "lacks_kv_room",
     "has_new_pods",
     "has_decode_engines",
 }
-OF_SOME = {"holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shares", "burden_s"}
+OF_SOME = {"holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shares", "burden_s", "stalls_s"}
 
 
 class Watching:
@@ -86,3 +88,19 @@ def test_every_scorers_seconds_are_reported_by_name() -> None:
     assert shown.scores_s == {"prefill": 0.123457, "lora": 0.0}
     assert shown.total_s == 0.123457
     assert shown.cached_input_tokens == 16
+
+
+def test_stalls_are_looked_at_only_where_they_may_matter() -> None:
+    """Not for short prompts in a calm fleet; after long prefills, or for a prompt that is one, they are."""
+    watching = Watching()
+    router = router_of(1, scorers=[watching])
+
+    def looks(size: int, now_s: float) -> bool:
+        prompt = Prompt((int(now_s) + 1,), (size,), size)
+        place(router, Request(f"{now_s}", Api.CHAT, MODEL, prompt), now_s=now_s)
+        return bool(watching.seen[-1].stalls_s)
+
+    assert not looks(5_000, 0.0)
+    assert looks(500_000, 1.0)
+    assert looks(5_000, 2.0)
+    assert not looks(5_000, 600.0)

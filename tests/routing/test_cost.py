@@ -148,6 +148,15 @@ def test_the_first_count_in_full() -> None:
     assert usual.stream_s == pytest.approx(0.2)
 
 
+def test_the_typical_answer_is_not_that_of_the_few_long_ones() -> None:
+    """A geometric mean; 0 before any was seen."""
+    usual = WorkloadAverages(step_s=0.01)
+    assert usual.typical_answer_tokens == 0.0
+    for tokens in (10, 1000):
+        usual.observe_output(tokens)
+    assert usual.typical_answer_tokens == pytest.approx(100.0)
+
+
 def test_an_answer_of_one_token_is_a_stream_of_one_step() -> None:
     """So that nothing is ever divided by nothing."""
     usual = WorkloadAverages(step_s=0.01)

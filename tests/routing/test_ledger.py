@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from routing.ledger import (
     EXTERNAL_LOAD_TTL_S,
     NO_EXTERNAL_LOAD,
+    NOTICED_STALL_S,
     SHARE_MEMORY_S,
+    STALL_MEMORY_S,
     STEP_S,
     STEP_TOKENS,
     Charge,
@@ -252,6 +254,30 @@ def test_how_much_of_an_engines_time_prefill_was_requested(ledger: Ledger) -> No
     assert shares(10.0 + SHARE_MEMORY_S) == pytest.approx([first / e, 0.0])
     charge(ledger, 0, prefill=200.0, now_s=10.0 + SHARE_MEMORY_S)
     assert shares(10.0 + SHARE_MEMORY_S) == pytest.approx([first / e + first, 0.0])
+
+
+def test_stalls_fade_with_time(ledger: Ledger) -> None:
+    """Prefill counts in full when it is charged, an e-th of it a memory later; also after days, of any clock."""
+
+    def stalls(now_s: float) -> list[float]:
+        return ledger.stalls_s(itemgetter(0, 1), now_s)
+
+    assert stalls(0.0) == [0.0, 0.0]
+    for begin_s in (1e6, 2e6):
+        charge(ledger, 0, prefill=200.0, now_s=begin_s)
+        assert stalls(begin_s) == pytest.approx([200.0 * PACE, 0.0])
+        charge(ledger, 1, prefill=100.0, now_s=begin_s + STALL_MEMORY_S)
+        assert stalls(begin_s + STALL_MEMORY_S) == pytest.approx([200.0 * PACE / e, 100.0 * PACE])
+
+
+def test_until_when_stalls_are_noticed(ledger: Ledger) -> None:
+    """As long as some engine's exceed a second; short prefills are not noticed at all."""
+    charge(ledger, 0, prefill=0.9 / PACE, now_s=5.0)
+    assert ledger.stalled_until_s < 5.0
+    charge(ledger, 0, prefill=(NOTICED_STALL_S * e - 0.9) / PACE, now_s=5.0)
+    charge(ledger, 1, prefill=1.1 / PACE, now_s=5.0)
+    assert ledger.stalled_until_s == pytest.approx(5.0 + STALL_MEMORY_S)
+    assert max(ledger.stalls_s(itemgetter(0, 1), ledger.stalled_until_s)) == pytest.approx(NOTICED_STALL_S)
 
 
 def test_work_of_a_peer_that_was_on_its_way_is_noted(ledger: Ledger) -> None:

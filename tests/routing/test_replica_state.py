@@ -194,6 +194,23 @@ def test_paces_are_learned_from_others() -> None:
     assert here.router.costs.seconds_per_token[0] > 2 / 12_000
 
 
+@pytest.mark.parametrize(("peers", "learned"), [(1, 6), (3, 2)])
+def test_of_several_peers_one_request_in_as_many_is_learned_from(
+    peers: int, learned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Learning costs the same however many gateways there are; of a single peer all requests count."""
+    here, there = pair(1)
+    seen: list[float] = []
+    monkeypatch.setattr(here.router.costs, "observe_first_token", lambda _slot, _tokens, took_s: seen.append(took_s))
+    for name in range(peers):
+        here.hearing.apply(name, 1, [Snapshot(())], 0.0)
+    for number in range(6):
+        placement = place(there.router, ask(b"%d " % number * 2000))
+        placement.first_token(0.5)
+        here.hearing.apply(number % peers, 2 + number // peers, there.voice.take(), 0.5)
+    assert len(seen) == learned
+
+
 def test_a_corrected_prediction_corrects_all() -> None:
     """An engine that was seen to have forgotten a prompt is believed cold by the other router as well."""
     here, there = pair(1)

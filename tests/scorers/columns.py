@@ -17,6 +17,7 @@ def candidates_of(count: int, **columns: Any) -> Candidates:
         "prefill_work": [1000.0] * count,
         "ahead_s": [0.0] * count,
         "running": [0.0] * count,
+        "stalls_s": [0.0] * count,
         "kv_tokens": [0.0] * count,
         "kv_capacity": [100_000.0] * count,
         "prefill_overhead_s": [0.01] * count,

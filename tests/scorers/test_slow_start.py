@@ -21,3 +21,14 @@ def test_when_all_have_stood_for_long_it_says_nothing() -> None:
     """From the end of the newest pod's window on."""
     assert SlowStart(window_s=10.0).score(REQUEST, candidates_of(2, now_s=100.0, ready_since_s=[0.0, 90.0])) == []
     assert SlowStart(window_s=10.0).score(REQUEST, candidates_of(2, now_s=99.0, ready_since_s=[0.0, 90.0])) != []
+
+
+def test_pods_that_are_alike_new_are_not_penalized() -> None:
+    """After a start of the gateway all pods are new to it, and none is warmer than another."""
+    assert SlowStart(window_s=10.0).score(REQUEST, candidates_of(2, now_s=9.0, ready_since_s=[5.0, 5.0])) == []
+
+
+def test_ages_count_from_the_oldest_pod() -> None:
+    """Between pods that are all new the older one is preferred by the difference of their ages."""
+    seen = candidates_of(2, now_s=9.0, ready_since_s=[1.0, 5.0], running=[2.0, 2.0])
+    assert SlowStart(window_s=10.0, per_request_s=0.5).score(REQUEST, seen) == [0.0, pytest.approx(0.4)]

@@ -85,6 +85,14 @@ def test_without_ids_nothing_is_kept() -> None:
         assert ends(engine.advance(turn * 10.0 + 10.0))["a"].cached_tokens == 0
 
 
+def test_an_engine_without_prefix_caching_finds_nothing() -> None:
+    """The same prompt again is computed again."""
+    engine = Engine(replace(BIG, caches_prefixes=False))
+    for turn in range(2):
+        engine.submit(Sequence("a", 41, 1, tuple(range(10))), turn * 10.0)
+        assert ends(engine.advance(turn * 10.0 + 9.0))["a"].cached_tokens == 0
+
+
 def test_twins_in_one_step_share() -> None:
     """Blocks count as cached from when they are planned: of two equal prompts in one step, the second one hits."""
     engine = Engine(replace(BIG, step_base_s=1.0))

@@ -18,6 +18,7 @@ from simulator.engine_profile import (
     load_engine_profile,
     slowed,
 )
+from simulator.link import Link
 from simulator.profile import Profile
 
 ENGINE = Profile(step_table=((1, 0.01), (64, 0.02)), request_s=0.004, block_size=32, max_num_seqs=8)
@@ -31,6 +32,7 @@ MINE = EngineProfile(
     versions={"vllm": "0.32.0"},
     spread={"prefill": 0.02, "decode": 0.05},
     notes=("by hand",),
+    link=Link(1_000, 2e6, 0.001),
 )
 
 
@@ -103,3 +105,13 @@ def test_a_slow_engine_takes_longer_for_everything() -> None:
     assert slow.prefill_s(10, 100) == pytest.approx(2 * ENGINE.prefill_s(10, 100))
     assert slow.request_handling_s(10) == pytest.approx(2 * ENGINE.request_handling_s(10))
     assert slow.kv_capacity_tokens == ENGINE.kv_capacity_tokens
+
+
+def test_faults_of_the_link_are_named(tmp_path: Path) -> None:
+    """A key that is none, and a size that cannot be."""
+    document = yaml.safe_load(dump_engine_profile(MINE))
+    for link, message in (({"speed": 1}, "link.speed: no such key"), ({"bytes_per_s": 0}, "must be > 0")):
+        path = tmp_path / "engine.yaml"
+        path.write_text(yaml.safe_dump(document | {"link": link}), encoding="utf-8")
+        with pytest.raises(ProfileError, match=message):
+            load_engine_profile(path)

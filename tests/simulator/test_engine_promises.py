@@ -127,6 +127,8 @@ def play_stepwise(engine: Engine, script: Script) -> tuple[list[Milestone], dict
             milestones += report.milestones
             for sequence_id in report.tokens:
                 produced[sequence_id] += 1
+            ended = {milestone.sequence_id for milestone in milestones if milestone.reason}
+            assert all(engine.emitted(name) == count for name, count in produced.items() if name not in ended)
             engine.audit()
         if event:
             apply(engine, event)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.replica_sync.sync import TIMEOUT_S
 from gateway.replica_sync.updates import decode_batch, encode_batch
 from routing.blocks import Prompt
 from routing.candidates import NoEngineAdmissible
@@ -21,7 +22,7 @@ from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tenancy.admission import Admission
 from tenancy.objective import Tier, objective_of
-from tenancy.peers import MAX_TENANTS, MAX_TIMES, PUBLISH_S, WAITING_TTL_S, Peers
+from tenancy.peers import GRANTS_AT_ONCE, MAX_TENANTS, MAX_TIMES, PUBLISH_S, WAITING_TTL_S, Peers
 from tenancy.queue import WaitingRequest
 from tenancy.tenants import Caller, Tenant
 
@@ -78,9 +79,10 @@ class Gateway:
         self.batches += 1
         return encode_batch(self.name, self.batches, self.publisher.take())
 
-    def receive(self, payload: bytes, now_s: float = 0.0) -> None:
+    def receive(self, payload: bytes, now_s: float = 0.0) -> bool:
+        """Whether nothing that was published before is missing."""
         batch = decode_batch(payload)
-        self.applier.apply(batch.replica_id, batch.number, batch.updates, now_s)
+        return self.applier.apply(batch.replica_id, batch.number, batch.updates, now_s)
 
 
 def two() -> tuple[Gateway, Gateway]:
@@ -288,6 +290,50 @@ def test_unknown_queues_and_tiers_are_ignored() -> None:
     assert here.applier.rejected == 0
 
 
+def test_of_many_waiting_gateways_a_few_grant_at_once() -> None:
+    """All see at the same time that an engine can take more. Few peers, those that wait only in lower tiers, and those
+    not heard for long do not hold anything back.
+    """
+    here, _ = two()
+    waiter = here.wait(BRONZE)
+    queue = waiter.queue
+
+    def granting(tier: str, peers: int, now_s: float = 0.0) -> int:
+        for name in range(10, 10 + peers):
+            here.peers.waits(name, QueueUpdate((TierWaiting(MODEL, tier, 1.0, 2),)), 0.0)
+        return sum(here.peers.may_grant(queue, now_s, draw / 100) for draw in range(100))
+
+    assert granting("bronze", GRANTS_AT_ONCE - 1) == 100
+    assert granting("bronze", 4 * GRANTS_AT_ONCE - 1) == 25
+    assert granting("gold", 0, WAITING_TTL_S + 0.01) == 100
+    golden = here.wait(GOLD)
+    assert granting("bronze", 4 * GRANTS_AT_ONCE - 1) == 100
+    assert golden.queue is queue
+
+
+def test_the_steps_of_a_peers_streams_teach_what_engines_can_bear() -> None:
+    """As those of own streams do, but not beside missing peers, nor of streams from that time."""
+    here, there = two()
+
+    def slow_stream(now_s: float) -> float:
+        placement = here.place(here.arrive(GOLD, now_s), now_s)
+        placement.first_token(now_s + 0.1)
+        deliver(here, there, now_s + 0.1)
+        placement.settle(Usage(1_200, 100, 0), now_s + 9.0)
+        placement.release(now_s + 9.0)
+        deliver(here, there, now_s + 9.0)
+        return there.admission.stalls.step_s(0)
+
+    before = there.admission.stalls.step_s(0)
+    learned = slow_stream(0.0)
+    assert learned > before
+    there.peers.miss({1}, 10.0)
+    assert slow_stream(10.0) == learned
+    there.peers.miss((), 20.0)
+    assert slow_stream(19.5) == learned
+    assert slow_stream(30.0) != learned
+
+
 class Fleet:
     """Three gateways before one engine, what is on its way between them, and one with each charge of all: the truth.
 
@@ -303,22 +349,42 @@ class Fleet:
         self._draw = Random(seed)
         self._inboxes: dict[tuple[int, int], list[bytes]] = {}
         self._cut: set[int] = set()
+        """Those that nothing reaches and of which nothing reaches others."""
+        self._mute: set[int] = set()
+        """Those of which nothing reaches others, while they receive what others send."""
+        self._is_stalled = False
+        """Whether all that is sent is held back."""
         self._dead: set[int] = set()
         self._given: list[tuple[int, Placement]] = []
         """(Gateway, placement), oldest first."""
         self._true_charges: dict[int, Charge] = {}
         """The charges of the truth, by place in `_given`."""
+        self._lost: set[tuple[int, int]] = set()
+        """(Hearer, publisher) where something was lost, and nothing has arrived since."""
         self._undelivered: dict[tuple[int, int], int] = {}
         """By hearer and publisher: place in `_given` of the oldest open placement not known there."""
 
     def receive(self, here: Gateway) -> None:
-        """All that is on its way arrives, but for what the partition holds back."""
+        """All that is on its way arrives, but for what a partition or a stall holds back. Where something before it was
+        lost, its publisher is asked for a snapshot, which is on its way then.
+        """
         for other in self._others(here):
-            if here.name not in self._cut and other.name not in self._cut:
-                for payload in self._inboxes.pop((here.name, other.name), []):
-                    here.receive(payload, self.now_s)
-                self._undelivered.pop((here.name, other.name), None)
+            if not self._passes(other, here):
+                continue
+            payloads = self._inboxes.pop((here.name, other.name), [])
+            is_whole = [here.receive(payload, self.now_s) for payload in payloads]
+            if not payloads or is_whole[-1]:
+                if (here.name, other.name) not in self._lost or is_whole:
+                    self._lost.discard((here.name, other.name))
+                    self._undelivered.pop((here.name, other.name), None)
+            else:
+                other.publisher.publish_snapshot()
+                self._publish(other)
         here.peers.refresh(self.now_s)
+
+    def _passes(self, publisher: Gateway, hearer: Gateway) -> bool:
+        is_apart = publisher.name in self._cut | self._mute or hearer.name in self._cut
+        return not (self._is_stalled or is_apart)
 
     def fill(self, here: Gateway) -> None:
         """A burst: every gateway hears all and places, several times."""
@@ -332,10 +398,44 @@ class Fleet:
         """Nothing reaches it, and nothing of it reaches others."""
         self._cut.add(here.name)
 
+    def mute(self, here: Gateway) -> None:
+        """A partition that one side sees: nothing of it reaches others, and it receives theirs."""
+        self._mute.add(here.name)
+
+    def stall(self, here: Gateway) -> None:
+        """Redis hangs: all that is sent is held back."""
+        self._is_stalled = True
+
+    def resume(self, here: Gateway) -> None:
+        """Redis goes on: what was held back arrives in order."""
+        self._is_stalled = False
+
+    def lose(self, here: Gateway) -> None:
+        """What it has sent, and what has not arrived, never arrives."""
+        for other in self._others(here):
+            if self._inboxes.pop((other.name, here.name), None):
+                self._lost.add((other.name, here.name))
+
+    def pause(self, here: Gateway) -> None:
+        """The process is suspended: when it goes on, seconds have passed for all, and it has heard nothing of them."""
+        for gateway in self._others(here):
+            self.place(gateway)
+            self.receive(gateway)
+        self.now_s += 3.0
+        self.place(here)
+
+    def beat(self, here: Gateway) -> None:
+        """Its timer: peers that were silent for long are gone, and budgets are cut for those that are missing."""
+        here.peers.publish_waiting(self.now_s)
+        self._publish(here)
+        for name in here.applier.remove_stale(self.now_s - TIMEOUT_S, self.now_s):
+            self._forgotten(here, name)
+
     def join(self, here: Gateway) -> None:
         """What it has missed is replaced by snapshots."""
-        if here.name in self._cut:
+        if here.name in self._cut | self._mute:
             self._cut.discard(here.name)
+            self._mute.discard(here.name)
             for gateway in self.gateways:
                 gateway.publisher.publish_snapshot()
                 self._publish(gateway)
@@ -343,13 +443,15 @@ class Fleet:
     def forget(self, here: Gateway) -> None:
         """A cut-off gateway has not heard its peers for so long that it takes them to be gone."""
         for other in self._others(here):
-            if here.name in self._cut or other.name in self._cut:
+            if here.name in self._cut or other.name in self._cut | self._mute:
                 here.applier.remove(other.name, self.now_s)
-                open_there = [
-                    at for at, (name, one) in enumerate(self._given) if name == other.name and not one.charge.released
-                ]
-                if open_there:
-                    self._undelivered[here.name, other.name] = open_there[0]
+                self._forgotten(here, other.name)
+
+    def _forgotten(self, here: Gateway, name: int) -> None:
+        """All that a peer has open is unknown here again."""
+        open_there = [at for at, (whose, one) in enumerate(self._given) if whose == name and not one.charge.released]
+        if open_there:
+            self._undelivered[here.name, name] = open_there[0]
 
     def die(self, here: Gateway) -> None:
         """Its requests end, as its connections do."""
@@ -422,6 +524,10 @@ class Fleet:
         for other in self._others(here):
             self._inboxes.setdefault((other.name, here.name), []).append(payload)
 
+    def placed_by(self, here: Gateway) -> int:
+        """How many requests a gateway has placed."""
+        return sum(name == here.name for name, _ in self._given)
+
     def _others(self, here: Gateway) -> list[Gateway]:
         return [gateway for gateway in self.gateways if gateway is not here]
 
@@ -435,9 +541,15 @@ ROUNDING_S = 1e-3
 BURST = 8
 """Rounds of placements, so that budgets are used up."""
 
+MOVE_NAMES = (
+    *("fill", "place", "place", "receive", "receive", "start", "end", "beat"),
+    *("cut", "mute", "stall", "lose", "forget", "die", "pause"),
+    *("join", "join", "resume", "resume"),
+)
+
 MOVES = st.lists(
     st.tuples(
-        st.sampled_from(["fill", "place", "place", "receive", "cut", "join", "forget", "start", "end", "die"]),
+        st.sampled_from(MOVE_NAMES),
         st.integers(0, 2),
     ),
     max_size=60,
@@ -447,13 +559,44 @@ MOVES = st.lists(
 @given(MOVES, st.integers(0, 1 << 16))
 @settings(max_examples=60, deadline=None)
 def test_budgets_are_exceeded_by_at_most_what_is_on_its_way(moves: list[tuple[str, int]], seed: int) -> None:
-    """Placements, deaths, partitions and reunions in any order. A gateway that has heard all gives out no more than is
+    """Placements, deaths, partitions of both sides and of one, stalls, losses, pauses of a process and reunions in any
+    order. A gateway that has heard all gives out no more than is
     left; otherwise the excess is at most the prefill placed since the oldest placement that it does not know.
     """
     fleet = Fleet(seed)
     for move, which in moves:
         fleet.now_s += 0.05
         getattr(fleet, move)(fleet.gateways[which])
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_lost"),
+    [("cut", True), ("mute", True), ("stall", False), ("stall", True), ("pause", False), ("receive", True)],
+)
+def test_after_a_reunion_nothing_is_given_out_twice(fault: str, is_lost: bool) -> None:
+    """Whatever lay between: once all is received again, every gateway counts what the first had placed meanwhile."""
+    fleet = Fleet(3)
+    first, *others = fleet.gateways
+    getattr(fleet, fault)(first)
+    for _ in range(20):
+        fleet.place(first)
+        fleet.now_s += 0.01
+    if is_lost:
+        fleet.lose(first)
+    fleet.join(first)
+    fleet.resume(first)
+    fleet.beat(first)
+    for _ in range(2):
+        for gateway in fleet.gateways:
+            fleet.receive(gateway)
+    fleet.excess_s = 0.0
+    for _ in range(20):
+        for other in others:
+            fleet.place(other)
+            for gateway in fleet.gateways:
+                fleet.receive(gateway)
+    assert fleet.placed_by(first) > 0
+    assert fleet.excess_s <= ROUNDING_S
 
 
 def test_partitions_do_give_out_more_than_there_is() -> None:

@@ -54,6 +54,11 @@ class Child:
         return f"<{self.name} at {self.url}, {state}>"
 
     @property
+    def pid(self) -> int:
+        """Of the process that was started, and of its session."""
+        return self._started.pid
+
+    @property
     def is_running(self) -> bool:
         return self._started.poll() is None
 

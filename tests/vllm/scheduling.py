@@ -92,16 +92,12 @@ def play(
             scheduler.add_request(request)
         number += 1
         if not scheduler.has_requests():
-            if in_flight:
-                steps[-1] += hand_in()
-            else:
-                steps.append([])
+            steps.append(hand_in() if in_flight else [])
             continue
         planned = scheduler.schedule()
-        while is_async and not planned.num_scheduled_tokens and in_flight:
-            # Nothing runs behind them: they leave together with those before.
-            steps[-1] += hand_in()
-            planned = scheduler.schedule()
+        if not planned.num_scheduled_tokens and in_flight:
+            steps.append(hand_in())
+            continue
         for new in planned.scheduled_new_reqs:
             cached.setdefault(new.req_id, new.num_computed_tokens)
         ids = list(planned.num_scheduled_tokens)

@@ -15,7 +15,7 @@ from gateway.fleet.engine_counters import EngineCounters
 from gateway.fleet.scrape import PROMPT_TOKENS_BY_SOURCE
 from gateway.observe.metrics.pools import LABELS
 from gateway.runtime.metric_families import Family
-from routing.pod_record import NodeReading
+from routing.pod_record import GpuReading, NodeReading
 
 SUMMARIES = (
     ("hearth_engine_queue_seconds", "Requests' time in engines' queues.", "request_queue_time_seconds"),
@@ -47,6 +47,13 @@ COUNTERS = (
     ("hearth_engine_estimated_write_bytes", "Bytes written per GPU.", "estimated_write_bytes_per_gpu_total"),
 )
 """Metric, description, and vLLM's counter."""
+
+GPU_GAUGES: tuple[tuple[str, str, Callable[[GpuReading], float | None]], ...] = (
+    ("hearth_gpu_utilization_ratio", "Part of the time in use.", lambda gpu: gpu.utilization),
+    ("hearth_gpu_memory_used_bytes", "Memory in use.", lambda gpu: gpu.memory_used_bytes),
+    ("hearth_gpu_memory_total_bytes", "Memory.", lambda gpu: gpu.memory_total_bytes),
+    ("hearth_gpu_power_watts", "Power drawn.", lambda gpu: gpu.power_w),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,23 +92,19 @@ class EngineCollector(Collector):
         yield from self._nodes()
 
     def _nodes(self) -> Iterator[Family]:
-        labels = ("node", "gpu")
-        busy = GaugeMetricFamily("hearth_gpu_utilization_ratio", "Part of the time in use.", labels=labels)
-        used = GaugeMetricFamily("hearth_gpu_memory_used_bytes", "Memory in use.", labels=labels)
-        total = GaugeMetricFamily("hearth_gpu_memory_total_bytes", "Memory.", labels=labels)
-        power = GaugeMetricFamily("hearth_gpu_power_watts", "Power drawn.", labels=labels)
-        port = GaugeMetricFamily(
+        """Yield the families one by one: they are many series, and other tasks run between two."""
+        nodes = self.nodes()
+        for name, words, value_of in GPU_GAUGES:
+            gauge = GaugeMetricFamily(name, words, labels=("node", "gpu"))
+            for node, reading in nodes.items():
+                for at, gpu in enumerate(reading.gpus):
+                    if (value := value_of(gpu)) is not None:
+                        gauge.add_metric((node, str(at)), value)
+            yield gauge
+        ports = GaugeMetricFamily(
             "hearth_rdma_port_up", "1 while the port of the RDMA device is active.", labels=("node", "device", "port")
         )
-        for node, reading in self.nodes().items():
-            for at, gpu in enumerate(reading.gpus):
-                key = (node, str(at))
-                if gpu.utilization is not None:
-                    busy.add_metric(key, gpu.utilization)
-                used.add_metric(key, gpu.memory_used_bytes)
-                total.add_metric(key, gpu.memory_total_bytes)
-                if gpu.power_w is not None:
-                    power.add_metric(key, gpu.power_w)
-            for each in reading.rdma_ports:
-                port.add_metric((node, each.device, str(each.port)), float(each.is_up))
-        yield from (busy, used, total, power, port)
+        for node, reading in nodes.items():
+            for port in reading.rdma_ports:
+                ports.add_metric((node, port.device, str(port.port)), float(port.is_up))
+        yield ports

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from bench.slo.best import Best
-from bench.slo.gateways import LAYOUTS, ONE, Gateways, Link
+from bench.slo.gateways import LAYOUTS, ONE, Gateways, Link, fault_of
 from bench.slo.policies import HEARTH
 from bench.slo.reading import load_scenario
 from bench.slo.rows import Block
@@ -32,6 +32,12 @@ def test_layouts_have_names_of_their_own() -> None:
     """They are the rows of one table."""
     assert len({layout.name for layout in LAYOUTS}) == len(LAYOUTS)
     assert Gateways(4, Link.DIES, 0.8).name == "4 gateways, redis dies, one has 80%"
+
+
+def test_faults_last_for_thirty_seconds() -> None:
+    """Less in a short run, so that there is something before and behind."""
+    assert fault_of(100.0) == (35.0, 65.0)
+    assert fault_of(10.0) == (3.5, 7.5)
 
 
 def test_two_gateways_admit_as_one() -> None:

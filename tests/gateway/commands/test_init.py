@@ -38,22 +38,22 @@ def test_a_key_is_shown_once_and_is_accepted(tmp_path: Path, capsys: pytest.Capt
     assert not any(key in text for text in written)
 
 
-def test_questions_are_asked_for_what_no_flag_answers() -> None:
+def test_questions_cover_what_no_flag_answers() -> None:
     """Three at most, each with its default."""
     parser = ArgumentParser()
     add_flags(parser)
-    asked: list[str] = []
+    questions: list[str] = []
 
     def answer(question: str) -> str:
-        asked.append(question)
+        questions.append(question)
         return "http://127.0.0.1:8000, http://b:2\n" if "vLLM" in question else "\n"
 
     answers = read_answers(parser.parse_args([]), answer)
     assert answers.pods == ("http://127.0.0.1:8000", "http://b:2")
     assert (str(answers.listen), answers.tenant) == ("127.0.0.1:8080", None)
-    assert len(asked) == 3
+    assert len(questions) == 3
     read_answers(parser.parse_args(["--pod", "http://a:1", "--auth"]), answer)
-    assert len(asked) == 4
+    assert len(questions) == 4
 
 
 def test_without_an_answer_the_flag_is_named() -> None:

@@ -11,10 +11,10 @@ from gateway.ext_proc.messages import (
     LARGE_BYTES,
     RECEIVED_REQUEST_BODY,
     RECEIVED_RESPONSE_BODY,
-    encode_field,
     split_large_body,
 )
 from gateway.ext_proc.messages_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
+from gateway.runtime.protobuf_wire import encode_field
 
 DESTINATION = "x-gateway-destination-endpoint"
 FIELDS = st.lists(st.tuples(st.sampled_from(["x-request-id", "authorization"]), st.text("abc \xe9", max_size=300)))

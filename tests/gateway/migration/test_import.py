@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from gateway.migration.document import Imported
 from gateway.migration.envoy_ai_gateway import import_envoy_ai_gateway
 from gateway.migration.litellm import import_litellm
 from gateway.migration.llm_d import import_llm_d
+from tenancy.document import InvalidValue
 from tenancy.policy import Policy
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -139,10 +141,37 @@ def is_complete(documents: list[Any], target: dict[str, Any]) -> bool:
     for document in documents:
         if document.get("kind") in ("HTTPRoute", "Deployment") and inside(document.get("spec")):
             return True
+        if document.get("kind") == "LLMInferenceService" and inside(document["spec"]["model"]):
+            return True
         for one in mappings(document):
             if any(inside(child) for word, child in one.items() if word in COMPLETE):
                 return True
     return False
+
+
+JUNK: list[Any] = [None, 7, -1.5, "x", True, [], {}, ["a"], [None], {"a": 1}, {"name": ["x"]}, float("inf"), "1e999"]
+
+
+def slots(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Each place of a document, as a container and its key or index."""
+    steps = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for step in steps:
+        yield value, step
+        yield from slots(value[step])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_value_of_another_kind_is_no_traceback(path: Path) -> None:
+    """Anything may stand anywhere: the import ends in files or in a fault with its place."""
+    documents = parsed(path)
+    for number, _ in enumerate(list(slots(documents))):
+        for junk in JUNK:
+            changed = copy.deepcopy(documents)
+            container, step = list(slots(changed))[number]
+            container[step] = copy.deepcopy(junk)
+            if path.parent.name != "litellm" or isinstance(changed[0], dict):
+                with suppress(InvalidValue):
+                    read(path.parent.name, [one for one in changed if one is not None])
 
 
 def test_models_prices_and_aliases_are_kept(tmp_path: Path) -> None:
@@ -179,6 +208,14 @@ def test_keys_teams_and_budgets_are_kept(tmp_path: Path) -> None:
         "teams[0].models[2]",
     ):
         assert words in listed
+
+
+def test_a_key_without_a_team_is_a_tenant_with_its_aliases(tmp_path: Path) -> None:
+    """Limits, budget, expiry, and the names that only this key may use."""
+    assert imported(EXAMPLES / "litellm" / "11-keys-without-teams.yaml", tmp_path) == 0
+    tenant = policy_of(tmp_path).tenants["notebook-7"]
+    assert (tenant.quota.tokens_per_min, tenant.quota.budget) == (20_000, 5.0)
+    assert dict(tenant.aliases) == {"gpt-4o": "qwen3-8b"}
 
 
 def test_redis_keys_and_passwords_are_references(tmp_path: Path) -> None:
@@ -259,6 +296,14 @@ def test_limits_of_envoy_ai_gateway() -> None:
             "pods": ["http://pod-1.example:8000", "http://vllm.default.svc.cluster.local:8000"],
         }
     ]
+
+
+def test_a_file_without_vllm_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 1, with the way out."""
+    path = tmp_path / "config.yaml"
+    path.write_text("model_list: [{model_name: a, litellm_params: {model: azure/a, api_base: 'https://a.example'}}]\n")
+    assert main(["import", "litellm", str(path), "--dir", str(tmp_path / "out")]) == 1
+    assert "names no vLLM pod: add `discovery`" in capsys.readouterr().out
 
 
 def test_files_that_are_there_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def test_a_request_is_one_line_of_known_fields() -> None:
         ("message", "request completed"),
         ("request_id", "r-1"),
         ("trace_id", None),
-        ("span_id", None),
+        ("request_span_id", None),
         ("parent_span_id", None),
         ("tenant", "legal"),
         ("tier", "default"),
@@ -85,7 +85,7 @@ def test_what_went_wrong_is_named(changes: dict[str, Any], reason: str | None, l
 def test_the_trace_is_named() -> None:
     """Trace, the caller's span and ours; without tracing there is none of ours."""
     trace_id, parent_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-    names = ("trace_id", "span_id", "parent_span_id")
+    names = ("trace_id", "request_span_id", "parent_span_id")
     shown = line(an_outcome(trace_id=trace_id, trace=RequestTrace(trace_id, parent_id)))
     assert [shown[name] for name in names] == [trace_id, None, parent_id]
     shown = line(an_outcome(trace_id=trace_id, trace=RequestTrace(trace_id, parent_id, root=0xAB)))

@@ -6,9 +6,19 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.link import Link
 from simulator.profile import Profile
 from simulator.profiling.fitting import NotEnoughSeenError, fit, predicted_prefill_s
-from simulator.profiling.observations import DecodeSteps, IdlePrefill, Intrusion, Seen, Shape, chunks_of
+from simulator.profiling.observations import (
+    DecodeSteps,
+    IdlePrefill,
+    Intrusion,
+    Seen,
+    Shape,
+    Speculation,
+    chunks_of,
+    pooled,
+)
 
 TRUE = Profile(
     step_table=((1, 0.020), (16, 0.024), (128, 0.080), (512, 0.300)),
@@ -73,6 +83,8 @@ def test_requests_and_sizes_come_back() -> None:
     assert profile.request_step_s == pytest.approx(TRUE.request_step_s, rel=0.1)
     sizes = ("block_size", "kv_capacity_tokens", "max_num_seqs", "max_num_batched_tokens")
     assert [getattr(profile, name) for name in sizes] == [getattr(TRUE, name) for name in sizes]
+    assert profile.caches_prefixes
+    assert not fit(replace(SEEN, shape=replace(SHAPE, caches_prefixes=False))).profile.caches_prefixes
 
 
 @pytest.mark.parametrize(("steps", "is_async"), [(1.0, False), (2.0, True)], ids=["plain", "async"])
@@ -116,3 +128,32 @@ def test_too_little_is_an_error() -> None:
 def test_observations_are_kept_as_json() -> None:
     """So that a later fit needs no pod."""
     assert Seen.from_json(SEEN.to_json()) == SEEN
+
+
+def test_two_looks_at_an_engine_are_fitted_as_one() -> None:
+    """A tenth slower in the second look: the fit lies between, and the residuals tell."""
+    slow = replace(
+        SEEN,
+        decode=tuple(replace(one, step_s=one.step_s * 1.1) for one in SEEN.decode),
+        link=Link(1_000, 2e6, 0.001),
+    )
+    fitted = fit(pooled(SEEN, slow))
+    expected = TRUE.step_s([], 8, 8 * 700)
+    assert expected < fitted.profile.step_s([], 8, 8 * 700) < 1.1 * expected
+    assert 0.02 < fitted.spread["decode"] < 0.1
+    assert pooled(SEEN, slow).link == slow.link
+
+
+def test_steps_of_an_engine_that_drafts_come_back() -> None:
+    """A step of 8 sequences with 3 drafted tokens each is one of 32 tokens."""
+    engine = replace(TRUE, speculative_tokens=3, acceptance_rate=0.5)
+    decodes = tuple(
+        DecodeSteps(count, count * context, engine.step_s([], count, count * context))
+        for count in (1, 2, 4, 8, 16)
+        for context in (30, 700)
+    )
+    shape = replace(SHAPE, speculation=Speculation(3, 0.5))
+    fitted = fit(replace(SEEN, shape=shape, decode=decodes, intrusions=())).profile
+    assert (fitted.speculative_tokens, fitted.acceptance_rate) == (3, 0.5)
+    for sequences in (1, 3, 8):
+        assert fitted.step_s([], sequences, 2_000) == pytest.approx(engine.step_s([], sequences, 2_000), rel=0.03)

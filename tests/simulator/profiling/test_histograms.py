@@ -6,7 +6,7 @@ import pytest
 
 from simulator.link import Link
 from simulator.profile import Profile
-from simulator.profiling.histograms import EngineTimes, engine_times, link_of, sized
+from simulator.profiling.histograms import EngineTimes, engine_times, link_of, sized, speculation_of
 from tests.simulator.profiling.test_route_fit import SCRAPE
 
 EARLIER = """\
@@ -34,3 +34,13 @@ def test_what_was_not_counted_is_not_known() -> None:
 def test_transfers_give_the_link() -> None:
     """Bytes by seconds, bytes by tokens that came from other engines, and the time to post one."""
     assert link_of([SCRAPE]) == Link(1_000, 2e6, 0.001)
+
+
+def test_drafts_are_counted() -> None:
+    """Three a step, of which 0.875 are accepted on average: each with a half, if those before it were."""
+    counts = "vllm:spec_decode_num_drafts_total 1000\nvllm:spec_decode_num_draft_tokens_total 3000\n"
+    found = speculation_of(counts + "vllm:spec_decode_num_accepted_tokens_total 875\n")
+    assert found is not None
+    assert found.tokens == 3
+    assert found.acceptance_rate == pytest.approx(0.5)
+    assert speculation_of(SCRAPE) is None
