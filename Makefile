@@ -24,9 +24,9 @@ AGAINST ?= HEAD~1
 JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
-.PHONY: help python venv install lock demo demo-envoy test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos upgrade soak attacks nightly wheel \
+.PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos upgrade soak attacks nightly wheel \
 	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-extproc bench-truth \
-	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts check-deploy extproc-messages clean
+	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
 
 help: ## List the verbs.
 	@echo "Hearth: make VERB"
@@ -76,6 +76,10 @@ demo-envoy: $(READY) envoy-venv ## Envoy in front of two pods, simulated or real
 	@$(if $(filter-out 0,$(REAL)),$(MAKE) vllm-venv,:)
 	@$(BIN)/python -m $(if $(filter-out 0,$(REAL)),tests.vllm.behind_envoy,simulator.envoy_demo) \
 		--envoy "$$(cat .venv-envoy/binary)" $(if $(filter-out 0,$(KEEP)),--keep)
+
+demo-dashboards: $(READY) ## Prometheus with our rules on the traffic of three tenants, and the operators' page (until Ctrl-C).
+	@sh tests/deploy/prometheus.sh
+	@$(BIN)/python -m tests.deploy.demo $(ARGS)
 
 # --- Checking -----------------------------------------------------------------------------------------------------
 
@@ -209,6 +213,10 @@ test-envoy: $(READY) envoy-venv ## Run the tests with a real Envoy in front.
 test-fronts: $(READY) envoy-venv ## Smuggling behind a real nginx and a real Envoy, and gateways rolled behind nginx.
 	@sh tests/fronts/setup.sh
 	@$(BIN)/python -m pytest tests/fronts $(ARGS)
+
+test-page: $(READY) ## The operators' page in a real headless Chromium; screenshots in out/page.
+	@sh tests/page/setup.sh
+	@$(BIN)/python -m pytest tests/page $(ARGS)
 
 check-deploy: $(READY) envoy-venv ## Hold each file in deploy/ against the program that will read it (two minutes; ARGS=--keep renders anew).
 	@PYTHON="$(PYTHON)" sh tests/deploy/tools.sh

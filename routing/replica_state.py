@@ -334,6 +334,11 @@ class ReplicaState:
         return self._origins.keys()
 
     @property
+    def replicas(self) -> Iterable[RemoteReplica]:
+        """The replicas that are not stale, with what they have open."""
+        return self._origins.values()
+
+    @property
     def replica_count(self) -> int:
         """Number of other replicas."""
         return len(self._origins)

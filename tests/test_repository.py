@@ -46,7 +46,15 @@ WITHOUT_TEST_OF_THEIR_OWN: frozenset[str] = frozenset()
 """Modules of the pure packages that are tested elsewhere, each with its reason beside it."""
 
 
-MAY_SLEEP: frozenset[str] = frozenset()
+MAY_SLEEP: frozenset[str] = frozenset(
+    (
+        "tests/deploy/demo.py",  # a load at a rate, for a person
+        "tests/deploy/prometheus.py",  # another program that does not say when it has scraped
+        "tests/deploy/record.py",  # a load at a rate, and a scrape a second
+        "tests/deploy/scene.py",  # another program that does not say when it has found its pods
+        "tests/page/stage.py",  # requests that keep ending, for a person
+    )
+)
 """Modules that must ask something again and again that cannot tell when it is ready, each with its reason beside it."""
 
 

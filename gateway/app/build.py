@@ -170,6 +170,9 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         cascades=cascades,
         listener=front,
         peer_load=PeerLoad(),
+        totals=metrics.totals,
+        request_counters=metrics.tallies,
+        cascade_counters=metrics.cascades,
         callback_errors=CallbackErrorHandler(log_event, after=room.reconcile),
         background=background,
     )

@@ -20,8 +20,11 @@ from gateway.fleet.watcher import FleetWatcher
 from gateway.identity.keyring import Keyring
 from gateway.kv_index.lookup_client import CacheLookupClient
 from gateway.limits.accounts import QuotaEnforcer
+from gateway.observe.metrics.cascades import CascadeCounters
 from gateway.observe.metrics.configuration import ReloadStatus
 from gateway.observe.metrics.process import CallbackErrorHandler, make_registry
+from gateway.observe.metrics.requests import RequestCounters
+from gateway.observe.operators.outcome_totals import OutcomeTotals
 from gateway.observe.receipts import ReceiptStore
 from gateway.observe.request_log import OutcomeLog
 from gateway.pipeline.admission_queue import AdmissionQueue
@@ -64,6 +67,10 @@ class Gateway:
     cascades: Cascades
     listener: HttpServer
     peer_load: PeerLoad
+    totals: OutcomeTotals
+    """Totals of requests for the operators' page."""
+    request_counters: RequestCounters
+    cascade_counters: CascadeCounters
     callback_errors: CallbackErrorHandler
     """Exception handler of its event loop."""
     reloads: ReloadStatus = field(default_factory=lambda: ReloadStatus(time.time))

@@ -18,6 +18,8 @@ from gateway.observe.metrics.pools import PoolCollector, PoolMeter
 from gateway.observe.metrics.requests import RequestCounters, RetryCollector
 from gateway.observe.metrics.tiers import TierCollector, TierCounters, WaitingForPodCollector, queued_requests_of
 from gateway.observe.metrics.upstreams import UpstreamCollector, waiting_by_engine
+from gateway.observe.operators.outcome_totals import OutcomeTotals
+from gateway.observe.pricing import cost_of
 from gateway.pairs.monitoring import PairMetrics, UnpairedPrefillMonitor
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.metric_families import TenantLabels
@@ -30,10 +32,11 @@ class GatewayMetrics:
     def __init__(self, router: Router, prices: Mapping[str, ModelEntry], log_event: LogFunction) -> None:
         """`prices`: `model_list` by name; its models may be label values even if no pod serves them."""
         self._router = router
+        self.totals = OutcomeTotals(lambda outcome: cost_of(outcome, prices) or 0.0)
         self._tenants = TenantLabels()
         self._calibration = CalibrationCollector(lambda: {pod.url for pod in router.fleet.pods}, log_event)
         self._tiers = TierCounters(router.fleet)
-        self._climbs = CascadeCounters(self._tenants)
+        self.cascades = CascadeCounters(self._tenants)
         self._pairs = PairMetrics()
         self.tallies = RequestCounters(
             lambda model: router.fleet.knows(model) or model in prices,
@@ -41,7 +44,10 @@ class GatewayMetrics:
             tenants=self._tenants,
             prices=prices,
             judge=self._calibration.add,
-            also=(self._tiers.on_outcome, self._climbs.on_outcome, self._pairs.on_outcome),
+            also=(
+                *(self._tiers.on_outcome, self.cascades.on_outcome, self._pairs.on_outcome),
+                self.totals.on_outcome,
+            ),
         )
 
     def register(self, gateway: Gateway, unpaired: UnpairedPrefillMonitor | None) -> None:
@@ -66,7 +72,7 @@ class GatewayMetrics:
             self._pairs,
             TierCollector(self._tiers, fleet, queued_requests_of(gateway.admission_queue)),
             WaitingForPodCollector(gateway.admission_queue, fleet),
-            CascadeCollector(self._climbs, gateway.cascades),
+            CascadeCollector(self.cascades, gateway.cascades),
             RetryCollector(gateway.pipeline.budget, gateway.listener.pool.lateness.stalls),
         ):
             gateway.registry.register(shown)

@@ -9,9 +9,11 @@ import asyncio
 import logging
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -24,8 +26,12 @@ from gateway.config.fields import Secret
 from gateway.config.settings import Settings, show_settings
 from gateway.identity.policy import load_policy
 from gateway.observe.admin import AdminBackend, admin_app
+from gateway.observe.metrics.cascades import show_usage
 from gateway.observe.metrics.process import CallbackErrorHandler
+from gateway.observe.metrics.tiers import queued_requests_of
 from gateway.observe.metrics_listener import metrics_app
+from gateway.observe.operators.outcome_totals import OutcomeTotals
+from gateway.observe.operators.overview import GatewayView
 from gateway.runtime.closing import close_listeners
 from gateway.runtime.event_log import EventLog, LoggingBridge
 from gateway.runtime.ports import addresses_of, listen_error, serve_app
@@ -137,8 +143,31 @@ def metrics_and_admin_apps(
         peer_load=gateway.peer_load.load,
         quotas=gateway.quotas,
         cascades=gateway.cascades,
+        cascade_usage=partial(show_usage, gateway.cascade_counters),
+        view=_view_of(gateway),
     )
     return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)
+
+
+def _view_of(gateway: Gateway) -> GatewayView:
+    def counted() -> OutcomeTotals:
+        gateway.request_counters.count_fresh()
+        return gateway.totals
+
+    return GatewayView(
+        router=gateway.router,
+        watcher=gateway.watcher,
+        counted=counted,
+        queued=queued_requests_of(gateway.admission_queue),
+        open_requests=lambda: gateway.listener.open_requests,
+        open_connections=lambda: gateway.listener.open_connections,
+        early_rejections=lambda: gateway.request_counters.early,
+        replica_sync=lambda: gateway.replica_sync,
+        quotas=gateway.quotas,
+        clock=asyncio.get_running_loop().time,
+        wall_clock=time.time,
+        started_s=time.time(),
+    )
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from gateway.config.fields import Secret
 from gateway.config.settings import show_settings
 from gateway.limits.monitoring import merge_accounts
 from gateway.observe.admin import admin_middlewares
-from gateway.runtime.ports import json_response
+from gateway.observe.page import page_routes
+from gateway.runtime.ports import compact_json, json_response
 
 DEFAULT_RECEIPTS = 20
 
@@ -35,6 +36,8 @@ class SupervisorAdmin:
         app = web.Application(middlewares=admin_middlewares(token))
         app.add_routes(
             [
+                *page_routes(),
+                *(web.get(path, self._parts) for path in ("/overview", "/pods", "/tenants")),
                 web.get("/receipts", self._receipts),
                 web.get("/receipts/{id}", self._receipt),
                 web.get("/fleet", self._fleet),
@@ -56,6 +59,14 @@ class SupervisorAdmin:
         lists = {worker: _json(answer)["receipts"] for worker, answer in answers.items()}
         return json_response({"receipts": merge_receipts(lists, limit)})
 
+    async def _parts(self, request: web.Request) -> web.Response:
+        """One part by worker: the page adds them up."""
+        answers = await self._ask(request)
+        if rejection := _rejection(answers):
+            return rejection
+        parts = [{**part, "worker": worker} for worker in answers for part in _json(answers[worker])["parts"]]
+        return compact_json({"parts": parts})
+
     async def _receipt(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)
         for worker, answer in answers.items():
@@ -63,9 +74,9 @@ class SupervisorAdmin:
                 return json_response({**_json(answer), "worker": worker})
         return _rejection(answers) or _no_worker()
 
-    async def _fleet(self, _: web.Request) -> web.Response:
+    async def _fleet(self, request: web.Request) -> web.Response:
         """Answers even if no worker does: then the list of processes shows which are missing."""
-        answers = await self._team.request("/admin/fleet")
+        answers = await self._team.request(f"/admin{request.path_qs}")
         fleets = {name: _json(answer) for name, answer in answers.items() if answer.status == 200}
         children = [
             {"name": slot.name, "pid": slot.child.pid if slot.child else None, "restarts": slot.restarts}

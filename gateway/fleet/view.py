@@ -32,11 +32,11 @@ def show_fleet(
     sources = census.sources_by_pod()
     for pod in pods:
         pod["sources"] = sources.get(str(pod["url"]), [])
-    return {"pods": pods, "models": models, "sources": _show_sources(census, now_s)}
+    return {"pods": pods, "models": models, "sources": show_sources(census, now_s)}
 
 
-def _show_sources(census: PodAggregator, now_s: float) -> list[dict[str, object]]:
-    """Sources in order of precedence."""
+def show_sources(census: PodAggregator, now_s: float) -> list[dict[str, object]]:
+    """Return the sources of pods in order of precedence, each with its last report."""
     snapshots = ((source, census.last_snapshot(source)) for source in census.sources)
     return [
         {

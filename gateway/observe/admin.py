@@ -1,4 +1,4 @@
-"""The admin port: receipts, fleet, drain, reload, settings. JSON; without a token for loopback clients only."""
+"""The admin port: the operators' page, receipts, fleet, drain, reload, settings. Without a token for loopback only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -17,17 +19,39 @@ from gateway.fleet.view import show_fleet
 from gateway.fleet.watcher import FleetWatcher
 from gateway.limits.accounts import QuotaEnforcer
 from gateway.limits.monitoring import show_accounts
+from gateway.observe.page import is_page, page_routes, same_origin_middleware, security_headers_middleware
 from gateway.observe.receipts import ReceiptFilter, ReceiptStore
 from gateway.replica_sync.peer_load import LoadBySlot, own_load
 from gateway.runtime.addresses import Address
-from gateway.runtime.ports import body_timeout_middleware, json_response
+from gateway.runtime.ports import body_timeout_middleware, compact_json, json_response
 from routing.decision.router import Router
 from tenancy.document import InvalidValue
 
 MAX_RECEIPTS_SHOWN = 1000
 
-RECEIPT_FILTERS = frozenset(("id", "model", "tenant", "session", "pod", "status", "reason", "since", "until", "limit"))
+MAX_TENANT_ROWS = 1_000
+"""Per answer."""
+
+RECEIPT_FILTERS = frozenset(
+    ("id", "model", "tenant", "session", "pod", "status", "reason", "since", "until", "limit", "brief")
+)
 """Query parameters of `/receipts`."""
+
+
+class PageData(Protocol):
+    """What the operators' page shows of this process, as JSON values."""
+
+    def overview(self) -> dict[str, Any]:
+        """Return the process, its sources, tiers and peers."""
+        ...
+
+    async def pods(self) -> dict[str, Any]:
+        """Return a row per pod."""
+        ...
+
+    async def tenants(self, cursors: list[str], max_rows: int) -> dict[str, Any]:
+        """Return the tenants that have changed since the cursor of this process."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +69,10 @@ class AdminBackend:
     """Load of other gateways on our engines."""
     quotas: QuotaEnforcer | None = None
     cascades: Cascades | None = None
+    cascade_usage: Callable[[str], dict[str, Any]] | None = None
+    """Returns what a cascade has done since the start."""
+    view: PageData | None = None
+    """What the operators' page shows; None where there is none."""
 
 
 class _Named(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,6 +84,10 @@ def admin_app(admin: AdminBackend) -> web.Application:
     app = web.Application(middlewares=admin_middlewares(admin.token))
     app.add_routes(
         [
+            *page_routes(),
+            web.get("/overview", _bound(admin, _overview)),
+            web.get("/pods", _bound(admin, _pods)),
+            web.get("/tenants", _bound(admin, _tenants)),
             web.get("/receipts", _bound(admin, _receipts)),
             web.get("/receipts/{id}", _bound(admin, _receipt)),
             web.get("/fleet", _bound(admin, _fleet)),
@@ -71,8 +103,14 @@ def admin_app(admin: AdminBackend) -> web.Application:
 
 
 def admin_middlewares(token: Secret | None) -> list[Middleware]:
-    """Return the middlewares of every admin application: JSON errors, authorization, bounded bodies."""
-    return [_errors_as_json, _guard(token) if token else _only_by_hand, body_timeout_middleware]
+    """Return the middlewares of every admin application: headers, JSON errors, authorization, bounded bodies."""
+    return [
+        security_headers_middleware,
+        _errors_as_json,
+        same_origin_middleware,
+        _guard(token) if token else _only_loopback,
+        body_timeout_middleware,
+    ]
 
 
 AdminHandler = Callable[[AdminBackend, web.Request], Awaitable[web.Response]]
@@ -99,14 +137,14 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 
 
 @web.middleware
-async def _only_by_hand(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Allow only clients of this machine, and no web page in a browser there."""
+async def _only_loopback(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Allow only requests to a loopback address: a web page could let its own name resolve to it."""
     try:
         host = request.url.host or ""
     except ValueError:
         raise web.HTTPBadRequest(text="the Host header is not an address") from None
-    if "origin" in request.headers or not Address(host, 0).is_loopback:
-        raise web.HTTPForbidden(text="not for web pages; ask by the loopback address")
+    if not Address(host, 0).is_loopback:
+        raise web.HTTPForbidden(text="without admin_token only for requests to the loopback address")
     return await handler(request)
 
 
@@ -115,6 +153,8 @@ def _guard(token: Secret) -> Middleware:
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if is_page(request):
+            return await handler(request)
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         is_right = hmac.compare_digest(shown.strip().encode("utf-8", "surrogateescape"), wanted)
         if scheme.lower() != "bearer" or not is_right:
@@ -141,8 +181,9 @@ async def _receipts(admin: AdminBackend, request: web.Request) -> web.Response:
     )
     limit = _integer(query.get("limit"), "limit")
     limit = 20 if limit is None else min(limit, MAX_RECEIPTS_SHOWN)
-    shown = [receipt for receipt, _ in zip(admin.receipts.latest(wanted), range(limit), strict=False)]
-    return json_response({"receipts": shown})
+    if query.get("brief") == "1":
+        return compact_json({"receipts": [*islice(admin.receipts.latest_brief(wanted), limit)]})
+    return json_response({"receipts": [*islice(admin.receipts.latest(wanted), limit)]})
 
 
 async def _receipt(admin: AdminBackend, request: web.Request) -> web.Response:
@@ -152,9 +193,32 @@ async def _receipt(admin: AdminBackend, request: web.Request) -> web.Response:
     return json_response(receipt)
 
 
-async def _fleet(admin: AdminBackend, _: web.Request) -> web.Response:
-    watcher = admin.watcher
-    return json_response(show_fleet(admin.router, watcher.pods, admin.clock(), admin.peer_load(), watcher.census))
+async def _fleet(admin: AdminBackend, request: web.Request) -> web.Response:
+    watcher, url = admin.watcher, request.query.get("pod")
+    pods = [pod for pod in watcher.pods if url in (None, pod.url)]
+    return json_response(show_fleet(admin.router, pods, admin.clock(), admin.peer_load(), watcher.census))
+
+
+async def _overview(admin: AdminBackend, _: web.Request) -> web.Response:
+    return compact_json({"parts": [_view(admin).overview()]})
+
+
+async def _pods(admin: AdminBackend, _: web.Request) -> web.Response:
+    return compact_json({"parts": [await _view(admin).pods()]})
+
+
+async def _tenants(admin: AdminBackend, request: web.Request) -> web.Response:
+    if unknown := set(request.query) - {"since", "limit"}:
+        raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
+    limit = _integer(request.query.get("limit"), "limit")
+    limit = MAX_TENANT_ROWS if limit is None else min(limit, MAX_TENANT_ROWS)
+    return compact_json({"parts": [await _view(admin).tenants(request.query.get("since", "").split(","), limit)]})
+
+
+def _view(admin: AdminBackend) -> PageData:
+    if admin.view is None:
+        raise web.HTTPNotFound(text="this gateway keeps no totals")
+    return admin.view
 
 
 async def _drain(admin: AdminBackend, request: web.Request) -> web.Response:
@@ -188,7 +252,10 @@ async def _limits(admin: AdminBackend, request: web.Request) -> web.Response:
 
 
 async def _cascades(admin: AdminBackend, _: web.Request) -> web.Response:
-    return json_response({"cascades": show_cascades(admin.cascades) if admin.cascades else []})
+    shown, usage_of = show_cascades(admin.cascades) if admin.cascades else [], admin.cascade_usage
+    if usage_of is not None:
+        shown = [{**each, "usage": usage_of(each["cascade"])} for each in shown]
+    return json_response({"cascades": shown})
 
 
 async def _reload(admin: AdminBackend, _: web.Request) -> web.Response:

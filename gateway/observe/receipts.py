@@ -92,6 +92,12 @@ class ReceiptStore:
         """Those that are wanted, newest first."""
         return (_written_out(receipt) for receipt in reversed(self._written().values()) if wanted.matches(receipt))
 
+    def latest_brief(self, wanted: ReceiptFilter) -> Iterator[Receipt]:
+        """Those that are wanted, newest first, each with its attempts but without their candidates."""
+        for receipt in reversed(self._written().values()):
+            if wanted.matches(receipt):
+                yield replace(receipt, attempts=tuple(replace(attempt, candidates=()) for attempt in receipt.attempts))
+
     def _written(self) -> OrderedDict[str, Receipt]:
         """All of them, the fresh ones written first."""
         for outcome in self._fresh:

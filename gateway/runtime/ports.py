@@ -223,3 +223,8 @@ def json_response(value: object, status: int = 200) -> web.Response:
     """Return an indented JSON response: these ports are used with curl."""
     body = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2) + b"\n"
     return web.Response(body=body, status=status, content_type="application/json")
+
+
+def compact_json(value: object) -> web.Response:
+    """Return a JSON response without indentation, of which a page reads many."""
+    return web.Response(body=msgspec.json.encode(value, enc_hook=str), content_type="application/json")

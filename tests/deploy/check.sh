@@ -68,6 +68,10 @@ if [ -x "$promtool" ]; then
     for file in $rules; do
         check "$file, by promtool" "$promtool" check rules "$file"
     done
+    mkdir "$work/cases" && .venv/bin/python -m tests.deploy.rule_cases "$work/cases"
+    check "each alert in a fault of its own, by promtool" "$promtool" test rules "$work/cases/faults.yaml"
+    check "alerts in a recorded overload, by promtool" "$promtool" test rules "$work/cases/overload.yaml"
+    check "no alert in a recorded calm hour, by promtool" "$promtool" test rules "$work/cases/calm.yaml"
 else
     printf 'left out: prometheus.yaml, for there is no promtool\n'
 fi

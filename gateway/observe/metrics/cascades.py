@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
@@ -60,6 +61,28 @@ class CascadeCounters:
             self.answers[cascade, answered.model, result.bucket] += 1
             if answered.result == KEPT and outcome.stream:
                 self.held_s.setdefault(cascade, Histogram(HELD_BUCKETS)).observe(answered.holdback_s)
+
+
+def show_usage(counters: CascadeCounters, cascade: str) -> dict[str, Any]:
+    """Return what a cascade has done since the start: answers by model, and costs in the currency of the prices."""
+    answers: Counter[str] = Counter()
+    for (name, model, _), count in counters.answers.items():
+        if name == cascade:
+            answers[model] += count
+    key = (cascade,)
+    return {
+        "requests": _sum_of(counters.requests, cascade),
+        "escalated_requests": _sum_of(counters.escalated, cascade),
+        "answers": answers,
+        "cost": _sum_of(counters.cost, cascade),
+        "wasted_cost": _sum_of(counters.wasted_cost, cascade),
+        "cost_always_largest": counters.always_top.get(key, 0.0),
+        "cost_always_first": counters.always_first.get(key, 0.0),
+    }
+
+
+def _sum_of(counts: Mapping[Key, float], cascade: str) -> float:
+    return sum(count for key, count in counts.items() if key[0] == cascade)
 
 
 class CascadeCollector(Collector):

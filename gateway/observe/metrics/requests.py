@@ -97,26 +97,26 @@ class RequestCounters(Collector):
         """Add the outcome of a request."""
         self._fresh.append(outcome)
         if len(self._fresh) == BATCH_SIZE:
-            self._count_fresh()
+            self.count_fresh()
 
     @property
     def models(self) -> dict[str, ModelCounters]:
-        self._count_fresh()
+        self.count_fresh()
         return self._models
 
     @property
     def latency(self) -> LatencyCounters:
-        self._count_fresh()
+        self.count_fresh()
         return self._latency
 
     @property
     def tenants(self) -> TenantTotals:
-        self._count_fresh()
+        self.count_fresh()
         return self._tenants
 
     @property
     def pool_tokens(self) -> PoolTokens:
-        self._count_fresh()
+        self.count_fresh()
         return self._pool_tokens
 
     def count_rejection(self, reason: Reason) -> None:
@@ -134,7 +134,8 @@ class RequestCounters(Collector):
         yield self._pool_tokens.family()
         yield from self._upstreams.families()
 
-    def _count_fresh(self) -> None:
+    def count_fresh(self) -> None:
+        """Count the outcomes that have been added since the last batch."""
         for outcome in self._fresh:
             name, attempts = self._label(outcome.model), outcome.attempts
             pool = self._pools.of(attempts, name)

@@ -11,6 +11,33 @@ from gateway.cluster.admin import SupervisorAdmin, merge_drained, merge_fleets, 
 from gateway.cluster.child import ChildResponse
 
 
+class Parts:
+    """Two workers, each with its own part of the page's data."""
+
+    async def request(self, path: str, **_: Any) -> dict[str, ChildResponse]:
+        assert path == "/admin/tenants?since=a-1,b-2"
+        return {
+            name: ChildResponse(200, msgspec.json.encode({"parts": [{"epoch": epoch}]}))
+            for name, epoch in (("worker-1", "a"), ("worker-2", "b"))
+        }
+
+
+async def test_each_worker_has_its_part_of_the_page() -> None:
+    """With its name; each finds its own cursor among all of them."""
+
+    async def reload() -> dict[str, object]:
+        return {}
+
+    workers: Any = Parts()
+    app = SupervisorAdmin(workers, reload).app(None)
+    async with TestClient(TestServer(app, host="127.0.0.1")) as client:
+        async with client.get("/tenants?since=a-1,b-2") as answer:
+            parts = (await answer.json())["parts"]
+        async with client.get("/ui") as answer:
+            assert answer.content_type == "text/html"
+    assert parts == [{"epoch": "a", "worker": "worker-1"}, {"epoch": "b", "worker": "worker-2"}]
+
+
 class Workers:
     """Two workers, of which the second has a frozen rung."""
 

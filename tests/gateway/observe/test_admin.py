@@ -109,6 +109,20 @@ async def test_receipts_report_why() -> None:
         assert receipt["usage"] == {"input_tokens": 100, "output_tokens": 11, "cached_input_tokens": 96}
 
 
+async def test_brief_receipts_have_no_candidates() -> None:
+    """A page lists hundreds of them; found by id they are as few."""
+    async with admin_client() as client:
+        listed = (await (await client.get("/receipts?brief=1&id=r-1")).json())["receipts"]
+        assert [(receipt["id"], receipt["attempts"][0]["candidates"]) for receipt in listed] == [("r-1", [])]
+
+
+async def test_one_pod_of_the_fleet_is_shown(pod: FakePod) -> None:
+    """By its URL; of another one nothing."""
+    async with admin_client(pod.url) as client:
+        for url, count in ((pod.url, 1), ("http://other:1", 0)):
+            assert len((await (await client.get("/fleet", params={"pod": url})).json())["pods"]) == count
+
+
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [

@@ -1,0 +1,1 @@
+"""The operators' page in a real browser, headless: `make test-page`."""
