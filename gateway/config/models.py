@@ -45,6 +45,11 @@ class ModelEntry:
     inference_pool: str | None = None
     """The InferencePool whose pods may serve it, None for all pods that list it."""
 
+    @property
+    def is_priced(self) -> bool:
+        """Whether tokens of it have any price."""
+        return self.input_cost_per_token is not None or self.output_cost_per_token is not None
+
     def input_cost(self, tokens: int | None, cached_tokens: int | None) -> float | None:
         """Return the cost of a prompt in the operator's currency, None if its price or tokens are unknown."""
         price, cached_price = self.input_cost_per_token, self.cache_read_input_token_cost

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, SummaryMetricFamily
 
 from gateway.config.models import ModelEntry
-from gateway.observe.pricing import TokenCost, cost_of_usage, costs_by_model
+from gateway.observe.pricing import TokenCost, costs_by_model
 from gateway.pipeline.record import Outcome
 from gateway.runtime.metric_families import OTHER, Family, TenantLabels
 
@@ -73,17 +73,33 @@ class TenantTotals:
         if outcome.cascade is not None:
             for model, cost in costs_by_model(outcome, self._prices):
                 self._add_cost(tenant, model, cost)
-        elif (cost_here := cost_of_usage(outcome, self._prices)) is not None:
-            self._add_cost(tenant, outcome.model, cost_here)
+            return
+        usage, entry = outcome.usage, self._prices.get(outcome.model)
+        if usage is not None and entry is not None and entry.is_priced:
+            # The same as `costs_by_model`, without its values: this is on the path of every request.
+            sums, cached, price = (
+                self._sums(tenant, outcome.model),
+                usage.cached_tokens or 0,
+                entry.input_cost_per_token,
+            )
+            if price is not None:
+                cached_price = entry.cache_read_input_token_cost
+                sums[0] += max(0, usage.prompt_tokens - cached) * price
+                sums[1] += cached * (price if cached_price is None else cached_price)
+            if entry.output_cost_per_token is not None:
+                sums[2] += usage.completion_tokens * entry.output_cost_per_token
 
     def _add_cost(self, tenant: str, model: str, cost: TokenCost) -> None:
+        sums = self._sums(tenant, model)
+        for at in range(3):
+            sums[at] += cost[at]
+
+    def _sums(self, tenant: str, model: str) -> list[float]:
         sums = self.cost.get((tenant, model))
         if sums is None:
             key = (tenant, model) if len(self.cost) < MAX_PRICED_KEYS else (OTHER, OTHER)
             sums = self.cost.setdefault(key, [0.0, 0.0, 0.0])
-        sums[0] += cost[0]
-        sums[1] += cost[1]
-        sums[2] += cost[2]
+        return sums
 
     def families(self) -> Iterator[Family]:
         """Return the metric families of this moment."""
