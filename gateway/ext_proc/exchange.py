@@ -322,7 +322,7 @@ class Exchange(GrpcStreamHandler):
 
     def _carrier(self, path: str, body: bytes, usage_added: bool) -> ExtProcTransport:  # noqa: FBT001 - as asked for
         asked, reply, office = self.asked, self.reply, self._office
-        assert asked is not None  # noqa: S101 - there is no carrier without a request
+        assert asked is not None  # noqa: S101 - a transport needs a request
         assert reply is not None  # noqa: S101
         return ExtProcTransport(
             self.answer,

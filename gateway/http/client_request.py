@@ -30,7 +30,7 @@ KEPT_HEADERS = frozenset(
         *CALLER_HEADERS,
     )
 )
-"""Headers that the gateway reads. All others count against the limits and are dropped, but for those a policy names."""
+"""Headers that the gateway reads. All others count against the limits and are dropped, except those of a policy."""
 
 HEADER_OVERHEAD_BYTES = 4
 """Colon, space and line end."""
