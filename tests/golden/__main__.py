@@ -1,6 +1,6 @@
 """`python -m tests.golden record FILE` plays the golden run and writes it; `check FILE` plays it and compares.
 
-`names FILE` prints what is in the recording's records by kind. The committed recording is tests/golden/golden.jsonl.gz.
+The committed recording is tests/golden/golden.jsonl.gz. A change of behavior records it again; the commit says why.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.golden.comparing import NAMES, compare, read, write
+from tests.golden.comparing import compare, read, write
 from tests.golden.play import play_all, tally
 
 
@@ -19,7 +19,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description="Record or check the golden run.")
     parser.add_argument("action", choices=("record", "check"))
     parser.add_argument("file", type=Path)
-    parser.add_argument("--names", type=Path, default=NAMES, help="the map of old names to new ones")
     parser.add_argument("--most", type=int, default=20, help="differences that are shown")
     arguments = parser.parse_args()
     found = play_all()
@@ -27,7 +26,7 @@ def main() -> int:
         write(arguments.file, found)
         print(f"{arguments.file}: {arguments.file.stat().st_size:,} bytes, {json.dumps(tally(found))}")
         return 0
-    differences = compare(read(arguments.file), found, json.loads(arguments.names.read_text()))
+    differences = compare(read(arguments.file), found)
     for words in differences[: arguments.most]:
         print(words)
     print(f"{len(found):,} records, {len(differences):,} differences")

@@ -434,10 +434,12 @@ class Run:
             yield {"kind": "metric", "name": name, "labels": labels, "value": value}
 
     def lines(self) -> Iterator[Record]:
-        """What it has logged."""
+        """What it has logged, but of the machine's limits."""
         for name in sorted(self.logs):
             for line in self.logs[name]:
                 told = json.loads(line)
+                if told.get("event") == "fd_limit_low":
+                    continue
                 yield {"kind": "line", "log": name, "said": Masks(str(self.folder)).value(told)}
 
     def on_wires(self) -> Iterator[Record]:
