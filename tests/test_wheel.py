@@ -28,7 +28,7 @@ metrics_listen: 127.0.0.1:9464
 admin_listen: 127.0.0.1:9091
 """
 
-MADE_OF_EXTRAS = ("gateway.discovery.dns", "gateway.tracing.otlp")
+MADE_OF_EXTRAS = ("gateway.discovery.dns", "gateway.tracing.otlp", "gateway.tracing.tracing")
 """Modules that need an extra."""
 
 IMPORT_ALL = f"""
