@@ -60,6 +60,9 @@ Identify = Callable[[str | None, Mapping[bytes, bytes] | None], Caller]
 `RequestRejected`.
 """
 
+RewriteModel = Callable[[str], str]
+"""Returns the model that answers instead of a requested one, or the same."""
+
 PrefixLookup = Callable[[Request, bytes], Awaitable[Request]]
 """Adds to a request, given its body, what engines have of it in their caches."""
 
@@ -105,6 +108,7 @@ class HttpDispatcher:
         self._coalescer = RequestCoalescer()
         self._lookup: PrefixLookup | None = None
         self._begin_trace: BeginTrace | None = None
+        self._rewrite_model: RewriteModel | None = None
         # 96 random bits per process and a count: an id finds a receipt on the admin port and grants nothing, so that
         # the next one may be guessed.
         self._id_prefix = secrets.token_hex(12)
@@ -130,6 +134,10 @@ class HttpDispatcher:
     def trace_with(self, begin: BeginTrace) -> None:
         """Begin a trace for each request of an inference API."""
         self._begin_trace = begin
+
+    def rewrite_models_with(self, rewrite_model: RewriteModel) -> None:
+        """Rewrite the model of each request, after its tenant's aliases, unless a proxy has chosen one."""
+        self._rewrite_model = rewrite_model
 
     def is_ready(self) -> bool:
         """Whether new requests are welcome: `/ready`, the metrics port and Envoy's health checks report it."""
@@ -211,6 +219,10 @@ class HttpDispatcher:
         tenant = incoming.caller.tenant
         supersede_key = supersede_key_of(incoming) if SUPERSEDES in incoming.headers else None
         reading = read_incoming(api, incoming, incoming.body(), reply.request_id, model=incoming.model_override)
+        if self._rewrite_model is not None and incoming.model_override is None:
+            model = self._rewrite_model(reading.request.model)
+            if model != reading.request.model:  # Read again: the model is part of the prompt's hashes.
+                reading = read_incoming(api, incoming, incoming.body(), reply.request_id, model=model)
         request = reading.request
         try:
             if tenant.models is not None and request.model not in tenant.models:

@@ -162,6 +162,25 @@ async def test_a_model_that_may_not_be_used_stands_in_the_log() -> None:
     assert [outcome.status for outcome in rig.outcomes] == [404, 404]
 
 
+async def test_a_rewrite_chooses_the_model_and_widens_nothing() -> None:
+    """It comes after the tenant's aliases and once for each request; a target that is not allowed is rejected."""
+    tenant = Tenant("t", frozenset({MODEL, "other"}), aliases={"gpt": "chat"})
+    asked: list[str] = []
+
+    def rewrite(model: str) -> str:
+        asked.append(model)
+        return {"chat": MODEL, "free": "secret-model"}.get(model, model)
+
+    async with a_rig(identify=lambda *_: Caller(tenant)) as rig:
+        rig.front.dispatcher.rewrite_models_with(rewrite)
+        for name, status in (("gpt", 200), (MODEL, 200), ("free", 404)):
+            rig.pod.plays([answer_bytes({"told": name})])
+            assert (await rig.ask("/v1/chat/completions", {**a_chat(), "model": name})).status == status
+        assert [question.json()["model"] for question in rig.pod.questions] == [MODEL, MODEL]
+    assert asked == ["chat", MODEL, "free"]
+    assert [outcome.model for outcome in rig.outcomes] == [MODEL, MODEL, "secret-model"]
+
+
 async def test_a_stored_response_whose_pod_is_gone_is_reported() -> None:
     """It is lost with its pod; nobody else is asked."""
     async with a_rig(pods=2) as rig:
