@@ -46,6 +46,10 @@ def caller_of_claims(claims: Claims, policy: Policy, rules: TokenRules) -> Calle
     return tenant.caller(group=group, user=users[0][:MAX_USER_LENGTH] if users else None)
 
 
+ObjectivePriority = Callable[[str], int | None]
+"""Returns the priority of an InferenceObjective by name, None if there is none."""
+
+
 class ProxyCallers:
     """The tenants of one policy as trusted proxies name them; each tenant in each tier is built once."""
 
@@ -60,9 +64,16 @@ class ProxyCallers:
             raise RequestRejected(Reason.INVALID_KEY, "The proxy's tenant header names an unknown tenant.")
         return found.caller()
 
-    def with_overrides(self, caller: Caller, *, group: str, user: str, objective: str, priority: str) -> Caller:
-        """Apply the proxy's group, user and tier to a caller; unknown values are ignored."""
-        tier = self._policy.tiers.get(objective) or self._tier_up_to(priority)
+    def with_overrides(
+        self, caller: Caller, *, group: str, user: str, objective: str, priority: str, at_most: int | None = None
+    ) -> Caller:
+        """Apply the proxy's group, user and tier to a caller; unknown values are ignored.
+
+        `at_most`: highest priority of the tier, which lowers and never raises; None: no such bound.
+        """
+        tier = self._policy.tiers.get(objective) or self._tier_up_to(_priority_of(priority))
+        if at_most is not None and at_most < (tier or caller.tenant.tier).priority:
+            tier = self._tier_up_to(at_most) or tier
         if tier is None and not group and not user:
             return caller
         tenant = caller.tenant if tier is None else self._in_tier(caller.tenant, tier)
@@ -72,10 +83,8 @@ class ProxyCallers:
             user=user[:MAX_USER_LENGTH] or caller.user,
         )
 
-    def _tier_up_to(self, priority: str) -> Tier | None:
-        try:
-            highest = int(priority)
-        except ValueError:
+    def _tier_up_to(self, highest: int | None) -> Tier | None:
+        if highest is None:
             return None
         tiers = [tier for tier in self._policy.tiers.values() if tier.priority <= highest]
         return max(tiers, key=lambda tier: tier.priority, default=None)
@@ -86,6 +95,13 @@ class ProxyCallers:
             relaxed = next_below(tier, self._policy.tiers)
             self._tiered[key] = replace(tenant, tier=tier, relaxed=relaxed, on_overload=tier.on_overload)
         return self._tiered[key]
+
+
+def _priority_of(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 MAX_CACHED_TOKENS = 10_000
@@ -108,6 +124,7 @@ class Keyring:
         self._issuer = issuer
         self._wall_clock = wall_clock
         self._verified: dict[str, tuple[Caller, float]] = {}
+        self._objective_priority: ObjectivePriority | None = None
         self.policy = policy
 
     @property
@@ -122,6 +139,10 @@ class Keyring:
         self._callers = ProxyCallers(policy) if policy is not None else None
         if self._issuer is not None:
             self._issuer.use_rules(policy.jwt if policy is not None else None, self._verified.clear)
+
+    def use_objectives(self, priority_of: ObjectivePriority) -> None:
+        """Lower the tier of requests by objectives that are no tier of the policy."""
+        self._objective_priority = priority_of
 
     def identify(self, key: str | None, proxy_headers: Mapping[bytes, bytes] | None = None) -> Caller:
         """Return the caller of a key or token. `proxy_headers`: the headers of a request that a trusted proxy has sent.
@@ -139,7 +160,12 @@ class Keyring:
             for held in (names.tenant, names.group, names.user, names.objective, names.priority)
         )
         caller = callers.caller_of(tenant) if tenant else self._shown(policy, key)
-        return callers.with_overrides(caller, group=group, user=user, objective=objective, priority=priority)
+        at_most = None
+        if self._objective_priority is not None and objective and objective not in policy.tiers:
+            at_most = self._objective_priority(objective)
+        return callers.with_overrides(
+            caller, group=group, user=user, objective=objective, priority=priority, at_most=at_most
+        )
 
     def _shown(self, policy: Policy, key: str | None) -> Caller:
         if not key:

@@ -140,6 +140,32 @@ def test_a_trusted_proxy_names_the_tier(spoken: dict[bytes, bytes], tier: str) -
         assert caller.tenant.relaxed.name == "bronze"
 
 
+@pytest.mark.parametrize(
+    ("key", "spoken", "tier"),
+    [
+        ("sk-1", {b"x-objective": b"batch"}, "bronze"),
+        ("sk-1", {b"x-objective": b"chat"}, "silver"),
+        ("sk-1", {b"x-objective": b"urgent"}, "gold"),
+        ("sk-1", {b"x-objective": b"unknown"}, "gold"),
+        ("sk-1", {b"x-objective": b"lowest"}, "gold"),
+        ("sk-1", {b"x-objective": b"bronze"}, "bronze"),
+        ("sk-1", {b"x-objective": b"urgent", b"x-priority": b"5"}, "silver"),
+        ("sk-1", {b"x-objective": b"batch", b"x-priority": b"5"}, "bronze"),
+        ("sk-1", None, "gold"),
+        (None, {b"x-team": b"search", b"x-objective": b"urgent"}, "default"),
+        (None, {b"x-team": b"search", b"x-objective": b"batch"}, "bronze"),
+    ],
+)
+def test_an_objective_lowers_the_tier_and_never_raises_it(
+    key: str | None, spoken: dict[bytes, bytes] | None, tier: str
+) -> None:
+    """It selects the highest tier of at most its priority; a tier of the policy with that name comes first."""
+    keyring = Keyring(legal(TIERED))
+    priorities = {"urgent": 100, "chat": 7, "batch": -5, "lowest": -99, "bronze": 100}
+    keyring.use_objectives(priorities.get)
+    assert keyring.identify(key, spoken).tenant.tier.name == tier
+
+
 def test_llm_ds_headers_are_believed_from_trusted_proxies() -> None:
     """Unless the policy names others; the tenant by none that it does not name."""
     keyring = Keyring(legal("tiers: {gold: {priority: 1}}\ntenants: {legal: {}, search: {}}"))
