@@ -6,6 +6,7 @@ import asyncio
 import random
 import secrets
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gateway.app.gateway import Gateway
@@ -16,6 +17,7 @@ from gateway.cascades.cascade_config import configured_cascades
 from gateway.cascades.cascades import Cascades
 from gateway.config.settings import Settings
 from gateway.discovery.file import PodFileSource
+from gateway.discovery.kubernetes_objectives import InferenceRules
 from gateway.discovery.source import PodSource, StaticSource
 from gateway.discovery.sources import SourceContext, remote_sources
 from gateway.fleet.external_load import PushedLoad
@@ -90,7 +92,8 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         StaticSource(settings.configured_pods),
         PodFileSource(file, log_event) if (file := settings.pod_file) else None,
     )
-    means = SourceContext(log_event, clock, draw, PushedLoad(router, clock).apply, logs_outages=is_first)
+    rules = _make_rules(settings, log_event, draw, warns=is_first)
+    means = SourceContext(log_event, clock, draw, PushedLoad(router, clock).apply, is_first, rules)
     sources: list[PodSource] = [static, *filter(None, [pod_file]), *remote_sources(settings, means)]
 
     probes = probe_session()  # Nothing may raise from here on: the session would have to be closed.
@@ -189,6 +192,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         )
         background.append(key_api.run)
     metrics.register(gateway, unpaired)
+    _apply_rules(rules, gateway)
     gateway.registry.register(canaries)
     gateway.registry.register(gateway.callback_errors)
     if tracing is not None:
@@ -196,6 +200,22 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         front.dispatcher.trace_with(tracing.tracer.begin)
         gateway.registry.register(tracing.exporter)
     return gateway
+
+
+def _make_rules(
+    settings: Settings, log_event: EventLog, draw: Callable[[], float], *, warns: bool
+) -> InferenceRules | None:
+    """Return where Kubernetes' objectives and rewrites are kept, None if no source follows them."""
+    if not any(place.objectives for place in settings.sources.kubernetes):
+        return None
+    return InferenceRules(log_event, draw, warns=warns)
+
+
+def _apply_rules(rules: InferenceRules | None, gateway: Gateway) -> None:
+    """Let requests use objectives and rewrites, if any source follows them."""
+    if rules is not None:
+        gateway.keyring.use_objectives(rules.priority_of)
+        gateway.listener.dispatcher.rewrite_models_with(rules.rewrite)
 
 
 def _make_tracing(settings: Settings, log_event: EventLog) -> Tracing:

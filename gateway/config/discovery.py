@@ -95,6 +95,8 @@ class KubernetesSourceConfig:
     rack_label: str = "topology.kubernetes.io/rack"
     nodes: bool = False
     """Whether topology labels that pods lack are read from their nodes; needs permission to read nodes."""
+    objectives: str | None = None
+    """API group of the InferenceObjectives and InferenceModelRewrites that are followed; None: neither is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,10 @@ NO_SOURCES = DiscoverySources()
 
 
 SCHEMES = ("http", "https")
+
+
+OBJECTIVE_GROUPS = ("inference.networking.x-k8s.io", "llm-d.ai")
+"""API groups of InferenceObjective and InferenceModelRewrite: up to version 1.5 of the extension, and since."""
 
 
 POD_KEYS = ("url", "pool", "scheduling_policy")
@@ -248,7 +254,10 @@ def read_kubernetes(section: DocumentTable, pools: tuple[str, ...]) -> Kubernete
         zone_label=section.get("zone_label", text, defaults.zone_label),
         rack_label=section.get("rack_label", text, defaults.rack_label),
         nodes=section.get("nodes", flag, default=defaults.nodes),
+        objectives=section.get("objectives", one_of(OBJECTIVE_GROUPS), None),
     )
+    if found.objectives and not found.inference_pools:
+        section.error("objectives", "needs inference_pools: only their objectives and rewrites count")
     section.close()
     return found
 
@@ -366,6 +375,7 @@ def _kubernetes() -> Schema:
             "port": PORT,
             "scheme": {"enum": list(SCHEMES)},
             "nodes": FLAG.schema,
+            "objectives": {"enum": list(OBJECTIVE_GROUPS)},
         }
     )
 

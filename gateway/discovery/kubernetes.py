@@ -25,6 +25,7 @@ from gateway.discovery.kubernetes_api import (
     ResourceQuery,
     ServiceAccount,
 )
+from gateway.discovery.kubernetes_objectives import InferenceRules, RulesScope
 from gateway.discovery.kubernetes_objects import (
     EndpointSlice,
     InferencePool,
@@ -163,13 +164,18 @@ class KubernetesSource:
         clock: Callable[[], float],
         draw: Callable[[], float],
         pace: ReflectorIntervals | None = None,
+        rules: InferenceRules | None = None,
     ) -> None:
-        """Raises `ApiError` outside a cluster if no API server is configured."""
+        """Raises `ApiError` outside a cluster if no API server is configured.
+
+        `rules`: receives objectives and rewrites, if the configuration names their API group.
+        """
         self._account = ServiceAccount.from_config(place)
         self.name = f"kubernetes:{self._account.namespace}"
         self._place = place
         self._log_event, self._clock, self._draw = log_event, clock, draw
         self._pace = pace or ReflectorIntervals()
+        self._rules = rules
         self._reflections: list[Reflector[Any]] = []
 
     @property
@@ -184,9 +190,15 @@ class KubernetesSource:
             api, means = KubernetesApi(self._account, session), (self._log_event, self._clock, self._draw, self._pace)
             ground = ReflectorContext(api, group, changed.set, *means, self._reflections)
             scopes, nodes = start_scopes(ground, self._place), self._nodes(ground)
+            group_name, rules = self._place.objectives, self._rules
+            scope_of_rules = (
+                RulesScope(ground, group_name, self._place.inference_pools) if group_name and rules else None
+            )
             while True:
                 await changed.wait()
                 changed.clear()
+                if scope_of_rules is not None and rules is not None:
+                    scope_of_rules.report(self, rules)
                 for scope in scopes:
                     scope.refresh()
                 if all(scope.is_complete() for scope in scopes) and (nodes is None or nodes.is_complete_list):

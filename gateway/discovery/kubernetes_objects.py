@@ -24,6 +24,7 @@ class ObjectMetadata(Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
 
 

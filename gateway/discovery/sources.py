@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from gateway.config.settings import Settings
 from gateway.discovery.kubernetes import KubernetesSource
 from gateway.discovery.kubernetes_api import ApiError
+from gateway.discovery.kubernetes_objectives import InferenceRules
 from gateway.discovery.source import PodSource
 from gateway.runtime.redis_location import parse_redis_url
 from routing.pod_record import AgentRecord
@@ -32,6 +33,8 @@ class SourceContext:
     """Called with every record that an agent publishes, for the load figures in it."""
     logs_outages: bool = True
     """Whether this process logs outages that affect all workers of the host."""
+    rules: InferenceRules | None = None
+    """Receives objectives and rewrites; None if no source follows them."""
 
 
 def remote_sources(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
@@ -81,6 +84,6 @@ def _dns(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
 def _kubernetes(settings: Settings, means: SourceContext) -> Iterator[PodSource]:
     for place in settings.sources.kubernetes:
         try:
-            yield KubernetesSource(place, log_event=means.log, clock=means.clock, draw=means.random)
+            yield KubernetesSource(place, log_event=means.log, clock=means.clock, draw=means.random, rules=means.rules)
         except ApiError as refused:
             raise InvalidDocument([ConfigError("discovery.kubernetes", str(refused))]) from None

@@ -48,6 +48,7 @@ EVENTS: Mapping[str, str] = {
     "kubernetes_watch_failed": "Kubernetes API request failed; the last known objects stay in effect",
     "kubernetes_watch_recovered": "Kubernetes API responds again",
     "kubernetes_object_invalid": "a Kubernetes object is invalid and is ignored",
+    "kubernetes_object_conflict": "two Kubernetes objects disagree; the oldest is used",
     "agent_registry_unavailable": "agent registry is unavailable; the last list of pods stays in effect",
     "agent_registry_recovered": "agent registry is available again",
     "agent_registry_full": "agent registry holds more agents than are followed",

@@ -94,6 +94,11 @@ def test_pools_of_models_are_followed() -> None:
         ("kubernetes: {service: S}", "discovery.kubernetes.service: `S` is no name in Kubernetes"),
         ("kubernetes: {selector: 'a\"b'}", 'discovery.kubernetes.selector: `a"b` is no label selector'),
         ("kubernetes: {selector: a, tokenn: x}", "discovery.kubernetes.tokenn: unknown key"),
+        ("kubernetes: {inference_pools: [p], objectives: k8s}", "discovery.kubernetes.objectives: `k8s` is none of"),
+        (
+            "kubernetes: {selector: a, objectives: llm-d.ai}",
+            "discovery.kubernetes.objectives: needs inference_pools",
+        ),
         ("consul: {}", "discovery.consul: unknown key"),
     ],
 )

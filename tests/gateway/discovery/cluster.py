@@ -11,6 +11,7 @@ from typing import Any
 from gateway.config.discovery import KubernetesSourceConfig
 from gateway.discovery.kubernetes import KubernetesSource
 from gateway.discovery.kubernetes_api import ReflectorIntervals
+from gateway.discovery.kubernetes_objectives import InferenceRules
 from tests.gateway.discovery.api_server import TOKEN, ApiServer, Object
 from tests.gateway.discovery.following import Heard, following
 
@@ -81,7 +82,12 @@ def an_endpoint(pod: str, address: str, **conditions: bool) -> Object:
 
 @asynccontextmanager
 async def followed(
-    server: ApiServer, folder: Path, pace: ReflectorIntervals = QUICK, token: str = TOKEN, **words: Any
+    server: ApiServer,
+    folder: Path,
+    pace: ReflectorIntervals = QUICK,
+    token: str = TOKEN,
+    rules: InferenceRules | None = None,
+    **words: Any,
 ) -> AsyncIterator[Heard]:
     """What the source tells of the namespace, by selector unless something else is said."""
     path = folder / "token"
@@ -95,6 +101,7 @@ async def followed(
         clock=asyncio.get_running_loop().time,
         draw=lambda: 0.5,
         pace=pace,
+        rules=rules,
     )
     async with following(source, received):
         yield received
