@@ -78,7 +78,7 @@ class RewriteObject(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ObservedObjective:
-    """The priority that a name stands for."""
+    """The priority of one name."""
 
     created: str
     place: str
@@ -204,7 +204,7 @@ class InferenceRules:
         """Conflicts, and places of objects with a rule for every model, that hold now."""
 
     def priority_of(self, objective: str) -> int | None:
-        """Return the priority of an objective, None if there is none of this name."""
+        """Return the priority of an objective, None for an unknown name."""
         return self._by_name.get(objective)
 
     def rewrite(self, model: str) -> str:
@@ -218,7 +218,7 @@ class InferenceRules:
         objectives: tuple[ObservedObjective, ...] | None,
         rewrites: tuple[ObservedRewrite, ...] | None,
     ) -> None:
-        """Replace what a source has found; None: not listed yet, so its last list stays in force."""
+        """Replace what a source has found; None: not listed yet, so its last list remains."""
         before = self._objectives.get(source), self._rewrites.get(source)
         if objectives is not None:
             self._objectives[source] = objectives

@@ -47,7 +47,7 @@ def caller_of_claims(claims: Claims, policy: Policy, rules: TokenRules) -> Calle
 
 
 ObjectivePriority = Callable[[str], int | None]
-"""Returns the priority of an InferenceObjective by name, None if there is none."""
+"""Returns the priority of an InferenceObjective by name, None for an unknown one."""
 
 
 class ProxyCallers:
@@ -141,7 +141,7 @@ class Keyring:
             self._issuer.use_rules(policy.jwt if policy is not None else None, self._verified.clear)
 
     def use_objectives(self, priority_of: ObjectivePriority) -> None:
-        """Lower the tier of requests by objectives that are no tier of the policy."""
+        """Lower the tier of requests by objectives without a tier of their name."""
         self._objective_priority = priority_of
 
     def identify(self, key: str | None, proxy_headers: Mapping[bytes, bytes] | None = None) -> Caller:
