@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from math import inf
 from pathlib import Path
+from threading import Event
 
 from gateway.identity.key_folder import KeyFileEntry, KeyFolder, PolicyFileSystem
 from tenancy.document import InvalidValue
@@ -124,7 +125,7 @@ class FolderKeyStore:
     def _check_room(self, tenant: str) -> None:
         """Check that the tenant may have one key more. Raises `TooManyKeys`."""
         folder = self._root / tenant
-        if folder.is_dir() and len(os.listdir(folder)) >= MAX_KEYS_PER_TENANT:
+        if folder.is_dir() and sum(1 for _ in folder.iterdir()) >= MAX_KEYS_PER_TENANT:
             raise TooManyKeys
 
     def _checked(self, tenant: str, key_id: str, version: str) -> StoredKey:
@@ -141,7 +142,7 @@ class FolderKeyStore:
             while not _takes_lock(fd):
                 if time.monotonic() >= until_s:
                     raise TimeoutError
-                time.sleep(LOCK_POLL_S)
+                Event().wait(LOCK_POLL_S)
             yield
         finally:
             os.close(fd)

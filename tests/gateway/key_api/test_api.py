@@ -20,8 +20,8 @@ from jsonschema import Draft202012Validator
 from yarl import URL
 
 from gateway.config.key_api import ActorRole
-from gateway.key_api.actors import Actor, UnknownActor
 from gateway.key_api import key_store
+from gateway.key_api.actors import Actor, UnknownActor
 from gateway.key_api.api import MAX_BODY_BYTES, KeyApi
 from gateway.key_api.audit import AuditLog
 from gateway.key_api.key_store import FolderKeyStore

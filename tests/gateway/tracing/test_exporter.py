@@ -261,7 +261,6 @@ def test_an_answer_that_cannot_be_read_rejects_nothing() -> None:
 @asynccontextmanager
 async def answering(*parts: bytes, again: bytes = b"") -> AsyncIterator[str]:
     """A receiver that sends the parts whatever it receives, then `again` without end; its URL."""
-
     answers = list[asyncio.Task[None]]()
 
     async def answer(writer: asyncio.StreamWriter) -> None:
