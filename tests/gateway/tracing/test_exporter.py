@@ -261,16 +261,17 @@ def test_an_answer_that_cannot_be_read_rejects_nothing() -> None:
 @asynccontextmanager
 async def answering(*parts: bytes, again: bytes = b"") -> AsyncIterator[str]:
     """A receiver that sends the parts whatever it receives, then `again` without end; its URL."""
-    answers = list[asyncio.Task[None]]()
+    answers, ended = list[asyncio.Task[None]](), asyncio.Event()
 
     async def answer(writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             for part in parts:
                 writer.write(part)
-            while again and not writer.is_closing():
+            while again and not (writer.is_closing() or ended.is_set()):
                 writer.write(again)
                 await writer.drain()
-                await asyncio.sleep(0.01)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), 0.01)
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
@@ -281,6 +282,7 @@ async def answering(*parts: bytes, again: bytes = b"") -> AsyncIterator[str]:
     async with await asyncio.start_server(begin, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
         yield f"http://{host}:{port}"
+        ended.set()
         await asyncio.gather(*answers)
 
 
