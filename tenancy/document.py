@@ -110,6 +110,11 @@ def load_yaml(text: str) -> Any:
     return yaml.load(text, Loader=BoundedLoader)  # noqa: S506 - a subclass of SafeLoader
 
 
+def load_all_yaml(text: str) -> list[Any]:
+    """Return what each document of the text holds. Raises as `load_yaml`."""
+    return list(yaml.load_all(text, Loader=BoundedLoader))
+
+
 def compose_yaml(text: str) -> yaml.Node | None:
     """Return the text's nodes with their places, None where it is empty. Raises as `load_yaml`."""
     return yaml.compose(text, Loader=BoundedLoader)

@@ -32,14 +32,18 @@ class GatewayMetrics:
     def __init__(self, router: Router, prices: Mapping[str, ModelEntry], log_event: LogFunction) -> None:
         """`prices`: `model_list` by name; its models may be label values even if no pod serves them."""
         self._router = router
-        self.totals = OutcomeTotals(lambda outcome: cost_of(outcome, prices) or 0.0)
+
+        def is_known(model: str) -> bool:
+            return router.fleet.knows(model) or model in prices
+
+        self.totals = OutcomeTotals(lambda outcome: cost_of(outcome, prices) or 0.0, is_known)
         self._tenants = TenantLabels()
         self._calibration = CalibrationCollector(lambda: {pod.url for pod in router.fleet.pods}, log_event)
         self._tiers = TierCounters(router.fleet)
         self.cascades = CascadeCounters(self._tenants)
         self._pairs = PairMetrics()
         self.tallies = RequestCounters(
-            lambda model: router.fleet.knows(model) or model in prices,
+            is_known,
             router.fleet,
             tenants=self._tenants,
             prices=prices,

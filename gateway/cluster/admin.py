@@ -68,6 +68,8 @@ class SupervisorAdmin:
         return compact_json({"parts": parts})
 
     async def _receipt(self, request: web.Request) -> web.Response:
+        if request.match_info["id"] in (".", ".."):  # A path of a worker that is not a receipt's.
+            raise web.HTTPNotFound(text="no receipt of that id")
         answers = await self._ask(request)
         for worker, answer in answers.items():
             if answer.status == 200:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
@@ -11,12 +12,13 @@ from typing import Any
 
 import yaml
 
+from gateway.commands.admin import printable
 from gateway.commands.check import find_config_errors
 from gateway.migration.document import Imported, Note
 from gateway.migration.envoy_ai_gateway import import_envoy_ai_gateway
 from gateway.migration.litellm import import_litellm
 from gateway.migration.llm_d import import_llm_d
-from tenancy.document import InvalidValue
+from tenancy.document import InvalidValue, load_all_yaml
 
 HEAD = "# Written by `hearth import {project}` from {file}; what was not kept is in imported.txt.\n"
 
@@ -49,13 +51,13 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
         imported = _imported(arguments, variables)
         config = _write(imported, arguments)
     except (InvalidValue, OSError) as trouble:
-        sys.stderr.write(f"hearth: {trouble}\n")
+        sys.stderr.write("".join(f"hearth: {printable(line)}\n" for line in str(trouble).splitlines()))
         return 1
     sys.stdout.write(report(imported))
     faults = [str(fault) for fault in find_config_errors(config, variables)]
     if not imported.names_pods:
         faults.append(f"{config}: names no vLLM pod: add `discovery` (docs/discovery.md)")
-    sys.stdout.write("".join(f"to do: {fault}\n" for fault in faults))
+    sys.stdout.write("".join(f"to do: {printable(fault)}\n" for fault in faults))
     if not faults:
         sys.stdout.write(f"{config}: ok\nNext: hearth serve --config {config}\n")
     return 1 if faults else 0
@@ -68,7 +70,7 @@ def report(imported: Imported) -> str:
 
 
 def _lines(notes: Iterable[Note]) -> str:
-    return "".join(f"  {note.place}: {note.words}\n" for note in notes)
+    return "".join(f"  {printable(note.place)}: {printable(note.words)}\n" for note in notes)
 
 
 def _imported(arguments: Namespace, variables: Mapping[str, str]) -> Imported:
@@ -90,8 +92,8 @@ def _documents(path: Path) -> list[Any]:
     if path.stat().st_size > MAX_FILE_BYTES:
         raise InvalidValue(f"{path}: is larger than {MAX_FILE_BYTES} bytes")
     try:
-        return [one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one is not None]
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        return [one for one in load_all_yaml(path.read_text(encoding="utf-8")) if one is not None]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidValue(f"{path}: is not YAML: {error}") from None
 
 
@@ -109,6 +111,13 @@ def _rows(path: Path | None, word: str) -> list[Any]:
     return found
 
 
+def _write_new(path: Path, text: str) -> None:
+    """Write a file in place of the one that is there, if any; never through a link to another place."""
+    path.unlink(missing_ok=True)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+
+
 def _write(imported: Imported, arguments: Namespace) -> Path:
     """Write hearth.yaml, policy.yaml and imported.txt. Returns the path of hearth.yaml. Raises `InvalidValue`."""
     folder: Path = arguments.dir
@@ -118,14 +127,14 @@ def _write(imported: Imported, arguments: Namespace) -> Path:
     if imported.policy is not None:
         texts["policy.yaml"] = imported.policy
     for name in (*texts, "imported.txt"):
-        if (folder / name).exists() and not arguments.force:
+        if os.path.lexists(folder / name) and not arguments.force:
             raise InvalidValue(f"{folder / name} is there already: pass --force to replace it, or another --dir")
     folder.mkdir(parents=True, exist_ok=True)
     head = HEAD.format(project=arguments.project, file=arguments.file.name)
     for name, values in texts.items():
         text = yaml.safe_dump(values, sort_keys=False, width=120, allow_unicode=True)
-        (folder / name).write_text(head + text, encoding="utf-8")
-    (folder / "imported.txt").write_text(report(imported), encoding="utf-8")
+        _write_new(folder / name, head + text)
+    _write_new(folder / "imported.txt", report(imported))
     if imported.policy is not None and imported.policy["auth"].get("keys_dir"):
         (folder / "keys").mkdir(exist_ok=True)
     return folder / "hearth.yaml"

@@ -15,6 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
+from gateway.commands.admin import format_table
 from gateway.config.loading import POLICY_FILE_KEYS, relative_to
 from gateway.identity.key_folder import KeyFolder
 from tenancy.document import DocumentTable, InvalidDocument, InvalidValue, read_document, text
@@ -96,15 +97,12 @@ def _rotate(folder: KeyFolder, known: _Known, arguments: Namespace) -> None:
 
 
 def _list(folder: KeyFolder, tenant: str | None) -> None:
-    rows = [("TENANT", "ID", "GROUP", "USER", "UNTIL")]
+    rows = list[tuple[str, ...]]()
     for entry in folder.entries():
         if tenant in (None, entry.tenant):
             until = entry.fault or _moment(entry.until_s)
             rows.append((entry.tenant, entry.key_id, entry.group or "-", entry.user or "-", until))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        sys.stdout.write(line.rstrip() + "\n")
+    sys.stdout.write(format_table(("TENANT", "ID", "GROUP", "USER", "UNTIL"), rows))
 
 
 def _moment(at_s: float) -> str:

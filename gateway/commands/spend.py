@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from gateway.commands.admin import format_table
-from gateway.commands.usage_log import COMPRESSED, LineHeader, is_record, open_log
+from gateway.commands.admin import format_table, printable
+from gateway.commands.usage_log import COMPRESSED, LineHeader, is_record, read_lines
 from gateway.config.loading import check_file
 from tenancy.document import InvalidDocument, InvalidValue
 
@@ -27,6 +27,10 @@ GROUPINGS = ("tenant", "group", "user", "model", "day")
 
 NONE = "(none)"
 """Stands for the tenant, group or user of a request that has none."""
+
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
+"""What a spreadsheet takes for a formula at the start of a cell, and the apostrophe that is put before it."""
 
 
 class SpendStep(Struct):
@@ -123,26 +127,22 @@ def read_spending(
 
 
 def _records(path: Path, report: SpendReport) -> Iterator[UsageRecord]:
-    try:
-        with open_log(path) as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    record = _DECODER.decode(line)
-                except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-                    report.unreadable_lines += bool(line.strip())
-                    continue
-                if record.event is None and is_record(record, f"{path}:{number}"):
-                    yield record
-    except (OSError, EOFError) as error:
-        raise InvalidValue(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            record = _DECODER.decode(line)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            report.unreadable_lines += bool(line.strip())
+            continue
+        if record.event is None and is_record(record, f"{path}:{number}"):
+            yield record
 
 
 def _time_of(record: UsageRecord) -> datetime:
     try:
         at = datetime.fromisoformat(record.timestamp)
-    except ValueError:
+        return at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise InvalidValue(f"record {record.request_id}: `timestamp` is no time: {record.timestamp}") from None
-    return at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC)
 
 
 def _values(record: UsageRecord, at: datetime) -> dict[str, str]:
@@ -248,7 +248,7 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
             only={name: value for name in GROUPINGS[:-1] if (value := getattr(arguments, name)) is not None},
         )
     except InvalidValue as fault:
-        sys.stderr.write(f"hearth: {fault}\n")
+        sys.stderr.write(f"hearth: {printable(str(fault))}\n")
         return 1
     except InvalidDocument as invalid:
         sys.stderr.write("".join(f"hearth: {fault}\n" for fault in invalid.errors))
@@ -313,7 +313,12 @@ def _print_csv(report: SpendReport) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow((*report.by, *COLUMNS))
     for key, sums in _sorted_rows(report):
-        writer.writerow((*key, *_figures(sums)))
+        writer.writerow((*map(_csv_text, key), *_figures(sums)))
+
+
+def _csv_text(name: str) -> str:
+    """Return a name that no spreadsheet runs as a formula: a client may have chosen it."""
+    return f"'{name}" if name.startswith(FORMULA_STARTS) else name
 
 
 def _print_json(report: SpendReport) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from cascade.accounts import CascadeCosts, CostAccounts
-from gateway.commands.usage_log import LineHeader, is_record, open_log
+from gateway.commands.usage_log import LineHeader, is_record, read_lines
 from tenancy.document import InvalidValue
 
 ABSENT = "(none)"
@@ -56,16 +56,15 @@ def read_cascade_costs(paths: Iterable[Path]) -> CostAccounts:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, UsageLogCascade]]:
-    with open_log(path) as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                if not is_record(HEADER_DECODER.decode(line), f"{path}:{number}"):
-                    continue
-                line_record = DECODER.decode(line)
-            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            if not is_record(HEADER_DECODER.decode(line), f"{path}:{number}"):
                 continue
-            if line_record.cascade is not None:
-                yield line_record.tenant or ABSENT, line_record.cascade
+            line_record = DECODER.decode(line)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            continue
+        if line_record.cascade is not None:
+            yield line_record.tenant or ABSENT, line_record.cascade
 
 
 def _sums(line_record: UsageLogCascade) -> CascadeCosts:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from io import BufferedIOBase
 from pathlib import Path
 
@@ -22,10 +23,25 @@ COMPRESSED: dict[str, Callable[[Path], BufferedIOBase]] = {
 """How to open a compressed file, by the end of its name."""
 
 
-def open_log(path: Path) -> BufferedIOBase:
-    """Open a log for reading lines, also a compressed one. Raises OSError, also later where it is damaged."""
+MAX_LINE_BYTES = 16 << 20
+"""A log has no longer line; a compressed file of a few kilobytes can."""
+
+
+class DamagedLog(InvalidValue):
+    """A log that cannot be read, or not to its end."""
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a log, also of a compressed one. Raises `DamagedLog`, also for a line that is too long."""
     opened = COMPRESSED.get(path.suffix)
-    return path.open("rb") if opened is None else opened(path)
+    try:
+        with path.open("rb") if opened is None else opened(path) as file:
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                if len(line) > MAX_LINE_BYTES:
+                    raise DamagedLog(f"{path}: a line has more than {MAX_LINE_BYTES} bytes")
+                yield line
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DamagedLog(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 class LineHeader(Struct):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import yaml
 
 from gateway.config.renamed_keys import CHANGED_UNITS, RENAMED_KEYS
-from tenancy.document import InvalidValue
+from tenancy.document import InvalidValue, compose_yaml
 from tenancy.reading.renamed_keys import RENAMED_API_KEY_KEYS, RENAMED_TENANT_KEYS, RENAMED_TIER_KEYS
 
 POLICY_SECTIONS: Mapping[str, Mapping[str, str]] = {
@@ -38,10 +38,12 @@ class Edit:
 def migrate(source: str) -> tuple[str, int]:
     """Return the text with the new names, and how many keys were renamed. Raises `InvalidValue` if it is no YAML."""
     try:
-        root = yaml.compose(source, Loader=yaml.SafeLoader)
+        root = compose_yaml(source)
     except (yaml.YAMLError, RecursionError) as error:
         raise InvalidValue(f"is not YAML: {error}") from None
-    edits = sorted(_edits(root, ()), key=lambda edit: edit.start, reverse=True)
+    # What several aliases repeat stands in the text once.
+    by_start = {edit.start: edit for edit in _edits(root, ())}
+    edits = sorted(by_start.values(), key=lambda edit: edit.start, reverse=True)
     text = source
     for edit in edits:
         text = text[: edit.start] + edit.text + text[edit.end :]

@@ -10,7 +10,9 @@ import asyncio
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from typing import Annotated, Any, TypeVar
 
@@ -21,7 +23,15 @@ from msgspec import Meta
 
 from gateway.key_api.actors import Actor, IssuerUnavailable, UnknownActor
 from gateway.key_api.audit import AuditLog
-from gateway.key_api.key_store import CreatedKey, FolderKeyStore, KeyNotFound, StoredKey, VersionMismatch
+from gateway.key_api.key_store import (
+    MAX_KEYS_PER_TENANT,
+    CreatedKey,
+    FolderKeyStore,
+    KeyNotFound,
+    StoredKey,
+    TooManyKeys,
+    VersionMismatch,
+)
 from gateway.key_api.openapi import openapi_document
 from gateway.runtime.ports import body_timeout_middleware
 from tenancy.document import InvalidValue
@@ -29,6 +39,7 @@ from tenancy.policy import Policy
 
 MAX_BODY_BYTES = 16 << 10
 MAX_KEYS_SHOWN = 1000
+MAX_THREADS = 4
 MAX_LIFETIME_S = 10 * 365 * 86_400
 KEY_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
@@ -75,6 +86,8 @@ class KeyApi:
         self._identify = identify
         self._policy = policy
         self._wall_clock = wall_clock
+        # Its own: a folder that hangs must not hold threads that resolve the names of pods.
+        self._threads = ThreadPoolExecutor(MAX_THREADS, "key api")
 
     def app(self) -> web.Application:
         """Return the application of the listener."""
@@ -121,7 +134,7 @@ class KeyApi:
             self._see(actor, tenant)
         limit = _limit(request.query.get("limit", str(MAX_KEYS_SHOWN)))
         first, _, second = request.query.get("after", "").partition("/")
-        found = await asyncio.to_thread(self._store.list, tenant, (first, second), limit + 1)
+        found = await self._of_store(self._store.list, tenant, (first, second), limit + 1)
         rows, more = found[:limit], len(found) > limit
         last = rows[-1].entry if rows else None
         return _json(
@@ -145,6 +158,8 @@ class KeyApi:
         wanted = await _body(request, NewKey)
         if wanted.id is not None and not KEY_ID.fullmatch(wanted.id):
             raise web.HTTPUnprocessableEntity(text="id: letters, digits, `.`, `_` and `-`, 64 characters at most")
+        if wanted.user is not None and not wanted.user.isprintable():
+            raise web.HTTPUnprocessableEntity(text="user: printable characters only")
         policy = self._policy()
         if wanted.group is not None and (policy is None or wanted.group not in policy.tenants[tenant].groups):
             raise web.HTTPUnprocessableEntity(text="group: the tenant has no such group in the policy")
@@ -184,9 +199,8 @@ class KeyApi:
         number, result = secrets.token_hex(8), "failed"
 
         async def note(result: str, key_id: str | None) -> None:
-            await asyncio.to_thread(
-                self._audit.write, actor, action, result, tenant=tenant, key_id=key_id, change=number
-            )
+            write = partial(self._audit.write, actor, action, result, tenant=tenant, key_id=key_id, change=number)
+            await asyncio.get_running_loop().run_in_executor(self._threads, write)
 
         try:
             await note("begun", key_id)
@@ -203,11 +217,17 @@ class KeyApi:
 
     async def _of_store(self, call: Callable[..., T], *arguments: Any) -> T:
         try:
-            return await asyncio.to_thread(call, *arguments)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
         except KeyNotFound:
             raise web.HTTPNotFound(text="there is no such key") from None
         except VersionMismatch:
             raise web.HTTPPreconditionFailed(text="the key was changed meanwhile; read it again") from None
+        except TooManyKeys:
+            words = f"the tenant has {MAX_KEYS_PER_TENANT} keys, and may have no more: revoke some"
+            raise web.HTTPConflict(text=words) from None
+        except OSError as error:
+            words = f"the folder of keys cannot be used: {error.strerror or 'it is locked'}; see the audit log"
+            raise web.HTTPServiceUnavailable(text=words) from None
         except InvalidValue as wrong:
             is_taken = str(wrong).endswith("already exists")
             raise (web.HTTPConflict if is_taken else web.HTTPUnprocessableEntity)(text=str(wrong)) from None
@@ -240,6 +260,8 @@ async def _body(request: web.Request, kind: type[Body]) -> Body:
         return msgspec.json.decode(await request.read() or b"{}", type=kind)
     except msgspec.MsgspecError as error:
         raise web.HTTPUnprocessableEntity(text=str(error)) from None
+    except UnicodeDecodeError:
+        raise web.HTTPUnprocessableEntity(text="the body is not UTF-8") from None
 
 
 def _version(request: web.Request) -> str:

@@ -7,18 +7,33 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from math import inf
 from pathlib import Path
+from threading import Event
 
 from gateway.identity.key_folder import KeyFileEntry, KeyFolder, PolicyFileSystem
 from tenancy.document import InvalidValue
 
 LOCK_FILE = ".key-api.lock"
 """Names that begin with a dot are not tenants."""
+
+
+LOCK_TIMEOUT_S = 5.0
+"""Seconds after which a change fails because another process holds the lock."""
+
+LOCK_POLL_S = 0.02
+
+MAX_KEYS_PER_TENANT = 10_000
+"""Files of one tenant: a tenant-admin must not fill the folder that gateways read whole."""
+
+
+class TooManyKeys(Exception):  # noqa: N818 - an answer for the caller
+    """The tenant has as many keys as it may have."""
 
 
 class KeyNotFound(Exception):  # noqa: N818 - an answer for the caller
@@ -82,8 +97,9 @@ class FolderKeyStore:
     def create(
         self, tenant: str, key_id: str | None, *, user: str | None, group: str | None, until_s: float
     ) -> CreatedKey:
-        """Create a key. Raises `InvalidValue`, also where the id is taken."""
+        """Create a key. Raises `InvalidValue`, also where the id is taken, `TooManyKeys`, and `OSError`."""
         with self._locked():
+            self._check_room(tenant)
             found, secret = self._folder.add(tenant, key_id, user=user, group=group, until_s=until_s)
             return CreatedKey(self.read(tenant, found), secret)
 
@@ -93,6 +109,7 @@ class FolderKeyStore:
             entry = self._checked(tenant, key_id, version).entry
             if entry.fault:
                 raise InvalidValue(f"the file of the key {entry.fault}")
+            self._check_room(tenant)
             # The replacement ends with the old one where that had an end: a rotation prolongs nothing.
             found, secret = self._folder.add(tenant, None, user=entry.user, group=entry.group, until_s=entry.until_s)
             if until_s < inf:
@@ -105,6 +122,12 @@ class FolderKeyStore:
             self._checked(tenant, key_id, version)
             self._folder.remove(tenant, key_id)
 
+    def _check_room(self, tenant: str) -> None:
+        """Check that the tenant may have one key more. Raises `TooManyKeys`."""
+        folder = self._root / tenant
+        if folder.is_dir() and sum(1 for _ in folder.iterdir()) >= MAX_KEYS_PER_TENANT:
+            raise TooManyKeys
+
     def _checked(self, tenant: str, key_id: str, version: str) -> StoredKey:
         stored = self.read(tenant, key_id)
         if stored.version != version:
@@ -115,7 +138,20 @@ class FolderKeyStore:
     def _locked(self) -> Iterator[None]:
         fd = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            until_s = time.monotonic() + LOCK_TIMEOUT_S
+            while not _takes_lock(fd):
+                if time.monotonic() >= until_s:
+                    raise TimeoutError
+                Event().wait(LOCK_POLL_S)
             yield
         finally:
             os.close(fd)
+
+
+def _takes_lock(fd: int) -> bool:
+    """Lock a file, unless another process has locked it. Returns whether it is locked now."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -61,7 +61,7 @@ def openapi_document() -> Json:
                     "CreatedKey",
                     [if_match],
                     body="Rotation",
-                    errors=("401", "403", "404", "412", "422", "428"),
+                    errors=("401", "403", "404", "409", "412", "422", "428"),
                 ),
             },
         },

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from gateway.migration.document import Imported, Note, Path, Source, mappings, number, without_empty
+from tenancy.document import load_all_yaml
 
 DEFAULT_TENANT, DEFAULT_TIER = "default", "standard"
 
@@ -146,8 +147,8 @@ def place_of(document: Mapping[str, Any]) -> str:
 
 def _parsed(text: Any) -> list[Any]:
     try:
-        return list(yaml.safe_load_all(str(text)))
-    except yaml.YAMLError:
+        return load_all_yaml(str(text))
+    except (yaml.YAMLError, ValueError, RecursionError):
         return []
 
 

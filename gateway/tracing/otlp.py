@@ -112,7 +112,7 @@ class Envelope:
 def rejected_spans(body: bytes) -> int:
     """Return how many spans a receiver that answered with success has rejected; 0 where its answer cannot be read."""
     try:
-        return ExportTraceServiceResponse.FromString(body).partial_success.rejected_spans
+        return max(0, ExportTraceServiceResponse.FromString(body).partial_success.rejected_spans)
     except DecodeError:
         return 0
 

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from threading import Timer
 from urllib.parse import SplitResult, urlsplit
 
 from gateway.tracing.exporter import ExportResult
@@ -17,6 +18,12 @@ RETRYABLE = frozenset({429, 502, 503, 504})
 """Statuses after which OTLP lets a client send the same request again."""
 
 MAX_ANSWER_BYTES = 64 << 10
+
+MAX_ERROR_CHARS = 200
+"""Of an error that is logged: a receiver's malformed answer is part of it."""
+
+MAX_STEPS = 3
+"""An export takes at most so many times the timeout of one step."""
 
 TRACES_PATH = "/v1/traces"
 
@@ -34,10 +41,25 @@ class OtlpSender:
         self._rejected_spans = rejected_spans
         self._headers: dict[str, str] = {}
         self._connection: HTTPConnection | None = None
+        self._socket: socket.socket | None = None
         self._context = ssl.create_default_context() if self._url.scheme == "https" else None
 
     def send(self, body: bytes, timeout_s: float) -> ExportResult:
-        """Post an export request. Each step of it takes `timeout_s` at most. Raises nothing."""
+        """Post an export request. Raises nothing.
+
+        Each step of it takes `timeout_s` at most, and all of it `MAX_STEPS` times that: a receiver that answers byte by
+        byte is cut off.
+        """
+        watch = Timer(MAX_STEPS * timeout_s, self.abort)
+        watch.daemon = True
+        watch.start()
+        try:
+            return self._send(body, timeout_s)
+        finally:
+            watch.cancel()
+
+    def _send(self, body: bytes, timeout_s: float) -> ExportResult:
+        """Post an export request, again where a kept connection was closed meanwhile."""
         was_kept = self._connection is not None
         try:
             return self._post(body, timeout_s)
@@ -55,14 +77,13 @@ class OtlpSender:
         """Close the connection; the next export opens another one."""
         if self._connection is not None:
             self._connection.close()
-            self._connection = None
+            self._connection = self._socket = None
 
     def abort(self) -> None:
         """End an export that waits, from another thread: its socket reports an error."""
-        connection = self._connection
-        if connection is not None and connection.sock is not None:
+        if (opened := self._socket) is not None:
             with suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+                opened.shutdown(socket.SHUT_RDWR)
 
     def _post(self, body: bytes, timeout_s: float) -> ExportResult:
         connection = self._connection
@@ -71,6 +92,10 @@ class OtlpSender:
             connection = self._connection = self._open(timeout_s)
         if connection.sock is not None:
             connection.sock.settimeout(timeout_s)
+        else:
+            connection.connect()
+        # The connection forgets its socket while it reads the last answer.
+        self._socket = connection.sock
         connection.request("POST", self._path, body, self._headers)
         response = connection.getresponse()
         answer = response.read(MAX_ANSWER_BYTES)
@@ -103,4 +128,4 @@ def traces_path(path: str) -> str:
 
 
 def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]

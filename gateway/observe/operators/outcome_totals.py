@@ -133,13 +133,18 @@ class TierTotals(RecentTotals):
 class OutcomeTotals:
     """The totals of one gateway process. Times are Unix times."""
 
-    def __init__(self, cost_of: Callable[[Outcome], float]) -> None:
-        """`cost_of` returns the money that a request cost, in the currency of the prices."""
+    def __init__(
+        self, cost_of: Callable[[Outcome], float], is_known_model: Callable[[str], bool] = lambda _: True
+    ) -> None:
+        """`cost_of` returns the money that a request cost, in the currency of the prices. A model that is not known
+        counts as `other`: a client must not be able to fill the tiers by inventing models.
+        """
         self.tenants: OrderedDict[str, RecentTotals] = OrderedDict()
         """By name, the one that changed last at the end; "" for requests without a tenant."""
         self.tiers: dict[tuple[str, str], TierTotals] = {}
         self.pods: OrderedDict[str, RecentTotals] = OrderedDict()
         self._cost_of = cost_of
+        self._is_known_model = is_known_model
         self._versions = 0
 
     def on_outcome(self, outcome: Outcome) -> None:
@@ -200,7 +205,9 @@ class OutcomeTotals:
     def _tier(self, tier: str, model: str) -> TierTotals:
         totals = self.tiers.get((tier, model))
         if totals is None:
-            key = (tier, model) if len(self.tiers) < MAX_TIERS else (OTHER, OTHER)
+            key = (tier, model if self._is_known_model(model) else OTHER)
+            if key not in self.tiers and len(self.tiers) >= MAX_TIERS:
+                key = (OTHER, OTHER)
             totals = self.tiers.setdefault(key, TierTotals())
         return totals
 

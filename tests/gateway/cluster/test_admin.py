@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from yarl import URL
 
 from gateway.cluster.admin import SupervisorAdmin, merge_drained, merge_fleets, merge_receipts
 from gateway.cluster.child import ChildResponse
@@ -36,6 +38,29 @@ async def test_each_worker_has_its_part_of_the_page() -> None:
         async with client.get("/ui") as answer:
             assert answer.content_type == "text/html"
     assert parts == [{"epoch": "a", "worker": "worker-1"}, {"epoch": "b", "worker": "worker-2"}]
+
+
+class Pages:
+    """A worker that answers with its page: the path of the request was another one."""
+
+    async def request(self, path: str, **_: Any) -> dict[str, ChildResponse]:
+        return {"worker-1": ChildResponse(200, f"<html>{path}</html>".encode())}
+
+
+@pytest.mark.parametrize("path", ["/receipts/..", "/receipts/%2e%2e", "/receipts/."])
+async def test_an_id_of_dots_leads_to_no_other_path_of_a_worker(path: str) -> None:
+    """It is no receipt's id."""
+
+    async def reload() -> dict[str, object]:
+        return {}
+
+    workers: Any = Pages()
+    app = SupervisorAdmin(workers, reload).app(None)
+    async with (
+        TestClient(TestServer(app, host="127.0.0.1")) as client,
+        client.session.get(URL(f"http://127.0.0.1:{client.port}{path}", encoded=True)) as answer,
+    ):
+        assert answer.status == 404
 
 
 class Workers:

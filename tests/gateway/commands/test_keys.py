@@ -145,3 +145,12 @@ def test_it_must_know_which_folder(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     """Said by flag or by the policy of the environment."""
     monkeypatch.delenv("HEARTH_POLICY", raising=False)
     assert "no key folder" in run(capsys, "list")[2]
+
+
+def test_a_list_cannot_steer_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A user's name is shown without control characters."""
+    (tmp_path / "legal").mkdir()
+    (tmp_path / "legal" / "ci").write_text(f"{sha256(b'x').hexdigest()} user=\x1b[2J\n")
+    _, out, _ = run(capsys, "list", "--dir", str(tmp_path))
+    assert "\\x1b[2J" in out
+    assert "\x1b" not in out

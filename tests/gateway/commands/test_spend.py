@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.cli import main
+from gateway.commands import usage_log
 from gateway.commands.spend import rotated_files
 
 
@@ -166,6 +167,11 @@ def test_lines_that_cannot_be_read_are_counted(log: Path, capsys: pytest.Capture
         (["empty.jsonl"], "no file holds a usage record"),
         (["old.jsonl"], "usage record of schema 1"),
         (["broken.gz"], "broken.gz: "),
+        (["damaged.gz"], "damaged.gz: "),
+        (["damaged.xz"], "damaged.xz: "),
+        (["damaged.bz2"], "damaged.bz2: "),
+        (["early.jsonl"], "`timestamp` is no time: 0001-01-01T00:00:00+23:59"),
+        (["escape.jsonl"], "record \\x1b[2J: `timestamp` is no time: \\x1b]0;x"),
     ],
 )
 def test_a_fault_is_named(
@@ -177,6 +183,11 @@ def test_a_fault_is_named(
     Path("empty.jsonl").touch()
     Path("old.jsonl").write_text('{"request_id": "r", "tenant": "legal"}\n')
     Path("broken.gz").write_bytes(gzip.compress(a_record() * 50)[:40])
+    for name, packed in {"gz": gzip.compress(a_record() * 50), "xz": lzma.compress(a_record() * 50)}.items():
+        Path(f"damaged.{name}").write_bytes(packed[:24] + bytes(each ^ 0xFF for each in packed[24:60]) + packed[60:])
+    Path("damaged.bz2").write_bytes(b"no bzip2")
+    Path("early.jsonl").write_bytes(a_record(timestamp="0001-01-01T00:00:00+23:59"))
+    Path("escape.jsonl").write_bytes(a_record(request_id="\x1b[2J", timestamp="\x1b]0;x"))
     assert main(["spend", *words]) == 1
     out, err = capsys.readouterr()
     assert (out, fault in err) == ("", True), err
@@ -186,3 +197,22 @@ def test_the_configuration_names_the_log(log: Path, capsys: pytest.CaptureFixtur
     """As the gateway reads it."""
     (log.parent / "hearth.yaml").write_text(f"usage_log: {log}\ndiscovery: {{static: {{pods: ['http://a:1']}}}}\n")
     assert spend(capsys, "--config", log.parent / "hearth.yaml")["total"]["requests"] == 4
+
+
+def test_a_compressed_line_that_is_too_long_is_not_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A small file can hold a line that no memory holds."""
+    monkeypatch.setattr(usage_log, "MAX_LINE_BYTES", 1000)
+    (tmp_path / "usage.jsonl.gz").write_bytes(gzip.compress(a_record() + b" " * 100_000 + a_record()))
+    assert main(["spend", str(tmp_path / "usage.jsonl.gz")]) == 1
+    assert "a line has more than 1000 bytes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK(A1)", "+1", "-1", "@SUM(A1)", "\tx", "'=1"])
+def test_a_csv_has_no_formulas(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that a client has chosen is text for a spreadsheet too."""
+    (tmp_path / "usage.jsonl").write_bytes(a_record(model=name))
+    assert main(["spend", str(tmp_path / "usage.jsonl"), "--format", "csv", "--by", "model"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["model"] for row in rows] == [f"'{name}"]

@@ -76,3 +76,17 @@ def test_what_is_no_yaml_is_named() -> None:
     """Nothing is written then."""
     with pytest.raises(InvalidValue, match="is not YAML"):
         migrate("a: [")
+
+
+def test_what_aliases_repeat_is_rewritten_once() -> None:
+    """It stands in the text once; aliases that multiply are rejected before they are followed."""
+    assert (
+        migrate("stalls: &s {times: 4}\nx: {stalls: *s}\n")[0] == "stall_detection: &s {factor: 4}\nx: {stalls: *s}\n"
+    )
+    old = "kv_events: &k {wait_ms: 20}\n" + "kv_events: *k\n" * 2
+    assert migrate(old)[0].count("max_wait_s: 0.02}") == 1
+    bomb = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 30))
+    with pytest.raises(InvalidValue, match="aliases repeat"):
+        migrate(bomb)
+    with pytest.raises(InvalidValue, match="is not YAML"):
+        migrate("a: &a [*a]\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from jsonschema import Draft202012Validator
 from yarl import URL
 
 from gateway.config.key_api import ActorRole
+from gateway.key_api import key_store
 from gateway.key_api.actors import Actor, UnknownActor
 from gateway.key_api.api import MAX_BODY_BYTES, KeyApi
 from gateway.key_api.audit import AuditLog
@@ -349,3 +351,48 @@ async def test_the_document_describes_the_answers(rig: Rig) -> None:
         (path, method) for path, item in document["paths"].items() for method in item if method != "parameters"
     }
     assert served == described
+
+
+async def test_a_body_that_is_not_utf_8_is_rejected(rig: Rig) -> None:
+    """By an answer of the API, not by an error of the server."""
+    headers = {"x-actor": "operator", "content-type": "application/json"}
+    answer = await rig.client.post(LEGAL, data=b'{"user":"a\xff"}', headers=headers)
+    assert (answer.status, await answer.json()) == (422, {"error": "the body is not UTF-8"})
+
+
+@pytest.mark.parametrize("user", ["a\x00b", "a\x1b[2Jb", "a\u202eb"])
+async def test_a_user_has_no_control_characters(rig: Rig, user: str) -> None:
+    """Its name is printed for operators, on terminals too."""
+    assert (await rig.ask("operator", "POST", LEGAL, {"user": user}))[0] == 422
+    assert rig.files() == set()
+
+
+async def test_a_folder_that_cannot_be_used_answers_so(rig: Rig) -> None:
+    """As JSON, and the audit log has the failure."""
+    (rig.folder / "search").write_text("no folder")
+    assert (await rig.ask("operator", "POST", SEARCH, {}))[0] == 503
+    assert rig.lines()[-1]["result"] == "failed"
+
+
+async def test_a_lock_that_stays_held_fails_the_change(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written, and keys can still be read."""
+    monkeypatch.setattr(key_store, "LOCK_TIMEOUT_S", 0.0)
+    made = await rig.create(id="ci")
+    with (rig.folder / key_store.LOCK_FILE).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert (await rig.ask("operator", "POST", LEGAL, {}))[0] == 503
+        assert (await rig.ask("operator", "DELETE", f"{LEGAL}/ci", If_Match=made["etag"]))[0] == 503
+        assert (await rig.ask("viewer", "GET", f"{LEGAL}/ci"))[0] == 200
+    assert rig.files() == {"legal/ci"}
+    assert (await rig.ask("operator", "POST", LEGAL, {}))[0] == 201
+
+
+async def test_a_tenant_cannot_fill_the_folder(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by creating nor by rotating; another tenant is not concerned."""
+    monkeypatch.setattr(key_store, "MAX_KEYS_PER_TENANT", 2)
+    await rig.create(id="a")
+    last = await rig.create(id="b")
+    assert (await rig.ask("legal-admin", "POST", LEGAL, {}))[0] == 409
+    assert (await rig.ask("legal-admin", "POST", f"{LEGAL}/b/rotate", {}, If_Match=last["etag"]))[0] == 409
+    assert rig.files() == {"legal/a", "legal/b"}
+    await rig.create("search")

@@ -329,3 +329,37 @@ def test_files_that_are_there_stay(tmp_path: Path, capsys: pytest.CaptureFixture
     broken.write_text("model_list: [")
     assert main(["import", "litellm", str(broken), "--dir", str(tmp_path / "out")]) == 1
     assert "is not YAML" in capsys.readouterr().err
+
+
+BOMB = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 30))
+
+
+@pytest.mark.parametrize("project", ["litellm", "llm-d", "envoy-ai-gateway"])
+def test_aliases_that_multiply_are_rejected(project: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A kilobyte must not become more values than memory holds."""
+    (tmp_path / "in.yaml").write_text(BOMB)
+    assert main(["import", project, str(tmp_path / "in.yaml"), "--dir", str(tmp_path / "out")]) == 1
+    assert "aliases repeat" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_report_cannot_steer_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Keys of the imported file are shown without control characters, in the written report too."""
+    (tmp_path / "in.yaml").write_text('model_list: []\n"\\e[2J\\e]0;x\\a": 1\n')
+    main(["import", "litellm", str(tmp_path / "in.yaml"), "--dir", str(tmp_path)])
+    for text in (capsys.readouterr().out, (tmp_path / "imported.txt").read_text()):
+        assert "\\x1b[2J" in text
+        assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("flags", [[], ["--force"]])
+def test_nothing_is_written_through_a_link(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the link leads to no file yet: without --force it is there already, with it the link is replaced."""
+    (tmp_path / "in.yaml").write_text("model_list: []\n")
+    (tmp_path / "hearth.yaml").symlink_to(tmp_path / "elsewhere")
+    main(["import", "litellm", str(tmp_path / "in.yaml"), "--dir", str(tmp_path), *flags])
+    assert not (tmp_path / "elsewhere").exists()
+    assert (tmp_path / "hearth.yaml").is_symlink() == (not flags)
+    assert ("is there already" in capsys.readouterr().err) == (not flags)

@@ -68,6 +68,7 @@ async def test_every_response_has_the_security_headers() -> None:
         ({"origin": "http://127.0.0.1:1"}, False),
         ({"origin": "https://evil.example"}, False),
         ({"origin": "null"}, False),
+        ({"origin": "http://["}, False),
         ({"origin": "OWN"}, True),
     ],
 )

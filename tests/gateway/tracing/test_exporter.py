@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceResponse,
+)
 
 from gateway.config.tracing import TracingConfig
 from gateway.runtime.trace_context import RequestTrace
@@ -252,3 +256,60 @@ def test_an_answer_that_cannot_be_read_rejects_nothing() -> None:
     """Some receivers answer in JSON whatever was sent."""
     assert rejected_spans(b"{}") == 0
     assert rejected_spans(b"") == 0
+
+
+@asynccontextmanager
+async def answering(*parts: bytes, again: bytes = b"") -> AsyncIterator[str]:
+    """A receiver that sends the parts whatever it receives, then `again` without end; its URL."""
+    answers, ended = list[asyncio.Task[None]](), asyncio.Event()
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            for part in parts:
+                writer.write(part)
+            while again and not (writer.is_closing() or ended.is_set()):
+                writer.write(again)
+                await writer.drain()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), 0.01)
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    def begin(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers.append(asyncio.create_task(answer(writer)))
+
+    async with await asyncio.start_server(begin, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        yield f"http://{host}:{port}"
+        ended.set()
+        await asyncio.gather(*answers)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: "],
+)
+async def test_a_receiver_that_answers_without_end_is_cut_off(head: bytes) -> None:
+    """Each of its steps is in time; the export as a whole is not."""
+    again = head if b"100" in head else b"x"
+    async with answering(head, again=again) as url:
+        sender = OtlpSender(url, dict[str, str], rejected_spans)
+        result = await asyncio.to_thread(sender.send, b"spans", 0.2)
+        sender.close()
+    assert result.may_retry or not result.error
+
+
+async def test_a_malformed_answer_is_not_logged_whole() -> None:
+    """Of the line that a receiver sent instead of a status, a log has the beginning."""
+    async with answering(b"x" * 60_000 + b"\r\n") as url:
+        sender = OtlpSender(url, dict[str, str], rejected_spans)
+        result = await asyncio.to_thread(sender.send, b"spans", PATIENCE_S)
+    assert "BadStatusLine" in result.error
+    assert len(result.error) <= 200
+
+
+def test_a_negative_count_of_rejected_spans_is_none() -> None:
+    """A counter must not fall because of what a receiver answers."""
+    answer = ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(rejected_spans=-5))
+    assert rejected_spans(answer.SerializeToString()) == 0

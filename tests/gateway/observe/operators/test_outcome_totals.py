@@ -122,3 +122,16 @@ def test_totals_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_subject_without_requests_has_no_recent_rejections() -> None:
     """Nothing is kept before the first."""
     assert RecentTotals(3).rejected_recently(5) == {}
+
+
+def test_models_that_clients_invent_take_no_tiers() -> None:
+    """They share one entry of their tier, so that the bound is left to models that exist."""
+    totals = OutcomeTotals(lambda _: 0.0, lambda model: model == "tiny")
+    for number in range(2 * outcome_totals.MAX_TIERS):
+        invented = a_request(model=f"invented-{number}")
+        totals.on_outcome(an_outcome(at_s=NOW, request=invented, reason=Reason.UNKNOWN_MODEL, attempts=()))
+    totals.on_outcome(an_outcome(at_s=NOW, tier="gold"))
+    assert {key: counts.total[0] for key, counts in totals.tiers.items()} == {
+        ("default", "other"): 2 * outcome_totals.MAX_TIERS,
+        ("gold", "tiny"): 1,
+    }
