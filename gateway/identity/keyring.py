@@ -65,15 +65,15 @@ class ProxyCallers:
         return found.caller()
 
     def with_overrides(
-        self, caller: Caller, *, group: str, user: str, objective: str, priority: str, at_most: int | None = None
+        self, caller: Caller, *, group: str, user: str, objective: str, priority: str, max_priority: int | None = None
     ) -> Caller:
         """Apply the proxy's group, user and tier to a caller; unknown values are ignored.
 
-        `at_most`: highest priority of the tier, which lowers and never raises; None: no such bound.
+        `max_priority`: highest priority of the tier, which lowers and never raises; None: no such bound.
         """
         tier = self._policy.tiers.get(objective) or self._tier_up_to(_priority_of(priority))
-        if at_most is not None and at_most < (tier or caller.tenant.tier).priority:
-            tier = self._tier_up_to(at_most) or tier
+        if max_priority is not None and max_priority < (tier or caller.tenant.tier).priority:
+            tier = self._tier_up_to(max_priority) or tier
         if tier is None and not group and not user:
             return caller
         tenant = caller.tenant if tier is None else self._in_tier(caller.tenant, tier)
@@ -160,11 +160,11 @@ class Keyring:
             for held in (names.tenant, names.group, names.user, names.objective, names.priority)
         )
         caller = callers.caller_of(tenant) if tenant else self._shown(policy, key)
-        at_most = None
+        max_priority = None
         if self._objective_priority is not None and objective and objective not in policy.tiers:
-            at_most = self._objective_priority(objective)
+            max_priority = self._objective_priority(objective)
         return callers.with_overrides(
-            caller, group=group, user=user, objective=objective, priority=priority, at_most=at_most
+            caller, group=group, user=user, objective=objective, priority=priority, max_priority=max_priority
         )
 
     def _shown(self, policy: Policy, key: str | None) -> Caller:

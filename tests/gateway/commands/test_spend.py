@@ -199,7 +199,7 @@ def test_the_configuration_names_the_log(log: Path, capsys: pytest.CaptureFixtur
     assert spend(capsys, "--config", log.parent / "hearth.yaml")["total"]["requests"] == 4
 
 
-def test_a_compressed_line_that_is_too_long_is_not_read_whole(
+def test_a_compressed_line_that_is_too_long_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A small file can hold a line that no memory holds."""

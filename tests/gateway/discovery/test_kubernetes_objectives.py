@@ -87,7 +87,7 @@ async def test_objectives_and_rewrites_come_change_and_go(server: ApiServer, tmp
         await received.until(lambda: rules.priority_of("batch") is None and rules.rewrite("gpt") == "gpt")
 
 
-async def test_without_the_key_neither_is_asked_for(server: ApiServer, tmp_path: Path) -> None:
+async def test_without_the_key_neither_is_listed(server: ApiServer, tmp_path: Path) -> None:
     """The default makes no request for either kind."""
     server.forbidden = {"inferenceobjectives", "inferencemodelrewrites"}
     async with followed(server, tmp_path, inference_pools=("p",)) as received:

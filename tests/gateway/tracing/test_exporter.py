@@ -300,7 +300,7 @@ async def test_a_receiver_that_answers_without_end_is_cut_off(head: bytes) -> No
     assert result.may_retry or not result.error
 
 
-async def test_a_malformed_answer_is_not_logged_whole() -> None:
+async def test_a_malformed_answer_is_logged_in_part() -> None:
     """Of the line that a receiver sent instead of a status, a log has the beginning."""
     async with answering(b"x" * 60_000 + b"\r\n") as url:
         sender = OtlpSender(url, dict[str, str], rejected_spans)
