@@ -157,15 +157,16 @@ class ActivityStream(GrpcStreamHandler):
         if self._target is not None:
             return
         try:
-            self._target = target_of(ScaledObjectRef.FromString(message))
+            target = target_of(ScaledObjectRef.FromString(message))
+            self._end_watch = self._scaler.backend.watch(self._notify)
         except ScalerFault as fault:
             self._fail(fault)
             return
         except DecodeError:
             self._fail(ScalerFault(INVALID_ARGUMENT, "the message cannot be decoded"))
             return
+        self._target = target
         self._scaler.open_watches += 1
-        self._end_watch = self._scaler.backend.watch(self._notify)
         self._notify()
 
     def on_end(self) -> None:
