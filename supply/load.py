@@ -218,8 +218,8 @@ def count_rejected(
 ) -> dict[str, OfferedWork]:
     """Return rejected work per second by tier: each fingerprint once, each tenant within its allowance.
 
-    `allowances` is the work per second by tenant that its limits and budget leave beyond what was admitted. For a tenant
-    without limits it is the work that was admitted, so that a loop of new prompts at most doubles what it counts for.
+    `allowances` is the work per second by tenant that its limits and budget leave beyond what was admitted. For a
+    tenant without limits it is the work that was admitted: a loop of new prompts then at most doubles what counts.
     Rejections of a tenant that is missing there do not count. `served` are fingerprints that were admitted later.
     """
     counted = set(served)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from math import inf, isfinite
@@ -205,7 +205,7 @@ def _seconds(value: object) -> float:
     return _number(value, 0.0, 7 * 86_400.0)
 
 
-_READERS = {
+_READERS: Mapping[str, Callable[[object], object]] = {
     "probability": lambda value: _number(value, 0.5, 0.9999),
     "use_forecast": _flag,
     "max_age_s": _seconds,
