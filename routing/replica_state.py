@@ -120,7 +120,7 @@ class RejectedUpdate(Struct, frozen=True, gc=False):
 
 
 class SupplyUpdate(Struct, frozen=True, gc=False):
-    """What a replica knows of the need for engines, or what it has decided; encoded by `gateway/scaling/exchange.py`."""
+    """What a replica knows of the need for engines, or has decided; encoded by `gateway/scaling/figures.py`."""
 
     payload: bytes
 

@@ -246,8 +246,8 @@ class Admission:
     ) -> WaitingRequest:
         """One that asks to be placed. Raises `RequestRejected` where it could not be served in time.
 
-        `late_by_s`: until then it is served late rather than rejected, because it had been placed and has lost its pod or,
-        with `was_placed` False, because it has waited for its model's first pod: then its tenant pays for its prompt.
+        `late_by_s`: until then it is served late rather than rejected, because it had been placed and has lost its pod,
+        or, with `was_placed` False, has waited for its model's first pod: then its tenant pays for its prompt.
         """
         if self.peers is not None:
             self.peers.refresh(now_s)

@@ -1,4 +1,4 @@
-"""Connects supply decisions to a gateway: counting, exchange with peers, metrics, waits for a first pod, KEDA's port."""
+"""Connects supply decisions to a gateway: counts, exchange with peers, metrics, waits for a first pod, KEDA's port."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ def decide_supply(gateway: Gateway, config: SupplyConfig, *, is_first: bool) -> 
         config,
         gateway.router,
         room,
-        meter,
         gateway.quotas,
         pools=lambda: {entry.name: entry for entry in gateway.settings.pools},
         tiers=lambda: room.admission.tiers if room.admission is not None else {},

@@ -1,11 +1,11 @@
-"""The section `supply`: how many engines there should be, who may act on it, and the listener of KEDA's external scaler.
+"""The section `supply`: desired engines, what may act on them, and the listener of KEDA's external scaler.
 
 The policy of the decisions is `supply.policy.SupplyPolicy`; `listen`, `tls` and `min_gateways` are of the gateway.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 
 from gateway.config.fields import ADDRESS_SCHEMA, NUMBER_SCHEMA, parse_address, parse_file, read_switch
 from gateway.runtime.addresses import Address, MutualTlsFiles
@@ -29,7 +29,7 @@ MAX_POOLS = 256
 class SupplyConfig:
     """The section as a value."""
 
-    policy: SupplyPolicy = SupplyPolicy()
+    policy: SupplyPolicy = field(default_factory=SupplyPolicy)
     listen: Address | None = None
     """Of the external scaler; None: no listener."""
     tls: MutualTlsFiles | None = None
@@ -44,10 +44,10 @@ class SupplyConfig:
 
 
 def read_supply(root: DocumentTable, pools: frozenset[str]) -> SupplyConfig | None:
-    """Read `supply: true` or a mapping. Returns None if it is absent or false. `pools`: those of the section `pools`."""
+    """Read `supply: true` or a mapping. Returns None if it is absent or false. `pools`: those of the list `pools`."""
     section = read_switch(root, "supply")
     if isinstance(section, bool):
-        return SupplyConfig() if section else None
+        return SupplyConfig(_sendable(SupplyPolicy())) if section else None
     listen = section.get("listen", parse_address, None)
     tls = _tls(section.table("tls"))
     min_gateways = section.get("min_gateways", positive(integer), 1)
@@ -63,10 +63,15 @@ def read_supply(root: DocumentTable, pools: frozenset[str]) -> SupplyConfig | No
     except InvalidSupplyPolicy as invalid:
         root.errors.extend(ConfigError(fault.path, fault.problem) for fault in invalid.faults)
         return None
-    return SupplyConfig(policy, listen, tls, min_gateways)
+    return SupplyConfig(_sendable(policy), listen, tls, min_gateways)
 
 
-POLICY_KEYS = tuple(field.name for field in fields(SupplyPolicy))
+def _sendable(policy: SupplyPolicy) -> SupplyPolicy:
+    """Return the policy as a supervisor can send it to its workers: with a plain mapping of pools."""
+    return replace(policy, pools=dict(policy.pools))
+
+
+POLICY_KEYS = tuple(each.name for each in fields(SupplyPolicy))
 
 
 def _plain(value: object) -> object:
@@ -94,7 +99,7 @@ def _tls(section: DocumentTable | None) -> MutualTlsFiles | None:
 def supply_schema() -> Schema:
     """Return the JSON Schema of the section."""
     modes: Schema = {"enum": [False, *(mode.value for mode in ControlMode)]}
-    rails = table({name: NUMBER_SCHEMA for name in REQUIRED_RAILS})
+    rails = table(dict.fromkeys(REQUIRED_RAILS, NUMBER_SCHEMA))
     words = {
         "scaling": "Desired engines: off, advise (default) or act.",
         "spill": "Use of pools of higher rank.",

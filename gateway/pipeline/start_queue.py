@@ -55,9 +55,9 @@ class StartQueue:
         on_needed: Callable[[str], None],
         max_wait_s: float = 0.0,
     ) -> None:
-        """`covers`: whether an autoscaler starts pods of a model. `remaining_s`: seconds until its first pod is expected.
-        `on_needed` is called with the model of each request that finds no pod. `max_wait_s`: of any request; 0: that of
-        its tier.
+        """`covers`: whether an autoscaler starts pods of a model. `remaining_s`: seconds until its first pod is
+        expected. `on_needed` is called with the model of each request that finds no pod. `max_wait_s`: of any request;
+        0: that of its tier.
         """
         self.covers = covers
         self.held: dict[int, HeldRequest] = {}

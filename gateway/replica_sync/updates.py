@@ -362,6 +362,9 @@ class _Reader:
                 update.running_tenths / 10,
                 None if update.decode_us is None else update.decode_us / 1e6,
             )
+        return self._decode_rare(update)
+
+    def _decode_rare(self, update: _Update | Raw) -> StateUpdate | None:
         if isinstance(update, _Stated):
             return Snapshot(tuple([self._charge(charge) for charge in update.open]))
         if isinstance(update, _Queue):

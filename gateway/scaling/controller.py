@@ -20,11 +20,11 @@ from gateway.limits.accounts import QuotaEnforcer
 from gateway.replica_sync.sync import ReplicaSync
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import call_guarded, restarted
-from gateway.scaling.demand import DemandMeter, MeteredAdmissionQueue
+from gateway.scaling.demand import MeteredAdmissionQueue
 from gateway.scaling.exchange import FigureBook
 from gateway.scaling.external_scaler import ScalerAnswer
 from gateway.scaling.figures import FleetFigures, GatewayFigures, PoolFigure, decode, encode
-from gateway.scaling.model_loads import model_loads, tenant_allowances
+from gateway.scaling.model_loads import allowance_of, model_loads
 from gateway.scaling.pool_watch import PoolKey, PoolWatch
 from gateway.scaling.scaler_target import FAILED_PRECONDITION, NOT_FOUND, UNAVAILABLE, ScalerFault, ScalerTarget
 from gateway.scaling.supply_history import SupplyHistory
@@ -71,7 +71,6 @@ class SupplyController:
         config: SupplyConfig,
         router: Router,
         room: MeteredAdmissionQueue,
-        meter: DemandMeter,
         quotas: QuotaEnforcer,
         *,
         pools: Callable[[], Mapping[str, PoolEntry]],
@@ -91,7 +90,7 @@ class SupplyController:
         """What the last decision of this gateway read, by model."""
         self._router = router
         self._room = room
-        self._meter = meter
+        self._meter = room.meter
         self._quotas = quotas
         self._pools = pools
         self._tiers = tiers
@@ -99,7 +98,7 @@ class SupplyController:
         self._wall_clock = wall_clock
         self._is_settled = is_settled
         self._log_event = log_event
-        self._watch = PoolWatch(router, meter.groups, pools)
+        self._watch = PoolWatch(router, room.meter.groups, pools)
         self._book = FigureBook()
         self._sync: ReplicaSync | None = None
         self._leader: int | None = None
@@ -180,7 +179,7 @@ class SupplyController:
             for model, count in self._room.waiting_for_pod.items()
             if self._meter.groups.of(model) is not None
         }
-        figures = self._meter.take(self._room.queued_figures(), held)
+        figures = self._meter.take(self._room.queued_figures(), held, self._book.rejecting_tenants())
         figures.is_leaving = self._is_leaving
         recent_s = self._clock() - FOLLOWED_S
         figures.followed = [(*key[:2], key[2].value) for key, read_s in self._read_s.items() if read_s > recent_s]
@@ -301,9 +300,12 @@ class SupplyController:
         return "figures are stale"
 
     def _allowances(self, model: str) -> dict[str, OfferedWork]:
-        tenants = self._book.rejecting_tenants()
-        accounts = {tenant: self._quotas.accounts.find(tenant) for tenant in tenants}
-        return tenant_allowances(tenants, accounts, self._quotas.rates(model), self._quotas.now_s())
+        quotas, book = self._quotas, self._book
+        prices, now_s = quotas.rates(model), quotas.now_s()
+        return {
+            tenant: allowance_of(quotas.accounts.find(tenant), book.admitted(tenant), prices, now_s)
+            for tenant in book.rejecting_tenants()
+        }
 
     def _packed_state(self, now_s: float) -> bytes:
         """Return what peers need to decide in place of this gateway; mostly without the histories, which are long."""

@@ -1,10 +1,10 @@
-"""Counts the demand for engines at one gateway, as requests are placed, answered and rejected. Off: it does not exist."""
+"""Counts the demand for engines at one gateway: requests placed, answered and rejected. Exists only where it is on."""
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
-from math import inf
+from collections.abc import Callable, Iterable, Mapping
+from math import exp, inf
 
 from msgspec import Struct
 
@@ -29,6 +29,11 @@ MAX_OPEN = 1 << 17
 
 MAX_REMEMBERED = 1 << 14
 """Rejected requests whose later placement is noticed."""
+
+MAX_TENANTS = 4_096
+"""Tenants whose admitted work is known."""
+
+TENANT_MEMORY_S = 30.0
 
 MIN_ANSWERS = 5.0
 """Answers of a tier after which their mean length is expected of the next."""
@@ -64,6 +69,30 @@ def fingerprint_of(tenant: str | None, model: str, prompt: Prompt) -> int:
     return hashed_id(f"{tenant}\0{model}\0{last}\0{prompt.size}")
 
 
+class TenantWork(Struct, gc=False):
+    """What a tenant was admitted, as sums that decay."""
+
+    requests: float = 0.0
+    prefill_tokens: float = 0.0
+    output_tokens: float = 0.0
+    at_s: float = 0.0
+
+    def add(self, requests: float, prefill_tokens: float, output_tokens: float, now_s: float) -> None:
+        """Add work, after what has decayed since the last."""
+        share = exp((self.at_s - now_s) / TENANT_MEMORY_S)
+        self.requests = self.requests * share + requests
+        self.prefill_tokens = self.prefill_tokens * share + prefill_tokens
+        self.output_tokens = self.output_tokens * share + output_tokens
+        self.at_s = now_s
+
+    def per_s(self, now_s: float) -> tuple[float, float, float]:
+        """Return the rates: requests, uncached prompt tokens and output tokens per second."""
+        self.add(0.0, 0.0, 0.0, now_s)
+        return tuple(  # type: ignore[return-value]
+            each / TENANT_MEMORY_S for each in (self.requests, self.prefill_tokens, self.output_tokens)
+        )
+
+
 class _Open(Struct, gc=False):
     key: TierKey
     sequences: int
@@ -81,6 +110,7 @@ class DemandMeter:
         self._rejected: deque[tuple[float, RejectedFigures]] = deque(maxlen=MAX_REJECTED)
         self._remembered: OrderedDict[int, None] = OrderedDict()
         self._served: deque[int] = deque(maxlen=MAX_REJECTED)
+        self._tenants: OrderedDict[str, TenantWork] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<DemandMeter of {len(self._tiers)} tiers, {len(self._open)} open>"
@@ -100,8 +130,10 @@ class DemandMeter:
         figures.requests += 1
         figures.prefill_tokens += cold_tokens
         figures.prefill_squares += cold_tokens * cold_tokens
-        figures.output_tokens += self.expected_output(key, request)
+        output_tokens = self.expected_output(key, request)
+        figures.output_tokens += output_tokens
         figures.running += request.sequences
+        self._admit(tenant or "", cold_tokens, output_tokens)
         if len(self._open) >= MAX_OPEN:
             self._end(self._open.popitem(last=False)[1])
         self._open[request.id] = _Open(key, request.sequences)
@@ -143,8 +175,13 @@ class DemandMeter:
         allowed = inf if request.max_tokens is None else request.max_tokens * request.sequences
         return min(answers.value, allowed)
 
-    def take(self, queued: Mapping[TierKey, TierFigures], held: Mapping[str, int]) -> GatewayFigures:
-        """Return the figures of this moment, with what waits; rejections are returned once."""
+    def take(
+        self, queued: Mapping[TierKey, TierFigures], held: Mapping[str, int], tenants: Iterable[str] = ()
+    ) -> GatewayFigures:
+        """Return the figures of this moment, with what waits; rejections are returned once.
+
+        `tenants`: those whose admitted work is included.
+        """
         for key in queued:
             self._figures(key)
         tiers = []
@@ -172,13 +209,24 @@ class DemandMeter:
         served = list(self._served)
         self._rejected.clear()
         self._served.clear()
-        return GatewayFigures(tiers, dict(held), rejected, served)
+        works = {name: self._tenants[name].per_s(now_s) for name in tenants if name in self._tenants}
+        return GatewayFigures(tiers, dict(held), rejected, served, tenants=works)
 
     def remember(self, fingerprint: int) -> None:
         """Note a request that was rejected here or at a peer: its placement makes it count as served."""
         if len(self._remembered) >= MAX_REMEMBERED:
             self._remembered.popitem(last=False)
         self._remembered[fingerprint] = None
+
+    def _admit(self, tenant: str, prefill_tokens: float, output_tokens: float) -> None:
+        work = self._tenants.get(tenant)
+        if work is None:
+            if len(self._tenants) >= MAX_TENANTS:
+                self._tenants.popitem(last=False)
+            work = self._tenants[tenant] = TenantWork()
+        else:
+            self._tenants.move_to_end(tenant)
+        work.add(1.0, prefill_tokens, output_tokens, self._clock())
 
     def _reject(self, key: TierKey, outcome: Outcome) -> None:
         face = fingerprint_of(outcome.tenant, key[0], outcome.prompt)
@@ -209,7 +257,7 @@ class DemandMeter:
 
 
 class MeteredAdmissionQueue(AdmissionQueue):
-    """An admission queue whose placements are counted. Takes the place of the plain one where supply decisions are on."""
+    """An admission queue whose placements are counted: instead of the plain one where supply decisions are on."""
 
     meter: DemandMeter
 

@@ -211,6 +211,11 @@ class FigureBook:
         """Return model, pool and role of the pools whose figures autoscalers read at any gateway."""
         return {(*each,) for view in self.gateways.values() for each in view.figures.followed}
 
+    def admitted(self, tenant: str) -> OfferedWork:
+        """Return the admitted work of a tenant with rejected requests, per second at all gateways together."""
+        rates = [view.figures.tenants.get(tenant, (0.0, 0.0, 0.0)) for view in self.gateways.values()]
+        return OfferedWork(*(sum(each) for each in zip(*rates, strict=True))) if rates else OfferedWork()
+
     def rejecting_tenants(self) -> set[str]:
         """Return the tenants with rejected requests."""
         return {each.tenant for _, each in self._rejected}

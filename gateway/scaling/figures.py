@@ -68,6 +68,8 @@ class GatewayFigures(Struct, array_like=True, tag=1, gc=False):
     """Fingerprints of requests that were rejected before and have been placed since the last message."""
     is_leaving: bool = False
     """The gateway drains: it will be missing and need not be waited for."""
+    tenants: dict[str, tuple[float, float, float]] = {}
+    """Admitted requests, uncached prompt tokens and output tokens per second, of tenants with rejected requests."""
     followed: list[tuple[str, str, str]] = []
     """Model, pool and role of the pools whose figures an autoscaler reads here."""
 

@@ -1,14 +1,14 @@
-"""Puts together what a supply decision about each model reads: the figures of all gateways, the policy's tiers, pools."""
+"""Puts together what a decision about each model reads: figures of all gateways, the policy's tiers, and pools."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from math import inf
 
-from gateway.scaling.demand import TierKey
 from gateway.scaling.exchange import FigureBook, TierRates
 from gateway.scaling.figures import TierFigures
 from gateway.scaling.pool_watch import PoolKey
-from supply.load import NO_WORK, UNLIMITED, ModelLoad, OfferedWork, PoolLoad, TierLoad, TierObjective
+from supply.load import NO_WORK, ModelLoad, OfferedWork, PoolLoad, TierLoad, TierObjective
 from tenancy.limits.account_usage import SPAN_S, AccountUsage
 from tenancy.limits.usage import LimitKind, TokenPrices
 from tenancy.objective import DEFAULT_TIER, Tier
@@ -123,21 +123,15 @@ def _within(scv: float) -> float:
     return min(max(scv, MIN_SCV), MAX_SCV)
 
 
-def tenant_allowances(
-    tenants: Iterable[str], accounts: Mapping[str, AccountUsage | None], prices: TokenPrices, now_s: float
-) -> dict[str, OfferedWork]:
-    """Return the work per second that each tenant's own limits leave, for tenants with rejected requests.
+def allowance_of(account: AccountUsage | None, admitted: OfferedWork, prices: TokenPrices, now_s: float) -> OfferedWork:
+    """Return the work per second for which a tenant's rejected requests count: what its limits leave.
 
-    `accounts`: by tenant; None where nothing is limited.
+    For a tenant without limits (None, or an account without any) it is what was admitted.
     """
-    return {tenant: _allowance(accounts.get(tenant), prices, now_s) for tenant in tenants}
-
-
-def _allowance(account: AccountUsage | None, prices: TokenPrices, now_s: float) -> OfferedWork:
-    if account is None:
-        return UNLIMITED
+    if account is None or not account.limit_usages:
+        return admitted
     account.advance(now_s)
-    requests, prefill, output = UNLIMITED.requests, UNLIMITED.prefill_tokens, UNLIMITED.output_tokens
+    requests = prefill = output = inf
     for kind, usage in account.limit_usages.items():
         per_s = usage.remaining / SPAN_S
         match kind:
@@ -158,4 +152,4 @@ def _allowance(account: AccountUsage | None, prices: TokenPrices, now_s: float) 
 
 
 def _affordable(money: float, price: float) -> float:
-    return money / price if price > 0 else 0.0 if money <= 0 else UNLIMITED.output_tokens
+    return money / price if price > 0 else 0.0 if money <= 0 else inf

@@ -38,7 +38,7 @@ class WatchedPool:
     """Since when fewer engines are ready than desired."""
     starting_since_s: float | None = None
     ready: int = 0
-    speed: EngineSpeed = EngineSpeed()
+    speed: EngineSpeed = field(default_factory=EngineSpeed)
 
 
 @dataclass(slots=True)
