@@ -38,6 +38,9 @@ MAX_KEYS = 1_024
 RUNNING_SHARE = 0.1
 """Weight of the newest sample in the mean of running sequences: a memory of about ten seconds."""
 
+MIN_RUNNING = 0.05
+"""A smaller mean is none: otherwise an idle pool would look busy for minutes."""
+
 NO_POD_S = 60.0
 """How long a request that was rejected for lack of a pod counts as held: its client waits to send it again."""
 
@@ -136,10 +139,10 @@ class FigureBook:
         for key in set(self.running) | set(stocks):
             mean = self.running.get(key, 0.0)
             mean += RUNNING_SHARE * ((stocks[key].running if key in stocks else 0.0) - mean)
-            if mean > 0.001 or key in stocks:
+            if mean > MIN_RUNNING:
                 self.running[key] = mean
             else:
-                del self.running[key]
+                self.running.pop(key, None)
 
     def missing(self, own_id: int, peers: Iterable[int]) -> frozenset[int]:
         """Return the gateways without figures: peers that send none, and those that have fallen silent."""

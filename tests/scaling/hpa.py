@@ -87,7 +87,7 @@ class Autoscaler:
                 proposals.append(max(self.replicas, rules.fallback_replicas))
             # With a metric missing the HPA does not scale down.
             proposals.append(self.replicas)
-        wanted = min(max(max(proposals), rules.min_replicas, 1), rules.max_replicas)
+        wanted = min(max(*proposals, rules.min_replicas, 1), rules.max_replicas)
         self._recommended = [each for each in self._recommended if now_s - each[0] < rules.down_stabilization_s]
         self._recommended.append((now_s, wanted))
         if wanted < self.replicas:
@@ -103,7 +103,7 @@ class Autoscaler:
         return wanted
 
     def _proposal(self, value: float, target: float) -> int:
-        """AverageValue: the quotient of the metric and the target, unless it is within the tolerance of what is there."""
+        """AverageValue: metric over target, unless it is within the tolerance of what is there."""
         ratio = value / (target * self.replicas)
         if abs(ratio - 1.0) <= self.rules.tolerance:
             return self.replicas

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import grpc
@@ -20,10 +21,12 @@ from tests.gateway.scaling.keda import KedaClient, keda
 from tests.scaling.hpa import Autoscaler, ScalingRules
 from tests.sources import ROOT
 
+POLL_S = 0.1
+
 
 @dataclass(slots=True)
 class LocalCluster:
-    """Pods as processes. `start_s`: seconds until a pod that was asked for begins to start; `grants`: at most so many."""
+    """Pods as processes. `start_s`: seconds until a requested pod begins to start; `grants`: at most so many."""
 
     pod_file: Path
     pool: str
@@ -68,8 +71,8 @@ class LocalCluster:
             process.kill()
         await asyncio.gather(*(process.wait() for process in self.pods.values()))
 
-    def _run(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -94,8 +97,8 @@ class LocalCluster:
         try:
             async with asyncio.timeout(self.grace_s), aiohttp.ClientSession() as session:
                 await asyncio.sleep(1.5)  # Endpoints are removed before the pod is.
-                while await _running(session, url):
-                    await asyncio.sleep(0.1)
+                while await _running(session, url):  # noqa: ASYNC110 - of another process
+                    await asyncio.sleep(POLL_S)
         except TimeoutError:
             self.ended += 1
         finally:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ import yaml
 from tests.gateway.running import Running, serving
 from tests.scaling.hpa import ScalingRules
 from tests.scaling.local_scaler import LocalCluster, LocalScaler, scaled
+from tests.scaling.waiting import until
 from tests.scenarios.place import CHAT, asking, digest
 
 TRIGGER = {"model": "big", "pool": "h100"}
@@ -54,19 +55,17 @@ class Site:
     where: str
     session: aiohttp.ClientSession
 
-    async def post(self, tenant: str = "gold", **more: Any) -> tuple[int, dict[str, str], Any]:
+    async def post(self, tenant: str = "gold", **more: Any) -> tuple[int, Mapping[str, str], Any]:
         headers = {"authorization": f"Bearer sk-{tenant}"}
         async with self.session.post(self.gateway.at("traffic", CHAT), json=asking(**more), headers=headers) as answer:
-            return answer.status, dict(answer.headers), await answer.json()
+            return answer.status, answer.headers, await answer.json()
 
     async def scale(self) -> dict[str, Any]:
         async with self.session.get(self.gateway.at("admin", "/scale")) as answer:
             return dict(await answer.json())
 
     async def until_pods(self, count: int) -> None:
-        async with asyncio.timeout(90):
-            while len(self.cluster.pods) != count:
-                await asyncio.sleep(0.1)
+        await until(lambda: len(self.cluster.pods) == count)
 
 
 @asynccontextmanager
@@ -102,9 +101,7 @@ async def a_site(
         stack.push_async_callback(cluster.close)
         if pods:
             cluster.scale(pods)
-            async with asyncio.timeout(60):
-                while len(cluster.pods) < pods:
-                    await asyncio.sleep(0.1)
+            await until(lambda: len(cluster.pods) == pods)
         session = await stack.enter_async_context(aiohttp.ClientSession())
         gateway = await stack.enter_async_context(serving("--config", str(config), *flags))
         line = await gateway.until("external_scaler_listening")
@@ -121,9 +118,7 @@ async def test_from_zero_to_served_and_back_without_a_503(tmp_path: Path, flags:
             assert site.cluster.counts in ([], [0])
             begun_s = asyncio.get_running_loop().time()
             asked = [asyncio.create_task(site.post(tier)) for tier in ("bronze", "gold", "gold", "bronze")]
-            async with asyncio.timeout(30):
-                while 1 not in site.cluster.counts:
-                    await asyncio.sleep(0.02)
+            await until(lambda: 1 in site.cluster.counts)
             signal_s = asyncio.get_running_loop().time() - begun_s
             assert signal_s < 1.0
             assert [status for status, _, _ in await asyncio.gather(*asked)] == [200] * 4
@@ -167,9 +162,7 @@ async def test_a_scaler_that_dies_loses_nothing(tmp_path: Path) -> None:
         site.cluster.grants = 0
         async with scaled(first):
             asked = [asyncio.create_task(site.post("gold")) for _ in range(3)]
-            async with asyncio.timeout(30):
-                while 1 not in site.cluster.counts:
-                    await asyncio.sleep(0.02)
+            await until(lambda: 1 in site.cluster.counts)
         assert not any(task.done() for task in asked)
         site.cluster.grants = 3
         async with scaled(LocalScaler(site.where, [TRIGGER], site.cluster, FAST)):

@@ -27,6 +27,7 @@ class Backend:
 
     answers: dict[ScalerTarget, ScalerAnswer | ScalerFault] = field(default_factory=dict)
     watchers: list[Callable[[], None]] = field(default_factory=list)
+    is_unwatched: asyncio.Event = field(default_factory=asyncio.Event)
 
     def answer(self, target: ScalerTarget) -> ScalerAnswer:
         found = self.answers[target]
@@ -35,8 +36,12 @@ class Backend:
         return found
 
     def watch(self, on_change: Callable[[], None]) -> Callable[[], None]:
+        def end() -> None:
+            self.watchers.remove(on_change)
+            self.is_unwatched.set()
+
         self.watchers.append(on_change)
-        return lambda: self.watchers.remove(on_change)
+        return end
 
     def decide(self, target: ScalerTarget, answer: ScalerAnswer | ScalerFault) -> None:
         self.answers[target] = answer
@@ -68,7 +73,7 @@ ANY = ScalerTarget("qwen", "qwen")
 
 
 async def test_the_value_is_the_desired_count_and_the_target_is_one() -> None:
-    """So that the HPA's quotient is the count; zero is sent as the integer, since KEDA reads a float of zero as unset."""
+    """So that the HPA's quotient is the count; zero is the integer, since KEDA reads a float of zero as unset."""
     backend = Backend({ANY: ScalerAnswer(7, is_active=True)})
     async with scaling(backend) as where, keda(where) as client:
         assert await client.metric_spec(QWEN) == [("hearth-desired-engines", 1, 1.0)]
@@ -150,9 +155,7 @@ async def test_a_client_that_leaves_its_stream_is_forgotten() -> None:
         assert await anext(states) is False
         assert len(backend.watchers) == 1
         await states.aclose()  # type: ignore[attr-defined]
-        async with asyncio.timeout(10):
-            while backend.watchers:
-                await asyncio.sleep(0)
+        await asyncio.wait_for(backend.is_unwatched.wait(), 10)
 
 
 async def test_bytes_that_are_no_message_are_an_error() -> None:
