@@ -20,6 +20,8 @@ KV_USE = 0.9
 """Share of the KV cache that running sequences may fill on average."""
 
 UNATTAINABLE_MARGIN = 1.1
+PACE_USE = 0.95
+"""Share of the TPOT that is planned with: streams differ from their mean."""
 
 MAX_ENGINES = 100_000.0
 
@@ -95,7 +97,7 @@ def token_pace_s(needs: Sequence[TierNeed], speed: EngineSpeed) -> float:
     An objective below what one sequence alone gets cannot be kept by more engines; it counts as slightly above that.
     """
     alone_s = UNATTAINABLE_MARGIN * speed.step_s(1, _context(needs))
-    return max(min((need.objective.tpot_s for need in needs if need.counts), default=inf), alone_s)
+    return max(PACE_USE * min((need.objective.tpot_s for need in needs if need.counts), default=inf), alone_s)
 
 
 def decode_batch(output_tokens_per_s: float, speed: EngineSpeed, context_tokens: float, pace_s: float) -> float:
