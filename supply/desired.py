@@ -208,6 +208,9 @@ class _Decision:
         found: dict[str, DesiredPool] = {}
         for group in self.groups:
             counts = self._counts(group, carried)
+            if any(map(self._lacks_grant, group.pools)):
+                wanted = self._counts(group, carried, ignores_grants=True)
+                counts = {pool.pool: self._asked(pool, counts, wanted) for pool in group.pools}
             for pool in group.pools:
                 found[pool_key(self.load, pool)] = self._desired(pool, group, counts[pool.pool], carried)
         for pool in self.resting:
@@ -240,7 +243,14 @@ class _Decision:
 
     # --- what is needed ---
 
-    def _counts(self, group: _Group, carried: float) -> dict[str, int]:
+    def _asked(self, pool: PoolLoad, counts: Mapping[str, int], wanted: Mapping[str, int]) -> int:
+        """Return what a pool is asked for: one that grants nothing keeps its figure as long as it would be needed."""
+        if not self._lacks_grant(pool):
+            return counts[pool.pool]
+        last = self.memories[pool_key(self.load, pool)].figure or pool.engines
+        return max(counts[pool.pool], min(last, wanted[pool.pool]))
+
+    def _counts(self, group: _Group, carried: float, *, ignores_grants: bool = False) -> dict[str, int]:
         """Return engines by pool: the sets of pools that residency allows, small ones first, then all."""
         everywhere = frozenset(pool.pool for pool in group.pools)
         sets = {self._allowed(one.tier, everywhere) for one in self.expected} | {everywhere}
@@ -253,17 +263,23 @@ class _Decision:
                     if one.need.counts and not self._allowed(one.tier, everywhere)
                 }
                 continue
-            options = [self._option(pool, group, allowed, carried) for pool in group.pools if pool.pool in allowed]
+            options = [
+                self._option(pool, group, allowed, carried, ignores_grants=ignores_grants)
+                for pool in group.pools
+                if pool.pool in allowed
+            ]
             counts |= cheapest_mix(options, counts)
         if self._needs_one() and not any(counts.values()) and not carried:
             first = min(group.pools, key=lambda pool: (pool.rank, pool.price_per_hour, pool.distance_s, pool.pool))
             counts[first.pool] = 1
         return counts
 
-    def _option(self, pool: PoolLoad, group: _Group, allowed: frozenset[str], carried: float) -> PoolOption:
+    def _option(
+        self, pool: PoolLoad, group: _Group, allowed: frozenset[str], carried: float, *, ignores_grants: bool
+    ) -> PoolOption:
         rails = self.policy.rails(pool.pool)
         highest = rails.max_engines if rails.max_engines is not None else UNBOUNDED_ENGINES
-        if self._lacks_grant(pool):
+        if not ignores_grants and self._lacks_grant(pool):
             is_stuck = pool.oldest_start_s > 0 and pool.starting > 0
             highest = min(highest, pool.ready if is_stuck else pool.engines)
         return PoolOption(
@@ -340,13 +356,11 @@ class _Decision:
         )
 
     def _reason(self, bound: BoundFigure, reason: SupplyReason, *, is_ungranted: bool) -> SupplyReason:
-        if bound.bound == "held":
-            return self.hold or SupplyReason.NOT_GRANTED
-        if bound.bound is not None:
-            return SupplyReason(bound.bound)
-        if self.hold is not None:
+        if self.hold is not None and bound.bound in {"held", None}:
             return self.hold
-        return SupplyReason.NOT_GRANTED if is_ungranted else reason
+        if is_ungranted:
+            return SupplyReason.NOT_GRANTED
+        return reason if bound.bound is None else SupplyReason(bound.bound)
 
     def _with_idle(self, pool: PoolLoad, memory: PoolMemory, needed: int) -> tuple[int, SupplyReason]:
         if memory.quiet_s is not None and not needed:

@@ -51,6 +51,8 @@ MAX_PENDING = 64
 MIN_SPREAD = 0.03
 MAX_SPREAD = 0.5
 PRIOR_SPREAD = 0.15
+PRIOR_JUDGED = 60.0
+"""Judgements as which the prior counts: one jump on the first day is no rule."""
 
 WAYS = ("level", "trend", "day", "week")
 PROFILES = ("day", "week")
@@ -70,7 +72,7 @@ class WayError:
 
     judged: float = 0.0
     loss: float = 0.0
-    square: float = 0.0
+    square: float = PRIOR_SPREAD**2
     reactive_loss: float = 0.0
     """Of level or trend, whichever was better until then, at the same times."""
 
@@ -168,9 +170,7 @@ def forecast(history: WorkHistory, now_s: float, horizon_s: float, *, use_profil
             used = reactive + weight * max(peak - reactive, 0.0)
             spread_square += weight * (min(history.errors[best].square, spread_square) - spread_square)
             way = WAYS[best] if used > reactive else way
-    spread = PRIOR_SPREAD
-    if level.judged >= 1:
-        spread = min(max(sqrt(max(spread_square - history.noise_square, 0.0)), MIN_SPREAD), MAX_SPREAD)
+    spread = min(max(sqrt(max(spread_square - history.noise_square, 0.0)), MIN_SPREAD), MAX_SPREAD)
     work = history.level.scaled(used / present) if present > 0 else _work_of(used)
     errors = tuple(
         (name, sqrt(error.square)) for name, error in zip(WAYS, history.errors, strict=True) if error.judged > 0
@@ -316,7 +316,7 @@ def _loss(error: float | None) -> float:
 
 def _updated(error: WayError, value: float, reactive: float, step: float) -> WayError:
     judged = error.judged + 1
-    weight = max(step, 1 / judged)
+    weight = max(step, 1 / (judged + PRIOR_JUDGED))
     return WayError(
         judged,
         error.loss + weight * (_loss(value) - error.loss),

@@ -20,6 +20,8 @@ KV_USE = 0.9
 """Share of the KV cache that running sequences may fill on average."""
 
 UNATTAINABLE_MARGIN = 1.1
+PACE_USE = 0.95
+"""Share of the TPOT that is planned with: streams differ from their mean."""
 
 MAX_ENGINES = 100_000.0
 
@@ -48,16 +50,7 @@ class TierNeed:
 
 def missed_by_tier(needs: Sequence[TierNeed], speed: EngineSpeed, role: Role, engines: float) -> list[float]:
     """Return each tier's share of misses on `engines` engines, in the order of `needs`, averaged over the scenarios."""
-    shares = [0.0] * len(needs)
-    weights = [0.0] * len(needs)
-    has_spread = any(need.spread > 0 for need in needs)
-    for z in SCENARIOS if has_spread else (0.0,):
-        works = [need.work.scaled(exp(z * need.spread)) if has_spread else need.work for need in needs]
-        for at, missed in enumerate(_missed(needs, works, speed, role, engines)):
-            weight = works[at].requests or 1e-12
-            shares[at] += weight * missed
-            weights[at] += weight
-    return [share / weight if weight else 0.0 for share, weight in zip(shares, weights, strict=True)]
+    return _Estimate(needs, speed, role).missed(engines)
 
 
 def engines_needed(needs: Sequence[TierNeed], speed: EngineSpeed, role: Role) -> float:
@@ -65,18 +58,24 @@ def engines_needed(needs: Sequence[TierNeed], speed: EngineSpeed, role: Role) ->
     counted = [need for need in needs if need.counts]
     if not counted:
         return 0.0
-    low, high = 0.0, max(_fluid_engines(counted, speed, role), 0.01)
-    while not _keeps(counted, speed, role, high):
+    estimate = _Estimate(counted, speed, role)
+    bounds = [1 - need.objective.probability for need in counted]
+    low, high = 0.0, max(estimate.fluid_engines, 0.01)
+    while not _keeps(estimate, bounds, high):
         low, high = high, high * 1.5
         if high > MAX_ENGINES:
             return MAX_ENGINES
     while high - low > PRECISION * high:
         middle = (low + high) / 2
-        if _keeps(counted, speed, role, middle):
+        if _keeps(estimate, bounds, middle):
             high = middle
         else:
             low = middle
     return high
+
+
+def _keeps(estimate: _Estimate, bounds: Sequence[float], engines: float) -> bool:
+    return all(missed <= bound for missed, bound in zip(estimate.missed(engines), bounds, strict=True))
 
 
 def needs_by_tier(needs: Sequence[TierNeed], speed: EngineSpeed, role: Role) -> dict[str, float]:
@@ -98,7 +97,7 @@ def token_pace_s(needs: Sequence[TierNeed], speed: EngineSpeed) -> float:
     An objective below what one sequence alone gets cannot be kept by more engines; it counts as slightly above that.
     """
     alone_s = UNATTAINABLE_MARGIN * speed.step_s(1, _context(needs))
-    return max(min((need.objective.tpot_s for need in needs if need.counts), default=inf), alone_s)
+    return max(PACE_USE * min((need.objective.tpot_s for need in needs if need.counts), default=inf), alone_s)
 
 
 def decode_batch(output_tokens_per_s: float, speed: EngineSpeed, context_tokens: float, pace_s: float) -> float:
@@ -118,20 +117,6 @@ def decode_share(output_tokens_per_s: float, speed: EngineSpeed, context_tokens:
     return output_tokens_per_s / batch * speed.step_s(batch, context_tokens)
 
 
-def _keeps(needs: Sequence[TierNeed], speed: EngineSpeed, role: Role, engines: float) -> bool:
-    return all(
-        missed <= 1 - need.objective.probability
-        for need, missed in zip(needs, missed_by_tier(needs, speed, role, engines), strict=True)
-    )
-
-
-def _fluid_engines(needs: Sequence[TierNeed], speed: EngineSpeed, role: Role) -> float:
-    prefill = sum(need.work.prefill_tokens for need in needs) / speed.prefill_tokens_per_s
-    output = sum(need.work.output_tokens for need in needs)
-    decode = decode_share(output, speed, _context(needs), inf)
-    return {Role.PREFILL: prefill, Role.DECODE: decode}.get(role, prefill + decode)
-
-
 def _context(needs: Sequence[TierNeed]) -> float:
     output = sum(need.work.output_tokens for need in needs)
     if not output:
@@ -139,66 +124,107 @@ def _context(needs: Sequence[TierNeed]) -> float:
     return sum(need.context_tokens * need.work.output_tokens for need in needs) / output
 
 
-def _missed(
-    needs: Sequence[TierNeed], works: Sequence[OfferedWork], speed: EngineSpeed, role: Role, engines: float
-) -> list[float]:
-    if role is Role.DECODE:
-        return _missed_decode(needs, works, speed, engines)
-    decoding = 0.0
-    if role is Role.EITHER:
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """One tier in one scenario: its weight, the load of its priority and of all above, and what makes it wait."""
+
+    at: int
+    weight: float
+    group: float
+    above: float
+    service_s: float
+    slack_s: float
+    scv: float
+
+
+class _Estimate:
+    """The misses of tiers as a function of engines; what does not depend on their number is computed once.
+
+    Loads are in engines: prefill seconds per second, for decode pools sequences over the bound of one engine.
+    """
+
+    def __init__(self, needs: Sequence[TierNeed], speed: EngineSpeed, role: Role) -> None:
+        self._count = len(needs)
+        self._speed = speed
+        self._role = role
+        self._context = _context(needs)
+        self._pace_s = token_pace_s(needs, speed)
+        self._bound = self._batch_bound()
+        has_spread = any(need.spread > 0 for need in needs)
+        self._scenarios = [self._scenario(needs, z) for z in (SCENARIOS if has_spread else (0.0,))]
+        self._weights = [
+            sum(share.weight for _, shares in self._scenarios for share in shares if share.at == at) or 1.0
+            for at in range(self._count)
+        ]
+
+    @property
+    def fluid_engines(self) -> float:
+        """Return the engines below which not even the mean work is carried."""
+        output, shares = self._scenarios[len(self._scenarios) // 2]
+        prefill = max((share.group + share.above for share in shares), default=0.0)
+        if self._role is not Role.EITHER:
+            return prefill
+        return prefill + decode_share(output, self._speed, self._context, inf)
+
+    def missed(self, engines: float) -> list[float]:
+        """Return the share of misses by tier."""
+        missed = [0.0] * self._count
+        is_decode = self._role is Role.DECODE
+        for output, shares in self._scenarios:
+            free = engines
+            if self._role is Role.EITHER and output:
+                decoding = decode_share(output / engines, self._speed, self._context, self._pace_s)
+                free = engines * max(1 - decoding, MIN_SHARE)
+            for share in shares:
+                left = max(free - share.above, MIN_SHARE * free)
+                if is_decode:
+                    part = overflow_share(share.group * self._bound, left * self._bound, share.scv)
+                else:
+                    part = missed_share(share.group / left, left, share.service_s, share.slack_s, share.scv)
+                missed[share.at] += share.weight * part
+        return [share / weight for share, weight in zip(missed, self._weights, strict=True)]
+
+    def _batch_bound(self) -> float:
+        """Return the sequences that one decode engine may have, by KV room, `max_sequences` and the TPOT."""
+        bound = decode_batch(inf, self._speed, self._context, self._pace_s)
+        if self._pace_s < inf:
+            each_s = max(self._speed.step_s(1, self._context) - self._speed.step_base_s, 1e-12)
+            bound = min(bound, (self._pace_s - self._speed.step_base_s) / each_s)
+        return max(bound, 1.0)
+
+    def _scenario(self, needs: Sequence[TierNeed], z: float) -> tuple[float, list[_Share]]:
+        works = [need.work.scaled(exp(z * need.spread)) if need.spread else need.work for need in needs]
+        loads = [self._load(work) for work in works]
+        shares = []
+        for at, (need, work, load) in enumerate(zip(needs, works, loads, strict=True)):
+            if load <= 0:
+                continue
+            level = need.objective.priority
+            others = [
+                (other.objective.priority, amount)
+                for other, amount in zip(needs, loads, strict=True)
+                if other.counts or other is need
+            ]
+            group = sum(amount for priority, amount in others if priority == level)
+            above = sum(amount for priority, amount in others if priority > level)
+            shares.append(_Share(at, work.requests or 1e-9, group, above, *self._waiting(need)))
         output = sum(work.output_tokens for need, work in zip(needs, works, strict=True) if need.counts)
-        decoding = decode_share(output / engines, speed, _context(needs), token_pace_s(needs, speed))
-    free = engines * max(1 - decoding, MIN_SHARE)
-    return [
-        _missed_prefill(need, own, group, above, free, speed)
-        for need, own, group, above in _by_priority(needs, [work.prefill_tokens for work in works])
-    ]
+        return output, shares
 
+    def _load(self, work: OfferedWork) -> float:
+        if self._role is Role.DECODE:
+            pace_s = min(self._pace_s, self._speed.step_s(self._bound, self._context))
+            return work.output_tokens * pace_s / self._bound
+        return work.prefill_tokens / self._speed.prefill_tokens_per_s
 
-def _missed_prefill(need: TierNeed, own: float, group: float, above: float, free: float, speed: EngineSpeed) -> float:
-    """Return the misses of a tier on `free` engines' worth of time, behind the tokens of the tiers above it."""
-    if own <= 0:
-        return 0.0
-    left = max(free - above / speed.prefill_tokens_per_s, MIN_SHARE * free)
-    service_s = need.work.prefill_tokens / max(need.work.requests, 1e-9) / speed.prefill_tokens_per_s
-    slack_s = need.objective.ttft_s + (need.objective.ttft_uncached_factor - 1) * service_s
-    slack_s = UNBOUND_SLACK_S if slack_s == inf else max(slack_s, service_s / 2)
-    scv = (need.arrival_scv + need.prefill_scv) / 2
-    return missed_share(group / speed.prefill_tokens_per_s / left, left, service_s, slack_s, scv)
-
-
-def _missed_decode(
-    needs: Sequence[TierNeed], works: Sequence[OfferedWork], speed: EngineSpeed, engines: float
-) -> list[float]:
-    context, pace_s = _context(needs), token_pace_s(needs, speed)
-    bound = decode_batch(inf, speed, context, pace_s)
-    if pace_s < inf:
-        each_s = max(speed.step_s(1, context) - speed.step_base_s, 1e-12)
-        bound = min(bound, max((pace_s - speed.step_base_s) / each_s, MIN_SHARE))
-    pace_s = min(pace_s, speed.step_s(bound, context))
-    sequences = [work.output_tokens * pace_s for work in works]
-    return [
-        overflow_share(group, max(engines * bound - above, MIN_SHARE * engines * bound), need.arrival_scv)
-        if own > 0
-        else 0.0
-        for need, own, group, above in _by_priority(needs, sequences)
-    ]
-
-
-def _by_priority(needs: Sequence[TierNeed], works: Sequence[float]) -> list[tuple[TierNeed, float, float, float]]:
-    """Return for each tier its own work, that of its priority together, and that of all higher priorities."""
-    found = []
-    for need, own in zip(needs, works, strict=True):
-        level = need.objective.priority
-        group = above = 0.0
-        for other, work in zip(needs, works, strict=True):
-            if other.counts or other is need:
-                if other.objective.priority > level:
-                    above += work
-                elif other.objective.priority == level:
-                    group += work
-        found.append((need, own, group, above))
-    return found
+    def _waiting(self, need: TierNeed) -> tuple[float, float, float]:
+        """Return service and slack in seconds, and the variability that enters the formula."""
+        if self._role is Role.DECODE:
+            return 0.0, 0.0, need.arrival_scv
+        service_s = need.work.prefill_tokens / max(need.work.requests, 1e-9) / self._speed.prefill_tokens_per_s
+        slack_s = need.objective.ttft_s + (need.objective.ttft_uncached_factor - 1) * service_s
+        slack_s = UNBOUND_SLACK_S if slack_s == inf else max(slack_s, service_s / 2)
+        return service_s, slack_s, (need.arrival_scv + need.prefill_scv) / 2
 
 
 def spread_of_counts(requests: float, scv: float) -> float:
