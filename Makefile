@@ -229,6 +229,13 @@ extproc-messages: $(READY) ## After a change of messages.proto: compile it anew.
 	@python3 -m venv out/protoc && out/protoc/bin/python -m pip install -q grpcio-tools mypy-protobuf
 	@PATH="$$PWD/out/protoc/bin:$$PATH" python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. gateway/ext_proc/messages.proto
 
+scaler-messages: $(READY) ## After a change of gateway/scaling/messages.proto: compile it anew.
+	@python3 -m venv out/protoc && out/protoc/bin/python -m pip install -q grpcio-tools mypy-protobuf
+	@PATH="$$PWD/out/protoc/bin:$$PATH" python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. gateway/scaling/messages.proto
+
+test-scale: $(READY) ## Simulated pods as processes, scaled through KEDA's protocol by the HPA's rules (minutes).
+	@$(BIN)/python -m pytest tests/scaling $(ARGS)
+
 clean: ## Remove what was built, environments included.
 	@rm -rf $(VENV) .venv-vllm .venv-envoy .venv-deploy .venv-grpc .venv-rivals build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """Decides how many engines each pool should have, about once a second, off the path of requests.
 
-All gateways exchange their figures; the one with the smallest id among those with fresh figures decides, and the others
+All gateways exchange their figures; the one that began first among those with fresh figures decides, and the others
 answer with its decision, so that all answer alike. A gateway that does not see all peers, or whose decision is old,
 states nothing: autoscalers then keep what they have. What a decision is made of is in the package `supply`.
 """
@@ -47,6 +47,9 @@ STALE_S = 6.0
 
 STATE_S = 600.0
 """Interval at which the complete state, histories included, is sent to peers."""
+
+NEW_PEER_S = 10.0
+"""After a peer was first seen, when it is sent."""
 
 POOLS_STATE_S = 5.0
 """The same of its small part: the memories of pools."""
@@ -111,6 +114,7 @@ class SupplyController:
         self._woken: asyncio.TimerHandle | None = None
         self._ticked_s = -INTERVAL_S
         self._is_leaving = False
+        self._started_s = wall_clock()
         self._logged: dict[PoolKey, int] = {}
 
     def __repr__(self) -> str:
@@ -153,7 +157,8 @@ class SupplyController:
         self._book.take(self.own_id, figures, now_s)
         self._publish(figures)
         self._book.expire(now_s)
-        self._leader = min(self._book.expected(), default=self.own_id)
+        oldest = self._book.oldest()
+        self._leader = self.own_id if oldest is None else oldest
         pools = self._watch.loads(
             {_key_of(each): each.engines for each in self.decision.pools}, self._followed(), now_s
         )
@@ -180,7 +185,7 @@ class SupplyController:
             if self._meter.groups.of(model) is not None
         }
         figures = self._meter.take(self._room.queued_figures(), held, self._book.rejecting_tenants())
-        figures.is_leaving = self._is_leaving
+        figures.is_leaving, figures.started_s = self._is_leaving, self._started_s
         recent_s = self._clock() - FOLLOWED_S
         figures.followed = [(*key[:2], key[2].value) for key, read_s in self._read_s.items() if read_s > recent_s]
         return figures
@@ -193,6 +198,8 @@ class SupplyController:
         """Take a message of a peer."""
         message = decode(payload)
         if isinstance(message, GatewayFigures):
+            if replica_id not in self._book.gateways:
+                self._state_sent_s = min(self._state_sent_s, now_s - STATE_S + NEW_PEER_S)
             self._book.take(replica_id, message, now_s)
             for each in message.rejected:
                 self._meter.remember(each.fingerprint)
@@ -203,10 +210,11 @@ class SupplyController:
             self._follow(replica_id, message, now_s)
 
     def _follow(self, replica_id: int, decision: FleetFigures, now_s: float) -> None:
-        """Take the decision of the gateway that decides; of two that think they do, the one with the smaller id."""
-        if replica_id > self.own_id and self.own_id in self._book.gateways and not self._is_leaving:
+        """Take the decision of the gateway that decides; of two that think they do, that of the older."""
+        rank = self._book.rank
+        if rank(replica_id) > rank(self.own_id) and self.own_id in self._book.gateways and not self._is_leaving:
             return
-        if self._leader is not None and replica_id > self._leader and not self._is_old(now_s):
+        if self._leader is not None and rank(replica_id) > rank(self._leader) and not self._is_old(now_s):
             return
         self.decision, self.decided_s = decision, now_s
         if decision.state:
@@ -365,6 +373,10 @@ class SupplyController:
             return start_s
         return left_s if left_s > 0 else start_s / 2
 
+    def _ready_models(self) -> set[str]:
+        models = {each.model for each in self.decision.pools}
+        return {model for model in models if self._router.fleet.serving(model)}
+
     def _is_at_zero(self, model: str) -> bool:
         return not any(each.engines for each in self.decision.pools if each.model == model)
 
@@ -440,7 +452,7 @@ class SupplyController:
             "missing_gateways": len(self.missing()),
             "decision_age_s": None if self.decided_s is None else round(now_s - self.decided_s, 3),
             "short_tiers": {model: list(tiers) for model, tiers in self.decision.short.items()},
-            "held": self._book.held(now_s),
+            "held": self._book.held(now_s, self._ready_models()),
             "pools": [
                 {
                     "model": each.model,

@@ -7,8 +7,9 @@ Every gateway keeps them, so that any can decide. A peer that has fallen silent 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from msgspec import Struct
 
@@ -149,9 +150,15 @@ class FigureBook:
         silent = {each for each in peers if each not in self.gateways and each != own_id}
         return frozenset(silent | set(self._missing))
 
-    def expected(self) -> list[int]:
-        """Return the gateways with figures, without those that leave."""
-        return [each for each, view in self.gateways.items() if not view.figures.is_leaving]
+    def oldest(self) -> int | None:
+        """Return the gateway that began first of those with figures, without those that leave; None without any."""
+        staying = [each for each, view in self.gateways.items() if not view.figures.is_leaving]
+        return min(staying, key=self.rank, default=None)
+
+    def rank(self, replica_id: int) -> tuple[float, int]:
+        """Return what gateways are ordered by: their start, then their id. A new one has no memory to decide with."""
+        view = self.gateways.get(replica_id)
+        return (inf if view is None else view.figures.started_s, replica_id)
 
     def age_s(self, now_s: float) -> float:
         """Return the age of the oldest figures."""
@@ -177,8 +184,11 @@ class FigureBook:
         """Return what waits at all gateways, by model and tier."""
         return self._stocks()
 
-    def held(self, now_s: float) -> dict[str, int]:
-        """Return by model the requests that wait for a pod, or were just rejected for lack of one."""
+    def held(self, now_s: float, ready: Collection[str] = ()) -> dict[str, int]:
+        """Return by model the requests that wait for a pod, or were just rejected for lack of one.
+
+        `ready`: models with a ready engine, whose rejected requests are served when they return.
+        """
         found: dict[str, int] = {}
         for view in self.gateways.values():
             for model, count in view.figures.held.items():
@@ -186,7 +196,8 @@ class FigureBook:
         served = {face for _, face in self._served}
         faces: dict[str, set[int]] = {}
         for at_s, each in self._rejected:
-            if each.is_without_pod and at_s >= now_s - NO_POD_S and each.fingerprint not in served:
+            is_recent = at_s >= now_s - NO_POD_S and each.model not in ready
+            if each.is_without_pod and is_recent and each.fingerprint not in served:
                 faces.setdefault(each.model, set()).add(each.fingerprint)
         for model, distinct in faces.items():
             found[model] = found.get(model, 0) + len(distinct)

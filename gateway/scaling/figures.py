@@ -70,6 +70,8 @@ class GatewayFigures(Struct, array_like=True, tag=1, gc=False):
     """The gateway drains: it will be missing and need not be waited for."""
     tenants: dict[str, tuple[float, float, float]] = {}
     """Admitted requests, uncached prompt tokens and output tokens per second, of tenants with rejected requests."""
+    started_s: float = 0.0
+    """Unix time of the gateway's start: the oldest decides."""
     followed: list[tuple[str, str, str]] = []
     """Model, pool and role of the pools whose figures an autoscaler reads here."""
 

@@ -35,7 +35,8 @@ def model_loads(
 
     `allowances`: by model, the work per second that the limits of each tenant with rejected requests leave.
     """
-    rates, queued, held = book.rates(), book.queued(), book.held(now_s)
+    rates, queued = book.rates(), book.queued()
+    held = book.held(now_s, {key[0] for key, pool in pools.items() if pool.ready})
     window_s, age_s = book.window_s(now_s), book.age_s(now_s)
     loads = []
     for model in sorted({key[0] for key in pools}):

@@ -17,8 +17,8 @@ import aiohttp
 import grpc
 import yaml
 
+from tests.gateway.scaling.hpa import Autoscaler, ScalingRules
 from tests.gateway.scaling.keda import KedaClient, keda
-from tests.scaling.hpa import Autoscaler, ScalingRules
 from tests.sources import ROOT
 
 POLL_S = 0.1

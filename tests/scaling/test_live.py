@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.gateway.running import Running, serving
-from tests.scaling.hpa import ScalingRules
+from tests.gateway.scaling.hpa import ScalingRules
 from tests.scaling.local_scaler import LocalCluster, LocalScaler, scaled
 from tests.scaling.waiting import until
 from tests.scenarios.place import CHAT, asking, digest
@@ -130,14 +130,14 @@ async def test_from_zero_to_served_and_back_without_a_503(tmp_path: Path, flags:
 async def test_a_tier_that_waits_for_less_than_a_start_is_rejected_with_the_time_left(tmp_path: Path) -> None:
     """At once and with Retry-After; its client's return after that time is served, because the signal was raised."""
     async with a_site(tmp_path, start_s=1.0) as site, scaled(LocalScaler(site.where, [TRIGGER], site.cluster, FAST)):
-            status, headers, body = await site.post("hasty")
-            assert status == 503
-            assert headers["x-hearth-reason"] == "no_pod_ready"
-            assert 1 <= int(headers["retry-after"]) <= 5
-            assert "is being started" in body["error"]["message"]
-            await site.until_pods(1)
-            await asyncio.sleep(int(headers["retry-after"]))
-            assert (await site.post("hasty"))[0] == 200
+        status, headers, body = await site.post("hasty")
+        assert status == 503
+        assert headers["x-hearth-reason"] == "no_pod_ready"
+        assert 1 <= int(headers["retry-after"]) <= 5
+        assert "is being started" in body["error"]["message"]
+        await site.until_pods(1)
+        await asyncio.sleep(int(headers["retry-after"]))
+        assert (await site.post("hasty"))[0] == 200
 
 
 async def test_no_pool_goes_to_zero_while_a_stream_runs(tmp_path: Path) -> None:

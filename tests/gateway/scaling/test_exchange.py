@@ -79,7 +79,7 @@ def test_a_gateway_that_falls_silent_is_missing_and_one_that_leaves_is_not() -> 
     leaving = figures(0)
     leaving.is_leaving = True
     book.take(3, leaving, 1.0)
-    assert book.expected() == [1, 2]
+    assert book.oldest() == 1
     book.take(1, figures(0), FRESH_S + 2)
     book.expire(FRESH_S + 2)
     assert book.missing(1, [2, 3]) == {2, 3}
@@ -92,6 +92,17 @@ def test_a_gateway_that_falls_silent_is_missing_and_one_that_leaves_is_not() -> 
     book.take(1, figures(0), 10 * FRESH_S + MISSING_S)
     book.expire(10 * FRESH_S + MISSING_S)
     assert book.missing(1, []) == frozenset()
+
+
+def test_the_gateway_that_began_first_is_the_oldest() -> None:
+    """A new one has no memory to decide with, whatever its id."""
+    book = FigureBook()
+    assert book.oldest() is None
+    for gateway, started_s in ((1, 300.0), (2, 100.0), (3, 100.0)):
+        message = figures(0)
+        message.started_s = started_s
+        book.take(gateway, message, 0.0)
+    assert book.oldest() == 2
 
 
 def test_a_peer_without_figures_is_missing() -> None:
@@ -126,6 +137,7 @@ def test_requests_rejected_for_lack_of_a_pod_count_as_held_for_a_while() -> None
     book = FigureBook()
     book.take(1, GatewayFigures(held={"m": 2}, rejected=[rejected(7, is_without_pod=True), rejected(8)]), 10.0)
     assert book.held(11.0) == {"m": 3}
+    assert book.held(11.0, {"m"}) == {"m": 2}
     book.take(1, GatewayFigures(served=[7]), 12.0)
     assert book.held(12.0) == {}
 
