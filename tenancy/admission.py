@@ -377,7 +377,7 @@ class Admission:
         late_s = now_s - waiter.start_by_s
         # Where no request goes before it, or its tenant has had less than its share, it will be the next.
         if not waiter.was_placed and queue.must_wait(waiter.objective.tier) and not line.is_below_fair_share(waiter):
-            comings = max(0, CLIENT_ATTEMPTS - 1 - waiter.request.retry_count)
+            comings = 0 if waiter.has_waited else max(0, CLIENT_ATTEMPTS - 1 - waiter.request.retry_count)
             late_s += line.wait_s(waiter, now_s) + comings * (waiter.start_by_s - waiter.arrived_s) / CLIENT_ATTEMPTS
         if late_s > 0:
             raise self.overload_rejection(waiter, now_s, late_s, draw)
@@ -437,6 +437,7 @@ class Admission:
             leave_by_s,
             due_s,
             was_placed=was_placed,
+            has_waited=late_by_s is not None and not was_placed,
             answer_tokens=answer_tokens,
         )
         waiter.headroom_s, waiter.idle_ttft_s = headroom_s, idle_ttft_s

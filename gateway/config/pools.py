@@ -39,7 +39,7 @@ def read_pools(root: DocumentTable) -> tuple[PoolEntry, ...]:
             section.get_required("name", text, ""),
             section.get_required("cost_per_engine_hour", not_negative, 0.0),
             section.get("model", text, None),
-            Role(section.get("role", one_of(tuple(Role)), Role.EITHER)),
+            Role(section.get("role", one_of(tuple(Role)), Role.EITHER.value)),
             section.get("start_s", positive(number), None),
             section.get("rank", integer, 0),
             section.get("region", text, ""),

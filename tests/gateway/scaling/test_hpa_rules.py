@@ -6,10 +6,10 @@ from tests.gateway.scaling.hpa import Autoscaler, ScalingRules
 
 
 def test_a_change_within_the_tolerance_is_ignored() -> None:
-    """Eleven instead of ten is 10 %: not acted on, unless the tolerance is zero."""
-    assert Autoscaler(ScalingRules(max_replicas=20), replicas=10).sync([11.0], 0.0) == 10
-    assert Autoscaler(ScalingRules(max_replicas=20), replicas=10).sync([12.0], 0.0) == 12
-    assert Autoscaler(ScalingRules(max_replicas=20, tolerance=0.0), replicas=10).sync([11.0], 0.0) == 11
+    """Twelve instead of eleven is 9 %: not acted on, unless the tolerance is zero."""
+    assert Autoscaler(ScalingRules(max_replicas=20), replicas=11).sync([12.0], 0.0) == 11
+    assert Autoscaler(ScalingRules(max_replicas=20), replicas=11).sync([13.0], 0.0) == 13
+    assert Autoscaler(ScalingRules(max_replicas=20, tolerance=0.0), replicas=11).sync([12.0], 0.0) == 12
 
 
 def test_the_largest_trigger_wins() -> None:
