@@ -220,7 +220,7 @@ def _canaries_with_roles(settings: Settings) -> list[ConfigError]:
 
 
 CONFIG_FILE_KEYS = re.compile(
-    r"""  policy | usage_log | route_log
+    r"""  policy | usage_log | route_log | supply\.state_file
     | (?!.*\.selector\.) [\w.\[\]]*_file
     | ((extproc|key_api|supply)\.)? tls\.\w+
     | key_api\.(keys_dir|audit_log)

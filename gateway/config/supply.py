@@ -6,8 +6,16 @@ The policy of the decisions is `supply.policy.SupplyPolicy`; `listen`, `tls` and
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 
-from gateway.config.fields import ADDRESS_SCHEMA, NUMBER_SCHEMA, parse_address, parse_file, read_switch
+from gateway.config.fields import (
+    ADDRESS_SCHEMA,
+    NUMBER_SCHEMA,
+    parse_address,
+    parse_file,
+    parse_writable_path,
+    read_switch,
+)
 from gateway.runtime.addresses import Address, MutualTlsFiles
 from supply.policy import (
     CONTROLS,
@@ -36,6 +44,8 @@ class SupplyConfig:
     """Of that listener."""
     min_gateways: int = 1
     """Gateway processes that must be seen for an answer, this one included."""
+    state_file: Path | None = None
+    """Where the memory of decisions is kept; None: it is lost with the last gateway."""
 
     @property
     def is_on(self) -> bool:
@@ -51,6 +61,7 @@ def read_supply(root: DocumentTable, pools: frozenset[str]) -> SupplyConfig | No
     listen = section.get("listen", parse_address, None)
     tls = _tls(section.table("tls"))
     min_gateways = section.get("min_gateways", positive(integer), 1)
+    state_file = section.get("state_file", parse_writable_path, None)
     given = {key: section.get(key, _plain, None) for key in POLICY_KEYS if key in section}
     section.close()
     if tls is not None and listen is None:
@@ -63,7 +74,7 @@ def read_supply(root: DocumentTable, pools: frozenset[str]) -> SupplyConfig | No
     except InvalidSupplyPolicy as invalid:
         root.errors.extend(ConfigError(fault.path, fault.problem) for fault in invalid.faults)
         return None
-    return SupplyConfig(_sendable(policy), listen, tls, min_gateways)
+    return SupplyConfig(_sendable(policy), listen, tls, min_gateways, state_file)
 
 
 def _sendable(policy: SupplyPolicy) -> SupplyPolicy:
@@ -131,6 +142,7 @@ def supply_schema() -> Schema:
                 table({"cert": TEXT.schema, "key": TEXT.schema, "client_ca": TEXT.schema}, required=("cert", "key")),
                 "PEM files of that listener; client_ca: authorities of KEDA's certificate.",
             ),
+            "state_file": described(TEXT.schema, "File of what decisions remember: forecasts, engine-hours of a day."),
             "min_gateways": described(COUNT.schema, "Gateway processes that must be seen for an answer (default 1)."),
         }
     )

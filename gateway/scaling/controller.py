@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from math import ceil
 from types import MappingProxyType
 from typing import Any
@@ -27,6 +27,7 @@ from gateway.scaling.figures import FleetFigures, GatewayFigures, PoolFigure, de
 from gateway.scaling.model_loads import allowance_of, model_loads
 from gateway.scaling.pool_watch import PoolKey, PoolWatch
 from gateway.scaling.scaler_target import FAILED_PRECONDITION, NOT_FOUND, UNAVAILABLE, ScalerFault, ScalerTarget
+from gateway.scaling.state_file import read_state_file, write_state_file
 from gateway.scaling.supply_history import SupplyHistory
 from routing.decision.router import Router
 from routing.facts import Role
@@ -56,6 +57,11 @@ POOLS_STATE_S = 5.0
 
 MAX_STATE_BYTES = 32 << 20
 """Of a state after decompression."""
+
+WRITE_S = 60.0
+"""Interval at which the state is written to `state_file`."""
+
+MAX_ERROR_CHARS = 200
 
 FOLLOWED_S = 120.0
 """A pool whose figure was read by an autoscaler within this time is taken to be followed."""
@@ -91,6 +97,8 @@ class SupplyController:
         """Loop time of the last decision, of this gateway or of the one that decides; None before the first."""
         self.loads: Mapping[str, ModelLoad] = {}
         """What the last decision of this gateway read, by model."""
+        self.in_thread: Callable[..., Coroutine[Any, Any, None]] = asyncio.to_thread
+        """Runs a function that blocks."""
         self._router = router
         self._room = room
         self._meter = room.meter
@@ -105,7 +113,8 @@ class SupplyController:
         self._book = FigureBook()
         self._sync: ReplicaSync | None = None
         self._leader: int | None = None
-        self._state: SupplyState = EMPTY_STATE
+        self._state: SupplyState = self._read_state()
+        self._written_s = clock()
         self._state_sent_s = self._pools_sent_s = clock()
         self._watchers: dict[int, Callable[[], None]] = {}
         self._watcher_count = 0
@@ -113,7 +122,7 @@ class SupplyController:
         self._needed_s: dict[str, float] = {}
         self._woken: asyncio.TimerHandle | None = None
         self._ticked_s = -INTERVAL_S
-        self._is_leaving = False
+        self._is_leaving = self._has_write_failed = False
         self._started_s = wall_clock()
         self._logged: dict[PoolKey, int] = {}
 
@@ -140,6 +149,7 @@ class SupplyController:
         """Decide or follow every second, until cancelled."""
         while True:
             self.tick()
+            await self._write_state()
             await asyncio.sleep(INTERVAL_S)
 
     def leave(self) -> None:
@@ -231,7 +241,7 @@ class SupplyController:
             text = zlib.decompressobj().decompress(packed, MAX_STATE_BYTES).decode()
             state = decode_state(text)
         except (zlib.error, UnicodeDecodeError, ValueError) as error:
-            self._log_event("warning", "supply_state_invalid", error=str(error)[:200])
+            self._log_event("warning", "supply_state_invalid", error=str(error)[:MAX_ERROR_CHARS])
             return
         # Most states are sent without the histories of tiers.
         self._state = state if state.tiers else SupplyState(state.pools, self._state.tiers, state.last_s)
@@ -325,6 +335,28 @@ class SupplyController:
         else:
             self._state_sent_s = now_s
         return zlib.compress(encode_state(state).encode(), 1)
+
+    def _read_state(self) -> SupplyState:
+        path = self.config.state_file
+        try:
+            return EMPTY_STATE if path is None else read_state_file(path)
+        except (OSError, ValueError) as error:
+            self._log_event("warning", "supply_state_invalid", error=str(error)[:MAX_ERROR_CHARS])
+            return EMPTY_STATE
+
+    async def _write_state(self) -> None:
+        """Write the file now and then, in a thread. A failure is logged once until it succeeds again."""
+        path, now_s = self.config.state_file, self._clock()
+        if path is None or not self.is_leader or now_s - self._written_s < WRITE_S:
+            return
+        self._written_s = now_s
+        try:
+            await self.in_thread(write_state_file, path, self._state)
+            self._has_write_failed = False
+        except OSError as error:
+            if not self._has_write_failed:
+                self._log_event("warning", "supply_state_write_failed", error=str(error)[:MAX_ERROR_CHARS])
+            self._has_write_failed = True
 
     def _log_changes(self) -> None:
         before, self._logged = self._logged, {}

@@ -101,7 +101,8 @@ class FigureBook:
         known = self.gateways.get(replica_id)
         if known is None and len(self.gateways) >= MAX_GATEWAYS:
             return
-        self._missing.pop(replica_id, None)
+        if known is None and self._missing:  # It is back, or another has taken its place.
+            self._missing.pop(replica_id if replica_id in self._missing else next(iter(self._missing)))
         if self._since_s is None:
             self._since_s = now_s
         by_key = {(each.model, each.tier): _copy(each) for each in figures.tiers[:MAX_KEYS]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -67,7 +68,14 @@ def _now_s() -> float:
 class Gateway:
     """A controller with a fleet of its own, as each gateway has one; made within a loop."""
 
-    def __init__(self, number: int, gateways: list[Gateway], policy: SupplyPolicy = POLICY, pods: int = 1) -> None:
+    def __init__(
+        self,
+        number: int,
+        gateways: list[Gateway],
+        policy: SupplyPolicy = POLICY,
+        pods: int = 1,
+        state_file: Path | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.router = Router(routings()["least-loaded"], exact_sizes=True)
         self.router.fleet.configured_models = frozenset({"m"})
@@ -77,7 +85,7 @@ class Gateway:
         self.events: list[tuple[str, dict[str, object]]] = []
         self.is_settled = True
         self.controller = SupplyController(
-            SupplyConfig(policy),
+            SupplyConfig(policy, state_file=state_file),
             self.router,
             self.room,
             make_quota_enforcer(self.router, {}, lambda: False, clock=loop.time, draw=lambda: 0.5),
@@ -89,6 +97,7 @@ class Gateway:
             log_event=lambda _, event, **fields: self.events.append((event, fields)),
         )
         gateways.append(self)
+        self.controller.in_thread = at_once  # Threads know no virtual time.
         self.controller.share(cast("ReplicaSync", self.wire))
         for at in range(pods):
             self.add_pod(at)
@@ -118,6 +127,10 @@ class Gateway:
 
     def close(self) -> None:
         self.running.cancel()
+
+
+async def at_once(call: Callable[..., None], *args: object) -> None:
+    call(*args)
 
 
 def replace_id(number: int, prompt_tokens: int) -> Any:
@@ -345,6 +358,32 @@ def test_the_state_travels_without_histories_mostly() -> None:
         assert max(states) < 2_000
 
     played(play)
+
+
+def test_the_state_file_survives_a_restart(tmp_path: Path) -> None:
+    """Engine-hours of the day, and forecasts; a damaged file is reported and replaced."""
+    path = tmp_path / "supply.json"
+
+    async def before(gateways: list[Gateway]) -> None:
+        Gateway(1, gateways, state_file=path)
+        await asyncio.sleep(125.0)
+
+    async def after(gateways: list[Gateway]) -> None:
+        second = Gateway(1, gateways, state_file=path)
+        (memory,) = second.controller._state.pools.values()
+        assert memory.figure == 1
+
+    async def damaged(gateways: list[Gateway]) -> None:
+        third = Gateway(1, gateways, state_file=path)
+        assert [event for event, _ in third.events] == ["supply_state_invalid"]
+        await asyncio.sleep(65.0)
+
+    played(before)
+    assert [each.name for each in tmp_path.iterdir()] == ["supply.json"]
+    played(after)
+    path.write_text("{}")
+    played(damaged)
+    played(after)
 
 
 def test_metrics_show_the_decision_and_whether_it_is_known() -> None:

@@ -94,6 +94,18 @@ def test_a_gateway_that_falls_silent_is_missing_and_one_that_leaves_is_not() -> 
     assert book.missing(1, []) == frozenset()
 
 
+def test_a_gateway_in_the_place_of_a_missing_one_ends_the_wait() -> None:
+    """As a worker that its supervisor has started again."""
+    book = FigureBook()
+    book.take(1, figures(0), 0.0)
+    book.take(2, figures(0), 0.0)
+    book.take(1, figures(0), 2 * FRESH_S)
+    book.expire(2 * FRESH_S)
+    assert book.missing(1, []) == {2}
+    book.take(3, figures(0), 2 * FRESH_S)
+    assert book.missing(1, []) == frozenset()
+
+
 def test_the_gateway_that_began_first_is_the_oldest() -> None:
     """A new one has no memory to decide with, whatever its id."""
     book = FigureBook()
