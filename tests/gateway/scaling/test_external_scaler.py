@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import grpc
 import pytest
 
 from gateway.config.supply import SupplyConfig
-from gateway.runtime.addresses import Address, MutualTlsFiles
+from gateway.runtime.addresses import Address, MutualTlsFiles, TlsFiles
 from gateway.scaling.external_scaler import ScalerAnswer
 from gateway.scaling.scaler_target import UNAVAILABLE, ScalerFault, ScalerTarget
 from gateway.scaling.service import ExternalScalerPort
 from routing.facts import Role
+from tests.gateway.runtime.test_tls import make_certificate
 from tests.gateway.scaling.keda import keda
 
 QWEN = {"model": "qwen", "scalerAddress": "hearth:9772", "enableTLS": "false"}
@@ -170,6 +173,27 @@ async def test_bytes_that_are_no_message_are_an_error() -> None:
             await channel.unary_unary("/externalscaler.ExternalScaler/StreamMetricSpec")(b"", timeout=20)
         assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED
         await channel.close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command to make certificates")
+async def test_with_a_client_ca_only_its_clients_are_served(tmp_path: Path) -> None:
+    """`enableTLS` with KEDA's client certificate."""
+    server, client, other = (make_certificate(tmp_path / name, "localhost") for name in ("a", "b", "c"))
+    backend = Backend({ANY: ScalerAnswer(2, is_active=True)})
+    async with scaling(backend, MutualTlsFiles(server.cert, server.key, client.cert)) as where:
+        place = where.replace("127.0.0.1", "localhost")
+
+        def shown(files: TlsFiles) -> grpc.ChannelCredentials:
+            return grpc.ssl_channel_credentials(
+                server.cert.read_bytes(), files.key.read_bytes(), files.cert.read_bytes()
+            )
+
+        async with keda(place, shown(client)) as known:
+            assert await known.desired(QWEN) == 2.0
+        async with keda(place, shown(other)) as unknown:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await unknown.desired(QWEN)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_targets_are_values() -> None:
