@@ -117,11 +117,10 @@ class Gateway:
         return caught.value
 
     def serve(self, number: int, prompt_tokens: int = 20_000) -> None:
-        """One request that is placed and answered."""
+        """One request that is placed and ends; without a first token, which would teach that engines take no time."""
         request = replace_id(number, prompt_tokens)
         placement = place(self.router, request, now_s=_now_s())
         self.meter.placed(request, "acme", "default", placement)
-        placement.first_token(_now_s())
         placement.release(_now_s())
         self.meter.on_outcome(Outcome(id=request.id, model="m", tenant="acme", tier="default"))
 
@@ -409,7 +408,7 @@ def test_metrics_show_the_decision_and_whether_it_is_known() -> None:
             for family in SupplyCollector(only.controller, None).collect()
             for sample in family.samples
         }
-        assert held["hearth_desired_engines", "m", "h100", "either"] == 2.0 or held
+        assert held["hearth_desired_engines", "m", "h100", "either"] >= 1.0
         assert held["hearth_desired_engines_known", "m"] == 0.0
         assert held["hearth_supply_missing_gateways",] == 1.0
 
