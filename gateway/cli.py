@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(arguments, os.environ.copy())
 
 
-def _command(name: str | None) -> Command | None:
+def _command(name: str | None) -> Command | None:  # noqa: C901 - one case a command
     """Import and return the function that runs a command, None without a command."""
     match name:
         case "serve":
@@ -57,6 +57,8 @@ def _command(name: str | None) -> Command | None:
             from gateway.commands.cascade import run
         case "spend":
             from gateway.commands.spend import run
+        case "scale":
+            from gateway.commands.scale import run
         case "receipts" | "fleet" | "drain" | "reload":
             from gateway.commands.admin import run
         case _:
@@ -123,6 +125,11 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
         add_flags(spend)
     _add_admin_commands(commands, words)
+    scale = commands.add_parser("scale", help="show how many engines there should be, or have a command follow it")
+    if "scale" in words:
+        from gateway.commands.scale import add_flags
+
+        add_flags(scale)
     commands.add_parser("pod", help="run a simulated vLLM pod", add_help=False)
     commands.add_parser("shadow", help="predict from a copy of another gateway's traffic", add_help=False)
     commands.add_parser("simulate", help="replay a trace on simulated pods", add_help=False)

@@ -52,6 +52,9 @@ MAY_SLEEP: frozenset[str] = frozenset(
         "tests/deploy/prometheus.py",  # another program that does not say when it has scraped
         "tests/deploy/record.py",  # a load at a rate, and a scrape a second
         "tests/deploy/scene.py",  # another program that does not say when it has found its pods
+        "tests/scaling/local_scaler.py",  # polls as KEDA and the HPA do
+        "tests/scaling/test_live.py",  # a scaler that lags, and a client's Retry-After
+        "tests/scaling/waiting.py",  # another process that does not say when it has started
         "tests/page/stage.py",  # requests that keep ending, for a person
     )
 )

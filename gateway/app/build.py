@@ -68,6 +68,10 @@ def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_
     _assign_roles(gateway, host)
     _serve_envoy(gateway, host)
     connect_index_process(gateway, host)
+    if settings.supply is not None and settings.supply.is_on:
+        from gateway.app.join_supply import decide_supply  # noqa: PLC0415 - off in most gateways
+
+        decide_supply(gateway, settings.supply, is_first=host.number <= 1)
     return gateway
 
 
@@ -104,7 +108,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         router, sources, prober, log_event=log_event, clock=clock, draw=draw, models=prices, warns=is_first
     )
 
-    room = AdmissionQueue(
+    room = _queue_type(settings)(
         router, clock=clock, draw=draw, no_pod_s=waits.scale_from_zero_s, first_pod_s=waits.startup_discovery_s
     )
     quotas = make_quota_enforcer(router, prices, room.has_waiters, clock=clock, draw=draw)
@@ -200,6 +204,15 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         front.dispatcher.trace_with(tracing.tracer.begin)
         gateway.registry.register(tracing.exporter)
     return gateway
+
+
+def _queue_type(settings: Settings) -> type[AdmissionQueue]:
+    """Return the plain queue, or the one that counts placements where desired engines are computed."""
+    if settings.supply is None or not settings.supply.is_on:
+        return AdmissionQueue
+    from gateway.scaling.demand import MeteredAdmissionQueue  # noqa: PLC0415 - off in most gateways
+
+    return MeteredAdmissionQueue
 
 
 def _make_rules(

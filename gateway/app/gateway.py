@@ -41,6 +41,7 @@ from tenancy.policy import Policy
 
 if TYPE_CHECKING:
     from gateway.ext_proc.server import ExtProcServer  # Protobuf takes six megabytes.
+    from gateway.scaling.controller import SupplyController
     from gateway.tracing.tracing import Tracing
 
 
@@ -89,6 +90,8 @@ class Gateway:
     """The ext_proc server; None if not configured."""
     tracing: Tracing | None = None
     """Traces; None if not configured."""
+    supply: SupplyController | None = None
+    """Desired engines; None if not configured."""
 
     def is_ready(self) -> bool:
         """Return whether new requests are accepted."""

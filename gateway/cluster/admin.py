@@ -47,6 +47,7 @@ class SupervisorAdmin:
                 web.get("/config", self._config),
                 web.get("/limits", self._limits),
                 web.get("/cascades", self._cascades),
+                web.get("/scale", self._scale),
             ]
         )
         return app
@@ -100,6 +101,14 @@ class SupervisorAdmin:
             return rejection
         lists = {worker: _json(answer)["cascades"] for worker, answer in answers.items()}
         return json_response({"cascades": [{**each, "worker": worker} for worker in lists for each in lists[worker]]})
+
+    async def _scale(self, request: web.Request) -> web.Response:
+        """Of the worker that decides, where one does: the others answer with its decision."""
+        answers = await self._ask(request)
+        if rejection := _rejection(answers):
+            return rejection
+        views = [_json(answer) for answer in answers.values()]
+        return json_response(next((view for view in views if view["is_leader"]), views[0]))
 
     async def _drain(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)

@@ -146,6 +146,7 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
                 "discovery.agent_registry", "names no Redis: give it a url, or set `redis` for the whole gateway"
             )
         )
+    faults.extend(_unreachable_pools(settings))
     faults.extend(_unchecked_cascades(settings))
     faults.extend(_canaries_with_roles(settings))
     admin = settings.admin_listen
@@ -153,7 +154,7 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
         words = f"{admin} can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"
         faults.append(ConfigError("admin_listen", words))
     named: dict[tuple[str, int], str] = {}
-    envoys = settings.extproc
+    envoys, supply = settings.extproc, settings.supply
     for name, where in (
         *(
             ("listen", settings.listen),
@@ -161,6 +162,7 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
             ("admin_listen", settings.admin_listen),
         ),
         *((("extproc.listen", envoys.listen), ("extproc.health_listen", envoys.health_listen)) if envoys else ()),
+        ("supply.listen", supply.listen if supply else None),
     ):
         if where is None or where.port == 0:
             continue
@@ -168,6 +170,22 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
         if other != name:
             faults.append(ConfigError(name, f"{where} is taken by {other}"))
     return faults
+
+
+def _unreachable_pools(settings: Settings) -> list[ConfigError]:
+    """Return pools that may have no pod and whose model is not configured: its first request would get a 404."""
+    if settings.supply is None:
+        return []
+    named = {entry.name: entry for entry in settings.pools}
+    words = "is not in model_list: without a pod, a request for it is rejected as unknown; add it there"
+    return [
+        ConfigError(f"pools.{pool}.model", f"`{named[pool].model}` {words}")
+        for pool, rails in settings.supply.policy.pools.items()
+        if rails.min_engines == 0
+        and pool in named
+        and named[pool].model is not None
+        and named[pool].model not in settings.model_table
+    ]
 
 
 def _unchecked_cascades(settings: Settings) -> list[ConfigError]:
@@ -202,9 +220,9 @@ def _canaries_with_roles(settings: Settings) -> list[ConfigError]:
 
 
 CONFIG_FILE_KEYS = re.compile(
-    r"""  policy | usage_log | route_log
+    r"""  policy | usage_log | route_log | supply\.state_file
     | (?!.*\.selector\.) [\w.\[\]]*_file
-    | ((extproc|key_api)\.)? tls\.\w+
+    | ((extproc|key_api|supply)\.)? tls\.\w+
     | key_api\.(keys_dir|audit_log)
     | model_list\[\d+\]\. cascade\.calibration
     | discovery\.file\.path

@@ -47,6 +47,7 @@ from gateway.config.pools import PoolEntry, pools_schema, read_pools
 from gateway.config.renamed_keys import fault_of_renamed
 from gateway.config.rollout import canary_schema, read_canaries, read_roles, roles_schema
 from gateway.config.routing import RoutingConfig, read_routing, routing_schema
+from gateway.config.supply import SupplyConfig, read_supply, supply_schema
 from gateway.config.tracing import TracingConfig, read_tracing, tracing_schema
 from gateway.runtime.addresses import Address, TlsFiles
 from routing.canary import CanaryTerms
@@ -87,6 +88,8 @@ class Settings:
     """When a silent engine or stream counts as stalled."""
     roles: RoleTerms | None = None
     """None: engines keep their roles."""
+    supply: SupplyConfig | None = None
+    """None: no desired engines are computed."""
     canaries: tuple[CanaryTerms, ...] = ()
     kv_events: KvEventsConfig | None = None
     """None: only the approximate prefix-cache index."""
@@ -163,6 +166,7 @@ def read_settings(
         if (times := root.table("timeouts"))
         else defaults.timeouts,
     )
+    settings = replace(settings, supply=read_supply(root, frozenset(entry.name for entry in settings.pools)))
     if (discovery := root.table("discovery")) is not None:
         pools = tuple(dict.fromkeys(entry.inference_pool for entry in settings.models if entry.inference_pool))
         pods, pod_file, places = read_discovery(discovery, pools)
@@ -221,6 +225,10 @@ def config_schema() -> Schema:
                 "roles": described(
                     {"anyOf": [FLAG.schema, roles_schema()]},
                     "Engines move between prefill and decode with the traffic.",
+                ),
+                "supply": described(
+                    {"anyOf": [FLAG.schema, supply_schema()]},
+                    "Desired engines of each pool, and the listener of KEDA's external scaler; absent: none.",
                 ),
                 "canaries": described(
                     {"type": "array", "items": canary_schema()},
@@ -284,6 +292,8 @@ def _shown(value: Any) -> object:
             return {"name": value.name, "scorers": {scorer.name: _shown(scorer) for scorer in value.scorers}}
         case tuple():
             return [_shown(held) for held in value]
+        case Mapping():
+            return {str(key): _shown(held) for key, held in value.items()}
         case _ if is_dataclass(value):
             return {field.name: _shown(getattr(value, field.name)) for field in fields(value) if field.repr}
         case _:

@@ -73,6 +73,8 @@ class AdminBackend:
     """Returns what a cascade has done since the start."""
     view: PageData | None = None
     """What the operators' page shows; None where there is none."""
+    supply: Callable[[], dict[str, Any]] | None = None
+    """Returns the desired engines; None where `supply` is not configured."""
 
 
 class _Named(msgspec.Struct, forbid_unknown_fields=True):
@@ -97,6 +99,7 @@ def admin_app(admin: AdminBackend) -> web.Application:
             web.get("/config", _bound(admin, _config)),
             web.get("/limits", _bound(admin, _limits)),
             web.get("/cascades", _bound(admin, _cascades)),
+            web.get("/scale", _bound(admin, _scale)),
         ]
     )
     return app
@@ -256,6 +259,12 @@ async def _cascades(admin: AdminBackend, _: web.Request) -> web.Response:
     if usage_of is not None:
         shown = [{**each, "usage": usage_of(each["cascade"])} for each in shown]
     return json_response({"cascades": shown})
+
+
+async def _scale(admin: AdminBackend, _: web.Request) -> web.Response:
+    if admin.supply is None:
+        raise web.HTTPNotFound(text="supply is not configured: set `supply: true` in hearth.yaml")
+    return json_response(admin.supply())
 
 
 async def _reload(admin: AdminBackend, _: web.Request) -> web.Response:
