@@ -14,17 +14,6 @@ from diagnosis.distribution import Distribution
 from diagnosis.request_times import RequestTimes, TrafficKey
 from routing.facts import Role
 
-SHOWN_VARIABLES = (
-    *("UCX_TLS", "UCX_NET_DEVICES", "UCX_RNDV_THRESH", "UCX_MAX_EAGER_RAILS", "UCX_IB_GID_INDEX"),
-    *("NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_P2P_DISABLE", "NCCL_NET_GDR_LEVEL"),
-    *("VLLM_ATTENTION_BACKEND", "VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_MOONCAKE_BOOTSTRAP_PORT"),
-    *("VLLM_USE_V2_MODEL_RUNNER", "OMP_NUM_THREADS"),
-)
-"""Environment variables whose value may be collected. No other variable of an engine is read, but for the next."""
-
-DIGESTED_VARIABLES = ("PYTHONHASHSEED",)
-"""Environment variables of which only a keyed digest may be collected, to compare them."""
-
 PRIORITY, CACHED_TOKENS, KV_EVENTS, PREFIX_CACHING = "priority", "cached_tokens", "kv_events", "prefix_caching"
 """Names of features in `FleetFacts.wanted_features`: what the gateway is configured to use of its engines."""
 
@@ -207,9 +196,9 @@ class EnvironmentFacts:
 
     read_at_s: float
     values: Mapping[str, str] = field(default_factory=dict)
-    """Of `SHOWN_VARIABLES`, those that are set."""
+    """Variables that may be shown and are set, such as `UCX_TLS`."""
     digests: Mapping[str, str] = field(default_factory=dict)
-    """Of `DIGESTED_VARIABLES`; the digest of a variable that is not set is `unset`."""
+    """Of variables that may only be compared, such as `PYTHONHASHSEED`; one that is not set has a value of its own."""
 
 
 @dataclass(frozen=True, slots=True)
