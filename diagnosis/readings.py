@@ -18,6 +18,9 @@ from diagnosis.facts import EngineFlags, EngineWindow, GaugeReadings, Speculatio
 WINDOW_S = 30.0
 """Length of the windows that recipes are made for."""
 
+KEPT_S = 1.5 * WINDOW_S
+"""Age at which a reading is dropped: a thousand pods take some 30 kB a reading."""
+
 MAX_READINGS = 64
 """Pages that are kept of one pod."""
 
@@ -208,6 +211,8 @@ class PodHistory:
 
     def add(self, at_s: float, counts: Mapping[int, EngineCounts]) -> None:
         """Add a reading; readings must come in order of time."""
+        while self._readings and self._readings[0][0] < at_s - KEPT_S:
+            self._readings.popleft()
         self._readings.append((at_s, counts))
 
     def windows(self, length_s: float = WINDOW_S) -> tuple[EngineWindow, ...]:

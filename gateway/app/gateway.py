@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from gateway.cascades.cascades import Cascades
 from gateway.config.models import ModelEntry
 from gateway.config.settings import Settings
+from gateway.diagnosis.doctor import Doctor
 from gateway.discovery.file import PodFileSource
 from gateway.discovery.source import StaticSource
 from gateway.fleet.watcher import FleetWatcher
@@ -89,6 +90,8 @@ class Gateway:
     """The ext_proc server; None if not configured."""
     tracing: Tracing | None = None
     """Traces; None if not configured."""
+    doctor: Doctor | None = None
+    """Diagnosis of the fleet; None where it is off, or another worker of the host does it."""
 
     def is_ready(self) -> bool:
         """Return whether new requests are accepted."""

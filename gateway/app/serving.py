@@ -145,6 +145,7 @@ def metrics_and_admin_apps(
         cascades=gateway.cascades,
         cascade_usage=partial(show_usage, gateway.cascade_counters),
         view=_view_of(gateway),
+        doctor=gateway.doctor,
     )
     return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)
 

@@ -206,6 +206,7 @@ CONFIG_FILE_KEYS = re.compile(
     | (?!.*\.selector\.) [\w.\[\]]*_file
     | ((extproc|key_api)\.)? tls\.\w+
     | key_api\.(keys_dir|audit_log)
+    | doctor\.baseline
     | model_list\[\d+\]\. cascade\.calibration
     | discovery\.file\.path
     """,

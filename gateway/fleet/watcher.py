@@ -20,7 +20,7 @@ from gateway.fleet.breaker import BreakerState, CircuitBreaker
 from gateway.fleet.engine_counters import EngineCounters
 from gateway.fleet.external_load import OwnLoad, apply_scrape, own_load_at
 from gateway.fleet.pod_state import WatchedPod, updated_pod
-from gateway.fleet.probe import Prober, ProbeResult
+from gateway.fleet.probe import PageListener, Prober, ProbeResult
 from gateway.fleet.scrape import MetricsPage
 from gateway.pipeline.attempt import AttemptStatus
 from gateway.runtime.event_log import LogFunction
@@ -104,6 +104,10 @@ class FleetWatcher:
     def set_unreachable_listener(self, notify: Callable[[str], object]) -> None:
         """Set what is called after each probe of a pod that was well and where now nothing listens."""
         self._gone = notify
+
+    def set_page_listener(self, notify: PageListener) -> None:
+        """Set what is called with every metrics page that is scraped."""
+        self._prober.on_page = notify
 
     @property
     def pods(self) -> tuple[WatchedPod, ...]:

@@ -6,6 +6,7 @@ is sent on.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, cast
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -35,6 +36,8 @@ DEFAULT_COMPLETION_TOKENS = 16
 
 UNSET_VALUES = (b"", b"null", b"false")
 """What of a field is as good as none of it."""
+PLAIN_FORMAT = re.compile(rb'^null$|"type"\s*:\s*"text"')
+"""A `response_format` that restricts nothing."""
 HIDDEN = (b"false",)
 TRUE = (b"true",)
 FREE_CHOICE = (b"", b"null", b'"auto"', b'"none"')
@@ -64,6 +67,9 @@ class RequestBody(Struct, kw_only=True):
     request_id: Raw = Raw()
     data_parallel_rank: Raw = Raw()
     stream_interval: Raw = Raw()
+    tools: Raw = Raw()
+    response_format: Raw = Raw()
+    structured_outputs: Raw = Raw()
     model: Name | None = None
     session_id: str | None = None
 
@@ -95,6 +101,12 @@ class RequestBody(Struct, kw_only=True):
     def holds_back(self) -> bool:
         """Whether an engine may tell nothing for long: calls until they are whole, hidden thoughts."""
         return False
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether a grammar may restrict the answer: tools or a schema. Read only where one of the fields is there."""
+        has_format = bool(self.response_format) and PLAIN_FORMAT.search(memoryview(self.response_format)) is None
+        return has_format or bool(self.structured_outputs) or _has_tools(self.tools)
 
     @property
     def lacks_answer(self) -> bool:
@@ -180,7 +192,6 @@ class ChatBody(StreamedBody, kw_only=True):
     """Chat completions."""
 
     messages: list[ChatMessage] | None = None
-    tools: Raw = Raw()
     include_reasoning: Raw = Raw()
     max_tokens: Limit | UnsetType | None = UNSET
     max_completion_tokens: Limit | UnsetType | None = UNSET
@@ -261,7 +272,6 @@ class ResponsesBody(RequestBody, kw_only=True):
     instructions: str | None = None
     previous_response_id: Name | None = None
     conversation: str | Conversation | None = None
-    tools: Raw = Raw()
     tool_choice: Raw = Raw()
     max_output_tokens: Limit | UnsetType | None = UNSET
     stream: bool | None = None
@@ -321,7 +331,6 @@ class MessagesBody(RequestBody, kw_only=True):
 
     system: str | list[str | ContentPart] | None = None
     messages: list[ChatMessage] | None = None
-    tools: Raw = Raw()
     max_tokens: Limit | UnsetType | None = UNSET
     stream: bool | None = None
     thinking: Raw = Raw()
