@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import inf, isfinite
+from typing import Any
 
 from diagnosis.distribution import Distribution, from_cumulative
 from diagnosis.facts import EngineFlags, EngineWindow, GaugeReadings, SpeculationWindow, TransferWindow
@@ -243,19 +244,14 @@ def engine_window(rank: int, readings: Sequence[tuple[float, EngineCounts]]) -> 
     kept = readings[start:]
     (start_s, first), (end_s, final) = kept[0], kept[-1]
     window = EngineWindow(rank=rank, start_s=start_s, end_s=end_s, is_restarted=is_restarted)
-    gauges = {name: _gauge(sample, kept) for name, sample in GAUGES.items()}
+    gauges: dict[str, Any] = {name: _gauge(sample, kept) for name, sample in GAUGES.items()}
     if len(kept) == 1:
         return replace(window, **gauges)
     grown = _Growth(first, final)
     speculation, transfers = grown.speculation(), grown.transfers()
-    return replace(
-        window,
-        **gauges,
-        **{name: grown.sum_of(samples) for name, samples in COUNTERS.items()},
-        **{name: grown.distribution(sample) for name, sample in HISTOGRAMS.items()},
-        speculation=speculation,
-        transfers=transfers,
-    )
+    counted: dict[str, Any] = {name: grown.sum_of(samples) for name, samples in COUNTERS.items()}
+    timed: dict[str, Any] = {name: grown.distribution(sample) for name, sample in HISTOGRAMS.items()}
+    return replace(window, **gauges, **counted, **timed, speculation=speculation, transfers=transfers)
 
 
 def _last_start(readings: Sequence[tuple[float, EngineCounts]]) -> tuple[int, bool]:

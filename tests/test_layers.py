@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "scorers": ("routing",),
     "tenancy": ("routing",),
     "cascade": ("routing",),
+    "diagnosis": ("routing",),
     "agent": ("routing", "tenancy", "gateway.runtime", "gateway.config", "gateway.observe.log"),
     "gateway": PURE,
     "simulator": (*PURE, "gateway", "agent"),
@@ -33,6 +34,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "scorers": (),
     "tenancy": ("msgspec", "yaml"),
     "cascade": ("msgspec",),
+    "diagnosis": (),
     "gateway": (
         *("aiohttp", "google.protobuf", "hpack", "httptools", "msgspec", "prometheus_client"),
         *("redis", "uvloop", "yaml", "zmq"),
@@ -174,6 +176,7 @@ PLANTED: tuple[tuple[Rule, str, str], ...] = (
     (own_imports, "scorers/a.py", "import tenancy.policy"),
     (own_imports, "tenancy/a.py", "def choose():\n    from cascade import ladder"),
     (own_imports, "cascade/a.py", "from scorers import session"),
+    (own_imports, "diagnosis/a.py", "from gateway.fleet.scrape import read_page"),
     (own_imports, "gateway/http/a.py", "from simulator.pod import Pod"),
     (own_imports, "gateway/commands/a.py", "def run():\n    from agent.command import main"),
     (own_imports, "agent/a.py", "from gateway.discovery.registry import Registry"),
