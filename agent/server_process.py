@@ -96,6 +96,9 @@ def _listed_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         plain = name.removeprefix("no-")
         if plain in FLAG_OPTIONS:
             yield plain, str(plain == name and value != "false").lower()
+        elif name == "config":
+            # Options in that file are not read: what is not on the command line is not known to be off.
+            yield "has-config-file", "true"
         elif name in _JSON_OPTIONS:
             yield from ((f"{name}.{key}", text) for key, text in _json_values(value))
         else:

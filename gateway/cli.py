@@ -57,6 +57,16 @@ def _command(name: str | None) -> Command | None:
             from gateway.commands.cascade import run
         case "spend":
             from gateway.commands.spend import run
+        case _:
+            return _admin_command(name)
+    return run
+
+
+def _admin_command(name: str | None) -> Command | None:
+    """Do the same for a command that talks to the admin port."""
+    match name:
+        case "doctor" | "baseline":
+            from gateway.commands.doctor import run
         case "receipts" | "fleet" | "drain" | "reload":
             from gateway.commands.admin import run
         case _:
@@ -135,6 +145,8 @@ ADMIN_COMMANDS = {
     "fleet": "show the pods of a running gateway",
     "drain": "send a pod no more requests, or undo this",
     "reload": "reload the configuration of a running gateway",
+    "doctor": "say what is wrong with a fleet, why, and the first thing to try",
+    "baseline": "save what is normal for a fleet, or compare with it",
 }
 """Commands that talk to the admin port."""
 
@@ -149,6 +161,11 @@ def _add_admin_commands(commands: Any, words: Sequence[str]) -> None:
     admin.add_fleet_flags(parsers["fleet"])
     admin.add_drain_flags(parsers["drain"])
     admin.add_reload_flags(parsers["reload"])
+    if {"doctor", "baseline"} & set(words):
+        from gateway.commands import doctor
+
+        doctor.add_doctor_flags(parsers["doctor"])
+        doctor.add_baseline_flags(parsers["baseline"])
 
 
 def _add_serve_flags(serve: argparse.ArgumentParser) -> None:

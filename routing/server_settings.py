@@ -48,7 +48,7 @@ OPTION_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
             *("long-prefill-token-threshold-adaptive", "disable-hybrid-kv-cache-manager", "enable-force-include-usage"),
             *("data-parallel-external-lb", "data-parallel-hybrid-lb", "disable-log-stats", "enable-sleep-mode"),
             *("kv-events-config.enable_kv_cache_events", "eplb-config.use_async", "eplb-config.log_balancedness"),
-            "enable-server-load-tracking",
+            *("enable-server-load-tracking", "has-config-file"),
         ),
         _FLAG,
     ),

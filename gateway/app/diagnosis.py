@@ -7,8 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 from gateway.config.doctor import DoctorMode
+from gateway.diagnosis.baseline_store import BaselineStore
 from gateway.diagnosis.collector import FactCollector, wanted_features
 from gateway.diagnosis.doctor import Doctor
+from gateway.diagnosis.draining import FindingDrains
 from gateway.diagnosis.monitoring import FindingCollector
 
 if TYPE_CHECKING:
@@ -37,7 +39,20 @@ def diagnose_fleet(gateway: Gateway) -> None:
     counters.observe_batches(collector.requests.on_outcome)
     gateway.watcher.set_page_listener(collector.take_page)
     doctor = gateway.doctor = Doctor(
-        collector, mode=settings.doctor.mode, log_event=gateway.log_event, wall_clock=time.time, clock=loop.time
+        collector,
+        mode=settings.doctor.mode,
+        baselines=BaselineStore(settings.doctor.baseline, gateway.log_event, loop.time),
+        log_event=gateway.log_event,
+        wall_clock=time.time,
+        clock=loop.time,
     )
+
+    def hold(pods: frozenset[str]) -> None:
+        gateway.watcher.hold_for_findings(pods)
+        gateway.share_holds(pods)
+
+    drains = FindingDrains(settings.doctor.drain_findings, hold, gateway.log_event)
+    if settings.doctor.mode is DoctorMode.ACT:
+        doctor.listeners.append(drains.apply)
     gateway.background.append(doctor.run)
-    gateway.registry.register(FindingCollector(doctor, lambda: ()))
+    gateway.registry.register(FindingCollector(doctor, drains.drained))

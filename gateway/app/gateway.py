@@ -92,6 +92,8 @@ class Gateway:
     """Traces; None if not configured."""
     doctor: Doctor | None = None
     """Diagnosis of the fleet; None where it is off, or another worker of the host does it."""
+    share_holds: Callable[[frozenset[str]], object] = lambda _: None
+    """Has the other workers of the host drain exactly these pods for their findings."""
 
     def is_ready(self) -> bool:
         """Return whether new requests are accepted."""

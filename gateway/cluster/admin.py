@@ -49,6 +49,7 @@ class SupervisorAdmin:
                 web.get("/cascades", self._cascades),
                 web.get("/findings", self._from_one),
                 web.get("/findings/bundle", self._from_one),
+                web.post("/baseline/save", self._from_one),
             ]
         )
         return app
@@ -106,7 +107,7 @@ class SupervisorAdmin:
     async def _from_one(self, request: web.Request) -> web.Response:
         """The answer of the one worker that diagnoses the fleet for all."""
         answers = await self._ask(request)
-        found = next((answer for answer in answers.values() if answer.status == 200), None)
+        found = next((answer for answer in answers.values() if answer.status != 404), None)
         return _forwarded(found) if found is not None else _rejection(answers) or _no_worker()
 
     async def _drain(self, request: web.Request) -> web.Response:

@@ -53,6 +53,13 @@ class SetDrained:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldPods:
+    """From the worker that diagnoses the fleet, and to all workers: drain exactly these pods for their findings."""
+
+    pods: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class ReopenLogs:
     """To a child: reopen log files that were rotated."""
 
@@ -81,7 +88,9 @@ class ConfigApplied:
     faults: tuple[str, ...] = ()
 
 
-ControlMessage = ChildConfig | ApplyConfig | SetDrained | ReopenLogs | Ping | ChildStarted | ChildFailed | ConfigApplied
+ControlMessage = (
+    ChildConfig | ApplyConfig | SetDrained | HoldPods | ReopenLogs | Ping | ChildStarted | ChildFailed | ConfigApplied
+)
 
 LENGTH_BYTES = 4
 
@@ -130,13 +139,14 @@ async def serve_commands(
     renew: Callable[[LoadedConfig], None],
     reopen_logs: Callable[[], None] = lambda: None,
     keep_drained: Callable[[SetDrained], None] = lambda _: None,
+    hold: Callable[[frozenset[str]], None] = lambda _: None,
 ) -> AsyncIterator[None]:
     """Follow the commands of the supervisor inside the block. `renew` applies a configuration or raises
     `InvalidDocument`.
 
     When the supervisor has gone, the child finishes its requests and stops, and removes the run folder.
     """
-    task = asyncio.create_task(_follow(channel, renew, reopen_logs, keep_drained), name="supervisor commands")
+    task = asyncio.create_task(_follow(channel, renew, reopen_logs, keep_drained, hold), name="supervisor commands")
     is_orphan = False
 
     def take_end(_: object) -> None:
@@ -162,6 +172,7 @@ async def _follow(
     renew: Callable[[LoadedConfig], None],
     reopen_logs: Callable[[], None],
     keep_drained: Callable[[SetDrained], None],
+    hold: Callable[[frozenset[str]], None],
 ) -> None:
     while (command := await channel.receive()) is not None:
         match command:
@@ -177,6 +188,8 @@ async def _follow(
                     channel.send(ConfigApplied())
             case SetDrained():
                 call_guarded("supervisor", keep_drained, command)
+            case HoldPods(pods):
+                call_guarded("supervisor", hold, pods)
             case ReopenLogs():
                 call_guarded("supervisor", reopen_logs)
             case Ping():

@@ -28,12 +28,13 @@ from gateway.cluster.channel import (
     ChildStarted,
     ConfigApplied,
     ControlChannel,
+    HoldPods,
     Ping,
     ReopenLogs,
     SetDrained,
 )
 from gateway.runtime.event_log import EventLog
-from gateway.runtime.guard import restarted
+from gateway.runtime.guard import call_guarded, restarted
 
 ANSWER_S = 5.0
 """Timeout of a child's answer: a busy worker answers late, a hung one never."""
@@ -71,6 +72,8 @@ class ChildProcess:
         """The latest configuration it was sent."""
         self.unanswered = 0
         """Pings since its last answer."""
+        self.on_hold: Callable[[frozenset[str]], object] = lambda _: None
+        """Receives the pods that it drains for their findings."""
         self._process = process
         self._channel = channel
         self._renewals: deque[asyncio.Future[tuple[str, ...]]] = deque()
@@ -117,6 +120,8 @@ class ChildProcess:
                     self.started.set_exception(ChildStartFailed(lines))
                 case Ping():
                     self.unanswered = 0
+                case HoldPods(pods):
+                    call_guarded("supervisor", self.on_hold, pods)
                 case ConfigApplied(faults) if self._renewals:
                     self._renewals.popleft().set_result(faults)
         status = await self._process.wait()
@@ -148,6 +153,10 @@ class ChildProcess:
     def set_drained(self, pod: str, *, is_drained: bool) -> None:
         """Have it drain a pod, or undo that."""
         self._channel.send(SetDrained(pod, is_drained))
+
+    def hold(self, pods: frozenset[str]) -> None:
+        """Have it drain exactly these pods for their findings."""
+        self._channel.send(HoldPods(pods))
 
     def reopen_logs(self) -> None:
         """Have it reopen its log files."""

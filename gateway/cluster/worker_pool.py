@@ -40,6 +40,7 @@ LEEWAY_S = 10.0
 class _Pod(msgspec.Struct):
     url: str
     state: str
+    is_held_for_finding: bool = False
 
 
 class _Fleet(msgspec.Struct):
@@ -64,13 +65,15 @@ class WorkerPool:
         """The configuration of all children."""
         self._traffic = traffic
         self._tasks: dict[ProcessSlot, asyncio.Task[None]] = {}
-        self._began = began
+        self._began, self._ended = began, ended
+        self._held: frozenset[str] = frozenset()
+        """Pods that the first worker drains for their findings."""
         self._host = HostProcess(processes=fresh.settings.processes, folder=folder)
         self.index_process: ProcessSlot | None = None
         if needs_index_process(fresh.settings):
             self._host = replace(self._host, kv_index_socket=folder / f"{INDEX_PROCESS}-news.sock")
             self.index_process = ProcessSlot(
-                INDEX_PROCESS, self._index_process_orders, log_event=log_event, began=self._on_start, ended=ended
+                INDEX_PROCESS, self._index_process_orders, log_event=log_event, began=self._on_start, ended=self._on_end
             )
         self.workers = tuple(
             ProcessSlot(
@@ -78,7 +81,7 @@ class WorkerPool:
                 partial(self._orders, number),
                 log_event=log_event,
                 began=self._on_start,
-                ended=ended,
+                ended=self._on_end,
             )
             for number in range(1, fresh.settings.processes + 1)
         )
@@ -168,11 +171,29 @@ class WorkerPool:
                 fleet = msgspec.json.decode(answer.body, type=_Fleet)
             except msgspec.MsgspecError:
                 continue
-            return frozenset(pod.url for pod in fleet.pods if pod.state == PodState.DRAINING)
+            return frozenset(
+                pod.url for pod in fleet.pods if pod.state == PodState.DRAINING and not pod.is_held_for_finding
+            )
         return frozenset()
 
     def _on_start(self, child: ChildProcess) -> None:
         """Update a child that started with a configuration from before a reload."""
         if child.fresh is not self.fresh:
             child.send_config(self.fresh)
+        child.on_hold = self._hold
+        if self._held:
+            child.hold(self._held)
         self._began(child)
+
+    def _on_end(self, child: ChildProcess) -> None:
+        """Undo what the worker that diagnoses has drained: its successor begins without evidence."""
+        if child.name == self.workers[0].name:
+            self._hold(frozenset())
+        self._ended(child)
+
+    def _hold(self, pods: frozenset[str]) -> None:
+        if pods != self._held:
+            self._held = pods
+            for slot in self.workers:
+                if slot.child is not None:
+                    slot.child.hold(pods)

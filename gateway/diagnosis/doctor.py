@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diagnosis.baseline import Baseline
 from diagnosis.diagnose import DiagnosisState, diagnose
 from diagnosis.facts import FleetFacts
 from diagnosis.finding import Diagnosis, Evidence, Finding, FirstAnswer, Question
 from gateway.config.doctor import DoctorMode
+from gateway.diagnosis.baseline_store import BaselineStore
 from gateway.diagnosis.collector import LAG_INTERVAL_S, FactCollector
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import call_guarded, restarted
@@ -50,6 +50,7 @@ class Doctor:
         collector: FactCollector,
         *,
         mode: DoctorMode,
+        baselines: BaselineStore,
         log_event: LogFunction,
         wall_clock: Callable[[], float],
         clock: Callable[[], float],
@@ -59,7 +60,7 @@ class Doctor:
         self.looks: deque[Look] = deque(maxlen=KEPT_FACTS)
         self.listeners: list[FindingsListener] = []
         """Called after each look, in order; what one raises does not keep the others from it."""
-        self.baseline: Baseline | None = None
+        self.baselines = baselines
         self._log_event = log_event
         self._wall_clock = wall_clock
         self._clock = clock
@@ -73,6 +74,8 @@ class Doctor:
     @restarted("doctor")
     async def run(self) -> None:
         """Look periodically until cancelled."""
+        if not self.looks:
+            await self.baselines.load()
         while True:
             due_s = self._clock() + LOOK_INTERVAL_S
             while (left_s := due_s - self._clock()) > 0:
@@ -89,12 +92,13 @@ class Doctor:
         facts = await self.collector.collect()
         now_s = self._wall_clock()
         # In a thread: recipes over a thousand pods take longer than a stream may wait.
-        found, self._state = await asyncio.to_thread(diagnose, facts, self.baseline, self._state, now_s)
+        found, self._state = await asyncio.to_thread(diagnose, facts, self.baselines.baseline, self._state, now_s)
         before = self.diagnosis
         self.looks.append(Look(facts, found))
         self._log_changes(before.findings, found.findings)
         for notify in self.listeners:
             call_guarded("findings", notify, facts, found)
+        await self.baselines.learn(facts, found)
 
     def findings_by_pod(self) -> dict[str, list[str]]:
         """Return the recipes of each pod's findings, by URL."""

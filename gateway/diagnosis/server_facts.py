@@ -77,7 +77,7 @@ def engine_flags(settings: ServerSettings, facts: PodFacts, read_at_s: float) ->
     found |= {name: options[option] == "true" for option, name in SWITCH_FLAGS.items() if option in options}
     if "kv-offloading-size" in options:
         found["offloading_gib"] = float(options["kv-offloading-size"])
-    if options or settings.model_digest is not None:
+    if settings.hash_seed is not None and options.get("has-config-file") != "true":  # Its command line was read.
         found = {**DEFAULTS, **found}
     known = {
         "tp": facts.tp,

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from diagnosis.baseline import Baseline
+from diagnosis.baseline import Baseline, InvalidBaseline, dump_baseline, load_baseline
 from diagnosis.diagnose import DiagnosisState, diagnose
 from diagnosis.facts import FleetFacts
 from diagnosis.finding import Diagnosis
@@ -55,7 +55,8 @@ class SupportBundle(Struct):
     mode: str
     looks: list[RecordedFacts]
     """Oldest first."""
-    baseline: Baseline | None = None
+    baseline: dict[str, Any] | None = None
+    """As `hearth baseline save` writes it."""
     diagnosis: Diagnosis | None = None
     """Of the gateway, at the last look."""
 
@@ -83,7 +84,7 @@ def show_bundle(looks: Sequence[Look], baseline: Baseline | None, mode: DoctorMo
             },
             mode=mode.value,
             looks=[_recorded(look.facts) for look in looks],
-            baseline=baseline,
+            baseline=None if baseline is None else dump_baseline(baseline),
             diagnosis=looks[-1].diagnosis if looks else None,
         )
     )
@@ -101,12 +102,25 @@ def read_bundle(body: bytes) -> SupportBundle:
 
 
 def diagnose_bundle(bundle: SupportBundle) -> Diagnosis | None:
-    """Diagnose the facts of a bundle anew, look after look; None if it has none."""
+    """Diagnose the facts of a bundle anew, look after look; None if it has none. Raises `InvalidBundle`."""
     state, found = DiagnosisState(), None
-    for recorded in bundle.looks:
-        facts = replace(recorded.facts, times=_times(recorded.times))
-        found, state = diagnose(facts, bundle.baseline, state, facts.at_s)
+    baseline = baseline_of(bundle)
+    for facts in facts_of(bundle):
+        found, state = diagnose(facts, baseline, state, facts.at_s)
     return found
+
+
+def baseline_of(bundle: SupportBundle) -> Baseline | None:
+    """Return the baseline of a bundle; None if it has none. Raises `InvalidBundle`."""
+    try:
+        return None if bundle.baseline is None else load_baseline(bundle.baseline)
+    except InvalidBaseline as error:
+        raise InvalidBundle(f"baseline: {error}") from None
+
+
+def facts_of(bundle: SupportBundle) -> list[FleetFacts]:
+    """Return the facts of a bundle's looks, oldest first."""
+    return [replace(recorded.facts, times=_times(recorded.times)) for recorded in bundle.looks]
 
 
 class _Schema(Struct):

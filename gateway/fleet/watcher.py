@@ -183,6 +183,14 @@ class FleetWatcher:
         pod.wake.set()
         return True
 
+    def hold_for_findings(self, urls: frozenset[str]) -> None:
+        """Drain exactly these pods for their findings, and no longer any other; operators' drains stay."""
+        for pod in self.pods:
+            if pod.is_held_for_finding != (pod.url in urls):
+                pod.is_held_for_finding = pod.url in urls
+                self._show(pod)
+                pod.wake.set()
+
     def replace_models(self, models: Mapping[str, ModelEntry]) -> None:
         """Apply another `model_list`: which pods may serve what."""
         self._models = dict(models)

@@ -84,6 +84,10 @@ class _Named(msgspec.Struct, forbid_unknown_fields=True):
     pod: str
 
 
+class _BaselineOrder(msgspec.Struct, forbid_unknown_fields=True):
+    begins_anew: bool = False
+
+
 def admin_app(admin: AdminBackend) -> web.Application:
     """Return the application of the admin port."""
     app = web.Application(middlewares=admin_middlewares(admin.token))
@@ -104,6 +108,7 @@ def admin_app(admin: AdminBackend) -> web.Application:
             web.get("/cascades", _bound(admin, _cascades)),
             web.get("/findings", _bound(admin, _findings)),
             web.get("/findings/bundle", _bound(admin, _bundle)),
+            web.post("/baseline/save", _bound(admin, _save_baseline)),
         ]
     )
     return app
@@ -217,8 +222,17 @@ async def _findings(admin: AdminBackend, _: web.Request) -> web.Response:
 
 async def _bundle(admin: AdminBackend, _: web.Request) -> web.Response:
     doctor = _doctor(admin)
-    body = await asyncio.to_thread(show_bundle, [*doctor.looks], doctor.baseline, doctor.mode)
+    body = await asyncio.to_thread(show_bundle, [*doctor.looks], doctor.baselines.baseline, doctor.mode)
     return web.Response(body=body, content_type="application/json")
+
+
+async def _save_baseline(admin: AdminBackend, request: web.Request) -> web.Response:
+    try:
+        wanted = msgspec.json.decode(await request.read() or b"{}", type=_BaselineOrder)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise web.HTTPBadRequest(text=f'wanted {{"begins_anew": true}} or nothing: {error}') from None
+    saved = await _doctor(admin).baselines.save(begins_anew=wanted.begins_anew)
+    return json_response(saved, 422 if "error" in saved else 200)
 
 
 def _doctor(admin: AdminBackend) -> Doctor:

@@ -36,8 +36,8 @@ DEFAULT_COMPLETION_TOKENS = 16
 
 UNSET_VALUES = (b"", b"null", b"false")
 """What of a field is as good as none of it."""
-PLAIN_FORMAT = re.compile(rb'^null$|"type"\s*:\s*"text"')
-"""A `response_format` that restricts nothing."""
+FREE_FORMAT = re.compile(rb'^null$|^\{\s*\}$|"type"\s*:\s*"text"|^\{\s*"verbosity"[^{]*\}$')
+"""Of a field that may restrict the answer: one that does not."""
 HIDDEN = (b"false",)
 TRUE = (b"true",)
 FREE_CHOICE = (b"", b"null", b'"auto"', b'"none"')
@@ -67,11 +67,14 @@ class RequestBody(Struct, kw_only=True):
     request_id: Raw = Raw()
     data_parallel_rank: Raw = Raw()
     stream_interval: Raw = Raw()
-    tools: Raw = Raw()
-    response_format: Raw = Raw()
-    structured_outputs: Raw = Raw()
     model: Name | None = None
     session_id: str | None = None
+
+    tools: ClassVar[Raw] = Raw()
+    response_format: ClassVar[Raw] = Raw()
+    structured_outputs: ClassVar[Raw] = Raw()
+    text: ClassVar[Raw] = Raw()
+    """Fields that may restrict the answer: of those APIs that have them."""
 
     LIMITED_BY: ClassVar[tuple[str, ...]] = ()
     """The fields that say how many tokens an answer may have; the first is added where none is there."""
@@ -105,8 +108,8 @@ class RequestBody(Struct, kw_only=True):
     @property
     def is_constrained(self) -> bool:
         """Whether a grammar may restrict the answer: tools or a schema. Read only where one of the fields is there."""
-        has_format = bool(self.response_format) and PLAIN_FORMAT.search(memoryview(self.response_format)) is None
-        return has_format or bool(self.structured_outputs) or _has_tools(self.tools)
+        formats = (self.response_format, self.structured_outputs, self.text)
+        return _has_tools(self.tools) or any(each and FREE_FORMAT.search(memoryview(each)) is None for each in formats)
 
     @property
     def lacks_answer(self) -> bool:
@@ -155,6 +158,8 @@ class StreamedBody(RequestBody, kw_only=True):
 
     echo: Raw = Raw()
     prompt_logprobs: Raw = Raw()
+    response_format: Raw = Raw()
+    structured_outputs: Raw = Raw()
 
     n: Copies | None = None
     best_of: Copies | None = None
@@ -192,6 +197,7 @@ class ChatBody(StreamedBody, kw_only=True):
     """Chat completions."""
 
     messages: list[ChatMessage] | None = None
+    tools: Raw = Raw()
     include_reasoning: Raw = Raw()
     max_tokens: Limit | UnsetType | None = UNSET
     max_completion_tokens: Limit | UnsetType | None = UNSET
@@ -272,6 +278,9 @@ class ResponsesBody(RequestBody, kw_only=True):
     instructions: str | None = None
     previous_response_id: Name | None = None
     conversation: str | Conversation | None = None
+    tools: Raw = Raw()
+    structured_outputs: Raw = Raw()
+    text: Raw = Raw()
     tool_choice: Raw = Raw()
     max_output_tokens: Limit | UnsetType | None = UNSET
     stream: bool | None = None
@@ -331,6 +340,7 @@ class MessagesBody(RequestBody, kw_only=True):
 
     system: str | list[str | ContentPart] | None = None
     messages: list[ChatMessage] | None = None
+    tools: Raw = Raw()
     max_tokens: Limit | UnsetType | None = UNSET
     stream: bool | None = None
     thinking: Raw = Raw()
