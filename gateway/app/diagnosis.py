@@ -11,6 +11,7 @@ from gateway.diagnosis.baseline_store import BaselineStore
 from gateway.diagnosis.collector import FactCollector, wanted_features
 from gateway.diagnosis.doctor import Doctor
 from gateway.diagnosis.draining import FindingDrains
+from gateway.diagnosis.effects import EffectsPublisher, FindingEffects
 from gateway.diagnosis.monitoring import FindingCollector
 
 if TYPE_CHECKING:
@@ -46,13 +47,13 @@ def diagnose_fleet(gateway: Gateway) -> None:
         wall_clock=time.time,
         clock=loop.time,
     )
+    drains = FindingDrains(settings.doctor.drain_findings, gateway.log_event)
 
-    def hold(pods: frozenset[str]) -> None:
-        gateway.watcher.hold_for_findings(pods)
-        gateway.share_holds(pods)
+    def publish(effects: FindingEffects) -> None:
+        gateway.apply_effects(effects)
+        gateway.share_effects(effects)
 
-    drains = FindingDrains(settings.doctor.drain_findings, hold, gateway.log_event)
-    if settings.doctor.mode is DoctorMode.ACT:
-        doctor.listeners.append(drains.apply)
+    effects = EffectsPublisher(drains if settings.doctor.mode is DoctorMode.ACT else None, publish)
+    doctor.listeners.append(effects.apply)
     gateway.background.append(doctor.run)
     gateway.registry.register(FindingCollector(doctor, drains.drained))

@@ -168,6 +168,7 @@ def _view_of(gateway: Gateway) -> GatewayView:
         clock=asyncio.get_running_loop().time,
         wall_clock=time.time,
         started_s=time.time(),
+        doctor=gateway.doctor,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Self
 
 from gateway.app.reload import LoadedConfig
 from gateway.app.serving import Signals
+from gateway.diagnosis.effects import FindingEffects
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import call_guarded, report_exception
 from gateway.runtime.host import HostProcess
@@ -53,10 +54,10 @@ class SetDrained:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldPods:
-    """From the worker that diagnoses the fleet, and to all workers: drain exactly these pods for their findings."""
+class ApplyEffects:
+    """From the worker that diagnoses the fleet, and to all workers: apply exactly these effects of findings."""
 
-    pods: frozenset[str]
+    effects: FindingEffects
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,15 @@ class ConfigApplied:
 
 
 ControlMessage = (
-    ChildConfig | ApplyConfig | SetDrained | HoldPods | ReopenLogs | Ping | ChildStarted | ChildFailed | ConfigApplied
+    ChildConfig
+    | ApplyConfig
+    | SetDrained
+    | ApplyEffects
+    | ReopenLogs
+    | Ping
+    | ChildStarted
+    | ChildFailed
+    | ConfigApplied
 )
 
 LENGTH_BYTES = 4
@@ -139,14 +148,16 @@ async def serve_commands(
     renew: Callable[[LoadedConfig], None],
     reopen_logs: Callable[[], None] = lambda: None,
     keep_drained: Callable[[SetDrained], None] = lambda _: None,
-    hold: Callable[[frozenset[str]], None] = lambda _: None,
+    apply_effects: Callable[[FindingEffects], None] = lambda _: None,
 ) -> AsyncIterator[None]:
     """Follow the commands of the supervisor inside the block. `renew` applies a configuration or raises
     `InvalidDocument`.
 
     When the supervisor has gone, the child finishes its requests and stops, and removes the run folder.
     """
-    task = asyncio.create_task(_follow(channel, renew, reopen_logs, keep_drained, hold), name="supervisor commands")
+    task = asyncio.create_task(
+        _follow(channel, renew, reopen_logs, keep_drained, apply_effects), name="supervisor commands"
+    )
     is_orphan = False
 
     def take_end(_: object) -> None:
@@ -172,7 +183,7 @@ async def _follow(
     renew: Callable[[LoadedConfig], None],
     reopen_logs: Callable[[], None],
     keep_drained: Callable[[SetDrained], None],
-    hold: Callable[[frozenset[str]], None],
+    apply_effects: Callable[[FindingEffects], None],
 ) -> None:
     while (command := await channel.receive()) is not None:
         match command:
@@ -188,8 +199,8 @@ async def _follow(
                     channel.send(ConfigApplied())
             case SetDrained():
                 call_guarded("supervisor", keep_drained, command)
-            case HoldPods(pods):
-                call_guarded("supervisor", hold, pods)
+            case ApplyEffects(effects):
+                call_guarded("supervisor", apply_effects, effects)
             case ReopenLogs():
                 call_guarded("supervisor", reopen_logs)
             case Ping():

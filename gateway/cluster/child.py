@@ -23,16 +23,17 @@ import aiohttp
 from gateway.app.reload import LoadedConfig
 from gateway.cluster.channel import (
     ApplyConfig,
+    ApplyEffects,
     ChildConfig,
     ChildFailed,
     ChildStarted,
     ConfigApplied,
     ControlChannel,
-    HoldPods,
     Ping,
     ReopenLogs,
     SetDrained,
 )
+from gateway.diagnosis.effects import FindingEffects
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import call_guarded, restarted
 
@@ -72,8 +73,8 @@ class ChildProcess:
         """The latest configuration it was sent."""
         self.unanswered = 0
         """Pings since its last answer."""
-        self.on_hold: Callable[[frozenset[str]], object] = lambda _: None
-        """Receives the pods that it drains for their findings."""
+        self.on_effects: Callable[[FindingEffects], object] = lambda _: None
+        """Receives the effects of the findings of the worker that diagnoses."""
         self._process = process
         self._channel = channel
         self._renewals: deque[asyncio.Future[tuple[str, ...]]] = deque()
@@ -120,8 +121,8 @@ class ChildProcess:
                     self.started.set_exception(ChildStartFailed(lines))
                 case Ping():
                     self.unanswered = 0
-                case HoldPods(pods):
-                    call_guarded("supervisor", self.on_hold, pods)
+                case ApplyEffects(effects):
+                    call_guarded("supervisor", self.on_effects, effects)
                 case ConfigApplied(faults) if self._renewals:
                     self._renewals.popleft().set_result(faults)
         status = await self._process.wait()
@@ -154,9 +155,9 @@ class ChildProcess:
         """Have it drain a pod, or undo that."""
         self._channel.send(SetDrained(pod, is_drained))
 
-    def hold(self, pods: frozenset[str]) -> None:
-        """Have it drain exactly these pods for their findings."""
-        self._channel.send(HoldPods(pods))
+    def apply_effects(self, effects: FindingEffects) -> None:
+        """Have it apply exactly these effects of findings."""
+        self._channel.send(ApplyEffects(effects))
 
     def reopen_logs(self) -> None:
         """Have it reopen its log files."""

@@ -15,6 +15,7 @@ from gateway.app.reload import LoadedConfig
 from gateway.cluster.channel import ChildConfig
 from gateway.cluster.child import ChildProcess, ChildResponse, ProcessSlot
 from gateway.config.settings import Settings
+from gateway.diagnosis.effects import FindingEffects
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.host import HostProcess
 from gateway.runtime.ports import Binding
@@ -66,8 +67,8 @@ class WorkerPool:
         self._traffic = traffic
         self._tasks: dict[ProcessSlot, asyncio.Task[None]] = {}
         self._began, self._ended = began, ended
-        self._held: frozenset[str] = frozenset()
-        """Pods that the first worker drains for their findings."""
+        self._effects = FindingEffects()
+        """Of the findings of the first worker."""
         self._host = HostProcess(processes=fresh.settings.processes, folder=folder)
         self.index_process: ProcessSlot | None = None
         if needs_index_process(fresh.settings):
@@ -180,20 +181,20 @@ class WorkerPool:
         """Update a child that started with a configuration from before a reload."""
         if child.fresh is not self.fresh:
             child.send_config(self.fresh)
-        child.on_hold = self._hold
-        if self._held:
-            child.hold(self._held)
+        child.on_effects = self._apply_effects
+        if self._effects != FindingEffects():
+            child.apply_effects(self._effects)
         self._began(child)
 
     def _on_end(self, child: ChildProcess) -> None:
-        """Undo what the worker that diagnoses has drained: its successor begins without evidence."""
+        """Undo the effects of the worker that diagnoses: its successor begins without evidence."""
         if child.name == self.workers[0].name:
-            self._hold(frozenset())
+            self._apply_effects(FindingEffects())
         self._ended(child)
 
-    def _hold(self, pods: frozenset[str]) -> None:
-        if pods != self._held:
-            self._held = pods
+    def _apply_effects(self, effects: FindingEffects) -> None:
+        if effects != self._effects:
+            self._effects = effects
             for slot in self.workers:
                 if slot.child is not None:
-                    slot.child.hold(pods)
+                    slot.child.apply_effects(effects)

@@ -154,7 +154,7 @@ class FactCollector:
         role = facts.effective_role if known is None or not known.engines else known.engines[0].role
         return PodObservation(
             address=watched.url,
-            pool=shown_model(known.pool_label) if known is not None else watched.discovered.pool or "",
+            pool=shown_model(watched.discovered.pool or "" if known is None else known.pool_label),
             model=_model_of(known),
             role=role,
             is_ready=known is not None and known.state is PodState.READY,

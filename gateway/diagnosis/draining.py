@@ -6,7 +6,7 @@ of the pool. A drain of this kind stands beside an operator's: undoing one leave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import ceil
 
 from diagnosis.draining import DrainPlan, DrainPolicy, drainable
@@ -22,13 +22,10 @@ MAX_SEQUENCE_SHARE = 0.8
 
 
 class FindingDrains:
-    """One per gateway with `doctor.mode: act`. `hold` drains exactly the pods that it is given."""
+    """One per gateway with `doctor.mode: act`."""
 
-    def __init__(
-        self, recipes: frozenset[str], hold: Callable[[frozenset[str]], object], log_event: LogFunction
-    ) -> None:
+    def __init__(self, recipes: frozenset[str], log_event: LogFunction) -> None:
         self._recipes = recipes
-        self._hold = hold
         self._log_event = log_event
         self._pools: dict[str, str] = {}
         """Pool of each drained pod, by URL."""
@@ -37,15 +34,15 @@ class FindingDrains:
         """Yield pool and URL of each pod that is drained for its finding."""
         return ((pool, url) for url, pool in self._pools.items())
 
-    def apply(self, facts: FleetFacts, diagnosis: Diagnosis) -> None:
-        """Drain what may be drained now, and undo what may no longer be."""
+    def update(self, facts: FleetFacts, diagnosis: Diagnosis) -> frozenset[str]:
+        """Return the pods that are to be drained now; those that no longer are, are undrained. Both are logged."""
         present = {pod.address: pod for pod in facts.pods}
         before = {url: pool for url, pool in self._pools.items() if url in present}
         policy = DrainPolicy(self._recipes, needed_pods(facts, before))
         plan = drainable(diagnosis.findings, facts, policy, before)
         self._pools = {url: present[url].pool for url in plan.drained}
-        self._hold(frozenset(self._pools))
         self._log_changes(before, plan, diagnosis)
+        return frozenset(self._pools)
 
     def _log_changes(self, before: Mapping[str, str], plan: DrainPlan, diagnosis: Diagnosis) -> None:
         for url in plan.drained:

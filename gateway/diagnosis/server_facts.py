@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -89,7 +90,11 @@ def engine_flags(settings: ServerSettings, facts: PodFacts, read_at_s: float) ->
         "kv_role": facts.kv_role,
         "kv_events": None if facts.kv_events is None else True,
     }
-    found |= {name: value for name, value in known.items() if value is not None and found.get(name) in (None, False)}
+    found |= {
+        name: value
+        for name, value in known.items()
+        if value is not None and found.get(name) in (None, False) and is_plain(value)
+    }
     return EngineFlags(read_at_s, **found) if found else None  # type: ignore[arg-type]  # values as the tables have them
 
 
@@ -97,11 +102,11 @@ def build_facts(settings: ServerSettings, facts: PodFacts, read_at_s: float) -> 
     """Return what runs in a pod; None where nothing is known."""
     found = BuildFacts(
         read_at_s,
-        version=facts.version,
+        version=facts.version if facts.version is not None and _VERSION.fullmatch(facts.version) else None,
         image_digest=facts.image_digest,
         model_config_digest=settings.model_digest,
         revision=settings.model_revision,
-        rollout=facts.revision,
+        rollout=None if facts.revision is None else short_digest(facts.revision),
     )
     return None if found == BuildFacts(read_at_s) else found
 
@@ -148,4 +153,18 @@ def shown_model(name: str) -> str:
     is_plain = not name.startswith(("/", ".", "~", "\\")) and name.count("/") <= 1 and not set(name) & set(":@?#")
     if is_plain:
         return name
-    return f"model-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+    return f"model-{short_digest(name)}"
+
+
+def is_plain(value: object) -> bool:
+    """Return whether a fact is a number, a switch or a short word: none of these holds a key or a path."""
+    return not isinstance(value, str) or _WORD.fullmatch(value) is not None
+
+
+def short_digest(text: str) -> str:
+    """Return a digest by which equal texts are found: of what is compared and not shown."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+]{0,63}")

@@ -33,10 +33,7 @@ class Scene:
     def __init__(self, *recipes: str) -> None:
         self.held: frozenset[str] = frozenset()
         self.events: list[tuple[str, Any]] = []
-        self.drains = FindingDrains(frozenset(recipes), self.hold, self.log)
-
-    def hold(self, pods: frozenset[str]) -> None:
-        self.held = pods
+        self.drains = FindingDrains(frozenset(recipes), self.log)
 
     def log(self, level: str, event: str, **fields: Any) -> None:
         self.events.append((event, fields["upstream"]))
@@ -48,7 +45,7 @@ class Scene:
             )
             for pod in pods
         ]
-        self.drains.apply(FleetFacts(1.0, tuple(shown)), Diagnosis(1.0, FIRST, findings))
+        self.held = self.drains.update(FleetFacts(1.0, tuple(shown)), Diagnosis(1.0, FIRST, findings))
         return self.held
 
 
