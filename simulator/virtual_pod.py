@@ -110,8 +110,8 @@ class VirtualPod:
             self._held.add(sequence.sequence_id)
         self._go_on()
 
-    def _now(self) -> float:
-        """Return the engine's time."""
+    def engine_time(self) -> float:
+        """Return the engine's time, seconds: the loop's without those for which it was paused."""
         now = self._loop.time() if self._paused_at_s is None else self._paused_at_s
         # What a subtraction rounds away must not leave the engine just before an event whose timer has fired.
         return now - self._behind_s + ROUNDING_S if self._behind_s else now
@@ -132,12 +132,12 @@ class VirtualPod:
     def accept_drafts(self, rate: float) -> None:
         """From the next step on accept this share of drafted tokens."""
         self._play()
-        self.engine.accept_drafts(rate, self._now())
+        self.engine.accept_drafts(rate, self.engine_time())
         self._go_on()
 
     def _arrive(self, sequence: Sequence) -> None:
         """Hand a sequence to the engine, after the API server's time where that has any."""
-        now, tokens = self._now(), sequence.prompt_tokens
+        now, tokens = self.engine_time(), sequence.prompt_tokens
         if self._api_server.is_instant:
             self.engine.submit(sequence, now)
             return
@@ -149,7 +149,7 @@ class VirtualPod:
     def _enter(self, sequence: Sequence) -> None:
         del self._arriving[sequence.sequence_id]
         self._play()
-        self.engine.submit(sequence, self._now())
+        self.engine.submit(sequence, self.engine_time())
         self._go_on()
 
     def held_blocks(self, blocks: tuple[int, ...]) -> int:
@@ -167,7 +167,7 @@ class VirtualPod:
             arriving.cancel()
             return
         self._play()
-        self.engine.abort(sequence_id, self._now())
+        self.engine.abort(sequence_id, self.engine_time())
         self._go_on()
 
     def let_go(self, sequence_id: str) -> None:
@@ -176,7 +176,7 @@ class VirtualPod:
             return
         lease.cancel()
         self._play()
-        self.engine.let_go(sequence_id, self._now())
+        self.engine.let_go(sequence_id, self.engine_time())
         self._go_on()
 
     def prolong(self, sequence_id: str) -> None:
@@ -206,7 +206,7 @@ class VirtualPod:
         return self.engine.statistics()
 
     def _play(self) -> None:
-        for milestone in self.engine.advance(self._now()):
+        for milestone in self.engine.advance(self.engine_time()):
             ended = milestone.kind is MilestoneKind.FINISHED
             listeners = self._listeners
             listener = listeners.pop(milestone.sequence_id, None) if ended else listeners.get(milestone.sequence_id)
@@ -258,7 +258,7 @@ class VirtualPod:
         self._play()
         came = not source.is_lost and sequence_id not in self._failing
         self._failing.discard(sequence_id)
-        self.engine.end_fetch(sequence_id, self._now(), came=came)
+        self.engine.end_fetch(sequence_id, self.engine_time(), came=came)
         source.let_go(held_as)
         self._go_on()
 

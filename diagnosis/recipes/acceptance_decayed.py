@@ -13,7 +13,7 @@ from diagnosis.scene import Scene
 DECAYED = 0.65
 """Share of the reference's acceptance."""
 
-FLOOR = 0.2
+FLOOR = 0.1
 """Acceptance that is low in any case."""
 
 MANY_CONSTRAINED = 0.25
@@ -53,7 +53,7 @@ RECIPE = Recipe(
     symptom="Time per token rises on speculating pods while batches are as large as before.",
     looks_at=(
         "`spec_decode_num_accepted_tokens_total` by `spec_decode_num_draft_tokens_total` is below 65 % of the"
-        " baseline's or of the peers', or below 0.2, while less than a quarter of the pod's requests are "
+        " baseline's or of the peers', or below 0.1, while less than a quarter of the pod's requests are "
         "constrained."
     ),
     cause="The draft no longer fits the target model or the traffic: one of both was replaced.",
