@@ -26,7 +26,7 @@ SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 .PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos upgrade soak attacks nightly wheel \
 	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-scale bench-extproc bench-truth \
-	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
+	vllm-venv serve-vllm test-vllm test-doctor envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
 
 help: ## List the verbs.
 	@echo "Hearth: make VERB"
@@ -204,6 +204,10 @@ serve-vllm: $(READY) vllm-venv ## Two real vLLM pods on the CPU with the gateway
 
 test-vllm: $(READY) vllm-venv ## Run the tests against real vLLM pods.
 	@$(BIN)/python -m pytest tests/vllm $(ARGS)
+
+test-doctor: $(READY) ## Put faults into simulated pods, and into real vLLM where it is installed; the doctor must name them.
+	@$(BIN)/python -m pytest tests/doctor $(ARGS)
+	@test ! -d .venv-vllm || $(BIN)/python -m pytest tests/vllm/test_doctor.py $(ARGS)
 
 # --- Real Envoy, in an environment of its own ---------------------------------------------------------------------
 

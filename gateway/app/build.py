@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gateway.app.diagnosis import diagnose_fleet
 from gateway.app.gateway import Gateway
 from gateway.app.join_host import connect_index_process
 from gateway.app.metrics import GatewayMetrics
@@ -66,6 +67,8 @@ def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_
     gateway = _assemble(settings, host)
     gateway.apply_policy(policy)
     _assign_roles(gateway, host)
+    if host.number <= 1:
+        diagnose_fleet(gateway)
     _serve_envoy(gateway, host)
     connect_index_process(gateway, host)
     if settings.supply is not None and settings.supply.is_on:

@@ -146,6 +146,7 @@ def metrics_and_admin_apps(
         cascade_usage=partial(show_usage, gateway.cascade_counters),
         view=_view_of(gateway),
         supply=None if gateway.supply is None else gateway.supply.view,
+        doctor=gateway.doctor,
     )
     return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)
 
@@ -168,6 +169,7 @@ def _view_of(gateway: Gateway) -> GatewayView:
         clock=asyncio.get_running_loop().time,
         wall_clock=time.time,
         started_s=time.time(),
+        doctor=gateway.doctor,
     )
 
 

@@ -224,6 +224,7 @@ CONFIG_FILE_KEYS = re.compile(
     | (?!.*\.selector\.) [\w.\[\]]*_file
     | ((extproc|key_api|supply)\.)? tls\.\w+
     | key_api\.(keys_dir|audit_log)
+    | doctor\.baseline
     | model_list\[\d+\]\. cascade\.calibration
     | discovery\.file\.path
     """,

@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.config.cors import CorsPolicy, cors_schema, read_cors
 from gateway.config.discovery import NO_SOURCES, DiscoveredPod, DiscoverySources, discovery_schema, read_discovery
+from gateway.config.doctor import DoctorConfig, doctor_schema, read_doctor
 from gateway.config.extproc import ExtProcConfig, extproc_schema, read_extproc
 from gateway.config.fields import (
     ADDRESS_SCHEMA,
@@ -102,6 +103,8 @@ class Settings:
     usage_log: Path | None = None
     route_log: Path | None = None
     """Input of `hearth simulate`, to replay recorded traffic."""
+    doctor: DoctorConfig = field(default_factory=DoctorConfig)
+    """How the fleet is diagnosed."""
     key_api: KeyApiConfig | None = None
     """None: no listener for the management of keys."""
     tracing: TracingConfig | None = None
@@ -152,6 +155,7 @@ def read_settings(
         usage_log=root.get("usage_log", parse_writable_path, None),
         route_log=root.get("route_log", parse_writable_path, None),
         tracing=read_tracing(root),
+        doctor=read_doctor(root),
         key_api=read_key_api(root),
         kv_events=read_kv_events(root),
         extproc=read_extproc(root),
@@ -244,6 +248,7 @@ def config_schema() -> Schema:
                 "cors": described(cors_schema(), "Origins whose web pages may call the gateway; absent: none."),
                 "usage_log": described(TEXT.schema, "One JSON line of usage per request, for chargeback."),
                 "route_log": described(TEXT.schema, "One JSON line per request, the input of `hearth simulate`."),
+                "doctor": described(doctor_schema(), "Diagnosis of the fleet."),
                 "key_api": described(key_api_schema(), "Listener on which API keys are managed; absent: none."),
                 "tracing": described(tracing_schema(), "OpenTelemetry traces; absent: none."),
                 "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "Logging."),

@@ -94,6 +94,12 @@ EVENTS: Mapping[str, str] = {
     "policy_reload_failed": "policy is invalid; the previous one stays in effect",
     "jwks_loaded": "signing keys of the token issuer loaded",
     "jwks_fetch_failed": "signing keys of the token issuer could not be fetched",
+    # diagnosis
+    "finding_raised": "diagnosis has found what slows or fails requests",
+    "finding_cleared": "the evidence of a finding is gone",
+    "finding_pod_drained": "pod drained for a finding",
+    "finding_pod_undrained": "pod receives requests again: its finding is gone or its drain is no longer allowed",
+    "baseline_failed": "baseline cannot be read or written",
     # canaries and cascades
     "canary_started": "canary started",
     "canary_accepted": "canary accepted",
