@@ -294,3 +294,29 @@ CHANGES: dict[str, Inject] = {
     "another mix of pools": _loaded(_other_mix),
 }
 """Changes of the workload without a fault."""
+
+_RECIPES_BY_POOL = {
+    "chat": {
+        *("kv_pressure", "decode_starved_by_prefill", "engine_stalled", "api_server_bound", "acceptance_decayed"),
+        *("constrained_on_speculating", "prefix_cache_off", "salts_split_prefixes", "unlike_builds", "unlike_kernels"),
+        *("feature_without_flag", "slower_than_peers"),
+    },
+    "moe": {
+        *("chunked_prefill_off", "coarse_chunks", "hot_expert", "dp_rank_stalled", "idle_ranks"),
+        "speculation_on_saturated_batch",
+    },
+    "rag": {"prefix_cache_thrashing", "store_without_use", "unlike_models"},
+    "split": {
+        *("transfer_queue", "transfers_failing", "slow_transfers", "tcp_fallback", "rdma_port_down"),
+        *("uncollated_transfers", "single_service", "prefill_pool_unused", "unlike_hashing", "unlike_kv_formats"),
+    },
+}
+
+POOL_OF = {
+    fault.name: next(
+        (pool for pool, recipes in _RECIPES_BY_POOL.items() if fault.recipe in recipes),
+        fault.recipe,
+    )
+    for fault in FAULTS
+}
+"""The pool that a fault is injected into; its own name where it is none."""
