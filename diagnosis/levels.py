@@ -37,13 +37,26 @@ def gap_s(engine: EngineWindow) -> float | None:
     return None
 
 
-def gap_tail(engine: EngineWindow) -> tuple[float, float] | None:
-    """Return the median and the 99th percentile of seconds between two outputs; None without a histogram."""
+STALL_S, STALL_TIMES = 0.2, 4.0
+"""Seconds between two outputs, and those by the median, from which a gap counts as a stall."""
+
+
+def stalled_share(engine: EngineWindow) -> float | None:
+    """Return the share of decode time that is spent in stalls: gaps of 0.2 s or more and four medians or more.
+
+    None without a histogram. A few long gaps are few of all gaps, but much of the time.
+    """
     gaps = engine.token_gap
-    if gaps is None or gaps.count < MIN_GAPS:
+    if gaps is None or gaps.count < MIN_GAPS or gaps.total <= 0:
         return None
-    middle, high = gaps.quantile(0.5), gaps.quantile(0.99)
-    return None if not middle or high is None else (middle, high)
+    middle = gaps.quantile(0.5)
+    if not middle:
+        return None
+    limit = max(STALL_S, STALL_TIMES * middle)
+    stalled = sum(
+        low * count for low, count in zip(gaps.limits, gaps.counts[1:], strict=True) if low >= limit and count
+    )
+    return min(stalled / gaps.total, 1.0)
 
 
 def hit_rate(engine: EngineWindow) -> float | None:

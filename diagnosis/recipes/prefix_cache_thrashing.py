@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnosis.facts import PodObservation
+from diagnosis.facts import EngineWindow, PodObservation
 from diagnosis.finding import Evidence, Question, Severity
 from diagnosis.levels import actual_hit_rate, hit_rate, pod_figure, predicted_hit_rate
 from diagnosis.recipe import Indication, Missing, Recipe
@@ -38,10 +38,13 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
 
 def _fallen(scene: Scene, pod: PodObservation, rate: float) -> tuple[tuple[Evidence, ...], bool] | None:
     """Return evidence that hits have fallen, and whether two comparisons agree."""
+    predicted = predicted_hit_rate(pod.requests)
+    if (predicted is not None and rate > FALLEN * predicted) or _is_diluted(scene, pod):
+        return None
     references = (
         ("peers", scene.peer_median(pod, hit_rate)),
         ("baseline", scene.normal(pod, "hit_rate")),
-        ("the gateway's prediction", predicted_hit_rate(pod.requests)),
+        ("the gateway's prediction", predicted),
     )
     below = [
         Evidence("hit rate", rate, normal, basis, "share of prompt tokens", pod.address)
@@ -52,6 +55,16 @@ def _fallen(scene: Scene, pod: PodObservation, rate: float) -> tuple[tuple[Evide
     if not below or (known >= 2 and len(below) < 2):
         return None
     return tuple(below), len(below) >= 2
+
+
+def _is_diluted(scene: Scene, pod: PodObservation) -> bool:
+    """Return whether the pod finds as many tokens as its peers, and only has more prompts that are new."""
+    found, normal = pod_figure(pod, _found), scene.peer_median(pod, _found)
+    return found is not None and normal is not None and found >= FALLEN * normal
+
+
+def _found(engine: EngineWindow) -> float | None:
+    return engine.cache_hits if engine.cache_hits is not None else engine.cached_tokens
 
 
 RECIPE = Recipe(
