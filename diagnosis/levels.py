@@ -101,6 +101,13 @@ def prefill_s_per_token(engine: EngineWindow) -> float | None:
     return held.total / computed
 
 
+def store_s_per_token(engine: EngineWindow) -> float | None:
+    """Return the seconds that a store or host memory takes to load one token."""
+    if not engine.store_load_s or not engine.fetched_tokens or engine.fetched_tokens < MIN_COMPUTED:
+        return None
+    return engine.store_load_s / engine.fetched_tokens
+
+
 def computed_per_s(engine: EngineWindow) -> float | None:
     """Return the prompt tokens computed a second."""
     if engine.computed_tokens is None or engine.length_s <= 0:
@@ -123,6 +130,7 @@ LEVELS: Mapping[str, Figure] = {
     "descriptor_bytes": descriptor_bytes,
     "prefill_s_per_token": prefill_s_per_token,
     "computed_per_s": computed_per_s,
+    "store_s_per_token": store_s_per_token,
     "running": running,
 }
 """What a baseline keeps by pool and role."""

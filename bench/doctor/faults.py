@@ -43,6 +43,8 @@ class InjectedFault:
     inject: Inject
     enough_s: float = 45.0
     variant: str = ""
+    lingers: bool = False
+    """Its effect outlasts it: requests that arrived meanwhile still run, so it has no time in which it must clear."""
 
     @property
     def name(self) -> str:
@@ -228,9 +230,9 @@ FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault("single_service", _one_service, 15.0),
     InjectedFault("acceptance_decayed", _restarted("chat", _engine(acceptance_rate=0.25)), 60.0),
     InjectedFault("constrained_on_speculating", _loaded(_constrained, *_pods("chat"))),
-    InjectedFault("speculation_on_saturated_batch", _loaded(_long_answers, *_pods("moe")), 150.0),
+    InjectedFault("speculation_on_saturated_batch", _loaded(_long_answers, *_pods("moe")), 150.0, lingers=True),
     InjectedFault("prefix_cache_off", _restarted("chat", _engine(caches_prefixes=False))),
-    InjectedFault("prefix_cache_thrashing", _restarted("rag", _engine(kv_capacity_tokens=12_032)), 150.0),
+    InjectedFault("prefix_cache_thrashing", _restarted("rag", _engine(kv_capacity_tokens=13_056)), 150.0),
     InjectedFault("salts_split_prefixes", _loaded(_salted, *_pods("chat"))),
     InjectedFault("store_without_use", _restarted("rag", _engine(host_load_tokens_per_s=1_500.0)), 150.0, "slow"),
     InjectedFault("store_without_use", _restarted("rag", _engine(host_kv_tokens=6_400)), 150.0, "small"),

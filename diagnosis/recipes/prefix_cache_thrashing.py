@@ -39,7 +39,7 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
 def _fallen(scene: Scene, pod: PodObservation, rate: float) -> tuple[tuple[Evidence, ...], bool] | None:
     """Return evidence that hits have fallen, and whether two comparisons agree."""
     predicted = predicted_hit_rate(pod.requests)
-    if (predicted is not None and rate > FALLEN * predicted) or _is_diluted(scene, pod):
+    if _is_diluted(scene, pod):
         return None
     references = (
         ("peers", scene.peer_median(pod, hit_rate)),
@@ -74,9 +74,9 @@ RECIPE = Recipe(
     severity=Severity.DEGRADING,
     symptom="The hit rate of a pod falls to a fraction of its peers', with the same traffic and settings.",
     looks_at=(
-        "`prefix_cache_hits_total` by `prefix_cache_queries_total` is half or less of two of: the peers', the"
-        " baseline's, the gateway's prediction. The cache is on, and requests do not bring salts of their "
-        "own."
+        "`prefix_cache_hits_total` by `prefix_cache_queries_total` is half or less of two of: the peers', the "
+        "baseline's, the gateway's prediction. The cache is on, requests do not bring salts of their own, and the "
+        "pod finds half as many tokens as its peers or fewer."
     ),
     cause="The prefixes in use need more KV blocks than the pod has, so they are evicted before they are used again.",
     first_step="Offload KV to host memory on the named pod (`--kv-offloading-size`).",
