@@ -74,7 +74,7 @@ def diagnose(
         Diagnosis(
             at_s=now_s,
             first=first,
-            findings=_ranked(_findings(tracks), first.question),
+            findings=_ranked(_findings(tracks, unchecked), first.question),
             gaps=tuple(
                 Gap(recipe, pool, tuple(pod for pod in pods if pod), reason)
                 for (recipe, pool, reason), pods in gaps.items()
@@ -111,16 +111,31 @@ def _next_tracks(
     return tracks
 
 
-def _findings(tracks: Mapping[Subject, Track]) -> list[Finding]:
-    """One finding for each recipe and pool, with all its pods, those with the earliest evidence first."""
+def _findings(tracks: Mapping[Subject, Track], unchecked: set[Subject]) -> list[Finding]:
+    """One finding for each recipe and pool, with all its pods, those with the earliest evidence first.
+
+    Where a recipe that would explain it could not be checked, a finding is not sure: it may be a consequence.
+    """
     grouped: dict[tuple[str, str], list[Track]] = {}
     for (name, pool, _), track in tracks.items():
         if track.is_raised:
             grouped.setdefault((name, pool), []).append(track)
-    return [
+    found = [
         _finding(BY_NAME[name], pool, sorted(held, key=lambda track: track.since_s))
         for (name, pool), held in grouped.items()
     ]
+    return [
+        replace(finding, confidence=min(finding.confidence, UNSURE))
+        if _may_be_explained(finding, unchecked)
+        else finding
+        for finding in found
+    ]
+
+
+def _may_be_explained(finding: Finding, unchecked: set[Subject]) -> bool:
+    return any(
+        (cause, finding.pool, pod) in unchecked for cause in CAUSES[finding.recipe] for pod in (*finding.pods, "")
+    )
 
 
 def _finding(recipe: Recipe, pool: str, tracks: list[Track]) -> Finding:
@@ -166,6 +181,12 @@ def _ranked(findings: list[Finding], question: Question) -> tuple[Finding, ...]:
     )
     return tuple(marked)
 
+
+CAUSES = {name: tuple(each.name for each in RECIPES if name in each.explains) for name in BY_NAME}
+"""By recipe: those that explain it."""
+
+UNSURE = 0.65
+"""Confidence of a finding that may be a consequence of what could not be checked."""
 
 SURE = 0.7
 """Confidence below which a finding stands behind those above it."""

@@ -117,7 +117,7 @@ class Traffic:
         if self.load.has_new_documents:
             blocks = self._new_blocks(DOCUMENT_TOKENS)
         else:
-            document = min(int(draws.paretovariate(0.5)), DOCUMENTS)
+            document = draws.randint(1, DOCUMENTS)
             blocks = tuple((document + 100 << 20) + index for index in range(DOCUMENT_TOKENS // BLOCK))
         extra = int(draws.randint(60, 260) * self.load.prompt_factor)
         blocks += self._new_blocks(extra)

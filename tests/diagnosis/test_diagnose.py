@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from diagnosis.diagnose import CLEAR_AFTER_S, HOLD_S, NO_STATE, RAISE_AFTER_S, DiagnosisState, diagnose
+from diagnosis.diagnose import CLEAR_AFTER_S, HOLD_S, NO_STATE, RAISE_AFTER_S, SURE, DiagnosisState, diagnose
 from diagnosis.facts import EnvironmentFacts, FleetFacts, PodObservation
 from diagnosis.finding import Diagnosis, Severity
 from routing.facts import Role
@@ -125,3 +125,13 @@ def test_a_fleet_of_which_nothing_is_known_is_unknown() -> None:
     pods = tuple(PodObservation(each.address, each.pool, role=each.role) for each in fleet().pods)
     diagnosis, _ = diagnose(FleetFacts(NOW_S, pods), None, NO_STATE, NOW_S)
     assert diagnosis.is_unknown
+
+
+def test_a_finding_is_not_sure_where_its_cause_could_not_be_checked() -> None:
+    """A queue of transfers may come of slow ones, whose bytes are missing."""
+    queued = fetching(fetches_queued=gauge(5.0))
+    sure = watched((fleet(pod("d0", "split", Role.DECODE, engines=(queued,))), 30.0))[-1].findings[0]
+    assert (sure.recipe, sure.confidence >= SURE) == ("transfer_queue", True)
+    blind = replace(queued, transfers=None)
+    unsure = watched((fleet(pod("d0", "split", Role.DECODE, engines=(blind,))), 30.0))[-1].findings[0]
+    assert (unsure.recipe, unsure.confidence < SURE) == ("transfer_queue", True)
