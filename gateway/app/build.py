@@ -67,6 +67,7 @@ def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_
     gateway.apply_policy(policy)
     _assign_roles(gateway, host)
     _serve_envoy(gateway, host)
+    _serve_key_api(gateway, host)
     connect_index_process(gateway, host)
     return gateway
 
@@ -86,7 +87,8 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         keeps_roles=settings.roles is not None,
         report=report_exception,
     )
-    metrics = GatewayMetrics(router, prices, log_event)
+    has_admin = settings.admin_listen is not None  # Without it no receipts and no totals of the page are kept.
+    metrics = GatewayMetrics(router, prices, log_event, has_page=has_admin)
 
     static, pod_file = (
         StaticSource(settings.configured_pods),
@@ -114,7 +116,9 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     canaries = CanaryMonitor(router.rollout or Rollout(()), router.fleet, log_event, clock)
 
     tracing = _make_tracing(settings, log_event) if settings.tracing else None
-    observers = [metrics.tallies.on_outcome, receipts.on_outcome, *(log.on_outcome for log in logs.values())]
+    observers = [metrics.tallies.on_outcome, *(log.on_outcome for log in logs.values())]
+    if has_admin:
+        observers.insert(1, receipts.on_outcome)
     background = [issuer.run, canaries.run]
     if settings.canaries:
         observers.insert(1, canaries.on_outcome)
@@ -179,18 +183,6 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         callback_errors=CallbackErrorHandler(log_event, after=room.reconcile),
         background=background,
     )
-    if settings.key_api is not None and is_first:
-        from gateway.key_api.service import KeyApiService  # noqa: PLC0415 - off in most gateways
-
-        key_api = KeyApiService(
-            settings.key_api,
-            probes,
-            policy=lambda: keyring.policy,
-            log_event=log_event,
-            clock=clock,
-            wall_clock=time.time,
-        )
-        background.append(key_api.run)
     metrics.register(gateway, unpaired)
     _apply_rules(rules, gateway)
     gateway.registry.register(canaries)
@@ -243,6 +235,24 @@ def _assign_roles(gateway: Gateway, host: HostProcess) -> None:
     )
     gateway.background.append(controller.run)
     gateway.registry.register(controller)
+
+
+def _serve_key_api(gateway: Gateway, host: HostProcess) -> None:
+    """Serve the key API, if configured, in one process of the host."""
+    config = gateway.settings.key_api
+    if config is None or host.number > 1:
+        return
+    from gateway.key_api.service import KeyApiService  # noqa: PLC0415 - off in most gateways
+
+    key_api = KeyApiService(
+        config,
+        gateway.probes,
+        policy=lambda: gateway.keyring.policy,
+        log_event=gateway.log_event,
+        clock=asyncio.get_running_loop().time,
+        wall_clock=time.time,
+    )
+    gateway.background.append(key_api.run)
 
 
 def _serve_envoy(gateway: Gateway, host: HostProcess) -> None:

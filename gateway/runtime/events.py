@@ -118,8 +118,11 @@ EVENTS: Mapping[str, str] = {
 
 def format_timestamp(at_s: float) -> str:
     """Format a Unix time in seconds as RFC 3339 in UTC, with milliseconds."""
-    second, thousandths = divmod(round(at_s * 1e6) // 1000, 1000)
-    return f"{_second(second)}.{thousandths:03d}Z"
+    second, thousandths = divmod(int(at_s * 1e6 + 0.5) // 1000, 1000)
+    return f"{_second(second)}.{_THOUSANDTHS[thousandths]}Z"
+
+
+_THOUSANDTHS = tuple(f"{each:03d}" for each in range(1000))
 
 
 @lru_cache(maxsize=8)
