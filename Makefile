@@ -127,7 +127,8 @@ BEFORE ?= 56405c69
 upgrade: $(READY) ## Roll gateways from the version before to this one and back under load (BEFORE=COMMIT).
 	@$(BIN)/python -m tests.chaos --upgrade "$(BEFORE)" $(ARGS)
 
-soak: $(READY) ## Half load with churn for an hour: memory, descriptors, tasks, series, keys flat (ARGS="--minutes 10").
+soak: $(READY) ## Half load with churn for an hour: memory, descriptors, tasks, series, keys flat (ARGS="--minutes 10 --rules").
+	@case "$(ARGS)" in *--rules*) sh tests/deploy/prometheus.sh ;; esac
 	@$(BIN)/python -m tests.soak --keep tests/soak/last.txt $(ARGS)
 
 # First what single attacks cost in loop time and memory (tests/attacks/test_*.py), then ten thousand attackers; ARGS go to these.
