@@ -52,6 +52,7 @@ from routing.prefix_index import PrefixIndex
 from tenancy.policy import Policy
 
 if TYPE_CHECKING:
+    from gateway.key_api.key_store import KeyStore
     from gateway.tracing.tracing import Tracing
 
 FROZEN_STREAM_TIMEOUT_S = 5.0
@@ -238,9 +239,19 @@ def _assign_roles(gateway: Gateway, host: HostProcess) -> None:
 
 
 def _serve_key_api(gateway: Gateway, host: HostProcess) -> None:
-    """Serve the key API, if configured, in one process of the host."""
-    config = gateway.settings.key_api
-    if config is None or host.number > 1:
+    """Mirror the keys in Redis and serve the key API, if configured, in one process of the host."""
+    config, mirror_dir = gateway.settings.key_api, gateway.settings.key_store
+    if host.number > 1:
+        return
+    store: KeyStore | None = None
+    if mirror_dir is not None and gateway.settings.redis is not None:
+        from gateway.identity.redis_keys import KeyMirror  # noqa: PLC0415 - redis-py takes ten megabytes
+        from gateway.key_api.redis_key_store import RedisKeyStore  # noqa: PLC0415 - as above
+
+        place = parse_redis_url(gateway.settings.redis.value)
+        store = RedisKeyStore(place, mirror_dir)
+        gateway.background.append(KeyMirror(place, mirror_dir, gateway.log_event).run)
+    if config is None:
         return
     from gateway.key_api.service import KeyApiService  # noqa: PLC0415 - off in most gateways
 
@@ -251,6 +262,7 @@ def _serve_key_api(gateway: Gateway, host: HostProcess) -> None:
         log_event=gateway.log_event,
         clock=asyncio.get_running_loop().time,
         wall_clock=time.time,
+        store=store,
     )
     gateway.background.append(key_api.run)
 

@@ -32,7 +32,7 @@ from gateway.config.fields import (
     read_secret,
     schema_of_fields,
 )
-from gateway.config.key_api import KeyApiConfig, key_api_schema, read_key_api
+from gateway.config.key_api import KeyApiConfig, key_api_schema, key_store_schema, read_key_api, read_key_store
 from gateway.config.kv_events import KvEventsConfig, kv_events_schema, read_kv_events
 from gateway.config.limits import (
     Limits,
@@ -100,6 +100,8 @@ class Settings:
     route_log: Path | None = None
     """Input of `hearth simulate`, to replay recorded traffic."""
     key_api: KeyApiConfig | None = None
+    key_store: Path | None = None
+    """The folder that mirrors the keys in Redis; None: keys are not in Redis."""
     """None: no listener for the management of keys."""
     tracing: TracingConfig | None = None
     """None: no spans; a client's trace headers go to pods unchanged."""
@@ -150,6 +152,7 @@ def read_settings(
         route_log=root.get("route_log", parse_writable_path, None),
         tracing=read_tracing(root),
         key_api=read_key_api(root),
+        key_store=read_key_store(root),
         kv_events=read_kv_events(root),
         extproc=read_extproc(root),
         roles=read_roles(root),
@@ -237,6 +240,7 @@ def config_schema() -> Schema:
                 "usage_log": described(TEXT.schema, "One JSON line of usage per request, for chargeback."),
                 "route_log": described(TEXT.schema, "One JSON line per request, the input of `hearth simulate`."),
                 "key_api": described(key_api_schema(), "Listener on which API keys are managed; absent: none."),
+                "key_store": described(key_store_schema(), "Keys in Redis, mirrored to a folder; absent: in folders."),
                 "tracing": described(tracing_schema(), "OpenTelemetry traces; absent: none."),
                 "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "Logging."),
                 "limits": described(schema_of_fields(Limits()), "Limits on what the traffic port accepts."),
