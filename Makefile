@@ -25,8 +25,8 @@ JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 .PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos upgrade soak attacks nightly wheel \
-	bench-overhead bench-paired bench-decide bench-counting bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-extproc bench-truth \
-	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
+	bench-overhead bench-paired bench-decide bench-counting bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-doctor bench-scale bench-extproc bench-truth \
+	vllm-venv serve-vllm test-vllm test-doctor envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
 
 help: ## List the verbs.
 	@echo "Hearth: make VERB"
@@ -108,8 +108,9 @@ trace-request: $(READY) ## Files, switches and calls of one streamed chat, with 
 	@$(BIN)/python -m tests.house.trace_request $(ARGS)
 	@$(BIN)/python -m tests.house.shape
 
-reference: $(READY) ## Write docs/cli.md anew from the parsers.
+reference: $(READY) ## Write docs/cli.md and docs/doctor/ anew from parsers and recipes.
 	@$(BIN)/python -m tests.reference --keep
+	@$(BIN)/python -m tests.doctor_pages
 
 fuzz: $(READY) ## Run the property tests for long (profile nightly).
 	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile nightly --timeout 3600 $(ARGS)
@@ -137,7 +138,7 @@ attacks: $(READY) ## What attackers get of a gateway's time and memory, beside p
 	@$(BIN)/python -m tests.attacks $(ARGS)
 
 # Each part runs even where one before it has failed; the exit status tells whether all passed.
-NIGHTLY = fuzz fuzz-long chaos upgrade soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-cascade bench-extproc bench-truth
+NIGHTLY = fuzz fuzz-long chaos upgrade soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-scale bench-cascade bench-extproc bench-truth
 
 nightly: $(READY) ## All that is too long for CI: fuzzing, chaos, soak, attacks, benches (hours; NIGHTLY="chaos soak").
 	@status=0; for part in $(NIGHTLY); do $(MAKE) "$$part" || status=1; done; exit $$status
@@ -180,6 +181,9 @@ bench-slo: $(READY) ## Whose promises are kept under overload, by tier and tenan
 bench-pd: $(READY) ## What splitting prefill from decode buys: fixed splits, soft roles, none (ARGS=--quick; 20 minutes).
 	@$(BIN)/python -m bench.pd --keep bench/pd/last.txt $(ARGS)
 
+bench-scale: $(READY) ## How many engines and when, beside HPA, KEDA and a clairvoyant scaler (ARGS="--case office --seed 1"; 30 minutes).
+	@$(BIN)/python -m bench.scale --keep bench/scale/last.txt $(ARGS)
+
 bench-truth: $(READY) vllm-venv ## How far simulated engines are from a real vLLM (ARGS=--quick; an hour).
 	@$(BIN)/python -m bench.truth --keep bench/truth/last.txt $(ARGS)
 
@@ -187,6 +191,9 @@ bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside
 	@PYTHON="$(PYTHON)" sh bench/extproc/setup.sh
 	@$$($(BIN)/python -m bench.interpreter) -m bench.extproc --envoy "$$(cat .venv-envoy/binary)" \
 		--keep bench/extproc/last.txt $(ARGS)
+
+bench-doctor: $(READY) ## Diagnosis beside 35 injected faults, pairs, missing figures and 20 healthy hours (ARGS="--hours 0"; an hour).
+	@$(BIN)/python -m bench.doctor --keep bench/doctor/last.txt $(ARGS)
 
 bench-cascade: $(READY) ## Whether promises about quality are kept, and what ladders cost at work (ARGS go to the first; 12 minutes).
 	@$(BIN)/python -m bench.cascade --keep bench/cascade/last.txt $(ARGS); promises=$$?; \
@@ -205,6 +212,10 @@ serve-vllm: $(READY) vllm-venv ## Two real vLLM pods on the CPU with the gateway
 
 test-vllm: $(READY) vllm-venv ## Run the tests against real vLLM pods.
 	@$(BIN)/python -m pytest tests/vllm $(ARGS)
+
+test-doctor: $(READY) ## Put faults into simulated pods, and into real vLLM where it is installed; the doctor must name them.
+	@$(BIN)/python -m pytest tests/doctor $(ARGS)
+	@test ! -d .venv-vllm || $(BIN)/python -m pytest tests/vllm/test_doctor.py $(ARGS)
 
 # --- Real Envoy, in an environment of its own ---------------------------------------------------------------------
 
@@ -229,6 +240,13 @@ check-deploy: $(READY) envoy-venv ## Hold each file in deploy/ against the progr
 extproc-messages: $(READY) ## After a change of messages.proto: compile it anew.
 	@python3 -m venv out/protoc && out/protoc/bin/python -m pip install -q grpcio-tools mypy-protobuf
 	@PATH="$$PWD/out/protoc/bin:$$PATH" python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. gateway/ext_proc/messages.proto
+
+scaler-messages: $(READY) ## After a change of gateway/scaling/messages.proto: compile it anew.
+	@python3 -m venv out/protoc && out/protoc/bin/python -m pip install -q grpcio-tools mypy-protobuf
+	@PATH="$$PWD/out/protoc/bin:$$PATH" python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. gateway/scaling/messages.proto
+
+test-scale: $(READY) ## Simulated pods as processes, scaled through KEDA's protocol by the HPA's rules (minutes).
+	@$(BIN)/python -m pytest tests/scaling $(ARGS)
 
 clean: ## Remove what was built, environments included.
 	@rm -rf $(VENV) .venv-vllm .venv-envoy .venv-deploy .venv-grpc .venv-rivals build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from agent.heartbeat import HeartbeatIntervals, HeartbeatPublisher
 from agent.loads import LoadListener
 from agent.node_readings import NodeState
@@ -18,6 +20,7 @@ from gateway.runtime.guard import restarted
 from gateway.runtime.redis_location import RedisLocation
 from routing.facts import InvalidFacts, PodFacts, read_facts
 from routing.pod_record import MAX_PODS, NO_READING, AgentRecord, EngineLoad, RegisteredPod, RegistrationState
+from routing.server_settings import ServerSettings
 
 LogFunction = Callable[..., None]
 
@@ -160,7 +163,19 @@ class Agent:
         self.heart.publish_now()
 
     def _registered(self, server: ProbedServer) -> RegisteredPod:
-        return RegisteredPod(server.address.url, self._facts(server), takes_priority=server.takes_priority)
+        return RegisteredPod(
+            server.address.url,
+            self._facts(server),
+            takes_priority=server.takes_priority,
+            settings=self._settings(server),
+        )
+
+    def _settings(self, server: ProbedServer) -> ServerSettings:
+        """Return how the server was started; what its engine reports overrides its command line."""
+        effective = self.loads.settings_of(server.address.port)
+        if not effective:
+            return server.settings
+        return msgspec.structs.replace(server.settings, options={**server.settings.options, **effective})
 
     def _facts(self, server: ProbedServer) -> PodFacts:
         """Merge all facts of a server; one that is invalid is left out and logged once."""

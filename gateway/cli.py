@@ -57,6 +57,18 @@ def _command(name: str | None) -> Command | None:
             from gateway.commands.cascade import run
         case "spend":
             from gateway.commands.spend import run
+        case "scale":
+            from gateway.commands.scale import run
+        case _:
+            return _admin_command(name)
+    return run
+
+
+def _admin_command(name: str | None) -> Command | None:
+    """Do the same for a command that talks to the admin port."""
+    match name:
+        case "doctor" | "baseline":
+            from gateway.commands.doctor import run
         case "receipts" | "fleet" | "drain" | "reload":
             from gateway.commands.admin import run
         case _:
@@ -123,6 +135,11 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
         add_flags(spend)
     _add_admin_commands(commands, words)
+    scale = commands.add_parser("scale", help="show how many engines there should be, or have a command follow it")
+    if "scale" in words:
+        from gateway.commands.scale import add_flags
+
+        add_flags(scale)
     commands.add_parser("pod", help="run a simulated vLLM pod", add_help=False)
     commands.add_parser("shadow", help="predict from a copy of another gateway's traffic", add_help=False)
     commands.add_parser("simulate", help="replay a trace on simulated pods", add_help=False)
@@ -135,6 +152,8 @@ ADMIN_COMMANDS = {
     "fleet": "show the pods of a running gateway",
     "drain": "send a pod no more requests, or undo this",
     "reload": "reload the configuration of a running gateway",
+    "doctor": "say what is wrong with a fleet, why, and the first thing to try",
+    "baseline": "save what is normal for a fleet, or compare with it",
 }
 """Commands that talk to the admin port."""
 
@@ -149,6 +168,11 @@ def _add_admin_commands(commands: Any, words: Sequence[str]) -> None:
     admin.add_fleet_flags(parsers["fleet"])
     admin.add_drain_flags(parsers["drain"])
     admin.add_reload_flags(parsers["reload"])
+    if {"doctor", "baseline"} & set(words):
+        from gateway.commands import doctor
+
+        doctor.add_doctor_flags(parsers["doctor"])
+        doctor.add_baseline_flags(parsers["baseline"])
 
 
 def _add_serve_flags(serve: argparse.ArgumentParser) -> None:

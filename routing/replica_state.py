@@ -119,7 +119,22 @@ class RejectedUpdate(Struct, frozen=True, gc=False):
     age_s: float
 
 
-StateUpdate = PlacedUpdate | FirstTokenUpdate | SettledUpdate | EndedUpdate | Snapshot | QueueUpdate | RejectedUpdate
+class SupplyUpdate(Struct, frozen=True, gc=False):
+    """What a replica knows of the need for engines, or has decided; encoded by `gateway/scaling/figures.py`."""
+
+    payload: bytes
+
+
+StateUpdate = (
+    PlacedUpdate
+    | FirstTokenUpdate
+    | SettledUpdate
+    | EndedUpdate
+    | Snapshot
+    | QueueUpdate
+    | RejectedUpdate
+    | SupplyUpdate
+)
 
 
 class PeerAdmission(Protocol):
@@ -309,6 +324,8 @@ class ReplicaState:
     ) -> None:
         """`on_answer` is called with the name of an engine that has answered another replica's request, and when."""
         self.admission = admission
+        self.on_supply: Callable[[int, bytes, float], None] | None = None
+        """Called with the replica, payload and time of each `SupplyUpdate`; None: they are ignored."""
         self.applied = 0
         """Updates applied."""
         self.rejected = 0
@@ -443,6 +460,9 @@ class ReplicaState:
             self._apply_placed(origin, update, now_s)
         elif isinstance(update, Snapshot):
             self._restate(origin, update, now_s)
+        elif isinstance(update, SupplyUpdate):
+            if self.on_supply is not None:
+                self.on_supply(origin.replica_id, update.payload, now_s)
         else:
             self._admit(origin, update, now_s)
 

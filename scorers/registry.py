@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from routing.candidates import Scorer
+from scorers.constrained_decoding import ConstrainedDecoding
 from scorers.decode_role import DecodeRolePenalty
 from scorers.hot_prefix_replication import HotPrefixReplication
 from scorers.interference import Interference
@@ -29,6 +30,7 @@ SCORERS: tuple[type[Scorer], ...] = (
     PromptLengthAffinity,
     DecodeRolePenalty,
     PrefillStallCost,
+    ConstrainedDecoding,
     RoundRobin,
     LeastLoaded,
 )
@@ -49,6 +51,7 @@ def routings() -> dict[str, tuple[Scorer, ...]]:
             PromptLengthAffinity(),
             DecodeRolePenalty(),
             PrefillStallCost(),
+            ConstrainedDecoding(),
         ),
         "round-robin": (RoundRobin(),),
         "least-loaded": (LeastLoaded(),),

@@ -242,14 +242,18 @@ class Admission:
         now_s: float,
         draw: float,
         late_by_s: float | None = None,
+        was_placed: bool = True,
     ) -> WaitingRequest:
         """One that asks to be placed. Raises `RequestRejected` where it could not be served in time.
 
-        `late_by_s`: it had been placed and has lost its pod, so that it is served late rather than refused, until then.
+        `late_by_s`: until then it is served late rather than rejected, because it had been placed and has lost its pod,
+        or, with `was_placed` False, has waited for its model's first pod: then its tenant pays for its prompt.
         """
         if self.peers is not None:
             self.peers.refresh(now_s)
-        waiter = self._waiter(request, caller, objective, came_s, now_s, late_by_s)
+        waiter = self._waiter(
+            request, caller, objective, came_s, now_s, late_by_s, was_placed=late_by_s is not None and was_placed
+        )
         queue, line = waiter.queue, waiter.tier_queue
         line.demand.add(waiter.own_s, now_s)
         if queue.waiting or queue.has_peers_waiting:
@@ -373,7 +377,7 @@ class Admission:
         late_s = now_s - waiter.start_by_s
         # Where no request goes before it, or its tenant has had less than its share, it will be the next.
         if not waiter.was_placed and queue.must_wait(waiter.objective.tier) and not line.is_below_fair_share(waiter):
-            comings = max(0, CLIENT_ATTEMPTS - 1 - waiter.request.retry_count)
+            comings = 0 if waiter.has_waited else max(0, CLIENT_ATTEMPTS - 1 - waiter.request.retry_count)
             late_s += line.wait_s(waiter, now_s) + comings * (waiter.start_by_s - waiter.arrived_s) / CLIENT_ATTEMPTS
         if late_s > 0:
             raise self.overload_rejection(waiter, now_s, late_s, draw)
@@ -392,6 +396,8 @@ class Admission:
         came_s: float,
         now_s: float,
         late_by_s: float | None,
+        *,
+        was_placed: bool,
     ) -> WaitingRequest:
         costs, tenant, ground = self._router.costs, caller.tenant.name, self._ground(request)
         if now_s >= ground.refresh_at_s:
@@ -430,7 +436,8 @@ class Admission:
             start_by_s,
             leave_by_s,
             due_s,
-            was_placed=late_by_s is not None,
+            was_placed=was_placed,
+            has_waited=late_by_s is not None and not was_placed,
             answer_tokens=answer_tokens,
         )
         waiter.headroom_s, waiter.idle_ttft_s = headroom_s, idle_ttft_s

@@ -180,6 +180,8 @@ class WaitingRequest:
     """By what it is ordered inside its tenant: `start_by_s`; where it had been placed before, when it came."""
     was_placed: bool = False
     """It has lost its pod: it is served late rather than refused, and before those of its tenant that are new."""
+    has_waited: bool = False
+    """It has waited for the first pod of its model: no further try of its client is allowed for."""
     answer_tokens: float = 0.0
     """Of all its answers together, on average."""
     charged: float = 0.0

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gateway.app.diagnosis import diagnose_fleet
 from gateway.app.gateway import Gateway
 from gateway.app.join_host import connect_index_process
 from gateway.app.metrics import GatewayMetrics
@@ -67,9 +68,15 @@ def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_
     gateway = _assemble(settings, host)
     gateway.apply_policy(policy)
     _assign_roles(gateway, host)
+    if host.number <= 1:
+        diagnose_fleet(gateway)
     _serve_envoy(gateway, host)
     _serve_key_api(gateway, host)
     connect_index_process(gateway, host)
+    if settings.supply is not None and settings.supply.is_on:
+        from gateway.app.join_supply import decide_supply  # noqa: PLC0415 - off in most gateways
+
+        decide_supply(gateway, settings.supply, is_first=host.number <= 1)
     return gateway
 
 
@@ -107,7 +114,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         router, sources, prober, log_event=log_event, clock=clock, draw=draw, models=prices, warns=is_first
     )
 
-    room = AdmissionQueue(
+    room = _queue_type(settings)(
         router, clock=clock, draw=draw, no_pod_s=waits.scale_from_zero_s, first_pod_s=waits.startup_discovery_s
     )
     quotas = make_quota_enforcer(router, prices, room.has_waiters, clock=clock, draw=draw)
@@ -193,6 +200,15 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         front.dispatcher.trace_with(tracing.tracer.begin)
         gateway.registry.register(tracing.exporter)
     return gateway
+
+
+def _queue_type(settings: Settings) -> type[AdmissionQueue]:
+    """Return the plain queue, or the one that counts placements where desired engines are computed."""
+    if settings.supply is None or not settings.supply.is_on:
+        return AdmissionQueue
+    from gateway.scaling.demand import MeteredAdmissionQueue  # noqa: PLC0415 - off in most gateways
+
+    return MeteredAdmissionQueue
 
 
 def _make_rules(

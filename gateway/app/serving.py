@@ -145,6 +145,8 @@ def metrics_and_admin_apps(
         cascades=gateway.cascades,
         cascade_usage=partial(show_usage, gateway.cascade_counters),
         view=_view_of(gateway),
+        supply=None if gateway.supply is None else gateway.supply.view,
+        doctor=gateway.doctor,
     )
     return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)
 
@@ -167,6 +169,7 @@ def _view_of(gateway: Gateway) -> GatewayView:
         clock=asyncio.get_running_loop().time,
         wall_clock=time.time,
         started_s=time.time(),
+        doctor=gateway.doctor,
     )
 
 
@@ -224,6 +227,8 @@ async def running_background_tasks(gateway: Gateway, signals: Signals) -> AsyncI
 async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Signals) -> None:
     """Drain: become unready, close the listener, then wait for open requests until `drain_s` or a second signal."""
     gateway.listener.dispatcher.begin_drain()
+    if gateway.supply is not None:
+        gateway.supply.leave()
     await _serve_on(gateway, signals)
     await close_listeners(servers, gateway.listener.protocol_factory(gateway.tls), None)
     grace_s = gateway.settings.timeouts.drain_s

@@ -47,6 +47,10 @@ class SupervisorAdmin:
                 web.get("/config", self._config),
                 web.get("/limits", self._limits),
                 web.get("/cascades", self._cascades),
+                web.get("/scale", self._scale),
+                web.get("/findings", self._from_one),
+                web.get("/findings/bundle", self._from_one),
+                web.post("/baseline/save", self._from_one),
             ]
         )
         return app
@@ -100,6 +104,20 @@ class SupervisorAdmin:
             return rejection
         lists = {worker: _json(answer)["cascades"] for worker, answer in answers.items()}
         return json_response({"cascades": [{**each, "worker": worker} for worker in lists for each in lists[worker]]})
+
+    async def _scale(self, request: web.Request) -> web.Response:
+        """Of the worker that decides, where one does: the others answer with its decision."""
+        answers = await self._ask(request)
+        if rejection := _rejection(answers):
+            return rejection
+        views = [_json(answer) for answer in answers.values()]
+        return json_response(next((view for view in views if view["is_leader"]), views[0]))
+
+    async def _from_one(self, request: web.Request) -> web.Response:
+        """The answer of the one worker that diagnoses the fleet for all."""
+        answers = await self._ask(request)
+        found = next((answer for answer in answers.values() if answer.status != 404), None)
+        return _forwarded(found) if found is not None else _rejection(answers) or _no_worker()
 
     async def _drain(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)

@@ -50,6 +50,7 @@ FACTS = frozenset(
         *("hearth_build_info", "hearth_replica_sync_peers", "hearth_limit_replicas"),
         *("hearth_cascade_guarantee_max_loss_ratio", "hearth_cascade_guarantee_examples"),
         *("hearth_pool_engines", "hearth_pool_waiting_requests"),
+        *("hearth_desired_engines", "hearth_needed_engines", "hearth_desired_tier_engines"),
     )
 )
 
@@ -62,6 +63,7 @@ LARGEST = frozenset(
             "hearth_redis_staleness_seconds",
         ),
         *("hearth_cascade_drift_alarm", "hearth_cascade_model_frozen", "hearth_cascade_threshold_raised_steps"),
+        "hearth_supply_missing_gateways",
         *("hearth_warnings", "hearth_pool_cost", "hearth_pool_engine_seconds", "hearth_engine_prompt_tokens"),
         *(name for name, _, _ in (*SUMMARIES, *COUNTERS)),
     )
@@ -86,7 +88,12 @@ ONE_PER_UPSTREAM = frozenset(
 )
 """Processes may differ in these: each has circuit breakers of its own."""
 
-SMALLEST = frozenset(("hearth_cascade_guarantee_active", "hearth_cascade_shadow_agreement_ratio"))
+SMALLEST = frozenset(
+    (
+        *("hearth_cascade_guarantee_active", "hearth_cascade_shadow_agreement_ratio"),
+        "hearth_desired_engines_known",
+    )
+)
 
 CONNECTED = "_connected"
 

@@ -106,7 +106,8 @@ def _object(answer: IO[bytes]) -> View:
 # -- flags ---------------------------------------------------------------------------------------------------------
 
 
-def _add_place(parser: ArgumentParser) -> None:
+def add_place_flags(parser: ArgumentParser) -> None:
+    """Add the flags of every command that talks to the admin port."""
     parser.add_argument("--url", metavar="URL", help=f"admin port [HEARTH_ADMIN_URL] (default {DEFAULT_URL})")
     parser.add_argument("--token", metavar="TOKEN", help="admin token; other users see it in ps [HEARTH_ADMIN_TOKEN]")
     parser.add_argument("--token-file", metavar="FILE", help="file that contains it [HEARTH_ADMIN_TOKEN_FILE]")
@@ -129,12 +130,12 @@ def add_receipts_flags(parser: ArgumentParser) -> None:
     }
     for name in RECEIPT_FILTERS:
         parser.add_argument(f"--{name}", metavar=name.upper(), help=shown[name])
-    _add_place(parser)
+    add_place_flags(parser)
 
 
 def add_fleet_flags(parser: ArgumentParser) -> None:
     """Add the flags of `hearth fleet`."""
-    _add_place(parser)
+    add_place_flags(parser)
 
 
 def add_drain_flags(parser: ArgumentParser) -> None:
@@ -142,12 +143,12 @@ def add_drain_flags(parser: ArgumentParser) -> None:
     parser.add_argument("pod", metavar="POD_URL", help="pod, as `hearth fleet` lists it")
     parser.add_argument("--undo", action="store_true", help="send it requests again")
     parser.add_argument("--wait", metavar="SECONDS", type=float, help="wait so long until no request runs there")
-    _add_place(parser)
+    add_place_flags(parser)
 
 
 def add_reload_flags(parser: ArgumentParser) -> None:
     """Add the flags of `hearth reload`."""
-    _add_place(parser)
+    add_place_flags(parser)
 
 
 # -- commands ------------------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
     """Run a command. Returns 0 on success; 1 where the gateway rejects it, or a pod did not drain in time."""
     try:
         client = AdminClient(
-            arguments.url or variables.get("HEARTH_ADMIN_URL") or DEFAULT_URL, _token(arguments, variables)
+            arguments.url or variables.get("HEARTH_ADMIN_URL") or DEFAULT_URL, read_token(arguments, variables)
         )
         match arguments.command:
             case "receipts":
@@ -173,7 +174,8 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
         return 1
 
 
-def _token(arguments: Namespace, variables: Mapping[str, str]) -> str | None:
+def read_token(arguments: Namespace, variables: Mapping[str, str]) -> str | None:
+    """Return the admin token, None where there is none. Raises `InvalidValue` for a file that cannot be read."""
     if arguments.token:
         return str(arguments.token)
     file = arguments.token_file or (

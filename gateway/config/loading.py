@@ -150,6 +150,7 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
         faults.append(ConfigError("key_store", "needs `redis`"))
     if settings.key_store is not None and settings.key_api and settings.key_api.keys_dir != settings.key_store:
         faults.append(ConfigError("key_api.keys_dir", "must be key_store.mirror_dir"))
+    faults.extend(_unreachable_pools(settings))
     faults.extend(_unchecked_cascades(settings))
     faults.extend(_canaries_with_roles(settings))
     admin = settings.admin_listen
@@ -157,7 +158,7 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
         words = f"{admin} can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"
         faults.append(ConfigError("admin_listen", words))
     named: dict[tuple[str, int], str] = {}
-    envoys = settings.extproc
+    envoys, supply = settings.extproc, settings.supply
     for name, where in (
         *(
             ("listen", settings.listen),
@@ -165,6 +166,7 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
             ("admin_listen", settings.admin_listen),
         ),
         *((("extproc.listen", envoys.listen), ("extproc.health_listen", envoys.health_listen)) if envoys else ()),
+        ("supply.listen", supply.listen if supply else None),
     ):
         if where is None or where.port == 0:
             continue
@@ -172,6 +174,22 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
         if other != name:
             faults.append(ConfigError(name, f"{where} is taken by {other}"))
     return faults
+
+
+def _unreachable_pools(settings: Settings) -> list[ConfigError]:
+    """Return pools that may have no pod and whose model is not configured: its first request would get a 404."""
+    if settings.supply is None:
+        return []
+    named = {entry.name: entry for entry in settings.pools}
+    words = "is not in model_list: without a pod, a request for it is rejected as unknown; add it there"
+    return [
+        ConfigError(f"pools.{pool}.model", f"`{named[pool].model}` {words}")
+        for pool, rails in settings.supply.policy.pools.items()
+        if rails.min_engines == 0
+        and pool in named
+        and named[pool].model is not None
+        and named[pool].model not in settings.model_table
+    ]
 
 
 def _unchecked_cascades(settings: Settings) -> list[ConfigError]:
@@ -206,11 +224,12 @@ def _canaries_with_roles(settings: Settings) -> list[ConfigError]:
 
 
 CONFIG_FILE_KEYS = re.compile(
-    r"""  policy | usage_log | route_log
+    r"""  policy | usage_log | route_log | supply\.state_file
     | (?!.*\.selector\.) [\w.\[\]]*_file
-    | ((extproc|key_api)\.)? tls\.\w+
+    | ((extproc|key_api|supply)\.)? tls\.\w+
     | key_api\.(keys_dir|audit_log)
     | key_store\.mirror_dir
+    | doctor\.baseline
     | model_list\[\d+\]\. cascade\.calibration
     | discovery\.file\.path
     """,

@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.config.cors import CorsPolicy, cors_schema, read_cors
 from gateway.config.discovery import NO_SOURCES, DiscoveredPod, DiscoverySources, discovery_schema, read_discovery
+from gateway.config.doctor import DoctorConfig, doctor_schema, read_doctor
 from gateway.config.extproc import ExtProcConfig, extproc_schema, read_extproc
 from gateway.config.fields import (
     ADDRESS_SCHEMA,
@@ -47,6 +48,7 @@ from gateway.config.pools import PoolEntry, pools_schema, read_pools
 from gateway.config.renamed_keys import fault_of_renamed
 from gateway.config.rollout import canary_schema, read_canaries, read_roles, roles_schema
 from gateway.config.routing import RoutingConfig, read_routing, routing_schema
+from gateway.config.supply import SupplyConfig, read_supply, supply_schema
 from gateway.config.tracing import TracingConfig, read_tracing, tracing_schema
 from gateway.runtime.addresses import Address, TlsFiles
 from routing.canary import CanaryTerms
@@ -87,6 +89,8 @@ class Settings:
     """When a silent engine or stream counts as stalled."""
     roles: RoleTerms | None = None
     """None: engines keep their roles."""
+    supply: SupplyConfig | None = None
+    """None: no desired engines are computed."""
     canaries: tuple[CanaryTerms, ...] = ()
     kv_events: KvEventsConfig | None = None
     """None: only the approximate prefix-cache index."""
@@ -99,6 +103,8 @@ class Settings:
     usage_log: Path | None = None
     route_log: Path | None = None
     """Input of `hearth simulate`, to replay recorded traffic."""
+    doctor: DoctorConfig = field(default_factory=DoctorConfig)
+    """How the fleet is diagnosed."""
     key_api: KeyApiConfig | None = None
     key_store: Path | None = None
     """The folder that mirrors the keys in Redis; None: keys are not in Redis."""
@@ -151,6 +157,7 @@ def read_settings(
         usage_log=root.get("usage_log", parse_writable_path, None),
         route_log=root.get("route_log", parse_writable_path, None),
         tracing=read_tracing(root),
+        doctor=read_doctor(root),
         key_api=read_key_api(root),
         key_store=read_key_store(root),
         kv_events=read_kv_events(root),
@@ -166,6 +173,7 @@ def read_settings(
         if (times := root.table("timeouts"))
         else defaults.timeouts,
     )
+    settings = replace(settings, supply=read_supply(root, frozenset(entry.name for entry in settings.pools)))
     if (discovery := root.table("discovery")) is not None:
         pools = tuple(dict.fromkeys(entry.inference_pool for entry in settings.models if entry.inference_pool))
         pods, pod_file, places = read_discovery(discovery, pools)
@@ -225,6 +233,10 @@ def config_schema() -> Schema:
                     {"anyOf": [FLAG.schema, roles_schema()]},
                     "Engines move between prefill and decode with the traffic.",
                 ),
+                "supply": described(
+                    {"anyOf": [FLAG.schema, supply_schema()]},
+                    "Desired engines of each pool, and the listener of KEDA's external scaler; absent: none.",
+                ),
                 "canaries": described(
                     {"type": "array", "items": canary_schema()},
                     "Pods on trial with a share of the traffic, one after the other.",
@@ -239,6 +251,7 @@ def config_schema() -> Schema:
                 "cors": described(cors_schema(), "Origins whose web pages may call the gateway; absent: none."),
                 "usage_log": described(TEXT.schema, "One JSON line of usage per request, for chargeback."),
                 "route_log": described(TEXT.schema, "One JSON line per request, the input of `hearth simulate`."),
+                "doctor": described(doctor_schema(), "Diagnosis of the fleet."),
                 "key_api": described(key_api_schema(), "Listener on which API keys are managed; absent: none."),
                 "key_store": described(key_store_schema(), "Keys in Redis, mirrored to a folder; absent: in folders."),
                 "tracing": described(tracing_schema(), "OpenTelemetry traces; absent: none."),
@@ -288,6 +301,8 @@ def _shown(value: Any) -> object:
             return {"name": value.name, "scorers": {scorer.name: _shown(scorer) for scorer in value.scorers}}
         case tuple():
             return [_shown(held) for held in value]
+        case Mapping():
+            return {str(key): _shown(held) for key, held in value.items()}
         case _ if is_dataclass(value):
             return {field.name: _shown(getattr(value, field.name)) for field in fields(value) if field.repr}
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gateway.cascades.cascades import Cascades, show_cascades
 from gateway.config.fields import Secret, parse_pod_base_url
+from gateway.diagnosis.doctor import Doctor
+from gateway.diagnosis.view import show_bundle, show_findings
 from gateway.fleet.view import show_fleet
 from gateway.fleet.watcher import FleetWatcher
 from gateway.limits.accounts import QuotaEnforcer
@@ -73,10 +76,18 @@ class AdminBackend:
     """Returns what a cascade has done since the start."""
     view: PageData | None = None
     """What the operators' page shows; None where there is none."""
+    supply: Callable[[], dict[str, Any]] | None = None
+    """Returns the desired engines; None where `supply` is not configured."""
+    doctor: Doctor | None = None
+    """Diagnosis of the fleet; None where it is off, or in another worker."""
 
 
 class _Named(msgspec.Struct, forbid_unknown_fields=True):
     pod: str
+
+
+class _BaselineOrder(msgspec.Struct, forbid_unknown_fields=True):
+    begins_anew: bool = False
 
 
 def admin_app(admin: AdminBackend) -> web.Application:
@@ -97,6 +108,10 @@ def admin_app(admin: AdminBackend) -> web.Application:
             web.get("/config", _bound(admin, _config)),
             web.get("/limits", _bound(admin, _limits)),
             web.get("/cascades", _bound(admin, _cascades)),
+            web.get("/scale", _bound(admin, _scale)),
+            web.get("/findings", _bound(admin, _findings)),
+            web.get("/findings/bundle", _bound(admin, _bundle)),
+            web.post("/baseline/save", _bound(admin, _save_baseline)),
         ]
     )
     return app
@@ -196,7 +211,37 @@ async def _receipt(admin: AdminBackend, request: web.Request) -> web.Response:
 async def _fleet(admin: AdminBackend, request: web.Request) -> web.Response:
     watcher, url = admin.watcher, request.query.get("pod")
     pods = [pod for pod in watcher.pods if url in (None, pod.url)]
-    return json_response(show_fleet(admin.router, pods, admin.clock(), admin.peer_load(), watcher.census))
+    shown = show_fleet(admin.router, pods, admin.clock(), admin.peer_load(), watcher.census)
+    if admin.doctor is not None:
+        found = admin.doctor.findings_by_pod()
+        for pod in shown["pods"]:
+            pod["findings"] = found.get(pod["url"], [])
+    return json_response(shown)
+
+
+async def _findings(admin: AdminBackend, _: web.Request) -> web.Response:
+    return json_response(show_findings(_doctor(admin)))
+
+
+async def _bundle(admin: AdminBackend, _: web.Request) -> web.Response:
+    doctor = _doctor(admin)
+    body = await asyncio.to_thread(show_bundle, [*doctor.looks], doctor.baselines.baseline, doctor.mode)
+    return web.Response(body=body, content_type="application/json")
+
+
+async def _save_baseline(admin: AdminBackend, request: web.Request) -> web.Response:
+    try:
+        wanted = msgspec.json.decode(await request.read() or b"{}", type=_BaselineOrder)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise web.HTTPBadRequest(text=f'wanted {{"begins_anew": true}} or nothing: {error}') from None
+    saved = await _doctor(admin).baselines.save(begins_anew=wanted.begins_anew)
+    return json_response(saved, 422 if "error" in saved else 200)
+
+
+def _doctor(admin: AdminBackend) -> Doctor:
+    if admin.doctor is None:
+        raise web.HTTPNotFound(text="this process does not diagnose the fleet: doctor.mode is off")
+    return admin.doctor
 
 
 async def _overview(admin: AdminBackend, _: web.Request) -> web.Response:
@@ -256,6 +301,12 @@ async def _cascades(admin: AdminBackend, _: web.Request) -> web.Response:
     if usage_of is not None:
         shown = [{**each, "usage": usage_of(each["cascade"])} for each in shown]
     return json_response({"cascades": shown})
+
+
+async def _scale(admin: AdminBackend, _: web.Request) -> web.Response:
+    if admin.supply is None:
+        raise web.HTTPNotFound(text="supply is not configured: set `supply: true` in hearth.yaml")
+    return json_response(admin.supply())
 
 
 async def _reload(admin: AdminBackend, _: web.Request) -> web.Response:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from math import inf
 
 from gateway.pipeline.request_context import RequestContext
+from gateway.pipeline.start_queue import StartQueue
 from gateway.runtime.guard import PeriodicTimer, call_guarded, report_exception
 from routing.candidates import NoEngineAdmissible
 from routing.decision.placement import Placement
@@ -73,6 +74,8 @@ class AdmissionQueue:
         self.admission: Admission | None = None
         self.waiting_for_pod: dict[str, int] = {}
         """Requests that wait for a pod of their model, by model; also of names that no pod is known to serve."""
+        self.starts: StartQueue | None = None
+        """Where requests wait for a pod that an autoscaler starts; None where supply decisions are off."""
         self._queued: dict[int, QueuedRequest] = {}
         self._granted: dict[Placement, tuple[WaitingRequest, RequestContext]] = {}
         """Placements that are not settled yet."""
@@ -105,6 +108,7 @@ class AdmissionQueue:
         was placed before and has lost its pod, so that until then it is served late rather than rejected. Where the
         caller is cancelled it has left the queue in the same tick.
         """
+        was_placed = late_by_s is not None
         while True:
             try:
                 request, admission, now_s = context.request, self.admission, self._clock()
@@ -123,6 +127,7 @@ class AdmissionQueue:
                     now_s=now_s,
                     draw=self._draw(),
                     late_by_s=late_by_s,
+                    was_placed=was_placed,
                 )
                 try:
                     placement = self._place_now(admission, waiter, avoid, now_s, context)
@@ -133,20 +138,33 @@ class AdmissionQueue:
             except RequestRejected as rejection:
                 if rejection.reason is not Reason.NO_POD_READY or avoid:
                     raise
-                first_s = 0.0 if self._router.fleet.has_reported_models else self._first_pod_s
-                if self._clock() >= since_s + max(self._no_pod_s, first_s):
-                    raise
-            await self._wait_for_pod(context.request.model)
+                no_pod = rejection
+            started_by_s = await self._wait_for_pod(context, objective, since_s, no_pod)
+            if late_by_s is None:
+                late_by_s = started_by_s
 
-    async def _wait_for_pod(self, model: str) -> None:
-        waiting = self.waiting_for_pod
+    async def _wait_for_pod(
+        self, context: RequestContext, objective: LatencyObjective, since_s: float, no_pod: RequestRejected
+    ) -> float | None:
+        """Wait for a pod of the request's model. Returns the loop time until which a request that has waited for the
+        start of a pod is served late rather than rejected; None without supply decisions. Raises `RequestRejected`.
+        """
+        model, waiting, starts = context.request.model, self.waiting_for_pod, self.starts
+        if starts is None or not starts.covers(model):
+            first_s = 0.0 if self._router.fleet.has_reported_models else self._first_pod_s
+            if self._clock() >= since_s + max(self._no_pod_s, first_s):
+                raise no_pod
+            starts = None
         waiting[model] = waiting.get(model, 0) + 1
         try:
+            if starts is not None:
+                return await starts.wait(context, objective, since_s)
             await asyncio.sleep(NO_POD_POLL_S)
         finally:
             waiting[model] -= 1
             if not waiting[model]:
                 del waiting[model]
+        return None
 
     def settle(self, placement: Placement, usage: Usage | None) -> None:
         """Settle a placement that is about to be released; `usage` where it was answered in full."""

@@ -107,6 +107,10 @@ class RequestPipeline:
         self._run_pair = run_pair
         self.budget = RetryBudget(limits.retries, among=limits.processes)
 
+    def observe(self, observer: OutcomeListener) -> None:
+        """Call an observer with the record of each request that ends from now on."""
+        self.observers = (*self.observers, observer)
+
     async def handle_request(
         self,
         request: Request,

@@ -118,6 +118,8 @@ class Outcome(Receipt, kw_only=True, gc=False):
     group: str | None = None
     decode_s: float | None = None
     """From its first token to its end."""
+    is_constrained: bool = False
+    """Whether a grammar may restrict its answer: it has tools or a schema."""
     max_tokens: int | None = None
     """The most output tokens, of all its answers together; None where the client set no limit."""
 

@@ -16,7 +16,7 @@ from gateway.replica_sync.updates import UndecodableBatchError, decode_batch, en
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import call_guarded, report_exception, restarted
 from routing.decision.router import Router, replica_position
-from routing.replica_state import HistoryReplay, ReplicaState, UpdatePublisher
+from routing.replica_state import HistoryReplay, ReplicaState, StateUpdate, UpdatePublisher
 from tenancy.admission import Admission
 from tenancy.peers import Peers
 
@@ -96,6 +96,10 @@ class ReplicaSync:
     def share_admission(self, admission: Admission) -> None:
         """Exchange what is admitted, waits and is rejected from now on."""
         self.applier.admission = admission.peers = Peers(admission, self._publisher.publish)
+
+    def publish(self, update: StateUpdate) -> None:
+        """Publish an update that does not belong to a request."""
+        self._publisher.publish(update)
 
     @property
     def replica_id(self) -> int:

@@ -9,7 +9,7 @@ Later versions may add updates (skipped here) and append fields to an update (ig
 raise `least reader`, so that older versions skip the whole batch.
 
 Schema 2 appends to a charge the objective of its stream, and adds waiting work and rejections. Charges of a peer that
-writes schema 1 count as load without an objective.
+writes schema 1 count as load without an objective. Schema 3 adds the updates of desired engines.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from routing.replica_state import (
     SettledUpdate,
     Snapshot,
     StateUpdate,
+    SupplyUpdate,
     TenantWaiting,
     TierWaiting,
 )
 
-SCHEMA = 2
+SCHEMA = 3
 """The version written here, raised with every change of the encoding."""
 
 MIN_READER_SCHEMA = 1
@@ -142,9 +143,13 @@ class _Rejected(Struct, frozen=True, array_like=True, gc=False, tag=7):
     age_us: int
 
 
-_Update = _Placed | _FirstToken | _Settled | _Ended | _Stated | _Queue | _Rejected
+class _Supply(Struct, frozen=True, array_like=True, gc=False, tag=8):
+    payload: bytes
 
-ADDED_UPDATES = (QueueUpdate, RejectedUpdate)
+
+_Update = _Placed | _FirstToken | _Settled | _Ended | _Stated | _Queue | _Rejected | _Supply
+
+ADDED_UPDATES = (QueueUpdate, RejectedUpdate, SupplyUpdate)
 """Unknown to readers of schema 1. They stand last in a batch: such a reader takes a prompt behind an unknown update to
 share blocks with what it has not read."""
 
@@ -271,6 +276,8 @@ class _Writer:
                 return _Queue([self._tier(tier) for tier in tiers])
             case RejectedUpdate(fingerprint, age_s):
                 return _Rejected(fingerprint, _integer(age_s * 1e6))
+            case SupplyUpdate(payload):
+                return _Supply(payload)
 
     def _tier(self, tier: TierWaiting) -> _TierWaiting:
         return _TierWaiting(
@@ -355,12 +362,17 @@ class _Reader:
                 update.running_tenths / 10,
                 None if update.decode_us is None else update.decode_us / 1e6,
             )
+        return self._decode_rare(update)
+
+    def _decode_rare(self, update: _Update | Raw) -> StateUpdate | None:
         if isinstance(update, _Stated):
             return Snapshot(tuple([self._charge(charge) for charge in update.open]))
         if isinstance(update, _Queue):
             return QueueUpdate(tuple([self._tier(tier) for tier in update.tiers]))
         if isinstance(update, _Rejected):
             return RejectedUpdate(update.fingerprint, update.age_us / 1e6)
+        if isinstance(update, _Supply):
+            return SupplyUpdate(update.payload)
         self._last = None  # It may have held a prompt.
         return None
 

@@ -28,6 +28,10 @@ EVENTS: Mapping[str, str] = {
     "library_log": "logged by a library",
     "log_write_failed": "log lines cannot be written and are dropped",
     "log_write_recovered": "log lines are written again",
+    "external_scaler_listening": "the external scaler for KEDA is listening",
+    "desired_engines_changed": "the desired engines of a pool have changed",
+    "supply_state_invalid": "a state of supply decisions cannot be read and is ignored",
+    "supply_state_write_failed": "the state of supply decisions cannot be written",
     "key_api_listening": "the key API is listening",
     "key_store_lost": "keys in Redis cannot be read; those of the mirror stay in force",
     "key_store_connected": "keys in Redis are read again",
@@ -95,6 +99,12 @@ EVENTS: Mapping[str, str] = {
     "policy_reload_failed": "policy is invalid; the previous one stays in effect",
     "jwks_loaded": "signing keys of the token issuer loaded",
     "jwks_fetch_failed": "signing keys of the token issuer could not be fetched",
+    # diagnosis
+    "finding_raised": "diagnosis has found what slows or fails requests",
+    "finding_cleared": "the evidence of a finding is gone",
+    "finding_pod_drained": "pod drained for a finding",
+    "finding_pod_undrained": "pod receives requests again: its finding is gone or its drain is no longer allowed",
+    "baseline_failed": "baseline cannot be read or written",
     # canaries and cascades
     "canary_started": "canary started",
     "canary_accepted": "canary accepted",

@@ -71,6 +71,7 @@ LOAD_SCORERS = frozenset(
         "prompt_length",
         "decode_role",
         "prefill_stall",
+        "constrained_decoding",
     }
 )
 """The scorers that, between engines with the same cached prefix, prefer the shorter queue. With any other all engines
@@ -240,6 +241,9 @@ class Router(RoutingState):
             prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
             stalls_s=ledger.stalls_s(pick, now_s)
             if now_s < ledger.stalled_until_s or prompt_tokens > LONG_PROMPT_TOKENS
+            else (),
+            constrained_token_s=[self.constrained_excess_s.get(slot, 0.0) for slot in eligible.slots]
+            if self.constrained_excess_s and request.is_constrained
             else (),
             typical_answer_tokens=costs.averages.typical_answer_tokens,
             typical_prefill_s=costs.averages.prefill_s if pairs else 0.0,

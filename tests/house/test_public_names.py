@@ -83,6 +83,7 @@ extproc: {listen: "127.0.0.1:0", token: abc}
 kv_events: true
 roles: true
 tracing: {endpoint: "http://127.0.0.1:3"}
+supply: {listen: "127.0.0.1:0"}
 """
 """Settings under which every collector is registered."""
 
@@ -307,7 +308,7 @@ def option_flags(parser: ArgumentParser, command: str) -> Iterator[str]:
 
 def flags_now() -> set[str]:
     """Return the flags of all commands."""
-    gateway = cli.make_parser(["serve", "config", "policy", "keys", "cascade", "spend", "receipts"])
+    gateway = cli.make_parser(["serve", "config", "policy", "keys", "cascade", "spend", "receipts", "scale"])
     agent = set(option_flags(agent_command.make_parser(), "agent"))
     words = {f"agent --on-stop {word}" for word in ("deregister", "keep")}
     outside = {*option_flags(simulate.make_parser(), "simulate"), *option_flags(profile.make_parser(), "profile")}

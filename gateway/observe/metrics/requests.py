@@ -120,6 +120,10 @@ class RequestCounters(Collector):
         self._special = special
         self._max_models = max_models
 
+    def observe_batches(self, observer: OutcomeObserver) -> None:
+        """Call `observer` with every outcome from now on, in the same batches."""
+        self._also = (*self._also, observer)
+
     def on_outcome(self, outcome: Outcome) -> None:
         """Add the outcome of a request."""
         self._fresh.append(outcome)

@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import fields
 
+from gateway.diagnosis.doctor import Doctor, brief_findings
 from gateway.fleet.pod_state import WatchedPod
 from gateway.fleet.view import show_sources
 from gateway.fleet.watcher import FleetWatcher
@@ -39,6 +40,9 @@ from routing.rejection import Reason
 
 SLICE_ROWS = 64
 """Rows that are made at a stretch, in about a millisecond: requests are served between two slices."""
+
+MAX_FINDINGS, MAX_FINDING_PODS = 50, 8
+"""Findings that are shown, and pods of each."""
 
 NO_COUNTS = [0.0] * len(POD_COLUMNS)
 
@@ -94,6 +98,8 @@ class GatewayView:
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
     started_s: float
+    doctor: Doctor | None = None
+    """Diagnosis of the fleet; None where it is off, or in another worker."""
 
     @property
     def epoch(self) -> str:
@@ -243,6 +249,9 @@ def _show_overview(view: GatewayView) -> dict[str, Any]:
             for each in view.queued()
         ],
         "peers": _show_peers(view, now_s),
+        "findings": []
+        if view.doctor is None
+        else [*islice(brief_findings(view.doctor.diagnosis.findings, MAX_FINDING_PODS), MAX_FINDINGS)],
     }
 
 

@@ -30,6 +30,7 @@ from routing.replica_state import (
     SettledUpdate,
     Snapshot,
     StateUpdate,
+    SupplyUpdate,
     TenantWaiting,
     TierWaiting,
 )
@@ -86,6 +87,7 @@ WORDS: st.SearchStrategy[StateUpdate] = st.one_of(
     st.builds(Snapshot, st.lists(CHARGES, max_size=3).map(tuple)),
     st.builds(QueueUpdate, st.lists(TIERS_WAITING, max_size=2).map(tuple)),
     st.builds(RejectedUpdate, HASHES, TIMES),
+    st.builds(SupplyUpdate, st.binary(max_size=12)),
 )
 
 
@@ -101,7 +103,7 @@ def test_updates_come_out_as_they_went_in(origin: int, number: int, news: list[S
     """Every word, with its blocks put together again from what it shares with the word before; those that schema 1 does
     not know come last.
     """
-    news = sorted(news, key=lambda word: isinstance(word, QueueUpdate | RejectedUpdate))
+    news = sorted(news, key=lambda word: isinstance(word, QueueUpdate | RejectedUpdate | SupplyUpdate))
     batch = encode_batch(origin, number, news)
     found = decode_batch(batch)
     assert (found.replica_id, found.number, list(map(bare, found.updates)), found.skipped) == (origin, number, news, 0)
@@ -219,7 +221,8 @@ def test_schema_1_reads_all_that_it_knows_of_a_batch_of_this_version() -> None:
     placed: list[StateUpdate] = [
         PlacedUpdate(replace(charge(n), objective=OBJECTIVE), "m", prompt) for n, prompt in enumerate(prompts)
     ]
-    added: list[StateUpdate] = [QueueUpdate((TierWaiting("m", "gold", 1.0, 2),)), RejectedUpdate(7, 1.0)]
+    waiting = QueueUpdate((TierWaiting("m", "gold", 1.0, 2),))
+    added: list[StateUpdate] = [waiting, RejectedUpdate(7, 1.0), SupplyUpdate(b"x")]
     batch, found = schema1.read(encode_batch(1, 2, [placed[0], *added, placed[1], EndedUpdate(5)]))
     first, second, ended, *unknown = found
     assert isinstance(first, schema1.Placed)
@@ -228,7 +231,7 @@ def test_schema_1_reads_all_that_it_knows_of_a_batch_of_this_version() -> None:
     assert (first.charge.prefill_us, first.charge.kv_tokens, first.size) == (500_000, 20, prompts[0].size)
     assert len(first.blocks) == 8 * len(prompts[0].blocks)
     assert second.shared + len(second.blocks) // 8 == len(prompts[1].blocks)
-    assert (ended, unknown) == (schema1.Ended(5), [None, None])
+    assert (ended, unknown) == (schema1.Ended(5), [None, None, None])
 
 
 def test_a_batch_of_schema_1_carries_load_without_objectives() -> None:

@@ -74,6 +74,9 @@ capabilities: {drop: [ALL]}
 {{- if ne .Values.mode "proxy" -}}
 {{- $_ := set $ours "extproc" (mergeOverwrite (default dict .Values.config.extproc | deepCopy) (dict "listen" "0.0.0.0:9002")) -}}
 {{- end -}}
+{{- if .Values.scaler.enabled -}}
+{{- $_ := set $ours "supply" (dict "listen" "0.0.0.0:9772") -}}
+{{- end -}}
 {{- if .Values.secrets.adminToken -}}
 {{- $_ := set $ours "admin_listen" "0.0.0.0:9091" -}}
 {{- end -}}

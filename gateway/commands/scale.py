@@ -1,0 +1,289 @@
+"""`hearth scale`: how many engines each pool should have, why, and what they would have cost; or a command to follow.
+
+With `--exec` the command runs for each pool whose figure differs from what was applied: an argument list without a
+shell, with the names of the operator's pools and numbers, nothing that a client has sent. It runs only while the
+gateway acts (`supply.scaling: act`) and knows its figures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from argparse import REMAINDER, ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from subprocess import DEVNULL, Popen, TimeoutExpired
+from threading import Event
+from typing import Any
+
+from gateway.commands.admin import DEFAULT_URL, AdminClient, add_place_flags, format_table, printable, read_token
+from tenancy.document import InvalidValue
+
+View = dict[str, Any]
+
+PLACEHOLDERS = ("model", "pool", "role", "desired", "present")
+"""`{pool}` in an argument of the command is replaced; so are the others."""
+
+MAX_CONCURRENT = 4
+"""Commands at one time, one for each pool at most."""
+
+KILL_S = 5.0
+"""From SIGTERM to SIGKILL of a command that takes too long."""
+
+SECRETS = ("HEARTH_ADMIN_TOKEN", "HEARTH_ADMIN_TOKEN_FILE", "HEARTH_POD_API_KEY")
+"""Variables that the command does not get."""
+
+
+def add_flags(parser: ArgumentParser) -> None:
+    """Add the flags to the parser."""
+    add_place_flags(parser)
+    parser.add_argument("--explain", action="store_true", help="show how each figure was made, and the last seven days")
+    parser.add_argument("--interval", metavar="S", type=float, default=15.0, help="seconds between two looks (15)")
+    parser.add_argument("--timeout", metavar="S", type=float, default=60.0, help="longest run of the command (60)")
+    parser.add_argument("--once", action="store_true", help="look once")
+    parser.add_argument(
+        "--exec",
+        metavar="ARGV",
+        nargs=REMAINDER,
+        help="command that sets a pool to its figure; {model}, {pool}, {role}, {desired} and {present} are replaced."
+        " All words behind it belong to it",
+    )
+
+
+def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
+    """Run the command. Returns 0; 1 where the gateway cannot be read or, with --once, a command has failed."""
+    try:
+        client = AdminClient(
+            arguments.url or variables.get("HEARTH_ADMIN_URL") or DEFAULT_URL, read_token(arguments, variables)
+        )
+        if arguments.exec is not None:
+            return follow(client, arguments, variables)
+        view = client.get("/scale")
+    except InvalidValue as fault:
+        sys.stderr.write(f"hearth: {fault}\n")
+        return 1
+    if arguments.json:
+        sys.stdout.write(json.dumps(view, indent=2) + "\n")
+    else:
+        sys.stdout.write(format_scale(view))
+        if arguments.explain:
+            sys.stdout.write(format_terms(view) + format_days(view))
+    return 0
+
+
+# -- tables --------------------------------------------------------------------------------------------------------
+
+HEAD = ("MODEL", "POOL", "ROLE", "DESIRED", "NEEDED", "PRESENT", "REASON", "PER HOUR", "TIERS")
+
+
+def format_scale(view: View) -> str:
+    """Return a table of pools, and a line for what is not known."""
+    rows = [
+        (
+            pool["model"],
+            pool["pool"],
+            pool["role"],
+            pool["desired_engines"],
+            pool["needed_engines"],
+            pool["present_engines"],
+            pool["reason"],
+            f"{pool['price_per_hour']:.2f}",
+            ", ".join(f"{name or 'spare'} {engines:.2f}" for name, engines in pool["tiers"].items()) or None,
+        )
+        for pool in view["pools"]
+    ]
+    lines = [f"mode: {view['mode']}\n"]
+    lines += [f"held, {printable(model)}: {printable(why)}\n" for model, why in view["unknown"].items()]
+    lines += [
+        f"objectives that these engines cannot keep, {printable(model)}: {printable(', '.join(tiers))}\n"
+        for model, tiers in view["short_tiers"].items()
+    ]
+    lines += [f"requests without a pod, {printable(model)}: {count}\n" for model, count in view["held"].items()]
+    return "".join(lines) + format_table(HEAD, rows)
+
+
+def format_terms(view: View) -> str:
+    """Return the terms of each figure."""
+    lines = []
+    for pool in view["pools"]:
+        lines.append(f"\n{printable(pool['pool'])} ({printable(pool['model'])}, {pool['role']})\n")
+        lines += [f"  {name}: {bound}\n" for name, bound in pool["rails"].items() if bound is not None]
+        lines += [
+            f"  {printable(term['name'])}: {_figure(term['value'])} {printable(term['unit'])}".rstrip() + "\n"
+            for term in pool["terms"]
+        ]
+    return "".join(lines)
+
+
+DAY_HEAD = ("DAY", "POOL", "ROLE", "ENGINE-HOURS", "DESIRED", "COST", "DESIRED COST", "MAX", "OBJECTIVE MET")
+
+DAY_S = 86_400
+
+
+def format_days(view: View) -> str:
+    """Return the last seven days by day and pool: what was there, what the figures would have been, and objectives."""
+    days: dict[tuple[int, str, str], dict[str, float]] = {}
+    for row in view["history"]:
+        sums = days.setdefault((row["hour"] // DAY_S, row["pool"], row["role"]), dict.fromkeys(DAY_SUMS, 0.0))
+        for name in DAY_SUMS:
+            sums[name] = max(sums[name], row[name]) if name == "max_desired" else sums[name] + row[name]
+    rows = [
+        (
+            datetime.fromtimestamp(day * DAY_S, UTC).strftime("%Y-%m-%d"),
+            pool,
+            role,
+            f"{sums['present_engine_hours']:.1f}",
+            f"{sums['desired_engine_hours']:.1f}",
+            f"{sums['present_cost']:.2f}",
+            f"{sums['desired_cost']:.2f}",
+            f"{sums['max_desired']:.0f}",
+            f"{sums['met'] / sums['finished']:.4f}" if sums["finished"] else None,
+        )
+        for (day, pool, role), sums in days.items()
+    ]
+    return "\n" + format_table(DAY_HEAD, rows)
+
+
+DAY_SUMS = (
+    *("present_engine_hours", "desired_engine_hours", "present_cost", "desired_cost", "max_desired"),
+    *("finished", "met"),
+)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+# -- a command that follows ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RunningCommand:
+    """One run of the command for one pool."""
+
+    process: Popen[bytes]
+    desired: int
+    until_s: float
+    is_ended: bool = False
+    """Whether it was told to end because it took too long."""
+
+
+@dataclass(slots=True)
+class CommandRunner:
+    """Runs the command for pools: bounded in number and time, one at a time for each pool."""
+
+    argv: Sequence[str]
+    timeout_s: float
+    variables: Mapping[str, str]
+    clock: Callable[[], float] = time.monotonic
+    log: Callable[[str], object] = lambda line: sys.stderr.write(line + "\n")
+    applied: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """The figure for which the command has last succeeded, by model, pool and role."""
+    running: dict[tuple[str, str, str], RunningCommand] = field(default_factory=dict)
+    failures: int = 0
+
+    def look(self, view: View) -> None:
+        """Start the command where a figure differs from what was applied."""
+        self.collect()
+        if view["mode"] != "act":
+            self.log(f"hearth: supply.scaling is {view['mode']}: nothing is run")
+            return
+        if not view["is_known"]:
+            self.log(f"hearth: figures are held: {printable(view['unknown'])}")
+            return
+        for pool in view["pools"]:
+            key = (pool["model"], pool["pool"], pool["role"])
+            desired = int(pool["desired_engines"])
+            if any(bound is None for bound in pool["rails"].values()) or key in self.running:
+                continue
+            if self.applied.get(key, int(pool["present_engines"])) == desired:
+                self.applied[key] = desired
+            elif len(self.running) < MAX_CONCURRENT:
+                self._start(key, desired, int(pool["present_engines"]))
+
+    def collect(self) -> None:
+        """Note which commands have ended; end those that take too long."""
+        for key, command in list(self.running.items()):
+            status = command.process.poll()
+            if status is not None:
+                del self.running[key]
+                if status == 0:
+                    self.applied[key] = command.desired
+                else:
+                    self.failures += 1
+                    self.log(f"hearth: {printable(key[1])}: the command ended with status {status}; it is run again")
+            elif self.clock() >= command.until_s:
+                _signal(command.process, signal.SIGKILL if command.is_ended else signal.SIGTERM)
+                if not command.is_ended:
+                    self.log(f"hearth: {printable(key[1])}: the command takes longer than {self.timeout_s:g} s")
+                command.is_ended, command.until_s = True, self.clock() + KILL_S
+
+    def close(self) -> None:
+        """End all commands."""
+        for command in self.running.values():
+            _signal(command.process, signal.SIGTERM)
+        for command in self.running.values():
+            with suppress(TimeoutExpired):
+                command.process.wait(KILL_S)
+            _signal(command.process, signal.SIGKILL)
+            command.process.wait()
+
+    def _start(self, key: tuple[str, str, str], desired: int, present: int) -> None:
+        values = dict(zip(PLACEHOLDERS, (*key, str(desired), str(present)), strict=True))
+        if any(not text.isprintable() or text.startswith("-") for text in key):
+            self.log(f"hearth: {printable(key)}: not the name of a pool; nothing is run")
+            return
+        argv = [_filled(word, values) for word in self.argv]
+        environment = {name: text for name, text in self.variables.items() if name not in SECRETS}
+        environment |= {f"HEARTH_SCALE_{name.upper()}": text for name, text in values.items()}
+        try:
+            process = Popen(argv, env=environment, stdin=DEVNULL, start_new_session=True)  # noqa: S603 - no shell
+        except OSError as error:
+            self.failures += 1
+            self.log(f"hearth: {printable(argv[0])}: {error.strerror}")
+            return
+        self.running[key] = RunningCommand(process, desired, self.clock() + self.timeout_s)
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for name, text in values.items():
+        word = word.replace(f"{{{name}}}", text)
+    return word
+
+
+def _signal(process: Popen[bytes], number: int) -> None:
+    """Signal a command and what it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def follow(client: AdminClient, arguments: Namespace, variables: Mapping[str, str]) -> int:
+    """Look every `--interval` seconds, until interrupted. A gateway that cannot be read changes nothing."""
+    argv = [word for word in arguments.exec if word != "--"] if arguments.exec[:1] == ["--"] else list(arguments.exec)
+    if not argv:
+        raise InvalidValue("--exec needs a command")
+    runner = CommandRunner(argv, arguments.timeout, variables)
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        while not stop.is_set():
+            try:
+                runner.look(client.get("/scale"))
+            except InvalidValue as fault:
+                runner.failures += 1
+                sys.stderr.write(f"hearth: {fault}\n")
+            until_s = time.monotonic() + arguments.interval
+            while not stop.is_set() and (time.monotonic() < until_s if not arguments.once else runner.running):
+                stop.wait(min(0.2, arguments.interval))
+                runner.collect()
+            if arguments.once:
+                break
+    finally:
+        runner.close()
+    return 1 if arguments.once and runner.failures else 0

@@ -1,0 +1,148 @@
+"""The section `supply`: desired engines, what may act on them, and the listener of KEDA's external scaler.
+
+The policy of the decisions is `supply.policy.SupplyPolicy`; `listen`, `tls` and `min_gateways` are of the gateway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+from gateway.config.fields import (
+    ADDRESS_SCHEMA,
+    NUMBER_SCHEMA,
+    parse_address,
+    parse_file,
+    parse_writable_path,
+    read_switch,
+)
+from gateway.runtime.addresses import Address, MutualTlsFiles
+from supply.policy import (
+    CONTROLS,
+    REQUIRED_RAILS,
+    ControlMode,
+    InvalidSupplyPolicy,
+    SupplyPolicy,
+    read_supply_policy,
+)
+from tenancy.document import ConfigError, DocumentTable, InvalidValue, integer, number, positive
+from tenancy.json_schema import Schema, described, table
+from tenancy.reading.fields import COUNT, FLAG, TEXT
+
+MAX_POOLS = 256
+"""Pools that a policy may name: each is a metric series per tier."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupplyConfig:
+    """The section as a value."""
+
+    policy: SupplyPolicy = field(default_factory=SupplyPolicy)
+    listen: Address | None = None
+    """Of the external scaler; None: no listener."""
+    tls: MutualTlsFiles | None = None
+    """Of that listener."""
+    min_gateways: int = 1
+    """Gateway processes that must be seen for an answer, this one included."""
+    state_file: Path | None = None
+    """Where the memory of decisions is kept; None: it is lost with the last gateway."""
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether desired engines are computed at all."""
+        return self.policy.scaling is not ControlMode.OFF
+
+
+def read_supply(root: DocumentTable, pools: frozenset[str]) -> SupplyConfig | None:
+    """Read `supply: true` or a mapping. Returns None if it is absent or false. `pools`: those of the list `pools`."""
+    section = read_switch(root, "supply")
+    if isinstance(section, bool):
+        return SupplyConfig(_sendable(SupplyPolicy())) if section else None
+    listen = section.get("listen", parse_address, None)
+    tls = _tls(section.table("tls"))
+    min_gateways = section.get("min_gateways", positive(integer), 1)
+    state_file = section.get("state_file", parse_writable_path, None)
+    given = {key: section.get(key, _plain, None) for key in POLICY_KEYS if key in section}
+    section.close()
+    if tls is not None and listen is None:
+        section.error("tls", "needs supply.listen: it is the certificate of that listener")
+    named = given.get("pools")
+    if isinstance(named, dict) and len(named) > MAX_POOLS:
+        section.error("pools", f"names {len(named)} pools; at most {MAX_POOLS}")
+    try:
+        policy = read_supply_policy(given, pools=pools)
+    except InvalidSupplyPolicy as invalid:
+        root.errors.extend(ConfigError(fault.path, fault.problem) for fault in invalid.faults)
+        return None
+    return SupplyConfig(_sendable(policy), listen, tls, min_gateways, state_file)
+
+
+def _sendable(policy: SupplyPolicy) -> SupplyPolicy:
+    """Return the policy as a supervisor can send it to its workers: with a plain mapping of pools."""
+    return replace(policy, pools=dict(policy.pools))
+
+
+POLICY_KEYS = tuple(each.name for each in fields(SupplyPolicy))
+
+
+def _plain(value: object) -> object:
+    """Return a value with texts that are numbers, as variables are, as numbers."""
+    if isinstance(value, dict):
+        return {key: _plain(held) for key, held in value.items()}
+    if isinstance(value, str):
+        try:
+            found = number(value)
+        except InvalidValue:
+            return value
+        return int(found) if found == int(found) else found
+    return value
+
+
+def _tls(section: DocumentTable | None) -> MutualTlsFiles | None:
+    if section is None:
+        return None
+    cert, key = section.get_required("cert", parse_file, None), section.get_required("key", parse_file, None)
+    client_ca = section.get("client_ca", parse_file, None)
+    section.close()
+    return MutualTlsFiles(cert, key, client_ca) if cert and key else None
+
+
+def supply_schema() -> Schema:
+    """Return the JSON Schema of the section."""
+    modes: Schema = {"enum": [False, *(mode.value for mode in ControlMode)]}
+    rails = table(dict.fromkeys(REQUIRED_RAILS, NUMBER_SCHEMA))
+    words = {
+        "scaling": "Desired engines: off, advise (default) or act.",
+        "spill": "Use of pools of higher rank.",
+        "prewarm": "Warm-up of new pods.",
+        "role_switch": "Changes of roles.",
+        "drain": "Drain before a count falls.",
+    }
+    numbers = {
+        "probability": "Share of requests that shall meet their objective (default 0.95).",
+        "max_age_s": "Older figures hold the count (default 90).",
+        "min_completeness": "Share of gateways that must report (default 1).",
+        "min_stay_s": "Minimum seconds that an added engine stays (default 300).",
+        "min_stay_prefill_s": "The same for prefill engines (default 180).",
+        "down_after_s": "Seconds for which a lower figure must hold (default 180).",
+        "down_margin": "Share of the count by which it must be lower (default 0.05).",
+        "idle_to_zero_s": "Quiet seconds after which a pool with min_engines 0 goes to zero (default 900).",
+        "grant_patience": "Start-up times without a granted engine after which the figure is not raised (default 4).",
+    }
+    return table(
+        {
+            **{name: described(modes, words[name]) for name in CONTROLS},
+            **{name: described(NUMBER_SCHEMA, text) for name, text in numbers.items()},
+            "use_forecast": described(FLAG.schema, "Scale ahead of a forecast peak (default true)."),
+            "pools": described(
+                {"type": "object", "additionalProperties": rails}, "Guard rails by pool; `default` is for all others."
+            ),
+            "listen": described(ADDRESS_SCHEMA, "Listen address of KEDA's external scaler; absent: none."),
+            "tls": described(
+                table({"cert": TEXT.schema, "key": TEXT.schema, "client_ca": TEXT.schema}, required=("cert", "key")),
+                "PEM files of that listener; client_ca: authorities of KEDA's certificate.",
+            ),
+            "state_file": described(TEXT.schema, "File of what decisions remember: forecasts, engine-hours of a day."),
+            "min_gateways": described(COUNT.schema, "Gateway processes that must be seen for an answer (default 1)."),
+        }
+    )

@@ -1,0 +1,125 @@
+"""What one gateway knows of the demand for engines: cumulative sums by model and tier, stocks, and recent rejections.
+
+Sums only grow, so that a lost update costs nothing: readers use differences. Prompts do not occur, only their sizes; a
+rejected request is known by a hash. Exchanged as MessagePack; later versions may append fields.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+MAX_TIERS = 512
+"""Models times tiers of one gateway's figures."""
+
+MAX_REJECTED = 256
+"""Rejections in one message; further ones of the same second are not counted."""
+
+
+class TierFigures(Struct, array_like=True, gc=False):
+    """One tier's requests for one model at one gateway."""
+
+    model: str
+    tier: str
+    requests: float = 0.0
+    """Placed for the first time, since the gateway's start; so are all sums."""
+    prefill_tokens: float = 0.0
+    prefill_squares: float = 0.0
+    """Of the uncached tokens of each request."""
+    output_tokens: float = 0.0
+    """Expected, at their placement."""
+    context_tokens: float = 0.0
+    """Of answered requests: prompt and half of the answer."""
+    answered: float = 0.0
+    finished: float = 0.0
+    """Ended with a verdict about their objective."""
+    met: float = 0.0
+    running: float = 0.0
+    """Stock, as are all below: sequences that are placed and have not ended."""
+    queued_requests: float = 0.0
+    queued_prefill_tokens: float = 0.0
+    queued_output_tokens: float = 0.0
+    oldest_queued_s: float = 0.0
+
+
+class RejectedFigures(Struct, array_like=True, frozen=True, gc=False):
+    """One rejected request."""
+
+    fingerprint: int
+    tenant: str
+    tier: str
+    model: str
+    prefill_tokens: float
+    output_tokens: float
+    age_s: float
+    is_without_pod: bool
+    """Rejected because the model had no pod."""
+
+
+class GatewayFigures(Struct, array_like=True, tag=1, gc=False):
+    """All figures of one gateway."""
+
+    tiers: list[TierFigures] = []
+    held: dict[str, int] = {}
+    """Requests that wait for a pod, by model."""
+    rejected: list[RejectedFigures] = []
+    """Since the last message."""
+    served: list[int] = []
+    """Fingerprints of requests that were rejected before and have been placed since the last message."""
+    is_leaving: bool = False
+    """The gateway drains: it will be missing and need not be waited for."""
+    tenants: dict[str, tuple[float, float, float]] = {}
+    """Admitted requests, uncached prompt tokens and output tokens per second, of tenants with rejected requests."""
+    started_s: float = 0.0
+    """Unix time of the gateway's start: the oldest decides."""
+    followed: list[tuple[str, str, str]] = []
+    """Model, pool and role of the pools whose figures an autoscaler reads here."""
+
+
+class PoolFigure(Struct, array_like=True, frozen=True, gc=False):
+    """A decision about one pool, as gateways exchange it."""
+
+    model: str
+    pool: str
+    role: str
+    engines: int
+    unbounded: int
+    present: int
+    reason: str
+    is_active: bool
+    tiers: dict[str, float] = {}
+    terms: list[tuple[str, float, str]] = []
+    price_per_hour: float = 0.0
+
+
+class FleetFigures(Struct, array_like=True, tag=2, gc=False):
+    """The decision of the gateway that decides, for all others to answer with."""
+
+    number: int
+    """Grows with each decision of that gateway."""
+    pools: list[PoolFigure] = []
+    unknown: dict[str, str] = {}
+    """Models whose figures hold, and why."""
+    short: dict[str, list[str]] = {}
+    """Tiers whose objective the figures cannot keep, by model."""
+    state: bytes = b""
+    """What the next decision needs; empty where it has not been sent this time."""
+
+
+Message = GatewayFigures | FleetFigures
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """Encode a message for `SupplyUpdate`."""
+    return _ENCODER.encode(message)
+
+
+def decode(payload: bytes) -> Message | None:
+    """Decode the payload of a `SupplyUpdate`; None where it cannot be read."""
+    try:
+        return _DECODER.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

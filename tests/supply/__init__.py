@@ -1,0 +1,1 @@
+"""Tests of supply decisions: values in, values out."""
