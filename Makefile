@@ -25,7 +25,7 @@ JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 .PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos upgrade soak attacks nightly wheel \
-	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-doctor bench-scale bench-extproc bench-truth \
+	bench-overhead bench-paired bench-decide bench-counting bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-doctor bench-scale bench-extproc bench-truth \
 	vllm-venv serve-vllm test-vllm test-doctor envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
 
 help: ## List the verbs.
@@ -128,7 +128,8 @@ BEFORE ?= 56405c69
 upgrade: $(READY) ## Roll gateways from the version before to this one and back under load (BEFORE=COMMIT).
 	@$(BIN)/python -m tests.chaos --upgrade "$(BEFORE)" $(ARGS)
 
-soak: $(READY) ## Half load with churn for an hour: memory, descriptors, tasks, series, keys flat (ARGS="--minutes 10").
+soak: $(READY) ## Half load with churn for an hour: memory, descriptors, tasks, series, keys flat (ARGS="--minutes 10 --rules").
+	@case "$(ARGS)" in *--rules*) sh tests/deploy/prometheus.sh ;; esac
 	@$(BIN)/python -m tests.soak --keep tests/soak/last.txt $(ARGS)
 
 # First what single attacks cost in loop time and memory (tests/attacks/test_*.py), then ten thousand attackers; ARGS go to these.
@@ -158,6 +159,9 @@ bench-paired: $(READY) ## What this checkout costs beside another commit (AGAINS
 
 bench-decide: $(READY) ## What one decision costs, by pods and prompt length (ARGS=--quick; minutes).
 	@$$($(BIN)/python -m bench.interpreter) -m bench.decide --keep bench/decide.last.txt $(ARGS)
+
+bench-counting: $(READY) ## CPU of counting and logging a request, by what is switched on (a minute).
+	@$$($(BIN)/python -m bench.interpreter) -m bench.counting --keep bench/counting.last.txt $(ARGS)
 
 bench-index: $(READY) ## Memory and time of knowing who holds what, and a fleet of 1,000 pods on paper (minutes).
 	@$(BIN)/python -m bench.index --keep bench/index.last.txt $(ARGS)

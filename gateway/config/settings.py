@@ -33,7 +33,7 @@ from gateway.config.fields import (
     read_secret,
     schema_of_fields,
 )
-from gateway.config.key_api import KeyApiConfig, key_api_schema, read_key_api
+from gateway.config.key_api import KeyApiConfig, key_api_schema, key_store_schema, read_key_api, read_key_store
 from gateway.config.kv_events import KvEventsConfig, kv_events_schema, read_kv_events
 from gateway.config.limits import (
     Limits,
@@ -106,6 +106,8 @@ class Settings:
     doctor: DoctorConfig = field(default_factory=DoctorConfig)
     """How the fleet is diagnosed."""
     key_api: KeyApiConfig | None = None
+    key_store: Path | None = None
+    """The folder that mirrors the keys in Redis; None: keys are not in Redis."""
     """None: no listener for the management of keys."""
     tracing: TracingConfig | None = None
     """None: no spans; a client's trace headers go to pods unchanged."""
@@ -157,6 +159,7 @@ def read_settings(
         tracing=read_tracing(root),
         doctor=read_doctor(root),
         key_api=read_key_api(root),
+        key_store=read_key_store(root),
         kv_events=read_kv_events(root),
         extproc=read_extproc(root),
         roles=read_roles(root),
@@ -250,6 +253,7 @@ def config_schema() -> Schema:
                 "route_log": described(TEXT.schema, "One JSON line per request, the input of `hearth simulate`."),
                 "doctor": described(doctor_schema(), "Diagnosis of the fleet."),
                 "key_api": described(key_api_schema(), "Listener on which API keys are managed; absent: none."),
+                "key_store": described(key_store_schema(), "Keys in Redis, mirrored to a folder; absent: in folders."),
                 "tracing": described(tracing_schema(), "OpenTelemetry traces; absent: none."),
                 "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "Logging."),
                 "limits": described(schema_of_fields(Limits()), "Limits on what the traffic port accepts."),

@@ -74,6 +74,7 @@ def full(folder: Path) -> dict[str, Any]:
         "cors": {"origins": ["https://app.example.com"]},
         "log": {},
         "tracing": {"endpoint": "http://127.0.0.1:4318"},
+        "key_store": {"mirror_dir": str(folder)},
         "doctor": {},
         "key_api": {
             "listen": "127.0.0.1:9092",
