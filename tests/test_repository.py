@@ -57,6 +57,8 @@ MAY_SLEEP: frozenset[str] = frozenset(
         "tests/deploy/prometheus.py",  # another program that does not say when it has scraped
         "tests/deploy/record.py",  # a load at a rate, and a scrape a second
         "tests/deploy/scene.py",  # another program that does not say when it has found its pods
+        "tests/doctor/stand.py",  # clients that pause, and a finding that takes as long as it takes
+        "tests/vllm/test_doctor.py",  # the same
         "tests/page/stage.py",  # requests that keep ending, for a person
     )
 )

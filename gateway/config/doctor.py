@@ -45,7 +45,7 @@ def read_doctor(root: DocumentTable) -> DoctorConfig:
     if section is None:
         return DoctorConfig()
     found = DoctorConfig(
-        mode=DoctorMode(section.get("mode", one_of(tuple(DoctorMode)), DoctorMode.ADVISE)),
+        mode=DoctorMode(section.get("mode", one_of(tuple(DoctorMode)), DoctorMode.ADVISE.value)),
         baseline=section.get("baseline", parse_writable_path, None),
         drain_findings=frozenset(section.each("drain_findings", one_of(tuple(BY_NAME))) or DRAIN_FINDINGS),
         single_services=section.each("single_services", text) or (),
