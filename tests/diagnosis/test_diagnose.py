@@ -72,7 +72,7 @@ def test_a_finding_is_kept_while_its_figures_are_missing_but_not_for_ever() -> N
     blind = fleet(pod("c0", engines=(engine(preemptions=None, kv_usage=None),)))
     seen = watched((PRESSED, 30.0), (blind, 90.0))
     kept = [bool(each.findings) for each in seen[6:]]
-    assert kept.index(False) * STEP_S == HOLD_S
+    assert kept.index(False) * STEP_S == HOLD_S - STEP_S
     assert any(gap.recipe == "kv_pressure" for gap in seen[-1].gaps)
 
 
