@@ -212,7 +212,7 @@ def _long_answers(load: Load) -> None:
 
 
 FAULTS: tuple[InjectedFault, ...] = (
-    InjectedFault("kv_pressure", _restarted("chat", _engine(kv_capacity_tokens=4_544))),
+    InjectedFault("kv_pressure", _restarted("chat", _engine(kv_capacity_tokens=4_160))),
     InjectedFault("chunked_prefill_off", _restarted("moe", _unchunked), 90.0),
     InjectedFault("coarse_chunks", _restarted("moe", _engine(max_num_batched_tokens=8_192)), 90.0),
     InjectedFault("decode_starved_by_prefill", _loaded(_long_prompts, "http://chat-0:8000")),
