@@ -9,7 +9,7 @@ from bench.doctor.plans import BLOCK
 
 GROUP_TOKENS = 1_024
 DOCUMENT_TOKENS = 6_016
-DOCUMENTS = 36
+DOCUMENTS = 24
 GROUPS = 8
 
 
