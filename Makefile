@@ -25,8 +25,13 @@ JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 .PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos upgrade soak attacks nightly wheel \
+<<<<<<< HEAD
 	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-extproc bench-truth \
 	vllm-venv serve-vllm test-vllm test-doctor envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
+=======
+	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-doctor bench-extproc bench-truth \
+	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
+>>>>>>> w-doctor
 
 help: ## List the verbs.
 	@echo "Hearth: make VERB"
@@ -108,8 +113,9 @@ trace-request: $(READY) ## Files, switches and calls of one streamed chat, with 
 	@$(BIN)/python -m tests.house.trace_request $(ARGS)
 	@$(BIN)/python -m tests.house.shape
 
-reference: $(READY) ## Write docs/cli.md anew from the parsers.
+reference: $(READY) ## Write docs/cli.md and docs/doctor/ anew from parsers and recipes.
 	@$(BIN)/python -m tests.reference --keep
+	@$(BIN)/python -m tests.doctor_pages
 
 fuzz: $(READY) ## Run the property tests for long (profile nightly).
 	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile nightly --timeout 3600 $(ARGS)
@@ -183,6 +189,9 @@ bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside
 	@PYTHON="$(PYTHON)" sh bench/extproc/setup.sh
 	@$$($(BIN)/python -m bench.interpreter) -m bench.extproc --envoy "$$(cat .venv-envoy/binary)" \
 		--keep bench/extproc/last.txt $(ARGS)
+
+bench-doctor: $(READY) ## Diagnosis beside 35 injected faults, pairs, missing figures and 20 healthy hours (ARGS="--hours 0"; an hour).
+	@$(BIN)/python -m bench.doctor --keep bench/doctor/last.txt $(ARGS)
 
 bench-cascade: $(READY) ## Whether promises about quality are kept, and what ladders cost at work (ARGS go to the first; 12 minutes).
 	@$(BIN)/python -m bench.cascade --keep bench/cascade/last.txt $(ARGS); promises=$$?; \

@@ -13,8 +13,8 @@ from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.recipes.registry import BY_NAME, RECIPES
 from diagnosis.scene import Scene
 
-RAISE_AFTER_S = 15.0
-"""Seconds of evidence after which a finding is raised."""
+FLICKER = 0.5
+"""Of a recipe's `raise_after_s`: for so long evidence may be absent before its finding is raised."""
 
 CLEAR_AFTER_S = 20.0
 """Seconds without evidence after which it is cleared."""
@@ -54,7 +54,7 @@ def diagnose(
 ) -> tuple[Diagnosis, DiagnosisState]:
     """Look once; call every 5 s with windows of about 30 s. Return the findings, and the state for the next look.
 
-    `now_s` is Unix time. A finding is raised after 15 s of evidence and cleared 20 s after its last evidence.
+    `now_s` is Unix time. A finding is raised after 15 to 30 s of evidence and cleared 20 s after its last evidence.
     """
     scene = Scene(facts, baseline, now_s)
     seen: dict[Subject, Indication] = {}
@@ -74,7 +74,7 @@ def diagnose(
         Diagnosis(
             at_s=now_s,
             first=first,
-            findings=_ranked(_findings(tracks), first.question),
+            findings=_ranked(_findings(tracks, unchecked), first.question),
             gaps=tuple(
                 Gap(recipe, pool, tuple(pod for pod in pods if pod), reason)
                 for (recipe, pool, reason), pods in gaps.items()
@@ -95,7 +95,7 @@ def _next_tracks(
     for subject, track in before.items():
         if subject in seen or (subject[2] and subject[2] not in present and subject[0] != "clocks_apart"):
             continue
-        limit = CLEAR_AFTER_S if track.is_raised else RAISE_AFTER_S / 2
+        limit = CLEAR_AFTER_S if track.is_raised else FLICKER * BY_NAME[subject[0]].raise_after_s
         if track.is_raised and (subject in unchecked or (subject[0], subject[1], "") in unchecked):
             limit = HOLD_S
         if now_s - track.last_s < limit:
@@ -104,23 +104,38 @@ def _next_tracks(
         held = before.get(subject)
         if held is None:
             if len(tracks) < MAX_TRACKS:
-                tracks[subject] = Track(now_s, now_s, RAISE_AFTER_S <= 0, shown)
+                tracks[subject] = Track(now_s, now_s, is_raised=False, shown=shown)
             continue
-        is_raised = held.is_raised or now_s - held.since_s >= RAISE_AFTER_S
+        is_raised = held.is_raised or now_s - held.since_s >= BY_NAME[subject[0]].raise_after_s
         tracks[subject] = Track(held.since_s, now_s, is_raised, shown)
     return tracks
 
 
-def _findings(tracks: Mapping[Subject, Track]) -> list[Finding]:
-    """One finding for each recipe and pool, with all its pods, those with the earliest evidence first."""
+def _findings(tracks: Mapping[Subject, Track], unchecked: set[Subject]) -> list[Finding]:
+    """One finding for each recipe and pool, with all its pods, those with the earliest evidence first.
+
+    Where a recipe that would explain it could not be checked, a finding is not sure: it may be a consequence.
+    """
     grouped: dict[tuple[str, str], list[Track]] = {}
     for (name, pool, _), track in tracks.items():
         if track.is_raised:
             grouped.setdefault((name, pool), []).append(track)
-    return [
+    found = [
         _finding(BY_NAME[name], pool, sorted(held, key=lambda track: track.since_s))
         for (name, pool), held in grouped.items()
     ]
+    return [
+        replace(finding, confidence=min(finding.confidence, UNSURE))
+        if _may_be_explained(finding, unchecked)
+        else finding
+        for finding in found
+    ]
+
+
+def _may_be_explained(finding: Finding, unchecked: set[Subject]) -> bool:
+    return any(
+        (cause, finding.pool, pod) in unchecked for cause in CAUSES[finding.recipe] for pod in (*finding.pods, "")
+    )
 
 
 def _finding(recipe: Recipe, pool: str, tracks: list[Track]) -> Finding:
@@ -166,6 +181,12 @@ def _ranked(findings: list[Finding], question: Question) -> tuple[Finding, ...]:
     )
     return tuple(marked)
 
+
+CAUSES = {name: tuple(each.name for each in RECIPES if name in each.explains) for name in BY_NAME}
+"""By recipe: those that explain it."""
+
+UNSURE = 0.65
+"""Confidence of a finding that may be a consequence of what could not be checked."""
 
 SURE = 0.7
 """Confidence below which a finding stands behind those above it."""

@@ -37,13 +37,26 @@ def gap_s(engine: EngineWindow) -> float | None:
     return None
 
 
-def gap_tail(engine: EngineWindow) -> tuple[float, float] | None:
-    """Return the median and the 99th percentile of seconds between two outputs; None without a histogram."""
+STALL_S, STALL_TIMES = 0.2, 4.0
+"""Seconds between two outputs, and those by the median, from which a gap counts as a stall."""
+
+
+def stalled_share(engine: EngineWindow) -> float | None:
+    """Return the share of decode time that is spent in stalls: gaps of 0.2 s or more and four medians or more.
+
+    None without a histogram. A few long gaps are few of all gaps, but much of the time.
+    """
     gaps = engine.token_gap
-    if gaps is None or gaps.count < MIN_GAPS:
+    if gaps is None or gaps.count < MIN_GAPS or gaps.total <= 0:
         return None
-    middle, high = gaps.quantile(0.5), gaps.quantile(0.99)
-    return None if not middle or high is None else (middle, high)
+    middle = gaps.quantile(0.5)
+    if not middle:
+        return None
+    limit = max(STALL_S, STALL_TIMES * middle)
+    stalled = sum(
+        low * count for low, count in zip(gaps.limits, gaps.counts[1:], strict=True) if low >= limit and count
+    )
+    return min(stalled / gaps.total, 1.0)
 
 
 def hit_rate(engine: EngineWindow) -> float | None:
@@ -88,6 +101,13 @@ def prefill_s_per_token(engine: EngineWindow) -> float | None:
     return held.total / computed
 
 
+def store_s_per_token(engine: EngineWindow) -> float | None:
+    """Return the seconds that a store or host memory takes to load one token."""
+    if not engine.store_load_s or not engine.fetched_tokens or engine.fetched_tokens < MIN_COMPUTED:
+        return None
+    return engine.store_load_s / engine.fetched_tokens
+
+
 def computed_per_s(engine: EngineWindow) -> float | None:
     """Return the prompt tokens computed a second."""
     if engine.computed_tokens is None or engine.length_s <= 0:
@@ -110,6 +130,7 @@ LEVELS: Mapping[str, Figure] = {
     "descriptor_bytes": descriptor_bytes,
     "prefill_s_per_token": prefill_s_per_token,
     "computed_per_s": computed_per_s,
+    "store_s_per_token": store_s_per_token,
     "running": running,
 }
 """What a baseline keeps by pool and role."""

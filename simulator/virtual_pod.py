@@ -92,8 +92,9 @@ class VirtualPod:
         self._held: set[str] = set()
         """Sequences whose KV is to be kept for another engine when they end."""
 
-    def submit(self, sequence: Sequence, listener: Listener, source: tuple[VirtualPod, str] | None = None) -> None:
-        """Queue a sequence; `listener` is called with its first token and its end.
+    def submit(self, sequence: Sequence, listener: Listener, source: tuple[VirtualPod, str] | None = None) -> float:
+        """Queue a sequence; `listener` is called with its first token and its end. Return the engine's time at which
+        the API server hands it over.
 
         `source` is the engine that holds the KV of its remote tokens, and the sequence there that computed it.
 
@@ -104,11 +105,12 @@ class VirtualPod:
         self._play()
         if source is not None:
             self._sources[sequence.sequence_id] = source
-        self._arrive(sequence)
+        handed_over_s = self._arrive(sequence)
         self._listeners[sequence.sequence_id] = listener
         if sequence.is_held:
             self._held.add(sequence.sequence_id)
         self._go_on()
+        return handed_over_s
 
     def engine_time(self) -> float:
         """Return the engine's time, seconds: the loop's without those for which it was paused."""
@@ -135,16 +137,17 @@ class VirtualPod:
         self.engine.accept_drafts(rate, self.engine_time())
         self._go_on()
 
-    def _arrive(self, sequence: Sequence) -> None:
+    def _arrive(self, sequence: Sequence) -> float:
         """Hand a sequence to the engine, after the API server's time where that has any."""
         now, tokens = self.engine_time(), sequence.prompt_tokens
         if self._api_server.is_instant:
             self.engine.submit(sequence, now)
-            return
+            return now
         self.engine.check_size(sequence)
         self.engine.delay_step(self.engine.profile.step_delay_s(tokens), now)
         due = self._api_server.arrive(tokens, now)
         self._arriving[sequence.sequence_id] = self._loop.call_at(due + self._behind_s, self._enter, sequence)
+        return due
 
     def _enter(self, sequence: Sequence) -> None:
         del self._arriving[sequence.sequence_id]

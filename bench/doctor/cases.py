@@ -141,7 +141,7 @@ def play_faults(
         case = " + ".join(fault.name for fault in faults)
         full = _verdict(case, seed, expected, done, watch.diagnosis, named, before)
         half = _verdict(case, seed, expected, done, watch.masked, None, ()) if with_mask else None
-        if len(faults) > 1:
+        if len(faults) > 1 or faults[0].lingers:
             return full, half
         return await _cleared(full, watch, fleet, done), half
 

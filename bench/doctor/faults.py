@@ -43,6 +43,8 @@ class InjectedFault:
     inject: Inject
     enough_s: float = 45.0
     variant: str = ""
+    lingers: bool = False
+    """Its effect outlasts it: requests that arrived meanwhile still run, so it has no time in which it must clear."""
 
     @property
     def name(self) -> str:
@@ -210,7 +212,7 @@ def _long_answers(load: Load) -> None:
 
 
 FAULTS: tuple[InjectedFault, ...] = (
-    InjectedFault("kv_pressure", _restarted("chat", _engine(kv_capacity_tokens=7_040))),
+    InjectedFault("kv_pressure", _restarted("chat", _engine(kv_capacity_tokens=4_160))),
     InjectedFault("chunked_prefill_off", _restarted("moe", _unchunked), 90.0),
     InjectedFault("coarse_chunks", _restarted("moe", _engine(max_num_batched_tokens=8_192)), 90.0),
     InjectedFault("decode_starved_by_prefill", _loaded(_long_prompts, "http://chat-0:8000")),
@@ -228,12 +230,12 @@ FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault("single_service", _one_service, 15.0),
     InjectedFault("acceptance_decayed", _restarted("chat", _engine(acceptance_rate=0.25)), 60.0),
     InjectedFault("constrained_on_speculating", _loaded(_constrained, *_pods("chat"))),
-    InjectedFault("speculation_on_saturated_batch", _loaded(_long_answers, *_pods("moe")), 150.0),
+    InjectedFault("speculation_on_saturated_batch", _loaded(_long_answers, *_pods("moe")), 150.0, lingers=True),
     InjectedFault("prefix_cache_off", _restarted("chat", _engine(caches_prefixes=False))),
-    InjectedFault("prefix_cache_thrashing", _restarted("rag", _engine(kv_capacity_tokens=12_032)), 150.0),
+    InjectedFault("prefix_cache_thrashing", _restarted("rag", _engine(kv_capacity_tokens=13_056)), 150.0),
     InjectedFault("salts_split_prefixes", _loaded(_salted, *_pods("chat"))),
     InjectedFault("store_without_use", _restarted("rag", _engine(host_load_tokens_per_s=1_500.0)), 150.0, "slow"),
-    InjectedFault("store_without_use", _restarted("rag", _engine(host_kv_tokens=6_400)), 150.0, "small"),
+    InjectedFault("store_without_use", _restarted("rag", _engine(host_kv_tokens=3_200)), 150.0, "small"),
     InjectedFault("prefill_pool_unused", _without_prefill),
     InjectedFault("unlike_hashing", _declared("split", lambda plan: replace(plan, seed_digest="0dd")), 15.0),
     InjectedFault(
@@ -294,3 +296,29 @@ CHANGES: dict[str, Inject] = {
     "another mix of pools": _loaded(_other_mix),
 }
 """Changes of the workload without a fault."""
+
+_RECIPES_BY_POOL = {
+    "chat": {
+        *("kv_pressure", "decode_starved_by_prefill", "engine_stalled", "api_server_bound", "acceptance_decayed"),
+        *("constrained_on_speculating", "prefix_cache_off", "salts_split_prefixes", "unlike_builds", "unlike_kernels"),
+        *("feature_without_flag", "slower_than_peers"),
+    },
+    "moe": {
+        *("chunked_prefill_off", "coarse_chunks", "hot_expert", "dp_rank_stalled", "idle_ranks"),
+        "speculation_on_saturated_batch",
+    },
+    "rag": {"prefix_cache_thrashing", "store_without_use", "unlike_models"},
+    "split": {
+        *("transfer_queue", "transfers_failing", "slow_transfers", "tcp_fallback", "rdma_port_down"),
+        *("uncollated_transfers", "single_service", "prefill_pool_unused", "unlike_hashing", "unlike_kv_formats"),
+    },
+}
+
+POOL_OF = {
+    fault.name: next(
+        (pool for pool, recipes in _RECIPES_BY_POOL.items() if fault.recipe in recipes),
+        fault.recipe,
+    )
+    for fault in FAULTS
+}
+"""The pool that a fault is injected into; its own name where it is none."""

@@ -90,6 +90,8 @@ class Fleet:
         self.costs = GatewayCosts()
         self.pods = {address: start_pod(plan, loop, -10_000.0) for address, plan in plans.items()}
         self.views = {address: PodView() for address in plans}
+        self._capacities = {address: plan.profile.kv_capacity_tokens // BLOCK for address, plan in plans.items()}
+        """Blocks that the approximate index believes a pod to hold: what it had when the gateway began."""
         self.excluded: set[str] = set()
         """Pods that the gateway does not choose."""
         self.uses_prefill = True
@@ -191,7 +193,7 @@ class Fleet:
             predicted = self._predicted(address, drawn.blocks)
             ranks = self.pods[address].ranks
             for rank in ranks[:1] if self.pins_rank else ranks:
-                seconds = (drawn.prompt_tokens - predicted) / 8_000.0 + 0.06 * rank.outstanding
+                seconds = (drawn.prompt_tokens - predicted) / 8_000.0 + 0.15 * rank.outstanding
                 if best is None or seconds < best[0]:
                     best = (seconds, address, rank, predicted)
         return best[1:] if best is not None else None
@@ -311,8 +313,7 @@ class Fleet:
         for block in request.drawn.blocks:
             held[block] = None
             held.move_to_end(block)
-        capacity = self.pods[address].plan.profile.kv_capacity_tokens // BLOCK
-        while len(held) > capacity:
+        while len(held) > self._capacities[address]:
             held.popitem(last=False)
 
     def _finish(self, request: Running, end: Milestone, sent_s: float) -> None:
@@ -342,13 +343,20 @@ class Fleet:
 
     def restart(self, plan: PodPlan) -> None:
         """Replace a pod by one of another plan: its engines die, and requests go to others."""
-        old = self.pods[plan.address]
-        for rank in old.ranks:
-            rank.pod.unpause()
-            rank.pod.lose()
-            self._paces.pop(rank, None)
+        if plan.address in self.pods:
+            for rank in self.pods[plan.address].ranks:
+                rank.pod.unpause()
+            self.remove(plan.address)
         self.pods[plan.address] = start_pod(plan, self.loop, self.loop.time())
         self.views[plan.address].blocks.clear()
+
+    def remove(self, address: str) -> PodPlan:
+        """Take a pod away, and return its plan; `restart` brings it back."""
+        pod = self.pods.pop(address)
+        for rank in pod.ranks:
+            rank.pod.lose()
+            self._paces.pop(rank, None)
+        return pod.plan
 
     def declare(self, plan: PodPlan) -> None:
         """Change what a pod declares, and nothing of how it works."""

@@ -41,7 +41,7 @@ class SimulatedRank:
 
     def submit(self, sequence: Sequence, listener: Listener, source: tuple[VirtualPod, str] | None = None) -> None:
         """Queue a sequence, and enter it into the books when it ends."""
-        arrived_s = self.pod.engine_time()
+        arrived_s = 0.0
         first: list[Milestone] = []
         self.outstanding += 1
 
@@ -54,7 +54,7 @@ class SimulatedRank:
                     self.books.enter(sequence, arrived_s, first[0] if first else None, milestone)
             listener(milestone)
 
-        self.pod.submit(sequence, reach, source)
+        arrived_s = self.pod.submit(sequence, reach, source)
 
 
 @dataclass(slots=True)

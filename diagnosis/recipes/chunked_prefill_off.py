@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnosis.finding import Evidence, Question, Severity
-from diagnosis.levels import gap_tail
+from diagnosis.levels import stalled_share
 from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.scene import Scene
 from routing.facts import Role
+
+MIN_STALLED = 0.05
+"""Share of decode time in stalls from which streams suffer."""
 
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
@@ -19,12 +22,12 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
         if pod.flags is None or pod.flags.chunked_prefill is None:
             yield Missing(pod.pool, pod.address, "the flag `--enable-chunked-prefill` is not known")
         elif not pod.flags.chunked_prefill:
-            tails = [tail for engine in pod.engines if (tail := gap_tail(engine)) is not None]
-            middle, high = max(tails, key=lambda tail: tail[1], default=(None, None))
-            stalls = high is not None and middle is not None and high >= max(0.2, 4 * middle)
+            shares = [share for engine in pod.engines if (share := stalled_share(engine)) is not None]
+            share = max(shares, default=None)
+            stalls = share is not None and share >= MIN_STALLED
             evidence = (
                 Evidence("chunked prefill", "off", "on", "pool", "", pod.address),
-                Evidence("token gap, 99th percentile", high, middle, "median", "s", pod.address),
+                Evidence("decode time in stalls", share, MIN_STALLED, "limit", "share", pod.address),
             )
             severity = Severity.DEGRADING if stalls else Severity.ADVICE
             yield Indication(pod.pool, pod.address, evidence, 0.95 if stalls else 0.8, severity)
@@ -37,12 +40,12 @@ RECIPE = Recipe(
     severity=Severity.DEGRADING,
     symptom="Streams pause whenever a long prompt arrives at the same engine; the median token gap stays normal.",
     looks_at=(
-        "The pod was started without chunked prefill. The finding is degrading where the 99th percentile of "
-        "`inter_token_latency_seconds` is four times its median and above 0.2 s, else it is advice."
+        "The pod was started without chunked prefill. The finding is degrading where 5 % of decode time or more is "
+        "spent in stalls (gaps of 0.2 s and four medians of `inter_token_latency_seconds`), else it is advice."
     ),
     cause="Without chunks a prompt is computed in one step, and all streams of the engine wait for that step.",
     first_step="Start the named pod with `--enable-chunked-prefill`.",
-    helped="The 99th percentile of token gaps falls to the time of one chunk; long prompts take slightly longer.",
+    helped="Decode time in stalls falls below 1 %; long prompts take slightly longer.",
     wrong_if="Pauses stay with chunked prefill on: then look at the size of the chunks, or at preemptions.",
     look=look,
     explains=("coarse_chunks", "decode_starved_by_prefill", "slower_than_peers"),

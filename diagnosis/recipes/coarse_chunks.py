@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from diagnosis.facts import PodObservation
 from diagnosis.finding import Evidence, Question, Severity
-from diagnosis.levels import gap_tail, median_of
+from diagnosis.levels import median_of, stalled_share
 from diagnosis.recipe import Indication, Missing, Recipe
+from diagnosis.recipes.chunked_prefill_off import MIN_STALLED
 from diagnosis.scene import Scene
 from routing.facts import Role
 
@@ -23,16 +24,15 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
     for pod in scene.facts.pods:
         if pod.role is Role.PREFILL or (pod.flags is not None and pod.flags.chunked_prefill is False):
             continue
-        tails = [tail for engine in pod.engines if (tail := gap_tail(engine)) is not None]
-        if not tails:
+        shares = [share for engine in pod.engines if (share := stalled_share(engine)) is not None]
+        if not shares:
             yield Missing(pod.pool, pod.address, "too few token gaps are reported")
             continue
-        middle, high = max(tails, key=lambda tail: tail[1])
         size = _step_size(pod)
         if size is None:
             yield Missing(pod.pool, pod.address, "neither `--max-num-batched-tokens` nor tokens of a step are known")
             continue
-        if high < max(0.2, 4 * middle):
+        if max(shares) < MIN_STALLED:
             continue
         normal = median_of(held for peer in scene.peers(pod) if (held := _step_size(peer)) is not None)
         if size >= MANY_TIMES * normal if normal else size >= LARGE_TOKENS:
@@ -40,7 +40,7 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
                 Evidence(
                     "tokens of a step", size, normal or LARGE_TOKENS, "peers" if normal else "limit", "", pod.address
                 ),
-                Evidence("token gap, 99th percentile", high, middle, "median", "s", pod.address),
+                Evidence("decode time in stalls", max(shares), MIN_STALLED, "limit", "share", pod.address),
             )
             yield Indication(pod.pool, pod.address, evidence, 0.9 if pod.flags is not None else 0.7)
 
@@ -61,13 +61,13 @@ RECIPE = Recipe(
     symptom="Streams pause for the time of one chunk whenever a long prompt is computed beside them.",
     looks_at=(
         "`--max-num-batched-tokens`, or the 99th percentile of `iteration_tokens_total`, is twice that of the"
-        " pool's other pods (16,384 without peers), and the 99th percentile of token gaps is four times the "
-        "median and above 0.2 s."
+        " pool's other pods (16,384 without peers), and 5 % of decode time or more is spent in stalls: gaps of "
+        "0.2 s and four medians of `inter_token_latency_seconds`."
     ),
     cause="A step computes as many prompt tokens as its budget allows, and every stream waits for the step to end.",
     first_step="Halve `--max-num-batched-tokens` of the named pod.",
-    helped="The 99th percentile of token gaps halves; TTFT of long prompts rises by a few steps at most.",
-    wrong_if="Token gaps keep their tail with small steps: then steps are slow for another reason.",
+    helped="Decode time in stalls halves; TTFT of long prompts rises by a few steps at most.",
+    wrong_if="Stalls stay with small steps: then steps are slow for another reason.",
     look=look,
     explains=("decode_starved_by_prefill", "slower_than_peers"),
 )

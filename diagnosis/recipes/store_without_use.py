@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from diagnosis.facts import EngineWindow, PodObservation
 from diagnosis.finding import Evidence, Question, Severity
+from diagnosis.levels import store_s_per_token
 from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.scene import Scene
 from routing.facts import Role
@@ -13,6 +14,9 @@ from routing.facts import Role
 MIN_ASKED = 20_000.0
 MIN_FOUND = 0.02
 SETTLED_S = 120.0
+
+SLOWER_THAN_COMPUTING, SLOWER = 1.5, 4.0
+"""Seconds to load a token by those to compute it, and by those of peers or baseline."""
 
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
@@ -34,13 +38,17 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
 
 
 def _slow_load(scene: Scene, pod: PodObservation, engine: EngineWindow) -> Evidence | None:
-    cost = scene.normal(pod, "prefill_s_per_token")
-    if cost is None or not engine.store_load_s or not engine.fetched_tokens or engine.fetched_tokens < 1_000:
+    load = store_s_per_token(engine)
+    if load is None:
         return None
-    load = engine.store_load_s / engine.fetched_tokens
-    if load < 1.5 * cost:
-        return None
-    return Evidence("load of a token from the store", load, cost, "computing it", "s", pod.address)
+    for basis, normal, times in (
+        ("computing it", scene.normal(pod, "prefill_s_per_token"), SLOWER_THAN_COMPUTING),
+        ("baseline", scene.normal(pod, "store_s_per_token"), SLOWER),
+        ("peers", scene.peer_median(pod, store_s_per_token), SLOWER),
+    ):
+        if normal is not None and load >= times * normal:
+            return Evidence("load of a token from the store", load, normal, basis, "s", pod.address)
+    return None
 
 
 RECIPE = Recipe(
@@ -50,8 +58,8 @@ RECIPE = Recipe(
     severity=Severity.DEGRADING,
     symptom="A KV store or offloading is configured, and TTFT is no better than without it.",
     looks_at=(
-        "`external_prefix_cache_hits_total` is below 2 % of 20,000 or more tokens asked for, or loading a "
-        "token takes 1.5 times as long as computing it."
+        "`external_prefix_cache_hits_total` is below 2 % of 20,000 or more tokens asked for; or loading a token takes "
+        "1.5 times as long as computing it, or four times as long as before or on the peers."
     ),
     cause=(
         "The store is smaller than what is evicted between two uses, is keyed differently, or is slower than prefill."
@@ -60,4 +68,5 @@ RECIPE = Recipe(
     helped="External hits exceed 5 % of the tokens asked for, and computed prompt tokens fall.",
     wrong_if="Hits stay near zero in a larger store: then prompts do not repeat, and the store can be removed.",
     look=look,
+    raise_after_s=30.0,
 )

@@ -12,12 +12,12 @@ from diagnosis.levels import (
     constrained_share,
     descriptor_bytes,
     gap_s,
-    gap_tail,
     hit_rate,
     levels_of,
     pod_figure,
     predicted_hit_rate,
     prefill_s_per_token,
+    stalled_share,
 )
 from tests.diagnosis.scene import engine, fetching, fleet, gaps, pod, speculating, view
 
@@ -39,8 +39,15 @@ def test_too_few_events_are_not_a_figure() -> None:
     assert hit_rate(engine(cache_queries=100.0, computed_tokens=10.0, cached_tokens=3.0)) is None
     assert acceptance(engine(speculation=SpeculationWindow(3.0, 6.0, 0.0))) is None
     assert bandwidth(engine(transfers=TransferWindow(count=1.0, bytes=1.0, seconds=1.0))) is None
-    assert gap_tail(engine(token_gap=gaps((0.1, 10)))) is None
+    assert stalled_share(engine(token_gap=gaps((0.1, 10)))) is None
     assert constrained_share(view(requests=2.0)) is None
+
+
+def test_a_few_long_gaps_are_much_of_the_time() -> None:
+    """One stall in a hundred gaps; none where all gaps are alike."""
+    share = stalled_share(engine(token_gap=gaps((0.02, 990), (1.0, 10))))
+    assert share == pytest.approx(7.5 / 29.8, rel=0.01)
+    assert stalled_share(engine(token_gap=gaps((0.3, 500)))) == 0.0
 
 
 def test_a_missing_histogram_is_replaced_by_sums() -> None:

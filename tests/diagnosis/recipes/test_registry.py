@@ -266,7 +266,7 @@ def test_texts_are_complete_and_change_one_thing() -> None:
     """Every recipe has all texts; no first step says restart, and each begins with one order."""
     for recipe in RECIPES:
         texts = (recipe.title, recipe.symptom, recipe.looks_at, recipe.cause, recipe.helped, recipe.wrong_if)
-        assert all(len(text) > 15 for text in texts), recipe.name
+        assert all(len(text) > 10 for text in texts), recipe.name
         assert not re.search(r"\b(restart|reboot)", recipe.first_step.lower()), recipe.name
         assert re.match(r"[A-Z][a-z]+ ", recipe.first_step), recipe.name
         assert recipe.name not in recipe.explains
