@@ -24,9 +24,11 @@ AGAINST ?= HEAD~1
 JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
-.PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos upgrade soak attacks nightly wheel \
-	bench-overhead bench-paired bench-decide bench-counting bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-doctor bench-scale bench-extproc bench-truth \
-	vllm-venv serve-vllm test-vllm test-doctor envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
+.PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request \
+	reference fuzz fuzz-long chaos upgrade soak attacks nightly wheel bench-overhead bench-paired bench-decide bench-counting \
+	bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-doctor bench-scale bench-extproc \
+	bench-truth vllm-venv serve-vllm test-vllm test-doctor envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages \
+	clean
 
 help: ## List the verbs.
 	@echo "Hearth: make VERB"

@@ -13,8 +13,8 @@ from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.recipes.registry import BY_NAME, RECIPES
 from diagnosis.scene import Scene
 
-RAISE_AFTER_S = 15.0
-"""Seconds of evidence after which a finding is raised."""
+FLICKER = 0.5
+"""Of a recipe's `raise_after_s`: for so long evidence may be absent before its finding is raised."""
 
 CLEAR_AFTER_S = 20.0
 """Seconds without evidence after which it is cleared."""
@@ -54,7 +54,7 @@ def diagnose(
 ) -> tuple[Diagnosis, DiagnosisState]:
     """Look once; call every 5 s with windows of about 30 s. Return the findings, and the state for the next look.
 
-    `now_s` is Unix time. A finding is raised after 15 s of evidence and cleared 20 s after its last evidence.
+    `now_s` is Unix time. A finding is raised after 15 to 30 s of evidence and cleared 20 s after its last evidence.
     """
     scene = Scene(facts, baseline, now_s)
     seen: dict[Subject, Indication] = {}
@@ -95,7 +95,7 @@ def _next_tracks(
     for subject, track in before.items():
         if subject in seen or (subject[2] and subject[2] not in present and subject[0] != "clocks_apart"):
             continue
-        limit = CLEAR_AFTER_S if track.is_raised else RAISE_AFTER_S / 2
+        limit = CLEAR_AFTER_S if track.is_raised else FLICKER * BY_NAME[subject[0]].raise_after_s
         if track.is_raised and (subject in unchecked or (subject[0], subject[1], "") in unchecked):
             limit = HOLD_S
         if now_s - track.last_s < limit:
@@ -104,9 +104,9 @@ def _next_tracks(
         held = before.get(subject)
         if held is None:
             if len(tracks) < MAX_TRACKS:
-                tracks[subject] = Track(now_s, now_s, RAISE_AFTER_S <= 0, shown)
+                tracks[subject] = Track(now_s, now_s, is_raised=False, shown=shown)
             continue
-        is_raised = held.is_raised or now_s - held.since_s >= RAISE_AFTER_S
+        is_raised = held.is_raised or now_s - held.since_s >= BY_NAME[subject[0]].raise_after_s
         tracks[subject] = Track(held.since_s, now_s, is_raised, shown)
     return tracks
 

@@ -15,8 +15,8 @@ _HEAD = """\
 
 Stability: experimental. Generated from `diagnosis/recipes/` by `make reference`; do not edit.
 
-Each recipe is one known fault of a fleet. A finding is raised after 15 s of evidence and cleared 20 s after its last
-evidence. Figures that are missing, too old or too few make a recipe `unknown`, never healthy.
+Each recipe is one known fault of a fleet. A finding is raised after 15 to 30 s of evidence and cleared 20 s after the
+last. Figures that are missing, too old or too few make a recipe `unknown`, never healthy.
 
 | recipe | question | severity | symptom |
 |---|---|---|---|

@@ -52,5 +52,7 @@ class Recipe:
     wrong_if: str
     """What it would look like if it were wrong."""
     look: Look
+    raise_after_s: float = 15.0
+    """Seconds of evidence after which its finding is raised: longer where single windows are noisy."""
     explains: tuple[str, ...] = ()
     """Names of recipes whose evidence this fault brings about."""

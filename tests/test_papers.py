@@ -114,7 +114,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-FOLDERS = re.compile(r"(?<![\w.])/(etc/hearth|var/log/hearth)/")
+FOLDERS = re.compile(r"(?<![\w.])/(etc/hearth|var/log/hearth|var/lib/hearth)/")
 """Where the examples have their files; here all are beside the example."""
 
 

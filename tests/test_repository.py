@@ -60,6 +60,8 @@ MAY_SLEEP: frozenset[str] = frozenset(
         "tests/scaling/local_scaler.py",  # polls as KEDA and the HPA do
         "tests/scaling/test_live.py",  # a scaler that lags, and a client's Retry-After
         "tests/scaling/waiting.py",  # another process that does not say when it has started
+        "tests/doctor/stand.py",  # clients that pause, and a finding that takes as long as it takes
+        "tests/vllm/test_doctor.py",  # the same
         "tests/page/stage.py",  # requests that keep ending, for a person
     )
 )

@@ -7,10 +7,12 @@ fault are printed; `--keep FILE` writes them too. The seeds of the kept table ar
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -38,6 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", metavar="FAULT", help="these faults only")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--keep", type=Path, metavar="FILE")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="write each result there, and skip those it has")
     return parser
 
 
@@ -160,15 +163,45 @@ def _last_cleared(verdicts: Sequence[Verdict]) -> float:
     return max((each.cleared_after_s or float("inf") for each in named), default=0.0)
 
 
+def to_json(result: Any) -> Any:
+    """Return a result as JSON values."""
+    return [to_json(each) for each in result] if isinstance(result, tuple) else result and asdict(result)
+
+
+def from_json(document: Any) -> Any:
+    """Return the result of JSON values."""
+    if isinstance(document, list):
+        return tuple(from_json(each) for each in document)
+    if document is None:
+        return None
+    values = {name: tuple(each) if isinstance(each, list) else each for name, each in document.items()}
+    return HealthyHours(**values) if "hours" in values else Verdict(**values)
+
+
+def known_results(path: Path | None, jobs: Sequence[tuple[Any, ...]]) -> tuple[list[tuple[str, Any]], list[Any]]:
+    """Return the results that a file has, and the jobs that are left."""
+    if path is None or not path.exists():
+        return [], list(jobs)
+    held: dict[str, Any] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        *job, result = json.loads(line)
+        held[json.dumps(job)] = result
+    done = [(job[0], from_json(held[json.dumps(job[:3])])) for job in jobs if json.dumps(job[:3]) in held]
+    return done, [job for job in jobs if json.dumps(job[:3]) not in held]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all cases; 1 where a target is missed."""
     options = make_parser().parse_args(arguments)
     jobs = jobs_of(options, learn_baseline(BASELINE_SEED))
-    results: list[tuple[str, Any]] = []
+    results, rest = known_results(options.resume, jobs)
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        for job, result in zip(jobs, pool.map(play_one, jobs), strict=True):
+        for job, result in zip(rest, pool.map(play_one, rest), strict=True):
             results.append((job[0], result))
             print(f"{len(results)}/{len(jobs)} {job[0]} {job[1]} {job[2]}", file=sys.stderr)
+            if options.resume:
+                with options.resume.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([*job[:3], to_json(result)]) + "\n")
     lines, targets = report(results)
     text = "\n".join((*lines, "", *map(str, targets))) + "\n"
     print(text)

@@ -212,7 +212,7 @@ def _long_answers(load: Load) -> None:
 
 
 FAULTS: tuple[InjectedFault, ...] = (
-    InjectedFault("kv_pressure", _restarted("chat", _engine(kv_capacity_tokens=4_544))),
+    InjectedFault("kv_pressure", _restarted("chat", _engine(kv_capacity_tokens=4_160))),
     InjectedFault("chunked_prefill_off", _restarted("moe", _unchunked), 90.0),
     InjectedFault("coarse_chunks", _restarted("moe", _engine(max_num_batched_tokens=8_192)), 90.0),
     InjectedFault("decode_starved_by_prefill", _loaded(_long_prompts, "http://chat-0:8000")),
@@ -235,7 +235,7 @@ FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault("prefix_cache_thrashing", _restarted("rag", _engine(kv_capacity_tokens=13_056)), 150.0),
     InjectedFault("salts_split_prefixes", _loaded(_salted, *_pods("chat"))),
     InjectedFault("store_without_use", _restarted("rag", _engine(host_load_tokens_per_s=1_500.0)), 150.0, "slow"),
-    InjectedFault("store_without_use", _restarted("rag", _engine(host_kv_tokens=6_400)), 150.0, "small"),
+    InjectedFault("store_without_use", _restarted("rag", _engine(host_kv_tokens=3_200)), 150.0, "small"),
     InjectedFault("prefill_pool_unused", _without_prefill),
     InjectedFault("unlike_hashing", _declared("split", lambda plan: replace(plan, seed_digest="0dd")), 15.0),
     InjectedFault(

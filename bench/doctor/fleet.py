@@ -90,6 +90,8 @@ class Fleet:
         self.costs = GatewayCosts()
         self.pods = {address: start_pod(plan, loop, -10_000.0) for address, plan in plans.items()}
         self.views = {address: PodView() for address in plans}
+        self._capacities = {address: plan.profile.kv_capacity_tokens // BLOCK for address, plan in plans.items()}
+        """Blocks that the approximate index believes a pod to hold: what it had when the gateway began."""
         self.excluded: set[str] = set()
         """Pods that the gateway does not choose."""
         self.uses_prefill = True
@@ -311,8 +313,7 @@ class Fleet:
         for block in request.drawn.blocks:
             held[block] = None
             held.move_to_end(block)
-        capacity = self.pods[address].plan.profile.kv_capacity_tokens // BLOCK
-        while len(held) > capacity:
+        while len(held) > self._capacities[address]:
             held.popitem(last=False)
 
     def _finish(self, request: Running, end: Milestone, sent_s: float) -> None:

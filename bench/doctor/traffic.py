@@ -9,7 +9,7 @@ from bench.doctor.plans import BLOCK
 
 GROUP_TOKENS = 1_024
 DOCUMENT_TOKENS = 6_016
-DOCUMENTS = 36
+DOCUMENTS = 24
 GROUPS = 8
 
 
@@ -17,7 +17,7 @@ GROUPS = 8
 class Load:
     """How much of what arrives; a scenario may change it at any time. Rates are requests/s."""
 
-    rates: dict[str, float] = field(default_factory=lambda: {"chat": 5.0, "moe": 3.0, "split": 3.0, "rag": 1.6})
+    rates: dict[str, float] = field(default_factory=lambda: {"chat": 5.0, "moe": 3.0, "split": 3.0, "rag": 2.8})
     prompt_factor: float = 1.0
     answer_factors: dict[str, float] = field(default_factory=dict)
     """By pool, where answers are longer than usual."""
@@ -121,4 +121,4 @@ class Traffic:
             blocks = tuple((document + 100 << 20) + index for index in range(DOCUMENT_TOKENS // BLOCK))
         extra = int(draws.randint(60, 260) * self.load.prompt_factor)
         blocks += self._new_blocks(extra)
-        return Drawn("rag", DOCUMENT_TOKENS + extra, self._answer("rag", 80), blocks)
+        return Drawn("rag", DOCUMENT_TOKENS + extra, self._answer("rag", 40), blocks)

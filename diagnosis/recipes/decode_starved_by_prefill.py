@@ -56,5 +56,6 @@ RECIPE = Recipe(
     helped="Token gaps fall by half or more within a minute; TTFT of the long prompts rises.",
     wrong_if="Prompt tokens computed fall while streams stay slow: then steps themselves are slower.",
     look=look,
+    raise_after_s=30.0,
     explains=("slower_than_peers", "prefix_cache_thrashing"),
 )

@@ -47,5 +47,6 @@ RECIPE = Recipe(
     helped="Running requests of the ranks come within a factor of two, and time per token falls.",
     wrong_if="Loads even out and time per token stays: then the step itself is slow.",
     look=look,
+    raise_after_s=30.0,
     explains=("slower_than_peers",),
 )

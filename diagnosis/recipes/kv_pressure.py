@@ -13,6 +13,9 @@ MIN_PREEMPTIONS = 3.0
 MIN_SHARE = 0.02
 """Preemptions by finished requests."""
 
+MIN_WAITING = 0.3
+"""Mean requests that wait for capacity from which a single preemption counts."""
+
 FULL = 0.97
 """KV use from which a cache counts as full where preemptions are not reported."""
 
@@ -24,7 +27,8 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
         if preemptions is not None:
             if usage is not None and usage.peak < 0.8:
                 continue
-            if preemptions >= max(MIN_PREEMPTIONS, MIN_SHARE * (engine.finished or 0.0)):
+            many = preemptions >= max(MIN_PREEMPTIONS, MIN_SHARE * (engine.finished or 0.0))
+            if many or (preemptions >= 1 and _is_full(engine)):
                 yield Indication(pod.pool, pod.address, _evidence(pod, engine), 0.95 if usage is not None else 0.85)
         elif usage is not None:
             waiting = engine.waiting_for_capacity or engine.waiting
@@ -32,6 +36,12 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
                 yield Indication(pod.pool, pod.address, _evidence(pod, engine), 0.6)
         else:
             yield Missing(pod.pool, pod.address, "neither preemptions nor KV use are reported")
+
+
+def _is_full(engine: EngineWindow) -> bool:
+    """Return whether requests wait for capacity beside a cache that was nearly full."""
+    usage, waiting = engine.kv_usage, engine.waiting_for_capacity or engine.waiting
+    return usage is not None and usage.peak >= 0.9 and waiting is not None and waiting.mean >= MIN_WAITING
 
 
 def _evidence(pod: PodObservation, engine: EngineWindow) -> tuple[Evidence, ...]:
@@ -49,9 +59,9 @@ RECIPE = Recipe(
     severity=Severity.DEGRADING,
     symptom="Time per token jumps and requests stop for seconds, while KV use stays near its maximum.",
     looks_at=(
-        "`num_preemptions_total` grew by 3 or more and by 2 % of finished requests, with "
-        "`kv_cache_usage_perc` at 0.8 or more. Without preemptions: KV use of 0.97 on average and requests "
-        "waiting for capacity."
+        "`num_preemptions_total` grew by 3 or more and by 2 % of finished requests, with `kv_cache_usage_perc` at 0.8 "
+        "or more; or it grew at all while requests wait for capacity and KV use reached 0.9. Where preemptions are not "
+        "reported: KV use of 0.97 on average and requests waiting for capacity."
     ),
     cause="More sequences run than the KV cache holds, so the engine drops some and computes their KV again later.",
     first_step="Lower `--max-num-seqs` of the named pod by a quarter, so that fewer sequences share the cache.",

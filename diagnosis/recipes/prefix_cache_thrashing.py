@@ -13,7 +13,7 @@ from diagnosis.scene import Scene
 
 SETTLED_S = 120.0
 MIN_NORMAL = 0.2
-FALLEN = 0.5
+FALLEN = 0.6
 """Hit rate beside what peers, baseline or the gateway's prediction say."""
 
 LONGER = 1.5
@@ -88,14 +88,15 @@ RECIPE = Recipe(
     severity=Severity.DEGRADING,
     symptom="The hit rate of a pod falls to a fraction of its peers', with the same traffic and settings.",
     looks_at=(
-        "`prefix_cache_hits_total` by `prefix_cache_queries_total` is half or less of two of: the peers', the "
+        "`prefix_cache_hits_total` by `prefix_cache_queries_total` is 60 % or less of two of: the peers', the "
         "baseline's, the gateway's prediction. The cache is on, requests do not bring salts of their own, and the "
-        "pod finds half as many tokens as its peers or fewer in prompts of their length."
+        "pod finds 60 % as many tokens as its peers or fewer, in prompts of their length."
     ),
     cause="The prefixes in use need more KV blocks than the pod has, so they are evicted before they are used again.",
     first_step="Offload KV to host memory on the named pod (`--kv-offloading-size`).",
     helped="External hits take over: `external_prefix_cache_hits_total` grows and computed prompt tokens fall.",
     wrong_if="The store finds nothing either: then the prompts do not repeat, or differ from their first block on.",
     look=look,
+    raise_after_s=30.0,
     explains=("slower_than_peers",),
 )

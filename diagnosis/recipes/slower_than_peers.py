@@ -69,4 +69,5 @@ RECIPE = Recipe(
     helped="The limit or process is named; without it token gaps equal those of the peers.",
     wrong_if="Clocks are normal and nothing else runs: then compare kernels and builds with a peer's.",
     look=look,
+    raise_after_s=30.0,
 )

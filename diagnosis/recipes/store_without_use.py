@@ -68,4 +68,5 @@ RECIPE = Recipe(
     helped="External hits exceed 5 % of the tokens asked for, and computed prompt tokens fall.",
     wrong_if="Hits stay near zero in a larger store: then prompts do not repeat, and the store can be removed.",
     look=look,
+    raise_after_s=30.0,
 )

@@ -13,6 +13,7 @@ from gateway.diagnosis.doctor import Doctor
 from gateway.diagnosis.draining import FindingDrains
 from gateway.diagnosis.effects import EffectsPublisher, FindingEffects
 from gateway.diagnosis.monitoring import FindingCollector
+from gateway.runtime.redis_location import parse_redis_url
 
 if TYPE_CHECKING:
     from gateway.app.gateway import Gateway
@@ -37,6 +38,11 @@ def diagnose_fleet(gateway: Gateway) -> None:
         ),
         single_services=frozenset(settings.doctor.single_services),
     )
+    if settings.redis is not None:
+        from gateway.diagnosis.redis_latency import RedisLatency  # noqa: PLC0415 - redis-py takes ten megabytes
+
+        latency = RedisLatency(parse_redis_url(settings.redis.value), collector.note_redis, loop.time)
+        gateway.background.append(latency.run)
     counters.observe_batches(collector.requests.on_outcome)
     gateway.watcher.set_page_listener(collector.take_page)
     doctor = gateway.doctor = Doctor(

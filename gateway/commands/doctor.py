@@ -59,7 +59,7 @@ def add_baseline_flags(parser: ArgumentParser) -> None:
     """Add the actions and flags of `hearth baseline`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     save = actions.add_parser("save", help="write the baseline that the gateway has learned")
-    save.add_argument("--anew", action="store_true", help="drop what was learned first: the fleet was changed")
+    save.add_argument("--reset", action="store_true", help="drop what was learned first: the fleet was changed")
     add_place_flags(save)
     compare = actions.add_parser("compare", help="compare the requests of the last half minute with the baseline")
     compare.add_argument("--file", metavar="FILE", help="a saved baseline (default: the gateway's own)")
@@ -165,7 +165,7 @@ def status_of(view: View) -> int:
 
 def _baseline(arguments: Namespace, client: AdminClient) -> int:
     if arguments.action == "save":
-        saved = client.post("/baseline/save", {"begins_anew": arguments.anew})
+        saved = client.post("/baseline/save", {"reset": arguments.reset})
         if arguments.json:
             sys.stdout.write(json.dumps(saved, indent=2) + "\n")
         elif "error" not in saved:

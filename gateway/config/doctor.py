@@ -39,13 +39,18 @@ class DoctorConfig:
     """Addresses (HOST:PORT) of services of connectors behind which one process stands."""
 
 
+def parse_mode(value: object) -> DoctorMode:
+    """Parse a mode; YAML reads a plain `off` as false. Raises `InvalidValue`."""
+    return DoctorMode(one_of(tuple(DoctorMode))(DoctorMode.OFF.value if value is False else value))
+
+
 def read_doctor(root: DocumentTable) -> DoctorConfig:
     """Read the section; absent: the defaults."""
     section = root.table("doctor")
     if section is None:
         return DoctorConfig()
     found = DoctorConfig(
-        mode=DoctorMode(section.get("mode", one_of(tuple(DoctorMode)), DoctorMode.ADVISE)),
+        mode=section.get("mode", parse_mode, DoctorMode.ADVISE),
         baseline=section.get("baseline", parse_writable_path, None),
         drain_findings=frozenset(section.each("drain_findings", one_of(tuple(BY_NAME))) or DRAIN_FINDINGS),
         single_services=section.each("single_services", text) or (),
@@ -59,7 +64,7 @@ def doctor_schema() -> Schema:
     return table(
         {
             "mode": described(
-                {"enum": list(DoctorMode)},
+                {"enum": [False, *DoctorMode]},
                 "off; advise (default): findings are shown; act: a pod may be drained for its finding.",
             ),
             "baseline": described(TEXT.schema, "File in which the baseline is kept."),

@@ -55,12 +55,12 @@ class BaselineStore:
         if self._file is not None and self._clock() - self._saved_s >= SAVE_INTERVAL_S:
             await self.save()
 
-    async def save(self, *, begins_anew: bool = False) -> dict[str, object]:
+    async def save(self, *, resets: bool = False) -> dict[str, object]:
         """Write the file. Returns what it holds, as JSON values; `error` where it could not be written.
 
-        `begins_anew`: what was learned before is dropped first, because the fleet was changed on purpose.
+        `resets`: what was learned before is dropped first, because the fleet was changed on purpose.
         """
-        if begins_anew:
+        if resets:
             self.baseline = Baseline()
         self._saved_s = self._clock()
         held = self.baseline or Baseline()

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from math import isfinite
+from typing import TypeVar
 
 from diagnosis.distribution import distribution_of
 from diagnosis.facts import (
@@ -42,6 +44,8 @@ from routing.pods import Pod, PodState
 from routing.server_settings import NO_SETTINGS
 from scorers.prefill_time import PrefillTime
 
+T = TypeVar("T")
+
 MIN_PAGE_INTERVAL_S = 4.0
 """Between two pages of one pod that are read; twice as long above `MANY_PODS`."""
 
@@ -55,6 +59,9 @@ MAX_LAGS = 240
 
 SLICE_PODS = 8
 """Pods whose facts are made at a stretch, in about a millisecond: requests are served between two slices."""
+
+MAX_VERSION_REQUESTS = 4
+"""Versions that are requested in one look."""
 
 MAX_PODS = 2048
 """Pods of which pages are kept."""
@@ -87,6 +94,8 @@ class FactCollector:
         self._name = name
         self._histories: dict[str, PodHistory] = {}
         self._read_s: dict[str, float] = {}
+        self._versions: dict[str, tuple[float | None, str | None]] = {}
+        """Start of a pod's process, as its metrics have it, and the version that it reported then."""
         self._offsets_s: dict[str, deque[float]] = {}
         self._queues_s: dict[str, float] = {}
         self._lags_s: deque[float] = deque(maxlen=MAX_LAGS)
@@ -119,6 +128,7 @@ class FactCollector:
         self._count_fresh()
         self.requests.step(now_s)
         watched = self._watcher.pods
+        await self._read_versions(watched)
         self._forget_gone({pod.url for pod in watched})
         reports = self._watcher.census.servers()
         pods = []
@@ -126,7 +136,7 @@ class FactCollector:
             pods.append(self._observation(pod, reports.get(pod.url), now_s))
             if number % SLICE_PODS == 0:
                 await asyncio.sleep(0)
-        offsets = {url: _least_offset(held) for url, held in self._offsets_s.items() if held}
+        offsets = {url: _smallest_offset(held) for url, held in self._offsets_s.items() if held}
         return FleetFacts(
             at_s=now_s,
             pods=tuple(pods),
@@ -141,6 +151,8 @@ class FactCollector:
     def _observation(self, watched: WatchedPod, report: ServerReport | None, now_s: float) -> PodObservation:
         known = self._router.fleet.pod(watched.url)
         facts = watched.discovered.facts
+        if facts.version is None and (version := self._versions.get(watched.url, (None, None))[1]) is not None:
+            facts = replace(facts, version=version)
         history = self._histories.get(watched.url)
         windows = history.windows() if history is not None else ()
         settings = NO_SETTINGS if report is None else report.settings
@@ -168,6 +180,19 @@ class FactCollector:
             metadata_service=facts.bootstrap,
         )
 
+    async def _read_versions(self, watched: Sequence[WatchedPod]) -> None:
+        """Request the version of a few pods whose discovery reports none, once for each start of theirs."""
+        requested = 0
+        for pod in watched:
+            started_s = None if pod.metrics is None else pod.metrics.started_s
+            is_known = pod.url in self._versions and self._versions[pod.url][0] == started_s
+            if is_known or pod.metrics is None or pod.discovered.facts.version is not None:
+                continue
+            self._versions[pod.url] = (started_s, await self._watcher.read_version(pod.url))
+            requested += 1
+            if requested >= MAX_VERSION_REQUESTS:
+                break
+
     def _note_queue(self, url: str, windows: tuple[EngineWindow, ...]) -> None:
         held = [window.queue for window in windows if window.queue is not None and window.queue.count > 0]
         count = sum(each.count for each in held)
@@ -194,15 +219,11 @@ class FactCollector:
         )
 
     def _forget_gone(self, present: set[str]) -> None:
-        held: tuple[dict[str, object], ...] = (
-            self._histories,  # type: ignore[assignment]  # only their keys matter
-            self._read_s,
-            self._offsets_s,
-            self._queues_s,
-        )
-        for table in held:
-            for url in [url for url in table if url not in present]:
-                del table[url]
+        _keep(self._histories, present)
+        _keep(self._read_s, present)
+        _keep(self._versions, present)
+        _keep(self._offsets_s, present)
+        _keep(self._queues_s, present)
 
 
 def wanted_features(router: Router, *, follows_kv_events: bool, has_priorities: bool) -> frozenset[str]:
@@ -217,6 +238,11 @@ def wanted_features(router: Router, *, follows_kv_events: bool, has_priorities: 
     return frozenset(name for name, is_wanted in wanted.items() if is_wanted)
 
 
+def _keep(table: dict[str, T], present: set[str]) -> None:
+    for url in [url for url in table if url not in present]:
+        del table[url]
+
+
 def _model_of(known: Pod | None) -> str:
     return "" if known is None else shown_model(min(known.models - known.adapters, default=""))
 
@@ -228,7 +254,7 @@ def _unix(known: Pod | None, now_s: float, loop_s: float) -> float | None:
 
 
 def _clock_offset(date: str | None, now_s: float) -> float | None:
-    """Return by how much a pod's clock is ahead, to about a second, by the `Date` of a response."""
+    """Return by how much a pod's clock is ahead, to about a second, by the Date header of a response."""
     if date is None:
         return None
     try:
@@ -238,6 +264,6 @@ def _clock_offset(date: str | None, now_s: float) -> float | None:
         return None
 
 
-def _least_offset(held: deque[float]) -> float:
+def _smallest_offset(held: deque[float]) -> float:
     """Return the smallest of the last offsets: delays of single responses make them larger."""
     return min(held, key=abs)

@@ -93,6 +93,8 @@ class Doctor:
         now_s = self._wall_clock()
         # In a thread: recipes over a thousand pods take longer than a stream may wait.
         found, self._state = await asyncio.to_thread(diagnose, facts, self.baselines.baseline, self._state, now_s)
+        if not self.looks:
+            self._log_event("info", "diagnosis_started", mode=self.mode.value, pods=len(facts.pods))
         before = self.diagnosis
         self.looks.append(Look(facts, found))
         self._log_changes(before.findings, found.findings)

@@ -7,7 +7,7 @@ scaled up by what was left out, times need no scaling.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from diagnosis.distribution import TIME_LIMITS_S, Distribution, distribution_of
@@ -188,6 +188,6 @@ def _scale(step: _Step) -> float:
     return step.seen / step.sampled if step.sampled else 1.0
 
 
-def _distribution(lists: object) -> Distribution | None:
-    values = [value for held in lists for value in held]  # type: ignore[attr-defined]  # an iterable of lists
+def _distribution(lists: Iterable[list[float]]) -> Distribution | None:
+    values = [value for held in lists for value in held]
     return distribution_of(values, TIME_LIMITS_S) if values else None

@@ -43,6 +43,10 @@ class _Cards(msgspec.Struct):
     data: list[_Card]
 
 
+class _Version(msgspec.Struct):
+    version: str
+
+
 @dataclass(frozen=True, slots=True)
 class ModelListing:
     """A pod's models, or why it does not list them."""
@@ -56,7 +60,7 @@ ONE_TOKEN: dict[str, object] = {"prompt": "1", "max_tokens": 1, "temperature": 0
 
 
 PageListener = Callable[[str, bytes, str | None], object]
-"""Receives a pod's URL, its metrics page, and the `Date` header of the response. Must not wait."""
+"""Receives a pod's URL, its metrics page, and the Date header of the response. Must not wait."""
 
 
 class Prober:
@@ -111,6 +115,16 @@ class Prober:
             call_guarded("metrics page", self.on_page, url, body, date)
         return read_page(body)
 
+    async def version(self, url: str) -> str | None:
+        """Request the version of its engine; None if it reports none."""
+        status, body, _ = await self._get(f"{url}/version", {})
+        if status != 200 or body is None:
+            return None
+        try:
+            return msgspec.json.decode(body, type=_Version).version
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+
     async def generates_token(self, url: str, model: str, rank: int | None) -> bool:
         """Return whether an engine still generates tokens, which `/health` does not check. A 4xx counts as yes: it is
         alive and has rejected the request.
@@ -132,7 +146,7 @@ class Prober:
             return False
 
     async def _get(self, url: str, headers: dict[str, str]) -> tuple[int | None, bytes | None, str | None]:
-        """Return status, body and `Date` of a response; None each where there is none."""
+        """Return status, body and Date header of a response; None each where there is none."""
         try:
             async with self._session.get(url, headers=headers, timeout=self._timeout, allow_redirects=False) as answer:
                 body = await answer.content.read(MAX_RESPONSE_BYTES)

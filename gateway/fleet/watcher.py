@@ -105,6 +105,10 @@ class FleetWatcher:
         """Set what is called after each probe of a pod that was well and where now nothing listens."""
         self._gone = notify
 
+    async def read_version(self, url: str) -> str | None:
+        """Request the version of a pod's engine; None if it reports none."""
+        return await self._prober.version(url)
+
     def set_page_listener(self, notify: PageListener) -> None:
         """Set what is called with every metrics page that is scraped."""
         self._prober.on_page = notify

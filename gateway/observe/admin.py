@@ -87,7 +87,7 @@ class _Named(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _BaselineOrder(msgspec.Struct, forbid_unknown_fields=True):
-    begins_anew: bool = False
+    reset: bool = False
 
 
 def admin_app(admin: AdminBackend) -> web.Application:
@@ -233,8 +233,8 @@ async def _save_baseline(admin: AdminBackend, request: web.Request) -> web.Respo
     try:
         wanted = msgspec.json.decode(await request.read() or b"{}", type=_BaselineOrder)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise web.HTTPBadRequest(text=f'wanted {{"begins_anew": true}} or nothing: {error}') from None
-    saved = await _doctor(admin).baselines.save(begins_anew=wanted.begins_anew)
+        raise web.HTTPBadRequest(text=f'wanted {{"reset": true}} or nothing: {error}') from None
+    saved = await _doctor(admin).baselines.save(resets=wanted.reset)
     return json_response(saved, 422 if "error" in saved else 200)
 
 

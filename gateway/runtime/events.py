@@ -100,6 +100,7 @@ EVENTS: Mapping[str, str] = {
     "jwks_loaded": "signing keys of the token issuer loaded",
     "jwks_fetch_failed": "signing keys of the token issuer could not be fetched",
     # diagnosis
+    "diagnosis_started": "the fleet is diagnosed by this process",
     "finding_raised": "diagnosis has found what slows or fails requests",
     "finding_cleared": "the evidence of a finding is gone",
     "finding_pod_drained": "pod drained for a finding",

@@ -158,8 +158,8 @@ class StreamedBody(RequestBody, kw_only=True):
 
     echo: Raw = Raw()
     prompt_logprobs: Raw = Raw()
-    response_format: Raw = Raw()
-    structured_outputs: Raw = Raw()
+    response_format: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
+    structured_outputs: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
 
     n: Copies | None = None
     best_of: Copies | None = None
@@ -197,7 +197,7 @@ class ChatBody(StreamedBody, kw_only=True):
     """Chat completions."""
 
     messages: list[ChatMessage] | None = None
-    tools: Raw = Raw()
+    tools: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
     include_reasoning: Raw = Raw()
     max_tokens: Limit | UnsetType | None = UNSET
     max_completion_tokens: Limit | UnsetType | None = UNSET
@@ -278,9 +278,9 @@ class ResponsesBody(RequestBody, kw_only=True):
     instructions: str | None = None
     previous_response_id: Name | None = None
     conversation: str | Conversation | None = None
-    tools: Raw = Raw()
-    structured_outputs: Raw = Raw()
-    text: Raw = Raw()
+    tools: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
+    structured_outputs: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
+    text: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
     tool_choice: Raw = Raw()
     max_output_tokens: Limit | UnsetType | None = UNSET
     stream: bool | None = None
@@ -340,7 +340,7 @@ class MessagesBody(RequestBody, kw_only=True):
 
     system: str | list[str | ContentPart] | None = None
     messages: list[ChatMessage] | None = None
-    tools: Raw = Raw()
+    tools: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
     max_tokens: Limit | UnsetType | None = UNSET
     stream: bool | None = None
     thinking: Raw = Raw()

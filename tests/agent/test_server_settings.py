@@ -134,8 +134,8 @@ def datagram(**words: object) -> bytes:
 
 def test_settings_and_counters_of_an_engine_are_taken_from_its_datagrams() -> None:
     """By the same lists; counters alone are no reason to publish."""
-    news: list[int] = []
-    loads = LoadListener(lambda: 1.0, lambda: news.append(1))
+    changes: list[int] = []
+    loads = LoadListener(lambda: 1.0, lambda: changes.append(1))
     loads.datagram_received(datagram(settings={"max-num-seqs": "8", "api-key": SECRET}), None)
     assert loads.settings_of(8000) == {"max-num-seqs": "8"}
     load = {"running": 1, "waiting": 0, "kv_usage": 0.5}
@@ -146,7 +146,7 @@ def test_settings_and_counters_of_an_engine_are_taken_from_its_datagrams() -> No
     (found,) = loads.loads_of(8000)
     assert found.counters == {"drafts": 4.0}
     assert found.fetching == {}
-    assert len(news) == 1
+    assert len(changes) == 1
     loads.forget(8000)
     assert loads.settings_of(8000) == {}
     assert loads.invalid == 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from diagnosis.diagnose import CLEAR_AFTER_S, HOLD_S, NO_STATE, RAISE_AFTER_S, SURE, DiagnosisState, diagnose
+from diagnosis.diagnose import CLEAR_AFTER_S, HOLD_S, NO_STATE, SURE, DiagnosisState, diagnose
 from diagnosis.facts import EnvironmentFacts, FleetFacts, PodObservation
 from diagnosis.finding import Diagnosis, Severity
+from diagnosis.recipes.registry import BY_NAME
 from routing.facts import Role
 from tests.diagnosis.scene import NOW_S, engine, fetching, flags, fleet, gauge, pod
 
@@ -43,7 +44,7 @@ def test_evidence_must_last_before_it_is_a_finding() -> None:
     """One look is none; the time at which it began is kept."""
     seen = watched((PRESSED, 30.0))
     first = next(index for index, each in enumerate(seen) if each.findings)
-    assert first * STEP_S == RAISE_AFTER_S
+    assert first * STEP_S == BY_NAME["kv_pressure"].raise_after_s
     (finding,) = seen[-1].findings
     assert finding.recipe == "kv_pressure"
     assert finding.pods == ("http://c0:8000",)
@@ -72,7 +73,7 @@ def test_a_finding_is_kept_while_its_figures_are_missing_but_not_for_ever() -> N
     blind = fleet(pod("c0", engines=(engine(preemptions=None, kv_usage=None),)))
     seen = watched((PRESSED, 30.0), (blind, 90.0))
     kept = [bool(each.findings) for each in seen[6:]]
-    assert kept.index(False) * STEP_S == HOLD_S
+    assert kept.index(False) * STEP_S == HOLD_S - STEP_S
     assert any(gap.recipe == "kv_pressure" for gap in seen[-1].gaps)
 
 

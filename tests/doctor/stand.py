@@ -22,6 +22,8 @@ MODEL = "simulated"
 
 WORDS = tuple(f"word{number}" for number in range(200))
 
+LOOK_S = 5.0
+
 PREFIX_WORDS = 400
 """Of the prompts of one group, which they have in common."""
 
@@ -76,6 +78,15 @@ class Stand:
                     await asyncio.sleep(1.0)
         named = [(each["recipe"], each["pods"], each["severity"]) for each in shown.get("findings", ())]
         raise AssertionError(f"{recipe} is not first within {within_s} s: {named}, not checked: {shown.get('gaps')}")
+
+    async def stays_healthy(self, for_s: float) -> None:
+        """Look for so long. Raises AssertionError with a finding that says that requests are slow."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + for_s
+        while loop.time() < until_s:
+            await asyncio.sleep(LOOK_S)
+            found = [each["recipe"] for each in (await self.findings())["findings"] if each["severity"] != "advice"]
+            assert found == []
 
     @asynccontextmanager
     async def under(self, traffic: Traffic, draw: random.Random | None = None) -> AsyncIterator[None]:

@@ -114,10 +114,7 @@ async def test_a_drain_for_a_finding_ends_with_it() -> None:
 async def test_healthy_pods_have_no_finding() -> None:
     """None that says that requests are slow."""
     async with standing([PLAIN] * 3) as stand, stand.under(Traffic()):
-        for _ in range(12):
-            await asyncio.sleep(5.0)
-            found = [each["recipe"] for each in (await stand.findings())["findings"] if each["severity"] != "advice"]
-            assert found == []
+        await stand.stays_healthy(60.0)
         assert (await command(stand, "doctor"))[0] in (0, 4)
         assert (await command(stand, "baseline", "compare"))[0] in (0, 4)
         assert (await command(stand, "baseline", "save"))[0] == 1

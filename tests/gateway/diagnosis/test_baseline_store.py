@@ -45,7 +45,7 @@ async def test_it_is_learned_saved_and_read_again(tmp_path: Path) -> None:
     await again.store.load()
     assert again.store.baseline is not None
     assert sum(held.times.requests for held in again.store.baseline.times.values()) == 20
-    assert (await again.store.save(begins_anew=True))["requests"] == 0
+    assert (await again.store.save(resets=True))["requests"] == 0
     assert scene.events == again.events == []
 
 
