@@ -73,7 +73,7 @@ def jobs_of(options: argparse.Namespace, baseline: Baseline) -> list[tuple[Any, 
             one, other = draws.sample(FAULTS, 2)
         jobs.append(("pair", (one.name, other.name), options.first_seed + number, document))
     jobs += [("change", name, seed, document) for seed in seeds for name in CHANGES]
-    parts = max(int(options.hours / 5.0), 1)
+    parts = max(round(options.hours), 1)
     if options.hours > 0:
         jobs += [("healthy", options.hours / parts, options.first_seed + part, document) for part in range(parts)]
     return jobs
