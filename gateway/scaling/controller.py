@@ -529,7 +529,8 @@ def _figure_of(pool: DesiredPool) -> PoolFigure:
         pool.unbounded,
         pool.present,
         pool.reason.value,
-        pool.is_active,
+        # A pool whose figure is zero is not woken for requests that another pool of the model will serve.
+        pool.is_active and pool.engines > 0,
         dict(pool.tiers),
         [_term(term) for term in pool.terms],
         pool.price_per_hour,

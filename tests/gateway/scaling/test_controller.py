@@ -84,12 +84,13 @@ class Gateway:
         self.wire = Wire(number, gateways)
         self.events: list[tuple[str, dict[str, object]]] = []
         self.is_settled = True
+        self.pools = {"h100": PoolEntry("h100", 2.0, "m", start_s=START_S)}
         self.controller = SupplyController(
             SupplyConfig(policy, state_file=state_file),
             self.router,
             self.room,
             make_quota_enforcer(self.router, {}, lambda: False, clock=loop.time, draw=lambda: 0.5),
-            pools=lambda: {"h100": PoolEntry("h100", 2.0, "m", start_s=START_S)},
+            pools=lambda: self.pools,
             tiers=dict,
             clock=loop.time,
             wall_clock=lambda: 1_800_000_000.0 + loop.time(),
@@ -302,6 +303,22 @@ def test_the_first_request_without_a_pod_raises_the_figure_within_a_second() -> 
         await asyncio.sleep(2.0)
         assert second.controller.remaining_s("m") > START_S - 1
         assert second.desired() >= 1
+
+    played(play)
+
+
+def test_a_pool_of_higher_rank_is_not_woken_for_a_first_request() -> None:
+    """KEDA starts a pod of every pool that is active."""
+
+    async def play(gateways: list[Gateway]) -> None:
+        only = Gateway(1, gateways, replace(POLICY, pools={"default": RAILS}), pods=0)
+        only.pools["cloud"] = PoolEntry("cloud", 1.0, "m", start_s=START_S, rank=1)
+        await asyncio.sleep(2.0)
+        only.controller.needed("m")
+        only.room.waiting_for_pod["m"] = 3
+        await asyncio.sleep(2.0)
+        answers = [only.controller.answer(ScalerTarget("m", pool)) for pool in ("h100", "cloud")]
+        assert [(answer.engines > 0, answer.is_active) for answer in answers] == [(True, True), (False, False)]
 
     played(play)
 
