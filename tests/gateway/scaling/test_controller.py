@@ -98,7 +98,7 @@ class Gateway:
             log_event=lambda _, event, **fields: self.events.append((event, fields)),
         )
         gateways.append(self)
-        self.controller.in_thread = at_once  # Threads know no virtual time.
+        self.controller.in_thread = at_once  # Threads run in real time.
         self.controller.share(cast("ReplicaSync", self.wire))
         for at in range(pods):
             self.add_pod(at)
