@@ -64,6 +64,10 @@ class Site:
         async with self.session.get(self.gateway.at("admin", "/scale")) as answer:
             return dict(await answer.json())
 
+    async def metrics(self) -> str:
+        async with self.session.get(self.gateway.at("metrics", "/metrics")) as answer:
+            return await answer.text()
+
     async def until_pods(self, count: int) -> None:
         await until(lambda: len(self.cluster.pods) == count)
 
@@ -122,6 +126,9 @@ async def test_from_zero_to_served_and_back_without_a_503(tmp_path: Path, flags:
             signal_s = asyncio.get_running_loop().time() - begun_s
             assert signal_s < 1.0
             assert [status for status, _, _ in await asyncio.gather(*sent)] == [200] * 4
+            (shown,) = (await site.scale())["pools"]
+            assert (shown["model"], shown["pool"], shown["desired_engines"] >= 1) == ("big", "h100", True)
+            assert 'hearth_desired_engines{model="big",pool="h100",role="either"}' in await site.metrics()
             await site.until_pods(0)
             assert site.cluster.ended == 0
             assert [(await site.post("gold"))[0]] == [200]
