@@ -76,7 +76,7 @@ SUMS = TierRates.__struct_fields__
 
 
 @dataclass(slots=True)
-class GatewayView:
+class KnownGateway:
     """The last figures of one gateway."""
 
     at_s: float
@@ -88,7 +88,7 @@ class FigureBook:
     """The figures of this gateway and its peers."""
 
     def __init__(self) -> None:
-        self.gateways: dict[int, GatewayView] = {}
+        self.gateways: dict[int, KnownGateway] = {}
         self.running: dict[TierKey, float] = {}
         """Sequences that run, as a decayed mean."""
         self._missing: dict[int, float] = {}
@@ -124,7 +124,7 @@ class FigureBook:
                 finished, met = self._verdicts.get(key[0], (0.0, 0.0))
                 more = max(0.0, new.finished - old.finished), max(0.0, new.met - old.met)
                 self._verdicts[key[0]] = finished + more[0], met + more[1]
-        self.gateways[replica_id] = GatewayView(now_s, figures, by_key)
+        self.gateways[replica_id] = KnownGateway(now_s, figures, by_key)
         self._rejected.extend((now_s - max(0.0, each.age_s), each) for each in figures.rejected)
         self._served.extend((now_s, face) for face in figures.served)
 
