@@ -15,6 +15,7 @@ from scorers.prompt_length import PromptLengthAffinity
 from scorers.round_robin import RoundRobin
 from scorers.session_affinity import SessionAffinity
 from scorers.slow_start import SlowStart
+from scorers.spill import SpillPenalty
 from scorers.stream_stall import StreamStall
 
 SCORERS: tuple[type[Scorer], ...] = (
@@ -29,6 +30,7 @@ SCORERS: tuple[type[Scorer], ...] = (
     PromptLengthAffinity,
     DecodeRolePenalty,
     PrefillStallCost,
+    SpillPenalty,
     RoundRobin,
     LeastLoaded,
 )
@@ -49,6 +51,7 @@ def routings() -> dict[str, tuple[Scorer, ...]]:
             PromptLengthAffinity(),
             DecodeRolePenalty(),
             PrefillStallCost(),
+            SpillPenalty(),
         ),
         "round-robin": (RoundRobin(),),
         "least-loaded": (LeastLoaded(),),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bench.scale.cases import Case
+from bench.scale.cases import GRANTED, Case
 from bench.scale.runs import CLAIRVOYANT, OURS, REACTIVE, UNFOLDED, Outcome, Row
 from bench.target import Target
 
@@ -54,9 +54,9 @@ def targets_of(case: Case, outcomes: Sequence[Outcome]) -> Iterator[Target]:
     )
     gain = mean(outcomes, OURS, "attainment") - mean(outcomes, REACTIVE, "attainment")
     cost = hours / mean(outcomes, REACTIVE, "engine_hours")
-    if case.has_pattern:
+    if case.has_pattern is True:
         yield Target(f"{name}: misses without the forecast beyond those with it", 0.0, gain, is_minimum=True)
-    else:
+    elif case.has_pattern is False:
         yield Target(f"{name}: attainment with the forecast beyond that without", -NO_WORSE, gain, is_minimum=True)
         yield Target(f"{name}: engine-hours with the forecast by those without", 1 + NO_WORSE, cost)
     if case.loop is not None:
@@ -65,4 +65,4 @@ def targets_of(case: Case, outcomes: Sequence[Outcome]) -> Iterator[Target]:
         yield Target(f"{name}: engines wanted by those with each retry counted", 0.7, calm / looped)
     if case.is_bounded:
         wanted = max(outcome.of(OURS).wanted for outcome in outcomes)
-        yield Target(f"{name}: engines wanted at most beyond those granted", 10 * 2, wanted)
+        yield Target(f"{name}: engines wanted, by those granted", 1.5, wanted / GRANTED)
