@@ -45,7 +45,7 @@ class Outcome:
     case: str
     seed: int
     requests: int
-    largest: float
+    full_fleet: float
     """Attainment of the largest fleet."""
     rows: tuple[Row, ...]
 
@@ -116,4 +116,4 @@ def _ours(
 
 def _row(name: str, played: Played) -> Row:
     by_tier = tuple(met / max(offered, 1) for met, offered in played.by_tier)
-    return Row(name, played.attainment, by_tier, played.engine_hours, played.peak, played.most_wanted, played.changes)
+    return Row(name, played.attainment, by_tier, played.engine_hours, played.peak, played.max_wanted, played.changes)

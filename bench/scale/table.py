@@ -11,7 +11,7 @@ from bench.target import Target
 OF_ATTAINMENT = 0.95
 OF_HOURS = 1.2
 NO_WORSE = 0.01
-"""By which attainment and cost may differ where there is no pattern."""
+"""By which attainment and cost may differ without a pattern."""
 
 
 def mean(outcomes: Sequence[Outcome], scaler: str, field: str) -> float:
@@ -22,10 +22,8 @@ def mean(outcomes: Sequence[Outcome], scaler: str, field: str) -> float:
 def block(case: Case, outcomes: Sequence[Outcome]) -> str:
     """Return the table of a case."""
     requests = sum(outcome.requests for outcome in outcomes) / len(outcomes)
-    largest = sum(outcome.largest for outcome in outcomes) / len(outcomes)
-    head = (
-        f"{case.name}: {case.about} ({case.seconds / 3_600:g} h, {requests:,.0f} requests, 60 engines: {largest:.4f})"
-    )
+    full_fleet = sum(outcome.full_fleet for outcome in outcomes) / len(outcomes)
+    head = f"{case.name}: {case.about} ({case.seconds / 3_600:g} h, {requests:,.0f} requests, 60 engines: {full_fleet:.4f})"
     lines = [f"  {'':34}attainment   gold silver    hours  of clairv.  peak  wanted  changes"]
     base = mean(outcomes, CLAIRVOYANT, "engine_hours")
     for row in outcomes[0].rows:

@@ -47,7 +47,7 @@ def test_requests_leave_when_home_is_late_and_come_back() -> None:
 
 
 def test_the_cloud_serves_when_no_other_engine_is_left() -> None:
-    """A penalty is no filter."""
+    """A penalty does not filter."""
     router = hybrid_fleet()
     for number in range(2):
         router.remove_pod(f"http://{number}")
