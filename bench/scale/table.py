@@ -23,7 +23,8 @@ def block(case: Case, outcomes: Sequence[Outcome]) -> str:
     """Return the table of a case."""
     requests = sum(outcome.requests for outcome in outcomes) / len(outcomes)
     full_fleet = sum(outcome.full_fleet for outcome in outcomes) / len(outcomes)
-    head = f"{case.name}: {case.about} ({case.seconds / 3_600:g} h, {requests:,.0f} requests, 60 engines: {full_fleet:.4f})"
+    figures = f"{case.seconds / 3_600:g} h, {requests:,.0f} requests, 60 engines: {full_fleet:.4f}"
+    head = f"{case.name}: {case.about} ({figures})"
     lines = [f"  {'':34}attainment   gold silver    hours  of clairv.  peak  wanted  changes"]
     base = mean(outcomes, CLAIRVOYANT, "engine_hours")
     for row in outcomes[0].rows:
