@@ -16,6 +16,7 @@ from scorers.prompt_length import PromptLengthAffinity
 from scorers.round_robin import RoundRobin
 from scorers.session_affinity import SessionAffinity
 from scorers.slow_start import SlowStart
+from scorers.spill import SpillPenalty
 from scorers.stream_stall import StreamStall
 
 SCORERS: tuple[type[Scorer], ...] = (
@@ -31,6 +32,7 @@ SCORERS: tuple[type[Scorer], ...] = (
     DecodeRolePenalty,
     PrefillStallCost,
     ConstrainedDecoding,
+    SpillPenalty,
     RoundRobin,
     LeastLoaded,
 )
@@ -52,6 +54,7 @@ def routings() -> dict[str, tuple[Scorer, ...]]:
             DecodeRolePenalty(),
             PrefillStallCost(),
             ConstrainedDecoding(),
+            SpillPenalty(),
         ),
         "round-robin": (RoundRobin(),),
         "least-loaded": (LeastLoaded(),),

@@ -72,6 +72,7 @@ LOAD_SCORERS = frozenset(
         "decode_role",
         "prefill_stall",
         "constrained_decoding",
+        "spill",
     }
 )
 """The scorers that, between engines with the same cached prefix, prefer the shorter queue. With any other all engines
@@ -238,6 +239,7 @@ class Router(RoutingState):
             if eligible.is_adapter
             else (),
             prompts=eligible.prompts,
+            spill_ranks=eligible.spill_ranks,
             prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
             stalls_s=ledger.stalls_s(pick, now_s)
             if now_s < ledger.stalled_until_s or prompt_tokens > LONG_PROMPT_TOKENS
@@ -259,6 +261,7 @@ class Router(RoutingState):
             self._counts_seconds
             and request.lookup is None
             and not eligible.is_adapter
+            and not eligible.spill_ranks
             and now_s - eligible.newest_since_s > SETTLING_S
         )
 
