@@ -8,6 +8,7 @@ ids. They may be lost, late or duplicated, and engines may be unknown here: no u
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from math import inf
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -255,6 +256,10 @@ MAX_SILENCE_S = 0.4
 MAX_SILENCE_OLD_S = 1.5
 """The same of a replica that does not send what waits: earlier versions send every second."""
 
+CATCH_UP_S = 2.0
+"""So long after a missing replica was heard again its updates may be old: they were held back on their way. What was
+cached and how long it took when they were sent says nothing of now."""
+
 MAX_OPEN_REQUESTS = 1 << 17
 """Per origin, far beyond what one process can serve."""
 
@@ -277,7 +282,7 @@ class RemoteRequest(Charge, gc=False):
 class RemoteReplica:
     """State of one other replica."""
 
-    __slots__ = ("has_gap", "last_update_s", "number", "open", "replica_id", "sends_queues")
+    __slots__ = ("current_from_s", "has_gap", "last_update_s", "number", "open", "replica_id", "sends_queues")
 
     def __init__(self, replica_id: int) -> None:
         self.replica_id = replica_id
@@ -288,6 +293,8 @@ class RemoteReplica:
         self.has_gap = True
         """Whether updates were lost since its last snapshot."""
         self.last_update_s = 0.0
+        self.current_from_s = -inf
+        """From when on its requests are learned from."""
 
     def is_late(self, now_s: float) -> bool:
         """Whether it may be placing requests of which no update has come."""
@@ -371,6 +378,8 @@ class ReplicaState:
         origin = self._origin(name, now_s)
         if origin is None:
             return True
+        if origin.is_late(now_s):
+            origin.current_from_s = now_s + CATCH_UP_S
         origin.last_update_s = now_s
         if origin.number is not None and number <= origin.number:
             return True
@@ -440,6 +449,7 @@ class ReplicaState:
             origin = self._origins[name] = RemoteReplica(name)
             if self._missing:  # It is back, or another has taken its place.
                 self._missing.discard(name if name in self._missing else next(iter(self._missing)))
+                origin.current_from_s = now_s + CATCH_UP_S
                 self._note_missing(now_s)
         return origin
 
@@ -560,7 +570,7 @@ class ReplicaState:
         )
         self._state.ledger.put(remote, now_s, is_of_peer=said.in_prefill)
         self._charged += 1
-        remote.is_sample = self._charged % len(self._origins) == 0
+        remote.is_sample = self._charged % len(self._origins) == 0 and now_s >= origin.current_from_s
         open_requests[number] = remote
         if self.admission is not None:
             self.admission.placed(remote, now_s)
