@@ -267,6 +267,10 @@ MAX_TOKENS, MAX_SECONDS, MAX_SEQUENCES, MAX_INTEGER = 1e9, 1e5, 1 << 14, 1e14
 """No request is larger: an update beyond these is invalid."""
 
 
+MAX_UNLEARNED = 4
+"""What prompts displace is learned from one in so many at least: it costs little, and few samples scatter."""
+
+
 class RemoteRequest(Charge, gc=False):
     """One request that another replica has open, as it is charged here."""
 
@@ -477,7 +481,8 @@ class ReplicaState:
         if isinstance(prompt, Prompt):
             prompt = pack_prompt(prompt)
         if _is_sane(prompt):
-            remote.trace = state.index.insert_packed(slot, prompt, learns=remote.is_sample)
+            learns = remote.is_sample or not self._charged % MAX_UNLEARNED
+            remote.trace = state.index.insert_packed(slot, prompt, learns=learns)
         if self._is_adapter(model):
             state.adapters.put((model, slot), slot)
 
