@@ -25,7 +25,7 @@ JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 .PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos upgrade soak attacks nightly wheel \
-	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-extproc bench-truth \
+	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-extproc bench-truth bench-shadow \
 	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
 
 help: ## List the verbs.
@@ -136,7 +136,7 @@ attacks: $(READY) ## What attackers get of a gateway's time and memory, beside p
 	@$(BIN)/python -m tests.attacks $(ARGS)
 
 # Each part runs even where one before it has failed; the exit status tells whether all passed.
-NIGHTLY = fuzz fuzz-long chaos upgrade soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-cascade bench-extproc bench-truth
+NIGHTLY = fuzz fuzz-long chaos upgrade soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-cascade bench-extproc bench-truth bench-shadow
 
 nightly: $(READY) ## All that is too long for CI: fuzzing, chaos, soak, attacks, benches (hours; NIGHTLY="chaos soak").
 	@status=0; for part in $(NIGHTLY); do $(MAKE) "$$part" || status=1; done; exit $$status
@@ -178,6 +178,9 @@ bench-pd: $(READY) ## What splitting prefill from decode buys: fixed splits, sof
 
 bench-truth: $(READY) vllm-venv ## How far simulated engines are from a real vLLM (ARGS=--quick; an hour).
 	@$(BIN)/python -m bench.truth --keep bench/truth/last.txt $(ARGS)
+
+bench-shadow: $(READY) envoy-venv ## What `hearth shadow` predicts beside what happens after the switch (ARGS=--real: two vLLM pods; 20 minutes).
+	@$(BIN)/python -m bench.shadow --keep bench/shadow/$(if $(findstring --real,$(ARGS)),real.)last.txt $(ARGS)
 
 bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside a bare handler and Envoy alone (8 minutes).
 	@PYTHON="$(PYTHON)" sh bench/extproc/setup.sh
