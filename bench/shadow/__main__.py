@@ -193,7 +193,7 @@ def _ignore(_: Record) -> None:
 
 
 async def _real(binary: Path, seconds: float, folder: Path) -> Outcome:
-    plan = PodPlan("smollm2", environment={"VLLM_SERVER_DEV_MODE": "1"})
+    plan = PodPlan("smollm2", environment={"VLLM_SERVER_DEV_MODE": "1"}, flags=("--max-num-batched-tokens", "512"))
     async with real_pods([plan, plan]) as pods:
         urls, model = [pod.url for pod in pods], pods[0].model
         await _forget(urls)
