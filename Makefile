@@ -108,7 +108,7 @@ trace-request: $(READY) ## Files, switches and calls of one streamed chat, with 
 	@$(BIN)/python -m tests.house.trace_request $(ARGS)
 	@$(BIN)/python -m tests.house.shape
 
-reference: $(READY) ## Write docs/cli.md anew from the parsers.
+reference: $(READY) ## Write docs/cli.md, and the generated tables of other pages, anew from the code.
 	@$(BIN)/python -m tests.reference --keep
 
 fuzz: $(READY) ## Run the property tests for long (profile nightly).

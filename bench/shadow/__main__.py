@@ -1,6 +1,6 @@
 """Records traffic with `hearth shadow` beside Envoy, switches to Hearth, and compares what happens with the prediction.
 
-    python -m bench.shadow [--only WORD] [--real] [--seconds S] [--keep FILE]
+    python -m bench.shadow [--only WORD] [--real [--seconds S] [--nice N]] [--keep FILE]
 
 Each phase has fresh pods (real ones: emptied caches) and the same requests at the same times. The shadow has the
 requests' copies and the pods' metrics, and nothing else. `--real`: two vLLM pods on the CPU (make vllm-venv) instead
@@ -28,6 +28,8 @@ from bench.shadow.present import envoy_binary, mirrored
 from bench.shadow.talks import USERS, Served, converse
 from bench.shadow.traffic import SCALE, TRAFFICS, Traffic
 from bench.target import Target
+from bench.truth.engines import MODEL as REAL_MODEL
+from bench.truth.engines import behind_gateway, favour_session, pinned_pods
 from simulator.children import ChildFailed
 from simulator.live_replay import play_live
 from simulator.player import Player, Venue
@@ -35,13 +37,12 @@ from simulator.records import Record
 from simulator.spread import at_share
 from simulator.stage import MODEL, make_folder, staged, start_pods
 from simulator.trace_formats import TraceFault
-from tests.vllm.gateways import in_front
-from tests.vllm.pods import PodPlan
-from tests.vllm.pods import running as real_pods
 
 WANTED = 0.15
 
 TURNS = 8
+
+CORES = (0, 1)
 
 METHOD = f"""\
 Present: Envoy, round robin, a copy of each request to `hearth shadow`, which reads the pods' metrics before and after.
@@ -135,6 +136,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="WORD", help="traffics whose name has this word")
     parser.add_argument("--real", action="store_true", help="two real vLLM pods instead of simulated ones")
     parser.add_argument("--seconds", type=float, default=150.0, help="of a phase on real pods")
+    parser.add_argument("--nice", type=int, default=0, metavar="N", help="of real pods and all that ask them")
     parser.add_argument("--out", type=Path, default=Path("out/bench-shadow"), help="logs and reports")
     parser.add_argument("--keep", type=Path, help="write what is printed to this file too")
     return parser.parse_args(arguments)
@@ -143,7 +145,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 async def _all(options: argparse.Namespace) -> list[Outcome]:
     binary = envoy_binary()
     if options.real:
-        return [await _real(binary, options.seconds, options.out / "real")]
+        return [await _real(binary, options.seconds, options.nice, options.out / "real")]
     outcomes = []
     for traffic in TRAFFICS:
         if options.only.lower() in traffic.name.lower():
@@ -192,18 +194,28 @@ def _ignore(_: Record) -> None:
 # --- Real pods, conversations -----------------------------------------------------------------------------------------
 
 
-async def _real(binary: Path, seconds: float, folder: Path) -> Outcome:
-    plan = PodPlan("smollm2", environment={"VLLM_SERVER_DEV_MODE": "1"}, flags=("--max-num-batched-tokens", "512"))
-    async with real_pods([plan, plan]) as pods:
-        urls, model = [pod.url for pod in pods], pods[0].model
-        await _forget(urls)
+async def _real(binary: Path, seconds: float, niceness: int, folder: Path) -> Outcome:
+    """Each pod has a core of its own, as pods have."""
+    if niceness:
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+        favour_session(os.getpid(), niceness)
+    async with pinned_pods(CORES, niceness) as pods:
+        urls = [pod.url for pod in pods]
+        await _warmed(urls)
         async with mirrored(binary, urls, folder) as shadow:
-            present = _talked(await converse(shadow.url, model, seconds, TURNS))
+            present = _talked(await converse(shadow.url, REAL_MODEL, seconds, TURNS))
             report = await shadow.conclude()
         await _forget(urls)
-        async with in_front(urls) as gateway:
-            after = _talked(await converse(gateway.url, model, seconds, TURNS))
+        async with behind_gateway(pods, niceness) as url:
+            after = _talked(await converse(url, REAL_MODEL, seconds, TURNS))
     return Outcome("Two vLLM pods", present, after, report)
+
+
+async def _warmed(urls: Sequence[str]) -> None:
+    """The first requests of an engine are slow."""
+    for url in urls:
+        await converse(url, REAL_MODEL, 5.0, 1)
+    await _forget(urls)
 
 
 async def _forget(urls: Sequence[str]) -> None:
