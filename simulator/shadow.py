@@ -145,7 +145,7 @@ def finish(options: argparse.Namespace, recording: Recording, seen: Seen) -> int
     print(describe(found, seen), flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     report = {
-        "seen": {name: value for name, value in asdict(seen).items() if name != "ttft"},
+        "seen": {name: value for name, value in asdict(seen).items() if not isinstance(value, tuple)},
         "present": asdict(found.present),
         "hearth": asdict(found.ours),
         "fewest_engines": asdict(found.fewest),
