@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -87,19 +91,74 @@ def first_line(words: str | None) -> str:
     return (words or "").strip().partition("\n")[0]
 
 
+FIELDS_IN = ("gateway/config", "gateway/roles", "routing", "scorers", "tenancy")
+
+MIN_COMMON = 0.5
+"""Share of a section's keys that the fields of a class must have, to be what the section is read into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a class: its words, and its default as the source has it; empty for none."""
+
+    words: str
+    default: str
+
+
+@lru_cache
+def classes() -> tuple[dict[str, Field], ...]:
+    """The fields of each class whose fields may be keys."""
+    found = []
+    for folder in FIELDS_IN:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found += [_fields(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return tuple(found)
+
+
+def _fields(node: ast.ClassDef) -> dict[str, Field]:
+    fields = {}
+    for one, behind in pairwise([*node.body, ast.Pass()]):
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+            words, default = "", ""
+            if isinstance(behind, ast.Expr) and isinstance(behind.value, ast.Constant):
+                words = " ".join(str(behind.value.value).split())
+            if isinstance(one.value, ast.Constant) and one.value.value not in (None, ""):
+                default = str(one.value.value).lower() if isinstance(one.value.value, bool) else str(one.value.value)
+            fields[one.target.id] = Field(words, default)
+    return fields
+
+
+def fields_of(section: Collection[str]) -> dict[str, Field]:
+    """Return the fields of the class that has most of a section's keys; none where no class has half of them."""
+    best = max(classes(), key=lambda fields: (len(fields.keys() & section), -len(fields)))
+    return best if len(best.keys() & section) >= MIN_COMMON * len(section) else {}
+
+
 def keys(schema: Mapping[str, Any]) -> str:
-    """Each key of a JSON Schema with its type, and its description where it has one."""
+    """Each key of a JSON Schema with its type, and its meaning.
+
+    Where the schema has no words, those of the field that the key is read into.
+    """
     rows: dict[str, Row] = {}
     for row in _keys(schema, ""):
         if row[0] not in rows or not rows[row[0]][2]:
             rows[row[0]] = row
-    return table(("key", "type", "meaning"), rows.values())
+    # A list of sections and one section are read alike.
+    lists = [key for key in rows if "[]" in key and key.replace("[]", "", 1) in rows]
+    return table(("key", "type", "meaning"), [row for key, row in rows.items() if key not in lists])
 
 
 def _keys(schema: Mapping[str, Any], path: str) -> Iterator[Row]:
-    for name, below in schema.get("properties", {}).items():
+    section = schema.get("properties", {})
+    fields = fields_of(section.keys()) if section else {}
+    for name, below in section.items():
         at = f"{path}.{name}" if path else name
-        yield code(at), _type(below), below.get("description", "")
+        words, field = below.get("description", ""), fields.get(name, Field("", ""))
+        meaning = words or field.words
+        if field.default and "default" not in meaning.lower():
+            meaning = f"{meaning} Default: {field.default}.".strip()
+        yield code(at), _type(below), meaning
         yield from _keys_below(below, at)
 
 
