@@ -192,7 +192,7 @@ bench-scale: $(READY) ## How many engines and when, beside HPA, KEDA and a clair
 bench-truth: $(READY) vllm-venv ## How far simulated engines are from a real vLLM (ARGS=--quick; an hour).
 	@$(BIN)/python -m bench.truth --keep bench/truth/last.txt $(ARGS)
 
-bench-shadow: $(READY) envoy-venv ## What `hearth shadow` predicts beside what happens after the switch (ARGS=--real: two vLLM pods; 20 minutes).
+bench-shadow: $(READY) envoy-venv $(if $(findstring --real,$(ARGS)),vllm-venv) ## What `hearth shadow` predicts beside what happens after the switch (ARGS=--real: two vLLM pods; 20 minutes).
 	@$(BIN)/python -m bench.shadow --keep bench/shadow/$(if $(findstring --real,$(ARGS)),real.)last.txt $(ARGS)
 
 bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside a bare handler and Envoy alone (8 minutes).

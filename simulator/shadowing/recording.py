@@ -7,9 +7,11 @@ length is known, and which stretches an engine has of it.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from secrets import randbits
 
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -69,6 +71,8 @@ class Recording:
         self._seed = randbits(63)
         self._max_stretches = max_stretches
         self._numbers: dict[int, int] = {}
+        self._places = array("I")
+        """Where each stretch stands in its prompts, by its number: the first at 1, counted in `STRETCH_BYTES`."""
         self._each = 1
         """Stretches are so many times `STRETCH_BYTES` long."""
         self._unanswered: dict[int, int] = {}
@@ -105,7 +109,10 @@ class Recording:
         for place, start in enumerate(range(0, len(text) - STRETCH_BYTES + 1, STRETCH_BYTES), 1):
             parent = xxh3_64_intdigest(text[start : start + STRETCH_BYTES], parent)
             if place % self._each == 0:
-                numbers.append(known.setdefault(parent, len(known)))
+                number = known.setdefault(parent, len(known))
+                if number == len(self._places):
+                    self._places.append(place)
+                numbers.append(number)
         return gather_runs(numbers)
 
     def _find_answers(self, text: bytes, seed: int, number: int) -> None:
@@ -124,13 +131,18 @@ class Recording:
             at = text.find(ANSWER, at + 1)
 
     def _coarsen(self) -> None:
-        """Make stretches twice as long: every second one is dropped."""
+        """Make stretches twice as long: every second one is dropped, and the others are numbered anew in their order.
+
+        Numbers of a run stand at consecutive places of a prompt, so what is left of a run is a run.
+        """
         self._each *= 2
-        fresh: dict[int, int] = {}
+        kept = [place % self._each == 0 for place in self._places]
+        fresh = array("I", accumulate(kept, initial=0))
         for row in self.rows:
-            kept = spread_runs(row.prefix)[1::2]
-            row.prefix = gather_runs([fresh.setdefault(number, len(fresh)) for number in kept])
-        self._numbers = {digest: fresh[number] for digest, number in self._numbers.items() if number in fresh}
+            runs = ((fresh[first], fresh[first + count] - fresh[first]) for first, count in row.prefix)
+            row.prefix = tuple(run for run in runs if run[1])
+        self._numbers = {digest: fresh[number] for digest, number in self._numbers.items() if kept[number]}
+        self._places = array("I", (place for place in self._places if place % self._each == 0))
 
     # --- As a trace ---------------------------------------------------------------------------------------------------
 

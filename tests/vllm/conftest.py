@@ -10,7 +10,7 @@ import pytest_asyncio
 from tests.conformance.subject import CONTRACTS, Subject, acquaint
 from tests.vllm.children import Child
 from tests.vllm.gateways import Gateway, in_front
-from tests.vllm.pods import PLANS, Pod, running
+from tests.vllm.pods import PLANS, Pod, running, start
 
 pytest.register_assert_rewrite(*CONTRACTS)
 
@@ -25,10 +25,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600, func_only=True))
 
 
+STARTED = pytest.StashKey[list[Pod]]()
+"""The pods of the session, from when they are started until a test has them."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the pods of the session at once where a later test wants them: modules before it have pods of their own."""
+    wanted = [item for item in session.items if "all_pods" in getattr(item, "fixturenames", ())]
+    if wanted and not session.config.option.collectonly:
+        session.stash[STARTED] = start(PLANS)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End pods that no test has taken: the session has ended early."""
+    for pod in session.stash.get(STARTED, []):
+        pod.kill()
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def all_pods() -> AsyncIterator[tuple[Pod, ...]]:
-    async with running(PLANS) as started:
-        yield started
+async def all_pods(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Pod, ...]]:
+    started = request.session.stash.get(STARTED, [])
+    request.session.stash[STARTED] = []
+    async with running(PLANS, started) as pods:
+        yield pods
 
 
 @pytest.fixture(scope="session")

@@ -133,14 +133,25 @@ async def warm_up(url: str, model: str) -> None:
                 await answer.read()
 
 
-@contextlib.asynccontextmanager
-async def running(plans: Iterable[PodPlan]) -> AsyncIterator[tuple[Pod, ...]]:
-    """Pods that are all ready. They start side by side: much of a start is waiting."""
+def start(plans: Iterable[PodPlan]) -> list[Pod]:
+    """Pods that are starting, side by side: much of a start is waiting. A failure midway ends the ones before it."""
     pods: list[Pod] = []
     try:
-        # One by one into the list, so that a failure midway ends the ones before it.
+        # One by one into the list, so that it has them when the next one fails.
         for plan in plans:
             pods.append(Pod(plan))  # noqa: PERF401
+    except BaseException:
+        for pod in pods:
+            pod.kill()
+        raise
+    return pods
+
+
+@contextlib.asynccontextmanager
+async def running(plans: Iterable[PodPlan], started: Iterable[Pod] = ()) -> AsyncIterator[tuple[Pod, ...]]:
+    """Pods that are all ready; those in `started` have been started already, and `plans` are not then."""
+    pods = list(started) or start(plans)
+    try:
         for pod in pods:
             await pod.ready()
         yield tuple(pods)

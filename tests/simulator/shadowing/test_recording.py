@@ -114,6 +114,19 @@ def test_stretches_get_longer_when_there_are_too_many() -> None:
         assert abs(shared_blocks(trace, 0, other) - blocks) <= 2
 
 
+def test_longer_stretches_are_those_of_a_recording_that_began_with_them() -> None:
+    """Which requests share how much does not depend on when there were too many."""
+    bodies = [chat(f"{number % 7} " * 700, system=f"Be {number % 3}. " * 200) for number in range(40)]
+    early, late = recorded(*bodies, max_stretches=40), Recording(max_stretches=900)
+    for number, body in enumerate(bodies):
+        late.add(Api.CHAT, body, None, float(number))
+    while late.stretch_bytes < early.stretch_bytes:
+        vars(Recording)["_coarsen"](late)
+    traces = [one.trace(Seen(), 16) for one in (early, late)]
+    assert early.stretch_bytes > STRETCH_BYTES
+    assert [one.runs for one in traces[0].arrivals] == [one.runs for one in traces[1].arrivals]
+
+
 def test_the_model_with_most_requests_is_predicted() -> None:
     """Others ran on other engines."""
     recording = recorded(chat("a"), chat("b"), chat("c", model="other"))
