@@ -17,7 +17,7 @@ from supply.load import ModelLoad, PoolLoad, TierLoad
 from supply.mix import PoolOption, cheapest_mix
 from supply.policy import ControlMode, SupplyPolicy
 from supply.requirement import TierNeed, engines_needed, missed_by_tier, needs_by_tier
-from supply.state import EMPTY_STATE, PoolMemory, SupplyState, decode_state, encode_state
+from supply.state import EMPTY_STATE, PoolMemory, SupplyState, decode_state, encode_state, forget_models
 
 __all__ = [
     "EMPTY_STATE",
@@ -154,11 +154,12 @@ def desired_engines(
         short=decision.short_tiers(pools),
         price_per_hour=sum(pool.price_per_hour for pool in pools),
     )
-    return fleet, SupplyState(
+    remembered = SupplyState(
         MappingProxyType({**state.pools, **decision.memories}),
         MappingProxyType({**state.tiers, **tiers}),
         MappingProxyType({**state.last_s, load.model: now_s}),
     )
+    return fleet, forget_models(remembered, now_s)
 
 
 def explain(fleet: DesiredFleet) -> list[str]:

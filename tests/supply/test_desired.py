@@ -266,3 +266,14 @@ def test_a_pool_of_maximum_zero_is_left_out() -> None:
     policy = SupplyPolicy(pools={"old": GuardRails(0, 0, 9, 0), "default": GuardRails(0, 50, 50, 1e6)})
     answers, _ = decide([load_of(20, PoolLoad("old"), PoolLoad("new"))], policy)
     assert [pool.engines > 0 for pool in answers[0].pools] == [False, True]
+
+
+def test_models_that_have_gone_are_forgotten() -> None:
+    """After two weeks without a decision; a model in use keeps its memory."""
+    _, state = decide([replace(load_of(5), model="a|b")])
+    _, state = decide([replace(load_of(5), model="c")], state=state, begin_s=MONDAY_S + 60)
+    assert set(state.last_s) == {"a|b", "c"}
+    _, state = decide([replace(load_of(5), model="c")], state=state, begin_s=MONDAY_S + 15 * 86_400)
+    assert set(state.last_s) == {"c"}
+    assert list(state.tiers) == ["c|gold"]
+    assert list(state.pools) == ["c|default|either"]
