@@ -277,3 +277,13 @@ def test_models_that_have_gone_are_forgotten() -> None:
     assert set(state.last_s) == {"c"}
     assert list(state.tiers) == ["c|gold"]
     assert list(state.pools) == ["c|default|either"]
+
+
+def test_only_an_allowed_pool_is_woken() -> None:
+    """A batch that may not leave home starts an engine there, though the cloud is cheaper; the cloud stays inactive."""
+    tier = TierLoad(BATCH, work(2), pools=frozenset(("home",)))
+    pools = (PoolLoad("cloud", price_per_hour=0.1), PoolLoad("home"))
+    answers, _ = decide([ModelLoad("m", (tier,), pools, held=2)], rails())
+    cloud, home = answers[0].pools
+    assert (cloud.engines, cloud.is_active) == (0, False)
+    assert (home.engines, home.is_active) == (1, True)
