@@ -17,7 +17,7 @@ from supply.load import ModelLoad, PoolLoad, TierLoad
 from supply.mix import PoolOption, cheapest_mix
 from supply.policy import ControlMode, SupplyPolicy
 from supply.requirement import TierNeed, engines_needed, missed_by_tier, needs_by_tier
-from supply.state import EMPTY_STATE, PoolMemory, SupplyState, decode_state, encode_state
+from supply.state import EMPTY_STATE, PoolMemory, SupplyState, decode_state, encode_state, forget_models
 
 __all__ = [
     "EMPTY_STATE",
@@ -154,11 +154,12 @@ def desired_engines(
         short=decision.short_tiers(pools),
         price_per_hour=sum(pool.price_per_hour for pool in pools),
     )
-    return fleet, SupplyState(
+    remembered = SupplyState(
         MappingProxyType({**state.pools, **decision.memories}),
         MappingProxyType({**state.tiers, **tiers}),
         MappingProxyType({**state.last_s, load.model: now_s}),
     )
+    return fleet, forget_models(remembered, now_s)
 
 
 def explain(fleet: DesiredFleet) -> list[str]:
@@ -270,9 +271,16 @@ class _Decision:
             ]
             counts |= cheapest_mix(options, counts)
         if self._needs_one() and not any(counts.values()) and not carried:
-            first = min(group.pools, key=lambda pool: (pool.rank, pool.price_per_hour, pool.distance_s, pool.pool))
-            counts[first.pool] = 1
+            counts[self._first_pool(group, everywhere).pool] = 1
         return counts
+
+    def _first_pool(self, group: _Group, everywhere: frozenset[str]) -> PoolLoad:
+        """Return the pool that serves a model without engines: one that grants and that a waiting tier allows."""
+        waiting = [one.tier for one in self.expected if one.tier.offered.requests or one.tier.queued.requests]
+        allowed = frozenset[str]().union(*(self._allowed(tier, everywhere) for tier in waiting)) or everywhere
+        pools = [pool for pool in group.pools if pool.pool in allowed]
+        granting = [pool for pool in pools if not self._lacks_grant(pool)] or pools
+        return min(granting, key=lambda pool: (pool.rank, pool.price_per_hour, pool.distance_s, pool.pool))
 
     def _option(
         self, pool: PoolLoad, group: _Group, allowed: frozenset[str], carried: float, *, ignores_grants: bool
@@ -352,7 +360,7 @@ class _Decision:
             tiers=self._by_tier(pool, group, bound.engines, carried),
             terms=tuple(self._terms(pool, group, bound, carried)),
             price_per_hour=bound.engines * pool.price_per_hour,
-            is_active=bound.engines > 0 or self.load.held > 0,
+            is_active=bound.engines > 0,
         )
 
     def _reason(self, bound: BoundFigure, reason: SupplyReason, *, is_ungranted: bool) -> SupplyReason:

@@ -16,6 +16,10 @@ MAX_TEXT_BYTES = 32 << 20
 """Of an encoded state: some hundred models with three tiers."""
 
 
+FORGET_S = 14 * 86_400.0
+MAX_MODELS = 256
+
+
 @dataclass(frozen=True, slots=True)
 class PoolMemory:
     """Of one model, pool and role."""
@@ -58,6 +62,18 @@ class SupplyState:
 
 
 EMPTY_STATE = SupplyState()
+
+
+def forget_models(state: SupplyState, now_s: float) -> SupplyState:
+    """Return the state without models that no decision was about for `FORGET_S`, and with at most `MAX_MODELS`."""
+    latest = sorted(state.last_s, key=lambda model: (-state.last_s[model], model))
+    kept = {model for model in latest[:MAX_MODELS] if now_s - state.last_s[model] <= FORGET_S}
+    if len(kept) == len(state.last_s):
+        return state
+    pools = {key: one for key, one in state.pools.items() if key.rsplit("|", 2)[0] in kept}
+    tiers = {key: one for key, one in state.tiers.items() if key.rsplit("|", 1)[0] in kept}
+    last_s = {model: at for model, at in state.last_s.items() if model in kept}
+    return SupplyState(MappingProxyType(pools), MappingProxyType(tiers), MappingProxyType(last_s))
 
 
 def encode_state(state: SupplyState) -> str:

@@ -266,3 +266,24 @@ def test_a_pool_of_maximum_zero_is_left_out() -> None:
     policy = SupplyPolicy(pools={"old": GuardRails(0, 0, 9, 0), "default": GuardRails(0, 50, 50, 1e6)})
     answers, _ = decide([load_of(20, PoolLoad("old"), PoolLoad("new"))], policy)
     assert [pool.engines > 0 for pool in answers[0].pools] == [False, True]
+
+
+def test_models_that_have_gone_are_forgotten() -> None:
+    """After two weeks without a decision; a model in use keeps its memory."""
+    _, state = decide([replace(load_of(5), model="a|b")])
+    _, state = decide([replace(load_of(5), model="c")], state=state, begin_s=MONDAY_S + 60)
+    assert set(state.last_s) == {"a|b", "c"}
+    _, state = decide([replace(load_of(5), model="c")], state=state, begin_s=MONDAY_S + 15 * 86_400)
+    assert set(state.last_s) == {"c"}
+    assert list(state.tiers) == ["c|gold"]
+    assert list(state.pools) == ["c|default|either"]
+
+
+def test_only_an_allowed_pool_is_woken() -> None:
+    """A batch that may not leave home starts an engine there, though the cloud is cheaper; the cloud stays inactive."""
+    tier = TierLoad(BATCH, work(2), pools=frozenset(("home",)))
+    pools = (PoolLoad("cloud", price_per_hour=0.1), PoolLoad("home"))
+    answers, _ = decide([ModelLoad("m", (tier,), pools, held=2)], rails())
+    cloud, home = answers[0].pools
+    assert (cloud.engines, cloud.is_active) == (0, False)
+    assert (home.engines, home.is_active) == (1, True)
