@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from agent.heartbeat import HeartbeatIntervals, HeartbeatPublisher
 from agent.loads import LoadListener
 from agent.node_readings import NodeState
@@ -18,6 +20,7 @@ from gateway.runtime.guard import restarted
 from gateway.runtime.redis_location import RedisLocation
 from routing.facts import InvalidFacts, PodFacts, read_facts
 from routing.pod_record import MAX_PODS, NO_READING, AgentRecord, EngineLoad, RegisteredPod, RegistrationState
+from routing.server_settings import ServerSettings
 
 LogFunction = Callable[..., None]
 
@@ -79,6 +82,7 @@ class Agent:
         self._machine_facts = dict(plan.machine_facts)
         self._servers = {spot.url: ProbedServer(spot) for spot in plan.configured_servers}
         self._published: tuple[RegisteredPod, ...] = ()
+        self._has_adopted = False
         self._logged_faults: set[str] = set()
         """Invalid facts that were logged."""
 
@@ -100,9 +104,26 @@ class Agent:
     @restarted("agent")
     async def run(self) -> None:
         """Probe periodically until cancelled."""
+        if not self._has_adopted:
+            self._adopt(await self.heart.previous())
         while True:
             await self.probe_all()
+            self.heart.begin()
             await asyncio.sleep(self._plan.probe_interval_s)
+
+    def _adopt(self, previous: AgentRecord | None) -> None:
+        """Take servers over from an earlier agent of this name: one that misses the first probe stays registered."""
+        self._has_adopted = True
+        spots = {spot.url: spot for spot in (*self._plan.configured_servers, *self._plan.probed_servers)}
+        for pod in previous.pods if previous is not None else ():
+            if pod.state is RegistrationState.SERVING and (spot := spots.get(pod.url)) is not None:
+                self._servers[pod.url] = ProbedServer(
+                    spot,
+                    is_healthy=True,
+                    facts=pod.facts.to_mapping(),
+                    takes_priority=pod.takes_priority,
+                    is_adopted=True,
+                )
 
     @restarted("node readings")
     async def watch_node(self) -> None:
@@ -160,7 +181,19 @@ class Agent:
         self.heart.publish_now()
 
     def _registered(self, server: ProbedServer) -> RegisteredPod:
-        return RegisteredPod(server.address.url, self._facts(server), takes_priority=server.takes_priority)
+        return RegisteredPod(
+            server.address.url,
+            self._facts(server),
+            takes_priority=server.takes_priority,
+            settings=self._settings(server),
+        )
+
+    def _settings(self, server: ProbedServer) -> ServerSettings:
+        """Return how the server was started; what its engine reports overrides its command line."""
+        effective = self.loads.settings_of(server.address.port)
+        if not effective:
+            return server.settings
+        return msgspec.structs.replace(server.settings, options={**server.settings.options, **effective})
 
     def _facts(self, server: ProbedServer) -> PodFacts:
         """Merge all facts of a server; one that is invalid is left out and logged once."""

@@ -20,8 +20,10 @@ from agent.server_process import (
     facts_from_command,
     facts_from_kv_transfer,
     facts_from_model_config,
+    settings_from_command,
     url_host,
 )
+from routing.server_settings import NO_SETTINGS, ServerSettings
 
 MAX_RESPONSE_BYTES = 8 << 20
 """A metrics page is 60 KB; the bound keeps a server from filling our memory."""
@@ -59,7 +61,10 @@ class ProbedServer:
     is_healthy: bool = False
     facts: dict[str, object] = field(default_factory=dict)
     takes_priority: bool = False
+    settings: ServerSettings = NO_SETTINGS
     missed_probes: int = 0
+    is_adopted: bool = False
+    """Whether its facts are those of an earlier agent: the first probe that it answers reads them again."""
 
 
 class ServerProber:
@@ -83,8 +88,9 @@ class ServerProber:
         server.missed_probes, server.is_healthy = 0, status == 200
         if not server.is_healthy:
             return
-        if not was_well or not server.facts:
-            server.facts, server.takes_priority = await self._facts(server.address)
+        if not was_well or not server.facts or server.is_adopted:
+            server.is_adopted = False
+            await self._take_facts(server)
         # LoRA adapters are loaded and unloaded at run time.
         server.facts |= facts_from_models(await self._body(f"{server.address.probe_url}/v1/models"))
 
@@ -92,8 +98,9 @@ class ServerProber:
         """Return whether the address answers `/version` as vLLM does."""
         return bool(facts_from_version(await self._body(f"{spot.probe_url}/version")))
 
-    async def _facts(self, spot: ServerAddress) -> tuple[dict[str, object], bool]:
+    async def _take_facts(self, server: ProbedServer) -> None:
         """Merge facts, the most reliable source last: metrics, command line, the server's own endpoints."""
+        spot = server.address
         base = spot.probe_url
         raw_facts = facts_from_metrics(await self._body(f"{base}/metrics"))
         command = self._command_behind(spot.port)
@@ -101,6 +108,7 @@ class ServerProber:
             more, takes_priority = facts_from_command(command.arguments, command.variables, spot.advertised_host)
             weights = command.arguments, command.variables, command.root, more.get("kv_dtype")
             more |= await asyncio.to_thread(facts_from_model_config, *weights)
+            server.settings = await asyncio.to_thread(settings_from_command, *weights[:3])
         else:
             # In development mode only, and it takes the server a second: used only without a command line.
             body = await self._body(f"{base}/server_info?config_format=json")
@@ -110,7 +118,7 @@ class ServerProber:
         raw_facts |= facts_from_event_sources(await self._body(f"{base}/kv_event_sources"), spot.advertised_host)
         if (bootstrap := raw_facts.get("bootstrap")) is not None:
             raw_facts |= facts_from_bootstrap(await self._body(f"http://{bootstrap}/query"))
-        return raw_facts, takes_priority
+        server.facts, server.takes_priority = raw_facts, takes_priority
 
     async def _status(self, url: str) -> int | None:
         """Return the HTTP status, None without an answer in time, 0 if the connection is refused."""

@@ -7,13 +7,24 @@ the process itself sees are read; nothing is downloaded.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from routing.kv_bytes import kv_bytes_per_token
+from routing.server_settings import (
+    FLAG_OPTIONS,
+    HASH_SEED_VARIABLE,
+    NO_SEED,
+    OPTION_FORMS,
+    VARIABLE_FORMS,
+    ServerSettings,
+    permitted,
+)
 
 DEFAULT_NIXL_PORT, DEFAULT_MOONCAKE_PORT = "5600", "8998"
 """Defaults of vLLM."""
@@ -64,6 +75,62 @@ def facts_from_command(
     raw_facts |= facts_from_kv_transfer(_transfer(parsed_options), variables, reached_at)
     kept = {word: value for word, value in raw_facts.items() if value not in _UNSAID}
     return kept, parsed_options.get("scheduling-policy") == "priority"
+
+
+def settings_from_command(words: Sequence[str], variables: Mapping[str, str], root: Path) -> ServerSettings:
+    """Return the settings of a server that may be published. Reads the model's files; `root`: as elsewhere here."""
+    config = next(_model_configs(words, variables, root), None)
+    environment = {name: value.lower() if name == "UCX_TLS" else value for name, value in variables.items()}
+    return ServerSettings(
+        options=permitted(_listed_options(words), OPTION_FORMS),
+        environment=permitted(environment.items(), VARIABLE_FORMS),
+        hash_seed=variables.get(HASH_SEED_VARIABLE, NO_SEED) if variables else None,
+        model_digest=None if config is None else config.digest,
+        model_revision=None if config is None else _revision(config.folder),
+    )
+
+
+def _listed_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield options as `OPTION_FORMS` names them: flags as `true` or `false`, keys of JSON options one by one."""
+    for name, value in _options(words):
+        plain = name.removeprefix("no-")
+        if plain in FLAG_OPTIONS:
+            yield plain, str(plain == name and value != "false").lower()
+        elif name == "config":
+            # Options in that file are not read: what is not on the command line is not known to be off.
+            yield "has-config-file", "true"
+        elif name in _JSON_OPTIONS:
+            yield from ((f"{name}.{key}", text) for key, text in _json_values(value))
+        else:
+            yield _LONG_NAMES.get(name, name), value
+
+
+def _json_values(value: str) -> Iterator[tuple[str, str]]:
+    try:
+        held = json.loads(value)
+    except (ValueError, RecursionError):
+        return
+    for key, item in held.items() if isinstance(held, dict) else ():
+        if isinstance(item, bool):
+            yield key, str(item).lower()
+        elif isinstance(item, str | int | float):
+            yield key, str(item)
+
+
+_JSON_OPTIONS = frozenset(("speculative-config", "eplb-config", "kv-transfer-config", "kv-events-config"))
+
+
+_LONG_NAMES = {
+    "spec-method": "speculative-config.method",
+    "spec-tokens": "speculative-config.num_speculative_tokens",
+    "device-memory-utilization": "gpu-memory-utilization",
+}
+"""Options with two names."""
+
+
+def hash_seed_digest(seed: str) -> str:
+    """Return a digest by which equal seeds are found, slow enough that a seed cannot be searched for."""
+    return hashlib.scrypt(seed.encode("utf-8", "replace"), salt=b"hearth hash seed", n=1 << 14, r=8, p=1, dklen=6).hex()
 
 
 def facts_from_kv_transfer(
@@ -129,7 +196,7 @@ MAX_ANCESTORS = 4
 
 
 CACHE_VARIABLES = frozenset(("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "HOME"))
-"""Variables that locate models. Of all others only those of vLLM are kept."""
+"""Variables that locate models. Of all others only those of vLLM and those that may be published are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +205,7 @@ class ServerCommand:
 
     arguments: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
+    """The hash seed among them is a digest."""
     root: Path = Path("/")
     """Its root directory as the agent reaches it: a container has another one."""
 
@@ -183,10 +251,14 @@ def _line_of(pid: str, proc: Path) -> Iterator[str]:
 def _command(pid: str, proc: Path) -> ServerCommand:
     words = tuple(_text(proc / pid / "cmdline").split("\0"))
     pairs = (line.partition("=") for line in _text(proc / pid / "environ").split("\0"))
-    variables = {
-        name: value for name, equals, value in pairs if equals and (name.startswith("VLLM_") or name in CACHE_VARIABLES)
-    }
+    variables = {name: value for name, equals, value in pairs if equals and _is_kept(name)}
+    if HASH_SEED_VARIABLE in variables:
+        variables[HASH_SEED_VARIABLE] = hash_seed_digest(variables[HASH_SEED_VARIABLE])
     return ServerCommand(words, variables, proc / pid / "root")
+
+
+def _is_kept(name: str) -> bool:
+    return name.startswith("VLLM_") or name in CACHE_VARIABLES or name in VARIABLE_FORMS or name == HASH_SEED_VARIABLE
 
 
 def _text(path: Path) -> str:
@@ -207,15 +279,44 @@ def facts_from_model_config(
     words: Sequence[str], variables: Mapping[str, str], root: Path, kv_dtype: object
 ) -> dict[str, object]:
     """Return the flat fact `kv_bytes_per_token`, or none. `root`: the server's `/` as the agent reaches it."""
+    config = next(_model_configs(words, variables, root), None)
+    if config is None:
+        return {}
+    try:
+        size = kv_bytes_per_token(config.content, kv_dtype if isinstance(kv_dtype, str) else None)
+    except ValueError:
+        return {}
+    return {"kv_bytes_per_token": round(size)} if size >= 1 else {}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfigFile:
+    """A model's `config.json`."""
+
+    folder: Path
+    content: dict[str, Any]
+    digest: str
+
+
+def _model_configs(words: Sequence[str], variables: Mapping[str, str], root: Path) -> Iterator[ModelConfigFile]:
     for folder in _folders(model_of_command(words), variables, root):
-        if (config := _config(folder / "config.json")) is None:
+        if (text := _config_text(folder / "config.json")) is None:
             continue
         try:
-            size = kv_bytes_per_token(config, kv_dtype if isinstance(kv_dtype, str) else None)
-        except ValueError:
-            return {}
-        return {"kv_bytes_per_token": round(size)} if size >= 1 else {}
-    return {}
+            content = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(content, dict):
+            yield ModelConfigFile(folder, content, hashlib.sha256(text).hexdigest()[:16])
+
+
+def _revision(folder: Path) -> str | None:
+    """Return the commit of a snapshot in the Hugging Face cache, by its folder's name."""
+    is_commit = folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name)
+    return folder.name[:12] if is_commit else None
+
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def _folders(model: str, variables: Mapping[str, str], root: Path) -> Iterator[Path]:
@@ -233,13 +334,12 @@ def _folders(model: str, variables: Mapping[str, str], root: Path) -> Iterator[P
             return
 
 
-def _config(path: Path) -> dict[str, Any] | None:
+def _config_text(path: Path) -> bytes | None:
     try:
         if not path.is_file():  # Reading a pipe would block forever.
             return None
         with path.open("rb") as file:
             text = file.read(MAX_CONFIG_BYTES + 1)
-        parsed_options = json.loads(text) if len(text) <= MAX_CONFIG_BYTES else None
-    except (OSError, ValueError, RecursionError):
+    except OSError:
         return None
-    return parsed_options if isinstance(parsed_options, dict) else None
+    return text if len(text) <= MAX_CONFIG_BYTES else None

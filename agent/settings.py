@@ -90,6 +90,7 @@ def parse_seconds(minimum: float, maximum: float) -> Callable[[object], float]:
 
 FACT_FLAGS = {
     **{name: name for name in ("host", "rack", "zone", "region", "role", "revision")},
+    "image-digest": "image_digest",
     "prompt-class": "prompts",
 }
 """Facts of a pod that can be set by flags: flag to fact."""
@@ -118,8 +119,9 @@ SETTINGS: tuple[SettingSpec, ...] = (
     *(
         agent_setting(name, text, f"{name} of all servers of this agent")
         for name in FACT_FLAGS
-        if name != "prompt-class"
+        if name not in ("prompt-class", "image-digest")
     ),
+    agent_setting("image-digest", text, "digest of the container image of all servers, sha256:...", metavar="DIGEST"),
     agent_setting(
         "prompt-class",
         text,

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(arguments, os.environ.copy())
 
 
-def _command(name: str | None) -> Command | None:  # noqa: C901 - one case a command
+def _command(name: str | None) -> Command | None:
     """Import and return the function that runs a command, None without a command."""
     match name:
         case "serve":
@@ -59,6 +59,16 @@ def _command(name: str | None) -> Command | None:  # noqa: C901 - one case a com
             from gateway.commands.spend import run
         case "scale":
             from gateway.commands.scale import run
+        case _:
+            return _admin_command(name)
+    return run
+
+
+def _admin_command(name: str | None) -> Command | None:
+    """Do the same for a command that talks to the admin port."""
+    match name:
+        case "doctor" | "baseline":
+            from gateway.commands.doctor import run
         case "receipts" | "fleet" | "drain" | "reload":
             from gateway.commands.admin import run
         case _:
@@ -101,7 +111,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     check.add_argument("file", metavar="FILE")
     migrate = actions.add_parser("migrate", help="rewrite renamed keys of a configuration or policy")
     migrate.add_argument("file", metavar="FILE")
-    migrate.add_argument("--write", action="store_true", help="change the file instead of printing it")
+    migrate.add_argument("--write", action="store_true", help="replace the file, and keep the old one as FILE.bak")
     actions.add_parser("schema", help="print the JSON Schema of a configuration, for editors")
     policy = commands.add_parser("policy", help="validate, explain and compare policies")
     if "policy" in words:
@@ -142,6 +152,8 @@ ADMIN_COMMANDS = {
     "fleet": "show the pods of a running gateway",
     "drain": "send a pod no more requests, or undo this",
     "reload": "reload the configuration of a running gateway",
+    "doctor": "say what is wrong with a fleet, why, and the first thing to try",
+    "baseline": "save what is normal for a fleet, or compare with it",
 }
 """Commands that talk to the admin port."""
 
@@ -156,6 +168,11 @@ def _add_admin_commands(commands: Any, words: Sequence[str]) -> None:
     admin.add_fleet_flags(parsers["fleet"])
     admin.add_drain_flags(parsers["drain"])
     admin.add_reload_flags(parsers["reload"])
+    if {"doctor", "baseline"} & set(words):
+        from gateway.commands import doctor
+
+        doctor.add_doctor_flags(parsers["doctor"])
+        doctor.add_baseline_flags(parsers["baseline"])
 
 
 def _add_serve_flags(serve: argparse.ArgumentParser) -> None:

@@ -7,12 +7,15 @@ one: what a pod may do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
 E = TypeVar("E", bound=StrEnum)
+
+_IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}(?![0-9a-f])")
 
 MAX_TEXT_CHARS = 512
 """Characters: a longer text is neither a name nor an address."""
@@ -50,6 +53,8 @@ class PodFacts:
     """Of the rollout: pods of two revisions may not hold the same weights."""
     version: str | None = None
     """The engine's own, as its `/version` says."""
+    image_digest: str | None = None
+    """Of the container image that it runs, as `sha256:` and hex digits."""
     engine_id: str | None = None
     """By which a connector's peers know it; rank 0's, where each data-parallel rank has one."""
     kv_connector: str | None = None
@@ -90,6 +95,8 @@ class PodFacts:
     zone: str | None = None
     region: str | None = None
     prompts: PromptLengths = PromptLengths.ANY
+    spill_rank: int | None = None
+    """Pods of lower ranks are used first; None counts as 0."""
 
     @property
     def effective_role(self) -> Role:
@@ -179,6 +186,14 @@ def _address(value: object) -> str:
     return content
 
 
+def _image_digest(value: object) -> str:
+    """Also an image's name with its digest, of which the digest is kept."""
+    found = _IMAGE_DIGEST.search(_text(value))
+    if found is None:
+        raise ValueError("must be a digest: sha256: and 64 hex digits")
+    return found[0]
+
+
 def _role(value: object) -> Role:
     """Also llm-d's name for a pod that does both."""
     if value in ("prefill-decode", "both"):
@@ -204,12 +219,15 @@ class _KvRole(StrEnum):
 
 _READERS: Mapping[str, Callable[[object], Any]] = {
     "role": _role,
+    "image_digest": _image_digest,
     "prompts": _one_of(PromptLengths),
     "kv_role": lambda value: _one_of(_KvRole)(value).value,
     **dict.fromkeys(("models", "nics"), _texts),
     **dict.fromkeys(("side_channel", "bootstrap"), _address),
     **dict.fromkeys(("block_size", "kv_bytes_per_token", "tp", "pp", "dp"), _positive),
-    **dict.fromkeys(("gpus", "gpu_memory_bytes", "gpu_bandwidth_gb_s", "nvlink_gb_s", "nic_gbit_s"), _count),
+    **dict.fromkeys(
+        ("gpus", "gpu_memory_bytes", "gpu_bandwidth_gb_s", "nvlink_gb_s", "nic_gbit_s", "spill_rank"), _count
+    ),
 }
 """Every other word is a text."""
 

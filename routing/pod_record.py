@@ -12,8 +12,10 @@ are published on the channel alone. Pure: no socket, no clock.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import isfinite
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,12 +23,13 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from routing.facts import FACT_NAMES, NO_FACTS, InvalidFacts, PodFacts, read_facts
+from routing.server_settings import NO_SETTINGS, ServerSettings, permitted_settings
 
 VERSION = 1
 """Of the record format. A reader ignores keys that it does not know and rejects another version."""
 
 MAX_RECORD_BYTES = 64 << 10
-"""Bytes. A pod takes some six hundred."""
+"""Bytes. A pod takes some six hundred, and about as many again with its settings."""
 
 MAX_PODS = 64
 """Beside one agent; a node has a dozen GPUs."""
@@ -63,6 +66,34 @@ class EngineLoad(Struct, frozen=True, omit_defaults=True):
     """Share of its KV cache that requests use, 0 to 1."""
     age_s: float = 0.0
     """How old this was when the record was written."""
+    counters: dict[str, float] = {}
+    """Sums since the engine started, by name in `ENGINE_COUNTERS`; times are in seconds."""
+    fetching: dict[str, int] = {}
+    """Requests that wait for KV of another engine, by stage in `FETCH_STAGES`."""
+
+
+ENGINE_COUNTERS = frozenset(
+    (
+        *("preemptions", "prefix_queries", "prefix_hits", "drafts", "draft_tokens", "accepted_tokens"),
+        *("transfers", "transfer_s", "transfer_post_s", "transfer_bytes", "transfer_descriptors"),
+        *("failed_transfers", "failed_handshakes", "failed_notifications", "expired_requests", "late_notifications"),
+    )
+)
+"""Counters of an engine that are published. What the plugin of a later version adds is dropped."""
+
+FETCH_STAGES = frozenset(("waiting_to_start", "in_progress", "completed_waiting"))
+
+
+def known_counters(given: Mapping[str, float]) -> dict[str, float]:
+    """Return the counters that are published and are numbers of at least 0."""
+    return {
+        name: value for name, value in given.items() if name in ENGINE_COUNTERS and isfinite(value) and value >= 0.0
+    }
+
+
+def known_stages(given: Mapping[str, int]) -> dict[str, int]:
+    """Return the stages that are published, with counts of at least 0."""
+    return {name: count for name, count in given.items() if name in FETCH_STAGES and count >= 0}
 
 
 class GpuReading(Struct, frozen=True, omit_defaults=True):
@@ -104,6 +135,8 @@ class RegisteredPod:
     takes_priority: bool = False
     """Its engine was started with `--scheduling-policy priority`."""
     loads: tuple[EngineLoad, ...] = ()
+    settings: ServerSettings = NO_SETTINGS
+    """How its server was started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +198,8 @@ class _Pod(Struct, frozen=True, omit_defaults=True):
     state: RegistrationState = RegistrationState.SERVING
     takes_priority: bool = False
     load: list[EngineLoad] = []
+    settings: ServerSettings | UnsetType = UNSET
+    """Older readers ignore it, as they do the counters of a load."""
 
 
 class _Record(Struct, frozen=True):
@@ -182,15 +217,31 @@ class _Version(Struct, frozen=True):
 
 
 def write_record(record: AgentRecord) -> bytes:
-    """The record as JSON. Raises `InvalidRecord` where no reader would take it."""
-    pods = [
-        _Pod(pod.url, pod.facts.to_mapping(), pod.state, pod.takes_priority, list(pod.loads)) for pod in record.pods
-    ]
-    node = UNSET if record.node == NO_READING else record.node
-    written = msgspec.json.encode(_Record(VERSION, record.agent, record.beat, record.ttl_s, pods, record.life, node))
-    if len(written) > MAX_RECORD_BYTES or len(pods) > MAX_PODS:
+    """The record as JSON, without settings where it would become too long. Raises `InvalidRecord` where no reader would
+    take it.
+    """
+    written = _encoded(record)
+    if len(written) > MAX_RECORD_BYTES:
+        written = _encoded(replace(record, pods=tuple(replace(pod, settings=NO_SETTINGS) for pod in record.pods)))
+    if len(written) > MAX_RECORD_BYTES or len(record.pods) > MAX_PODS:
         raise InvalidRecord(f"more than {MAX_PODS} pods or {MAX_RECORD_BYTES} bytes")
     return written
+
+
+def _encoded(record: AgentRecord) -> bytes:
+    pods = [
+        _Pod(
+            pod.url,
+            pod.facts.to_mapping(),
+            pod.state,
+            pod.takes_priority,
+            list(pod.loads),
+            UNSET if pod.settings == NO_SETTINGS else pod.settings,
+        )
+        for pod in record.pods
+    ]
+    node = UNSET if record.node == NO_READING else record.node
+    return msgspec.json.encode(_Record(VERSION, record.agent, record.beat, record.ttl_s, pods, record.life, node))
 
 
 def read_record(written: bytes) -> AgentRecord:
@@ -220,6 +271,14 @@ def read_record(written: bytes) -> AgentRecord:
 def _registered(at: int, pod: _Pod) -> RegisteredPod:
     try:
         facts = read_facts({fact: value for fact, value in pod.facts.items() if fact in FACT_NAMES})
-        return RegisteredPod(parse_pod_url(pod.url), facts, pod.state, pod.takes_priority, tuple(pod.load))
+        settings = NO_SETTINGS if pod.settings is UNSET else permitted_settings(pod.settings)
+        loads = tuple(map(_known_load, pod.load))
+        return RegisteredPod(parse_pod_url(pod.url), facts, pod.state, pod.takes_priority, loads, settings)
     except (InvalidFacts, ValueError) as wrong:
         raise InvalidRecord(f"pods[{at}]: {wrong}") from None
+
+
+def _known_load(load: EngineLoad) -> EngineLoad:
+    if not load.counters and not load.fetching:
+        return load
+    return msgspec.structs.replace(load, counters=known_counters(load.counters), fetching=known_stages(load.fetching))

@@ -104,6 +104,8 @@ class Request(Struct, frozen=True, gc=False):
     """The larger model that was requested, where `model` answers in its place."""
     retry_count: int = 0
     """How often its client says that it has asked before."""
+    is_constrained: bool = False
+    """A grammar may restrict its answer: it has tools or a schema."""
     requested_model: str | None = None
     """The model as its client named it: an alias, a cascade, or the model before a downgrade; None where unknown."""
     arrival: Arrival = Arrival()

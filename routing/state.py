@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 
 from routing.affinity import LastSlots, RecentMap
-from routing.blocks import Prompt
+from routing.blocks import PackedPrompt, Prompt
 from routing.cost import CostModel
 from routing.demand import PrefixDemand
 from routing.fleet import Fleet
@@ -58,6 +58,8 @@ class RoutingState:
         self.ledger = Ledger()
         self.index = index or PrefixIndex()
         self.costs = costs or CostModel()
+        self.constrained_excess_s: dict[int, float] = {}
+        """Extra seconds a token of constrained requests, by slot: of engines that diagnosis has named."""
         self.prefix_demand = PrefixDemand()
         self.sessions = LastSlots(MAX_SESSIONS)
         self.responses = LastSlots(MAX_SESSIONS)
@@ -127,6 +129,13 @@ class RoutingState:
         """Take over the external load of a scrape."""
         self.ledger.observe_external(slot, external)
 
+    def set_constrained_excess(self, seconds: Mapping[str, float]) -> None:
+        """Take over the extra seconds a token of constrained requests, by URL of the pod; all other pods have none."""
+        pods = ((self.fleet.pod(url), excess_s) for url, excess_s in seconds.items())
+        self.constrained_excess_s = {
+            engine.slot: excess_s for pod, excess_s in pods if pod is not None for engine in pod.engines
+        }
+
     def set_unreliable_engines(self, reasons: Mapping[str, str]) -> None:
         """Take over which engines' KV events are followed, and why those of some do not decide. For display only."""
         self.unreliable_engines = reasons
@@ -142,7 +151,7 @@ class RoutingState:
 
     # -- what placements teach, and what they leave --------------------------------------------------------------------
 
-    def learn_usage(self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | None) -> None:
+    def learn_usage(self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | PackedPrompt | None) -> None:
         """Learn from a prompt that an engine has counted: its length in tokens, and how much was really cached.
 
         `grown` is the prompt followed by its response, where that is known.
@@ -152,12 +161,16 @@ class RoutingState:
             self.index.correct(trace, trace.prompt.size * usage.cached_tokens / usage.prompt_tokens)
         self._remember_grown(model, trace, usage, grown)
 
-    def remember_usage(self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | None) -> None:
+    def remember_usage(
+        self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | PackedPrompt | None
+    ) -> None:
         """Keep what only this prompt's next turn needs, and learn nothing of others: `learn_usage` of one in many."""
         self.counters[model].remember(trace.prompt, usage.prompt_tokens)
         self._remember_grown(model, trace, usage, grown)
 
-    def _remember_grown(self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | None) -> None:
+    def _remember_grown(
+        self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | PackedPrompt | None
+    ) -> None:
         if grown is not None:
             self.index.extend(trace, grown)
             self.counters[model].remember(grown, usage.prompt_tokens + usage.completion_tokens)
@@ -173,6 +186,7 @@ class RoutingState:
     def clear_slot(self, slot: int) -> None:
         """Reset what was learned of the slot's former engine."""
         self.costs.forget(slot)
+        self.constrained_excess_s.pop(slot, None)
         self.stores.forget(slot)
         self.ledger.observe_external(slot, NO_EXTERNAL_LOAD)
         for table in (self.sessions, self.responses, self.adapters):

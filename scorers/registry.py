@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from routing.candidates import Scorer
+from scorers.constrained_decoding import ConstrainedDecoding
 from scorers.decode_role import DecodeRolePenalty
 from scorers.hot_prefix_replication import HotPrefixReplication
 from scorers.interference import Interference
@@ -12,9 +13,11 @@ from scorers.lora_affinity import LoraAffinity
 from scorers.prefill_stall import PrefillStallCost
 from scorers.prefill_time import PrefillTime
 from scorers.prompt_length import PromptLengthAffinity
+from scorers.rendezvous import Rendezvous
 from scorers.round_robin import RoundRobin
 from scorers.session_affinity import SessionAffinity
 from scorers.slow_start import SlowStart
+from scorers.spill import SpillPenalty
 from scorers.stream_stall import StreamStall
 
 SCORERS: tuple[type[Scorer], ...] = (
@@ -29,6 +32,9 @@ SCORERS: tuple[type[Scorer], ...] = (
     PromptLengthAffinity,
     DecodeRolePenalty,
     PrefillStallCost,
+    ConstrainedDecoding,
+    SpillPenalty,
+    Rendezvous,
     RoundRobin,
     LeastLoaded,
 )
@@ -49,6 +55,9 @@ def routings() -> dict[str, tuple[Scorer, ...]]:
             PromptLengthAffinity(),
             DecodeRolePenalty(),
             PrefillStallCost(),
+            ConstrainedDecoding(),
+            SpillPenalty(),
+            Rendezvous(),
         ),
         "round-robin": (RoundRobin(),),
         "least-loaded": (LeastLoaded(),),

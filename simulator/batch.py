@@ -45,6 +45,9 @@ class Batch:
         """When the KV of each is there from the host's memory, in this order; all are among those that fetch."""
         self._load_ends_s = 0.0
         self.host_hit_tokens = 0
+        self.store_query_tokens = 0
+        self.host_load_s = 0.0
+        """Seconds that loads from the host's memory took, summed."""
         self.waiting = WaitingQueue()
         self.prefilling: dict[Live, None] = {}
         self.decoding: dict[Live, None] = {}
@@ -60,7 +63,9 @@ class Batch:
         self.steps = 0
         self.excess_tokens = 0
         """What speculation made beyond the last tokens of sequences."""
-        self._per_step = profile.tokens_per_step
+        self._paces = [(0, 0, profile.tokens_per_step)]
+        """(From which step on, tokens until then, tokens of a step): the pace before the last change, and since."""
+        self._next_pace: float | None = None
         self.kv_tokens = 0
         """KV tokens of all that decode, at the token count."""
         self.preemptions = 0
@@ -86,7 +91,12 @@ class Batch:
         return self._tokens(self.steps)
 
     def _tokens(self, steps: int) -> int:
-        return steps if self._per_step == 1.0 else int(steps * self._per_step)
+        begin, tokens, pace = self._paces[-1] if steps >= self._paces[-1][0] else self._paces[0]
+        return tokens + (steps - begin if pace == 1.0 else int((steps - begin) * pace))
+
+    def accept_drafts(self, rate: float) -> None:
+        """Accept this share of drafted tokens from the next plan on."""
+        self._next_pace = sum(rate**place for place in range(self.profile.decode_tokens))
 
     def sampled_last(self, live: Live) -> int:
         """Return how many tokens a decoding sequence gained in the last step."""
@@ -98,6 +108,9 @@ class Batch:
 
     def plan(self, at: float) -> Plan:
         """Decide the step that begins at `at`."""
+        if self._next_pace is not None:
+            self._paces = [self._paces[-1], (self.steps, self.count, self._next_pace)]
+            self._next_pace = None
         preempted = self._make_room()
         chunks = self._plan_chunks(at, may_admit=not preempted)
         return Plan(chunks, 1 if chunks or preempted or not self.decoding else self._steps_alike())
@@ -206,11 +219,15 @@ class Batch:
     def _look_into_host(self, live: Live, rest: tuple[int, ...], at: float) -> None:
         """Begin to load what follows on the cached blocks, where no other engine has more."""
         live.host = 0
+        if live.admitted_at is None:
+            self.store_query_tokens += len(rest) * self.profile.block_size
         tokens = self.host.match(rest) * self.profile.block_size
         if not tokens or live.computed + tokens < live.remote:
             return
         live.host, live.remote = live.computed + tokens, 0
-        self._load_ends_s = max(self._load_ends_s, at) + tokens / self.profile.host_load_tokens_per_s
+        seconds = tokens / self.profile.host_load_tokens_per_s
+        self.host_load_s += seconds
+        self._load_ends_s = max(self._load_ends_s, at) + seconds
         self.loading.append((self._load_ends_s, live))
 
     def end_loads(self, at: float) -> None:
@@ -237,7 +254,7 @@ class Batch:
         """Return the steps until a decoding sequence ends or blocks run out. Nothing is admitted until then."""
         self._drop_stale_ends()
         tokens = self._ends[0][0] - self.count
-        steps = max(int(tokens / self._per_step), 1)
+        steps = max(int(tokens / self._paces[-1][2]), 1)
         while self.gained(steps) < tokens:
             steps += 1
         room = self.cache.available

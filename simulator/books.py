@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass, field
-
+from simulator.histogram import Histogram
 from simulator.sequence import Milestone, Sequence
+from simulator.step_book import GAP_S, StepBook
 
 _FIRST_TOKEN_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
     *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
-_TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _REQUEST_S = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
@@ -20,8 +18,7 @@ _TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2,
 
 HISTOGRAMS: dict[str, tuple[float, ...]] = {
     "time_to_first_token_seconds": _FIRST_TOKEN_S,
-    "inter_token_latency_seconds": _TOKEN_S,
-    "request_time_per_output_token_seconds": _TOKEN_S,
+    "request_time_per_output_token_seconds": GAP_S,
     "e2e_request_latency_seconds": _REQUEST_S,
     "request_queue_time_seconds": _REQUEST_S,
     "request_inference_time_seconds": _REQUEST_S,
@@ -37,23 +34,6 @@ HISTOGRAMS: dict[str, tuple[float, ...]] = {
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
-@dataclass(slots=True)
-class Histogram:
-    """Counts per bucket; the last one is beyond every limit."""
-
-    limits: tuple[float, ...]
-    counts: list[int] = field(init=False)
-    total: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.counts = [0] * (len(self.limits) + 1)
-
-    def observe(self, value: float, times: int = 1) -> None:
-        """Count `value` `times` times."""
-        self.counts[bisect_left(self.limits, value)] += times
-        self.total += value * times
-
-
 class Books:
     """One engine's. Times come in engine seconds and are kept in real ones."""
 
@@ -61,6 +41,8 @@ class Books:
         self._time_scale = time_scale
         self.histograms = {name: Histogram(limits) for name, limits in HISTOGRAMS.items()}
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
+        self.steps = StepBook(time_scale)
+        """Written by the engine."""
 
     def enter(self, sequence: Sequence, submitted_at: float, first: Milestone | None, end: Milestone) -> None:
         """A sequence has ended by itself; vLLM keeps no books on aborted ones."""
@@ -75,14 +57,11 @@ class Books:
         if first is not None:
             self._time("time_to_first_token_seconds", first_at - submitted_at)
         if end.output_tokens > 1:
-            # The mean is used for each gap: steps differ little while one sequence decodes.
-            gap = (end.at - first_at) / (end.output_tokens - 1)
-            self._time("inter_token_latency_seconds", gap, end.output_tokens - 1)
-            self._time("request_time_per_output_token_seconds", gap)
+            self._time("request_time_per_output_token_seconds", (end.at - first_at) / (end.output_tokens - 1))
         self.histograms["request_prompt_tokens"].observe(sequence.prompt_tokens)
         self.histograms["request_generation_tokens"].observe(end.output_tokens)
         self.histograms["request_params_max_tokens"].observe(sequence.output_tokens)
         self.histograms["request_prefill_kv_computed_tokens"].observe(sequence.prompt_tokens - end.cached_tokens)
 
-    def _time(self, name: str, engine_s: float, times: int = 1) -> None:
-        self.histograms[name].observe(engine_s / self._time_scale, times)
+    def _time(self, name: str, engine_s: float) -> None:
+        self.histograms[name].observe(engine_s / self._time_scale)

@@ -23,6 +23,7 @@ from simulator.batch import Batch, Chunk
 from simulator.live import Live
 from simulator.profile import Profile
 from simulator.sequence import Fetch, Milestone, MilestoneKind, Sequence, Statistics, StepReport
+from simulator.step_book import StepBook
 
 ABORTED = "abort"
 """The finish reason of a sequence that was aborted."""
@@ -112,9 +113,16 @@ class Engine:
         self._prompt_tokens = 0
         self._computed_tokens = 0
         self._generation_tokens = 0
+        self.step_book: StepBook | None = None
+        """Counts steps, where one is given."""
 
     def __repr__(self) -> str:
         return f"<Engine {self._batch.running} running, {len(self._batch.waiting)} waiting, {self._batch.cache!r}>"
+
+    @property
+    def host_load_s(self) -> float:
+        """Return the seconds that loads from the host's memory took."""
+        return self._batch.host_load_s
 
     def held_blocks(self, blocks: Iterable[int]) -> int:
         """Return how many leading blocks of a chain are cached."""
@@ -299,6 +307,7 @@ class Engine:
             fetching=len(batch.fetching),
             fetched_tokens=batch.fetched_tokens,
             host_hit_tokens=batch.host_hit_tokens,
+            store_query_tokens=batch.store_query_tokens,
         )
 
     def emitted(self, sequence_id: str) -> int:
@@ -350,6 +359,7 @@ class Engine:
             return
         at = run.end_of(run.planned)
         if not run.is_empty:
+            self._note_steps(run)
             self._generation_tokens += self._batch.gained(run.planned) * len(self._batch.decoding)
             self._batch.pass_steps(run.planned)
         self._end_aborted(at, milestones)
@@ -369,6 +379,7 @@ class Engine:
             self._outputs.tokens = [live.spec.sequence_id for live in batch.decoding] * each
         self._sent = []
         if not run.is_empty:
+            self._note_steps(run)
             self._generation_tokens += batch.gained(run.planned) * len(batch.decoding)
             batch.pass_steps(run.planned)
         self._end_aborted(at, milestones)
@@ -382,6 +393,24 @@ class Engine:
                 if not chunk.live.aborted:
                     self._end_chunk(chunk, at, milestones)
         self._begin_run(run.end_of(run.planned), at, milestones)
+
+    def _note_steps(self, run: _Run) -> None:
+        """Count the steps of a run that ends, before they are counted as passed."""
+        book, profile = self.step_book, self.profile
+        if book is None:
+            return
+        decoding, steps = len(self._batch.decoding), run.planned
+        batched = decoding * profile.decode_tokens + sum(chunk.tokens for chunk in run.chunks)
+        book.observe(steps, run.first + (steps - 1) / 2 * run.growth, decoding, batched)
+        if profile.speculative_tokens and decoding:
+            book.draft(steps * decoding, profile.speculative_tokens, self._batch.gained(steps) * decoding)
+
+    def accept_drafts(self, rate: float, now: float) -> None:
+        """From the next step on accept this share of drafted tokens."""
+        self._check_played(now)
+        self._batch.accept_drafts(rate)
+        if self._run is not None and not self._run.is_idle:
+            self._run.planned = self._run.done + 1
 
     def _send(self, at: float, milestones: list[Milestone]) -> None:
         """Let outputs leave, and free the blocks of those that end."""

@@ -6,16 +6,18 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from simulator.books import HISTOGRAMS
+from simulator.books import HISTOGRAMS, Books
+from simulator.engine import Engine
+from simulator.histogram import Histogram
 from simulator.options import Options
-from simulator.rank import Rank
-from simulator.transfer.transfers import Transfers
+from simulator.transfer.side_channel import Counts
 
 _LABELS = ("engine", "model_name")
 
@@ -24,15 +26,32 @@ _CACHE_SOURCES = ("device", "host", "p2p", "disk", "external_unspecified")
 _REJECTIONS = ("max_num_queued_reqs", "max_num_queued_tokens")
 
 
+class RankShown(Protocol):
+    """One engine of a page."""
+
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def books(self) -> Books: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TransfersShown:
+    """What a pod with a connector counts."""
+
+    connector: str
+    counts: Counts
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a page tells of. `rejected` requests were refused at the door; `adapters` are in use now."""
+    """What a page shows. `rejected` requests were rejected by the pod's own limit; `adapters` are in use now."""
 
     options: Options
-    ranks: Sequence[Rank]
+    ranks: Sequence[RankShown]
     rejected: int
     adapters: Sequence[str]
-    transfers: Transfers | None = None
+    transfers: TransfersShown | None = None
 
 
 def render_metrics(subject: Subject) -> bytes:
@@ -57,32 +76,57 @@ class _Page(Collector):
         yield from self._counters()
         yield from self._labelled_counters()
         yield from self._histograms()
+        if self._options.profile.speculative_tokens:
+            yield from self._speculation()
+        if self._options.profile.host_kv_tokens:
+            yield from self._offloading()
         yield self._cache_config()
         if self._options.adapters:
             yield self._adapters()
         if self._transfers is not None:
             yield from self._transferred(self._transfers)
 
-    def _transferred(self, transfers: Transfers) -> Iterable[Metric]:
+    def _speculation(self) -> Iterable[Metric]:
+        books = [rank.books.steps for rank in self._ranks]
+        for name, values in (
+            ("drafts", [each.drafts for each in books]),
+            ("draft_tokens", [each.draft_tokens for each in books]),
+            ("accepted_tokens", [each.accepted_tokens for each in books]),
+        ):
+            yield self._counter(f"spec_decode_num_{name}", values)
+
+    def _offloading(self) -> Iterable[Metric]:
+        yield self._counter("kv_offload_load_time", [rank.engine.host_load_s for rank in self._ranks])
+
+    def _counter(self, name: str, values: Iterable[float]) -> Metric:
+        counter = CounterMetricFamily(f"vllm:{name}", name, labels=_LABELS)
+        for rank, value in enumerate(values):
+            counter.add_metric(self._labels(rank), value)
+        return counter
+
+    def _transferred(self, transfers: TransfersShown) -> Iterable[Metric]:
         stages = GaugeMetricFamily("vllm:num_requests_kv_fetch_by_stage", "fetching", labels=(*_LABELS, "stage"))
+        counts = transfers.counts
         for rank, each in enumerate(self._ranks):
-            stages.add_metric(self._labels(rank, "waiting_to_start"), 0)
-            stages.add_metric(self._labels(rank, "in_progress"), each.engine.statistics().fetching)
+            queued = counts.queued if rank == 0 else 0
+            fetching = each.engine.statistics().fetching
+            stages.add_metric(self._labels(rank, "waiting_to_start"), min(queued, fetching))
+            stages.add_metric(self._labels(rank, "in_progress"), max(fetching - queued, 0))
             stages.add_metric(self._labels(rank, "completed_waiting"), 0)
         yield stages
-        if not transfers.wiring.connector.startswith("Nixl"):
+        if not transfers.connector.startswith("Nixl"):
             return
-        counts = transfers.side_channel.counts
         for name, value in (
             ("nixl_num_kv_expired_reqs", counts.expired),
             ("nixl_num_notifications_after_expiry", counts.after_expiry),
+            ("nixl_num_failed_transfers", counts.failed),
         ):
-            counter = CounterMetricFamily(f"vllm:{name}", name, labels=_LABELS)
-            counter.add_metric(self._labels(0), value)
-            yield counter
+            yield self._counter(name, [value])
         for name, total in (
             ("nixl_xfer_time_seconds", counts.transfer_s),
             ("nixl_bytes_transferred", counts.bytes_moved),
+            ("nixl_post_time_seconds", counts.post_s),
+            ("nixl_num_descriptors", float(counts.descriptors)),
         ):
             family = HistogramMetricFamily(f"vllm:{name}", name, labels=_LABELS)
             family.add_metric(self._labels(0), [("+Inf", counts.transfers)], total)
@@ -117,16 +161,13 @@ class _Page(Collector):
             ("num_preemptions", [each.preemptions for each in books]),
             ("prefix_cache_queries", [each.prefix_query_tokens for each in books]),
             ("prefix_cache_hits", [each.prefix_hit_tokens for each in books]),
-            ("external_prefix_cache_queries", [each.external_tokens for each in books]),
+            ("external_prefix_cache_queries", [each.store_query_tokens + each.fetched_tokens for each in books]),
             ("external_prefix_cache_hits", [each.external_tokens for each in books]),
             ("prompt_tokens", [each.prompt_tokens for each in books]),
             ("prompt_tokens_cached", [each.prefix_hit_tokens for each in books]),
             ("generation_tokens", [each.generation_tokens for each in books]),
         ):
-            counter = CounterMetricFamily(f"vllm:{name}", name, labels=_LABELS)
-            for rank, value in enumerate(values):
-                counter.add_metric(self._labels(rank), value)
-            yield counter
+            yield self._counter(name, values)
 
     def _labelled_counters(self) -> Iterable[Metric]:
         sources = CounterMetricFamily("vllm:prompt_tokens_by_source", "by source", labels=(*_LABELS, "source"))
@@ -150,14 +191,17 @@ class _Page(Collector):
         yield from (sources, cached, success, rejected)
 
     def _histograms(self) -> Iterable[Metric]:
-        for name, limits in HISTOGRAMS.items():
-            family = HistogramMetricFamily(f"vllm:{name}", name, labels=_LABELS)
-            for rank, each in enumerate(self._ranks):
-                histogram = each.books.histograms[name]
-                edges = [*(str(limit) for limit in limits), "+Inf"]
-                buckets = list(zip(edges, accumulate(histogram.counts), strict=True))
-                family.add_metric(self._labels(rank), buckets, histogram.total)
-            yield family
+        for name in HISTOGRAMS:
+            yield self._histogram(name, [rank.books.histograms[name] for rank in self._ranks])
+        yield self._histogram("inter_token_latency_seconds", [rank.books.steps.gaps for rank in self._ranks])
+        yield self._histogram("iteration_tokens_total", [rank.books.steps.tokens for rank in self._ranks])
+
+    def _histogram(self, name: str, histograms: Iterable[Histogram]) -> Metric:
+        family = HistogramMetricFamily(f"vllm:{name}", name, labels=_LABELS)
+        for rank, each in enumerate(histograms):
+            edges = [*(str(limit) for limit in each.limits), "+Inf"]
+            family.add_metric(self._labels(rank), list(zip(edges, accumulate(each.counts), strict=True)), each.total)
+        return family
 
     def _cache_config(self) -> Metric:
         profile = self._options.profile

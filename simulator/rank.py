@@ -108,6 +108,7 @@ class Rank:
     def __init__(self, profile: Profile) -> None:
         self.engine = Engine(profile)
         self.books = Books(profile.time_scale)
+        self.engine.step_book = self.books.steps
         self._speed = profile.time_scale
         self._pace = Pace(self._speed)
         self._loop = asyncio.get_running_loop()

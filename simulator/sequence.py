@@ -110,6 +110,8 @@ class Statistics:
     """Prompt tokens whose KV came from another engine."""
     host_hit_tokens: int = 0
     """The same from the host's memory."""
+    store_query_tokens: int = 0
+    """Prompt tokens that were looked up there, behind what the engine's own cache had."""
 
     @property
     def external_tokens(self) -> int:

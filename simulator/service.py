@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from simulator.exposition import Subject, render_metrics
+from simulator.exposition import Subject, TransfersShown, render_metrics
 from simulator.generation import Choice, Generation
 from simulator.language import Speech, natural_tokens, state_of
 from simulator.options import Options
@@ -127,7 +127,9 @@ class Service:
     def metrics(self) -> bytes:
         """The /metrics page."""
         in_use = sorted(adapter for adapter, requests in self._adapters.items() if requests)
-        return render_metrics(Subject(self.options, self.ranks, self.rejected, in_use, self.transfers))
+        moved = self.transfers
+        shown = None if moved is None else TransfersShown(moved.wiring.connector, moved.side_channel.counts)
+        return render_metrics(Subject(self.options, self.ranks, self.rejected, in_use, shown))
 
     @contextmanager
     def generate(self, order: Order) -> Iterator[Generation]:

@@ -37,7 +37,7 @@ UNLIMITED = Quota()
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a quota binds: a tenant, one of its groups or one of its users. `path` is its name: `search/user/ann`."""
+    """What a quota binds: a tenant, one of its groups, users or keys. `path` is its name: `search/user/ann`."""
 
     path: str
     quota: Quota
@@ -62,6 +62,8 @@ class Tenant:
     """Of each of its users by itself."""
     groups: Mapping[str, Quota] = field(default_factory=dict, hash=False)
     """Of each of its groups, all members together."""
+    keys: Mapping[str, Quota] = field(default_factory=dict, hash=False, repr=False)
+    """Of its keys that have limits of their own, by key id."""
     output_cap: int | None = None
     """Most tokens of one answer."""
     aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -97,6 +99,8 @@ class Tenant:
         # A key without a user is a user by itself: limits per user would not bind it otherwise.
         if (somebody := user or key_id) is not None:
             quotas[f"{self.name}/user/{somebody}"] = self.per_user
+        if key_id is not None and (own := self.keys.get(key_id)) is not None:
+            quotas[f"{self.name}/key/{key_id}"] = own
         accounts = tuple(Account(path, quota) for path, quota in quotas.items() if not quota.is_unlimited)
         return Caller(self, key_id=key_id, group=group, user=user, accounts=accounts)
 
@@ -113,6 +117,8 @@ def quota_of(tenants: Mapping[str, Tenant], path: str) -> Quota | None:
     if not rest:
         return tenant.quota
     kind, _, member = rest.partition("/")
+    if kind == "key":
+        return tenant.keys.get(member, UNLIMITED)
     return tenant.groups.get(member, UNLIMITED) if kind == "group" else tenant.per_user
 
 
@@ -121,7 +127,10 @@ def renewed(tenants: Mapping[str, Tenant], caller: Caller) -> Caller:
     held = caller.tenant
     tenant = tenants.get(held.name or "")
     if tenant is None or (
-        tenant.quota is held.quota and tenant.per_user is held.per_user and tenant.groups is held.groups
+        tenant.quota is held.quota
+        and tenant.per_user is held.per_user
+        and tenant.groups is held.groups
+        and tenant.keys is held.keys
     ):
         return caller
     accounts = tenant.caller(key_id=caller.key_id, group=caller.group, user=caller.user).accounts

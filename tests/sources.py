@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
 
-PURE = ("routing", "scorers", "tenancy", "cascade", "supply")
+PURE = ("routing", "scorers", "tenancy", "cascade", "supply", "diagnosis")
 SHIPPED = (*PURE, "gateway", "agent", "simulator")
 FOLDERS = (*SHIPPED, "bench", "tests")
 

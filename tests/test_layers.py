@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tenancy": ("routing",),
     "cascade": ("routing",),
     "supply": ("routing",),
+    "diagnosis": ("routing",),
     "agent": ("routing", "tenancy", "gateway.runtime", "gateway.config", "gateway.observe.log"),
     "gateway": PURE,
     "simulator": (*PURE, "gateway", "agent"),
@@ -35,6 +36,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "tenancy": ("msgspec", "yaml"),
     "cascade": ("msgspec",),
     "supply": (),
+    "diagnosis": (),
     "gateway": (
         *("aiohttp", "google.protobuf", "hpack", "httptools", "msgspec", "prometheus_client"),
         *("redis", "uvloop", "yaml", "zmq"),
@@ -177,6 +179,7 @@ PLANTED: tuple[tuple[Rule, str, str], ...] = (
     (own_imports, "tenancy/a.py", "def choose():\n    from cascade import ladder"),
     (own_imports, "cascade/a.py", "from scorers import session"),
     (own_imports, "supply/a.py", "from tenancy.objective import Tier"),
+    (own_imports, "diagnosis/a.py", "from gateway.fleet.scrape import read_page"),
     (own_imports, "gateway/http/a.py", "from simulator.pod import Pod"),
     (own_imports, "gateway/commands/a.py", "def run():\n    from agent.command import main"),
     (own_imports, "agent/a.py", "from gateway.discovery.registry import Registry"),

@@ -42,7 +42,12 @@ FORBIDDEN = re.compile(
 LARGEST_FILE = 500_000
 """Bytes. Traces and models stay outside; a picture in the README fits."""
 
-WITHOUT_TEST_OF_THEIR_OWN: frozenset[str] = frozenset()
+WITHOUT_TEST_OF_THEIR_OWN: frozenset[str] = frozenset(
+    # Recipes have a case each in one table: tests/diagnosis/recipes/test_registry.py asks that none is left out.
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "diagnosis" / "recipes").glob("*.py")
+    if path.name not in {"__init__.py", "registry.py"}
+)
 """Modules of the pure packages that are tested elsewhere, each with its reason beside it."""
 
 
@@ -55,6 +60,8 @@ MAY_SLEEP: frozenset[str] = frozenset(
         "tests/scaling/local_scaler.py",  # polls as KEDA and the HPA do
         "tests/scaling/test_live.py",  # a scaler that lags, and a client's Retry-After
         "tests/scaling/waiting.py",  # another process that does not say when it has started
+        "tests/doctor/stand.py",  # clients that pause, and a finding that takes as long as it takes
+        "tests/vllm/test_doctor.py",  # the same
         "tests/page/stage.py",  # requests that keep ending, for a person
     )
 )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gateway.app.diagnosis import diagnose_fleet
 from gateway.app.gateway import Gateway
 from gateway.app.join_host import connect_index_process
 from gateway.app.metrics import GatewayMetrics
@@ -52,6 +53,7 @@ from routing.prefix_index import PrefixIndex
 from tenancy.policy import Policy
 
 if TYPE_CHECKING:
+    from gateway.key_api.key_store import KeyStore
     from gateway.tracing.tracing import Tracing
 
 FROZEN_STREAM_TIMEOUT_S = 5.0
@@ -66,7 +68,10 @@ def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_
     gateway = _assemble(settings, host)
     gateway.apply_policy(policy)
     _assign_roles(gateway, host)
+    if host.number <= 1:
+        diagnose_fleet(gateway)
     _serve_envoy(gateway, host)
+    _serve_key_api(gateway, host)
     connect_index_process(gateway, host)
     if settings.supply is not None and settings.supply.is_on:
         from gateway.app.join_supply import decide_supply  # noqa: PLC0415 - off in most gateways
@@ -90,7 +95,8 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         keeps_roles=settings.roles is not None,
         report=report_exception,
     )
-    metrics = GatewayMetrics(router, prices, log_event)
+    has_admin = settings.admin_listen is not None  # Without it no receipts and no totals of the page are kept.
+    metrics = GatewayMetrics(router, prices, log_event, has_page=has_admin)
 
     static, pod_file = (
         StaticSource(settings.configured_pods),
@@ -118,7 +124,9 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     canaries = CanaryMonitor(router.rollout or Rollout(()), router.fleet, log_event, clock)
 
     tracing = _make_tracing(settings, log_event) if settings.tracing else None
-    observers = [metrics.tallies.on_outcome, receipts.on_outcome, *(log.on_outcome for log in logs.values())]
+    observers = [metrics.tallies.on_outcome, *(log.on_outcome for log in logs.values())]
+    if has_admin:
+        observers.insert(1, receipts.on_outcome)
     background = [issuer.run, canaries.run]
     if settings.canaries:
         observers.insert(1, canaries.on_outcome)
@@ -183,18 +191,6 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         callback_errors=CallbackErrorHandler(log_event, after=room.reconcile),
         background=background,
     )
-    if settings.key_api is not None and is_first:
-        from gateway.key_api.service import KeyApiService  # noqa: PLC0415 - off in most gateways
-
-        key_api = KeyApiService(
-            settings.key_api,
-            probes,
-            policy=lambda: keyring.policy,
-            log_event=log_event,
-            clock=clock,
-            wall_clock=time.time,
-        )
-        background.append(key_api.run)
     metrics.register(gateway, unpaired)
     _apply_rules(rules, gateway)
     gateway.registry.register(canaries)
@@ -228,7 +224,7 @@ def _apply_rules(rules: InferenceRules | None, gateway: Gateway) -> None:
     """Let requests use objectives and rewrites, if any source follows them."""
     if rules is not None:
         gateway.keyring.use_objectives(rules.priority_of)
-        gateway.listener.dispatcher.rewrite_models_with(rules.rewrite)
+        gateway.listener.dispatcher.rewrite_models_with(rules.rewrite, rules.rewrite_targets)
 
 
 def _make_tracing(settings: Settings, log_event: EventLog) -> Tracing:
@@ -256,6 +252,35 @@ def _assign_roles(gateway: Gateway, host: HostProcess) -> None:
     )
     gateway.background.append(controller.run)
     gateway.registry.register(controller)
+
+
+def _serve_key_api(gateway: Gateway, host: HostProcess) -> None:
+    """Mirror the keys in Redis and serve the key API, if configured, in one process of the host."""
+    config, mirror_dir = gateway.settings.key_api, gateway.settings.key_store
+    if host.number > 1:
+        return
+    store: KeyStore | None = None
+    if mirror_dir is not None and gateway.settings.redis is not None:
+        from gateway.identity.redis_keys import KeyMirror  # noqa: PLC0415 - redis-py takes ten megabytes
+        from gateway.key_api.redis_key_store import RedisKeyStore  # noqa: PLC0415 - as above
+
+        place = parse_redis_url(gateway.settings.redis.value)
+        store = RedisKeyStore(place, mirror_dir)
+        gateway.background.append(KeyMirror(place, mirror_dir, gateway.log_event).run)
+    if config is None:
+        return
+    from gateway.key_api.service import KeyApiService  # noqa: PLC0415 - off in most gateways
+
+    key_api = KeyApiService(
+        config,
+        gateway.probes,
+        policy=lambda: gateway.keyring.policy,
+        log_event=gateway.log_event,
+        clock=asyncio.get_running_loop().time,
+        wall_clock=time.time,
+        store=store,
+    )
+    gateway.background.append(key_api.run)
 
 
 def _serve_envoy(gateway: Gateway, host: HostProcess) -> None:

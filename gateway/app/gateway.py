@@ -14,6 +14,8 @@ from prometheus_client import CollectorRegistry
 from gateway.cascades.cascades import Cascades
 from gateway.config.models import ModelEntry
 from gateway.config.settings import Settings
+from gateway.diagnosis.doctor import Doctor
+from gateway.diagnosis.effects import FindingEffects
 from gateway.discovery.file import PodFileSource
 from gateway.discovery.source import StaticSource
 from gateway.fleet.watcher import FleetWatcher
@@ -92,10 +94,19 @@ class Gateway:
     """Traces; None if not configured."""
     supply: SupplyController | None = None
     """Desired engines; None if not configured."""
+    doctor: Doctor | None = None
+    """Diagnosis of the fleet; None where it is off, or another worker of the host does it."""
+    share_effects: Callable[[FindingEffects], object] = lambda _: None
+    """Has the other workers of the host apply the effects of findings."""
 
     def is_ready(self) -> bool:
         """Return whether new requests are accepted."""
         return self.listener.dispatcher.is_ready()
+
+    def apply_effects(self, effects: FindingEffects) -> None:
+        """Apply what findings change: exactly this, and nothing of before."""
+        self.watcher.hold_for_findings(effects.held)
+        self.router.set_constrained_excess(effects.constrained_excess_s)
 
     def share_admission(self) -> None:
         """Have replica sync exchange what is admitted, where there are both."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from math import inf
 
 from gateway.app.gateway import Gateway
 from gateway.config.models import ModelEntry
@@ -15,11 +16,11 @@ from gateway.observe.metrics.configuration import WarningCollector
 from gateway.observe.metrics.engines import EngineCollector
 from gateway.observe.metrics.fleet import FleetCollector, SourceCollector
 from gateway.observe.metrics.pools import PoolCollector, PoolMeter
+from gateway.observe.metrics.request_groups import RequestGroup
 from gateway.observe.metrics.requests import RequestCounters, RetryCollector
 from gateway.observe.metrics.tiers import TierCollector, TierCounters, WaitingForPodCollector, queued_requests_of
 from gateway.observe.metrics.upstreams import UpstreamCollector, waiting_by_engine
-from gateway.observe.operators.outcome_totals import OutcomeTotals
-from gateway.observe.pricing import cost_of
+from gateway.observe.operators.outcome_totals import PERIOD_S, OutcomeTotals
 from gateway.pairs.monitoring import PairMetrics, UnpairedPrefillMonitor
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.metric_families import TenantLabels
@@ -29,14 +30,22 @@ from routing.decision.router import Router
 class GatewayMetrics:
     """One per gateway: first counts requests, then is registered with what else is shown."""
 
-    def __init__(self, router: Router, prices: Mapping[str, ModelEntry], log_event: LogFunction) -> None:
-        """`prices`: `model_list` by name; its models may be label values even if no pod serves them."""
+    def __init__(
+        self, router: Router, prices: Mapping[str, ModelEntry], log_event: LogFunction, *, has_page: bool
+    ) -> None:
+        """`prices`: `model_list` by name; its models may be label values even if no pod serves them.
+
+        `has_page`: whether totals are kept for the operators' page.
+        """
         self._router = router
 
         def is_known(model: str) -> bool:
             return router.fleet.knows(model) or model in prices
 
-        self.totals = OutcomeTotals(lambda outcome: cost_of(outcome, prices) or 0.0, is_known)
+        def cost_of(group: RequestGroup) -> float:
+            return sum(sum(cost) for _, cost in group.costs(prices))
+
+        self.totals = OutcomeTotals(cost_of, is_known)
         self._tenants = TenantLabels()
         self._calibration = CalibrationCollector(lambda: {pod.url for pod in router.fleet.pods}, log_event)
         self._tiers = TierCounters(router.fleet)
@@ -48,10 +57,10 @@ class GatewayMetrics:
             tenants=self._tenants,
             prices=prices,
             judge=self._calibration.add,
-            also=(
-                *(self._tiers.on_outcome, self.cascades.on_outcome, self._pairs.on_outcome),
-                self.totals.on_outcome,
-            ),
+            special=(self.cascades.on_outcome, self._pairs.on_outcome),
+            groups=(self._tiers.add, *((self.totals.add,) if has_page else ())),
+            attempts=(self.totals.add_attempts,) if has_page else (),
+            period_s=PERIOD_S if has_page else inf,
         )
 
     def register(self, gateway: Gateway, unpaired: UnpairedPrefillMonitor | None) -> None:

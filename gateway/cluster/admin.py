@@ -48,6 +48,9 @@ class SupervisorAdmin:
                 web.get("/limits", self._limits),
                 web.get("/cascades", self._cascades),
                 web.get("/scale", self._scale),
+                web.get("/findings", self._from_one),
+                web.get("/findings/bundle", self._from_one),
+                web.post("/baseline/save", self._from_one),
             ]
         )
         return app
@@ -109,6 +112,12 @@ class SupervisorAdmin:
             return rejection
         views = [_json(answer) for answer in answers.values()]
         return json_response(next((view for view in views if view["is_leader"]), views[0]))
+
+    async def _from_one(self, request: web.Request) -> web.Response:
+        """The answer of the one worker that diagnoses the fleet for all."""
+        answers = await self._ask(request)
+        found = next((answer for answer in answers.values() if answer.status != 404), None)
+        return _forwarded(found) if found is not None else _rejection(answers) or _no_worker()
 
     async def _drain(self, request: web.Request) -> web.Response:
         answers = await self._ask(request)

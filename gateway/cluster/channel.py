@@ -17,6 +17,7 @@ from typing import Self
 
 from gateway.app.reload import LoadedConfig
 from gateway.app.serving import Signals
+from gateway.diagnosis.effects import FindingEffects
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import call_guarded, report_exception
 from gateway.runtime.host import HostProcess
@@ -53,6 +54,13 @@ class SetDrained:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyEffects:
+    """From the worker that diagnoses the fleet, and to all workers: apply exactly these effects of findings."""
+
+    effects: FindingEffects
+
+
+@dataclass(frozen=True, slots=True)
 class ReopenLogs:
     """To a child: reopen log files that were rotated."""
 
@@ -81,7 +89,17 @@ class ConfigApplied:
     faults: tuple[str, ...] = ()
 
 
-ControlMessage = ChildConfig | ApplyConfig | SetDrained | ReopenLogs | Ping | ChildStarted | ChildFailed | ConfigApplied
+ControlMessage = (
+    ChildConfig
+    | ApplyConfig
+    | SetDrained
+    | ApplyEffects
+    | ReopenLogs
+    | Ping
+    | ChildStarted
+    | ChildFailed
+    | ConfigApplied
+)
 
 LENGTH_BYTES = 4
 
@@ -130,13 +148,16 @@ async def serve_commands(
     renew: Callable[[LoadedConfig], None],
     reopen_logs: Callable[[], None] = lambda: None,
     keep_drained: Callable[[SetDrained], None] = lambda _: None,
+    apply_effects: Callable[[FindingEffects], None] = lambda _: None,
 ) -> AsyncIterator[None]:
     """Follow the commands of the supervisor inside the block. `renew` applies a configuration or raises
     `InvalidDocument`.
 
     When the supervisor has gone, the child finishes its requests and stops, and removes the run folder.
     """
-    task = asyncio.create_task(_follow(channel, renew, reopen_logs, keep_drained), name="supervisor commands")
+    task = asyncio.create_task(
+        _follow(channel, renew, reopen_logs, keep_drained, apply_effects), name="supervisor commands"
+    )
     is_orphan = False
 
     def take_end(_: object) -> None:
@@ -162,6 +183,7 @@ async def _follow(
     renew: Callable[[LoadedConfig], None],
     reopen_logs: Callable[[], None],
     keep_drained: Callable[[SetDrained], None],
+    apply_effects: Callable[[FindingEffects], None],
 ) -> None:
     while (command := await channel.receive()) is not None:
         match command:
@@ -177,6 +199,8 @@ async def _follow(
                     channel.send(ConfigApplied())
             case SetDrained():
                 call_guarded("supervisor", keep_drained, command)
+            case ApplyEffects(effects):
+                call_guarded("supervisor", apply_effects, effects)
             case ReopenLogs():
                 call_guarded("supervisor", reopen_logs)
             case Ping():

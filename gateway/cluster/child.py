@@ -23,6 +23,7 @@ import aiohttp
 from gateway.app.reload import LoadedConfig
 from gateway.cluster.channel import (
     ApplyConfig,
+    ApplyEffects,
     ChildConfig,
     ChildFailed,
     ChildStarted,
@@ -32,8 +33,9 @@ from gateway.cluster.channel import (
     ReopenLogs,
     SetDrained,
 )
+from gateway.diagnosis.effects import FindingEffects
 from gateway.runtime.event_log import EventLog
-from gateway.runtime.guard import restarted
+from gateway.runtime.guard import call_guarded, restarted
 
 ANSWER_S = 5.0
 """Timeout of a child's answer: a busy worker answers late, a hung one never."""
@@ -71,6 +73,8 @@ class ChildProcess:
         """The latest configuration it was sent."""
         self.unanswered = 0
         """Pings since its last answer."""
+        self.on_effects: Callable[[FindingEffects], object] = lambda _: None
+        """Receives the effects of the findings of the worker that diagnoses."""
         self._process = process
         self._channel = channel
         self._renewals: deque[asyncio.Future[tuple[str, ...]]] = deque()
@@ -117,6 +121,8 @@ class ChildProcess:
                     self.started.set_exception(ChildStartFailed(lines))
                 case Ping():
                     self.unanswered = 0
+                case ApplyEffects(effects):
+                    call_guarded("supervisor", self.on_effects, effects)
                 case ConfigApplied(faults) if self._renewals:
                     self._renewals.popleft().set_result(faults)
         status = await self._process.wait()
@@ -148,6 +154,10 @@ class ChildProcess:
     def set_drained(self, pod: str, *, is_drained: bool) -> None:
         """Have it drain a pod, or undo that."""
         self._channel.send(SetDrained(pod, is_drained))
+
+    def apply_effects(self, effects: FindingEffects) -> None:
+        """Have it apply exactly these effects of findings."""
+        self._channel.send(ApplyEffects(effects))
 
     def reopen_logs(self) -> None:
         """Have it reopen its log files."""

@@ -20,7 +20,7 @@ from gateway.app.serving import (
     serving_traffic,
     wait_for_first_probes,
 )
-from gateway.cluster.channel import ChildConfig, ChildStarted, ControlChannel, serve_commands
+from gateway.cluster.channel import ApplyEffects, ChildConfig, ChildStarted, ControlChannel, serve_commands
 from gateway.cluster.child import socket_of
 from gateway.runtime.ports import serve_app_on_socket, share_port
 
@@ -29,6 +29,7 @@ async def run_worker(orders: ChildConfig, channel: ControlChannel) -> None:
     """Run a worker until the supervisor stops it. Raises `InvalidDocument` and `CannotListen` before it has started."""
     gateway = build(_share_of(orders.fresh, orders).settings, orders.fresh.policy, orders.host)
     gateway.watcher.set_drained(orders.drained)
+    gateway.share_effects = lambda effects: channel.send(ApplyEffects(effects))
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(running_components(gateway))
         signals = stack.enter_context(handling_signals(None))
@@ -40,6 +41,7 @@ async def run_worker(orders: ChildConfig, channel: ControlChannel) -> None:
                 gateway.log_event,
                 renew=lambda fresh: apply_reload(gateway, _share_of(fresh, orders)),
                 reopen_logs=lambda: reopen_logs(gateway),
+                apply_effects=gateway.apply_effects,
                 keep_drained=lambda command: gateway.watcher.set_drained([command.pod], drained=command.is_drained),
             )
         )

@@ -15,6 +15,7 @@ from gateway.app.reload import LoadedConfig
 from gateway.cluster.channel import ChildConfig
 from gateway.cluster.child import ChildProcess, ChildResponse, ProcessSlot
 from gateway.config.settings import Settings
+from gateway.diagnosis.effects import FindingEffects
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.host import HostProcess
 from gateway.runtime.ports import Binding
@@ -40,6 +41,7 @@ LEEWAY_S = 10.0
 class _Pod(msgspec.Struct):
     url: str
     state: str
+    is_held_for_finding: bool = False
 
 
 class _Fleet(msgspec.Struct):
@@ -64,13 +66,15 @@ class WorkerPool:
         """The configuration of all children."""
         self._traffic = traffic
         self._tasks: dict[ProcessSlot, asyncio.Task[None]] = {}
-        self._began = began
+        self._began, self._ended = began, ended
+        self._effects = FindingEffects()
+        """Of the findings of the first worker."""
         self._host = HostProcess(processes=fresh.settings.processes, folder=folder)
         self.index_process: ProcessSlot | None = None
         if needs_index_process(fresh.settings):
             self._host = replace(self._host, kv_index_socket=folder / f"{INDEX_PROCESS}-news.sock")
             self.index_process = ProcessSlot(
-                INDEX_PROCESS, self._index_process_orders, log_event=log_event, began=self._on_start, ended=ended
+                INDEX_PROCESS, self._index_process_orders, log_event=log_event, began=self._on_start, ended=self._on_end
             )
         self.workers = tuple(
             ProcessSlot(
@@ -78,7 +82,7 @@ class WorkerPool:
                 partial(self._orders, number),
                 log_event=log_event,
                 began=self._on_start,
-                ended=ended,
+                ended=self._on_end,
             )
             for number in range(1, fresh.settings.processes + 1)
         )
@@ -168,11 +172,29 @@ class WorkerPool:
                 fleet = msgspec.json.decode(answer.body, type=_Fleet)
             except msgspec.MsgspecError:
                 continue
-            return frozenset(pod.url for pod in fleet.pods if pod.state == PodState.DRAINING)
+            return frozenset(
+                pod.url for pod in fleet.pods if pod.state == PodState.DRAINING and not pod.is_held_for_finding
+            )
         return frozenset()
 
     def _on_start(self, child: ChildProcess) -> None:
         """Update a child that started with a configuration from before a reload."""
         if child.fresh is not self.fresh:
             child.send_config(self.fresh)
+        child.on_effects = self._apply_effects
+        if self._effects != FindingEffects():
+            child.apply_effects(self._effects)
         self._began(child)
+
+    def _on_end(self, child: ChildProcess) -> None:
+        """Undo the effects of the worker that diagnoses: its successor begins without evidence."""
+        if child.name == self.workers[0].name:
+            self._apply_effects(FindingEffects())
+        self._ended(child)
+
+    def _apply_effects(self, effects: FindingEffects) -> None:
+        if effects != self._effects:
+            self._effects = effects
+            for slot in self.workers:
+                if slot.child is not None:
+                    slot.child.apply_effects(effects)

@@ -87,7 +87,7 @@ def _rotate(folder: KeyFolder, known: _Known, arguments: Namespace) -> None:
         raise InvalidValue(f"{tenant}/{old.key_id} {old.fault}")
     grace_s = _flag("--grace-period", duration, arguments.grace_period)
     known.check(tenant, old.group)
-    _show(tenant, *folder.add(tenant, user=old.user, group=old.group))
+    _show(tenant, *folder.add(tenant, user=old.user, group=old.group, limits=old.limits))
     if grace_s is None:
         _log_event(f"{tenant}/{old.key_id} stays valid until you run: hearth keys revoke {tenant} {old.key_id}")
     else:

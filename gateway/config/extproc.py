@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gateway.config.fields import Secret, parse_address, parse_file, read_secret
+from gateway.config.fields import (
+    Secret,
+    mutual_tls_schema,
+    parse_address,
+    parse_share,
+    read_mutual_tls,
+    read_secret,
+)
 from gateway.runtime.addresses import Address, MutualTlsFiles
-from tenancy.document import DocumentTable, InvalidValue, flag, integer, not_negative, number, positive
+from tenancy.document import DocumentTable, flag, integer, number, positive
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import COUNT, FLAG, TEXT
 
@@ -64,11 +71,11 @@ def read_extproc(root: DocumentTable) -> ExtProcConfig | None:
             listen,
             health_listen=found.get("health_listen", parse_address, None),
             reuse_port=found.get("reuse_port", flag, default=defaults.reuse_port),
-            tls=_tls(found.table("tls")),
+            tls=read_mutual_tls(found.table("tls")),
             token=read_secret(found, "token"),
             max_endpoints=found.get("max_endpoints", positive(integer), defaults.max_endpoints),
             max_queue_s=found.get("max_queue_s", positive(number), defaults.max_queue_s),
-            sample_share=found.get("sample_share", _share, defaults.sample_share),
+            sample_share=found.get("sample_share", parse_share, defaults.sample_share),
             trust_headers=found.get("trust_headers", flag, default=defaults.trust_headers),
         )
     found.close()
@@ -77,16 +84,8 @@ def read_extproc(root: DocumentTable) -> ExtProcConfig | None:
 
 def extproc_schema() -> Schema:
     where: Schema = {"type": "string", "description": "HOST:PORT, with brackets around an IPv6 host."}
-    files = table(
-        {
-            "cert": TEXT.schema,
-            "key": TEXT.schema,
-            "client_ca": described(
-                TEXT.schema,
-                "CA certificates that Envoy's client certificate is verified against; absent: none required.",
-            ),
-        },
-        required=("cert", "key"),
+    files = mutual_tls_schema(
+        "CA certificates that Envoy's client certificate is verified against; absent: none required."
     )
     amount: Schema = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, TEXT.schema]}
     return table(
@@ -112,21 +111,5 @@ def extproc_schema() -> Schema:
     )
 
 
-def _share(value: object) -> float:
-    found = not_negative(value)
-    if found > 1:
-        raise InvalidValue("must be from 0 to 1")
-    return found
-
-
 def _any(value: object) -> object:
     return value
-
-
-def _tls(found: DocumentTable | None) -> MutualTlsFiles | None:
-    if found is None:
-        return None
-    cert, key = found.get_required("cert", parse_file, None), found.get_required("key", parse_file, None)
-    client_ca = found.get("client_ca", parse_file, None)
-    found.close()
-    return MutualTlsFiles(cert, key, client_ca) if cert and key else None

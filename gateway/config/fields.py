@@ -6,15 +6,16 @@ Every parser takes a value of the YAML document, a flag or a variable, and raise
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 
-from gateway.runtime.addresses import Address
+from gateway.runtime.addresses import Address, MutualTlsFiles
 from gateway.runtime.redis_location import parse_redis_url
 from routing.pod_record import parse_pod_url
 from tenancy.document import DocumentTable, InvalidValue, Parse, flag, integer, not_negative, one_of, text
-from tenancy.json_schema import Schema, table
+from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import ABOVE_ZERO, COUNT, FLAG, TEXT
 
 
@@ -131,6 +132,42 @@ def parse_writable_path(value: object) -> Path:
     if path.is_dir() or not path.parent.is_dir():
         raise InvalidValue(f"`{path}` is no place for a file")
     return path
+
+
+def parse_share(value: object) -> float:
+    """Parse a share from 0 to 1."""
+    found = not_negative(value)
+    if found > 1:
+        raise InvalidValue(f"must be from 0 to 1, not {found:g}")
+    return found
+
+
+def read_mutual_tls(found: DocumentTable | None) -> MutualTlsFiles | None:
+    """Read the certificate of a listener and the authorities of its clients; None without a section."""
+    if found is None:
+        return None
+    cert, private = found.get_required("cert", parse_file, None), found.get_required("key", parse_file, None)
+    client_ca = found.get("client_ca", parse_file, None)
+    found.close()
+    return MutualTlsFiles(cert, private, client_ca) if cert and private else None
+
+
+def mutual_tls_schema(client_ca: str) -> Schema:
+    """Return the JSON Schema of it; `client_ca` describes that key."""
+    return table(
+        {"cert": TEXT.schema, "key": TEXT.schema, "client_ca": described(TEXT.schema, client_ca)},
+        required=("cert", "key"),
+    )
+
+
+def check_extra(section: DocumentTable, extra: str, *modules: str) -> None:
+    """Add a fault to a section whose library is not installed. Loads nothing of it."""
+    try:
+        is_there = all(find_spec(module) is not None for module in modules)
+    except ModuleNotFoundError:
+        is_there = False
+    if not is_there:
+        section.add_error(f"needs a library: pip install 'hearth-gateway[{extra}]'")
 
 
 def _why(error: Exception) -> str:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
 
-from gateway.config.fields import ADDRESS_SCHEMA, parse_address, parse_file, parse_writable_path
+from gateway.config.fields import (
+    ADDRESS_SCHEMA,
+    check_extra,
+    mutual_tls_schema,
+    parse_address,
+    parse_writable_path,
+    read_mutual_tls,
+)
 from gateway.runtime.addresses import Address, MutualTlsFiles
 from tenancy.document import DocumentTable, InvalidValue, one_of, text
 from tenancy.json_schema import Schema, described, table
@@ -58,6 +64,16 @@ class KeyApiConfig:
     clients: tuple[ClientRole, ...] = ()
 
 
+def read_key_store(root: DocumentTable) -> Path | None:
+    """Read `key_store`: the folder that mirrors the keys in Redis. Returns None if it is absent."""
+    section = root.table("key_store")
+    if section is None:
+        return None
+    found: Path | None = section.get_required("mirror_dir", _folder, None)
+    section.close()
+    return found
+
+
 def read_key_api(root: DocumentTable) -> KeyApiConfig | None:
     """Read the section. Returns None if it is absent: no listener."""
     section = root.table("key_api")
@@ -68,7 +84,7 @@ def read_key_api(root: DocumentTable) -> KeyApiConfig | None:
     audit_log = section.get_required("audit_log", parse_writable_path, None)
     tls_section = section.table("tls")
     has_tls, has_client_ca = tls_section is not None, tls_section is not None and "client_ca" in tls_section
-    tls, oidc = _tls(tls_section), _oidc(section.table("oidc"))
+    tls, oidc = read_mutual_tls(tls_section), _oidc(section.table("oidc"))
     clients = tuple(_client(each) for each in section.tables("clients"))
     section.close()
     if oidc is None and not clients:
@@ -89,20 +105,10 @@ def _folder(value: object) -> Path:
     return path
 
 
-def _tls(section: DocumentTable | None) -> MutualTlsFiles | None:
-    if section is None:
-        return None
-    cert, key = section.get_required("cert", parse_file, None), section.get_required("key", parse_file, None)
-    client_ca = section.get("client_ca", parse_file, None)
-    section.close()
-    return MutualTlsFiles(cert, key, client_ca) if cert and key else None
-
-
 def _oidc(section: DocumentTable | None) -> OidcConfig | None:
     if section is None:
         return None
-    if find_spec("jwt") is None or find_spec("cryptography") is None:
-        section.add_error("needs a library: pip install 'hearth-gateway[jwt]'")
+    check_extra(section, "jwt", "jwt", "cryptography")
     issuer = section.get_required("issuer", url, "")
     audiences: tuple[str, ...] = section.get_required("audiences", some_names, tuple[str, ...]())
     jwks_url = section.get("jwks_url", url, None)
@@ -126,6 +132,13 @@ def _client(section: DocumentTable) -> ClientRole:
     return found
 
 
+def key_store_schema() -> Schema:
+    return table(
+        {"mirror_dir": described(TEXT.schema, "Folder that mirrors the keys in Redis: the policy's auth.keys_dir.")},
+        required=("mirror_dir",),
+    )
+
+
 def key_api_schema() -> Schema:
     roles: Schema = {"enum": [each.value for each in ActorRole]}
     client = table({"name": TEXT.schema, "role": roles, "tenant": TEXT.schema}, required=("name", "role"))
@@ -135,8 +148,8 @@ def key_api_schema() -> Schema:
             "keys_dir": described(TEXT.schema, "Folder of keys: the policy's auth.keys_dir."),
             "audit_log": described(TEXT.schema, "File to which each change is appended."),
             "tls": described(
-                table({"cert": TEXT.schema, "key": TEXT.schema, "client_ca": TEXT.schema}, required=("cert", "key")),
-                "PEM files of this listener; client_ca: authorities of the clients' certificates.",
+                mutual_tls_schema("CA certificates of the clients' certificates; absent: none required."),
+                "PEM files of this listener.",
             ),
             "oidc": described(
                 table(

@@ -146,6 +146,10 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
                 "discovery.agent_registry", "names no Redis: give it a url, or set `redis` for the whole gateway"
             )
         )
+    if settings.key_store is not None and settings.redis is None:
+        faults.append(ConfigError("key_store", "needs `redis`"))
+    if settings.key_store is not None and settings.key_api and settings.key_api.keys_dir != settings.key_store:
+        faults.append(ConfigError("key_api.keys_dir", "must be key_store.mirror_dir"))
     faults.extend(_unreachable_pools(settings))
     faults.extend(_unchecked_cascades(settings))
     faults.extend(_canaries_with_roles(settings))
@@ -224,6 +228,8 @@ CONFIG_FILE_KEYS = re.compile(
     | (?!.*\.selector\.) [\w.\[\]]*_file
     | ((extproc|key_api|supply)\.)? tls\.\w+
     | key_api\.(keys_dir|audit_log)
+    | key_store\.mirror_dir
+    | doctor\.baseline
     | model_list\[\d+\]\. cascade\.calibration
     | discovery\.file\.path
     """,

@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.config.cors import CorsPolicy, cors_schema, read_cors
 from gateway.config.discovery import NO_SOURCES, DiscoveredPod, DiscoverySources, discovery_schema, read_discovery
+from gateway.config.doctor import DoctorConfig, doctor_schema, read_doctor
 from gateway.config.extproc import ExtProcConfig, extproc_schema, read_extproc
 from gateway.config.fields import (
     ADDRESS_SCHEMA,
@@ -32,7 +33,7 @@ from gateway.config.fields import (
     read_secret,
     schema_of_fields,
 )
-from gateway.config.key_api import KeyApiConfig, key_api_schema, read_key_api
+from gateway.config.key_api import KeyApiConfig, key_api_schema, key_store_schema, read_key_api, read_key_store
 from gateway.config.kv_events import KvEventsConfig, kv_events_schema, read_kv_events
 from gateway.config.limits import (
     Limits,
@@ -102,7 +103,11 @@ class Settings:
     usage_log: Path | None = None
     route_log: Path | None = None
     """Input of `hearth simulate`, to replay recorded traffic."""
+    doctor: DoctorConfig = field(default_factory=DoctorConfig)
+    """How the fleet is diagnosed."""
     key_api: KeyApiConfig | None = None
+    key_store: Path | None = None
+    """The folder that mirrors the keys in Redis; None: keys are not in Redis."""
     """None: no listener for the management of keys."""
     tracing: TracingConfig | None = None
     """None: no spans; a client's trace headers go to pods unchanged."""
@@ -152,7 +157,9 @@ def read_settings(
         usage_log=root.get("usage_log", parse_writable_path, None),
         route_log=root.get("route_log", parse_writable_path, None),
         tracing=read_tracing(root),
+        doctor=read_doctor(root),
         key_api=read_key_api(root),
+        key_store=read_key_store(root),
         kv_events=read_kv_events(root),
         extproc=read_extproc(root),
         roles=read_roles(root),
@@ -244,7 +251,9 @@ def config_schema() -> Schema:
                 "cors": described(cors_schema(), "Origins whose web pages may call the gateway; absent: none."),
                 "usage_log": described(TEXT.schema, "One JSON line of usage per request, for chargeback."),
                 "route_log": described(TEXT.schema, "One JSON line per request, the input of `hearth simulate`."),
+                "doctor": described(doctor_schema(), "Diagnosis of the fleet."),
                 "key_api": described(key_api_schema(), "Listener on which API keys are managed; absent: none."),
+                "key_store": described(key_store_schema(), "Keys in Redis, mirrored to a folder; absent: in folders."),
                 "tracing": described(tracing_schema(), "OpenTelemetry traces; absent: none."),
                 "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "Logging."),
                 "limits": described(schema_of_fields(Limits()), "Limits on what the traffic port accepts."),

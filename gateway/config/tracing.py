@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gateway.config.fields import NUMBER_SCHEMA, parse_file
+from gateway.config.fields import NUMBER_SCHEMA, check_extra, parse_file, parse_share
 from tenancy.document import DocumentTable, InvalidValue, number, one_of, text
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import ABOVE_ZERO, TEXT
@@ -51,8 +50,7 @@ def read_tracing(root: DocumentTable) -> TracingConfig | None:
     section = root.table("tracing")
     if section is None:
         return None
-    if not has_library():
-        section.add_error("needs a library: pip install 'hearth-gateway[otel]'")
+    check_extra(section, "otel", "opentelemetry.proto")
     found = TracingConfig(
         endpoint=section.get_required("endpoint", parse_endpoint, ""),
         sample_ratio=section.get("sample_ratio", parse_share, 0.1),
@@ -64,14 +62,6 @@ def read_tracing(root: DocumentTable) -> TracingConfig | None:
     )
     section.close()
     return found
-
-
-def has_library() -> bool:
-    """Return whether the extra `otel` is installed. Loads nothing of it."""
-    try:
-        return find_spec("opentelemetry.proto") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def parse_endpoint(value: object) -> str:
@@ -92,14 +82,6 @@ def parse_endpoint(value: object) -> str:
 def parse_accept_parent(value: object) -> AcceptParent:
     """Parse which callers' traces are continued."""
     return AcceptParent(one_of(tuple(each.value for each in AcceptParent))(value))
-
-
-def parse_share(value: object) -> float:
-    """Parse a share from 0 to 1."""
-    found = number(value)
-    if not 0 <= found <= 1:
-        raise InvalidValue(f"must be from 0 to 1, not {found:g}")
-    return found
 
 
 def parse_seconds(value: object) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from gateway.config.discovery import DiscoveredPod
-from gateway.discovery.source import NodeSource, PodSource
+from gateway.discovery.source import NodeSource, PodSource, ServerReport, ServerSource
 from routing.facts import NO_FACTS, PodFacts
 from routing.pod_record import NodeReading
 from routing.pods import PodState
@@ -48,6 +48,15 @@ class PodAggregator:
             for source in reversed(self.sources)
             if isinstance(source, NodeSource)
             for name, reading in source.nodes().items()
+        }
+
+    def servers(self) -> dict[str, ServerReport]:
+        """Return the last report of each server that a source reports, by the URL of its pod."""
+        return {
+            url: report
+            for source in reversed(self.sources)
+            if isinstance(source, ServerSource)
+            for url, report in source.servers().items()
         }
 
     def sources_by_pod(self) -> dict[str, list[str]]:

@@ -67,6 +67,7 @@ class ContainerPort(Struct, frozen=True, rename="camel"):
 
 
 class Container(Struct, frozen=True):
+    name: str = ""
     ports: list[ContainerPort] | None = None
 
 
@@ -80,10 +81,16 @@ class PodCondition(Struct, frozen=True):
     status: str
 
 
+class ContainerStatus(Struct, frozen=True):
+    name: str = ""
+    image_id: str = field(name="imageID", default="")
+
+
 class PodStatus(Struct, frozen=True, rename="camel"):
     phase: str = ""
     pod_ip: str = field(name="podIP", default="")
     conditions: list[PodCondition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
 
 
 class PodObject(Struct, frozen=True):
@@ -203,7 +210,7 @@ def read_pod(written: Raw, place: KubernetesSourceConfig) -> ObservedPod | None:
         address=pod.status.pod_ip,
         ports=ports,
         node=pod.spec.node_name,
-        facts=_facts(marks, pod.spec.node_name, place),
+        facts=_facts(marks, pod.spec.node_name, place, _engine_image(pod)),
         takes_priority=marks.get(SCHEDULING_POLICY_LABEL) == "priority",
         held=_held(pod),
     )
@@ -274,9 +281,17 @@ def _held(pod: PodObject) -> PodState | None:
     return None if ready == "True" else PodState.UNREADY
 
 
-def _facts(marks: Mapping[str, str], node: str, place: KubernetesSourceConfig) -> PodFacts:
+def _engine_image(pod: PodObject) -> str | None:
+    """Return the image id of the container that has ports, or of the only one; None where that is not clear."""
+    statuses = pod.status.container_statuses or ()
+    serving = {each.name for each in pod.spec.containers or () if each.ports}
+    images = {each.image_id for each in statuses if len(statuses) == 1 or each.name in serving}
+    return images.pop() if len(images) == 1 else None
+
+
+def _facts(marks: Mapping[str, str], node: str, place: KubernetesSourceConfig, image: str | None = None) -> PodFacts:
     """Return the facts in labels and annotations; invalid values are ignored."""
-    known: dict[str, str | None] = {"host": node or None, **_placed(marks, place)}
+    known: dict[str, str | None] = {"host": node or None, "image_digest": image, **_placed(marks, place)}
     known["revision"] = next((marks[label] for label in REVISION_LABELS if label in marks), None)
     known["role"] = marks.get(ROLE_LABEL)
     ours = {word.removeprefix(FACT_PREFIX): value for word, value in marks.items() if word.startswith(FACT_PREFIX)}

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any
 
 from gateway.config.discovery import DiscoveredPod
-from gateway.discovery.source import PodsCallback
+from gateway.discovery.source import PodsCallback, ServerReport
 from gateway.runtime.guard import raise_if_cancelled, restarted
 from gateway.runtime.redis_client import RedisClient, connect_redis
 from gateway.runtime.redis_location import RedisLocation
@@ -52,6 +52,9 @@ class AgentLease:
     """Empty after an agent has left, until it expires: a late older record must not restore its pods."""
     expires_s: float
     node: NodeReading = NO_READING
+    registered: tuple[RegisteredPod, ...] = ()
+    """The same pods as the agent registered them, with their settings and loads."""
+    updated_s: float = 0.0
 
 
 class AgentRegistry:
@@ -83,7 +86,7 @@ class AgentRegistry:
         counts_s = record.ttl_s if left_s is None else min(left_s, record.ttl_s)
         found = tuple(map(_discovered, record.pods))
         self._leases[record.agent] = AgentLease(
-            record.life, record.beat, record.ttl_s, found, now_s + counts_s, record.node
+            record.life, record.beat, record.ttl_s, found, now_s + counts_s, record.node, record.pods, now_s
         )
         return known is None or known.pods != found
 
@@ -102,6 +105,14 @@ class AgentRegistry:
     def nodes(self) -> dict[str, NodeReading]:
         """Return the last reading of each agent's node that has one, by name of the agent."""
         return {agent: lease.node for agent, lease in self._leases.items() if lease.node != NO_READING}
+
+    def servers(self) -> dict[str, ServerReport]:
+        """Return the last report of each server, by the URL of its pod."""
+        return {
+            pod.url: ServerReport(agent, lease.updated_s, pod.settings, pod.loads, lease.node)
+            for agent, lease in sorted(self._leases.items(), key=itemgetter(0), reverse=True)
+            for pod in lease.registered
+        }
 
     def pods(self) -> tuple[DiscoveredPod, ...]:
         """Return the pods of all agents; of a pod that several register, the first agent by name wins."""
@@ -178,6 +189,10 @@ class RegistrySource:
     def nodes(self) -> dict[str, NodeReading]:
         """Return the last reading of each agent's node, by name of the agent."""
         return self._agents.nodes()
+
+    def servers(self) -> dict[str, ServerReport]:
+        """Return the last report of each registered server, by the URL of its pod."""
+        return self._agents.servers()
 
     async def follow(self, notify: PodsCallback) -> None:
         """Report all registered pods whenever they change, through outages of Redis, until cancelled."""

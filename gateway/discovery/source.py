@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from gateway.config.discovery import DiscoveredPod
-from routing.pod_record import NodeReading
+from routing.pod_record import NO_READING, EngineLoad, NodeReading
+from routing.server_settings import NO_SETTINGS, ServerSettings
 
 PodsCallback = Callable[[tuple[DiscoveredPod, ...]], None]
 """Receives all pods that a source knows now; each call replaces the last list, and may repeat it."""
@@ -36,6 +38,27 @@ class NodeSource(Protocol):
 
     def nodes(self) -> Mapping[str, NodeReading]:
         """Return the last reading of each node, by name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReport:
+    """What an agent last reported of one server and of its node."""
+
+    agent: str
+    read_at_s: float
+    """Loop time at which the record came."""
+    settings: ServerSettings = NO_SETTINGS
+    loads: tuple[EngineLoad, ...] = ()
+    node: NodeReading = NO_READING
+
+
+@runtime_checkable
+class ServerSource(Protocol):
+    """A source that also reports how the servers of its pods were started."""
+
+    def servers(self) -> Mapping[str, ServerReport]:
+        """Return the last report of each server, by the URL of its pod."""
         ...
 
 

@@ -32,6 +32,8 @@ class WatchedPod:
     discovered: DiscoveredPod
     breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     is_drained: bool = False
+    is_held_for_finding: bool = False
+    """Drained by the doctor, beside an operator's drain."""
     is_hung: bool = False
     """Its engine hangs, whatever its server reports; until it generates a token."""
     health: ProbeResult | None = None
@@ -66,7 +68,7 @@ class WatchedPod:
 
     def standing(self) -> PodState:
         """Return its standing, from all that is known."""
-        if self.is_drained or self.discovered.held is PodState.DRAINING:
+        if self.is_drained or self.is_held_for_finding or self.discovered.held is PodState.DRAINING:
             return PodState.DRAINING
         if not self.was_healthy or self.cards is None:
             return PodState.STARTING

@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 
 from gateway.fleet.scrape import MetricsPage, read_page
+from gateway.runtime.guard import call_guarded
 from routing.pods import ModelCard
 
 MAX_RESPONSE_BYTES = 8 << 20
@@ -42,6 +43,10 @@ class _Cards(msgspec.Struct):
     data: list[_Card]
 
 
+class _Version(msgspec.Struct):
+    version: str
+
+
 @dataclass(frozen=True, slots=True)
 class ModelListing:
     """A pod's models, or why it does not list them."""
@@ -54,12 +59,18 @@ ONE_TOKEN: dict[str, object] = {"prompt": "1", "max_tokens": 1, "temperature": 0
 """The smallest request that shows whether an engine works."""
 
 
+PageListener = Callable[[str, bytes, str | None], object]
+"""Receives a pod's URL, its metrics page, and the Date header of the response. Must not wait."""
+
+
 class Prober:
     """One per gateway. `keys` returns the API key of a pod."""
 
     def __init__(
         self, session: aiohttp.ClientSession, keys: Callable[[str], str | None], *, timeout_s: float = 2.0
     ) -> None:
+        self.on_page: PageListener | None = None
+        """Receives every metrics page beside the watcher; None: nothing does."""
         self._session = session
         self._keys = keys
         self._health_timeout = aiohttp.ClientTimeout(total=timeout_s)
@@ -82,7 +93,7 @@ class Prober:
         """Request the models that it serves."""
         key = self._keys(url)
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        status, body = await self._get(f"{url}/v1/models", headers)
+        status, body, _ = await self._get(f"{url}/v1/models", headers)
         if status == 401:
             return ModelListing(None, "refuses our key (pod_api_key)")
         if status != 200 or body is None:
@@ -97,8 +108,22 @@ class Prober:
 
     async def metrics(self, url: str) -> MetricsPage | None:
         """Request its metrics; None if it shows none."""
-        status, body = await self._get(f"{url}/metrics", {})
-        return read_page(body) if status == 200 and body is not None else None
+        status, body, date = await self._get(f"{url}/metrics", {})
+        if status != 200 or body is None:
+            return None
+        if self.on_page is not None:
+            call_guarded("metrics page", self.on_page, url, body, date)
+        return read_page(body)
+
+    async def version(self, url: str) -> str | None:
+        """Request the version of its engine; None if it reports none."""
+        status, body, _ = await self._get(f"{url}/version", {})
+        if status != 200 or body is None:
+            return None
+        try:
+            return msgspec.json.decode(body, type=_Version).version
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
 
     async def generates_token(self, url: str, model: str, rank: int | None) -> bool:
         """Return whether an engine still generates tokens, which `/health` does not check. A 4xx counts as yes: it is
@@ -120,15 +145,16 @@ class Prober:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
 
-    async def _get(self, url: str, headers: dict[str, str]) -> tuple[int | None, bytes | None]:
+    async def _get(self, url: str, headers: dict[str, str]) -> tuple[int | None, bytes | None, str | None]:
+        """Return status, body and Date header of a response; None each where there is none."""
         try:
             async with self._session.get(url, headers=headers, timeout=self._timeout, allow_redirects=False) as answer:
                 body = await answer.content.read(MAX_RESPONSE_BYTES)
                 while body and not answer.content.at_eof() and len(body) < MAX_RESPONSE_BYTES:
                     body += await answer.content.read(MAX_RESPONSE_BYTES - len(body))
-                return answer.status, body
+                return answer.status, body, answer.headers.get("date")
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return None, None
+            return None, None, None
 
 
 def probe_session(simultaneous: int = 64) -> aiohttp.ClientSession:

@@ -59,6 +59,7 @@ def _show_pod(router: Router, pod: WatchedPod, now_s: float, theirs: LoadBySlot)
         "pool": pod.discovered.pool,
         "facts": pod.discovered.facts.to_mapping(),
         "hold": pod.discovered.held,
+        "is_held_for_finding": pod.is_held_for_finding,
         "takes_priority": bool(known and known.takes_priority),
         "health": pod.health,
         "last_error": pod.problem or None,

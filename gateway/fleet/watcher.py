@@ -20,7 +20,7 @@ from gateway.fleet.breaker import BreakerState, CircuitBreaker
 from gateway.fleet.engine_counters import EngineCounters
 from gateway.fleet.external_load import OwnLoad, apply_scrape, own_load_at
 from gateway.fleet.pod_state import WatchedPod, updated_pod
-from gateway.fleet.probe import Prober, ProbeResult
+from gateway.fleet.probe import PageListener, Prober, ProbeResult
 from gateway.fleet.scrape import MetricsPage
 from gateway.pipeline.attempt import AttemptStatus
 from gateway.runtime.event_log import LogFunction
@@ -105,6 +105,14 @@ class FleetWatcher:
         """Set what is called after each probe of a pod that was well and where now nothing listens."""
         self._gone = notify
 
+    async def read_version(self, url: str) -> str | None:
+        """Request the version of a pod's engine; None if it reports none."""
+        return await self._prober.version(url)
+
+    def set_page_listener(self, notify: PageListener) -> None:
+        """Set what is called with every metrics page that is scraped."""
+        self._prober.on_page = notify
+
     @property
     def pods(self) -> tuple[WatchedPod, ...]:
         return tuple(self._pods.values())
@@ -178,6 +186,14 @@ class FleetWatcher:
         self._show(pod)
         pod.wake.set()
         return True
+
+    def hold_for_findings(self, urls: frozenset[str]) -> None:
+        """Drain exactly these pods for their findings, and no longer any other; operators' drains stay."""
+        for pod in self.pods:
+            if pod.is_held_for_finding != (pod.url in urls):
+                pod.is_held_for_finding = pod.url in urls
+                self._show(pod)
+                pod.wake.set()
 
     def replace_models(self, models: Mapping[str, ModelEntry]) -> None:
         """Apply another `model_list`: which pods may serve what."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from math import inf
@@ -18,7 +18,7 @@ from typing import Any
 from tenancy.document import InvalidValue
 from tenancy.policy import KeyFile
 from tenancy.reading.auth import read_key_file
-from tenancy.reading.fields import KEY, name
+from tenancy.reading.fields import KEY, KEY_LIMITS, name
 
 
 class PolicyFileSystem:
@@ -66,6 +66,8 @@ class KeyFileEntry:
     group: str | None = None
     until_s: float = inf
     fault: str = ""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """Its own limits as its file has them, by key of the policy."""
 
 
 class KeyFolder:
@@ -77,21 +79,28 @@ class KeyFolder:
     def entries(self) -> Iterator[KeyFileEntry]:
         """Yield all keys. Raises `InvalidValue` if the folder does not exist."""
         for file in PolicyFileSystem().key_files(str(self._root)):
-            yield _entry(file)
+            yield key_entry(file)
 
     def find(self, tenant: str, key_id: str) -> KeyFileEntry:
         """Return one key. Raises `InvalidValue` if it does not exist."""
         path = self._place(tenant, key_id)
         if not path.is_file():
             raise InvalidValue(f"no key `{tenant}/{key_id}` in `{self._root}`")
-        return _entry(KeyFile(tenant, key_id, PolicyFileSystem().text(str(path))))
+        return key_entry(KeyFile(tenant, key_id, PolicyFileSystem().text(str(path))))
+
+    def content(self, tenant: str, key_id: str) -> str:
+        """Return the content of a key's file. Raises `InvalidValue`."""
+        return PolicyFileSystem().text(str(self._place(tenant, key_id)))
 
     def add(self, tenant: str, key_id: str | None = None, **key_fields: Any) -> tuple[str, str]:
-        """Create a key. Returns its id and the key. `key_fields`: user, group, until_s. Raises `InvalidValue`."""
+        """Create a key. Returns its id and the key. Raises `InvalidValue`.
+
+        `key_fields`: user, group, until_s, limits.
+        """
         key_id = key_id or f"k{secrets.token_hex(4)}"
         path = self._place(tenant, key_id)
         key = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
-        content = _content(sha256(key.encode()).hexdigest(), **key_fields)
+        content = key_content(sha256(key.encode()).hexdigest(), **key_fields)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = _draft(path, content)
         try:
@@ -104,12 +113,22 @@ class KeyFolder:
 
     def expire(self, tenant: str, key_id: str, until_s: float) -> float:
         """Bring the expiry of a key forward to `until_s`. Returns the new expiry. Raises `InvalidValue`."""
+        ends_s = min(until_s, self.find(tenant, key_id).until_s)
+        self._rewrite(tenant, key_id, until_s=ends_s)
+        return ends_s
+
+    def limit(self, tenant: str, key_id: str, limits: Mapping[str, str]) -> None:
+        """Replace the limits of a key. Raises `InvalidValue`."""
+        self._rewrite(tenant, key_id, limits=limits)
+
+    def _rewrite(self, tenant: str, key_id: str, **changes: Any) -> None:
         entry = self.find(tenant, key_id)
+        if entry.fault:
+            raise InvalidValue(entry.fault)
         path = self._place(tenant, key_id)
         digest, _ = read_key_file(PolicyFileSystem().text(str(path)))
-        ends_s = min(until_s, entry.until_s)
-        _draft(path, _content(digest, user=entry.user, group=entry.group, until_s=ends_s)).replace(path)
-        return ends_s
+        kept = {"user": entry.user, "group": entry.group, "until_s": entry.until_s, "limits": entry.limits}
+        _draft(path, key_content(digest, **kept | changes)).replace(path)
 
     def remove(self, tenant: str, key_id: str) -> None:
         """Delete a key. Raises `InvalidValue` if it does not exist."""
@@ -123,17 +142,32 @@ class KeyFolder:
         return self._root / tenant / key_id
 
 
-def _entry(file: KeyFile) -> KeyFileEntry:
+def key_entry(file: KeyFile) -> KeyFileEntry:
+    """Return what a key file says."""
     try:
         _, key_fields = read_key_file(file.content)
     except InvalidValue as wrong:
         return KeyFileEntry(file.tenant, file.key_id, fault=str(wrong))
+    given = (word.partition("=") for word in file.content.split()[1:])
     return KeyFileEntry(
-        file.tenant, file.key_id, key_fields.get("user"), key_fields.get("group"), key_fields.get("expires_at", inf)
+        file.tenant,
+        file.key_id,
+        key_fields.get("user"),
+        key_fields.get("group"),
+        key_fields.get("expires_at", inf),
+        limits={key: value for key, _, value in given if key in KEY_LIMITS},
     )
 
 
-def _content(digest: str, *, user: str | None = None, group: str | None = None, until_s: float = inf) -> str:
+def key_content(
+    digest: str,
+    *,
+    user: str | None = None,
+    group: str | None = None,
+    until_s: float = inf,
+    limits: Mapping[str, str] | None = None,
+) -> str:
+    """Return the content of a key file. Raises `InvalidValue`."""
     words = [digest]
     for word, value in (("group", group), ("user", user)):
         if value is not None:
@@ -142,7 +176,16 @@ def _content(digest: str, *, user: str | None = None, group: str | None = None, 
             words.append(f"{word}={value}")
     if until_s < inf:
         words.append(f"expires_at={datetime.fromtimestamp(int(until_s), UTC):%Y-%m-%dT%H:%M:%SZ}")
-    return " ".join(words) + "\n"
+    words += (f"{key}={value}" for key, value in (limits or {}).items())
+    content = " ".join(words) + "\n"
+    read_key_file(content)
+    return content
+
+
+def write_key_file(path: Path, content: str) -> None:
+    """Write a file that only its owner can read, and its folders; it appears complete."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _draft(path, content).replace(path)
 
 
 def _draft(path: Path, content: str) -> Path:

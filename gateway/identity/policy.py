@@ -78,7 +78,8 @@ def _unpriced(policy: Policy, prices: Mapping[str, ModelEntry] | None) -> Iterat
 
 
 def _has_budget(tenant: Tenant) -> bool:
-    return any(quota.budget is not None for quota in (tenant.quota, tenant.per_user, *tenant.groups.values()))
+    quotas = (tenant.quota, tenant.per_user, *tenant.groups.values(), *tenant.keys.values())
+    return any(quota.budget is not None for quota in quotas)
 
 
 POLL_INTERVAL_S = 2.0

@@ -1,7 +1,8 @@
 """The HTTP interface of the key API. Every answer is JSON; a key is in one answer only, the one that creates it.
 
 A tenant that an actor may not see answers as one that does not exist. A change is written to the audit log before it is
-made: where that fails, nothing is changed.
+made: where that fails, nothing is changed. A change that was made is answered as made, also where its second line
+cannot be written. Denials are written too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -22,24 +24,28 @@ from aiohttp.typedefs import Handler
 from msgspec import Meta
 
 from gateway.key_api.actors import Actor, IssuerUnavailable, UnknownActor
-from gateway.key_api.audit import AuditLog
+from gateway.key_api.audit import AuditLog, DenialBudget
 from gateway.key_api.key_store import (
     MAX_KEYS_PER_TENANT,
     CreatedKey,
-    FolderKeyStore,
     KeyNotFound,
+    KeyStore,
     StoredKey,
     TooManyKeys,
     VersionMismatch,
 )
 from gateway.key_api.openapi import openapi_document
+from gateway.runtime.event_log import LogFunction
 from gateway.runtime.ports import body_timeout_middleware
 from tenancy.document import InvalidValue
 from tenancy.policy import Policy
+from tenancy.reading.fields import KEY_LIMITS
+from tenancy.tenants import Tenant
 
 MAX_BODY_BYTES = 16 << 10
 MAX_KEYS_SHOWN = 1000
 MAX_THREADS = 4
+MAX_AUDITED_CHARS = 128
 MAX_LIFETIME_S = 10 * 365 * 86_400
 KEY_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
@@ -53,6 +59,36 @@ T = TypeVar("T")
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
+Count = Annotated[int, Meta(ge=1, le=10**12)]
+Period = Annotated[str, Meta(pattern="^[1-9][0-9]{0,5}[smhdw]$")]
+
+
+class Limits(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Limits of one key, in the words of the policy. Each is at most its tenant's."""
+
+    rpm: Count | None = None
+    tpm: Count | None = None
+    input_tpm: Count | None = None
+    output_tpm: Count | None = None
+    uncached_tpm: Count | None = None
+    max_parallel_requests: Count | None = None
+    max_budget: Annotated[float, Meta(gt=0, le=1e12)] | None = None
+    budget_duration: Period | None = None
+
+    def words(self, tenant: Tenant) -> dict[str, str]:
+        """Return them as a key file has them. Raises `InvalidValue` for one that is above the tenant's."""
+        given: dict[str, Any] = {key: value for key, value in msgspec.structs.asdict(self).items() if value is not None}
+        if "budget_duration" in given and "max_budget" not in given:
+            raise InvalidValue("limits.budget_duration: requires max_budget")
+        if "max_budget" in given and tenant.quota.budget is None:
+            raise InvalidValue("limits.max_budget: the tenant has no budget, so its models may have no prices")
+        for key, value in given.items():
+            most = getattr(tenant.quota, KEY_LIMITS[key].field)
+            if isinstance(value, int | float) and most is not None and value > most:
+                raise InvalidValue(f"limits.{key}: the tenant has {most:g}")
+        return {key: str(value) for key, value in given.items()}
+
+
 class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a creation."""
 
@@ -60,6 +96,13 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     user: Word | None = None
     group: Word | None = None
     expires_in_s: Annotated[int, Meta(ge=1, le=MAX_LIFETIME_S)] | None = None
+    limits: Limits | None = None
+
+
+class Change(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a change: its limits replace those of the key."""
+
+    limits: Limits
 
 
 class Rotation(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,31 +112,36 @@ class Rotation(msgspec.Struct, forbid_unknown_fields=True):
     """How long the old key stays valid."""
 
 
+class HiddenTenant(web.HTTPNotFound):
+    """The tenant does not exist, or the actor may not see it."""
+
+
 class KeyApi:
     """Handlers. One per process that serves the API."""
 
     def __init__(
         self,
-        store: FolderKeyStore,
+        store: KeyStore,
         audit: AuditLog,
         *,
         identify: Identify,
         policy: Callable[[], Policy | None],
         wall_clock: Callable[[], float],
+        log_event: LogFunction,
     ) -> None:
         self._store = store
         self._audit = audit
         self._identify = identify
         self._policy = policy
         self._wall_clock = wall_clock
+        self._log_event = log_event
+        self._denials = DenialBudget(time.monotonic)
         # Its own: a folder that hangs must not hold threads that resolve the names of pods.
         self._threads = ThreadPoolExecutor(MAX_THREADS, "key api")
 
     def app(self) -> web.Application:
         """Return the application of the listener."""
-        app = web.Application(
-            middlewares=[_errors_as_json, _no_browsers, body_timeout_middleware], client_max_size=MAX_BODY_BYTES
-        )
+        app = web.Application(middlewares=[_errors_as_json, body_timeout_middleware], client_max_size=MAX_BODY_BYTES)
         keys = "/v1/tenants/{tenant}/keys"
         app.add_routes(
             [
@@ -102,6 +150,7 @@ class KeyApi:
                 web.get(keys, self._as(self._list)),
                 web.post(keys, self._as(self._create)),
                 web.get(keys + "/{id}", self._as(self._read)),
+                web.patch(keys + "/{id}", self._as(self._limit)),
                 web.delete(keys + "/{id}", self._as(self._revoke)),
                 web.post(keys + "/{id}/rotate", self._as(self._rotate)),
             ]
@@ -110,16 +159,47 @@ class KeyApi:
 
     def _as(self, answer: Callable[[Actor, web.Request], Awaitable[web.Response]]) -> Handler:
         async def identified(request: web.Request) -> web.StreamResponse:
+            actor: Actor | None = None
             try:
-                actor = self._identify(request)
-            except UnknownActor as unknown:
-                raise web.HTTPUnauthorized(text=str(unknown), headers={"www-authenticate": "Bearer"}) from None
-            except IssuerUnavailable:
-                words = "The token issuer's keys are being fetched; retry in a second."
-                raise web.HTTPServiceUnavailable(text=words, headers={"retry-after": "1"}) from None
-            return await answer(actor, request)
+                _check_no_browser(request)
+                actor = self._actor_of(request)
+                return await answer(actor, request)
+            except (web.HTTPUnauthorized, web.HTTPForbidden, HiddenTenant) as denial:
+                await self._note_denial(actor, request, denial.status)
+                raise
 
         return identified
+
+    def _actor_of(self, request: web.Request) -> Actor:
+        try:
+            return self._identify(request)
+        except UnknownActor as unknown:
+            raise web.HTTPUnauthorized(text=str(unknown), headers={"www-authenticate": "Bearer"}) from None
+        except IssuerUnavailable:
+            words = "The token issuer's keys are being fetched; retry in a second."
+            raise web.HTTPServiceUnavailable(text=words, headers={"retry-after": "1"}) from None
+
+    async def _note_denial(self, actor: Actor | None, request: web.Request, status: int) -> None:
+        """Write a denial to the audit log, if its budget allows; a log that cannot be written denies as well."""
+        left_out = self._denials.take()
+        if left_out is None:
+            return
+        named = {name: request.match_info.get(name, "")[:MAX_AUDITED_CHARS] or None for name in ("tenant", "id")}
+        resource = request.match_info.route.resource
+        action = f"{request.method} {'' if resource is None else resource.canonical}"
+        write = partial(
+            self._audit.write,
+            *(actor, action, "denied"),
+            tenant=named["tenant"],
+            key_id=named["id"],
+            status=status,
+            peer=request.remote,
+            left_out=left_out,
+        )
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, write)
+        except OSError as error:
+            self._log_event("error", "key_audit_failed", error=str(error.strerror or error))
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -160,13 +240,16 @@ class KeyApi:
             raise web.HTTPUnprocessableEntity(text="id: letters, digits, `.`, `_` and `-`, 64 characters at most")
         if wanted.user is not None and not wanted.user.isprintable():
             raise web.HTTPUnprocessableEntity(text="user: printable characters only")
-        policy = self._policy()
-        if wanted.group is not None and (policy is None or wanted.group not in policy.tenants[tenant].groups):
+        known = self._tenant(tenant)
+        if wanted.group is not None and wanted.group not in known.groups:
             raise web.HTTPUnprocessableEntity(text="group: the tenant has no such group in the policy")
         until_s = inf if wanted.expires_in_s is None else self._wall_clock() + wanted.expires_in_s
+        limits = _words_of(wanted.limits or Limits(), known)
 
         def create() -> CreatedKey:
-            return self._store.create(tenant, wanted.id, user=wanted.user, group=wanted.group, until_s=until_s)
+            return self._store.create(
+                tenant, wanted.id, user=wanted.user, group=wanted.group, until_s=until_s, limits=limits
+            )
 
         created = await self._change(actor, "create", tenant, wanted.id, create)
         return _created(created)
@@ -182,12 +265,26 @@ class KeyApi:
             )
         )
 
+    async def _limit(self, actor: Actor, request: web.Request) -> web.Response:
+        tenant, key_id = self._named(actor, request)
+        self._may_write(actor)
+        version, change = _version(request), await _body(request, Change)
+        limits = _words_of(change.limits, self._tenant(tenant))
+        stored = await self._change(
+            actor, "limit", tenant, key_id, lambda: self._store.limit(tenant, key_id, version, limits)
+        )
+        return _json(_shown(stored), etag=stored.version)
+
     async def _revoke(self, actor: Actor, request: web.Request) -> web.Response:
         tenant, key_id = self._named(actor, request)
         self._may_write(actor)
         version = _version(request)
-        await self._change(actor, "revoke", tenant, key_id, lambda: self._store.revoke(tenant, key_id, version))
-        return web.Response(status=204)
+        is_everywhere = await self._change(
+            actor, "revoke", tenant, key_id, lambda: self._store.revoke(tenant, key_id, version)
+        )
+        if is_everywhere:
+            return web.Response(status=204)
+        return _json({"revoked": "on this host; on others once Redis is back"}, status=202)
 
     async def _change(self, actor: Actor, action: str, tenant: str, key_id: str | None, change: Callable[[], T]) -> T:
         """Make a change between its two lines of the audit log. A client that leaves does not stop it half-way."""
@@ -213,7 +310,12 @@ class KeyApi:
                 key_id = made.stored.entry.key_id
             return made
         finally:
-            await note(result, key_id)
+            try:
+                await note(result, key_id)
+            except OSError as error:  # The first line is written; a key that was made must reach its owner.
+                self._log_event(
+                    *("error", "key_audit_failed"), error=str(error.strerror or error), change=number, result=result
+                )
 
     async def _of_store(self, call: Callable[..., T], *arguments: Any) -> T:
         try:
@@ -226,7 +328,7 @@ class KeyApi:
             words = f"the tenant has {MAX_KEYS_PER_TENANT} keys, and may have no more: revoke some"
             raise web.HTTPConflict(text=words) from None
         except OSError as error:
-            words = f"the folder of keys cannot be used: {error.strerror or 'it is locked'}; see the audit log"
+            words = f"the store of keys cannot be used: {error.strerror or 'it is locked'}; see the audit log"
             raise web.HTTPServiceUnavailable(text=words) from None
         except InvalidValue as wrong:
             is_taken = str(wrong).endswith("already exists")
@@ -246,7 +348,15 @@ class KeyApi:
         """Raise 404 for a tenant that the actor may not see, exactly as for one that the policy does not have."""
         policy = self._policy()
         if policy is None or tenant not in policy.tenants or not actor.sees(tenant):
-            raise web.HTTPNotFound(text="there is no such tenant")
+            raise HiddenTenant(text="there is no such tenant")
+
+    def _tenant(self, name: str) -> Tenant:
+        """Return a tenant of the policy, which may have changed since the request came. Raises `HiddenTenant`."""
+        policy = self._policy()
+        found = None if policy is None else policy.tenants.get(name)
+        if found is None:
+            raise HiddenTenant(text="there is no such tenant")
+        return found
 
     def _may_write(self, actor: Actor) -> None:
         if not actor.may_write:
@@ -262,6 +372,13 @@ async def _body(request: web.Request, kind: type[Body]) -> Body:
         raise web.HTTPUnprocessableEntity(text=str(error)) from None
     except UnicodeDecodeError:
         raise web.HTTPUnprocessableEntity(text="the body is not UTF-8") from None
+
+
+def _words_of(limits: Limits, tenant: Tenant) -> dict[str, str]:
+    try:
+        return limits.words(tenant)
+    except InvalidValue as wrong:
+        raise web.HTTPUnprocessableEntity(text=str(wrong)) from None
 
 
 def _version(request: web.Request) -> str:
@@ -287,6 +404,7 @@ def _shown(stored: StoredKey) -> dict[str, object]:
         "user": entry.user,
         "group": entry.group,
         "expires_at": until,
+        "limits": {key: value if key == "budget_duration" else float(value) for key, value in entry.limits.items()},
         "fault": entry.fault or None,
         "etag": f'"{stored.version}"',
     }
@@ -314,12 +432,10 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return answer
 
 
-@web.middleware
-async def _no_browsers(request: web.Request, handler: Handler) -> web.StreamResponse:
+def _check_no_browser(request: web.Request) -> None:
     """Reject web pages: a browser would send a client certificate on their behalf."""
     if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none":
         raise web.HTTPForbidden(text="not for web pages")
-    return await handler(request)
 
 
 def bearer_token(headers: Mapping[str, str]) -> str | None:

@@ -8,16 +8,18 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from math import inf
 from pathlib import Path
 from threading import Event
+from typing import Protocol
 
-from gateway.identity.key_folder import KeyFileEntry, KeyFolder, PolicyFileSystem
+from gateway.identity.key_folder import KeyFileEntry, KeyFolder, key_entry
 from tenancy.document import InvalidValue
+from tenancy.policy import KeyFile
 
 LOCK_FILE = ".key-api.lock"
 """Names that begin with a dot are not tenants."""
@@ -61,6 +63,48 @@ class CreatedKey:
     secret: str
 
 
+def stored_key(tenant: str, key_id: str, content: str) -> StoredKey:
+    """Return a key by the content of its file."""
+    return StoredKey(key_entry(KeyFile(tenant, key_id, content)), sha256(content.encode()).hexdigest()[:32])
+
+
+class KeyStore(Protocol):
+    """Where keys are kept. Calls block; those that change a key name the version that they were decided on."""
+
+    def list(self, tenant: str | None, after: tuple[str, str], limit: int) -> list[StoredKey]:
+        """Return up to `limit` keys in order, behind `(tenant, key id)`; of one tenant or (None) of all."""
+        ...
+
+    def read(self, tenant: str, key_id: str) -> StoredKey:
+        """Return one key. Raises `KeyNotFound`."""
+        ...
+
+    def create(
+        self,
+        tenant: str,
+        key_id: str | None,
+        *,
+        user: str | None,
+        group: str | None,
+        until_s: float,
+        limits: Mapping[str, str],
+    ) -> CreatedKey:
+        """Create a key. Raises `InvalidValue`, also where the id is taken, `TooManyKeys`, and `OSError`."""
+        ...
+
+    def rotate(self, tenant: str, key_id: str, version: str, until_s: float) -> CreatedKey:
+        """Create a replacement, and have the old key end at `until_s`."""
+        ...
+
+    def limit(self, tenant: str, key_id: str, version: str, limits: Mapping[str, str]) -> StoredKey:
+        """Replace the limits of a key."""
+        ...
+
+    def revoke(self, tenant: str, key_id: str, version: str) -> bool:
+        """Delete a key. Returns whether that holds everywhere; False: on this host, and elsewhere later."""
+        ...
+
+
 class FolderKeyStore:
     """The keys of one folder."""
 
@@ -88,19 +132,25 @@ class FolderKeyStore:
     def read(self, tenant: str, key_id: str) -> StoredKey:
         """Return one key. Raises `KeyNotFound`."""
         try:
-            entry = self._folder.find(tenant, key_id)
-            content = PolicyFileSystem().text(str(self._root / tenant / key_id))
+            self._folder.find(tenant, key_id)
+            return stored_key(tenant, key_id, self._folder.content(tenant, key_id))
         except InvalidValue:
             raise KeyNotFound from None
-        return StoredKey(entry, sha256(content.encode()).hexdigest()[:32])
 
     def create(
-        self, tenant: str, key_id: str | None, *, user: str | None, group: str | None, until_s: float
+        self,
+        tenant: str,
+        key_id: str | None,
+        *,
+        user: str | None,
+        group: str | None,
+        until_s: float,
+        limits: Mapping[str, str],
     ) -> CreatedKey:
         """Create a key. Raises `InvalidValue`, also where the id is taken, `TooManyKeys`, and `OSError`."""
         with self._locked():
             self._check_room(tenant)
-            found, secret = self._folder.add(tenant, key_id, user=user, group=group, until_s=until_s)
+            found, secret = self._folder.add(tenant, key_id, user=user, group=group, until_s=until_s, limits=limits)
             return CreatedKey(self.read(tenant, found), secret)
 
     def rotate(self, tenant: str, key_id: str, version: str, until_s: float) -> CreatedKey:
@@ -110,17 +160,27 @@ class FolderKeyStore:
             if entry.fault:
                 raise InvalidValue(f"the file of the key {entry.fault}")
             self._check_room(tenant)
-            # The replacement ends with the old one where that had an end: a rotation prolongs nothing.
-            found, secret = self._folder.add(tenant, None, user=entry.user, group=entry.group, until_s=entry.until_s)
+            # The replacement ends with the old one where that had an end: a rotation prolongs and lifts nothing.
+            found, secret = self._folder.add(
+                *(tenant, None), user=entry.user, group=entry.group, until_s=entry.until_s, limits=entry.limits
+            )
             if until_s < inf:
                 self._folder.expire(tenant, key_id, until_s)
             return CreatedKey(self.read(tenant, found), secret)
 
-    def revoke(self, tenant: str, key_id: str, version: str) -> None:
-        """Delete a key. Raises `KeyNotFound`, and `VersionMismatch` if it is not of this version."""
+    def limit(self, tenant: str, key_id: str, version: str, limits: Mapping[str, str]) -> StoredKey:
+        """Replace the limits of a key. Raises like `revoke`, and `InvalidValue`."""
+        with self._locked():
+            self._checked(tenant, key_id, version)
+            self._folder.limit(tenant, key_id, limits)
+            return self.read(tenant, key_id)
+
+    def revoke(self, tenant: str, key_id: str, version: str) -> bool:
+        """Delete a key. Returns True. Raises `KeyNotFound`, and `VersionMismatch` if it is not of this version."""
         with self._locked():
             self._checked(tenant, key_id, version)
             self._folder.remove(tenant, key_id)
+        return True
 
     def _check_room(self, tenant: str) -> None:
         """Check that the tenant may have one key more. Raises `TooManyKeys`."""

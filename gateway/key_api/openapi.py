@@ -7,9 +7,23 @@ from typing import Any
 
 Json = dict[str, Any]
 
+LIMITS: Json = {
+    "type": "object",
+    "additionalProperties": False,
+    "description": "Limits of the key alone, each at most its tenant's (docs/limits.md).",
+    "properties": {
+        **{
+            key: {"type": "number", "minimum": 1}
+            for key in ("rpm", "tpm", "input_tpm", "output_tpm", "uncached_tpm", "max_parallel_requests")
+        },
+        "max_budget": {"type": "number", "exclusiveMinimum": 0},
+        "budget_duration": {"type": "string", "pattern": "^[1-9][0-9]{0,5}[smhdw]$"},
+    },
+}
+
 KEY: Json = {
     "type": "object",
-    "required": ["tenant", "id", "user", "group", "expires_at", "fault", "etag"],
+    "required": ["tenant", "id", "user", "group", "expires_at", "limits", "fault", "etag"],
     "additionalProperties": False,
     "properties": {
         "tenant": {"type": "string"},
@@ -17,6 +31,7 @@ KEY: Json = {
         "user": {"type": ["string", "null"]},
         "group": {"type": ["string", "null"]},
         "expires_at": {"type": ["string", "null"], "format": "date-time"},
+        "limits": {"$ref": "#/components/schemas/Limits"},
         "fault": {"type": ["string", "null"], "description": "What is wrong with the key's file."},
         "etag": {"type": "string", "description": "Version, for `If-Match`."},
     },
@@ -49,9 +64,18 @@ def openapi_document() -> Json:
             "/v1/tenants/{tenant}/keys/{id}": {
                 "parameters": [tenant, key_id],
                 "get": _operation("Read a key", "200", "Key", [], errors=("401", "404")),
+                "patch": _operation(
+                    "Replace the limits of a key",
+                    "200",
+                    "Key",
+                    [if_match],
+                    body="Change",
+                    errors=("401", "403", "404", "412", "422", "428"),
+                ),
                 "delete": _operation(
                     "Revoke a key", "204", None, [if_match], errors=("401", "403", "404", "412", "428")
-                ),
+                )
+                | {"description": "202 with Redis down: revoked on this host, and elsewhere once Redis is back."},
             },
             "/v1/tenants/{tenant}/keys/{id}/rotate": {
                 "parameters": [tenant, key_id],
@@ -88,8 +112,21 @@ def _schemas() -> Json:
         "NewKey": {
             "type": "object",
             "additionalProperties": False,
-            "properties": {"id": word, "user": word, "group": word, "expires_in_s": seconds},
+            "properties": {
+                "id": word,
+                "user": word,
+                "group": word,
+                "expires_in_s": seconds,
+                "limits": {"$ref": "#/components/schemas/Limits"},
+            },
         },
+        "Change": {
+            "type": "object",
+            "required": ["limits"],
+            "additionalProperties": False,
+            "properties": {"limits": {"$ref": "#/components/schemas/Limits"}},
+        },
+        "Limits": LIMITS,
         "Rotation": {
             "type": "object",
             "additionalProperties": False,

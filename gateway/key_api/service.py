@@ -14,7 +14,7 @@ from gateway.identity.issuer import TokenIssuer
 from gateway.key_api.actors import Actor, UnknownActor, actor_of_certificate, actor_of_token
 from gateway.key_api.api import KeyApi, bearer_token
 from gateway.key_api.audit import AuditLog
-from gateway.key_api.key_store import FolderKeyStore
+from gateway.key_api.key_store import FolderKeyStore, KeyStore
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.ports import serve_app
 from gateway.runtime.tls import reload_certificates, server_context
@@ -33,8 +33,9 @@ class KeyApiService:
         log_event: EventLog,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        store: KeyStore | None = None,
     ) -> None:
-        """Raises `InvalidDocument` for an invalid certificate."""
+        """`store`: by default the folder. Raises `InvalidDocument` for an invalid certificate."""
         self._config = config
         self._log_event = log_event
         self._wall_clock = wall_clock
@@ -43,11 +44,12 @@ class KeyApiService:
         if config.oidc is not None:
             self._issuer.use_rules(config.oidc.rules, lambda: None)
         self._api = KeyApi(
-            FolderKeyStore(config.keys_dir),
+            store or FolderKeyStore(config.keys_dir),
             AuditLog(config.audit_log, wall_clock),
             identify=self.identify,
             policy=policy,
             wall_clock=wall_clock,
+            log_event=log_event,
         )
 
     def identify(self, request: web.Request) -> Actor:

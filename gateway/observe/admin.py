@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import wraps
 from itertools import islice
 from typing import Any, Protocol
 
@@ -15,6 +17,8 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gateway.cascades.cascades import Cascades, show_cascades
 from gateway.config.fields import Secret, parse_pod_base_url
+from gateway.diagnosis.doctor import Doctor
+from gateway.diagnosis.view import show_bundle, show_findings
 from gateway.fleet.view import show_fleet
 from gateway.fleet.watcher import FleetWatcher
 from gateway.limits.accounts import QuotaEnforcer
@@ -75,10 +79,16 @@ class AdminBackend:
     """What the operators' page shows; None where there is none."""
     supply: Callable[[], dict[str, Any]] | None = None
     """Returns the desired engines; None where `supply` is not configured."""
+    doctor: Doctor | None = None
+    """Diagnosis of the fleet; None where it is off, or in another worker."""
 
 
 class _Named(msgspec.Struct, forbid_unknown_fields=True):
     pod: str
+
+
+class _BaselineOrder(msgspec.Struct, forbid_unknown_fields=True):
+    reset: bool = False
 
 
 def admin_app(admin: AdminBackend) -> web.Application:
@@ -100,6 +110,9 @@ def admin_app(admin: AdminBackend) -> web.Application:
             web.get("/limits", _bound(admin, _limits)),
             web.get("/cascades", _bound(admin, _cascades)),
             web.get("/scale", _bound(admin, _scale)),
+            web.get("/findings", _bound(admin, _findings)),
+            web.get("/findings/bundle", _bound(admin, _bundle)),
+            web.post("/baseline/save", _bound(admin, _save_baseline)),
         ]
     )
     return app
@@ -120,6 +133,7 @@ AdminHandler = Callable[[AdminBackend, web.Request], Awaitable[web.Response]]
 
 
 def _bound(admin: AdminBackend, answer: AdminHandler) -> Handler:
+    @wraps(answer)
     async def bound(request: web.Request) -> web.StreamResponse:
         return await answer(admin, request)
 
@@ -168,6 +182,7 @@ def _guard(token: Secret) -> Middleware:
 
 
 async def _receipts(admin: AdminBackend, request: web.Request) -> web.Response:
+    """Receipts, newest first; filtered by the query."""
     query = request.query
     if unknown := set(query) - RECEIPT_FILTERS:
         raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
@@ -190,6 +205,7 @@ async def _receipts(admin: AdminBackend, request: web.Request) -> web.Response:
 
 
 async def _receipt(admin: AdminBackend, request: web.Request) -> web.Response:
+    """One receipt."""
     receipt = admin.receipts.find(request.match_info["id"])
     if receipt is None:
         raise web.HTTPNotFound(text=f"no receipt of that id among the last {len(admin.receipts)}")
@@ -197,20 +213,54 @@ async def _receipt(admin: AdminBackend, request: web.Request) -> web.Response:
 
 
 async def _fleet(admin: AdminBackend, request: web.Request) -> web.Response:
+    """Pods and engines: state, load, learned speeds, breakers."""
     watcher, url = admin.watcher, request.query.get("pod")
     pods = [pod for pod in watcher.pods if url in (None, pod.url)]
-    return json_response(show_fleet(admin.router, pods, admin.clock(), admin.peer_load(), watcher.census))
+    shown = show_fleet(admin.router, pods, admin.clock(), admin.peer_load(), watcher.census)
+    if admin.doctor is not None:
+        found = admin.doctor.findings_by_pod()
+        for pod in shown["pods"]:
+            pod["findings"] = found.get(pod["url"], [])
+    return json_response(shown)
+
+
+async def _findings(admin: AdminBackend, _: web.Request) -> web.Response:
+    return json_response(show_findings(_doctor(admin)))
+
+
+async def _bundle(admin: AdminBackend, _: web.Request) -> web.Response:
+    doctor = _doctor(admin)
+    body = await asyncio.to_thread(show_bundle, [*doctor.looks], doctor.baselines.baseline, doctor.mode)
+    return web.Response(body=body, content_type="application/json")
+
+
+async def _save_baseline(admin: AdminBackend, request: web.Request) -> web.Response:
+    try:
+        wanted = msgspec.json.decode(await request.read() or b"{}", type=_BaselineOrder)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise web.HTTPBadRequest(text=f'wanted {{"reset": true}} or nothing: {error}') from None
+    saved = await _doctor(admin).baselines.save(resets=wanted.reset)
+    return json_response(saved, 422 if "error" in saved else 200)
+
+
+def _doctor(admin: AdminBackend) -> Doctor:
+    if admin.doctor is None:
+        raise web.HTTPNotFound(text="this process does not diagnose the fleet: doctor.mode is off")
+    return admin.doctor
 
 
 async def _overview(admin: AdminBackend, _: web.Request) -> web.Response:
+    """The process, its sources, tiers and peers (data of the page)."""
     return compact_json({"parts": [_view(admin).overview()]})
 
 
 async def _pods(admin: AdminBackend, _: web.Request) -> web.Response:
+    """A row for each pod (data of the page)."""
     return compact_json({"parts": [await _view(admin).pods()]})
 
 
 async def _tenants(admin: AdminBackend, request: web.Request) -> web.Response:
+    """Tenants that have changed since a cursor (data of the page)."""
     if unknown := set(request.query) - {"since", "limit"}:
         raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
     limit = _integer(request.query.get("limit"), "limit")
@@ -225,10 +275,12 @@ def _view(admin: AdminBackend) -> PageData:
 
 
 async def _drain(admin: AdminBackend, request: web.Request) -> web.Response:
+    """Send a pod no new requests; body `{"pod": URL}`."""
     return await _set_drained(admin, request, drained=True)
 
 
 async def _undrain(admin: AdminBackend, request: web.Request) -> web.Response:
+    """Send it requests again."""
     return await _set_drained(admin, request, drained=False)
 
 
@@ -246,6 +298,7 @@ async def _set_drained(admin: AdminBackend, request: web.Request, *, drained: bo
 
 
 async def _limits(admin: AdminBackend, request: web.Request) -> web.Response:
+    """Usage of limits by account."""
     if unknown := set(request.query) - {"tenant", "limit"}:
         raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
     max_rows = _integer(request.query.get("limit"), "limit")
@@ -255,6 +308,7 @@ async def _limits(admin: AdminBackend, request: web.Request) -> web.Response:
 
 
 async def _cascades(admin: AdminBackend, _: web.Request) -> web.Response:
+    """Guarantees in use."""
     shown, usage_of = show_cascades(admin.cascades) if admin.cascades else [], admin.cascade_usage
     if usage_of is not None:
         shown = [{**each, "usage": usage_of(each["cascade"])} for each in shown]
@@ -268,11 +322,13 @@ async def _scale(admin: AdminBackend, _: web.Request) -> web.Response:
 
 
 async def _reload(admin: AdminBackend, _: web.Request) -> web.Response:
+    """Reload configuration and policy; 422 with the faults where it fails."""
     reloaded = await admin.reload()
     return json_response(reloaded, 200 if not reloaded.get("errors") else 422)
 
 
 async def _config(admin: AdminBackend, _: web.Request) -> web.Response:
+    """Settings in effect, without secrets."""
     return json_response(admin.settings())
 
 

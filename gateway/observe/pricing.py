@@ -61,7 +61,10 @@ def cost_of(outcome: Outcome, prices: Mapping[str, ModelEntry]) -> float | None:
     if not prices:
         return None
     if outcome.cascade is None:
-        cost = cost_of_usage(outcome, prices)
+        usage, entry = outcome.usage, prices.get(outcome.model)
+        if usage is None or entry is None:
+            return None
+        cost = token_cost(entry, usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens)
         return None if cost is None else cost[0] + cost[1] + cost[2]
     costs = [sum(each) for _, each in costs_by_model(outcome, prices)]
     return sum(costs) if costs else None

@@ -99,7 +99,7 @@ class RequestPipeline:
         """
         self._queue = queue or AdmissionQueue(router, clock=clock, draw=draw)
         self._health = health
-        self._observers = tuple(observers)
+        self.observers = tuple(observers)
         self._clock = clock
         self.wall_clock = wall_clock
         self._limits, self._retries = limits, limits.retries
@@ -109,7 +109,7 @@ class RequestPipeline:
 
     def observe(self, observer: OutcomeListener) -> None:
         """Call an observer with the record of each request that ends from now on."""
-        self._observers = (*self._observers, observer)
+        self.observers = (*self.observers, observer)
 
     async def handle_request(
         self,
@@ -247,7 +247,7 @@ class RequestPipeline:
 
     def _record(self, context: RequestContext) -> None:
         outcome = context.finish(self._clock(), self.wall_clock())
-        for observe in self._observers:
+        for observe in self.observers:
             try:
                 observe(outcome)
             except Exception as error:  # noqa: BLE001 - what one cannot count does not concern the others

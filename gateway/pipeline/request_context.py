@@ -124,6 +124,7 @@ class RequestContext(Struct):
         record.requested_model, record.path = request.requested_model, request.arrival.path
         record.client_request_id = request.arrival.client_request_id
         record.prompt, record.prompt_bytes = request.prompt, request.prompt.size
+        record.is_constrained = request.is_constrained
         record.max_tokens = None if request.max_tokens is None else request.max_tokens * request.sequences
         record.at_s, record.duration_s = at_s, now_s - self.started_s
         record.tenant, record.tier = caller.tenant.name, self.objective.tier.name

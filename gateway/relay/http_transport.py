@@ -105,7 +105,7 @@ class UpstreamRequestWriter:
         elif priority and request.api is Api.MESSAGES:
             header = f"x-vllm-priority: {priority}\r\n"
         if asked.trace is not None:
-            header += asked.trace.header_lines(role)
+            header += asked.trace.line or asked.trace.header_lines(role)
         return [self._head(asked, address, engine, path, len(body), request_id, header), body]
 
     def _head(

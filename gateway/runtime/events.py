@@ -33,6 +33,11 @@ EVENTS: Mapping[str, str] = {
     "supply_state_invalid": "a state of supply decisions cannot be read and is ignored",
     "supply_state_write_failed": "the state of supply decisions cannot be written",
     "key_api_listening": "the key API is listening",
+    "key_store_lost": "keys in Redis cannot be read; those of the mirror stay in force",
+    "key_store_connected": "keys in Redis are read again",
+    "key_store_empty": "Redis has no keys, or has lost them; those of the mirror stay in force",
+    "key_store_invalid_keys": "keys in Redis are invalid, and left out of the mirror",
+    "key_audit_failed": "a line of the key API's audit log could not be written",
     "trace_export_failed": "spans cannot be exported; they are queued, and dropped beyond the queue",
     "trace_export_recovered": "spans are exported again",
     "request_completed": "request completed",
@@ -94,6 +99,13 @@ EVENTS: Mapping[str, str] = {
     "policy_reload_failed": "policy is invalid; the previous one stays in effect",
     "jwks_loaded": "signing keys of the token issuer loaded",
     "jwks_fetch_failed": "signing keys of the token issuer could not be fetched",
+    # diagnosis
+    "diagnosis_started": "the fleet is diagnosed by this process",
+    "finding_raised": "diagnosis has found what slows or fails requests",
+    "finding_cleared": "the evidence of a finding is gone",
+    "finding_pod_drained": "pod drained for a finding",
+    "finding_pod_undrained": "pod receives requests again: its finding is gone or its drain is no longer allowed",
+    "baseline_failed": "baseline cannot be read or written",
     # canaries and cascades
     "canary_started": "canary started",
     "canary_accepted": "canary accepted",
@@ -122,8 +134,11 @@ EVENTS: Mapping[str, str] = {
 
 def format_timestamp(at_s: float) -> str:
     """Format a Unix time in seconds as RFC 3339 in UTC, with milliseconds."""
-    second, thousandths = divmod(round(at_s * 1e6) // 1000, 1000)
-    return f"{_second(second)}.{thousandths:03d}Z"
+    second, thousandths = divmod(int(at_s * 1e6 + 0.5) // 1000, 1000)
+    return f"{_second(second)}.{_THOUSANDTHS[thousandths]}Z"
+
+
+_THOUSANDTHS = tuple(f"{each:03d}" for each in range(1000))
 
 
 @lru_cache(maxsize=8)

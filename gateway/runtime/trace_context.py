@@ -56,6 +56,9 @@ class RequestTrace(Struct, gc=False):
     """The caller's `tracestate`, passed on unchanged."""
     attempt: int = 0
     """Number of the attempt that is sent now, from 1; 0: none."""
+    line: str = ""
+    """The header line for all attempts of a request that is not sampled, whose spans nobody sees; empty: `header_lines`
+    makes one for each."""
 
     @property
     def is_sampled(self) -> bool:

@@ -1,6 +1,7 @@
 """Begins the trace of each request, and hands the records of sampled ones to the exporter when they have ended.
 
-A request pays for two random numbers and a header; its spans are built from its record, in the exporter's thread.
+A request pays for two random numbers and a header, which is made once where the request is not sampled; the spans of a
+sampled one are built from its record, in the exporter's thread.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from gateway.runtime.trace_context import SAMPLED, RequestTrace, received_trace
 RANDOM_BITS = 56
 """Low bits of a trace id that decide by ratio: those that W3C and OpenTelemetry take to be random."""
 
-RANDOM_MASK, TRACE_ID_MASK, TOP_BIT = (1 << RANDOM_BITS) - 1, (1 << 128) - 1, 1 << 127
+RANDOM_MASK = (1 << RANDOM_BITS) - 1
+
+SET_BITS = 1 << 127 | 1 << 128
+"""One bit of the trace id and one of the span id: ids of zeros are invalid."""
 
 
 class Tracer:
@@ -37,21 +41,23 @@ class Tracer:
 
     def begin(self, headers: Mapping[bytes, bytes], *, is_trusted: bool) -> RequestTrace:
         """Return the trace of a request: its caller's, where it may be continued, or a new one."""
-        drawn = self._random_bits(192)
-        root = drawn >> 128 or 1
+        drawn = self._random_bits(192) | SET_BITS
         if b"traceparent" in headers and (self._accepts_all or (is_trusted and self._accepts_proxies)):
             trace = received_trace(headers)
             if trace is not None:
-                trace.root = root
+                trace.root = drawn >> 128
                 return trace
-        is_sampled = drawn & RANDOM_MASK < self._threshold
-        # Its first bit is set: an id of zeros is invalid.
-        return RequestTrace(f"{drawn & TRACE_ID_MASK | TOP_BIT:032x}", None, root, SAMPLED if is_sampled else 0)
+        ids = f"{drawn:048x}"
+        trace_id = ids[16:]
+        if drawn & RANDOM_MASK < self._threshold:
+            return RequestTrace(trace_id, None, drawn >> 128, SAMPLED)
+        return RequestTrace(trace_id, None, drawn >> 128, 0, None, 0, f"traceparent: 00-{trace_id}-{ids[:16]}-00\r\n")
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Export a request that has ended, if it is sampled."""
         trace = outcome.trace
-        if trace is not None and trace.root:
-            trace.attempt = 0  # What is still sent on its behalf, such as a shadow sample, belongs to the request.
-            if trace.flags & SAMPLED:
-                self._export(outcome)
+        if trace is None or trace.line or not trace.root:
+            return
+        trace.attempt = 0  # What is still sent on its behalf, such as a shadow sample, belongs to the request.
+        if trace.flags & SAMPLED:
+            self._export(outcome)

@@ -6,6 +6,7 @@ is sent on.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, cast
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -35,6 +36,8 @@ DEFAULT_COMPLETION_TOKENS = 16
 
 UNSET_VALUES = (b"", b"null", b"false")
 """What of a field is as good as none of it."""
+FREE_FORMAT = re.compile(rb'^null$|^\{\s*\}$|"type"\s*:\s*"text"|^\{\s*"verbosity"[^{]*\}$')
+"""Of a field that may restrict the answer: one that does not."""
 HIDDEN = (b"false",)
 TRUE = (b"true",)
 FREE_CHOICE = (b"", b"null", b'"auto"', b'"none"')
@@ -67,6 +70,12 @@ class RequestBody(Struct, kw_only=True):
     model: Name | None = None
     session_id: str | None = None
 
+    tools: ClassVar[Raw] = Raw()
+    response_format: ClassVar[Raw] = Raw()
+    structured_outputs: ClassVar[Raw] = Raw()
+    text: ClassVar[Raw] = Raw()
+    """Fields that may restrict the answer: of those APIs that have them."""
+
     LIMITED_BY: ClassVar[tuple[str, ...]] = ()
     """The fields that say how many tokens an answer may have; the first is added where none is there."""
 
@@ -95,6 +104,12 @@ class RequestBody(Struct, kw_only=True):
     def holds_back(self) -> bool:
         """Whether an engine may tell nothing for long: calls until they are whole, hidden thoughts."""
         return False
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether a grammar may restrict the answer: tools or a schema. Read only where one of the fields is there."""
+        formats = (self.response_format, self.structured_outputs, self.text)
+        return _has_tools(self.tools) or any(each and FREE_FORMAT.search(memoryview(each)) is None for each in formats)
 
     @property
     def lacks_answer(self) -> bool:
@@ -143,6 +158,8 @@ class StreamedBody(RequestBody, kw_only=True):
 
     echo: Raw = Raw()
     prompt_logprobs: Raw = Raw()
+    response_format: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
+    structured_outputs: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
 
     n: Copies | None = None
     best_of: Copies | None = None
@@ -180,7 +197,7 @@ class ChatBody(StreamedBody, kw_only=True):
     """Chat completions."""
 
     messages: list[ChatMessage] | None = None
-    tools: Raw = Raw()
+    tools: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
     include_reasoning: Raw = Raw()
     max_tokens: Limit | UnsetType | None = UNSET
     max_completion_tokens: Limit | UnsetType | None = UNSET
@@ -261,7 +278,9 @@ class ResponsesBody(RequestBody, kw_only=True):
     instructions: str | None = None
     previous_response_id: Name | None = None
     conversation: str | Conversation | None = None
-    tools: Raw = Raw()
+    tools: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
+    structured_outputs: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
+    text: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
     tool_choice: Raw = Raw()
     max_output_tokens: Limit | UnsetType | None = UNSET
     stream: bool | None = None
@@ -321,7 +340,7 @@ class MessagesBody(RequestBody, kw_only=True):
 
     system: str | list[str | ContentPart] | None = None
     messages: list[ChatMessage] | None = None
-    tools: Raw = Raw()
+    tools: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
     max_tokens: Limit | UnsetType | None = UNSET
     stream: bool | None = None
     thinking: Raw = Raw()

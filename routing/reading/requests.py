@@ -182,6 +182,9 @@ def read_request(
         retry_count=retried,
         is_single_engine=fields.is_single_engine,
         holds_back=fields.holds_back,
+        is_constrained=fields.is_constrained
+        if fields.tools or fields.response_format or fields.structured_outputs or fields.text
+        else False,
         requested_model=fields.model,
         arrival=arrival,
     )

@@ -25,6 +25,11 @@ class Counts:
     bytes_moved: float = 0.0
     expired: int = 0
     after_expiry: int = 0
+    post_s: float = 0.0
+    descriptors: int = 0
+    failed: int = 0
+    queued: int = 0
+    """Transfers that wait for the link now."""
 
 
 class SideChannel:
@@ -132,7 +137,9 @@ class SideChannel:
         counts = self.counts
         counts.transfers += 1
         counts.transfer_s += wire_s + self._link.fixed_s
+        counts.post_s += self._link.fixed_s
         counts.bytes_moved += tokens * self._link.bytes_per_token
+        counts.descriptors += self._link.descriptors(tokens)
         return wire_s + self._link.fixed_s
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tenancy.document import ConfigError, DocumentTable, InvalidValue, join, text
 from tenancy.policy import HMAC, KeyFile, PolicyFiles, TokenRules
-from tenancy.reading.fields import JWT, KEY, NAME, SECRET, digest
+from tenancy.reading.fields import JWT, KEY, KEY_LIMITS, NAME, SECRET, digest
 from tenancy.reading.renamed_keys import RENAMED_API_KEY_KEYS, check_renamed, reject_renamed
 from tenancy.reading.tenants import read_fields_of
 
@@ -21,6 +21,8 @@ class KeyEntry:
     tenant: str
     digest: str = field(repr=False)
     values: Mapping[str, Any]
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """Its own limits: fields of `Quota`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,12 @@ def _inline_keys(keys: DocumentTable | None) -> Iterator[KeyEntry]:
             if "digest" not in table:
                 table.error("digest", "is missing")
             reject_renamed(table, RENAMED_API_KEY_KEYS)
-            values = read_fields_of(table, KEY)
+            values, limits = read_fields_of(table, KEY), read_fields_of(table, KEY_LIMITS)
+            if "budget_duration" in table and "max_budget" not in table:
+                table.error("budget_duration", NEEDS_BUDGET)
             table.close()
             if found := values.pop("digest", ""):
-                yield KeyEntry(path, tenant, found, values)
+                yield KeyEntry(path, tenant, found, values, limits)
 
 
 def _filed_keys(auth: DocumentTable, policy_files: PolicyFiles) -> Iterator[KeyEntry]:
@@ -104,11 +108,15 @@ def _filed(path: str, file: KeyFile, faults: list[ConfigError]) -> Iterator[KeyE
     except InvalidValue as wrong:
         faults.append(ConfigError(path, str(wrong)))
     else:
-        yield KeyEntry(path, file.tenant, found, {"id": file.key_id, **values})
+        limits = {KEY_LIMITS[key].field: values.pop(key) for key in KEY_LIMITS if key in values}
+        yield KeyEntry(path, file.tenant, found, {"id": file.key_id, **values}, limits)
 
 
 def read_key_file(content: str) -> tuple[str, dict[str, Any]]:
-    """A digest, and the fields behind it: `user=ann group=interns expires_at=2026-12-31`. Raises `InvalidValue`."""
+    """Return a digest, and the fields behind it: `user=ann group=interns expires_at=2026-12-31 rpm=60`.
+
+    Raises `InvalidValue`.
+    """
     first, *rest = content.split() or [""]
     found, values = digest(first), {}
     for given in rest:
@@ -118,7 +126,9 @@ def read_key_file(content: str) -> tuple[str, dict[str, Any]]:
             raise InvalidValue(
                 f"after the digest, only {', '.join(f'{known}=' for known in _KEY_FILE_FIELDS)} are allowed, each once"
             )
-        values[key] = KEY[key].kind.parse(value)
+        values[key] = (KEY_LIMITS.get(key) or KEY[key]).kind.parse(value)
+    if "budget_duration" in values and "max_budget" not in values:
+        raise InvalidValue(f"budget_duration {NEEDS_BUDGET}")
     return found, values
 
 
@@ -151,4 +161,6 @@ def _token_rules(table: DocumentTable | None, policy_files: PolicyFiles) -> Toke
 
 AUTH_METHODS = ("keys", "keys_dir", "jwt", "default_tenant")
 
-_KEY_FILE_FIELDS = ("group", "user", "expires_at")
+_KEY_FILE_FIELDS = ("group", "user", "expires_at", *KEY_LIMITS)
+
+NEEDS_BUDGET = "requires max_budget"

@@ -396,4 +396,20 @@ KEY: Mapping[str, FieldSpec] = {
     "user": FieldSpec("user", TEXT, "User that the key authenticates."),
     "expires_at": FieldSpec("expires_at", MOMENT, "Time of expiry, ISO 8601; UTC without an offset. Default: never."),
 }
-"""Fields of an inline API key."""
+"""Fields of an inline API key, beside its limits."""
+
+KEY_LIMITS: Mapping[str, FieldSpec] = {
+    key: FieldSpec(spec.field, kind, spec.help)
+    for key, kind in {
+        "rpm": COUNT,
+        "tpm": COUNT,
+        "input_tpm": COUNT,
+        "output_tpm": COUNT,
+        "uncached_tpm": COUNT,
+        "max_parallel_requests": COUNT,
+        "max_budget": ABOVE_ZERO,
+        "budget_duration": DURATION,
+    }.items()
+    for spec in (QUOTA[key],)
+}
+"""Limits of one key, below those of its tenant; fields of `Quota`."""

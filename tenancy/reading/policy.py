@@ -7,14 +7,15 @@ it names, are arguments.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
 
 from tenancy.document import ConfigError, DocumentTable, InvalidDocument, InvalidValue, Locate, read_document, unchanged
 from tenancy.policy import HMAC, ApiKey, HeaderRules, Policy, PolicyFiles
 from tenancy.reading.auth import AuthRules, KeyEntry, read_auth
 from tenancy.reading.fields import HEADERS, NAME
-from tenancy.reading.tenants import Tenants, read_fields_of, read_tenant_spec, read_tiers, tenant_names
-from tenancy.tenants import Caller, Tenant
+from tenancy.reading.tenants import Tenants, make_quota, read_fields_of, read_tenant_spec, read_tiers, tenant_names
+from tenancy.tenants import Caller, Quota, Tenant
 
 ID_DIGITS = 12
 """Of its digest, for a key that has no name."""
@@ -32,6 +33,7 @@ def read_policy(
     )
     table, auth = root.table("tenants"), read_auth(root, policy_files)
     tenants = _brought(auth, maker, root) if table is None else _named(table, maker)
+    tenants = _with_key_limits(auth, tenants, root.errors)
     policy = Policy(
         _keys(auth, tenants, root.errors),
         tenants,
@@ -72,6 +74,26 @@ def _brought(auth: AuthRules, maker: Tenants, root: DocumentTable) -> dict[str, 
     return tenants
 
 
+def _with_key_limits(auth: AuthRules, tenants: Mapping[str, Tenant], faults: list[ConfigError]) -> dict[str, Tenant]:
+    """Return the tenants with the limits of their keys. Keys with one id share an account, and need the same limits."""
+    limits: dict[str, dict[str, Quota]] = {}
+    for shown in auth.keys:
+        own = limits.setdefault(shown.tenant, {})
+        quota = make_quota(dict(shown.limits))
+        if own.setdefault(_id_of(shown), quota) != quota:
+            faults.append(ConfigError(shown.path, f"another key of `{shown.tenant}` has the same id and other limits"))
+    found = dict(tenants)
+    for name, own in limits.items():
+        bound = {key_id: quota for key_id, quota in own.items() if not quota.is_unlimited}
+        if bound and name in found:
+            found[name] = replace(found[name], keys=bound)
+    return found
+
+
+def _id_of(shown: KeyEntry) -> str:
+    return shown.values.get("id") or shown.digest.removeprefix(HMAC)[:ID_DIGITS]
+
+
 def _keys(auth: AuthRules, tenants: Mapping[str, Tenant], faults: list[ConfigError]) -> dict[str, ApiKey]:
     keys: dict[str, ApiKey] = {}
     for shown in auth.keys:
@@ -93,8 +115,9 @@ def _key(shown: KeyEntry, tenant: Tenant, faults: list[ConfigError]) -> ApiKey:
     group = values.get("group")
     if group is not None and group not in tenant.groups:
         faults.append(ConfigError(shown.path, f"unknown group `{group}` of tenant `{shown.tenant}`"))
-    key_id = values.get("id") or shown.digest.removeprefix(HMAC)[:ID_DIGITS]
-    return ApiKey(tenant.caller(key_id=key_id, group=group, user=values.get("user")), values.get("expires_at", inf))
+    return ApiKey(
+        tenant.caller(key_id=_id_of(shown), group=group, user=values.get("user")), values.get("expires_at", inf)
+    )
 
 
 def _default(auth: AuthRules, tenants: Mapping[str, Tenant], root: DocumentTable) -> Caller | None:

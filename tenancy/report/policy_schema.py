@@ -9,7 +9,20 @@ from collections.abc import Mapping
 
 from tenancy.json_schema import DRAFT, Schema, described, named, nullable, requires, table
 from tenancy.reading.auth import AUTH_METHODS
-from tenancy.reading.fields import DIGEST, HEADERS, JWT, KEY, NAME, QUOTA, SECRET, TENANT, TEXT, TIER, FieldSpec
+from tenancy.reading.fields import (
+    DIGEST,
+    HEADERS,
+    JWT,
+    KEY,
+    KEY_LIMITS,
+    NAME,
+    QUOTA,
+    SECRET,
+    TENANT,
+    TEXT,
+    TIER,
+    FieldSpec,
+)
 
 
 def policy_schema() -> Schema:
@@ -56,7 +69,7 @@ def _tenant() -> Schema:
 
 
 def _auth() -> Schema:
-    key: Schema = {"anyOf": [DIGEST.schema, _table(KEY, required=("digest",))]}
+    key: Schema = {"anyOf": [DIGEST.schema, _table({**KEY, **KEY_LIMITS}, required=("digest",))]}
     keys: Schema = {"type": "object", "additionalProperties": nullable({"type": "array", "items": key})}
     return table(
         {

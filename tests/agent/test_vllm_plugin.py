@@ -87,6 +87,66 @@ def test_quick_steps_are_reported_now_and_then(plugin: Any, agent: socket.socket
     assert len(received(agent)) == 1
 
 
+def test_statistics_of_steps_are_summed(plugin: Any, agent: socket.socket) -> None:
+    """Speculation, connectors and preemption, also of steps that are not sent; requests that wait for KV by stage."""
+    tells = plugin.tells()
+    busy = stats(1)
+    busy.spec_decoding_stats = SimpleNamespace(num_drafts=2, num_draft_tokens=8, num_accepted_tokens=3)
+    busy.kv_connector_stats = {"NixlConnector": {"transfer_duration": [0.5, 0.25], "num_failed_transfers": [1]}}
+    busy.prefix_cache_stats = SimpleNamespace(queries=100, hits=60)
+    busy.num_kv_fetch_reqs_by_stage = {"in_progress": 2}
+    for _ in range(3):
+        plugin.clock.now_s += 0.001
+        tells.record(busy, SimpleNamespace(num_preempted_reqs=1))
+    tells.record(None, SimpleNamespace(num_preempted_reqs=4))
+    plugin.clock.now_s += 1.0
+    tells.record(busy, None)
+    first, last = received(agent)
+    assert first["counters"]["drafts"] == 2
+    assert last["fetching"] == {"in_progress": 2}
+    assert last["counters"] == {
+        "preemptions": 7,
+        "prefix_queries": 400,
+        "prefix_hits": 240,
+        "drafts": 8,
+        "draft_tokens": 32,
+        "accepted_tokens": 12,
+        "transfers": 8,
+        "transfer_s": 3.0,
+        "failed_transfers": 4,
+    }
+
+
+def test_settings_in_force_are_sent_now_and_then(plugin: Any, agent: socket.socket) -> None:
+    """With the defaults that vLLM has filled in, and of what is listed only."""
+    backend = SimpleNamespace(name="FLASH_ATTN")
+    config = SimpleNamespace(
+        scheduler_config=SimpleNamespace(enable_chunked_prefill=False, max_num_batched_tokens=2048, policy="fcfs"),
+        cache_config=SimpleNamespace(cache_dtype="auto", gpu_memory_utilization=0.92),
+        attention_config=SimpleNamespace(backend=backend),
+        model_config=SimpleNamespace(model="/secret/path", dtype="torch.bfloat16"),
+        speculative_config=None,
+    )
+    tells = plugin.module.AgentStatLogger(config, 0)
+    tells.log_engine_initialized()
+    (sent,) = received(agent)
+    assert sent["settings"] == {
+        "enable-chunked-prefill": "false",
+        "max-num-batched-tokens": "2048",
+        "scheduling-policy": "fcfs",
+        "kv-cache-dtype": "auto",
+        "gpu-memory-utilization": "0.92",
+        "attention-backend": "FLASH_ATTN",
+        "dtype": "bfloat16",
+    }
+    tells.record(stats(1), None)
+    assert len(received(agent)) == 1
+    plugin.clock.now_s += plugin.module.SETTINGS_INTERVAL_S
+    tells.record(stats(1), None)
+    assert [set(each) & {"settings", "running"} for each in received(agent)] == [{"running"}, {"settings"}]
+    tells._socket.close()
+
+
 def test_nothing_of_it_reaches_the_engine(plugin: Any, agent: socket.socket) -> None:
     """No agent, no figures, figures of another version: the step goes on."""
     tells = plugin.tells()

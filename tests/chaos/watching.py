@@ -40,6 +40,10 @@ class Watching:
     faults: dict[str, str] = field(default_factory=dict)
     """The first of each sort."""
     most: Most = field(default_factory=Most)
+    unreleased: set[str] = field(default_factory=set)
+    """Gateways whose last reading had more sequences than requests: a request that was just cancelled is released in
+    the next tick, so that one reading may see it.
+    """
 
     async def watch(self) -> None:
         """Until it is cancelled."""
@@ -64,8 +68,12 @@ class Watching:
         running = reading.sum_of("hearth_engine_running_requests")
         for words in reading.negative:
             self._fault(name, words.split("{")[0], words)
-        if running > 2 * is_open:  # Twice, where one is asked of a second pod as well.
+        if running <= 2 * is_open:  # Twice, where one is sent to a second pod as well.
+            self.unreleased.discard(name)
+        elif name in self.unreleased:
             self._fault(name, "running", f"{running:g} sequences on engines for {is_open:g} requests")
+        else:
+            self.unreleased.add(name)
         if fds > FDS_OF_ITS_OWN + FDS_A_REQUEST * (is_open + reading.sum_of("hearth_downstream_connections")):
             self._fault(name, "fds", f"{fds:g} file descriptors for {is_open:g} requests")
         if resident > MOST_RESIDENT:

@@ -67,9 +67,9 @@ def _end(program: subprocess.Popen[str]) -> None:
         program.communicate()
 
 
-def run(folder: Path, stack: ExitStack, *, turns: int) -> tuple[str, str | None]:
+def run(folder: Path, stack: ExitStack, *, turns: int, compose_folder: Path = COMPOSE) -> tuple[str, str | None]:
     """Start everything. Returns the metrics address of the gateway and the address of Prometheus, None without it."""
-    (compose,) = documents(COMPOSE / "compose.yaml")
+    (compose,) = documents(compose_folder / "compose.yaml")
     services, running = compose["services"], Services(stack, folder)
     python = sys.executable
     pods = {
@@ -82,11 +82,11 @@ def run(folder: Path, stack: ExitStack, *, turns: int) -> tuple[str, str | None]
     redis = folder / "redis.sock"
     if server := _redis_server():
         running.start("redis", [server, "--port", "0", "--unixsocket", redis, *services["redis"]["command"][1:]])
-    text = (COMPOSE / "hearth.yaml").read_text().replace("/etc/hearth", str(folder))
+    text = (compose_folder / "hearth.yaml").read_text().replace("/etc/hearth", str(folder))
     for name, url in pods.items():
         text = text.replace(f"http://{name}:8000", url)
     (folder / "hearth.yaml").write_text(text)
-    shutil.copy(COMPOSE / "policy.yaml", folder)
+    shutil.copy(compose_folder / "policy.yaml", folder)
     words = [word.replace("/etc/hearth", str(folder)) for word in services["hearth"]["command"]]
     ports = {f"HEARTH_{name}": "127.0.0.1:0" for name in ("LISTEN", "METRICS_LISTEN", "ADMIN_LISTEN")}
     variables = {"PYTHONPATH": str(ROOT), **ports, **({"HEARTH_REDIS": f"unix://{redis}"} if server else {})}
@@ -148,9 +148,11 @@ def main() -> int:
     """Return the exit status: 0 if all requests were answered and scraped, else 1."""
     parser = argparse.ArgumentParser(description="Run deploy/compose without containers.")
     parser.add_argument("--keep", action="store_true", help="leave all up until Ctrl-C")
+    parser.add_argument("--folder", type=Path, default=COMPOSE, help="run this one instead")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hearth-compose-") as folder, ExitStack() as stack:
-        metrics, prometheus = run(Path(folder), stack, turns=0 if options.keep else TURNS)
+        turns = 0 if options.keep else TURNS
+        metrics, prometheus = run(Path(folder), stack, turns=turns, compose_folder=options.folder)
         if options.keep:
             print(f"metrics: {metrics}/metrics  prometheus: {prometheus or 'not installed'}", flush=True)
             with ExitStack() as waits:

@@ -78,6 +78,11 @@ fi
 
 finds Dockerfile deploy/Dockerfile 's/^FROM python:.* AS build/FROM python AS build/' \
     $bin/hadolint --failure-threshold style "$work/Dockerfile"
+finds "a step of the Dockerfile" deploy/Dockerfile 's/^COPY scorers scorers/COPY scorer scorers/' \
+    .venv/bin/python -m tests.deploy.exercise "$work/Dockerfile"
+cp -r deploy/compose "$work/compose"
+finds "the configuration of the compose file's gateway" deploy/compose/hearth.yaml 's/^discovery:/discover:/' \
+    sh -c 'cp "$1/hearth.yaml" "$1/compose/" && exec .venv/bin/python -m tests.deploy.bare_compose --folder "$1/compose"' - "$work"
 finds "compose file" deploy/compose/compose.yaml 's/read_only: true/read_onyl: true/' \
     $bin/check-jsonschema --builtin-schema vendor.compose-spec "$work/compose.yaml"
 finds "release workflow" .github/workflows/release.yaml 's/runs-on: ubuntu-24.04/run-on: ubuntu-24.04/' \
@@ -95,8 +100,18 @@ import os, helm_python
 helm_python.Chart.load(os.environ[\"CHART\"]).render({}, name=\"a\")"' - "$work/service.yaml" $bin/python
 finds "the chart's values" deploy/charts/hearth/ci/01-default-values.yaml 's/{}/{replica: 3}/' \
     $bin/check-jsonschema --schemafile deploy/charts/hearth/values.schema.json "$work/01-default-values.yaml"
-[ ! -x "$promtool" ] || finds prometheus.yaml deploy/prometheus/prometheus.yaml 's/scrape_interval:/scrape_intervall:/' \
-    "$promtool" check config "$work/prometheus.yaml"
+if [ -x "$promtool" ]; then
+    finds prometheus.yaml deploy/prometheus/prometheus.yaml 's/scrape_interval:/scrape_intervall:/' \
+        "$promtool" check config "$work/prometheus.yaml"
+    rules=deploy/prometheus/hearth-rules.yaml
+    finds "an expression of the rules" $rules 's/histogram_quantile(0.99, sum/histogram_quantile(0.99 sum/' \
+        "$promtool" check rules "$work/hearth-rules.yaml"
+    sed -i "s#$root/$rules#$work/hearth-rules.yaml#" "$work"/cases/*.yaml
+    finds "an alert that never fires" $rules 's/> 14.4 \* 0.01/> 144 * 0.01/g' "$promtool" test rules "$work/cases/faults.yaml"
+    finds "an alert that misses an overload" $rules 's/> 14.4 \* 0.01/> 144 * 0.01/g' \
+        "$promtool" test rules "$work/cases/overload.yaml"
+    finds "an alert that fires in a calm hour" $rules 's/> 14.4 \* 0.01/>= 0/g' "$promtool" test rules "$work/cases/calm.yaml"
+fi
 finds "Grafana's provisioning" deploy/grafana/provisioning/dashboards/hearth.yaml 's/type: file/type: files/' \
     sh -c 'mkdir -p "$1/g/provisioning/dashboards" && cp "$1/hearth.yaml" "$1/g/provisioning/dashboards/" && exec .venv/bin/python -m tests.deploy.grafana "$1/g"' - "$work"
 exit $failed

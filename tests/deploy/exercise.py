@@ -136,11 +136,11 @@ STEPS: Mapping[str, Callable[[Image, str], None]] = {
 }
 
 
-def exercise(root: Path) -> None:
+def exercise(root: Path, dockerfile: Path = DOCKERFILE) -> None:
     """Build in `root`, then run the gateway there, ask its health, and stop it. Raises on whatever is wrong."""
     root.chmod(0o755)
     image = Image(root)
-    for word, rest in instructions(DOCKERFILE.read_text()):
+    for word, rest in instructions(dockerfile.read_text()):
         image.take(word, rest)
     stage = image.stage
     assert stage.user.split(":")[0].isdecimal(), "a user by number, or Kubernetes cannot tell that it is not root"
@@ -189,7 +189,7 @@ def _as_user(user: str, words: list[str]) -> list[str]:
 
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hearth-image-") as folder:
-        exercise(Path(folder))
+        exercise(Path(folder), *map(Path, sys.argv[1:]))
     return 0
 
 

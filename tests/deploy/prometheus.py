@@ -51,11 +51,17 @@ class Prometheus:
 
 
 @asynccontextmanager
-async def prometheus(folder: Path, targets: Sequence[str], rules: Sequence[Path] = ()) -> AsyncIterator[Prometheus]:
-    """Start Prometheus on the loopback address, scraping every second. It ends with the block."""
+async def prometheus(
+    folder: Path, targets: Sequence[str], rules: Sequence[Path] = (), *, interval_s: int = 1
+) -> AsyncIterator[Prometheus]:
+    """Start Prometheus on the loopback address, scraping every `interval_s`. It ends with the block."""
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - a folder of a test
     config = {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "2s"},
+        "global": {
+            "scrape_interval": f"{interval_s}s",
+            "scrape_timeout": f"{interval_s}s",
+            "evaluation_interval": f"{2 * interval_s}s",
+        },
         "rule_files": [str(path) for path in rules],
         "scrape_configs": [{"job_name": "hearth", "static_configs": [{"targets": [*targets]}]}],
     }

@@ -52,6 +52,12 @@ TIER = 'tier="gold", pool="h100"'
 INSTANCE = 'instance="gateway-1", job="hearth"'
 
 FAULTS = {
+    "HearthFindingFailing": Fault(
+        2, {f'hearth_findings{{finding="engine_stalled", pool="h100", severity="failing", {INSTANCE}}}': gauge(0, 1)}
+    ),
+    "HearthFindingDegrading": Fault(
+        12, {f'hearth_findings{{finding="kv_pressure", pool="h100", severity="degrading", {INSTANCE}}}': gauge(0, 1)}
+    ),
     "HearthSLOBurnFast": Fault(
         20,
         {

@@ -41,11 +41,11 @@ class Running:
                 if wanted.items() <= line.items():
                     return dict(line)
 
-    async def until_each(self, event: str, key: str, *values: object) -> None:
+    async def until_each(self, event: str, key: str, *values: object, **fields: object) -> None:
         """Wait for one such line per value of `key`, in whatever order the workers log them."""
         missing = set(values)
         while missing:
-            line = await self.until(event)
+            line = await self.until(event, **fields)
             missing.discard(line.get(key))
 
     def at(self, port: str, path: str = "") -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.observe.metrics.request_groups import single_attempts, single_group
+from gateway.observe.operators.outcome_totals import OutcomeTotals
 from gateway.pipeline.record import Outcome
+from gateway.runtime.metric_families import Histogram
 from routing.candidates import CandidateShown
 from routing.decision.placement import AttemptReceipt
 from routing.request import Api, Request, Usage
@@ -53,3 +56,10 @@ def an_outcome(**changes: Any) -> Outcome:
     values |= {"downgraded_from": request.downgraded_from, "prompt_bytes": request.prompt.size}
     values["max_tokens"] = None if request.max_tokens is None else request.max_tokens * request.sequences
     return Outcome(**values)
+
+
+def count(totals: OutcomeTotals, outcome: Outcome) -> None:
+    """Add one request to the totals of the operators' page."""
+    totals.add(single_group(outcome))
+    for sums in single_attempts(outcome, outcome.model, Histogram(())):
+        totals.add_attempts(sums)

@@ -30,9 +30,10 @@ from gateway.fleet.probe import ProbeResult
 from gateway.fleet.watcher import FleetWatcher
 from gateway.observe.admin import AdminBackend, admin_app
 from gateway.observe.metrics.cascades import CascadeCounters, show_usage
+from gateway.observe.metrics.request_groups import RequestGroup
 from gateway.observe.metrics.tiers import QueuedRequests
 from gateway.observe.operators.outcome_totals import OutcomeTotals
-from gateway.observe.operators.overview import GatewayView
+from gateway.observe.operators.overview import PageParts
 from gateway.observe.receipts import ReceiptStore
 from gateway.pipeline.record import Outcome
 from gateway.replica_sync.sync import ReplicaSync
@@ -46,7 +47,7 @@ from routing.pods import EngineShape, Pod, PodState
 from routing.rejection import Reason
 from routing.request import Usage
 from scorers.registry import routings
-from tests.gateway.samples import a_request, an_attempt, an_outcome
+from tests.gateway.samples import a_request, an_attempt, an_outcome, count
 
 MODELS = ("qwen3.6-27b", "qwen3.5-35b-a3b", "qwen3.5-397b-a17b")
 POOLS = {MODELS[0]: "h100", MODELS[1]: "l40s", MODELS[2]: "h200-pairs"}
@@ -68,7 +69,7 @@ class Stage:
         self.draw = random.Random(seed)
         self.router = Router(routings()["warm"])
         self.receipts = ReceiptStore()
-        self.totals = OutcomeTotals(lambda outcome: 0.0 if outcome.usage is None else _price(outcome.usage))
+        self.totals = OutcomeTotals(_price)
         self.cascade_counters = CascadeCounters(TenantLabels())
         self.drained: list[str] = []
         self.started_s = time.time() - 7260
@@ -148,7 +149,7 @@ class Stage:
             reason = (Reason.OVERLOADED, Reason.RATE_LIMITED_TOKENS, Reason.QUEUE_TIMEOUT)[draw.randrange(3)]
             changes = rejected(reason)
         outcome = an_outcome(**values | changes)
-        self.totals.on_outcome(outcome)
+        count(self.totals, outcome)
         self.receipts.on_outcome(outcome)
         return outcome
 
@@ -189,9 +190,9 @@ class Stage:
             actual_ttft_s=ttft_s,
         )
 
-    def view(self) -> GatewayView:
+    def view(self) -> PageParts:
         """Return what the page is shown."""
-        return GatewayView(
+        return PageParts(
             router=self.router,
             watcher=self.watcher,
             counted=lambda: self.totals,
@@ -244,9 +245,8 @@ def rejected(reason: Reason, status: int = 429) -> dict[str, Any]:
     }
 
 
-def _price(usage: Usage) -> float:
-    cached = usage.cached_tokens or 0
-    return (usage.prompt_tokens - cached) * 4e-7 + cached * 4e-8 + usage.completion_tokens * 1.6e-6
+def _price(group: RequestGroup) -> float:
+    return group.uncached_tokens * 4e-7 + group.cached_tokens * 4e-8 + group.output_tokens * 1.6e-6
 
 
 def _sync(draw: random.Random) -> object:

@@ -31,7 +31,6 @@ def test_times_are_real_ones() -> None:
     assert totals == pytest.approx(
         {
             "time_to_first_token_seconds": 2.0,
-            "inter_token_latency_seconds": 5.0,
             "request_time_per_output_token_seconds": 0.5,
             "e2e_request_latency_seconds": 7.0,
             "request_queue_time_seconds": 1.0,

@@ -1,7 +1,8 @@
 """`python -m tests.soak`: three gateways at half load for an hour while pods and Redis come and go; exits 1 on growth.
 
 Gateways are left alone, so that what one of them holds on to can be seen. Prints wanted beside measured and keeps the
-table; requests that failed are told as `python -m tests.chaos` tells them.
+table; requests that failed are told as `python -m tests.chaos` tells them. With `--rules` a Prometheus with our rules
+scrapes the gateways, and an alert that fires is a fault as well.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.chaos.__main__ import empty, log_event
@@ -17,6 +19,7 @@ from tests.chaos.deeds import Kind, Pace, Whom, draw_deeds
 from tests.chaos.doing import Doing
 from tests.chaos.play import Scene, play_with
 from tests.chaos.report import Tally
+from tests.soak.alerts import FiredAlert, watching_alerts
 from tests.soak.measuring import BOUNDS, Measuring, Row, judge
 from tests.soak.trend import SETTLING
 
@@ -27,9 +30,17 @@ MEASUREMENTS = 360
 LEAST_APART_S = 2.0
 
 
-async def soak(seed: int, seconds: float, rate: float) -> tuple[Tally, list[Row]]:
-    """One run."""
-    async with on_stage(empty("soak")) as cast:
+async def soak(
+    seed: int, seconds: float, rate: float, *, with_rules: bool = False
+) -> tuple[Tally, list[Row], list[FiredAlert] | None, list[FiredAlert]]:
+    """One run. Returns the alerts that fired as well, None without rules, and the findings of `hearth doctor`."""
+    async with AsyncExitStack() as stack:
+        folder = empty("soak")
+        cast = await stack.enter_async_context(on_stage(folder))
+        watch = None
+        if with_rules:
+            urls = [gateway.metrics for gateway in cast.gateways]
+            watch = await stack.enter_async_context(watching_alerts(folder / "prometheus", urls))
         kinds = [kind for kind in Kind if kind.whom is not Whom.GATEWAY]
         deeds = draw_deeds(seed, seconds, len(cast.pods), len(cast.gateways), kinds=kinds, pace=CHURN)
         doing, measuring = Doing(cast, log_event), Measuring(cast, max(LEAST_APART_S, seconds / MEASUREMENTS))
@@ -39,7 +50,20 @@ async def soak(seed: int, seconds: float, rate: float) -> tuple[Tally, list[Row]
         finally:
             measure.cancel()
         tally.name, tally.deeds = "soak", len(deeds)
-        return tally, judge(measuring)
+        now_s = asyncio.get_running_loop().time()
+        fired = None if watch is None else await watch.fired(now_s)
+        findings = [] if watch is None else await watch.findings(now_s)
+        return tally, judge(measuring), fired, findings
+
+
+def alert_lines(fired: list[FiredAlert] | None, findings: list[FiredAlert]) -> Iterator[str]:
+    """What our rules and `hearth doctor` report of the run."""
+    if fired is None:
+        return
+    yield f"alerts of deploy/prometheus that fired: {len(fired)}, wanted 0{'  FELL SHORT' if fired else ''}"
+    yield from (f"  {alert}" for alert in fired)
+    yield f"findings of hearth doctor: {len(findings)}, wanted 0{'  FELL SHORT' if findings else ''}"
+    yield from (f"  {finding}" for finding in findings)
 
 
 def table(rows: list[Row]) -> Iterator[str]:
@@ -60,16 +84,24 @@ def main() -> int:
     requested.add_argument("--minutes", type=float, default=60.0)
     requested.add_argument("--rate", type=float, default=4.0, help="requests a second (4)")
     requested.add_argument("--seed", type=int, default=1)
+    requested.add_argument("--rules", action="store_true", help="scrape with our rules; an alert that fires is a fault")
     requested.add_argument("--keep", type=Path, help="where the table goes as well")
     options = requested.parse_args()
-    tally, rows = asyncio.run(soak(options.seed, options.minutes * 60, options.rate))
+    tally, rows, fired, findings = asyncio.run(
+        soak(options.seed, options.minutes * 60, options.rate, with_rules=options.rules)
+    )
     reported = "\n".join(
-        (f"{options.minutes:g} minutes, {options.rate:g} requests a second", *tally.lines(), *table(rows))
+        (
+            f"{options.minutes:g} minutes, {options.rate:g} requests a second",
+            *tally.lines(),
+            *table(rows),
+            *alert_lines(fired, findings),
+        )
     )
     print(reported)
     if options.keep:
         options.keep.write_text(f"{reported}\n", encoding="utf-8")
-    return bool(tally.faults()) or not all(row.is_kept for row in rows)
+    return bool(tally.faults()) or bool(fired) or bool(findings) or not all(row.is_kept for row in rows)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import HistogramMetricFamily
 
-from gateway.pipeline.record import Outcome
 from gateway.runtime.metric_families import OTHER, Family, Histogram, cumulative_buckets
 
 TTFT_BUCKETS = (
@@ -56,27 +55,21 @@ SHOWN: tuple[tuple[str, str, Callable[[LatencyHistograms], Histogram]], ...] = (
 
 
 class LatencyCounters:
-    """Counts outcomes. More than `max_keys` combinations are `other`."""
+    """Histograms by model, tier and pool. More than `max_keys` combinations are `other`."""
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._max_keys = max_keys
         self.by_key: dict[Key, LatencyHistograms] = {}
 
-    def count(self, outcome: Outcome, model: str, pool: str) -> None:
-        """Count a request under the label values of its model and pool."""
-        key = (model, outcome.tier, pool)
+    def of(self, model: str, tier: str, pool: str) -> LatencyHistograms:
+        """Return the histograms to which requests of these label values belong."""
+        key = (model, tier, pool)
         held = self.by_key.get(key)
         if held is None:
             if len(self.by_key) >= self._max_keys:
                 key = OTHERS
             held = self.by_key.setdefault(key, LatencyHistograms())
-        held.duration_s.observe(outcome.duration_s)
-        held.queue_wait_s.observe(outcome.queue_wait_s)
-        if outcome.ttft_s is not None:
-            held.ttft_s.observe(outcome.ttft_s)
-        usage = outcome.usage
-        if usage is not None and outcome.decode_s is not None and outcome.stream and usage.completion_tokens > 1:
-            held.tpot_s.observe(outcome.decode_s / (usage.completion_tokens - 1))
+        return held
 
     def families(self) -> Iterator[Family]:
         """Return the metric families of this moment."""

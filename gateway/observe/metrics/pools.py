@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from gateway.observe.metrics.request_groups import RequestGroup
 from gateway.observe.metrics.tenants import KINDS
-from gateway.pipeline.record import Outcome
 from gateway.replica_sync.peer_load import LoadBySlot, own_load
 from gateway.runtime.guard import restarted
 from gateway.runtime.metric_families import OTHER, Family, TenantLabels
@@ -86,19 +86,18 @@ class PoolTokens:
         self.by_key: dict[tuple[str, str], list[int]] = {}
         """By pool and tenant: tokens by `KINDS`."""
 
-    def count(self, outcome: Outcome, pool: str) -> None:
-        """Count a request that has ended."""
-        usage = outcome.usage
-        if usage is None:
+    def add(self, group: RequestGroup) -> None:
+        """Count requests that have ended."""
+        if not group.answered:
             return
-        tenant, cached = self._labels.of(outcome.tenant), usage.cached_tokens or 0
+        tenant, pool = self._labels.of(group.tenant), group.pool
         held = self._held(pool, tenant)
-        held[2] += usage.completion_tokens
-        last = outcome.attempts[-1] if outcome.attempts else None
+        held[2] += group.output_tokens
+        last = group.outcome.attempts[-1] if group.outcome is not None and group.outcome.attempts else None
         if last is not None and last.prefill_engine is not None and last.fallback_reason is None:
             held = self._held(self._names.of_engine(last.prefill_engine) or pool, tenant)
-        held[0] += max(0, usage.prompt_tokens - cached)  # A counter must not fall, whatever an engine reports.
-        held[1] += cached
+        held[0] += group.uncached_tokens
+        held[1] += group.cached_tokens
 
     def _held(self, pool: str, tenant: str) -> list[int]:
         held = self.by_key.get((pool, tenant))

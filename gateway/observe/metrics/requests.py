@@ -1,4 +1,4 @@
-"""Counters of requests by model, and of retries; passes each outcome on to the counters by tier, tenant, pool and pod.
+"""Counters of requests by model, and of retries; passes sums on to the counters by tier, tenant, pool and pod.
 
 Plain numbers: a client library's locks and label look-ups would cost more than routing the request. Label values are
 bounded: models that no pod serves are `other`.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from math import inf
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
@@ -16,6 +18,13 @@ from prometheus_client.registry import Collector
 from gateway.config.models import ModelEntry
 from gateway.observe.metrics.latency import TTFT_BUCKETS, LatencyCounters
 from gateway.observe.metrics.pools import PoolNames, PoolTokens
+from gateway.observe.metrics.request_groups import (
+    AttemptSums,
+    RequestGroup,
+    is_alike,
+    single_attempts,
+    single_group,
+)
 from gateway.observe.metrics.tenants import TenantTotals
 from gateway.observe.metrics.upstreams import UpstreamCounters
 from gateway.pipeline.record import Outcome
@@ -30,6 +39,15 @@ OutcomeObserver = Callable[[Outcome], None]
 
 BATCH_SIZE = 64
 """Batch size: counting one by one, each between two requests, takes twice as long."""
+
+MAX_GROUPS = 1024
+"""Groups of requests that are alike, each of half a kilobyte; beyond it the oldest are counted and removed."""
+
+GroupKey = tuple[str | None, str, str, str, int, Reason | None, bool | None]
+"""Tenant, tier, model, pool, status, reason, and whether the objective was met."""
+
+AttemptKey = tuple[str, str, str, str]
+"""Engine, model, result and kind."""
 
 
 @dataclass(slots=True)
@@ -62,7 +80,7 @@ class ModelCounters:
 
 
 class RequestCounters(Collector):
-    """All request counters of one gateway. Outcomes are counted in batches, or when the counters are read."""
+    """All request counters of one gateway. Outcomes are added up in batches, and counted when the counters are read."""
 
     def __init__(
         self,
@@ -72,11 +90,15 @@ class RequestCounters(Collector):
         tenants: TenantLabels | None = None,
         prices: Mapping[str, ModelEntry] | None = None,
         judge: Callable[[AttemptReceipt], None] = lambda _: None,
-        also: Sequence[OutcomeObserver] = (),
+        special: Sequence[OutcomeObserver] = (),
+        groups: Sequence[Callable[[RequestGroup], None]] = (),
+        attempts: Sequence[Callable[[AttemptSums], None]] = (),
+        period_s: float = inf,
         max_models: int = 200,
     ) -> None:
         """`prices`: `model_list` by name, also after reloads. `judge` is called with the last attempt of every request,
-        `also` with every outcome: in the same batches.
+        `special` with requests that are not like others (`is_alike`), `groups` and `attempts` with sums. No sum
+        includes requests of two periods of `period_s`.
         """
         self._models: dict[str, ModelCounters] = {}
         tenants = tenants or TenantLabels()
@@ -86,18 +108,28 @@ class RequestCounters(Collector):
         self._pool_tokens = PoolTokens(self._pools, tenants)
         self._upstreams = UpstreamCounters(fleet)
         self._fresh: list[Outcome] = []
+        self._groups: dict[GroupKey, RequestGroup] = {}
+        self._attempts: dict[AttemptKey, AttemptSums] = {}
+        self._add_group = (self._count, self._tenants.add, self._pool_tokens.add, *groups)
+        self._add_attempts = (self._count_attempts, self._upstreams.add, *attempts)
+        self._period_s, self._period_end_s = period_s, 0.0 if period_s < inf else inf
         self.early: Counter[Reason] = Counter()
         """Rejections before a request was read: bad JSON, no key, too large."""
         self._is_known = is_known
         self._judge = judge
-        self._also = also
+        self._special = special
+        self._observers: tuple[OutcomeObserver, ...] = ()
         self._max_models = max_models
+
+    def observe_batches(self, observer: OutcomeObserver) -> None:
+        """Call `observer` with every outcome from now on, in the same batches."""
+        self._observers = (*self._observers, observer)
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Add the outcome of a request."""
         self._fresh.append(outcome)
         if len(self._fresh) == BATCH_SIZE:
-            self.count_fresh()
+            self._group_fresh()
 
     @property
     def models(self) -> dict[str, ModelCounters]:
@@ -135,24 +167,80 @@ class RequestCounters(Collector):
         yield from self._upstreams.families()
 
     def count_fresh(self) -> None:
-        """Count the outcomes that have been added since the last batch."""
-        for outcome in self._fresh:
-            name, attempts = self._label(outcome.model), outcome.attempts
-            pool = self._pools.of(attempts, name)
-            self._count(self._models[name], outcome)
-            self._latency.count(outcome, name, pool)
-            self._tenants.count(outcome)
-            self._pool_tokens.count(outcome, pool)
-            if attempts:
-                self._upstreams.count(attempts)
-                self._judge(attempts[-1])
-            for observe in self._also:
-                observe(outcome)
-        self._fresh.clear()
+        """Count all outcomes that have been added."""
+        self._group_fresh()
+        self._count_groups(0)
 
-    @staticmethod
-    def _count(tally: ModelCounters, outcome: Outcome) -> None:
-        tally.requests[outcome.status, outcome.reason.value if outcome.reason else ""] += 1
+    def _group_fresh(self) -> None:
+        """Add the outcomes since the last batch to their groups."""
+        fresh, self._fresh = self._fresh, []
+        models, groups, sums, judge = self._models, self._groups, self._attempts, self._judge
+        for outcome in fresh:
+            if outcome.at_s >= self._period_end_s:
+                self._count_groups(0)
+                self._period_end_s = (outcome.at_s // self._period_s + 1) * self._period_s
+            model, attempts = outcome.model, outcome.attempts
+            name = model if model in models else self._label(model)
+            pool = self._pools.of(attempts, name)
+            if not is_alike(outcome):
+                self._count_special(outcome, name, pool)
+                continue
+            key = (outcome.tenant, outcome.tier, model, pool, outcome.status, outcome.reason, outcome.slo_met)
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = RequestGroup(outcome, pool, self._latency.of(name, outcome.tier, pool))
+            if not attempts:
+                group.add(outcome, None)
+                continue
+            attempt = attempts[0]
+            group.add(outcome, attempt)
+            attempt_key = (attempt.engine, name, attempt.result, attempt.kind)
+            attempt_sums = sums.get(attempt_key)
+            if attempt_sums is None:
+                attempt_sums = sums[attempt_key] = AttemptSums(attempt, name, models[name].ttft_error_s)
+            attempt_sums.add(attempt)
+            judge(attempt)
+        if len(groups) > MAX_GROUPS or len(sums) > MAX_GROUPS:
+            self._count_groups(MAX_GROUPS)
+        for observe in self._observers:
+            for outcome in fresh:
+                observe(outcome)
+
+    def _count_special(self, outcome: Outcome, name: str, pool: str) -> None:
+        """Count a request that is not like others."""
+        self._count_group(single_group(outcome, pool, self._latency.of(name, outcome.tier, pool)))
+        for sums in single_attempts(outcome, name, self._models[name].ttft_error_s):
+            for add in self._add_attempts:
+                add(sums)
+        if outcome.attempts:
+            self._judge(outcome.attempts[-1])
+        for observe in self._special:
+            observe(outcome)
+
+    def _count_groups(self, left: int) -> None:
+        """Count all groups but the last `left`, oldest first: bounded work for each batch, however many there are."""
+        groups, sums = self._groups, self._attempts
+        for key in [*islice(groups, max(0, len(groups) - left))]:
+            group = groups.pop(key)
+            group.close()
+            self._count_group(group)
+        for attempt_key in [*islice(sums, max(0, len(sums) - left))]:
+            attempts = sums.pop(attempt_key)
+            for add in self._add_attempts:
+                add(attempts)
+
+    def _count_group(self, group: RequestGroup) -> None:
+        for add in self._add_group:
+            add(group)
+
+    def _count(self, group: RequestGroup) -> None:
+        tally, outcome = self._models[self._label(group.model)], group.outcome
+        tally.requests[group.status, group.reason.value if group.reason else ""] += group.requests
+        tally.prompt_tokens += group.input_tokens
+        tally.output_tokens += group.output_tokens
+        tally.cached_tokens += group.cached_tokens
+        if outcome is None:
+            return
         if outcome.coalesced_with is not None:
             tally.coalesced_responses += 1
         if outcome.resumes or outcome.resume_failure:
@@ -160,20 +248,15 @@ class RequestCounters(Collector):
             tally.wasted_tokens += outcome.wasted_tokens
         if outcome.resume_failure is not None:
             tally.resume_failure[outcome.resume_failure] += 1
-        usage, attempts = outcome.usage, outcome.attempts
-        if usage is not None:
-            tally.prompt_tokens += usage.prompt_tokens
-            tally.output_tokens += usage.completion_tokens
-            tally.cached_tokens += usage.cached_tokens or 0
-        for attempt in attempts:
-            tally.attempts[attempt.kind, attempt.result] += 1
-        if attempts and (last := attempts[-1]).actual_cached_input_tokens is not None:
-            tally.predicted_requests += 1
-            tally.predicted_cached_tokens += last.predicted_cached_input_tokens
-            tally.actual_cached_tokens += last.actual_cached_input_tokens
-            tally.prediction_error_tokens += abs(last.predicted_cached_input_tokens - last.actual_cached_input_tokens)
-            if last.actual_ttft_s is not None:
-                tally.ttft_error_s.observe(abs(last.predicted_ttft_s - last.actual_ttft_s))
+
+    def _count_attempts(self, sums: AttemptSums) -> None:
+        tally = self._models[sums.model]
+        tally.attempts[sums.kind, sums.result] += sums.attempts
+        if sums.is_last:
+            tally.predicted_requests += sums.checked
+            tally.predicted_cached_tokens += sums.predicted_cached_tokens
+            tally.actual_cached_tokens += sums.actual_cached_tokens
+            tally.prediction_error_tokens += sums.error_tokens
 
     def _label(self, name: str) -> str:
         """Return the label value of a model, whose counters exist then."""

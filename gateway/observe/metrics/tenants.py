@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, SummaryMetricFamily
 
 from gateway.config.models import ModelEntry
-from gateway.observe.pricing import TokenCost, costs_by_model
-from gateway.pipeline.record import Outcome
+from gateway.observe.metrics.request_groups import RequestGroup
 from gateway.runtime.metric_families import OTHER, Family, TenantLabels
 
 MAX_PRICED_KEYS = 1000
@@ -51,7 +50,7 @@ class TenantCounters:
 
 
 class TenantTotals:
-    """Counts outcomes of requests that have a tenant, and the cost of all."""
+    """Counts requests that have a tenant, and the cost of all."""
 
     def __init__(self, labels: TenantLabels, prices: Mapping[str, ModelEntry]) -> None:
         self._labels = labels
@@ -60,39 +59,18 @@ class TenantTotals:
         self.cost: dict[tuple[str, str], list[float]] = {}
         """By tenant and model: money by `KINDS`."""
 
-    def count(self, outcome: Outcome) -> None:
-        """Count a request that has ended."""
-        tenant = self._labels.of(outcome.tenant)
-        if outcome.tenant is not None:
+    def add(self, group: RequestGroup) -> None:
+        """Count requests that have ended."""
+        tenant = self._labels.of(group.tenant)
+        if group.tenant is not None:
             held = self.by_tenant.get(tenant)
             if held is None:
                 held = self.by_tenant[tenant] = TenantCounters()
-            _count(held, outcome)
-        if not self._prices:
-            return
-        if outcome.cascade is not None:
-            for model, cost in costs_by_model(outcome, self._prices):
-                self._add_cost(tenant, model, cost)
-            return
-        usage, entry = outcome.usage, self._prices.get(outcome.model)
-        if usage is not None and entry is not None and entry.is_priced:
-            # The same as `costs_by_model`, without its values: this is on the path of every request.
-            sums, cached, price = (
-                self._sums(tenant, outcome.model),
-                usage.cached_tokens or 0,
-                entry.input_cost_per_token,
-            )
-            if price is not None:
-                cached_price = entry.cache_read_input_token_cost
-                sums[0] += max(0, usage.prompt_tokens - cached) * price
-                sums[1] += cached * (price if cached_price is None else cached_price)
-            if entry.output_cost_per_token is not None:
-                sums[2] += usage.completion_tokens * entry.output_cost_per_token
-
-    def _add_cost(self, tenant: str, model: str, cost: TokenCost) -> None:
-        sums = self._sums(tenant, model)
-        for at in range(3):
-            sums[at] += cost[at]
+            _add(held, group)
+        for model, cost in group.costs(self._prices):
+            sums = self._sums(tenant, model)
+            for at in range(3):
+                sums[at] += cost[at]
 
     def _sums(self, tenant: str, model: str) -> list[float]:
         sums = self.cost.get((tenant, model))
@@ -151,24 +129,21 @@ class TenantTotals:
             yield family
 
 
-def _count(held: TenantCounters, outcome: Outcome) -> None:
-    held.requests += 1
-    usage = outcome.usage
-    if usage is not None:
-        held.prompt_tokens += usage.prompt_tokens
-        held.cached_tokens += usage.cached_tokens or 0
-        held.output_tokens += usage.completion_tokens
-    if outcome.ttft_s is not None:
-        held.first_tokens += 1
-        held.ttft_s += outcome.ttft_s
-    if outcome.reason is not None:
-        held.rejections[outcome.reason.value] += 1
-    if outcome.slo_met is None:
+def _add(held: TenantCounters, group: RequestGroup) -> None:
+    held.requests += group.requests
+    held.prompt_tokens += group.input_tokens
+    held.cached_tokens += group.cached_tokens
+    held.output_tokens += group.output_tokens
+    held.first_tokens += group.first_tokens
+    held.ttft_s += group.ttft_s
+    if group.reason is not None:
+        held.rejections[group.reason.value] += group.requests
+    if group.slo_met is None:
         return
-    objective = held.objectives.get(outcome.tier)
+    objective = held.objectives.get(group.tier)
     if objective is None:
-        objective = held.objectives[outcome.tier] = ObjectiveCounters()
-    objective.requests += 1
-    if outcome.slo_met:
-        objective.met += 1
-        objective.goodput_tokens += usage.completion_tokens if usage is not None else 0
+        objective = held.objectives[group.tier] = ObjectiveCounters()
+    objective.requests += group.requests
+    if group.slo_met:
+        objective.met += group.requests
+        objective.goodput_tokens += group.output_tokens

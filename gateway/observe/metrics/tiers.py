@@ -14,8 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.observe.metrics.pools import pools_of
+from gateway.observe.metrics.request_groups import RequestGroup
 from gateway.pipeline.admission_queue import AdmissionQueue
-from gateway.pipeline.record import Outcome
 from gateway.runtime.metric_families import Family
 from routing.fleet import Fleet
 from tenancy.objective import DEFAULT_TIER
@@ -79,30 +79,30 @@ class TierModelCounters:
 
 
 class TierCounters:
-    """Counts outcomes of requests that have an SLO or a tier other than the default."""
+    """Counts requests that have an SLO or a tier other than the default."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._tallies: dict[tuple[str, str], TierModelCounters] = {}
 
-    def on_outcome(self, outcome: Outcome) -> None:
-        """Count a request that has ended."""
-        if outcome.tier == DEFAULT_TIER.name and outcome.slo_met is None:
+    def add(self, group: RequestGroup) -> None:
+        """Count requests that have ended."""
+        if group.tier == DEFAULT_TIER.name and group.slo_met is None:
             return
-        model = outcome.model
+        model = group.model
         if not self._fleet.knows(model):
             return  # A client must not be able to make series by inventing models.
-        tally = self._tallies.get((outcome.tier, model))
+        tally = self._tallies.get((group.tier, model))
         if tally is None:
-            tally = self._tallies[outcome.tier, model] = TierModelCounters()
-        if outcome.reason is not None:
-            tally.rejections[outcome.reason.value] += 1
-        if outcome.slo_met is None:
+            tally = self._tallies[group.tier, model] = TierModelCounters()
+        if group.reason is not None:
+            tally.rejections[group.reason.value] += group.requests
+        if group.slo_met is None:
             return
-        tally.slo_requests += 1
-        if outcome.slo_met:
-            tally.slo_met += 1
-            tally.slo_met_tokens += outcome.usage.completion_tokens if outcome.usage is not None else 0
+        tally.slo_requests += group.requests
+        if group.slo_met:
+            tally.slo_met += group.requests
+            tally.slo_met_tokens += group.output_tokens
 
     def by_pool(self) -> dict[tuple[str, str], list[TierModelCounters]]:
         """Return counts by tier and pool. Those of models that no pod serves any more are dropped."""

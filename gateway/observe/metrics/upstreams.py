@@ -13,8 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Summa
 from prometheus_client.registry import Collector
 
 from gateway.fleet.pod_state import WatchedPod
+from gateway.observe.metrics.request_groups import AttemptSums
 from gateway.runtime.metric_families import ENGINE_LABELS, Family, engine_labels
-from routing.decision.placement import AttemptReceipt
 from routing.fleet import Fleet
 
 MAX_PODS = 4096
@@ -39,19 +39,17 @@ class UpstreamCounters:
         self._fleet = fleet
         self.by_url: dict[str, AttemptCounters] = {}
 
-    def count(self, attempts: Iterable[AttemptReceipt]) -> None:
-        """Count the attempts of a request that has ended."""
-        for attempt in attempts:
-            url = attempt.engine.partition("#")[0]
-            held = self.by_url.get(url)
-            if held is None:
-                if len(self.by_url) >= MAX_PODS:
-                    self._forget_gone()
-                held = self.by_url[url] = AttemptCounters()
-            held.results[attempt.result] += 1
-            if attempt.actual_ttft_s is not None:
-                held.first_tokens += 1
-                held.ttft_s += attempt.actual_ttft_s
+    def add(self, sums: AttemptSums) -> None:
+        """Count attempts that have ended."""
+        url = sums.engine.partition("#")[0]
+        held = self.by_url.get(url)
+        if held is None:
+            if len(self.by_url) >= MAX_PODS:
+                self._forget_gone()
+            held = self.by_url[url] = AttemptCounters()
+        held.results[sums.result] += sums.attempts
+        held.first_tokens += sums.first_tokens
+        held.ttft_s += sums.ttft_s
 
     def families(self) -> Iterator[Family]:
         """Return the metric families of this moment."""

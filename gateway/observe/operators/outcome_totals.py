@@ -1,21 +1,20 @@
 """Totals of requests for the operators' page: by tenant, by tier and model, and by pod, since the start and recent.
 
 Metrics name few tenants, because each is a series; these totals name all of them. They hold numbers and names only.
-Outcomes are added in the batches of `RequestCounters`; reading never waits.
+They are fed by the sums of `RequestCounters`, only where there is an admin port.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 
 from gateway.observe.metrics.latency import TTFT_BUCKETS
+from gateway.observe.metrics.request_groups import AttemptSums, RequestGroup
 from gateway.pipeline.attempt import AttemptStatus
-from gateway.pipeline.record import Outcome
 from gateway.runtime.metric_families import OTHER, Histogram
-from routing.decision.placement import AttemptReceipt
 from routing.rejection import Reason
 
 PERIOD_S = 300
@@ -83,12 +82,12 @@ class RecentTotals:
         """The counts since the start."""
         return _sum_of(self.past, self.previous, self.current)
 
-    def reject(self, reason: Reason) -> None:
-        """Count a rejection by its reason."""
+    def reject(self, reason: Reason, count: int) -> None:
+        """Count rejections by their reason."""
         if self.reasons is None or self.recent_reasons is None:
             self.reasons, self.recent_reasons = Counter(), (Counter(), Counter())
-        self.reasons[reason.value] += 1
-        self.recent_reasons[0][reason.value] += 1
+        self.reasons[reason.value] += count
+        self.recent_reasons[0][reason.value] += count
 
     def recent(self, period: int) -> list[float]:
         """Return the counts of `period` and of the one before it."""
@@ -134,9 +133,9 @@ class OutcomeTotals:
     """The totals of one gateway process. Times are Unix times."""
 
     def __init__(
-        self, cost_of: Callable[[Outcome], float], is_known_model: Callable[[str], bool] = lambda _: True
+        self, cost_of: Callable[[RequestGroup], float], is_known_model: Callable[[str], bool] = lambda _: True
     ) -> None:
-        """`cost_of` returns the money that a request cost, in the currency of the prices. A model that is not known
+        """`cost_of` returns the money that requests cost, in the currency of the prices. A model that is not known
         counts as `other`: a client must not be able to fill the tiers by inventing models.
         """
         self.tenants: OrderedDict[str, RecentTotals] = OrderedDict()
@@ -146,49 +145,35 @@ class OutcomeTotals:
         self._cost_of = cost_of
         self._is_known_model = is_known_model
         self._versions = 0
+        self._period = 0
 
-    def on_outcome(self, outcome: Outcome) -> None:
-        """Add the outcome of a request."""
-        period = int(outcome.at_s // PERIOD_S)
+    def add(self, group: RequestGroup) -> None:
+        """Add requests of one period."""
+        self._period = period = int(group.at_s // PERIOD_S)
         self._versions += 1
-        tenant = self._tenant(outcome.tenant or "")
+        tenant = self._tenant(group.tenant or "")
         tenant.version = self._versions
-        tier = self._tier(outcome.tier, outcome.model)
-        if period != tenant.period:
-            tenant.advance(period)
-        if period != tier.period:
-            tier.advance(period)
-        cost, reason, ttft_s = self._cost_of(outcome), outcome.reason, outcome.ttft_s
+        tier = self._tier(group.tier, group.model)
+        counts = _counts_of(group, self._cost_of(group))
         for totals in (tenant, tier):
-            _add_request(totals.current, outcome, cost)
-            if reason is not None:
-                totals.reject(reason)
-        if ttft_s is not None:
-            counts, last = tier.current, outcome.attempts[-1] if outcome.attempts else None
-            counts[11] += outcome.queue_wait_s
-            if last is not None:
-                counts[12] += last.actual_ttft_s or 0.0
-                counts[13] += last.predicted_ttft_s
-            tier.ttft.observe(ttft_s)
-        for attempt in outcome.attempts:
-            self._add_attempt(attempt, period)
+            totals.advance(period)
+            _add(totals.current, counts)
+            if group.reason is not None:
+                totals.reject(group.reason, group.requests)
+        tier.ttft.add(group.ttft)
 
-    def _add_attempt(self, attempt: AttemptReceipt, period: int) -> None:
-        pod = self._pod(attempt.engine.partition("#")[0])
-        if period != pod.period:
-            pod.advance(period)
-        counts, ttft_s, cached = pod.current, attempt.actual_ttft_s, attempt.actual_cached_input_tokens
-        counts[0] += 1
-        if attempt.result in POD_FAILURES:
-            counts[1] += 1
-        if ttft_s is not None:
-            counts[2] += 1
-            counts[3] += ttft_s
-            counts[4] += attempt.predicted_ttft_s
-        if cached is not None:
-            counts[5] += attempt.predicted_input_tokens
-            counts[6] += cached
-            counts[7] += attempt.predicted_cached_input_tokens
+    def add_attempts(self, sums: AttemptSums) -> None:
+        """Add attempts of the period of the requests that were added last."""
+        pod = self._pod(sums.engine.partition("#")[0])
+        pod.advance(self._period)
+        failed = sums.attempts if sums.result in POD_FAILURES else 0
+        _add(
+            pod.current,
+            (
+                *(sums.attempts, failed, sums.first_tokens, sums.ttft_s, sums.predicted_ttft_s, sums.input_tokens),
+                *(sums.actual_cached_tokens, sums.predicted_cached_tokens),
+            ),
+        )
 
     def changed_tenants(self, version: int) -> Iterator[tuple[str, RecentTotals]]:
         """Return the tenants that have changed since a version, the last change first."""
@@ -221,23 +206,24 @@ class OutcomeTotals:
         return totals
 
 
-def _add_request(counts: array[float], outcome: Outcome, cost: float) -> None:
-    """Add to the counts of `TENANT_COLUMNS`."""
-    usage, met, ttft_s = outcome.usage, outcome.slo_met, outcome.ttft_s
-    counts[0] += 1
-    counts[1] += outcome.reason is not None
-    counts[2] += outcome.status >= 500
-    if met is not None:
-        counts[3] += 1
-        counts[4] += met
-    if usage is not None:
-        counts[5] += usage.prompt_tokens
-        counts[6] += usage.cached_tokens or 0
-        counts[7] += usage.completion_tokens
-        counts[8] += cost
-    if ttft_s is not None:
-        counts[9] += 1
-        counts[10] += ttft_s
+def _counts_of(group: RequestGroup, cost: float) -> tuple[float, ...]:
+    """Return the counts of `TIER_COLUMNS`, which begin with those of `TENANT_COLUMNS`."""
+    requests = group.requests
+    return (
+        requests,
+        requests if group.reason is not None else 0,
+        requests if group.status >= 500 else 0,
+        requests if group.slo_met is not None else 0,
+        requests if group.slo_met else 0,
+        *(group.input_tokens, group.cached_tokens, group.output_tokens, cost, group.first_tokens, group.ttft_s),
+        *(group.queue_wait_s, group.engine_ttft_s, group.predicted_ttft_s),
+    )
+
+
+def _add(counts: array[float], added: Sequence[float]) -> None:
+    """Add to the counts of the first columns of `added`."""
+    for at in range(len(counts)):
+        counts[at] += added[at]
 
 
 def _sum_of(*counts: array[float] | None) -> array[float]:

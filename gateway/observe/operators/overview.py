@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import fields
 
+from gateway.diagnosis.doctor import Doctor, brief_findings
 from gateway.fleet.pod_state import WatchedPod
 from gateway.fleet.view import show_sources
 from gateway.fleet.watcher import FleetWatcher
@@ -39,6 +40,9 @@ from routing.rejection import Reason
 
 SLICE_ROWS = 64
 """Rows that are made at a stretch, in about a millisecond: requests are served between two slices."""
+
+MAX_FINDINGS, MAX_FINDING_PODS = 50, 8
+"""Findings that are shown, and pods of each."""
 
 NO_COUNTS = [0.0] * len(POD_COLUMNS)
 
@@ -77,7 +81,7 @@ class PodRow(Struct, array_like=True, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayView:
+class PageParts:
     """The parts of a gateway that the page shows, and when it started (Unix time)."""
 
     router: Router
@@ -94,6 +98,8 @@ class GatewayView:
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
     started_s: float
+    doctor: Doctor | None = None
+    """Diagnosis of the fleet; None where it is off, or in another worker."""
 
     @property
     def epoch(self) -> str:
@@ -117,7 +123,7 @@ class GatewayView:
         return await _show_tenants(self, cursors, max_rows)
 
 
-async def _show_pods(view: GatewayView) -> dict[str, Any]:
+async def _show_pods(view: PageParts) -> dict[str, Any]:
     now_s, period = view.clock(), int(view.wall_clock() // PERIOD_S)
     sources, totals = view.watcher.census.sources_by_pod(), view.counted().pods
     rows = list[PodRow]()
@@ -175,7 +181,7 @@ def _pod_row(router: Router, pod: WatchedPod, now_s: float, sources: list[str], 
     )
 
 
-async def _show_tenants(view: GatewayView, cursors: list[str], max_rows: int) -> dict[str, Any]:
+async def _show_tenants(view: PageParts, cursors: list[str], max_rows: int) -> dict[str, Any]:
     since = next((int(number) for epoch, _, number in map(_parted, cursors) if epoch == view.epoch), 0)
     period = int(view.wall_clock() // PERIOD_S)
     totals = view.counted()
@@ -216,7 +222,7 @@ def _tenant_row(name: str, totals: RecentTotals, period: int) -> list[Any]:
     ]
 
 
-def _show_overview(view: GatewayView) -> dict[str, Any]:
+def _show_overview(view: PageParts) -> dict[str, Any]:
     now_s, period = view.clock(), int(view.wall_clock() // PERIOD_S)
     states: dict[str, int] = {state.value: 0 for state in PodState}
     for pod in view.router.fleet.pods:
@@ -243,6 +249,9 @@ def _show_overview(view: GatewayView) -> dict[str, Any]:
             for each in view.queued()
         ],
         "peers": _show_peers(view, now_s),
+        "findings": []
+        if view.doctor is None
+        else [*islice(brief_findings(view.doctor.diagnosis.findings, MAX_FINDING_PODS), MAX_FINDINGS)],
     }
 
 
@@ -261,7 +270,7 @@ def _tier_row(tier: str, model: str, pool: str | None, totals: TierTotals, perio
     }
 
 
-def _show_peers(view: GatewayView, now_s: float) -> dict[str, Any]:
+def _show_peers(view: PageParts, now_s: float) -> dict[str, Any]:
     """Other workers and gateways, and whether limits are shared with them."""
     sync, leases = view.replica_sync(), view.quotas.leases
     shown: dict[str, Any] = {"replica_sync": None, "limits": None}

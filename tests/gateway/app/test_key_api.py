@@ -21,6 +21,7 @@ from aiohttp.test_utils import TestServer
 from simulator.options import Options
 from simulator.pod import SimulatedPod
 from tests.gateway.identity.test_tokens import ALL, token
+from tests.gateway.kv_index.redis_servers import redis_server
 from tests.gateway.running import Running, serving
 from tests.gateway.runtime.test_tls import make_certificate
 
@@ -43,8 +44,10 @@ async def an_issuer() -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def a_gateway(folder: Path, pod: SimulatedPod, jwks: str, **key_api: Any) -> AsyncIterator[tuple[Running, str]]:
-    """A gateway whose Redis is down, and the address of its key API."""
+async def a_gateway(
+    folder: Path, pod: SimulatedPod, jwks: str, *, keys_in: str | None = None, **key_api: Any
+) -> AsyncIterator[tuple[Running, str]]:
+    """A gateway whose Redis is down, and the address of its key API. `keys_in`: a Redis that has its keys."""
     keys = folder / "keys"
     keys.mkdir()
     policy = {"auth": {"keys_dir": str(keys)}, "tenants": {"legal": {}, "search": {}}}
@@ -53,7 +56,8 @@ async def a_gateway(folder: Path, pod: SimulatedPod, jwks: str, **key_api: Any) 
     section = {"listen": "127.0.0.1:0", "keys_dir": str(keys), "audit_log": str(folder / "audit.jsonl"), "oidc": oidc}
     config = {
         "policy": str(folder / "policy.json"),
-        "redis": NO_REDIS,
+        "redis": keys_in or NO_REDIS,
+        **({"key_store": {"mirror_dir": str(keys)}} if keys_in else {}),
         "discovery": {"static": {"pods": [pod.url]}},
         "key_api": section | key_api,
     }
@@ -109,6 +113,35 @@ async def test_a_key_works_until_it_is_revoked_with_redis_down(tmp_path: Path) -
         gateway.running.send_signal(signal.SIGTERM)
         assert await gateway.end() == 0
     assert not any(fresh["key"] in json.dumps(line) for line in gateway.lines)
+
+
+async def test_keys_in_redis_outlive_it_until_they_are_revoked(tmp_path: Path) -> None:
+    """A gateway takes a key up from Redis; while Redis is down the key stays valid, and its revocation binds."""
+    async with (
+        redis_server(tmp_path / "redis") as redis,
+        an_issuer() as jwks,
+        SimulatedPod(Options(models=("tiny",))) as pod,
+        a_gateway(tmp_path, pod, jwks, keys_in=redis.url) as (gateway, at),
+        aiohttp.ClientSession() as session,
+    ):
+        operator, keys = bearer(hearth_role="operator"), f"http://{at}/v1/tenants/legal/keys"
+        while True:  # Until the issuer's keys were fetched.
+            async with session.post(keys, json={"id": "ci"}, headers=operator) as answer:
+                if answer.status != 503:
+                    made = await answer.json()
+                    break
+        await gateway.until("policy_reloaded")
+        assert await status_of(session, gateway, made["key"]) == 200
+        await redis.kill()
+        await gateway.until("key_store_lost")
+        assert await status_of(session, gateway, made["key"]) == 200
+        async with session.post(keys, json={}, headers=operator) as answer:
+            assert answer.status == 503
+        revoking = session.delete(f"{keys}/ci", headers=operator | {"if-match": made["etag"]})
+        async with revoking as answer:
+            assert answer.status == 202
+        await gateway.until("policy_reloaded")
+        assert await status_of(session, gateway, made["key"]) == 401
 
 
 async def test_a_certificate_with_a_role_opens_it(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ async def test_series_stay_below_the_stated_bound(requests: int) -> None:
     gateway = build(settings, None)
     try:
         add_pods(gateway)
-        count, draw = gateway.pipeline._observers[0], random.Random(1)
+        count, draw = gateway.pipeline.observers[0], random.Random(1)
         for number in range(requests):
             count(an_end(draw, number))
         first = series(gateway)

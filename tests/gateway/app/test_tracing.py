@@ -43,8 +43,8 @@ async def a_gateway(
         )
     )
     async with serving("--config", str(config)) as gateway:
-        for pod in pods:
-            await gateway.until_each("pod_state_changed", "upstream", pod["url"])
+        # On a busy machine a pod may be unready first: a pair needs both.
+        await gateway.until_each("pod_state_changed", "upstream", *(pod["url"] for pod in pods), state="ready")
         yield gateway
 
 

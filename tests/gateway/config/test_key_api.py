@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from gateway.config.key_api import ActorRole, ClientRole, KeyApiConfig, OidcConfig
+from gateway.config.loading import load_settings
 from gateway.config.settings import read_settings
 from gateway.runtime.addresses import Address, MutualTlsFiles
+from tenancy.document import InvalidDocument
 from tenancy.policy import TokenRules
 
 
@@ -72,3 +74,30 @@ def test_an_open_door_is_a_fault(given: dict[str, Any], change: dict[str, Any], 
     _, errors = read(section)
     assert errors
     assert errors[0].startswith(path), errors
+
+
+def test_keys_in_redis_need_a_redis_and_one_folder(tmp_path: Path) -> None:
+    """The folder that the key API changes is the mirror."""
+    for folder in ("keys", "other"):
+        (tmp_path / folder).mkdir()
+    config = tmp_path / "hearth.yaml"
+    section = {
+        "listen": "127.0.0.1:0",
+        "keys_dir": "other",
+        "audit_log": "audit.jsonl",
+        "oidc": {"issuer": "https://sso.example", "audiences": ["hearth"]},
+    }
+
+    def faults(**document: object) -> list[str]:
+        config.write_text(yaml.safe_dump(document))
+        try:
+            settings = load_settings({}, {}, config)
+        except InvalidDocument as invalid:
+            return [str(error) for error in invalid.errors]
+        assert settings.key_store == tmp_path / "keys"
+        return []
+
+    store = {"mirror_dir": "keys"}
+    assert len(faults(key_store=store)) == 1
+    assert len(faults(key_store=store, redis="redis://127.0.0.1:9", key_api=section)) == 1
+    assert faults(key_store=store, redis="redis://127.0.0.1:9", key_api=section | {"keys_dir": "keys"}) == []

@@ -59,6 +59,8 @@ def full(folder: Path) -> dict[str, Any]:
                 "prompt_length": {},
                 "decode_role": {},
                 "prefill_stall": {},
+                "constrained_decoding": {},
+                "rendezvous": {},
             }
         },
         "kv_events": {"load_s_per_token": {}, "sources": [{"pod": "http://a:1", "endpoint": "tcp://a:5"}]},
@@ -73,6 +75,8 @@ def full(folder: Path) -> dict[str, Any]:
         "cors": {"origins": ["https://app.example.com"]},
         "log": {},
         "tracing": {"endpoint": "http://127.0.0.1:4318"},
+        "key_store": {"mirror_dir": str(folder)},
+        "doctor": {},
         "key_api": {
             "listen": "127.0.0.1:9092",
             "keys_dir": str(folder),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.config import tracing
+from gateway.config import fields
 from gateway.config.settings import read_settings
 from gateway.config.tracing import AcceptParent, TracingConfig, read_headers
 
@@ -75,6 +75,6 @@ def test_a_file_of_headers_is_checked_and_its_values_are_not_shown(tmp_path: Pat
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it, before anything is served."""
-    monkeypatch.setattr(tracing, "find_spec", lambda _: None)
+    monkeypatch.setattr(fields, "find_spec", lambda _: None)
     _, errors = read({"endpoint": "http://127.0.0.1:4318"})
     assert errors == ["tracing: needs a library: pip install 'hearth-gateway[otel]'"]

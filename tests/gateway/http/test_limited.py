@@ -18,7 +18,7 @@ from routing.request import Api
 from tenancy.limits.usage import LimitKind
 from tenancy.tenants import Quota
 from tests.gateway.http.rig import CHAT_PATH, MODEL, Answer, Rig, a_chat, a_rig
-from tests.gateway.http.scripted import until
+from tests.gateway.http.scripted import PATIENCE_S, until
 from tests.gateway.http.wire import (
     STREAM_HEAD,
     answer_bytes,
@@ -350,7 +350,7 @@ async def test_the_clients_that_people_use_take_it_for_an_answer() -> None:
     async with kit.rig() as rig:
         hold = asyncio.Event()
         base = "http://{}:{}".format(*rig.server.sockets[0].getsockname()[:2])
-        openai = AsyncOpenAI(base_url=f"{base}/v1", api_key="k", max_retries=0)
+        openai = AsyncOpenAI(base_url=f"{base}/v1", api_key="k", max_retries=0, timeout=PATIENCE_S)
         rig.pod.plays([STREAM_HEAD, *map(chunk, endless(Api.CHAT, 200)), hold])
         chat = await openai.chat.completions.create(model=MODEL, messages=[], stream=True)
         assert [each.choices[0].finish_reason async for each in chat if each.choices][-1] == "length"
@@ -360,7 +360,7 @@ async def test_the_clients_that_people_use_take_it_for_an_answer() -> None:
         assert [each.type async for each in response][-1] == "response.incomplete"
         kit.clock.now_s += 61
         rig.pod.plays([STREAM_HEAD, *map(chunk, endless(Api.MESSAGES, 200)), hold])
-        anthropic = AsyncAnthropic(base_url=base, api_key="k", max_retries=0)
+        anthropic = AsyncAnthropic(base_url=base, api_key="k", max_retries=0, timeout=PATIENCE_S)
         requested: Any = {"model": MODEL, "max_tokens": 900, "messages": [{"role": "user", "content": "hi"}]}
         async with anthropic.messages.stream(**requested) as stream:
             message = await stream.get_final_message()

@@ -23,13 +23,16 @@ from gateway.config.key_api import ActorRole
 from gateway.key_api import key_store
 from gateway.key_api.actors import Actor, UnknownActor
 from gateway.key_api.api import MAX_BODY_BYTES, KeyApi
-from gateway.key_api.audit import AuditLog
+from gateway.key_api.audit import AuditLog, DenialBudget
 from gateway.key_api.key_store import FolderKeyStore
 from tenancy.policy import Policy
 from tenancy.tenants import Quota, Tenant
 
 NOW_S = 1_800_000_000.0
-POLICY = Policy({}, {"legal": Tenant("legal", groups={"interns": Quota()}), "search": Tenant("search")})
+LEGAL_QUOTA = Quota(requests_per_min=100, budget=50.0)
+POLICY = Policy(
+    {}, {"legal": Tenant("legal", groups={"interns": Quota()}, quota=LEGAL_QUOTA), "search": Tenant("search")}
+)
 ACTORS = {
     "viewer": Actor("vera", ActorRole.VIEWER),
     "operator": Actor("otto", ActorRole.OPERATOR),
@@ -46,6 +49,7 @@ class Rig:
     folder: Path
     audit: Path
     client: TestClient[web.Request, web.Application]
+    events: list[tuple[str, dict[str, Any]]]
 
     async def ask(
         self, actor: str, method: str, path: str, body: object = None, **headers: str
@@ -84,9 +88,21 @@ async def a_rig(folder: Path) -> AsyncIterator[Rig]:
     def now() -> float:
         return NOW_S
 
-    api = KeyApi(FolderKeyStore(keys), AuditLog(audit, now), identify=identify, policy=lambda: POLICY, wall_clock=now)
+    events = list[tuple[str, dict[str, Any]]]()
+
+    def log_event(_: str, event: str, **fields: Any) -> None:
+        events.append((event, fields))
+
+    api = KeyApi(
+        FolderKeyStore(keys),
+        AuditLog(audit, now),
+        identify=identify,
+        policy=lambda: POLICY,
+        wall_clock=now,
+        log_event=log_event,
+    )
     async with TestClient(TestServer(api.app())) as client:
-        yield Rig(keys, audit, client)
+        yield Rig(keys, audit, client, events)
 
 
 @pytest.fixture
@@ -105,6 +121,7 @@ async def test_a_key_is_shown_once_and_stored_as_digest(rig: Rig) -> None:
         "user": "ann",
         "group": "interns",
         "expires_at": "2027-01-15T08:01:00Z",
+        "limits": {},
         "fault": None,
         "etag": made["etag"],
     }
@@ -179,7 +196,7 @@ async def test_another_tenant_answers_as_one_that_does_not_exist(rig: Rig) -> No
 
     async def answers(tenant: str) -> list[tuple[int, Any]]:
         keys = f"/v1/tenants/{tenant}/keys"
-        requests = [
+        requests: list[tuple[str, str, Any, dict[str, str]]] = [
             ("GET", keys, None, {}),
             ("POST", keys, {"id": "mine"}, {}),
             ("POST", keys, {"group": "interns"}, {}),
@@ -188,6 +205,7 @@ async def test_another_tenant_answers_as_one_that_does_not_exist(rig: Rig) -> No
             ("DELETE", f"{keys}/theirs", None, {"if_match": made["etag"]}),
             ("DELETE", f"{keys}/theirs", None, {}),
             ("POST", f"{keys}/theirs/rotate", {}, {"if_match": made["etag"]}),
+            ("PATCH", f"{keys}/theirs", {"limits": {}}, {"if_match": made["etag"]}),
         ]
         return [
             (await rig.ask("legal-admin", method, path, body, **headers))[:2]
@@ -270,7 +288,10 @@ async def test_an_unknown_actor_gets_nothing(rig: Rig) -> None:
     for path in ("/openapi.json", "/v1/keys", LEGAL, f"{LEGAL}/ci"):
         assert (await rig.ask("", "GET", path))[0] == 401
     assert (await rig.ask("", "POST", LEGAL, {}))[0] == 401
-    assert rig.lines() == []
+    denied = [(line["actor"], line["action"], line["result"], line["status"]) for line in rig.lines()]
+    assert denied[1] == (None, "GET /v1/keys", "denied", 401)
+    assert denied[-1] == (None, "POST /v1/tenants/{tenant}/keys", "denied", 401)
+    assert len(denied) == 5
 
 
 @pytest.mark.parametrize("header", [{"origin": "https://evil.example"}, {"sec_fetch_site": "cross-site"}])
@@ -304,6 +325,101 @@ async def test_without_an_audit_log_nothing_is_changed(rig: Rig) -> None:
     rig.audit.mkdir()
     assert (await rig.ask("operator", "POST", LEGAL, {}))[0] == 503
     assert rig.files() == set()
+
+
+async def test_a_key_has_limits_of_its_own(rig: Rig) -> None:
+    """They are in its file, can be replaced, and stay with its replacement and its end."""
+    made = await rig.create(id="ci", limits={"rpm": 60, "tpm": 9000, "max_budget": 2.5, "budget_duration": "1d"})
+    assert made["limits"] == {"rpm": 60, "tpm": 9000, "max_budget": 2.5, "budget_duration": "1d"}
+    assert (rig.folder / "legal/ci").read_text().endswith(" rpm=60 tpm=9000 max_budget=2.5 budget_duration=1d\n")
+    status, changed, answer = await rig.ask(
+        "legal-admin", "PATCH", f"{LEGAL}/ci", {"limits": {"rpm": 100}}, if_match=made["etag"]
+    )
+    assert (status, changed["limits"], answer.headers["etag"]) == (200, {"rpm": 100}, changed["etag"])
+    assert (await rig.ask("legal-admin", "PATCH", f"{LEGAL}/ci", {"limits": {}}, if_match=made["etag"]))[0] == 412
+    _, fresh, _ = await rig.ask(
+        "legal-admin", "POST", f"{LEGAL}/ci/rotate", {"grace_period_s": 60}, if_match=changed["etag"]
+    )
+    _, old, _ = await rig.ask("viewer", "GET", f"{LEGAL}/ci")
+    assert fresh["limits"] == old["limits"] == {"rpm": 100}
+    assert (await rig.ask("viewer", "PATCH", f"{LEGAL}/ci", {"limits": {}}, if_match=old["etag"]))[0] == 403
+    assert [line["action"] for line in rig.lines() if line["result"] == "done"] == ["create", "limit", "rotate"]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"rpm": 101},
+        {"max_budget": 50.5},
+        {"max_budget": -1},
+        {"budget_duration": "1d"},
+        {"max_budget": 1, "budget_duration": "1d user=root"},
+        {"rpm": 0},
+        {"rpm": "5 group=interns"},
+        {"tier": "gold"},
+    ],
+)
+async def test_no_limit_is_above_the_tenants(rig: Rig, limits: dict[str, Any]) -> None:
+    """Neither for a tenant-admin nor for an operator, at creation or later; nor does anything else get in with it."""
+    made = await rig.create(id="ci")
+    for actor in ("legal-admin", "operator"):
+        assert (await rig.ask(actor, "POST", LEGAL, {"limits": limits}))[0] == 422
+        assert (await rig.ask(actor, "PATCH", f"{LEGAL}/ci", {"limits": limits}, if_match=made["etag"]))[0] == 422
+    assert rig.files() == {"legal/ci"}
+    assert (await rig.ask("operator", "POST", SEARCH, {"limits": {"max_budget": 1}}))[0] == 422
+
+
+async def test_a_key_that_was_made_reaches_its_owner(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the second line of the audit log cannot be written: that is an event."""
+    write = AuditLog.write
+
+    def fail_second(log: AuditLog, actor: Actor | None, action: str, result: str, **fields: Any) -> None:
+        if result == "done":
+            raise OSError(28, "No space left on device")
+        write(log, actor, action, result, **fields)
+
+    monkeypatch.setattr(AuditLog, "write", fail_second)
+    made = await rig.create(id="ci")
+    assert (rig.folder / "legal/ci").read_text().startswith(sha256(made["key"].encode()).hexdigest())
+    ((event, fields),) = rig.events
+    assert (event, fields["error"], fields["result"]) == ("key_audit_failed", "No space left on device", "done")
+    assert fields["change"] == rig.lines()[0]["change"]
+
+
+async def test_denials_are_audited(rig: Rig) -> None:
+    """With who, what and why, for a role without the right as for a tenant that is not shown; a missing key is none."""
+    await rig.ask("viewer", "POST", LEGAL, {})
+    await rig.ask("legal-admin", "DELETE", f"{SEARCH}/ci")
+    await rig.ask("legal-admin", "GET", f"{LEGAL}/missing")
+    await rig.ask("operator", "GET", LEGAL, origin="https://evil.example")
+    shown = [
+        tuple(line[name] for name in ("actor", "role", "action", "tenant", "key_id", "result", "status", "left_out"))
+        for line in rig.lines()
+    ]
+    assert shown == [
+        ("vera", "viewer", "POST /v1/tenants/{tenant}/keys", "legal", None, "denied", 403, 0),
+        ("lena", "tenant-admin", "DELETE /v1/tenants/{tenant}/keys/{id}", "search", "ci", "denied", 404, 0),
+        (None, None, "GET /v1/tenants/{tenant}/keys", "legal", None, "denied", 403, 0),
+    ]
+
+
+def test_lines_of_denials_are_bounded() -> None:
+    """A hundred at once, then one a second, which says how many were left out."""
+    now_s = 0.0
+    budget = DenialBudget(lambda: now_s)
+    assert [budget.take() for _ in range(100)] == [0] * 100
+    assert [budget.take() for _ in range(7)] == [None] * 7
+    now_s = 1.5
+    assert [budget.take(), budget.take()] == [7, None]
+    now_s = 3.0
+    assert budget.take() == 1
+
+
+async def test_a_denial_without_an_audit_log_is_a_denial(rig: Rig) -> None:
+    """The log is a folder here: no line can be written."""
+    rig.audit.mkdir()
+    assert (await rig.ask("viewer", "POST", LEGAL, {}))[0] == 403
+    assert rig.events[0][0] == "key_audit_failed"
 
 
 async def test_lists_come_in_pages(rig: Rig) -> None:

@@ -138,6 +138,33 @@ async def test_a_request_that_came_before_a_reload_does_not_bring_its_limit_back
     assert over.value.lack.path == "search/user/ann"
 
 
+async def test_a_key_is_held_to_limits_of_its_own() -> None:
+    """Beside its tenant's; another key is not, and a reload changes them for callers of before too."""
+    stage = Stage(search=Quota(requests_per_min=4))
+
+    def limit(**keys: Quota) -> None:
+        stage.tenants = {"search": Tenant("search", quota=Quota(requests_per_min=4), keys=keys)}
+        stage.quotas.apply_policy(stage.tenants)
+
+    limit(ci=Quota(requests_per_min=1))
+    ci, other = stage.caller("search", key_id="ci"), stage.caller("search", key_id="other")
+    await stage.quotas.reserve(a_request(), ci)
+    with pytest.raises(QuotaExceeded) as over:
+        await stage.quotas.reserve(a_request(), ci)
+    assert over.value.lack.path == "search/key/ci"
+    await stage.quotas.reserve(a_request(), other)
+    limit(ci=Quota(requests_per_min=2), other=Quota(requests_per_min=2))
+    for caller in (ci, other):
+        await stage.quotas.reserve(a_request(), caller)
+    for caller in (ci, other):
+        with pytest.raises(QuotaExceeded):
+            await stage.quotas.reserve(a_request(), caller)
+    limit()
+    with pytest.raises(QuotaExceeded) as over:
+        await stage.quotas.reserve(a_request(), ci)
+    assert over.value.lack.path == "search"
+
+
 # -- what others do ------------------------------------------------------------------------------------------------
 
 

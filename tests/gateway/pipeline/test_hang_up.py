@@ -182,7 +182,7 @@ def test_an_observer_that_raises_keeps_no_other_from_its_outcome() -> None:
         def fail(_: Outcome) -> None:
             raise Planted
 
-        stage.pipeline._observers = (fail, *stage.pipeline._observers)
+        stage.pipeline.observers = (fail, *stage.pipeline.observers)
         await stage.ask("n", "nobody", 1_000, 10)
         assert stage.outcomes[0].status == 200
         return reported

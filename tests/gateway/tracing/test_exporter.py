@@ -263,8 +263,11 @@ async def answering(*parts: bytes, again: bytes = b"") -> AsyncIterator[str]:
     """A receiver that sends the parts whatever it receives, then `again` without end; its URL."""
     answers, ended = list[asyncio.Task[None]](), asyncio.Event()
 
-    async def answer(writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            # A connection that is closed with unread bytes is reset, and the answer may be lost.
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
             for part in parts:
                 writer.write(part)
             while again and not (writer.is_closing() or ended.is_set()):
@@ -276,8 +279,8 @@ async def answering(*parts: bytes, again: bytes = b"") -> AsyncIterator[str]:
         with suppress(OSError):
             await writer.wait_closed()
 
-    def begin(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers.append(asyncio.create_task(answer(writer)))
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers.append(asyncio.create_task(answer(reader, writer)))
 
     async with await asyncio.start_server(begin, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()

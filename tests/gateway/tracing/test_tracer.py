@@ -81,3 +81,12 @@ def test_sampled_requests_are_exported() -> None:
         tracer.on_outcome(an_outcome(trace=trace))
     assert [outcome.trace for outcome in exported] == [sampled]
     assert (sampled.attempt, other.attempt) == (0, 0)
+
+
+def test_a_new_trace_that_is_not_sampled_has_its_header_line() -> None:
+    """One for all attempts: nobody sees their spans. A sampled one makes a line for each."""
+    trace = a_tracer(0.0).begin({}, is_trusted=False)
+    assert trace.line == trace.header_lines()
+    trace.attempt = 2
+    assert trace.line != trace.header_lines()
+    assert a_tracer(1.0).begin({}, is_trusted=False).line == ""

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from tenancy.policy import HMAC, KeyFile
-from tenancy.tenants import Account, Quota, Tenant
+from tenancy.tenants import UNLIMITED, Account, Quota, Tenant, quota_of
 from tests.tenancy.policies import A, B, faults, policy, whose
 
 
@@ -21,6 +21,38 @@ def test_key_files_are_read_next_to_inline_keys() -> None:
             " 64 hexadecimal digits, optionally after `sha256:` or `hmac-sha256:`"
         )
     ]
+
+
+def test_a_key_may_have_limits_of_its_own() -> None:
+    """In a file as in place; they are one account more of whoever shows the key, and of nobody else."""
+    source = (
+        "auth: {keys_dir: keys, keys: {legal: [{digest: " + B + ", id: k2, tpm: 900, max_budget: 2.5}]}}\n"
+        "tenants: {legal: {rpm: 100}}\n"
+    )
+    found = policy(source, KeyFile("legal", "k1", f"{A} rpm=5 max_budget=2 budget_duration=1h"))
+    tenant, hourly = found.tenants["legal"], Quota(requests_per_min=5, budget=2.0, budget_period_s=3600.0)
+    whole = Account("legal", Quota(requests_per_min=100))
+    assert found.keys[A].caller.accounts == (whole, Account("legal/key/k1", hourly))
+    assert found.keys[B].caller.accounts == (whole, Account("legal/key/k2", Quota(tokens_per_min=900, budget=2.5)))
+    assert tenant.caller(key_id="k3").accounts == (whole,)
+    assert quota_of(found.tenants, "legal/key/k1") == hourly
+    assert quota_of(found.tenants, "legal/key/k3") == UNLIMITED
+
+
+@pytest.mark.parametrize(
+    "content", ["rpm=0", "rpm=off", "budget_duration=1d", "max_budget=-1", "rpm=1 rpm=2", "weight=2"]
+)
+def test_limits_of_a_key_that_make_no_sense_are_faults(content: str) -> None:
+    """Of its file."""
+    (fault,) = faults("auth: {keys_dir: keys}", KeyFile("legal", "k1", f"{A} {content}"))
+    assert fault.startswith("keys/legal/k1: ")
+
+
+def test_keys_of_one_id_have_the_same_limits() -> None:
+    """They share one account."""
+    keys = "auth: {keys: {legal: [{digest: %s, id: k, rpm: 5}, {digest: %s, id: k, rpm: %d}]}}"
+    assert len(policy(keys % (A, B, 5)).keys) == 2
+    assert faults(keys % (A, B, 6)) == ["auth.keys.legal[1]: another key of `legal` has the same id and other limits"]
 
 
 def test_what_stands_behind_a_digest_counts() -> None:

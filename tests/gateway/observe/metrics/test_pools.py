@@ -4,6 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gateway.observe.metrics.pools import PoolCollector, PoolMeter, PoolNames, PoolTokens
+from gateway.observe.metrics.request_groups import single_group
 from gateway.runtime.metric_families import TenantLabels
 from routing.decision.router import Router
 from routing.facts import Role
@@ -59,7 +60,7 @@ def test_tokens_divide_the_cost_of_a_pool_among_tenants() -> None:
     fleet.put(Pod("http://a:1", PodState.READY, frozenset({"tiny"}), pool="h100"))
     tokens = PoolTokens(PoolNames(fleet), TenantLabels())
     for tenant, usage in (("legal", Usage(100, 50, 60)), ("sales", Usage(10, 100, None)), ("legal", Usage(0, 10))):
-        tokens.count(an_outcome(tenant=tenant, usage=usage), "h100")
+        tokens.add(single_group(an_outcome(tenant=tenant, usage=usage), "h100"))
     assert tokens.by_key == {("h100", "legal"): [40, 60, 60], ("h100", "sales"): [10, 0, 100]}
     weights = {tenant: held[0] + held[2] for (_, tenant), held in tokens.by_key.items()}
     parts = {tenant: 7.0 * weight / sum(weights.values()) for tenant, weight in weights.items()}
@@ -73,7 +74,7 @@ def test_the_input_of_a_pair_belongs_to_its_prefill_pool() -> None:
     for url, pool in (("http://p:1", "prefill"), ("http://a:1", "decode")):
         fleet.put(Pod(url, PodState.READY, frozenset({"tiny"}), pool=pool))
     tokens, pair = PoolTokens(PoolNames(fleet), TenantLabels()), an_attempt(prefill_engine="http://p:1#0")
-    tokens.count(an_outcome(attempts=(pair,)), "decode")
+    tokens.add(single_group(an_outcome(attempts=(pair,)), "decode"))
     assert tokens.by_key == {("decode", "legal"): [0, 0, 11], ("prefill", "legal"): [4, 96, 0]}
 
 

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from gateway.config.models import ModelEntry
+from gateway.observe.metrics.request_groups import single_group
 from gateway.observe.metrics.tenants import TenantTotals
 from gateway.pipeline.record import Outcome
 from gateway.runtime.metric_families import OTHER, Family, TenantLabels
@@ -21,7 +22,7 @@ class Shown(Collector):
     def __init__(self, *outcomes: Outcome, max_tenants: int = 100) -> None:
         self.totals = TenantTotals(TenantLabels(max_tenants), PRICES)
         for outcome in outcomes:
-            self.totals.count(outcome)
+            self.totals.add(single_group(outcome))
         self.registry = CollectorRegistry()
         self.registry.register(self)
 

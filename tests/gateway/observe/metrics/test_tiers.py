@@ -6,6 +6,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from gateway.observe.metrics.request_groups import single_group
 from gateway.observe.metrics.tiers import QueuedRequests, TierCollector, TierCounters, WaitingForPodCollector
 from gateway.pipeline.admission_queue import AdmissionQueue
 from gateway.pipeline.rejections import status_of
@@ -30,7 +31,7 @@ class Scene:
         self.registry.register(TierCollector(self.tallies, self.fleet, lambda: self.waiting))
 
     def end(self, model: str = "tiny", tier: str = "gold", **changes: Any) -> None:
-        self.tallies.on_outcome(an_outcome(request=a_request(model=model), tier=tier, **changes))
+        self.tallies.add(single_group(an_outcome(request=a_request(model=model), tier=tier, **changes)))
 
     def shown(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)

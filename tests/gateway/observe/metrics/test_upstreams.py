@@ -6,11 +6,13 @@ from gateway.config.discovery import DiscoveredPod
 from gateway.fleet.pod_state import WatchedPod
 from gateway.fleet.probe import ModelListing, ProbeResult
 from gateway.fleet.scrape import EngineReading, MetricsPage
+from gateway.observe.metrics.request_groups import single_attempts
 from gateway.observe.metrics.upstreams import UpstreamCollector, UpstreamCounters, waiting_by_engine
+from gateway.runtime.metric_families import Histogram
 from routing.facts import PodFacts
 from routing.fleet import Fleet
 from routing.pods import Pod, PodState
-from tests.gateway.samples import an_attempt
+from tests.gateway.samples import an_attempt, an_outcome
 
 
 def shown(*pods: WatchedPod, now_s: float = 100.0) -> CollectorRegistry:
@@ -69,8 +71,10 @@ def test_attempts_are_counted_by_pod_and_go_with_it() -> None:
     fleet = Fleet()
     fleet.put(Pod("http://a:1", PodState.READY))
     counts = UpstreamCounters(fleet)
-    counts.count((an_attempt(engine="http://a:1#0", result="timeout", actual_ttft_s=None), an_attempt()))
-    counts.count((an_attempt(engine="http://gone:1"),))
+    tried = (an_attempt(engine="http://a:1#0", result="timeout", actual_ttft_s=None), an_attempt())
+    for receipts in (tried, (an_attempt(engine="http://gone:1"),)):
+        for sums in single_attempts(an_outcome(attempts=receipts), "tiny", Histogram(())):
+            counts.add(sums)
     attempts, ttft = counts.families()
     assert {sample.labels["result"]: sample.value for sample in attempts.samples} == {"timeout": 1, "ok": 1}
     assert {sample.name[-5:]: sample.value for sample in ttft.samples} == {"count": 1, "s_sum": 0.15}

@@ -18,7 +18,7 @@ from gateway.observe.operators.outcome_totals import (
 from gateway.pipeline.rejections import status_of
 from routing.rejection import Reason
 from routing.request import Usage
-from tests.gateway.samples import a_request, an_attempt, an_outcome
+from tests.gateway.samples import a_request, an_attempt, an_outcome, count
 
 NOW = 1_000 * PERIOD_S
 
@@ -26,7 +26,7 @@ NOW = 1_000 * PERIOD_S
 def totals_of(*outcomes: dict[str, Any], cost: float = 0.5) -> OutcomeTotals:
     totals = OutcomeTotals(lambda _: cost)
     for changes in outcomes:
-        totals.on_outcome(an_outcome(**{"at_s": NOW, **changes}))
+        count(totals, an_outcome(**{"at_s": NOW, **changes}))
     return totals
 
 
@@ -129,8 +129,8 @@ def test_models_that_clients_invent_take_no_tiers() -> None:
     totals = OutcomeTotals(lambda _: 0.0, lambda model: model == "tiny")
     for number in range(2 * outcome_totals.MAX_TIERS):
         invented = a_request(model=f"invented-{number}")
-        totals.on_outcome(an_outcome(at_s=NOW, request=invented, reason=Reason.UNKNOWN_MODEL, attempts=()))
-    totals.on_outcome(an_outcome(at_s=NOW, tier="gold"))
+        count(totals, an_outcome(at_s=NOW, request=invented, reason=Reason.UNKNOWN_MODEL, attempts=()))
+    count(totals, an_outcome(at_s=NOW, tier="gold"))
     assert {key: counts.total[0] for key, counts in totals.tiers.items()} == {
         ("default", "other"): 2 * outcome_totals.MAX_TIERS,
         ("gold", "tiny"): 1,

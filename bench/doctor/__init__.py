@@ -1,0 +1,1 @@
+"""Diagnosis beside faults that were injected into simulated pods in virtual time."""

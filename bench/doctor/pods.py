@@ -1,0 +1,150 @@
+"""A simulated pod in virtual time with a metrics page: engines, their books, and what it declares of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from bench.doctor.plans import NIC_GBIT_S, PodPlan
+from diagnosis.facts import BuildFacts, EngineFlags, EnvironmentFacts, HardwareFacts, NicPort
+from routing.facts import Role
+from simulator.books import Books
+from simulator.engine import Engine
+from simulator.engine_profile import slowed
+from simulator.exposition import Subject, TransfersShown, render_metrics
+from simulator.options import Options
+from simulator.profile import Profile
+from simulator.sequence import Milestone, MilestoneKind, Sequence
+from simulator.virtual_pod import LOST, VirtualPod
+
+Listener = Callable[[Milestone], None]
+
+
+class SimulatedRank:
+    """One engine and its books."""
+
+    def __init__(self, profile: Profile, plan: PodPlan, loop: asyncio.AbstractEventLoop) -> None:
+        self.pod = VirtualPod(profile, loop, plan.link)
+        self.pod.loses_fetches = plan.loses_fetches
+        self.books = Books(1.0)
+        self.pod.engine.step_book = self.books.steps
+        self.constrained = 0
+        """Running requests whose output a grammar restricts; the next: all."""
+        self.outstanding = 0
+
+    @property
+    def engine(self) -> Engine:
+        return self.pod.engine
+
+    def submit(self, sequence: Sequence, listener: Listener, source: tuple[VirtualPod, str] | None = None) -> None:
+        """Queue a sequence, and enter it into the books when it ends."""
+        arrived_s = 0.0
+        first: list[Milestone] = []
+        self.outstanding += 1
+
+        def reach(milestone: Milestone) -> None:
+            if milestone.kind is MilestoneKind.FIRST_TOKEN:
+                first.append(milestone)
+            else:
+                self.outstanding -= 1
+                if milestone.reason != LOST:
+                    self.books.enter(sequence, arrived_s, first[0] if first else None, milestone)
+            listener(milestone)
+
+        arrived_s = self.pod.submit(sequence, reach, source)
+
+
+@dataclass(slots=True)
+class SimulatedPod:
+    """One pod that lives at an address."""
+
+    plan: PodPlan
+    ranks: list[SimulatedRank]
+    ready_since_s: float
+    is_paused: bool = False
+    started: int = 0
+
+
+def start_pod(plan: PodPlan, loop: asyncio.AbstractEventLoop, now_s: float) -> SimulatedPod:
+    """Start a pod as planned."""
+    profile = slowed(plan.profile, 1 + plan.skew) if plan.is_coupled else plan.profile
+    return SimulatedPod(plan, [SimulatedRank(profile, plan, loop) for _ in range(plan.ranks)], now_s)
+
+
+def page_of(pod: SimulatedPod, draws: Random) -> bytes:
+    """Return the pod's metrics page, with the balance of experts that its agent reads from the log."""
+    plan = pod.plan
+    shown = None
+    if plan.role is not Role.EITHER:
+        shown = TransfersShown("NixlConnector", pod.ranks[0].pod.wire.counts)
+    for rank in pod.ranks:
+        rank.pod.statistics()
+    options = Options(profile=plan.profile, models=(plan.pool,), engines=plan.ranks)
+    page = render_metrics(Subject(options, pod.ranks, 0, (), shown))
+    if not plan.is_coupled:
+        return page
+    balance = 1 / (1 + plan.skew) * draws.uniform(0.97, 1.0)
+    lines = "".join(f'hearth_expert_balance{{engine="{rank}"}} {balance:.4f}\n' for rank in range(plan.ranks))
+    return page + lines.encode()
+
+
+def flags_of(plan: PodPlan, read_at_s: float) -> EngineFlags:
+    """Return what the pod's command line says."""
+    profile = plan.profile
+    held: dict[str, Any] = {
+        "chunked_prefill": plan.is_chunked,
+        "max_num_batched_tokens": profile.max_num_batched_tokens,
+        "max_num_seqs": profile.max_num_seqs,
+        "speculative_method": "eagle3" if profile.speculative_tokens else "",
+        "speculative_tokens": profile.speculative_tokens or None,
+        "expert_parallel": plan.is_coupled,
+        "eplb": False,
+        "tp": 1,
+        "pp": 1,
+        "dp": plan.ranks,
+        "attention_backend": "FLASH_ATTN",
+        "kv_dtype": "fp8",
+        "connector": None if plan.role is Role.EITHER else "NixlConnector",
+        "offloading_gib": 32.0 if profile.host_kv_tokens else None,
+        "scheduling_policy": "priority",
+        "prompt_tokens_details": True,
+        "kv_events": True,
+        "prefix_caching": profile.caches_prefixes,
+        "block_size": profile.block_size,
+        "hash_algorithm": "sha256_cbor",
+    }
+    return EngineFlags(read_at_s, **(held | dict(plan.flags)))
+
+
+def build_of(plan: PodPlan, read_at_s: float) -> BuildFacts:
+    """Return what runs in the pod."""
+    held: dict[str, Any] = {
+        "version": "0.32.0",
+        "build": "fc2a2d97",
+        "image_digest": "sha256:aa11",
+        "model_config_digest": "c0ffee",
+        "template_digest": "7e3p",
+        "revision": "main-1",
+        "rollout": "r1",
+    }
+    return BuildFacts(read_at_s, **(held | dict(plan.build)))
+
+
+def environment_of(plan: PodPlan, read_at_s: float) -> EnvironmentFacts:
+    """Return the pod's environment, by allow-list."""
+    transports = {} if plan.role is Role.EITHER else {"UCX_TLS": "rc,cuda_copy,cuda_ipc"}
+    return EnvironmentFacts(read_at_s, transports | dict(plan.environment), {"PYTHONHASHSEED": plan.seed_digest})
+
+
+def hardware_of(plan: PodPlan, read_at_s: float) -> HardwareFacts:
+    """Return the pod's network cards."""
+    port = NicPort("mlx5_0", plan.port_state, NIC_GBIT_S)
+    return HardwareFacts(read_at_s, host=plan.address.partition("//")[2], gpu="H100", gpus=1, ports=(port,))
+
+
+def slower(plan: PodPlan, factor: float) -> PodPlan:
+    """Return a plan whose GPU takes `factor` times as long for everything."""
+    return replace(plan, profile=slowed(plan.profile, factor))

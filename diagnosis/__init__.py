@@ -1,0 +1,1 @@
+"""Diagnosis of a fleet: facts in, findings out. Pure: time is an argument; no I/O."""

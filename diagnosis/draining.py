@@ -1,0 +1,87 @@
+"""Which pods may be drained because of findings: few, never below what is needed, and never a pool-wide fault. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from diagnosis.facts import FleetFacts
+from diagnosis.finding import Finding, Severity
+
+MAX_POOL_SHARE = 0.1
+"""Of a pool that may be drained at one time; one pod may always be."""
+
+POOL_WIDE_SHARE = 0.3
+"""Share of a pool with one finding above which nothing is drained for it: the fault is the pool's, and alerts."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainPolicy:
+    """What an operator permits. The default permits nothing."""
+
+    recipes: frozenset[str] = frozenset()
+    """Names of recipes for whose findings pods may be drained."""
+    needed: Mapping[str, int] = field(default_factory=dict)
+    """By pool: ready pods that objectives need; 1 for a pool that is not listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainPlan:
+    """What follows from the findings now."""
+
+    drained: tuple[str, ...] = ()
+    """Pods that may be drained, those that are drained already included."""
+    restored: tuple[str, ...] = ()
+    """Pods that were drained for findings that are gone, or that are no longer permitted."""
+    pool_wide: tuple[tuple[str, str], ...] = ()
+    """(Recipe, pool) of findings that concern so much of a pool that nothing is drained for them."""
+
+
+def drainable(
+    findings: Iterable[Finding], facts: FleetFacts, policy: DrainPolicy, drained: Collection[str] = ()
+) -> DrainPlan:
+    """Return which pods may be drained now, and which of those that were `drained` by this rule must be restored.
+
+    Only raised findings of severity failing or degrading count, of recipes that the policy names.
+    """
+    members: dict[str, list[str]] = {}
+    ready: dict[str, set[str]] = {}
+    for pod in facts.pods:
+        members.setdefault(pod.pool, []).append(pod.address)
+        if pod.is_ready and pod.address not in drained:
+            ready.setdefault(pod.pool, set()).add(pod.address)
+    chosen: dict[str, list[str]] = {}
+    pool_wide: list[tuple[str, str]] = []
+    for finding in findings:
+        pods = [each for each in finding.pods if each in members.get(finding.pool, ())]
+        if finding.recipe not in policy.recipes or finding.severity is Severity.ADVICE or not pods:
+            continue
+        if len(pods) > POOL_WIDE_SHARE * len(members[finding.pool]) and len(pods) > 1:
+            pool_wide.append(finding.key)
+            continue
+        # Drained ones first, so that a choice stays while its evidence does.
+        held = chosen.setdefault(finding.pool, [])
+        held += [each for each in sorted(pods, key=lambda each: each not in drained) if each not in held]
+    permitted = [
+        address
+        for pool, pods in chosen.items()
+        for address in _permitted(pods, len(members[pool]), ready.get(pool, set()), policy.needed.get(pool, 1), drained)
+    ]
+    restored = tuple(each for each in drained if each not in permitted)
+    return DrainPlan(tuple(permitted), restored, tuple(pool_wide))
+
+
+def _permitted(pods: list[str], size: int, ready: set[str], needed: int, drained: Collection[str]) -> list[str]:
+    limit = max(1, int(MAX_POOL_SHARE * size))
+    kept: list[str] = []
+    left = len(ready)
+    for pod in sorted(pods, key=lambda each: each not in drained):
+        if len(kept) >= limit:
+            break
+        if pod in drained:
+            if left >= needed:
+                kept.append(pod)
+        elif left - (pod in ready) >= max(needed, 1):
+            kept.append(pod)
+            left -= pod in ready
+    return kept

@@ -1,0 +1,72 @@
+"""A page for each recipe, in Markdown, and their index: what docs/doctor/ holds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from diagnosis.finding import Severity
+from diagnosis.recipe import Recipe
+from diagnosis.recipes.registry import BY_NAME, RECIPES
+
+INDEX = "README.md"
+
+_HEAD = """\
+# Recipes of the doctor
+
+Stability: experimental. Generated from `diagnosis/recipes/` by `make reference`; do not edit.
+
+Each recipe is one known fault of a fleet. A finding is raised after 15 to 30 s of evidence and cleared 20 s after the
+last. Figures that are missing, too old or too few make a recipe `unknown`, never healthy.
+
+| recipe | question | severity | symptom |
+|---|---|---|---|
+"""
+
+SEVERITIES: Mapping[Severity, str] = {
+    Severity.FAILING: "failing: requests fail, or wait without progress",
+    Severity.DEGRADING: "degrading: requests are slower than they have to be",
+    Severity.ADVICE: "advice: nothing is slower yet",
+}
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every page by its file name."""
+    texts = {file_name(recipe): page(recipe) for recipe in RECIPES}
+    return {INDEX: index()} | texts
+
+
+def file_name(recipe: Recipe) -> str:
+    """Return the name of a recipe's page."""
+    return f"{recipe.name.replace('_', '-')}.md"
+
+
+def index() -> str:
+    """Return the index: recipes in the order of their names."""
+    rows = (
+        f"| [{recipe.name}]({file_name(recipe)}) | {recipe.question} | {recipe.severity} | {recipe.symptom} |\n"
+        for recipe in sorted(RECIPES, key=lambda each: each.name)
+    )
+    return _HEAD + "".join(rows)
+
+
+def page(recipe: Recipe) -> str:
+    """Return the page of one recipe."""
+    causes = sorted(other.name for other in RECIPES if recipe.name in other.explains)
+    sections = (
+        ("Symptom", recipe.symptom),
+        ("Evidence", recipe.looks_at),
+        ("Cause", recipe.cause),
+        ("First step", recipe.first_step),
+        ("How to see that it helped", recipe.helped),
+        ("If the finding is wrong", recipe.wrong_if),
+        ("Brings about", _links(recipe.explains)),
+        ("May be brought about by", _links(causes)),
+    )
+    text = (
+        f"# {recipe.title}\n\n`{recipe.name}`. Question: {recipe.question}. Severity: {SEVERITIES[recipe.severity]}.\n"
+    )
+    return text + "".join(f"\n## {heading}\n\n{body}\n" for heading, body in sections if body)
+
+
+def _links(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(f"[{name}]({file_name(BY_NAME[name])})" for name in names)

@@ -1,0 +1,66 @@
+"""The API server in front of the engine is the bottleneck: requests wait before the engine sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnosis.facts import PodObservation
+from diagnosis.finding import Evidence, Question, Severity
+from diagnosis.recipe import Indication, Missing, Recipe
+from diagnosis.scene import Scene
+from routing.facts import Role
+
+MIN_HIDDEN_S = 0.2
+MIN_TIMES = 1.0
+"""Seconds outside of the engine, and those by seconds within, from which the API server counts as the bottleneck."""
+
+
+def look(scene: Scene) -> Iterator[Indication | Missing]:
+    """Compare the first token as the gateway sees it with queue and prefill as the engine counts them."""
+    for pod in scene.facts.pods:
+        if pod.role is not Role.EITHER:
+            continue
+        seen = None if pod.requests is None else pod.requests.first_token
+        inside = _inside_s(pod)
+        if seen is None or seen.count < 5 or seen.mean is None or inside is None:
+            yield Missing(pod.pool, pod.address, "first tokens, or the engine's queue and prefill times, are missing")
+            continue
+        typical = seen.quantile(0.5)
+        hidden = (seen.mean if typical is None else min(seen.mean, typical)) - inside
+        if hidden >= max(MIN_HIDDEN_S, MIN_TIMES * inside):
+            evidence = (
+                Evidence(
+                    "first token at the gateway", seen.mean, inside, "engine's queue and prefill", "s", pod.address
+                ),
+            )
+            yield Indication(pod.pool, pod.address, evidence, 0.85)
+
+
+def _inside_s(pod: PodObservation) -> float | None:
+    queue = prefill = count = 0.0
+    for engine in pod.engines:
+        if engine.queue is None or engine.prefill is None or engine.prefill.count < 1:
+            return None
+        queue += engine.queue.total
+        prefill += engine.prefill.total
+        count += engine.prefill.count
+    return (queue + prefill) / count if count >= 5 else None
+
+
+RECIPE = Recipe(
+    name="api_server_bound",
+    title="The API server is the bottleneck",
+    question=Question.PREFILL,
+    severity=Severity.DEGRADING,
+    symptom="TTFT is high while engines have short queues and spare capacity.",
+    looks_at=(
+        "Mean and median of the first token at the gateway exceed `request_queue_time_seconds` plus "
+        "`request_prefill_time_seconds` by 0.2 s and by as much as both of them: a delay that few "
+        "requests meet raises the mean alone."
+    ),
+    cause="Parsing, templating and tokenising in one process take longer than requests arrive.",
+    first_step="Raise `--api-server-count` of the named pod by one.",
+    helped="The gap between the gateway's TTFT and the engine's own times shrinks by half or more.",
+    wrong_if="The gap stays: then the network between gateway and pod holds requests up.",
+    look=look,
+)

@@ -1,0 +1,64 @@
+"""The bench of diagnosis: one injected fault from end to end, and its table."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from random import Random
+
+from bench.doctor.__main__ import report
+from bench.doctor.cases import BY_NAME, NOTHING, Verdict, play_faults
+from bench.doctor.faults import FAULTS, POOL_OF
+from bench.doctor.masking import Mask
+from diagnosis.baseline import Baseline
+from diagnosis.facts import EngineWindow
+from diagnosis.recipes.registry import RECIPES
+from tests.diagnosis.scene import fleet
+
+VERDICT = Verdict("kv_pressure", 1, ("kv_pressure",), "kv_pressure", 0.9, True, 30.0, cleared_after_s=20.0)
+
+
+def test_a_paused_engine_is_named_and_cleared() -> None:
+    """Pages of simulated pods, the production parser, all recipes, and the clock of the loop."""
+    verdict, half = play_faults([BY_NAME["engine_stalled"]], 3, Baseline(), with_mask=True)
+    assert verdict.is_right, verdict
+    assert verdict.named_after_s is not None
+    assert verdict.named_after_s <= BY_NAME["engine_stalled"].enough_s + 60
+    assert verdict.cleared_after_s is not None
+    assert verdict.cleared_after_s <= 60
+    assert half is not None
+    assert not half.is_confidently_wrong
+
+
+def test_every_recipe_has_an_injected_fault() -> None:
+    """None is tested by hand-written facts alone."""
+    assert {fault.recipe for fault in FAULTS} == {recipe.name for recipe in RECIPES}
+    assert set(POOL_OF) == {fault.name for fault in FAULTS}
+
+
+def test_half_of_the_figures_are_missing() -> None:
+    """The same ones of all pods; times and identities stay."""
+    held = Mask(Random(1)).facts(fleet())
+    pairs = [(each.engines[0], other.engines[0]) for each, other in zip(fleet().pods, held.pods, strict=True)]
+    names = [each.name for each in fields(EngineWindow)]
+    full, half = pairs[0]
+    known = {name for name in names if getattr(full, name) is not None}
+    kept = {name for name in known if getattr(half, name) is not None}
+    assert 0.3 * len(known) < len(kept) < 0.8 * len(known)
+    assert {"rank", "start_s", "end_s"} <= kept
+    assert all(getattr(other, name) is None for _, other in pairs for name in known - kept)
+
+
+def test_the_table_counts_right_unknown_and_wrong() -> None:
+    """A wrong pod is wrong, nothing is unknown, and a guess without confidence is not confidently wrong."""
+    verdicts = [
+        VERDICT,
+        replace(VERDICT, has_right_pod=False),
+        replace(VERDICT, found=NOTHING, confidence=0.0),
+        replace(VERDICT, found="redis_slow", confidence=0.6),
+    ]
+    assert [each.is_right for each in verdicts] == [True, False, False, False]
+    assert [each.is_confidently_wrong for each in verdicts] == [False, True, False, False]
+    lines, targets = report([("fault", (each, each)) for each in verdicts])
+    assert "1/4" in lines[1]
+    assert "kv_pressure on another pod x1" in lines[1]
+    assert [target.is_met for target in targets] == [False, False, True]

@@ -1,0 +1,279 @@
+"""Each recipe finds its fault, is silent on a healthy fleet, and says so where its figures are missing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+
+import pytest
+
+from diagnosis.baseline import Baseline
+from diagnosis.distribution import distribution_of
+from diagnosis.facts import (
+    EngineFlags,
+    EngineWindow,
+    EnvironmentFacts,
+    FleetFacts,
+    GatewayLoad,
+    GatewayView,
+    HardwareFacts,
+    NicPort,
+    PodObservation,
+    SpeculationWindow,
+    TransferWindow,
+)
+from diagnosis.recipes.registry import BY_NAME, RECIPES
+from routing.facts import Role
+from tests.diagnosis.scene import (
+    NOW_S,
+    START_S,
+    baseline,
+    engine,
+    fetching,
+    flags,
+    fleet,
+    gaps,
+    gauge,
+    looked,
+    pod,
+    speculating,
+    view,
+)
+
+C0, D0 = "http://c0:8000", "http://d0:8000"
+
+
+def chat(**changes: object) -> FleetFacts:
+    return fleet(pod("c0", engines=(engine(**changes),)))
+
+
+def decode(**changes: object) -> FleetFacts:
+    return fleet(pod("d0", "split", Role.DECODE, engines=(fetching(**changes),)))
+
+
+def ranks(*engines: EngineWindow) -> PodObservation:
+    return pod("c0", engines=tuple(replace(each, rank=rank) for rank, each in enumerate(engines)))
+
+
+SLOW = TransferWindow(count=30.0, bytes=30e9, seconds=12.0, descriptors=1_000.0, failed=0.0)
+BUILD = pod("c0").build
+assert BUILD is not None
+
+SPECULATING = fleet(*(pod(f"c{number}", engines=(speculating(),)) for number in range(3)))
+LOW = SpeculationWindow(1_000.0, 2_000.0, 300.0)
+TAIL = gaps((0.02, 900), (0.6, 100))
+
+FOUND: dict[str, tuple[FleetFacts, set[str], Baseline | None]] = {
+    "kv_pressure": (chat(preemptions=8.0, kv_usage=gauge(0.97)), {C0}, None),
+    "chunked_prefill_off": (
+        fleet(pod("c0", flags=flags(chunked_prefill=False), engines=(engine(token_gap=TAIL),))),
+        {C0},
+        None,
+    ),
+    "coarse_chunks": (
+        fleet(pod("c0", flags=flags(max_num_batched_tokens=16_384), engines=(engine(token_gap=TAIL),))),
+        {C0},
+        None,
+    ),
+    "decode_starved_by_prefill": (chat(token_gap=gaps((0.08, 500)), computed_tokens=90_000.0), {C0}, None),
+    "hot_expert": (chat(expert_balance=gauge(0.4)), {C0}, None),
+    "dp_rank_stalled": (fleet(ranks(engine(), engine(generation_tokens=0.0, computed_tokens=0.0))), {C0}, None),
+    "engine_stalled": (chat(generation_tokens=0.0, computed_tokens=0.0), {C0}, None),
+    "idle_ranks": (fleet(ranks(engine(running=gauge(8.0)), engine(running=gauge(0.0)))), {C0}, None),
+    "api_server_bound": (fleet(pod("c0", requests=view(first_token=distribution_of([0.9] * 40)))), {C0}, None),
+    "transfer_queue": (decode(fetches_queued=gauge(4.0)), {D0}, None),
+    "transfers_failing": (decode(transfers=replace(SLOW, failed=6.0)), {D0}, None),
+    "slow_transfers": (decode(transfers=SLOW), {D0}, None),
+    "tcp_fallback": (
+        fleet(
+            pod(
+                "d0",
+                "split",
+                Role.DECODE,
+                engines=(fetching(transfers=replace(SLOW, seconds=30.0)),),
+                environment=EnvironmentFacts(NOW_S, {"UCX_TLS": "rc,tcp"}, {}),
+            )
+        ),
+        {D0},
+        None,
+    ),
+    "rdma_port_down": (
+        fleet(pod("d0", "split", Role.DECODE, hardware=HardwareFacts(NOW_S, ports=(NicPort("mlx5_0", "down"),)))),
+        {D0},
+        None,
+    ),
+    "single_service": (
+        fleet(
+            *(pod(f"d{number}", "split", Role.DECODE, metadata_service="etcd:2379") for number in range(2)),
+            single_services=frozenset({"etcd:2379"}),
+        ),
+        {""},
+        None,
+    ),
+    "uncollated_transfers": (
+        decode(transfers=TransferWindow(count=30.0, bytes=30e9, seconds=3.0, descriptors=9_000.0)),
+        {D0},
+        None,
+    ),
+    "acceptance_decayed": (fleet(pod("c0", engines=(engine(speculation=LOW),))), {C0}, baseline(SPECULATING)),
+    "constrained_on_speculating": (
+        fleet(pod("c0", engines=(engine(speculation=LOW),), requests=view(constrained=30.0))),
+        {C0},
+        baseline(SPECULATING),
+    ),
+    "speculation_on_saturated_batch": (
+        chat(
+            running=gauge(64.0),
+            token_gap=gaps((0.09, 900)),
+            speculation=SpeculationWindow(1_000.0, 6_000.0, 700.0),
+        ),
+        {C0},
+        baseline(),
+    ),
+    "prefix_cache_off": (fleet(pod("c0", flags=flags(prefix_caching=False))), {C0}, None),
+    "prefix_cache_thrashing": (chat(cache_hits=1_000.0), {C0}, baseline()),
+    "salts_split_prefixes": (
+        fleet(pod("c0", requests=view(salted=40.0, salts=40.0), engines=(engine(cache_hits=100.0),))),
+        {C0},
+        baseline(),
+    ),
+    "store_without_use": (chat(store_queries=60_000.0, store_hits=100.0), {C0}, None),
+    "prefill_pool_unused": (
+        fleet(
+            pod("p0", "split", Role.PREFILL, engines=(engine(computed_tokens=0.0),)),
+            pod("d0", "split", Role.DECODE, engines=(fetching(computed_tokens=9_000.0),)),
+        ),
+        {"http://p0:8000"},
+        None,
+    ),
+    "unlike_hashing": (fleet(pod("c0", environment=EnvironmentFacts(NOW_S, {}, {"PYTHONHASHSEED": "x"}))), {C0}, None),
+    "unlike_builds": (fleet(pod("c0", build=replace(BUILD, image_digest="sha256:bb"))), {C0}, None),
+    "unlike_kernels": (fleet(pod("c0", flags=flags(attention_backend="TRITON_ATTN"))), {C0}, None),
+    "unlike_kv_formats": (fleet(pod("c0", flags=flags(kv_dtype="bfloat16"))), {C0}, None),
+    "unlike_models": (fleet(pod("c0", build=replace(BUILD, template_digest="other"))), {C0}, None),
+    "gateway_saturated": (
+        fleet(gateways=(GatewayLoad(START_S, NOW_S, cpu=0.99, loop_lag=distribution_of([0.3] * 50)),)),
+        {""},
+        None,
+    ),
+    "redis_slow": (
+        fleet(gateways=(GatewayLoad(START_S, NOW_S, cpu=0.3, redis=distribution_of([0.1] * 50)),)),
+        {""},
+        None,
+    ),
+    "clocks_apart": (fleet(clock_offsets_s={C0: -3.0}), {C0}, None),
+    "feature_without_flag": (fleet(pod("c0", flags=flags(scheduling_policy="fcfs"))), {C0}, None),
+    "slower_than_peers": (
+        chat(token_gap=gaps((0.045, 900)), prefill=distribution_of([0.12] * 40)),
+        {C0},
+        None,
+    ),
+}
+"""By recipe: facts that show its fault, the pods that it must name, and the baseline that it needs."""
+
+
+def test_every_recipe_has_a_case() -> None:
+    """A recipe without one could be blind."""
+    assert set(FOUND) == set(BY_NAME)
+    assert len(BY_NAME) == len(RECIPES) >= 30
+
+
+@pytest.mark.parametrize("name", sorted(FOUND))
+def test_a_recipe_names_its_fault_and_the_pod(name: str) -> None:
+    """With the evidence in place, and nothing else."""
+    facts, pods, normal = FOUND[name]
+    named, _ = looked(name, facts, normal)
+    assert named == pods
+
+
+@pytest.mark.parametrize("name", sorted(FOUND))
+@pytest.mark.parametrize("normal", [None, baseline()], ids=["alone", "with a baseline"])
+def test_a_recipe_is_silent_on_a_healthy_fleet(name: str, normal: Baseline | None) -> None:
+    """Two pools without a fault, one of them speculating."""
+    assert looked(name, fleet(), normal)[0] == set()
+    assert looked(name, SPECULATING, normal)[0] == set()
+
+
+@pytest.mark.parametrize("name", sorted(FOUND))
+def test_a_recipe_is_silent_where_everything_is_missing(name: str) -> None:
+    """Pods of which only the address is known: nothing is found, and nothing raises."""
+    pods = tuple(PodObservation(each.address, each.pool, role=each.role) for each in fleet().pods)
+    assert looked(name, FleetFacts(NOW_S, pods), None)[0] == set()
+
+
+@pytest.mark.parametrize("name", sorted(FOUND))
+def test_a_recipe_does_not_use_stale_figures(name: str) -> None:
+    """Two hours later the same facts are no evidence, but for what is configured."""
+    facts, _, normal = FOUND[name]
+    later = replace(facts, gateways=(), clocks_read_at_s=NOW_S - 7_200)
+    old = tuple(_aged(each) for each in later.pods)
+    named, _ = looked(name, replace(later, pods=old), normal)
+    assert named == set() or name == "single_service"
+
+
+def _aged(held: PodObservation) -> PodObservation:
+    assert held.flags is not None
+    assert held.requests is not None
+    assert held.build is not None
+    assert held.environment is not None
+    assert held.hardware is not None
+    then = NOW_S - 7_200
+    return replace(
+        held,
+        engines=tuple(replace(each, start_s=then - 30, end_s=then) for each in held.engines),
+        requests=replace(held.requests, start_s=then - 30, end_s=then),
+        flags=replace(held.flags, read_at_s=then),
+        build=replace(held.build, read_at_s=then),
+        environment=replace(held.environment, read_at_s=then),
+        hardware=replace(held.hardware, read_at_s=then),
+    )
+
+
+GROUPS: tuple[type, ...] = (EngineWindow, EngineFlags, GatewayView)
+KEPT = {"rank", "start_s", "end_s", "is_restarted", "read_at_s"}
+
+
+@pytest.mark.parametrize("name", sorted(FOUND))
+def test_no_single_missing_figure_raises(name: str) -> None:
+    """Each figure is taken away in turn, of all pods."""
+    facts, _, normal = FOUND[name]
+    for group in GROUPS:
+        for each in fields(group):
+            if each.name not in KEPT:
+                looked(
+                    name, replace(facts, pods=tuple(_without(held, group, each.name) for held in facts.pods)), normal
+                )
+
+
+def _without(held: PodObservation, group: type, name: str) -> PodObservation:
+    if group is EngineWindow:
+        return replace(held, engines=tuple(replace(each, **{name: None}) for each in held.engines))
+    if group is EngineFlags:
+        return replace(held, flags=replace(held.flags, **{name: None}) if held.flags else None)
+    return replace(held, requests=replace(held.requests, **{name: None}) if held.requests else None)
+
+
+def test_missing_figures_are_reported() -> None:
+    """What cannot be checked is a gap, not health."""
+    nothing = chat(preemptions=None, kv_usage=None)
+    assert looked("kv_pressure", nothing) == (set(), {C0})
+    unknown = fleet(pod("c0", flags=None))
+    assert looked("chunked_prefill_off", unknown) == (set(), {C0})
+    assert looked("feature_without_flag", unknown) == (set(), {C0})
+
+
+def test_texts_are_complete_and_change_one_thing() -> None:
+    """Every recipe has all texts; no first step says restart, and each begins with one order."""
+    for recipe in RECIPES:
+        texts = (recipe.title, recipe.symptom, recipe.looks_at, recipe.cause, recipe.helped, recipe.wrong_if)
+        assert all(len(text) > 10 for text in texts), recipe.name
+        assert not re.search(r"\b(restart|reboot)", recipe.first_step.lower()), recipe.name
+        assert re.match(r"[A-Z][a-z]+ ", recipe.first_step), recipe.name
+        assert recipe.name not in recipe.explains
+
+
+def test_consequences_name_recipes_and_form_no_circle() -> None:
+    """Two recipes do not explain each other."""
+    for recipe in RECIPES:
+        for other in recipe.explains:
+            assert recipe.name not in BY_NAME[other].explains, (recipe.name, other)

@@ -1,0 +1,53 @@
+"""Facts as recipes read them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from diagnosis.levels import hit_rate
+from diagnosis.scene import Scene, fresh
+from tests.diagnosis.scene import NOW_S, baseline, engine, fleet, pod
+
+
+def test_stale_groups_are_removed_each_at_its_own_age() -> None:
+    """A window after 45 s, hardware after a quarter of an hour, flags after an hour."""
+    facts = fleet()
+    after_a_minute = fresh(facts, NOW_S + 60).pods[0]
+    assert after_a_minute.engines == ()
+    assert after_a_minute.requests is None
+    assert after_a_minute.flags is not None
+    assert after_a_minute.hardware is not None
+    later = fresh(facts, NOW_S + 1_000).pods[0]
+    assert later.hardware is None
+    assert later.flags is not None
+    assert fresh(facts, NOW_S + 1_000).clock_offsets_s == {}
+    assert fresh(facts, NOW_S + 4_000).pods[0].flags is None
+
+
+def test_a_short_window_is_removed() -> None:
+    """Two scrapes in a second say nothing."""
+    facts = fleet(pod("c0", engines=(engine(start_s=NOW_S - 1),)))
+    assert fresh(facts, NOW_S).pods[0].engines == ()
+
+
+def test_pods_that_have_just_begun_are_not_peers() -> None:
+    """Their caches are empty, and so are those of a restarted engine."""
+    young = pod("c1", ready_since_s=NOW_S - 10, engines=(engine(cache_hits=0.0),))
+    again = pod("c2", engines=(engine(cache_hits=0.0, is_restarted=True),))
+    scene = Scene(fleet(young, again), None, NOW_S)
+    first = scene.facts.pods[0]
+    assert scene.peers(first) == []
+    assert scene.peer_median(first, hit_rate) is None
+    assert not scene.is_settled(scene.pools["chat"][1])
+
+
+def test_the_reference_is_the_baseline_and_else_the_peers() -> None:
+    """None without both."""
+    facts = fleet(pod("c1", engines=(engine(cache_hits=3_200.0),)), pod("c2", engines=(engine(cache_hits=3_200.0),)))
+    first = facts.pods[0]
+    assert Scene(facts, baseline(), NOW_S).reference(first, "hit_rate") == (pytest.approx(0.6), "baseline")
+    assert Scene(facts, None, NOW_S).reference(first, "hit_rate") == (pytest.approx(0.2), "peers")
+    alone = replace(facts, pods=(first,))
+    assert Scene(alone, None, NOW_S).reference(first, "hit_rate") is None

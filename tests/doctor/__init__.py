@@ -1,0 +1,1 @@
+"""Faults in simulated pods before a gateway process, found by its doctor: `make test-doctor`."""

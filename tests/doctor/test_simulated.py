@@ -1,0 +1,120 @@
+"""Each fault is named first, with the right pod, within 60 s of traffic; healthy pods have no finding.
+
+Pods are simulated, and scraped over HTTP by a gateway that is a process of its own. Bundles and exit statuses are those
+of the command.
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.commands.doctor import load_bundle
+from gateway.diagnosis.view import diagnose_bundle
+from simulator.faults import Fault, FaultKind
+from simulator.options import Options
+from simulator.pod import SimulatedPod
+from simulator.profile import Profile
+from tests.doctor.stand import MODEL, Stand, Traffic, standing
+from tests.sources import ROOT
+
+PLAIN = Options(profile=Profile(), models=(MODEL,))
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def with_profile(**changes: Any) -> Options:
+    return replace(PLAIN, profile=replace(PLAIN.profile, **changes))
+
+
+def fault_in_last(kind: FaultKind, factor: float = 1.0) -> Any:
+    def change(pods: Sequence[SimulatedPod]) -> None:
+        pods[-1].set_fault(Fault(kind, factor=factor))
+
+    return change
+
+
+async def command(stand: Stand, *words: str) -> tuple[int | None, str]:
+    """Run `hearth WORDS` against the gateway of a stand. Returns its exit status and output."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", *words),
+        *(() if "--bundle" in words else ("--url", stand.gateway.at("admin"))),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await process.communicate()
+    return process.returncode, out.decode()
+
+
+async def test_a_pod_without_its_prefix_cache_is_named(tmp_path: Path) -> None:
+    """By the command, by a bundle without the gateway, in the metric, and beside the pod in `/fleet`."""
+    async with standing([PLAIN, PLAIN, with_profile(caches_prefixes=False)]) as stand, stand.under(Traffic()):
+        found = await stand.until_named("prefix_cache_off")
+        assert found["pods"] == [stand.urls[-1]]
+        status, text = await command(stand, "doctor")
+        assert status == 3
+        assert stand.urls[-1] in text
+        bundle = tmp_path / "bundle.json.gz"
+        assert (await command(stand, "doctor", "--save-bundle", str(bundle)))[0] == 0
+        status, text = await command(stand, "doctor", "--bundle", str(bundle))
+        assert status == 3
+        assert "prefix_cache_off" in text
+        diagnosis = diagnose_bundle(load_bundle(bundle))
+        assert diagnosis is not None
+        assert diagnosis.findings[0].pods == (stand.urls[-1],)
+        assert 'hearth_findings{finding="prefix_cache_off"' in await stand.page("metrics", "/metrics")
+        fleet = await stand.shown("/fleet")
+        assert [pod["findings"] for pod in fleet["pods"]] == [[], [], ["prefix_cache_off"]]
+        line = await stand.gateway.until("finding_raised", finding="prefix_cache_off")
+        assert line["upstreams"] == [stand.urls[-1]]
+
+
+async def test_a_slow_pod_is_named() -> None:
+    """Four times as slow as its peers."""
+    pods = [PLAIN] * 4
+    async with (
+        standing(pods, change=fault_in_last(FaultKind.SLOW, 4.0)) as stand,
+        stand.under(Traffic(clients=12, groups=12)),
+    ):
+        assert (await stand.until_named("slower_than_peers"))["pods"] == [stand.urls[-1]]
+
+
+async def test_a_small_kv_cache_is_named() -> None:
+    """Its requests are preempted."""
+    small = with_profile(kv_capacity_tokens=4096, max_num_seqs=32)
+    traffic = Traffic(clients=24, groups=24, max_tokens=200, prompt_words=20, pause_s=0.01)
+    async with standing([small, small]) as stand, stand.under(traffic):
+        assert set((await stand.until_named("kv_pressure"))["pods"]) <= set(stand.urls)
+
+
+async def test_unlike_block_sizes_are_named() -> None:
+    """The pod that differs from the others."""
+    async with standing([PLAIN, PLAIN, with_profile(block_size=32)]) as stand, stand.under(Traffic(clients=3)):
+        assert (await stand.until_named("unlike_kv_formats"))["pods"] == [stand.urls[-1]]
+
+
+async def test_a_drain_for_a_finding_ends_with_it() -> None:
+    """In mode `act`, for the finding that the configuration names, and announced."""
+    config = "doctor: {mode: act, drain_findings: [slower_than_peers]}\n"
+    async with (
+        standing([PLAIN] * 4, change=fault_in_last(FaultKind.SLOW, 4.0), config=config) as stand,
+        stand.under(Traffic(clients=8, groups=12)),
+    ):
+        line = await stand.gateway.until("finding_pod_drained")
+        assert line["upstream"] == stand.urls[-1]
+        assert (await stand.shown("/fleet"))["pods"][-1]["state"] == "draining"
+        stand.pods[-1].set_fault(Fault())
+        assert (await stand.gateway.until("finding_pod_undrained"))["upstream"] == stand.urls[-1]
+
+
+async def test_healthy_pods_have_no_finding() -> None:
+    """None that says that requests are slow."""
+    async with standing([PLAIN] * 3) as stand, stand.under(Traffic()):
+        await stand.stays_healthy(60.0)
+        assert (await command(stand, "doctor"))[0] in (0, 4)
+        assert (await command(stand, "baseline", "compare"))[0] in (0, 4)
+        assert (await command(stand, "baseline", "save"))[0] == 1

@@ -1,0 +1,121 @@
+"""The support bundle: what it holds can be diagnosed elsewhere, and what must not be shown is not in it."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from agent.server_process import hash_seed_digest, settings_from_command
+from diagnosis.baseline import Baseline, Level
+from gateway.config.discovery import DiscoveredPod
+from gateway.config.doctor import DoctorMode
+from gateway.diagnosis.collector import FactCollector
+from gateway.diagnosis.doctor import NOT_LOOKED, Look
+from gateway.diagnosis.view import InvalidBundle, baseline_of, diagnose_bundle, facts_of, read_bundle, show_bundle
+from gateway.discovery.source import ServerReport
+from gateway.fleet.pod_state import WatchedPod
+from routing.decision.router import Router
+from routing.facts import PodFacts
+from routing.pods import EngineShape, Pod, PodState
+from scorers.registry import routings
+from tests.agent.test_server_settings import COMMAND, SECRET, VARIABLES
+from tests.gateway.samples import an_attempt, an_outcome
+
+URL = "http://10.0.0.7:8000"
+
+MODEL_PATH = f"/models/{SECRET}/m"
+
+PAGE = b"""
+vllm:num_requests_running{engine="0",model_name="x"} 1.0
+vllm:generation_tokens_total{engine="0",model_name="x"} %d
+vllm:cache_config_info{engine="0",block_size="16",enable_prefix_caching="False"} 1.0
+"""
+
+
+class Scene:
+    """A collector before one pod whose every text holds a secret."""
+
+    def __init__(self, tmp_path: Any) -> None:
+        settings = settings_from_command(COMMAND, VARIABLES, tmp_path)
+        facts = PodFacts(
+            version=f"0.32 {SECRET}",
+            revision=SECRET,
+            kv_dtype=SECRET,
+            kv_connector=f"Nixl{SECRET}",
+            engine_id=SECRET,
+            models=(MODEL_PATH,),
+        )
+        self.router = Router(routings()["warm"])
+        self.router.put_pod(Pod(URL, PodState.READY, models=frozenset((MODEL_PATH,)), facts=facts))
+        self.router.reshape_pod(URL, (EngineShape(),))
+        watched = WatchedPod(DiscoveredPod(URL, facts=facts))
+        report = ServerReport("node-7", 0.0, settings)
+        census = SimpleNamespace(servers=lambda: {URL: report})
+        self.now_s = 1_795_186_398.0
+        self.collector = FactCollector(
+            self.router,
+            cast("Any", SimpleNamespace(pods=(watched,), census=census)),
+            clock=lambda: self.now_s - 1_795_186_000.0,
+            wall_clock=lambda: self.now_s,
+            count_fresh=lambda: None,
+            wanted=frozenset,
+        )
+
+    async def looks(self, count: int = 6) -> list[Look]:
+        """Look every 5 s, with a page and a request in between."""
+        looks = []
+        for number in range(count):
+            self.collector.take_page(URL, PAGE % (100 * number), "Fri, 20 Nov 2026 14:53:18 GMT")
+            request = an_outcome(attempts=(an_attempt(engine=URL, role="either"),))
+            request.model, request.error = MODEL_PATH, SECRET
+            self.collector.requests.on_outcome(request)
+            looks.append(Look(await self.collector.collect(), NOT_LOOKED))
+            self.now_s += 5.0
+        return looks
+
+
+async def test_a_bundle_is_diagnosed_offline(tmp_path: Any) -> None:
+    """By its facts, look after look: what a gateway would raise after 15 s is raised."""
+    looks = await Scene(tmp_path).looks()
+    baseline = Baseline(1.0, "", levels={("pool", "kv"): Level({3: (1.0, 2.0)})})
+    bundle = read_bundle(show_bundle(looks, baseline, DoctorMode.ADVISE))
+    assert facts_of(bundle) == [look.facts for look in looks]
+    held = baseline_of(bundle)
+    assert held is not None
+    assert held.levels == baseline.levels
+    found = await asyncio.to_thread(diagnose_bundle, bundle)
+    assert found is not None
+    assert "chunked_prefill_off" in {finding.recipe for finding in found.findings} | {gap.recipe for gap in found.gaps}
+    (pod,) = looks[-1].facts.pods
+    assert pod.flags is not None
+    assert (pod.flags.chunked_prefill, pod.flags.speculative_method, pod.flags.block_size) == (False, "ngram", 16)
+    assert pod.engines[0].generation_tokens == 500
+    assert pod.requests is not None
+    assert pod.requests.requests == 6
+    assert abs(looks[0].facts.clock_offsets_s[URL]) <= 1.0
+
+
+async def test_no_planted_secret_is_in_a_bundle(tmp_path: Any) -> None:
+    """Of arguments, environment, versions, model paths and errors; nor the hash seed."""
+    body = show_bundle(await Scene(tmp_path).looks(), None, DoctorMode.ACT)
+    for part in (SECRET, *SECRET.split("/"), "api-key", "HF_TOKEN", "hf-token", "/models"):
+        assert part.encode() not in body
+    assert VARIABLES["PYTHONHASHSEED"] == hash_seed_digest("77")
+    assert b'"77"' not in body
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"schema": 2}', b'{"schema": 1}', b"\xff", b"[" * 100_000])
+def test_what_is_no_bundle_is_rejected(body: bytes) -> None:
+    """With what is wrong."""
+    with pytest.raises(InvalidBundle):
+        read_bundle(body)
+
+
+async def test_words_of_a_later_version_are_passed_over(tmp_path: Any) -> None:
+    """A bundle may come from a newer gateway."""
+    document = json.loads(show_bundle(await Scene(tmp_path).looks(1), None, DoctorMode.ADVISE))
+    document["mood"] = "good"
+    document["looks"][0]["facts"]["pods"][0]["colour"] = "red"
+    assert len(read_bundle(json.dumps(document).encode()).looks) == 1

@@ -1,0 +1,70 @@
+"""What findings change: prices of constrained requests that outlive their finding and fade, published on change."""
+
+from dataclasses import replace
+
+import pytest
+
+from diagnosis.distribution import distribution_of
+from diagnosis.facts import FleetFacts, GatewayView, PodObservation
+from diagnosis.finding import Diagnosis, FirstAnswer, Question
+from gateway.diagnosis.draining import FindingDrains
+from gateway.diagnosis.effects import CONSTRAINED_RECIPE, PRICE_HALF_LIFE_S, EffectsPublisher, FindingEffects
+from tests.gateway.diagnosis.test_finding_drains import a_finding, a_pod
+
+QUIET = Diagnosis(1.0, FirstAnswer(Question.UNKNOWN, ""))
+FOUND = replace(QUIET, findings=(a_finding(1, recipe=CONSTRAINED_RECIPE),))
+
+
+def with_gap(number: int, gap_s: float) -> PodObservation:
+    held = distribution_of([gap_s] * 10)
+    return replace(a_pod(number), requests=GatewayView(0.0, 30.0, constrained_token_gap=held))
+
+
+class Scene:
+    """A publisher, and what it published."""
+
+    def __init__(self, drains: FindingDrains | None = None) -> None:
+        self.published: list[FindingEffects] = []
+        self.publisher = EffectsPublisher(drains, self.published.append)
+
+    def look(self, at_s: float, diagnosis: Diagnosis, *pods: PodObservation) -> None:
+        self.publisher.apply(FleetFacts(at_s, pods), diagnosis)
+
+
+def test_constrained_requests_cost_what_they_take_longer_there() -> None:
+    """Than on the best other pod; nothing is published while nothing changes."""
+    scene, pods = Scene(), (with_gap(1, 0.05), with_gap(2, 0.02), with_gap(3, 0.03))
+    scene.look(0.0, QUIET, *pods)
+    assert scene.published == []
+    scene.look(5.0, FOUND, *pods)
+    scene.look(10.0, FOUND, *pods)
+    (effects,) = scene.published
+    assert effects.constrained_excess_s == {"http://p1:1": pytest.approx(0.03)}
+
+
+def test_a_price_fades_after_its_finding() -> None:
+    """Requests that went elsewhere take the evidence with them; a pod that is gone has none."""
+    scene, pods = Scene(), (with_gap(1, 0.05), with_gap(2, 0.02))
+    scene.look(0.0, FOUND, *pods)
+    scene.look(PRICE_HALF_LIFE_S, QUIET, *pods)
+    assert scene.published[-1].constrained_excess_s == {"http://p1:1": pytest.approx(0.015)}
+    scene.look(20 * PRICE_HALF_LIFE_S, QUIET, *pods)
+    assert scene.published[-1] == FindingEffects()
+    scene.look(20 * PRICE_HALF_LIFE_S, FOUND, *pods)
+    scene.look(20 * PRICE_HALF_LIFE_S + 5, QUIET, pods[1])
+    assert scene.published[-1] == FindingEffects()
+
+
+def test_without_another_pod_to_compare_with_a_share_is_taken() -> None:
+    """So that new plain pods are preferred."""
+    scene = Scene()
+    scene.look(0.0, FOUND, with_gap(1, 0.05))
+    assert scene.published[-1].constrained_excess_s == {"http://p1:1": pytest.approx(0.015)}
+
+
+def test_drains_are_published_with_prices() -> None:
+    """In mode `act`."""
+    scene = Scene(FindingDrains(frozenset(("engine_stalled",)), lambda *_, **__: None))
+    pods = [a_pod(number) for number in range(5)]
+    scene.look(0.0, replace(QUIET, findings=(a_finding(2),)), *pods)
+    assert scene.published == [FindingEffects(frozenset(("http://p2:1",)))]

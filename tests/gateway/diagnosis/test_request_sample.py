@@ -1,0 +1,74 @@
+"""Records of requests become times and views of pods: a bounded sample, scaled up."""
+
+import pytest
+
+from diagnosis.request_times import Phase, RequestClass
+from gateway.diagnosis.request_sample import SAMPLES_PER_STEP, STEPS, RequestSample
+from routing.fleet import Fleet
+from routing.pods import Pod, PodState
+from routing.request import Usage
+from tests.gateway.samples import AT_S, an_attempt, an_outcome
+
+POD = "http://a:1"
+
+
+def a_sample(queue_s: float | None = 0.05) -> RequestSample:
+    fleet = Fleet()
+    fleet.put(Pod(POD, PodState.READY, models=frozenset(("tiny",))))
+    return RequestSample(fleet, AT_S, lambda _: queue_s)
+
+
+def test_the_time_of_a_request_is_split() -> None:
+    """Gateway, engine queue, prefill and decode, by model, pool and class."""
+    sample = a_sample()
+    sample.on_outcome(an_outcome(attempts=(an_attempt(start_s=0.1, role="either"),)))
+    sample.step(AT_S + 5)
+    ((key, times),) = sample.times().items()
+    assert (key.model, key.pool, key.request_class) == ("tiny", "tiny", RequestClass.PLAIN)
+    seconds = {phase: held.total for phase, held in times.phases.items()}
+    assert seconds[Phase.GATEWAY] == pytest.approx(0.1)
+    assert seconds[Phase.QUEUE] == pytest.approx(0.05)
+    assert seconds[Phase.PREFILL] == pytest.approx(0.1)
+    assert seconds[Phase.DECODE] == pytest.approx(1.0)
+    assert times.cold_tokens is not None
+    assert times.cold_tokens.total == 4
+
+
+def test_a_pod_is_seen_through_its_requests() -> None:
+    """Errors, cached tokens, and the time per token of constrained requests apart."""
+    sample = a_sample()
+    sample.on_outcome(an_outcome(usage=Usage(100, 11, 96)))
+    sample.on_outcome(an_outcome(usage=Usage(100, 11, 96), decode_s=3.0, is_constrained=True))
+    sample.on_outcome(
+        an_outcome(
+            status=502, reason=None, usage=None, attempts=(an_attempt(result="connection_reset", actual_ttft_s=None),)
+        )
+    )
+    sample.step(AT_S + 5)
+    view = sample.view_of(POD)
+    assert view is not None
+    assert (view.requests, view.errors, view.constrained) == (3, 1, 1)
+    assert (view.predicted_cached_tokens, view.actual_cached_tokens) == (3 * 64, 3 * 96)
+    assert view.token_gap is not None
+    assert view.token_gap.count == 2
+    assert view.constrained_token_gap is not None
+    assert view.constrained_token_gap.mean == pytest.approx(0.3)
+
+
+def test_requests_beyond_the_sample_are_counted_only() -> None:
+    """Counts are scaled up; the window is bounded."""
+    sample = a_sample()
+    for _ in range(2 * SAMPLES_PER_STEP):
+        sample.on_outcome(an_outcome())
+    sample.step(AT_S + 5)
+    view = sample.view_of(POD)
+    assert view is not None
+    assert view.requests == 2 * SAMPLES_PER_STEP
+    assert view.first_token is not None
+    assert view.first_token.count == SAMPLES_PER_STEP
+    for step in range(STEPS):
+        sample.step(AT_S + 10 + 5 * step)
+    view = sample.view_of(POD)
+    assert view is not None
+    assert view.requests == 0
+    assert sample.times() == {}

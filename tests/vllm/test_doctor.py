@@ -1,0 +1,155 @@
+"""The doctor before real vLLM: faults that a CPU can show are named first, with the right pod, within 60 s of traffic.
+
+A healthy pod stands beside each faulty one. The agent publishes how both were started; the gateway learns of them by
+Redis alone.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from tests.gateway.kv_index import redis_servers
+from tests.gateway.kv_index.redis_servers import Server, redis_server
+from tests.vllm.agents import AgentChild, found_on
+from tests.vllm.children import free_port
+from tests.vllm.gateways import Gateway, in_front, read_json, until
+from tests.vllm.pods import Pod, PodPlan, running
+
+MODEL = "tinyqwen"
+
+NAMED_WITHIN_S = 90.0
+"""60 s of enough traffic; machines without a GPU are slow to begin it."""
+
+PATIENT = pytest.mark.timeout(1500, func_only=True)
+
+pytestmark = [PATIENT, pytest.mark.asyncio(loop_scope="module")]
+
+WORDS = (
+    "one",
+    "day",
+    "the",
+    "agent",
+    "went",
+    "home",
+    "and",
+    "found",
+    "a",
+    "small",
+    "door",
+    "behind",
+    "it",
+    "was",
+    "sea",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One fault: how the pod is started, the traffic that shows it, and the finding."""
+
+    recipe: str
+    flags: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    clients: int = 3
+    max_tokens: int = 32
+    prompt_words: int = 40
+    names_both: bool = False
+    """Two pods that differ are both named: neither is the majority."""
+
+
+CASES = (
+    Case("kv_pressure", ("--num-gpu-blocks-override", "24"), clients=8, max_tokens=160, prompt_words=120),
+    Case("chunked_prefill_off", ("--no-enable-chunked-prefill", "--max-num-batched-tokens", "2048")),
+    Case(
+        "acceptance_decayed",
+        (
+            "--speculative-config",
+            json.dumps(
+                {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+            ),
+        ),
+        clients=4,
+        max_tokens=64,
+    ),
+    Case("unlike_hashing", environment={"PYTHONHASHSEED": "77"}, names_both=True),
+    Case("prefix_cache_off", ("--no-enable-prefix-caching",)),
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def redis(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(redis_servers, "LIFE_S", 3600)
+        async with redis_server(tmp_path_factory.mktemp("redis")) as server:
+            yield server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def healthy() -> AsyncIterator[Pod]:
+    async with running([PodPlan(MODEL)]) as (started,):
+        yield started
+
+
+@contextlib.asynccontextmanager
+async def diagnosed(redis: Server, pods: tuple[Pod, ...], folder: Any) -> AsyncIterator[Gateway]:
+    """A gateway that knows the pods by their agent."""
+    ports = [int(pod.url.rpartition(":")[2]) for pod in pods]
+    agent = AgentChild(
+        "doctor", redis.url, *found_on(ports), "--load-listen", f"127.0.0.1:{free_port()}", "--drain", "0"
+    )
+    config = folder / "hearth.yaml"
+    config.write_text(f"redis: {redis.url}\ndiscovery: {{agent_registry: true}}\nrouting: round-robin\n")
+    try:
+        async with in_front([], "--config", str(config)) as gateway:
+            await asyncio.to_thread(
+                until, lambda: len(read_json(f"{gateway.admin}/fleet")["pods"]) == len(pods), "pods by way of Redis"
+            )
+            await gateway.finds(pod.url for pod in pods)
+            yield gateway
+    finally:
+        await agent.stop()
+
+
+async def send(gateway: Gateway, case: Case, seed: int) -> None:
+    draw = random.Random(seed)
+    async with aiohttp.ClientSession(gateway.url, timeout=aiohttp.ClientTimeout(total=120)) as session:
+        while True:
+            text = " ".join(draw.choices(WORDS, k=case.prompt_words))
+            body = {"model": MODEL, "prompt": text, "max_tokens": case.max_tokens, "stream": True, "ignore_eos": True}
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                async with session.post("/v1/completions", json=body) as answer:
+                    await answer.read()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.recipe)
+async def test_a_fault_of_real_vllm_is_named(redis: Server, healthy: Pod, case: Case, tmp_path: Any) -> None:
+    """First of all findings."""
+    plan = PodPlan(MODEL, flags=case.flags, environment=case.environment)
+    async with running([plan]) as (faulty,), diagnosed(redis, (healthy, faulty), tmp_path) as gateway:
+        clients = [asyncio.create_task(send(gateway, case, seed)) for seed in range(case.clients)]
+        begun_s, shown = time.monotonic(), {}
+        try:
+            while time.monotonic() - begun_s < NAMED_WITHIN_S:
+                shown = read_json(f"{gateway.admin}/findings")
+                if shown["findings"] and shown["findings"][0]["recipe"] == case.recipe:
+                    break
+                await asyncio.sleep(2)
+        finally:
+            for client in clients:
+                client.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
+        named = [(each["recipe"], each["severity"], each["pods"]) for each in shown["findings"]]
+        assert named, shown["gaps"]
+        assert named[0][0] == case.recipe, named
+        pods = {faulty.url, healthy.url} if case.names_both else {faulty.url}
+        assert set(named[0][2]) == pods, named
+        assert shown["findings"][0]["first_step"]
