@@ -47,7 +47,10 @@ def test_the_reference_is_the_baseline_and_else_the_peers() -> None:
     """None without both."""
     facts = fleet(pod("c1", engines=(engine(cache_hits=3_200.0),)), pod("c2", engines=(engine(cache_hits=3_200.0),)))
     first = facts.pods[0]
-    assert Scene(facts, baseline(), NOW_S).reference(first, "hit_rate") == (pytest.approx(0.6), "baseline")
-    assert Scene(facts, None, NOW_S).reference(first, "hit_rate") == (pytest.approx(0.2), "peers")
+    for normal, expected, basis in ((baseline(), 0.6, "baseline"), (None, 0.2, "peers")):
+        found = Scene(facts, normal, NOW_S).reference(first, "hit_rate")
+        assert found is not None
+        assert found[0] == pytest.approx(expected)
+        assert found[1] == basis
     alone = replace(facts, pods=(first,))
     assert Scene(alone, None, NOW_S).reference(first, "hit_rate") is None
