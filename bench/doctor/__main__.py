@@ -124,7 +124,8 @@ def report(results: Iterable[tuple[str, Any]]) -> tuple[list[str], list[Target]]
             full.append(result[0])
             half.append(result[1])
         else:
-            {"pair": pairs, "change": changes, "healthy": healthy}[kind].append(result)
+            others: dict[str, list[Any]] = {"pair": pairs, "change": changes, "healthy": healthy}
+            others[kind].append(result)
     lines = table(full)
     lines += ["", *(shares(*each) for each in (("all figures", full), ("half of the figures missing", half)))]
     targets = [
@@ -185,7 +186,7 @@ def from_json(document: Any) -> Any:
         return tuple(from_json(each) for each in document)
     if document is None:
         return None
-    values = {name: tuple(each) if isinstance(each, list) else each for name, each in document.items()}
+    values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in document.items()}
     return HealthyHours(**values) if "hours" in values else Verdict(**values)
 
 
