@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 
 from xxhash import xxh3_64_intdigest
 
 from routing.blocks import Prompt
 from routing.pods import Engine
+
+SPREAD, LOW_BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
+"""Fibonacci hashing: digests that differ in any bit are ranked anew for every block."""
+
+MAX_DIGESTS = 1 << 14
+"""Names of engines of which the digest is kept: as many as a gateway may serve."""
 
 
 def unknown_beginning(prompt: Prompt, walked: Sequence[tuple[int, int]], engines: int) -> int | None:
@@ -30,6 +37,11 @@ def unknown_beginning(prompt: Prompt, walked: Sequence[tuple[int, int]], engines
     return blocks[known] if known < len(blocks) else None
 
 
+@lru_cache(MAX_DIGESTS)
+def _digest(name: str) -> int:
+    return xxh3_64_intdigest(name.encode())
+
+
 def rendezvous_position(block: int, engines: Sequence[Engine]) -> int:
     """Return the position of the engine that all gateways pick for prompts that begin with a block."""
-    return max(range(len(engines)), key=lambda at: xxh3_64_intdigest(engines[at].name.encode(), block))
+    return max(range(len(engines)), key=lambda at: (_digest(engines[at].name) ^ block) * SPREAD & LOW_BITS)

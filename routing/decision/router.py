@@ -192,9 +192,9 @@ class Router(RoutingState):
         ledger, costs = self.ledger, self.costs
         walked = self.index.match(request.prompt, eligible.mask)
         engines_in_all = len(eligible.engines)
-        common = None
+        rendezvous_slot = None
         if self.peers_missing_s is not None or now_s < self.peers_found_s + OUTAGE_MEMORY_S:
-            common = _common_slot(request, eligible, walked)
+            rendezvous_slot = _rendezvous_slot(request, eligible, walked)
         if engines_in_all > MAX_FULLY_SCORED and self._may_shorten(request, eligible, now_s):
             queue_rank, session_at = eligible.select(ledger.queue_rank), self._session_at(request, eligible)
             eligible = eligible.narrowed_to(shortlist(eligible, walked, queue_rank, session_at))
@@ -261,7 +261,7 @@ class Router(RoutingState):
             lacks_kv_room=max(kv_tokens) + (prompt_tokens + output_tokens) > eligible.min_kv_capacity,
             has_new_pods=now_s - eligible.newest_since_s < NEW_POD_S,
             has_decode_engines=eligible.has_decode_engines,
-            rendezvous_at=None if common is None else eligible.position_of.get(common),
+            rendezvous_at=None if rendezvous_slot is None else eligible.position_of.get(rendezvous_slot),
         )
 
     def _may_shorten(self, request: Request, eligible: EligibleEngines, now_s: float) -> bool:
@@ -334,7 +334,7 @@ class Router(RoutingState):
         )
 
 
-def _common_slot(request: Request, eligible: EligibleEngines, walked: Sequence[tuple[int, int]]) -> int | None:
+def _rendezvous_slot(request: Request, eligible: EligibleEngines, walked: Sequence[tuple[int, int]]) -> int | None:
     """Return the slot of the engine that all gateways pick for a prompt; None where this gateway knows a better one."""
     block = unknown_beginning(request.prompt, walked, len(eligible.engines))
     return None if block is None else eligible.slots[rendezvous_position(block, eligible.engines)]

@@ -61,7 +61,7 @@ def requests() -> list[Request]:
     return [ask(b"%d " % number * 100 + TALK) for number in range(12)]
 
 
-def common_engines(here: Router, there: Router) -> int:
+def same_choices(here: Router, there: Router) -> int:
     """Of twelve new prompts, how many two gateways place on the same engine."""
     names = [[serve(router, each).engine.name for each in requests()] for router in (here, there)]
     return sum(one == other for one, other in zip(*names, strict=True))
@@ -69,8 +69,8 @@ def common_engines(here: Router, there: Router) -> int:
 
 def test_gateways_without_updates_place_a_prompt_on_the_same_engine() -> None:
     """Only while updates are missing: otherwise uncached prompts spread."""
-    assert common_engines(*routers(0.0)) == 12
-    assert common_engines(*routers(None)) < 12
+    assert same_choices(*routers(0.0)) == 12
+    assert same_choices(*routers(None)) < 12
 
 
 def test_it_lasts_for_some_time_after_updates_came_back() -> None:
