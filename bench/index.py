@@ -25,7 +25,7 @@ from random import Random
 from time import perf_counter
 from typing import ParamSpec, TypeVar
 
-from routing.blocks import BLOCK_ENDS, Prompt
+from routing.blocks import BLOCK_ENDS, Prompt, pack_prompt
 from routing.decision.router import Router
 from routing.pods import EngineShape, Pod, PodState
 from routing.precise.kv_events import BlockRemoved, BlockStored, EngineHash
@@ -159,7 +159,7 @@ def measure_updates(routes: int) -> float:
         PlacedUpdate(
             OpenRequest(number, urls[number % len(urls)], 8_000.0, 0.6, 8_256.0, 1),
             MODEL,
-            Prompt(_hashes(random, PROMPT_BLOCKS), BLOCK_ENDS, PROMPT_BYTES),
+            pack_prompt(Prompt(_hashes(random, PROMPT_BLOCKS), BLOCK_ENDS, PROMPT_BYTES)),
         )
         for number in range(1, routes + 1)
     ]

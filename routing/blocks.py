@@ -11,6 +11,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from io import BytesIO
 from itertools import accumulate
+from struct import Struct as Layout
+from struct import pack, unpack_from
 
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
@@ -67,11 +69,70 @@ class Prompt(Struct, frozen=True, gc=False):
         """How much of the prompt its full blocks cover, in the unit of `size`."""
         return self.ends[len(self.blocks) - 1] if self.blocks else 0
 
+    @property
+    def last_block(self) -> int | None:
+        """Its last full block; None where it has none."""
+        return self.blocks[-1] if self.blocks else None
+
     def extended(self, text: bytes) -> Prompt:
         """This prompt with `text` behind it, as the next turn of its conversation will send it."""
         parent = self.blocks[-1] if self.blocks else self.seed
         fresh, tail = _chain(self.tail + text, len(self.blocks), self.covered, parent)
         return Prompt(self.blocks + fresh, self.ends, self.size + len(text), self.seed, tail)
+
+
+BLOCK_BYTES = 8
+"""Of one packed block: a 64-bit integer, little-endian."""
+
+BLOCK_AT = Layout("<Q").unpack_from
+"""Unpack one block: of packed blocks and an offset in bytes, as a tuple of one."""
+
+
+def pack_blocks(blocks: Sequence[int]) -> bytes:
+    """Pack blocks, `BLOCK_BYTES` each."""
+    return pack(f"<{len(blocks)}Q", *blocks)
+
+
+def unpack_blocks(packed: bytes) -> tuple[int, ...]:
+    """Unpack what `pack_blocks` returned; an incomplete block at the end is left out."""
+    return unpack_from(f"<{len(packed) // BLOCK_BYTES}Q", packed)
+
+
+def packed_block(packed: bytes, number: int) -> int:
+    """The block at a position of packed blocks."""
+    block: int = BLOCK_AT(packed, BLOCK_BYTES * number)[0]
+    return block
+
+
+class PackedPrompt(Struct, frozen=True, gc=False):
+    """A prompt as another gateway sends it. Its blocks are unpacked only where a prompt that shares them is looked up.
+
+    `packed` are the blocks by `pack_blocks`, `ends` and `size` those of `Prompt`.
+    """
+
+    packed: bytes
+    ends: Sequence[int]
+    size: int
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The blocks of the prompt."""
+        return unpack_blocks(self.packed)
+
+    @property
+    def covered(self) -> int:
+        """How much of the prompt its full blocks cover, in the unit of `size`."""
+        return self.ends[len(self.packed) // BLOCK_BYTES - 1] if self.packed else 0
+
+    @property
+    def last_block(self) -> int | None:
+        """Its last full block; None where it has none."""
+        return packed_block(self.packed, len(self.packed) // BLOCK_BYTES - 1) if self.packed else None
+
+
+def pack_prompt(prompt: Prompt) -> PackedPrompt:
+    """Pack a prompt, without what only its own gateway needs."""
+    return PackedPrompt(pack_blocks(prompt.blocks), prompt.ends, prompt.size)
 
 
 EMPTY_PROMPT = Prompt((), BLOCK_ENDS, 0)

@@ -72,6 +72,8 @@ class Candidates(Struct, gc=False):
     """Which engines used the request's adapter recently; empty if the model is not an adapter."""
     prompts: Sequence[PromptLengths] = ()
     """For which prompts each was put up; empty where all are for any."""
+    spill_ranks: Sequence[int] = ()
+    """The rank of each: lower ones are used first; empty where all have the same."""
     prefillers: Sequence[Engine | None] = ()
     """The engine that prefills for each, where another does; empty where none of them is a pair. A pair is listed under
     its decode engine, with the prefill of the other: cached tokens, work, own and queued seconds, and the hand-over
@@ -96,6 +98,9 @@ class Candidates(Struct, gc=False):
     """Whether a pod became ready within the last `NEW_POD_S`."""
     has_decode_engines: bool = False
     """Whether the role of some engine is `decode`."""
+    rendezvous_at: int | None = None
+    """Position of the engine that all gateways pick for a prompt that this one does not know; None while they exchange
+    updates (`routing.rendezvous`)."""
     burden_s: Sequence[float] = ()
     """Prefill on the very engine that decodes, where pairs make it another than own seconds."""
 

@@ -76,6 +76,8 @@ class EligibleEngines:
     """For which prompts each was put up; empty where all are for any."""
     has_decode_engines: bool = False
     """Whether the role of some of them is `decode`."""
+    spill_ranks: tuple[int, ...] = ()
+    """The rank of each; empty where all have the same."""
 
     def positions(self, mask: int) -> Iterator[int]:
         """Positions of the engines in a mask."""
@@ -107,6 +109,7 @@ class EligibleEngines:
             fallback=self.fallback,
             prompts=narrow(self.prompts) if self.prompts else (),
             has_decode_engines=self.has_decode_engines,
+            spill_ranks=narrow(self.spill_ranks) if self.spill_ranks else (),
         )
 
     def excluding(self, pods: frozenset[str]) -> EligibleEngines:
@@ -115,11 +118,13 @@ class EligibleEngines:
         kept = ((engine, since) for engine, since in members if engine.pod not in pods)
         fewer = make_eligible(kept, is_adapter=self.is_adapter)
         prompts = dict(zip(self.slots, self.prompts, strict=True)) if self.prompts else {}
+        ranks = dict(zip(self.slots, self.spill_ranks, strict=True)) if self.spill_ranks else {}
         return replace(
             fewer,
             has_prefillers=self.has_prefillers,
             fallback=self.fallback,
             prompts=tuple(prompts[slot] for slot in fewer.slots) if prompts else (),
+            spill_ranks=tuple(ranks[slot] for slot in fewer.slots) if ranks else (),
         )
 
 
@@ -128,7 +133,10 @@ def engines_of(members: Sequence[tuple[Engine, Pod]], model: str) -> EligibleEng
     is_adapter = any(model in pod.adapters for _, pod in members)
     eligible = make_eligible(((engine, pod.ready_since_s) for engine, pod in members), is_adapter=is_adapter)
     prompts = tuple(pod.facts.prompts for _, pod in members)
-    return replace(eligible, prompts=prompts) if any(each is not PromptLengths.ANY for each in prompts) else eligible
+    if any(each is not PromptLengths.ANY for each in prompts):
+        eligible = replace(eligible, prompts=prompts)
+    ranks = tuple(pod.facts.spill_rank or 0 for _, pod in members)
+    return replace(eligible, spill_ranks=ranks) if len(set(ranks)) > 1 else eligible
 
 
 def make_eligible(members: Iterable[tuple[Engine, float]], *, is_adapter: bool) -> EligibleEngines:

@@ -95,6 +95,8 @@ class PodFacts:
     zone: str | None = None
     region: str | None = None
     prompts: PromptLengths = PromptLengths.ANY
+    spill_rank: int | None = None
+    """Pods of lower ranks are used first; None counts as 0."""
 
     @property
     def effective_role(self) -> Role:
@@ -223,7 +225,9 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
     **dict.fromkeys(("models", "nics"), _texts),
     **dict.fromkeys(("side_channel", "bootstrap"), _address),
     **dict.fromkeys(("block_size", "kv_bytes_per_token", "tp", "pp", "dp"), _positive),
-    **dict.fromkeys(("gpus", "gpu_memory_bytes", "gpu_bandwidth_gb_s", "nvlink_gb_s", "nic_gbit_s"), _count),
+    **dict.fromkeys(
+        ("gpus", "gpu_memory_bytes", "gpu_bandwidth_gb_s", "nvlink_gb_s", "nic_gbit_s", "spill_rank"), _count
+    ),
 }
 """Every other word is a text."""
 

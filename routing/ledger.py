@@ -217,25 +217,22 @@ class Ledger:
         """Put a request on an engine. `prefill_s` is what its own prefill is expected to take there; one that does not
         queue only has room reserved, and delays no other. `is_of_peer`: another gateway has placed it, shortly before.
         """
-        self._turns += 1
-        charge = Charge(
-            slot,
-            self._turns,
-            prefill_tokens,
-            prefill_s,
-            kv_tokens,
-            sequences,
-            objective=pledge,
-            queues=queues,
-            charged_s=now_s,
-        )
-        if queues:
-            if is_of_peer:
+        charge = Charge(slot, 0, prefill_tokens, prefill_s, kv_tokens, sequences, objective=pledge, queues=queues)
+        self.put(charge, now_s, is_of_peer=is_of_peer)
+        return charge
+
+    def put(self, charge: Charge, now_s: float, *, is_of_peer: bool = False) -> None:
+        """Do what `charge` does with a charge that is made already, and give it its number."""
+        slot = charge.slot
+        self._turns = charge.number = turn = self._turns + 1
+        charge.charged_s = now_s
+        if charge.queues:
+            if is_of_peer and self._in_prefill[slot]:
                 self._note_unseen(charge, now_s)
             self._enqueue(charge, now_s)
-        self.kv_tokens[slot] += kv_tokens
-        self.running[slot] += sequences
-        self.last_turn[slot] = self._turns
+        self.kv_tokens[slot] += charge.kv_tokens
+        self.running[slot] += charge.sequences
+        self.last_turn[slot] = turn
         self._sum_up(slot)
         if self._listener is not None:
             try:
@@ -243,7 +240,6 @@ class Ledger:
             except BaseException:
                 self.release(charge, now_s)
                 raise
-        return charge
 
     def _enqueue(self, charge: Charge, now_s: float) -> None:
         slot, prefill_tokens, prefill_s = charge.slot, charge.prefill_tokens, charge.prefill_s

@@ -2,22 +2,24 @@
 
 Per engine a radix tree of prompts, evicted least recently used first within the engine's KV capacity, so that it
 forgets when the engine forgets; over all engines a map of block hash to a bit mask. The `cached_tokens` of each
-response correct it. Sizes are in the unit of `Prompt.size`; a turn (a counter) stands for time. Independent of load
-and makes no choice.
+response correct it. Prompts of other gateways stay packed until a prompt that shares their blocks is looked up: until
+then they only take room in the engine's tree. Sizes are in the unit of `Prompt.size`; a turn (a counter) stands for
+time. Independent of load and makes no choice.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from math import log
 
 from msgspec import Struct
 
-from routing.blocks import Prompt
+from routing.blocks import BLOCK_AT, BLOCK_BYTES, PackedPrompt, Prompt, packed_block, unpack_blocks
 from routing.cost import prefill_work
 from routing.eligible import EligibleEngines
 from routing.tokens import PromptTokenEstimate
@@ -59,14 +61,22 @@ FULL_SHARE = 0.9
 class RadixNode:
     """Consecutive blocks, `start` blocks into every prompt that contains them, and the runs that follow them."""
 
-    __slots__ = ("blocks", "children", "created_turn", "end", "ends", "parent", "start", "turn")
+    __slots__ = ("blocks", "children", "created_turn", "end", "ends", "packed", "parent", "start", "turn")
 
     def __init__(
-        self, blocks: tuple[int, ...], start: int, ends: Sequence[int], parent: RadixNode | None, turn: int
+        self,
+        blocks: tuple[int, ...],
+        start: int,
+        ends: Sequence[int],
+        parent: RadixNode | None,
+        turn: int,
+        packed: bytes = b"",
     ) -> None:
         self.blocks = blocks
+        self.packed = packed
+        """Its blocks where they are packed still; then `blocks` is empty."""
         self.start = start
-        self.end = start + len(blocks)
+        self.end = start + (len(blocks) or len(packed) // BLOCK_BYTES)
         """How many blocks a prompt has up to where this run ends."""
         self.ends = ends
         self.parent = parent or self
@@ -76,6 +86,21 @@ class RadixNode:
         self.children: dict[int, RadixNode] = {}
         """By their first block."""
 
+    @property
+    def first_block(self) -> int:
+        """Its first block, packed or not."""
+        return packed_block(self.packed, 0) if self.packed else self.blocks[0]
+
+    def shared_with_packed(self, packed: bytes) -> int:
+        """How many of this run's blocks a packed prompt has too; the first is known to be."""
+        own, own_packed, start = self.blocks, self.packed, self.start
+        reach = range(min(self.end, len(packed) // BLOCK_BYTES) - start)
+        if own_packed:
+            return bisect_left(
+                reach, True, key=lambda index: packed_block(own_packed, index) != packed_block(packed, start + index)
+            )
+        return bisect_left(reach, True, key=lambda index: own[index] != packed_block(packed, start + index))
+
     def shared_with(self, blocks: Sequence[int]) -> int:
         """How many of this run's blocks the prompt of these blocks has too; the first is known to be."""
         own, start = self.blocks, self.start
@@ -84,11 +109,6 @@ class RadixNode:
             return len(own)
         reach = range(min(len(own), len(blocks) - start))
         return bisect_left(reach, True, key=lambda index: own[index] != blocks[start + index])
-
-    def size_from(self, keep: int) -> int:
-        """The size of all blocks but the first `keep`."""
-        kept_end = self.start + keep
-        return self.ends[self.end - 1] - (self.ends[kept_end - 1] if kept_end else 0)
 
 
 class PrefixUse(Struct, frozen=True, gc=False):
@@ -101,18 +121,45 @@ class PrefixUse(Struct, frozen=True, gc=False):
     """The turn in which the last of them came."""
 
 
+def _hold_nowhere(_: tuple[int, ...]) -> None:
+    """Do nothing: for a cache without an index."""
+
+
 class EngineRadixCache:
     """One engine's prompts. Turns are given by the caller and only grow; what is dropped is returned to the caller."""
 
-    __slots__ = ("_block_count", "_max_blocks", "_oldest_first", "_root", "capacity", "used")
+    __slots__ = (
+        "_bit",
+        "_block_count",
+        "_hold",
+        "_max_blocks",
+        "_oldest_first",
+        "_packed",
+        "_root",
+        "capacity",
+        "used",
+    )
 
-    def __init__(self, capacity: int, max_blocks: int) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        max_blocks: int,
+        bit: int = 1,
+        packed: dict[int, int] | None = None,
+        hold: Callable[[tuple[int, ...]], None] = _hold_nowhere,
+    ) -> None:
+        """`packed`: a mask of engines by the first block of each packed run, in which this one has `bit`. `hold` is
+        called with the blocks of a run that was packed, and is not any longer.
+        """
         self.capacity = capacity
         self.used = 0
         self._max_blocks = max_blocks
         self._block_count = 0
         self._root = RadixNode((), 0, (), None, 0)
         self._oldest_first: OrderedDict[RadixNode, None] = OrderedDict()
+        self._bit = bit
+        self._packed = {} if packed is None else packed
+        self._hold = hold
 
     def __len__(self) -> int:
         return self._block_count
@@ -120,7 +167,7 @@ class EngineRadixCache:
     def __iter__(self) -> Iterator[int]:
         """All blocks held, those forgotten first foremost."""
         for run in self._oldest_first:
-            yield from reversed(run.blocks)
+            yield from reversed(run.blocks or unpack_blocks(run.packed))
 
     @property
     def next_evicted_turn(self) -> int | None:
@@ -152,19 +199,72 @@ class EngineRadixCache:
             now_newest(run)
         return use
 
+    def insert_packed(self, prompt: PackedPrompt, turn: int, *, learns: bool = False) -> PrefixUse:
+        """Do what `insert` does, but leave the blocks packed; when they were used before is returned if `learns`."""
+        packed, end, node, first = prompt.packed, 0, self._root, 0
+        length = len(packed) // BLOCK_BYTES
+        path: list[RadixNode] = []
+        while end < length:
+            (first,) = BLOCK_AT(packed, BLOCK_BYTES * end)
+            child = node.children.get(first)
+            if child is None:
+                break
+            end, own = child.end, child.packed
+            if end > length or (
+                own[-BLOCK_BYTES:] != packed[BLOCK_BYTES * (end - 1) : BLOCK_BYTES * end]
+                if own
+                else child.blocks[-1] != BLOCK_AT(packed, BLOCK_BYTES * (end - 1))[0]
+            ):
+                child = self._split(child, child.shared_with_packed(packed))
+                end = child.end
+            path.append(child)
+            node = child
+        use = PrefixUse(end, tuple([(run.end, run.turn) for run in path]) if learns else (), node.created_turn)
+        if end < length:
+            ends = prompt.ends
+            if node.packed and not node.children:
+                node.packed += packed[BLOCK_BYTES * end :]
+                node.end, node.ends = length, ends
+            else:
+                fresh = RadixNode((), end, ends, node, turn, packed[BLOCK_BYTES * end :])
+                node.children[first] = fresh
+                self._oldest_first[fresh] = None
+                table = self._packed
+                table[first] = table.get(first, 0) | self._bit
+                path.append(fresh)
+            self.used += ends[length - 1] - (ends[end - 1] if end else 0)
+            self._block_count += length - end
+        now_newest = self._oldest_first.move_to_end
+        while path:
+            node = path.pop()
+            node.turn = turn
+            now_newest(node)
+        return use
+
+    def unpack(self, blocks: Sequence[int]) -> None:
+        """Unpack what is held of a prompt."""
+        self._path(blocks)
+
+    def forget_packed(self) -> None:
+        """Remove the packed runs from the table of them: the cache is given up."""
+        for run in self._oldest_first:
+            if run.packed:
+                self._remove_packed(run.first_block)
+
     def evict(self) -> list[int]:
-        """Forget the least recently used blocks until the rest fits; returns them."""
+        """Forget the least recently used blocks until the rest fits; returns those that were not packed."""
         dropped: list[int] = []
-        while self.used > self.capacity or self._block_count > self._max_blocks:
+        while (excess := self.used - self.capacity) > 0 or self._block_count > self._max_blocks:
             oldest = next(iter(self._oldest_first))
-            fits = oldest.ends[oldest.end - 1] - (self.used - self.capacity)
-            keep = bisect_right(oldest.ends, fits, oldest.start, oldest.end) - oldest.start
-            keep = min(keep, len(oldest.blocks) - (self._block_count - self._max_blocks))
+            start, end, ends = oldest.start, oldest.end, oldest.ends
+            keep = bisect_right(ends, ends[end - 1] - excess, start, end) - start
+            if self._block_count > self._max_blocks:
+                keep = min(keep, end - start - (self._block_count - self._max_blocks))
             dropped += self._cut(oldest, max(0, keep))
         return dropped
 
     def forget_before(self, turn: int) -> list[int]:
-        """Forget all that was last used before a turn; returns it."""
+        """Forget all that was last used before a turn; returns what of it was not packed."""
         dropped: list[int] = []
         while self._oldest_first:
             oldest = next(iter(self._oldest_first))
@@ -173,23 +273,29 @@ class EngineRadixCache:
             dropped += self._cut(oldest, 0)
         return dropped
 
-    def retract(self, prompt: Prompt, turn: int, warm_blocks: int) -> list[int]:
+    def retract(self, blocks: Sequence[int], turn: int, warm_blocks: int) -> list[int]:
         """Forget what only `turn` had predicted of a prompt, beyond the `warm_blocks` held before; return it."""
         dropped: list[int] = []
-        for run in reversed(self._path(prompt.blocks)):
+        for run in reversed(self._path(blocks)):
             if run.turn != turn or run.children or run.end <= warm_blocks:
                 break
             dropped += self._cut(run, max(0, warm_blocks - run.start))
         return dropped
 
     def _path(self, blocks: Sequence[int], *, splitting: bool = False) -> list[RadixNode]:
-        """The runs that a prompt goes through whole; one that it leaves in the middle where that is to be split."""
+        """The runs that a prompt goes through whole, unpacked; with `splitting` also one left in the middle, which
+        is split there.
+        """
         path: list[RadixNode] = []
         children, end, length = self._root.children, 0, len(blocks)
         while end < length:
             child = children.get(blocks[end])
             if child is None:
                 break
+            if child.packed:
+                child = self._unpack(child)
+                if path and child is path[-1]:
+                    path.pop()
             end = child.end
             # Whole, as nearly always, where its last block is the prompt's too.
             if end > length or child.blocks[-1] != blocks[end - 1]:
@@ -203,12 +309,17 @@ class EngineRadixCache:
 
     def _split(self, run: RadixNode, keep: int) -> RadixNode:
         """Cut a run in two; returns the upper part."""
-        upper = RadixNode(run.blocks[:keep], run.start, run.ends, run.parent, run.turn)
+        packed, first = run.packed, run.first_block
+        upper = RadixNode(run.blocks[:keep], run.start, run.ends, run.parent, run.turn, packed[: BLOCK_BYTES * keep])
         upper.created_turn = run.created_turn
         self._oldest_first[upper] = None
-        run.parent.children[run.blocks[0]] = upper
+        run.parent.children[first] = upper
         run.parent, run.blocks, run.start = upper, run.blocks[keep:], run.start + keep
-        upper.children[run.blocks[0]] = run
+        run.packed = packed[BLOCK_BYTES * keep :]
+        lower_first = run.first_block
+        upper.children[lower_first] = run
+        if packed:
+            self._packed[lower_first] = self._packed.get(lower_first, 0) | self._bit
         return upper
 
     def _append(self, path: list[RadixNode], prompt: Prompt, warm: int, turn: int) -> None:
@@ -227,17 +338,46 @@ class EngineRadixCache:
         self._block_count += len(fresh)
 
     def _cut(self, run: RadixNode, keep: int) -> tuple[int, ...]:
-        """Drop all blocks of a run but the first `keep`; returns them. Nothing may follow the run."""
+        """Drop all blocks of a run but the first `keep`; returns those that were not packed. Nothing may follow it."""
+        kept_end, ends = run.start + keep, run.ends
+        self.used -= ends[run.end - 1] - (ends[kept_end - 1] if kept_end else 0)
+        self._block_count -= run.end - kept_end
         dropped = run.blocks[keep:]
-        self.used -= run.size_from(keep)
-        self._block_count -= len(dropped)
         if keep:
-            run.blocks = run.blocks[:keep]
-            run.end = run.start + keep
+            run.end = kept_end
+            if run.packed:
+                run.packed = run.packed[: BLOCK_BYTES * keep]
+            else:
+                run.blocks = run.blocks[:keep]
         else:
-            del run.parent.children[run.blocks[0]]
+            first = run.first_block
+            del run.parent.children[first]
             del self._oldest_first[run]
+            if run.packed:
+                self._remove_packed(first)
         return dropped
+
+    # -- packed runs ---------------------------------------------------------------------------------------------------
+
+    def _remove_packed(self, first: int) -> None:
+        left = self._packed.pop(first, 0) & ~self._bit
+        if left:
+            self._packed[first] = left
+
+    def _unpack(self, run: RadixNode) -> RadixNode:
+        """Unpack a run. Returns it, or the run before it, of which it has become a part as if it had come unpacked."""
+        run.blocks, run.packed = unpack_blocks(run.packed), b""
+        self._remove_packed(run.blocks[0])
+        self._hold(run.blocks)
+        before = run.parent
+        if before is self._root or before.turn != run.turn or len(before.children) > 1:
+            return run
+        before.blocks += run.blocks
+        before.end, before.ends, before.children = run.end, run.ends, run.children
+        for child in before.children.values():
+            child.parent = before
+        del self._oldest_first[run]
+        return before
 
 
 RESIZE_SHARE = 0.05
@@ -255,7 +395,7 @@ class CacheInsertion(Struct, frozen=True, gc=False):
 
     slot: int
     turn: int
-    prompt: Prompt
+    prompt: Prompt | PackedPrompt
     found: PrefixUse
     """What the engine held of it before."""
     unfinished_turns: AbstractSet[int]
@@ -285,6 +425,8 @@ class PrefixIndex:
 
     def __init__(self, *, max_blocks_per_engine: int = 1 << 16) -> None:
         self._holders: dict[int, int] = {}
+        self._packed: dict[int, int] = {}
+        """The engines that hold a packed run, as a mask, by its first block. Its blocks are not in `_holders`."""
         self._engines: dict[int, EstimatedCache] = {}
         self._max_blocks = max_blocks_per_engine
         self.reuse = ReuseRate()
@@ -321,6 +463,8 @@ class PrefixIndex:
         An engine that holds a block holds all before it, so where engines leave the walk is found by bisection; and a
         single engine that is left knows by its own tree how far it goes, which is where it would be given the prompt.
         """
+        if self._packed and not self._packed.keys().isdisjoint(prompt.blocks):
+            self._unpack(prompt, among)
         holders, blocks, ends = self._holders, prompt.blocks, prompt.ends
         walked: list[tuple[int, int]] = []
         alive, depth = holders.get(blocks[0], 0) & among if blocks else 0, 1
@@ -344,10 +488,33 @@ class PrefixIndex:
         What they displace is forgotten when the engine has computed them: until then it is still held.
         """
         engine = self._engine(slot, 0)
-        self._turns += 1
-        engine.turn = self._turns
+        self._turns = engine.turn = self._turns + 1
         next_to_go = engine.cache.next_evicted_turn
-        found = self._use(slot, engine, prompt)
+        return self._inserted(slot, engine, prompt, self._use(slot, engine, prompt), next_to_go)
+
+    def insert_packed(self, slot: int, prompt: PackedPrompt, *, learns: bool) -> CacheInsertion:
+        """Record that another gateway gives an engine this prompt now, and leave it packed. Unless it `learns`, what it
+        finds and displaces teaches nothing, and the result is not to be corrected.
+        """
+        engine = self._engine(slot, 0)
+        self._turns = engine.turn = turn = self._turns + 1
+        if learns:
+            next_to_go = engine.cache.next_evicted_turn
+            return self._inserted(
+                slot, engine, prompt, engine.cache.insert_packed(prompt, turn, learns=True), next_to_go
+            )
+        engine.unfinished.add(turn)
+        return CacheInsertion(slot, turn, prompt, engine.cache.insert_packed(prompt, turn), NO_TURNS)
+
+    def _inserted(
+        self,
+        slot: int,
+        engine: EstimatedCache,
+        prompt: Prompt | PackedPrompt,
+        found: PrefixUse,
+        next_to_go: int | None,
+    ) -> CacheInsertion:
+        """Learn what a prompt displaces. `next_to_go`: when what would be forgotten next was last used."""
         # Only turns of this prompt's path: a copy of all would make thousands of waiting prompts quadratic in memory.
         unfinished: AbstractSet[int] = NO_TURNS
         if engine.unfinished and found.cached_blocks:
@@ -361,11 +528,13 @@ class PrefixIndex:
 
     def prefill_done(self, trace: CacheInsertion) -> None:
         """The engine has the whole prompt: its first token is out."""
-        engine = self._engine_of(trace)
-        if engine:
-            engine.unfinished.discard(trace.turn)
-            if dropped := engine.cache.evict():
-                self._drop(trace.slot, dropped)
+        engine = self._engines.get(trace.slot)
+        if engine is None or engine.created_turn >= trace.turn:
+            return
+        engine.unfinished.discard(trace.turn)
+        cache = engine.cache
+        if (cache.used > cache.capacity or len(cache) > self._max_blocks) and (dropped := cache.evict()):
+            self._drop(trace.slot, dropped)
 
     def retract(self, trace: CacheInsertion) -> None:
         """Forget what only this turn had predicted: the engine never reported to have computed this prompt."""
@@ -373,16 +542,19 @@ class PrefixIndex:
         if engine is None or trace.turn not in engine.unfinished:
             return
         engine.unfinished.discard(trace.turn)
-        self._drop(trace.slot, engine.cache.retract(trace.prompt, trace.turn, trace.found.cached_blocks))
+        self._drop(trace.slot, engine.cache.retract(trace.prompt.blocks, trace.turn, trace.found.cached_blocks))
         if not engine.unfinished:
             # Blocks may remain that later requests counted on though no request computes them any more.
             self._drop(trace.slot, engine.cache.evict())
 
-    def extend(self, trace: CacheInsertion, prompt: Prompt) -> None:
+    def extend(self, trace: CacheInsertion, prompt: Prompt | PackedPrompt) -> None:
         """The engine has also decoded an answer: it holds `prompt`, which begins with the trace's own prompt."""
         engine = self._engine_of(trace)
         if engine:
-            self._use(trace.slot, engine, prompt)
+            if isinstance(prompt, PackedPrompt):
+                engine.cache.insert_packed(prompt, engine.turn)
+            else:
+                self._use(trace.slot, engine, prompt)
             if dropped := engine.cache.evict():
                 self._drop(trace.slot, dropped)
 
@@ -411,18 +583,30 @@ class PrefixIndex:
     def clear(self, slot: int) -> None:
         """An engine is gone or has lost its cache."""
         engine = self._engines.pop(slot, None)
-        self._drop(slot, engine.cache if engine else ())
+        if engine:
+            engine.cache.forget_packed()
+            self._drop(slot, engine.cache)
 
     def _engine(self, slot: int, capacity: int) -> EstimatedCache:
         engine = self._engines.get(slot)
         if engine is None:
-            shadow = EngineRadixCache(capacity, self._max_blocks)
+            shadow = EngineRadixCache(capacity, self._max_blocks, 1 << slot, self._packed, partial(self._hold, slot))
             engine = self._engines[slot] = EstimatedCache(shadow, capacity, created_turn=self._turns)
         return engine
 
     def _engine_of(self, trace: CacheInsertion) -> EstimatedCache | None:
         engine = self._engines.get(trace.slot)
         return engine if engine and engine.created_turn < trace.turn else None
+
+    def _unpack(self, prompt: Prompt, among: int) -> None:
+        """Unpack what engines of `among` hold of a prompt."""
+        packed, blocks = self._packed, prompt.blocks
+        for first in blocks:
+            mask = packed.get(first, 0) & among
+            while mask:
+                slot = mask.bit_length() - 1
+                mask ^= 1 << slot
+                self._engines[slot].cache.unpack(blocks)
 
     def _use(self, slot: int, engine: EstimatedCache, prompt: Prompt) -> PrefixUse:
         use = engine.cache.insert(prompt, engine.turn)

@@ -8,12 +8,13 @@ ids. They may be lost, late or duplicated, and engines may be unknown here: no u
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
+from math import inf
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from routing.affinity import hashed_id
-from routing.blocks import Prompt
+from routing.blocks import BLOCK_BYTES, PackedPrompt, Prompt, pack_blocks, pack_prompt
 from routing.ledger import Charge, ExternalLoad, StreamObjective
 from routing.observers import Settlement
 from routing.pods import Engine
@@ -44,7 +45,8 @@ class PlacedUpdate(Struct, frozen=True, gc=False):
 
     charge: OpenRequest
     model: str
-    prompt: Prompt
+    prompt: Prompt | PackedPrompt
+    """Packed where it has been received: it is unpacked where a prompt that shares its blocks is looked up."""
     session: int | None = None
 
 
@@ -73,8 +75,8 @@ class SettledUpdate(Struct, frozen=True, gc=False):
     decode_s: float | None = None
 
 
-class EndedUpdate(Struct, frozen=True, gc=False):
-    """The request has left the engine, however it ended."""
+class EndedUpdate(Struct, frozen=True, array_like=True, gc=False, tag=4):
+    """The request has left the engine, however it ended. Sent as it is: tag and form are those of its encoding."""
 
     number: int
 
@@ -269,6 +271,10 @@ MAX_SILENCE_S = 0.4
 MAX_SILENCE_OLD_S = 1.5
 """The same of a replica that does not send what waits: earlier versions send every second."""
 
+CATCH_UP_S = 2.0
+"""So long after a missing replica was heard again its updates may be old: they were held back on their way. What was
+cached and how long it took when they were sent says nothing of now."""
+
 MAX_OPEN_REQUESTS = 1 << 17
 """Per origin, far beyond what one process can serve."""
 
@@ -276,26 +282,26 @@ MAX_TOKENS, MAX_SECONDS, MAX_SEQUENCES, MAX_INTEGER = 1e9, 1e5, 1 << 14, 1e14
 """No request is larger: an update beyond these is invalid."""
 
 
-class RemoteRequest:
-    """One request that another replica has open."""
+MAX_UNLEARNED = 4
+"""What prompts displace is learned from one in so many at least: it costs little, and few samples scatter."""
 
-    __slots__ = ("charge", "engine", "is_prefill_done", "is_sample", "model", "trace")
 
-    def __init__(self, charge: Charge, engine: str, *, is_sample: bool) -> None:
-        self.charge = charge
-        self.engine = engine
-        self.model = ""
-        self.trace: CacheInsertion | None = None
-        """None where only its charge is known."""
-        self.is_prefill_done = False
-        self.is_sample = is_sample
-        """Whether its times and its usage are learned from."""
+class RemoteRequest(Charge, gc=False):
+    """One request that another replica has open, as it is charged here."""
+
+    engine: str = ""
+    model: str = ""
+    trace: CacheInsertion | None = None
+    """None where only its charge is known."""
+    is_prefill_done: bool = False
+    is_sample: bool = False
+    """Whether its times and its usage are learned from."""
 
 
 class RemoteReplica:
     """State of one other replica."""
 
-    __slots__ = ("has_gap", "last_update_s", "number", "open", "replica_id", "sends_queues")
+    __slots__ = ("current_from_s", "has_gap", "last_update_s", "number", "open", "replica_id", "sends_queues")
 
     def __init__(self, replica_id: int) -> None:
         self.replica_id = replica_id
@@ -306,6 +312,8 @@ class RemoteReplica:
         self.has_gap = True
         """Whether updates were lost since its last snapshot."""
         self.last_update_s = 0.0
+        self.current_from_s = -inf
+        """From when on its requests are learned from."""
 
     def is_late(self, now_s: float) -> bool:
         """Whether it may be placing requests of which no update has come."""
@@ -333,8 +341,22 @@ class ReplicaState:
         self.gaps = 0
         """Gaps in the sequence numbers."""
         self._on_answer = on_answer
+        self._answers: dict[str, None] = {}
+        """Engines that have answered in the batch that is applied."""
+        self._take: dict[type, Callable[[RemoteReplica, Any, float], None]] = {
+            PlacedUpdate: self._apply_placed,
+            FirstTokenUpdate: self._begin,
+            SettledUpdate: self._settle,
+            EndedUpdate: self._apply_ended,
+            Snapshot: self._restate,
+            QueueUpdate: self._admit,
+            RejectedUpdate: self._admit,
+            SupplyUpdate: self._apply_supply,
+        }
         self._state = state
         self._origins: dict[int, RemoteReplica] = {}
+        self._adapters: dict[str, bool] = {}
+        self._adapters_version = -1
         self._charged = 0
         """Requests charged: one of as many as there are replicas is learned from, so that learning costs the same
         however many there are, and lasts as long."""
@@ -364,14 +386,13 @@ class ReplicaState:
         """Load of other replicas: slot to (sequences, prefill tokens not yet done, KV tokens)."""
         found: dict[int, tuple[int, float, float]] = {}
         for origin in self._origins.values():
-            for remote in origin.open.values():
-                charge = remote.charge
+            for charge in origin.open.values():
                 running, prefill_tokens, kv_tokens = found.get(charge.slot, (0, 0.0, 0.0))
                 prefill_tokens += charge.prefill_tokens if charge.in_prefill else 0.0
                 found[charge.slot] = running + charge.sequences, prefill_tokens, kv_tokens + charge.kv_tokens
         return found
 
-    def apply(self, name: int, number: int, updates: Iterable[StateUpdate], now_s: float) -> bool:
+    def apply(self, name: int, number: int, updates: Sequence[StateUpdate], now_s: float) -> bool:
         """Apply a batch of an origin, its `number`th. False where updates were lost: request a snapshot of it.
 
         A duplicate, or a batch that arrives behind a later one, is ignored.
@@ -379,6 +400,8 @@ class ReplicaState:
         origin = self._origin(name, now_s)
         if origin is None:
             return True
+        if origin.is_late(now_s):
+            origin.current_from_s = now_s + CATCH_UP_S
         origin.last_update_s = now_s
         if origin.number is not None and number <= origin.number:
             return True
@@ -386,8 +409,12 @@ class ReplicaState:
             origin.has_gap = True
             self.gaps += 1
         origin.number = number
+        self.applied += len(updates)
+        take = self._take
         for update in updates:
-            self._take(origin, update, now_s)
+            take[type(update)](origin, update, now_s)
+        if self._answers:
+            self._report_answers(now_s)
         return not origin.has_gap
 
     def remove(self, name: int, now_s: float) -> None:
@@ -412,8 +439,8 @@ class ReplicaState:
     def _leave_as_external(self, origin: RemoteReplica, now_s: float) -> None:
         """Count what a missing replica had open as load of others, until the next scrape shows what is there."""
         ledger = self._state.ledger
-        for remote in origin.open.values():
-            slot, charge = remote.charge.slot, remote.charge
+        for charge in origin.open.values():
+            slot = charge.slot
             known = ledger.external[slot]
             more = ExternalLoad(
                 known.running + charge.sequences, known.waiting, known.kv_tokens + charge.kv_tokens, now_s
@@ -444,27 +471,13 @@ class ReplicaState:
             origin = self._origins[name] = RemoteReplica(name)
             if self._missing:  # It is back, or another has taken its place.
                 self._missing.discard(name if name in self._missing else next(iter(self._missing)))
+                origin.current_from_s = now_s + CATCH_UP_S
                 self._note_missing(now_s)
         return origin
 
-    def _take(self, origin: RemoteReplica, update: StateUpdate, now_s: float) -> None:
-        self.applied += 1
-        if isinstance(update, EndedUpdate):
-            if (remote := origin.open.pop(update.number, None)) is not None:
-                self._end(remote, now_s)
-        elif isinstance(update, FirstTokenUpdate):
-            self._begin(origin, update, now_s)
-        elif isinstance(update, SettledUpdate):
-            self._settle(origin, update, now_s)
-        elif isinstance(update, PlacedUpdate):
-            self._apply_placed(origin, update, now_s)
-        elif isinstance(update, Snapshot):
-            self._restate(origin, update, now_s)
-        elif isinstance(update, SupplyUpdate):
-            if self.on_supply is not None:
-                self.on_supply(origin.replica_id, update.payload, now_s)
-        else:
-            self._admit(origin, update, now_s)
+    def _apply_supply(self, origin: RemoteReplica, update: SupplyUpdate, now_s: float) -> None:
+        if self.on_supply is not None:
+            self.on_supply(origin.replica_id, update.payload, now_s)
 
     def _admit(self, origin: RemoteReplica, update: QueueUpdate | RejectedUpdate, now_s: float) -> None:
         admission = self.admission
@@ -481,28 +494,42 @@ class ReplicaState:
 
     def _apply_placed(self, origin: RemoteReplica, update: PlacedUpdate, now_s: float) -> None:
         remote = self._charge(origin, update.charge, now_s)
-        prompt, state = update.prompt, self._state
         if remote is None:
             return
-        slot = remote.charge.slot
-        remote.model = update.model
+        prompt, state, slot, model = update.prompt, self._state, remote.slot, update.model
+        remote.model = model
         if update.session is not None:
             state.sessions.put_hashed(update.session, slot)
+        if isinstance(prompt, Prompt):
+            prompt = pack_prompt(prompt)
         if _is_sane(prompt):
-            remote.trace = state.index.insert(slot, prompt)
-        if state.fleet.eligible(update.model).is_adapter:
-            state.adapters.put((update.model, slot), slot)
+            learns = remote.is_sample or not self._charged % MAX_UNLEARNED
+            remote.trace = state.index.insert_packed(slot, prompt, learns=learns)
+        if self._is_adapter(model):
+            state.adapters.put((model, slot), slot)
+
+    def _is_adapter(self, model: str) -> bool:
+        """Whether a model is an adapter, looked up once for each change of the fleet."""
+        fleet = self._state.fleet
+        if fleet.version != self._adapters_version:
+            self._adapters, self._adapters_version = {}, fleet.version
+        is_adapter = self._adapters.get(model)
+        if is_adapter is None:
+            is_adapter = fleet.eligible(model).is_adapter
+            if fleet.knows(model):
+                self._adapters[model] = is_adapter
+        return is_adapter
 
     def _begin(self, origin: RemoteReplica, update: FirstTokenUpdate, now_s: float) -> None:
-        remote, state = origin.open.get(update.number), self._state
+        remote = origin.open.get(update.number)
         if remote is None or remote.is_prefill_done:
             return
         self._start(remote, now_s)
-        self._answered(remote, now_s)
-        if update.work_tokens == 0 or not remote.is_sample:
-            return  # Its prefill was done elsewhere, or others stand for it.
+        self._answers[remote.engine] = None
+        if not remote.is_sample or update.work_tokens == 0:
+            return  # Others stand for it, or its prefill was done elsewhere.
         if 0 < update.work_tokens <= MAX_TOKENS and 0 < update.took_s <= MAX_SECONDS:
-            state.costs.observe_first_token(remote.charge.slot, update.work_tokens, update.took_s)
+            self._state.costs.observe_first_token(remote.slot, update.work_tokens, update.took_s)
         else:
             self.rejected += 1
 
@@ -510,26 +537,33 @@ class ReplicaState:
         remote, state = origin.open.get(update.number), self._state
         if remote is None:
             return
-        charge, trace = remote.charge, remote.trace
-        if trace is not None and not remote.is_prefill_done:
-            state.index.prefill_done(trace)
-        remote.is_prefill_done = True  # As of a unary response: the ledger learns it when it ends.
+        trace = remote.trace
+        if not remote.is_prefill_done:
+            if trace is not None:
+                state.index.prefill_done(trace)
+            remote.is_prefill_done = True  # As of a unary response: the ledger learns it when it ends.
         if update.response is not None:
-            state.responses.put_hashed(update.response, charge.slot)
+            state.responses.put_hashed(update.response, remote.slot)
         if not _is_sane_settlement(update):
             self.rejected += 1
             return
         if self.admission is not None:
-            self.admission.settled(charge, remote.model, update, now_s)
-        if update.prompt_tokens or update.completion_tokens:
-            self._answered(remote, now_s)
-        if update.decode_s is not None and remote.is_sample:
-            tokens = update.completion_tokens // charge.sequences - 1
-            state.costs.observe_decode(charge.slot, update.running, tokens, update.decode_s)
-        if trace is not None and update.prompt_tokens and state.fleet.knows(remote.model):
-            usage = Usage(update.prompt_tokens, update.completion_tokens, update.cached_tokens)
-            take = state.learn_usage if remote.is_sample else state.remember_usage
-            take(remote.model, trace, usage, _grown(trace.prompt, update))
+            self.admission.settled(remote, remote.model, update, now_s)
+        prompt_tokens = update.prompt_tokens
+        if prompt_tokens or update.completion_tokens:
+            self._answers[remote.engine] = None
+        if remote.is_sample and update.decode_s is not None:
+            tokens = update.completion_tokens // remote.sequences - 1
+            state.costs.observe_decode(remote.slot, update.running, tokens, update.decode_s)
+        if trace is not None and prompt_tokens and state.fleet.knows(remote.model):
+            usage = Usage(prompt_tokens, update.completion_tokens, update.cached_tokens)
+            keep = state.learn_usage if remote.is_sample else state.remember_usage
+            keep(remote.model, trace, usage, _grown(trace.prompt, update) if update.grown_blocks else None)
+
+    def _apply_ended(self, origin: RemoteReplica, update: EndedUpdate, now_s: float) -> None:
+        remote = origin.open.pop(update.number, None)
+        if remote is not None:
+            self._end(remote, now_s)
 
     def _restate(self, origin: RemoteReplica, update: Snapshot, now_s: float) -> None:
         stated = {charge.number: charge for charge in update.open}
@@ -543,37 +577,42 @@ class ReplicaState:
 
     def _charge(self, origin: RemoteReplica, said: OpenRequest, now_s: float) -> RemoteRequest | None:
         """Put a charge on our own ledger, once; None where it was there already, or cannot be."""
-        if said.number in origin.open:
+        number, open_requests = said.number, origin.open
+        if number in open_requests:
             return None
         engine = self._state.fleet.engine(said.engine)
-        if engine is None or not _is_sane_charge(said) or len(origin.open) >= MAX_OPEN_REQUESTS:
+        if engine is None or not _is_sane_charge(said) or len(open_requests) >= MAX_OPEN_REQUESTS:
             self.rejected += 1
             return None
-        charge = self._state.ledger.charge(
+        remote = RemoteRequest(
             engine.slot,
-            prefill_tokens=said.prefill_tokens,
-            prefill_s=said.prefill_s,
-            kv_tokens=said.kv_tokens,
-            sequences=said.sequences,
-            now_s=now_s,
-            pledge=said.objective,
+            0,
+            said.prefill_tokens,
+            said.prefill_s,
+            said.kv_tokens,
+            said.sequences,
+            objective=said.objective,
             queues=said.queues,
-            is_of_peer=said.in_prefill,
+            engine=said.engine,
         )
+        self._state.ledger.put(remote, now_s, is_of_peer=said.in_prefill)
         self._charged += 1
-        is_sample = self._charged % len(self._origins) == 0
-        remote = origin.open[said.number] = RemoteRequest(charge, said.engine, is_sample=is_sample)
+        remote.is_sample = self._charged % len(self._origins) == 0 and now_s >= origin.current_from_s
+        open_requests[number] = remote
         if self.admission is not None:
-            self.admission.placed(charge, now_s)
+            self.admission.placed(remote, now_s)
         return remote
 
-    def _answered(self, remote: RemoteRequest, now_s: float) -> None:
+    def _report_answers(self, now_s: float) -> None:
+        """Report the engines that have answered in this batch, each once."""
+        answers, self._answers = self._answers, {}
         if self._on_answer is not None:
-            self._on_answer(remote.engine, now_s)
+            for engine in answers:
+                self._on_answer(engine, now_s)
 
     def _start(self, remote: RemoteRequest, now_s: float) -> None:
         remote.is_prefill_done = True
-        self._state.ledger.prefill_done(remote.charge, now_s)
+        self._state.ledger.prefill_done(remote, now_s)
         if remote.trace is not None:
             self._state.index.prefill_done(remote.trace)
 
@@ -581,10 +620,11 @@ class ReplicaState:
         state = self._state
         if remote.trace is not None and not remote.is_prefill_done:
             state.index.retract(remote.trace)
-        state.ledger.release(remote.charge, now_s)
+        state.ledger.release(remote, now_s)
         if self.admission is not None:
-            self.admission.ended(remote.charge, now_s)
-        state.recycle(remote.charge.slot)
+            self.admission.ended(remote, now_s)
+        if state.retired:
+            state.recycle(remote.slot)
 
 
 def _is_sane_charge(said: OpenRequest) -> bool:
@@ -621,9 +661,9 @@ def _is_sane_waiting(said: TierWaiting) -> bool:
     )
 
 
-def _is_sane(prompt: Prompt) -> bool:
-    count = len(prompt.blocks)
-    return 0 < count <= len(prompt.ends) and prompt.ends[count - 1] <= prompt.size <= MAX_TOKENS
+def _is_sane(prompt: PackedPrompt) -> bool:
+    ends, count = prompt.ends, len(prompt.packed) // BLOCK_BYTES
+    return 0 < count <= len(ends) and ends[count - 1] <= prompt.size <= MAX_TOKENS
 
 
 def _is_sane_settlement(update: SettledUpdate) -> bool:
@@ -637,10 +677,9 @@ def _is_sane_settlement(update: SettledUpdate) -> bool:
     )
 
 
-def _grown(prompt: Prompt, update: SettledUpdate) -> Prompt | None:
-    if not update.grown_blocks:
-        return None
-    grown = Prompt(prompt.blocks + update.grown_blocks, prompt.ends, update.grown_size)
+def _grown(prompt: Prompt | PackedPrompt, update: SettledUpdate) -> PackedPrompt | None:
+    packed = prompt.packed if isinstance(prompt, PackedPrompt) else pack_blocks(prompt.blocks)
+    grown = PackedPrompt(packed + pack_blocks(update.grown_blocks), prompt.ends, update.grown_size)
     return grown if _is_sane(grown) else None
 
 
@@ -660,7 +699,7 @@ class HistoryReplay:
         """Updates applied."""
         return self._replica_state.applied
 
-    def apply(self, name: int, number: int, updates: Iterable[StateUpdate]) -> None:
+    def apply(self, name: int, number: int, updates: Sequence[StateUpdate]) -> None:
         """Apply an old batch; those of one replica in their order."""
         self._state.ledger.resize(self._state.fleet.slot_count)
         self._names.add(name)

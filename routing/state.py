@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 
 from routing.affinity import LastSlots, RecentMap
-from routing.blocks import Prompt
+from routing.blocks import PackedPrompt, Prompt
 from routing.cost import CostModel
 from routing.demand import PrefixDemand
 from routing.fleet import Fleet
@@ -151,7 +151,7 @@ class RoutingState:
 
     # -- what placements teach, and what they leave --------------------------------------------------------------------
 
-    def learn_usage(self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | None) -> None:
+    def learn_usage(self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | PackedPrompt | None) -> None:
         """Learn from a prompt that an engine has counted: its length in tokens, and how much was really cached.
 
         `grown` is the prompt followed by its response, where that is known.
@@ -161,12 +161,16 @@ class RoutingState:
             self.index.correct(trace, trace.prompt.size * usage.cached_tokens / usage.prompt_tokens)
         self._remember_grown(model, trace, usage, grown)
 
-    def remember_usage(self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | None) -> None:
+    def remember_usage(
+        self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | PackedPrompt | None
+    ) -> None:
         """Keep what only this prompt's next turn needs, and learn nothing of others: `learn_usage` of one in many."""
         self.counters[model].remember(trace.prompt, usage.prompt_tokens)
         self._remember_grown(model, trace, usage, grown)
 
-    def _remember_grown(self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | None) -> None:
+    def _remember_grown(
+        self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | PackedPrompt | None
+    ) -> None:
         if grown is not None:
             self.index.extend(trace, grown)
             self.counters[model].remember(grown, usage.prompt_tokens + usage.completion_tokens)

@@ -11,7 +11,7 @@ from math import inf
 
 from msgspec import Struct
 
-from routing.blocks import Prompt
+from routing.blocks import PackedPrompt, Prompt
 from routing.cost import RunningRatio
 
 DEFAULT_BYTES_PER_TOKEN = 4.0
@@ -47,7 +47,7 @@ class TokenCounter:
         self._ratio = RunningRatio(RATIO_MEMORY, total_weight=1.0)
         self._leaves: OrderedDict[int, CountedPrefix] = OrderedDict()
 
-    def learn(self, prompt: Prompt, tokens: int) -> None:
+    def learn(self, prompt: Prompt | PackedPrompt, tokens: int) -> None:
         """An engine counted `tokens` for this whole prompt."""
         if prompt.size:
             default_tokens = prompt.size / self._default_size_per_token
@@ -56,15 +56,16 @@ class TokenCounter:
             self.size_per_token = self._default_size_per_token / self._ratio.value
         self.remember(prompt, tokens)
 
-    def remember(self, prompt: Prompt, tokens: int) -> None:
+    def remember(self, prompt: Prompt | PackedPrompt, tokens: int) -> None:
         """An engine holds exactly `tokens` of this prompt; the next turn will be counted from there."""
-        if not prompt.blocks:
+        last_block = prompt.last_block
+        if last_block is None:
             return
-        last, covered = prompt.blocks[-1], prompt.ends[len(prompt.blocks) - 1]
-        self._leaves[last] = CountedPrefix(tokens, prompt.size, covered)
-        self._leaves.move_to_end(last)
-        if len(self._leaves) > MAX_LEAVES:
-            self._leaves.popitem(last=False)
+        leaves = self._leaves
+        leaves.pop(last_block, None)
+        leaves[last_block] = CountedPrefix(tokens, prompt.size, prompt.covered)
+        if len(leaves) > MAX_LEAVES:
+            leaves.popitem(last=False)
 
     def known_leaf(self, prompt: Prompt, within: float = inf) -> CountedPrefix | None:
         """Return the longest earlier prompt that ended in one of this prompt's leading blocks, up to size `within`.
@@ -90,10 +91,10 @@ class ExactCounter:
 
     size_per_token = 1.0
 
-    def learn(self, prompt: Prompt, tokens: int) -> None:
+    def learn(self, prompt: Prompt | PackedPrompt, tokens: int) -> None:
         """It is known."""
 
-    def remember(self, prompt: Prompt, tokens: int) -> None:
+    def remember(self, prompt: Prompt | PackedPrompt, tokens: int) -> None:
         """It is known."""
 
     def known_leaf(self, prompt: Prompt, within: float = inf) -> None:

@@ -13,9 +13,11 @@ from scorers.lora_affinity import LoraAffinity
 from scorers.prefill_stall import PrefillStallCost
 from scorers.prefill_time import PrefillTime
 from scorers.prompt_length import PromptLengthAffinity
+from scorers.rendezvous import Rendezvous
 from scorers.round_robin import RoundRobin
 from scorers.session_affinity import SessionAffinity
 from scorers.slow_start import SlowStart
+from scorers.spill import SpillPenalty
 from scorers.stream_stall import StreamStall
 
 SCORERS: tuple[type[Scorer], ...] = (
@@ -31,6 +33,8 @@ SCORERS: tuple[type[Scorer], ...] = (
     DecodeRolePenalty,
     PrefillStallCost,
     ConstrainedDecoding,
+    SpillPenalty,
+    Rendezvous,
     RoundRobin,
     LeastLoaded,
 )
@@ -52,6 +56,8 @@ def routings() -> dict[str, tuple[Scorer, ...]]:
             DecodeRolePenalty(),
             PrefillStallCost(),
             ConstrainedDecoding(),
+            SpillPenalty(),
+            Rendezvous(),
         ),
         "round-robin": (RoundRobin(),),
         "least-loaded": (LeastLoaded(),),

@@ -1,4 +1,4 @@
-"""From what the load needs to what is asked of a cluster: hysteresis, minimum stay, guard rails, missing grants."""
+"""From what the load needs to the figure for a cluster: hysteresis, minimum stay, guard rails, missing grants."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ class _Decision:
             counts = self._counts(group, carried)
             if any(map(self._lacks_grant, group.pools)):
                 wanted = self._counts(group, carried, ignores_grants=True)
-                counts = {pool.pool: self._asked(pool, counts, wanted) for pool in group.pools}
+                counts = {pool.pool: self._kept(pool, counts, wanted) for pool in group.pools}
             for pool in group.pools:
                 found[pool_key(self.load, pool)] = self._desired(pool, group, counts[pool.pool], carried)
         for pool in self.resting:
@@ -243,8 +243,8 @@ class _Decision:
 
     # --- what is needed ---
 
-    def _asked(self, pool: PoolLoad, counts: Mapping[str, int], wanted: Mapping[str, int]) -> int:
-        """Return what a pool is asked for: one that grants nothing keeps its figure as long as it would be needed."""
+    def _kept(self, pool: PoolLoad, counts: Mapping[str, int], wanted: Mapping[str, int]) -> int:
+        """Return the figure of a pool: one whose cluster grants nothing keeps it as long as it would be needed."""
         if not self._lacks_grant(pool):
             return counts[pool.pool]
         last = self.memories[pool_key(self.load, pool)].figure or pool.engines

@@ -52,7 +52,7 @@ MIN_SPREAD = 0.03
 MAX_SPREAD = 0.5
 PRIOR_SPREAD = 0.15
 PRIOR_JUDGED = 60.0
-"""Judgements as which the prior counts: one jump on the first day is no rule."""
+"""Judgements as which the prior counts: one jump on the first day does not make a rule."""
 
 WAYS = ("level", "trend", "day", "week")
 PROFILES = ("day", "week")
@@ -179,7 +179,7 @@ def forecast(history: WorkHistory, now_s: float, horizon_s: float, *, use_profil
 
 
 def _work_of(figure: float) -> OfferedWork:
-    """Return work of a typical mixture, for a time at which there is none yet."""
+    """Return work of a typical mixture, for a time that has had no work yet."""
     if figure <= 0:
         return NO_WORK
     prefill = figure / 2

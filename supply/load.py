@@ -87,7 +87,7 @@ class TierObjective:
 class TierLoad:
     """Offered work of one tier for one model. Rates are means over the load's window.
 
-    Internal traffic (warm-up, shadow, probes) is not part of it.
+    Internal traffic (prewarm, shadow, probes) is not part of it.
     """
 
     objective: TierObjective = TierObjective()
@@ -159,9 +159,9 @@ class PoolLoad:
     draining: int = 0
     """Engines that finish their streams and take no more."""
     requested: int | None = None
-    """Engines that the cluster has been asked for (replicas of the workload); None: unknown."""
+    """Engines that were requested of the cluster (replicas of the workload); None: unknown."""
     oldest_start_s: float = 0.0
-    """Seconds since the oldest engine in `starting`, or the oldest one asked for and not granted, was asked for."""
+    """Seconds since the oldest engine in `starting`, or the oldest one not granted, was requested."""
     start_s: float = 60.0
     """Learned seconds from the request of an engine to its first served request: an upper quantile."""
     busy: float = 0.0

@@ -28,14 +28,14 @@ class PoolOption:
         return 1 / self.needed if self.needed > 0 else inf
 
 
-def cheapest_mix(options: Sequence[PoolOption], at_least: Mapping[str, int] | None = None) -> dict[str, int]:
+def cheapest_mix(options: Sequence[PoolOption], minimum: Mapping[str, int] | None = None) -> dict[str, int]:
     """Return engines by pool that carry the load, or all that the bounds allow.
 
     Lower ranks are filled first, whatever they cost: engines on premises are paid anyway. Within a rank the mix is the
     cheapest one: all but the last engines come from the pool with the least price per part of the load, and the rest
-    from the pool, or the two pools, that carry it at the least price. `at_least` raises the lower bounds.
+    from the pool, or the two pools, that carry it at the least price. `minimum` raises the lower bounds.
     """
-    floor = at_least or {}
+    floor = minimum or {}
     counts = {option.name: min(max(option.lowest, floor.get(option.name, 0)), option.highest) for option in options}
     for rank in sorted({option.rank for option in options}):
         missing = 1 - _carried(options, counts)

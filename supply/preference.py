@@ -97,7 +97,7 @@ def spill_decision(
         return SpillDecision(memory.share, names, beyond, leaving if memory.share else (), reason), memory
     missed = _missed(load, home, role, movable, 0.0)
     shown = tuple((tier.objective.name, share) for tier, share in zip(load.tiers, missed, strict=True))
-    needed = _least_share(load, home, role, movable)
+    needed = _min_share(load, home, role, movable)
     if not beyond or not any(movable):
         reason = SpillReason.HOME if needed == 0 else SpillReason.RESIDENCY if beyond else SpillReason.NO_OTHER_POOL
         return SpillDecision(0.0, names, beyond, (), reason, shown), SpillMemory()
@@ -120,7 +120,7 @@ def _held(
     """Return the share with its hysteresis: up at once, down after a calm time."""
     if needed >= memory.share:
         return needed, SpillMemory(needed)
-    with_margin = _least_share(load, home, role, movable, TAKE_BACK_MARGIN)
+    with_margin = _min_share(load, home, role, movable, TAKE_BACK_MARGIN)
     if with_margin >= memory.share:
         return memory.share, replace(memory, calm_since_s=None)
     since_s = memory.calm_since_s
@@ -131,7 +131,7 @@ def _held(
     return with_margin, SpillMemory(with_margin)
 
 
-def _least_share(
+def _min_share(
     load: ModelLoad, home: Sequence[PoolLoad], role: Role, movable: Sequence[bool], factor: float = 1.0
 ) -> float:
     """Return the least share, in steps, with which home keeps its objectives; 1 where none does."""

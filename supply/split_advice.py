@@ -15,7 +15,7 @@ from supply.load import EngineSpeed, TierLoad
 from supply.requirement import TierNeed, decode_share, engines_needed, token_pace_s
 
 MIN_SAVING = 0.1
-"""Share of the money below which a split is not advised: the estimate is no better than that."""
+"""Share of the money below which a split is not advised: the estimate is not more exact."""
 
 MIN_ENGINES = 8
 """Engines below which a fleet is too small to be cut in two."""

@@ -367,7 +367,7 @@ class Admission:
     def _line(self, queue: ModelQueue, tier: Tier, engines: int, now_s: float) -> TierQueue:
         line = queue.tier_queues.get(tier.name)
         if line is None or line.tier is not tier:
-            guess = DEFAULT_PREFILL_SHARE * engines
+            guess = DEFAULT_PREFILL_SHARE * max(engines, 1)  # None is ready where its first pod still starts.
             for other in self.tiers.values():
                 queue.tier_queue(other, guess, now_s)
             line = queue.tier_queue(tier, guess, now_s)

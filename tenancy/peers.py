@@ -144,7 +144,8 @@ class Peers:
         if model:
             tokens = update.completion_tokens // charge.sequences
             self._admission.forecast.observe(report.tenant, model, tokens)
-            if self._admission.stalls.times <= 1 and charge.charged_s >= self._found_s:
+            is_of_now = self._admission.stalls.times <= 1 and charge.charged_s >= self._found_s
+            if is_of_now and update.decode_s is not None:  # Else its gateway knows that it teaches nothing.
                 self._admission.stalls.learn(charge, update.running, tokens, now_s)
 
     def ended(self, charge: Charge, now_s: float) -> None:

@@ -48,8 +48,10 @@ take turns in one run; barred: requests that no engine might take, placed all th
 
 METHOD_REMOTE = """\
 A request of another gateway: its updates from placement to end, decoded and applied, beside what its decision cost.
-Batches of two requests; turns and new ones in equal parts; others: how many gateways send them. bytes: a request on the
-wire. Of three runs the least.\
+Batches of two requests; turns and new ones in equal parts; others: how many gateways send them. look: the look-up of a
+prompt at the receiver, for one request in as many as there are gateways; it unpacks what the prompt shares with others.
+bytes: a request on the wire. Means without the longest 2 %, in caches that hold only requests of others. Of three runs
+the least.\
 """
 
 

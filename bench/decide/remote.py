@@ -1,18 +1,22 @@
 """What a request of another gateway costs here: its updates decoded and applied, from placement to end.
 
 One scene publishes what it does, in batches as workers send them: its requests are dealt out to several replicas. A
-second router with the same engines receives them. Beside it stands what the request cost where it was decided.
+second router with the same engines receives them until its caches hold only such requests, and then it is timed. Beside
+it stands what the request cost where it was decided, and what it costs the receiver to look such a prompt up: one
+request in as many as there are gateways.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from functools import partial
+from statistics import fmean
 from time import perf_counter
 
 from bench.decide.admission import timed_decision
-from bench.decide.scene import Scene
+from bench.decide.cases import seconds_of
+from bench.decide.scene import HELD_BLOCKS_PER_POD, Scene
 from gateway.replica_sync.updates import decode_batch, encode_batch
 from routing.replica_state import (
     EndedUpdate,
@@ -31,9 +35,17 @@ REPLICAS = (1, 15)
 """Other gateways: of more, each is learned from less."""
 
 
+FRESH_BLOCKS = 29
+"""What a request adds to an engine, on average of turns and new conversations of 8,000 tokens: by this the rounds are
+counted until nothing is left of what the receiver held at first."""
+
+DISTURBED = 0.02
+"""Share of the times that is left out, the longest: another program had the core."""
+
+
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """One line of the table: medians in microseconds a request."""
+    """One line of the table: means in microseconds a request, without the most disturbed."""
 
     pods: int
     tokens: int
@@ -41,6 +53,7 @@ class Remote:
     decide_us: float
     decode_us: float
     apply_us: float
+    look_us: float
     batch_bytes: float
 
     @property
@@ -53,11 +66,17 @@ def measure_remote(pods: int, tokens: int, replicas: int, rounds: int) -> Remote
     here, there = Scene(pods, tokens, interval_s=1 / pods), Scene(pods, tokens, interval_s=1 / pods)
     publisher, applier = UpdatePublisher(), ReplicaState(there.router)
     here.router.subscribe(publisher)
-    decides, decodes, applies, sizes = list[float](), list[float](), list[float](), list[float]()
+    decides, decodes, applies, looks, sizes = list[float](), list[float](), list[float](), list[float](), list[float]()
     senders = [_Sender(number) for number in range(replicas)]
-    for number in range(here.max_open + PER_BATCH * rounds):
+    warm_up = here.max_open + pods * HELD_BLOCKS_PER_POD // FRESH_BLOCKS
+    for number in range(warm_up + PER_BATCH * rounds):
         seconds, placement = timed_decision(here, is_new=number % 2 == 0)
-        decides.append(seconds)
+        is_timed = number >= warm_up
+        if is_timed:
+            decides.append(seconds)
+        if number % (replicas + 1) == 0:
+            seconds, _ = seconds_of(partial(there.router.index.match, placement.request.prompt, (1 << pods) - 1))
+            looks += [seconds] if is_timed else []
         here.settle_in(placement)
         for update in publisher.take():
             senders[_number_of(update) % replicas].add(update)
@@ -70,13 +89,18 @@ def measure_remote(pods: int, tokens: int, replicas: int, rounds: int) -> Remote
             decoded_s = perf_counter()
             applier.apply(batch.replica_id, batch.number, batch.updates, here.now_s)
             done_s = perf_counter()
-            if number >= here.max_open:
+            if is_timed:
                 sizes.append(len(payload) / requests)
                 decodes.append((decoded_s - begin_s) / requests)
                 applies.append((done_s - decoded_s) / requests)
     assert applier.rejected == 0
-    decide_us, decode_us, apply_us = (median(each) * 1e6 for each in (decides, decodes, applies))
-    return Remote(pods, tokens, replicas, decide_us, decode_us, apply_us, median(sizes))
+    times_us = [1e6 * _mean(times) for times in (decides, decodes, applies, looks)]
+    return Remote(pods, tokens, replicas, *times_us, fmean(sizes))
+
+
+def _mean(times: list[float]) -> float:
+    """The mean of all but the longest."""
+    return fmean(sorted(times)[: max(1, int(len(times) * (1 - DISTURBED)))])
 
 
 class _Sender:
@@ -111,11 +135,12 @@ def _number_of(update: StateUpdate) -> int:
 def remote_table(rows: Sequence[Remote]) -> str:
     """The rows as lines of text."""
     head = (
-        f"{'pods':>5} {'tokens':>9} {'others':>6} | {'decide':>7} {'decode':>7} {'apply':>7} {'remote':>7} {'bytes':>7}"
+        f"{'pods':>5} {'tokens':>9} {'others':>6} | {'decide':>7} {'decode':>7} {'apply':>7} {'remote':>7} {'look':>7} "
+        f"{'bytes':>7}"
     )
     lines = [
         f"{row.pods:5} {row.tokens:9,} {row.replicas:6} | {row.decide_us:7.1f} {row.decode_us:7.1f} "
-        f"{row.apply_us:7.1f} {row.remote_us:7.1f} {row.batch_bytes:7.0f}"
+        f"{row.apply_us:7.1f} {row.remote_us:7.1f} {row.look_us:7.1f} {row.batch_bytes:7.0f}"
         for row in rows
     ]
     return "\n".join([head, *lines])

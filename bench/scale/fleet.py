@@ -64,7 +64,7 @@ class Observed:
 
 
 class Scaler(Protocol):
-    """Decides how many engines the cluster is asked for."""
+    """Decides how many engines to request of the cluster."""
 
     name: str
 
@@ -93,7 +93,7 @@ class Played:
     offered: int = 0
     engine_hours: float = 0.0
     peak: int = 0
-    most_wanted: int = 0
+    max_wanted: int = 0
     misses: list[int] = field(default_factory=list)
     """By slot of `SLOT_S` of the arrival."""
     counts: list[int] = field(default_factory=list)
@@ -128,8 +128,8 @@ def play(  # noqa: C901, PLR0912, PLR0915 - one loop over time; its parts share 
     at_list, tier_list, prefill_list, output_list = arrivals.at, arrivals.tier, arrivals.prefill, arrivals.output
     count, cursor = len(arrivals), 0
     ready, starts = initial, deque[float]()
-    pending = 0  # asked for, not granted
-    asked_s = deque[float]()
+    pending = 0  # requested, not granted
+    requested_s = deque[float]()
     draining = deque[float]()
     free = [0.0] * ready
     queues: list[deque[int]] = [deque() for _ in tiers]
@@ -242,9 +242,9 @@ def play(  # noqa: C901, PLR0912, PLR0915 - one loop over time; its parts share 
         if now >= next_poll:
             next_poll += POLL_S
             oldest = (
-                now - min(starts[0] - cluster.start_s, *asked_s)
-                if starts and asked_s
-                else (now - (starts[0] - cluster.start_s) if starts else (now - asked_s[0] if asked_s else 0.0))
+                now - min(starts[0] - cluster.start_s, *requested_s)
+                if starts and requested_s
+                else (now - (starts[0] - cluster.start_s) if starts else (now - requested_s[0] if requested_s else 0.0))
             )
             observed = Observed(
                 now,
@@ -261,7 +261,7 @@ def play(  # noqa: C901, PLR0912, PLR0915 - one loop over time; its parts share 
                 known_start,
             )
             wanted = min(max(scaler.wanted(observed), 0), cluster.max_engines)
-            played.most_wanted = max(played.most_wanted, wanted)
+            played.max_wanted = max(played.max_wanted, wanted)
             poll_busy_s, loop_hits = 0.0, 0.0
             windows.append([TierWindow() for _ in tiers])
             have = ready + len(starts)
@@ -280,9 +280,9 @@ def play(  # noqa: C901, PLR0912, PLR0915 - one loop over time; its parts share 
                     heapify(free)
                     draining.append(now + DRAIN_S)
             short = max(wanted - max(allowed, have), 0)
-            while len(asked_s) > short:
-                asked_s.pop()
-            asked_s.extend([now] * (short - len(asked_s)))
+            while len(requested_s) > short:
+                requested_s.pop()
+            requested_s.extend([now] * (short - len(requested_s)))
             pending = short
             played.counts.append(ready)
             played.peak = max(played.peak, ready)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
 from random import Random
@@ -44,13 +45,25 @@ class Outcome:
     case: str
     seed: int
     requests: int
-    largest: float
+    full_fleet: float
     """Attainment of the largest fleet."""
     rows: tuple[Row, ...]
 
     def of(self, scaler: str) -> Row:
         """Return the row of a scaler."""
         return next(row for row in self.rows if row.scaler == scaler)
+
+
+def write_outcome(outcome: Outcome) -> str:
+    """Return the figures as JSON."""
+    return json.dumps(asdict(outcome))
+
+
+def read_outcome(text: str) -> Outcome:
+    """Return the figures of `write_outcome`."""
+    given = json.loads(text)
+    rows = tuple(Row(**{**row, "by_tier": tuple(row["by_tier"])}) for row in given.pop("rows"))
+    return Outcome(rows=rows, **given)
 
 
 def play_case(name: str, seed: int, traces: str) -> Outcome:
@@ -103,4 +116,4 @@ def _ours(
 
 def _row(name: str, played: Played) -> Row:
     by_tier = tuple(met / max(offered, 1) for met, offered in played.by_tier)
-    return Row(name, played.attainment, by_tier, played.engine_hours, played.peak, played.most_wanted, played.changes)
+    return Row(name, played.attainment, by_tier, played.engine_hours, played.peak, played.max_wanted, played.changes)

@@ -1,7 +1,7 @@
 """Plays scenarios, prints a table and one line for each thing that issue 5 wants.
 
     python -m bench.slo [--scenario NAME ...] [--policy NAME ...] [--seeds N | --seed N] [--load X] [--jobs N]
-                        [--only virtual | gateways | live | live-gateways] [--gateways N ...] [--keep FILE]
+                        [--only virtual | gateways | live | live-gateways] [--gateways N ...] [--quick] [--keep FILE]
     python -m bench.slo --url URL --load X --scenario NAME [--requests N] [--model NAME] [--key-of NAME=KEY ...]
                         [--header-of NAME=HEADER:VALUE ...]
 
@@ -24,7 +24,7 @@ import uvloop
 
 from bench.slo.gateways import LAYOUTS, SCENARIOS
 from bench.slo.live import Address, headers_by_name
-from bench.slo.live_gateways import LiveBlock, play_live_gateways
+from bench.slo.live_gateways import LIVE_REQUESTS, LiveBlock, play_live_gateways
 from bench.slo.policies import POLICIES
 from bench.slo.reading import known_scenarios, load_scenario
 from bench.slo.rows import Block
@@ -35,6 +35,13 @@ from bench.slo.targets import gateway_targets, targets_of
 from simulator.children import ChildFailed
 from simulator.stage import MODEL
 from tenancy.document import InvalidDocument
+
+SEEDS, QUICK_SEEDS = 5, 2
+QUICK_REQUESTS = 300
+"""Of the counted tier, in virtual time."""
+
+QUICK_LIVE_REQUESTS = LIVE_REQUESTS // 2
+"""The same for several gateways live, which then take less than ten minutes."""
 
 METHOD = """\
 Virtual time: the real spine and router before simulated engines (12,000 tokens/s of prefill and less with context,
@@ -54,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scenarios = [load_scenario(name).lasting(options.requests) for name in options.scenario]
         blocks, several, live = _play(scenarios, seeds, options)
         if options.only in (None, "live-gateways") and not (options.load or options.url):
-            many = play_live_gateways([one for one in SCENARIOS if one in options.scenario], seeds[0])
+            names = [one for one in SCENARIOS if one in options.scenario]
+            many = play_live_gateways(names, seeds[0], QUICK_LIVE_REQUESTS if options.quick else LIVE_REQUESTS)
     except (OSError, InvalidDocument, ChildFailed) as fault:
         print(f"bench-slo: {fault}", file=sys.stderr)
         return 1
@@ -96,12 +104,17 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.slo", description="Who keeps whose promise under overload.")
     parser.add_argument("--scenario", nargs="+", default=known_scenarios(), metavar="NAME")
     parser.add_argument("--policy", nargs="+", default=list(POLICIES), choices=list(POLICIES), metavar="NAME")
-    parser.add_argument("--seeds", type=int, default=5, metavar="N")
+    parser.add_argument("--seeds", type=int, metavar="N", help=f"{SEEDS} unless --quick")
     parser.add_argument("--seed", type=int, metavar="N", help="only this one")
     parser.add_argument("--load", type=float, metavar="X", help="requests a second, instead of what the files say")
     parser.add_argument("--requests", type=int, metavar="N", help="of the tier that is counted, instead")
     counts = sorted({layout.count for layout in LAYOUTS} - {1})
     parser.add_argument("--gateways", nargs="+", type=int, default=counts, choices=counts, metavar="N")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"{QUICK_SEEDS} seeds, {QUICK_REQUESTS} requests; live {QUICK_LIVE_REQUESTS}",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at once")
     parser.add_argument("--only", choices=("virtual", "gateways", "live", "live-gateways"))
     parser.add_argument("--keep", type=Path, metavar="FILE", help="write what is printed to this file too")
@@ -110,6 +123,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--key-of", nargs="+", default=[], metavar="NAME=KEY", help="of a tenant, or of a tier")
     parser.add_argument("--header-of", nargs="+", default=[], metavar="NAME=HEADER:VALUE", help="the same")
     options = parser.parse_args(arguments)
+    options.seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
+    if options.quick and options.requests is None:
+        options.requests = QUICK_REQUESTS
     if options.url and (options.load is None or len(options.scenario) != 1):
         parser.error("--url wants --load and one --scenario")
     return options

@@ -38,7 +38,7 @@ MAX_BUSY = 0.8
 BEST_PER_ENGINE = 8.0
 """Best load of `chat`, in requests a second of engine time for each engine: what `--only virtual` finds for four."""
 
-REQUESTS = 50
+LIVE_REQUESTS = 50
 """Of the counted tier."""
 
 
@@ -111,14 +111,16 @@ def slowed(scenario: Scenario, times: float) -> Scenario:
     )
 
 
-def play_live_gateways(names: Sequence[str], seed: int) -> list[LiveBlock]:
-    """Play every layout in the named scenarios, one after the other. Raises ChildFailed."""
+def play_live_gateways(names: Sequence[str], seed: int, requests: int = LIVE_REQUESTS) -> list[LiveBlock]:
+    """Play every layout in the named scenarios, one after the other, until so many requests of the counted tier have
+    come. Raises ChildFailed.
+    """
     if redis_binary() is None:
         print("several gateways live are left out: no redis-server", file=sys.stderr)
         return []
     blocks = []
     for name in names:
-        scenario = slowed(load_scenario(name).lasting(REQUESTS), SLOWED)
+        scenario = slowed(load_scenario(name).lasting(requests), SLOWED)
         scenario = replace(scenario, name=f"{name}, live", engines=LIVE_ENGINES)
         load = scenario.load * BEST_PER_ENGINE * LIVE_ENGINES / SLOWED
         figures, busy = dict[str, Figures](), dict[str, float]()

@@ -170,7 +170,7 @@ class RunningCommand:
     desired: int
     until_s: float
     is_ended: bool = False
-    """Whether it was told to end because it took too long."""
+    """Whether SIGTERM was sent because it took too long."""
 
 
 @dataclass(slots=True)

@@ -17,12 +17,20 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from math import inf
-from struct import pack, unpack
+from struct import pack
 
 import msgspec
 from msgspec import Raw, Struct
 
-from routing.blocks import BLOCK_ENDS, BLOCK_SIZES, Prompt, hash_seed
+from routing.blocks import (
+    BLOCK_BYTES,
+    BLOCK_ENDS,
+    BLOCK_SIZES,
+    PackedPrompt,
+    hash_seed,
+    pack_blocks,
+    unpack_blocks,
+)
 from routing.ledger import AdmittedAs, StreamObjective
 from routing.replica_state import (
     EndedUpdate,
@@ -112,10 +120,6 @@ class _Settled(Struct, frozen=True, array_like=True, gc=False, tag=3):
     response: int | None = None
 
 
-class _Ended(Struct, frozen=True, array_like=True, gc=False, tag=4):
-    number: int
-
-
 class _Stated(Struct, frozen=True, array_like=True, gc=False, tag=5):
     open: list[_Charge]
 
@@ -147,7 +151,7 @@ class _Supply(Struct, frozen=True, array_like=True, gc=False, tag=8):
     payload: bytes
 
 
-_Update = _Placed | _FirstToken | _Settled | _Ended | _Stated | _Queue | _Rejected | _Supply
+_Update = _Placed | _FirstToken | _Settled | EndedUpdate | _Stated | _Queue | _Rejected | _Supply
 
 ADDED_UPDATES = (QueueUpdate, RejectedUpdate, SupplyUpdate)
 """Unknown to readers of schema 1. They stand last in a batch: such a reader takes a prompt behind an unknown update to
@@ -218,8 +222,7 @@ def decode_batch(batch: bytes) -> DecodedBatch:
         raise UndecodableBatchError(str(error)) from None
     if head.least_reader > SCHEMA:
         raise UndecodableBatchError(f"written for schema {head.least_reader} and later, this is {SCHEMA}")
-    reader = _Reader(head)
-    updates = [update for each in encoded if (update := reader.decode(each)) is not None]
+    updates = _Reader(head).decode(encoded)
     return DecodedBatch(head.origin, head.number, updates, len(encoded) - len(updates))
 
 
@@ -252,7 +255,7 @@ class _Writer:
             case PlacedUpdate(charge, model, prompt, session):
                 shared = _shared(self._last, prompt.blocks)
                 self._last = prompt.blocks
-                blocks = _packed(prompt.blocks[shared:])
+                blocks = pack_blocks(prompt.blocks[shared:])
                 return _Placed(self._charge(charge), self._name(model), prompt.size, shared, blocks, session)
             case FirstTokenUpdate(number, work_tokens, took_s):
                 return _FirstToken(number, _integer(work_tokens), _integer(took_s * 1e6))
@@ -263,13 +266,13 @@ class _Writer:
                     update.cached_tokens,
                     update.completion_tokens,
                     update.grown_size,
-                    _packed(update.grown_blocks),
+                    pack_blocks(update.grown_blocks),
                     _integer(update.running * 10),
                     None if update.decode_s is None else _integer(update.decode_s * 1e6),
                     update.response,
                 )
-            case EndedUpdate(number):
-                return _Ended(number)
+            case EndedUpdate():
+                return update
             case Snapshot(charges):
                 return _Stated([self._charge(charge) for charge in charges])
             case QueueUpdate(tiers):
@@ -330,33 +333,39 @@ class _Reader:
     def __init__(self, head: _Head) -> None:
         self._names = head.names
         self._knows_blocks = head.cutting == BLOCK_SIZES_ID
-        self._last: tuple[int, ...] | None = ()
-        """Blocks of the previous prompt; None where it could not be read, as blocks shared with it are unknown then."""
+        self._last: bytes | None = b""
+        """Packed blocks of the previous prompt; None where it could not be read: blocks shared with it are unknown."""
 
-    def decode(self, update: _Update | Raw) -> StateUpdate | None:
-        """Decode one update. None where its type is unknown, or it refers to names that are not listed."""
-        try:
-            return self._decode(update)
-        except IndexError:
-            return None
+    def decode(self, encoded: Iterable[_Update | Raw]) -> list[StateUpdate]:
+        """Decode all updates, but those of unknown types, and those that refer to names that are not listed."""
+        updates: list[StateUpdate] = []
+        for update in encoded:
+            if isinstance(update, EndedUpdate):
+                updates.append(update)
+                continue
+            try:
+                decoded = self._decode(update)
+            except IndexError:
+                continue
+            if decoded is not None:
+                updates.append(decoded)
+        return updates
 
     def _decode(self, update: _Update | Raw) -> StateUpdate | None:
         # The most frequent first; structural patterns cost several times as much, once per update.
         if isinstance(update, _Placed):
             charge, model = self._charge(update.charge), self._names[update.model]
-            held = self._blocks(update.shared, update.blocks)
-            return PlacedUpdate(charge, model, Prompt(held, BLOCK_ENDS, update.size), update.session)
+            packed = self._blocks(update.shared, update.blocks)
+            return PlacedUpdate(charge, model, PackedPrompt(packed, BLOCK_ENDS, update.size), update.session)
         if isinstance(update, _FirstToken):
             return FirstTokenUpdate(update.number, update.work_tokens, update.took_us / 1e6)
-        if isinstance(update, _Ended):
-            return EndedUpdate(update.number)
         if isinstance(update, _Settled):
             return SettledUpdate(
                 update.number,
                 update.prompt_tokens,
                 update.cached_tokens,
                 update.completion_tokens,
-                _unpacked(update.grown_blocks) if update.grown_blocks and self._knows_blocks else (),
+                unpack_blocks(update.grown_blocks) if update.grown_blocks and self._knows_blocks else (),
                 update.grown_size,
                 update.response,
                 update.running_tenths / 10,
@@ -394,40 +403,43 @@ class _Reader:
     def _tenant(self, index: int) -> str | None:
         return None if index == NO_NAME else self._names[index]
 
-    def _blocks(self, shared: int, blocks: bytes) -> tuple[int, ...]:
-        last = self._last if shared else ()
-        if not self._knows_blocks or last is None or not 0 <= shared <= len(last):
+    def _blocks(self, shared: int, blocks: bytes) -> bytes:
+        last = self._last if shared else b""
+        if not self._knows_blocks or last is None or not 0 <= shared <= len(last) // BLOCK_BYTES:
             self._last = None
-            return ()
-        self._last = last[:shared] + _unpacked(blocks)
-        return self._last
+            return b""
+        if len(blocks) % BLOCK_BYTES:
+            blocks = blocks[: len(blocks) // BLOCK_BYTES * BLOCK_BYTES]
+        self._last = whole = last[: BLOCK_BYTES * shared] + blocks
+        return whole
 
     def _charge(self, charge: _Charge) -> OpenRequest:
-        admitted, names = charge.admitted, self._names
         return OpenRequest(
             charge.number,
-            names[charge.engine],
+            self._names[charge.engine],
             charge.prefill_tokens,
             charge.prefill_us / 1e6,
             charge.kv_tokens,
             charge.sequences,
             charge.in_prefill,
             charge.queues,
+            self._objective(charge) if charge.tpot_us else None,
+        )
+
+    def _objective(self, charge: _Charge) -> StreamObjective:
+        admitted, names = charge.admitted, self._names
+        return StreamObjective(
+            _seconds(charge.tpot_us),
+            charge.min_tokens_thousandths / 1e3,
             None
-            if not charge.tpot_us
-            else StreamObjective(
-                _seconds(charge.tpot_us),
-                charge.min_tokens_thousandths / 1e3,
-                None
-                if admitted is None
-                else AdmittedAs(
-                    names[admitted.queue],
-                    names[admitted.tier],
-                    self._tenant(admitted.tenant),
-                    admitted.weight_thousandths / 1e3,
-                    admitted.own_us / 1e6,
-                    admitted.answer_tokens,
-                ),
+            if admitted is None
+            else AdmittedAs(
+                names[admitted.queue],
+                names[admitted.tier],
+                self._tenant(admitted.tenant),
+                admitted.weight_thousandths / 1e3,
+                admitted.own_us / 1e6,
+                admitted.answer_tokens,
             ),
         )
 
@@ -447,11 +459,3 @@ def _shared(last: Sequence[int], blocks: Sequence[int]) -> int:
 
 def _integer(value: float) -> int:
     return round(value) if -MAX_INTEGER < value < MAX_INTEGER else MAX_INTEGER
-
-
-def _packed(blocks: Sequence[int]) -> bytes:
-    return pack(f"<{len(blocks)}Q", *blocks)
-
-
-def _unpacked(blocks: bytes) -> tuple[int, ...]:
-    return unpack(f"<{len(blocks) // 8}Q", blocks[: len(blocks) // 8 * 8])

@@ -32,13 +32,16 @@ from gateway.scaling.supply_history import SupplyHistory
 from routing.decision.router import Router
 from routing.facts import Role
 from routing.replica_state import SupplyUpdate
-from supply.desired import DesiredPool, SupplyReason, SupplyTerm, desired_engines
+from supply.desired import DesiredFleet, DesiredPool, SupplyReason, SupplyTerm, desired_engines
 from supply.load import ModelLoad, OfferedWork, PoolLoad
 from supply.policy import ControlMode
 from supply.state import EMPTY_STATE, SupplyState, decode_state, encode_state
 from tenancy.objective import Tier
 
 INTERVAL_S = 1.0
+
+DECIDE_S = 5
+"""Between two decisions about one model."""
 
 MIN_INTERVAL_S = 0.1
 """Between two decisions, however many requests find no pod."""
@@ -113,6 +116,9 @@ class SupplyController:
         self._book = FigureBook()
         self._sync: ReplicaSync | None = None
         self._leader: int | None = None
+        self._fleets: dict[str, DesiredFleet] = {}
+        """The last decision about each model, while this gateway decides."""
+        self._due_s: dict[str, float] = {}
         self._state: SupplyState = self._read_state()
         self._written_s = clock()
         self._state_sent_s = self._pools_sent_s = clock()
@@ -174,6 +180,8 @@ class SupplyController:
         )
         if self.is_leader:
             self._decide(pools, now_s)
+        else:
+            self._fleets.clear()
         for model in [model for model in self._needed_s if self._router.fleet.serving(model)]:
             del self._needed_s[model]
         self._notify()
@@ -267,13 +275,20 @@ class SupplyController:
             # Until all pods were probed it is not known how many engines there are.
             self._hold(models, now_s, "pods are not known yet")
             return
-        for load in models:
-            fleet, self._state = desired_engines(load, policy, self._state, at_s)
+        for at, load in enumerate(models):
+            fleet = self._fleets.get(load.model)
+            if fleet is None or now_s >= self._due_s[load.model] or self._is_urgent(load, fleet):
+                # Decisions of many models are spread over the seconds: one takes some milliseconds of the event loop.
+                self._due_s[load.model] = now_s + DECIDE_S - (at % DECIDE_S if fleet is None else 0.0)
+                fleet, self._state = desired_engines(load, policy, self._state, at_s)
+                self._fleets[load.model] = fleet
             pools.extend(map(_figure_of, fleet.pools))
             if not fleet.is_known:
                 unknown[load.model] = self._why_unknown(completeness)
             if fleet.short:
                 short[load.model] = list(fleet.short)
+        for model in self._fleets.keys() - self.loads.keys():
+            del self._fleets[model], self._due_s[model]
         self.decision = FleetFigures(self.decision.number + 1, pools, unknown, short)
         self.decided_s = now_s
         self._record()
@@ -281,6 +296,11 @@ class SupplyController:
         self.decision.state = self._packed_state(now_s)
         self._publish(self.decision)
         self.decision.state = b""
+
+    def _is_urgent(self, load: ModelLoad, fleet: DesiredFleet) -> bool:
+        """Return whether a model cannot wait for its turn: a request needs a first pod, or its figure may be known."""
+        is_known = load.completeness >= self.config.policy.min_completeness
+        return is_known != fleet.is_known or (load.held > 0 and not any(pool.engines for pool in fleet.pools))
 
     def _hold(self, models: list[ModelLoad], now_s: float, why: str) -> None:
         """Show what is there, and state nothing."""
@@ -529,7 +549,8 @@ def _figure_of(pool: DesiredPool) -> PoolFigure:
         pool.unbounded,
         pool.present,
         pool.reason.value,
-        pool.is_active,
+        # A pool whose figure is zero is not woken for requests that another pool of the model will serve.
+        pool.is_active and pool.engines > 0,
         dict(pool.tiers),
         [_term(term) for term in pool.terms],
         pool.price_per_hour,

@@ -28,6 +28,9 @@ FRESH_S = 4.0
 MISSING_S = 300.0
 """How long a gateway counts as missing after it has fallen silent."""
 
+LEFT_S = 30.0
+"""How long a gateway that has drained is remembered as such."""
+
 MAX_GATEWAYS = 4_096
 
 MAX_REJECTIONS = 4_096
@@ -73,7 +76,7 @@ SUMS = TierRates.__struct_fields__
 
 
 @dataclass(slots=True)
-class GatewayView:
+class KnownGateway:
     """The last figures of one gateway."""
 
     at_s: float
@@ -85,11 +88,13 @@ class FigureBook:
     """The figures of this gateway and its peers."""
 
     def __init__(self) -> None:
-        self.gateways: dict[int, GatewayView] = {}
+        self.gateways: dict[int, KnownGateway] = {}
         self.running: dict[TierKey, float] = {}
         """Sequences that run, as a decayed mean."""
         self._missing: dict[int, float] = {}
         """When gateways that did not leave fell silent."""
+        self._left: dict[int, float] = {}
+        """When gateways that drained reported last: replica sync lists them for some seconds more."""
         self._seconds: deque[tuple[int, dict[TierKey, TierRates]]] = deque()
         self._rejected: deque[tuple[float, RejectedFigures]] = deque(maxlen=MAX_REJECTIONS)
         self._served: deque[tuple[float, int]] = deque(maxlen=MAX_REJECTIONS)
@@ -119,7 +124,7 @@ class FigureBook:
                 finished, met = self._verdicts.get(key[0], (0.0, 0.0))
                 more = max(0.0, new.finished - old.finished), max(0.0, new.met - old.met)
                 self._verdicts[key[0]] = finished + more[0], met + more[1]
-        self.gateways[replica_id] = GatewayView(now_s, figures, by_key)
+        self.gateways[replica_id] = KnownGateway(now_s, figures, by_key)
         self._rejected.extend((now_s - max(0.0, each.age_s), each) for each in figures.rejected)
         self._served.extend((now_s, face) for face in figures.served)
 
@@ -127,8 +132,8 @@ class FigureBook:
         """Drop what is too old, and note which gateways are missing. Called about once a second."""
         for replica_id in [each for each, view in self.gateways.items() if view.at_s < now_s - FRESH_S]:
             view = self.gateways.pop(replica_id)
-            if not view.figures.is_leaving:
-                self._missing[replica_id] = view.at_s
+            (self._left if view.figures.is_leaving else self._missing)[replica_id] = view.at_s
+        self._left = {each: at_s for each, at_s in self._left.items() if at_s >= now_s - LEFT_S}
         for replica_id in [each for each, at_s in self._missing.items() if at_s < now_s - MISSING_S]:
             del self._missing[replica_id]
         while self._seconds and self._seconds[0][0] < now_s - WINDOW_S:
@@ -148,7 +153,7 @@ class FigureBook:
 
     def missing(self, own_id: int, peers: Iterable[int]) -> frozenset[int]:
         """Return the gateways without figures: peers that send none, and those that have fallen silent."""
-        silent = {each for each in peers if each not in self.gateways and each != own_id}
+        silent = {each for each in peers if not (each in self.gateways or each in self._left or each == own_id)}
         return frozenset(silent | set(self._missing))
 
     def oldest(self) -> int | None:

@@ -2,7 +2,7 @@
 
 The value of the metric is the number of engines, the target is 1, so that the HPA's result is that number
 (`metricType: AverageValue`). A call without an answer ends with an error: KEDA then keeps the count by `fallback`.
-`StreamIsActive` sends the state at once and on each change, so that a pool at zero starts without waiting for a poll.
+The streamed call sends the state at once and on each change, so that a pool at zero starts without a poll.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ class ExternalScaler:
     def services(self) -> dict[bytes, HandlerFactory]:
         """Return the handler of each method by its path."""
         return {
-            f"{SERVICE}IsActive".encode(): lambda stream: UnaryCall(self, stream, self._is_active),
+            f"{SERVICE}IsActive".encode(): lambda stream: ScalerCall(self, stream, self._is_active),
             f"{SERVICE}StreamIsActive".encode(): lambda stream: ActivityStream(self, stream),
-            f"{SERVICE}GetMetricSpec".encode(): lambda stream: UnaryCall(self, stream, self._metric_spec),
-            f"{SERVICE}GetMetrics".encode(): lambda stream: UnaryCall(self, stream, self._metrics),
+            f"{SERVICE}GetMetricSpec".encode(): lambda stream: ScalerCall(self, stream, self._metric_spec),
+            f"{SERVICE}GetMetrics".encode(): lambda stream: ScalerCall(self, stream, self._metrics),
         }
 
     def _is_active(self, message: bytes) -> bytes:
@@ -108,7 +108,7 @@ def target_of(reference: ScaledObjectRef) -> ScalerTarget:
     return read_target(dict(reference.scaler_metadata))
 
 
-class UnaryCall(GrpcStreamHandler):
+class ScalerCall(GrpcStreamHandler):
     """One call with one answer."""
 
     __slots__ = ("_answer", "_scaler", "_stream")

@@ -135,8 +135,10 @@ def _decode_sides(
         prefill_overhead_s=steps,
         open_steps=(),
         session_at=None if singles.session_at is None else at.get(singles.session_at),
+        rendezvous_at=None,
         holds_adapter=here("holds_adapter") if singles.holds_adapter else (),
         prompts=here("prompts") if singles.prompts else (),
+        spill_ranks=here("spill_ranks") if singles.spill_ranks else (),
         prefill_shares=here("prefill_shares"),
         stalls_s=here("stalls_s") if singles.stalls_s else (),
         waited_s=0.0,
@@ -179,7 +181,7 @@ def _pair_columns(
     }
     unpaired = {
         name: getattr(decode, name)
-        for name in ("holds_adapter", "prompts", "prefill_shares", "stalls_s")
+        for name in ("holds_adapter", "prompts", "spill_ranks", "prefill_shares", "stalls_s")
         if getattr(decode, name)
     }
     return {**ours, **theirs, **unpaired, "prefill_overhead_s": took}

@@ -6,6 +6,7 @@ from routing.blocks import cut_prompt, hash_seed
 from routing.candidates import Scorer
 from routing.decision.placement import Placement
 from routing.decision.router import Router
+from routing.facts import NO_FACTS, PodFacts
 from routing.pods import EngineShape, Pod, PodState
 from routing.request import Api, Request
 from scorers.registry import routings
@@ -31,9 +32,10 @@ def add_pod(
     ranks: Sequence[int | None] = (None,),
     kv_tokens: int | None = 100_000,
     ready_since_s: float = -1e6,
+    facts: PodFacts = NO_FACTS,
 ) -> None:
     names = frozenset((*models, *adapters))
-    router.put_pod(Pod(url, PodState.READY, names, frozenset(adapters), ready_since_s=ready_since_s))
+    router.put_pod(Pod(url, PodState.READY, names, frozenset(adapters), ready_since_s=ready_since_s, facts=facts))
     router.reshape_pod(url, [EngineShape(rank, kv_tokens=kv_tokens, block_tokens=16) for rank in ranks])
 
 

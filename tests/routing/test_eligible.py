@@ -100,6 +100,16 @@ def test_what_a_pod_was_put_up_for_goes_with_its_engines() -> None:
     assert engines_of([(Engine(1, pods[1].url), pods[1])], "m").prompts == ()
 
 
+def test_ranks_go_with_their_engines_where_they_differ() -> None:
+    """Without a rank a pod has rank 0; where all have the same there is no column."""
+    pods = [Pod(f"http://{each}", facts=PodFacts(spill_rank=each)) for each in (None, 1, 2)]
+    complete = engines_of([(Engine(slot, pod.url), pod) for slot, pod in enumerate(pods)], "m")
+    assert complete.spill_ranks == (0, 1, 2)
+    for part in (complete.narrowed_to((0, 2)), complete.excluding(frozenset({"http://1"}))):
+        assert part.spill_ranks == (0, 2)
+    assert engines_of([(Engine(1, pods[1].url), pods[1])], "m").spill_ranks == ()
+
+
 def test_a_model_is_an_adapter_where_any_pod_says_so() -> None:
     """The same name may be an adapter here and merged into its base there."""
     merged, adapter = Pod("http://a"), Pod("http://b", adapters=frozenset({"lora"}))

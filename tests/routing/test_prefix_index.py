@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from routing.blocks import Prompt, cut_prompt
+from routing.blocks import PackedPrompt, Prompt, cut_prompt, pack_prompt
 from routing.prefix_index import (
     PREDICTION_SLACK,
     REUSE_MEMORY,
@@ -164,7 +164,7 @@ class Pair:
     def retract(self, turn: int) -> None:
         if turn < len(self.used):
             prompt, warm_blocks = self.used[turn]
-            dropped = self.real.retract(prompt, turn + 1, warm_blocks)
+            dropped = self.real.retract(prompt.blocks, turn + 1, warm_blocks)
             assert sorted(dropped) == sorted(self.naive.retract(prompt, turn + 1, warm_blocks))
 
     def shrink_to(self, capacity: int) -> None:
@@ -241,7 +241,7 @@ def test_the_empty_prompt_is_nothing(capacity: int) -> None:
     cache = EngineRadixCache(capacity, UNBOUNDED)
     use = cache.insert(prompt_of(""), 1)
     assert (use.cached_blocks, use.earlier, len(cache), cache.used) == (0, (), 0, 0)
-    assert cache.evict() == cache.forget_before(9) == cache.retract(prompt_of(""), 1, 0) == []
+    assert cache.evict() == cache.forget_before(9) == cache.retract((), 1, 0) == []
 
 
 def test_what_others_stand_on_is_not_retracted() -> None:
@@ -252,7 +252,7 @@ def test_what_others_stand_on_is_not_retracted() -> None:
     warm_blocks = cache.insert(requested, 2).cached_blocks
     for grown in ("abcd", "abce"):
         cache.insert(prompt_of(grown), 2)
-    assert cache.retract(requested, 2, warm_blocks) == []
+    assert cache.retract(requested.blocks, 2, warm_blocks) == []
     held = {block for grown in ("abcd", "abce") for block in prompt_of(grown).blocks}
     assert set(cache) == held
     assert set(cache.forget_before(3)) == held
@@ -374,6 +374,124 @@ class AnyHistory(RuleBasedStateMachine):
 
 TestAnyHistory = AnyHistory.TestCase
 TestAnyHistory.settings = settings(stateful_step_count=40)
+
+
+def unpacked_by(index: PrefixIndex, slot: int) -> set[int]:
+    """The blocks of an engine that a look-up finds without unpacking."""
+    engine = index._engines.get(slot)
+    return {block for run in engine.cache._oldest_first for block in run.blocks} if engine else set()
+
+
+class PackedHistory(RuleBasedStateMachine):
+    """The same history in two indexes: one receives prompts of other gateways packed, the other as if they were its
+    own.
+    """
+
+    traces: Bundle[tuple[CacheInsertion, CacheInsertion, str]] = Bundle("traces")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packed, self.plain = PrefixIndex(max_blocks_per_engine=15), PrefixIndex(max_blocks_per_engine=15)
+        self.both = self.packed, self.plain
+        for index in self.both:
+            for slot in SLOTS:
+                index.resize(slot, 30)
+
+    @rule(
+        target=traces,
+        slot=st.sampled_from(SLOTS),
+        letters=st.text("ab", max_size=8),
+        is_remote=st.booleans(),
+        learns=st.booleans(),
+    )
+    def put(self, slot: int, letters: str, is_remote: bool, learns: bool) -> tuple[CacheInsertion, CacheInsertion, str]:
+        prompt = prompt_of(letters)
+        plain = self.plain.insert(slot, prompt)
+        packed = (
+            self.packed.insert_packed(slot, pack_prompt(prompt), learns=learns)
+            if is_remote
+            else self.packed.insert(slot, prompt)
+        )
+        assert packed.found.cached_blocks == plain.found.cached_blocks
+        if learns or not is_remote:
+            assert turns_of_blocks(packed.found.earlier) == turns_of_blocks(plain.found.earlier)
+            assert packed.is_pending == plain.is_pending
+        return packed, plain, letters
+
+    @rule(put=traces)
+    def computed(self, put: tuple[CacheInsertion, CacheInsertion, str]) -> None:
+        self.packed.prefill_done(put[0])
+        self.plain.prefill_done(put[1])
+
+    @rule(put=traces)
+    def retract(self, put: tuple[CacheInsertion, CacheInsertion, str]) -> None:
+        self.packed.retract(put[0])
+        self.plain.retract(put[1])
+
+    @rule(put=traces, answer=st.text("ab", max_size=4))
+    def grow(self, put: tuple[CacheInsertion, CacheInsertion, str], answer: str) -> None:
+        grown = prompt_of(put[2] + answer)
+        self.packed.extend(put[0], pack_prompt(grown) if isinstance(put[0].prompt, PackedPrompt) else grown)
+        self.plain.extend(put[1], grown)
+
+    @rule(put=traces, real=st.floats(0, ENDS[-1]))
+    def correct(self, put: tuple[CacheInsertion, CacheInsertion, str], real: float) -> None:
+        if put[0].found.earlier or not put[1].found.earlier:
+            assert self.packed.correct(put[0], real) == self.plain.correct(put[1], real)
+
+    @rule(slot=st.sampled_from(SLOTS), capacity=st.integers(0, 60))
+    def resize(self, slot: int, capacity: int) -> None:
+        for index in self.both:
+            index.resize(slot, capacity)
+
+    @rule(slot=st.sampled_from(SLOTS))
+    def forget(self, slot: int) -> None:
+        for index in self.both:
+            index.clear(slot)
+
+    @rule(letters=st.text("ab", max_size=8), among=st.integers(0, EVERYONE))
+    def look_up(self, letters: str, among: int) -> None:
+        """Whatever is packed, every look-up answers what it would if nothing were."""
+        prompt = prompt_of(letters)
+        assert warm(self.packed, prompt, among) == warm(self.plain, prompt, among)
+
+    @invariant()
+    def both_hold_the_same(self) -> None:
+        """The same blocks, forgotten in the same order."""
+        for slot in SLOTS:
+            caches = [index._engines[slot].cache if slot in index._engines else () for index in self.both]
+            assert list(caches[0]) == list(caches[1])
+            assert self.packed.size_of(slot) == self.plain.size_of(slot)
+
+    @invariant()
+    def blocks_are_packed_or_found(self) -> None:
+        """The masks of holders are those of unpacked runs, and each packed run is in the table by its first block."""
+        holders, table = self.packed._holders, self.packed._packed
+        for slot in SLOTS:
+            assert unpacked_by(self.packed, slot) == {block for block, mask in holders.items() if mask >> slot & 1}
+            engine = self.packed._engines.get(slot)
+            runs = engine.cache._oldest_first if engine else ()
+            first_blocks = {run.first_block for run in runs if run.packed}
+            assert first_blocks == {block for block, mask in table.items() if mask >> slot & 1}
+        assert 0 not in table.values()
+
+
+TestPackedHistory = PackedHistory.TestCase
+TestPackedHistory.settings = settings(stateful_step_count=40)
+
+
+def test_a_prompt_of_a_peer_is_unpacked_by_the_first_look_up_that_shares_it() -> None:
+    """Not before, and not by a prompt that leaves before its own blocks begin."""
+    index = PrefixIndex()
+    index.resize(0, 1000)
+    index.insert(0, prompt_of("ab"))
+    index.insert_packed(0, pack_prompt(prompt_of("abaaaa")), learns=False)
+    assert len(index) == 2
+    assert warm(index, prompt_of("abbb")) == {0: ENDS[1]}
+    assert len(index) == 2
+    assert warm(index, prompt_of("abaab")) == {0: ENDS[3]}
+    assert len(index) == 6
+    assert not index._packed
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from routing.affinity import hashed_id
 from routing.blocks import BLOCK_ENDS, Prompt
 from routing.ledger import ExternalLoad
 from routing.replica_state import (
+    CATCH_UP_S,
     MAX_REPLICAS,
     EndedUpdate,
     FirstTokenUpdate,
@@ -570,3 +571,27 @@ def test_nothing_is_learned_beside_missing_peers() -> None:
     assert (router.costs.seconds_per_token, router.costs.step_base_s) == before
     slow(102.0)
     assert router.costs.seconds_per_token != before[0]
+
+
+def test_what_was_held_back_teaches_nothing() -> None:
+    """What an engine had cached half a minute ago says nothing of now; what comes later counts again."""
+    here, there = pair(1)
+
+    def cold_again(now_s: float) -> float:
+        """The capacity that `here` believes in after an engine did not find a prompt that should be cached."""
+        placement = place(there.router, ask(), now_s=now_s)
+        placement.first_token(now_s + 0.1)
+        placement.settle(Usage(2000, 5, cached_tokens=0), now_s + 0.2)
+        placement.release(now_s + 0.2)
+        here.hearing.apply(*there.batch(), 30.0 + now_s)
+        return here.router.index._engines[0].cache.capacity
+
+    there.voice.publish(QueueUpdate(()))
+    serve(there.router, ask())
+    place(there.router, ask(TEXTS[3]))
+    here.hearing.apply(*there.batch(), 0.0)
+    before = here.router.index._engines[0].cache.capacity
+    assert cold_again(1.0) == before
+    for tenths in range(10 * int(CATCH_UP_S) + 1):
+        here.hearing.apply(*there.batch(), 31.0 + tenths / 10)
+    assert cold_again(1.1 + CATCH_UP_S) < before

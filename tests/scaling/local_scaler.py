@@ -36,7 +36,7 @@ class LocalCluster:
     grace_s: float = 20.0
     pods: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
     counts: list[int] = field(default_factory=list)
-    """Each count that was asked for, in order."""
+    """Each requested count, in order."""
     ended: int = 0
     """Pods that were killed with running requests."""
     _wanted: int = 0
@@ -44,7 +44,7 @@ class LocalCluster:
     _starting: int = 0
 
     def scale(self, count: int) -> None:
-        """Ask for a count of pods."""
+        """Request a count of pods."""
         if not self.counts or self.counts[-1] != count:
             self.counts.append(count)
         self._wanted = count

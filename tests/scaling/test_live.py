@@ -64,6 +64,10 @@ class Site:
         async with self.session.get(self.gateway.at("admin", "/scale")) as answer:
             return dict(await answer.json())
 
+    async def metrics(self) -> str:
+        async with self.session.get(self.gateway.at("metrics", "/metrics")) as answer:
+            return await answer.text()
+
     async def until_pods(self, count: int) -> None:
         await until(lambda: len(self.cluster.pods) == count)
 
@@ -117,11 +121,14 @@ async def test_from_zero_to_served_and_back_without_a_503(tmp_path: Path, flags:
             await asyncio.sleep(1.5)
             assert site.cluster.counts in ([], [0])
             begun_s = asyncio.get_running_loop().time()
-            asked = [asyncio.create_task(site.post(tier)) for tier in ("bronze", "gold", "gold", "bronze")]
+            sent = [asyncio.create_task(site.post(tier)) for tier in ("bronze", "gold", "gold", "bronze")]
             await until(lambda: 1 in site.cluster.counts)
             signal_s = asyncio.get_running_loop().time() - begun_s
             assert signal_s < 1.0
-            assert [status for status, _, _ in await asyncio.gather(*asked)] == [200] * 4
+            assert [status for status, _, _ in await asyncio.gather(*sent)] == [200] * 4
+            (shown,) = (await site.scale())["pools"]
+            assert (shown["model"], shown["pool"], shown["desired_engines"] >= 1) == ("big", "h100", True)
+            assert 'hearth_desired_engines{model="big",pool="h100",role="either"}' in await site.metrics()
             await site.until_pods(0)
             assert site.cluster.ended == 0
             assert [(await site.post("gold"))[0]] == [200]
@@ -159,12 +166,12 @@ async def test_a_scaler_that_dies_loses_nothing(tmp_path: Path) -> None:
         first = LocalScaler(site.where, [TRIGGER], site.cluster, FAST)
         site.cluster.grants = 0
         async with scaled(first):
-            asked = [asyncio.create_task(site.post("gold")) for _ in range(3)]
+            sent = [asyncio.create_task(site.post("gold")) for _ in range(3)]
             await until(lambda: 1 in site.cluster.counts)
-        assert not any(task.done() for task in asked)
+        assert not any(task.done() for task in sent)
         site.cluster.grants = 3
         async with scaled(LocalScaler(site.where, [TRIGGER], site.cluster, FAST)):
-            assert [status for status, _, _ in await asyncio.gather(*asked)] == [200] * 3
+            assert [status for status, _, _ in await asyncio.gather(*sent)] == [200] * 3
 
 
 async def test_a_scaler_that_lies_or_lags_loses_nothing(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Routers in virtual time hear each other after a delay, and come to the same books whatever is lost."""
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from routing.decision.router import Router
-from routing.replica_state import Snapshot
+from routing.replica_state import Snapshot, StateUpdate
 from scorers.registry import routings
 from simulator.clock import run_virtually
 from simulator.exchange import Exchange
@@ -78,9 +79,14 @@ def test_without_loss_each_states_once() -> None:
         members = routers(3)
         exchange = Exchange(delay_s=0.01)
         hearings = [exchange.join(router) for router in members]
-        stated = []
-        taken = hearings[1]._take
-        hearings[1]._take = lambda *said: (stated.append(said[1]), taken(*said))[1]  # type: ignore[method-assign,func-returns-value]
+        stated: list[StateUpdate] = []
+        apply = hearings[1].apply
+
+        def applied(name: int, number: int, updates: Sequence[StateUpdate], now_s: float) -> bool:
+            stated.extend(updates)
+            return apply(name, number, updates, now_s)
+
+        hearings[1].apply = applied  # type: ignore[method-assign]
         for _ in range(50):
             place(members[0], ask()).release(asyncio.get_running_loop().time())
             await asyncio.sleep(0.1)

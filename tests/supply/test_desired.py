@@ -91,7 +91,7 @@ def test_a_jump_of_the_clock_lowers_nothing_at_once() -> None:
 
 
 def test_a_cluster_that_grants_nothing_is_named_and_the_figure_stops_rising() -> None:
-    """Four start-up times without an engine more: the next pool takes the rest, and what is short is said."""
+    """Four start-up times without an engine more: the next pool takes the rest, and short tiers are listed."""
     home, cloud = PoolLoad("home", ready=3, start_s=60), PoolLoad("cloud", rank=1, price_per_hour=5.0)
     answers, state = decide([load_of(10, home, cloud)] * 4 + [load_of(30, home, cloud)] * 40)
     raised = max(answer.pools[0].engines for answer in answers)

@@ -1,4 +1,4 @@
-"""The forecast: better where there is a pattern, the reactive figure where there is none."""
+"""The forecast: better where there is a pattern, otherwise the reactive figure."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_weekends_are_separated_from_weekdays_after_three_weeks() -> None:
 
 
 def test_missing_hours_leave_the_reactive_figure() -> None:
-    """Nothing was observed from 6 to 12 of any earlier day: there is no profile to follow at 8."""
+    """Nothing was observed from 6 to 12 of any earlier day: a profile cannot be followed at 8."""
     history, at, random = WorkHistory(), 0.0, Random(1)
     while at < (3 + 8 / 24) * DAY_S:
         if not 6 <= at % DAY_S / 3_600 < 12 or at >= 3 * DAY_S:

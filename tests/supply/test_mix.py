@@ -32,7 +32,7 @@ def named(options: list[PoolOption]) -> list[PoolOption]:
 
 
 @given(options_of)
-def test_the_mix_carries_the_load_at_nearly_the_least_price(given_options: list[PoolOption]) -> None:
+def test_the_mix_carries_the_load_at_nearly_the_lowest_price(given_options: list[PoolOption]) -> None:
     """Where all engines together carry it; the price is at most that of one engine above the best."""
     options = named(given_options)
     prices = {option.name: option.price_per_hour for option in options}

@@ -60,6 +60,7 @@ def full(folder: Path) -> dict[str, Any]:
                 "decode_role": {},
                 "prefill_stall": {},
                 "constrained_decoding": {},
+                "rendezvous": {},
             }
         },
         "kv_events": {"load_s_per_token": {}, "sources": [{"pod": "http://a:1", "endpoint": "tcp://a:5"}]},

@@ -12,6 +12,7 @@ from gateway.pipeline.record import Outcome
 from gateway.pipeline.rejections import rejection_headers
 from gateway.pipeline.request_context import RequestContext
 from gateway.pipeline.start_queue import StartQueue
+from gateway.scaling.demand import DemandMeter, MeteredAdmissionQueue
 from routing.pods import PodState
 from routing.rejection import Reason, RequestRejected
 from routing.request import Api, Request
@@ -151,6 +152,33 @@ def test_other_models_wait_as_before() -> None:
         return stage.outcomes[0]
 
     assert run_virtually(play()).reason is Reason.NO_POD_READY
+
+
+def test_what_is_held_is_counted_by_tier() -> None:
+    """A decision about engines reads it; the metered queue counts placements once they are made."""
+
+    async def play() -> None:
+        stage = EmptyStage()
+        queue = MeteredAdmissionQueue(
+            stage.router, clock=asyncio.get_running_loop().time, draw=lambda: 0.5, admission=stage.admission
+        )
+        queue.meter = DemandMeter(stage.router.fleet, clock=asyncio.get_running_loop().time)
+        queue.starts, stage.pipeline._queue = stage.room.starts, queue
+        stage.room = queue
+        stage.start(4.0)
+        tasks = [stage.ask("g", "gold", 1_000, 10), stage.ask("b", "bronze", 2_000, 10)]
+        await asyncio.sleep(1.0)
+        figures = queue.queued_figures()
+        assert {key: one.queued_prefill_tokens for key, one in figures.items()} == {
+            (MODEL, "gold"): 1_000.0,
+            (MODEL, "bronze"): 2_000.0,
+        }
+        assert figures[MODEL, "gold"].oldest_queued_s == 1.0
+        await asyncio.wait(tasks)
+        assert {each.tier: each.requests for each in queue.meter.take({}, {}).tiers} == {"gold": 1.0, "bronze": 1.0}
+        assert queue.queued_figures() == {}
+
+    run_virtually(play())
 
 
 def test_the_rejection_says_when_to_return() -> None:

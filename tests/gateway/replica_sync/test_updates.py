@@ -18,7 +18,7 @@ from gateway.replica_sync.updates import (
     decode_batch,
     encode_batch,
 )
-from routing.blocks import BLOCK_ENDS, Prompt, cut_prompt
+from routing.blocks import BLOCK_ENDS, PackedPrompt, Prompt, cut_prompt
 from routing.ledger import AdmittedAs, StreamObjective
 from routing.replica_state import (
     EndedUpdate,
@@ -92,10 +92,13 @@ WORDS: st.SearchStrategy[StateUpdate] = st.one_of(
 
 
 def bare(word: StateUpdate) -> StateUpdate:
+    """Without the ends of its prompt, and with the blocks unpacked."""
     if not isinstance(word, PlacedUpdate):
         return word
-    assert word.prompt.ends is BLOCK_ENDS
-    return replace(word, prompt=replace(word.prompt, ends=()))
+    prompt = word.prompt
+    assert isinstance(prompt, PackedPrompt)
+    assert prompt.ends is BLOCK_ENDS
+    return replace(word, prompt=Prompt(prompt.blocks, (), prompt.size))
 
 
 @given(HASHES, HASHES, st.lists(WORDS, max_size=12))

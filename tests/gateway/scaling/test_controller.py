@@ -84,12 +84,13 @@ class Gateway:
         self.wire = Wire(number, gateways)
         self.events: list[tuple[str, dict[str, object]]] = []
         self.is_settled = True
+        self.pools = {"h100": PoolEntry("h100", 2.0, "m", start_s=START_S)}
         self.controller = SupplyController(
             SupplyConfig(policy, state_file=state_file),
             self.router,
             self.room,
             make_quota_enforcer(self.router, {}, lambda: False, clock=loop.time, draw=lambda: 0.5),
-            pools=lambda: {"h100": PoolEntry("h100", 2.0, "m", start_s=START_S)},
+            pools=lambda: self.pools,
             tiers=dict,
             clock=loop.time,
             wall_clock=lambda: 1_800_000_000.0 + loop.time(),
@@ -97,7 +98,7 @@ class Gateway:
             log_event=lambda _, event, **fields: self.events.append((event, fields)),
         )
         gateways.append(self)
-        self.controller.in_thread = at_once  # Threads know no virtual time.
+        self.controller.in_thread = at_once  # Threads run in real time.
         self.controller.share(cast("ReplicaSync", self.wire))
         for at in range(pods):
             self.add_pod(at)
@@ -306,6 +307,22 @@ def test_the_first_request_without_a_pod_raises_the_figure_within_a_second() -> 
     played(play)
 
 
+def test_a_pool_of_higher_rank_is_not_woken_for_a_first_request() -> None:
+    """KEDA starts a pod of every pool that is active."""
+
+    async def play(gateways: list[Gateway]) -> None:
+        only = Gateway(1, gateways, replace(POLICY, pools={"default": RAILS}), pods=0)
+        only.pools["cloud"] = PoolEntry("cloud", 1.0, "m", start_s=START_S, rank=1)
+        await asyncio.sleep(2.0)
+        only.controller.needed("m")
+        only.room.waiting_for_pod["m"] = 3
+        await asyncio.sleep(2.0)
+        answers = [only.controller.answer(ScalerTarget("m", pool)) for pool in ("h100", "cloud")]
+        assert [(answer.engines > 0, answer.is_active) for answer in answers] == [(True, True), (False, False)]
+
+    played(play)
+
+
 def test_a_quiet_pool_goes_to_zero_and_one_with_a_stream_does_not() -> None:
     """After the stated quiet."""
 
@@ -370,7 +387,8 @@ def test_the_state_file_survives_a_restart(tmp_path: Path) -> None:
     async def after(gateways: list[Gateway]) -> None:
         second = Gateway(1, gateways, state_file=path)
         (memory,) = second.controller._state.pools.values()
-        assert memory.figure == 1
+        assert memory.figure == 0
+        assert memory.hours
 
     async def damaged(gateways: list[Gateway]) -> None:
         third = Gateway(1, gateways, state_file=path)
