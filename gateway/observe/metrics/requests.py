@@ -118,6 +118,7 @@ class RequestCounters(Collector):
         self._is_known = is_known
         self._judge = judge
         self._special = special
+        self._also: tuple[OutcomeObserver, ...] = ()
         self._max_models = max_models
 
     def observe_batches(self, observer: OutcomeObserver) -> None:
@@ -201,6 +202,9 @@ class RequestCounters(Collector):
             judge(attempt)
         if len(groups) > MAX_GROUPS or len(sums) > MAX_GROUPS:
             self._count_groups(MAX_GROUPS)
+        for observe in self._also:
+            for outcome in fresh:
+                observe(outcome)
 
     def _count_special(self, outcome: Outcome, name: str, pool: str) -> None:
         """Count a request that is not like others."""
