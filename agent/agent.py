@@ -82,6 +82,7 @@ class Agent:
         self._machine_facts = dict(plan.machine_facts)
         self._servers = {spot.url: ProbedServer(spot) for spot in plan.configured_servers}
         self._published: tuple[RegisteredPod, ...] = ()
+        self._has_adopted = False
         self._logged_faults: set[str] = set()
         """Invalid facts that were logged."""
 
@@ -103,9 +104,26 @@ class Agent:
     @restarted("agent")
     async def run(self) -> None:
         """Probe periodically until cancelled."""
+        if not self._has_adopted:
+            self._adopt(await self.heart.previous())
         while True:
             await self.probe_all()
+            self.heart.begin()
             await asyncio.sleep(self._plan.probe_interval_s)
+
+    def _adopt(self, previous: AgentRecord | None) -> None:
+        """Take servers over from an earlier agent of this name: one that misses the first probe stays registered."""
+        self._has_adopted = True
+        spots = {spot.url: spot for spot in (*self._plan.configured_servers, *self._plan.probed_servers)}
+        for pod in previous.pods if previous is not None else ():
+            if pod.state is RegistrationState.SERVING and (spot := spots.get(pod.url)) is not None:
+                self._servers[pod.url] = ProbedServer(
+                    spot,
+                    is_healthy=True,
+                    facts=pod.facts.to_mapping(),
+                    takes_priority=pod.takes_priority,
+                    is_adopted=True,
+                )
 
     @restarted("node readings")
     async def watch_node(self) -> None:

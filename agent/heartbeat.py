@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from gateway.runtime.guard import raise_if_cancelled, restarted
 from gateway.runtime.redis_client import RedisClient, connect_redis
 from gateway.runtime.redis_location import RedisLocation
-from routing.pod_record import AgentRecord, InvalidRecord, record_channel, record_key, write_record
+from routing.pod_record import AgentRecord, InvalidRecord, read_record, record_channel, record_key, write_record
 
 LogFunction = Callable[..., None]
 
@@ -64,7 +64,26 @@ class HeartbeatPublisher:
         self._draw = draw
         self._changed, self._load_changed = asyncio.Event(), asyncio.Event()
         self._wake = asyncio.Event()
+        self._begun = asyncio.Event()
         self._is_away = False
+
+    def begin(self) -> None:
+        """Allow the first beat: before the first probe the record is empty, and would remove pods of the last agent."""
+        self._begun.set()
+
+    async def previous(self) -> AgentRecord | None:
+        """Return the record that an earlier agent of this name has left; None without one, or without Redis."""
+        try:
+            async with (
+                asyncio.timeout(2 * REDIS_TIMEOUT_S),
+                connect_redis(self._place, answer_s=REDIS_TIMEOUT_S) as client,
+            ):
+                written = await client.get(self._key)
+                return read_record(written) if isinstance(written, bytes) else None
+        except Exception as error:  # noqa: BLE001 - as in `run`
+            raise_if_cancelled()
+            self._note_outage(error)
+            return None
 
     def publish_now(self) -> None:
         """Publish as soon as possible: the record has changed."""
@@ -78,7 +97,8 @@ class HeartbeatPublisher:
 
     @restarted("heartbeat")
     async def run(self) -> None:
-        """Publish until cancelled."""
+        """Publish from `begin` on until cancelled."""
+        await self._begun.wait()
         wait_s = MIN_BACKOFF_S
         while True:
             try:

@@ -63,6 +63,8 @@ class ProbedServer:
     takes_priority: bool = False
     settings: ServerSettings = NO_SETTINGS
     missed_probes: int = 0
+    is_adopted: bool = False
+    """Whether its facts are those of an earlier agent: the first probe that it answers reads them again."""
 
 
 class ServerProber:
@@ -86,7 +88,8 @@ class ServerProber:
         server.missed_probes, server.is_healthy = 0, status == 200
         if not server.is_healthy:
             return
-        if not was_well or not server.facts:
+        if not was_well or not server.facts or server.is_adopted:
+            server.is_adopted = False
             await self._take_facts(server)
         # LoRA adapters are loaded and unloaded at run time.
         server.facts |= facts_from_models(await self._body(f"{server.address.probe_url}/v1/models"))

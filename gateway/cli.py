@@ -111,7 +111,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     check.add_argument("file", metavar="FILE")
     migrate = actions.add_parser("migrate", help="rewrite renamed keys of a configuration or policy")
     migrate.add_argument("file", metavar="FILE")
-    migrate.add_argument("--write", action="store_true", help="change the file instead of printing it")
+    migrate.add_argument("--write", action="store_true", help="replace the file, and keep the old one as FILE.bak")
     actions.add_parser("schema", help="print the JSON Schema of a configuration, for editors")
     policy = commands.add_parser("policy", help="validate, explain and compare policies")
     if "policy" in words:

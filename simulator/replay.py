@@ -104,7 +104,9 @@ class Stage:
         """Send one request to one of the gateways."""
         name = str(index)
         self._arrivals[name] = index, arrival
-        blocks, size = arrival.blocks, self._block_tokens
+        size = self._block_tokens
+        # Blocks behind the prompt's are its answer's: nothing that a gateway knows when it routes.
+        blocks = arrival.blocks[: arrival.prompt_tokens // size]
         prompt = Prompt(blocks, range(size, size * len(blocks) + 1, size), arrival.prompt_tokens)
         request = Request(name, Api.CHAT, MODEL, prompt, stream=True, session=arrival.session)
         held = engine_blocks(arrival, size, self._engine_block)

@@ -1,6 +1,6 @@
-"""The command line as a page, docs/cli.md, from the parsers themselves.
+"""The command line as a page, docs/cli.md, from the parsers themselves; and all other tables that are made of the code.
 
-`python -m tests.reference --keep` writes it anew (`make reference`).
+`python -m tests.reference --keep` writes them anew (`make reference`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from simulator.demo import make_parser as make_demo_parser
 from simulator.pod import make_parser as make_pod_parser
 from simulator.profiling.command import make_parser as make_profile_parser
 from simulator.shadow import make_parser as make_shadow_parser
+from tests.generated import pages
 from tests.sources import ROOT
 
 PAGE = ROOT / "docs" / "cli.md"
@@ -91,15 +92,16 @@ def table(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def main() -> int:
-    """Return the exit status: 0 if the page is current or was written, else 1."""
-    text = page()
+    """Return the exit status: 0 if all pages are current or were written, else 1."""
+    made = {PAGE: page(), **pages()}
     if "--keep" in sys.argv:
-        PAGE.write_text(text, encoding="utf-8")
+        for path, text in made.items():
+            path.write_text(text, encoding="utf-8")
         return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{PAGE.relative_to(ROOT)} is not what the parsers say: run make reference")
-    return 1
+    old = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in old:
+        print(f"{path.relative_to(ROOT)} is not what the code says: run make reference")
+    return 1 if old else 0
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from tenancy.reading.fields import HEADERS, JWT, KEY, QUOTA, TENANT, TIER
 from tenancy.reading.policy import read_policy
 from tenancy.report.policy_schema import policy_schema
 from tests.gateway.runtime.test_tls import make_certificate
+from tests.generated import TABLES, pages
 from tests.reference import page
 from tests.sources import ROOT, SHIPPED
 
@@ -246,6 +247,14 @@ def test_the_command_line_is_described_as_it_is() -> None:
     text = page()
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == text, "run make reference"
     assert [line for line in text.splitlines() if line.startswith("| `--") and line.endswith("` |  |")] == []
+
+
+def test_tables_are_what_the_code_says() -> None:
+    """Reasons, log fields, metrics, the admin API, keys of configuration and policy."""
+    for path, text in pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run make reference"
+    made = "".join(make() for name, (_, make) in TABLES.items() if name not in ("configuration", "policy"))
+    assert [row for row in made.splitlines() if row.endswith("|  |")] == [], "without words"
 
 
 def sources() -> str:

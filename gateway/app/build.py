@@ -224,7 +224,7 @@ def _apply_rules(rules: InferenceRules | None, gateway: Gateway) -> None:
     """Let requests use objectives and rewrites, if any source follows them."""
     if rules is not None:
         gateway.keyring.use_objectives(rules.priority_of)
-        gateway.listener.dispatcher.rewrite_models_with(rules.rewrite)
+        gateway.listener.dispatcher.rewrite_models_with(rules.rewrite, rules.rewrite_targets)
 
 
 def _make_tracing(settings: Settings, log_event: EventLog) -> Tracing:

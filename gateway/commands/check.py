@@ -6,9 +6,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from gateway.config.loading import check_file
@@ -36,16 +40,45 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
 def _migrate(file: Path, *, writes: bool) -> int:
     """Rewrite the renamed keys of a file. Returns the exit status."""
     try:
-        text, count = migrate(file.read_text(encoding="utf-8"))
-        if writes and count:
-            file.write_text(text, encoding="utf-8")
+        text, renamed = migrate(file.read_text(encoding="utf-8"))
+        kept = replace_file(file, text) if writes and renamed else None
     except (InvalidValue, OSError, UnicodeDecodeError) as trouble:
         sys.stderr.write(f"hearth: {file}: {trouble}\n")
         return 1
     if not writes:
         sys.stdout.write(text)
-    sys.stderr.write(f"{count} keys renamed. Next: hearth config check {file}\n")
+    old = f" The old file is {kept}." if kept else ""
+    sys.stderr.write(f"{renamed} keys renamed.{old} Next: hearth config check {file}\n")
     return 0
+
+
+def replace_file(file: Path, text: str) -> Path:
+    """Replace a file by a rename, so that readers find the old or the new text. Return where the old file is kept.
+
+    A link is followed. Raises `OSError`; the file is unchanged then.
+    """
+    file = file.resolve(strict=True)
+    kept = next(path for number in count() if not os.path.lexists(path := _backup(file, number)))
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with draft.open("x", encoding="utf-8") as written:
+            written.write(text)
+            written.flush()
+            os.fsync(written.fileno())
+        shutil.copystat(file, draft)
+        with suppress(PermissionError):
+            status = file.stat()
+            os.chown(draft, status.st_uid, status.st_gid)
+        shutil.copy2(file, kept)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+    return kept
+
+
+def _backup(file: Path, number: int) -> Path:
+    """Return a name beside a file: what an earlier call has kept is never overwritten."""
+    return file.with_name(f"{file.name}.bak{number or ''}")
 
 
 def find_config_errors(config: Path, variables: Mapping[str, str]) -> tuple[ConfigError, ...]:

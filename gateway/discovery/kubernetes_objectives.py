@@ -212,6 +212,10 @@ class InferenceRules:
         found = self._by_model.get(model)
         return model if found is None else found.choose(self._draw())
 
+    def rewrite_targets(self) -> dict[str, tuple[str, ...]]:
+        """Return the models that may answer, by rewritten name."""
+        return {name: tuple(target for target, _ in found.targets) for name, found in self._by_model.items()}
+
     def update(
         self,
         source: object,

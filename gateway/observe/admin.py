@@ -7,6 +7,7 @@ import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import wraps
 from itertools import islice
 from typing import Any, Protocol
 
@@ -132,6 +133,7 @@ AdminHandler = Callable[[AdminBackend, web.Request], Awaitable[web.Response]]
 
 
 def _bound(admin: AdminBackend, answer: AdminHandler) -> Handler:
+    @wraps(answer)
     async def bound(request: web.Request) -> web.StreamResponse:
         return await answer(admin, request)
 
@@ -180,6 +182,7 @@ def _guard(token: Secret) -> Middleware:
 
 
 async def _receipts(admin: AdminBackend, request: web.Request) -> web.Response:
+    """Receipts, newest first; filtered by the query."""
     query = request.query
     if unknown := set(query) - RECEIPT_FILTERS:
         raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
@@ -202,6 +205,7 @@ async def _receipts(admin: AdminBackend, request: web.Request) -> web.Response:
 
 
 async def _receipt(admin: AdminBackend, request: web.Request) -> web.Response:
+    """One receipt."""
     receipt = admin.receipts.find(request.match_info["id"])
     if receipt is None:
         raise web.HTTPNotFound(text=f"no receipt of that id among the last {len(admin.receipts)}")
@@ -209,6 +213,7 @@ async def _receipt(admin: AdminBackend, request: web.Request) -> web.Response:
 
 
 async def _fleet(admin: AdminBackend, request: web.Request) -> web.Response:
+    """Pods and engines: state, load, learned speeds, breakers."""
     watcher, url = admin.watcher, request.query.get("pod")
     pods = [pod for pod in watcher.pods if url in (None, pod.url)]
     shown = show_fleet(admin.router, pods, admin.clock(), admin.peer_load(), watcher.census)
@@ -245,14 +250,17 @@ def _doctor(admin: AdminBackend) -> Doctor:
 
 
 async def _overview(admin: AdminBackend, _: web.Request) -> web.Response:
+    """The process, its sources, tiers and peers (data of the page)."""
     return compact_json({"parts": [_view(admin).overview()]})
 
 
 async def _pods(admin: AdminBackend, _: web.Request) -> web.Response:
+    """A row for each pod (data of the page)."""
     return compact_json({"parts": [await _view(admin).pods()]})
 
 
 async def _tenants(admin: AdminBackend, request: web.Request) -> web.Response:
+    """Tenants that have changed since a cursor (data of the page)."""
     if unknown := set(request.query) - {"since", "limit"}:
         raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
     limit = _integer(request.query.get("limit"), "limit")
@@ -267,10 +275,12 @@ def _view(admin: AdminBackend) -> PageData:
 
 
 async def _drain(admin: AdminBackend, request: web.Request) -> web.Response:
+    """Send a pod no new requests; body `{"pod": URL}`."""
     return await _set_drained(admin, request, drained=True)
 
 
 async def _undrain(admin: AdminBackend, request: web.Request) -> web.Response:
+    """Send it requests again."""
     return await _set_drained(admin, request, drained=False)
 
 
@@ -288,6 +298,7 @@ async def _set_drained(admin: AdminBackend, request: web.Request, *, drained: bo
 
 
 async def _limits(admin: AdminBackend, request: web.Request) -> web.Response:
+    """Usage of limits by account."""
     if unknown := set(request.query) - {"tenant", "limit"}:
         raise web.HTTPBadRequest(text=f"unknown filter: {', '.join(sorted(unknown))}")
     max_rows = _integer(request.query.get("limit"), "limit")
@@ -297,6 +308,7 @@ async def _limits(admin: AdminBackend, request: web.Request) -> web.Response:
 
 
 async def _cascades(admin: AdminBackend, _: web.Request) -> web.Response:
+    """Guarantees in use."""
     shown, usage_of = show_cascades(admin.cascades) if admin.cascades else [], admin.cascade_usage
     if usage_of is not None:
         shown = [{**each, "usage": usage_of(each["cascade"])} for each in shown]
@@ -310,11 +322,13 @@ async def _scale(admin: AdminBackend, _: web.Request) -> web.Response:
 
 
 async def _reload(admin: AdminBackend, _: web.Request) -> web.Response:
+    """Reload configuration and policy; 422 with the faults where it fails."""
     reloaded = await admin.reload()
     return json_response(reloaded, 200 if not reloaded.get("errors") else 422)
 
 
 async def _config(admin: AdminBackend, _: web.Request) -> web.Response:
+    """Settings in effect, without secrets."""
     return json_response(admin.settings())
 
 

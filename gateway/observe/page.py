@@ -56,6 +56,7 @@ def page_routes() -> list[web.RouteDef]:
     body, policy = text.encode(), page_policy(text)
 
     async def page(_: web.Request) -> web.Response:
+        """The operators' page."""
         headers = {"Content-Security-Policy": policy}
         return web.Response(body=body, content_type="text/html", charset="utf-8", headers=headers)
 

@@ -44,7 +44,7 @@ from gateway.relay.http_transport import TransportFactory
 from gateway.runtime.trace_context import RequestTrace, received_trace
 from gateway.server.coalescing import CompleteResponse, RequestCoalescer, is_coalescible
 from gateway.server.internal_request import InternalRequest
-from gateway.server.local_endpoints import model_body, models_body, unknown_model
+from gateway.server.local_endpoints import Targets, model_body, models_body, unknown_model
 from gateway.server.stored_responses import StoredResponses
 from gateway.server.superseding import SUPERSEDES_HEADER as SUPERSEDES
 from gateway.server.superseding import SupersedeRegistry, supersede_key_of
@@ -109,6 +109,7 @@ class HttpDispatcher:
         self._lookup: PrefixLookup | None = None
         self._begin_trace: BeginTrace | None = None
         self._rewrite_model: RewriteModel | None = None
+        self._rewrite_targets: Callable[[], Targets] = dict
         # 96 random bits per process and a count: an id finds a receipt on the admin port and grants nothing, so that
         # the next one may be guessed.
         self._id_prefix = secrets.token_hex(12)
@@ -135,9 +136,13 @@ class HttpDispatcher:
         """Begin a trace for each request of an inference API."""
         self._begin_trace = begin
 
-    def rewrite_models_with(self, rewrite_model: RewriteModel) -> None:
-        """Rewrite the model of each request, after its tenant's aliases, unless a proxy has chosen one."""
+    def rewrite_models_with(self, rewrite_model: RewriteModel, targets: Callable[[], Targets] = dict) -> None:
+        """Rewrite the model of each request, after its tenant's aliases, unless a proxy has chosen one.
+
+        `targets`: returns the rewritten names and their models, for `/v1/models`.
+        """
         self._rewrite_model = rewrite_model
+        self._rewrite_targets = targets
 
     def is_ready(self) -> bool:
         """Whether new requests are welcome: `/ready`, the metrics port and Envoy's health checks report it."""
@@ -382,10 +387,12 @@ class HttpDispatcher:
             case LocalEndpoint.READY:
                 reply.reject(RequestRejected(Reason.NO_POD_READY, "The gateway is not ready.", retry_after_s=1.0))
             case LocalEndpoint.MODELS:
-                reply.answer(200, models_body(self._fleet, tenant, int(wall_clock()), self._cascades.by_name))
+                targets = self._rewrite_targets()
+                reply.answer(200, models_body(self._fleet, tenant, int(wall_clock()), self._cascades.by_name, targets))
             case _:
+                targets, created_s = self._rewrite_targets(), int(wall_clock())
                 reply.answer(
-                    200, model_body(self._fleet, tenant, endpoint.name, int(wall_clock()), self._cascades.by_name)
+                    200, model_body(self._fleet, tenant, endpoint.name, created_s, self._cascades.by_name, targets)
                 )
 
     def _trace_of(self, incoming: IncomingRequest) -> RequestTrace | None:

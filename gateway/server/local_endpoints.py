@@ -12,8 +12,15 @@ from routing.pods import ModelCard
 from routing.rejection import Reason, RequestRejected
 from tenancy.tenants import Tenant
 
+Targets = Mapping[str, Sequence[str]]
+"""By rewritten name, the models that may answer."""
 
-def models_body(fleet: Fleet, tenant: Tenant, created_s: int, cascades: Mapping[str, Cascade]) -> bytes:
+NO_TARGETS: Targets = {}
+
+
+def models_body(
+    fleet: Fleet, tenant: Tenant, created_s: int, cascades: Mapping[str, Cascade], targets: Targets = NO_TARGETS
+) -> bytes:
     """Return the list of the models a tenant may use, under all their names, also if their pods are not ready now."""
     models = _cards_of(fleet, tenant)
     cards = [_card(name, name, listed, created_s) for name, listed in models.items() if tenant.may_use(name)]
@@ -22,16 +29,31 @@ def models_body(fleet: Fleet, tenant: Tenant, created_s: int, cascades: Mapping[
             cards.append(_card(alias, name, models[name], created_s))
     shown = [cascade for cascade in cascades.values() if _is_shown(cascade, tenant, models)]
     cards += [_cascade_card(cascade, models, created_s) for cascade in shown]
+    if targets:
+        listed_names = {card["id"] for card in cards}
+        # Aliases come before rewrites: an alias may lead to a rewritten name.
+        for name in (*targets, *(alias for alias, aliased in tenant.aliases.items() if aliased in targets)):
+            if name not in listed_names:
+                cards += _rewritten_card(name, targets, tenant, models, cascades, created_s)
     return msgspec.json.encode({"object": "list", "data": cards})
 
 
-def model_body(fleet: Fleet, tenant: Tenant, name: str, created_s: int, cascades: Mapping[str, Cascade]) -> bytes:
+def model_body(
+    fleet: Fleet,
+    tenant: Tenant,
+    name: str,
+    created_s: int,
+    cascades: Mapping[str, Cascade],
+    targets: Targets = NO_TARGETS,
+) -> bytes:
     """Return one model. Raises `RequestRejected` if this tenant has none of this name."""
     resolved = tenant.aliases.get(name, name)
     models = _cards_of(fleet, tenant)
     if (cascade := cascades.get(resolved)) is not None and _is_shown(cascade, tenant, models):
         return msgspec.json.encode(_cascade_card(cascade, models, created_s))
     if resolved not in models or not tenant.may_use(resolved):
+        for card in _rewritten_card(name, targets, tenant, models, cascades, created_s):
+            return msgspec.json.encode(card)
         raise unknown_model(name)
     return msgspec.json.encode(_card(name, resolved, models[resolved], created_s))
 
@@ -49,6 +71,23 @@ def _cards_of(fleet: Fleet, tenant: Tenant) -> Cards:
                 if (listed := models.get(card.name)) is not None:
                     listed.append(card)
     return models
+
+
+def _rewritten_card(
+    name: str,
+    targets: Targets,
+    tenant: Tenant,
+    models: Cards,
+    cascades: Mapping[str, Cascade],
+    created_s: int,
+) -> list[dict[str, object]]:
+    """Return the card of a rewritten name, of its first target that is served to the tenant; empty if none is."""
+    for target in targets.get(tenant.aliases.get(name, name), ()):
+        if (cascade := cascades.get(target)) is not None and _is_shown(cascade, tenant, models):
+            return [_cascade_card(cascade, models, created_s) | {"id": name}]
+        if target in models and tenant.may_use(target):
+            return [_card(name, target, models[target], created_s)]
+    return []
 
 
 def unknown_model(name: str, reason: Reason = Reason.UNKNOWN_MODEL) -> RequestRejected:

@@ -110,13 +110,16 @@ def fit_routes(base: Profile, engines: Sequence[Sequence[Served]], times: Engine
     return Fit(best, _spread(best, engines, known))
 
 
-def predicted(profile: Profile, served: Sequence[Served]) -> list[Predicted]:
-    """Return the times of each request on one simulated engine that gets all of them when they came."""
+def predicted(profile: Profile, served: Sequence[Served], block_tokens: int = BLOCK_TOKENS) -> list[Predicted]:
+    """Return the times of each request on one simulated engine that gets all of them when they came.
+
+    `block_tokens`: of a block of their arrivals. Raises ValueError where one never fits the engine.
+    """
     engine, api_server = Engine(profile), ApiServer(profile)
     milestones, entered_s = list[Milestone](), list[float]()
     for number, one in enumerate(served):
         arrival = one.arrival
-        blocks = engine_blocks(arrival, BLOCK_TOKENS, profile.block_size)
+        blocks = engine_blocks(arrival, block_tokens, profile.block_size)
         due = api_server.arrive(arrival.prompt_tokens, arrival.at_s)
         entered_s.append(due)
         milestones += engine.advance(due)

@@ -10,6 +10,7 @@ import pytest
 
 from agent.agent import AgentPlan
 from agent.heartbeat import HeartbeatIntervals
+from agent.server_process import ServerCommand
 from routing.facts import PodFacts, PromptLengths, Role
 from routing.pod_record import AgentRecord, RegistrationState, read_record, record_channel, record_key
 from tests.agent.node import GUARD_S, Node, VllmLike, node
@@ -146,6 +147,62 @@ async def test_draining_is_reported_and_leaving_takes_all_out(redis: Server) -> 
         )
         await started.heart.deregister()
     assert await started.registered() is None
+
+
+async def test_a_new_agent_takes_over_without_a_gap(redis: Server) -> None:
+    """What the last agent has registered stays until the new one has probed, and while a server is slow to answer."""
+    async with scene(redis) as (started, server):
+        await started.until(serves)
+        plan = AgentPlan(NAME, probed_servers=(server.spot,), intervals=HeartbeatIntervals(60.0, 0.01))
+    released = asyncio.Event()
+    async with silent(server.port, released), node(redis, plan) as second:
+        assert not second.heart.beats
+        await second.until(lambda _: second.heart.beats > 0)
+        record = await second.registered()
+        assert serves(record), "the first beat has removed the pod"
+        assert record is not None
+        assert record.pods[0].facts.kv_connector == "NixlConnector"
+        released.set()
+
+
+async def test_a_server_that_has_gone_meanwhile_is_not_taken_over(redis: Server) -> None:
+    """Its port is closed, so the first probe removes it."""
+    async with scene(redis) as (started, server):
+        await started.until(serves)
+        plan = AgentPlan(NAME, probed_servers=(server.spot,), intervals=HeartbeatIntervals(60.0, 0.01))
+    async with node(redis, plan) as second:
+        await second.until(is_empty)
+
+
+async def test_facts_of_a_server_that_was_taken_over_are_read_again(redis: Server) -> None:
+    """It may have been restarted with other flags while no agent was there."""
+    async with scene(redis) as (started, server):
+        await started.until(serves)
+        plan = AgentPlan(NAME, probed_servers=(server.spot,), intervals=HeartbeatIntervals(60.0, 0.01))
+    await server.start()
+    try:
+        async with node(redis, plan, behind=lambda _: ServerCommand(("vllm", "serve", "m"), {})) as second:
+            record = await second.until(lambda found: serves(found) and second.heart.beats > 0)
+        assert record is not None
+        assert record.pods[0].facts.kv_connector is None
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def silent(port: int, released: asyncio.Event) -> AsyncIterator[None]:
+    """A server on this port that accepts and answers nothing."""
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await released.wait()
+        writer.close()
+
+    held = await asyncio.start_server(hold, "127.0.0.1", port)
+    try:
+        yield
+    finally:
+        released.set()
+        held.close()
 
 
 async def test_figures_of_load_go_out_by_channel(redis: Server) -> None:

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
 
 import agent.command as agent_command
 import simulator.command as simulate
@@ -99,8 +100,8 @@ LABEL_VALUES: Mapping[tuple[str, str], tuple[type[StrEnum], ...]] = {
 VALUE_SOURCES = ("gateway", "routing")
 
 
-async def exposed(folder: Path) -> dict[str, set[str]]:
-    """Every metric that a gateway with everything, its index process and its supervisor expose, with its labels."""
+async def families_of(folder: Path) -> list[Metric]:
+    """Every metric family that a gateway with everything, its index process and its supervisor expose."""
     settings, faults = read_settings(EVERYTHING, {})
     assert settings is not None, faults
     gateway = build(settings, None, HostProcess(folder=folder, kv_index_socket=folder / "index"))
@@ -109,17 +110,27 @@ async def exposed(folder: Path) -> dict[str, set[str]]:
     supervisor.register(SupervisorMetrics(cast("WorkerPool", SimpleNamespace(children=(), slots=()))))
     supervisor.register(gateway.reloads)
     try:
-        families = [family for registry in (gateway.registry, index, supervisor) for family in registry.collect()]
+        return [family for registry in (gateway.registry, index, supervisor) for family in registry.collect()]
     finally:
         await gateway.probes.close()
-    ends = {"counter": "_total", "info": "_info"}
+
+
+def exposed_name(family: Metric) -> str:
+    """As `/metrics` shows a family of which there is one sample for each set of labels."""
+    return family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
+
+
+def labels_of(family: Metric) -> list[str]:
+    """Its labels, in their order."""
+    named = (*getattr(family, "_labelnames", ()), *(label for sample in family.samples for label in sample.labels))
+    return [label for label in dict.fromkeys(named) if not (label == "le" and family.type == "histogram")]
+
+
+async def exposed(folder: Path) -> dict[str, set[str]]:
+    """Every metric of these families, with its labels."""
     return {
-        family.name + ends.get(family.type, ""): {
-            *getattr(family, "_labelnames", ()),
-            *(label for sample in family.samples for label in sample.labels),
-        }
-        - ({"le"} if family.type == "histogram" else set())
-        for family in families
+        exposed_name(family): set(labels_of(family))
+        for family in await families_of(folder)
         if family.name.startswith("hearth_")
     }
 

@@ -95,7 +95,8 @@ class Gateway(Child):
 
     def logged(self) -> list[Any]:
         """Its log so far."""
-        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        complete, _, _ = self.log.read_text().rpartition("\n")
+        return [json.loads(line) for line in complete.splitlines() if line.startswith("{")]
 
 
 @contextlib.asynccontextmanager

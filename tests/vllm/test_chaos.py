@@ -4,7 +4,7 @@ The deeds are those of tests/chaos, one after the other: a real pod takes half a
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import cycle, islice
@@ -94,8 +94,19 @@ def running_on(gateway: Gateway, pod: Pod) -> int:
     return sum(engine["own_load"]["running"] for engine in gateway.pod(pod.url)["engines"])
 
 
+async def test_clients_receive_nothing_of_a_pause(both: tuple[Gateway, tuple[Pod, ...]]) -> None:
+    """A pod that stands still; that one is killed, test_resume.py and test_pod_loss.py show as well."""
+    await receive_nothing(both, [deed for deed in drawn(SEED) if deed[0] is Kind.PAUSE_POD])
+
+
+@pytest.mark.nightly
 async def test_clients_receive_nothing_of_it(both: tuple[Gateway, tuple[Pod, ...]]) -> None:
-    """One pod killed, one paused: every answer is whole and the one that an undisturbed pod gives."""
+    """One pod killed, one paused."""
+    await receive_nothing(both, list(drawn(SEED)))
+
+
+async def receive_nothing(both: tuple[Gateway, tuple[Pod, ...]], deeds: Sequence[tuple[Kind, int]]) -> None:
+    """Check that every answer meanwhile is whole and the one that an undisturbed pod gives."""
     gateway, pods = both
     model = pods[0].model
     await is_steady(Subject(pods[0].url, model, BLOCK_TOKENS, CONTEXT_TOKENS))
@@ -106,7 +117,7 @@ async def test_clients_receive_nothing_of_it(both: tuple[Gateway, tuple[Pod, ...
             tasks.create_task(load.work(number))
         with ExitStack() as done:
             done.callback(load.ended.set)
-            for kind, who in drawn(SEED):
+            for kind, who in deeds:
                 await do(kind, pods[who], gateway)
     assert len(load.received) >= CLIENTS
     for path, received in load.received:

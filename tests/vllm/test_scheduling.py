@@ -116,16 +116,22 @@ def is_async(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="module")
-def real(is_async: bool) -> list[dict[str, Any]]:
-    """What vLLM's scheduler does with all scripts, in one process: importing it takes a quarter of a minute."""
-    scripts = map(make_script, SCRIPTS)
-    plays = [{"sizes": one.sizes, "arrivals": one.arrivals, "is_async": is_async} for one in scripts]
+def both() -> dict[bool, list[dict[str, Any]]]:
+    """What vLLM's two schedulers do with all scripts, in one process: importing it takes a quarter of a minute."""
+    ways, scripts = (False, True), [make_script(seed) for seed in SCRIPTS]
+    plays = [{"sizes": one.sizes, "arrivals": one.arrivals, "is_async": way} for way in ways for one in scripts]
     order = json.dumps({"model": str(VENV / "models" / "tinyqwen"), "plays": plays})
     words = [str(VENV / "bin" / "python"), str(Path(__file__).with_name("scheduling.py"))]
     done = subprocess.run(words, input=order, capture_output=True, text=True, timeout=WITHIN_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     played: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return played
+    return {False: played[: len(scripts)], True: played[len(scripts) :]}
+
+
+@pytest.fixture(scope="module")
+def real(both: dict[bool, list[dict[str, Any]]], is_async: bool) -> list[dict[str, Any]]:
+    """What the scheduler of this parameter does."""
+    return both[is_async]
 
 
 @pytest.mark.parametrize("seed", SCRIPTS)

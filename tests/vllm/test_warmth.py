@@ -93,8 +93,15 @@ async def three_turns(talk: Talk, gateway: Gateway, opening: str, *, streams: tu
         before = turn
 
 
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("path", APIS)
+CONVERSATIONS = [
+    pytest.param(path, text, marks=() if path == CHAT or text == "longer" else pytest.mark.nightly)
+    for path in APIS
+    for text in TEXTS
+]
+"""Each API, and each length; the other pairs at night."""
+
+
+@pytest.mark.parametrize(("path", "text"), CONVERSATIONS)
 async def test_a_conversation_stays_where_it_is_warm(front: Subject, gateway: Gateway, path: str, text: str) -> None:
     """Streamed and not, by each API: every turn goes to the pod of the first and is as warm there as was predicted."""
     await three_turns(begin(front, path), gateway, fresh(TEXTS[text]), streams=(False, True, False))

@@ -118,12 +118,12 @@ class RequestCounters(Collector):
         self._is_known = is_known
         self._judge = judge
         self._special = special
-        self._also: tuple[OutcomeObserver, ...] = ()
+        self._observers: tuple[OutcomeObserver, ...] = ()
         self._max_models = max_models
 
     def observe_batches(self, observer: OutcomeObserver) -> None:
         """Call `observer` with every outcome from now on, in the same batches."""
-        self._also = (*self._also, observer)
+        self._observers = (*self._observers, observer)
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Add the outcome of a request."""
@@ -202,7 +202,7 @@ class RequestCounters(Collector):
             judge(attempt)
         if len(groups) > MAX_GROUPS or len(sums) > MAX_GROUPS:
             self._count_groups(MAX_GROUPS)
-        for observe in self._also:
+        for observe in self._observers:
             for outcome in fresh:
                 observe(outcome)
 

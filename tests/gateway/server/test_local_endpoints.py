@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from gateway.server.local_endpoints import model_body, models_body
 from routing.fleet import Fleet
 from routing.pods import ModelCard, Pod, PodState
+from routing.rejection import RequestRejected
 from tenancy.tenants import Tenant
 from tests.attacks.ratios import cost_of
 
@@ -38,3 +40,25 @@ def test_a_card_is_what_all_pods_of_the_model_can_take() -> None:
     assert {card["max_model_len"] for card in listed} == {1000}
     assert msgspec.json.decode(model_body(fleet, Tenant(), "adapter-1", 7, {})) == listed[1]
     assert msgspec.json.decode(models_body(fleet, Tenant(regions=frozenset({"eu"})), 7, {}))["data"] == []
+
+
+def ids_of(body: bytes) -> list[str]:
+    return [card["id"] for card in msgspec.json.decode(body)["data"]]
+
+
+def test_a_rewritten_name_is_listed_where_a_target_is_served() -> None:
+    """With the card of that target, also by an alias; not where the tenant may use no target, or none is served."""
+    fleet = a_fleet(2)
+    targets = {"chat": ("away", "adapter-1"), "nowhere": ("away",), "adapter-0": ("adapter-1",)}
+    tenant = Tenant(aliases={"gpt": "chat"})
+    body = models_body(fleet, tenant, 7, {}, targets)
+    assert ids_of(body) == ["adapter-0", "adapter-1", "chat", "gpt"]
+    card = msgspec.json.decode(body)["data"][2]
+    assert card["root"] == "adapter-1"
+    assert msgspec.json.decode(model_body(fleet, tenant, "chat", 7, {}, targets)) == card
+    assert msgspec.json.decode(model_body(fleet, tenant, "gpt", 7, {}, targets)) == card | {"id": "gpt"}
+    narrow = Tenant(models=frozenset({"adapter-0"}))
+    assert ids_of(models_body(fleet, narrow, 7, {}, targets)) == ["adapter-0"]
+    for name in ("chat", "nowhere"):
+        with pytest.raises(RequestRejected):
+            model_body(fleet, narrow, name, 7, {}, targets)

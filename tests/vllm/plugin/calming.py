@@ -3,9 +3,10 @@
 Stands in .venv-vllm by setup.sh; acts only where `CALM_VLLM` is set. Two things spin, and on two cores they starved
 NIXL's transfers for 4 to 30 s, now and then for more than 100 s:
 
-1. Engine and worker wait for each other by `sched_yield` for a second after each message, four of them in a pair of
-   pods. The kernel hardly lets anybody else in between. They sleep half a millisecond instead. Who then waits on a
-   socket may miss its call and looks again only after 5 s: here after 50 ms.
+1. Engine and worker, where they are two processes (our pods have them in one), wait for each other by `sched_yield`
+   for a second after each message, four of them in a pair of pods. The kernel hardly lets anybody else in between. They
+   sleep half a millisecond instead. Who then waits on a socket may miss its call and looks again only after 5 s: here
+   after 50 ms.
 2. NIXL's progress thread holds UCX's lock while the worker wants to post a transfer (160 ms a post; 0.2 ms without).
    There is no such thread here: the worker's own loop, which turns while anything is under way, progresses UCX.
 
