@@ -64,7 +64,7 @@ Period = Annotated[str, Meta(pattern="^[1-9][0-9]{0,5}[smhdw]$")]
 
 
 class Limits(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Limits of one key, in the words of the policy. Each is at most its tenant's."""
+    """Limits of one key, by the keys of the policy. Each is at most its tenant's."""
 
     rpm: Count | None = None
     tpm: Count | None = None
@@ -75,7 +75,7 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     max_budget: Annotated[float, Meta(gt=0, le=1e12)] | None = None
     budget_duration: Period | None = None
 
-    def words(self, tenant: Tenant) -> dict[str, str]:
+    def file_fields(self, tenant: Tenant) -> dict[str, str]:
         """Return them as a key file has them. Raises `InvalidValue` for one that is above the tenant's."""
         given: dict[str, Any] = {key: value for key, value in msgspec.structs.asdict(self).items() if value is not None}
         if "budget_duration" in given and "max_budget" not in given:
@@ -83,9 +83,9 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
         if "max_budget" in given and tenant.quota.budget is None:
             raise InvalidValue("limits.max_budget: the tenant has no budget, so its models may have no prices")
         for key, value in given.items():
-            most = getattr(tenant.quota, KEY_LIMITS[key].field)
-            if isinstance(value, int | float) and most is not None and value > most:
-                raise InvalidValue(f"limits.{key}: the tenant has {most:g}")
+            bound = getattr(tenant.quota, KEY_LIMITS[key].field)
+            if isinstance(value, int | float) and bound is not None and value > bound:
+                raise InvalidValue(f"limits.{key}: the tenant has {bound:g}")
         return {key: str(value) for key, value in given.items()}
 
 
@@ -244,7 +244,7 @@ class KeyApi:
         if wanted.group is not None and wanted.group not in known.groups:
             raise web.HTTPUnprocessableEntity(text="group: the tenant has no such group in the policy")
         until_s = inf if wanted.expires_in_s is None else self._wall_clock() + wanted.expires_in_s
-        limits = _words_of(wanted.limits or Limits(), known)
+        limits = _file_fields_of(wanted.limits or Limits(), known)
 
         def create() -> CreatedKey:
             return self._store.create(
@@ -269,7 +269,7 @@ class KeyApi:
         tenant, key_id = self._named(actor, request)
         self._may_write(actor)
         version, change = _version(request), await _body(request, Change)
-        limits = _words_of(change.limits, self._tenant(tenant))
+        limits = _file_fields_of(change.limits, self._tenant(tenant))
         stored = await self._change(
             actor, "limit", tenant, key_id, lambda: self._store.limit(tenant, key_id, version, limits)
         )
@@ -374,9 +374,9 @@ async def _body(request: web.Request, kind: type[Body]) -> Body:
         raise web.HTTPUnprocessableEntity(text="the body is not UTF-8") from None
 
 
-def _words_of(limits: Limits, tenant: Tenant) -> dict[str, str]:
+def _file_fields_of(limits: Limits, tenant: Tenant) -> dict[str, str]:
     try:
-        return limits.words(tenant)
+        return limits.file_fields(tenant)
     except InvalidValue as wrong:
         raise web.HTTPUnprocessableEntity(text=str(wrong)) from None
 

@@ -24,7 +24,7 @@ def test_key_files_are_read_next_to_inline_keys() -> None:
 
 
 def test_a_key_may_have_limits_of_its_own() -> None:
-    """In a file as in place; they are one account more of whoever shows the key, and of nobody else."""
+    """In a file as in place; they are one account more of callers with that key, and of no others."""
     source = (
         "auth: {keys_dir: keys, keys: {legal: [{digest: " + B + ", id: k2, tpm: 900, max_budget: 2.5}]}}\n"
         "tenants: {legal: {rpm: 100}}\n"
