@@ -12,8 +12,8 @@ from gateway.config.fields import (
     ADDRESS_SCHEMA,
     NUMBER_SCHEMA,
     parse_address,
-    parse_file,
     parse_writable_path,
+    read_mutual_tls,
     read_switch,
 )
 from gateway.runtime.addresses import Address, MutualTlsFiles
@@ -59,7 +59,7 @@ def read_supply(root: DocumentTable, pools: frozenset[str]) -> SupplyConfig | No
     if isinstance(section, bool):
         return SupplyConfig(_sendable(SupplyPolicy())) if section else None
     listen = section.get("listen", parse_address, None)
-    tls = _tls(section.table("tls"))
+    tls = read_mutual_tls(section.table("tls"))
     min_gateways = section.get("min_gateways", positive(integer), 1)
     state_file = section.get("state_file", parse_writable_path, None)
     given = {key: section.get(key, _plain, None) for key in POLICY_KEYS if key in section}
@@ -96,15 +96,6 @@ def _plain(value: object) -> object:
             return value
         return int(found) if found == int(found) else found
     return value
-
-
-def _tls(section: DocumentTable | None) -> MutualTlsFiles | None:
-    if section is None:
-        return None
-    cert, key = section.get_required("cert", parse_file, None), section.get_required("key", parse_file, None)
-    client_ca = section.get("client_ca", parse_file, None)
-    section.close()
-    return MutualTlsFiles(cert, key, client_ca) if cert and key else None
 
 
 def supply_schema() -> Schema:

@@ -148,7 +148,7 @@ def key_entry(file: KeyFile) -> KeyFileEntry:
         _, key_fields = read_key_file(file.content)
     except InvalidValue as wrong:
         return KeyFileEntry(file.tenant, file.key_id, fault=str(wrong))
-    given = (word.partition("=") for word in file.content.split()[1:])
+    given = (part.partition("=") for part in file.content.split()[1:])
     return KeyFileEntry(
         file.tenant,
         file.key_id,

@@ -95,7 +95,7 @@ class RedisKeys:
 
     async def change(self, tenant: str, room: int, *changes: tuple[str, str, str]) -> bytes:
         """Make all changes or none: id, content as it was read, new content, empty for none. Returns the result."""
-        arguments = [word for change in changes for word in change]
+        arguments = [argument for change in changes for argument in change]
         keys = self._keys(tenant)
         return cast("bytes", await self._client.eval(CHANGE, 3, *keys, tenant, room, _mark(), *arguments))
 
@@ -148,7 +148,7 @@ def mirror(root: Path, contents: Mapping[tuple[str, str], str]) -> int:
 
 
 def _is_fit(tenant: str, key_id: str, content: str) -> bool:
-    """Whether a gateway can read it: an invalid key file would keep the whole policy from being reloaded."""
+    """Whether a gateway can read it: an invalid key file would keep the policy from being reloaded."""
     try:
         if any(name(given).startswith(".") for given in (tenant, key_id)):
             return False

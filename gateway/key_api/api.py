@@ -63,8 +63,8 @@ Count = Annotated[int, Meta(ge=1, le=10**12)]
 Period = Annotated[str, Meta(pattern="^[1-9][0-9]{0,5}[smhdw]$")]
 
 
-class Limits(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Limits of one key, in the words of the policy. Each is at most its tenant's."""
+class KeyLimits(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Limits of one key, by the keys of the policy. Each is at most its tenant's."""
 
     rpm: Count | None = None
     tpm: Count | None = None
@@ -75,7 +75,7 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     max_budget: Annotated[float, Meta(gt=0, le=1e12)] | None = None
     budget_duration: Period | None = None
 
-    def words(self, tenant: Tenant) -> dict[str, str]:
+    def file_fields(self, tenant: Tenant) -> dict[str, str]:
         """Return them as a key file has them. Raises `InvalidValue` for one that is above the tenant's."""
         given: dict[str, Any] = {key: value for key, value in msgspec.structs.asdict(self).items() if value is not None}
         if "budget_duration" in given and "max_budget" not in given:
@@ -83,9 +83,9 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
         if "max_budget" in given and tenant.quota.budget is None:
             raise InvalidValue("limits.max_budget: the tenant has no budget, so its models may have no prices")
         for key, value in given.items():
-            most = getattr(tenant.quota, KEY_LIMITS[key].field)
-            if isinstance(value, int | float) and most is not None and value > most:
-                raise InvalidValue(f"limits.{key}: the tenant has {most:g}")
+            bound = getattr(tenant.quota, KEY_LIMITS[key].field)
+            if isinstance(value, int | float) and bound is not None and value > bound:
+                raise InvalidValue(f"limits.{key}: the tenant has {bound:g}")
         return {key: str(value) for key, value in given.items()}
 
 
@@ -96,13 +96,13 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     user: Word | None = None
     group: Word | None = None
     expires_in_s: Annotated[int, Meta(ge=1, le=MAX_LIFETIME_S)] | None = None
-    limits: Limits | None = None
+    limits: KeyLimits | None = None
 
 
-class Change(msgspec.Struct, forbid_unknown_fields=True):
+class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a change: its limits replace those of the key."""
 
-    limits: Limits
+    limits: KeyLimits
 
 
 class Rotation(msgspec.Struct, forbid_unknown_fields=True):
@@ -244,7 +244,7 @@ class KeyApi:
         if wanted.group is not None and wanted.group not in known.groups:
             raise web.HTTPUnprocessableEntity(text="group: the tenant has no such group in the policy")
         until_s = inf if wanted.expires_in_s is None else self._wall_clock() + wanted.expires_in_s
-        limits = _words_of(wanted.limits or Limits(), known)
+        limits = _file_fields_of(wanted.limits or KeyLimits(), known)
 
         def create() -> CreatedKey:
             return self._store.create(
@@ -268,8 +268,8 @@ class KeyApi:
     async def _limit(self, actor: Actor, request: web.Request) -> web.Response:
         tenant, key_id = self._named(actor, request)
         self._may_write(actor)
-        version, change = _version(request), await _body(request, Change)
-        limits = _words_of(change.limits, self._tenant(tenant))
+        version, change = _version(request), await _body(request, KeyChange)
+        limits = _file_fields_of(change.limits, self._tenant(tenant))
         stored = await self._change(
             actor, "limit", tenant, key_id, lambda: self._store.limit(tenant, key_id, version, limits)
         )
@@ -374,9 +374,9 @@ async def _body(request: web.Request, kind: type[Body]) -> Body:
         raise web.HTTPUnprocessableEntity(text="the body is not UTF-8") from None
 
 
-def _words_of(limits: Limits, tenant: Tenant) -> dict[str, str]:
+def _file_fields_of(limits: KeyLimits, tenant: Tenant) -> dict[str, str]:
     try:
-        return limits.words(tenant)
+        return limits.file_fields(tenant)
     except InvalidValue as wrong:
         raise web.HTTPUnprocessableEntity(text=str(wrong)) from None
 

@@ -57,8 +57,7 @@ class RequestTrace(Struct, gc=False):
     attempt: int = 0
     """Number of the attempt that is sent now, from 1; 0: none."""
     line: str = ""
-    """The header line for all attempts of a request that is not sampled, whose spans nobody sees; empty: `header_lines`
-    makes one for each."""
+    """The header line for all attempts of a request that is not sampled; empty: `header_lines` makes one for each."""
 
     @property
     def is_sampled(self) -> bool:

@@ -258,6 +258,8 @@ def _deployment_faults(settings: Settings, spec: Document, container: Document) 
         opened["picker"] = settings.extproc.listen.port
     if settings.admin_listen is not None:
         opened["admin"] = settings.admin_listen.port
+    if settings.supply is not None and settings.supply.listen is not None:
+        opened["scaler"] = settings.supply.listen.port
     for port in container["ports"]:
         if opened.get(port["name"]) != port["containerPort"]:
             yield f"port {port['name']} is not the one that the gateway opens"

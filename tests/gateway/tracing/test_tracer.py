@@ -84,7 +84,7 @@ def test_sampled_requests_are_exported() -> None:
 
 
 def test_a_new_trace_that_is_not_sampled_has_its_header_line() -> None:
-    """One for all attempts: nobody sees their spans. A sampled one makes a line for each."""
+    """One for all attempts, which have no spans. A sampled one makes a line for each."""
     trace = a_tracer(0.0).begin({}, is_trusted=False)
     assert trace.line == trace.header_lines()
     trace.attempt = 2

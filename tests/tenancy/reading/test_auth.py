@@ -24,17 +24,17 @@ def test_key_files_are_read_next_to_inline_keys() -> None:
 
 
 def test_a_key_may_have_limits_of_its_own() -> None:
-    """In a file as in place; they are one account more of whoever shows the key, and of nobody else."""
+    """In a file as in place; they are one account more of callers with that key, and of no others."""
     source = (
         "auth: {keys_dir: keys, keys: {legal: [{digest: " + B + ", id: k2, tpm: 900, max_budget: 2.5}]}}\n"
         "tenants: {legal: {rpm: 100}}\n"
     )
     found = policy(source, KeyFile("legal", "k1", f"{A} rpm=5 max_budget=2 budget_duration=1h"))
-    tenant, hourly = found.tenants["legal"], Quota(requests_per_min=5, budget=2.0, budget_period_s=3600.0)
-    whole = Account("legal", Quota(requests_per_min=100))
-    assert found.keys[A].caller.accounts == (whole, Account("legal/key/k1", hourly))
-    assert found.keys[B].caller.accounts == (whole, Account("legal/key/k2", Quota(tokens_per_min=900, budget=2.5)))
-    assert tenant.caller(key_id="k3").accounts == (whole,)
+    legal, hourly = found.tenants["legal"], Quota(requests_per_min=5, budget=2.0, budget_period_s=3600.0)
+    of_tenant = Account("legal", Quota(requests_per_min=100))
+    assert found.keys[A].caller.accounts == (of_tenant, Account("legal/key/k1", hourly))
+    assert found.keys[B].caller.accounts == (of_tenant, Account("legal/key/k2", Quota(tokens_per_min=900, budget=2.5)))
+    assert legal.caller(key_id="k3").accounts == (of_tenant,)
     assert quota_of(found.tenants, "legal/key/k1") == hourly
     assert quota_of(found.tenants, "legal/key/k3") == UNLIMITED
 

@@ -125,6 +125,18 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(counts.tenants.by_tenant) == ["t0", "t1", "t2", "t3"]
 
 
+def test_observers_of_batches_see_each_request_once() -> None:
+    """Those that are like others too, in their order."""
+    counts, found = RequestCounters(lambda _: True, Fleet()), list[Outcome]()
+    counts.observe_batches(found.append)
+    ended = [an_outcome(), an_outcome(resumes=1), an_outcome(attempts=())]
+    for outcome in ended:
+        counts.on_outcome(outcome)
+    counts.count_fresh()
+    counts.count_fresh()
+    assert found == ended
+
+
 def test_a_record_that_cannot_be_counted_is_not_counted_again() -> None:
     """It takes its batch along, and nothing accumulates."""
     counts = RequestCounters(lambda _: True, Fleet())
