@@ -49,10 +49,11 @@ def read_doctor(root: DocumentTable) -> DoctorConfig:
     section = root.table("doctor")
     if section is None:
         return DoctorConfig()
+    named = section.each("drain_findings", one_of(tuple(BY_NAME)))
     found = DoctorConfig(
         mode=section.get("mode", parse_mode, DoctorMode.ADVISE),
         baseline=section.get("baseline", parse_writable_path, None),
-        drain_findings=frozenset(section.each("drain_findings", one_of(tuple(BY_NAME))) or DRAIN_FINDINGS),
+        drain_findings=frozenset(DRAIN_FINDINGS if named is None else named),
         single_services=section.each("single_services", text) or (),
     )
     section.close()
