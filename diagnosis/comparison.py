@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log, sqrt
 
@@ -17,7 +17,10 @@ MIN_REQUESTS = 20
 MIN_BASELINE_REQUESTS = 100
 
 MAX_LENGTH_CHANGE = 0.3
-"""Change of the mean logarithm of lengths, beyond twice its error, from which the workload counts as changed."""
+"""Change of the mean logarithm of lengths, beyond 2.5 times its error, from which the workload counts as changed."""
+
+MIN_KIND_REQUESTS, MIN_KIND_SHARE = 10, 0.1
+"""Requests of a kind of traffic, and their share of all, from which its lengths are compared."""
 
 MAX_RATE_CHANGE = 1.5
 """Growth of the request rate from which the workload counts as changed."""
@@ -72,13 +75,8 @@ def first_answer(facts: FleetFacts, baseline: Baseline | None) -> FirstAnswer:
 
 def workload_change(now: Mapping[TrafficKey, RequestTimes], before: Mapping[TrafficKey, HourTimes]) -> str:
     """Return what changed in the traffic (lengths, rate or mix); empty if it is the same within its noise."""
-    past = [each.times for each in before.values()]
-    for name in ("prompt_tokens", "output_tokens"):
-        after, normal = _log_moments(now.values(), name), _log_moments(past, name)
-        if after is None or normal is None:
-            continue
-        if abs(after.mean - normal.mean) > MAX_LENGTH_CHANGE + 2 * after.error:
-            return f"{name} are {_ratio(after.mean - normal.mean)} of the baseline's"
+    if change := _length_change(now, before):
+        return change
     rate, normal_rate = _rate(now), _normal_rate(before)
     if normal_rate and rate > MAX_RATE_CHANGE * normal_rate:
         return f"{rate:.2f} requests/s, {normal_rate:.2f} in the baseline"
@@ -89,16 +87,28 @@ def workload_change(now: Mapping[TrafficKey, RequestTimes], before: Mapping[Traf
     return ""
 
 
+def _length_change(now: Mapping[TrafficKey, RequestTimes], before: Mapping[TrafficKey, HourTimes]) -> str:
+    """Compare lengths of each kind of traffic that is a tenth of all or more."""
+    count = total_requests(now.values())
+    for key, times in now.items():
+        held = before.get(key)
+        if held is None or times.requests < max(MIN_KIND_REQUESTS, MIN_KIND_SHARE * count):
+            continue
+        for name in ("prompt_tokens", "output_tokens"):
+            after, normal = _log_moments(getattr(times, name)), _log_moments(getattr(held.times, name))
+            if after is None or normal is None:
+                continue
+            if abs(after.mean - normal.mean) > MAX_LENGTH_CHANGE + 2.5 * after.error:
+                return f"{name} in {key.pool or 'no pool'} are {_ratio(after.mean - normal.mean)} of the baseline's"
+    return ""
+
+
 def _ratio(difference: float) -> str:
     return f"{2.718281828**difference:.2f} times those"
 
 
-def _log_moments(times: Iterable[RequestTimes], name: str) -> _Moments | None:
-    held = Distribution()
-    for each in times:
-        if (part := getattr(each, name)) is not None:
-            held = held.plus(part)
-    if held.count < 1 or not held.limits:
+def _log_moments(held: Distribution | None) -> _Moments | None:
+    if held is None or held.count < 1 or not held.limits:
         return None
     edges = (*held.limits, held.limits[-1] * 2)
     logs = [log(edge) for edge in edges]

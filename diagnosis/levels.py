@@ -5,8 +5,7 @@ Each function returns None where the figures that it needs are missing, or too f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from statistics import median
+from collections.abc import Callable, Mapping
 
 from diagnosis.facts import EngineWindow, FleetFacts, GatewayView, PodObservation
 
@@ -163,12 +162,6 @@ def pod_figure(pod: PodObservation, figure: Figure) -> float | None:
     """Return the mean of a figure over the engines of a pod; None where no engine has it."""
     values = [value for engine in pod.engines if (value := figure(engine)) is not None]
     return sum(values) / len(values) if values else None
-
-
-def median_of(values: Iterable[float]) -> float | None:
-    """Return the median; None without values."""
-    held = list(values)
-    return median(held) if held else None
 
 
 def predicted_hit_rate(view: GatewayView | None) -> float | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from diagnosis.baseline import Baseline
 from diagnosis.facts import EngineWindow, FleetFacts, PodObservation
-from diagnosis.levels import LEVELS, Figure, level_key, median_of, pod_figure
+from diagnosis.levels import LEVELS, Figure, level_key, pod_figure
+from routing.facts import Role
 
 T = TypeVar("T")
 
@@ -24,6 +26,31 @@ SETTLED_S = 60.0
 """A pod that became ready more recently is not compared with its peers: its caches are empty."""
 
 
+PodFigure = Callable[[PodObservation], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A figure of several pods by address, and its values in order."""
+
+    values: dict[str, float]
+    ordered: list[float]
+
+    def median_without(self, address: str) -> float | None:
+        """Return the median of all values but that of one pod; None without others."""
+        own = self.values.get(address)
+        count = len(self.ordered) - (own is not None)
+        if count <= 0:
+            return None
+        gap = len(self.ordered) if own is None else bisect_left(self.ordered, own)
+        low, high = (count - 1) // 2, count // 2
+        return (self.ordered[low + (low >= gap)] + self.ordered[high + (high >= gap)]) / 2
+
+
+def _present(pod: PodObservation) -> float:
+    return float(bool(pod.address))
+
+
 class Scene:
     """One look at the fleet."""
 
@@ -34,6 +61,7 @@ class Scene:
         self.pools: dict[str, list[PodObservation]] = {}
         for pod in self.facts.pods:
             self.pools.setdefault(pod.pool, []).append(pod)
+        self._groups: dict[tuple[str, Role, Figure | PodFigure], _Group] = {}
 
     def engines(self) -> Iterator[tuple[PodObservation, EngineWindow]]:
         """Yield each engine with its pod."""
@@ -47,17 +75,27 @@ class Scene:
         is_old = since is None or self.now_s - since >= seconds
         return is_old and not any(engine.is_restarted for engine in pod.engines)
 
-    def peers(self, pod: PodObservation) -> list[PodObservation]:
-        """Return the other settled pods of the same pool and role."""
-        return [
-            other
-            for other in self.pools[pod.pool]
-            if other.role is pod.role and other.address != pod.address and self.is_settled(other)
-        ]
+    def has_peers(self, pod: PodObservation) -> bool:
+        """Return whether there are other settled pods of the same pool and role."""
+        return self.peer_median_of(pod, _present) is not None
 
     def peer_median(self, pod: PodObservation, figure: Figure) -> float | None:
         """Return the median of a figure over the peers of a pod; None where none has it."""
-        return median_of(value for peer in self.peers(pod) if (value := pod_figure(peer, figure)) is not None)
+        return self._group(pod, figure, lambda peer: pod_figure(peer, figure)).median_without(pod.address)
+
+    def peer_median_of(self, pod: PodObservation, read: PodFigure) -> float | None:
+        """Return the same of a figure of pods."""
+        return self._group(pod, read, read).median_without(pod.address)
+
+    def _group(self, pod: PodObservation, figure: Figure | PodFigure, read: PodFigure) -> _Group:
+        """Return a figure of all settled pods of a pool and role; computed once a look."""
+        key = (pod.pool, pod.role, figure)
+        group = self._groups.get(key)
+        if group is None:
+            alike = (each for each in self.pools[pod.pool] if each.role is pod.role and self.is_settled(each))
+            values = {each.address: value for each in alike if (value := read(each)) is not None}
+            group = self._groups[key] = _Group(values, sorted(values.values()))
+        return group
 
     def normal(self, pod: PodObservation, name: str) -> float | None:
         """Return the baseline's value of one of `LEVELS` for the pod's pool and role."""

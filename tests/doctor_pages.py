@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnosis.pages import pages
+from diagnosis.diagnose.pages import pages
 from tests.sources import ROOT
 
 FOLDER = ROOT / "docs" / "doctor"

@@ -40,6 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", metavar="FAULT", help="these faults only")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--keep", type=Path, metavar="FILE")
+    parser.add_argument("--baseline", type=Path, metavar="FILE", help="learn the baseline once, and keep it there")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="write each result there, and skip those it has")
     return parser
 
@@ -62,7 +63,7 @@ def jobs_of(options: argparse.Namespace, baseline: Baseline) -> list[tuple[Any, 
     document = dump_baseline(baseline)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     names = options.only or [fault.name for fault in FAULTS]
-    jobs: list[tuple[Any, ...]] = [("fault", name, seed, document) for name in names for seed in seeds]
+    jobs: list[tuple[Any, ...]] = [("fault", name, seed, document) for seed in seeds for name in names]
     if options.only:
         return jobs
     draws = Random(options.first_seed)
@@ -71,8 +72,8 @@ def jobs_of(options: argparse.Namespace, baseline: Baseline) -> list[tuple[Any, 
         while POOL_OF[one.name] == POOL_OF[other.name]:
             one, other = draws.sample(FAULTS, 2)
         jobs.append(("pair", (one.name, other.name), options.first_seed + number, document))
-    jobs += [("change", name, seed, document) for name in CHANGES for seed in seeds]
-    parts = max(int(options.hours / 5.0), 1)
+    jobs += [("change", name, seed, document) for seed in seeds for name in CHANGES]
+    parts = max(round(options.hours), 1)
     if options.hours > 0:
         jobs += [("healthy", options.hours / parts, options.first_seed + part, document) for part in range(parts)]
     return jobs
@@ -123,7 +124,8 @@ def report(results: Iterable[tuple[str, Any]]) -> tuple[list[str], list[Target]]
             full.append(result[0])
             half.append(result[1])
         else:
-            {"pair": pairs, "change": changes, "healthy": healthy}[kind].append(result)
+            others: dict[str, list[Any]] = {"pair": pairs, "change": changes, "healthy": healthy}
+            others[kind].append(result)
     lines = table(full)
     lines += ["", *(shares(*each) for each in (("all figures", full), ("half of the figures missing", half)))]
     targets = [
@@ -163,6 +165,16 @@ def _last_cleared(verdicts: Sequence[Verdict]) -> float:
     return max((each.cleared_after_s or float("inf") for each in named), default=0.0)
 
 
+def known_baseline(path: Path | None) -> Baseline:
+    """Return the baseline of a healthy fleet, of a file where it has one."""
+    if path is not None and path.exists():
+        return load_baseline(json.loads(path.read_text(encoding="utf-8")))
+    baseline = learn_baseline(BASELINE_SEED)
+    if path is not None:
+        path.write_text(json.dumps(dump_baseline(baseline)), encoding="utf-8")
+    return baseline
+
+
 def to_json(result: Any) -> Any:
     """Return a result as JSON values."""
     return [to_json(each) for each in result] if isinstance(result, tuple) else result and asdict(result)
@@ -174,7 +186,7 @@ def from_json(document: Any) -> Any:
         return tuple(from_json(each) for each in document)
     if document is None:
         return None
-    values = {name: tuple(each) if isinstance(each, list) else each for name, each in document.items()}
+    values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in document.items()}
     return HealthyHours(**values) if "hours" in values else Verdict(**values)
 
 
@@ -193,7 +205,7 @@ def known_results(path: Path | None, jobs: Sequence[tuple[Any, ...]]) -> tuple[l
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all cases; 1 where a target is missed."""
     options = make_parser().parse_args(arguments)
-    jobs = jobs_of(options, learn_baseline(BASELINE_SEED))
+    jobs = jobs_of(options, known_baseline(options.baseline))
     results, rest = known_results(options.resume, jobs)
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         for job, result in zip(rest, pool.map(play_one, rest), strict=True):

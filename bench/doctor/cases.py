@@ -22,7 +22,7 @@ LOOK_S = 5.0
 WARM_S = 150.0
 """Before the first look: caches fill."""
 
-READY_S = 45.0
+READY_S = 30.0
 """Looks before a fault is injected."""
 
 NAMED_WITHIN_S = 60.0

@@ -207,13 +207,13 @@ class Fleet:
             count += 1
         return count * BLOCK
 
-    def _least(self, candidates: Iterable[str]) -> str | None:
+    def _emptiest(self, candidates: Iterable[str]) -> str | None:
         """Return the pod with the fewest requests."""
         return min(candidates, key=lambda each: (self.pods[each].ranks[0].outstanding, each), default=None)
 
     def _place_split(self, request: Running) -> None:
-        decode = self._least(self._eligible("split", Role.DECODE))
-        prefill = self._least(self._eligible("split", Role.PREFILL)) if self.uses_prefill else None
+        decode = self._emptiest(self._eligible("split", Role.DECODE))
+        prefill = self._emptiest(self._eligible("split", Role.PREFILL)) if self.uses_prefill else None
         if decode is None:
             self._retry(request)
         elif prefill is None:
@@ -250,7 +250,7 @@ class Fleet:
             self._retry(request)
 
     def _decode(self, request: Running, source: VirtualPod, held_as: str) -> None:
-        address = self._least(self._eligible("split", Role.DECODE))
+        address = self._emptiest(self._eligible("split", Role.DECODE))
         if address is None:
             source.let_go(held_as)
             self._retry(request)

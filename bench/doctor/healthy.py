@@ -16,10 +16,10 @@ from diagnosis.diagnose import NO_STATE, diagnose
 from simulator.clock import run_virtually
 
 LOOK_S = 10.0
-TIDE_S = 6 * 3600.0
+TIDE_S = 3_600.0
 RESTART_EVERY_S = 600.0
 AWAY_EVERY_S, AWAY_S = 1_800.0, 180.0
-ROLLOUT_EVERY_S, ROLLOUT_STEP_S = 7_200.0, 60.0
+ROLLOUT_EVERY_S, ROLLOUT_STEP_S = 1_500.0, 60.0
 BURST_EVERY_S, BURST_S, BURST = 900.0, 120.0, 1.3
 
 

@@ -24,7 +24,7 @@ KEPT = frozenset({"rank", "start_s", "end_s", "is_restarted", "read_at_s", "name
 
 GROUPS = (EngineWindow, EngineFlags, BuildFacts, GatewayView, GatewayLoad, SpeculationWindow, TransferWindow)
 
-WHOLE_GROUPS = ("environment", "hardware", "clocks", "times")
+COMPLETE_GROUPS = ("environment", "hardware", "clocks", "times")
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Mask:
             group: {field.name: None for field in fields(group) if field.name not in KEPT and draws.random() < 0.5}
             for group in GROUPS
         }
-        self._groups = {name for name in WHOLE_GROUPS if draws.random() < 0.5}
+        self._groups = {name for name in COMPLETE_GROUPS if draws.random() < 0.5}
 
     def facts(self, facts: FleetFacts) -> FleetFacts:
         """Return the facts without what is missing."""

@@ -10,13 +10,14 @@ from diagnosis.levels import LEVELS, acceptance, constrained_share, pod_figure
 from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.scene import Scene
 
-DECAYED = 0.65
+DECAYED = 0.6
 """Share of the reference's acceptance."""
 
 FLOOR = 0.1
 """Acceptance that is low in any case."""
 
-MANY_CONSTRAINED = 0.25
+MANY_CONSTRAINED, FEW_CONSTRAINED = 0.25, 0.1
+"""Share of constrained requests that explains low acceptance, and below which it explains nothing."""
 
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
@@ -30,7 +31,8 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
         found = low_acceptance(scene, pod, value, DECAYED)
         share = constrained_share(pod.requests)
         if found is not None and (share is None or share < MANY_CONSTRAINED):
-            yield Indication(pod.pool, pod.address, (found,), 0.9 if share is not None else 0.6)
+            is_sure = share is not None and share < FEW_CONSTRAINED
+            yield Indication(pod.pool, pod.address, (found,), 0.9 if is_sure else 0.6)
 
 
 def low_acceptance(scene: Scene, pod: PodObservation, value: float, share: float) -> Evidence | None:
@@ -52,9 +54,9 @@ RECIPE = Recipe(
     severity=Severity.DEGRADING,
     symptom="Time per token rises on speculating pods while batches are as large as before.",
     looks_at=(
-        "`spec_decode_num_accepted_tokens_total` by `spec_decode_num_draft_tokens_total` is below 65 % of the"
-        " baseline's or of the peers', or below 0.1, while less than a quarter of the pod's requests are "
-        "constrained."
+        "`spec_decode_num_accepted_tokens_total` by `spec_decode_num_draft_tokens_total` is 60 % or less of the "
+        "baseline's or of the peers', or 0.1 or less, while less than a quarter of the pod's requests are constrained. "
+        "It is sure where less than a tenth are."
     ),
     cause="The draft no longer fits the target model or the traffic: one of both was replaced.",
     first_step=(
@@ -63,5 +65,6 @@ RECIPE = Recipe(
     helped="Acceptance returns to the baseline, and time per token falls in proportion.",
     wrong_if="Acceptance stays low with the old draft: then the traffic changed, and speculation should be off for it.",
     look=look,
+    raise_after_s=30.0,
     explains=("slower_than_peers", "speculation_on_saturated_batch", "decode_starved_by_prefill"),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diagnosis.facts import PodObservation
 from diagnosis.finding import Evidence, Question, Severity
-from diagnosis.levels import median_of, stalled_share
+from diagnosis.levels import stalled_share
 from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.recipes.chunked_prefill_off import MIN_STALLED
 from diagnosis.scene import Scene
@@ -34,7 +34,7 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
             continue
         if max(shares) < MIN_STALLED:
             continue
-        normal = median_of(held for peer in scene.peers(pod) if (held := _step_size(peer)) is not None)
+        normal = scene.peer_median_of(pod, _step_size)
         if size >= MANY_TIMES * normal if normal else size >= LARGE_TOKENS:
             evidence = (
                 Evidence(

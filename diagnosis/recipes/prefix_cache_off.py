@@ -38,18 +38,18 @@ def _by_counters(scene: Scene, pod: PodObservation) -> Iterator[Indication | Mis
     if not looked_up:
         yield Missing(pod.pool, pod.address, "neither the flag nor lookups in the prefix cache are known")
         return
-    asked = sum(each.cache_queries or 0.0 for each in looked_up)
+    queried = sum(each.cache_queries or 0.0 for each in looked_up)
     prompts = sum(each.prompt_tokens or 0.0 for each in looked_up)
     rate = pod_figure(pod, hit_rate)
     normal = max(scene.normal(pod, "hit_rate") or 0.0, scene.peer_median(pod, hit_rate) or 0.0)
-    never_asked = asked == 0 and prompts >= MIN_QUERIES
+    never_queried = queried == 0 and prompts >= MIN_QUERIES
     never_found = rate == 0.0 and normal >= MIN_NORMAL and scene.is_settled(pod)
-    if never_asked or never_found:
+    if never_queried or never_found:
         evidence = (
-            Evidence("prompt tokens looked up", asked, prompts, "prompt tokens", "", pod.address),
+            Evidence("prompt tokens looked up", queried, prompts, "prompt tokens", "", pod.address),
             Evidence("hit rate", rate, normal, "peers and baseline", "", pod.address),
         )
-        yield Indication(pod.pool, pod.address, evidence, 0.8 if never_asked else 0.65)
+        yield Indication(pod.pool, pod.address, evidence, 0.8 if never_queried else 0.65)
 
 
 RECIPE = Recipe(

@@ -20,7 +20,7 @@ MIN_RUNNING = 0.5
 def look(scene: Scene) -> Iterator[Indication | Missing]:
     """Compare token gaps, and seconds for each prompt token, with those of the peers."""
     for pod in scene.facts.pods:
-        if not scene.is_settled(pod) or not scene.peers(pod):
+        if not scene.is_settled(pod) or not scene.has_peers(pod):
             continue
         gap, normal_gap = pod_figure(pod, gap_s), scene.peer_median(pod, gap_s)
         cost, normal_cost = pod_figure(pod, prefill_s_per_token), scene.peer_median(pod, prefill_s_per_token)

@@ -11,7 +11,7 @@ from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.scene import Scene
 from routing.facts import Role
 
-MIN_ASKED = 20_000.0
+MIN_QUERIED = 20_000.0
 MIN_FOUND = 0.02
 SETTLED_S = 120.0
 
@@ -20,7 +20,7 @@ SLOWER_THAN_COMPUTING, SLOWER = 1.5, 4.0
 
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
-    """Look at what stores are asked, what they find, and what loads take."""
+    """Look at what stores are queried, what they find, and what loads take."""
     for pod, engine in scene.engines():
         offloads = pod.flags is not None and bool(pod.flags.offloading_gib)
         if engine.store_queries is None or engine.store_hits is None:
@@ -29,9 +29,9 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
             continue
         if pod.role is not Role.EITHER or not scene.is_settled(pod, SETTLED_S):
             continue
-        asked, found = engine.store_queries, engine.store_hits
-        if asked >= MIN_ASKED and found < MIN_FOUND * asked:
-            evidence = (Evidence("tokens found in the store", found, asked, "tokens asked for", "", pod.address),)
+        queried, found = engine.store_queries, engine.store_hits
+        if queried >= MIN_QUERIED and found < MIN_FOUND * queried:
+            evidence = (Evidence("tokens found in the store", found, queried, "tokens looked up", "", pod.address),)
             yield Indication(pod.pool, pod.address, evidence, 0.85)
         elif (slow := _slow_load(scene, pod, engine)) is not None:
             yield Indication(pod.pool, pod.address, (slow,), 0.75)
@@ -58,14 +58,14 @@ RECIPE = Recipe(
     severity=Severity.DEGRADING,
     symptom="A KV store or offloading is configured, and TTFT is no better than without it.",
     looks_at=(
-        "`external_prefix_cache_hits_total` is below 2 % of 20,000 or more tokens asked for; or loading a token takes "
+        "`external_prefix_cache_hits_total` is below 2 % of 20,000 or more tokens looked up; or loading a token takes "
         "1.5 times as long as computing it, or four times as long as before or on the peers."
     ),
     cause=(
         "The store is smaller than what is evicted between two uses, is keyed differently, or is slower than prefill."
     ),
     first_step="Double the size of the store (`--kv-offloading-size`) of the named pod.",
-    helped="External hits exceed 5 % of the tokens asked for, and computed prompt tokens fall.",
+    helped="External hits exceed 5 % of the tokens looked up, and computed prompt tokens fall.",
     wrong_if="Hits stay near zero in a larger store: then prompts do not repeat, and the store can be removed.",
     look=look,
     raise_after_s=30.0,

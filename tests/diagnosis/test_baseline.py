@@ -64,7 +64,7 @@ def test_each_hour_has_its_own_times_where_it_has_enough() -> None:
     first = held.times_at(NOW_S)[KEY].times.phases[Phase.PREFILL].mean
     later = held.times_at(NOW_S + 36_000)[KEY].times.phases[Phase.PREFILL].mean
     elsewhere = held.times_at(NOW_S + 80_000)[KEY].times.phases[Phase.PREFILL].mean
-    assert (first, later, elsewhere) == (pytest.approx(0.1), pytest.approx(2.0), pytest.approx(1.05))
+    assert [first, later, elsewhere] == pytest.approx([0.1, 2.0, 1.05])
 
 
 def test_last_week_fades() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -246,11 +247,12 @@ def test_no_single_missing_figure_raises(name: str) -> None:
 
 
 def _without(held: PodObservation, group: type, name: str) -> PodObservation:
+    gone: dict[str, Any] = {name: None}
     if group is EngineWindow:
-        return replace(held, engines=tuple(replace(each, **{name: None}) for each in held.engines))
+        return replace(held, engines=tuple(replace(each, **gone) for each in held.engines))
     if group is EngineFlags:
-        return replace(held, flags=replace(held.flags, **{name: None}) if held.flags else None)
-    return replace(held, requests=replace(held.requests, **{name: None}) if held.requests else None)
+        return replace(held, flags=replace(held.flags, **gone) if held.flags else None)
+    return replace(held, requests=replace(held.requests, **gone) if held.requests else None)
 
 
 def test_missing_figures_are_reported() -> None:

@@ -1,4 +1,7 @@
-"""From facts to findings: one look at the fleet. Pure."""
+"""From facts to findings: one look at the fleet. Pure.
+
+A package of its own, above `recipes/`, so that packages form no circle.
+"""
 
 from __future__ import annotations
 

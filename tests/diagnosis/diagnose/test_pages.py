@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnosis.pages import INDEX, index, page, pages
+from diagnosis.diagnose.pages import INDEX, index, page, pages
 from diagnosis.recipes.registry import BY_NAME, RECIPES
 from tests.doctor_pages import FOLDER
 
