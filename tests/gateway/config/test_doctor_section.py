@@ -26,12 +26,12 @@ def test_findings_are_named(tmp_path: Path) -> None:
     """Those that do not exist are errors; an empty list drains for none."""
     settings, faults = read(f"doctor: {{drain_findings: [kv_pressure], baseline: {tmp_path}/b}}")
     assert (settings.doctor.drain_findings, settings.doctor.baseline, faults) == (
-        {"kv_pressure"},
+        ("kv_pressure",),
         tmp_path / "b",
         [],
     )
-    assert read("doctor: {drain_findings: []}")[0].doctor.drain_findings == frozenset()
-    assert DoctorConfig().drain_findings == frozenset(DRAIN_FINDINGS)
+    assert read("doctor: {drain_findings: []}")[0].doctor.drain_findings == ()
+    assert DoctorConfig().drain_findings == DRAIN_FINDINGS
     (fault,) = read("doctor: {drain_findings: [kv_presure], mode: advise}")[1]
     assert "did you mean `kv_pressure`?" in fault
     (fault,) = read("doctor: {mood: good}")[1]
