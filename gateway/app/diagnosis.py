@@ -53,7 +53,7 @@ def diagnose_fleet(gateway: Gateway) -> None:
         wall_clock=time.time,
         clock=loop.time,
     )
-    drains = FindingDrains(settings.doctor.drain_findings, gateway.log_event)
+    drains = FindingDrains(frozenset(settings.doctor.drain_findings), gateway.log_event)
 
     def publish(effects: FindingEffects) -> None:
         gateway.apply_effects(effects)

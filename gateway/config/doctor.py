@@ -33,7 +33,7 @@ class DoctorConfig:
     mode: DoctorMode = DoctorMode.ADVISE
     baseline: Path | None = None
     """File in which the baseline is kept; None: it is lost with the process."""
-    drain_findings: frozenset[str] = frozenset(DRAIN_FINDINGS)
+    drain_findings: tuple[str, ...] = DRAIN_FINDINGS
     """Names of findings for which a pod may be drained in mode `act`."""
     single_services: tuple[str, ...] = ()
     """Addresses (HOST:PORT) of services of connectors behind which one process stands."""
@@ -49,10 +49,11 @@ def read_doctor(root: DocumentTable) -> DoctorConfig:
     section = root.table("doctor")
     if section is None:
         return DoctorConfig()
+    named = section.each("drain_findings", one_of(tuple(BY_NAME)))
     found = DoctorConfig(
         mode=section.get("mode", parse_mode, DoctorMode.ADVISE),
         baseline=section.get("baseline", parse_writable_path, None),
-        drain_findings=frozenset(section.each("drain_findings", one_of(tuple(BY_NAME))) or DRAIN_FINDINGS),
+        drain_findings=DRAIN_FINDINGS if named is None else named,
         single_services=section.each("single_services", text) or (),
     )
     section.close()

@@ -116,6 +116,8 @@ def settings_in(folder: Path, *, with_envoy: bool) -> Path:
         "metrics_listen": f"{HOST}:{METRICS}",
         "policy": str(folder / "policy.yaml"),
         "usage_log": str(folder / "usage.jsonl"),
+        # Diagnosis measures this machine's time and CPU.
+        "doctor": {"mode": "off"},
         "discovery": {"static": {"pods": [{"url": f"http://{HOST}:{port}"} | more for port, _, more in PODS]}},
         "model_list": [
             {"model_name": "main", "input_cost_per_token": 2e-7, "output_cost_per_token": 8e-7},
