@@ -31,7 +31,7 @@ from gateway.observe.metrics.process import CallbackErrorHandler
 from gateway.observe.metrics.tiers import queued_requests_of
 from gateway.observe.metrics_listener import metrics_app
 from gateway.observe.operators.outcome_totals import OutcomeTotals
-from gateway.observe.operators.overview import GatewayView
+from gateway.observe.operators.overview import PageParts
 from gateway.runtime.closing import close_listeners
 from gateway.runtime.event_log import EventLog, LoggingBridge
 from gateway.runtime.ports import addresses_of, listen_error, serve_app
@@ -149,12 +149,12 @@ def metrics_and_admin_apps(
     return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)
 
 
-def _view_of(gateway: Gateway) -> GatewayView:
+def _view_of(gateway: Gateway) -> PageParts:
     def counted() -> OutcomeTotals:
         gateway.request_counters.count_fresh()
         return gateway.totals
 
-    return GatewayView(
+    return PageParts(
         router=gateway.router,
         watcher=gateway.watcher,
         counted=counted,

@@ -32,7 +32,7 @@ from gateway.observe.admin import AdminBackend, admin_app
 from gateway.observe.metrics.cascades import CascadeCounters, show_usage
 from gateway.observe.metrics.tiers import QueuedRequests
 from gateway.observe.operators.outcome_totals import OutcomeTotals
-from gateway.observe.operators.overview import GatewayView
+from gateway.observe.operators.overview import PageParts
 from gateway.observe.receipts import ReceiptStore
 from gateway.pipeline.record import Outcome
 from gateway.replica_sync.sync import ReplicaSync
@@ -189,9 +189,9 @@ class Stage:
             actual_ttft_s=ttft_s,
         )
 
-    def view(self) -> GatewayView:
+    def view(self) -> PageParts:
         """Return what the page is shown."""
-        return GatewayView(
+        return PageParts(
             router=self.router,
             watcher=self.watcher,
             counted=lambda: self.totals,

@@ -77,7 +77,7 @@ class PodRow(Struct, array_like=True, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayView:
+class PageParts:
     """The parts of a gateway that the page shows, and when it started (Unix time)."""
 
     router: Router
@@ -117,7 +117,7 @@ class GatewayView:
         return await _show_tenants(self, cursors, max_rows)
 
 
-async def _show_pods(view: GatewayView) -> dict[str, Any]:
+async def _show_pods(view: PageParts) -> dict[str, Any]:
     now_s, period = view.clock(), int(view.wall_clock() // PERIOD_S)
     sources, totals = view.watcher.census.sources_by_pod(), view.counted().pods
     rows = list[PodRow]()
@@ -175,7 +175,7 @@ def _pod_row(router: Router, pod: WatchedPod, now_s: float, sources: list[str], 
     )
 
 
-async def _show_tenants(view: GatewayView, cursors: list[str], max_rows: int) -> dict[str, Any]:
+async def _show_tenants(view: PageParts, cursors: list[str], max_rows: int) -> dict[str, Any]:
     since = next((int(number) for epoch, _, number in map(_parted, cursors) if epoch == view.epoch), 0)
     period = int(view.wall_clock() // PERIOD_S)
     totals = view.counted()
@@ -216,7 +216,7 @@ def _tenant_row(name: str, totals: RecentTotals, period: int) -> list[Any]:
     ]
 
 
-def _show_overview(view: GatewayView) -> dict[str, Any]:
+def _show_overview(view: PageParts) -> dict[str, Any]:
     now_s, period = view.clock(), int(view.wall_clock() // PERIOD_S)
     states: dict[str, int] = {state.value: 0 for state in PodState}
     for pod in view.router.fleet.pods:
@@ -261,7 +261,7 @@ def _tier_row(tier: str, model: str, pool: str | None, totals: TierTotals, perio
     }
 
 
-def _show_peers(view: GatewayView, now_s: float) -> dict[str, Any]:
+def _show_peers(view: PageParts, now_s: float) -> dict[str, Any]:
     """Other workers and gateways, and whether limits are shared with them."""
     sync, leases = view.replica_sync(), view.quotas.leases
     shown: dict[str, Any] = {"replica_sync": None, "limits": None}
