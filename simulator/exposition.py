@@ -61,6 +61,16 @@ def render_metrics(subject: Subject) -> bytes:
     return generate_latest(registry)
 
 
+def render_samples(subject: Subject) -> bytes:
+    """Render the samples of the page alone, without help and types: a third of the time, for long replays."""
+    lines = [
+        f"{sample.name}{{{','.join(f'{name}="{value}"' for name, value in sample.labels.items())}}} {sample.value}"
+        for metric in _Page(subject).collect()
+        for sample in metric.samples
+    ]
+    return "\n".join((*lines, "")).encode()
+
+
 class _Page(Collector):
     """One scrape."""
 
