@@ -52,7 +52,7 @@ def test_rates_are_differences_of_all_gateways() -> None:
     assert book.arrivals(("m", "gold"))[-1] == 7.0
 
 
-def test_a_gateway_that_began_anew_takes_nothing_away() -> None:
+def test_a_gateway_that_restarted_takes_nothing_away() -> None:
     """Its sums start at zero again."""
     book = FigureBook()
     for at_s, count in ((0.0, 50.0), (1.0, 60.0), (2.0, 3.0), (3.0, 4.0)):

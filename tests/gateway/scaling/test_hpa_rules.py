@@ -12,7 +12,7 @@ def test_a_change_within_the_tolerance_is_ignored() -> None:
     assert Autoscaler(ScalingRules(max_replicas=20, tolerance=0.0), replicas=11).sync([12.0], 0.0) == 12
 
 
-def test_the_largest_trigger_wins() -> None:
+def test_the_highest_trigger_wins() -> None:
     """Of several metrics."""
     assert Autoscaler(ScalingRules(), replicas=2).sync([3.0, 5.0], 0.0) == 5
 
