@@ -12,7 +12,6 @@ from scorers.lora_affinity import LoraAffinity
 from scorers.prefill_stall import PrefillStallCost
 from scorers.prefill_time import PrefillTime
 from scorers.prompt_length import PromptLengthAffinity
-from scorers.rendezvous import Rendezvous
 from scorers.round_robin import RoundRobin
 from scorers.session_affinity import SessionAffinity
 from scorers.slow_start import SlowStart
@@ -30,7 +29,6 @@ SCORERS: tuple[type[Scorer], ...] = (
     PromptLengthAffinity,
     DecodeRolePenalty,
     PrefillStallCost,
-    Rendezvous,
     RoundRobin,
     LeastLoaded,
 )
@@ -51,7 +49,6 @@ def routings() -> dict[str, tuple[Scorer, ...]]:
             PromptLengthAffinity(),
             DecodeRolePenalty(),
             PrefillStallCost(),
-            Rendezvous(),
         ),
         "round-robin": (RoundRobin(),),
         "least-loaded": (LeastLoaded(),),

@@ -59,7 +59,6 @@ def full(folder: Path) -> dict[str, Any]:
                 "prompt_length": {},
                 "decode_role": {},
                 "prefill_stall": {},
-                "rendezvous": {},
             }
         },
         "kv_events": {"load_s_per_token": {}, "sources": [{"pod": "http://a:1", "endpoint": "tcp://a:5"}]},
