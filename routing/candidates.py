@@ -98,9 +98,6 @@ class Candidates(Struct, gc=False):
     """Whether a pod became ready within the last `NEW_POD_S`."""
     has_decode_engines: bool = False
     """Whether the role of some engine is `decode`."""
-    rendezvous_at: int | None = None
-    """Position of the engine that all gateways pick for a prompt that this one does not know; None while they exchange
-    updates (`routing.rendezvous`)."""
     burden_s: Sequence[float] = ()
     """Prefill on the very engine that decodes, where pairs make it another than own seconds."""
 

@@ -13,7 +13,6 @@ from scorers.lora_affinity import LoraAffinity
 from scorers.prefill_stall import PrefillStallCost
 from scorers.prefill_time import PrefillTime
 from scorers.prompt_length import PromptLengthAffinity
-from scorers.rendezvous import Rendezvous
 from scorers.round_robin import RoundRobin
 from scorers.session_affinity import SessionAffinity
 from scorers.slow_start import SlowStart
@@ -34,7 +33,6 @@ SCORERS: tuple[type[Scorer], ...] = (
     PrefillStallCost,
     ConstrainedDecoding,
     SpillPenalty,
-    Rendezvous,
     RoundRobin,
     LeastLoaded,
 )
@@ -57,7 +55,6 @@ def routings() -> dict[str, tuple[Scorer, ...]]:
             PrefillStallCost(),
             ConstrainedDecoding(),
             SpillPenalty(),
-            Rendezvous(),
         ),
         "round-robin": (RoundRobin(),),
         "least-loaded": (LeastLoaded(),),

@@ -94,8 +94,8 @@ def measure_remote(pods: int, tokens: int, replicas: int, rounds: int) -> Remote
                 decodes.append((decoded_s - begin_s) / requests)
                 applies.append((done_s - decoded_s) / requests)
     assert applier.rejected == 0
-    times_us = [1e6 * _mean(times) for times in (decides, decodes, applies, looks)]
-    return Remote(pods, tokens, replicas, *times_us, fmean(sizes))
+    decide_us, decode_us, apply_us, look_us = (1e6 * _mean(times) for times in (decides, decodes, applies, looks))
+    return Remote(pods, tokens, replicas, decide_us, decode_us, apply_us, look_us, fmean(sizes))
 
 
 def _mean(times: list[float]) -> float:

@@ -40,7 +40,6 @@ from routing.pairing.pairing import CandidatePairs, Pairing, ScoredOptions
 from routing.pairing.prefill_side import PrefillPlacement
 from routing.pairing.roles import PairsOnlyGate
 from routing.prefix_index import PrefixIndex, cached_and_work, last_block_of_prefix
-from routing.rendezvous import rendezvous_position, unknown_beginning
 from routing.request import Request
 from routing.state import RoutingState
 from routing.stores import with_stores
@@ -74,14 +73,10 @@ LOAD_SCORERS = frozenset(
         "prefill_stall",
         "constrained_decoding",
         "spill",
-        "rendezvous",
     }
 )
 """The scorers that, between engines with the same cached prefix, prefer the shorter queue. With any other all engines
 of a fleet are scored, however many they are."""
-
-OUTAGE_MEMORY_S = 120.0
-"""So long after missing updates came back conversations go on of which this gateway knows less than others."""
 
 LONG_PROMPT_TOKENS = 24_000.0
 """Prompts beyond it may stall streams for long by themselves."""
@@ -192,9 +187,6 @@ class Router(RoutingState):
         ledger, costs = self.ledger, self.costs
         walked = self.index.match(request.prompt, eligible.mask)
         engines_in_all = len(eligible.engines)
-        rendezvous_slot = None
-        if self.peers_missing_s is not None or now_s < self.peers_found_s + OUTAGE_MEMORY_S:
-            rendezvous_slot = _rendezvous_slot(request, eligible, walked)
         if engines_in_all > MAX_FULLY_SCORED and self._may_shorten(request, eligible, now_s):
             queue_rank, session_at = eligible.select(ledger.queue_rank), self._session_at(request, eligible)
             eligible = eligible.narrowed_to(shortlist(eligible, walked, queue_rank, session_at))
@@ -261,7 +253,6 @@ class Router(RoutingState):
             lacks_kv_room=max(kv_tokens) + (prompt_tokens + output_tokens) > eligible.min_kv_capacity,
             has_new_pods=now_s - eligible.newest_since_s < NEW_POD_S,
             has_decode_engines=eligible.has_decode_engines,
-            rendezvous_at=None if rendezvous_slot is None else eligible.position_of.get(rendezvous_slot),
         )
 
     def _may_shorten(self, request: Request, eligible: EligibleEngines, now_s: float) -> bool:
@@ -332,12 +323,6 @@ class Router(RoutingState):
             decode_slot=decode,
             placed_s=now_s,
         )
-
-
-def _rendezvous_slot(request: Request, eligible: EligibleEngines, walked: Sequence[tuple[int, int]]) -> int | None:
-    """Return the slot of the engine that all gateways pick for a prompt; None where this gateway knows a better one."""
-    block = unknown_beginning(request.prompt, walked, len(eligible.engines))
-    return None if block is None else eligible.slots[rendezvous_position(block, eligible.engines)]
 
 
 def _missed_s(candidates: Candidates, at: int) -> float:

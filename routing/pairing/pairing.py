@@ -135,7 +135,6 @@ def _decode_sides(
         prefill_overhead_s=steps,
         open_steps=(),
         session_at=None if singles.session_at is None else at.get(singles.session_at),
-        rendezvous_at=None,
         holds_adapter=here("holds_adapter") if singles.holds_adapter else (),
         prompts=here("prompts") if singles.prompts else (),
         spill_ranks=here("spill_ranks") if singles.spill_ranks else (),

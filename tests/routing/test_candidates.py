@@ -18,7 +18,6 @@ ONE_NUMBER = {
     "min_kv_capacity",
     "newest_since_s",
     "session_at",
-    "rendezvous_at",
     "displaced_share",
     "waited_s",
     "prefix",

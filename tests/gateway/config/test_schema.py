@@ -60,7 +60,6 @@ def full(folder: Path) -> dict[str, Any]:
                 "decode_role": {},
                 "prefill_stall": {},
                 "constrained_decoding": {},
-                "rendezvous": {},
                 "spill": {},
             }
         },
