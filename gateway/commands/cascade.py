@@ -114,7 +114,7 @@ def _run(arguments: Namespace, variables: Mapping[str, str]) -> int:
             return _evaluate(arguments, variables)
         case "collect":
             models = _models(arguments.models)
-            return collect.run(arguments, variables, _prices(arguments, variables), models)
+            return collect.run(arguments, _prices(arguments, variables), models)
         case _:
             return _report(arguments)
 

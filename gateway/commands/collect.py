@@ -84,7 +84,7 @@ def add_flags(parser: ArgumentParser) -> None:
     parser.add_argument("--url", required=True, help="of an OpenAI-compatible API, such as http://127.0.0.1:8080/v1")
     parser.add_argument("--models", metavar="MODEL,...", required=True, help="of the cascade, cheapest first")
     parser.add_argument("--out", metavar="FILE.jsonl", type=Path, required=True, help="labelled file to write")
-    parser.add_argument("--api-key-file", metavar="FILE", type=Path, help="key of the API (default: $HEARTH_API_KEY)")
+    parser.add_argument("--api-key-file", metavar="FILE", type=Path, help="key of the API (default: none)")
     parser.add_argument("--sample", metavar="SHARE", type=float, default=1.0, help="share of the requests (default 1)")
     parser.add_argument("--seed", type=int, default=1, help="of the sample (default 1)")
     parser.add_argument("--max-rows", metavar="N", type=int, default=1_000, help="at most so many (default 1,000)")
@@ -229,14 +229,14 @@ class BudgetSpent(Exception):  # noqa: N818 - ends a collection
     """The next call does not fit into the budget."""
 
 
-class Scorer:
+class AnswerScorer:
     """The user's scorer: a command or a Python function."""
 
     def __init__(self, score: Callable[[dict[str, Any]], object]) -> None:
         self._score = score
 
     @classmethod
-    def of_command(cls, words: str, timeout_s: float) -> Scorer:
+    def of_command(cls, words: str, timeout_s: float) -> AnswerScorer:
         """Return a scorer that runs a command. Raises `InvalidValue` unless it is a list of arguments."""
         try:
             command = json.loads(words)
@@ -254,7 +254,7 @@ class Scorer:
         return cls(score)
 
     @classmethod
-    def of_function(cls, name: str) -> Scorer:
+    def of_function(cls, name: str) -> AnswerScorer:
         """Return a scorer that calls `MODULE:NAME`. Raises `InvalidValue` where that does not exist."""
         module, _, function = name.partition(":")
         try:
@@ -297,7 +297,7 @@ class Collection:
     models: tuple[str, ...]
     ask: Ask
     budget: CollectionBudget
-    scorer: Scorer | None = None
+    scorer: AnswerScorer | None = None
     judge_model: str | None = None
     max_audited: int = 200
     window_tokens: int = 48
@@ -541,19 +541,19 @@ def describe_progress(collection: Collection, guarantee: QualityGuarantee, price
     return "".join(f"{line}\n" for line in shown)
 
 
-def run(arguments: Namespace, variables: Mapping[str, str], prices: Mapping[str, Price], models: Sequence[str]) -> int:
+def run(arguments: Namespace, prices: Mapping[str, Price], models: Sequence[str]) -> int:
     """Collect. Returns 0 where the labels carry the guarantee, 3 where they do not yet.
 
     Raises `InvalidValue` for wrong flags and requests, `OSError` for files.
     """
     _check(arguments)
-    key = arguments.api_key_file.read_text().strip() if arguments.api_key_file else variables.get("HEARTH_API_KEY")
+    key = arguments.api_key_file.read_text().strip() if arguments.api_key_file else None
     called = (*models, *filter(None, [arguments.judge_model]))
     if arguments.max_cost is not None and (missing := [model for model in called if model not in prices]):
         raise InvalidValue(f"--max-cost needs the price of {missing[0]}: give --price or --config")
-    scorer = Scorer.of_command(arguments.scorer, arguments.scorer_timeout_s) if arguments.scorer else None
+    scorer = AnswerScorer.of_command(arguments.scorer, arguments.scorer_timeout_s) if arguments.scorer else None
     if arguments.scorer_function:
-        scorer = Scorer.of_function(arguments.scorer_function)
+        scorer = AnswerScorer.of_function(arguments.scorer_function)
     max_cost = inf if arguments.max_cost is None else arguments.max_cost
     collection = Collection(
         models=tuple(models),

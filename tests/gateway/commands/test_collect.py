@@ -18,11 +18,11 @@ from cascade.models import Price
 from gateway.cli import main
 from gateway.commands.collect import (
     AnswerFailed,
+    AnswerScorer,
     BudgetSpent,
     Collection,
     CollectionBudget,
     RecordedRequest,
-    Scorer,
     read_requests,
 )
 from tenancy.document import InvalidValue
@@ -89,7 +89,7 @@ def test_answers_are_labelled_by_the_first_method_that_applies() -> None:
     plain.add(recorded(3, hard=True))
     assert sources(plain) == ["agreement", "expected"]
     assert [scores for _, scores, _ in plain.labelled()] == [(1.0, 1.0), (0.0, 1.0)]
-    scored = collecting(scorer=Scorer(lambda given: dict.fromkeys(given["answers"], 0.5)))
+    scored = collecting(scorer=AnswerScorer(lambda given: dict.fromkeys(given["answers"], 0.5)))
     scored.add(recorded(2, hard=True, expected="right"))
     assert sources(scored) == ["scorer"]
 
@@ -168,7 +168,7 @@ def test_a_scorer_may_be_a_command(tmp_path: Path) -> None:
         "import json, sys\ngiven = json.load(sys.stdin)\n"
         "print(json.dumps({'scores': {m: float(a == 'right') for m, a in given['answers'].items()}}))\n"
     )
-    collection = collecting(scorer=Scorer.of_command(json.dumps([sys.executable, str(program)]), 30.0))
+    collection = collecting(scorer=AnswerScorer.of_command(json.dumps([sys.executable, str(program)]), 30.0))
     collection.add(recorded(1, hard=True))
     assert [scores for _, scores, _ in collection.labelled()] == [(0.0, 1.0)]
     for words, reason in (
@@ -176,7 +176,7 @@ def test_a_scorer_may_be_a_command(tmp_path: Path) -> None:
         ([sys.executable, "-c", "print('{}')"], "failed with KeyError"),
         (["/nowhere"], "failed with FileNotFoundError"),
     ):
-        failing = collecting(scorer=Scorer.of_command(json.dumps(words), 0.2 if "longer" in reason else 30.0))
+        failing = collecting(scorer=AnswerScorer.of_command(json.dumps(words), 0.2 if "longer" in reason else 30.0))
         failing.add(recorded(1, expected="right"))
         assert sources(failing) == ["expected"]
         assert reason in next(iter(failing.failures))
