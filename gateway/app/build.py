@@ -70,6 +70,7 @@ def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_
     _assign_roles(gateway, host)
     if host.number <= 1:
         diagnose_fleet(gateway)
+    _share_cascade_samples(gateway)
     _serve_envoy(gateway, host)
     _serve_key_api(gateway, host)
     connect_index_process(gateway, host)
@@ -78,6 +79,19 @@ def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_
 
         decide_supply(gateway, settings.supply, is_first=host.number <= 1)
     return gateway
+
+
+def _share_cascade_samples(gateway: Gateway) -> None:
+    """Share shadow samples of cascades through Redis, if both are configured."""
+    settings = gateway.settings
+    if settings.redis is None or not any(entry.cascade for entry in gateway.model_entries.values()):
+        return
+    from gateway.cascades.shared_samples import SharedSamples  # noqa: PLC0415 - redis-py takes ten megabytes
+
+    sampler = gateway.cascades.shadow_sampler
+    shared = SharedSamples(parse_redis_url(settings.redis.value), lambda: sampler.active_ids, sampler.apply_sample)
+    sampler.publish = shared.publish
+    gateway.background.append(shared.run)
 
 
 def _assemble(settings: Settings, host: HostProcess) -> Gateway:
