@@ -190,11 +190,11 @@ class SupplyController:
         """Look again soon: at once, unless the last look was a moment ago."""
         if self._woken is None:
             delay_s = max(0.0, self._ticked_s + MIN_INTERVAL_S - self._clock())
-            self._woken = asyncio.get_running_loop().call_later(delay_s, self._wake)
+            self._woken = asyncio.get_running_loop().call_later(delay_s, call_guarded, LOOP, self._wake)
 
     def _wake(self) -> None:
         self._woken = None
-        call_guarded(LOOP, self.tick)
+        self.tick()
 
     def _own_figures(self) -> GatewayFigures:
         held = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.books import Books, Histogram
+from simulator.books import Books
+from simulator.histogram import Histogram
 from simulator.sequence import Milestone, MilestoneKind, Sequence
 
 

@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.channel import ApplyConfig, ConfigApplied, ControlChannel, ReopenLogs, SetDrained, _follow
+from gateway.cluster.channel import (
+    ApplyConfig,
+    ConfigApplied,
+    ControlChannel,
+    ReopenLogs,
+    SetDrained,
+    _follow,
+)
+from gateway.diagnosis.effects import FindingEffects
 from gateway.http.timeout_sweeper import TimeoutSweeper
 from gateway.observe.request_log import OutcomeLog
 from gateway.runtime.guard import LOOP_CONTEXT_KEY, PeriodicTimer, call_guarded, report_exception, restarted
@@ -239,7 +247,13 @@ def test_a_child_follows_on_though_an_order_raises() -> None:
 
     class Line(ControlChannel):
         def __init__(self) -> None:
-            self.orders: list[Any] = [ApplyConfig(Broken()), SetDrained("p", is_drained=True), ReopenLogs(), None]  # type: ignore[arg-type]
+            self.orders: list[Any] = [
+                ApplyConfig(Broken()),  # type: ignore[arg-type]
+                SetDrained("p", is_drained=True),
+                ApplyEffects(FindingEffects()),
+                ReopenLogs(),
+                None,
+            ]
             self.sent: list[Any] = []
 
         async def receive(self) -> Any:
@@ -250,13 +264,13 @@ def test_a_child_follows_on_though_an_order_raises() -> None:
 
     async def play() -> tuple[list[Any], Counter[str]]:
         counts, line = caught_in(asyncio.get_running_loop()), Line()
-        await _follow(line, Broken(), Broken(), Broken())
+        await _follow(line, Broken(), Broken(), Broken(), Broken())
         return line.sent, counts
 
     sent, counts = run_virtually(play())
     assert [type(word) for word in sent] == [ConfigApplied]
     assert "Planted" in sent[0].faults[0]
-    assert counts == Counter(supervisor=3)
+    assert counts == Counter(supervisor=4)
 
 
 # -- no new loop without a guard ---------------------------------------------------------------------------------------
