@@ -11,7 +11,12 @@ from tests.gateway.kv_index.redis_servers import redis_server
 async def first_of(url: str) -> float:
     loop = asyncio.get_running_loop()
     noted: asyncio.Future[float] = loop.create_future()
-    latency = RedisLatency(parse_redis_url(url), lambda seconds: noted.done() or noted.set_result(seconds), loop.time)
+
+    def note(seconds: float) -> None:
+        if not noted.done():
+            noted.set_result(seconds)
+
+    latency = RedisLatency(parse_redis_url(url), note, loop.time)
     task = asyncio.create_task(latency.run())
     try:
         async with asyncio.timeout(30):
