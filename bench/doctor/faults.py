@@ -120,10 +120,18 @@ def _failing(stage: Stage) -> Injected:
 
 
 def _one_decode_pod(stage: Stage) -> Injected:
+    """Send all to one decode pod, and a quarter more: its link carries less than what arrives."""
     decode = _pods("split", "-d")
     left = stage.draws.choice(decode)
     stage.fleet.excluded = {address for address in decode if address != left}
-    return Injected((left,), stage.fleet.excluded.clear)
+    before = stage.fleet.traffic.load
+    stage.fleet.traffic.load = replace(before, rates=before.rates | {"split": 3.75})
+
+    def undo() -> None:
+        stage.fleet.excluded.clear()
+        stage.fleet.traffic.load = before
+
+    return Injected((left,), undo)
 
 
 def _pinned_rank(stage: Stage) -> Injected:
