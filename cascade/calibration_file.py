@@ -81,6 +81,9 @@ class BenefitCurve:
         return self.benefits[left] + part * (self.benefits[right] - self.benefits[left])
 
 
+TENTHS = 10
+
+
 @dataclass(frozen=True, slots=True)
 class AcceptanceThreshold:
     """Where one model's answers to one bucket of tasks are good enough."""
@@ -97,10 +100,40 @@ class AcceptanceThreshold:
     """Where many answers have one signal and not all of them may be kept: that signal, just below the threshold."""
     edge_share: float = 0.0
     """Of the answers right there, as many are kept, drawn by lot."""
+    above: tuple[float, ...] = ()
+    """The signals that one to ten tenths of the accepted answers stay below or at; drift raises the threshold along
+    them. Empty in files written before there were any."""
 
     def accepts(self, signal: float, draw: float = 1.0) -> bool:
         """Return whether an answer is accepted; `draw` in [0, 1) decides at the edge, without one none there is."""
         return signal >= self.threshold or (signal == self.edge and draw < self.edge_share)
+
+
+class Comparison(StrEnum):
+    """How an accepted answer is compared with the next model's."""
+
+    SCORES = "scores"
+    """By the scores of the labelled file: worse and better are counted apart."""
+    TEXT = "text"
+    """As normalised text: answers that differ count as worse."""
+    JUDGE = "judge"
+    """By a judge model, in both orders: worse and better are counted apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceOutcomes:
+    """How one comparison came out on those labelled answers of one model that the thresholds accept."""
+
+    rung: int
+    """Index of the model; its answers were compared with those of `rung` + 1."""
+    comparison: Comparison
+    judged: int
+    """Answers of the model that were judged; those that a smaller model answered are not among them."""
+    samples: int
+    """Of them, accepted and compared."""
+    worse: float
+    """Of the samples; graded scores count in part."""
+    better: float
 
 
 ANY_BUCKET = "*"
@@ -121,6 +154,8 @@ class CalibrationFile:
     cuts: tuple[AcceptanceThreshold, ...] = ()
     is_promised: bool = False
     """Whether the guarantee is made. If not, nothing is kept: the largest model answers."""
+    reference: tuple[ReferenceOutcomes, ...] = ()
+    """What drift is compared with; empty in files written before there was one."""
 
     def threshold_for(self, index: int, bucket: str) -> AcceptanceThreshold | None:
         """Return the threshold of a model's answers in a bucket; None where none was calibrated: none is accepted."""

@@ -13,11 +13,14 @@ from itertools import pairwise
 from math import inf
 
 from cascade.calibration_file import (
+    TENTHS,
     AcceptanceThreshold,
     BenefitCurve,
     CalibrationEvidence,
     CalibrationFile,
+    Comparison,
     QualityGuarantee,
+    ReferenceOutcomes,
     SignalStage,
 )
 from cascade.loss_bound import min_examples
@@ -37,11 +40,12 @@ MAX_THRESHOLDS = 1_024
 """A request looks through all of them."""
 
 FIELD_NAMES = {
-    "": frozenset({"version", "models", "signal", "stage", "promise", "evidence", "cuts", "is_promised"}),
+    "": frozenset({"version", "models", "signal", "stage", "promise", "evidence", "cuts", "is_promised", "reference"}),
     "promise": frozenset(field.name for field in fields(QualityGuarantee)),
     "evidence": frozenset(field.name for field in fields(CalibrationEvidence)),
     "cut": frozenset(field.name for field in fields(AcceptanceThreshold)),
     "map": frozenset(field.name for field in fields(BenefitCurve)),
+    "reference": frozenset(field.name for field in fields(ReferenceOutcomes)),
 }
 
 
@@ -107,6 +111,7 @@ class _Reader:
             evidence=self.evidence(evidence),
             cuts=tuple(self.cuts(body, len(models) - 1)),
             is_promised=self.truth(body.get("is_promised", False), "is_promised"),
+            reference=tuple(self.reference(body, len(models) - 1)),
         )
         if found.is_promised:
             self._bear_out(found)
@@ -176,6 +181,11 @@ class _Reader:
             self.fault(f"{path}.grey", "must not be negative")
         if "threshold" not in body:
             self.fault(f"{path}.threshold", "is missing; null keeps nothing")
+        above = tuple(
+            self.number(item, f"{path}.above[{place}]") for place, item in enumerate(self.items(body, "above", path))
+        )
+        if above and (len(above) != TENTHS or any(left > right for left, right in pairwise(above))):
+            self.fault(f"{path}.above", f"must have {TENTHS} numbers that do not fall")
         return AcceptanceThreshold(
             rung=self.count(body.get("rung"), f"{path}.rung"),
             bucket=self.text(body.get("bucket"), f"{path}.bucket"),
@@ -184,7 +194,30 @@ class _Reader:
             map=self.map(self.mapping(body.get("map", {}), f"{path}.map", FIELD_NAMES["map"]), f"{path}.map"),
             edge=None if edge is None else self.number(edge, f"{path}.edge"),
             edge_share=share,
+            above=above,
         )
+
+    def reference(self, body: Mapping[str, object], steps: int) -> Iterator[ReferenceOutcomes]:
+        """Yield the outcomes of comparisons; at most one entry per model and comparison."""
+        seen: set[tuple[int, Comparison]] = set()
+        for at, item in enumerate(self.items(body, "reference")[:MAX_THRESHOLDS]):
+            path = f"reference[{at}]"
+            entry = self.mapping(item, path, FIELD_NAMES["reference"])
+            index, comparison = self.count(entry.get("rung"), f"{path}.rung"), entry.get("comparison")
+            if not isinstance(comparison, str) or comparison not in set(Comparison):
+                self.fault(f"{path}.comparison", f"must be one of {', '.join(Comparison)}")
+                continue
+            judged, samples = (self.count(entry.get(name), f"{path}.{name}") for name in ("judged", "samples"))
+            worse, better = (self.number(entry.get(name), f"{path}.{name}") for name in ("worse", "better"))
+            if index >= steps:
+                self.fault(f"{path}.rung", f"must be below {steps}: the top rung has no next one")
+            if min(worse, better) < 0.0 or worse + better > samples + 1e-6 or samples > judged:
+                self.fault(path, "must have worse + better <= samples <= judged, none of them negative")
+            found = ReferenceOutcomes(index, Comparison(comparison), judged, samples, worse, better)
+            if (index, found.comparison) in seen:
+                self.fault(path, f"rung {index} and comparison `{comparison}` stand twice")
+            seen.add((index, found.comparison))
+            yield found
 
     def map(self, body: Mapping[str, object], path: str) -> BenefitCurve:
         signals, benefits = (

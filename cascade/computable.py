@@ -6,7 +6,7 @@ there: an unknown signal keeps no answer, an unknown bucket gets the threshold o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from math import inf
 
 from cascade.calibration_file import ANY_BUCKET, AcceptanceThreshold, CalibrationFile, SignalStage
@@ -39,17 +39,24 @@ def signal_fault(signal: str, stage: SignalStage) -> str | None:
 
 
 def bucket_fault(bucket: str) -> str:
-    """Return the words for a bucket that the gateway does not compute."""
+    """Return the words for a bucket that the gateway does not compute and no request can name."""
     return f"the gateway never computes the bucket `{bucket}`; it computes {', '.join(sorted(COMPUTED_BUCKETS))}"
 
 
-def calibration_faults(file: CalibrationFile) -> Iterator[str]:
-    """Yield what a calibration file relies on and the gateway cannot compute, as `PATH: words`."""
+def calibration_faults(file: CalibrationFile, named: Collection[str] = ()) -> Iterator[str]:
+    """Yield what a calibration file relies on and the gateway cannot compute, as `PATH: words`.
+
+    `named` are the buckets that requests and tenants may name.
+    """
     if words := signal_fault(file.signal, file.stage):
         yield f"signal: {words}. Calibrate again with one of these"
     for at, cut in enumerate(file.cuts):
-        if cut.bucket not in COMPUTED_BUCKETS and cut.bucket != ANY_BUCKET and not _is_shared(file, cut):
-            yield f"cuts[{at}].bucket: {bucket_fault(cut.bucket)}. Calibrate again without these buckets"
+        is_known = cut.bucket in COMPUTED_BUCKETS or cut.bucket == ANY_BUCKET or cut.bucket in named
+        if not is_known and not _is_shared(file, cut):
+            yield (
+                f"cuts[{at}].bucket: {bucket_fault(cut.bucket)}. Name it in the cascade's `buckets`, or calibrate "
+                "again without it"
+            )
 
 
 def _is_shared(file: CalibrationFile, cut: AcceptanceThreshold) -> bool:

@@ -1,21 +1,26 @@
 """Drift control of a cascade in production: thresholds that follow shadow samples, an alarm, and frozen models.
 
+A shadow sample compares an accepted answer with the next model's: worse, alike or better. Samples are compared with a
+reference of the **same** comparison (`DriftReference`), never with the guarantee's bound itself: a comparison has
+errors of its own, and its gains and losses need not be those of the labels. Sources of the reference, first that
+applies: the calibration file; a share of differing answers that the operator declared; the first `LEARNED_SAMPLES`
+samples.
+
+`NetLossWindow` counts losses and gains among the last samples. From a first limit on a shift is suspected: thresholds
+stand `SUSPECTED_STEPS` higher as long as it is, and more samples are due. From a second limit on the guarantee is
+withdrawn, and nothing is accepted until a new calibration is loaded.
+
 `DriftController` makes thresholds stricter while accepted answers are worse than the next model's too often. The
 calibrated thresholds are the floor: nothing is accepted that calibration would not have accepted, so a correction
 cannot break the guarantee, only give up savings. The distance above the floor moves with each sample by
-`STEP_PER_SAMPLE` x (worse - allowed), as in adaptive conformal inference (Gibbs and Candes, 2021): while it is below
+`STEP_PER_SAMPLE` x (outcome - allowed), as in adaptive conformal inference (Gibbs and Candes, 2021): while it is below
 `MAX_STEPS`, their mean is at most allowed + CEILING / (PACE x samples), whatever the traffic is, given that stricter
-thresholds help at all. At the ceiling, or when the alarm is raised, nothing is accepted any more.
+thresholds help at all. At the ceiling nothing is accepted any more.
 
 A threshold never rises past the greatest value of its signal: from there on a falling share of the answers at that
 value is accepted, so that samples continue. A model that accepts nothing has no samples that could lower
-its threshold. Its answers that are judged and escalated lower it (`ease`): they lose nothing, and so count as `allowed`
-less than is allowed. In the bound above they count as samples.
-
-`DriftAlarm` is an e-detector of the Shiryaev-Roberts kind (Shin, Ramdas and Rinaldo, 2023): for each of a few bets
-L = 1 + bet x (seen - allowed) the sum R <- (R + 1) L is kept. While every sample, given those before it, has a mean of
-at most `allowed`, R grows by at most one a sample on average; so a false alarm at R >= `patience` takes `patience`
-samples on average, or more. Nothing else is assumed: samples may be graded, their rate may wander below.
+its threshold. Its answers that are judged and escalated lower it (`ease`): they lose nothing, and so count as the slack
+between what is allowed and the reference. In the bound above they count as samples.
 
 `FreezeDetector` freezes a model when so many answers in a row were escalated that the calibrated share of accepted ones
 is ruled out: thresholds were raised too far, or the signal is computed from other engines, words or tasks than those of
@@ -24,36 +29,78 @@ the labelled file. A frozen model is tried with one request in `TRIAL_INTERVAL`;
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import replace
-from math import ceil, inf, log, log1p
+from math import inf, log, log1p, nextafter
 
-from cascade.calibration_file import AcceptanceThreshold, CalibrationFile
+from cascade.calibration_file import TENTHS, AcceptanceThreshold, CalibrationFile, Comparison
 from cascade.computable import signal_range
+from cascade.net_loss_window import DriftReference, NetLossWindow, alarm_limits
 
 STEP_PER_SAMPLE = 0.1
 """Steps of the threshold by one answer that was worse. A step is what a tenth of the answers lie apart."""
 MAX_STEPS = 10.0
 """Steps above the calibrated threshold at which nothing is left to keep."""
 
+SUSPECTED_STEPS = 1.0
+"""Steps by which thresholds stand higher while a shift is suspected."""
+
 MIN_KEPT_SHARE = 0.02
 """Share kept below which what is allowed would be no bound at all."""
+
+LEARNED_SAMPLES = 300
+"""Samples that make a reference where the calibration file has none of this comparison. While it is learned neither
+thresholds nor the guarantee change."""
+
+DECLARED_SAMPLES = 2_000
+"""As how many samples the share of differing answers counts that an operator declares."""
+
+SENSITIVITY = {Comparison.SCORES: 1.0, Comparison.JUDGE: 0.8, Comparison.TEXT: 0.8}
+"""Share of the true losses that a comparison is taken to show, where it is asked how large a break would look."""
+
+MIN_SHIFT = 0.01
+"""Smallest rise of the mean outcome that counts as a break."""
 
 
 class DriftController:
     """Corrects the thresholds of one calibration by shadow samples."""
 
-    def __init__(self, file: CalibrationFile, *, harmless: float = 0.0, patience: float = 10_000.0) -> None:
-        """`harmless` is the share of shadows that differ and yet lose nothing: 0 where a judge compares, more where
-        answers are held against each other as text.
+    def __init__(
+        self,
+        file: CalibrationFile,
+        *,
+        comparison: Comparison = Comparison.SCORES,
+        declared_difference: float | None = None,
+    ) -> None:
+        """`declared_difference` is the share of accepted answers that differ from the next model's without a shift;
+        None: it is not declared.
         """
         self._calibrated = self._corrected = file
+        self.comparison = comparison
         kept = max(file.evidence.kept, MIN_KEPT_SHARE)
         # Of all requests at most max_loss may lose; all of those are among the kept.
-        self.allowed_rate = min(0.95, file.promise.max_loss / kept + harmless)
-        self._alarm = DriftAlarm(self.allowed_rate, patience)
+        self.allowed_rate = min(0.95, file.promise.max_loss / kept)
+        """Mean net loss of an accepted answer that the guarantee allows."""
+        self._slack = SENSITIVITY[comparison] * max(0.0, self.allowed_rate - max(0.0, file.evidence.loss) / kept)
+        """How far the mean outcome may rise above the reference's."""
+        self._shift = max(MIN_SHIFT, self._slack + SENSITIVITY[comparison] * self.allowed_rate)
+        self._learned: list[int] = []
+        self._windows: tuple[NetLossWindow, ...] = ()
+        """The shortest first; none while the reference is learned."""
+        self.reference: DriftReference | None = None
+        """None while it is learned."""
+        self._set_reference(_known_reference(file, comparison, declared_difference))
         self._steps = [0.0] * (len(file.models) - 1)
-        self._worse = 0.0
         self.shadows = 0
+        self.worse = 0
+        """Samples in which the accepted answer was worse."""
+        self.better = 0
+
+    def _set_reference(self, reference: DriftReference | None) -> None:
+        self.reference = reference
+        if reference is not None:
+            limits = alarm_limits(reference, max(self._slack, MIN_SHIFT), self._shift)
+            self._windows = tuple(map(NetLossWindow, limits))
 
     @property
     def calibration(self) -> CalibrationFile:
@@ -63,35 +110,66 @@ class DriftController:
     @property
     def is_withdrawn(self) -> bool:
         """Whether the guarantee was withdrawn, until there is a new calibration."""
-        return self._alarm.is_raised or any(steps >= MAX_STEPS for steps in self._steps)
+        return any(window.is_raised for window in self._windows) or any(steps >= MAX_STEPS for steps in self._steps)
 
     @property
     def agreement(self) -> float:
         """Share of samples that were not better than the accepted answer; 1 without samples."""
-        return 1.0 - self._worse / self.shadows if self.shadows else 1.0
+        return 1.0 - self.worse / self.shadows if self.shadows else 1.0
 
     @property
     def raised_steps(self) -> tuple[float, ...]:
         """By model, steps of its thresholds above the calibrated ones."""
         return tuple(self._steps)
 
+    def steps_of(self, index: int) -> float:
+        """Return the steps that a model's thresholds stand above the calibrated ones, those of a suspicion included."""
+        return min(MAX_STEPS, self._steps[index] + (SUSPECTED_STEPS if self.is_suspected else 0.0))
+
     @property
     def alarm_level(self) -> float:
         """Level of the alarm, 0 to 1: raised at 1."""
-        return min(1.0, self._alarm.level)
+        return max((window.level for window in self._windows), default=0.0)
 
-    def record_sample(self, index: int, agreed: float) -> None:
-        """Record a comparison with the next model's answer: 1 for as good, 0 for worse, or between."""
+    @property
+    def is_suspected(self) -> bool:
+        """Whether the last samples are worse than a guarantee that holds makes likely, and not yet ruled out by it."""
+        return any(window.is_suspected for window in self._windows)
+
+    @property
+    def windows(self) -> tuple[NetLossWindow, ...]:
+        """The windows of the alarm, the shortest first; empty while the reference is learned."""
+        return self._windows
+
+    @property
+    def samples_to_learn(self) -> int:
+        """Samples until the reference is complete; 0 where it is."""
+        return 0 if self._windows else LEARNED_SAMPLES - len(self._learned)
+
+    def record_sample(self, index: int, outcome: int) -> None:
+        """Record a comparison with the next model's answer: 1 if the accepted one is worse, -1 if better, else 0.
+
+        Where answers are compared as text, 1 stands for different.
+        """
         if self.is_withdrawn:
             return
-        worse = 1.0 - min(1.0, max(0.0, agreed))
         self.shadows += 1
-        self._worse += worse
-        self._alarm.observe(worse)
-        self._steps[index] = min(
-            MAX_STEPS, max(0.0, self._steps[index] + STEP_PER_SAMPLE * (worse - self.allowed_rate))
-        )
+        self.worse += outcome > 0
+        self.better += outcome < 0
+        if self.reference is None:
+            self._learn(outcome)
+            return
+        for window in self._windows:
+            window.observe(outcome)
+        allowed = self.reference.net + self._slack
+        self._steps[index] = min(MAX_STEPS, max(0.0, self._steps[index] + STEP_PER_SAMPLE * (outcome - allowed)))
         self._correct()
+
+    def _learn(self, outcome: int) -> None:
+        self._learned.append(outcome)
+        if len(self._learned) >= LEARNED_SAMPLES:
+            count = len(self._learned)
+            self._set_reference(DriftReference(count, self._learned.count(1), self._learned.count(-1)))
 
     def lower_thresholds(self, index: int) -> None:
         """Lower the model's correction by one answer that was judged, not kept, and so lost nothing.
@@ -100,7 +178,7 @@ class DriftController:
         """
         if self.is_withdrawn or not self._steps[index]:
             return
-        self._steps[index] = max(0.0, self._steps[index] - STEP_PER_SAMPLE * self.allowed_rate)
+        self._steps[index] = max(0.0, self._steps[index] - STEP_PER_SAMPLE * max(self._slack, MIN_SHIFT))
         self._correct()
 
     def _correct(self) -> None:
@@ -108,8 +186,20 @@ class DriftController:
             self._corrected = replace(self._calibrated, is_promised=False)
             return
         greatest = signal_range(self._calibrated.signal)[1]
-        cuts = tuple(_raised(cut, self._steps[cut.rung], greatest) for cut in self._calibrated.cuts)
+        cuts = tuple(_raised(cut, self.steps_of(cut.rung), greatest) for cut in self._calibrated.cuts)
         self._corrected = replace(self._calibrated, cuts=cuts)
+
+
+def _known_reference(
+    file: CalibrationFile, comparison: Comparison, declared_difference: float | None
+) -> DriftReference | None:
+    """Return the reference of the file, else the declared one; None where it has to be learned."""
+    own = [entry for entry in file.reference if entry.comparison is comparison]
+    if samples := sum(entry.samples for entry in own):
+        return DriftReference(samples, sum(entry.worse for entry in own), sum(entry.better for entry in own))
+    if declared_difference is not None:
+        return DriftReference(DECLARED_SAMPLES, declared_difference * DECLARED_SAMPLES, 0.0)
+    return None
 
 
 def _raised(cut: AcceptanceThreshold, steps: float, greatest: float) -> AcceptanceThreshold:
@@ -117,10 +207,26 @@ def _raised(cut: AcceptanceThreshold, steps: float, greatest: float) -> Acceptan
         return cut
     if cut.threshold == inf:
         return replace(cut, edge_share=cut.edge_share * (1.0 - steps / MAX_STEPS))
+    if cut.above:
+        return _raised_along(cut, min(TENTHS - 1e-9, steps / MAX_STEPS * TENTHS))
     threshold = cut.threshold + steps * _step(cut)
     if cut.threshold <= greatest < threshold:
         return replace(cut, threshold=inf, edge=greatest, edge_share=1.0 - steps / MAX_STEPS)
     return replace(cut, threshold=threshold, edge=None, edge_share=0.0)
+
+
+def _raised_along(cut: AcceptanceThreshold, tenths: float) -> AcceptanceThreshold:
+    """Reject so many tenths of the calibrated accepted answers, those with the lowest signals."""
+    at = int(tenths)
+    lower, upper = (cut.threshold, *cut.above)[at : at + 2]
+    if lower < upper:
+        threshold = lower + (tenths - at) * (upper - lower)
+        return replace(cut, threshold=threshold, edge=None, edge_share=0.0)
+    # Many answers have this one signal: of them a share is accepted.
+    first = 0 if cut.threshold == upper else bisect_left(cut.above, upper) + 1
+    last = bisect_right(cut.above, upper)
+    share = (last - tenths) / (last - first)
+    return replace(cut, threshold=nextafter(upper, inf), edge=upper, edge_share=share)
 
 
 def _step(cut: AcceptanceThreshold) -> float:
@@ -131,46 +237,14 @@ def _step(cut: AcceptanceThreshold) -> float:
     return (signals[-1] - signals[0]) / MAX_STEPS if len(signals) > 1 else 0.1
 
 
-BETS = (0.1, 0.25, 0.5, 0.9)
-"""As shares of the boldest bet, 1 / allowed: bold ones see great rises soon, timid ones small rises at all."""
-
-
-class DriftAlarm:
-    """Alarm on a mean above what is allowed. Stays raised: its cause needs an operator."""
-
-    __slots__ = ("_allowed", "_bets", "_patience", "_sums", "is_raised", "samples")
-
-    def __init__(self, allowed: float, patience: float = 10_000.0) -> None:
-        """`allowed`: largest mean without an alarm, in (0, 1). `patience`: samples to a false alarm, on average."""
-        self._allowed = min(max(allowed, 1e-4), 0.999)
-        self._patience = patience
-        self._bets = tuple(part / self._allowed for part in BETS)
-        self._sums = [0.0] * len(BETS)
-        self.samples = 0
-        self.is_raised = False
-
-    @property
-    def level(self) -> float:
-        """Level of the alarm: raised at 1."""
-        return sum(self._sums) / len(self._sums) / self._patience
-
-    def observe(self, sample: float) -> bool:
-        """Add a sample in [0, 1], 0 for no loss. Returns whether the alarm is raised."""
-        self.samples += 1
-        away = min(max(sample, 0.0), 1.0) - self._allowed
-        # A raised alarm is beyond counting; the sums must not run away meanwhile.
-        self._sums = [
-            min((one + 1.0) * (1.0 + bet * away), 1e12) for one, bet in zip(self._sums, self._bets, strict=True)
-        ]
-        self.is_raised = self.is_raised or self.level >= 1.0
-        return self.is_raised
-
-
 FALSE_FREEZE_PROBABILITY = 1e-9
 """The chance that a model freezes which keeps the calibrated share of its answers."""
 
 MIN_ANSWERS = 100
 """Answers in a row after which a model freezes at the earliest."""
+
+MIN_SCALE = 0.1
+"""Smallest part of the calibrated share that raised thresholds are taken to leave."""
 
 TRIAL_INTERVAL = 100
 """While frozen a model is called for one of this many requests that would begin there."""
@@ -179,26 +253,35 @@ TRIAL_INTERVAL = 100
 class FreezeDetector:
     """Detects that one model's answers are never accepted."""
 
-    __slots__ = ("_requests", "freeze_after", "is_frozen", "rejected_in_a_row")
+    __slots__ = ("_evidence", "_kept", "_requests", "is_frozen", "rejected_in_a_row")
 
     def __init__(self, kept: float) -> None:
         """`kept` is the share of its answers that calibration kept, 0 where it kept none: then nothing is expected."""
-        self.freeze_after = (
-            max(MIN_ANSWERS, ceil(log(FALSE_FREEZE_PROBABILITY) / log1p(-min(0.999, max(kept, MIN_KEPT_SHARE)))))
-            if kept > 0.0
-            else None
-        )
-        """Answers in a row that were not kept, with which the model freezes; None: never."""
+        self._kept = min(0.999, max(kept, MIN_KEPT_SHARE)) if kept > 0.0 else 0.0
+        self._evidence = 0.0
+        """Logarithm of the probability of the answers since the last kept one, negated."""
         self.rejected_in_a_row = 0
         """Answers that were judged since the last kept one."""
         self.is_frozen = False
         self._requests = 0
 
-    def record(self, *, is_kept: bool) -> bool:
-        """Count an answer that was judged. Returns whether the model froze or thawed by it."""
+    def record(self, *, is_kept: bool, raised_steps: float = 0.0) -> bool:
+        """Count an answer that was judged. Returns whether the model froze or thawed by it.
+
+        `raised_steps` is by how much its thresholds are raised now: the fewer answers they accept, the less one that is
+        not accepted shows.
+        """
         before = self.is_frozen
-        self.rejected_in_a_row = 0 if is_kept else self.rejected_in_a_row + 1
-        self.is_frozen = self.freeze_after is not None and self.rejected_in_a_row >= self.freeze_after
+        if is_kept:
+            self.rejected_in_a_row, self._evidence = 0, 0.0
+        else:
+            self.rejected_in_a_row += 1
+            self._evidence -= log1p(-self._kept * max(MIN_SCALE, 1.0 - raised_steps / MAX_STEPS))
+        self.is_frozen = (
+            self._kept > 0.0
+            and self.rejected_in_a_row >= MIN_ANSWERS
+            and self._evidence >= -log(FALSE_FREEZE_PROBABILITY) - 1e-9
+        )
         if not self.is_frozen:
             self._requests = 0
         return self.is_frozen is not before

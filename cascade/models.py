@@ -82,6 +82,8 @@ class Cascade:
     uncalibrated_share: float = 0.0
     """Without a calibration: the share of requests that start with the smallest model; the others start with the
     largest."""
+    buckets: frozenset[str] = frozenset()
+    """Task buckets that requests and tenants may name, beside the computed ones."""
 
     @property
     def judges_answers(self) -> bool:

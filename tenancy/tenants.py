@@ -85,6 +85,8 @@ class Tenant:
     """In cascades: maximum share of its checked answers that may be escalated."""
     cascade_prefer: str = "cost"
     """In cascades: `cost` starts with the smallest model, `quality` with the largest."""
+    cascade_bucket: str | None = None
+    """In cascades that have it: the task bucket of its requests; None: it is computed from each prompt."""
 
     def may_use(self, model: str) -> bool:
         return self.models is None or model in self.models

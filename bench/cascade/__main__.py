@@ -1,6 +1,8 @@
 """Prints whether guarantees about quality are kept, and a line for each thing that is wanted.
 
     python -m bench.cascade [--draws N] [--data FILE ...] [--only NAME ...] [--jobs N] [--keep FILE]
+    python -m bench.cascade --drift [--runs N] [--jobs N] [--keep FILE]
+    python -m bench.cascade --rows N
 
 Populations are made up with known truth, and RouteLLM's answers to GSM8K where its file is found (TRACES, by default
 ../shared/traces). Each `--data` adds a labelled file, by every one of its signals. Exit status 1 where something falls
@@ -17,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.cascade.calibration_memory import measure_memory
+from bench.cascade.drift_runs import DRIFT_HEAD, DRIFT_METHOD, drift_cells, drift_targets
 from bench.cascade.guarantees import DRAWS, HEAD, judge_all, targets
 from bench.cascade.populations import (
     Population,
@@ -28,6 +32,7 @@ from bench.cascade.populations import (
     three_models,
     tied,
 )
+from bench.target import Target
 from cascade.calibration.labelled_file import InvalidLabelledFile, read_labelled
 from cascade.models import Price
 
@@ -82,7 +87,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="populations whose names hold this")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--keep", type=Path, help="write what is printed to this file too")
+    parser.add_argument("--drift", action="store_true", help="runs of shadow samples instead: stopped, noticed")
+    parser.add_argument("--runs", type=int, default=DRAWS, help="of each kind of drift run")
+    parser.add_argument("--rows", type=int, help="peak memory of a calibration with so many rows instead")
     options = parser.parse_args(arguments)
+    if options.rows:
+        return _print_page([measure_memory(options.rows)], [], options.keep)
+    if options.drift:
+        return _drift(options)
     traces = Path(os.environ.get("TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"))
     try:
         files = [one for path in options.data for one in given(Path(path))]
@@ -95,12 +107,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for cell in judge_all(selected, options.draws, options.jobs):
         print(cell, file=sys.stderr)
         cells.append(cell)
-    found = list(targets(cells))
+    return _print_page(list(targets(cells)), [METHOD, "\n".join([HEAD, *map(str, cells)])], options.keep)
+
+
+def _drift(options: argparse.Namespace) -> int:
+    cells = []
+    for cell in drift_cells(options.runs, options.jobs):
+        print(cell, file=sys.stderr, flush=True)
+        cells.append(cell)
+    parts = [DRIFT_METHOD, "\n".join([DRIFT_HEAD, *map(str, cells)])]
+    return _print_page(list(drift_targets(cells)), parts, options.keep)
+
+
+def _print_page(found: Sequence[Target], parts: Sequence[str], keep: Path | None) -> int:
     head = f"bench-cascade, {datetime.now(UTC):%Y-%m-%d}, {machine()}"
-    page = "\n\n".join([head, METHOD, "\n".join([HEAD, *map(str, cells)]), "\n".join(map(str, found))])
+    page = "\n\n".join([head, *parts, "\n".join(map(str, found))])
     print(page)
-    if options.keep:
-        options.keep.write_text(page + "\n")
+    if keep:
+        keep.write_text(page + "\n")
     return 0 if found and all(target.is_met for target in found) else 1
 
 

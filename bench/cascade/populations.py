@@ -62,6 +62,34 @@ def _example(random: Random, auroc: float) -> Example:
     return Example(ANY_BUCKET, scores, (signal,), (SMALL_COST, 1.0), (SMALL_COST,))
 
 
+@dataclass(frozen=True, slots=True)
+class DifficultyModel:
+    """A prompt has a difficulty, standard normal. A model answers well where its skill less the difficulty, with
+    normal noise of its own, is above 0; its signal shows that sum with more noise, as a number from 0 to 1.
+    """
+
+    small: float
+    """Skill of the small model."""
+    large: float
+    noise: float = 0.7
+    """Of an answer: how much two models of one skill differ."""
+    blur: float = 0.8
+    """Of the signal."""
+
+
+def by_difficulty(name: str, model: DifficultyModel, seed: int, size: int = SIZE) -> Population:
+    """Two models after the model of difficulty."""
+    random = Random(f"{name} {seed}")
+    examples = []
+    for _ in range(size):
+        difficulty = random.gauss(0.0, 1.0)
+        own = model.small - difficulty + random.gauss(0.0, model.noise)
+        scores = (float(own > 0.0), float(model.large - difficulty + random.gauss(0.0, model.noise) > 0.0))
+        signal = NormalDist().cdf(own + random.gauss(0.0, model.blur))
+        examples.append(Example(ANY_BUCKET, scores, (signal,), (SMALL_COST, 1.0), (SMALL_COST,)))
+    return _population(name, CalibrationTarget(("small", "large"), "margin", SignalStage.WINDOW), examples)
+
+
 def tied(random: Random, example: Example) -> Example:
     """A signal of seven values, some of them missing."""
     signal = nan if random.random() < 0.05 else float(max(-3, min(3, round(example.signals[0]))))

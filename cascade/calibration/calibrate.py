@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, isfinite, sqrt
+from math import ceil, isfinite, isnan, nan, sqrt
 from statistics import NormalDist
 
 from cascade.calibration.examples import Example, fingerprint
+from cascade.calibration.replay import answering_model
 from cascade.calibration.thresholds import (
     NEVER_ACCEPT,
     EvaluatedRule,
@@ -22,13 +23,17 @@ from cascade.calibration.thresholds import (
     separate_buckets,
     split_examples,
     thresholds_at,
+    tie_break,
 )
 from cascade.calibration_file import (
     ANY_BUCKET,
+    TENTHS,
     AcceptanceThreshold,
     CalibrationEvidence,
     CalibrationFile,
+    Comparison,
     QualityGuarantee,
+    ReferenceOutcomes,
     SignalStage,
 )
 from cascade.loss_bound import min_examples
@@ -82,7 +87,39 @@ def calibrate(
         edges = thresholds_at(tested, order, at.level, (ANY_BUCKET,))
         cuts = tuple(_cuts(examples, separated, lambda index, _: edges.get((index, ANY_BUCKET), NEVER_ACCEPT)))
     file = CalibrationFile(subject.models, subject.signal, subject.stage, guarantee, evidence, cuts, at is not None)
+    if at is not None:
+        file = replace(file, reference=tuple(reference_outcomes(file, tested)))
     return CalibrationResult(file, tuple(steps), at)
+
+
+def reference_outcomes(file: CalibrationFile, examples: Sequence[Example]) -> Iterator[ReferenceOutcomes]:
+    """Yield by model and comparison how accepted answers compare with the next model's."""
+    judged = [0] * (len(file.models) - 1)
+    accepted: list[list[Example]] = [[] for _ in judged]
+    for at, example in enumerate(examples):
+        index, _ = answering_model(file, example, tie_break(at))
+        for before in range(min(index + 1, len(judged))):
+            judged[before] += file.may_accept(before, example.bucket)
+        if index < len(judged):
+            accepted[index].append(example)
+    for index, own in enumerate(accepted):
+        if not judged[index]:
+            continue
+        for comparison in Comparison:
+            outcomes = [found for example in own if (found := _outcome(example, index, comparison)) is not None]
+            if outcomes or comparison is Comparison.SCORES:
+                worse = sum(outcome for outcome in outcomes if outcome > 0.0)
+                better = -sum(outcome for outcome in outcomes if outcome < 0.0)
+                yield ReferenceOutcomes(index, comparison, judged[index], len(outcomes), worse, better)
+
+
+def _outcome(example: Example, index: int, comparison: Comparison) -> float | None:
+    """Return how this model's answer compares with the next one's: 1 worse to -1 better; None if not compared."""
+    if comparison is Comparison.SCORES:
+        return example.scores[index + 1] - example.scores[index]
+    given = example.outcomes.get(comparison) if example.outcomes else None
+    value = given[index] if given else nan
+    return None if isnan(value) else value
 
 
 def _cuts(
@@ -93,17 +130,19 @@ def _cuts(
         for bucket in (ANY_BUCKET, *sorted(separated - {ANY_BUCKET})):
             own = [example for example in examples if bucket in (ANY_BUCKET, example.bucket)]
             edge = edge_of(index, bucket)
-            grey, benefits = _grey(own, index, edge.threshold), benefit_curve(own, index, ANY_BUCKET)
-            yield AcceptanceThreshold(index, bucket, edge.threshold, grey, benefits, edge.signal, edge.share)
+            benefits, above = benefit_curve(own, index, ANY_BUCKET), _above(own, index, edge.threshold)
+            grey = above[min(len(above) - 1, int(DRIFT_STEP_SHARE * len(own)))] - edge.threshold if above else 0.0
+            tenths = tuple(above[-(-len(above) * part // TENTHS) - 1] for part in range(1, TENTHS + 1)) if above else ()
+            yield AcceptanceThreshold(index, bucket, edge.threshold, grey, benefits, edge.signal, edge.share, tenths)
 
 
-def _grey(examples: Sequence[Example], index: int, threshold: float) -> float:
-    above = sorted(
+def _above(examples: Sequence[Example], index: int, threshold: float) -> list[float]:
+    """Return the signals from the threshold on, rising."""
+    return sorted(
         example.signals[index]
         for example in examples
         if isfinite(example.signals[index]) and example.signals[index] >= threshold
     )
-    return above[min(len(above) - 1, int(DRIFT_STEP_SHARE * len(examples)))] - threshold if above else 0.0
 
 
 def _evidence(examples: Sequence[Example], at: EvaluatedRule | None, digest: str) -> CalibrationEvidence:

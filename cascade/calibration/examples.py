@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from math import isfinite, nan
@@ -26,6 +26,28 @@ DEFAULT_OUTPUT_TOKENS = 256.0
 """Used where a file has no token counts."""
 
 
+class SignalValues(Mapping[str, tuple[float, ...]]):
+    """Values by signal; the names are shared by all rows."""
+
+    __slots__ = ("_names", "_values")
+
+    def __init__(self, names: tuple[str, ...], values: tuple[tuple[float, ...], ...]) -> None:
+        self._names = names
+        self._values = values
+
+    def __getitem__(self, name: str) -> tuple[float, ...]:
+        try:
+            return self._values[self._names.index(name)]
+        except ValueError:
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 @dataclass(frozen=True, slots=True)
 class LabelledRow:
     """One line. Tuples are by model; nan where the line has no value."""
@@ -37,6 +59,10 @@ class LabelledRow:
     input_tokens: float = nan
     output_tokens: tuple[float, ...] = ()
     costs: tuple[float, ...] = ()
+    group: int = 0
+    """Rows of one group depend on each other: one prompt, or one value of the column `group`. 0: of no group."""
+    outcomes: Mapping[str, tuple[float, ...]] | None = None
+    """As `Example.outcomes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +136,34 @@ def examples_of(labelled: LabelledExamples, signal: str, tariff: AnswerPricing) 
     """The examples by one signal. Raises KeyError for a signal that the file does not have."""
     if signal not in labelled.signals and signal != EASE:
         raise KeyError(signal)
-    columns = [_signals(row, signal, len(labelled.models) - 1) for row in labelled.rows]
+    smaller = len(labelled.models) - 1
     is_turned = any(word in signal.lower() for word in LOWER_IS_SURER) and any(
-        value > 0.0 for column in columns for value in column
+        value > 0.0 for row in labelled.rows for value in _signals(row, signal, smaller)
     )
-    return [
-        Example(
-            bucket=_bucket(row),
-            scores=row.scores,
-            signals=tuple(-value for value in column) if is_turned else column,
-            costs=tariff.costs(row, labelled.models),
-            wasted=tariff.wasted(row, labelled.models),
+    shared: dict[tuple[float, ...], tuple[float, ...]] = {}
+
+    def share(value: tuple[float, ...]) -> tuple[float, ...]:
+        return shared.setdefault(value, value) if len(shared) < MAX_SHARED else shared.get(value, value)
+
+    found = []
+    for row in labelled.rows:
+        values = _signals(row, signal, smaller)
+        found.append(
+            Example(
+                bucket=_bucket(row),
+                scores=row.scores,
+                signals=tuple(-value for value in values) if is_turned else values,
+                costs=share(tariff.costs(row, labelled.models)),
+                wasted=share(tariff.wasted(row, labelled.models)),
+                outcomes=row.outcomes,
+                group=row.group,
+            )
         )
-        for row, column in zip(labelled.rows, columns, strict=True)
-    ]
+    return found
+
+
+MAX_SHARED = 4_096
+"""Distinct prices that examples share, so that a million of them fit into memory."""
 
 
 def _signals(row: LabelledRow, signal: str, count: int) -> tuple[float, ...]:
@@ -152,6 +192,11 @@ class Example:
     """Of each model's whole answer."""
     wasted: tuple[float, ...]
     """Of what each model but the top has computed when its answer is given up; nothing where the prompt decides."""
+    outcomes: Mapping[str, tuple[float, ...]] | None = None
+    """By comparison and model but the top: 1 where its answer is worse than the next model's, -1 where better, 0 alike,
+    nan where they were not compared."""
+    group: int = 0
+    """Examples of one group depend on each other; 0: of none."""
 
     @property
     def largest(self) -> int:
@@ -164,4 +209,6 @@ def fingerprint(examples: Sequence[Example]) -> str:
     for example in examples:
         given = (example.bucket, example.scores, example.signals, example.costs, example.wasted)
         digest.update(repr(given).encode())
+        if example.outcomes is not None:
+            digest.update(repr(sorted(example.outcomes.items())).encode())
     return f"sha256:{digest.hexdigest()}"

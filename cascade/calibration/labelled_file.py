@@ -5,16 +5,18 @@ Bytes in, `LabelledExamples` out; every fault is named with its line, the first 
 
 from __future__ import annotations
 
+import codecs
 import csv
-import io
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from math import isfinite, nan
+from typing import TypeVar, cast
 
-from cascade.calibration.examples import CHARACTERS_PER_TOKEN, LabelledExamples, LabelledRow
-from cascade.calibration_file import ANY_BUCKET
+from cascade.calibration.examples import CHARACTERS_PER_TOKEN, LabelledExamples, LabelledRow, SignalValues
+from cascade.calibration_file import ANY_BUCKET, Comparison
 
 MAX_BYTES = 1 << 29
 """Bytes, unpacked."""
@@ -22,9 +24,11 @@ MAX_FAULTS = 20
 GZIP = b"\x1f\x8b"
 
 BOOLEAN_SCORES = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
-PROMPT_COLUMNS = ("bucket", "prompt", "input_tokens")
+PROMPT_COLUMNS = ("bucket", "prompt", "input_tokens", "group")
 """Columns about a line's prompt; other plain columns are signals of the prompt."""
-ANSWER_COLUMNS = ("score", "output_tokens", "cost")
+OUTCOME_COLUMNS = {"text_outcome": Comparison.TEXT, "judge_outcome": Comparison.JUDGE}
+"""How an answer compares with the next model's: 1 worse (by text: different), 0 alike, -1 better."""
+ANSWER_COLUMNS = ("score", "output_tokens", "cost", *OUTCOME_COLUMNS)
 """Columns about an answer, as NAME@MODEL; other names with a model are signals of the answer."""
 
 
@@ -51,8 +55,13 @@ def read_labelled(raw: bytes, models: Sequence[str] = ()) -> LabelledExamples:
     Raises `InvalidLabelledFile`.
     """
     text = _unpacked(raw)
-    lines = list(_json_lines(text) if text.lstrip()[:1] == "{" else _csv_lines(text))
-    found = list(dict.fromkeys(model for line in lines for name, model in line.by_model if name == "score"))
+    is_json = text.lstrip()[:1] == b"{"
+
+    def lines() -> Iterator[LabelledLine]:
+        return _json_lines(text) if is_json else _csv_lines(text)
+
+    columns = _columns(lines())
+    found = list(dict.fromkeys(model for name, model in columns.by_model if name == "score"))
     faults = [
         f"model `{model}`: has no scores; there are {', '.join(found) or 'none'}"
         for model in models
@@ -62,47 +71,105 @@ def read_labelled(raw: bytes, models: Sequence[str] = ()) -> LabelledExamples:
     faults += [f"model `{model}`: is named twice" for model in dict.fromkeys(chosen) if chosen.count(model) > 1]
     if len(chosen) < 2:
         faults.append("a ladder needs the scores of two models or more: columns `score@MODEL`")
-    if not lines:
+    if not columns.lines:
         faults.append("there is no line in it")
     if faults:
         raise InvalidLabelledFile(faults)
-    return _labelled(lines, chosen)
+    return _labelled(lines(), columns, chosen)
 
 
-def _labelled(lines: Sequence[LabelledLine], chosen: tuple[str, ...]) -> LabelledExamples:
-    of_answers = {name: None for line in lines for name, model in line.by_model if model in chosen}
-    of_prompts = {name: None for line in lines for name in line.plain if name not in PROMPT_COLUMNS}
-    signals = [name for name in (*of_answers, *of_prompts) if name not in ANSWER_COLUMNS]
-    faults: list[str] = []
-    rows = [_row(line, chosen, signals, faults) for line in lines]
+@dataclass(slots=True)
+class _Columns:
+    """Names of all columns, in their order, and the number of lines."""
+
+    by_model: dict[tuple[str, str], None]
+    plain: dict[str, None]
+    lines: int = 0
+
+
+def _columns(lines: Iterable[LabelledLine]) -> _Columns:
+    found = _Columns({}, {})
+    for line in lines:
+        found.lines += 1
+        found.by_model.update(dict.fromkeys(line.by_model))
+        found.plain.update(dict.fromkeys(line.plain))
+    return found
+
+
+def _labelled(lines: Iterable[LabelledLine], columns: _Columns, chosen: tuple[str, ...]) -> LabelledExamples:
+    of_answers = {name: None for name, model in columns.by_model if model in chosen}
+    of_prompts = {name: None for name in columns.plain if name not in PROMPT_COLUMNS}
+    signals = tuple(name for name in dict.fromkeys((*of_answers, *of_prompts)) if name not in ANSWER_COLUMNS)
+    outcomes = tuple(name for name in OUTCOME_COLUMNS if name in of_answers)
+    reader = _RowReader(chosen, signals, outcomes)
+    rows = [reader.row(line) for line in lines]
+    faults = reader.faults
     if faults:
         raise InvalidLabelledFile(
             faults[:MAX_FAULTS] + ([f"and {len(faults) - MAX_FAULTS} more"] if faults[MAX_FAULTS:] else [])
         )
-    return LabelledExamples(chosen, tuple(dict.fromkeys(signals)), rows, frozenset(of_prompts) - frozenset(of_answers))
+    return LabelledExamples(chosen, signals, rows, frozenset(of_prompts) - frozenset(of_answers))
 
 
-def _row(line: LabelledLine, chosen: tuple[str, ...], signals: Iterable[str], faults: list[str]) -> LabelledRow:
-    def numbers(name: str) -> tuple[float, ...]:
-        return tuple(_number(line.by_model.get((name, model), line.plain.get(name))) for model in chosen)
+MAX_SHARED = 4_096
+"""Distinct tuples that rows share: scores and missing values repeat, and a million rows shall fit into memory."""
 
-    scores = numbers("score")
-    for model, score in zip(chosen, scores, strict=True):
-        if not 0.0 <= score <= 1.0:
-            cell = line.by_model.get(("score", model))
-            faults.append(f"line {line.number}: score@{model} must be from 0 to 1, found {_short(cell)}")
-    bucket, prompt = line.plain.get("bucket"), line.plain.get("prompt")
-    if bucket == ANY_BUCKET:
-        faults.append(f"line {line.number}: bucket `{ANY_BUCKET}` stands for any; name another or leave it out")
-    return LabelledRow(
-        scores=scores,
-        signals={name: numbers(name) for name in signals},
-        bucket=str(bucket) if bucket not in (None, "") else None,
-        prompt=str(prompt) if prompt is not None else None,
-        input_tokens=_number(line.plain.get("input_tokens")),
-        output_tokens=numbers("output_tokens"),
-        costs=numbers("cost"),
-    )
+
+class _RowReader:
+    """Makes rows of lines; collects faults."""
+
+    def __init__(self, chosen: tuple[str, ...], signals: tuple[str, ...], outcomes: tuple[str, ...]) -> None:
+        self.faults: list[str] = []
+        self._chosen, self._signals, self._outcomes = chosen, signals, outcomes
+        self._shared: dict[object, object] = {}
+
+    def row(self, line: LabelledLine) -> LabelledRow:
+        scores = self._numbers(line, "score")
+        for model, score in zip(self._chosen, scores, strict=True):
+            if not 0.0 <= score <= 1.0:
+                cell = line.by_model.get(("score", model))
+                self.faults.append(f"line {line.number}: score@{model} must be from 0 to 1, found {_short(cell)}")
+        bucket, prompt, group = line.plain.get("bucket"), line.plain.get("prompt"), line.plain.get("group")
+        if bucket == ANY_BUCKET:
+            self.faults.append(
+                f"line {line.number}: bucket `{ANY_BUCKET}` stands for any; name another or leave it out"
+            )
+        key = prompt if group in (None, "") else group
+        return LabelledRow(
+            scores=scores,
+            signals=SignalValues(self._signals, tuple(self._numbers(line, name) for name in self._signals)),
+            bucket=self._share(str(bucket)) if bucket not in (None, "") else None,
+            prompt=str(prompt) if prompt is not None else None,
+            input_tokens=_number(line.plain.get("input_tokens")),
+            output_tokens=self._numbers(line, "output_tokens"),
+            costs=self._numbers(line, "cost"),
+            group=0 if key is None else group_of(str(key)),
+            outcomes={OUTCOME_COLUMNS[name]: self._verdicts(line, name) for name in self._outcomes} or None,
+        )
+
+    def _numbers(self, line: LabelledLine, name: str) -> tuple[float, ...]:
+        plain = line.plain.get(name)
+        return self._share(tuple(_number(line.by_model.get((name, model), plain)) for model in self._chosen))
+
+    def _verdicts(self, line: LabelledLine, name: str) -> tuple[float, ...]:
+        found = self._numbers(line, name)
+        for model, outcome in zip(self._chosen, found, strict=True):
+            if abs(outcome) > 1.0:
+                self.faults.append(f"line {line.number}: {name}@{model} must be -1, 0 or 1, found {outcome:g}")
+        return found
+
+    def _share(self, value: T) -> T:
+        if len(self._shared) < MAX_SHARED:
+            return cast("T", self._shared.setdefault(value, value))
+        return cast("T", self._shared.get(value, value))
+
+
+T = TypeVar("T")
+
+
+def group_of(key: str) -> int:
+    """Return a number of 62 bits for a key: rows with one key depend on each other. Never 0."""
+    return 1 + (int.from_bytes(blake2b(key.encode("utf-8", "replace"), digest_size=8).digest(), "big") >> 2)
 
 
 def _number(cell: object) -> float:
@@ -117,7 +184,11 @@ def _number(cell: object) -> float:
             return nan
     else:
         return nan
-    return value if isfinite(value) else nan
+    return SHARED_NUMBERS.get(value, value) if isfinite(value) else nan
+
+
+SHARED_NUMBERS = {number: number for number in (0.0, 0.5, 1.0)}
+"""Numbers of which many rows need one object only."""
 
 
 def _short(cell: object) -> str:
@@ -125,15 +196,34 @@ def _short(cell: object) -> str:
     return shown if len(shown) <= 40 else f"{shown[:37]}..."
 
 
-def _unpacked(raw: bytes) -> str:
+def _unpacked(raw: bytes) -> bytes:
     try:
         if raw[:2] == GZIP:
             raw = b"".join(_members(raw))
-        if len(raw) > MAX_BYTES:
-            raise InvalidLabelledFile([f"it has more than {MAX_BYTES:,} bytes"])
-        return raw.decode("utf-8-sig")
-    except (zlib.error, UnicodeDecodeError) as fault:
-        raise InvalidLabelledFile([f"neither text in UTF-8 nor gzip of it: {fault}"]) from None
+    except zlib.error as fault:
+        raise _no_text(fault) from None
+    if len(raw) > MAX_BYTES:
+        raise InvalidLabelledFile([f"it has more than {MAX_BYTES:,} bytes"])
+    return raw.removeprefix(codecs.BOM_UTF8)
+
+
+def _no_text(fault: Exception) -> InvalidLabelledFile:
+    return InvalidLabelledFile([f"neither text in UTF-8 nor gzip of it: {fault}"])
+
+
+def _lines(raw: bytes) -> Iterator[str]:
+    """The lines with their ends, one at a time: text of a million of them need not be in memory twice."""
+    end = b"\r" if b"\n" not in raw and b"\r" in raw else b"\n"
+    start, size = 0, len(raw)
+    while start < size:
+        found = raw.find(end, start)
+        after = size if found < 0 else found + 1
+        try:
+            line = raw[start:after].decode()
+        except UnicodeDecodeError as fault:
+            raise _no_text(fault) from None
+        yield line if end == b"\n" else line.replace("\r", "\n")
+        start = after
 
 
 def _members(raw: bytes) -> Iterator[bytes]:
@@ -148,10 +238,10 @@ def _members(raw: bytes) -> Iterator[bytes]:
         raw = opened.unused_data
 
 
-def _json_lines(text: str) -> Iterator[LabelledLine]:
+def _json_lines(text: bytes) -> Iterator[LabelledLine]:
     """{"bucket", "prompt", "input_tokens", SIGNAL, "rungs": {MODEL: {"score", "output_tokens", "cost", SIGNAL}}}"""
     # JSON text may hold U+2028 and other ends of lines that only `splitlines` knows.
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(_lines(text), start=1):
         if not line.strip():
             continue
         try:
@@ -167,8 +257,8 @@ def _json_lines(text: str) -> Iterator[LabelledLine]:
         yield LabelledLine(number, row, by_model)
 
 
-def _csv_lines(text: str) -> Iterator[LabelledLine]:
-    rows = csv.DictReader(io.StringIO(text, newline=""))
+def _csv_lines(text: bytes) -> Iterator[LabelledLine]:
+    rows = csv.DictReader(_lines(text))
     try:
         columns = list(rows.fieldnames or ())
         if faults := _column_faults(columns):

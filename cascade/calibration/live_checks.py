@@ -6,7 +6,7 @@ a sign, so everything here is a fault, each with its fix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import inf, isfinite
 
 from cascade.calibration.examples import Example, LabelledExamples, LabelledRow
@@ -53,16 +53,20 @@ def value_faults(examples: Sequence[Example], labelled: LabelledExamples, signal
             )
 
 
-def bucket_faults(labelled: LabelledExamples) -> Iterator[str]:
-    """Yield which buckets of the file the gateway would not compute for the same requests."""
-    stated = [row for row in labelled.rows if row.bucket is not None]
+def bucket_faults(labelled: LabelledExamples, named: Collection[str] = ()) -> Iterator[str]:
+    """Yield which buckets of the file the gateway would not compute for the same requests.
+
+    `named` are buckets that requests or tenants will name, so that nothing computes them.
+    """
+    stated = [row for row in labelled.rows if row.bucket is not None and row.bucket not in named]
     if not stated:
         return
     unknown = dict.fromkeys(row.bucket for row in stated if row.bucket not in COMPUTED_BUCKETS)
     if unknown:
         first, *others = map(str, unknown)
         more = f" (and of {len(others)} more: {', '.join(others[:5])})" if others else ""
-        yield f"{bucket_fault(first)}{more}. {IGNORE_BUCKETS_HINT}"
+        hint = f"`--named-bucket {first}` if requests or tenants name it; {IGNORE_BUCKETS_HINT}"
+        yield f"{bucket_fault(first)}{more}. {hint}"
         return
     differing = [row for row in stated if (found := computed_bucket(row)) is not None and found != row.bucket]
     if differing:

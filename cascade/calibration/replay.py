@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from cascade.calibration.examples import Example
+from cascade.calibration.signal_quality import Interval, mean_interval
 from cascade.calibration.thresholds import tie_break
 from cascade.calibration_file import AnswerVerdict, CalibrationFile, judge_signal
+
+NO_INTERVAL = Interval(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,9 @@ class ReplayResult:
     """Share of the examples that each model answered."""
     losses: dict[str, float] = field(default_factory=dict)
     """Mean loss by bucket."""
+    loss_interval: Interval = NO_INTERVAL
+    saving_interval: Interval = NO_INTERVAL
+    """Of the saved share of what the largest model costs."""
 
     @property
     def kept(self) -> float:
@@ -56,6 +62,7 @@ def replay(file: CalibrationFile, examples: Sequence[Example]) -> ReplayResult:
     count, counts = len(examples), Counter[str]()
     losses: dict[str, float] = {}
     answered, cost, quality = [0] * len(file.models), 0.0, 0.0
+    all_losses, savings = list[float](), list[float]()
     for at, example in enumerate(examples):
         index, price = answering_model(file, example, tie_break(at))
         answered[index] += 1
@@ -63,16 +70,22 @@ def replay(file: CalibrationFile, examples: Sequence[Example]) -> ReplayResult:
         quality += example.scores[index]
         losses[example.bucket] = losses.get(example.bucket, 0.0) + example.scores[-1] - example.scores[index]
         counts[example.bucket] += 1
+        all_losses.append(example.scores[-1] - example.scores[index])
+        savings.append(example.costs[-1] - price)
     best = sum(example.scores[-1] for example in examples)
+    always_largest = sum(example.costs[-1] for example in examples) / count
+    saved = mean_interval(savings)
     return ReplayResult(
         examples=count,
         loss=(best - quality) / count,
         cost=cost / count,
-        cost_always_top=sum(example.costs[-1] for example in examples) / count,
+        cost_always_top=always_largest,
         cost_always_first=sum(example.costs[0] for example in examples) / count,
         quality=quality / count,
         quality_always_top=best / count,
         quality_always_first=sum(example.scores[0] for example in examples) / count,
         answered=tuple(number / count for number in answered),
         losses={bucket: losses[bucket] / counts[bucket] for bucket in sorted(counts)},
+        loss_interval=mean_interval(all_losses),
+        saving_interval=Interval(*(part / always_largest if always_largest else 0.0 for part in astuple(saved))),
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from cascade.calibration.calibrate import CalibrationResult
-from cascade.calibration.replay import ReplayResult
+from cascade.calibration.examples import Example
+from cascade.calibration.replay import ReplayResult, replay
+from cascade.calibration.signal_quality import Interval, dependent_examples, share_interval, signal_quality
 from cascade.calibration.thresholds import EvaluatedRule
-from cascade.calibration_file import ANY_BUCKET, AcceptanceThreshold, CalibrationFile
+from cascade.calibration_file import ANY_BUCKET, AcceptanceThreshold, CalibrationFile, Comparison
+from cascade.drift import DriftController
 
 
 def describe_calibration(file: CalibrationFile) -> str:
@@ -42,19 +45,63 @@ def describe_guarantee(file: CalibrationFile) -> str:
 
 def describe_replay(file: CalibrationFile, played: ReplayResult) -> str:
     """What the file's verdicts do to other examples."""
-    is_kept = played.loss <= file.promise.max_loss
+    verdict = "within" if played.loss <= file.promise.max_loss else "ABOVE"
     share = ", ".join(f"{model} {part:.1%}" for model, part in zip(file.models, played.answered, strict=True))
     rows = [
         ("examples", f"{played.examples:,}"),
         ("promise", f"{file.promise}{'' if file.is_promised else ' (not made: the top rung answers)'}"),
-        ("loss", f"{played.loss * 100:.2f} points: {'within' if is_kept else 'ABOVE'} the promise, on these examples"),
+        ("loss", f"{_points(played.loss_interval)}: {verdict} the promise, on these examples"),
         ("answered", share),
         ("quality", _beside(file, played.quality, played.quality_always_top, played.quality_always_first)),
         ("cost", _beside(file, played.cost, played.cost_always_top, played.cost_always_first)),
-        ("saved", f"{played.saved:.1%} of always {file.models[-1]}"),
+        ("saved", f"{_shares(played.saving_interval)} of always {file.models[-1]}"),
     ]
     rows += [("loss by bucket", f"{bucket}: {loss * 100:.2f} points") for bucket, loss in played.losses.items()]
     return _table(rows)
+
+
+def describe_signal(file: CalibrationFile, examples: Sequence[Example]) -> str:
+    """Return as text how well the signal tells answers apart, and how sure kept share and saving are."""
+    rows = []
+    for index, model in enumerate(file.models[:-1]):
+        quality = signal_quality(examples, index)
+        words = f"{quality.auroc.value:.3f} ({quality.auroc.low:.3f} to {quality.auroc.high:.3f})"
+        if quality.is_chance:
+            words += "; NO BETTER THAN CHANCE: it does not tell which answers to escalate"
+        rows.append((f"AUROC {model}", f"{words}, {quality.gaining:,} of {len(examples):,} gain from the next model"))
+    if file.is_promised:
+        played = replay(file, examples)
+        rows.append(("kept", _shares(share_interval(played.kept, played.examples))))
+        rows.append(("saved", f"{_shares(played.saving_interval)} of always {file.models[-1]}"))
+        rows += [("drift", words) for words in _drift(file)]
+    if (dependent := dependent_examples(examples)).examples:
+        warning = (
+            f"{dependent.examples:,} examples are in {dependent.groups:,} groups of one prompt (or one `group`), "
+            f"up to {dependent.largest:,} in one. They are split by group, but count as independent draws: the "
+            "guarantee is less sure than stated. Label each prompt once"
+        )
+        rows.append(("warning", warning))
+    return _table(rows)
+
+
+def _drift(file: CalibrationFile) -> Iterator[str]:
+    """Yield by comparison what shadow samples will notice."""
+    for comparison in Comparison:
+        windows = DriftController(file, comparison=comparison).windows
+        for window in windows[-1:]:
+            limits = window.limits
+            yield (
+                f"compared by {comparison}: a break to twice the allowed loss is noticed within {limits.window:,} "
+                f"shadow samples with probability {limits.noticed:.2f}"
+            )
+
+
+def _points(interval: Interval) -> str:
+    return f"{interval.value * 100:.2f} points ({interval.low * 100:.2f} to {interval.high * 100:.2f}, 95 %)"
+
+
+def _shares(interval: Interval) -> str:
+    return f"{interval.value:.1%} ({interval.low:.1%} to {interval.high:.1%}, 95 %)"
 
 
 def _cut(file: CalibrationFile, cut: AcceptanceThreshold) -> str:

@@ -21,7 +21,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from math import inf, isfinite, sqrt
+from math import floor, inf, isfinite, sqrt
+from operator import itemgetter
 
 from cascade.calibration.examples import Example
 from cascade.calibration_file import ANY_BUCKET, BenefitCurve, QualityGuarantee
@@ -36,19 +37,15 @@ def fit_benefit_curve(
     `towards` is what is believed beforehand of any benefit, and counts as `doubt` examples in every step: steps of few
     examples say little. Pairs without a finite signal are left out.
     """
-    pools: list[_Pool] = []
-    for signal, benefit in sorted(pair for pair in pairs if isfinite(pair[0])):
-        if pools and pools[-1].last == signal:
-            pools[-1] = pools[-1].with_one(signal, benefit)
-        else:
-            pools.append(_Pool(1, signal, benefit, signal))
-        # A tie joins its pool first, so that equal signals are never in two steps.
     merged: list[_Pool] = []
-    for pool in pools:
+    # A tie joins its pool first, so that equal signals are never in two steps.
+    known = sorted((pair for pair in pairs if isfinite(pair[0])), key=itemgetter(0))
+    for signal, group in groupby(known, key=itemgetter(0)):
+        benefits = [benefit for _, benefit in group]
+        pool = _Pool(len(benefits), signal * len(benefits), sum(benefits))
+        while merged and merged[-1].mean <= pool.mean:
+            pool = merged.pop().joined(pool)
         merged.append(pool)
-        while len(merged) > 1 and merged[-2].mean <= merged[-1].mean:
-            last = merged.pop()
-            merged[-1] = merged[-1].joined(last)
     believed, weight = (0.0, 0.0) if towards is None else (towards, doubt)
     means = ((pool.benefits + believed * weight) / (pool.count + weight) for pool in merged)
     # Steps of few examples lean further, which may lift one above the step before it.
@@ -58,20 +55,17 @@ def fit_benefit_curve(
 class _Pool:
     """Neighbours that share one benefit."""
 
-    __slots__ = ("benefits", "count", "last", "signals")
+    __slots__ = ("benefits", "count", "signals")
 
-    def __init__(self, count: int, signals: float, benefits: float, last: float) -> None:
-        self.count, self.signals, self.benefits, self.last = count, signals, benefits, last
+    def __init__(self, count: int, signals: float, benefits: float) -> None:
+        self.count, self.signals, self.benefits = count, signals, benefits
 
     @property
     def mean(self) -> float:
         return self.benefits / self.count
 
-    def with_one(self, signal: float, benefit: float) -> _Pool:
-        return _Pool(self.count + 1, self.signals + signal, self.benefits + benefit, signal)
-
     def joined(self, other: _Pool) -> _Pool:
-        return _Pool(self.count + other.count, self.signals + other.signals, self.benefits + other.benefits, other.last)
+        return _Pool(self.count + other.count, self.signals + other.signals, self.benefits + other.benefits)
 
 
 AcceptanceLevels = Sequence[float | None]
@@ -136,12 +130,22 @@ def cost_of_largest(examples: Sequence[Example]) -> float:
 
 def _by_level(order: Sequence[AcceptanceLevels]) -> Iterator[tuple[float, list[tuple[int, int]]]]:
     """Level, and the (example, model) that stand at it; the highest first."""
+    smaller = len(order[0])
+    # One number for each place: a million tuples would take more memory than all examples.
     places = [
-        (level, at, index) for at, levels in enumerate(order) for index, level in enumerate(levels) if level is not None
+        at * smaller + index
+        for at, levels in enumerate(order)
+        for index, level in enumerate(levels)
+        if level is not None
     ]
-    places.sort(key=lambda place: -place[0])
-    for level, group in groupby(places, key=lambda place: place[0]):
-        yield level, [(at, index) for _, at, index in group]
+
+    def level_of(place: int) -> float:
+        level = order[place // smaller][place % smaller]
+        return -inf if level is None else level
+
+    places.sort(key=level_of, reverse=True)
+    for level, group in groupby(places, key=level_of):
+        yield level, [divmod(place, smaller) for place in group]
 
 
 class KeptExamples:
@@ -237,6 +241,9 @@ class _Losses:
 MAP_EXAMPLE_INTERVAL = 3
 """One example of so many goes into the maps when the order is by worth."""
 
+MIN_SPENT, MAX_SPENT = 0.25, 0.42
+"""Shares of the examples that may go into the maps where they are divided by group."""
+
 MIN_EXAMPLES_BY_WORTH = 4_000
 """Examples from which on an order by worth pays for those it spends."""
 MIN_EXAMPLES_MANY_MODELS = 1_500
@@ -255,6 +262,13 @@ def split_examples(examples: Sequence[Example]) -> tuple[Sequence[Example], Sequ
         smaller == 1 and len(buckets) < 2
     ):
         return (), examples
+    spent, tested = list[Example](), list[Example]()
+    for at, example in enumerate(examples):
+        # Examples of one group are on one side: what is tested must not depend on what made the maps.
+        (tested if (example.group or at) % MAP_EXAMPLE_INTERVAL else spent).append(example)
+    if MIN_SPENT <= len(spent) / len(examples) <= MAX_SPENT:
+        return spent, tested
+    # A few large groups cannot be divided; calibration warns of them.
     tested = [example for at, example in enumerate(examples) if at % MAP_EXAMPLE_INTERVAL]
     return examples[::MAP_EXAMPLE_INTERVAL], tested
 
@@ -274,6 +288,10 @@ def tie_break(at: int) -> float:
     return at * GOLDEN_SECTION % 1.0
 
 
+MAX_RULES = 20_000
+"""Distinct ranks of one model; of more examples neighbours share a rank."""
+
+
 def by_rank(examples: Sequence[Example]) -> list[AcceptanceLevels]:
     """Levels are the share of the model's examples that are less sure; lots decide among those that are alike."""
     columns: list[list[float | None]] = []
@@ -287,7 +305,9 @@ def _rank(signal: float, ordered: Sequence[float], draw: float) -> float | None:
     if not isfinite(signal):
         return None
     first, last = bisect_left(ordered, signal), bisect_right(ordered, signal)
-    return (first + (last - first) * (1.0 - draw)) / len(ordered)
+    rank = (first + (last - first) * (1.0 - draw)) / len(ordered)
+    # Ranks use no scores, so sharing them leaves the tests valid.
+    return rank if len(ordered) <= MAX_RULES else floor(rank * MAX_RULES) / MAX_RULES
 
 
 def loss_curves(examples: Sequence[Example], separated: Iterable[str]) -> dict[tuple[int, str], BenefitCurve]:

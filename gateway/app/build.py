@@ -66,9 +66,23 @@ def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_
     gateway = _assemble(settings, host)
     gateway.apply_policy(policy)
     _assign_roles(gateway, host)
+    _share_cascade_samples(gateway)
     _serve_envoy(gateway, host)
     connect_index_process(gateway, host)
     return gateway
+
+
+def _share_cascade_samples(gateway: Gateway) -> None:
+    """Share shadow samples of cascades through Redis, if both are configured."""
+    settings = gateway.settings
+    if settings.redis is None or not any(entry.cascade for entry in gateway.model_entries.values()):
+        return
+    from gateway.cascades.shared_samples import SharedSamples  # noqa: PLC0415 - redis-py takes ten megabytes
+
+    sampler = gateway.cascades.shadow_sampler
+    shared = SharedSamples(parse_redis_url(settings.redis.value), lambda: sampler.active_ids, sampler.apply_sample)
+    sampler.publish = shared.publish
+    gateway.background.append(shared.run)
 
 
 def _assemble(settings: Settings, host: HostProcess) -> Gateway:

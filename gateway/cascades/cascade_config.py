@@ -36,6 +36,7 @@ def _served(entry: CascadeEntry, name: str, entries: Mapping[str, ModelEntry]) -
         judges_unary=entry.check_unary,
         calibration=entry.calibration,
         uncalibrated_share=entry.uncalibrated or 0.0,
+        buckets=frozenset(entry.buckets),
     )
     return CascadeConfig(cascade, entry.holdback, entry.shadow, is_start_set=entry.uncalibrated is not None)
 

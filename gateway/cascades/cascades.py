@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from cascade.calibration_file import CalibrationFile, SignalStage
 from cascade.drift import TRIAL_INTERVAL
 from cascade.logprobs import LOGPROB_APIS
@@ -183,6 +185,8 @@ class Cascades:
         served = self._served[request.model]
         cascade, request_features = served.cascade, read_features(body)
         terms = read_constraints(cascade, tenant, headers, request_features.options)
+        if terms.bucket is not None:
+            request_features = msgspec.structs.replace(request_features, bucket=terms.bucket)
         allowed = self._allowed(cascade, request, request_features, terms)
         file = self.shadow_sampler.corrected_calibration(cascade)
         draw = self._draw()
@@ -367,5 +371,41 @@ def _show(cascades: Cascades, name: str) -> dict[str, Any]:
             "frozen_models": [model for model, is_frozen in zip(models, status.frozen, strict=False) if is_frozen],
             "frozen_trial_interval": TRIAL_INTERVAL,
             "raised_steps": dict(zip(models, status.raised, strict=False)),
+            "drift": _show_drift(status),
         }
     return shown
+
+
+def _show_drift(status: GuaranteeStatus) -> dict[str, Any]:
+    return {
+        "comparison": status.comparison,
+        "worse": status.worse,
+        "better": status.better,
+        "is_suspected": status.is_suspected,
+        "samples_to_learn": status.samples_to_learn,
+        "restored_by": _restored_by(status),
+        "windows": [
+            {
+                "samples": window.samples,
+                "window": window.limits.window,
+                "worse": window.worse,
+                "better": window.better,
+                "suspect_at": window.limits.suspect,
+                "withdraw_at": window.limits.stop,
+                "false_alarm_probability": window.limits.false_stop,
+                "noticed_probability": window.limits.noticed,
+            }
+            for window in status.windows
+        ],
+    }
+
+
+def _restored_by(status: GuaranteeStatus) -> str | None:
+    """Return what would restore the guarantee; None where nothing is wrong."""
+    if status.has_drifted:
+        return "calibrate again on answers of today's traffic, and reload"
+    if status.is_suspected:
+        return "samples that are as good as the reference, or a new calibration"
+    if any(status.frozen):
+        return "an accepted answer of the frozen model, or a new calibration"
+    return None

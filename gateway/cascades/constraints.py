@@ -18,7 +18,8 @@ MIN_MODEL_HEADER = b"x-hearth-cascade-min-model"
 MAX_MODEL_HEADER = b"x-hearth-cascade-max-model"
 NEVER_ESCALATE_HEADER = b"x-hearth-cascade-never-escalate"
 PREFER_HEADER = b"x-hearth-cascade-prefer"
-CASCADE_HEADERS = (MIN_MODEL_HEADER, MAX_MODEL_HEADER, NEVER_ESCALATE_HEADER, PREFER_HEADER)
+BUCKET_HEADER = b"x-hearth-cascade-bucket"
+CASCADE_HEADERS = (MIN_MODEL_HEADER, MAX_MODEL_HEADER, NEVER_ESCALATE_HEADER, PREFER_HEADER, BUCKET_HEADER)
 
 COST, QUALITY = "cost", "quality"
 
@@ -38,6 +39,8 @@ class CascadeConstraints:
     """Whether it starts with the largest model allowed; a smaller one answers only if that is overloaded or gone."""
     escalation_share: float = 1.0
     """Largest share of the tenant's judged answers that may be escalated."""
+    bucket: str | None = None
+    """Task bucket that the client or its tenant names; None: it is computed from the prompt."""
 
 
 def read_constraints(
@@ -72,7 +75,24 @@ def read_constraints(
         raise RequestRejected(
             Reason.BAD_REQUEST, f"`{PREFER_HEADER.decode()}` must be {COST} or {QUALITY}.", param=PREFER_HEADER.decode()
         )
-    return CascadeConstraints(lowest, highest, not never, prefer == QUALITY, tenant.cascade_max_escalation_share)
+    bucket = _bucket(cascade, tenant, sent.get(BUCKET_HEADER) or wishes.cascade_bucket)
+    return CascadeConstraints(
+        lowest, highest, not never, prefer == QUALITY, tenant.cascade_max_escalation_share, bucket
+    )
+
+
+def _bucket(cascade: Cascade, tenant: Tenant, named: str | None) -> str | None:
+    """Return the named bucket. One in a tenant's policy holds for those cascades only that have it."""
+    if named is None:
+        return tenant.cascade_bucket if tenant.cascade_bucket in cascade.buckets else None
+    if named not in cascade.buckets:
+        known = ", ".join(sorted(cascade.buckets)) or "none"
+        raise RequestRejected(
+            Reason.BAD_REQUEST,
+            f"Unknown bucket `{named[:64]}` of cascade `{cascade.name}`; requests may name {known}.",
+            param=BUCKET_HEADER.decode(),
+        )
+    return named
 
 
 def _index(cascade: Cascade, model: str, param: str) -> int:

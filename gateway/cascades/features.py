@@ -30,6 +30,7 @@ class CascadeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     cascade_max_model: str | None = None
     cascade_never_escalate: bool = False
     cascade_prefer: str | None = None
+    cascade_bucket: str | None = None
 
 
 class _Format(Struct):

@@ -7,17 +7,24 @@ text. Thresholds follow the results (`cascade/drift.py`).
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from math import inf
 
-import msgspec
 from msgspec import Struct
 
-from cascade.calibration_file import CalibrationFile
+from cascade.answer_comparison import (
+    OUTCOMES,
+    ComparisonVerdict,
+    answers_agree,
+    comparison_prompt,
+    read_comparison,
+)
+from cascade.calibration_file import CalibrationFile, Comparison
 from cascade.drift import TRIAL_INTERVAL, DriftController, FreezeDetector
 from cascade.models import Cascade
+from cascade.net_loss_window import NetLossWindow
 from cascade.record import KEPT
 from cascade.shadow_budget import ShadowBudget
 from gateway.cascades.cascade_config import CascadeConfig
@@ -44,6 +51,17 @@ class GuaranteeStatus:
     raised: tuple[float, ...] = ()
     """By model but the largest: steps that shadow samples have raised its thresholds by; at 10 the guarantee is
     withdrawn."""
+    comparison: str = Comparison.TEXT
+    """How answers are compared."""
+    worse: int = 0
+    """Samples in which the accepted answer was worse (by text: differed)."""
+    better: int = 0
+    is_suspected: bool = False
+    """Whether the last samples make a shift likely; thresholds stand higher meanwhile."""
+    samples_to_learn: int = 0
+    """Samples until the reference is known; 0 where it is."""
+    windows: tuple[NetLossWindow, ...] = ()
+    """Windows of the alarm, the shortest first; empty while the reference is learned."""
 
 
 class ShadowAnswer(Struct, frozen=True):
@@ -56,6 +74,10 @@ class ShadowAnswer(Struct, frozen=True):
 LogFunction = Callable[..., None]
 """Logs an event: its level, its message, its fields."""
 
+PublishSample = Callable[[str, int, int], bool]
+"""Shares a sample: id of its calibration, index of its model, outcome. Returns False where nobody shares it."""
+
+
 AskModel = Callable[[bytes | None, str], Awaitable[ShadowAnswer | None]]
 """Sends a model the client's own body (None) or this question. Returns None where it gave no answer."""
 
@@ -65,15 +87,21 @@ class ShadowState:
     """Shadow sampling of one cascade that was calibrated."""
 
     calibration: CalibrationFile
-    harmless: float
-    """Share of differing answers taken to lose nothing."""
     judge_model: str | None
     """Compares the answers; None: they are compared as text."""
+    declared_difference: float | None
+    """Share of texts that differ without a shift, as declared; None: it is learned."""
     drift: DriftController
     budget: ShadowBudget
     tokens: ShadowBudget
     freeze_detectors: tuple[FreezeDetector, ...]
     """By model but the largest."""
+    id: str
+    """Of the calibration and of how answers are compared: processes with the same id share their samples."""
+
+
+SUSPECTED_FACTOR = 4.0
+"""By how much the share of samples is multiplied while a shift is suspected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +125,8 @@ class ShadowSampler:
         self._draw = draw
         self._clock = clock
         self._kept: dict[str, ShadowState] = {}
+        self.publish: PublishSample = lambda *_: False
+        """Shares a sample with other processes, which is then applied by `apply_sample`."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def apply(self, served: Mapping[str, CascadeConfig]) -> None:
@@ -106,19 +136,24 @@ class ShadowSampler:
             file, shadow, before = each.cascade.calibration, each.shadow, self._kept.get(name)
             if file is None:
                 continue
-            harmless = 0.0 if shadow.judge_model is not None else shadow.max_mismatch_share
-            if before is not None and (before.calibration, before.harmless) == (file, harmless):
+            how = (shadow.judge_model, shadow.max_mismatch_share)
+            if before is not None and (before.calibration, before.judge_model, before.declared_difference) == (
+                file,
+                *how,
+            ):
                 staying, keeping = before.drift, before.freeze_detectors
             else:
-                # How the kept share divides among the models is not in the file.
-                steps = len(file.models) - 1
-                staying = DriftController(file, harmless=harmless)
-                keeping = tuple(FreezeDetector(file.evidence.kept / steps) for _ in range(steps))
+                staying = DriftController(
+                    file,
+                    comparison=Comparison.TEXT if shadow.judge_model is None else Comparison.JUDGE,
+                    declared_difference=shadow.max_mismatch_share,
+                )
+                keeping = tuple(map(FreezeDetector, accepted_shares(file)))
             budget = ShadowBudget(
                 shadow.share, per_hour=inf if shadow.max_budget_per_hour is None else shadow.max_budget_per_hour
             )
             tokens = ShadowBudget(1.0, per_hour=shadow.max_tokens_per_hour)
-            kept[name] = ShadowState(file, harmless, shadow.judge_model, staying, budget, tokens, keeping)
+            kept[name] = ShadowState(file, *how, staying, budget, tokens, keeping, _state_id(name, file, *how))
         self._kept = kept
 
     def corrected_calibration(self, cascade: Cascade) -> CalibrationFile | None:
@@ -142,6 +177,12 @@ class ShadowSampler:
             shadow_cost=kept.budget.spent,
             frozen=tuple(watch.is_frozen for watch in kept.freeze_detectors),
             raised=staying.raised_steps,
+            comparison=staying.comparison,
+            worse=staying.worse,
+            better=staying.better,
+            is_suspected=staying.is_suspected,
+            samples_to_learn=staying.samples_to_learn,
+            windows=staying.windows,
         )
 
     def should_ask(self, name: str, at: int) -> bool:
@@ -155,7 +196,7 @@ class ShadowSampler:
         if kept is None or at >= len(kept.freeze_detectors):
             return
         keeping = kept.freeze_detectors[at]
-        has_changed = keeping.record(is_kept=is_kept)
+        has_changed = keeping.record(is_kept=is_kept, raised_steps=kept.drift.steps_of(at))
         if has_changed and keeping.is_frozen:
             self._log_event(
                 "warning",
@@ -182,7 +223,9 @@ class ShadowSampler:
         price = plan.cascade.models[plan.start_index + 1].price.cost(
             cold_tokens=tokens, output_tokens=plan.output_tokens
         )
-        if not kept.budget.reserve(self._draw(), price, now_s):
+        # While a shift is suspected more samples are due, within the same budgets.
+        draw = self._draw() / (SUSPECTED_FACTOR if kept.drift.is_suspected else 1.0)
+        if not kept.budget.reserve(draw, price, now_s):
             return None
         if kept.tokens.reserve(0.0, tokens + plan.output_tokens, now_s):
             return ShadowSample(price, float(tokens + plan.output_tokens), body, ask)
@@ -219,19 +262,55 @@ class ShadowSampler:
                 return
             usage = answer.usage
             cost = larger.price.cost(cold_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens)
-            agreed: bool | None = answers_agree(ours, answer.text)
-            if kept.judge_model is not None and not agreed:
-                prompt = comparison_prompt(last_text(sample.body), ours, answer.text).encode()
-                judged = await sample.ask(prompt, kept.judge_model)
-                agreed = read_comparison(judged.text) if judged is not None else None
-            if agreed is not None:
-                self._take(run.plan.cascade.name, kept, at, float(agreed))
+            outcome: int | None = 0 if answers_agree(ours, answer.text) else 1
+            if kept.judge_model is not None and outcome:
+                outcome, judging = await self._judged(kept.judge_model, sample, ours, answer.text)
+                usage = Usage(
+                    usage.prompt_tokens + judging.prompt_tokens, usage.completion_tokens + judging.completion_tokens
+                )
+                cost += _judge_cost(run.plan.cascade, kept.judge_model, judging)
+            if outcome is not None and not self.publish(kept.id, at, outcome):
+                self._take(run.plan.cascade.name, kept, at, outcome)
         finally:
             _release(kept, sample, usage, cost)
 
-    def _take(self, name: str, kept: ShadowState, at: int, agreed: float) -> None:
-        staying, was_withdrawn = kept.drift, kept.drift.is_withdrawn
-        staying.record_sample(at, agreed)
+    async def _judged(self, judge: str, sample: ShadowSample, ours: str, theirs: str) -> tuple[int | None, Usage]:
+        """Ask the judge in both orders. Returns the outcome (None: no verdict) and what it took.
+
+        Verdicts that contradict each other follow the order, not the answers: neither is better.
+        """
+        question, outcomes, prompt_tokens, output_tokens = last_text(sample.body), list[int](), 0, 0
+        for first, second, sign in ((ours, theirs, 1), (theirs, ours, -1)):
+            judged = await sample.ask(comparison_prompt(question, first, second).encode(), judge)
+            verdict = None if judged is None else read_comparison(judged.text)
+            if judged is not None:
+                prompt_tokens += judged.usage.prompt_tokens
+                output_tokens += judged.usage.completion_tokens
+            if verdict is None:
+                return None, Usage(prompt_tokens, output_tokens)
+            if verdict is ComparisonVerdict.DIFFERENT:  # A judge that names no better one: as answers that differ.
+                return 1, Usage(prompt_tokens, output_tokens)
+            outcomes.append(sign * OUTCOMES[verdict])
+        agreed = outcomes[0] if outcomes[0] == outcomes[1] else 0
+        return agreed, Usage(prompt_tokens, output_tokens)
+
+    @property
+    def active_ids(self) -> set[str]:
+        """Ids of the calibrations in use."""
+        return {kept.id for kept in self._kept.values()}
+
+    def apply_sample(self, state_id: str, index: int, outcome: int) -> None:
+        """Apply a sample that was shared. One of a calibration that is no longer in use is dropped."""
+        for name, kept in self._kept.items():
+            if kept.id == state_id and index < len(kept.freeze_detectors):
+                self._take(name, kept, index, outcome)
+
+    def _take(self, name: str, kept: ShadowState, at: int, outcome: int) -> None:
+        staying = kept.drift
+        was_withdrawn, was_suspected, was_learning = staying.is_withdrawn, staying.is_suspected, staying.reference
+        staying.record_sample(at, outcome)
+        if was_learning is None and staying.reference is not None:
+            self._report_reference(name, kept)
         if staying.is_withdrawn and not was_withdrawn:
             self._log_event(
                 "warning",
@@ -243,6 +322,60 @@ class ShadowSampler:
                 effect=f"{kept.calibration.models[-1]} answers every request",
                 fix="calibrate again, and reload",
             )
+        elif staying.is_suspected and not was_suspected:
+            self._log_event(
+                "warning",
+                "cascade_drift_suspected",
+                cascade=name,
+                model=kept.calibration.models[at],
+                shadow_samples=staying.shadows,
+                agreement=round(staying.agreement, 3),
+                effect="thresholds are raised and more shadow samples are taken until this is decided",
+            )
+
+    def _report_reference(self, name: str, kept: ShadowState) -> None:
+        """Log a reference that was learned, and whether a break can be seen against it."""
+        staying = kept.drift
+        noticed = max(window.limits.noticed for window in staying.windows)
+        is_blind = noticed < MIN_NOTICED
+        self._log_event(
+            "warning" if is_blind else "info",
+            "cascade_drift_reference_learned",
+            cascade=name,
+            comparison=staying.comparison.value,
+            shadow_samples=staying.shadows,
+            agreement=round(staying.agreement, 3),
+            noticed=round(noticed, 2),
+            effect="a break to twice the allowed loss is unlikely to be noticed" if is_blind else "",
+            fix="set shadow.judge_model, or calibrate with the comparison's outcomes" if is_blind else "",
+        )
+
+
+def _state_id(name: str, file: CalibrationFile, judge_model: str | None, declared_difference: float | None) -> str:
+    given = (name, file.models, file.promise, file.evidence.fingerprint, judge_model, declared_difference)
+    return blake2b(repr(given).encode(), digest_size=16).hexdigest()
+
+
+MIN_NOTICED = 0.5
+"""Probability of noticing a break below which a warning is logged."""
+
+
+def accepted_shares(file: CalibrationFile) -> tuple[float, ...]:
+    """Return by model but the largest the share of its judged answers that calibration accepted."""
+    steps = len(file.models) - 1
+    by_scores = {each.rung: each for each in file.reference if each.comparison is Comparison.SCORES}
+    if not by_scores:  # Of an older file; how its share divides among the models is not known.
+        return (file.evidence.kept / steps,) * steps
+    return tuple(
+        by_scores[at].samples / max(1, by_scores[at].judged) if at in by_scores else 0.0 for at in range(steps)
+    )
+
+
+def _judge_cost(cascade: Cascade, judge: str, usage: Usage) -> float:
+    at = cascade.index_of(judge)
+    if at is None:
+        return 0.0
+    return cascade.models[at].price.cost(cold_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens)
 
 
 def _release(kept: ShadowState, sample: ShadowSample, usage: Usage, cost: float) -> None:
@@ -250,64 +383,6 @@ def _release(kept: ShadowState, sample: ShadowSample, usage: Usage, cost: float)
     kept.tokens.release(sample.tokens, usage.prompt_tokens + usage.completion_tokens)
 
 
-# Comparing two answers
-
-WORDS = re.compile(r"[^\W_]+", re.UNICODE)
-NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
-
-MAX_SHORT_WORDS = 12
-"""Answers of at most this many words agree only if they have the same words."""
-
-MIN_COMMON_SHARE = 0.6
-"""Longer ones agree if they have this share of their words in common, and end on the same number where both do."""
-
-VERDICT = re.compile(r"\b(same|different)\b", re.IGNORECASE)
-
-
-def answers_agree(ours: str, theirs: str) -> bool:
-    """Return whether two answers agree as normalised text: case, punctuation and order of phrases aside."""
-    left, right = _json(ours), _json(theirs)
-    if left is not None or right is not None:
-        return left == right
-    mine, other = WORDS.findall(ours.lower()), WORDS.findall(theirs.lower())
-    if max(len(mine), len(other)) <= MAX_SHORT_WORDS:
-        return mine == other
-    if (last := _last_number(ours)) is not None and (end := _last_number(theirs)) is not None and last != end:
-        return False
-    common = len(set(mine) & set(other))
-    return common >= MIN_COMMON_SHARE * max(1, min(len(set(mine)), len(set(other))))
-
-
 def answer_text(answer: bytes) -> str:
     """Return the text of a generated message in canonical bytes."""
     return answer.removeprefix(open_message("assistant")).decode("utf-8", "replace").strip()
-
-
-def comparison_prompt(question: str, ours: str, theirs: str) -> str:
-    """Return the prompt for a judge model: the question and both answers, in one turn."""
-    return (
-        "Two answers to the same question follow. Say SAME if a reader would be served equally well by either, "
-        f"else say DIFFERENT. Answer with that one word.\n\nQuestion:\n{question}\n\nFirst answer:\n{ours}\n\n"
-        f"Second answer:\n{theirs}\n"
-    )
-
-
-def read_comparison(answer: str) -> bool | None:
-    """Return a judge model's verdict: True for same, False for different, None for neither."""
-    found = VERDICT.search(answer)
-    return None if found is None else found[1].lower() == "same"
-
-
-def _json(text: str) -> object:
-    held = text.strip()
-    if not held.startswith(("{", "[")):
-        return None
-    try:
-        return msgspec.json.decode(held.encode())
-    except msgspec.MsgspecError:
-        return None
-
-
-def _last_number(text: str) -> float | None:
-    found = NUMBER.findall(text)
-    return float(found[-1].replace(",", "")) if found else None

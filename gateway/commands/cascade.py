@@ -1,4 +1,4 @@
-"""`hearth cascade calibrate|evaluate|report`: labelled answers to a ladder file, what it does, what ladders cost."""
+"""`hearth cascade`: labels for answers, labelled answers to a calibration file, what it does, what cascades cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cascade.calibration.examples import AnswerPricing, Example, LabelledExample
 from cascade.calibration.labelled_file import InvalidLabelledFile, read_labelled
 from cascade.calibration.live_checks import are_buckets_unproven, bucket_faults, signal_faults, value_faults
 from cascade.calibration.replay import replay
-from cascade.calibration.report import describe_calibration, describe_replay, draw_svg
+from cascade.calibration.report import describe_calibration, describe_replay, describe_signal, draw_svg
 from cascade.calibration_file import CalibrationFile, QualityGuarantee, SignalStage
 from cascade.calibration_json import MIN_SHARE, InvalidCalibrationFile, read_calibration_file, write_calibration_file
 from cascade.models import EASE, HoldbackWindow, Price
@@ -45,6 +45,13 @@ def add_flags(parser: ArgumentParser) -> None:
     )
     labelled.add_argument(
         "--ignore-bucket-column", action="store_true", help="buckets are computed from the prompts, or there is one"
+    )
+    labelled.add_argument(
+        "--named-bucket",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a bucket that requests or tenants name (`buckets` of the cascade); repeatable",
     )
     found = actions.add_parser(
         "calibrate", parents=[labelled], help="choose thresholds under a quality guarantee; write a calibration file"
@@ -81,13 +88,7 @@ def add_flags(parser: ArgumentParser) -> None:
 def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
     """Run the action. Returns 0 on success, 1 if a file is invalid, 3 if the quality guarantee does not hold."""
     try:
-        match arguments.action:
-            case "calibrate":
-                return _calibrate(arguments, variables)
-            case "evaluate":
-                return _evaluate(arguments, variables)
-            case _:
-                return _report(arguments)
+        return _run(arguments, variables)
     except InvalidLabelledFile as fault:
         return _reject(f"{arguments.data}: {words}" for words in fault.faults)
     except InvalidCalibrationFile as fault:
@@ -98,6 +99,16 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
         return _reject([f"{trouble.filename}: {trouble.strerror}" if trouble.filename else str(trouble)])
     except InvalidValue as wrong:
         return _reject([str(wrong)])
+
+
+def _run(arguments: Namespace, variables: Mapping[str, str]) -> int:
+    match arguments.action:
+        case "calibrate":
+            return _calibrate(arguments, variables)
+        case "evaluate":
+            return _evaluate(arguments, variables)
+        case _:
+            return _report(arguments)
 
 
 def _reject(faults: Iterable[str]) -> int:
@@ -118,12 +129,13 @@ def _calibrate(arguments: Namespace, variables: Mapping[str, str]) -> int:
     subject = CalibrationTarget(labelled.models, signal, SignalStage(arguments.stage or labelled.default_stage(signal)))
     examples = _examples(arguments, variables, labelled, subject)
     found = calibrate(examples, subject, QualityGuarantee(arguments.max_loss, arguments.confidence))
-    _write(found, arguments)
+    _write(found, examples, arguments)
     return 0 if found.file.is_promised else WITHOUT_GUARANTEE
 
 
-def _write(found: CalibrationResult, arguments: Namespace) -> None:
+def _write(found: CalibrationResult, examples: Sequence[Example], arguments: Namespace) -> None:
     sys.stdout.write(describe_calibration(found.file))
+    sys.stdout.write(describe_signal(found.file, examples))
     if arguments.out:
         arguments.out.write_bytes(write_calibration_file(found.file))
         sys.stdout.write(f"written to {arguments.out}\n")
@@ -169,7 +181,7 @@ def _labelled(arguments: Namespace, models: Sequence[str]) -> LabelledExamples:
     labelled = read_labelled(Path(arguments.data).read_bytes(), models)
     if arguments.ignore_bucket_column:
         return replace(labelled, rows=[replace(row, bucket=None) for row in labelled.rows])
-    if faults := tuple(bucket_faults(labelled)):
+    if faults := tuple(bucket_faults(labelled, arguments.named_bucket)):
         raise InvalidLabelledFile(faults)
     if are_buckets_unproven(labelled):
         sys.stdout.write(UNPROVEN)

@@ -6,11 +6,13 @@ and judged, and what may be spent on shadow samples.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from cascade.calibration_file import CalibrationFile
 from cascade.calibration_json import InvalidCalibrationFile, read_calibration_file
-from cascade.computable import calibration_faults
+from cascade.computable import COMPUTED_BUCKETS, calibration_faults
 from cascade.judging import HoldbackSettings, HoldbackTimeoutAction
 from cascade.models import ALL_ABILITIES, Ability, HoldbackWindow
 from gateway.config.fields import parse_file, seconds
@@ -39,8 +41,9 @@ class ShadowEntry:
     """Prompt and answer tokens per hour: limits samples where prices are unknown."""
     judge_model: str | None = None
     """Decides whether two answers agree; None: they are compared as normalised text."""
-    max_mismatch_share: float = 0.3
-    """Share of answers that differ as normalised text and lose nothing: free text is seldom the same twice."""
+    max_mismatch_share: float | None = None
+    """Share of accepted answers that differ as normalised text without a shift; None: it is taken from the calibration
+    file or learned from the first samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ class CascadeEntry:
     check_unary: bool = True
     """Whether complete answers are judged, those that are not streamed."""
     shadow: ShadowEntry = field(default_factory=ShadowEntry)
+    buckets: tuple[str, ...] = ()
+    """Task buckets that requests and tenants may name, beside those computed from prompts."""
     uncalibrated: float | None = None
     """Without a calibration: the share of requests that start with the smallest model. None: not set, so none do, and
     a warning is logged."""
@@ -70,7 +75,9 @@ class CascadeModelEntry:
     cost_per_gpu_second: float = 0.0
 
 
-LARGEST_MODEL, SMALLEST = "largest", "smallest"
+LARGEST_MODEL, SMALLEST, LOCAL = "largest", "smallest", "local"
+"""Start policies without a calibration. `local` is `smallest` by another name: of an edge cascade, whose first model
+runs nearby."""
 
 
 def read_cascade_model(table: DocumentTable) -> CascadeModelEntry:
@@ -94,15 +101,19 @@ def read_cascade(model: DocumentTable) -> CascadeEntry | None:
     elif len(set(models)) != len(models) or len(models) < 2:
         table.error("models", "must name two models or more, each once, the cheapest first")
     window, holdback = _holdback(table)
+    buckets = table.each("buckets", _bucket) or ()
+    if len(buckets) > MAX_NAMED_BUCKETS:
+        table.error("buckets", f"must be {MAX_NAMED_BUCKETS} at most: each is a label of metrics")
     if "uncalibrated" in table and "calibration" in table:
         table.error("uncalibrated", "conflicts with `calibration`; set only one")
     found = CascadeEntry(
         models=models or (),
-        calibration=table.get("calibration", _calibration_file, None),
+        calibration=table.get("calibration", lambda value: _calibration_file(value, buckets), None),
         window=window,
         holdback=holdback,
         check_unary=table.get("check_unary", flag, default=True),
         shadow=_shadow(table),
+        buckets=buckets,
         uncalibrated=table.get("uncalibrated", _share_of_smallest, None),
     )
     table.close()
@@ -110,17 +121,31 @@ def read_cascade(model: DocumentTable) -> CascadeEntry | None:
 
 
 def _share_of_smallest(value: object) -> float:
-    if value in (LARGEST_MODEL, SMALLEST):
-        return float(value == SMALLEST)
+    if value in (LARGEST_MODEL, SMALLEST, LOCAL):
+        return float(value != LARGEST_MODEL)
     try:
         return _fraction(value)
     except InvalidValue:
         raise InvalidValue(
-            f"must be `{LARGEST_MODEL}`, `{SMALLEST}`, or a share from 0 to 1 that begins at the smallest"
+            f"must be `{LARGEST_MODEL}`, `{SMALLEST}`, `{LOCAL}`, or a share from 0 to 1 that begins at the smallest"
         ) from None
 
 
-def _calibration_file(value: object) -> CalibrationFile:
+MAX_NAMED_BUCKETS = 32
+
+BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+
+def _bucket(value: object) -> str:
+    found = text(value)
+    if not BUCKET_NAME.fullmatch(found):
+        raise InvalidValue("must be 1 to 32 of a-z, 0-9, - and _, and not begin with - or _")
+    if found in COMPUTED_BUCKETS:
+        raise InvalidValue(f"`{found}` is a bucket that the gateway computes; use another name")
+    return found
+
+
+def _calibration_file(value: object, buckets: Collection[str] = ()) -> CalibrationFile:
     path = parse_file(value)
     try:
         found = read_calibration_file(path.read_bytes())
@@ -128,7 +153,7 @@ def _calibration_file(value: object) -> CalibrationFile:
         raise InvalidValue(f"`{path}` cannot be read: {error.strerror}") from None
     except InvalidCalibrationFile as bad:
         raise InvalidValue(f"`{path}` is no calibration: {'; '.join(bad.faults)}") from None
-    if faults := tuple(calibration_faults(found)):
+    if faults := tuple(calibration_faults(found, buckets)):
         raise InvalidValue(f"`{path}` cannot hold at work: {'; '.join(faults)}")
     return found
 
@@ -177,7 +202,7 @@ def _shadow(table: DocumentTable) -> ShadowEntry:
         max_budget_per_hour=keys.get("max_budget_per_hour", not_negative, defaults.max_budget_per_hour),
         max_tokens_per_hour=keys.get("max_tokens_per_hour", positive(integer), defaults.max_tokens_per_hour),
         judge_model=keys.get("judge_model", text, None),
-        max_mismatch_share=keys.get("max_mismatch_share", _fraction, defaults.max_mismatch_share),
+        max_mismatch_share=keys.get("max_mismatch_share", _fraction, None),
     )
     if found.judge_model is not None and "max_mismatch_share" in keys:
         keys.error("max_mismatch_share", "conflicts with judge_model, which compares the answers; set only one")
@@ -229,7 +254,7 @@ def cascade_schema() -> Schema:
             "max_tokens_per_hour": described(COUNT.schema, "Maximum tokens of shadow prompts and answers per hour."),
             "judge_model": described(TEXT.schema, "Model that decides whether two answers agree."),
             "max_mismatch_share": described(
-                FRACTION.schema, "Share of answers that may differ as text before it counts as a loss (default 0.3)."
+                FRACTION.schema, "Share of answers that differ as text without a shift (default: learned)."
             ),
         }
     )
@@ -237,8 +262,12 @@ def cascade_schema() -> Schema:
         {
             "models": described(SOME_NAMES.schema, "Models behind this name, cheapest first."),
             "calibration": described(TEXT.schema, "File written by `hearth cascade calibrate`."),
+            "buckets": described(
+                {"type": "array", "items": {"type": "string", "pattern": f"^{BUCKET_NAME.pattern}$"}},
+                "Task buckets that requests and tenants may name.",
+            ),
             "uncalibrated": described(
-                {"anyOf": [{"enum": [LARGEST_MODEL, SMALLEST]}, FRACTION.schema]},
+                {"anyOf": [{"enum": [LARGEST_MODEL, SMALLEST, LOCAL]}, FRACTION.schema]},
                 "Where requests start without a calibration: largest (default), smallest, or the share that starts at "
                 "the smallest.",
             ),

@@ -101,6 +101,8 @@ EVENTS: Mapping[str, str] = {
     "cascade_model_rejects_all": "no answer of a cascade's model is accepted",
     "cascade_model_recovered": "answers of a cascade's model are accepted again",
     "cascade_guarantee_withdrawn": "quality guarantee withdrawn",
+    "cascade_drift_suspected": "shadow samples make a loss of quality likely",
+    "cascade_drift_reference_learned": "reference of shadow samples learned",
     # the node agent
     "agent_started": "agent started",
     "agent_stopped": "agent stopped",

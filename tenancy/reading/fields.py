@@ -323,6 +323,9 @@ TENANT: Mapping[str, FieldSpec] = {
         PREFERENCE,
         "In cascades: cost starts with the smallest model and escalates, quality starts with the largest.",
     ),
+    "cascade_bucket": FieldSpec(
+        "cascade_bucket", TEXT, "In cascades that list it: the task bucket of requests. Default: by each prompt."
+    ),
 }
 """Settings of a tenant; fields of `Tenant`. Limits, `groups` and `per_user` are read separately."""
 

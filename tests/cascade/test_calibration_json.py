@@ -13,7 +13,9 @@ from cascade.calibration_file import (
     BenefitCurve,
     CalibrationEvidence,
     CalibrationFile,
+    Comparison,
     QualityGuarantee,
+    ReferenceOutcomes,
     SignalStage,
 )
 from cascade.calibration_json import InvalidCalibrationFile, read_calibration_file, write_calibration_file
@@ -25,11 +27,18 @@ FILE = CalibrationFile(
     promise=QualityGuarantee(0.01, 0.95),
     evidence=CalibrationEvidence(1000, "sha256:00", loss=0.002, kept=0.4, cost=0.6, cost_always_top=1.0),
     cuts=(
-        AcceptanceThreshold(0, ANY_BUCKET, 0.75, 0.05, BenefitCurve((0.1, 0.9), (0.5, -0.1))),
+        AcceptanceThreshold(
+            *(0, ANY_BUCKET, 0.75, 0.05, BenefitCurve((0.1, 0.9), (0.5, -0.1))),
+            above=tuple(0.75 + part / 100 for part in range(1, 11)),
+        ),
         AcceptanceThreshold(0, "code", inf, edge=0.9, edge_share=0.25),
         AcceptanceThreshold(1, ANY_BUCKET, -1.5),
     ),
     is_promised=True,
+    reference=(
+        ReferenceOutcomes(0, Comparison.SCORES, 1_000, 400, 3.5, 2.0),
+        ReferenceOutcomes(0, Comparison.TEXT, 1_000, 300, 30, 0),
+    ),
 )
 
 
@@ -46,6 +55,20 @@ def faults_of(raw: bytes) -> tuple[str, ...]:
 def test_what_is_written_is_read() -> None:
     """Nothing is lost on the way, an infinite threshold included."""
     assert read_calibration_file(write_calibration_file(FILE)) == FILE
+
+
+def test_a_reference_that_cannot_be_is_a_fault() -> None:
+    """More outcomes than samples, an unknown comparison, one twice, a model too many; tenths that fall."""
+    entry = {"rung": 0, "comparison": "text", "judged": 10, "samples": 5, "worse": 1, "better": 0}
+    cut = {"rung": 0, "bucket": "*", "threshold": 0.5}
+    for changes, reported in (
+        ({"reference": [entry | {"worse": 6}]}, "reference[0]: must have worse + better <= samples"),
+        ({"reference": [entry | {"comparison": "taste"}]}, "reference[0].comparison: must be one of scores, text"),
+        ({"reference": [entry, entry]}, "reference[1]: rung 0 and comparison `text` stand twice"),
+        ({"reference": [entry | {"rung": 2}]}, "reference[0].rung: must be below 2"),
+        ({"cuts": [cut | {"above": [0.6, 0.5]}]}, "cuts[0].above: must have 10 numbers"),
+    ):
+        assert reported in "\n".join(faults_of(changed(**changes)))
 
 
 def test_every_fault_is_named_with_its_path() -> None:

@@ -280,6 +280,7 @@ def _cascades() -> Cascades:
         shadow_cost=0.4,
         frozen=(False, False),
         raised=(0, 0),
+        is_suspected=False,
     )
     cascade = SimpleNamespace(models=[SimpleNamespace(name=name) for name in MODELS[1:]])
     return cast(

@@ -332,16 +332,19 @@ async def test_a_guarantee_of_the_prompt_needs_no_judge(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 async def test_shadows_keep_a_guarantee_true(tmp_path: Path) -> None:
     """Kept answers are asked of the next model too; two that never agree end the guarantee: the largest answers."""
-    async with some_cascade_pods(tmp_path, KEEPS, shadow={"share": 1.0}) as rungs:
+    withdrawn = 'hearth_cascade_drift_alarm{cascade="auto"} 1.0'
+    async with some_cascade_pods(tmp_path, KEEPS, shadow={"share": 1.0, "max_mismatch_share": 0.02}) as rungs:
         async with asyncio.timeout(240):
             for number in range(4000):
-                _, _, head = await rungs.post(CHAT, asking(f"Question {number}", max_tokens=8, stream=number % 2 == 0))
-                if head["x-hearth-cascade-model"] == "big":
+                await rungs.post(CHAT, asking(f"Question {number}", max_tokens=8, stream=number % 2 == 0))
+                if number % 10 == 9 and withdrawn in await rungs.metrics():
                     break
             else:
                 pytest.fail("the promise still stands")
+        _, _, head = await rungs.post(CHAT, asking("Once more", max_tokens=8))
+        assert head["x-hearth-cascade-model"] == "big"
         metrics = await rungs.metrics()
-        assert 'hearth_cascade_drift_alarm{cascade="auto"} 1.0' in metrics
+        assert withdrawn in metrics
         assert 'hearth_cascade_guarantee_active{cascade="auto"} 0.0' in metrics
         assert 'hearth_cascade_shadow_agreement_ratio{cascade="auto"} 0.0' in metrics
         assert 'tenant="shadow"' not in metrics

@@ -137,6 +137,7 @@ class CascadeCollector(Collector):
             ("guarantee_max_loss_ratio", "Quality that may be lost, 0 to 1.", lambda known: known.max_loss),
             ("guarantee_examples", "Examples that the guarantee is based on.", lambda known: known.examples),
             ("drift_alarm", "1 where shadow samples contradict the guarantee.", lambda known: float(known.has_drifted)),
+            ("drift_suspected", "1 while shadow samples make a shift likely.", lambda known: float(known.is_suspected)),
             ("shadow_samples", "Shadow samples compared.", lambda known: known.shadow_samples),
             ("shadow_agreement_ratio", "Share of them that agreed.", lambda known: known.agreement),
             ("shadow_cost", "Cost of them.", lambda known: known.shadow_cost),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import inf, nan
 from random import Random
 
@@ -11,7 +12,7 @@ import pytest
 from cascade.calibration.calibrate import CalibrationTarget, calibrate, examples_needed
 from cascade.calibration.replay import replay
 from cascade.calibration.thresholds import by_rank, cost_of_largest, evaluate_rules
-from cascade.calibration_file import ANY_BUCKET, QualityGuarantee, SignalStage
+from cascade.calibration_file import ANY_BUCKET, Comparison, QualityGuarantee, SignalStage
 from cascade.calibration_json import read_calibration_file, write_calibration_file
 from tests.cascade.calibration.labels import example, informative_examples, three_models
 
@@ -153,3 +154,22 @@ def test_where_every_rule_loses_too_much_no_number_does() -> None:
     drawn = [example(1.0, small=0.0)] * 100 + [example(0.0)] * 100
     steps = evaluate_rules(drawn, by_rank(drawn), PROMISE)
     assert examples_needed(steps, PROMISE, cost_of_largest(drawn), len(drawn)) is None
+
+
+def test_the_file_holds_what_drift_is_compared_with() -> None:
+    """Losses and gains among the accepted, by each comparison that the examples have; tenths of their signals."""
+    drawn = [
+        replace(one, outcomes={Comparison.TEXT: (float(one.scores[0] < one.scores[1] or at % 4 == 0),)})
+        for at, one in enumerate(informative_examples(1_000))
+    ]
+    file = calibrate(drawn, SUBJECT, QualityGuarantee(0.03, 0.95)).file
+    by_scores, by_text = file.reference
+    assert (by_scores.comparison, by_text.comparison) == (Comparison.SCORES, Comparison.TEXT)
+    assert by_scores.judged == by_text.judged == 1_000
+    assert by_scores.samples == round(file.evidence.kept * 1_000)
+    assert by_scores.worse - by_scores.better == pytest.approx(file.evidence.loss * 1_000)
+    assert 0.2 < by_text.worse / by_text.samples < 0.35
+    cut = file.cuts[0]
+    accepted = [one.signals[0] for one in drawn if one.signals[0] >= cut.threshold]
+    assert cut.above[-1] == max(accepted)
+    assert sum(signal <= cut.above[4] for signal in accepted) == pytest.approx(len(accepted) / 2, abs=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import inf, isclose, nan
 
@@ -227,3 +228,14 @@ def test_buckets_have_their_own() -> None:
         (0, "a"): ThresholdEdge(1.0),
         (0, ANY_BUCKET): ThresholdEdge(2.0),
     }
+
+
+def test_examples_of_one_prompt_are_on_one_side() -> None:
+    """Of the split into maps and tests; a few groups that cannot be divided are split one by one."""
+    buckets = [*informative_examples(3_000, bucket="a"), *informative_examples(3_000, bucket="b", seed=2)]
+    grouped = [replace(one, group=1 + at // 3) for at, one in enumerate(buckets)]
+    spent, tested = split_examples(grouped)
+    assert spent
+    assert {one.group for one in spent}.isdisjoint(one.group for one in tested)
+    spent, tested = split_examples([replace(one, group=4) for one in buckets])
+    assert len(tested) == 2 * len(spent)

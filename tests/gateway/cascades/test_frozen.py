@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cascade.calibration_file import AcceptanceThreshold, SignalStage
+from cascade.calibration_file import AcceptanceThreshold, Comparison, ReferenceOutcomes, SignalStage
 from cascade.drift import MIN_ANSWERS, TRIAL_INTERVAL
 from cascade.judging import HoldbackSettings
 from cascade.models import Cascade, CascadeModel, HoldbackWindow
@@ -77,9 +77,11 @@ def test_a_frozen_model_is_called_seldom_and_recovers() -> None:
 
 def test_trials_of_a_frozen_model_lower_what_shadows_have_raised() -> None:
     """The way back from thresholds that shadows have raised beyond what answers reach."""
-    cascades = of_two(Log(), calibration=replace(FILE, cuts=(AcceptanceThreshold(0, "*", 0.5, grey=4.0),)))
+    reference = (ReferenceOutcomes(0, Comparison.TEXT, 1_000, 600, 60, 0),)
+    cuts = (AcceptanceThreshold(0, "*", 0.5, grey=4.0),)
+    cascades = of_two(Log(), calibration=replace(FILE, cuts=cuts, reference=reference))
     kept = cascades.shadow_sampler._kept["auto"]
-    kept.drift.record_sample(0, 0.0)
+    kept.drift.record_sample(0, 1)
     assert not kept.drift.calibration.cuts[0].accepts(0.75)
     for _ in range(MIN_ANSWERS - 1):
         cascades.shadow_sampler.record_verdict("auto", 0, is_kept=False)

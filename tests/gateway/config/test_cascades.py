@@ -60,8 +60,30 @@ def test_a_calibration_that_the_gateway_cannot_follow_is_a_fault(
     assert reported in found
 
 
+def test_buckets_that_requests_name_are_listed(tmp_path: Path) -> None:
+    """Then a calibration may have them; a computed one, a long one and too many are faults."""
+    cuts = (AcceptanceThreshold(0, ANY_BUCKET, 0.5), AcceptanceThreshold(0, "law", 0.1))
+    (tmp_path / "auto.json").write_bytes(write_calibration_file(replace(calibration_file(0.5), cuts=cuts)))
+    cascade = {"models": ["small", "big"], "calibration": str(tmp_path / "auto.json"), "buckets": ["law"]}
+    path = tmp_path / "hearth.yaml"
+    path.write_text(json.dumps({"model_list": [{"model_name": "auto", "cascade": cascade}]}))
+    entry = check_file(path, {}).models[0].cascade
+    assert entry is not None
+    assert entry.buckets == ("law",)
+    for buckets, reported in (
+        (["code"], "`code` is a bucket that the gateway computes"),
+        (["No Spaces"], "must be 1 to 32 of a-z"),
+        ([f"b{number}" for number in range(33)], "must be 32 at most"),
+    ):
+        wrong = {"models": ["small", "big"], "buckets": buckets}
+        path.write_text(json.dumps({"model_list": [{"model_name": "auto", "cascade": wrong}]}))
+        with pytest.raises(InvalidDocument) as rejected:
+            check_file(path, {})
+        assert reported in str(rejected.value.errors[0])
+
+
 @pytest.mark.parametrize(
-    ("stated", "share"), [("largest", 0.0), ("smallest", 1.0), (0.25, 0.25), (1, 1.0), (None, None)]
+    ("stated", "share"), [("largest", 0.0), ("smallest", 1.0), ("local", 1.0), (0.25, 0.25), (1, 1.0), (None, None)]
 )
 def test_an_uncalibrated_cascade_says_where_requests_begin(tmp_path: Path, stated: object, share: float | None) -> None:
     """At the largest or the smallest, or a share of them at the smallest; left out, nothing is said."""
@@ -75,9 +97,9 @@ def test_an_uncalibrated_cascade_says_where_requests_begin(tmp_path: Path, state
 @pytest.mark.parametrize(
     ("words", "reported"),
     [
-        ({"models": ["small", "big"], "uncalibrated": "medium"}, "must be `largest`, `smallest`, or a share"),
-        ({"models": ["small", "big"], "uncalibrated": 2}, "must be `largest`, `smallest`, or a share"),
-        ({"models": ["small", "big"], "uncalibrated": True}, "must be `largest`, `smallest`, or a share"),
+        ({"models": ["small", "big"], "uncalibrated": "medium"}, "must be `largest`, `smallest`, `local`, or a share"),
+        ({"models": ["small", "big"], "uncalibrated": 2}, "must be `largest`, `smallest`, `local`, or a share"),
+        ({"models": ["small", "big"], "uncalibrated": True}, "must be `largest`, `smallest`, `local`, or a share"),
         ({"models": ["small"], "uncalibrated": "smallest"}, "must name two models or more"),
         ({"uncalibrated": "smallest"}, "is missing"),
     ],
