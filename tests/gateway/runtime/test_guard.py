@@ -16,6 +16,7 @@ import pytest
 
 from gateway.cluster.channel import (
     ApplyConfig,
+    ApplyEffects,
     ConfigApplied,
     ControlChannel,
     ReopenLogs,
