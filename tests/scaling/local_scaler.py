@@ -85,7 +85,11 @@ class LocalCluster:
                 cwd=ROOT,
             )
             assert process.stdout is not None
-            url = (await process.stdout.readline()).decode().strip()
+            try:
+                url = (await process.stdout.readline()).decode().strip()
+            except asyncio.CancelledError:  # The cluster closes while it starts.
+                process.kill()
+                raise
         finally:
             self._starting -= 1
         self.pods[url] = process
