@@ -61,6 +61,16 @@ def render_metrics(subject: Subject) -> bytes:
     return generate_latest(registry)
 
 
+def render_samples(subject: Subject) -> bytes:
+    """Render the samples of the page alone, without help and types: a third of the time, for long replays."""
+    lines = []
+    for metric in _Page(subject).collect():
+        for sample in metric.samples:
+            labels = ",".join([f'{name}="{value}"' for name, value in sample.labels.items()])
+            lines.append(f"{sample.name}{{{labels}}} {sample.value}\n")
+    return "".join(lines).encode()
+
+
 class _Page(Collector):
     """One scrape."""
 

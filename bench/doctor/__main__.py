@@ -18,9 +18,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.doctor.cases import BY_NAME, CLEARED_WITHIN_S, Verdict, learn_baseline, play_change, play_faults
+from bench.doctor.cases import CLEARED_WITHIN_S, Verdict, learn_baseline
 from bench.doctor.faults import CHANGES, FAULTS, POOL_OF
-from bench.doctor.healthy import HealthyHours, play_healthy
+from bench.doctor.healthy import HealthyHours
+from bench.doctor.playing import play_one
 from bench.target import Target
 from diagnosis.baseline import Baseline, dump_baseline, load_baseline
 
@@ -43,19 +44,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="learn the baseline once, and keep it there")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="write each result there, and skip those it has")
     return parser
-
-
-def play_one(job: tuple[Any, ...]) -> Any:
-    """Play one case in a process of its own."""
-    kind, name, seed, document = job
-    baseline = load_baseline(document)
-    if kind == "fault":
-        return play_faults([BY_NAME[name]], seed, baseline, with_mask=True)
-    if kind == "pair":
-        return play_faults([BY_NAME[each] for each in name], seed, baseline, with_mask=False)[0]
-    if kind == "change":
-        return play_change(name, seed, baseline)
-    return play_healthy(name, seed, baseline)
 
 
 def jobs_of(options: argparse.Namespace, baseline: Baseline) -> list[tuple[Any, ...]]:

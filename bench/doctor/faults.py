@@ -120,10 +120,18 @@ def _failing(stage: Stage) -> Injected:
 
 
 def _one_decode_pod(stage: Stage) -> Injected:
+    """Send all to one decode pod, and a quarter more: its link carries less than what arrives."""
     decode = _pods("split", "-d")
     left = stage.draws.choice(decode)
     stage.fleet.excluded = {address for address in decode if address != left}
-    return Injected((left,), stage.fleet.excluded.clear)
+    before = stage.fleet.traffic.load
+    stage.fleet.traffic.load = replace(before, rates=before.rates | {"split": 3.75})
+
+    def undo() -> None:
+        stage.fleet.excluded.clear()
+        stage.fleet.traffic.load = before
+
+    return Injected((left,), undo)
 
 
 def _pinned_rank(stage: Stage) -> Injected:
@@ -221,7 +229,7 @@ FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault("engine_stalled", _paused("chat", 0)),
     InjectedFault("idle_ranks", _pinned_rank, 60.0),
     InjectedFault("api_server_bound", _restarted("chat", _engine(request_s=0.6)), 60.0),
-    InjectedFault("transfer_queue", _one_decode_pod, 60.0),
+    InjectedFault("transfer_queue", _one_decode_pod, 60.0, lingers=True),
     InjectedFault("transfers_failing", _failing),
     InjectedFault("slow_transfers", _restarted("split", _link(bytes_per_s=5e8), "-d"), 60.0),
     InjectedFault("tcp_fallback", _restarted("split", _over_tcp, "-d"), 75.0),

@@ -14,7 +14,7 @@ from routing.facts import Role
 from simulator.books import Books
 from simulator.engine import Engine
 from simulator.engine_profile import slowed
-from simulator.exposition import Subject, TransfersShown, render_metrics
+from simulator.exposition import Subject, TransfersShown, render_samples
 from simulator.options import Options
 from simulator.profile import Profile
 from simulator.sequence import Milestone, MilestoneKind, Sequence
@@ -83,7 +83,7 @@ def page_of(pod: SimulatedPod, draws: Random) -> bytes:
     for rank in pod.ranks:
         rank.pod.statistics()
     options = Options(profile=plan.profile, models=(plan.pool,), engines=plan.ranks)
-    page = render_metrics(Subject(options, pod.ranks, 0, (), shown))
+    page = render_samples(Subject(options, pod.ranks, 0, (), shown))
     if not plan.is_coupled:
         return page
     balance = 1 / (1 + plan.skew) * draws.uniform(0.97, 1.0)

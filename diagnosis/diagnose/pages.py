@@ -16,7 +16,8 @@ _HEAD = """\
 Stability: experimental. Generated from `diagnosis/recipes/` by `make reference`; do not edit.
 
 Each recipe is one known fault of a fleet. A finding is raised after 15 to 30 s of evidence and cleared 20 s after the
-last. Figures that are missing, too old or too few make a recipe `unknown`, never healthy.
+last. Figures that are missing, too old or too few make a recipe `unknown`, never healthy. What is found of faults
+that are injected into simulated pods is kept in `bench/doctor/last.txt` (`make bench-doctor`).
 
 | recipe | question | severity | symptom |
 |---|---|---|---|

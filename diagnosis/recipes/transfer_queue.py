@@ -9,7 +9,7 @@ from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.scene import Scene
 from routing.facts import Role
 
-MIN_QUEUED = 1.5
+MIN_QUEUED = 1.0
 MIN_DEFERRED = 3.0
 """Mean requests that wait for a transfer to begin; and that wait for KV at all, where stages are not reported."""
 
@@ -22,7 +22,7 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
             if pod.role is Role.DECODE:
                 yield Missing(pod.pool, pod.address, "requests that wait for KV are not reported")
         elif queued is not None:
-            if queued.mean >= MIN_QUEUED and queued.last > 0:
+            if queued.mean >= MIN_QUEUED:
                 evidence = (Evidence("transfers that wait", queued.mean, MIN_QUEUED, "limit", "requests", pod.address),)
                 yield Indication(pod.pool, pod.address, evidence, 0.9)
         elif deferred is not None and deferred.mean >= MIN_DEFERRED and engine.transfers is not None:
@@ -37,7 +37,7 @@ RECIPE = Recipe(
     severity=Severity.DEGRADING,
     symptom="In split pools TTFT grows with arrivals while prefill and decode engines have room.",
     looks_at=(
-        "`num_requests_kv_fetch_by_stage{stage=waiting_to_start}` is 1.5 or more on average. Without stages: "
+        "`num_requests_kv_fetch_by_stage{stage=waiting_to_start}` is 1 or more on average. Without stages: "
         "three or more requests are deferred on an engine that fetches KV."
     ),
     cause="More KV is sent to the named decode pod than its network card carries.",
