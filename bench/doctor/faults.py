@@ -229,7 +229,7 @@ FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault("engine_stalled", _paused("chat", 0)),
     InjectedFault("idle_ranks", _pinned_rank, 60.0),
     InjectedFault("api_server_bound", _restarted("chat", _engine(request_s=0.6)), 60.0),
-    InjectedFault("transfer_queue", _one_decode_pod, 60.0),
+    InjectedFault("transfer_queue", _one_decode_pod, 60.0, lingers=True),
     InjectedFault("transfers_failing", _failing),
     InjectedFault("slow_transfers", _restarted("split", _link(bytes_per_s=5e8), "-d"), 60.0),
     InjectedFault("tcp_fallback", _restarted("split", _over_tcp, "-d"), 75.0),

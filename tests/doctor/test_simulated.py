@@ -6,7 +6,6 @@ of the command.
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,7 @@ import pytest
 
 from gateway.commands.doctor import load_bundle
 from gateway.diagnosis.view import diagnose_bundle
-from simulator.faults import Fault, FaultKind
 from simulator.options import Options
-from simulator.pod import SimulatedPod
 from simulator.profile import Profile
 from tests.doctor.stand import MODEL, Stand, Traffic, standing
 from tests.sources import ROOT
@@ -29,13 +26,6 @@ pytestmark = pytest.mark.timeout(300)
 
 def with_profile(**changes: Any) -> Options:
     return replace(PLAIN, profile=replace(PLAIN.profile, **changes))
-
-
-def fault_in_last(kind: FaultKind, factor: float = 1.0) -> Any:
-    def change(pods: Sequence[SimulatedPod]) -> None:
-        pods[-1].set_fault(Fault(kind, factor=factor))
-
-    return change
 
 
 async def command(stand: Stand, *words: str) -> tuple[int | None, str]:
@@ -73,16 +63,6 @@ async def test_a_pod_without_its_prefix_cache_is_named(tmp_path: Path) -> None:
         assert line["upstreams"] == [stand.urls[-1]]
 
 
-async def test_a_slow_pod_is_named() -> None:
-    """Four times as slow as its peers."""
-    pods = [PLAIN] * 4
-    async with (
-        standing(pods, change=fault_in_last(FaultKind.SLOW, 4.0)) as stand,
-        stand.under(Traffic(clients=12, groups=12)),
-    ):
-        assert (await stand.until_named("slower_than_peers"))["pods"] == [stand.urls[-1]]
-
-
 async def test_a_small_kv_cache_is_named() -> None:
     """Its requests are preempted."""
     small = with_profile(kv_capacity_tokens=4096, max_num_seqs=32)
@@ -97,18 +77,16 @@ async def test_unlike_block_sizes_are_named() -> None:
         assert (await stand.until_named("unlike_kv_formats"))["pods"] == [stand.urls[-1]]
 
 
-async def test_a_drain_for_a_finding_ends_with_it() -> None:
-    """In mode `act`, for the finding that the configuration names, and announced."""
-    config = "doctor: {mode: act, drain_findings: [slower_than_peers]}\n"
-    async with (
-        standing([PLAIN] * 4, change=fault_in_last(FaultKind.SLOW, 4.0), config=config) as stand,
-        stand.under(Traffic(clients=8, groups=12)),
-    ):
+async def test_a_pod_is_drained_for_a_finding() -> None:
+    """In mode `act`, for the finding that the configuration names, announced by log and metric."""
+    config = "doctor: {mode: act, drain_findings: [prefix_cache_off]}\n"
+    pods = [PLAIN, PLAIN, PLAIN, with_profile(caches_prefixes=False)]
+    async with standing(pods, config=config) as stand, stand.under(Traffic(clients=4)):
         line = await stand.gateway.until("finding_pod_drained")
         assert line["upstream"] == stand.urls[-1]
-        assert (await stand.shown("/fleet"))["pods"][-1]["state"] == "draining"
-        stand.pods[-1].set_fault(Fault())
-        assert (await stand.gateway.until("finding_pod_undrained"))["upstream"] == stand.urls[-1]
+        shown = (await stand.shown("/fleet"))["pods"][-1]
+        assert (shown["state"], shown["is_held_for_finding"]) == ("draining", True)
+        assert 'hearth_finding_drained_pods{pool="simulated"} 1.0' in await stand.page("metrics", "/metrics")
 
 
 async def test_healthy_pods_have_no_finding() -> None:
