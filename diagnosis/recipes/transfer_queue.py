@@ -9,7 +9,7 @@ from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.scene import Scene
 from routing.facts import Role
 
-MIN_QUEUED = 1.0
+MIN_QUEUED = 1.5
 MIN_DEFERRED = 3.0
 """Mean requests that wait for a transfer to begin; and that wait for KV at all, where stages are not reported."""
 
@@ -37,7 +37,7 @@ RECIPE = Recipe(
     severity=Severity.DEGRADING,
     symptom="In split pools TTFT grows with arrivals while prefill and decode engines have room.",
     looks_at=(
-        "`num_requests_kv_fetch_by_stage{stage=waiting_to_start}` is 1 or more on average. Without stages: "
+        "`num_requests_kv_fetch_by_stage{stage=waiting_to_start}` is 1.5 or more on average. Without stages: "
         "three or more requests are deferred on an engine that fetches KV."
     ),
     cause="More KV is sent to the named decode pod than its network card carries.",
@@ -45,4 +45,5 @@ RECIPE = Recipe(
     helped="Requests that wait for a transfer fall below one within a minute.",
     wrong_if="The queue stays with fewer requests: then single transfers are slow or fail.",
     look=look,
+    raise_after_s=30.0,
 )
