@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import exp, log, sqrt
 
 MAX_EXPONENT = 60.0
+MAX_DEVIATIONS = 8.0
 MIN_SHARE = 1e-3
 """Of the engines' time, that a tier keeps at least below the tiers of higher priority."""
 
@@ -44,6 +45,8 @@ def overflow_share(mean: float, capacity: float, peakedness: float = 1.0) -> flo
         return 0.0
     deviation = sqrt(mean * max(peakedness, 0.1))
     z = (capacity - mean) / deviation
+    if z > MAX_DEVIATIONS:
+        return 0.0
     density = exp(-min(z * z / 2, MAX_EXPONENT)) / 2.506_628_274_631
     return min(max(deviation * (density - z * _upper_tail(z)) / mean, 0.0), 1.0)
 

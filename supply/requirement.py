@@ -27,6 +27,10 @@ MAX_ENGINES = 100_000.0
 
 PRECISION = 0.005
 """Relative error of a requirement."""
+MIN_TOKENS = 1e-9
+"""Tokens per second that count as work."""
+MIN_STEP = 1e-4
+"""Its absolute error, in engines: next to no work needs next to none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,8 @@ class TierNeed:
     @property
     def counts(self) -> bool:
         """Whether engines are added for it."""
-        return not self.objective.is_best_effort and (self.work.prefill_tokens > 0 or self.work.output_tokens > 0)
+        tokens = max(self.work.prefill_tokens, self.work.output_tokens)
+        return not self.objective.is_best_effort and tokens > MIN_TOKENS
 
 
 def missed_by_tier(needs: Sequence[TierNeed], speed: EngineSpeed, role: Role, engines: float) -> list[float]:
@@ -65,7 +70,7 @@ def engines_needed(needs: Sequence[TierNeed], speed: EngineSpeed, role: Role) ->
         low, high = high, high * 1.5
         if high > MAX_ENGINES:
             return MAX_ENGINES
-    while high - low > PRECISION * high:
+    while high - low > max(PRECISION * high, MIN_STEP):
         middle = (low + high) / 2
         if _keeps(estimate, bounds, middle):
             high = middle

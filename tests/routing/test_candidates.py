@@ -29,7 +29,9 @@ ONE_NUMBER = {
     "has_new_pods",
     "has_decode_engines",
 }
-OF_SOME = {"holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shares", "burden_s", "stalls_s"}
+OF_SOME = {
+    *("holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shares", "burden_s", "stalls_s", "spill_ranks"),
+}
 
 
 class Watching:

@@ -36,6 +36,7 @@ FULL = PodFacts(
     zone="a",
     region="eu-north",
     prompts=PromptLengths.LONG,
+    spill_rank=1,
 )
 
 

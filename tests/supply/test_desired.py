@@ -43,13 +43,6 @@ def test_all_gateways_answer_alike_through_a_shared_state() -> None:
     assert decode_state(encode_state(state)) == state
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"version":99}', '{"version":1,"pools":3}'])
-def test_a_damaged_state_is_an_error(text: str) -> None:
-    """One kind of error for all of them."""
-    with pytest.raises(ValueError, match="supply state"):
-        decode_state(text)
-
-
 @given(
     st.lists(
         st.tuples(st.floats(0, 60), st.integers(0, 20), st.booleans(), st.booleans(), st.floats(-4e3, 4e3)),
@@ -139,22 +132,6 @@ def test_best_effort_work_gets_one_engine_and_no_more() -> None:
     assert answers[-1].pools[0].engines == 1
 
 
-def test_the_step_and_the_budget_bound_the_figure() -> None:
-    """Two engines a minute; and no more than what is left of the day's engine-hours."""
-    answers, _ = decide([load_of(60, PoolLoad(ready=2))] * 9, rails(step=2))
-    engines = [answer.pools[0].engines for answer in answers]
-    assert engines[0] == 4
-    assert engines[3] == 4
-    assert engines[4] == 6
-    assert answers[3].pools[0].reason is SupplyReason.STEP
-    policy = rails(1, hours=26.0)
-    answers, _ = decide([load_of(60, PoolLoad(ready=20))] * 700, policy)
-    assert answers[0].pools[0].engines == 26
-    assert answers[-1].pools[0].engines == 1
-    assert answers[-1].pools[0].reason is SupplyReason.BUDGET
-    assert answers[-1].short == ("gold",)
-
-
 def test_residency_keeps_a_tier_in_its_pools() -> None:
     """Gold may not leave home; silver goes where it is cheaper."""
     tiers = (TierLoad(GOLD, work(10), pools=frozenset(("home",))), TierLoad(SILVER, work(10)))
@@ -192,33 +169,6 @@ def test_pools_of_either_role_beside_a_split_fleet_keep_their_engines() -> None:
     beside = decide([ModelLoad("m", tiers, (*split, PoolLoad("e", ready=4)))])[0][0]
     assert beside.pools[2].engines == 4
     assert beside.pools[0].engines < alone.pools[0].engines
-
-
-def test_a_slow_start_is_learned_before_it_has_ended() -> None:
-    """The horizon is the age of an engine that is still starting, where that is longer than the estimate."""
-    terms = {
-        oldest: {
-            term.name: term.value
-            for term in decide([load_of(10, PoolLoad(ready=2, starting=1, start_s=60, oldest_start_s=oldest))])[0][0]
-            .pools[0]
-            .terms
-        }
-        for oldest in (10.0, 200.0)
-    }
-    assert terms[10.0]["horizon_s"] == 90.0
-    assert terms[200.0]["horizon_s"] == 230.0
-
-
-def test_attainment_below_the_estimate_adds_engines_within_bounds() -> None:
-    """What was missed on enough engines raises the work; full attainment lowers it to its bound."""
-
-    def figure(attained: float) -> float:
-        tier = TierLoad(GOLD, work(20), attained=attained, finished=1_000)
-        answers, _ = decide([ModelLoad("m", (tier,), (PoolLoad(ready=9),))] * 200)
-        return next(term.value for term in answers[-1].pools[0].terms if term.name == "needed_alone")
-
-    plain = figure(0.999)
-    assert 1.05 * plain < figure(0.8) < 1.45 * plain
 
 
 def test_queued_work_raises_the_figure() -> None:
@@ -266,17 +216,6 @@ def test_a_pool_of_maximum_zero_is_left_out() -> None:
     policy = SupplyPolicy(pools={"old": GuardRails(0, 0, 9, 0), "default": GuardRails(0, 50, 50, 1e6)})
     answers, _ = decide([load_of(20, PoolLoad("old"), PoolLoad("new"))], policy)
     assert [pool.engines > 0 for pool in answers[0].pools] == [False, True]
-
-
-def test_models_that_have_gone_are_forgotten() -> None:
-    """After two weeks without a decision; a model in use keeps its memory."""
-    _, state = decide([replace(load_of(5), model="a|b")])
-    _, state = decide([replace(load_of(5), model="c")], state=state, begin_s=MONDAY_S + 60)
-    assert set(state.last_s) == {"a|b", "c"}
-    _, state = decide([replace(load_of(5), model="c")], state=state, begin_s=MONDAY_S + 15 * 86_400)
-    assert set(state.last_s) == {"c"}
-    assert list(state.tiers) == ["c|gold"]
-    assert list(state.pools) == ["c|default|either"]
 
 
 def test_only_an_allowed_pool_is_woken() -> None:

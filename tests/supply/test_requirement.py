@@ -86,3 +86,10 @@ def test_an_objective_that_no_engine_keeps_asks_for_a_finite_number() -> None:
     """A TPOT below one step, and a TTFT below the own prefill."""
     impossible = TierNeed(replace(GOLD, tpot_s=0.001, ttft_s=0.01, ttft_uncached_factor=0.0), work(5))
     assert engines_needed([impossible], SPEED, Role.EITHER) < 400
+
+
+@pytest.mark.parametrize("requests", [5e-324, 1e-300, 1e-9])
+@pytest.mark.parametrize("role", list(Role))
+def test_next_to_no_work_needs_next_to_no_engine(requests: float, role: Role) -> None:
+    """The search ends for any figure."""
+    assert engines_needed([need(GOLD, requests)], SPEED, role) < 0.02

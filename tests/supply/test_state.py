@@ -1,0 +1,28 @@
+"""The memory of decisions as a value and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from supply.state import decode_state
+from tests.supply.builders import MONDAY_S, decide, load_of
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"version":99}', '{"version":1,"pools":3}'])
+def test_a_damaged_state_is_an_error(text: str) -> None:
+    """One kind of error for all of them."""
+    with pytest.raises(ValueError, match="supply state"):
+        decode_state(text)
+
+
+def test_models_that_have_gone_are_forgotten() -> None:
+    """After two weeks without a decision; a model in use keeps its memory."""
+    _, state = decide([replace(load_of(5), model="a|b")])
+    _, state = decide([replace(load_of(5), model="c")], state=state, begin_s=MONDAY_S + 60)
+    assert set(state.last_s) == {"a|b", "c"}
+    _, state = decide([replace(load_of(5), model="c")], state=state, begin_s=MONDAY_S + 15 * 86_400)
+    assert set(state.last_s) == {"c"}
+    assert list(state.tiers) == ["c|gold"]
+    assert list(state.pools) == ["c|default|either"]
