@@ -39,6 +39,7 @@ from gateway.diagnosis.server_facts import (
 from gateway.discovery.source import ServerReport
 from gateway.fleet.pod_state import WatchedPod
 from gateway.fleet.watcher import FleetWatcher
+from gateway.runtime.guard import report_exception
 from routing.decision.router import Router
 from routing.pods import Pod, PodState
 from routing.server_settings import NO_SETTINGS
@@ -133,7 +134,10 @@ class FactCollector:
         reports = self._watcher.census.servers()
         pods = []
         for number, pod in enumerate(watched, 1):
-            pods.append(self._observation(pod, reports.get(pod.url), now_s))
+            try:
+                pods.append(self._observation(pod, reports.get(pod.url), now_s))
+            except Exception as error:  # noqa: BLE001 - reported; one pod must not end the diagnosis of all
+                report_exception("facts of a pod", error)
             if number % SLICE_PODS == 0:
                 await asyncio.sleep(0)
         offsets = {url: _smallest_offset(held) for url, held in self._offsets_s.items() if held}

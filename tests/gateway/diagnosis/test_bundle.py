@@ -19,6 +19,7 @@ from gateway.fleet.pod_state import WatchedPod
 from routing.decision.router import Router
 from routing.facts import PodFacts
 from routing.pods import EngineShape, Pod, PodState
+from routing.server_settings import ServerSettings
 from scorers.registry import routings
 from tests.agent.test_server_settings import COMMAND, SECRET, VARIABLES
 from tests.gateway.samples import an_attempt, an_outcome
@@ -119,3 +120,18 @@ async def test_words_of_a_later_version_are_passed_over(tmp_path: Any) -> None:
     document["mood"] = "good"
     document["looks"][0]["facts"]["pods"][0]["colour"] = "red"
     assert len(read_bundle(json.dumps(document).encode()).looks) == 1
+
+
+async def test_one_pod_whose_facts_cannot_be_made_leaves_the_others(tmp_path: Any) -> None:
+    """Reported, and left out."""
+    scene = Scene(tmp_path)
+    (watched,) = scene.collector._watcher.pods
+    strange = WatchedPod(DiscoveredPod("http://10.0.0.8:8000"))
+    report = ServerReport("node-8", 0.0, ServerSettings({"block-size": "x"}))
+    census = SimpleNamespace(servers=lambda: {strange.url: report})
+    scene.collector._watcher = cast("Any", SimpleNamespace(pods=(strange, watched), census=census))
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    facts = await scene.collector.collect()
+    assert [pod.address for pod in facts.pods] == [URL]
+    assert len(reported) == 1
