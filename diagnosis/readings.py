@@ -136,7 +136,7 @@ _SAMPLE = re.compile(
 )
 # A name begins behind what is no part of one: a long text without `=` is searched once, not once from each place.
 _LABEL = re.compile(rb'(?<![a-z_])([a-z_]+)="([^"\\\n]*)"')
-_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+_SHORT_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 
 _CONFIG_LABELS = (
     *("num_gpu_blocks", "block_size", "kv_cache_size_tokens", "hash_block_size", "prefix_caching_hash_algo"),
@@ -368,7 +368,7 @@ def _count_of(config: Mapping[str, str], name: str) -> int | None:
 
 def _text_of(config: Mapping[str, str], name: str) -> str | None:
     held = config.get(name, "")
-    return held if held != "None" and _WORD.fullmatch(held) else None
+    return held if held != "None" and _SHORT_TEXT.fullmatch(held) else None
 
 
 def joined_flags(preferred: EngineFlags | None, other: EngineFlags | None) -> EngineFlags | None:

@@ -186,16 +186,19 @@ class FactCollector:
 
     async def _read_versions(self, watched: Sequence[WatchedPod]) -> None:
         """Request the version of a few pods whose discovery reports none, once for each start of theirs."""
-        requested = 0
+        starts: dict[str, float | None] = {}
         for pod in watched:
             started_s = None if pod.metrics is None else pod.metrics.started_s
             is_known = pod.url in self._versions and self._versions[pod.url][0] == started_s
             if is_known or pod.metrics is None or pod.discovered.facts.version is not None:
                 continue
-            self._versions[pod.url] = (started_s, await self._watcher.read_version(pod.url))
-            requested += 1
-            if requested >= MAX_VERSION_REQUESTS:
+            starts[pod.url] = started_s
+            if len(starts) >= MAX_VERSION_REQUESTS:
                 break
+        # At the same time: pods that do not answer delay a look once.
+        found = await asyncio.gather(*map(self._watcher.read_version, starts))
+        for (url, started_s), version in zip(starts.items(), found, strict=True):
+            self._versions[url] = (started_s, version)
 
     def _note_queue(self, url: str, windows: tuple[EngineWindow, ...]) -> None:
         held = [window.queue for window in windows if window.queue is not None and window.queue.count > 0]
