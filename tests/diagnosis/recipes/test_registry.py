@@ -287,3 +287,11 @@ def test_a_prompt_that_takes_long_is_no_stall() -> None:
     growing = GaugeReadings(0.3, 0.2, 0.4, 0.4)
     held = chat(generation_tokens=0.0, computed_tokens=0.0, kv_usage=growing)
     assert looked("engine_stalled", held) == (set(), set())
+
+
+def test_a_port_that_carries_no_kv_may_be_down() -> None:
+    """Nodes have ports that nothing is connected to: without a connector no pod is drained for one."""
+    down = HardwareFacts(NOW_S, ports=(NicPort("mlx5_1", "down"),))
+    assert looked("rdma_port_down", fleet(pod("c0", hardware=down))) == (set(), set())
+    with_connector = pod("c0", hardware=down, flags=flags(connector="NixlConnector"))
+    assert looked("rdma_port_down", fleet(with_connector)) == ({C0}, set())
