@@ -22,11 +22,14 @@ VERSION = 1
 HOURS = 168
 
 MAX_KINDS = 16
-"""Kinds of traffic in a baseline."""
+"""Kinds of traffic in a baseline; all others are counted as one more."""
 
 MAX_LEVELS = 512
 
 MAX_LIMITS = 64
+
+MAX_TEXT_CHARS = 1024
+"""Of a name: a fact may have 512, and a role stands beside it."""
 
 DECAY = 0.5
 """What a week's count is multiplied by when the same hour comes again, so that old weeks fade."""
@@ -112,22 +115,24 @@ def learned(baseline: Baseline, facts: FleetFacts) -> Baseline:
     times, levels = dict(baseline.times), dict(baseline.levels)
     if baseline.last_hour is not None and epoch_hour != baseline.last_hour:
         _fade(times, levels, hour)
+    # Of the future where the clock was set back: nothing would be counted until then.
+    counted_until_s = min(baseline.counted_until_s, facts.at_s)
     for key, window in facts.times.items():
-        if window.end_s > baseline.counted_until_s:
+        if window.end_s > counted_until_s:
             _count(times, key, hour, window)
     for subject, values in levels_of(facts).items():
         if subject in levels or len(levels) < MAX_LEVELS:
             held = levels.get(subject, Level())
             total, weight = held.hours.get(hour, (0.0, 0.0))
             levels[subject] = Level({**held.hours, hour: (total + sum(values), weight + len(values))})
-    until = max((window.end_s for window in facts.times.values()), default=baseline.counted_until_s)
+    until = max((window.end_s for window in facts.times.values()), default=counted_until_s)
     return replace(
         baseline,
         saved_at_s=facts.at_s,
         times=times,
         levels=levels,
         last_hour=epoch_hour,
-        counted_until_s=max(until, baseline.counted_until_s),
+        counted_until_s=max(until, counted_until_s),
     )
 
 
@@ -225,10 +230,19 @@ def _dump(held: Distribution) -> dict[str, Any]:
 
 def load_baseline(document: object) -> Baseline:
     """Return the baseline of JSON values. Raises `InvalidBaseline` naming the field that cannot be read."""
+    try:
+        return _loaded(document)
+    except (OverflowError, ValueError) as error:
+        if isinstance(error, InvalidBaseline):
+            raise
+        raise InvalidBaseline(f"a number cannot be read: {error}") from None
+
+
+def _loaded(document: object) -> Baseline:
     if not isinstance(document, dict) or document.get("baseline") != VERSION:
         raise InvalidBaseline(f"baseline: must be {VERSION}; save a new one with `hearth baseline save`")
     times: dict[tuple[TrafficKey, int], HourTimes] = {}
-    for index, entry in enumerate(_list(document, "times", MAX_KINDS * HOURS)):
+    for index, entry in enumerate(_list(document, "times", (MAX_KINDS + 1) * HOURS)):
         with_place = _Reader(f"times.{index}", entry)
         times[with_place.key(), with_place.hour()] = with_place.hour_times()
     levels: dict[tuple[str, str], Level] = {}
@@ -268,7 +282,7 @@ class _Reader:
 
     def text(self, name: str) -> str:
         held = self._entry.get(name)
-        if not isinstance(held, str) or len(held) > 512:
+        if not isinstance(held, str) or len(held) > MAX_TEXT_CHARS:
             raise self._fault(name, "must be a short text")
         return held
 
@@ -314,8 +328,8 @@ class _Reader:
         limits = tuple(self._number(name, limit) for limit in held["limits"])
         counts = [0.0] * (len(limits) + 1)
         given = held.get("counts")
-        if list(limits) != sorted(set(limits)) or not isinstance(given, dict):
-            raise self._fault(name, "must have ascending limits and an object of counts")
+        if list(limits) != sorted(set(limits)) or 0.0 in limits or not isinstance(given, dict):
+            raise self._fault(name, "must have ascending limits above 0 and an object of counts")
         for place, count in given.items():
             if not str(place).isdigit() or int(place) > len(limits):
                 raise self._fault(name, "has a count outside of its limits")

@@ -59,9 +59,8 @@ def drainable(
         if len(pods) > POOL_WIDE_SHARE * len(members[finding.pool]) and len(pods) > 1:
             pool_wide.append(finding.key)
             continue
-        # Drained ones first, so that a choice stays while its evidence does.
         held = chosen.setdefault(finding.pool, [])
-        held += [each for each in sorted(pods, key=lambda each: each not in drained) if each not in held]
+        held += [each for each in pods if each not in held]
     permitted = [
         address
         for pool, pods in chosen.items()
@@ -75,7 +74,8 @@ def _permitted(pods: list[str], size: int, ready: set[str], needed: int, drained
     limit = max(1, int(MAX_POOL_SHARE * size))
     kept: list[str] = []
     left = len(ready)
-    for pod in sorted(pods, key=lambda each: each not in drained):
+    # Those that are drained first; then by address, so that several gateways choose the same.
+    for pod in sorted(pods, key=lambda each: (each not in drained, each)):
         if len(kept) >= limit:
             break
         if pod in drained:

@@ -10,7 +10,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 from diagnosis.distribution import Distribution, from_cumulative
@@ -30,6 +30,15 @@ MAX_ENGINES = 256
 
 MAX_BUCKETS = 64
 """Buckets of one histogram that are read."""
+
+MAX_PAGE_BYTES = 2 << 20
+"""Of a page that is read: an engine takes some 60 kB."""
+
+MAX_POSITIONS = 64
+"""Positions of drafted tokens that are read."""
+
+MAX_VALUE = 1e18
+"""Of a sample; larger ones are left out, so that no sum overflows."""
 
 GAUGES: Mapping[str, str] = {
     "running": "num_requests_running",
@@ -108,6 +117,16 @@ _SCALARS = frozenset(
         ACCEPTED_BY_POSITION,
     )
 )
+_SAMPLES = frozenset(
+    (
+        *GAUGES.values(),
+        *(name for names in COUNTERS.values() for name in names),
+        *SPECULATION.values(),
+        *TRANSFER_COUNTERS.values(),
+        *(f"{ACCEPTED_BY_POSITION} {position}" for position in range(MAX_POSITIONS)),
+    )
+)
+"""Scalars with the label that tells them apart: those of other labels are not kept."""
 _BUCKETED = frozenset((*HISTOGRAMS.values(), *TRANSFER_SUMS.values()))
 
 _SAMPLE = re.compile(
@@ -115,7 +134,14 @@ _SAMPLE = re.compile(
     + "|".join(sorted((*_SCALARS, *_BUCKETED, CACHE_CONFIG), key=len, reverse=True)).encode()
     + rb")(?:_total|_bucket|_sum|_count)?)(\{[^\n]*\})? ([^ \n]+)"
 )
-_LABEL = re.compile(rb'([a-z_]+)="([^"\\\n]*)"')
+# A name begins behind what is no part of one: a long text without `=` is searched once, not once from each place.
+_LABEL = re.compile(rb'(?<![a-z_])([a-z_]+)="([^"\\\n]*)"')
+_SHORT_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+
+_CONFIG_LABELS = (
+    *("num_gpu_blocks", "block_size", "kv_cache_size_tokens", "hash_block_size", "prefix_caching_hash_algo"),
+    *("enable_prefix_caching", "cache_dtype"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +151,16 @@ class EngineCounts:
     scalars: Mapping[str, float] = field(default_factory=dict)
     histograms: Mapping[str, Distribution] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
-    """Labels of `cache_config_info`."""
+    """Labels of `cache_config_info` that diagnosis reads."""
 
 
 def read_counts(page: bytes) -> dict[int, EngineCounts]:
-    """Read a page into the counts of its engines by rank. Samples that cannot be read are left out."""
+    """Read a page into the counts of its engines by rank. Samples that cannot be read are left out.
+
+    A page of more than `MAX_PAGE_BYTES` has none.
+    """
+    if len(page) > MAX_PAGE_BYTES:
+        return {}
     scalars: defaultdict[int, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     parts: defaultdict[int, defaultdict[str, _Parts]] = defaultdict(lambda: defaultdict(_Parts))
     configs: dict[int, dict[str, str]] = {}
@@ -141,11 +172,13 @@ def read_counts(page: bytes) -> dict[int, EngineCounts]:
             continue
         key, _, kind = _split(name.decode())
         if key == CACHE_CONFIG:
-            configs[rank] = {label.decode(): held.decode("utf-8", "replace") for label, held in labels.items()}
+            configs[rank] = {
+                name: labels.get(name.encode(), b"")[:64].decode("ascii", "replace") for name in _CONFIG_LABELS
+            }
         elif key in _BUCKETED and kind:
             parts[rank][key].add(kind, labels.get(b"le", b""), value)
-        elif key in _SCALARS:
-            scalars[rank][_qualified(key, labels)] += value
+        elif key in _SCALARS and (sample_name := _qualified(key, labels)) in _SAMPLES:
+            scalars[rank][sample_name] += value
     return {
         rank: EngineCounts(
             scalars=dict(scalars[rank]),
@@ -197,7 +230,7 @@ def _number(text: bytes) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if isfinite(value) else None
+    return value if 0.0 <= value <= MAX_VALUE else None
 
 
 def _integer(text: bytes) -> int | None:
@@ -211,7 +244,9 @@ class PodHistory:
         self._readings: deque[tuple[float, Mapping[int, EngineCounts]]] = deque(maxlen=MAX_READINGS)
 
     def add(self, at_s: float, counts: Mapping[int, EngineCounts]) -> None:
-        """Add a reading; readings must come in order of time."""
+        """Add a reading. One from before the last one drops those behind it."""
+        if self._readings and at_s < self._readings[-1][0]:  # The clock was set back.
+            self._readings.clear()
         while self._readings and self._readings[0][0] < at_s - KEPT_S:
             self._readings.popleft()
         self._readings.append((at_s, counts))
@@ -298,7 +333,7 @@ class _Growth:
         if all(value is None for value in values.values()):
             return None
         places = [name for name in self.final.scalars if name.startswith(f"{ACCEPTED_BY_POSITION} ")]
-        by_place = {int(name.rpartition(" ")[2]): self.of(name) or 0.0 for name in places if name[-1].isdigit()}
+        by_place = {int(name.rpartition(" ")[2]): self.of(name) or 0.0 for name in places}
         return SpeculationWindow(**values, accepted_by_position=tuple(by_place[place] for place in sorted(by_place)))
 
     def transfers(self) -> TransferWindow | None:
@@ -332,8 +367,8 @@ def _count_of(config: Mapping[str, str], name: str) -> int | None:
 
 
 def _text_of(config: Mapping[str, str], name: str) -> str | None:
-    held = config.get(name)
-    return held if held and held != "None" else None
+    held = config.get(name, "")
+    return held if held != "None" and _SHORT_TEXT.fullmatch(held) else None
 
 
 def joined_flags(preferred: EngineFlags | None, other: EngineFlags | None) -> EngineFlags | None:

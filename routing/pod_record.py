@@ -81,6 +81,9 @@ ENGINE_COUNTERS = frozenset(
 )
 """Counters of an engine that are published. What the plugin of a later version adds is dropped."""
 
+MAX_FETCHING = 1_000_000
+"""Requests of one stage; a larger count is an error of its sender."""
+
 FETCH_STAGES = frozenset(("waiting_to_start", "in_progress", "completed_waiting"))
 
 
@@ -92,8 +95,8 @@ def known_counters(given: Mapping[str, float]) -> dict[str, float]:
 
 
 def known_stages(given: Mapping[str, int]) -> dict[str, int]:
-    """Return the stages that are published, with counts of at least 0."""
-    return {name: count for name, count in given.items() if name in FETCH_STAGES and count >= 0}
+    """Return the stages that are published, with counts of at least 0. JSON has no bound for a count."""
+    return {name: count for name, count in given.items() if name in FETCH_STAGES and 0 <= count <= MAX_FETCHING}
 
 
 class GpuReading(Struct, frozen=True, omit_defaults=True):
@@ -217,15 +220,26 @@ class _Version(Struct, frozen=True):
 
 
 def write_record(record: AgentRecord) -> bytes:
-    """The record as JSON, without settings where it would become too long. Raises `InvalidRecord` where no reader would
-    take it.
+    """The record as JSON, without settings and then without counters where it would become too long. Raises
+    `InvalidRecord` where no reader would take it.
     """
     written = _encoded(record)
-    if len(written) > MAX_RECORD_BYTES:
-        written = _encoded(replace(record, pods=tuple(replace(pod, settings=NO_SETTINGS) for pod in record.pods)))
+    for shorten in (_without_settings, _without_counters):
+        if len(written) > MAX_RECORD_BYTES:
+            record = replace(record, pods=tuple(map(shorten, record.pods)))
+            written = _encoded(record)
     if len(written) > MAX_RECORD_BYTES or len(record.pods) > MAX_PODS:
         raise InvalidRecord(f"more than {MAX_PODS} pods or {MAX_RECORD_BYTES} bytes")
     return written
+
+
+def _without_settings(pod: RegisteredPod) -> RegisteredPod:
+    return replace(pod, settings=NO_SETTINGS)
+
+
+def _without_counters(pod: RegisteredPod) -> RegisteredPod:
+    bare = (msgspec.structs.replace(load, counters={}, fetching={}) for load in pod.loads)
+    return replace(pod, loads=tuple(bare))
 
 
 def _encoded(record: AgentRecord) -> bytes:

@@ -5,7 +5,7 @@ A package of its own, above `recipes/`, so that packages form no circle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from diagnosis.baseline import Baseline
@@ -64,7 +64,7 @@ def diagnose(
     gaps: dict[tuple[str, str, str], list[str]] = {}
     unchecked: set[Subject] = set()
     for recipe in RECIPES:
-        for each in recipe.look(scene):
+        for each in _indications(recipe, scene):
             if isinstance(each, Missing):
                 gaps.setdefault((recipe.name, each.pool, each.reason), []).append(each.pod)
                 unchecked.add((recipe.name, each.pool, each.pod))
@@ -87,6 +87,14 @@ def diagnose(
     )
 
 
+def _indications(recipe: Recipe, scene: Scene) -> Iterator[Indication | Missing]:
+    """Yield what a recipe finds. One that raises counts as not checked: it must not hide the others."""
+    try:
+        yield from recipe.look(scene)
+    except Exception as error:  # noqa: BLE001 - shown as a gap
+        yield Missing("", "", f"the recipe raised {type(error).__name__}")
+
+
 def _next_tracks(
     before: Mapping[Subject, Track],
     seen: Mapping[Subject, Indication],
@@ -95,6 +103,7 @@ def _next_tracks(
     now_s: float,
 ) -> dict[Subject, Track]:
     tracks: dict[Subject, Track] = {}
+    before = {subject: _not_later(track, now_s) for subject, track in before.items()}
     for subject, track in before.items():
         if subject in seen or (subject[2] and subject[2] not in present and subject[0] != "clocks_apart"):
             continue
@@ -112,6 +121,13 @@ def _next_tracks(
         is_raised = held.is_raised or now_s - held.since_s >= BY_NAME[subject[0]].raise_after_s
         tracks[subject] = Track(held.since_s, now_s, is_raised, shown)
     return tracks
+
+
+def _not_later(track: Track, now_s: float) -> Track:
+    """Return a track without times of the future: the clock may have been set back."""
+    if track.last_s <= now_s:
+        return track
+    return replace(track, since_s=min(track.since_s, now_s), last_s=now_s)
 
 
 def _findings(tracks: Mapping[Subject, Track], unchecked: set[Subject]) -> list[Finding]:

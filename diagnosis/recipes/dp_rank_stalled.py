@@ -34,7 +34,9 @@ RECIPE = Recipe(
     question=Question.DECODE,
     severity=Severity.FAILING,
     symptom="Requests on one rank hang; other ranks of the same pod answer, and `/health` says 200.",
-    looks_at="A rank has running requests through the window, and neither prompt nor generated tokens grew.",
+    looks_at=(
+        "A rank has running requests through the window, and neither prompt nor generated tokens grew, nor did KV use."
+    ),
     cause=(
         "The engine process of that rank is blocked: a collective operation that waits for a peer, or a "
         "stopped process."

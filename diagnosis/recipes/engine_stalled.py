@@ -13,9 +13,12 @@ MIN_WINDOW_S = 15.0
 
 
 def stands_idle_under_load(engine: EngineWindow) -> bool | None:
-    """Return whether requests ran through the window while no token was computed; None where figures are missing."""
+    """Return whether requests ran through the window while nothing was computed; None where figures are missing."""
     if engine.running is None or engine.generation_tokens is None or engine.length_s < MIN_WINDOW_S:
         return None
+    if engine.kv_usage is not None and engine.kv_usage.peak > engine.kv_usage.low:
+        # Tokens of a prompt are counted when all of it is computed; its KV grows with each chunk.
+        return False
     computed = engine.computed_tokens if engine.computed_tokens is not None else (engine.prompt_tokens or 0.0)
     return engine.running.low >= 1 and engine.generation_tokens == 0 and computed == 0
 
@@ -44,7 +47,9 @@ RECIPE = Recipe(
     question=Question.DECODE,
     severity=Severity.FAILING,
     symptom="Streams fall silent on one pod, and its `/health` still says 200.",
-    looks_at="Requests run through a window of 15 s or more, and neither prompt nor generated tokens grew.",
+    looks_at=(
+        "Requests run through a window of 15 s or more, and neither prompt nor generated tokens grew, nor did KV use."
+    ),
     cause="The engine process is blocked or stopped behind a living API server.",
     first_step="Drain the named pod, then read the stack of its engine process before anything else is changed.",
     helped="Requests succeed on the remaining pods at once; the stack names the call that blocks.",

@@ -7,20 +7,21 @@ from collections.abc import Iterator
 from diagnosis.finding import Evidence, Question, Severity
 from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.scene import Scene
+from routing.facts import Role
 
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
     """Look at the state of the ports of pods that have a connector."""
     for pod in scene.facts.pods:
-        has_connector = pod.flags is None or pod.flags.connector is not None
+        moves_kv = pod.role is not Role.EITHER or (pod.flags is not None and pod.flags.connector is not None)
         ports = () if pod.hardware is None else pod.hardware.ports
         known = [port for port in ports if port.state]
         if not known:
-            if has_connector and pod.role.value != "either":
+            if pod.role is not Role.EITHER and (pod.flags is None or pod.flags.connector is not None):
                 yield Missing(pod.pool, pod.address, "the state of network ports is not known")
             continue
         down = [port.name for port in known if port.state != "active"]
-        if down:
+        if down and moves_kv:
             evidence = (Evidence("ports that are not active", ", ".join(down), None, "", "", pod.address),)
             yield Indication(pod.pool, pod.address, evidence, 0.95)
 

@@ -10,6 +10,7 @@ import gzip
 import json
 import sys
 import time
+import zlib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -115,7 +116,7 @@ def load_bundle(file: Path) -> SupportBundle:
         if body.startswith(GZIP_MAGIC):
             with gzip.open(file, "rb") as packed:
                 body = packed.read(MAX_BUNDLE_BYTES + 1)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InvalidValue(f"{file}: {getattr(error, 'strerror', None) or error}") from None
     if len(body) > MAX_BUNDLE_BYTES:
         raise InvalidValue(f"{file}: more than {MAX_BUNDLE_BYTES} bytes")

@@ -33,6 +33,8 @@ class BaselineStore:
         self._clock = clock
         self._saved_s = clock()
         self._looks = 0
+        self._is_used = asyncio.Lock()
+        """One change at a time: a look that is being counted in must not undo a reset."""
 
     async def load(self) -> None:
         """Read the file, if there is one."""
@@ -51,7 +53,8 @@ class BaselineStore:
         # Windows of half a minute overlap: one in `STEPS` is counted.
         if self._looks % STEPS or any(finding.severity is not Severity.ADVICE for finding in diagnosis.findings):
             return
-        self.baseline = await asyncio.to_thread(learned, self.baseline or Baseline(), facts)
+        async with self._is_used:
+            self.baseline = await asyncio.to_thread(learned, self.baseline or Baseline(), facts)
         if self._file is not None and self._clock() - self._saved_s >= SAVE_INTERVAL_S:
             await self.save()
 
@@ -60,6 +63,10 @@ class BaselineStore:
 
         `resets`: what was learned before is dropped first, because the fleet was changed on purpose.
         """
+        async with self._is_used:
+            return await self._save(resets=resets)
+
+    async def _save(self, *, resets: bool) -> dict[str, object]:
         if resets:
             self.baseline = Baseline()
         self._saved_s = self._clock()
@@ -101,7 +108,9 @@ def replace_file(file: Path, body: bytes) -> None:
     """Write a file beside another of that name and move it there, readable by its owner alone. Raises OSError."""
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        opened = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        # Of a process that was killed, or a link that someone else has put there: it is not written through.
+        beside.unlink(missing_ok=True)
+        opened = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(opened, "wb") as writing:
             writing.write(body)
             writing.flush()

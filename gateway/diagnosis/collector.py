@@ -39,6 +39,7 @@ from gateway.diagnosis.server_facts import (
 from gateway.discovery.source import ServerReport
 from gateway.fleet.pod_state import WatchedPod
 from gateway.fleet.watcher import FleetWatcher
+from gateway.runtime.guard import report_exception
 from routing.decision.router import Router
 from routing.pods import Pod, PodState
 from routing.server_settings import NO_SETTINGS
@@ -133,7 +134,10 @@ class FactCollector:
         reports = self._watcher.census.servers()
         pods = []
         for number, pod in enumerate(watched, 1):
-            pods.append(self._observation(pod, reports.get(pod.url), now_s))
+            try:
+                pods.append(self._observation(pod, reports.get(pod.url), now_s))
+            except Exception as error:  # noqa: BLE001 - reported; one pod must not end the diagnosis of all
+                report_exception("facts of a pod", error)
             if number % SLICE_PODS == 0:
                 await asyncio.sleep(0)
         offsets = {url: _smallest_offset(held) for url, held in self._offsets_s.items() if held}
@@ -182,16 +186,19 @@ class FactCollector:
 
     async def _read_versions(self, watched: Sequence[WatchedPod]) -> None:
         """Request the version of a few pods whose discovery reports none, once for each start of theirs."""
-        requested = 0
+        starts: dict[str, float | None] = {}
         for pod in watched:
             started_s = None if pod.metrics is None else pod.metrics.started_s
             is_known = pod.url in self._versions and self._versions[pod.url][0] == started_s
             if is_known or pod.metrics is None or pod.discovered.facts.version is not None:
                 continue
-            self._versions[pod.url] = (started_s, await self._watcher.read_version(pod.url))
-            requested += 1
-            if requested >= MAX_VERSION_REQUESTS:
+            starts[pod.url] = started_s
+            if len(starts) >= MAX_VERSION_REQUESTS:
                 break
+        # At the same time: pods that do not answer delay a look once.
+        found = await asyncio.gather(*map(self._watcher.read_version, starts))
+        for (url, started_s), version in zip(starts.items(), found, strict=True):
+            self._versions[url] = (started_s, version)
 
     def _note_queue(self, url: str, windows: tuple[EngineWindow, ...]) -> None:
         held = [window.queue for window in windows if window.queue is not None and window.queue.count > 0]

@@ -21,6 +21,9 @@ PRICE_HALF_LIFE_S = 600.0
 MIN_PRICE_S = 0.000_1
 """Seconds a token below which a price is dropped."""
 
+MAX_PRICE_S = 0.1
+"""Seconds a token: the times of requests also depend on how fast their clients read."""
+
 DEFAULT_EXCESS_SHARE = 0.3
 """Part of a pod's own time per token that is taken for its excess where no other pod shows what it would be."""
 
@@ -73,7 +76,7 @@ class ConstrainedPrices:
             url: price * 0.5 ** (passed_s / PRICE_HALF_LIFE_S) for url, price in self._prices.items() if url in present
         }
         for url in named & present.keys():
-            faded[url] = max(faded.get(url, 0.0), _excess_s(present[url], facts, named))
+            faded[url] = max(faded.get(url, 0.0), min(MAX_PRICE_S, _excess_s(present[url], facts, named)))
         self._prices = {url: price for url, price in faded.items() if price >= MIN_PRICE_S}
         # Rounded, so that fading alone is not published at every look.
         return {url: float(f"{price:.2g}") for url, price in self._prices.items()}

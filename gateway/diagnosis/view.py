@@ -73,20 +73,23 @@ def show_diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def show_bundle(looks: Sequence[Look], baseline: Baseline | None, mode: DoctorMode) -> bytes:
-    """Return the support bundle as JSON."""
+    """Return the support bundle as JSON.
+
+    Looks are encoded one by one: in a thread, requests are served between two of them.
+    """
     return msgspec.json.encode(
-        SupportBundle(
-            schema=BUNDLE_SCHEMA,
-            versions={
+        {
+            "schema": BUNDLE_SCHEMA,
+            "versions": {
                 "hearth": version("hearth-gateway"),
                 "python": platform.python_version(),
                 "system": f"{platform.system()} {platform.machine()}",
             },
-            mode=mode.value,
-            looks=[_recorded(look.facts) for look in looks],
-            baseline=None if baseline is None else dump_baseline(baseline),
-            diagnosis=looks[-1].diagnosis if looks else None,
-        )
+            "mode": mode.value,
+            "looks": [msgspec.Raw(msgspec.json.encode(_recorded(look.facts))) for look in looks],
+            "baseline": None if baseline is None else dump_baseline(baseline),
+            "diagnosis": looks[-1].diagnosis if looks else None,
+        }
     )
 
 

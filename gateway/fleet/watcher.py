@@ -91,6 +91,7 @@ class FleetWatcher:
         self._slots = asyncio.Semaphore(self._rhythm.max_concurrent)
         self._started_s = clock()
         self._drained: set[str] = set()
+        self._held_for_findings: frozenset[str] = frozenset()
         self._empty = EmptySources()
         self.engine_counters = EngineCounters()
         self._has_waited = False
@@ -188,7 +189,8 @@ class FleetWatcher:
         return True
 
     def hold_for_findings(self, urls: frozenset[str]) -> None:
-        """Drain exactly these pods for their findings, and no longer any other; operators' drains stay."""
+        """Drain exactly these pods for their findings, also where discovered later; operators' drains stay."""
+        self._held_for_findings = urls
         for pod in self.pods:
             if pod.is_held_for_finding != (pod.url in urls):
                 pod.is_held_for_finding = pod.url in urls
@@ -252,7 +254,9 @@ class FleetWatcher:
         self._note_look()
 
     def _add(self, found: DiscoveredPod) -> None:
-        pod = self._pods[found.url] = WatchedPod(found, is_drained=found.url in self._drained)
+        pod = self._pods[found.url] = WatchedPod(
+            found, is_drained=found.url in self._drained, is_held_for_finding=found.url in self._held_for_findings
+        )
         self._router.put_pod(
             Pod(found.url, pool=found.pool, region=found.region, facts=found.facts, has_reported_models=False)
         )

@@ -11,6 +11,7 @@ vLLM has filled in; only the attributes of `SETTINGS` are read, none of which ho
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import sys
@@ -170,8 +171,9 @@ class AgentStatLogger(StatLoggerBase):  # type: ignore[misc]  # vLLM is installe
                 self._add(of_sum, sum(held))
 
     def _add(self, name: str, value: float) -> None:
-        if value:
-            self._counters[name] = round(self._counters.get(name, 0) + value, 6)
+        # Numbers of other libraries, and what is no number, could not be sent as JSON.
+        if value and math.isfinite(value):
+            self._counters[name] = round(self._counters.get(name, 0.0) + float(value), 6)
 
 
 def settings_of(config: object) -> dict[str, str]:

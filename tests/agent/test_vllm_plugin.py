@@ -9,6 +9,7 @@ import socket
 import sys
 import tomllib
 from collections.abc import Iterator
+from fractions import Fraction
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -115,6 +116,16 @@ def test_statistics_of_steps_are_summed(plugin: Any, agent: socket.socket) -> No
         "transfer_s": 3.0,
         "failed_transfers": 4,
     }
+
+
+def test_numbers_of_other_libraries_do_not_end_the_reports(plugin: Any, agent: socket.socket) -> None:
+    """Nor does what is no number."""
+    tells = plugin.tells()
+    busy = stats(1)
+    busy.prefix_cache_stats = SimpleNamespace(queries=Fraction(100), hits=float("nan"))
+    tells.record(busy, None)
+    (sent,) = received(agent)
+    assert sent["counters"] == {"prefix_queries": 100}
 
 
 def test_settings_in_force_are_sent_now_and_then(plugin: Any, agent: socket.socket) -> None:

@@ -11,7 +11,9 @@ from diagnosis.baseline import (
     HOURS,
     MAX_KINDS,
     Baseline,
+    HourTimes,
     InvalidBaseline,
+    Level,
     dump_baseline,
     hour_of_week,
     learned,
@@ -124,3 +126,38 @@ def test_a_damaged_document_names_its_field(field: str, value: object, named: st
         load_baseline(document | {field: value})
     with pytest.raises(InvalidBaseline):
         load_baseline([])
+
+
+def test_a_full_baseline_can_be_read_again() -> None:
+    """With all kinds of traffic, and what is counted beside them, in each hour of a week."""
+    held = times(NOW_S)
+    kinds = [TrafficKey(f"m{number}") for number in range(MAX_KINDS)] + [TrafficKey()]
+    every = {(kind, hour): HourTimes(held, 60.0) for kind in kinds for hour in range(HOURS)}
+    levels = {("p" * 512 + "/prefill", "gap_s"): Level({0: (1.0, 10.0)})}
+    back = load_baseline(dump_baseline(Baseline(times=every, levels=levels)))
+    assert (back.times.keys(), back.levels) == (every.keys(), levels)
+
+
+def test_a_clock_that_was_ahead_does_not_end_learning() -> None:
+    """Requests are counted again from the second look on."""
+    held = learned(Baseline(), facts_at(NOW_S + 10**8))
+    for step in range(3):
+        held = learned(held, facts_at(NOW_S + 60 * step))
+    assert held.times[KEY, hour_of_week(NOW_S)].times.requests == 60
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        {"limits": [0.0, 1.0], "counts": {}, "total": 0},
+        {"limits": [1.0], "counts": {"\u00b2": 1}, "total": 0},
+        {"limits": [1.0], "counts": {"9" * 5000: 1}, "total": 0},
+        {"limits": [1.0], "counts": {}, "total": 10**400},
+    ],
+)
+def test_numbers_that_cannot_be_read_are_named(distribution: object) -> None:
+    """A file that someone has edited must not end the diagnosis at each start."""
+    document = dump_baseline(learned(Baseline(), facts_at(NOW_S)))
+    document["times"][0]["phases"] = {"prefill": distribution}
+    with pytest.raises(InvalidBaseline):
+        load_baseline(document)

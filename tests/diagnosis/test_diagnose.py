@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+
+import pytest
 
 from diagnosis.diagnose import CLEAR_AFTER_S, HOLD_S, NO_STATE, SURE, DiagnosisState, diagnose
 from diagnosis.facts import EnvironmentFacts, FleetFacts, PodObservation
 from diagnosis.finding import Diagnosis, Severity
-from diagnosis.recipes.registry import BY_NAME
+from diagnosis.recipe import Indication
+from diagnosis.recipes.registry import BY_NAME, RECIPES
+from diagnosis.scene import Scene
 from routing.facts import Role
 from tests.diagnosis.scene import NOW_S, engine, fetching, flags, fleet, gauge, pod
 
@@ -136,3 +141,27 @@ def test_a_finding_is_not_sure_where_its_cause_could_not_be_checked() -> None:
     blind = replace(queued, transfers=None)
     unsure = watched((fleet(pod("d0", "split", Role.DECODE, engines=(blind,))), 30.0))[-1].findings[0]
     assert (unsure.recipe, unsure.confidence < SURE) == ("transfer_queue", True)
+
+
+def test_a_clock_that_is_set_back_holds_no_finding() -> None:
+    """Neither one that is raised, nor one that is to be."""
+    healthy, state, at = fleet(), NO_STATE, 0.0
+    while at <= 30.0:
+        diagnosis, state = diagnose(later(PRESSED, at), None, state, NOW_S + at)
+        at += STEP_S
+    assert raised(diagnosis) == ["kv_pressure"]
+    for seconds in (-3600.0, CLEAR_AFTER_S - 3600.0):
+        diagnosis, state = diagnose(later(healthy, seconds), None, state, NOW_S + seconds)
+    assert raised(diagnosis) == []
+
+
+def test_a_recipe_that_raises_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Scene) -> Iterator[Indication]:
+        raise ZeroDivisionError
+        yield
+
+    broken = tuple(replace(recipe, look=fail) if recipe.name == "redis_slow" else recipe for recipe in RECIPES)
+    monkeypatch.setattr("diagnosis.diagnose.RECIPES", broken)
+    diagnosis = watched((PRESSED, 30.0))[-1]
+    assert raised(diagnosis) == ["kv_pressure"]
+    assert ("redis_slow", "the recipe raised ZeroDivisionError") in {(gap.recipe, gap.reason) for gap in diagnosis.gaps}

@@ -137,3 +137,36 @@ def test_any_bytes_can_be_read(noise: bytes) -> None:
     window = engine_window(0, [(0.0, counts[0])])
     assert window.kv_usage is not None
     assert window.kv_usage.last == 0.5
+
+
+def test_a_page_in_bad_faith_costs_little_and_ends_nothing() -> None:
+    """Long texts without labels, labels without end, positions that are no numbers, and numbers that overflow."""
+    long_text = b"a" * 200_000
+    many = b"".join(b'vllm:request_success_total{finished_reason="r%d"} 1\n' % number for number in range(1000))
+    text = (
+        b"vllm:num_requests_running{" + long_text + b"} 1\n" + many + b"vllm:prompt_tokens_total 1e308\n"
+        b"vllm:generation_tokens_total -1\n"
+        b'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="x1"} 1\n'
+        b"vllm:spec_decode_num_drafts_total 1\n"
+        b'vllm:cache_config_info{cache_dtype="/root/key",prefix_caching_hash_algo="sha256",other="'
+        + long_text
+        + b'"} 1\n'
+    )
+    counts = read_counts(text)
+    assert sorted(counts[0].scalars) == ["num_requests_running", "spec_decode_num_drafts"]
+    assert sum(map(len, counts[0].config.values())) < 100
+    history = PodHistory()
+    history.add(0.0, counts)
+    history.add(10.0, counts)
+    assert len(history.windows()) == 1
+    held = history.flags()
+    assert held is not None
+    assert (held.kv_dtype, held.hash_algorithm) == (None, "sha256")
+    assert read_counts(text * 20) == {}
+
+
+def test_a_clock_that_is_set_back_drops_earlier_readings() -> None:
+    history = PodHistory()
+    for at_s in (1000.0, 1010.0, 500.0, 510.0):
+        history.add(at_s, read_counts(page(1.0, 10.0)))
+    assert {(window.start_s, window.end_s) for window in history.windows()} == {(500.0, 510.0)}

@@ -1,6 +1,7 @@
 """What agents and gateways say to each other by way of Redis: read as written, refused with a reason."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from routing.facts import PodFacts, Role
 from routing.pod_record import (
+    ENGINE_COUNTERS,
     MAX_PODS,
     MAX_RECORD_BYTES,
     AgentRecord,
@@ -20,11 +22,13 @@ from routing.pod_record import (
     RegisteredPod,
     RegistrationState,
     is_agent_name,
+    known_stages,
     read_record,
     record_key,
     record_keys_pattern,
     write_record,
 )
+from routing.server_settings import NO_SETTINGS, ServerSettings
 
 POD = RegisteredPod(
     "http://10.0.0.7:8000",
@@ -93,6 +97,23 @@ def test_nothing_is_written_that_no_one_would_read() -> None:
     """An agent with too many pods hears of it at once."""
     with pytest.raises(InvalidRecord):
         write_record(AgentRecord("a", 1, 15.0, (POD,) * (MAX_PODS + 1)))
+
+
+def test_what_describes_an_engine_gives_way_to_its_registration() -> None:
+    """Counters of many ranks must not keep the record of a node from being written."""
+    counters = dict.fromkeys(ENGINE_COUNTERS, 123456789.123)
+    loads = tuple(EngineLoad(rank, 3, 1, 0.25, 0.01, counters, {"in_progress": 1}) for rank in range(256))
+    settings = ServerSettings({"dtype": "bfloat16"})
+    written = write_record(AgentRecord("a", 1, 15.0, (replace(POD, loads=loads, settings=settings),)))
+    (pod,) = read_record(written).pods
+    assert pod.facts == POD.facts
+    assert len(pod.loads) == 256
+    assert (pod.loads[7].running, pod.loads[7].counters, pod.settings) == (3, {}, NO_SETTINGS)
+
+
+def test_counts_that_cannot_be_written_again_are_dropped() -> None:
+    """A datagram of any process of the node may hold them."""
+    assert known_stages({"in_progress": 10**30, "completed_waiting": 2}) == {"completed_waiting": 2}
 
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.text() | st.floats(), st.lists).map(repr).map(str.encode))

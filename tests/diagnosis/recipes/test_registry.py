@@ -17,6 +17,7 @@ from diagnosis.facts import (
     FleetFacts,
     GatewayLoad,
     GatewayView,
+    GaugeReadings,
     HardwareFacts,
     NicPort,
     PodObservation,
@@ -279,3 +280,18 @@ def test_consequences_name_recipes_and_form_no_circle() -> None:
     for recipe in RECIPES:
         for other in recipe.explains:
             assert recipe.name not in BY_NAME[other].explains, (recipe.name, other)
+
+
+def test_a_prompt_that_takes_long_is_no_stall() -> None:
+    """Its tokens are counted at its end, and its KV grows: no tenant gets a pod drained by a long prompt."""
+    growing = GaugeReadings(0.3, 0.2, 0.4, 0.4)
+    held = chat(generation_tokens=0.0, computed_tokens=0.0, kv_usage=growing)
+    assert looked("engine_stalled", held) == (set(), set())
+
+
+def test_a_port_that_carries_no_kv_may_be_down() -> None:
+    """Nodes have ports that nothing is connected to: without a connector no pod is drained for one."""
+    down = HardwareFacts(NOW_S, ports=(NicPort("mlx5_1", "down"),))
+    assert looked("rdma_port_down", fleet(pod("c0", hardware=down))) == (set(), set())
+    with_connector = pod("c0", hardware=down, flags=flags(connector="NixlConnector"))
+    assert looked("rdma_port_down", fleet(with_connector)) == ({C0}, set())

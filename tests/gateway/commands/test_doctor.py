@@ -69,10 +69,11 @@ def test_a_bundle_is_read_packed_and_plain(tmp_path: Path) -> None:
     plain, packed, broken = tmp_path / "plain", tmp_path / "packed", tmp_path / "broken"
     plain.write_bytes(body)
     packed.write_bytes(gzip.compress(body))
-    broken.write_bytes(gzip.compress(body)[:40])
     assert load_bundle(plain) == load_bundle(packed)
-    with pytest.raises(InvalidValue):
-        load_bundle(broken)
+    for damaged in (gzip.compress(body)[:40], gzip.compress(body)[:10] + b"\xff" * 30):
+        broken.write_bytes(damaged)
+        with pytest.raises(InvalidValue):
+            load_bundle(broken)
     with pytest.raises(InvalidValue):
         load_bundle(tmp_path / "gone")
     plain.write_bytes(b"{}")

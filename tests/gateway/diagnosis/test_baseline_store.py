@@ -1,5 +1,6 @@
 """The baseline survives a restart, is replaced as one, and learns from healthy looks alone."""
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -80,3 +81,29 @@ def test_a_baseline_is_checked(tmp_path: Path) -> None:
     held = Baseline(1.0, "x", levels={("pool", "kv"): Level({3: (1.0, 2.0)})})
     write_baseline(file, held)
     assert read_baseline(file).levels == held.levels
+
+
+async def test_a_reset_is_not_undone_by_a_look_that_is_being_counted(tmp_path: Path) -> None:
+    """Nor do two saves at a time meet in one file."""
+    scene = Scene(tmp_path / "b.json")
+    for look in range(STEPS):
+        await scene.store.learn(some_facts(1000.0 + 5 * look), HEALTHY)
+    for look in range(STEPS - 1):
+        await scene.store.learn(some_facts(2000.0 + 5 * look), HEALTHY)
+    learning = asyncio.create_task(scene.store.learn(some_facts(2030.0), HEALTHY))
+    await asyncio.sleep(0)
+    saved = await asyncio.gather(*(scene.store.save(resets=True) for _ in range(3)))
+    await learning
+    assert [each["requests"] for each in saved] == [0, 0, 0]
+    assert not any("error" in each for each in saved)
+    assert scene.store.baseline == Baseline()
+
+
+def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+    """In a folder that others may write to."""
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    (tmp_path / f".b.json.{os.getpid()}").symlink_to(victim)
+    write_baseline(tmp_path / "b.json", Baseline())
+    assert victim.read_text() == "kept"
+    assert read_baseline(tmp_path / "b.json") == Baseline()

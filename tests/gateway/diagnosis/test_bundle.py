@@ -11,14 +11,16 @@ from agent.server_process import hash_seed_digest, settings_from_command
 from diagnosis.baseline import Baseline, Level
 from gateway.config.discovery import DiscoveredPod
 from gateway.config.doctor import DoctorMode
-from gateway.diagnosis.collector import FactCollector
+from gateway.diagnosis.collector import MAX_VERSION_REQUESTS, FactCollector
 from gateway.diagnosis.doctor import NOT_LOOKED, Look
 from gateway.diagnosis.view import InvalidBundle, baseline_of, diagnose_bundle, facts_of, read_bundle, show_bundle
 from gateway.discovery.source import ServerReport
 from gateway.fleet.pod_state import WatchedPod
+from gateway.fleet.scrape import MetricsPage
 from routing.decision.router import Router
 from routing.facts import PodFacts
 from routing.pods import EngineShape, Pod, PodState
+from routing.server_settings import ServerSettings
 from scorers.registry import routings
 from tests.agent.test_server_settings import COMMAND, SECRET, VARIABLES
 from tests.gateway.samples import an_attempt, an_outcome
@@ -119,3 +121,41 @@ async def test_words_of_a_later_version_are_passed_over(tmp_path: Any) -> None:
     document["mood"] = "good"
     document["looks"][0]["facts"]["pods"][0]["colour"] = "red"
     assert len(read_bundle(json.dumps(document).encode()).looks) == 1
+
+
+async def test_one_pod_whose_facts_cannot_be_made_leaves_the_others(tmp_path: Any) -> None:
+    """Reported, and left out."""
+    scene = Scene(tmp_path)
+    (watched,) = scene.collector._watcher.pods
+    strange = WatchedPod(DiscoveredPod("http://10.0.0.8:8000"))
+    report = ServerReport("node-8", 0.0, ServerSettings({"block-size": "x"}))
+    census = SimpleNamespace(servers=lambda: {strange.url: report})
+    scene.collector._watcher = cast("Any", SimpleNamespace(pods=(strange, watched), census=census))
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    facts = await scene.collector.collect()
+    assert [pod.address for pod in facts.pods] == [URL]
+    assert len(reported) == 1
+
+
+async def test_versions_are_requested_at_the_same_time(tmp_path: Any) -> None:
+    """For their versions: one after the other they would delay every look."""
+    scene = Scene(tmp_path)
+    pods = [WatchedPod(DiscoveredPod(f"http://10.0.1.{number}:8000"), metrics=MetricsPage()) for number in range(6)]
+    waiting, all_wait = 0, asyncio.Event()
+
+    async def read_version(url: str) -> str:
+        nonlocal waiting
+        waiting += 1
+        if waiting == MAX_VERSION_REQUESTS:
+            all_wait.set()
+        await all_wait.wait()
+        return "0.32.0"
+
+    census = SimpleNamespace(servers=dict)
+    watcher = SimpleNamespace(pods=tuple(pods), census=census, read_version=read_version)
+    scene.collector._watcher = cast("Any", watcher)
+    async with asyncio.timeout(60):
+        facts = await scene.collector.collect()
+    versions = [None if pod.build is None else pod.build.version for pod in facts.pods]
+    assert versions == ["0.32.0"] * MAX_VERSION_REQUESTS + [None] * 2

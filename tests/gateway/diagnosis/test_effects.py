@@ -8,7 +8,13 @@ from diagnosis.distribution import distribution_of
 from diagnosis.facts import FleetFacts, GatewayView, PodObservation
 from diagnosis.finding import Diagnosis, FirstAnswer, Question
 from gateway.diagnosis.draining import FindingDrains
-from gateway.diagnosis.effects import CONSTRAINED_RECIPE, PRICE_HALF_LIFE_S, EffectsPublisher, FindingEffects
+from gateway.diagnosis.effects import (
+    CONSTRAINED_RECIPE,
+    MAX_PRICE_S,
+    PRICE_HALF_LIFE_S,
+    EffectsPublisher,
+    FindingEffects,
+)
 from tests.gateway.diagnosis.test_finding_drains import a_finding, a_pod
 
 QUIET = Diagnosis(1.0, FirstAnswer(Question.UNKNOWN, ""))
@@ -68,3 +74,10 @@ def test_drains_are_published_with_prices() -> None:
     pods = [a_pod(number) for number in range(5)]
     scene.look(0.0, replace(QUIET, findings=(a_finding(2),)), *pods)
     assert scene.published == [FindingEffects(frozenset(("http://p2:1",)))]
+
+
+def test_a_client_that_reads_slowly_does_not_close_a_pod() -> None:
+    """The price is bounded."""
+    scene = Scene()
+    scene.look(5.0, FOUND, with_gap(1, 60.0), with_gap(2, 0.02))
+    assert scene.published[-1].constrained_excess_s == {"http://p1:1": MAX_PRICE_S}

@@ -88,3 +88,8 @@ def test_a_pod_that_is_gone_is_forgotten() -> None:
     scene.look([a_pod(number) for number in range(5)], a_finding(2))
     assert scene.look([a_pod(1)]) == frozenset()
     assert scene.events == [("finding_pod_drained", "http://p2:1")]
+
+
+def test_gateways_that_saw_the_evidence_in_another_order_drain_the_same_pod() -> None:
+    pods = [a_pod(number) for number in range(9)]
+    assert Scene("engine_stalled").look(pods, a_finding(5, 3)) == Scene("engine_stalled").look(pods, a_finding(3, 5))

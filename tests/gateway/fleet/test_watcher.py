@@ -186,6 +186,29 @@ async def test_a_pod_that_was_drained_before_is_never_chosen() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_a_pod_that_is_discovered_later_is_held_for_its_finding() -> None:
+    """By a worker that starts again, and where a pod was away for a moment."""
+    router, found = TellingRouter(), Told()
+    async with fake_pods(pod := FakePod()), probe_session() as session:
+        watcher = FleetWatcher(
+            router,
+            [found],
+            Prober(session, lambda _: None),
+            log_event=Heard(),
+            clock=asyncio.get_running_loop().time,
+            draw=lambda: 0.5,
+            rhythm=FAST,
+        )
+        watcher.hold_for_findings(frozenset((pod.url,)))
+        task = asyncio.create_task(watcher.run())
+        found.tell(pod.url)
+        await router.pulse.until(lambda: router.standings() == [PodState.DRAINING])
+        watcher.hold_for_findings(frozenset())
+        await router.pulse.until(lambda: router.standings() == [PodState.READY])
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_it_is_known_when_every_pod_has_been_looked_at() -> None:
     """Whoever begins among others takes no request before; a dead pod has been looked at too."""
     slow, dead = FakePod(hangs=True), static("http://127.0.0.1:1")
