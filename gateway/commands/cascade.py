@@ -17,7 +17,6 @@ from cascade.calibration.report import describe_calibration, describe_replay, de
 from cascade.calibration_file import CalibrationFile, QualityGuarantee, SignalStage
 from cascade.calibration_json import MIN_SHARE, InvalidCalibrationFile, read_calibration_file, write_calibration_file
 from cascade.models import EASE, HoldbackWindow, Price
-from gateway.commands import collect
 from gateway.commands.spent import format_cascade_costs, read_cascade_costs
 from gateway.config.loading import check_file
 from gateway.config.models import ModelEntry
@@ -70,9 +69,6 @@ def add_flags(parser: ArgumentParser) -> None:
     found.add_argument("--stage", choices=tuple(SignalStage), help="when the signal is known (default: by its column)")
     found.add_argument("--out", metavar="FILE", type=Path, help="calibration file to write")
     found.add_argument("--plot", metavar="FILE.svg", type=Path, help="quality against cost")
-    collect.add_flags(
-        actions.add_parser("collect", help="experimental: label recorded requests, and write a file for calibrate")
-    )
     played = actions.add_parser("evaluate", parents=[labelled], help="apply a calibration file to labelled answers")
     played.add_argument("file", metavar="CALIBRATION_FILE", type=Path)
     report_parser = actions.add_parser(
@@ -94,8 +90,7 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
     try:
         return _run(arguments, variables)
     except InvalidLabelledFile as fault:
-        path = arguments.out if arguments.action == "collect" else arguments.data
-        return _reject(f"{path}: {words}" for words in fault.faults)
+        return _reject(f"{arguments.data}: {words}" for words in fault.faults)
     except InvalidCalibrationFile as fault:
         return _reject(fault.faults)
     except InvalidDocument as invalid:
@@ -112,9 +107,6 @@ def _run(arguments: Namespace, variables: Mapping[str, str]) -> int:
             return _calibrate(arguments, variables)
         case "evaluate":
             return _evaluate(arguments, variables)
-        case "collect":
-            models = _models(arguments.models)
-            return collect.run(arguments, _prices(arguments, variables), models)
         case _:
             return _report(arguments)
 
