@@ -101,7 +101,7 @@ def test_causes_stand_before_their_consequences() -> None:
     """TCP makes transfers slow; both are shown, and which one explains which."""
     slow = fetching(transfers=replace(fetching().transfers, seconds=40.0), fetches_queued=gauge(5.0))  # type: ignore[type-var]
     tcp = EnvironmentFacts(NOW_S, {"UCX_TLS": "rc,tcp"}, {})
-    seen = watched((fleet(pod("d0", "split", Role.DECODE, engines=(slow,), environment=tcp)), 30.0))[-1]
+    seen = watched((fleet(pod("d0", "split", Role.DECODE, engines=(slow,), environment=tcp)), 40.0))[-1]
     assert raised(seen)[0] == "tcp_fallback"
     assert {finding.explained_by for finding in seen.findings[1:]} <= {"tcp_fallback", "slow_transfers"}
     assert set(raised(seen)) >= {"slow_transfers", "transfer_queue"}
@@ -136,10 +136,10 @@ def test_a_fleet_of_which_nothing_is_known_is_unknown() -> None:
 def test_a_finding_is_not_sure_where_its_cause_could_not_be_checked() -> None:
     """A queue of transfers may come of slow ones, whose bytes are missing."""
     queued = fetching(fetches_queued=gauge(5.0))
-    sure = watched((fleet(pod("d0", "split", Role.DECODE, engines=(queued,))), 30.0))[-1].findings[0]
+    sure = watched((fleet(pod("d0", "split", Role.DECODE, engines=(queued,))), 40.0))[-1].findings[0]
     assert (sure.recipe, sure.confidence >= SURE) == ("transfer_queue", True)
     blind = replace(queued, transfers=None)
-    unsure = watched((fleet(pod("d0", "split", Role.DECODE, engines=(blind,))), 30.0))[-1].findings[0]
+    unsure = watched((fleet(pod("d0", "split", Role.DECODE, engines=(blind,))), 40.0))[-1].findings[0]
     assert (unsure.recipe, unsure.confidence < SURE) == ("transfer_queue", True)
 
 
