@@ -196,7 +196,7 @@ class FactCollector:
             if len(starts) >= MAX_VERSION_REQUESTS:
                 break
         # At the same time: pods that do not answer delay a look once.
-        found = await asyncio.gather(*map(self._watcher.read_version, starts))
+        found = await asyncio.gather(*(self._watcher.read_version(url) for url in starts))
         for (url, started_s), version in zip(starts.items(), found, strict=True):
             self._versions[url] = (started_s, version)
 

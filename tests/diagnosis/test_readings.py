@@ -111,7 +111,7 @@ def test_readings_are_bounded() -> None:
     """A pod that is read for days keeps the last ones."""
     history = PodHistory()
     for number in range(3 * MAX_READINGS):
-        history.add(number, {0: EngineCounts({"prompt_tokens": float(number)})})
+        history.add(number / 2, {0: EngineCounts({"prompt_tokens": float(number)})})
     (window,) = history.windows(1e9)
     assert window.prompt_tokens == MAX_READINGS - 1
 
