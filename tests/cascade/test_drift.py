@@ -75,7 +75,7 @@ def test_a_worse_answer_makes_its_model_stricter() -> None:
     assert judge_signal(FILE, 0, "chat", 0.5) is AnswerVerdict.KEEP
     assert judge_signal(staying.calibration, 0, "chat", 0.5) is AnswerVerdict.ESCALATE
     assert staying.calibration.threshold_for(1, "chat") == FILE.threshold_for(1, "chat")
-    assert staying.raised_steps == (pytest.approx(STEP_PER_SAMPLE * (1.0 - ALLOWED)), 0.0)
+    assert staying.raised_steps == pytest.approx((STEP_PER_SAMPLE * (1.0 - ALLOWED), 0.0))
 
 
 SUREST = replace(
@@ -187,7 +187,6 @@ def test_a_suspicion_raises_thresholds_and_ends() -> None:
     assert not staying.is_withdrawn
     assert staying.steps_of(0) == pytest.approx(staying.raised_steps[0] + SUSPECTED_STEPS)
     fed(staying, [ALIKE] * 400)
-    assert not staying.is_suspected
     assert staying.calibration == FILE
 
 
@@ -227,7 +226,8 @@ def test_thresholds_rise_along_the_accepted_answers() -> None:
     assert 0.5 < cut.threshold < 0.6
     assert _raised(TENTHS_FILE.cuts[0], 8.5, 1.0).threshold == pytest.approx(0.99)
     raised = _raised(TENTHS_FILE.cuts[0], 9.25, 1.0)
-    assert (raised.edge, raised.edge_share) == (1.0, pytest.approx(0.75))
+    assert raised.edge == 1.0
+    assert raised.edge_share == pytest.approx(0.75)
     assert raised.accepts(1.0, 0.7)
     assert not raised.accepts(1.0, 0.8)
     alike = replace(TENTHS_FILE.cuts[0], threshold=1.0, above=(1.0,) * 10)
