@@ -225,16 +225,19 @@ async def _fleet(admin: AdminBackend, request: web.Request) -> web.Response:
 
 
 async def _findings(admin: AdminBackend, _: web.Request) -> web.Response:
+    """Findings of the doctor with evidence and a first step, and what could not be checked."""
     return json_response(show_findings(_doctor(admin)))
 
 
 async def _bundle(admin: AdminBackend, _: web.Request) -> web.Response:
+    """A support bundle, without secrets and prompts, that `hearth doctor --bundle` reads."""
     doctor = _doctor(admin)
     body = await asyncio.to_thread(show_bundle, [*doctor.looks], doctor.baselines.baseline, doctor.mode)
     return web.Response(body=body, content_type="application/json")
 
 
 async def _save_baseline(admin: AdminBackend, request: web.Request) -> web.Response:
+    """Write the baseline to the file of `doctor.baseline`; `{"reset": true}` drops what was learned first."""
     try:
         wanted = msgspec.json.decode(await request.read() or b"{}", type=_BaselineOrder)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -316,6 +319,7 @@ async def _cascades(admin: AdminBackend, _: web.Request) -> web.Response:
 
 
 async def _scale(admin: AdminBackend, _: web.Request) -> web.Response:
+    """Desired engines by model, pool and role, and how each figure was made; 404 without `supply`."""
     if admin.supply is None:
         raise web.HTTPNotFound(text="supply is not configured: set `supply: true` in hearth.yaml")
     return json_response(admin.supply())
