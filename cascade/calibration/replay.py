@@ -73,13 +73,13 @@ def replay(file: CalibrationFile, examples: Sequence[Example]) -> ReplayResult:
         all_losses.append(example.scores[-1] - example.scores[index])
         savings.append(example.costs[-1] - price)
     best = sum(example.scores[-1] for example in examples)
-    always_largest = sum(example.costs[-1] for example in examples) / count
+    always_top = sum(example.costs[-1] for example in examples) / count
     saved = mean_interval(savings)
     return ReplayResult(
         examples=count,
         loss=(best - quality) / count,
         cost=cost / count,
-        cost_always_top=always_largest,
+        cost_always_top=always_top,
         cost_always_first=sum(example.costs[0] for example in examples) / count,
         quality=quality / count,
         quality_always_top=best / count,
@@ -87,5 +87,5 @@ def replay(file: CalibrationFile, examples: Sequence[Example]) -> ReplayResult:
         answered=tuple(number / count for number in answered),
         losses={bucket: losses[bucket] / counts[bucket] for bucket in sorted(counts)},
         loss_interval=mean_interval(all_losses),
-        saving_interval=Interval(*(part / always_largest if always_largest else 0.0 for part in astuple(saved))),
+        saving_interval=Interval(*(part / always_top if always_top else 0.0 for part in astuple(saved))),
     )

@@ -437,7 +437,10 @@ EVENT_SOURCES = ("gateway", "agent")
 ADMIN_VIEWS = {
     "/fleet": ("gateway/fleet/view.py", "gateway/cluster/admin.py:_fleet", "gateway/cluster/admin.py:merge_fleets"),
     "/limits": ("gateway/limits/monitoring.py:_show", "gateway/observe/admin.py:_limits"),
-    "/cascades": ("gateway/cascades/cascades.py:_show", "gateway/observe/admin.py:_cascades"),
+    "/cascades": (
+        *("gateway/cascades/cascades.py:_show", "gateway/cascades/cascades.py:_show_drift"),
+        "gateway/observe/admin.py:_cascades",
+    ),
     "/pods/drain": ("gateway/observe/admin.py:_set_drained",),
     "/reload": ("gateway/app/reload.py", "gateway/cluster/supervisor.py:reload"),
 }
