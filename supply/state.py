@@ -76,6 +76,14 @@ def forget_models(state: SupplyState, now_s: float) -> SupplyState:
     return SupplyState(MappingProxyType(pools), MappingProxyType(tiers), MappingProxyType(last_s))
 
 
+def without_model(state: SupplyState, model: str) -> SupplyState:
+    """Return the state without what is remembered of a model."""
+    pools = {key: one for key, one in state.pools.items() if key.rsplit("|", 2)[0] != model}
+    tiers = {key: one for key, one in state.tiers.items() if key.rsplit("|", 1)[0] != model}
+    last_s = {key: at for key, at in state.last_s.items() if key != model}
+    return SupplyState(MappingProxyType(pools), MappingProxyType(tiers), MappingProxyType(last_s))
+
+
 def encode_state(state: SupplyState) -> str:
     """Return the state as one line of JSON."""
     content = {
@@ -100,7 +108,7 @@ def decode_state(text: str) -> SupplyState:
             MappingProxyType({key: _tier(one) for key, one in content["tiers"].items()}),
             MappingProxyType({str(key): float(one) for key, one in content["last_s"].items()}),
         )
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except (LookupError, TypeError, AttributeError, OverflowError, RecursionError, json.JSONDecodeError) as error:
         raise ValueError(f"supply state: {error!r}") from error
 
 

@@ -26,3 +26,12 @@ def test_models_that_have_gone_are_forgotten() -> None:
     assert set(state.last_s) == {"c"}
     assert list(state.tiers) == ["c|gold"]
     assert list(state.pools) == ["c|default|either"]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"version":1,"pools":{},"tiers":{},"last_s":{"m":1' + "0" * 400 + "}}", "[" * 100_000]
+)
+def test_numbers_without_bound_and_depth_are_a_value_error(text: str) -> None:
+    """Nothing else is raised, whatever a peer or a file holds."""
+    with pytest.raises(ValueError, match="supply state"):
+        decode_state(text)
