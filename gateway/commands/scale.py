@@ -32,6 +32,9 @@ PLACEHOLDERS = ("model", "pool", "role", "desired", "present")
 MAX_CONCURRENT = 4
 """Commands at one time, one for each pool at most."""
 
+MIN_SECONDS, MAX_SECONDS = 0.5, 86_400.0
+"""Of `--interval` and `--timeout`."""
+
 KILL_S = 5.0
 """From SIGTERM to SIGKILL of a command that takes too long."""
 
@@ -264,9 +267,12 @@ def _signal(process: Popen[bytes], number: int) -> None:
 
 def follow(client: AdminClient, arguments: Namespace, variables: Mapping[str, str]) -> int:
     """Look every `--interval` seconds, until interrupted. A gateway that cannot be read changes nothing."""
-    argv = [word for word in arguments.exec if word != "--"] if arguments.exec[:1] == ["--"] else list(arguments.exec)
+    argv = arguments.exec[1:] if arguments.exec[:1] == ["--"] else list(arguments.exec)
     if not argv:
         raise InvalidValue("--exec needs a command")
+    for flag, seconds in (("--interval", arguments.interval), ("--timeout", arguments.timeout)):
+        if not MIN_SECONDS <= seconds <= MAX_SECONDS:
+            raise InvalidValue(f"{flag}: is {seconds:g}; must be from {MIN_SECONDS:g} to {MAX_SECONDS:g} seconds")
     runner = CommandRunner(argv, arguments.timeout, variables)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):

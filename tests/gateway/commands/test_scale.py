@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.commands.scale import MAX_CONCURRENT, CommandRunner, format_days, format_scale, format_terms
+from gateway.commands.admin import AdminClient
+from gateway.commands.scale import (
+    MAX_CONCURRENT,
+    CommandRunner,
+    add_flags,
+    follow,
+    format_days,
+    format_scale,
+    format_terms,
+)
+from tenancy.document import InvalidValue
 
 RAILS = {"min_engines": 0, "max_engines": 8, "max_step_per_minute": 4, "engine_hours_per_day": 96}
 
@@ -159,3 +170,37 @@ def test_a_command_that_does_not_exist_is_reported() -> None:
     with running("/does/not/exist") as runner:
         runner.look(view(pool()))
         assert runner.failures == 1
+
+
+@pytest.mark.parametrize("words", [["--interval", "0"], ["--interval", "nan"], ["--timeout", "-1"]])
+def test_times_without_sense_are_an_error(words: list[str]) -> None:
+    """An interval of 0 would ask the gateway without a pause."""
+    with pytest.raises(InvalidValue, match=words[0]):
+        follow(NoClient(), parsed(*words, "--once", "--exec", "true"), {})
+
+
+def test_only_the_first_two_dashes_are_left_out(tmp_path: Path) -> None:
+    """Those of the command itself end its options."""
+    out = tmp_path / "out"
+    code = "import sys; open(sys.argv[1], 'w').write('|'.join(sys.argv[2:]))"
+    words = ["--", sys.executable, "-c", code, str(out), "--", "{pool}"]
+    arguments = parsed("--once")
+    arguments.exec = words
+    assert follow(NoClient(), arguments, {}) == 0
+    assert out.read_text() == "--|h100"
+
+
+class NoClient(AdminClient):
+    """Answers with one view."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:1", "")
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        return view(pool())
+
+
+def parsed(*words: str) -> Namespace:
+    parser = ArgumentParser()
+    add_flags(parser)
+    return parser.parse_args(words)
