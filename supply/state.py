@@ -86,13 +86,14 @@ def without_model(state: SupplyState, model: str) -> SupplyState:
 
 def encode_state(state: SupplyState) -> str:
     """Return the state as one line of JSON."""
-    content = {
-        "version": VERSION,
-        "pools": {key: asdict(memory) for key, memory in state.pools.items()},
-        "tiers": {key: asdict(memory) for key, memory in state.tiers.items()},
-        "last_s": dict(state.last_s),
-    }
-    return json.dumps(content, separators=(",", ":"))
+    # In pieces: one call for all of it would keep other threads waiting for seconds.
+    pools = ",".join(f"{_json(key)}:{_json(asdict(memory))}" for key, memory in state.pools.items())
+    tiers = ",".join(f"{_json(key)}:{_json(asdict(memory))}" for key, memory in state.tiers.items())
+    return f'{{"version":{VERSION},"pools":{{{pools}}},"tiers":{{{tiers}}},"last_s":{_json(dict(state.last_s))}}}'
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def decode_state(text: str) -> SupplyState:
