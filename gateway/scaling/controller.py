@@ -51,7 +51,7 @@ STALE_S = 6.0
 """A decision that is older is not answered with."""
 
 STATE_S = 600.0
-"""Interval at which the complete state, histories included, is sent to peers."""
+"""Interval at which the complete state, histories included, is sent to peers: one model with each decision."""
 
 NEW_PEER_S = 10.0
 """After a peer was first seen, when it is sent."""
@@ -134,6 +134,8 @@ class SupplyController:
         self._is_leaving = self._has_write_failed = False
         self._started_s = wall_clock()
         self._logged: dict[PoolKey, int] = {}
+        self._unsent: list[str] = []
+        """Models whose histories are still to be sent to peers."""
         self._failed: set[str] = set()
         """Models whose last decision has raised."""
 
@@ -262,8 +264,10 @@ class SupplyController:
         except (zlib.error, UnicodeDecodeError, ValueError) as error:
             self._log_event("warning", "supply_state_invalid", error=str(error)[:MAX_ERROR_CHARS])
             return
-        # Most states are sent without the histories of tiers.
-        self._state = state if state.tiers else SupplyState(state.pools, self._state.tiers, state.last_s)
+        # The histories of tiers are sent one model at a time.
+        known = {**self._state.tiers, **state.tiers}
+        tiers = {key: one for key, one in known.items() if key.rsplit("|", 1)[0] in state.last_s}
+        self._state = SupplyState(state.pools, MappingProxyType(tiers), state.last_s)
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
@@ -381,14 +385,17 @@ class SupplyController:
 
     def _packed_state(self, now_s: float) -> bytes:
         """Return what peers need to decide in place of this gateway; mostly without the histories, which are long."""
-        if self._sync is None or now_s - self._pools_sent_s < POOLS_STATE_S:
+        state = self._state
+        if self._sync is not None and now_s - self._state_sent_s >= STATE_S:
+            self._state_sent_s, self._unsent = now_s, sorted(state.last_s)
+        if self._sync is None or (now_s - self._pools_sent_s < POOLS_STATE_S and not self._unsent):
             return b""
-        self._pools_sent_s, state = now_s, self._state
-        if now_s - self._state_sent_s < STATE_S:
-            state = SupplyState(state.pools, MappingProxyType({}), state.last_s)
-        else:
-            self._state_sent_s = now_s
-        return zlib.compress(encode_state(state).encode(), 1)
+        self._pools_sent_s, tiers = now_s, {}
+        if self._unsent:  # One model at a time: all of them would take the event loop for seconds.
+            model = self._unsent.pop(0)
+            tiers = {key: one for key, one in state.tiers.items() if key.rsplit("|", 1)[0] == model}
+        part = SupplyState(state.pools, MappingProxyType(tiers), state.last_s)
+        return zlib.compress(encode_state(part).encode(), 1)
 
     def _read_state(self) -> SupplyState:
         path = self.config.state_file
@@ -445,7 +452,8 @@ class SupplyController:
         """Note that a request has found no pod of its model, and decide at once."""
         group = self._meter.groups.of(model) or model
         self._needed_s.setdefault(group, self._clock())
-        self.wake()
+        if self._is_at_zero(group):  # Else engines are coming, and further requests change nothing within the second.
+            self.wake()
 
     def remaining_s(self, model: str) -> float:
         """Return the seconds until the first pod of a model is expected; of a late one half of what a start takes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from simulator.clock import run_virtually
 from supply.desired import desired_engines
 from supply.load import ModelLoad
 from supply.policy import ControlMode, GuardRails, SupplyPolicy
-from supply.state import PoolMemory, SupplyState, encode_state
+from supply.state import PoolMemory, SupplyState, TierMemory, decode_state, encode_state
 from tests.routing.engines import ask, place
 
 RAILS = GuardRails(min_engines=0, max_engines=4, max_step_per_minute=10, engine_hours_per_day=96)
@@ -521,3 +522,38 @@ def test_a_decision_that_raises_holds_its_model_alone(monkeypatch: pytest.Monkey
 
     fault, models = run_virtually(play())
     assert (fault.status, fault.message, models) == (UNAVAILABLE, "the decision has failed", 2)
+
+
+def test_histories_travel_one_model_at_a_time() -> None:
+    """The event loop has time for one of them between two requests; a new peer has all after some seconds."""
+
+    async def play(gateways: list[Gateway]) -> None:
+        first = Gateway(1, gateways)
+        first.pools |= {name: PoolEntry(name, 2.0, name, start_s=START_S) for name in ("n", "o")}
+        tiers = {f"{model}|default": TierMemory() for model in ("m", "n", "o")}
+        first.controller._state = SupplyState({}, tiers, dict.fromkeys(("m", "n", "o"), 1_800_000_000.0))
+        await asyncio.sleep(5.0)
+        second = Gateway(2, gateways)
+        first.wire.sent.clear()
+        await asyncio.sleep(25.0)
+        decisions = [each for sent in first.wire.sent if isinstance(each := decode(sent), FleetFigures)]
+        states = [decode_state(zlib.decompress(each.state).decode()) for each in decisions if each.state]
+        assert max(len(state.tiers) for state in states) == 1
+        assert second.controller._state.tiers.keys() == tiers.keys()
+
+    played(play)
+
+
+def test_further_requests_for_engines_that_are_coming_wake_nothing() -> None:
+    """A client in a loop would otherwise have each gateway decide ten times a second."""
+
+    async def play(gateways: list[Gateway]) -> None:
+        gateway = Gateway(1, gateways)
+        await asyncio.sleep(3.0)
+        number = gateway.controller.decision.number
+        for _ in range(20):
+            gateway.controller.needed("m")
+            await asyncio.sleep(0.05)
+        assert gateway.controller.decision.number <= number + 2
+
+    played(play)
