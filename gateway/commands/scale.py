@@ -188,10 +188,18 @@ class CommandRunner:
     applied: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """The figure for which the command has last succeeded, by model, pool and role."""
     running: dict[tuple[str, str, str], RunningCommand] = field(default_factory=dict)
+    waiting: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
+    """Desired and present engines of pools whose command starts when another one ends."""
     failures: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a command runs or waits for its turn."""
+        return bool(self.running or self.waiting)
 
     def look(self, view: View) -> None:
         """Start the command where a figure differs from what was applied."""
+        self.waiting.clear()
         self.collect()
         if view["mode"] != "act":
             self.log(f"hearth: supply.scaling is {view['mode']}: nothing is run")
@@ -206,8 +214,9 @@ class CommandRunner:
                 continue
             if self.applied.get(key, int(pool["present_engines"])) == desired:
                 self.applied[key] = desired
-            elif len(self.running) < MAX_CONCURRENT:
-                self._start(key, desired, int(pool["present_engines"]))
+            else:
+                self.waiting[key] = desired, int(pool["present_engines"])
+        self.start_waiting()
 
     def collect(self) -> None:
         """Note which commands have ended; end those that take too long."""
@@ -235,6 +244,12 @@ class CommandRunner:
                 command.process.wait(KILL_S)
             _signal(command.process, signal.SIGKILL)
             command.process.wait()
+
+    def start_waiting(self) -> None:
+        """Start commands of the last look that had to wait, as many as may run."""
+        while self.waiting and len(self.running) < MAX_CONCURRENT:
+            key = next(iter(self.waiting))
+            self._start(key, *self.waiting.pop(key))
 
     def _start(self, key: tuple[str, str, str], desired: int, present: int) -> None:
         values = dict(zip(PLACEHOLDERS, (*key, str(desired), str(present)), strict=True))
@@ -285,9 +300,11 @@ def follow(client: AdminClient, arguments: Namespace, variables: Mapping[str, st
                 runner.failures += 1
                 sys.stderr.write(f"hearth: {fault}\n")
             until_s = time.monotonic() + arguments.interval
-            while not stop.is_set() and (time.monotonic() < until_s if not arguments.once else runner.running):
+            while not stop.is_set() and (runner.is_busy if arguments.once else time.monotonic() < until_s):
                 stop.wait(min(0.2, arguments.interval))
                 runner.collect()
+                if arguments.once:
+                    runner.start_waiting()
             if arguments.once:
                 break
     finally:

@@ -190,14 +190,25 @@ def test_only_the_first_two_dashes_are_left_out(tmp_path: Path) -> None:
     assert out.read_text() == "--|h100"
 
 
+def test_one_look_sets_all_pools_however_many(tmp_path: Path) -> None:
+    """Those beyond the commands at one time wait for their turn."""
+    code = "import sys; open(sys.argv[1], 'w').close()"
+    arguments = parsed("--once")
+    arguments.exec = [sys.executable, "-c", code, str(tmp_path / "{pool}")]
+    names = {f"p{number}" for number in range(MAX_CONCURRENT + 2)}
+    assert follow(NoClient(*map(pool, names)), arguments, {}) == 0
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
 class NoClient(AdminClient):
     """Answers with one view."""
 
-    def __init__(self) -> None:
+    def __init__(self, *pools: dict[str, Any]) -> None:
         super().__init__("http://127.0.0.1:1", "")
+        self._pools = pools or (pool(),)
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
-        return view(pool())
+        return view(*self._pools)
 
 
 def parsed(*words: str) -> Namespace:
