@@ -32,6 +32,9 @@ PLACEHOLDERS = ("model", "pool", "role", "desired", "present")
 MAX_CONCURRENT = 4
 """Commands at one time, one for each pool at most."""
 
+UNKNOWN = -1
+"""In place of the figure that was applied last, after a command that has failed."""
+
 MIN_SECONDS, MAX_SECONDS = 0.5, 86_400.0
 """Of `--interval` and `--timeout`."""
 
@@ -228,6 +231,7 @@ class CommandRunner:
                     self.applied[key] = command.desired
                 else:
                     self.failures += 1
+                    self.applied[key] = UNKNOWN  # It may have set the figure before it failed.
                     self.log(f"hearth: {printable(key[1])}: the command ended with status {status}; it is run again")
             elif self.clock() >= command.until_s:
                 _signal(command.process, signal.SIGKILL if command.is_ended else signal.SIGTERM)

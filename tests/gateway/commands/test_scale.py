@@ -129,7 +129,7 @@ def test_a_command_that_fails_is_run_again() -> None:
             runner.look(view(pool()))
             finish(runner)
         assert runner.failures == 2
-        assert not runner.applied
+        assert 3 not in runner.applied.values()
 
 
 @pytest.mark.parametrize(
@@ -215,3 +215,14 @@ def parsed(*words: str) -> Namespace:
     parser = ArgumentParser()
     add_flags(parser)
     return parser.parse_args(words)
+
+
+def test_after_a_failure_the_figure_of_before_is_set_again(tmp_path: Path) -> None:
+    """The command may have done its work before it failed: engines that nobody wants would stay."""
+    out = tmp_path / "out"
+    code = "import sys; open(sys.argv[1], 'a').write(sys.argv[2]); sys.exit(sys.argv[2] == '5')"
+    with running(sys.executable, "-c", code, str(out), "{desired}") as runner:
+        for desired in (3, 5, 3):
+            runner.look(view(pool(desired=desired)))
+            finish(runner)
+    assert out.read_text() == "353"
