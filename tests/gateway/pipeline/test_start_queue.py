@@ -201,7 +201,7 @@ def _context() -> RequestContext:
     return RequestContext(request, CALLERS["gold"], objective_of(HASTY), asyncio.get_running_loop().time())
 
 
-def test_one_tenant_fills_half_of_the_room_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_tenant_fills_no_more_than_half_of_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are held as before; what is counted of a tenant ends with its requests."""
     monkeypatch.setattr("gateway.pipeline.start_queue.MAX_WAITING", 8)
 

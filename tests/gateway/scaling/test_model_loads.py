@@ -29,7 +29,7 @@ def allowance(quota: Quota, prices: TokenPrices = FREE) -> OfferedWork:
         (Quota(output_tokens_per_min=600_000), FREE),
     ],
 )
-def test_a_loop_of_new_prompts_counts_for_what_was_admitted_at_most(quota: Quota, prices: TokenPrices) -> None:
+def test_a_loop_of_new_prompts_counts_within_what_was_admitted(quota: Quota, prices: TokenPrices) -> None:
     """Where no limit per minute bounds its input."""
     loop = [RejectedWork("acme", "gold", face, OfferedWork(1.0, 100_000.0, 0.0)) for face in range(250)]
     counted = count_rejected(loop, window_s=1.0, allowances={"acme": allowance(quota, prices)})
