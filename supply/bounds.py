@@ -103,7 +103,8 @@ def _within_rails(
     if figure < lowest:
         figure, bound = lowest, "min_engines"
     if rails.max_step_per_minute is not None:
-        recent = [count for at, count in memory.recent if abs(now_s - at) < STEP_WINDOW_S] or [last]
+        # With the last figure: after the clock went back it is not the newest entry.
+        recent = [last, *(count for at, count in memory.recent if abs(now_s - at) < STEP_WINDOW_S)]
         low, high = max(recent) - rails.max_step_per_minute, min(recent) + rails.max_step_per_minute
         stepped = min(max(figure, low), max(high, low))
         if stepped != figure:

@@ -76,15 +76,24 @@ def forget_models(state: SupplyState, now_s: float) -> SupplyState:
     return SupplyState(MappingProxyType(pools), MappingProxyType(tiers), MappingProxyType(last_s))
 
 
+def without_model(state: SupplyState, model: str) -> SupplyState:
+    """Return the state without what is remembered of a model."""
+    pools = {key: one for key, one in state.pools.items() if key.rsplit("|", 2)[0] != model}
+    tiers = {key: one for key, one in state.tiers.items() if key.rsplit("|", 1)[0] != model}
+    last_s = {key: at for key, at in state.last_s.items() if key != model}
+    return SupplyState(MappingProxyType(pools), MappingProxyType(tiers), MappingProxyType(last_s))
+
+
 def encode_state(state: SupplyState) -> str:
     """Return the state as one line of JSON."""
-    content = {
-        "version": VERSION,
-        "pools": {key: asdict(memory) for key, memory in state.pools.items()},
-        "tiers": {key: asdict(memory) for key, memory in state.tiers.items()},
-        "last_s": dict(state.last_s),
-    }
-    return json.dumps(content, separators=(",", ":"))
+    # In pieces: one call for all of it would keep other threads waiting for seconds.
+    pools = ",".join(f"{_json(key)}:{_json(asdict(memory))}" for key, memory in state.pools.items())
+    tiers = ",".join(f"{_json(key)}:{_json(asdict(memory))}" for key, memory in state.tiers.items())
+    return f'{{"version":{VERSION},"pools":{{{pools}}},"tiers":{{{tiers}}},"last_s":{_json(dict(state.last_s))}}}'
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def decode_state(text: str) -> SupplyState:
@@ -100,7 +109,7 @@ def decode_state(text: str) -> SupplyState:
             MappingProxyType({key: _tier(one) for key, one in content["tiers"].items()}),
             MappingProxyType({str(key): float(one) for key, one in content["last_s"].items()}),
         )
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except (LookupError, TypeError, AttributeError, OverflowError, RecursionError, json.JSONDecodeError) as error:
         raise ValueError(f"supply state: {error!r}") from error
 
 

@@ -32,6 +32,12 @@ PLACEHOLDERS = ("model", "pool", "role", "desired", "present")
 MAX_CONCURRENT = 4
 """Commands at one time, one for each pool at most."""
 
+UNKNOWN = -1
+"""In place of the figure that was applied last, after a command that has failed."""
+
+MIN_SECONDS, MAX_SECONDS = 0.5, 86_400.0
+"""Of `--interval` and `--timeout`."""
+
 KILL_S = 5.0
 """From SIGTERM to SIGKILL of a command that takes too long."""
 
@@ -185,10 +191,18 @@ class CommandRunner:
     applied: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """The figure for which the command has last succeeded, by model, pool and role."""
     running: dict[tuple[str, str, str], RunningCommand] = field(default_factory=dict)
+    waiting: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
+    """Desired and present engines of pools whose command starts when another one ends."""
     failures: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a command runs or waits for its turn."""
+        return bool(self.running or self.waiting)
 
     def look(self, view: View) -> None:
         """Start the command where a figure differs from what was applied."""
+        self.waiting.clear()
         self.collect()
         if view["mode"] != "act":
             self.log(f"hearth: supply.scaling is {view['mode']}: nothing is run")
@@ -203,8 +217,9 @@ class CommandRunner:
                 continue
             if self.applied.get(key, int(pool["present_engines"])) == desired:
                 self.applied[key] = desired
-            elif len(self.running) < MAX_CONCURRENT:
-                self._start(key, desired, int(pool["present_engines"]))
+            else:
+                self.waiting[key] = desired, int(pool["present_engines"])
+        self.start_waiting()
 
     def collect(self) -> None:
         """Note which commands have ended; end those that take too long."""
@@ -216,6 +231,7 @@ class CommandRunner:
                     self.applied[key] = command.desired
                 else:
                     self.failures += 1
+                    self.applied[key] = UNKNOWN  # It may have set the figure before it failed.
                     self.log(f"hearth: {printable(key[1])}: the command ended with status {status}; it is run again")
             elif self.clock() >= command.until_s:
                 _signal(command.process, signal.SIGKILL if command.is_ended else signal.SIGTERM)
@@ -232,6 +248,12 @@ class CommandRunner:
                 command.process.wait(KILL_S)
             _signal(command.process, signal.SIGKILL)
             command.process.wait()
+
+    def start_waiting(self) -> None:
+        """Start commands of the last look that had to wait, as many as may run."""
+        while self.waiting and len(self.running) < MAX_CONCURRENT:
+            key = next(iter(self.waiting))
+            self._start(key, *self.waiting.pop(key))
 
     def _start(self, key: tuple[str, str, str], desired: int, present: int) -> None:
         values = dict(zip(PLACEHOLDERS, (*key, str(desired), str(present)), strict=True))
@@ -264,9 +286,12 @@ def _signal(process: Popen[bytes], number: int) -> None:
 
 def follow(client: AdminClient, arguments: Namespace, variables: Mapping[str, str]) -> int:
     """Look every `--interval` seconds, until interrupted. A gateway that cannot be read changes nothing."""
-    argv = [word for word in arguments.exec if word != "--"] if arguments.exec[:1] == ["--"] else list(arguments.exec)
+    argv = arguments.exec[1:] if arguments.exec[:1] == ["--"] else list(arguments.exec)
     if not argv:
         raise InvalidValue("--exec needs a command")
+    for flag, seconds in (("--interval", arguments.interval), ("--timeout", arguments.timeout)):
+        if not MIN_SECONDS <= seconds <= MAX_SECONDS:
+            raise InvalidValue(f"{flag}: is {seconds:g}; must be from {MIN_SECONDS:g} to {MAX_SECONDS:g} seconds")
     runner = CommandRunner(argv, arguments.timeout, variables)
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -279,9 +304,11 @@ def follow(client: AdminClient, arguments: Namespace, variables: Mapping[str, st
                 runner.failures += 1
                 sys.stderr.write(f"hearth: {fault}\n")
             until_s = time.monotonic() + arguments.interval
-            while not stop.is_set() and (time.monotonic() < until_s if not arguments.once else runner.running):
+            while not stop.is_set() and (runner.is_busy if arguments.once else time.monotonic() < until_s):
                 stop.wait(min(0.2, arguments.interval))
                 runner.collect()
+                if arguments.once:
+                    runner.start_waiting()
             if arguments.once:
                 break
     finally:

@@ -21,6 +21,9 @@ from tenancy.objective import LatencyObjective
 LOOK_S = 0.05
 """Period of the look for a pod while requests are held."""
 
+TENANT_SHARE = 0.5
+"""Share of the room that one tenant may fill: a flood for one model would else have all others rejected."""
+
 LOOP = "start queue"
 """The name under which exceptions of its callbacks are reported."""
 
@@ -69,6 +72,8 @@ class StartQueue:
         self._max_wait_s = max_wait_s or inf
         self._count = 0
         self._bytes = 0
+        self._by_tenant: dict[str | None, tuple[int, int]] = {}
+        """Requests and bytes that are held of each tenant."""
         self._seen_version = -1
         self._ticker = PeriodicTimer(LOOP, LOOK_S, self._look, lambda: self.held)
 
@@ -90,7 +95,14 @@ class StartQueue:
         if now_s >= by_s or (now_s + remaining_s > by_s and not self._fleet.may_discover_more(context.request.regions)):
             raise _not_in_time(model, objective, by_s - since_s, remaining_s)
         size = context.request.prompt.size
-        if len(self.held) >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
+        tenant = context.caller.tenant.name
+        of_tenant, bytes_of_tenant = self._by_tenant.get(tenant, (0, 0))
+        if (
+            len(self.held) >= MAX_WAITING
+            or self._bytes + size > MAX_WAITING_BYTES
+            or of_tenant >= TENANT_SHARE * MAX_WAITING
+            or bytes_of_tenant + size > TENANT_SHARE * MAX_WAITING_BYTES
+        ):
             raise RequestRejected(
                 Reason.QUEUE_FULL, f"Too many requests wait for a pod of `{model}`.", retry_after_s=_shown(remaining_s)
             )
@@ -98,7 +110,7 @@ class StartQueue:
         number = self._count
         held = HeldRequest(context, objective, since_s, asyncio.get_running_loop().create_future())
         self.held[number] = held
-        self._bytes += size
+        self._add(tenant, 1, size)
         self._ticker.start()
         try:
             async with asyncio.timeout(by_s - now_s):
@@ -106,9 +118,18 @@ class StartQueue:
         except TimeoutError:
             raise _not_in_time(model, objective, by_s - since_s, self._remaining_s(model)) from None
         finally:
-            self._bytes -= size
+            self._add(tenant, -1, -size)
             self.held.pop(number, None)
         return by_s
+
+    def _add(self, tenant: str | None, count: int, size: int) -> None:
+        """Count what is held, all in all and of one tenant."""
+        self._bytes += size
+        of_tenant, bytes_of_tenant = self._by_tenant.get(tenant, (0, 0))
+        if of_tenant + count:
+            self._by_tenant[tenant] = of_tenant + count, bytes_of_tenant + size
+        else:
+            del self._by_tenant[tenant]
 
     def _look(self) -> None:
         """Wake the requests that a pod may serve now, the highest tier first."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from math import ceil
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +20,7 @@ from gateway.config.supply import SupplyConfig
 from gateway.limits.accounts import QuotaEnforcer
 from gateway.replica_sync.sync import ReplicaSync
 from gateway.runtime.event_log import LogFunction
-from gateway.runtime.guard import call_guarded, restarted
+from gateway.runtime.guard import call_guarded, report_exception, restarted
 from gateway.scaling.demand import MeteredAdmissionQueue
 from gateway.scaling.exchange import FigureBook
 from gateway.scaling.external_scaler import ScalerAnswer
@@ -35,7 +36,7 @@ from routing.replica_state import SupplyUpdate
 from supply.desired import DesiredFleet, DesiredPool, SupplyReason, SupplyTerm, desired_engines
 from supply.load import ModelLoad, OfferedWork, PoolLoad
 from supply.policy import ControlMode
-from supply.state import EMPTY_STATE, SupplyState, decode_state, encode_state
+from supply.state import EMPTY_STATE, SupplyState, decode_state, encode_state, without_model
 from tenancy.objective import Tier
 
 INTERVAL_S = 1.0
@@ -50,7 +51,7 @@ STALE_S = 6.0
 """A decision that is older is not answered with."""
 
 STATE_S = 600.0
-"""Interval at which the complete state, histories included, is sent to peers."""
+"""Interval at which the complete state, histories included, is sent to peers: one model with each decision."""
 
 NEW_PEER_S = 10.0
 """After a peer was first seen, when it is sent."""
@@ -70,6 +71,8 @@ FOLLOWED_S = 120.0
 """A pool whose figure was read by an autoscaler within this time is taken to be followed."""
 
 MAX_WATCHERS = 1_024
+
+ROLES = frozenset(role.value for role in Role)
 
 LOOP = "supply"
 """The name under which exceptions are reported."""
@@ -131,6 +134,10 @@ class SupplyController:
         self._is_leaving = self._has_write_failed = False
         self._started_s = wall_clock()
         self._logged: dict[PoolKey, int] = {}
+        self._unsent: list[str] = []
+        """Models whose histories are still to be sent to peers."""
+        self._failed: set[str] = set()
+        """Models whose last decision has raised."""
 
     def __repr__(self) -> str:
         return f"<SupplyController of {len(self.decision.pools)} pools, {len(self._book.gateways)} gateways>"
@@ -138,7 +145,7 @@ class SupplyController:
     def share(self, sync: ReplicaSync) -> None:
         """Exchange figures and decisions with the other gateways."""
         self._sync = sync
-        sync.applier.on_supply = self._take
+        sync.applier.on_supply = self._take_guarded
 
     @property
     def own_id(self) -> int:
@@ -212,6 +219,10 @@ class SupplyController:
         if self._sync is not None:
             self._sync.publish(SupplyUpdate(encode(message)))
 
+    def _take_guarded(self, replica_id: int, payload: bytes, now_s: float) -> None:
+        """Take a message of a peer. What it raises is reported: the other updates of its batch are applied."""
+        call_guarded(LOOP, self._take, replica_id, payload, now_s)
+
     def _take(self, replica_id: int, payload: bytes, now_s: float) -> None:
         """Take a message of a peer."""
         message = decode(payload)
@@ -234,6 +245,8 @@ class SupplyController:
             return
         if self._leader is not None and rank(replica_id) > rank(self._leader) and not self._is_old(now_s):
             return
+        # A later version may know more roles.
+        decision.pools = [each for each in decision.pools if each.role in ROLES]
         self.decision, self.decided_s = decision, now_s
         if decision.state:
             self._adopt_state(decision.state)
@@ -251,8 +264,10 @@ class SupplyController:
         except (zlib.error, UnicodeDecodeError, ValueError) as error:
             self._log_event("warning", "supply_state_invalid", error=str(error)[:MAX_ERROR_CHARS])
             return
-        # Most states are sent without the histories of tiers.
-        self._state = state if state.tiers else SupplyState(state.pools, self._state.tiers, state.last_s)
+        # The histories of tiers are sent one model at a time.
+        known = {**self._state.tiers, **state.tiers}
+        tiers = {key: one for key, one in known.items() if key.rsplit("|", 1)[0] in state.last_s}
+        self._state = SupplyState(state.pools, MappingProxyType(tiers), state.last_s)
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
@@ -280,11 +295,11 @@ class SupplyController:
             if fleet is None or now_s >= self._due_s[load.model] or self._is_urgent(load, fleet):
                 # Decisions of many models are spread over the seconds: one takes some milliseconds of the event loop.
                 self._due_s[load.model] = now_s + DECIDE_S - (at % DECIDE_S if fleet is None else 0.0)
-                fleet, self._state = desired_engines(load, policy, self._state, at_s)
-                self._fleets[load.model] = fleet
+                fleet = self._fleets[load.model] = self._decided(load, fleet, at_s)
             pools.extend(map(_figure_of, fleet.pools))
             if not fleet.is_known:
-                unknown[load.model] = self._why_unknown(completeness)
+                has_failed = load.model in self._failed
+                unknown[load.model] = "the decision has failed" if has_failed else self._why_unknown(completeness)
             if fleet.short:
                 short[load.model] = list(fleet.short)
         for model in self._fleets.keys() - self.loads.keys():
@@ -296,6 +311,29 @@ class SupplyController:
         self.decision.state = self._packed_state(now_s)
         self._publish(self.decision)
         self.decision.state = b""
+
+    def _decided(self, load: ModelLoad, last: DesiredFleet | None, at_s: float) -> DesiredFleet:
+        """Return the decision about one model. Where it raises, other models are decided, and this one is held.
+
+        It is tried again without what is remembered of the model: a peer or the file may have given that.
+        """
+        policy = self.config.policy
+        self._failed.discard(load.model)
+        for state in (self._state, without_model(self._state, load.model)):
+            try:
+                fleet, self._state = desired_engines(load, policy, state, at_s)
+            except Exception as error:  # noqa: BLE001 - reported; it must not end the decisions about other models
+                report_exception(LOOP, error)
+            else:
+                return fleet
+        self._failed.add(load.model)
+        if last is not None:
+            return replace(last, is_known=False)
+        pools = (
+            DesiredPool(load.model, each.pool, each.role, each.engines, each.engines, each.engines, SupplyReason.STALE)
+            for each in load.pools
+        )
+        return DesiredFleet(load.model, tuple(pools), is_known=False)
 
     def _is_urgent(self, load: ModelLoad, fleet: DesiredFleet) -> bool:
         """Return whether a model cannot wait for its turn: a request needs a first pod, or its figure may be known."""
@@ -347,14 +385,17 @@ class SupplyController:
 
     def _packed_state(self, now_s: float) -> bytes:
         """Return what peers need to decide in place of this gateway; mostly without the histories, which are long."""
-        if self._sync is None or now_s - self._pools_sent_s < POOLS_STATE_S:
+        state = self._state
+        if self._sync is not None and now_s - self._state_sent_s >= STATE_S:
+            self._state_sent_s, self._unsent = now_s, sorted(state.last_s)
+        if self._sync is None or (now_s - self._pools_sent_s < POOLS_STATE_S and not self._unsent):
             return b""
-        self._pools_sent_s, state = now_s, self._state
-        if now_s - self._state_sent_s < STATE_S:
-            state = SupplyState(state.pools, MappingProxyType({}), state.last_s)
-        else:
-            self._state_sent_s = now_s
-        return zlib.compress(encode_state(state).encode(), 1)
+        self._pools_sent_s, tiers = now_s, {}
+        if self._unsent:  # One model at a time: all of them would take the event loop for seconds.
+            model = self._unsent.pop(0)
+            tiers = {key: one for key, one in state.tiers.items() if key.rsplit("|", 1)[0] == model}
+        part = SupplyState(state.pools, MappingProxyType(tiers), state.last_s)
+        return zlib.compress(encode_state(part).encode(), 1)
 
     def _read_state(self) -> SupplyState:
         path = self.config.state_file
@@ -411,7 +452,8 @@ class SupplyController:
         """Note that a request has found no pod of its model, and decide at once."""
         group = self._meter.groups.of(model) or model
         self._needed_s.setdefault(group, self._clock())
-        self.wake()
+        if self._is_at_zero(group):  # Else engines are coming, and further requests change nothing within the second.
+            self.wake()
 
     def remaining_s(self, model: str) -> float:
         """Return the seconds until the first pod of a model is expected; of a late one half of what a start takes."""

@@ -108,6 +108,11 @@ class FleetFigures(Struct, array_like=True, tag=2, gc=False):
 
 Message = GatewayFigures | FleetFigures
 
+TIER_FIGURES = tuple(name for name in TierFigures.__struct_fields__ if name not in {"model", "tier"})
+
+MAX_FIGURE = 1e30
+"""Above any sum."""
+
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
@@ -118,8 +123,22 @@ def encode(message: Message) -> bytes:
 
 
 def decode(payload: bytes) -> Message | None:
-    """Decode the payload of a `SupplyUpdate`; None where it cannot be read."""
+    """Decode the payload of a `SupplyUpdate`; None where it cannot be read, or has figures that cannot be."""
     try:
-        return _DECODER.decode(payload)
+        message = _DECODER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+    return message if isinstance(message, FleetFigures) or _is_sane(message) else None
+
+
+def _is_sane(figures: GatewayFigures) -> bool:
+    """Return whether all figures are finite and not negative: others would spread into each decision."""
+    return (
+        0 <= figures.started_s <= MAX_FIGURE
+        and all(0 <= getattr(each, name) <= MAX_FIGURE for each in figures.tiers for name in TIER_FIGURES)
+        and all(
+            0 <= part <= MAX_FIGURE for each in figures.rejected for part in (each.prefill_tokens, each.output_tokens)
+        )
+        and all(0 <= count <= MAX_FIGURE for count in figures.held.values())
+        and all(0 <= part <= MAX_FIGURE for work in figures.tenants.values() for part in work)
+    )

@@ -20,6 +20,9 @@ MIN_SCV, MAX_SCV = 0.25, 20.0
 
 MAX_TIERS_PER_MODEL = 16
 
+RATE_LIMITS = frozenset((LimitKind.REQUESTS, LimitKind.TOKENS, LimitKind.INPUT, LimitKind.UNCACHED))
+"""Limits per minute that bound the input of rejected requests, whatever was answered."""
+
 
 def model_loads(
     book: FigureBook,
@@ -127,12 +130,15 @@ def _within(scv: float) -> float:
 def allowance_of(account: AccountUsage | None, admitted: OfferedWork, prices: TokenPrices, now_s: float) -> OfferedWork:
     """Return the work per second for which a tenant's rejected requests count: what its limits leave.
 
-    For a tenant without limits (None, or an account without any) it is what was admitted.
+    Without a limit per minute on requests or input it is at most what was admitted: a number of parallel requests, a
+    budget of a month or a free model alone do not bound a loop of new prompts.
     """
     if account is None or not account.limit_usages:
         return admitted
     account.advance(now_s)
-    requests = prefill = output = inf
+    requests, prefill, output = inf, inf, inf
+    if not account.limit_usages.keys() & RATE_LIMITS:
+        requests, prefill, output = admitted.requests, admitted.prefill_tokens, admitted.output_tokens
     for kind, usage in account.limit_usages.items():
         per_s = usage.remaining / SPAN_S
         match kind:

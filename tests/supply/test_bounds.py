@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from supply.bounds import bound_figure
 from supply.desired import SupplyReason
 from supply.load import PoolLoad
-from tests.supply.builders import decide, load_of, rails
+from supply.policy import GuardRails, SupplyPolicy
+from supply.state import PoolMemory
+from tests.supply.builders import MONDAY_S, decide, load_of, rails
 
 
 def test_the_step_and_the_budget_bound_the_figure() -> None:
@@ -21,3 +24,11 @@ def test_the_step_and_the_budget_bound_the_figure() -> None:
     assert answers[-1].pools[0].engines == 1
     assert answers[-1].pools[0].reason is SupplyReason.BUDGET
     assert answers[-1].short == ("gold",)
+
+
+def test_the_step_holds_after_the_clock_went_back() -> None:
+    """An entry that seems newer than the last figure does not take its place."""
+    policy = SupplyPolicy(pools={"default": GuardRails(0, 20, 2, 1e4)})
+    memory = PoolMemory(figure=4, recent=((MONDAY_S + 60.0, 5), (MONDAY_S + 30.0, 4)))
+    found = bound_figure(PoolLoad(ready=4), 12, policy, memory, MONDAY_S + 95.0)
+    assert (found.engines, found.bound) == (6, "max_step_per_minute")

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.commands.scale import MAX_CONCURRENT, CommandRunner, format_days, format_scale, format_terms
+from gateway.commands.admin import AdminClient
+from gateway.commands.scale import (
+    MAX_CONCURRENT,
+    CommandRunner,
+    add_flags,
+    follow,
+    format_days,
+    format_scale,
+    format_terms,
+)
+from tenancy.document import InvalidValue
 
 RAILS = {"min_engines": 0, "max_engines": 8, "max_step_per_minute": 4, "engine_hours_per_day": 96}
 
@@ -118,7 +129,7 @@ def test_a_command_that_fails_is_run_again() -> None:
             runner.look(view(pool()))
             finish(runner)
         assert runner.failures == 2
-        assert not runner.applied
+        assert 3 not in runner.applied.values()
 
 
 @pytest.mark.parametrize(
@@ -159,3 +170,59 @@ def test_a_command_that_does_not_exist_is_reported() -> None:
     with running("/does/not/exist") as runner:
         runner.look(view(pool()))
         assert runner.failures == 1
+
+
+@pytest.mark.parametrize("words", [["--interval", "0"], ["--interval", "nan"], ["--timeout", "-1"]])
+def test_times_without_sense_are_an_error(words: list[str]) -> None:
+    """An interval of 0 would ask the gateway without a pause."""
+    with pytest.raises(InvalidValue, match=words[0]):
+        follow(NoClient(), parsed(*words, "--once", "--exec", "true"), {})
+
+
+def test_only_the_first_two_dashes_are_left_out(tmp_path: Path) -> None:
+    """Those of the command itself end its options."""
+    out = tmp_path / "out"
+    code = "import sys; open(sys.argv[1], 'w').write('|'.join(sys.argv[2:]))"
+    words = ["--", sys.executable, "-c", code, str(out), "--", "{pool}"]
+    arguments = parsed("--once")
+    arguments.exec = words
+    assert follow(NoClient(), arguments, {}) == 0
+    assert out.read_text() == "--|h100"
+
+
+def test_one_look_sets_all_pools_however_many(tmp_path: Path) -> None:
+    """Those beyond the commands at one time wait for their turn."""
+    code = "import sys; open(sys.argv[1], 'w').close()"
+    arguments = parsed("--once")
+    arguments.exec = [sys.executable, "-c", code, str(tmp_path / "{pool}")]
+    names = {f"p{number}" for number in range(MAX_CONCURRENT + 2)}
+    assert follow(NoClient(*map(pool, names)), arguments, {}) == 0
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+class NoClient(AdminClient):
+    """Answers with one view."""
+
+    def __init__(self, *pools: dict[str, Any]) -> None:
+        super().__init__("http://127.0.0.1:1", "")
+        self._pools = pools or (pool(),)
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        return view(*self._pools)
+
+
+def parsed(*words: str) -> Namespace:
+    parser = ArgumentParser()
+    add_flags(parser)
+    return parser.parse_args(words)
+
+
+def test_after_a_failure_the_figure_of_before_is_set_again(tmp_path: Path) -> None:
+    """The command may have done its work before it failed: engines that nobody wants would stay."""
+    out = tmp_path / "out"
+    code = "import sys; open(sys.argv[1], 'a').write(sys.argv[2]); sys.exit(sys.argv[2] == '5')"
+    with running(sys.executable, "-c", code, str(out), "{desired}") as runner:
+        for desired in (3, 5, 3):
+            runner.look(view(pool(desired=desired)))
+            finish(runner)
+    assert out.read_text() == "353"

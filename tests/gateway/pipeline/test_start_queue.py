@@ -199,3 +199,24 @@ def test_the_rejection_says_when_to_return() -> None:
 def _context() -> RequestContext:
     request = Request("x", Api.CHAT, MODEL)
     return RequestContext(request, CALLERS["gold"], objective_of(HASTY), asyncio.get_running_loop().time())
+
+
+def test_one_tenant_fills_no_more_than_half_of_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are held as before; what is counted of a tenant ends with its requests."""
+    monkeypatch.setattr("gateway.pipeline.start_queue.MAX_WAITING", 8)
+
+    async def play() -> tuple[list[Reason | None], int]:
+        stage = EmptyStage()
+        tasks = [stage.ask(f"b{number}", "bronze", 1_000, 10) for number in range(20)]
+        await asyncio.sleep(0.1)
+        tasks.append(stage.ask("g", "gold", 1_000, 10))
+        stage.start(5.0)
+        await asyncio.wait(tasks)
+        starts = stage.room.starts
+        assert starts is not None
+        assert not starts._by_tenant
+        return [one.reason for one in stage.outcomes if one.id == "g"], len(
+            [one for one in stage.outcomes if one.reason is Reason.QUEUE_FULL]
+        )
+
+    assert run_virtually(play()) == ([None], 16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from gateway.pipeline.record import Outcome
 from gateway.replica_sync.sync import ReplicaSync
 from gateway.scaling.controller import STALE_S, SupplyController
 from gateway.scaling.demand import DemandMeter, MeteredAdmissionQueue
-from gateway.scaling.figures import FleetFigures, decode
+from gateway.scaling.figures import FleetFigures, PoolFigure, decode, encode
 from gateway.scaling.metrics import SupplyCollector
 from gateway.scaling.scaler_target import FAILED_PRECONDITION, NOT_FOUND, UNAVAILABLE, ScalerFault, ScalerTarget
 from routing.decision.router import Router
@@ -26,7 +27,10 @@ from routing.rejection import Reason
 from routing.replica_state import StateUpdate, SupplyUpdate
 from scorers.registry import routings
 from simulator.clock import run_virtually
+from supply.desired import desired_engines
+from supply.load import ModelLoad
 from supply.policy import ControlMode, GuardRails, SupplyPolicy
+from supply.state import PoolMemory, SupplyState, TierMemory, decode_state, encode_state
 from tests.routing.engines import ask, place
 
 RAILS = GuardRails(min_engines=0, max_engines=4, max_step_per_minute=10, engine_hours_per_day=96)
@@ -429,5 +433,127 @@ def test_metrics_show_the_decision_and_whether_it_is_known() -> None:
         assert held["hearth_desired_engines", "m", "h100", "either"] >= 1.0
         assert held["hearth_desired_engines_known", "m"] == 0.0
         assert held["hearth_supply_missing_gateways",] == 1.0
+
+    played(play)
+
+
+def test_a_peer_with_a_role_that_is_not_known_here_ends_no_loop() -> None:
+    """Its figure is left out; known roles are followed, and this gateway decides after the peer has left."""
+
+    async def play() -> tuple[int, int]:
+        gateways: list[Gateway] = []
+        first, second = Gateway(1, gateways), Gateway(2, gateways)
+        await asyncio.sleep(3.0)
+        assert first.controller.is_leader
+        known = first.controller.decision.pools[0]
+        strange = PoolFigure("m", "h100", "encode", 7, 7, 7, "load", is_active=True)
+        take = second.wire.applier.on_supply
+        assert take is not None
+        take(1, encode(FleetFigures(99, [strange, known])), _now_s())
+        followed = second.desired()
+        first.controller.leave()
+        first.close()
+        await asyncio.sleep(6.0)
+        assert second.controller.is_leader
+        result = followed, second.desired()
+        second.close()
+        return result
+
+    assert run_virtually(play()) == (1, 1)
+
+
+def test_an_update_that_raises_does_not_end_the_batch_of_its_peer() -> None:
+    """It is reported."""
+
+    async def play() -> list[BaseException | None]:
+        reported: list[BaseException | None] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context.get("exception")))
+        gateway = Gateway(1, [])
+        gateway.controller._adopt_state = _fail  # type: ignore[method-assign,assignment]
+        take = gateway.wire.applier.on_supply
+        assert take is not None
+        take(2, encode(FleetFigures(1, state=b"x")), _now_s())
+        gateway.close()
+        return reported
+
+    assert [str(error) for error in run_virtually(play())] == ["broken"]
+
+
+def _fail(*_: object) -> None:
+    raise IndexError("broken")
+
+
+def test_a_memory_that_makes_decisions_fail_is_dropped(tmp_path: Path) -> None:
+    """A file of right form with a wrong value holds no model forever."""
+    path = tmp_path / "state"
+    memory = PoolMemory(hours=(("never", 1.0),))  # type: ignore[arg-type]
+    path.write_text(encode_state(SupplyState({"m|h100|either": memory}, {}, {"m": 0.0})))
+
+    async def play() -> int:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        gateway = Gateway(1, [], state_file=path)
+        await asyncio.sleep(3.0)
+        desired = gateway.desired()
+        gateway.close()
+        return desired
+
+    assert run_virtually(play()) == 1
+
+
+def test_a_decision_that_raises_holds_its_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are decided, and nothing is stated about this one."""
+
+    def decide(load: ModelLoad, *others: Any) -> Any:
+        if load.model == "m":
+            raise ZeroDivisionError
+        return desired_engines(load, *others)
+
+    monkeypatch.setattr("gateway.scaling.controller.desired_engines", decide)
+
+    async def play() -> tuple[ScalerFault, int]:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        gateway = Gateway(1, [])
+        gateway.pools["other"] = PoolEntry("other", 2.0, "n", start_s=START_S)
+        await asyncio.sleep(3.0)
+        result = gateway.fault(), len(gateway.controller.loads)
+        assert "n" not in gateway.controller.decision.unknown
+        gateway.close()
+        return result
+
+    fault, models = run_virtually(play())
+    assert (fault.status, fault.message, models) == (UNAVAILABLE, "the decision has failed", 2)
+
+
+def test_histories_travel_one_model_at_a_time() -> None:
+    """The event loop has time for one of them between two requests; a new peer has all after some seconds."""
+
+    async def play(gateways: list[Gateway]) -> None:
+        first = Gateway(1, gateways)
+        first.pools |= {name: PoolEntry(name, 2.0, name, start_s=START_S) for name in ("n", "o")}
+        tiers = {f"{model}|default": TierMemory() for model in ("m", "n", "o")}
+        first.controller._state = SupplyState({}, tiers, dict.fromkeys(("m", "n", "o"), 1_800_000_000.0))
+        await asyncio.sleep(5.0)
+        second = Gateway(2, gateways)
+        first.wire.sent.clear()
+        await asyncio.sleep(25.0)
+        decisions = [each for sent in first.wire.sent if isinstance(each := decode(sent), FleetFigures)]
+        states = [decode_state(zlib.decompress(each.state).decode()) for each in decisions if each.state]
+        assert max(len(state.tiers) for state in states) == 1
+        assert second.controller._state.tiers.keys() == tiers.keys()
+
+    played(play)
+
+
+def test_further_requests_for_engines_that_are_coming_wake_nothing() -> None:
+    """A client in a loop would otherwise have each gateway decide ten times a second."""
+
+    async def play(gateways: list[Gateway]) -> None:
+        gateway = Gateway(1, gateways)
+        await asyncio.sleep(3.0)
+        number = gateway.controller.decision.number
+        for _ in range(20):
+            gateway.controller.needed("m")
+            await asyncio.sleep(0.05)
+        assert gateway.controller.decision.number <= number + 2
 
     played(play)

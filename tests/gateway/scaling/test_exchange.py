@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf, nan
+
 import pytest
 
 from gateway.scaling.exchange import FRESH_S, MISSING_S, WINDOW_S, FigureBook
@@ -175,3 +177,16 @@ def test_an_idle_tier_is_soon_not_running() -> None:
         book.take(1, figures(0), float(second))
         book.expire(float(second))
     assert book.running == {}
+
+
+@pytest.mark.parametrize("value", [nan, inf, -1.0, 1e300])
+def test_figures_that_cannot_be_are_not_taken(value: float) -> None:
+    """Of a broken peer: it counts as missing, so that nothing is stated from them."""
+    rejected = RejectedFigures(1, "acme", "gold", "m", value, 1.0, 0.0, is_without_pod=False)
+    for broken in (
+        GatewayFigures([TierFigures("m", "gold", prefill_tokens=value)]),
+        GatewayFigures(rejected=[rejected]),
+        GatewayFigures(tenants={"acme": (1.0, value, 1.0)}),
+        GatewayFigures(started_s=value),
+    ):
+        assert decode(encode(broken)) is None
