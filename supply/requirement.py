@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, inf, sqrt
+from math import exp, inf, isfinite, sqrt
 
 from routing.facts import Role
 from supply.load import EngineSpeed, OfferedWork, TierObjective
@@ -29,6 +29,8 @@ PRECISION = 0.005
 """Relative error of a requirement."""
 MIN_TOKENS = 1e-9
 """Tokens per second that count as work."""
+MIN_COUNT = 1e-3
+"""Requests of a window below which their number says no less: squares of what follows from it stay finite."""
 MIN_STEP = 1e-4
 """Its absolute error, in engines: next to no work needs next to none."""
 
@@ -59,13 +61,18 @@ def missed_by_tier(needs: Sequence[TierNeed], speed: EngineSpeed, role: Role, en
 
 
 def engines_needed(needs: Sequence[TierNeed], speed: EngineSpeed, role: Role) -> float:
-    """Return the fewest engines, a real number, on which each tier keeps its objective with its probability."""
+    """Return the fewest engines, a real number, on which each tier keeps its objective with its probability.
+
+    Raises `ValueError` for work or a spread that is no finite number: no search for engines would end.
+    """
     counted = [need for need in needs if need.counts]
     if not counted:
         return 0.0
     estimate = _Estimate(counted, speed, role)
     bounds = [1 - need.objective.probability for need in counted]
     low, high = 0.0, max(estimate.fluid_engines, 0.01)
+    if not isfinite(high):
+        raise ValueError("the offered work, or how certain it is, is no finite number")
     while not _keeps(estimate, bounds, high):
         low, high = high, high * 1.5
         if high > MAX_ENGINES:
@@ -234,4 +241,4 @@ class _Estimate:
 
 def spread_of_counts(requests: float, scv: float) -> float:
     """Return the relative standard deviation of work that is measured on this many requests."""
-    return sqrt((1 + scv) / requests) if requests > 0 else 1.0
+    return sqrt((1 + scv) / max(requests, MIN_COUNT)) if requests > 0 else 1.0

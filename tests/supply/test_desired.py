@@ -73,6 +73,14 @@ def test_stale_and_partial_figures_never_lower_a_count(rows: list[tuple[float, i
         last = pool.engines
 
 
+def test_next_to_no_requests_are_decided_like_none() -> None:
+    """The spread of their number is no number that a search could not end with."""
+    policy, state = rails(0, 12, 3), EMPTY_STATE
+    for at, requests in enumerate((5e-324, 1e-9, 5e-324, 1e-200, 3.0)):
+        answer, state = desired_engines(load_of(requests, PoolLoad(ready=3)), policy, state, MONDAY_S + 4_000 * at)
+        assert 0 <= answer.pools[0].engines <= 12
+
+
 def test_a_jump_of_the_clock_lowers_nothing_at_once() -> None:
     """Three hours ahead with a tenth of the load: the count is held for the time of the window again."""
     pool = PoolLoad(ready=6)

@@ -93,3 +93,10 @@ def test_an_objective_that_no_engine_keeps_asks_for_a_finite_number() -> None:
 def test_next_to_no_work_needs_next_to_no_engine(requests: float, role: Role) -> None:
     """The search ends for any figure."""
     assert engines_needed([need(GOLD, requests)], SPEED, role) < 0.02
+
+
+@pytest.mark.parametrize("spread", [float("nan"), float("inf")])
+def test_figures_that_are_no_numbers_end_no_search(spread: float) -> None:
+    """They are rejected: a search between bounds that compare with nothing would not end."""
+    with pytest.raises(ValueError, match="finite"):
+        engines_needed([need(GOLD, 10.0, spread)], SPEED, Role.EITHER)
