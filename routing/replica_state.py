@@ -575,27 +575,27 @@ class ReplicaState:
                 self._start(remote, now_s)
         origin.has_gap = False
 
-    def _charge(self, origin: RemoteReplica, said: OpenRequest, now_s: float) -> RemoteRequest | None:
+    def _charge(self, origin: RemoteReplica, stated: OpenRequest, now_s: float) -> RemoteRequest | None:
         """Put a charge on our own ledger, once; None where it was there already, or cannot be."""
-        number, open_requests = said.number, origin.open
+        number, open_requests = stated.number, origin.open
         if number in open_requests:
             return None
-        engine = self._state.fleet.engine(said.engine)
-        if engine is None or not _is_sane_charge(said) or len(open_requests) >= MAX_OPEN_REQUESTS:
+        engine = self._state.fleet.engine(stated.engine)
+        if engine is None or not _is_sane_charge(stated) or len(open_requests) >= MAX_OPEN_REQUESTS:
             self.rejected += 1
             return None
         remote = RemoteRequest(
             engine.slot,
             0,
-            said.prefill_tokens,
-            said.prefill_s,
-            said.kv_tokens,
-            said.sequences,
-            objective=said.objective,
-            queues=said.queues,
-            engine=said.engine,
+            stated.prefill_tokens,
+            stated.prefill_s,
+            stated.kv_tokens,
+            stated.sequences,
+            objective=stated.objective,
+            queues=stated.queues,
+            engine=stated.engine,
         )
-        self._state.ledger.put(remote, now_s, is_of_peer=said.in_prefill)
+        self._state.ledger.put(remote, now_s, is_of_peer=stated.in_prefill)
         self._charged += 1
         remote.is_sample = self._charged % len(self._origins) == 0 and now_s >= origin.current_from_s
         open_requests[number] = remote

@@ -77,7 +77,7 @@ def describe_signal(file: CalibrationFile, examples: Sequence[Example]) -> str:
     if (dependent := dependent_examples(examples)).examples:
         warning = (
             f"{dependent.examples:,} examples are in {dependent.groups:,} groups of one prompt (or one `group`), "
-            f"up to {dependent.largest:,} in one. They are split by group, but count as independent draws: the "
+            f"up to {dependent.max_group:,} in one. They are split by group, but count as independent draws: the "
             "guarantee is less sure than stated. Label each prompt once"
         )
         rows.append(("warning", warning))

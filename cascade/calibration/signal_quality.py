@@ -96,7 +96,7 @@ class DependentExamples:
     examples: int
     """Examples that share their group with another one."""
     groups: int
-    largest: int
+    max_group: int
 
 
 def dependent_examples(examples: Sequence[Example]) -> DependentExamples:

@@ -194,7 +194,8 @@ class KeyMirror:
                         await asyncio.sleep(POLL_INTERVAL_S)
             except Exception as error:  # noqa: BLE001 - Redis may be gone in any way
                 raise_if_cancelled()
-                self._note("key_store_lost", error=f"{type(error).__name__}: {error}"[:200])
+                if self._is_new("key_store_lost"):
+                    self._log_event("warning", "key_store_lost", error=f"{type(error).__name__}: {error}"[:200])
             await asyncio.sleep(POLL_INTERVAL_S)
 
     async def look(self, keys: RedisKeys) -> None:
@@ -204,7 +205,8 @@ class KeyMirror:
             self._root.joinpath(REVOKED, tenant, key_id).unlink(missing_ok=True)
         version = await keys.version()
         if version is None:
-            self._note("key_store_empty")
+            if self._is_new("key_store_empty"):
+                self._log_event("warning", "key_store_empty")
             return
         if version != self._version:
             left_out = await asyncio.to_thread(mirror, self._root, await keys.all_keys())
@@ -215,8 +217,8 @@ class KeyMirror:
             self._problem = ""
             self._log_event("info", "key_store_connected")
 
-    def _note(self, event: str, **fields: object) -> None:
-        """Log a problem once."""
-        if self._problem != event:
-            self._problem = event
-            self._log_event("warning", event, **fields)
+    def _is_new(self, problem: str) -> bool:
+        """Note a problem. Returns whether it is another one than before: each is logged once."""
+        is_new = self._problem != problem
+        self._problem = problem
+        return is_new

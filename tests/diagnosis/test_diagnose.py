@@ -157,6 +157,8 @@ def test_a_clock_that_is_set_back_holds_no_finding() -> None:
 
 
 def test_a_recipe_that_raises_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reported as a gap; the other recipes are looked at."""
+
     def fail(_: Scene) -> Iterator[Indication]:
         return cast("Iterator[Indication]", (1 // zero for zero in (0,)))
 

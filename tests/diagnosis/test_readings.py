@@ -166,6 +166,7 @@ def test_a_page_in_bad_faith_costs_little_and_ends_nothing() -> None:
 
 
 def test_a_clock_that_is_set_back_drops_earlier_readings() -> None:
+    """Windows begin anew: no window spans the jump."""
     history = PodHistory()
     for at_s in (1000.0, 1010.0, 500.0, 510.0):
         history.add(at_s, read_counts(page(1.0, 10.0)))

@@ -67,10 +67,10 @@ def workload(file: str, kind: str, name: str) -> Workload:
 
 
 def _probe(found: dict[str, Any]) -> Probe:
-    asked = found["httpGet"]
+    probe = found["httpGet"]
     return Probe(
-        asked["path"],
-        asked["port"],
+        probe["path"],
+        probe["port"],
         found.get("periodSeconds", 10),
         found.get("timeoutSeconds", 1),
         found.get("failureThreshold", 3),

@@ -10,6 +10,7 @@ FULL = PodFacts(
     role=Role.PREFILL,
     models=("qwen", "qwen-lora"),
     revision="7f3a",
+    image_digest="sha256:" + "0a" * 32,
     version="0.32.0",
     engine_id="d5b269ce",
     kv_connector="NixlConnector",

@@ -31,7 +31,7 @@ NAMED_WITHIN_S = 90.0
 
 PATIENT = pytest.mark.timeout(1500, func_only=True)
 
-pytestmark = [PATIENT, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [PATIENT, pytest.mark.nightly, pytest.mark.asyncio(loop_scope="module")]
 
 WORDS = (
     "one",

@@ -64,4 +64,4 @@ def test_examples_of_one_prompt_are_counted() -> None:
     """Groups of one are independent, and so is what has no group."""
     groups = [7, 7, 7, 8, 9, 9, 0, 0]
     found = dependent_examples([example(0.5, gains=False, group=group) for group in groups])
-    assert (found.examples, found.groups, found.largest) == (5, 2, 3)
+    assert (found.examples, found.groups, found.max_group) == (5, 2, 3)

@@ -64,7 +64,7 @@ def test_a_finding_is_printed_with_its_first_step() -> None:
 
 
 def test_a_bundle_is_read_packed_and_plain(tmp_path: Path) -> None:
-    """What is none is said to be none."""
+    """What is none is printed to be none."""
     body = show_bundle([Look(FleetFacts(1.0), NOT_LOOKED)], None, DoctorMode.ADVISE)
     plain, packed, broken = tmp_path / "plain", tmp_path / "packed", tmp_path / "broken"
     plain.write_bytes(body)
@@ -102,8 +102,8 @@ def test_the_gateway_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["doctor", "--config", str(config), "--url", "http://127.0.0.1:1"]) == 1
     config.write_text("admin_listen: 127.0.0.1:1\nadmin_token: secret-token\n")
     assert main(["doctor", "--config", str(config)]) == 1
-    said = capsys.readouterr().err
-    assert "127.0.0.1:1" in said
-    assert "secret-token" not in said
+    printed = capsys.readouterr().err
+    assert "127.0.0.1:1" in printed
+    assert "secret-token" not in printed
     with pytest.raises(SystemExit):
         main(["doctor", "--config", str(config), "--bundle", "x"])

@@ -91,5 +91,6 @@ def test_a_pod_that_is_gone_is_forgotten() -> None:
 
 
 def test_gateways_that_saw_the_evidence_in_another_order_drain_the_same_pod() -> None:
+    """Candidates are taken by address."""
     pods = [a_pod(number) for number in range(9)]
     assert Scene("engine_stalled").look(pods, a_finding(5, 3)) == Scene("engine_stalled").look(pods, a_finding(3, 5))
