@@ -92,7 +92,7 @@ def _drift(file: CalibrationFile) -> Iterator[str]:
             limits = window.limits
             yield (
                 f"compared by {comparison}: a break to twice the allowed loss is noticed within {limits.window:,} "
-                f"shadow samples with probability {limits.noticed:.2f}"
+                f"shadow samples with probability {limits.noticed:.2f}, if the comparison shows four of five losses"
             )
 
 
