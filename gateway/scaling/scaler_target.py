@@ -78,7 +78,7 @@ def _text(key: str, value: str) -> str:
 
 
 def _shown(text: str) -> str:
-    return text[:32].encode("ascii", "replace").decode()
+    return text[:32]
 
 
 def _invalid(message: str) -> ScalerFault:

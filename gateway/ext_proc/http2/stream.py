@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Protocol
+from urllib.parse import quote
 
 from gateway.ext_proc.http2.frames import (
     DATA,
@@ -24,6 +25,9 @@ SMALL_BYTES = 512
 
 # Literals without indexing: no table of ours has to be kept in step.
 RESPONSE_HEADERS = b"\x88" + b"\x0f\x10\x10application/grpc"
+
+PLAIN_IN_STATUS = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
+"""Characters of a status message that stand as they are; all others but letters, digits and `_.-~` are escaped."""
 
 
 class GrpcStreamHandler:
@@ -251,7 +255,7 @@ class GrpcStream:
         self._held.clear()
         trailers = _literal(b"grpc-status", b"%d" % status)
         if words:
-            trailers += _literal(b"grpc-message", words.encode("ascii", "replace").replace(b"%", b"%25"))
+            trailers += _literal(b"grpc-message", quote(words, safe=PLAIN_IN_STATUS).encode())
         if not self.has_started:
             trailers = RESPONSE_HEADERS + trailers
         self._finish = frame(HEADERS, END_HEADERS | END_STREAM, self.number, trailers)

@@ -104,6 +104,8 @@ async def test_pool_role_and_tier_of_the_metadata_choose_the_figure() -> None:
         ({"model": ""}, "metadata.model: must be one line"),
         ({"model": "qwen", "role": "both"}, "metadata.role: `both` is not one of either, prefill, decode"),
         ({"model": "qwen", "tier": "g\nold"}, "metadata.tier: must be one line"),
+        ({"a\r\nb\t50 %": "qwen"}, "metadata.a\r\nb\t50 %: unknown key"),
+        ({"größe": "qwen"}, "metadata.größe: unknown key"),
     ],
 )
 async def test_wrong_metadata_is_an_error_that_names_the_key(metadata: Mapping[str, str], words: str) -> None:
