@@ -143,7 +143,7 @@ class KeyFolder:
 
 
 def key_entry(file: KeyFile) -> KeyFileEntry:
-    """Return what a key file says."""
+    """Return the content of a key file."""
     try:
         _, key_fields = read_key_file(file.content)
     except InvalidValue as wrong:

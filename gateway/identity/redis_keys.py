@@ -81,17 +81,17 @@ class RedisKeys:
 
     async def tenants(self) -> list[str]:
         """Return the tenants that have keys, in order."""
-        return sorted(each.decode() for each in await self._client.smembers(f"{self._root}:tenants"))
+        return sorted(_text(each) for each in await self._client.smembers(f"{self._root}:tenants"))
 
     async def keys_of(self, tenant: str) -> dict[str, str]:
         """Return the content of each key by its id."""
         found = await self._client.hgetall(self._hash(tenant))
-        return {key_id.decode(): content.decode() for key_id, content in found.items()}
+        return {_text(key_id): _text(content) for key_id, content in found.items()}
 
     async def find(self, tenant: str, key_id: str) -> str | None:
         """Return the content of one key."""
         found = await self._client.hget(self._hash(tenant), key_id)
-        return None if found is None else cast("str", found.decode())
+        return None if found is None else _text(found)
 
     async def change(self, tenant: str, room: int, *changes: tuple[str, str, str]) -> bytes:
         """Make all changes or none: id, content as it was read, new content, empty for none. Returns the result."""
@@ -123,6 +123,11 @@ class RedisKeys:
 
     def _keys(self, tenant: str) -> tuple[str, str, str]:
         return self._hash(tenant), f"{self._root}:tenants", f"{self._root}:version"
+
+
+def _text(value: bytes) -> str:
+    """Return text also of bytes that are no UTF-8: one damaged entry must not keep all others from the mirrors."""
+    return value.decode("utf-8", "replace")
 
 
 def _mark() -> str:

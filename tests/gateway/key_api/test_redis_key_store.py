@@ -159,7 +159,8 @@ async def test_what_gateways_could_not_read_is_left_out(redis: Server, hosts: tu
     """It would keep the whole policy from being reloaded."""
     one, _ = hosts
     await one.create("ci")
-    for key_id, content in (("bad", "nonsense"), ("../../x", "0" * 64), (".x", "0" * 64)):
+    bad: list[tuple[str, str | bytes]] = [("bad", "nonsense"), ("../../x", "0" * 64), (".x", "0" * 64)]
+    for key_id, content in (*bad, ("bytes", b"\xff\xfe")):
         await redis.log_event("HSET", "fleet-a:hearth:{keys}:of:legal", key_id, content)
     await redis.log_event("SET", "fleet-a:hearth:{keys}:version", "another")
     assert set(await one.look()) == {("legal", "ci")}

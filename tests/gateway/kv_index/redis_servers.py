@@ -111,7 +111,7 @@ class Server:
                 finally:
                     await client.aclose()
 
-    async def log_event(self, *words: str | int) -> object:
+    async def log_event(self, *words: str | bytes | int) -> object:
         """One command."""
         client = self.client()
         try:
