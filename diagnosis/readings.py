@@ -262,7 +262,7 @@ class PodHistory:
         )
 
     def flags(self) -> EngineFlags | None:
-        """Return what the last page's `cache_config_info` says; None without one."""
+        """Return the labels of the last page's `cache_config_info`; None without one."""
         if not self._readings:
             return None
         at_s, counts = self._readings[-1]

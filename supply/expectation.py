@@ -20,13 +20,13 @@ CATCH_UP_S = 60.0
 """Time in which queued work shall be caught up, at least; a start-up time where that is longer."""
 
 MIN_FINISHED = 50.0
-"""Finished requests from which on a share of met objectives says something."""
+"""Minimum of finished requests for a share of met objectives to count."""
 STRAIN_GAIN = 0.1
 """Per minute and per unit of difference between actual and expected misses."""
 MIN_STRAIN, MAX_STRAIN = 0.85, 1.3
 STRAIN_DECAY_S = 6 * 3_600.0
 MAX_LEARNED_MISS = 0.3
-"""Above it the fleet is short, and a miss says nothing about the estimate."""
+"""Above it the fleet is short, and misses do not correct the estimate."""
 MAX_DIFFERENCE = 0.2
 
 

@@ -33,7 +33,7 @@ RECIPE = Recipe(
     title="A data-parallel rank makes no progress",
     question=Question.DECODE,
     severity=Severity.FAILING,
-    symptom="Requests on one rank hang; other ranks of the same pod answer, and `/health` says 200.",
+    symptom="Requests on one rank hang; other ranks of the same pod answer, and `/health` returns 200.",
     looks_at=(
         "A rank has running requests through the window, and neither prompt nor generated tokens grew, nor did KV use."
     ),

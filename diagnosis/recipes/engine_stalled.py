@@ -46,7 +46,7 @@ RECIPE = Recipe(
     title="The engine makes no progress",
     question=Question.DECODE,
     severity=Severity.FAILING,
-    symptom="Streams fall silent on one pod, and its `/health` still says 200.",
+    symptom="Streams on one pod receive no tokens, and its `/health` still returns 200.",
     looks_at=(
         "Requests run through a window of 15 s or more, and neither prompt nor generated tokens grew, nor did KV use."
     ),

@@ -75,7 +75,7 @@ LogFunction = Callable[..., None]
 """Logs an event: its level, its message, its fields."""
 
 PublishSample = Callable[[str, int, int], bool]
-"""Shares a sample: id of its calibration, index of its model, outcome. Returns False where nobody shares it."""
+"""Shares a sample: id of its calibration, index of its model, outcome. Returns False where it is not shared."""
 
 
 AskModel = Callable[[bytes | None, str], Awaitable[ShadowAnswer | None]]

@@ -78,7 +78,7 @@ class SharedSamples:
             await asyncio.sleep(RECONNECT_S)
 
     def _apply_unsent(self) -> None:
-        """Apply what could not be sent; it is then shared with nobody."""
+        """Apply what could not be sent; it is then not shared."""
         unsent, self._unsent = self._unsent, []
         for calibration_id, index, outcome in unsent:
             self._apply(calibration_id, index, outcome)

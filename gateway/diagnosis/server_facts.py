@@ -1,4 +1,4 @@
-"""What diagnosis is told of a server: flags, build, environment and hardware, from what agents and discovery report."""
+"""Facts of a server for diagnosis: flags, build, environment and hardware, from what agents and discovery report."""
 
 from __future__ import annotations
 
