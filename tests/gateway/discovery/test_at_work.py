@@ -52,7 +52,7 @@ class Surroundings:
         await self.api.put(PODS, a_pod("first", "127.0.0.1", labels, ports=(("http", first or 0),)))
         registered = RegisteredPod(self.pods[1].url, PodFacts(zone="eu-2", gpu="none"))
         written = write_record(AgentRecord("n1", 1, 3600.0, (registered,), life=1))
-        await self.redis.log_event("SET", record_key("", "n1"), written)  # type: ignore[arg-type]
+        await self.redis.log_event("SET", record_key("", "n1"), written)
         (self.folder / "pods.yaml").write_text(json.dumps([{"url": f"http://127.0.0.1:{second}", "zone": "mine"}]))
         (self.folder / "token").write_text(TOKEN)
 

@@ -50,7 +50,7 @@ class Agent:
 
     async def beat(self, *, aloud: bool = False) -> None:
         written = write_record(AgentRecord(self.name, next(self._beats), self.ttl_s, self.pods, life=1))
-        await self.server.log_event("SET", record_key("", self.name), written, "PX", int(self.ttl_s * 1000))  # type: ignore[arg-type]
+        await self.server.log_event("SET", record_key("", self.name), written, "PX", int(self.ttl_s * 1000))
         if aloud:
             await self._publish(written)
 
@@ -59,7 +59,7 @@ class Agent:
         await self._publish(write_record(AgentRecord(self.name, next(self._beats), self.ttl_s, (), life=1)))
 
     async def _publish(self, written: bytes) -> None:
-        await self.server.log_event("PUBLISH", record_channel(""), written)  # type: ignore[arg-type]
+        await self.server.log_event("PUBLISH", record_channel(""), written)
 
 
 @asynccontextmanager

@@ -230,7 +230,7 @@ async def test_external_entries_and_a_full_disk_are_no_end(tmp_path: Path) -> No
     ):
         one, other = here.worker(), there.worker()
         await until(lambda: connected(here, there))
-        await redis.log_event("XADD", STREAM_KEY, "*", ENTRY_FIELD, b"\xc1")  # type: ignore[arg-type]
+        await redis.log_event("XADD", STREAM_KEY, "*", ENTRY_FIELD, b"\xc1")
         await redis.log_event("XADD", STREAM_KEY, "*", "what", "is this")
         await until(lambda: bridge(here).strange == bridge(there).strange == 2)
         await redis.log_event("CONFIG", "SET", "maxmemory", "1")
