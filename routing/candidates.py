@@ -161,9 +161,12 @@ class CandidateShown(Struct, frozen=True, gc=False):
 
 
 class TopCandidates(Struct, frozen=True, gc=False):
-    """The best candidates of a decision and the chosen one, as columns: expanded only when a receipt is read."""
+    """The best candidates of a decision and the chosen one, as columns: expanded only when a receipt is read.
 
-    engines: Sequence[Engine]
+    Engines are names: a receipt outlives pods.
+    """
+
+    engines: Sequence[str]
     at: int
     names: tuple[str, ...]
     terms: tuple[Sequence[float], ...]
@@ -172,20 +175,20 @@ class TopCandidates(Struct, frozen=True, gc=False):
     ahead_s: Sequence[float]
     seconds_per_token: Sequence[float]
     running: Sequence[float]
-    prefillers: Sequence[Engine | None] = ()
+    prefillers: Sequence[str | None] = ()
 
     def __iter__(self) -> Iterator[CandidateShown]:
         """Best first."""
         for at in sorted(range(len(self.totals)), key=self.totals.__getitem__):
             yield CandidateShown(
-                engine=self.engines[at].name,
+                engine=self.engines[at],
                 chosen=at == self.at,
                 total_s=round(self.totals[at], 6),
                 scores_s={name: round(term[at], 6) for name, term in zip(self.names, self.terms, strict=True)},
                 cached_input_tokens=round(self.warm_tokens[at]),
                 queued_prefill_tokens=round(self.ahead_s[at] / self.seconds_per_token[at]),
                 running=round(self.running[at]),
-                prefill_engine=engine_name(self.prefillers[at]) if self.prefillers else None,
+                prefill_engine=self.prefillers[at] if self.prefillers else None,
             )
 
 
@@ -209,7 +212,7 @@ class RoutingDecision(Struct, frozen=True, gc=False):
         columns, scored, at = self.candidates, self.scored, self.at
         if len(columns.engines) <= MAX_SHOWN_CANDIDATES:
             return TopCandidates(
-                columns.engines,
+                [engine.name for engine in columns.engines],
                 at,
                 scored.names,
                 scored.terms,
@@ -218,14 +221,14 @@ class RoutingDecision(Struct, frozen=True, gc=False):
                 columns.ahead_s,
                 columns.seconds_per_token,
                 columns.running,
-                columns.prefillers,
+                [*map(engine_name, columns.prefillers)],
             )
         best = nsmallest(MAX_SHOWN_CANDIDATES, range(len(scored.totals)), key=scored.totals.__getitem__)
         if at not in best:
             best[-1] = at
         pick = itemgetter(*best)
         return TopCandidates(
-            pick(columns.engines),
+            [engine.name for engine in pick(columns.engines)],
             best.index(at),
             scored.names,
             tuple(map(pick, scored.terms)),
@@ -234,7 +237,7 @@ class RoutingDecision(Struct, frozen=True, gc=False):
             pick(columns.ahead_s),
             pick(columns.seconds_per_token),
             pick(columns.running),
-            pick(columns.prefillers) if columns.prefillers else (),
+            [*map(engine_name, pick(columns.prefillers))] if columns.prefillers else (),
         )
 
 

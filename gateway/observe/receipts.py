@@ -1,17 +1,31 @@
-"""Receipts: why each of the latest requests was routed as it was. A bounded ring; contains no prompt."""
+"""Receipts: why each of the latest requests was routed as it was. A bounded ring; contains no prompt.
+
+Each is kept as a MessagePack array of its fields, a third of what its objects would take, and decoded when it is read.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.msgpack import Decoder, Encoder
+from msgspec.structs import astuple, fields, replace
 
 from gateway.pipeline.record import Outcome, Receipt
+from routing.decision.placement import AttemptReceipt
 
 MAX_RECEIPTS = 4096
-"""Some minutes of a busy gateway, some megabytes."""
+"""Some minutes of a busy gateway."""
+
+UNENCODED_BYTES = 4096
+"""What a receipt that cannot be encoded counts as."""
+
+MAX_BYTES = 16 << 20
+"""Of all encoded receipts: a usual one takes less than a kilobyte, one of many attempts among many engines more."""
 
 BATCH_SIZE = 64
 """Receipts made in one go, or when somebody looks: one by one, each between two requests, they take twice as long."""
@@ -34,6 +48,12 @@ class ReceiptFilter:
     since_s: float | None = None
     """Unix time; receipts of requests that ended before are left out."""
     until_s: float | None = None
+
+    @property
+    def texts(self) -> list[bytes]:
+        """What the encoded form of every matching receipt contains."""
+        named = (self.id, self.model, self.tenant, self.session, self.pod, self.reason)
+        return [text.encode(errors="surrogatepass") for text in named if text is not None]
 
     def matches(self, receipt: Receipt) -> bool:
         """Whether a receipt is one of them."""
@@ -69,13 +89,21 @@ def _pods_of(receipt: Receipt) -> Iterator[str]:
 class ReceiptStore:
     """The last receipts by id."""
 
-    def __init__(self, max_entries: int = MAX_RECEIPTS) -> None:
+    def __init__(self, max_entries: int = MAX_RECEIPTS, max_bytes: int = MAX_BYTES) -> None:
         self._max_entries = max_entries
-        self._by_id: OrderedDict[str, Receipt] = OrderedDict()
+        self._max_bytes = max_bytes
+        self._by_id: OrderedDict[str, bytes | Receipt] = OrderedDict()
+        self._bytes = 0
         self._fresh: list[Outcome] = []
 
     def __len__(self) -> int:
         return len(self._written())
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Bytes of all receipts as they are kept."""
+        self._written()
+        return self._bytes
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Keep a receipt, and forget the oldest when there are too many."""
@@ -85,27 +113,71 @@ class ReceiptStore:
 
     def find(self, receipt_id: str) -> Receipt | None:
         """Return the receipt of an id: the gateway's, else the latest of a client's own."""
-        receipt = self._written().get(receipt_id)
-        return _written_out(receipt) if receipt else next(self.latest(ReceiptFilter(id=receipt_id)), None)
+        kept = self._written().get(receipt_id)
+        return _written_out(_decoded(kept)) if kept else next(self.latest(ReceiptFilter(id=receipt_id)), None)
 
     def latest(self, wanted: ReceiptFilter) -> Iterator[Receipt]:
         """Those that are wanted, newest first."""
-        return (_written_out(receipt) for receipt in reversed(self._written().values()) if wanted.matches(receipt))
+        return map(_written_out, self._matching(wanted))
 
     def latest_brief(self, wanted: ReceiptFilter) -> Iterator[Receipt]:
         """Those that are wanted, newest first, each with its attempts but without their candidates."""
-        for receipt in reversed(self._written().values()):
-            if wanted.matches(receipt):
-                yield replace(receipt, attempts=tuple(replace(attempt, candidates=()) for attempt in receipt.attempts))
+        for receipt in self._matching(wanted):
+            yield replace(receipt, attempts=tuple(replace(attempt, candidates=()) for attempt in receipt.attempts))
 
-    def _written(self) -> OrderedDict[str, Receipt]:
+    def _matching(self, wanted: ReceiptFilter) -> Iterator[Receipt]:
+        texts = wanted.texts
+        for kept in reversed(self._written().values()):
+            # Decoding all of them would hold up requests for ten milliseconds.
+            if isinstance(kept, Receipt) or all(text in kept for text in texts):
+                receipt = _decoded(kept)
+                if wanted.matches(receipt):
+                    yield receipt
+
+    def _written(self) -> OrderedDict[str, bytes | Receipt]:
         """All of them, the fresh ones written first."""
+        by_id = self._by_id
         for outcome in self._fresh:
-            self._by_id[outcome.id] = outcome.receipt()
+            kept = _encoded(outcome)
+            self._bytes += _size(kept) - _size(by_id.get(outcome.id, b""))
+            by_id[outcome.id] = kept
         self._fresh.clear()
-        while len(self._by_id) > self._max_entries:
-            self._by_id.popitem(last=False)
-        return self._by_id
+        while len(by_id) > self._max_entries or self._bytes > self._max_bytes:
+            self._bytes -= _size(by_id.popitem(last=False)[1])
+        return by_id
+
+
+def _types_of(struct: type[Struct], **changed: Any) -> Any:
+    """Return the type of a tuple of a struct's fields."""
+    return tuple[tuple(changed.get(field.name, field.type) for field in fields(struct))]  # type: ignore[misc]
+
+
+ATTEMPTS_AT = Receipt.__struct_fields__.index("attempts")
+
+_ENCODER = Encoder()
+_DECODER: Decoder[Any] = Decoder(_types_of(Receipt, attempts=list[_types_of(AttemptReceipt)]))
+_fields_of = attrgetter(*Receipt.__struct_fields__)
+
+
+def _encoded(outcome: Outcome) -> bytes | Receipt:
+    values = [*_fields_of(outcome)]
+    values[ATTEMPTS_AT] = [astuple(attempt) for attempt in outcome.attempts]
+    try:
+        return _ENCODER.encode(values)
+    except (UnicodeEncodeError, OverflowError):  # A lone surrogate, or a pod's count beyond 64 bits.
+        return outcome.receipt()
+
+
+def _decoded(kept: bytes | Receipt) -> Receipt:
+    if isinstance(kept, Receipt):
+        return kept
+    values = [*_DECODER.decode(kept)]
+    values[ATTEMPTS_AT] = tuple(AttemptReceipt(*attempt) for attempt in values[ATTEMPTS_AT])
+    return Receipt(*values)
+
+
+def _size(kept: bytes | Receipt) -> int:
+    return len(kept) if isinstance(kept, bytes) else UNENCODED_BYTES
 
 
 def _written_out(receipt: Receipt) -> Receipt:

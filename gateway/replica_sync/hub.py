@@ -20,11 +20,14 @@ from gateway.replica_sync.ipc_messages import (
     UpdateBatch,
     encode_frame,
 )
-from gateway.replica_sync.updates import UndecodableBatchError, batch_head, encode_batch
+from gateway.replica_sync.updates import UndecodableBatchError, batch_head, encode_batch, teaches
 from routing.replica_state import Snapshot
 
 MAX_HISTORY_BYTES = 64 << 20
 """Enough for what some dozen engines cache, at half a kilobyte per request."""
+
+ENTRY_BYTES = 56
+"""What each batch of the history takes beside its own bytes: Python's header, its place in the queue, rounding."""
 
 CHUNK_BYTES = 128 << 10
 """Bytes of history per answer: a few milliseconds of work for the worker."""
@@ -69,6 +72,7 @@ class UpdateHub:
 
     @property
     def history_bytes(self) -> int:
+        """Memory that the history takes."""
         return self._history_bytes
 
     @property
@@ -152,10 +156,12 @@ class UpdateHub:
             self._request_snapshot(replica_id)
 
     def _remember(self, payload: bytes) -> None:
+        if not teaches(payload):  # Of each worker ten a second, busy or not.
+            return
         self._history.append(payload)
-        self._history_bytes += len(payload)
+        self._history_bytes += len(payload) + ENTRY_BYTES
         while self._history_bytes > self._max_history_bytes and self._history:
-            self._history_bytes -= len(self._history.popleft())
+            self._history_bytes -= len(self._history.popleft()) + ENTRY_BYTES
             self._history_begins += 1
 
     def _history_from(self, start: int) -> HistoryChunk:

@@ -186,7 +186,22 @@ class DecodedBatch(Struct, frozen=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
+
+
+class _Parts(_Head, frozen=True, array_like=True):
+    updates: list[Raw]
+
+
+class _Tag(Struct, frozen=True, array_like=True, gc=False):
+    tag: int
+
+
+_MOMENTARY_TAGS = frozenset(each.__struct_config__.tag for each in (_Queue, _Rejected, _Supply))
+"""Of `ADDED_UPDATES`, which a batch has last: they say what is now, and are outdated for who starts later."""
+
 _HEAD = msgspec.msgpack.Decoder(_Head)
+_PARTS = msgspec.msgpack.Decoder(_Parts)
+_TAG = msgspec.msgpack.Decoder(_Tag)
 _BATCH = msgspec.msgpack.Decoder(_Batch)
 _RAW_BATCH = msgspec.msgpack.Decoder(_RawBatch)
 _UPDATE: msgspec.msgpack.Decoder[_Update] = msgspec.msgpack.Decoder(_Update)
@@ -212,6 +227,18 @@ def batch_head(batch: bytes) -> tuple[int, int]:
         return head.origin, head.number
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UndecodableBatchError(str(error)) from None
+
+
+def teaches(batch: bytes) -> bool:
+    """Return whether a batch has updates that are of use to a worker that starts later; True where it is undecodable.
+
+    Heartbeats have none, nor have what waits, rejections and desired engines, of which a newer update follows.
+    """
+    try:
+        updates = _PARTS.decode(batch).updates
+        return bool(updates) and _TAG.decode(updates[0]).tag not in _MOMENTARY_TAGS
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return True
 
 
 def decode_batch(batch: bytes) -> DecodedBatch:

@@ -55,6 +55,8 @@ class Doing:
         """What a program did that it must not: not end when told to."""
         self.lost: list[tuple[float, float]] = []
         """From when until when a gateway was not there, by the loop's clock."""
+        self.done: list[tuple[str, Kind, float, float]] = []
+        """Who suffered what, from when until when, by the loop's clock."""
         self._suffering: Counter[str] = Counter()
         self._of: dict[Kind, Do] = {
             **dict.fromkeys(FAULTS, self._fault),
@@ -116,6 +118,7 @@ class Doing:
             with self.to(name):
                 await self._of[deed.kind](deed)
         finally:
+            self.done.append((name, deed.kind, began_s, clock()))
             if deed.kind.whom is Whom.GATEWAY and deed.kind not in HARMLESS:
                 self.lost.append((began_s, clock()))
 

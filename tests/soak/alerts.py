@@ -1,11 +1,14 @@
-"""Which of our alerts fire during a run: a real Prometheus with our rules scrapes the gateways."""
+"""Which of our alerts fire during a run, and which of them for what the run did itself.
+
+A real Prometheus with our rules scrapes the gateways.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +20,28 @@ SCRAPE_S = 5
 """The rules' shortest window is far longer."""
 
 FIRING = 'ALERTS{alertstate="firing"}'
+
+REACH_S = 600.0
+"""From a fault to an alert for it at most: five minutes of failures, for five minutes."""
+
+REDIS = "redis0"
+
+REDIS_ALERTS = frozenset(("HearthRedisLost", "HearthRedisLate", "HearthLimitsNotCoordinated"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One fault of the run: the pod's URL or `REDIS`, what was done, and from when until when, by the loop's clock."""
+
+    subject: str
+    kind: str
+    began_s: float
+    ended_s: float
+
+
+def causes_of(done: Iterable[tuple[str, str, float, float]], urls: Mapping[str, str]) -> list[Cause]:
+    """Return the faults that were done. `urls`: of each pod by name, as gateways know it."""
+    return [Cause(urls.get(name, name), kind, began_s, ended_s) for name, kind, began_s, ended_s in done]
 
 
 class Queries(Protocol):
@@ -34,9 +59,19 @@ class FiredAlert:
     name: str
     labels: tuple[tuple[str, str], ...]
     evaluations: int
+    faults: tuple[str, ...] = ()
+    """Faults of the run that its own subject suffered while it fired or `REACH_S` before; none for an alert of calm."""
 
     def __str__(self) -> str:
-        return f"{self.name} {dict(self.labels)}, for {self.evaluations} evaluations"
+        after = f", after {len(self.faults)} faults ({', '.join(sorted(set(self.faults)))})" if self.faults else ""
+        return f"{self.name} {dict(self.labels)}, for {self.evaluations} evaluations{after}"
+
+    def caused_by(self, causes: Iterable[Cause], first_s: float, last_s: float) -> FiredAlert:
+        """Add the faults that it fired for. One that names no pod, nor Redis, has none: the fleet must bear them."""
+        subject = REDIS if self.name in REDIS_ALERTS else dict(self.labels).get("upstream")
+        reach_s = first_s - REACH_S
+        suffered = [each for each in causes if each.subject == subject and each.began_s <= last_s]
+        return replace(self, faults=tuple(each.kind for each in suffered if each.ended_s >= reach_s))
 
 
 class AlertWatch:
@@ -47,17 +82,25 @@ class AlertWatch:
         self._targets = targets
         self._began_s = began_s
 
-    async def fired(self, now_s: float) -> list[FiredAlert]:
+    async def fired(self, now_s: float, causes: Sequence[Cause] = ()) -> list[FiredAlert]:
         """Return all alerts that have fired since the beginning. Raises RuntimeError if Prometheus cannot know.
 
-        `now_s`: on the clock of `began_s`.
+        `now_s`, and the times of `causes`: on the clock of `began_s`.
         """
         window = f"[{max(1, ceil(now_s - self._began_s))}s]"
         seen = await self._queries.query(f"max_over_time(count(hearth_event_loop_tasks){window[:-1]}:{SCRAPE_S}s])")
         if max(seen.values(), default=0.0) < self._targets:
             raise RuntimeError(f"Prometheus has not scraped all of {self._targets} gateways")
         found = await self._queries.query(f"count_over_time({FIRING}{window})")
-        return sorted(_alerts(found), key=lambda alert: (alert.name, alert.labels))
+        ages_s = [
+            await self._queries.query(f"time() - {last}_over_time(timestamp({FIRING}){window[:-1]}:{SCRAPE_S}s])")
+            for last in ("min", "max")
+        ]
+        alerts = [
+            alert.caused_by(causes, *(now_s - age_s.get(labels, 0.0) for age_s in ages_s))
+            for labels, alert in zip(found, _alerts(found), strict=True)
+        ]
+        return sorted(alerts, key=lambda alert: (alert.name, alert.labels))
 
     async def findings(self, now_s: float) -> list[FiredAlert]:
         """Return all findings of `hearth doctor` that were raised since the beginning, likewise."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 
 from redis.exceptions import RedisError
 
@@ -27,11 +28,15 @@ class Bound:
 
 
 BOUNDS = (
-    Bound("memory MB", 12.0, "receipts, news and warmth fill up to their own bounds (docs/scale.md); garbage wavers"),
+    Bound(
+        "memory MB", 12.0, "receipts, updates and prefixes fill up to their own bounds (docs/bounds.md); garbage wavers"
+    ),
     Bound("file descriptors", 4.0, "connections to pods come and go"),
     Bound("tasks", 6.0, "requests that are open when it is looked"),
     Bound("metric series", 8.0, "a reason or a status that is seen for the first time"),
     Bound("redis keys", 1.0, "none is made for a request"),
+    Bound("index blocks", inf, "shown beside the memory: they fill up to the engines' own caches (docs/bounds.md)"),
+    Bound("history MB", 64.0, "shown beside the memory: its own bound (docs/bounds.md)"),
 )
 
 
@@ -42,6 +47,8 @@ def measured(reading: Reading) -> dict[str, float]:
         "file descriptors": reading.sum_of("process_open_fds"),
         "tasks": reading.sum_of("hearth_event_loop_tasks"),
         "metric series": float(len(reading.samples)),
+        "index blocks": reading.sum_of("hearth_prefix_index_blocks"),
+        "history MB": reading.sum_of("hearth_replica_sync_history_bytes") / MB,
     }
 
 

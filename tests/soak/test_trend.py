@@ -18,6 +18,13 @@ def test_growth_is_reported_per_hour_and_over_the_run() -> None:
     assert trend.level == pytest.approx(595)
 
 
+def test_what_fills_up_first_is_reported_apart() -> None:
+    """Sixty within the first third, nothing behind it: no growth, whatever the caches took."""
+    trend = trend_of([10.0 * at for at in range(90)], [100 + 2.0 * min(at, 30) for at in range(90)])
+    assert trend.fill_up == pytest.approx(60)
+    assert trend.growth == trend.an_hour == pytest.approx(0)
+
+
 def test_noise_is_no_growth() -> None:
     """A level that wavers by a tenth over an hour."""
     draw = Random(1)

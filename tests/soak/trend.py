@@ -20,6 +20,8 @@ class Trend:
     an_hour: float
     growth: float
     """Over all that is judged."""
+    fill_up: float
+    """Growth before that, from the first measurement on: caches that fill, code that runs for the first time."""
 
 
 def trend_of(at_s: Sequence[float], values: Sequence[float]) -> Trend:
@@ -32,4 +34,5 @@ def trend_of(at_s: Sequence[float], values: Sequence[float]) -> Trend:
     middle_s, level = sum(times) / len(times), sum(levels) / len(levels)
     spread = sum((time_s - middle_s) ** 2 for time_s in times)
     slope = sum((time_s - middle_s) * (value - level) for time_s, value in judged) / spread if spread else 0.0
-    return Trend(level, slope * HOUR_S, slope * (times[-1] - times[0]))
+    begin = level + slope * (times[0] - middle_s)
+    return Trend(level, slope * HOUR_S, slope * (times[-1] - times[0]), begin - values[0])

@@ -1,12 +1,22 @@
 """Receipts are kept for the last requests, found by id, and tell no prompt."""
 
+import tracemalloc
+
 import msgspec
+import pytest
 
 from cascade.record import CascadeResult, CascadeStep
 from gateway.observe.receipts import BATCH_SIZE, ReceiptFilter, ReceiptStore
+from gateway.pipeline.attempt import ResumeBlocker
+from gateway.pipeline.record import Outcome
 from routing.blocks import cut_prompt
+from routing.decision.placement import attempt_receipt
+from routing.decision.router import Router
+from routing.eligible import PairingFallback
 from routing.rejection import Reason
+from routing.request import Api, Usage
 from tests.gateway.samples import a_request, an_attempt, an_outcome
+from tests.routing.engines import ask, place, router_of
 
 
 def test_a_receipt_is_found_by_its_id() -> None:
@@ -126,3 +136,87 @@ def test_a_receipt_holds_nothing_of_the_prompt() -> None:
     assert b"secret" not in shown
     assert str(prompt.blocks[0]).encode() not in shown
     assert b'"prompt_bytes":200' in shown
+
+
+def a_routed_outcome(router: Router, number: int) -> Outcome:
+    """As a real decision over all pods leaves it."""
+    placement = place(router, ask(f"question {number}".encode() * 60), now_s=float(number))
+    placement.first_token(number + 0.25)
+    placement.release(number + 1.5)
+    usage = Usage(200, 40, 16)
+    attempt = attempt_receipt(placement, "ok", usage, arrived_s=number - 0.125, ended_s=number + 1.5)
+    request = a_request(id=f"req-{number:028}", session=f"session {number}")
+    return an_outcome(request=request, usage=usage, attempts=(attempt,), path="/v1/chat/completions", key_id="k-1")
+
+
+def test_receipts_take_little_memory() -> None:
+    """A full store over three pods takes at most 6 MB, and knows how much its receipts take."""
+    router, receipts, count = router_of(3), ReceiptStore(), 512
+    for number in range(count):  # What the router learns is not counted below.
+        a_routed_outcome(router, number)
+    tracemalloc.start()
+    try:
+        outcomes = [a_routed_outcome(router_of(3), number) for number in range(2)]
+        del outcomes
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(count):
+            receipts.on_outcome(a_routed_outcome(router, number))
+        assert len(receipts) == count
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert held / count * 4096 < 6 << 20
+    assert receipts.encoded_bytes <= held
+
+
+def test_receipts_are_bounded_by_their_bytes_too() -> None:
+    """Long ones push out more of the oldest; one written again is counted once."""
+    receipts = ReceiptStore(max_bytes=10_000)
+    for number in range(100):
+        receipts.on_outcome(an_outcome(request=a_request(id=f"{number:02}"), error="e" * 1_000))
+    kept = [receipt.id for receipt in receipts.latest(ReceiptFilter())]
+    assert 4 < len(kept) < 10
+    assert kept == [f"{number:02}" for number in reversed(range(100 - len(kept), 100))]
+    assert 5_000 < (before := receipts.encoded_bytes) <= 10_000
+    receipts.on_outcome(an_outcome(request=a_request(id="99")))
+    assert len(receipts) == len(kept)
+    assert receipts.encoded_bytes == before - 1_002  # The text, and the length of its length.
+
+
+def test_a_receipt_is_read_as_it_was_written() -> None:
+    """Every field, with enumerations as such, and the candidates of a real decision written out."""
+    receipts, router = ReceiptStore(), router_of(3)
+    routed = a_routed_outcome(router, 7)
+    pair = an_attempt(prefill_engine="http://p:1", connector="nixl", fallback_reason=next(iter(PairingFallback)))
+    written = an_outcome(
+        request=a_request(id="r-all", api=Api.RESPONSES, session="s", downgraded_from="big"),
+        reason=Reason.OVERLOADED,
+        resume_failure=next(iter(ResumeBlocker)),
+        cascade=CascadeResult("auto", "all", "tiny", (CascadeStep("tiny", "kept", signal=0.5),), ("big",)),
+        attempts=(pair, *routed.attempts),
+        slo_met=False,
+        trace_id="ab" * 16,
+        duration_s=0.25,
+    )
+    for outcome in (routed, written):
+        receipts.on_outcome(outcome)
+    found = receipts.find("r-all")
+    assert found is not None
+    attempts = found.attempts
+    assert [each.engine for each in attempts[1].candidates] == [each.engine for each in routed.attempts[0].candidates]
+    assert len(tuple(attempts[1].candidates)) == 3
+    assert msgspec.structs.replace(found, attempts=()) == msgspec.structs.replace(written.receipt(), attempts=())
+    assert attempts[0] == pair
+    assert (type(found.api), type(found.reason), type(found.usage)) == (Api, Reason, Usage)
+
+
+@pytest.mark.parametrize("strange", [{"error": "\ud800"}, {"usage": Usage(1 << 70, 1, None)}])
+def test_a_receipt_that_cannot_be_encoded_is_kept_as_it_is(strange: dict[str, object]) -> None:
+    """A lone surrogate in an error's text, or a pod's count beyond 64 bits, loses no receipt of the batch."""
+    receipts = ReceiptStore()
+    receipts.on_outcome(an_outcome(request=a_request(id="1"), **strange))
+    receipts.on_outcome(an_outcome(request=a_request(id="2")))
+    assert [receipt.id for receipt in receipts.latest(ReceiptFilter(tenant="legal"))] == ["2", "1"]
+    assert (found := receipts.find("1")) is not None
+    assert all(getattr(found, name) == value for name, value in strange.items())
+    assert receipts.encoded_bytes > 4_096

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Any
 
-from gateway.replica_sync.hub import CHUNK_BYTES, UpdateHub
+import pytest
+
+from gateway.replica_sync.hub import CHUNK_BYTES, ENTRY_BYTES, UpdateHub
 from gateway.replica_sync.ipc import IpcConnection
 from gateway.replica_sync.ipc_messages import (
     GapReport,
@@ -17,7 +20,15 @@ from gateway.replica_sync.ipc_messages import (
     decode_message,
 )
 from gateway.replica_sync.updates import decode_batch, encode_batch
-from routing.replica_state import EndedUpdate, Snapshot
+from routing.replica_state import (
+    EndedUpdate,
+    QueueUpdate,
+    RejectedUpdate,
+    Snapshot,
+    StateUpdate,
+    SupplyUpdate,
+    TierWaiting,
+)
 
 
 class Ear(IpcConnection):
@@ -107,10 +118,10 @@ async def test_a_worker_that_came_back_before_its_old_line_ended_is_not_dead() -
 async def test_the_history_is_sent_in_pieces_and_is_bounded() -> None:
     """Asked on and on, all that is kept is told once, in order; the oldest beyond the bound is gone."""
     size = CHUNK_BYTES // 4
-    hub, (one,) = hub_of(1, max_history_bytes=10 * size)
+    hub, (one,) = hub_of(1, max_history_bytes=10 * (size + ENTRY_BYTES))
     for number in range(16):
         hub.take_remote(bytes([number]) * size)
-    assert hub.history_bytes <= 10 * size
+    assert hub.history_bytes <= 10 * (size + ENTRY_BYTES)
     one.reported.clear()
     found, start = b"", 0
     while True:
@@ -123,6 +134,34 @@ async def test_the_history_is_sent_in_pieces_and_is_bounded() -> None:
         if not past.has_more:
             break
     assert found == bytes(range(6, 16))
+
+
+async def test_small_batches_are_counted_with_what_each_takes_beside_its_bytes() -> None:
+    """A history of single updates takes no more memory than its bound, as `sys.getsizeof` and a pointer measure it."""
+    hub, (one,) = hub_of(1, max_history_bytes=64_000)
+    for number in range(4_000):
+        hub.take(one, UpdateBatch(encode_batch(1, number, [EndedUpdate(number)])))
+    hub.take(one, HistoryRequest(0))
+    past = one.reported.pop()
+    assert isinstance(past, HistoryChunk)
+    assert not past.has_more
+    assert sum(getsizeof(payload) + 8 for payload in past.payloads) <= hub.history_bytes <= 64_000
+
+
+@pytest.mark.parametrize(
+    "updates", [[], [QueueUpdate((TierWaiting("m", "gold", 1.5, 2),))], [RejectedUpdate(7, 0.5), SupplyUpdate(b"s")]]
+)
+async def test_what_is_outdated_at_once_is_no_history(updates: list[StateUpdate]) -> None:
+    """Heartbeats and what waits now are forwarded, wherever they come from, and displace nothing that teaches."""
+    hub, (one, two) = hub_of(1, 2)
+    hub.take(one, UpdateBatch(encode_batch(1, 1, [EndedUpdate(5)])))
+    kept = hub.history_bytes
+    two.reported.clear()
+    for number in range(2, 12):
+        hub.take(one, UpdateBatch(encode_batch(1, number, updates)))
+        hub.take_remote(encode_batch(9, number, updates))
+    assert len(two.reported) == 20
+    assert hub.history_bytes == kept
 
 
 async def test_a_history_that_is_still_being_read_is_guaranteed() -> None:

@@ -17,6 +17,7 @@ from gateway.replica_sync.updates import (
     batch_head,
     decode_batch,
     encode_batch,
+    teaches,
 )
 from routing.blocks import BLOCK_ENDS, PackedPrompt, Prompt, cut_prompt
 from routing.ledger import AdmittedAs, StreamObjective
@@ -111,6 +112,7 @@ def test_updates_come_out_as_they_went_in(origin: int, number: int, news: list[S
     found = decode_batch(batch)
     assert (found.replica_id, found.number, list(map(bare, found.updates)), found.skipped) == (origin, number, news, 0)
     assert batch_head(batch) == (origin, number)
+    assert teaches(batch) == any(not isinstance(word, QueueUpdate | RejectedUpdate | SupplyUpdate) for word in news)
 
 
 @given(st.binary(max_size=60))
