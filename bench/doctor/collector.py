@@ -7,9 +7,10 @@ from random import Random
 
 from bench.doctor.fleet import Fleet, PodView
 from bench.doctor.pods import SimulatedPod, build_of, environment_of, flags_of, hardware_of, page_of
-from diagnosis.distribution import distribution_of
+from diagnosis.distribution import distribution_of, medians_by_step
 from diagnosis.facts import (
     CACHED_TOKENS,
+    COURSE_STEP_S,
     KV_EVENTS,
     PRIORITY,
     FleetFacts,
@@ -43,6 +44,8 @@ class Collector:
         for address in [address for address in self._histories if address not in self._fleet.pods]:
             del self._histories[address]
         for address, pod in self._fleet.pods.items():
+            if pod.waiting is not None:
+                continue
             counts = read_counts(page_of(pod, self._draws))
             history = self._histories.setdefault(address, PodHistory())
             history.add(now, counts)
@@ -106,6 +109,10 @@ class Collector:
             actual_cached_tokens=sum(each.cached_tokens for each in ended),
             prompt_tokens=sum(each.drawn.prompt_tokens for each in ended),
             first_token=distribution_of(each.first_token_s for each in ended),
+            first_token_course=medians_by_step(
+                ((EPOCH_S + each.first_at_s, each.first_token_s) for each in ended if each.first_at_s >= begin),
+                COURSE_STEP_S,
+            ),
             token_gap=distribution_of(gap for gap, _ in gaps),
             constrained_token_gap=distribution_of(gap for gap, is_constrained in gaps if is_constrained),
         )

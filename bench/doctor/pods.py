@@ -64,8 +64,22 @@ class SimulatedPod:
     plan: PodPlan
     ranks: list[SimulatedRank]
     ready_since_s: float
-    is_paused: bool = False
-    started: int = 0
+    waiting: list[Callable[[], None]] | None = None
+    """What was sent to it while its process is paused; None while it runs."""
+
+    def pause(self) -> None:
+        """Stop the whole process: requests wait in its socket, and its metrics page is not answered."""
+        self.waiting = []
+        for rank in self.ranks:
+            rank.pod.pause()
+
+    def unpause(self) -> None:
+        """Go on with what has waited."""
+        waiting, self.waiting = self.waiting or [], None
+        for rank in self.ranks:
+            rank.pod.unpause()
+        for submit in waiting:
+            submit()
 
 
 def start_pod(plan: PodPlan, loop: asyncio.AbstractEventLoop, now_s: float) -> SimulatedPod:
