@@ -59,6 +59,8 @@ class TransferWindow:
     post_s: float | None = None
     descriptors: float | None = None
     failed: float | None = None
+    failed_handshakes: float | None = None
+    """With engines whose KV was to be read: no transfer began. Only the plugin counts them."""
     expired: float | None = None
     """Requests whose KV was kept for another engine until its lease ended."""
     after_expiry: float | None = None

@@ -79,8 +79,8 @@ async def test_unlike_block_sizes_are_named() -> None:
 
 async def test_a_pod_is_drained_for_a_finding() -> None:
     """In mode `act`, for the finding that the configuration names, announced by log and metric."""
-    config = "doctor: {mode: act, drain_findings: [prefix_cache_off]}\n"
-    pods = [PLAIN, PLAIN, PLAIN, with_profile(caches_prefixes=False)]
+    config = "doctor: {mode: act, drain_findings: [unlike_kv_formats]}\n"
+    pods = [PLAIN, PLAIN, PLAIN, with_profile(block_size=32)]
     async with standing(pods, config=config) as stand, stand.under(Traffic(clients=4)):
         line = await stand.gateway.until("finding_pod_drained")
         assert line["upstream"] == stand.urls[-1]

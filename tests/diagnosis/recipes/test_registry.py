@@ -24,7 +24,7 @@ from diagnosis.facts import (
     SpeculationWindow,
     TransferWindow,
 )
-from diagnosis.recipes.registry import BY_NAME, RECIPES
+from diagnosis.recipes.registry import BY_NAME, DRAINABLE, RECIPES
 from routing.facts import Role
 from tests.diagnosis.scene import (
     NOW_S,
@@ -328,3 +328,42 @@ def test_a_pod_that_was_just_started_has_no_bound_api_server() -> None:
     found = late(*[0.9] * 6)
     started = replace(found.pods[0], ready_since_s=NOW_S - 20)
     assert looked("api_server_bound", replace(found, pods=(started, *found.pods[1:]))) == (set(), {C0})
+
+
+@pytest.mark.parametrize(
+    ("devices", "named"),
+    [
+        (None, {D0}),
+        ("all", {D0}),
+        ("mlx5_1:1", {D0}),
+        ("mlx5_0:1,mlx5_1", {D0}),
+        ("mlx5_0:1", set()),
+        ("^mlx5_1:1", set()),
+        ("eth0", set()),
+    ],
+)
+def test_a_port_counts_where_the_transport_may_use_it(devices: str | None, named: set[str]) -> None:
+    """By `UCX_NET_DEVICES` of the pod, where that is known."""
+    ports = (NicPort("mlx5_0/1", "active"), NicPort("mlx5_1/1", "down"))
+    held = pod(
+        "d0",
+        "split",
+        Role.DECODE,
+        hardware=HardwareFacts(NOW_S, ports=ports),
+        environment=EnvironmentFacts(NOW_S, {} if devices is None else {"UCX_NET_DEVICES": devices}, {}),
+    )
+    assert looked("rdma_port_down", fleet(held))[0] == named
+
+
+def test_pods_are_drained_only_for_what_no_request_brings_about() -> None:
+    """Facts of hardware and setup, and engines that stand still; none that is advice."""
+    assert set(DRAINABLE) == {
+        *("engine_stalled", "dp_rank_stalled", "rdma_port_down", "transfers_failing"),
+        *("unlike_hashing", "unlike_kv_formats", "unlike_models"),
+    }
+
+
+def test_handshakes_that_fail_are_failed_transfers() -> None:
+    """No transfer begins, so that none fails; the plugin counts them."""
+    none_begun = TransferWindow(count=0.0, bytes=0.0, seconds=0.0, failed=0.0, failed_handshakes=3.0)
+    assert looked("transfers_failing", decode(transfers=none_begun))[0] == {D0}
