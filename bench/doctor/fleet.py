@@ -47,6 +47,8 @@ class Ended:
     first_at_s: float
     first_token_s: float
     gap_s: float | None
+    is_speculated: bool = False
+    """Its pod speculates."""
 
 
 @dataclass(slots=True)
@@ -276,7 +278,7 @@ class Fleet:
 
         def reach(milestone: Milestone) -> None:
             if milestone.kind is MilestoneKind.FIRST_TOKEN:
-                request.first_s = self.loop.time()
+                self._note_first_token(request)
                 return
             if drawn.is_constrained:
                 rank.constrained -= 1
@@ -342,10 +344,12 @@ class Fleet:
         self.answered += 1
         first_s = request.first_s if request.first_s is not None else now
         gap = (now - first_s) / (end.output_tokens - 1) if end.output_tokens > 1 else None
-        view = self.views[request.pod]
         cached = end.cached_tokens if drawn.pool != "split" else 0
-        view.ended.append(Ended(now, drawn, request.predicted, cached, first_s, first_s - sent_s, gap))
         plan = self.pods[request.pod].plan
+        speculates = bool(plan.profile.speculative_tokens)
+        self._note_end(
+            request, Ended(now, drawn, request.predicted, cached, first_s, first_s - sent_s, gap, speculates)
+        )
         key = TrafficKey(
             drawn.pool, drawn.pool, plan.role, RequestClass.CONSTRAINED if drawn.is_constrained else RequestClass.PLAIN
         )
@@ -359,6 +363,12 @@ class Fleet:
         )
         cold = drawn.prompt_tokens - cached
         self._times.observe(key, split(moments), drawn.prompt_tokens, cold, end.output_tokens)
+
+    def _note_first_token(self, request: Running) -> None:
+        request.first_s = self.loop.time()
+
+    def _note_end(self, request: Running, ended: Ended) -> None:
+        self.views[request.pod].ended.append(ended)
 
     # --- Changes ------------------------------------------------------------------------------------------------------
 
