@@ -34,6 +34,9 @@ MAX_TEXT_CHARS = 1024
 DECAY = 0.5
 """What a week's count is multiplied by when the same hour comes again, so that old weeks fade."""
 
+FORGET_S = 14 * 86_400.0
+"""What was not seen for so long is dropped: it leaves its place to kinds of traffic and pools that exist."""
+
 MIN_LEVEL_WEIGHT = 5.0
 """Values of one hour below which the level of all hours is used instead."""
 
@@ -48,6 +51,8 @@ class Level:
     """A figure's sum and number of values, by hour of the week."""
 
     hours: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    seen_s: float = 0.0
+    """Unix time of the last value."""
 
     def mean(self, hour: int) -> float | None:
         """Return the mean at this hour; of all hours where it has few values, None where there are few in all."""
@@ -64,6 +69,8 @@ class HourTimes:
 
     times: RequestTimes
     seconds: float
+    seen_s: float = 0.0
+    """Unix time at which requests were last counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,7 @@ def learned(baseline: Baseline, facts: FleetFacts) -> Baseline:
     hour = epoch_hour % HOURS
     times, levels = dict(baseline.times), dict(baseline.levels)
     if baseline.last_hour is not None and epoch_hour != baseline.last_hour:
+        _forget(times, levels, facts.at_s - FORGET_S)
         _fade(times, levels, hour)
     # Of the future where the clock was set back: nothing would be counted until then.
     counted_until_s = min(baseline.counted_until_s, facts.at_s)
@@ -124,7 +132,7 @@ def learned(baseline: Baseline, facts: FleetFacts) -> Baseline:
         if subject in levels or len(levels) < MAX_LEVELS:
             held = levels.get(subject, Level())
             total, weight = held.hours.get(hour, (0.0, 0.0))
-            levels[subject] = Level({**held.hours, hour: (total + sum(values), weight + len(values))})
+            levels[subject] = Level({**held.hours, hour: (total + sum(values), weight + len(values))}, facts.at_s)
     until = max((window.end_s for window in facts.times.values()), default=counted_until_s)
     return replace(
         baseline,
@@ -143,18 +151,29 @@ def _count(times: dict[tuple[TrafficKey, int], HourTimes], key: TrafficKey, hour
     held = times.get((key, hour))
     seconds = window.end_s - window.start_s
     times[key, hour] = (
-        HourTimes(window, seconds) if held is None else HourTimes(held.times.plus(window), held.seconds + seconds)
+        HourTimes(window, seconds, window.end_s)
+        if held is None
+        else HourTimes(held.times.plus(window), held.seconds + seconds, window.end_s)
     )
+
+
+def _forget(
+    times: dict[tuple[TrafficKey, int], HourTimes], levels: dict[tuple[str, str], Level], before_s: float
+) -> None:
+    for key in [key for key, held in times.items() if held.seen_s < before_s]:
+        del times[key]
+    for subject in [subject for subject, level in levels.items() if level.seen_s < before_s]:
+        del levels[subject]
 
 
 def _fade(times: dict[tuple[TrafficKey, int], HourTimes], levels: dict[tuple[str, str], Level], hour: int) -> None:
     for key, held in list(times.items()):
         if key[1] == hour:
-            times[key] = HourTimes(_scaled(held.times, DECAY), held.seconds * DECAY)
+            times[key] = HourTimes(_scaled(held.times, DECAY), held.seconds * DECAY, held.seen_s)
     for subject, level in list(levels.items()):
         if hour in level.hours:
             total, weight = level.hours[hour]
-            levels[subject] = Level({**level.hours, hour: (total * DECAY, weight * DECAY)})
+            levels[subject] = Level({**level.hours, hour: (total * DECAY, weight * DECAY)}, level.seen_s)
 
 
 def _scaled(times: RequestTimes, share: float) -> RequestTimes:
@@ -195,6 +214,7 @@ def dump_baseline(baseline: Baseline) -> dict[str, Any]:
                 "class": key.request_class.value,
                 "hour": hour,
                 "seconds": _short(held.seconds),
+                "seen_s": round(held.seen_s, 3),
                 "requests": _short(held.times.requests),
                 "phases": {phase.value: _dump(each) for phase, each in held.times.phases.items()},
                 **{name: _dump(each) for name in _LENGTHS if (each := getattr(held.times, name)) is not None},
@@ -205,6 +225,7 @@ def dump_baseline(baseline: Baseline) -> dict[str, Any]:
             {
                 "subject": subject,
                 "name": name,
+                "seen_s": round(level.seen_s, 3),
                 "hours": {str(hour): [_short(total), _short(weight)] for hour, (total, weight) in level.hours.items()},
             }
             for (subject, name), level in baseline.levels.items()
@@ -241,18 +262,19 @@ def load_baseline(document: object) -> Baseline:
 def _loaded(document: object) -> Baseline:
     if not isinstance(document, dict) or document.get("baseline") != VERSION:
         raise InvalidBaseline(f"baseline: must be {VERSION}; save a new one with `hearth baseline save`")
+    top = _Reader("", document)
+    saved_at_s = top.number("saved_at_s")
     times: dict[tuple[TrafficKey, int], HourTimes] = {}
     for index, entry in enumerate(_list(document, "times", (MAX_KINDS + 1) * HOURS)):
         with_place = _Reader(f"times.{index}", entry)
-        times[with_place.key(), with_place.hour()] = with_place.hour_times()
+        times[with_place.key(), with_place.hour()] = with_place.hour_times(saved_at_s)
     levels: dict[tuple[str, str], Level] = {}
     for index, entry in enumerate(_list(document, "levels", MAX_LEVELS)):
         reader = _Reader(f"levels.{index}", entry)
-        levels[reader.text("subject"), reader.text("name")] = reader.level()
-    top = _Reader("", document)
+        levels[reader.text("subject"), reader.text("name")] = reader.level(saved_at_s)
     last_hour = document.get("last_hour")
     return Baseline(
-        saved_at_s=top.number("saved_at_s"),
+        saved_at_s=saved_at_s,
         configuration=top.text("configuration"),
         times=times,
         levels=levels,
@@ -307,7 +329,11 @@ class _Reader:
             raise self._fault("role or class", str(error)) from None
         return TrafficKey(self.text("model"), self.text("pool"), role, request_class)
 
-    def hour_times(self) -> HourTimes:
+    def seen_s(self, saved_at_s: float) -> float:
+        """When it was last seen; when it was saved where an older version has written it."""
+        return self.number("seen_s") if "seen_s" in self._entry else saved_at_s
+
+    def hour_times(self, saved_at_s: float) -> HourTimes:
         phases = self._entry.get("phases")
         if not isinstance(phases, dict) or not set(phases) <= set(Phase):
             raise self._fault("phases", "must be an object of known phases")
@@ -320,7 +346,7 @@ class _Reader:
             phases={Phase(name): self._distribution(f"phases.{name}", held) for name, held in phases.items()},
             **lengths,
         )
-        return HourTimes(times, seconds)
+        return HourTimes(times, seconds, self.seen_s(saved_at_s))
 
     def _distribution(self, name: str, held: object) -> Distribution:
         if not isinstance(held, dict) or not isinstance(held.get("limits"), list) or len(held["limits"]) > MAX_LIMITS:
@@ -336,7 +362,7 @@ class _Reader:
             counts[int(place)] = self._number(name, count)
         return Distribution(limits, tuple(counts), self._number(name, held.get("total")))
 
-    def level(self) -> Level:
+    def level(self, saved_at_s: float) -> Level:
         hours = self._entry.get("hours")
         if not isinstance(hours, dict) or len(hours) > HOURS:
             raise self._fault("hours", "must be an object of hours")
@@ -345,7 +371,7 @@ class _Reader:
             if not str(hour).isdigit() or int(hour) >= HOURS or not isinstance(pair, list) or len(pair) != 2:
                 raise self._fault("hours", "must hold a sum and a number of values by hour, 0 to 167")
             found[int(hour)] = (self._number("hours", pair[0]), self._number("hours", pair[1]))
-        return Level(found)
+        return Level(found, self.seen_s(saved_at_s))
 
 
 def total_requests(times: Iterable[RequestTimes]) -> float:

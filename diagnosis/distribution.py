@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 TIME_LIMITS_S = tuple(0.001 * 2**power for power in range(18))
 """Upper bounds of our own buckets of seconds: 1 ms to 131 s."""
@@ -96,3 +97,14 @@ def from_cumulative(buckets: Iterable[tuple[float, float]], total: float, count:
     seen = [0.0, *(held for _, held in ordered), count]
     counts = tuple(max(after - before, 0.0) for before, after in pairwise(seen))
     return Distribution(tuple(limit for limit, _ in ordered), counts, total)
+
+
+def medians_by_step(values: Iterable[tuple[float, float]], step_s: float) -> tuple[tuple[float, float], ...]:
+    """Return the begin of each step of `step_s` that has values, and their median. `values`: (Unix time, value).
+
+    Steps begin at multiples of `step_s`, and are in order of time.
+    """
+    steps: dict[int, list[float]] = {}
+    for at_s, value in values:
+        steps.setdefault(int(at_s // step_s), []).append(value)
+    return tuple((step * step_s, median(steps[step])) for step in sorted(steps))

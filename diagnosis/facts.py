@@ -14,6 +14,9 @@ from diagnosis.distribution import Distribution
 from diagnosis.request_times import RequestTimes, TrafficKey
 from routing.facts import Role
 
+COURSE_STEP_S = 5.0
+"""Of `GatewayView.first_token_course`."""
+
 PRIORITY, CACHED_TOKENS, KV_EVENTS, PREFIX_CACHING = "priority", "cached_tokens", "kv_events", "prefix_caching"
 """Names of features in `FleetFacts.wanted_features`: what the gateway is configured to use of its engines."""
 
@@ -56,6 +59,8 @@ class TransferWindow:
     post_s: float | None = None
     descriptors: float | None = None
     failed: float | None = None
+    failed_handshakes: float | None = None
+    """With engines whose KV was to be read: no transfer began. Only the plugin counts them."""
     expired: float | None = None
     """Requests whose KV was kept for another engine until its lease ended."""
     after_expiry: float | None = None
@@ -248,6 +253,8 @@ class GatewayView:
     prompt_tokens: float | None = None
     first_token: Distribution | None = None
     """Seconds from sending to the first byte."""
+    first_token_course: tuple[tuple[float, float], ...] | None = None
+    """The same by time: Unix time of each step of `COURSE_STEP_S` in which first bytes came, and their median."""
     token_gap: Distribution | None = None
     """Seconds for each token behind the first, one value a request."""
     constrained_token_gap: Distribution | None = None

@@ -15,6 +15,7 @@ from typing import Any
 
 from diagnosis.distribution import Distribution, from_cumulative
 from diagnosis.facts import EngineFlags, EngineWindow, GaugeReadings, SpeculationWindow, TransferWindow
+from routing.pod_record import EngineLoad
 
 WINDOW_S = 30.0
 """Length of the windows that recipes are made for."""
@@ -97,11 +98,40 @@ TRANSFER_SUMS: Mapping[str, str] = {
     "post_s": "nixl_post_time_seconds",
     "descriptors": "nixl_num_descriptors",
 }
+FAILED_HANDSHAKES = "failed_handshakes"
+"""No metric of vLLM has it; the plugin does."""
+
 TRANSFER_COUNTERS: Mapping[str, str] = {
     "failed": "nixl_num_failed_transfers",
+    "failed_handshakes": FAILED_HANDSHAKES,
     "expired": "nixl_num_kv_expired_reqs",
     "after_expiry": "nixl_num_notifications_after_expiry",
 }
+
+PLUGIN_COUNTERS: Mapping[str, str] = {
+    "preemptions": "num_preemptions",
+    "prefix_queries": "prefix_cache_queries",
+    "prefix_hits": "prefix_cache_hits",
+    "drafts": "spec_decode_num_drafts",
+    "draft_tokens": "spec_decode_num_draft_tokens",
+    "accepted_tokens": "spec_decode_num_accepted_tokens",
+    "failed_transfers": "nixl_num_failed_transfers",
+    "failed_handshakes": FAILED_HANDSHAKES,
+    "expired_requests": "nixl_num_kv_expired_reqs",
+    "late_notifications": "nixl_num_notifications_after_expiry",
+}
+"""Counters of the plugin (`routing/pod_record.py`), and the samples that they stand for."""
+
+PLUGIN_SUMS: Mapping[str, str] = {
+    "transfer_s": "nixl_xfer_time_seconds",
+    "transfer_bytes": "nixl_bytes_transferred",
+    "transfer_post_s": "nixl_post_time_seconds",
+    "transfer_descriptors": "nixl_num_descriptors",
+}
+"""The same for sums over `transfers`."""
+
+ALWAYS_COUNTED = ("preemptions", "prefix_queries", "prefix_hits")
+"""Of every engine; the plugin leaves out those that are 0. Others may be missing because the engine has none of it."""
 
 CACHE_CONFIG = "cache_config_info"
 
@@ -237,6 +267,23 @@ def _integer(text: bytes) -> int | None:
     return int(text) if text.isdigit() and len(text) < 10 else None
 
 
+def load_counts(load: EngineLoad) -> EngineCounts:
+    """Return what an engine's plugin reports as counts of a page: for pods whose page is not read, or lacks it."""
+    held = load.counters
+    scalars = {PLUGIN_COUNTERS[name]: value for name, value in held.items() if name in PLUGIN_COUNTERS}
+    if held:
+        scalars = {PLUGIN_COUNTERS[name]: 0.0 for name in ALWAYS_COUNTED} | scalars
+    scalars |= {
+        "num_requests_running": float(load.running),
+        "num_requests_waiting": float(load.waiting),
+        "kv_cache_usage_perc": load.kv_usage,
+    }
+    scalars |= {f"num_requests_kv_fetch_by_stage {stage}": float(count) for stage, count in load.fetching.items()}
+    count = held.get("transfers", 0.0)
+    sums = {sample: from_cumulative((), held[name], count) for name, sample in PLUGIN_SUMS.items() if name in held}
+    return EngineCounts(scalars, sums)
+
+
 class PodHistory:
     """The last readings of one pod, at most `MAX_READINGS`; made into windows on demand."""
 
@@ -289,11 +336,18 @@ def engine_window(rank: int, readings: Sequence[tuple[float, EngineCounts]]) -> 
     return replace(window, **gauges, **counted, **timed, speculation=speculation, transfers=transfers)
 
 
+MAX_APART_S = 10.0
+"""Between the ends of two windows that are joined."""
+
+GROWING = ("prompt_tokens", "generation_tokens", "prefix_cache_queries")
+"""Counters that fall only where an engine was started again."""
+
+
 def _last_start(readings: Sequence[tuple[float, EngineCounts]]) -> tuple[int, bool]:
     start = 0
     for index in range(1, len(readings)):
         before, after = readings[index - 1][1].scalars, readings[index][1].scalars
-        if any(after.get(name, inf) < before.get(name, 0.0) for name in ("prompt_tokens", "generation_tokens")):
+        if any(after.get(name, inf) < before.get(name, 0.0) for name in GROWING):
             start = index
     return start, start > 0
 
@@ -344,6 +398,37 @@ class _Growth:
             return None
         sums = {name: None if each is None else each.total for name, each in held.items()}
         return TransferWindow(count=None if known is None else known.count, **sums, **counters)
+
+
+def joined_windows(preferred: Sequence[EngineWindow], other: Sequence[EngineWindow]) -> tuple[EngineWindow, ...]:
+    """Return the windows of `preferred` with what they lack taken from `other`, by rank, of about the same time.
+
+    All of `other` where there are none, or where these ended long before.
+    """
+    if not preferred or (other and other[0].end_s - preferred[0].end_s > WINDOW_S):
+        return tuple(other)
+    by_rank = {window.rank: window for window in other}
+    return tuple(
+        _completed(window, held)
+        if (held := by_rank.get(window.rank)) is not None and window.end_s - held.end_s <= MAX_APART_S
+        else window
+        for window in preferred
+    )
+
+
+def _completed(window: EngineWindow, other: EngineWindow) -> EngineWindow:
+    missing: dict[str, Any] = {
+        one.name: getattr(other, one.name) for one in fields(EngineWindow) if getattr(window, one.name) is None
+    }
+    if window.transfers is not None and other.transfers is not None:
+        held = other.transfers
+        lacking: dict[str, Any] = {
+            one.name: getattr(held, one.name)
+            for one in fields(TransferWindow)
+            if getattr(window.transfers, one.name) is None
+        }
+        missing["transfers"] = replace(window.transfers, **lacking)
+    return replace(window, **missing)
 
 
 def flags_of_config(config: Mapping[str, str], read_at_s: float) -> EngineFlags:

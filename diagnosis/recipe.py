@@ -54,5 +54,9 @@ class Recipe:
     look: Look
     raise_after_s: float = 15.0
     """Seconds of evidence after which its finding is raised: longer where single windows are noisy."""
+    depends_on_requests: bool = True
+    """Whether requests alone can bring its evidence about: then no pod is drained for it, because one tenant could
+    choose which.
+    """
     explains: tuple[str, ...] = ()
     """Names of recipes whose evidence this fault brings about."""

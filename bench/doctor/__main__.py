@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from bench.doctor.cases import CLEARED_WITHIN_S, Verdict, learn_baseline
+from bench.doctor.constrained import ConstrainedRun, constrained_rows, lost_share
 from bench.doctor.faults import CHANGES, FAULTS, POOL_OF
 from bench.doctor.healthy import HealthyHours
 from bench.doctor.playing import play_one
@@ -30,6 +31,9 @@ FIRST_SEED = 101
 
 BASELINE_SEED = 99
 
+KINDS = ("constrained", "pair", "change", "healthy", "fault")
+"""Kinds of cases."""
+
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this bench."""
@@ -39,6 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--pairs", type=int, default=20, help="cases of two faults at once (default 20)")
     parser.add_argument("--hours", type=float, default=20.0, help="virtual hours without a fault (default 20)")
     parser.add_argument("--only", action="append", metavar="FAULT", help="these faults only")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="these cases only")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--keep", type=Path, metavar="FILE")
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="learn the baseline once, and keep it there")
@@ -61,10 +66,11 @@ def jobs_of(options: argparse.Namespace, baseline: Baseline) -> list[tuple[Any, 
             one, other = draws.sample(FAULTS, 2)
         jobs.append(("pair", (one.name, other.name), options.first_seed + number, document))
     jobs += [("change", name, seed, document) for seed in seeds for name in CHANGES]
+    jobs += [("constrained", weight, seed, document) for seed in seeds for weight in (0.0, 1.0)]
     parts = max(round(options.hours), 1)
     if options.hours > 0:
         jobs += [("healthy", options.hours / parts, options.first_seed + part, document) for part in range(parts)]
-    return jobs
+    return [job for job in jobs if job[0] in options.kinds]
 
 
 def table(verdicts: Sequence[Verdict]) -> list[str]:
@@ -107,20 +113,29 @@ def report(results: Iterable[tuple[str, Any]]) -> tuple[list[str], list[Target]]
     pairs: list[Verdict] = []
     changes: list[Verdict] = []
     healthy: list[HealthyHours] = []
+    constrained: list[ConstrainedRun] = []
     for kind, result in results:
         if kind == "fault":
             full.append(result[0])
             half.append(result[1])
         else:
-            others: dict[str, list[Any]] = {"pair": pairs, "change": changes, "healthy": healthy}
+            others: dict[str, list[Any]] = {
+                "pair": pairs,
+                "change": changes,
+                "healthy": healthy,
+                "constrained": constrained,
+            }
             others[kind].append(result)
-    lines = table(full)
-    lines += ["", *(shares(*each) for each in (("all figures", full), ("half of the figures missing", half)))]
-    targets = [
-        Target("share of faults named first, with the right pod", 0.95, _right(full), is_minimum=True),
-        Target("confidently wrong with half of the figures missing", 0.05, wrong_share(half)),
-        Target("seconds until the last fault's finding was cleared", CLEARED_WITHIN_S, _last_cleared(full)),
-    ]
+    lines: list[str] = []
+    targets: list[Target] = []
+    if full:
+        lines += table(full)
+        lines += ["", *(shares(*each) for each in (("all figures", full), ("half of the figures missing", half)))]
+        targets += [
+            Target("share of faults named first, with the right pod", 0.95, _right(full), is_minimum=True),
+            Target("confidently wrong with half of the figures missing", 0.05, wrong_share(half)),
+            Target("seconds until the last fault's finding was cleared", CLEARED_WITHIN_S, _last_cleared(full)),
+        ]
     if pairs:
         both = sum(set(each.expected) <= {each.found, *each.others} for each in pairs)
         lines += [shares("two faults at once (either may be first)", pairs), f"{'':<42} {both} times both were found"]
@@ -134,6 +149,10 @@ def report(results: Iterable[tuple[str, Any]]) -> tuple[list[str], list[Target]]
         targets.append(Target("confidently wrong after a changed workload", 0.05, wrong_share(changes)))
     early = [name for each in (*full, *pairs, *changes) for name in each.false_before]
     lines.append(f"{'before anything was injected':<42} {len(early)} findings {sorted(set(early))}")
+    if constrained:
+        lines += constrained_rows(constrained)
+        wanted = "time a token of priced constrained requests beside that on plain pods"
+        targets.append(Target(wanted, 1.05, lost_share(constrained)))
     if healthy:
         hours, found = sum(each.hours for each in healthy), [name for each in healthy for name in each.found]
         churned, answered = sum(each.churned for each in healthy), sum(each.requests for each in healthy)
@@ -175,6 +194,8 @@ def from_json(document: Any) -> Any:
     if document is None:
         return None
     values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in document.items()}
+    if "weight" in values:
+        return ConstrainedRun(**values)
     return HealthyHours(**values) if "hours" in values else Verdict(**values)
 
 

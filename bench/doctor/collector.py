@@ -1,4 +1,4 @@
-"""Facts of the simulated fleet: metrics pages through the production parser, and the gateway's own view."""
+"""Facts of the simulated fleet: what the production parser reads of its pages, and the gateway's own view."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from dataclasses import replace
 from random import Random
 
 from bench.doctor.fleet import Fleet, PodView
-from bench.doctor.pods import SimulatedPod, build_of, environment_of, flags_of, hardware_of, page_of
-from diagnosis.distribution import distribution_of
+from bench.doctor.pods import SimulatedPod, balances_of, build_of, counts_of, environment_of, flags_of, hardware_of
+from diagnosis.distribution import distribution_of, medians_by_step
 from diagnosis.facts import (
     CACHED_TOKENS,
+    COURSE_STEP_S,
     KV_EVENTS,
     PRIORITY,
+    EngineWindow,
     FleetFacts,
     GatewayLoad,
     GatewayView,
     PodObservation,
 )
-from diagnosis.readings import WINDOW_S, PodHistory, read_counts
+from diagnosis.readings import WINDOW_S, PodHistory
 from diagnosis.request_times import RequestTimes, joined
 
 EPOCH_S = 1_790_000_000.0
@@ -32,21 +34,24 @@ class Collector:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._histories: dict[str, PodHistory] = {}
+        self._windows: dict[str, tuple[EngineWindow, ...]] = {}
         self._draws = Random(5)
         self._busy: list[tuple[float, float]] = []
         self.clock_offsets: dict[str, float] = {}
         self.single_services: frozenset[str] = frozenset()
 
     def read(self) -> None:
-        """Read all metrics pages."""
+        """Read all pods."""
         now = EPOCH_S + self._fleet.loop.time()
         for address in [address for address in self._histories if address not in self._fleet.pods]:
-            del self._histories[address]
+            del self._histories[address], self._windows[address]
         for address, pod in self._fleet.pods.items():
-            counts = read_counts(page_of(pod, self._draws))
+            if pod.waiting is not None:
+                continue
             history = self._histories.setdefault(address, PodHistory())
-            history.add(now, counts)
-            queues = [each.queue for each in history.windows() if each.queue is not None and each.queue.count]
+            history.add(now, counts_of(pod, balances_of(pod, self._draws)))
+            windows = self._windows[address] = history.windows()
+            queues = [each.queue for each in windows if each.queue is not None and each.queue.count]
             if queues:
                 total, count = sum(each.total for each in queues), sum(each.count for each in queues)
                 self._fleet.queue_means[address] = total / count
@@ -71,14 +76,13 @@ class Collector:
 
     def _pod(self, address: str, pod: SimulatedPod, now: float) -> PodObservation:
         plan = pod.plan
-        history = self._histories.get(address)
         return PodObservation(
             address=address,
             pool=plan.pool,
             model=plan.pool,
             role=plan.role,
             ready_since_s=EPOCH_S + pod.ready_since_s,
-            engines=() if history is None else history.windows(),
+            engines=self._windows.get(address, ()),
             requests=self._view(self._fleet.views[address], now),
             flags=flags_of(plan, now),
             build=build_of(plan, now),
@@ -106,6 +110,10 @@ class Collector:
             actual_cached_tokens=sum(each.cached_tokens for each in ended),
             prompt_tokens=sum(each.drawn.prompt_tokens for each in ended),
             first_token=distribution_of(each.first_token_s for each in ended),
+            first_token_course=medians_by_step(
+                ((EPOCH_S + each.first_at_s, each.first_token_s) for each in ended if each.first_at_s >= begin),
+                COURSE_STEP_S,
+            ),
             token_gap=distribution_of(gap for gap, _ in gaps),
             constrained_token_gap=distribution_of(gap for gap, is_constrained in gaps if is_constrained),
         )

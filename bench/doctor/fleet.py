@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -44,8 +44,11 @@ class Ended:
     drawn: Drawn
     predicted_tokens: int
     cached_tokens: int
+    first_at_s: float
     first_token_s: float
     gap_s: float | None
+    is_speculated: bool = False
+    """Its pod speculates."""
 
 
 @dataclass(slots=True)
@@ -244,10 +247,13 @@ class Fleet:
             request.prefilled_s = self.loop.time()
             self.loop.call_soon(self._decode, request, rank.pod, sequence.sequence_id)
 
-        try:
-            rank.submit(sequence, reach)
-        except ConnectionError:
-            self._retry(request)
+        def submit() -> None:
+            try:
+                rank.submit(sequence, reach)
+            except ConnectionError:
+                self._retry(request)
+
+        self._reach(address, rank, submit)
 
     def _decode(self, request: Running, source: VirtualPod, held_as: str) -> None:
         address = self._emptiest(self._eligible("split", Role.DECODE))
@@ -272,7 +278,7 @@ class Fleet:
 
         def reach(milestone: Milestone) -> None:
             if milestone.kind is MilestoneKind.FIRST_TOKEN:
-                request.first_s = self.loop.time()
+                self._note_first_token(request)
                 return
             if drawn.is_constrained:
                 rank.constrained -= 1
@@ -282,11 +288,28 @@ class Fleet:
             else:
                 self._finish(request, milestone, sent_s)
 
-        try:
-            rank.submit(sequence, reach, source)
-        except (ConnectionError, ValueError):
-            rank.constrained -= drawn.is_constrained
-            self._retry(request)
+        def submit() -> None:
+            try:
+                rank.submit(sequence, reach, source)
+            except (ConnectionError, ValueError):
+                rank.constrained -= drawn.is_constrained
+                self._retry(request)
+
+        self._reach(address, rank, submit)
+
+    def _reach(self, address: str, rank: SimulatedRank, submit: Callable[[], None]) -> None:
+        """Submit at once, or when the pod's process goes on."""
+        waiting = self.pods[address].waiting
+        if waiting is None:
+            submit()
+            return
+        rank.outstanding += 1
+
+        def submit_late() -> None:
+            rank.outstanding -= 1
+            submit()
+
+        waiting.append(submit_late)
 
     def _set_pace(self, rank: SimulatedRank) -> None:
         """Drafts of constrained requests are mostly rejected: the engine accepts the mean over its batch."""
@@ -321,10 +344,12 @@ class Fleet:
         self.answered += 1
         first_s = request.first_s if request.first_s is not None else now
         gap = (now - first_s) / (end.output_tokens - 1) if end.output_tokens > 1 else None
-        view = self.views[request.pod]
         cached = end.cached_tokens if drawn.pool != "split" else 0
-        view.ended.append(Ended(now, drawn, request.predicted, cached, first_s - sent_s, gap))
         plan = self.pods[request.pod].plan
+        speculates = bool(plan.profile.speculative_tokens)
+        self._note_end(
+            request, Ended(now, drawn, request.predicted, cached, first_s, first_s - sent_s, gap, speculates)
+        )
         key = TrafficKey(
             drawn.pool, drawn.pool, plan.role, RequestClass.CONSTRAINED if drawn.is_constrained else RequestClass.PLAIN
         )
@@ -339,13 +364,18 @@ class Fleet:
         cold = drawn.prompt_tokens - cached
         self._times.observe(key, split(moments), drawn.prompt_tokens, cold, end.output_tokens)
 
+    def _note_first_token(self, request: Running) -> None:
+        request.first_s = self.loop.time()
+
+    def _note_end(self, request: Running, ended: Ended) -> None:
+        self.views[request.pod].ended.append(ended)
+
     # --- Changes ------------------------------------------------------------------------------------------------------
 
     def restart(self, plan: PodPlan) -> None:
         """Replace a pod by one of another plan: its engines die, and requests go to others."""
         if plan.address in self.pods:
-            for rank in self.pods[plan.address].ranks:
-                rank.pod.unpause()
+            self.pods[plan.address].unpause()
             self.remove(plan.address)
         self.pods[plan.address] = start_pod(plan, self.loop, self.loop.time())
         self.views[plan.address].blocks.clear()
@@ -353,6 +383,7 @@ class Fleet:
     def remove(self, address: str) -> PodPlan:
         """Take a pod away, and return its plan; `restart` brings it back."""
         pod = self.pods.pop(address)
+        pod.unpause()
         for rank in pod.ranks:
             rank.pod.lose()
             self._paces.pop(rank, None)

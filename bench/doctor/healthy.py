@@ -1,4 +1,6 @@
-"""Healthy hours with churn: restarts, pods that leave and return, rollouts, tides and bursts; nothing may be found."""
+"""Healthy hours with churn: restarts, short pauses, pods that leave and return, rollouts, tides and bursts; nothing may
+be found.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,8 @@ from simulator.clock import run_virtually
 LOOK_S = 10.0
 TIDE_S = 3_600.0
 RESTART_EVERY_S = 600.0
+PAUSE_EVERY_S, PAUSE_S = 300.0, (1.0, 8.0)
+"""Mean time between pauses of whole processes, beyond 300 s after each, and how long they last, as in the soak."""
 AWAY_EVERY_S, AWAY_S = 1_800.0, 180.0
 ROLLOUT_EVERY_S, ROLLOUT_STEP_S = 1_500.0, 60.0
 BURST_EVERY_S, BURST_S, BURST = 900.0, 120.0, 1.3
@@ -32,7 +36,7 @@ class HealthyHours:
     requests: int
     failed: int
     churned: int
-    """Pods that were restarted, taken away or rolled out."""
+    """Pods that were restarted, paused, taken away or rolled out."""
     found: tuple[str, ...]
     """Recipe, pool, pods and hour of each finding that was raised."""
 
@@ -83,6 +87,7 @@ class Churn:
         self._tide()
         self._after(RESTART_EVERY_S, self._restart)
         self._after(AWAY_EVERY_S, self._leave)
+        self._after(PAUSE_EVERY_S, self._pause)
         self._after(BURST_EVERY_S, self._surge)
         self._fleet.loop.call_later(ROLLOUT_EVERY_S, self._roll_out)
 
@@ -108,6 +113,14 @@ class Churn:
         address = self._draws.choice(sorted(self._fleet.pods))
         self._fleet.restart(self._fleet.pods[address].plan)
         self._after(RESTART_EVERY_S, self._restart)
+
+    def _pause(self) -> None:
+        self.count += 1
+        pod = self._fleet.pods[self._draws.choice(sorted(self._fleet.pods))]
+        if pod.waiting is None:
+            pod.pause()
+            self._fleet.loop.call_later(self._draws.uniform(*PAUSE_S), pod.unpause)
+        self._after(PAUSE_EVERY_S, self._pause)
 
     def _leave(self) -> None:
         self.count += 1

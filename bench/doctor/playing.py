@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.doctor.cases import BY_NAME, play_change, play_faults
+from bench.doctor.constrained import play_constrained
 from bench.doctor.healthy import play_healthy
 from diagnosis.baseline import load_baseline
 
@@ -17,6 +18,8 @@ def play_one(job: tuple[Any, ...]) -> Any:
         return play_faults([BY_NAME[name]], seed, baseline, with_mask=True)
     if kind == "pair":
         return play_faults([BY_NAME[each] for each in name], seed, baseline, with_mask=False)[0]
+    if kind == "constrained":
+        return play_constrained(name, seed)
     if kind == "change":
         return play_change(name, seed, baseline)
     return play_healthy(name, seed, baseline)

@@ -9,7 +9,9 @@ from random import Random
 from typing import Any
 
 from bench.doctor.plans import NIC_GBIT_S, PodPlan
+from diagnosis.distribution import Distribution
 from diagnosis.facts import BuildFacts, EngineFlags, EnvironmentFacts, HardwareFacts, NicPort
+from diagnosis.readings import HISTOGRAMS, TRANSFER_SUMS, EngineCounts
 from routing.facts import Role
 from simulator.books import Books
 from simulator.engine import Engine
@@ -64,8 +66,22 @@ class SimulatedPod:
     plan: PodPlan
     ranks: list[SimulatedRank]
     ready_since_s: float
-    is_paused: bool = False
-    started: int = 0
+    waiting: list[Callable[[], None]] | None = None
+    """What was sent to it while its process is paused; None while it runs."""
+
+    def pause(self) -> None:
+        """Stop the whole process: requests wait in its socket, and its metrics page is not answered."""
+        self.waiting = []
+        for rank in self.ranks:
+            rank.pod.pause()
+
+    def unpause(self) -> None:
+        """Go on with what has waited."""
+        waiting, self.waiting = self.waiting or [], None
+        for rank in self.ranks:
+            rank.pod.unpause()
+        for submit in waiting:
+            submit()
 
 
 def start_pod(plan: PodPlan, loop: asyncio.AbstractEventLoop, now_s: float) -> SimulatedPod:
@@ -74,8 +90,16 @@ def start_pod(plan: PodPlan, loop: asyncio.AbstractEventLoop, now_s: float) -> S
     return SimulatedPod(plan, [SimulatedRank(profile, plan, loop) for _ in range(plan.ranks)], now_s)
 
 
-def page_of(pod: SimulatedPod, draws: Random) -> bytes:
-    """Return the pod's metrics page, with the balance of experts that its agent reads from the log."""
+def balances_of(pod: SimulatedPod, draws: Random) -> list[float]:
+    """Return the balance of experts of each rank, as its agent reads it from the log; empty without experts."""
+    if not pod.plan.is_coupled:
+        return []
+    drawn = 1 / (1 + pod.plan.skew) * draws.uniform(0.97, 1.0)
+    return [round(drawn, 4)] * pod.plan.ranks
+
+
+def page_of(pod: SimulatedPod, balances: list[float]) -> bytes:
+    """Return the pod's metrics page, with the balance of experts of its ranks."""
     plan = pod.plan
     shown = None
     if plan.role is not Role.EITHER:
@@ -84,11 +108,85 @@ def page_of(pod: SimulatedPod, draws: Random) -> bytes:
         rank.pod.statistics()
     options = Options(profile=plan.profile, models=(plan.pool,), engines=plan.ranks)
     page = render_samples(Subject(options, pod.ranks, 0, (), shown))
-    if not plan.is_coupled:
-        return page
-    balance = 1 / (1 + plan.skew) * draws.uniform(0.97, 1.0)
-    lines = "".join(f'hearth_expert_balance{{engine="{rank}"}} {balance:.4f}\n' for rank in range(plan.ranks))
+    lines = "".join(f'hearth_expert_balance{{engine="{rank}"}} {held:.4f}\n' for rank, held in enumerate(balances))
     return page + lines.encode()
+
+
+def counts_of(pod: SimulatedPod, balances: list[float]) -> dict[int, EngineCounts]:
+    """Return what the production parser reads from `page_of`, without the text: it takes most of a long run."""
+    return {number: _counts(pod, number, balances) for number in range(len(pod.ranks))}
+
+
+def _counts(pod: SimulatedPod, number: int, balances: list[float]) -> EngineCounts:
+    plan, rank = pod.plan, pod.ranks[number]
+    seen, steps, profile = rank.pod.statistics(), rank.books.steps, plan.profile
+    computed = max(seen.prompt_tokens - seen.prefix_hit_tokens - seen.external_tokens, 0)
+    scalars: dict[str, float] = {
+        "num_requests_running": seen.running,
+        "num_requests_waiting": seen.waiting,
+        "kv_cache_usage_perc": seen.kv_usage,
+        "num_requests_waiting_by_reason capacity": seen.waiting - seen.fetching,
+        "num_requests_waiting_by_reason deferred": seen.fetching,
+        "num_preemptions": seen.preemptions,
+        "prefix_cache_queries": seen.prefix_query_tokens,
+        "prefix_cache_hits": seen.prefix_hit_tokens,
+        "external_prefix_cache_queries": seen.store_query_tokens + seen.fetched_tokens,
+        "external_prefix_cache_hits": seen.external_tokens,
+        "prompt_tokens": seen.prompt_tokens,
+        "generation_tokens": seen.generation_tokens,
+        "prompt_tokens_by_source local_compute": computed,
+        "prompt_tokens_by_source local_cache_hit": seen.prefix_hit_tokens,
+        "prompt_tokens_by_source external_kv_transfer": seen.external_tokens,
+        **{f"request_success {reason}": count for reason, count in rank.books.finished.items()},
+        **{f"admission_rejections max_num_queued_{what}": 0.0 for what in ("reqs", "tokens")},
+    }
+    if profile.speculative_tokens:
+        scalars["spec_decode_num_drafts"] = steps.drafts
+        scalars["spec_decode_num_draft_tokens"] = steps.draft_tokens
+        scalars["spec_decode_num_accepted_tokens"] = steps.accepted_tokens
+    if profile.host_kv_tokens:
+        scalars["kv_offload_load_time"] = rank.engine.host_load_s
+    if number < len(balances):
+        scalars["hearth_expert_balance"] = balances[number]
+    books = {name: held for name, held in rank.books.histograms.items() if name in READ_HISTOGRAMS}
+    books |= {"inter_token_latency_seconds": steps.gaps, "iteration_tokens_total": steps.tokens}
+    histograms = {name: Distribution(each.limits, tuple(each.counts), each.total) for name, each in books.items()}
+    if plan.role is not Role.EITHER:
+        _add_transfers(pod, number, scalars, histograms)
+    return EngineCounts(scalars, histograms, _config(profile))
+
+
+READ_HISTOGRAMS = frozenset(HISTOGRAMS.values())
+
+
+def _add_transfers(
+    pod: SimulatedPod, number: int, scalars: dict[str, float], histograms: dict[str, Distribution]
+) -> None:
+    rank, counts = pod.ranks[number], pod.ranks[0].pod.wire.counts
+    fetching, queued = rank.engine.statistics().fetching, counts.queued if number == 0 else 0
+    stages = {"waiting_to_start": min(queued, fetching), "in_progress": max(fetching - queued, 0)}
+    for stage, count in {**stages, "completed_waiting": 0}.items():
+        scalars[f"num_requests_kv_fetch_by_stage {stage}"] = count
+    if number:
+        return
+    scalars["nixl_num_kv_expired_reqs"] = counts.expired
+    scalars["nixl_num_notifications_after_expiry"] = counts.after_expiry
+    scalars["nixl_num_failed_transfers"] = counts.failed
+    totals = (counts.transfer_s, counts.bytes_moved, counts.post_s, counts.descriptors)
+    for name, total in zip(TRANSFER_SUMS.values(), totals, strict=True):
+        histograms[name] = Distribution((), (counts.transfers,), total)
+
+
+def _config(profile: Profile) -> dict[str, str]:
+    return {
+        "num_gpu_blocks": str(profile.kv_blocks),
+        "block_size": str(profile.block_size),
+        "kv_cache_size_tokens": str(profile.kv_blocks * profile.block_size),
+        "hash_block_size": str(profile.block_size),
+        "prefix_caching_hash_algo": "sha256",
+        "enable_prefix_caching": str(profile.caches_prefixes),
+        "cache_dtype": "auto",
+    }
 
 
 def flags_of(plan: PodPlan, read_at_s: float) -> EngineFlags:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from diagnosis.finding import Severity
 from diagnosis.recipe import Recipe
-from diagnosis.recipes.registry import BY_NAME, RECIPES
+from diagnosis.recipes.registry import BY_NAME, DRAINABLE, RECIPES
 
 INDEX = "README.md"
 
@@ -60,6 +60,7 @@ def page(recipe: Recipe) -> str:
         ("First step", recipe.first_step),
         ("How to see that it helped", recipe.helped),
         ("If the finding is wrong", recipe.wrong_if),
+        ("Draining", _draining(recipe)),
         ("Brings about", _links(recipe.explains)),
         ("May be brought about by", _links(causes)),
     )
@@ -67,6 +68,10 @@ def page(recipe: Recipe) -> str:
         f"# {recipe.title}\n\n`{recipe.name}`. Question: {recipe.question}. Severity: {SEVERITIES[recipe.severity]}.\n"
     )
     return text + "".join(f"\n## {heading}\n\n{body}\n" for heading, body in sections if body)
+
+
+def _draining(recipe: Recipe) -> str:
+    return "A pod may be drained for it (`doctor.drain_findings`)." if recipe.name in DRAINABLE else ""
 
 
 def _links(names: tuple[str, ...] | list[str]) -> str:

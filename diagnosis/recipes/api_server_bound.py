@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnosis.facts import PodObservation
+from diagnosis.facts import GatewayView, PodObservation
 from diagnosis.finding import Evidence, Question, Severity
 from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.scene import Scene
@@ -14,11 +14,23 @@ MIN_HIDDEN_S = 0.2
 MIN_TIMES = 1.0
 """Seconds outside of the engine, and those by seconds within, from which the API server counts as the bottleneck."""
 
+SETTLED_S = 30.0
+"""A pod must be ready for so long: what the gateway measured then belongs to the engine that runs now."""
+
+MIN_COURSE_S = 10.0
+"""Time between the first and the last step with late first tokens."""
+
+LATE_SHARE = 0.75
+"""Of the steps in which first tokens came."""
+
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
     """Compare the first token as the gateway sees it with queue and prefill as the engine counts them."""
     for pod in scene.facts.pods:
         if pod.role is not Role.EITHER:
+            continue
+        if not scene.is_settled(pod, SETTLED_S):
+            yield Missing(pod.pool, pod.address, "the pod is ready for less than half a minute")
             continue
         seen = None if pod.requests is None else pod.requests.first_token
         inside = _inside_s(pod)
@@ -27,13 +39,31 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
             continue
         typical = seen.quantile(0.5)
         hidden = (seen.mean if typical is None else min(seen.mean, typical)) - inside
-        if hidden >= max(MIN_HIDDEN_S, MIN_TIMES * inside):
+        limit = max(MIN_HIDDEN_S, MIN_TIMES * inside)
+        if hidden < limit:
+            continue
+        lasts = _lasts(pod.requests, inside + limit)
+        if lasts is None:
+            yield Missing(pod.pool, pod.address, "first tokens came at too few times to tell a bottleneck from a pause")
+        elif lasts:
             evidence = (
                 Evidence(
                     "first token at the gateway", seen.mean, inside, "engine's queue and prefill", "s", pod.address
                 ),
             )
             yield Indication(pod.pool, pod.address, evidence, 0.85)
+
+
+def _lasts(view: GatewayView | None, late_s: float) -> bool | None:
+    """Return whether first tokens are late all the time; None where they came at too few times.
+
+    A process that was paused answers all that waited for it at one time, and what comes later as before.
+    """
+    course = None if view is None else view.first_token_course
+    if not course or course[-1][0] - course[0][0] < MIN_COURSE_S:
+        return None
+    late = [at_s for at_s, seconds in course if seconds >= late_s]
+    return len(late) >= LATE_SHARE * len(course) and late[-1] - late[0] >= MIN_COURSE_S
 
 
 def _inside_s(pod: PodObservation) -> float | None:
@@ -56,7 +86,8 @@ RECIPE = Recipe(
     looks_at=(
         "Mean and median of the first token at the gateway exceed `request_queue_time_seconds` plus "
         "`request_prefill_time_seconds` by 0.2 s and by as much as both of them: a delay that few "
-        "requests meet raises the mean alone."
+        "requests meet raises the mean alone. First tokens are late in three of four steps of 5 s, over 10 s or "
+        "more: behind a pause all of them come at one time. The pod is ready for half a minute."
     ),
     cause="Parsing, templating and tokenising in one process take longer than requests arrive.",
     first_step="Raise `--api-server-count` of the named pod by one.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diagnosis.finding import Severity
 from diagnosis.recipe import Recipe
 from diagnosis.recipes import (
     acceptance_decayed,
@@ -79,3 +80,8 @@ RECIPES: tuple[Recipe, ...] = (
 """In the order in which equally ranked findings are shown."""
 
 BY_NAME = {recipe.name: recipe for recipe in RECIPES}
+
+DRAINABLE = tuple(
+    recipe.name for recipe in RECIPES if not recipe.depends_on_requests and recipe.severity is not Severity.ADVICE
+)
+"""Those for whose findings a pod may be drained: no tenant's requests bring their evidence about."""

@@ -37,4 +37,5 @@ RECIPE = Recipe(
     helped="Digests are equal, and external hits of the named pods grow.",
     wrong_if="Hits stay at zero with equal digests: then block sizes or templates differ.",
     look=look,
+    depends_on_requests=False,
 )

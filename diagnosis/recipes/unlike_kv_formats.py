@@ -36,4 +36,5 @@ RECIPE = Recipe(
     helped="The pods pair with the rest of the pool, and their hit rate reaches that of the peers.",
     wrong_if="The connector converts formats: then the difference is wanted, and belongs into two pools.",
     look=look,
+    depends_on_requests=False,
 )

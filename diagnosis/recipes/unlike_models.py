@@ -44,4 +44,5 @@ RECIPE = Recipe(
         "Two versions are served on purpose: then they belong into two pools, or into a canary with a rollout revision."
     ),
     look=look,
+    depends_on_requests=False,
 )

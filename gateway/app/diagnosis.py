@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,14 @@ from gateway.config.doctor import DoctorMode
 from gateway.diagnosis.baseline_store import BaselineStore
 from gateway.diagnosis.collector import FactCollector, wanted_features
 from gateway.diagnosis.doctor import Doctor
-from gateway.diagnosis.draining import FindingDrains
+from gateway.diagnosis.draining import KEY, FindingDrains
 from gateway.diagnosis.effects import EffectsPublisher, FindingEffects
 from gateway.diagnosis.monitoring import FindingCollector
 from gateway.runtime.redis_location import parse_redis_url
 
 if TYPE_CHECKING:
     from gateway.app.gateway import Gateway
+    from gateway.roles.redis_lease import RedisRoleLease
 
 
 def diagnose_fleet(gateway: Gateway) -> None:
@@ -53,13 +55,28 @@ def diagnose_fleet(gateway: Gateway) -> None:
         wall_clock=time.time,
         clock=loop.time,
     )
-    drains = FindingDrains(frozenset(settings.doctor.drain_findings), gateway.log_event)
+    drains = _finding_drains(gateway) if settings.doctor.mode is DoctorMode.ACT else None
 
     def publish(effects: FindingEffects) -> None:
         gateway.apply_effects(effects)
         gateway.share_effects(effects)
 
-    effects = EffectsPublisher(drains if settings.doctor.mode is DoctorMode.ACT else None, publish)
+    effects = EffectsPublisher(drains, publish, loop.time)
     doctor.listeners.append(effects.apply)
     gateway.background.append(doctor.run)
-    gateway.registry.register(FindingCollector(doctor, drains.drained))
+    gateway.registry.register(FindingCollector(doctor, (lambda: ()) if drains is None else drains.drained))
+
+
+def _finding_drains(gateway: Gateway) -> FindingDrains:
+    """Drains for findings; all gateways of a Redis together, where there is one."""
+    settings, clock = gateway.settings, asyncio.get_running_loop().time
+    lease: RedisRoleLease | None = None
+    if settings.redis is not None:
+        from gateway.roles.redis_lease import RedisRoleLease  # noqa: PLC0415 - redis-py takes ten megabytes
+
+        lease = RedisRoleLease(parse_redis_url(settings.redis.value), secrets.token_hex(8), clock, key=KEY)
+        gateway.background.append(lease.run)
+    drains = FindingDrains(frozenset(settings.doctor.drain_findings), gateway.log_event, clock=clock, lease=lease)
+    if lease is not None:
+        gateway.background.append(drains.run)
+    return drains

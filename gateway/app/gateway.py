@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from collections.abc import Callable, Coroutine
@@ -15,7 +16,7 @@ from gateway.cascades.cascades import Cascades
 from gateway.config.models import ModelEntry
 from gateway.config.settings import Settings
 from gateway.diagnosis.doctor import Doctor
-from gateway.diagnosis.effects import FindingEffects
+from gateway.diagnosis.effects import EffectsLease, FindingEffects
 from gateway.discovery.file import PodFileSource
 from gateway.discovery.source import StaticSource
 from gateway.fleet.watcher import FleetWatcher
@@ -98,13 +99,20 @@ class Gateway:
     """Diagnosis of the fleet; None where it is off, or another worker of the host does it."""
     share_effects: Callable[[FindingEffects], object] = lambda _: None
     """Has the other workers of the host apply the effects of findings."""
+    _effects_lease: EffectsLease | None = None
 
     def is_ready(self) -> bool:
         """Return whether new requests are accepted."""
         return self.listener.dispatcher.is_ready()
 
     def apply_effects(self, effects: FindingEffects) -> None:
-        """Apply what findings change: exactly this, and nothing of before."""
+        """Apply what findings change: exactly this, and nothing of before, until its lease ends."""
+        if self._effects_lease is None:
+            call_later = asyncio.get_running_loop().call_later
+            self._effects_lease = EffectsLease(self._put_in_force, call_later, self.log_event)
+        self._effects_lease.apply(effects)
+
+    def _put_in_force(self, effects: FindingEffects) -> None:
         self.watcher.hold_for_findings(effects.held)
         self.router.set_constrained_excess(effects.constrained_excess_s)
 

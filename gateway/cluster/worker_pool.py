@@ -193,8 +193,10 @@ class WorkerPool:
         self._ended(child)
 
     def _apply_effects(self, effects: FindingEffects) -> None:
-        if effects != self._effects:
-            self._effects = effects
-            for slot in self.workers:
-                if slot.child is not None:
-                    slot.child.apply_effects(effects)
+        """Send effects to all workers; the same ones again renew them."""
+        if effects == FindingEffects() == self._effects:
+            return
+        self._effects = effects
+        for slot in self.workers:
+            if slot.child is not None:
+                slot.child.apply_effects(effects)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from diagnosis.recipes.registry import BY_NAME
+from diagnosis.recipes.registry import BY_NAME, DRAINABLE
 from gateway.config.fields import parse_writable_path
-from tenancy.document import DocumentTable, one_of, text
+from tenancy.document import DocumentTable, InvalidValue, one_of, text
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import NAMES, TEXT
 
@@ -44,12 +44,23 @@ def parse_mode(value: object) -> DoctorMode:
     return DoctorMode(one_of(tuple(DoctorMode))(DoctorMode.OFF.value if value is False else value))
 
 
+def parse_drain_finding(value: object) -> str:
+    """Parse the name of a finding for which pods may be drained. Raises `InvalidValue`."""
+    name = one_of(tuple(BY_NAME))(value)
+    if name not in DRAINABLE:
+        raise InvalidValue(
+            f"{name}: no pod is drained for it, because requests alone can bring it about (one tenant could choose "
+            f"the pod) or it names no fault of a pod; permitted are {', '.join(DRAINABLE)}"
+        )
+    return name
+
+
 def read_doctor(root: DocumentTable) -> DoctorConfig:
     """Read the section; absent: the defaults."""
     section = root.table("doctor")
     if section is None:
         return DoctorConfig()
-    named = section.each("drain_findings", one_of(tuple(BY_NAME)))
+    named = section.each("drain_findings", parse_drain_finding)
     found = DoctorConfig(
         mode=section.get("mode", parse_mode, DoctorMode.ADVISE),
         baseline=section.get("baseline", parse_writable_path, None),
@@ -70,7 +81,7 @@ def doctor_schema() -> Schema:
             ),
             "baseline": described(TEXT.schema, "File in which the baseline is kept."),
             "drain_findings": described(
-                {"type": "array", "items": {"enum": list(BY_NAME)}},
+                {"type": "array", "items": {"enum": list(DRAINABLE)}},
                 f"Findings for which a pod may be drained in mode act (default {', '.join(DRAIN_FINDINGS)}).",
             ),
             "single_services": described(

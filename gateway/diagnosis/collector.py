@@ -26,7 +26,7 @@ from diagnosis.facts import (
     GatewayLoad,
     PodObservation,
 )
-from diagnosis.readings import PodHistory, joined_flags, read_counts
+from diagnosis.readings import PodHistory, joined_flags, joined_windows, load_counts, read_counts
 from gateway.diagnosis.request_sample import RequestSample
 from gateway.diagnosis.server_facts import (
     build_facts,
@@ -94,6 +94,8 @@ class FactCollector:
         self._single_services = single_services
         self._name = name
         self._histories: dict[str, PodHistory] = {}
+        self._reported: dict[str, tuple[float, PodHistory]] = {}
+        """What plugins report by way of the agent, and when they last did."""
         self._read_s: dict[str, float] = {}
         self._versions: dict[str, tuple[float | None, str | None]] = {}
         """Start of a pod's process, as its metrics have it, and the version that it reported then."""
@@ -158,12 +160,13 @@ class FactCollector:
         if facts.version is None and (version := self._versions.get(watched.url, (None, None))[1]) is not None:
             facts = replace(facts, version=version)
         history = self._histories.get(watched.url)
-        windows = history.windows() if history is not None else ()
+        scraped = history.windows() if history is not None else ()
+        windows = joined_windows(scraped, self._reported_windows(watched.url, report, now_s))
         settings = NO_SETTINGS if report is None else report.settings
         # What agents report is read once at a server's start and valid as long as its record is renewed.
         read_at_s = now_s if report is None else now_s - max(0.0, self._clock() - report.read_at_s)
         flags = joined_flags(engine_flags(settings, facts, read_at_s), None if history is None else history.flags())
-        if windows:
+        if scraped:
             speculates = any(window.speculation is not None for window in windows)
             flags = without_speculation(flags, has_counters=speculates, read_at_s=now_s)
         self._note_queue(watched.url, windows)
@@ -183,6 +186,19 @@ class FactCollector:
             hardware=hardware_facts(report, facts, read_at_s),
             metadata_service=facts.bootstrap,
         )
+
+    def _reported_windows(self, url: str, report: ServerReport | None, now_s: float) -> tuple[EngineWindow, ...]:
+        """Return the windows of what a pod's plugin reports; empty without one."""
+        loads = () if report is None else report.loads
+        if report is not None and loads:
+            age_s = max(0.0, self._clock() - report.read_at_s) + max(load.age_s for load in loads)
+            last_s, history = self._reported.setdefault(url, (0.0, PodHistory()))
+            # Between two records of its agent the same report is seen again.
+            if now_s - age_s >= last_s + MIN_PAGE_INTERVAL_S / 2:
+                history.add(now_s - age_s, {load.rank: load_counts(load) for load in loads})
+                self._reported[url] = (now_s - age_s, history)
+        held = self._reported.get(url)
+        return () if held is None else held[1].windows()
 
     async def _read_versions(self, watched: Sequence[WatchedPod]) -> None:
         """Request the version of a few pods whose discovery reports none, once for each start of theirs."""
@@ -227,6 +243,7 @@ class FactCollector:
 
     def _forget_gone(self, present: set[str]) -> None:
         _keep(self._histories, present)
+        _keep(self._reported, present)
         _keep(self._read_s, present)
         _keep(self._versions, present)
         _keep(self._offsets_s, present)

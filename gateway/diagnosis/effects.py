@@ -5,6 +5,7 @@ The worker that diagnoses computes it; it is applied by all workers of the host.
 
 from __future__ import annotations
 
+from asyncio import TimerHandle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from diagnosis.distribution import Distribution
 from diagnosis.facts import FleetFacts, PodObservation
 from diagnosis.finding import Diagnosis
 from gateway.diagnosis.draining import FindingDrains
+from gateway.runtime.event_log import LogFunction
 
 CONSTRAINED_RECIPE = "constrained_on_speculating"
 
@@ -38,23 +40,79 @@ class FindingEffects:
     """Extra seconds a token of constrained requests, by URL of the pod."""
 
 
-class EffectsPublisher:
-    """One per gateway. `publish` applies effects in all workers; it is called where they have changed."""
+NO_EFFECTS = FindingEffects()
 
-    def __init__(self, drains: FindingDrains | None, publish: Callable[[FindingEffects], object]) -> None:
-        """`drains`: None where no pod may be drained for a finding."""
+LEASE_S = 60.0
+"""How long effects are in force without being published again: they end with the diagnosis that they come from."""
+
+RENEW_S = 15.0
+"""Interval at which effects that last are published again."""
+
+
+class EffectsPublisher:
+    """One per gateway. `publish` applies effects in all workers: where they have changed, and to renew them."""
+
+    def __init__(
+        self,
+        drains: FindingDrains | None,
+        publish: Callable[[FindingEffects], object],
+        clock: Callable[[], float],
+    ) -> None:
+        """`drains`: None where no pod may be drained for a finding. `clock` returns seconds of loop time."""
         self._drains = drains
         self._publish = publish
+        self._clock = clock
         self._prices = ConstrainedPrices()
-        self._published = FindingEffects()
+        self._shown_prices: Mapping[str, float] = {}
+        self._published = NO_EFFECTS
+        self._published_s = clock()
+        if drains is not None:
+            drains.on_change = self.refresh
 
     def apply(self, facts: FleetFacts, diagnosis: Diagnosis) -> None:
         """Publish what follows from a look."""
-        held = frozenset[str]() if self._drains is None else self._drains.update(facts, diagnosis)
-        effects = FindingEffects(held, self._prices.update(facts, diagnosis))
-        if effects != self._published:
-            self._published = effects
+        if self._drains is not None:
+            self._drains.update(facts, diagnosis)
+        self._shown_prices = self._prices.update(facts, diagnosis)
+        is_due = self._published != NO_EFFECTS and self._clock() - self._published_s >= RENEW_S
+        self.refresh(renews=is_due)
+
+    def refresh(self, *, renews: bool = False) -> None:
+        """Publish what is drained now, with the prices of the last look, where it has changed or to renew it."""
+        held = frozenset[str]() if self._drains is None else self._drains.held
+        effects = FindingEffects(held, self._shown_prices)
+        if renews or effects != self._published:
+            self._published, self._published_s = effects, self._clock()
             self._publish(effects)
+
+
+class EffectsLease:
+    """One per worker: puts effects in force, and ends those that are not published again within `LEASE_S`."""
+
+    def __init__(
+        self,
+        put_in_force: Callable[[FindingEffects], object],
+        call_later: Callable[[float, Callable[[], object]], TimerHandle],
+        log_event: LogFunction,
+    ) -> None:
+        self._put_in_force = put_in_force
+        self._call_later = call_later
+        self._log_event = log_event
+        self._end: TimerHandle | None = None
+
+    def apply(self, effects: FindingEffects) -> None:
+        """Put exactly these effects in force, and nothing of before."""
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
+        self._put_in_force(effects)
+        if effects != NO_EFFECTS:
+            self._end = self._call_later(LEASE_S, self._expire)
+
+    def _expire(self) -> None:
+        self._end = None
+        self._log_event("warning", "finding_effects_expired")
+        self._put_in_force(NO_EFFECTS)
 
 
 class ConstrainedPrices:

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from diagnosis.distribution import TIME_LIMITS_S, Distribution, distribution_of
-from diagnosis.facts import GatewayView
+from diagnosis.distribution import TIME_LIMITS_S, Distribution, distribution_of, medians_by_step
+from diagnosis.facts import COURSE_STEP_S, GatewayView
 from diagnosis.request_times import (
     RequestClass,
     RequestMoments,
@@ -50,7 +50,8 @@ class _PodStep:
     predicted_cached: float = 0.0
     actual_cached: float = 0.0
     prompt_tokens: float = 0.0
-    first_token_s: list[float] = field(default_factory=list)
+    first_tokens: list[tuple[float, float]] = field(default_factory=list)
+    """When the first byte came, and the seconds since its attempt was sent."""
     token_gap_s: list[float] = field(default_factory=list)
     constrained_gap_s: list[float] = field(default_factory=list)
 
@@ -114,12 +115,15 @@ class RequestSample:
             f"{name}_tokens": sum(getattr(each, f"{name}{suffix}") for _, each in held)
             for name, suffix in (("predicted_cached", ""), ("actual_cached", ""), ("prompt", "_tokens"))
         }
+        start_s, end_s = self._steps[0].start_s, self._steps[-1].end_s
+        first = [timed for _, each in held for timed in each.first_tokens]
         return GatewayView(
-            self._steps[0].start_s,
-            self._steps[-1].end_s,
+            start_s,
+            end_s,
             **scaled,
             **tokens,
-            first_token=_distribution(each.first_token_s for _, each in held),
+            first_token=_distribution([[seconds for _, seconds in first]]),
+            first_token_course=medians_by_step((timed for timed in first if timed[0] >= start_s), COURSE_STEP_S),
             token_gap=_distribution(each.token_gap_s for _, each in held),
             constrained_token_gap=_distribution(each.constrained_gap_s for _, each in held),
         )
@@ -133,7 +137,8 @@ class RequestSample:
         last = outcome.attempts[-1]
         pod = self._pod(last.engine.partition("#")[0])
         if last.actual_ttft_s is not None:
-            pod.first_token_s.append(last.actual_ttft_s)
+            sent_s = outcome.at_s - outcome.duration_s + last.start_s
+            pod.first_tokens.append((sent_s + last.actual_ttft_s, last.actual_ttft_s))
         if last.actual_cached_input_tokens is not None:
             pod.predicted_cached += last.predicted_cached_input_tokens
             pod.actual_cached += last.actual_cached_input_tokens

@@ -53,10 +53,15 @@ class RoleLease(ABC):
         """Propose these roles and return those in force: the holder's, or the proposed ones where this gateway holds
         the lease or its holder cannot be found out.
         """
+        stored = await self.exchange(roles)
+        return roles if stored is None else stored
+
+    async def exchange(self, roles: Mapping[str, str]) -> Mapping[str, str] | None:
+        """Propose these roles and return those that are stored then; None where that is not known."""
         expires_s = self._clock() + LEASE_S
         stored = await self._propose(roles, expires_s)
         if stored is None:
-            return roles
+            return None
         self._ours_until_s = expires_s if stored.who == self._who else 0.0
         return stored.roles
 

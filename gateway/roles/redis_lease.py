@@ -7,8 +7,8 @@ they know.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -23,6 +23,8 @@ TIMEOUT_S = 1.0
 
 RECONNECT_S = 1.0
 
+NOTHING = RoleAssignment("")
+
 SCRIPT = """
 local said = redis.call('GET', KEYS[1])
 if said and cjson.decode(said)['who'] ~= ARGV[1] then return said end
@@ -33,11 +35,12 @@ return ARGV[2]
 
 
 class RedisRoleLease(RoleLease):
-    """One per gateway that has a Redis. `run` keeps it connected."""
+    """One per gateway that has a Redis, and kind of assignment. `run` keeps it connected."""
 
-    def __init__(self, place: RedisLocation, who: str, clock: Callable[[], float]) -> None:
+    def __init__(self, place: RedisLocation, who: str, clock: Callable[[], float], *, key: str = KEY) -> None:
+        """`key`: what is assigned: roles, or another text by name of a pod or engine."""
         super().__init__(who, clock)
-        self._key = f"{place.prefix}{KEY}"
+        self._key = f"{place.prefix}{key}"
         self._place = place
         self._client: RedisClient | None = None
         self._lost = asyncio.Event()
@@ -48,14 +51,23 @@ class RedisRoleLease(RoleLease):
         return self._client is not None
 
     async def _propose(self, roles: Mapping[str, str], expires_s: float) -> RoleAssignment | None:
-        client = self._client
-        if client is None:
-            return None
         proposed = msgspec.json.encode(RoleAssignment(self._who, roles=dict(roles)))
+        return await self._ask(
+            lambda client: client.eval(SCRIPT, 1, self._key, self._who, proposed, int(LEASE_S * 1000))
+        )
+
+    async def read(self) -> Mapping[str, str] | None:
+        """Return what is stored, empty where no lease is held; None where that is not known."""
+        stored = await self._ask(lambda client: client.get(self._key))
+        return None if stored is None else stored.roles
+
+    async def _ask(self, command: Callable[[Any], Awaitable[bytes | None]]) -> RoleAssignment | None:
+        if self._client is None:
+            return None
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                stored = cast("Any", await client.eval(SCRIPT, 1, self._key, self._who, proposed, int(LEASE_S * 1000)))
-            return msgspec.json.decode(stored[:MAX_BYTES], type=RoleAssignment)
+                stored = await command(self._client)
+            return NOTHING if stored is None else msgspec.json.decode(stored[:MAX_BYTES], type=RoleAssignment)
         except Exception:  # noqa: BLE001 - not all of the library's errors are its own, and none may end us
             raise_if_cancelled()
             self._client = None

@@ -105,6 +105,7 @@ EVENTS: Mapping[str, str] = {
     "finding_cleared": "the evidence of a finding is gone",
     "finding_pod_drained": "pod drained for a finding",
     "finding_pod_undrained": "pod receives requests again: its finding is gone or its drain is no longer allowed",
+    "finding_effects_expired": "diagnosis has ended: pods drained for findings receive requests again",
     "baseline_failed": "baseline cannot be read or written",
     # canaries and cascades
     "canary_started": "canary started",

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import fields, replace
 from random import Random
 
+import pytest
+
 from bench.doctor.__main__ import report
 from bench.doctor.cases import BY_NAME, NOTHING, Verdict, play_faults
+from bench.doctor.constrained import ConstrainedRun, constrained_rows, lost_share
 from bench.doctor.faults import FAULTS, POOL_OF
+from bench.doctor.fleet import Fleet
 from bench.doctor.masking import Mask
+from bench.doctor.plans import healthy_plans
+from bench.doctor.pods import balances_of, counts_of, page_of
 from diagnosis.baseline import Baseline
 from diagnosis.facts import EngineWindow
+from diagnosis.readings import read_counts
 from diagnosis.recipes.registry import RECIPES
+from simulator.clock import run_virtually
 from tests.diagnosis.scene import fleet
 
 VERDICT = Verdict("kv_pressure", 1, ("kv_pressure",), "kv_pressure", 0.9, True, 30.0, cleared_after_s=20.0)
@@ -62,3 +71,34 @@ def test_the_table_counts_right_unknown_and_wrong() -> None:
     assert "1/4" in lines[1]
     assert "kv_pressure on another pod x1" in lines[1]
     assert [target.is_met for target in targets] == [False, False, True]
+
+
+def test_counts_without_a_page_are_those_that_the_parser_reads() -> None:
+    """Of all pods of a fleet that has worked, restarted engines and transfers included."""
+
+    async def run() -> None:
+        fleet = Fleet(healthy_plans(), 4, asyncio.get_running_loop())
+        fleet.start()
+        await asyncio.sleep(40)
+        fleet.restart(fleet.pods["http://rag-0:8000"].plan)
+        await asyncio.sleep(5)
+        for pod in fleet.pods.values():
+            balances = balances_of(pod, Random(1))
+            read, made = read_counts(page_of(pod, balances)), counts_of(pod, balances)
+            assert read.keys() == made.keys()
+            for rank, counts in made.items():
+                assert read[rank].scalars == counts.scalars, pod.plan.address
+                assert read[rank].histograms == counts.histograms, pod.plan.address
+                assert read[rank].config == counts.config, pod.plan.address
+
+    run_virtually(run())
+
+
+def test_the_price_of_constrained_requests_is_held_to_plain_pods() -> None:
+    """The slowest run with the price counts; one without it does not."""
+    without = ConstrainedRun(1, 0.0, 30.0, 15.0, 24.0, on_plain_pods=0.5, is_found=True)
+    priced = [replace(without, weight=1.0, constrained_ms=held, on_plain_pods=1.0) for held in (24.0, 25.2)]
+    assert lost_share([without, *priced]) == pytest.approx(1.05)
+    rows = constrained_rows([without, *priced])
+    assert "weight 0: constrained 30.0" in rows[1]
+    assert "weight 1: constrained 24.6" in rows[2]

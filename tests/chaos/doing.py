@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from tests.chaos.cast import Cast
 from tests.chaos.crowd import hang_up_together, is_served
 from tests.chaos.deeds import Deed, Kind, Whom
+from tests.chaos.findings import Done
 from tests.chaos.programs import Program, pause
 from tests.chaos.wire import Wire
 
@@ -55,8 +56,7 @@ class Doing:
         """What a program did that it must not: not end when told to."""
         self.lost: list[tuple[float, float]] = []
         """From when until when a gateway was not there, by the loop's clock."""
-        self.done: list[tuple[str, Kind, float, float]] = []
-        """Who suffered what, from when until when, by the loop's clock."""
+        self.done: list[Done] = []
         self._suffering: Counter[str] = Counter()
         self._of: dict[Kind, Do] = {
             **dict.fromkeys(FAULTS, self._fault),
@@ -118,7 +118,7 @@ class Doing:
             with self.to(name):
                 await self._of[deed.kind](deed)
         finally:
-            self.done.append((name, deed.kind, began_s, clock()))
+            self.done.append(Done(name, deed.kind, deed.who, began_s, clock()))
             if deed.kind.whom is Whom.GATEWAY and deed.kind not in HARMLESS:
                 self.lost.append((began_s, clock()))
 

@@ -11,6 +11,7 @@ from tests.chaos.cast import Cast, key_of
 from tests.chaos.clients import Clients, Ended, Fate
 from tests.chaos.deeds import USUAL, Kind, Pace, draw_deeds
 from tests.chaos.doing import Doing, Say
+from tests.chaos.findings import FindingWatch
 from tests.chaos.programs import pause
 from tests.chaos.report import Tally
 from tests.chaos.reported import Told, read_told
@@ -48,7 +49,8 @@ async def play_with(cast: Cast, scene: Scene, doing: Doing, do: Callable[[], Cor
     clients, tally = Clients(cast.front.url, cast.undisturbed.url, key_of), Tally(f"seed {scene.seed}")
     tally.forgives = scene.forgives
     watching, told_before = Watching(cast, lambda: doing.suffering), _told(cast)
-    watch = asyncio.create_task(watching.watch())
+    findings = FindingWatch(cast)
+    watch, find = asyncio.create_task(watching.watch()), asyncio.create_task(findings.watch())
     try:
         done = asyncio.create_task(do())
         await _ask(clients, tally.ended, scene, done)
@@ -58,7 +60,10 @@ async def play_with(cast: Cast, scene: Scene, doing: Doing, do: Callable[[], Cor
         await clients.close()
     tally.lost, tally.most = doing.lost, watching.most
     tally.asked_again, tally.statuses = clients.asked_again, clients.statuses
-    tally.faults_seen = [*doing.faults, *watching.faults.values(), *await await_rest(cast)]
+    left = await await_rest(cast)
+    find.cancel()
+    tally.faults_seen = [*doing.faults, *watching.faults.values(), *left, *findings.faults(doing.done)]
+    tally.findings = len(findings.found)
     tally.reported = _told(cast).since(told_before)
     return tally
 

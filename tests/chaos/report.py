@@ -28,6 +28,8 @@ class Tally:
     lost: Sequence[tuple[float, float]] = ()
     """From when until when a gateway was not there."""
     deeds: int = 0
+    findings: int = 0
+    """Of all gateways; `faults_seen` has those that no deed explains."""
     asked_again: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
     reported: Told = field(default_factory=Told)
@@ -85,7 +87,8 @@ class Tally:
             yield f"  silence within a request: {middle.longest_wait_s:.1f} s in the middle, at most {_waited(longest)}"
         yield (
             f"  a gateway took at most {self.most.resident_bytes / (1 << 20):.0f} MB, {self.most.fds:.0f} file "
-            f"descriptors, {self.most.open_requests:.0f} requests at a time ({self.most.readings} readings)"
+            f"descriptors, {self.most.open_requests:.0f} requests at a time ({self.most.readings} readings); "
+            f"{self.findings} findings"
         )
         yield from (f"  BROKEN: {fault}" for fault in self.faults())
 

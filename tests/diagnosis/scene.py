@@ -87,6 +87,11 @@ def fetching(**changes: Any) -> EngineWindow:
     return replace(held, **changes)
 
 
+def course(*medians: float | None) -> tuple[tuple[float, float], ...]:
+    """Median first tokens of the window's steps; None: none came."""
+    return tuple((START_S + 5 * step, held) for step, held in enumerate(medians) if held is not None)
+
+
 def view(**changes: Any) -> GatewayView:
     held = GatewayView(
         start_s=START_S,
@@ -99,6 +104,7 @@ def view(**changes: Any) -> GatewayView:
         actual_cached_tokens=9_600.0,
         prompt_tokens=16_000.0,
         first_token=distribution_of([0.06] * 40),
+        first_token_course=course(*[0.06] * 6),
         token_gap=distribution_of([0.021] * 40),
     )
     return replace(held, **changes)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from diagnosis.baseline import (
+    FORGET_S,
     HOURS,
     MAX_KINDS,
     Baseline,
@@ -92,6 +93,31 @@ def test_kinds_of_traffic_are_bounded() -> None:
     held = learned(Baseline(), replace(fleet(), times=many))
     assert len({key for key, _ in held.times}) <= MAX_KINDS + 1
     assert sum(each.times.requests for each in held.times.values()) == 30 * (MAX_KINDS + 5)
+
+
+def test_what_is_not_seen_for_two_weeks_is_dropped() -> None:
+    """Kinds of traffic and figures of pools that are gone leave their places to those that are there."""
+    gone = replace(KEY, model="gone")
+    facts = replace(facts_at(NOW_S), times={gone: times(NOW_S)})
+    held = learned(Baseline(), facts)
+    subjects = set(held.levels)
+    later = NOW_S + FORGET_S - 3_600
+    held = learned(held, replace(facts_at(later), pods=()))
+    assert {key for key, _ in held.times} == {KEY, gone}
+    held = load_baseline(json.loads(json.dumps(dump_baseline(held))))
+    held = learned(held, replace(facts_at(later + 7_200), pods=()))
+    assert {key for key, _ in held.times} == {KEY}
+    assert {name for name, _ in subjects - set(held.levels)} >= {"chat/either"}
+    assert set(held.levels) == {("", "redis_s"), ("", "loop_lag_s")}
+
+
+def test_a_baseline_of_an_older_version_begins_to_be_forgotten_when_it_was_saved() -> None:
+    """It has no times at which its entries were seen."""
+    document = dump_baseline(learned(Baseline(), facts_at(NOW_S)))
+    for entry in (*document["times"], *document["levels"]):
+        del entry["seen_s"]
+    held = load_baseline(document)
+    assert {each.seen_s for each in (*held.times.values(), *held.levels.values())} == {NOW_S}
 
 
 def test_a_baseline_is_stored_as_json() -> None:

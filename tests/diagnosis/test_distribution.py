@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnosis.distribution import TIME_LIMITS_S, Distribution, distribution_of, from_cumulative
+from diagnosis.distribution import TIME_LIMITS_S, Distribution, distribution_of, from_cumulative, medians_by_step
 
 
 def test_a_distribution_has_mean_and_quantiles() -> None:
@@ -55,3 +55,10 @@ def test_other_limits_are_added_at_their_mean() -> None:
     summed = distribution_of([0.01], TIME_LIMITS_S).plus(distribution_of([1.0, 3.0], (2.0,)))
     assert summed.count == 3
     assert summed.total == pytest.approx(4.01)
+
+
+def test_medians_by_step_are_in_order_of_time() -> None:
+    """Steps without a value are left out."""
+    values = [(12.0, 9.0), (0.5, 1.0), (1.0, 3.0), (4.9, 8.0), (14.9, 1.0)]
+    assert medians_by_step(values, 5.0) == ((0.0, 3.0), (10.0, 5.0))
+    assert medians_by_step([], 5.0) == ()

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnosis.readings import MAX_READINGS, EngineCounts, PodHistory, engine_window, joined_flags, read_counts
+from diagnosis.facts import EngineWindow, TransferWindow
+from diagnosis.readings import (
+    MAX_READINGS,
+    EngineCounts,
+    PodHistory,
+    engine_window,
+    joined_flags,
+    joined_windows,
+    load_counts,
+    read_counts,
+)
+from routing.pod_record import EngineLoad
 from tests.diagnosis.scene import flags
 
 PAGE = """\
@@ -171,3 +185,58 @@ def test_a_clock_that_is_set_back_drops_earlier_readings() -> None:
     for at_s in (1000.0, 1010.0, 500.0, 510.0):
         history.add(at_s, read_counts(page(1.0, 10.0)))
     assert {(window.start_s, window.end_s) for window in history.windows()} == {(500.0, 510.0)}
+
+
+def load(**changes: Any) -> EngineLoad:
+    counters = {"preemptions": 4.0, "prefix_queries": 900.0, "prefix_hits": 300.0, "failed_handshakes": 1.0}
+    return EngineLoad(**{"running": 3, "waiting": 1, "kv_usage": 0.5, "counters": counters, **changes})
+
+
+def reported(*loads: EngineLoad, begin_s: float = 100.0) -> tuple[EngineWindow, ...]:
+    """Windows of what a plugin has reported every 5 s."""
+    history = PodHistory()
+    for number, each in enumerate(loads):
+        history.add(begin_s + 5 * number, {each.rank: load_counts(each)})
+    return history.windows()
+
+
+def test_what_a_plugin_reports_grows_like_a_page() -> None:
+    """Counters that it leaves out are 0 where every engine has them, and missing where it may have none of it."""
+    moved = {"transfers": 6.0, "transfer_s": 3.0, "transfer_bytes": 6e9, "preemptions": 9.0, "prefix_queries": 950.0}
+    begun = {"transfers": 2.0, "transfer_s": 1.0, "transfer_bytes": 2e9, "prefix_queries": 900.0}
+    (window,) = reported(load(counters=begun, fetching={"in_progress": 2}), load(counters=moved))
+    assert (window.preemptions, window.cache_queries, window.cache_hits) == (9.0, 50.0, 0.0)
+    assert window.transfers is not None
+    assert (window.transfers.count, window.transfers.seconds, window.transfers.bytes) == (4.0, 2.0, 4e9)
+    assert window.transfers.failed is None
+    assert window.speculation is None
+    assert window.running is not None
+    assert window.running.mean == 3.0
+    assert window.fetches_running is not None
+
+
+def test_an_engine_without_counters_has_none() -> None:
+    """Its plugin is of an older version: nothing is taken for 0."""
+    (window,) = reported(load(counters={}), load(counters={}))
+    assert (window.preemptions, window.cache_queries, window.transfers) == (None, None, None)
+
+
+def test_a_restart_is_seen_in_what_a_plugin_reports() -> None:
+    """Its counters fall: nothing of before is compared."""
+    (window,) = reported(load(), load(counters={"prefix_queries": 10.0}))
+    assert window.is_restarted
+    assert window.cache_queries is None
+
+
+def test_a_page_lacks_what_the_plugin_reports() -> None:
+    """What the page has is taken from it; what it lacks from a report of the same time."""
+    page = EngineWindow(0, 80.0, 110.0, preemptions=1.0, transfers=TransferWindow(count=5.0, failed=0.0))
+    mine = reported(load(), load(counters={"preemptions": 9.0, "failed_handshakes": 3.0, "prefix_queries": 990.0}))
+    (window,) = joined_windows([page], mine)
+    assert (window.preemptions, window.cache_queries) == (1.0, 90.0)
+    assert window.transfers == TransferWindow(count=5.0, failed=0.0, failed_handshakes=2.0)
+    (late,) = joined_windows([replace(page, end_s=140.0)], mine)
+    assert late.cache_queries is None
+    assert joined_windows([], mine) == mine
+    assert joined_windows([replace(page, end_s=50.0)], mine) == mine
+    assert joined_windows([page], []) == (page,)

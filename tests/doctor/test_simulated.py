@@ -17,6 +17,8 @@ from gateway.diagnosis.view import diagnose_bundle
 from simulator.options import Options
 from simulator.profile import Profile
 from tests.doctor.stand import MODEL, Stand, Traffic, standing
+from tests.gateway.kv_index.redis_servers import redis_server
+from tests.gateway.running import serving
 from tests.sources import ROOT
 
 PLAIN = Options(profile=Profile(), models=(MODEL,))
@@ -79,14 +81,30 @@ async def test_unlike_block_sizes_are_named() -> None:
 
 async def test_a_pod_is_drained_for_a_finding() -> None:
     """In mode `act`, for the finding that the configuration names, announced by log and metric."""
-    config = "doctor: {mode: act, drain_findings: [prefix_cache_off]}\n"
-    pods = [PLAIN, PLAIN, PLAIN, with_profile(caches_prefixes=False)]
+    config = "doctor: {mode: act, drain_findings: [unlike_kv_formats]}\n"
+    pods = [PLAIN, PLAIN, PLAIN, with_profile(block_size=32)]
     async with standing(pods, config=config) as stand, stand.under(Traffic(clients=4)):
         line = await stand.gateway.until("finding_pod_drained")
         assert line["upstream"] == stand.urls[-1]
         shown = (await stand.shown("/fleet"))["pods"][-1]
         assert (shown["state"], shown["is_held_for_finding"]) == ("draining", True)
         assert 'hearth_finding_drained_pods{pool="simulated"} 1.0' in await stand.page("metrics", "/metrics")
+
+
+async def test_two_gateways_drain_one_pod(tmp_path: Path) -> None:
+    """On one Redis: the pod that one of them has chosen, of two that differ in a pool of eight."""
+    pods = [*[PLAIN] * 6, with_profile(block_size=32), with_profile(block_size=32)]
+    async with redis_server(tmp_path) as redis:
+        config = f"redis: {redis.url}\ndoctor: {{mode: act, drain_findings: [unlike_kv_formats]}}\n"
+        (tmp_path / "hearth.yaml").write_text(config)
+        async with standing(pods, config=config) as stand, stand.under(Traffic(clients=4)):
+            named = [word for pod in stand.pods for word in ("--pod", pod.url)]
+            async with serving(*named, "--config", str(tmp_path / "hearth.yaml")) as other:
+                lines = await asyncio.gather(*(each.until("finding_pod_drained") for each in (stand.gateway, other)))
+                assert lines[0]["upstream"] == lines[1]["upstream"]
+                assert lines[0]["upstream"] in stand.urls[-2:]
+                held = [pod["url"] for pod in (await stand.shown("/fleet"))["pods"] if pod["is_held_for_finding"]]
+                assert held == [lines[0]["upstream"]]
 
 
 async def test_healthy_pods_have_no_finding() -> None:

@@ -13,6 +13,7 @@ from math import ceil
 from pathlib import Path
 from typing import Protocol
 
+from tests.chaos.findings import Done
 from tests.deploy.expressions import RULES
 from tests.deploy.prometheus import BINARY, Answer, prometheus
 
@@ -39,9 +40,9 @@ class Cause:
     ended_s: float
 
 
-def causes_of(done: Iterable[tuple[str, str, float, float]], urls: Mapping[str, str]) -> list[Cause]:
+def causes_of(done: Iterable[Done], urls: Mapping[str, str]) -> list[Cause]:
     """Return the faults that were done. `urls`: of each pod by name, as gateways know it."""
-    return [Cause(urls.get(name, name), kind, began_s, ended_s) for name, kind, began_s, ended_s in done]
+    return [Cause(urls.get(one.name, one.name), one.kind, one.began_s, one.ended_s) for one in done]
 
 
 class Queries(Protocol):

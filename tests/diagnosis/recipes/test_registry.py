@@ -24,12 +24,13 @@ from diagnosis.facts import (
     SpeculationWindow,
     TransferWindow,
 )
-from diagnosis.recipes.registry import BY_NAME, RECIPES
+from diagnosis.recipes.registry import BY_NAME, DRAINABLE, RECIPES
 from routing.facts import Role
 from tests.diagnosis.scene import (
     NOW_S,
     START_S,
     baseline,
+    course,
     engine,
     fetching,
     flags,
@@ -51,6 +52,11 @@ def chat(**changes: object) -> FleetFacts:
 
 def decode(**changes: object) -> FleetFacts:
     return fleet(pod("d0", "split", Role.DECODE, engines=(fetching(**changes),)))
+
+
+def late(*medians: float | None) -> FleetFacts:
+    """One pod whose first tokens are late, with their medians by steps of 5 s."""
+    return fleet(pod("c0", requests=view(first_token=distribution_of([0.9] * 40), first_token_course=course(*medians))))
 
 
 def ranks(*engines: EngineWindow) -> PodObservation:
@@ -82,7 +88,7 @@ FOUND: dict[str, tuple[FleetFacts, set[str], Baseline | None]] = {
     "dp_rank_stalled": (fleet(ranks(engine(), engine(generation_tokens=0.0, computed_tokens=0.0))), {C0}, None),
     "engine_stalled": (chat(generation_tokens=0.0, computed_tokens=0.0), {C0}, None),
     "idle_ranks": (fleet(ranks(engine(running=gauge(8.0)), engine(running=gauge(0.0)))), {C0}, None),
-    "api_server_bound": (fleet(pod("c0", requests=view(first_token=distribution_of([0.9] * 40)))), {C0}, None),
+    "api_server_bound": (late(*[0.9] * 6), {C0}, None),
     "transfer_queue": (decode(fetches_queued=gauge(4.0)), {D0}, None),
     "transfers_failing": (decode(transfers=replace(SLOW, failed=6.0)), {D0}, None),
     "slow_transfers": (decode(transfers=SLOW), {D0}, None),
@@ -295,3 +301,69 @@ def test_a_port_that_carries_no_kv_may_be_down() -> None:
     assert looked("rdma_port_down", fleet(pod("c0", hardware=down))) == (set(), set())
     with_connector = pod("c0", hardware=down, flags=flags(connector="NixlConnector"))
     assert looked("rdma_port_down", fleet(with_connector)) == ({C0}, set())
+
+
+@pytest.mark.parametrize(
+    ("medians", "named"),
+    [
+        ((0.06, 0.06, 4.0, 4.0, 0.06, 0.06), set()),
+        ((0.06, None, None, 6.0, None, 0.06), set()),
+        ((None, None, None, 0.06, 6.0, 6.0), set()),
+        ((0.9, 0.8, None, 0.9, 0.06, 0.9), {C0}),
+    ],
+    ids=["resumed", "resumed, and few requests", "just resumed", "late nearly all the time"],
+)
+def test_a_pod_that_was_paused_has_no_bound_api_server(medians: tuple[float | None, ...], named: set[str]) -> None:
+    """What waited for it is answered at one time, so that most first tokens of the window may be late."""
+    assert looked("api_server_bound", late(*medians)) == (named, set())
+
+
+def test_too_few_times_do_not_tell_a_bound_api_server_from_a_pause() -> None:
+    """All first tokens came at one time: not known."""
+    assert looked("api_server_bound", late(None, None, None, None, 6.0, 6.0)) == (set(), {C0})
+
+
+def test_a_pod_that_was_just_started_has_no_bound_api_server() -> None:
+    """What the gateway measured may be of the engine before."""
+    found = late(*[0.9] * 6)
+    started = replace(found.pods[0], ready_since_s=NOW_S - 20)
+    assert looked("api_server_bound", replace(found, pods=(started, *found.pods[1:]))) == (set(), {C0})
+
+
+@pytest.mark.parametrize(
+    ("devices", "named"),
+    [
+        (None, {D0}),
+        ("all", {D0}),
+        ("mlx5_1:1", {D0}),
+        ("mlx5_0:1,mlx5_1", {D0}),
+        ("mlx5_0:1", set()),
+        ("^mlx5_1:1", set()),
+        ("eth0", set()),
+    ],
+)
+def test_a_port_counts_where_the_transport_may_use_it(devices: str | None, named: set[str]) -> None:
+    """By `UCX_NET_DEVICES` of the pod, where that is known."""
+    ports = (NicPort("mlx5_0/1", "active"), NicPort("mlx5_1/1", "down"))
+    held = pod(
+        "d0",
+        "split",
+        Role.DECODE,
+        hardware=HardwareFacts(NOW_S, ports=ports),
+        environment=EnvironmentFacts(NOW_S, {} if devices is None else {"UCX_NET_DEVICES": devices}, {}),
+    )
+    assert looked("rdma_port_down", fleet(held))[0] == named
+
+
+def test_pods_are_drained_only_for_what_no_request_brings_about() -> None:
+    """Facts of hardware and setup, and engines that stand still; none that is advice."""
+    assert set(DRAINABLE) == {
+        *("engine_stalled", "dp_rank_stalled", "rdma_port_down", "transfers_failing"),
+        *("unlike_hashing", "unlike_kv_formats", "unlike_models"),
+    }
+
+
+def test_handshakes_that_fail_are_failed_transfers() -> None:
+    """No transfer begins, so that none fails; the plugin counts them."""
+    none_begun = TransferWindow(count=0.0, bytes=0.0, seconds=0.0, failed=0.0, failed_handshakes=3.0)
+    assert looked("transfers_failing", decode(transfers=none_begun))[0] == {D0}

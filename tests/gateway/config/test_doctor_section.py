@@ -24,9 +24,9 @@ def test_a_mode_is_a_word_or_off(source: str, mode: str) -> None:
 
 def test_findings_are_named(tmp_path: Path) -> None:
     """Those that do not exist are errors; an empty list drains for none."""
-    settings, faults = read(f"doctor: {{drain_findings: [kv_pressure], baseline: {tmp_path}/b}}")
+    settings, faults = read(f"doctor: {{drain_findings: [transfers_failing], baseline: {tmp_path}/b}}")
     assert (settings.doctor.drain_findings, settings.doctor.baseline, faults) == (
-        ("kv_pressure",),
+        ("transfers_failing",),
         tmp_path / "b",
         [],
     )
@@ -36,3 +36,11 @@ def test_findings_are_named(tmp_path: Path) -> None:
     assert "did you mean `kv_pressure`?" in fault
     (fault,) = read("doctor: {mood: good}")[1]
     assert "doctor.mood" in fault
+
+
+def test_findings_that_requests_bring_about_drain_nothing() -> None:
+    """One tenant could have a pod drained; the error says so, and what is permitted."""
+    (fault,) = read("doctor: {drain_findings: [kv_pressure]}")[1]
+    assert "doctor.drain_findings" in fault
+    assert "one tenant could choose the pod" in fault
+    assert "engine_stalled" in fault

@@ -19,6 +19,7 @@ from gateway.fleet.pod_state import WatchedPod
 from gateway.fleet.scrape import MetricsPage
 from routing.decision.router import Router
 from routing.facts import PodFacts
+from routing.pod_record import EngineLoad
 from routing.pods import EngineShape, Pod, PodState
 from routing.server_settings import ServerSettings
 from scorers.registry import routings
@@ -159,3 +160,26 @@ async def test_versions_are_requested_at_the_same_time(tmp_path: Any) -> None:
         facts = await scene.collector.collect()
     versions = [None if pod.build is None else pod.build.version for pod in facts.pods]
     assert versions == ["0.32.0"] * MAX_VERSION_REQUESTS + [None] * 2
+
+
+async def test_what_a_plugin_reports_completes_what_a_page_lacks(tmp_path: Any) -> None:
+    """Preemptions and transfers of a pod whose page has neither, from the record of its agent."""
+    scene = Scene(tmp_path)
+    looks = []
+    for number in range(3):
+        counters = {"preemptions": 2.0 * number, "prefix_queries": 100.0, "transfers": 4.0 * number, "transfer_s": 1.0}
+        report = ServerReport("node-7", scene.now_s - 1_795_186_000.0, loads=(EngineLoad(counters=counters),))
+        scene.collector._watcher.census.servers = lambda held=report: {URL: held}  # type: ignore[misc, method-assign]
+        looks += await scene.looks(1)
+    (pod,) = looks[-1].facts.pods
+    (window,) = pod.engines
+    assert window.preemptions == 4
+    assert window.transfers is not None
+    assert window.transfers.count == 8
+    assert window.generation_tokens == 0
+    scene.collector._watcher.census.servers = dict  # type: ignore[method-assign]
+    (pod,) = (await scene.looks(1))[-1].facts.pods
+    assert pod.engines[0].preemptions == 4
+    scene.now_s += 30
+    (pod,) = (await scene.looks(1))[-1].facts.pods
+    assert pod.engines[0].preemptions is None

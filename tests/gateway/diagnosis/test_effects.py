@@ -1,6 +1,8 @@
 """What findings change: prices of constrained requests that outlive their finding and fade, published on change."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,12 @@ from diagnosis.finding import Diagnosis, FirstAnswer, Question
 from gateway.diagnosis.draining import FindingDrains
 from gateway.diagnosis.effects import (
     CONSTRAINED_RECIPE,
+    LEASE_S,
     MAX_PRICE_S,
+    NO_EFFECTS,
     PRICE_HALF_LIFE_S,
+    RENEW_S,
+    EffectsLease,
     EffectsPublisher,
     FindingEffects,
 )
@@ -31,7 +37,8 @@ class Scene:
 
     def __init__(self, drains: FindingDrains | None = None) -> None:
         self.published: list[FindingEffects] = []
-        self.publisher = EffectsPublisher(drains, self.published.append)
+        self.now_s = 0.0
+        self.publisher = EffectsPublisher(drains, self.published.append, lambda: self.now_s)
 
     def look(self, at_s: float, diagnosis: Diagnosis, *pods: PodObservation) -> None:
         self.publisher.apply(FleetFacts(at_s, pods), diagnosis)
@@ -70,7 +77,7 @@ def test_without_another_pod_to_compare_with_a_share_is_taken() -> None:
 
 def test_drains_are_published_with_prices() -> None:
     """In mode `act`."""
-    scene = Scene(FindingDrains(frozenset(("engine_stalled",)), lambda *_, **__: None))
+    scene = Scene(FindingDrains(frozenset(("engine_stalled",)), lambda *_, **__: None, clock=lambda: 0.0))
     pods = [a_pod(number) for number in range(5)]
     scene.look(0.0, replace(QUIET, findings=(a_finding(2),)), *pods)
     assert scene.published == [FindingEffects(frozenset(("http://p2:1",)))]
@@ -81,3 +88,51 @@ def test_a_client_that_reads_slowly_does_not_close_a_pod() -> None:
     scene = Scene()
     scene.look(5.0, FOUND, with_gap(1, 60.0), with_gap(2, 0.02))
     assert scene.published[-1].constrained_excess_s == {"http://p1:1": MAX_PRICE_S}
+
+
+def test_effects_that_last_are_published_again() -> None:
+    """Every `RENEW_S`; none are not."""
+    scene, pods = Scene(), (with_gap(1, 0.05), with_gap(2, 0.02))
+    scene.look(0.0, FOUND, *pods)
+    scene.now_s = RENEW_S - 1
+    scene.look(0.0, FOUND, *pods)
+    assert len(scene.published) == 1
+    scene.now_s = RENEW_S
+    scene.look(0.0, FOUND, *pods)
+    assert scene.published[0] == scene.published[1]
+    scene.look(1.0, QUIET)
+    scene.now_s = 9 * RENEW_S
+    scene.look(2.0, QUIET)
+    assert scene.published[2:] == [NO_EFFECTS]
+
+
+class Timer:
+    """A timer that a test lets end."""
+
+    def __init__(self, delay_s: float, end: Callable[[], object]) -> None:
+        self.delay_s, self.end, self.is_cancelled = delay_s, end, False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+def test_effects_end_where_they_are_not_published_again() -> None:
+    """With the diagnosis that they come from; the worker logs it once."""
+    in_force: list[FindingEffects] = []
+    timers: list[Timer] = []
+    events: list[str] = []
+
+    def call_later(delay_s: float, end: Callable[[], object]) -> Any:
+        timers.append(Timer(delay_s, end))
+        return timers[-1]
+
+    lease = EffectsLease(in_force.append, call_later, lambda _, event, **__: events.append(event))
+    drained = FindingEffects(frozenset({"http://p1:1"}))
+    lease.apply(drained)
+    lease.apply(drained)
+    assert [(timer.delay_s, timer.is_cancelled) for timer in timers] == [(LEASE_S, True), (LEASE_S, False)]
+    timers[-1].end()
+    assert in_force == [drained, drained, NO_EFFECTS]
+    assert events == ["finding_effects_expired"]
+    lease.apply(NO_EFFECTS)
+    assert len(timers) == 2

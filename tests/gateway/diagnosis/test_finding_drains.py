@@ -1,10 +1,16 @@
 """Pods are drained for findings where the configuration says so: few at a time, and while the evidence lasts."""
 
+from collections.abc import Mapping
+from random import Random
 from typing import Any
+
+import pytest
 
 from diagnosis.facts import EngineFlags, EngineWindow, FleetFacts, GaugeReadings, PodObservation
 from diagnosis.finding import Diagnosis, Finding, FirstAnswer, Question, Severity
-from gateway.diagnosis.draining import FindingDrains, needed_pods
+from gateway.diagnosis.draining import KEPT_S, MIN_LOOKS, QUIET_S, FindingDrains, needed_pods
+
+LEASE_S = 5.0
 
 FIRST = FirstAnswer(Question.UNKNOWN, "")
 
@@ -33,7 +39,7 @@ class Scene:
     def __init__(self, *recipes: str) -> None:
         self.held: frozenset[str] = frozenset()
         self.events: list[tuple[str, Any]] = []
-        self.drains = FindingDrains(frozenset(recipes), self.log)
+        self.drains = FindingDrains(frozenset(recipes), self.log, clock=lambda: 0.0)
 
     def log(self, level: str, event: str, **fields: Any) -> None:
         self.events.append((event, fields["upstream"]))
@@ -94,3 +100,128 @@ def test_gateways_that_saw_the_evidence_in_another_order_drain_the_same_pod() ->
     """Candidates are taken by address."""
     pods = [a_pod(number) for number in range(9)]
     assert Scene("engine_stalled").look(pods, a_finding(5, 3)) == Scene("engine_stalled").look(pods, a_finding(3, 5))
+
+
+class Shared:
+    """What stands in Redis: a decision, who made it, and until when its lease lasts."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+        self.drained: dict[str, str] = {}
+        self.owner = ""
+        self.until_s = 0.0
+
+
+class Lease:
+    """The lease as one gateway sees it; `is_cut`: Redis does not answer it."""
+
+    def __init__(self, name: str, shared: Shared) -> None:
+        self.name, self.shared, self.is_cut, self.ours_until_s = name, shared, False, 0.0
+
+    @property
+    def is_held(self) -> bool:
+        return self.shared.now_s < self.ours_until_s
+
+    async def exchange(self, roles: Mapping[str, str], /) -> Mapping[str, str] | None:
+        shared = self.shared
+        if self.is_cut:
+            return None
+        if shared.now_s >= shared.until_s or shared.owner == self.name:
+            shared.owner, shared.until_s, shared.drained = self.name, shared.now_s + LEASE_S, dict(roles)
+            self.ours_until_s = shared.until_s
+        else:
+            self.ours_until_s = 0.0
+        return dict(shared.drained)
+
+    async def read(self) -> Mapping[str, str] | None:
+        if self.is_cut:
+            return None
+        return dict(self.shared.drained) if self.shared.now_s < self.shared.until_s else {}
+
+
+class SharedGateway:
+    """A gateway that diagnoses the same pods as the others."""
+
+    def __init__(self, name: str, shared: Shared) -> None:
+        self.lease = Lease(name, shared)
+        self.is_looking = True
+        self.drains = FindingDrains(
+            frozenset({"engine_stalled"}), lambda *_, **__: None, clock=lambda: shared.now_s, lease=self.lease
+        )
+
+    def look(self, size: int, *findings: Finding) -> None:
+        held = self.drains.held
+        pods = tuple(a_pod(number, ready=f"http://p{number}:1" not in held) for number in range(size))
+        if self.is_looking:
+            self.drains.update(FleetFacts(1.0, pods), Diagnosis(1.0, FIRST, findings))
+
+
+async def pass_time(shared: Shared, gateways: list[SharedGateway], seconds: float, *findings: Finding) -> None:
+    """Let time pass: a lease is renewed each second, and the fleet is looked at each five."""
+    for second in range(round(seconds)):
+        shared.now_s += 1.0
+        for gateway in gateways:
+            if second % 5 == 0:
+                gateway.look(5, *findings)
+            await gateway.drains.exchange()
+
+
+async def test_one_gateway_decides_for_all() -> None:
+    """All drain the same pod, though they see its finding and another at different times; when it is gone all stop."""
+    shared = Shared()
+    gateways = [SharedGateway(name, shared) for name in "abc"]
+    await pass_time(shared, gateways, 5 * MIN_LOOKS + QUIET_S + 10)
+    await pass_time(shared, gateways[:1], 10, a_finding(1))
+    await pass_time(shared, gateways, 10, a_finding(0), a_finding(1))
+    assert [gateway.drains.held for gateway in gateways] == [{"http://p1:1"}] * 3
+    await pass_time(shared, gateways, 10)
+    assert [gateway.drains.held for gateway in gateways] == [set()] * 3
+
+
+@pytest.mark.parametrize("ends", ["is_cut", "is_looking"])
+async def test_drains_end_with_the_gateway_that_decides(ends: str) -> None:
+    """Without Redis within `KEPT_S`; where its diagnosis has stopped another gateway decides, by its own evidence."""
+    shared = Shared()
+    one, two = (SharedGateway(name, shared) for name in "ab")
+    await pass_time(shared, [one, two], 5 * MIN_LOOKS + QUIET_S + 10)
+    await pass_time(shared, [one, two], 10, a_finding(1))
+    assert shared.owner == "a"
+    assert one.drains.held == two.drains.held == {"http://p1:1"}
+    if ends == "is_cut":
+        one.lease.is_cut = two.lease.is_cut = True
+        await pass_time(shared, [one, two], KEPT_S - 2, a_finding(1))
+        assert one.drains.held == two.drains.held == {"http://p1:1"}
+        await pass_time(shared, [one, two], 3, a_finding(1))
+    else:
+        one.is_looking = False
+        await pass_time(shared, [one, two], 60)
+        assert shared.owner == "b"
+    assert one.drains.held == two.drains.held == set()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_the_limit_holds_over_all_gateways_at_any_time(seed: int) -> None:
+    """Whatever gateways find, start, stop to look, or lose Redis: never more than one pod of five at all together."""
+    draw, shared = Random(seed), Shared()
+    gateways = [SharedGateway(str(number), shared) for number in range(3)]
+    drained = 0
+    for step in range(1_500):
+        shared.now_s += 1.0
+        if draw.random() < 0.02:
+            chosen = draw.randrange(3)
+            gateways[chosen] = SharedGateway(f"new{step}", shared)
+        if draw.random() < 0.03:
+            lease = draw.choice(gateways).lease
+            lease.is_cut = not lease.is_cut
+        if draw.random() < 0.01:
+            one = draw.choice(gateways)
+            one.is_looking = not one.is_looking
+        for gateway in draw.sample(gateways, 3):
+            if draw.random() < 0.2:
+                seen = draw.sample(range(5), draw.randint(0, 2))
+                gateway.look(5, *(a_finding(pod) for pod in seen))
+            await gateway.drains.exchange()
+            held = frozenset[str]().union(*(each.drains.held for each in gateways))
+            assert len(held) <= 1
+            drained += bool(held)
+    assert drained

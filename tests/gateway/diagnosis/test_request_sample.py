@@ -55,6 +55,20 @@ def test_a_pod_is_seen_through_its_requests() -> None:
     assert view.constrained_token_gap.mean == pytest.approx(0.3)
 
 
+def test_first_tokens_are_placed_at_the_time_when_they_came() -> None:
+    """Those of one pause come together, also where their requests end at other times; those before the window do not
+    count.
+    """
+    sample = a_sample()
+    attempts = (an_attempt(start_s=0.0, actual_ttft_s=4.0),)
+    for ended_s, duration_s in ((11.0, 4.5), (16.0, 9.5), (21.0, 14.5), (8.0, 30.0)):
+        sample.on_outcome(an_outcome(at_s=AT_S + ended_s, duration_s=duration_s, attempts=attempts))
+    sample.step(AT_S + 22)
+    view = sample.view_of(POD)
+    assert view is not None
+    assert view.first_token_course == (((AT_S + 10.5) // 5 * 5, 4.0),)
+
+
 def test_requests_beyond_the_sample_are_counted_only() -> None:
     """Counts are scaled up; the window is bounded."""
     sample = a_sample()

@@ -1,0 +1,196 @@
+"""Time per token of constrained requests on a fleet of speculating and plain pods, with and without their price.
+
+The production router chooses with its `warm` scorers; diagnosis prices speculating pods as the gateway does. Nothing is
+wrong with the fleet: half of its requests bring a schema, whose grammar rejects most drafted tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+from bench.doctor.collector import Collector
+from bench.doctor.fleet import Ended, Fleet, Running
+from bench.doctor.plans import BLOCK, CHAT, PodPlan
+from diagnosis.baseline import Baseline, learned
+from diagnosis.diagnose import NO_STATE, diagnose
+from gateway.diagnosis.effects import EffectsPublisher
+from routing.blocks import Prompt
+from routing.decision.placement import Placement
+from routing.decision.router import Router
+from routing.pods import EngineShape, Pod, PodState
+from routing.request import Api, Request, Usage
+from scorers.constrained_decoding import ConstrainedDecoding
+from scorers.registry import routings
+from simulator.clock import run_virtually
+from simulator.profile import Profile
+
+SPECULATING = replace(CHAT, speculative_tokens=4, acceptance_rate=0.7, draft_s=0.008)
+PLAIN = replace(CHAT, speculative_tokens=0, acceptance_rate=0.0)
+
+RATE = 5.0
+FEW, MANY = 0.05, 0.5
+"""Share of constrained requests: while the baseline is learned, and afterwards."""
+
+WARM_S, LEARN_S, CHANGE_S, MEASURED_S = 150.0, 300.0, 120.0, 600.0
+"""Before the first look, looks at few constrained requests, time for a finding and its price, and what is measured."""
+
+LOOK_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConstrainedRun:
+    """Medians of one run, milliseconds a token."""
+
+    seed: int
+    weight: float
+    """Of the scorer `constrained_decoding`."""
+    constrained_ms: float
+    plain_ms: float
+    """Of requests without a schema."""
+    without_speculation_ms: float
+    """Of constrained requests on plain pods."""
+    on_plain_pods: float
+    """Share of constrained requests that were sent to plain pods."""
+    is_found: bool
+    """Whether the finding was raised at any look."""
+
+
+def mixed_plans() -> dict[str, PodPlan]:
+    """Return two speculating and two plain pods of one pool."""
+    profiles: Mapping[str, Profile] = {"s0": SPECULATING, "s1": SPECULATING, "p0": PLAIN, "p1": PLAIN}
+    plans = [PodPlan(f"http://{name}:8000", "chat", profile) for name, profile in profiles.items()]
+    return {plan.address: plan for plan in plans}
+
+
+class RoutedFleet(Fleet):
+    """A fleet whose requests the production router places."""
+
+    def __init__(self, seed: int, loop: asyncio.AbstractEventLoop, weight: float) -> None:
+        plans = mixed_plans()
+        super().__init__(plans, seed, loop)
+        self.traffic.load.rates = {"chat": RATE}
+        self.traffic.load.constrained = FEW
+        self.ended: list[Ended] = []
+        self.sent_plain = self.sent_constrained = 0
+        scorers = [
+            ConstrainedDecoding(weight) if isinstance(scorer, ConstrainedDecoding) else scorer
+            for scorer in routings()["warm"]
+        ]
+        self.router = Router(scorers, exact_sizes=True)
+        self._placements: dict[int, Placement] = {}
+        for address, plan in plans.items():
+            self.router.put_pod(Pod(address, PodState.READY, models=frozenset({"chat"}), ready_since_s=-10_000.0))
+            shape = EngineShape(kv_tokens=plan.profile.kv_capacity_tokens, block_tokens=BLOCK)
+            self.router.reshape_pod(address, [shape])
+
+    def _place(self, request: Running) -> None:
+        request.attempts += 1
+        drawn = request.drawn
+        blocks = drawn.blocks[: drawn.prompt_tokens // BLOCK]
+        placement = self.router.place(
+            Request(
+                f"{request.number}.{request.attempts}",
+                Api.CHAT,
+                "chat",
+                Prompt(blocks, range(BLOCK, BLOCK * len(blocks) + 1, BLOCK), drawn.prompt_tokens),
+                stream=True,
+                is_constrained=drawn.is_constrained,
+            ),
+            avoid=frozenset(),
+            now_s=self.loop.time(),
+            draw=self.draws.random(),
+        )
+        self._placements[request.number] = placement
+        address = placement.engine.name
+        if drawn.is_constrained:
+            self.sent_constrained += 1
+            self.sent_plain += not self.pods[address].plan.profile.speculative_tokens
+        self._send(request, address, self.pods[address].ranks[0], None)
+
+    def _note_first_token(self, request: Running) -> None:
+        super()._note_first_token(request)
+        self._placements[request.number].first_token(self.loop.time())
+
+    def _note_end(self, request: Running, ended: Ended) -> None:
+        super()._note_end(request, ended)
+        self.ended.append(ended)
+        placement, now_s = self._placements.pop(request.number), self.loop.time()
+        placement.settle(Usage(ended.drawn.prompt_tokens, ended.drawn.output_tokens, ended.cached_tokens), now_s)
+        placement.release(now_s)
+
+
+def play_constrained(weight: float, seed: int) -> ConstrainedRun:
+    """Play one run."""
+
+    async def run() -> ConstrainedRun:
+        loop = asyncio.get_running_loop()
+        fleet = RoutedFleet(seed, loop, weight)
+        collector = Collector(fleet)
+        effects = EffectsPublisher(
+            None, lambda found: fleet.router.set_constrained_excess(found.constrained_excess_s), loop.time
+        )
+        fleet.start()
+        await asyncio.sleep(WARM_S)
+        baseline, state, is_found = Baseline(), NO_STATE, False
+        many_s = loop.time() + LEARN_S
+        measured_s = many_s + CHANGE_S
+        while loop.time() < measured_s + MEASURED_S:
+            await asyncio.sleep(LOOK_S)
+            collector.read()
+            facts = collector.facts()
+            diagnosis, state = diagnose(facts, baseline, state, facts.at_s)
+            effects.apply(facts, diagnosis)
+            is_found |= any(finding.recipe == "constrained_on_speculating" for finding in diagnosis.findings)
+            if loop.time() < many_s:
+                baseline = learned(baseline, facts)
+            else:
+                fleet.traffic.load.constrained = MANY
+            if loop.time() < measured_s:
+                fleet.ended.clear()
+                fleet.sent_plain = fleet.sent_constrained = 0
+        return _run_of(fleet, weight, seed, is_found=is_found)
+
+    return run_virtually(run())
+
+
+def _run_of(fleet: RoutedFleet, weight: float, seed: int, *, is_found: bool) -> ConstrainedRun:
+    gaps = [(each, 1_000 * each.gap_s) for each in fleet.ended if each.gap_s is not None]
+    return ConstrainedRun(
+        seed=seed,
+        weight=weight,
+        constrained_ms=median(gap for each, gap in gaps if each.drawn.is_constrained),
+        plain_ms=median(gap for each, gap in gaps if not each.drawn.is_constrained),
+        without_speculation_ms=median(
+            gap for each, gap in gaps if each.drawn.is_constrained and not each.is_speculated
+        ),
+        on_plain_pods=fleet.sent_plain / max(fleet.sent_constrained, 1),
+        is_found=is_found,
+    )
+
+
+def constrained_rows(runs: list[ConstrainedRun]) -> list[str]:
+    """Return the rows of the report: without the price, and with it."""
+    lines = [f"constrained requests on 2 speculating and 2 plain pods, {MANY:.0%} constrained (median ms a token)"]
+    for weight in sorted({run.weight for run in runs}):
+        held = [run for run in runs if run.weight == weight]
+        lines.append(
+            f"    constrained_decoding weight {weight:g}: constrained {_mean(held, 'constrained_ms'):.1f} "
+            f"(on plain pods {_mean(held, 'without_speculation_ms'):.1f}), others {_mean(held, 'plain_ms'):.1f}; "
+            f"{_mean(held, 'on_plain_pods'):.0%} of constrained requests on plain pods; "
+            f"found in {sum(run.is_found for run in held)} of {len(held)} runs"
+        )
+    return lines
+
+
+def _mean(runs: list[ConstrainedRun], name: str) -> float:
+    values: list[float] = [getattr(run, name) for run in runs]
+    return sum(values) / len(values)
+
+
+def lost_share(runs: list[ConstrainedRun]) -> float:
+    """Return the time a token of constrained requests with the price, by the one that they have on plain pods."""
+    priced = [run for run in runs if run.weight > 0]
+    return max((run.constrained_ms / run.without_speculation_ms for run in priced), default=float("inf"))

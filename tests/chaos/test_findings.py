@@ -1,0 +1,61 @@
+"""A finding under chaos needs a deed that explains it, and ends within a minute of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from diagnosis.recipes.registry import BY_NAME
+from tests.chaos.cast import Cast
+from tests.chaos.deeds import Kind
+from tests.chaos.findings import EXPLAINS, Done, FindingWatch
+
+PLACES = {"http://pod0": 0, "http://pod1": 1}
+
+
+def watched(recipe: str, seconds: range, *pods: str) -> FindingWatch:
+    """A watch that sees one finding in each of these seconds, and then none."""
+    watch = FindingWatch(cast("Cast", SimpleNamespace(gateways=[])))
+    shown = {"recipe": recipe, "pool": "tiny", "pods": list(pods)}
+    for now_s in seconds:
+        watch.note("gateway0", [shown], PLACES, now_s)
+    watch.note("gateway0", [], PLACES, seconds.stop)
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("kind", "who", "words"),
+    [
+        (Kind.HANG_POD, 1, None),
+        (Kind.HANG_POD, 0, "nothing of that kind was done"),
+        (Kind.PAUSE_POD, 1, "nothing of that kind was done"),
+    ],
+)
+def test_a_finding_needs_a_deed_of_its_kind_to_its_pod(kind: Kind, who: int, words: str | None) -> None:
+    """A pause of the pod, or a hang of another one, explains no stalled engine."""
+    faults = list(watched("engine_stalled", range(30, 60), "http://pod1").faults([Done(kind, who, 10.0, 40.0)]))
+    assert [words in fault for fault in faults if words] == ([True] if words else [])
+    assert bool(faults) is bool(words)
+
+
+def test_a_finding_ends_within_a_minute_of_its_deed() -> None:
+    """And not a second later, unless another deed brings it about again."""
+    watch = watched("engine_stalled", range(30, 110), "http://pod1")
+    once = Done(Kind.HANG_POD, 1, 10.0, 40.0)
+    assert "69 s after" in next(watch.faults([once]))
+    assert list(watch.faults([once, Done(Kind.FREEZE_POD, 1, 80.0, 90.0)])) == []
+
+
+def test_a_finding_that_ends_and_returns_is_two() -> None:
+    """Each needs its own deed."""
+    watch = watched("redis_slow", range(30, 40))
+    watch.note("gateway0", [{"recipe": "redis_slow", "pool": "", "pods": []}], PLACES, 500.0)
+    assert len(watch.found) == 2
+    assert len(list(watch.faults([Done(Kind.PAUSE_REDIS, 0, 10.0, 35.0)]))) == 1
+
+
+def test_every_recipe_that_is_explained_exists() -> None:
+    """By its name in the registry."""
+    assert set(EXPLAINS) <= set(BY_NAME)
