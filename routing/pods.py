@@ -15,6 +15,8 @@ class PodState(StrEnum):
     """Where a pod is in its life. Only `READY` pods are chosen, and where none is left, `SUSPECT` ones."""
 
     STARTING = "starting"
+    WARMING = "warming"
+    """Healthy, and given hot prefixes before requests."""
     READY = "ready"
     SUSPECT = "suspect"
     """Requests have failed there though its probes succeed: used where no other pod is left."""

@@ -332,8 +332,8 @@ class ReplicaState:
     ) -> None:
         """`on_answer` is called with the name of an engine that has answered another replica's request, and when."""
         self.admission = admission
-        self.on_supply: Callable[[int, bytes, float], None] | None = None
-        """Called with the replica, payload and time of each `SupplyUpdate`; None: they are ignored."""
+        self.supply_listeners: tuple[Callable[[int, bytes, float], None], ...] = ()
+        """Called with the replica, payload and time of each `SupplyUpdate`; each ignores what is not for it."""
         self.applied = 0
         """Updates applied."""
         self.rejected = 0
@@ -476,8 +476,8 @@ class ReplicaState:
         return origin
 
     def _apply_supply(self, origin: RemoteReplica, update: SupplyUpdate, now_s: float) -> None:
-        if self.on_supply is not None:
-            self.on_supply(origin.replica_id, update.payload, now_s)
+        for take in self.supply_listeners:
+            take(origin.replica_id, update.payload, now_s)
 
     def _admit(self, origin: RemoteReplica, update: QueueUpdate | RejectedUpdate, now_s: float) -> None:
         admission = self.admission

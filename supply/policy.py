@@ -73,6 +73,18 @@ class SupplyPolicy:
     """Quiet time after which a pool with `min_engines: 0` goes to zero."""
     grant_patience: float = 4.0
     """A cluster that has granted nothing for this many start-up times is taken to grant nothing."""
+    prewarm_max_s: float = 30.0
+    """Seconds for which a new pod is warmed at most before it takes load."""
+    prewarm_max_tokens: float = 200_000.0
+    """Prompt tokens that are replayed to one engine at most."""
+    prewarm_max_pods: int = 8
+    """Pods that are warmed at once, by all gateways together."""
+    prewarm_kv_share: float = 0.5
+    """Share of an engine's KV blocks that replays may fill."""
+    prewarm_keep_bytes: float = 16 * 1024 * 1024
+    """Bytes of prompts that a gateway process keeps for warm-ups, with `prewarm: act` only."""
+    prewarm_keep_s: float = 600.0
+    """Seconds after which a kept prompt is forgotten."""
 
     def rails(self, pool: str) -> GuardRails:
         """Return the guard rails of a pool; those of `default` where it has none of its own."""
@@ -188,6 +200,13 @@ def _count(value: object) -> int:
     return value
 
 
+def _positive(value: object) -> int:
+    count = _count(value)
+    if count == 0:
+        raise ValueError("is 0; must be at least 1, or use prewarm: off")
+    return count
+
+
 def _number(value: object, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or not low <= value <= high:
         bounds = f"from {low:g} to {high:g}" if high < inf else f"of at least {low:g}"
@@ -216,4 +235,10 @@ _READERS: Mapping[str, Callable[[object], object]] = {
     "down_margin": lambda value: _number(value, 0.0, 1.0),
     "idle_to_zero_s": _seconds,
     "grant_patience": lambda value: _number(value, 1.0, 100.0),
+    "prewarm_max_s": lambda value: _number(value, 0.0, 600.0),
+    "prewarm_max_tokens": lambda value: _number(value, 0.0, 1e9),
+    "prewarm_max_pods": _positive,
+    "prewarm_kv_share": lambda value: _number(value, 0.0, 0.9),
+    "prewarm_keep_bytes": lambda value: _number(value, 0.0, float(1 << 30)),
+    "prewarm_keep_s": _seconds,
 }

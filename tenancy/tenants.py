@@ -74,6 +74,10 @@ class Tenant:
     """Regions where its requests may be computed, None for anywhere. A pod of unknown region matches none."""
     trust_domain: str | None = None
     """Whose KV blocks it may share, as the engines' `cache_salt`; None for everybody's."""
+    prewarms: bool | None = None
+    """Whether its prompts may be kept for the warm-up of new pods: True also to pools of higher rank, and where it
+    shares no KV; None: neither.
+    """
     coalesces: bool = False
     """Identical requests in flight share one response, where it would be the same for all."""
     resumes: bool = True

@@ -78,6 +78,10 @@ def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_
         from gateway.app.join_supply import decide_supply  # noqa: PLC0415 - off in most gateways
 
         decide_supply(gateway, settings.supply, is_first=host.number <= 1)
+    if settings.supply is not None and settings.supply.warms_pods:
+        from gateway.app.join_warmup import warm_new_pods  # noqa: PLC0415 - off in most gateways
+
+        warm_new_pods(gateway, settings.supply)
     return gateway
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from gateway.ext_proc.server import ExtProcServer  # Protobuf takes six megabytes.
     from gateway.scaling.controller import SupplyController
     from gateway.tracing.tracing import Tracing
+    from gateway.warmup.controller import WarmupController
 
 
 @dataclass(slots=True)
@@ -95,6 +96,8 @@ class Gateway:
     """Traces; None if not configured."""
     supply: SupplyController | None = None
     """Desired engines; None if not configured."""
+    warmup: WarmupController | None = None
+    """Warm-up of new pods; None if not configured."""
     doctor: Doctor | None = None
     """Diagnosis of the fleet; None where it is off, or another worker of the host does it."""
     share_effects: Callable[[FindingEffects], object] = lambda _: None
@@ -125,6 +128,8 @@ class Gateway:
     def apply_policy(self, policy: Policy | None) -> None:
         """Apply a policy, the first or a new one; requests in flight keep the one they began under."""
         self.keyring.policy = policy
+        if self.warmup is not None:
+            self.warmup.prompts.clear()  # It may forbid what was kept.
         if policy is None:
             return
         self.quotas.apply_policy(policy.tenants)

@@ -229,6 +229,8 @@ async def drain(gateway: Gateway, servers: Sequence[asyncio.Server], signals: Si
     gateway.listener.dispatcher.begin_drain()
     if gateway.supply is not None:
         gateway.supply.leave()
+    if gateway.warmup is not None:
+        gateway.warmup.leave()
     await _serve_on(gateway, signals)
     await close_listeners(servers, gateway.listener.protocol_factory(gateway.tls), None)
     grace_s = gateway.settings.timeouts.drain_s

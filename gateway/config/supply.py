@@ -52,6 +52,11 @@ class SupplyConfig:
         """Return whether desired engines are computed at all."""
         return self.policy.scaling is not ControlMode.OFF
 
+    @property
+    def warms_pods(self) -> bool:
+        """Return whether warm-ups are planned at all."""
+        return self.policy.prewarm is not ControlMode.OFF
+
 
 def read_supply(root: DocumentTable, pools: frozenset[str]) -> SupplyConfig | None:
     """Read `supply: true` or a mapping. Returns None if it is absent or false. `pools`: those of the list `pools`."""
@@ -118,6 +123,12 @@ def supply_schema() -> Schema:
         "down_after_s": "Seconds for which a lower figure must hold (default 180).",
         "down_margin": "Share of the count by which it must be lower (default 0.05).",
         "idle_to_zero_s": "Quiet seconds after which a pool with min_engines 0 goes to zero (default 900).",
+        "prewarm_max_s": "Maximum seconds of a new pod's warm-up (default 30).",
+        "prewarm_max_tokens": "Maximum prompt tokens replayed to one engine (default 200000).",
+        "prewarm_max_pods": "Pods warmed at once, by all gateways together (default 8).",
+        "prewarm_kv_share": "Maximum share of an engine's KV blocks that replays fill (default 0.5).",
+        "prewarm_keep_bytes": "Bytes of prompts kept for warm-ups, by process (default 16777216).",
+        "prewarm_keep_s": "Maximum age of a kept prompt in seconds (default 600).",
         "grant_patience": "Start-up times without a granted engine after which the figure is not raised (default 4).",
     }
     return table(

@@ -34,6 +34,10 @@ class WatchedPod:
     is_drained: bool = False
     is_held_for_finding: bool = False
     """Drained by the doctor, beside an operator's drain."""
+    needs_warmup: bool = True
+    """Whether its cache is empty since its start, so that it may be warmed before it takes load."""
+    is_warming: bool = False
+    """Whether it is kept from requests until its warm-up has ended."""
     is_hung: bool = False
     """Its engine hangs, whatever its server reports; until it generates a token."""
     health: ProbeResult | None = None
@@ -78,7 +82,9 @@ class WatchedPod:
             return PodState.OPEN_CIRCUIT
         if self.health is ProbeResult.NOT_READY or self.discovered.held is PodState.UNREADY:
             return PodState.UNREADY
-        return PodState.SUSPECT if self.breaker.is_open else PodState.READY
+        if self.breaker.is_open:
+            return PodState.SUSPECT
+        return PodState.WARMING if self.is_warming else PodState.READY
 
     def apply_health(self, health: ProbeResult, now_s: float) -> None:
         """Apply the result of a probe."""

@@ -85,6 +85,7 @@ class FleetWatcher:
         self._models: dict[str, ModelEntry] = {}
         self._rhythm = rhythm or ProbeIntervals()
         self._gone: Callable[[str], object] = lambda _: None
+        self._should_warm: Callable[[Pod], bool] = lambda _: False
         self._pods: dict[str, WatchedPod] = {}
         self._following: dict[PodSource, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -105,6 +106,17 @@ class FleetWatcher:
     def set_unreachable_listener(self, notify: Callable[[str], object]) -> None:
         """Set what is called after each probe of a pod that was well and where now nothing listens."""
         self._gone = notify
+
+    def warm_new_pods(self, should_warm: Callable[[Pod], bool]) -> None:
+        """Set what decides whether a pod that has just become ready is warmed first: until `end_warmup`."""
+        self._should_warm = should_warm
+
+    def end_warmup(self, url: str) -> None:
+        """Let a pod that was warmed take load, if it is well."""
+        pod = self._pods.get(url)
+        if pod is not None and pod.is_warming:
+            pod.is_warming = False
+            self._show(pod)
 
     async def read_version(self, url: str) -> str | None:
         """Request the version of a pod's engine; None if it reports none."""
@@ -358,6 +370,7 @@ class FleetWatcher:
     def _take_page(self, pod: WatchedPod, page: MetricsPage | None, before: OwnLoad) -> None:
         if pod.apply_metrics(page, self._clock()):
             self._router.clear_caches(pod.url)
+            pod.needs_warmup = True
             self._log_event("info", "pod_restarted", upstream=pod.url)
         known = self._router.fleet.pod(pod.url)
         shapes = pod.shapes()
@@ -400,7 +413,12 @@ class FleetWatcher:
             return
         shown = updated_pod(known, pod, self._models)
         if shown.state is PodState.READY and known.state not in (PodState.READY, PodState.DRAINING):
-            shown = replace(shown, ready_since_s=self._ready_since(known.state))
+            ready_since_s = self._ready_since(known.state)
+            if pod.needs_warmup and ready_since_s > -inf and self._is_warmed_first(shown):
+                pod.is_warming, shown = True, replace(shown, state=PodState.WARMING)
+            else:
+                shown = replace(shown, ready_since_s=ready_since_s)
+            pod.needs_warmup = False
         if shown == known:
             return
         self._router.put_pod(shown)
@@ -408,6 +426,13 @@ class FleetWatcher:
             self._log_event(
                 "info", "pod_state_changed", upstream=pod.url, state=shown.state, models=sorted(shown.models)
             )
+
+    def _is_warmed_first(self, pod: Pod) -> bool:
+        try:
+            return self._should_warm(pod)
+        except Exception as error:  # noqa: BLE001 - a pod must not wait for a warm-up that nobody decides
+            report_exception("warm-up", error)
+            return False
 
     def _ready_since(self, before: PodState) -> float:
         """Return since when it is ready: slow start is for a pod that joins others or comes back to them."""

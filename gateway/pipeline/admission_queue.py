@@ -32,6 +32,8 @@ WAKE_S = 0.02
 NO_POD_POLL_S = 0.25
 """How often a request that waits for a pod looks for one: pods take seconds to start."""
 
+MIN_BOUND_S = 0.001
+
 LOOP = "queue"
 """The name under which exceptions of the queue's callbacks are reported."""
 
@@ -92,6 +94,23 @@ class AdmissionQueue:
     def has_waiters(self) -> bool:
         """Whether requests wait for their turn."""
         return bool(self._queued)
+
+    def first_tier_wait_share(self) -> float:
+        """Return the largest share of its bound that a waiting request of the tier with the highest priority has
+        waited; 0 where none of it waits.
+        """
+        if not self._queued or self.admission is None:
+            return 0.0
+        first, now_s = max((tier.priority for tier in self.admission.tiers.values()), default=0), self._clock()
+        waiters = (queued.waiter for queued in self._queued.values())
+        return max(
+            (
+                (now_s - waiter.arrived_s) / max(waiter.objective.max_queue_s, MIN_BOUND_S)
+                for waiter in waiters
+                if waiter.objective.tier.priority >= first
+            ),
+            default=0.0,
+        )
 
     async def place(
         self,

@@ -29,6 +29,8 @@ EVENTS: Mapping[str, str] = {
     "log_write_failed": "log lines cannot be written and are dropped",
     "log_write_recovered": "log lines are written again",
     "external_scaler_listening": "the external scaler for KEDA is listening",
+    "pod_warmed": "hot prefixes were replayed to a new pod, which takes load now",
+    "warmup_advised": "a new pod would have been warmed with prewarm: act",
     "desired_engines_changed": "the desired engines of a pool have changed",
     "supply_state_invalid": "a state of supply decisions cannot be read and is ignored",
     "supply_state_write_failed": "the state of supply decisions cannot be written",

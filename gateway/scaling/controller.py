@@ -145,7 +145,7 @@ class SupplyController:
     def share(self, sync: ReplicaSync) -> None:
         """Exchange figures and decisions with the other gateways."""
         self._sync = sync
-        sync.applier.on_supply = self._take_guarded
+        sync.applier.supply_listeners += (self._take_guarded,)
 
     @property
     def own_id(self) -> int:

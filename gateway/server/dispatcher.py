@@ -67,6 +67,10 @@ PrefixLookup = Callable[[Request, bytes], Awaitable[Request]]
 """Adds to a request, given its body, what engines have of it in their caches."""
 
 
+KeepPrompt = Callable[[Request, bytes, str, Caller], None]
+"""Takes a request, its body as a pod is sent it, the path of its endpoint and its caller. Raises nothing."""
+
+
 class BeginTrace(Protocol):
     """Begins the trace of a request by its headers; `is_trusted` as for `HttpDispatcher.route`."""
 
@@ -109,6 +113,7 @@ class HttpDispatcher:
         self._lookup: PrefixLookup | None = None
         self._begin_trace: BeginTrace | None = None
         self._rewrite_model: RewriteModel | None = None
+        self._keep_prompt: KeepPrompt | None = None
         self._rewrite_targets: Callable[[], Targets] = dict
         # 96 random bits per process and a count: an id finds a receipt on the admin port and grants nothing, so that
         # the next one may be guessed.
@@ -131,6 +136,10 @@ class HttpDispatcher:
     def use_lookup(self, lookup: PrefixLookup) -> None:
         """Look up each request in the precise prefix index before it is placed."""
         self._lookup = lookup
+
+    def keep_prompts(self, keep: KeepPrompt) -> None:
+        """Pass each request on, before it is placed: its prompt may be replayed to new pods."""
+        self._keep_prompt = keep
 
     def trace_with(self, begin: BeginTrace) -> None:
         """Begin a trace for each request of an inference API."""
@@ -239,6 +248,8 @@ class HttpDispatcher:
         except RequestRejected as rejection:
             self._reject(incoming, reply, rejection, frontend, request.model)
             return
+        if self._keep_prompt is not None:
+            self._keep_prompt(request, reading.body, endpoint.path, incoming.caller)
         if tenant.coalesces and make_transport is None and is_coalescible(request, reading.body):
             self._run(reply, self._coalesce(endpoint, incoming, reply, reading, requested_objective))
         else:

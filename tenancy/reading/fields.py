@@ -298,6 +298,12 @@ TENANT: Mapping[str, FieldSpec] = {
         "Scope of KV cache sharing: tenant (only itself), shared (all tenants), or the name of a trust domain.",
     ),
     "max_tokens": FieldSpec("output_cap", or_off(COUNT), "Maximum output tokens of one response."),
+    "prewarm": FieldSpec(
+        "prewarms",
+        FLAG,
+        "Its prompts may be kept in memory to warm new pods; true: also with cache_isolation, and in pools of higher "
+        "rank. Default: where it shares the cache with all tenants, in pools of the lowest rank.",
+    ),
     "coalesce": FieldSpec(
         "coalesces", FLAG, "Identical requests in flight share one response, where it would be the same for all."
     ),

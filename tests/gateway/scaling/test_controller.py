@@ -42,7 +42,7 @@ START_S = 30.0
 @dataclass
 class Applier:
     replica_ids: set[int] = field(default_factory=set)
-    on_supply: Callable[[int, bytes, float], None] | None = None
+    supply_listeners: tuple[Callable[[int, bytes, float], None], ...] = ()
 
 
 @dataclass
@@ -61,8 +61,8 @@ class Wire:
         for other in self.gateways:
             if other.wire is not self and not self.is_cut and not other.wire.is_cut:
                 other.wire.applier.replica_ids.add(self.replica_id)
-                if other.wire.applier.on_supply is not None:
-                    other.wire.applier.on_supply(self.replica_id, update.payload, _now_s())
+                for take in other.wire.applier.supply_listeners:
+                    take(self.replica_id, update.payload, _now_s())
 
 
 def _now_s() -> float:
@@ -447,7 +447,7 @@ def test_a_peer_with_a_role_that_is_not_known_here_ends_no_loop() -> None:
         assert first.controller.is_leader
         known = first.controller.decision.pools[0]
         strange = PoolFigure("m", "h100", "encode", 7, 7, 7, "load", is_active=True)
-        take = second.wire.applier.on_supply
+        (take,) = second.wire.applier.supply_listeners
         assert take is not None
         take(1, encode(FleetFigures(99, [strange, known])), _now_s())
         followed = second.desired()
@@ -470,7 +470,7 @@ def test_an_update_that_raises_does_not_end_the_batch_of_its_peer() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context.get("exception")))
         gateway = Gateway(1, [])
         gateway.controller._adopt_state = _fail  # type: ignore[method-assign,assignment]
-        take = gateway.wire.applier.on_supply
+        (take,) = gateway.wire.applier.supply_listeners
         assert take is not None
         take(2, encode(FleetFigures(1, state=b"x")), _now_s())
         gateway.close()

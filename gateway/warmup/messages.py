@@ -1,0 +1,37 @@
+"""What gateways exchange about warm-ups, within `SupplyUpdate`: which pods each warms, and which are done. No text."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+MAX_PODS = 1_024
+"""Of each list."""
+
+
+class WarmupFigures(Struct, array_like=True, tag=3, gc=False, frozen=True):
+    """The warm-ups of one gateway. Its tag tells it from the messages of `gateway/scaling/figures.py`."""
+
+    claimed: tuple[str, ...] = ()
+    """URLs of the pods that it warms, or will warm when it has room."""
+    done: tuple[str, ...] = ()
+    """URLs of pods whose warm-up has ended lately."""
+    is_leaving: bool = False
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(WarmupFigures)
+
+
+def encode(figures: WarmupFigures) -> bytes:
+    """Encode a message for `SupplyUpdate`."""
+    return _ENCODER.encode(figures)
+
+
+def decode(payload: bytes) -> WarmupFigures | None:
+    """Decode the payload of a `SupplyUpdate`; None where it is another message, or cannot be read."""
+    try:
+        figures = _DECODER.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return figures if len(figures.claimed) <= MAX_PODS and len(figures.done) <= MAX_PODS else None
