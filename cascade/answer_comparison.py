@@ -66,6 +66,19 @@ def read_comparison(answer: str) -> ComparisonVerdict | None:
     return None if found is None else ComparisonVerdict(found[1].lower())
 
 
+def outcome_of_orders(ours_first: ComparisonVerdict | None, ours_second: ComparisonVerdict | None) -> int | None:
+    """Return the outcome of a judge that was asked in both orders: 1 where our answer is worse, -1 better, 0 alike.
+
+    Verdicts that contradict each other follow the order, not the answers: neither is better. None where one is missing.
+    """
+    if ours_first is None or ours_second is None:
+        return None
+    if ComparisonVerdict.DIFFERENT in (ours_first, ours_second):  # Neither is named: as answers that differ.
+        return 1
+    first, second = OUTCOMES[ours_first], -OUTCOMES[ours_second]
+    return first if first == second else 0
+
+
 def _json(text: str) -> object:
     held = text.strip()
     if not held.startswith(("{", "[")):

@@ -116,7 +116,7 @@ def _error(examples: int, limit: float, share: float, far: float, max_losses: di
         if gains not in max_losses:
             max_losses[gains] = _max_losses(examples, gains, limit, far)
         if max_losses[gains] >= 0:
-            error += part * _probability_up_to(max_losses[gains], examples - gains, chance)
+            error += part * probability_up_to(max_losses[gains], examples - gains, chance)
     return error
 
 
@@ -148,8 +148,8 @@ def _chance(successes: int, trials: int, share: float) -> float:
     return exp(ways + successes * log(share) + (trials - successes) * log1p(-share))
 
 
-def _probability_up_to(successes: int, trials: int, share: float) -> float:
-    """The binomial distribution function."""
+def probability_up_to(successes: int, trials: int, share: float) -> float:
+    """Return the binomial distribution function: the probability of at most so many successes."""
     if successes >= trials:
         return 1.0
     odds = (1.0 - share) / share

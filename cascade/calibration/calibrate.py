@@ -63,19 +63,28 @@ class CalibrationResult:
 
 
 def calibrate(
-    examples: Sequence[Example], subject: CalibrationTarget, guarantee: QualityGuarantee
+    examples: Sequence[Example], subject: CalibrationTarget, guarantee: QualityGuarantee, label_error: float = 0.0
 ) -> CalibrationResult:
-    """Raises ValueError where there is not a single example, or their models are not those of the subject."""
+    """Find thresholds that keep the guarantee.
+
+    `label_error` is the probability that the scores understate the losses: the test may err by as much less.
+
+    Raises ValueError where there is not a single example, or their models are not those of the subject, or the
+    `label_error` is all that the guarantee allows.
+    """
+    if guarantee.confidence + label_error >= 1.0:
+        raise ValueError("the labels are less sure than the guarantee")
     if not examples or any(len(example.scores) != len(subject.models) for example in examples):
         raise ValueError("calibration takes one example or more, each with a score of every rung")
     spent, tested = split_examples(examples)
     separated = separate_buckets(examples)
     order = by_worth(tested, loss_curves(spent, separated)) if spent else by_rank(tested)
-    steps = evaluate_rules(tested, order, guarantee)
+    tested_guarantee = replace(guarantee, confidence=guarantee.confidence + label_error)
+    steps = evaluate_rules(tested, order, tested_guarantee)
     at = cheapest_passed(steps, tested)
     evidence = _evidence(tested, at, fingerprint(examples))
     if at is None:
-        needs = examples_needed(steps, guarantee, cost_of_largest(tested), len(tested))
+        needs = examples_needed(steps, tested_guarantee, cost_of_largest(tested), len(tested))
         # What is spent on maps is needed on top.
         evidence = replace(evidence, needs=None if needs is None else needs * len(examples) // len(tested))
         cuts: tuple[AcceptanceThreshold, ...] = ()

@@ -49,6 +49,39 @@ class SignalValues(Mapping[str, tuple[float, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
+class RowLabel:
+    """How a collected row got its label. Tuples are by model; nan where the line has no value."""
+
+    source: str
+    losses: tuple[float, ...] = ()
+    """What each model's answer is known to lose against the largest model's."""
+    verdicts: tuple[float, ...] = ()
+    """Of a judge, against the largest model's answer: 1 worse, 0 alike, -1 better."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSummary:
+    """What the labels of a collected file are, and how far they may be wrong."""
+
+    sources: Mapping[str, int] = field(default_factory=dict)
+    """Rows by the method that labels them."""
+    error: float = 0.0
+    """Probability that the labels understate the losses; a guarantee's test may err by as much less."""
+    audited: tuple[int, ...] = ()
+    """By model but the largest: answers with a true label that the judge did not call worse."""
+    judge_losses: tuple[float, ...] = ()
+    """By model but the largest: what an answer counts as losing that the judge does not call worse; 1 without an audit.
+    """
+    largest_right: float = nan
+    """Share of the rows with an `expected` answer in which the largest model gives it; nan without any."""
+
+    @property
+    def unlabelled(self) -> int:
+        """Rows that no method labels: all their answers count as lost."""
+        return self.sources.get("none", 0)
+
+
+@dataclass(frozen=True, slots=True)
 class LabelledRow:
     """One line. Tuples are by model; nan where the line has no value."""
 
@@ -63,6 +96,8 @@ class LabelledRow:
     """Rows of one group depend on each other: one prompt, or one value of the column `group`. 0: of no group."""
     outcomes: Mapping[str, tuple[float, ...]] | None = None
     """As `Example.outcomes`."""
+    label: RowLabel | None = None
+    """Of a collected row; None where a file states scores only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +109,10 @@ class LabelledExamples:
     rows: Sequence[LabelledRow]
     prompt_signals: frozenset[str] = frozenset()
     """The signals that are of the prompt, not of an answer."""
+    labels: LabelSummary | None = None
+    """Of a collected file; None where a file states scores only."""
+    stage: SignalStage | None = None
+    """When the signals were taken, where the file states it."""
 
     def default_signal(self) -> str:
         """Return the default signal: one that the gateway computes in production."""
@@ -82,6 +121,8 @@ class LabelledExamples:
 
     def default_stage(self, signal: str) -> SignalStage:
         """When that signal is known, as far as its column tells."""
+        if self.stage is not None and signal != EASE:
+            return self.stage
         return SignalStage.PROMPT if signal == EASE or signal in self.prompt_signals else SignalStage.WINDOW
 
 

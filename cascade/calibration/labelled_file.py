@@ -12,11 +12,19 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import isfinite, nan
+from math import isfinite, isnan, nan
 from typing import TypeVar, cast
 
-from cascade.calibration.examples import CHARACTERS_PER_TOKEN, LabelledExamples, LabelledRow, SignalValues
-from cascade.calibration_file import ANY_BUCKET, Comparison
+from cascade.calibration.examples import (
+    CHARACTERS_PER_TOKEN,
+    LabelledExamples,
+    LabelledRow,
+    RowLabel,
+    SignalValues,
+)
+from cascade.calibration.label_errors import with_label_errors
+from cascade.calibration.labelling import TRUE_SOURCES, LabelSource
+from cascade.calibration_file import ANY_BUCKET, Comparison, SignalStage
 
 MAX_BYTES = 1 << 29
 """Bytes, unpacked."""
@@ -24,11 +32,13 @@ MAX_FAULTS = 20
 GZIP = b"\x1f\x8b"
 
 BOOLEAN_SCORES = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
-PROMPT_COLUMNS = ("bucket", "prompt", "input_tokens", "group")
-"""Columns about a line's prompt; other plain columns are signals of the prompt."""
+PROMPT_COLUMNS = ("bucket", "prompt", "input_tokens", "group", "label", "stage", "request")
+"""Columns about a line's prompt and how it was labelled; other plain columns are signals of the prompt."""
+LABEL_COLUMNS = ("loss", "verdict")
+"""Columns of a collected answer; where `label` is no true label they stand for its score."""
 OUTCOME_COLUMNS = {"text_outcome": Comparison.TEXT, "judge_outcome": Comparison.JUDGE}
 """How an answer compares with the next model's: 1 worse (by text: different), 0 alike, -1 better."""
-ANSWER_COLUMNS = ("score", "output_tokens", "cost", *OUTCOME_COLUMNS)
+ANSWER_COLUMNS = ("score", "output_tokens", "cost", *LABEL_COLUMNS, *OUTCOME_COLUMNS)
 """Columns about an answer, as NAME@MODEL; other names with a model are signals of the answer."""
 
 
@@ -61,7 +71,9 @@ def read_labelled(raw: bytes, models: Sequence[str] = ()) -> LabelledExamples:
         return _json_lines(text) if is_json else _csv_lines(text)
 
     columns = _columns(lines())
-    found = list(dict.fromkeys(model for name, model in columns.by_model if name == "score"))
+    # A collected file names its models by their answers: rows without a true label have no scores.
+    has_score = "output_tokens" if "label" in columns.plain else "score"
+    found = list(dict.fromkeys(model for name, model in columns.by_model if name == has_score))
     faults = [
         f"model `{model}`: has no scores; there are {', '.join(found) or 'none'}"
         for model in models
@@ -108,7 +120,10 @@ def _labelled(lines: Iterable[LabelledLine], columns: _Columns, chosen: tuple[st
         raise InvalidLabelledFile(
             faults[:MAX_FAULTS] + ([f"and {len(faults) - MAX_FAULTS} more"] if faults[MAX_FAULTS:] else [])
         )
-    return LabelledExamples(chosen, signals, rows, frozenset(of_prompts) - frozenset(of_answers))
+    labelled = LabelledExamples(
+        chosen, signals, rows, frozenset(of_prompts) - frozenset(of_answers), stage=reader.stage
+    )
+    return with_label_errors(labelled)
 
 
 MAX_SHARED = 4_096
@@ -122,11 +137,15 @@ class _RowReader:
         self.faults: list[str] = []
         self._chosen, self._signals, self._outcomes = chosen, signals, outcomes
         self._shared: dict[object, object] = {}
+        self.stage: SignalStage | None = None
+        """When all lines' signals were taken; None where they do not state it."""
 
     def row(self, line: LabelledLine) -> LabelledRow:
         scores = self._numbers(line, "score")
+        label = self._label(line)
+        self._read_stage(line)
         for model, score in zip(self._chosen, scores, strict=True):
-            if not 0.0 <= score <= 1.0:
+            if not 0.0 <= score <= 1.0 and (label is None or label.source in TRUE_SOURCES):
                 cell = line.by_model.get(("score", model))
                 self.faults.append(f"line {line.number}: score@{model} must be from 0 to 1, found {_short(cell)}")
         bucket, prompt, group = line.plain.get("bucket"), line.plain.get("prompt"), line.plain.get("group")
@@ -145,7 +164,32 @@ class _RowReader:
             costs=self._numbers(line, "cost"),
             group=0 if key is None else group_of(str(key)),
             outcomes={OUTCOME_COLUMNS[name]: self._verdicts(line, name) for name in self._outcomes} or None,
+            label=label,
         )
+
+    def _label(self, line: LabelledLine) -> RowLabel | None:
+        source = line.plain.get("label")
+        if source in (None, ""):
+            return None
+        if source not in set(LabelSource):
+            self.faults.append(f"line {line.number}: label must be one of {', '.join(LabelSource)}")
+            return None
+        losses = self._numbers(line, "loss")
+        for model, loss in zip(self._chosen, losses, strict=True):
+            if not (isnan(loss) or 0.0 <= loss <= 1.0):
+                self.faults.append(f"line {line.number}: loss@{model} must be from 0 to 1, found {loss:g}")
+        return RowLabel(str(source), losses, self._verdicts(line, "verdict"))
+
+    def _read_stage(self, line: LabelledLine) -> None:
+        stated = line.plain.get("stage")
+        if stated in (None, ""):
+            return
+        if stated not in set(SignalStage):
+            self.faults.append(f"line {line.number}: stage must be one of {', '.join(SignalStage)}")
+        elif self.stage is None:
+            self.stage = SignalStage(str(stated))
+        elif self.stage != stated:
+            self.faults.append(f"line {line.number}: stage is {stated}, and {self.stage} before; use one file for each")
 
     def _numbers(self, line: LabelledLine, name: str) -> tuple[float, ...]:
         plain = line.plain.get(name)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from cascade.calibration.calibrate import CalibrationResult
-from cascade.calibration.examples import Example
+from cascade.calibration.examples import Example, LabelSummary
+from cascade.calibration.labelling import MIN_AUDIT, LabelSource
 from cascade.calibration.replay import ReplayResult, replay
 from cascade.calibration.signal_quality import Interval, dependent_examples, share_interval, signal_quality
 from cascade.calibration.thresholds import EvaluatedRule
@@ -58,6 +59,35 @@ def describe_replay(file: CalibrationFile, played: ReplayResult) -> str:
     ]
     rows += [("loss by bucket", f"{bucket}: {loss * 100:.2f} points") for bucket, loss in played.losses.items()]
     return _table(rows)
+
+
+def describe_labels(labels: LabelSummary, models: Sequence[str]) -> str:
+    """Return as text which methods labelled the rows, and how far the labels may be wrong."""
+    sources = ", ".join(f"{source} {count:,}" for source, count in sorted(labels.sources.items()))
+    rows = [("labelled by", sources)]
+    if labels.unlabelled:
+        rows.append(("unlabelled", f"{labels.unlabelled:,} rows: all answers but the largest model's count as lost"))
+    if LabelSource.JUDGE in labels.sources:
+        for model, audited, loss in zip(models, labels.audited, labels.judge_losses, strict=False):
+            if loss < 1.0:
+                words = f"{model}: each answer not called worse counts as a loss of {loss:.3f}, by {audited:,} audited"
+            else:
+                words = (
+                    f"{model}: {audited:,} audited answers show no bound of the judge's errors ({MIN_AUDIT} are the "
+                    "fewest), so its verdicts count as none. Add requests with `expected`, or a scorer"
+                )
+            rows.append(("judge", words))
+    if labels.largest_right < MIN_LARGEST_RIGHT:
+        words = (
+            f"the largest model gives the `expected` answer in {labels.largest_right:.0%} of the rows that have one: "
+            "is it compared in the right form (--answer-pattern)?"
+        )
+        rows.append(("warning", words))
+    return _table(rows)
+
+
+MIN_LARGEST_RIGHT = 0.3
+"""Share of expected answers below which their form may be the reason."""
 
 
 def describe_signal(file: CalibrationFile, examples: Sequence[Example]) -> str:

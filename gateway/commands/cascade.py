@@ -13,10 +13,17 @@ from cascade.calibration.examples import AnswerPricing, Example, LabelledExample
 from cascade.calibration.labelled_file import InvalidLabelledFile, read_labelled
 from cascade.calibration.live_checks import are_buckets_unproven, bucket_faults, signal_faults, value_faults
 from cascade.calibration.replay import replay
-from cascade.calibration.report import describe_calibration, describe_replay, describe_signal, draw_svg
+from cascade.calibration.report import (
+    describe_calibration,
+    describe_labels,
+    describe_replay,
+    describe_signal,
+    draw_svg,
+)
 from cascade.calibration_file import CalibrationFile, QualityGuarantee, SignalStage
 from cascade.calibration_json import MIN_SHARE, InvalidCalibrationFile, read_calibration_file, write_calibration_file
 from cascade.models import EASE, HoldbackWindow, Price
+from gateway.commands import collect
 from gateway.commands.spent import format_cascade_costs, read_cascade_costs
 from gateway.config.loading import check_file
 from gateway.config.models import ModelEntry
@@ -69,6 +76,7 @@ def add_flags(parser: ArgumentParser) -> None:
     found.add_argument("--stage", choices=tuple(SignalStage), help="when the signal is known (default: by its column)")
     found.add_argument("--out", metavar="FILE", type=Path, help="calibration file to write")
     found.add_argument("--plot", metavar="FILE.svg", type=Path, help="quality against cost")
+    collect.add_flags(actions.add_parser("collect", help="label recorded requests; write a file for calibrate"))
     played = actions.add_parser("evaluate", parents=[labelled], help="apply a calibration file to labelled answers")
     played.add_argument("file", metavar="CALIBRATION_FILE", type=Path)
     report_parser = actions.add_parser(
@@ -90,7 +98,8 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
     try:
         return _run(arguments, variables)
     except InvalidLabelledFile as fault:
-        return _reject(f"{arguments.data}: {words}" for words in fault.faults)
+        path = arguments.out if arguments.action == "collect" else arguments.data
+        return _reject(f"{path}: {words}" for words in fault.faults)
     except InvalidCalibrationFile as fault:
         return _reject(fault.faults)
     except InvalidDocument as invalid:
@@ -107,6 +116,8 @@ def _run(arguments: Namespace, variables: Mapping[str, str]) -> int:
             return _calibrate(arguments, variables)
         case "evaluate":
             return _evaluate(arguments, variables)
+        case "collect":
+            return collect.run(arguments, _prices(arguments, variables), _models(arguments.models))
         case _:
             return _report(arguments)
 
@@ -127,8 +138,18 @@ def _calibrate(arguments: Namespace, variables: Mapping[str, str]) -> int:
     labelled = _labelled(arguments, _models(arguments.models) if arguments.models else ())
     signal = arguments.signal or labelled.default_signal()
     subject = CalibrationTarget(labelled.models, signal, SignalStage(arguments.stage or labelled.default_stage(signal)))
+    if labelled.stage not in (None, subject.stage) and subject.stage is not SignalStage.PROMPT:
+        raise InvalidValue(f"--stage {subject.stage} conflicts with {arguments.data}, whose stage is {labelled.stage}")
+    label_error = labelled.labels.error if labelled.labels else 0.0
+    if arguments.confidence + label_error >= 1.0 - MIN_SHARE:
+        raise InvalidValue(
+            f"--confidence {arguments.confidence:g} is more than labels of a judge carry: {1.0 - label_error:g}"
+        )
     examples = _examples(arguments, variables, labelled, subject)
-    found = calibrate(examples, subject, QualityGuarantee(arguments.max_loss, arguments.confidence))
+    guarantee = QualityGuarantee(arguments.max_loss, arguments.confidence)
+    found = calibrate(examples, subject, guarantee, label_error)
+    if labelled.labels:
+        sys.stdout.write(describe_labels(labelled.labels, labelled.models))
     _write(found, examples, arguments)
     return 0 if found.file.is_promised else WITHOUT_GUARANTEE
 

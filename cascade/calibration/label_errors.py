@@ -1,0 +1,71 @@
+"""Scores of collected rows, with what their labels may be wrong by folded in: never less loss than the labels carry.
+
+A row with a true label has its scores already. Of other rows each answer's loss against the largest model's is known,
+or a judge's verdict stands for it, or it counts as lost. The judge is measured on rows that have both a true label and
+a verdict: among the answers that it does not call worse, the highest share of losses that the audit does not rule out
+counts as the loss of each. That holds where audited and judged prompts are of one kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isnan, nan
+
+from cascade.calibration.examples import LabelledExamples, LabelledRow, LabelSummary
+from cascade.calibration.labelling import (
+    AUDIT_ERROR,
+    TRUE_SOURCES,
+    JudgeAudit,
+    LabelSource,
+    audit_bound,
+    relative_scores,
+)
+
+
+def with_label_errors(labelled: LabelledExamples) -> LabelledExamples:
+    """Return the same file with a score in every row; unchanged where no row was collected."""
+    collected = [row for row in labelled.rows if row.label is not None]
+    if not collected:
+        return labelled
+    smaller = len(labelled.models) - 1
+    audits = [_audit(collected, index) for index in range(smaller)]
+    losses = tuple(audit_bound(each, AUDIT_ERROR / smaller) if each.is_enough else 1.0 for each in audits)
+    rows = [row if row.label is None else _scored(row, losses) for row in labelled.rows]
+    is_judged = any(row.label is not None and row.label.source == LabelSource.JUDGE for row in collected)
+    expected = [row.scores[-1] for row in collected if row.label and row.label.source == LabelSource.EXPECTED]
+    summary = LabelSummary(
+        sources=Counter(row.label.source for row in collected if row.label is not None),
+        error=AUDIT_ERROR if is_judged and min(losses) < 1.0 else 0.0,
+        audited=tuple(each.not_worse for each in audits),
+        judge_losses=losses,
+        largest_right=sum(expected) / len(expected) if expected else nan,
+    )
+    return replace(labelled, rows=rows, labels=summary)
+
+
+def _audit(rows: Sequence[LabelledRow], index: int) -> JudgeAudit:
+    """Return the judge's verdicts on this model's answers beside true labels."""
+    found = JudgeAudit()
+    for row in rows:
+        label = row.label
+        # Answers that are known to lose nothing are not judged in other rows either.
+        if label is None or label.source not in TRUE_SOURCES or not isnan(label.losses[index]):
+            continue
+        if not isnan(verdict := label.verdicts[index]):
+            found = found.with_verdict(int(verdict), row.scores[-1] - row.scores[index])
+    return found
+
+
+def _scored(row: LabelledRow, judge_losses: Sequence[float]) -> LabelledRow:
+    label = row.label
+    if label is None or label.source in TRUE_SOURCES:
+        return row
+    losses = []
+    for known, verdict, bound in zip(label.losses[:-1], label.verdicts[:-1], judge_losses, strict=True):
+        if not isnan(known):
+            losses.append(known)
+        else:
+            losses.append(1.0 if isnan(verdict) or verdict > 0.0 else bound)
+    return replace(row, scores=relative_scores(losses))
