@@ -35,7 +35,9 @@ def watched(recipe: str, seconds: range, *pods: str) -> FindingWatch:
 )
 def test_a_finding_needs_a_deed_of_its_kind_to_its_pod(kind: Kind, who: int, words: str | None) -> None:
     """A pause of the pod, or a hang of another one, explains no stalled engine."""
-    faults = list(watched("engine_stalled", range(30, 60), "http://pod1").faults([Done(kind, who, 10.0, 40.0)]))
+    faults = list(
+        watched("engine_stalled", range(30, 60), "http://pod1").faults([Done(f"pod{who}", kind, who, 10.0, 40.0)])
+    )
     assert [words in fault for fault in faults if words] == ([True] if words else [])
     assert bool(faults) is bool(words)
 
@@ -43,9 +45,9 @@ def test_a_finding_needs_a_deed_of_its_kind_to_its_pod(kind: Kind, who: int, wor
 def test_a_finding_ends_within_a_minute_of_its_deed() -> None:
     """And not a second later, unless another deed brings it about again."""
     watch = watched("engine_stalled", range(30, 110), "http://pod1")
-    once = Done(Kind.HANG_POD, 1, 10.0, 40.0)
+    once = Done("pod1", Kind.HANG_POD, 1, 10.0, 40.0)
     assert "69 s after" in next(watch.faults([once]))
-    assert list(watch.faults([once, Done(Kind.FREEZE_POD, 1, 80.0, 90.0)])) == []
+    assert list(watch.faults([once, Done("pod1", Kind.FREEZE_POD, 1, 80.0, 90.0)])) == []
 
 
 def test_a_finding_that_ends_and_returns_is_two() -> None:
@@ -53,7 +55,7 @@ def test_a_finding_that_ends_and_returns_is_two() -> None:
     watch = watched("redis_slow", range(30, 40))
     watch.note("gateway0", [{"recipe": "redis_slow", "pool": "", "pods": []}], PLACES, 500.0)
     assert len(watch.found) == 2
-    assert len(list(watch.faults([Done(Kind.PAUSE_REDIS, 0, 10.0, 35.0)]))) == 1
+    assert len(list(watch.faults([Done("redis0", Kind.PAUSE_REDIS, 0, 10.0, 35.0)]))) == 1
 
 
 def test_every_recipe_that_is_explained_exists() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.chaos.deeds import Kind
+from tests.chaos.findings import Done
 from tests.deploy.prometheus import Answer
 from tests.soak.alerts import REACH_S, AlertWatch, Cause, FiredAlert, causes_of
 
@@ -58,7 +60,9 @@ async def test_an_alert_for_what_the_run_did_to_its_pod_is_told_apart(cause: Cau
 
 async def test_an_alert_of_the_fleet_is_never_excused_and_one_of_redis_is_by_redis() -> None:
     """Rejections and burnt objectives have no subject that may fail: other pods have to bear what one suffers."""
-    causes = causes_of([("pod0", "kill pod", 0.0, 9.0), ("redis0", "kill redis", 0.0, 9.0)], {"pod0": "http://a:1"})
+    causes = causes_of(
+        [Done("pod0", Kind.KILL_POD, 0, 0.0, 9.0), Done("redis0", Kind.KILL_REDIS, 0, 0.0, 9.0)], {"pod0": "http://a:1"}
+    )
     assert causes[0].subject == "http://a:1"
     fleet = (("alertname", "HearthSLOBurnFast"), ("alertstate", "firing"))
     redis = (("alertname", "HearthRedisLost"), ("alertstate", "firing"))
