@@ -1,7 +1,8 @@
 """Time per token of constrained requests on a fleet of speculating and plain pods, with and without their price.
 
-The production router chooses with its `warm` scorers; diagnosis prices speculating pods as the gateway does. Nothing is
-wrong with the fleet: half of its requests bring a schema, whose grammar rejects most drafted tokens.
+The production router chooses with its `warm` scorers; diagnosis prices speculating pods as the gateway does. Half of
+the requests bring a schema, whose grammar rejects most drafted tokens. Engines are simulated with one acceptance for all
+sequences: a constrained one is made as much longer as it takes more steps, and is counted without what was added.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean
 
 from bench.doctor.collector import Collector
-from bench.doctor.fleet import Ended, Fleet, Running
+from bench.doctor.fleet import CONSTRAINED_ACCEPTANCE, Ended, Fleet, Running
 from bench.doctor.plans import BLOCK, CHAT, PodPlan
+from bench.doctor.pods import SimulatedRank
 from diagnosis.baseline import Baseline, learned
 from diagnosis.diagnose import NO_STATE, diagnose
 from gateway.diagnosis.effects import EffectsPublisher
@@ -26,9 +28,15 @@ from scorers.constrained_decoding import ConstrainedDecoding
 from scorers.registry import routings
 from simulator.clock import run_virtually
 from simulator.profile import Profile
+from simulator.sequence import Milestone, Sequence
 
 SPECULATING = replace(CHAT, speculative_tokens=4, acceptance_rate=0.7, draft_s=0.008)
 PLAIN = replace(CHAT, speculative_tokens=0, acceptance_rate=0.0)
+
+CONSTRAINED = replace(SPECULATING, acceptance_rate=CONSTRAINED_ACCEPTANCE)
+
+STRETCH = SPECULATING.tokens_per_step / CONSTRAINED.tokens_per_step
+"""Steps of a constrained sequence by those of a plain one with as many tokens, on a speculating engine."""
 
 RATE = 5.0
 FEW, MANY = 0.05, 0.5
@@ -42,7 +50,7 @@ LOOK_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ConstrainedRun:
-    """Medians of one run, milliseconds a token."""
+    """Means of one run, milliseconds a token."""
 
     seed: int
     weight: float
@@ -110,6 +118,25 @@ class RoutedFleet(Fleet):
             self.sent_plain += not self.pods[address].plan.profile.speculative_tokens
         self._send(request, address, self.pods[address].ranks[0], None)
 
+    def _speculates(self, request: Running) -> bool:
+        return bool(self.pods[request.pod].plan.profile.speculative_tokens)
+
+    def _sequence(self, request: Running) -> Sequence:
+        held = super()._sequence(request)
+        if not (request.drawn.is_constrained and self._speculates(request)):
+            return held
+        return replace(held, output_tokens=round(held.output_tokens * STRETCH))
+
+    def _set_pace(self, rank: SimulatedRank) -> None:
+        """Leave the engine's acceptance as it is: constrained sequences are longer instead."""
+
+    def _finish(self, request: Running, end: Milestone, sent_s: float) -> None:
+        added = end.output_tokens - request.drawn.output_tokens
+        if added > 0:
+            self.pods[request.pod].ranks[0].books.steps.accepted_tokens -= added
+            end = replace(end, output_tokens=request.drawn.output_tokens)
+        super()._finish(request, end, sent_s)
+
     def _note_first_token(self, request: Running) -> None:
         super()._note_first_token(request)
         self._placements[request.number].first_token(self.loop.time())
@@ -161,11 +188,9 @@ def _run_of(fleet: RoutedFleet, weight: float, seed: int, *, is_found: bool) -> 
     return ConstrainedRun(
         seed=seed,
         weight=weight,
-        constrained_ms=median(gap for each, gap in gaps if each.drawn.is_constrained),
-        plain_ms=median(gap for each, gap in gaps if not each.drawn.is_constrained),
-        without_speculation_ms=median(
-            gap for each, gap in gaps if each.drawn.is_constrained and not each.is_speculated
-        ),
+        constrained_ms=fmean(gap for each, gap in gaps if each.drawn.is_constrained),
+        plain_ms=fmean(gap for each, gap in gaps if not each.drawn.is_constrained),
+        without_speculation_ms=fmean(gap for each, gap in gaps if each.drawn.is_constrained and not each.is_speculated),
         on_plain_pods=fleet.sent_plain / max(fleet.sent_constrained, 1),
         is_found=is_found,
     )
@@ -173,7 +198,7 @@ def _run_of(fleet: RoutedFleet, weight: float, seed: int, *, is_found: bool) -> 
 
 def constrained_rows(runs: list[ConstrainedRun]) -> list[str]:
     """Return the rows of the report: without the price, and with it."""
-    lines = [f"constrained requests on 2 speculating and 2 plain pods, {MANY:.0%} constrained (median ms a token)"]
+    lines = [f"constrained requests on 2 speculating and 2 plain pods, {MANY:.0%} constrained (mean ms a token)"]
     for weight in sorted({run.weight for run in runs}):
         held = [run for run in runs if run.weight == weight]
         lines.append(
@@ -191,6 +216,6 @@ def _mean(runs: list[ConstrainedRun], name: str) -> float:
 
 
 def lost_share(runs: list[ConstrainedRun]) -> float:
-    """Return the time a token of constrained requests with the price, by the one that they have on plain pods."""
-    priced = [run for run in runs if run.weight > 0]
-    return max((run.constrained_ms / run.without_speculation_ms for run in priced), default=float("inf"))
+    """Return the time a token of constrained requests with the price, by that on plain pods without it, at worst."""
+    plain = {run.seed: run.without_speculation_ms for run in runs if run.weight == 0}
+    return max((run.constrained_ms / plain[run.seed] for run in runs if run.weight > 0), default=float("inf"))

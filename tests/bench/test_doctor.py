@@ -95,7 +95,7 @@ def test_counts_without_a_page_are_those_that_the_parser_reads() -> None:
 
 
 def test_the_price_of_constrained_requests_is_held_to_plain_pods() -> None:
-    """The slowest run with the price counts; one without it does not."""
+    """To what they took there without the price; the slowest run counts."""
     without = ConstrainedRun(1, 0.0, 30.0, 15.0, 24.0, on_plain_pods=0.5, is_found=True)
     priced = [replace(without, weight=1.0, constrained_ms=held, on_plain_pods=1.0) for held in (24.0, 25.2)]
     assert lost_share([without, *priced]) == pytest.approx(1.05)
