@@ -1,8 +1,8 @@
 """Time per token of constrained requests on a fleet of speculating and plain pods, with and without their price.
 
 The production router chooses with its `warm` scorers; diagnosis prices speculating pods as the gateway does. Half of
-the requests bring a schema, whose grammar rejects most drafted tokens. Engines are simulated with one acceptance for all
-sequences: a constrained one is made as much longer as it takes more steps, and is counted without what was added.
+the requests bring a schema, whose grammar rejects most drafted tokens. Engines are simulated with one acceptance for
+all sequences: a constrained one is made as much longer as it takes more steps, and is counted without what was added.
 """
 
 from __future__ import annotations
