@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from bench.doctor.cases import CLEARED_WITHIN_S, Verdict, learn_baseline
-from bench.doctor.constrained import ConstrainedRun, constrained_rows, lost_share
+from bench.doctor.constrained import PRICED, SETUPS, ConstrainedRun, constrained_rows, lost_share
 from bench.doctor.faults import CHANGES, FAULTS, POOL_OF
 from bench.doctor.healthy import HealthyHours
 from bench.doctor.playing import play_one
@@ -66,7 +66,7 @@ def jobs_of(options: argparse.Namespace, baseline: Baseline) -> list[tuple[Any, 
             one, other = draws.sample(FAULTS, 2)
         jobs.append(("pair", (one.name, other.name), options.first_seed + number, document))
     jobs += [("change", name, seed, document) for seed in seeds for name in CHANGES]
-    jobs += [("constrained", weight, seed, document) for seed in seeds for weight in (0.0, 1.0)]
+    jobs += [("constrained", setup, seed, document) for seed in seeds for setup in SETUPS]
     parts = max(round(options.hours), 1)
     if options.hours > 0:
         jobs += [("healthy", options.hours / parts, options.first_seed + part, document) for part in range(parts)]
@@ -151,8 +151,8 @@ def report(results: Iterable[tuple[str, Any]]) -> tuple[list[str], list[Target]]
     lines.append(f"{'before anything was injected':<42} {len(early)} findings {sorted(set(early))}")
     if constrained:
         lines += constrained_rows(constrained)
-        wanted = "time a token of priced constrained requests beside that on plain pods"
-        targets.append(Target(wanted, 1.05, lost_share(constrained)))
+        wanted = "time a token of priced constrained requests by that where no pod speculates"
+        targets.append(Target(wanted, 1.05, lost_share(constrained, PRICED)))
     if healthy:
         hours, found = sum(each.hours for each in healthy), [name for each in healthy for name in each.found]
         churned, answered = sum(each.churned for each in healthy), sum(each.requests for each in healthy)
@@ -194,7 +194,7 @@ def from_json(document: Any) -> Any:
     if document is None:
         return None
     values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in document.items()}
-    if "weight" in values:
+    if "setup" in values:
         return ConstrainedRun(**values)
     return HealthyHours(**values) if "hours" in values else Verdict(**values)
 

@@ -47,8 +47,6 @@ class Ended:
     first_at_s: float
     first_token_s: float
     gap_s: float | None
-    is_speculated: bool = False
-    """Its pod speculates."""
 
 
 @dataclass(slots=True)
@@ -346,10 +344,7 @@ class Fleet:
         gap = (now - first_s) / (end.output_tokens - 1) if end.output_tokens > 1 else None
         cached = end.cached_tokens if drawn.pool != "split" else 0
         plan = self.pods[request.pod].plan
-        speculates = bool(plan.profile.speculative_tokens)
-        self._note_end(
-            request, Ended(now, drawn, request.predicted, cached, first_s, first_s - sent_s, gap, speculates)
-        )
+        self._note_end(request, Ended(now, drawn, request.predicted, cached, first_s, first_s - sent_s, gap))
         key = TrafficKey(
             drawn.pool, drawn.pool, plan.role, RequestClass.CONSTRAINED if drawn.is_constrained else RequestClass.PLAIN
         )

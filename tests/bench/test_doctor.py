@@ -10,7 +10,7 @@ import pytest
 
 from bench.doctor.__main__ import report
 from bench.doctor.cases import BY_NAME, NOTHING, Verdict, play_faults
-from bench.doctor.constrained import ConstrainedRun, constrained_rows, lost_share
+from bench.doctor.constrained import PRICED, SETUPS, UNPRICED, ConstrainedRun, constrained_rows, lost_share
 from bench.doctor.faults import FAULTS, POOL_OF
 from bench.doctor.fleet import Fleet
 from bench.doctor.masking import Mask
@@ -94,11 +94,14 @@ def test_counts_without_a_page_are_those_that_the_parser_reads() -> None:
     run_virtually(run())
 
 
-def test_the_price_of_constrained_requests_is_held_to_plain_pods() -> None:
-    """The slowest run with the price counts; one without it does not."""
-    without = ConstrainedRun(1, 0.0, 30.0, 15.0, 24.0, on_plain_pods=0.5, is_found=True)
-    priced = [replace(without, weight=1.0, constrained_ms=held, on_plain_pods=1.0) for held in (24.0, 25.2)]
-    assert lost_share([without, *priced]) == pytest.approx(1.05)
-    rows = constrained_rows([without, *priced])
-    assert "weight 0: constrained 30.0" in rows[1]
-    assert "weight 1: constrained 24.6" in rows[2]
+def test_the_price_of_constrained_requests_is_held_to_a_fleet_without_speculation() -> None:
+    """Of the same seed; the worst counts."""
+    runs = [
+        ConstrainedRun(seed, setup, constrained_ms, 15.0, on_plain_pods=0.5, is_found=True)
+        for seed, *times in ((1, 20.0, 30.0, 21.0), (2, 25.0, 30.0, 25.0))
+        for setup, constrained_ms in zip(SETUPS, times, strict=True)
+    ]
+    assert lost_share(runs, PRICED) == pytest.approx(1.05)
+    assert lost_share(runs, UNPRICED) == pytest.approx(1.5)
+    assert [row.split()[-1] for row in constrained_rows(runs)[1:]] == ["runs"] * 3
+    assert "constrained 23.0" in constrained_rows(runs)[3]
