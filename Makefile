@@ -188,6 +188,7 @@ bench-pd: $(READY) ## What splitting prefill from decode buys: fixed splits, sof
 
 bench-scale: $(READY) ## How many engines and when, beside HPA, KEDA and a clairvoyant scaler (ARGS="--case office --seed 1"; 30 minutes).
 	@$(BIN)/python -m bench.scale --keep bench/scale/last.txt $(ARGS)
+	@$(BIN)/python -m bench.scale.warmup --keep bench/scale/warmup.txt
 
 bench-truth: $(READY) vllm-venv ## How far simulated engines are from a real vLLM (ARGS=--quick; an hour).
 	@$(BIN)/python -m bench.truth --keep bench/truth/last.txt $(ARGS)

@@ -57,8 +57,6 @@ def _command(name: str | None) -> Command | None:
             from gateway.commands.cascade import run
         case "spend":
             from gateway.commands.spend import run
-        case "scale":
-            from gateway.commands.scale import run
         case _:
             return _admin_command(name)
     return run
@@ -69,6 +67,10 @@ def _admin_command(name: str | None) -> Command | None:
     match name:
         case "doctor" | "baseline":
             from gateway.commands.doctor import run
+        case "scale":
+            from gateway.commands.scale import run
+        case "deletion-cost":
+            from gateway.commands.deletion_cost import run
         case "receipts" | "fleet" | "drain" | "reload":
             from gateway.commands.admin import run
         case _:
@@ -135,11 +137,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
         add_flags(spend)
     _add_admin_commands(commands, words)
-    scale = commands.add_parser("scale", help="show how many engines there should be, or have a command follow it")
-    if "scale" in words:
-        from gateway.commands.scale import add_flags
-
-        add_flags(scale)
+    _add_supply_commands(commands, words)
     commands.add_parser("pod", help="run a simulated vLLM pod", add_help=False)
     commands.add_parser("shadow", help="predict from a copy of another gateway's traffic", add_help=False)
     commands.add_parser("simulate", help="replay a trace on simulated pods", add_help=False)
@@ -173,6 +171,19 @@ def _add_admin_commands(commands: Any, words: Sequence[str]) -> None:
 
         doctor.add_doctor_flags(parsers["doctor"])
         doctor.add_baseline_flags(parsers["baseline"])
+
+
+def _add_supply_commands(commands: Any, words: Sequence[str]) -> None:
+    scale = commands.add_parser("scale", help="show how many engines there should be, or have a command follow it")
+    if "scale" in words:
+        from gateway.commands.scale import add_flags
+
+        add_flags(scale)
+    cost = commands.add_parser("deletion-cost", help="mark the pods that Kubernetes removes first when a count falls")
+    if "deletion-cost" in words:
+        from gateway.commands.deletion_cost import add_flags
+
+        add_flags(cost)
 
 
 def _add_serve_flags(serve: argparse.ArgumentParser) -> None:

@@ -68,6 +68,10 @@ class Exchange:
             each.router.replica_position = each.name, len(self._members)
         return member.applier
 
+    def publish(self, name: int, update: StateUpdate) -> None:
+        """Publish an update of a router that belongs to no request; `name`: its place in the order of joining."""
+        self._members[name].publisher.publish(update)
+
     def cut(self) -> None:
         """Cut the connection: every replica goes on alone, and updates are kept."""
         self._held = []

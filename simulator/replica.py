@@ -112,11 +112,11 @@ class Replica:
             run_pair=PairTransport(self.router.fleet, clock=loop.time).run_attempt if made.split is not None else None,
         )
         for place, url in enumerate(pods):
-            self._put(place, url, made.profile)
+            self.put(place, url, made.profile)
 
-    def _put(self, place: int, url: str, profile: Profile) -> None:
+    def put(self, place: int, url: str, profile: Profile, state: PodState = PodState.READY) -> None:
         """What a watcher would put into the fleet for one pod."""
-        pod = Pod(url, state=PodState.READY, models=frozenset({MODEL}), ready_since_s=LONG_READY_S)
+        pod = Pod(url, state=state, models=frozenset({MODEL}), ready_since_s=LONG_READY_S)
         shape = EngineShape(kv_tokens=profile.kv_capacity_tokens, block_tokens=profile.block_size)
         if self._split is not None:
             pod, shape = replace(pod, facts=self._split.facts(place)), replace(shape, role=self._split.role(place))

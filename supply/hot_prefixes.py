@@ -18,7 +18,7 @@ MEMORY_S = 300.0
 """Decay constant of uses."""
 
 MIN_USES = 1.5
-"""Decayed uses, beside the one that was first, from which a prefix counts as hot: two others have shared it lately."""
+"""Decayed uses, beside the one that was first, from which a prefix counts as hot: two more have shared it recently."""
 
 MAX_PREFIXES = 4_096
 
@@ -30,7 +30,7 @@ UNBOUNDED = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class HotPrefix:
-    """One prefix of which prompts were used lately."""
+    """One prefix that prompts share."""
 
     key: int
     """Its last block."""

@@ -77,7 +77,7 @@ class SupplyPolicy:
     """Seconds for which a new pod is warmed at most before it takes load."""
     prewarm_max_tokens: float = 200_000.0
     """Prompt tokens that are replayed to one engine at most."""
-    prewarm_max_pods: int = 8
+    prewarm_max_pods: int = 16
     """Pods that are warmed at once, by all gateways together."""
     prewarm_kv_share: float = 0.5
     """Share of an engine's KV blocks that replays may fill."""

@@ -1,4 +1,4 @@
-"""What is replayed to a new pod before it takes load, by which gateway, and when that ends: pure decisions.
+"""Decides what is replayed to a new pod before it takes load, by which gateway, and when that ends. Pure.
 
 A replay is a prompt of which the first tokens are hot; the engine computes it once and keeps its KV. Replays go in the
 order of their uses, as far as budgets of tokens and of KV room reach. A prompt goes only to a pod where its tenant's
@@ -64,7 +64,7 @@ class WarmupBudget:
     """Seconds of one pod, from ready to taking load."""
     max_tokens: float = 200_000.0
     """Prompt tokens replayed to one engine."""
-    max_pods: int = 8
+    max_pods: int = 16
     """Pods that are warmed at once, by all gateways together."""
     kv_share: float = 0.5
     """Share of an engine's KV blocks that replays may fill: what clients bring then evicts nothing of them at once, and
@@ -169,16 +169,16 @@ def _outermost(chosen: Sequence[ReplayOption]) -> list[ReplayOption]:
     for option in chosen:
         if option.key in done:
             continue
-        longest = max(
+        outer = max(
             (other for other in chosen if option.key in other.prompt.blocks), key=lambda other: other.prompt.covered
         )
-        left.append(longest)
-        done.update(longest.prompt.blocks)
+        left.append(outer)
+        done.update(outer.prompt.blocks)
     return left
 
 
 def owner_of(url: str, gateways: Iterable[int], max_pods: int) -> int | None:
-    """Return the gateway that warms a pod, the same on all that know the same gateways; None where there is none.
+    """Return the gateway that replays to a pod, the same wherever the same gateways are known; None without any.
 
     Rendezvous hashing: when a gateway comes or goes only its own pods change hands. No more gateways own pods than
     pods may be warmed at once.
@@ -187,7 +187,7 @@ def owner_of(url: str, gateways: Iterable[int], max_pods: int) -> int | None:
 
 
 def slots_of(gateway: int, gateways: Iterable[int], max_pods: int) -> int:
-    """Return how many pods a gateway may warm at once: its part of what all may."""
+    """Return how many pods a gateway may replay to at once: its part of what all may."""
     owners = sorted(gateways)[:max_pods]
     if gateway not in owners:
         return 0

@@ -1,4 +1,4 @@
-"""Connects the warm-up of new pods to a gateway: the prompts of its requests, its watcher, its peers, its metrics."""
+"""Connects replays to new pods to a gateway: the prompts of its requests, its watcher, its peers, its metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from supply.policy import ControlMode
 
 
 def warm_new_pods(gateway: Gateway, config: SupplyConfig) -> None:
-    """Warm new pods, or show what that would be."""
+    """Have hot prefixes replayed to new pods, or show what would be."""
     policy, clock = config.policy, asyncio.get_running_loop().time
     prompts = PromptStore(
         max_bytes=policy.prewarm_keep_bytes,

@@ -125,7 +125,7 @@ def supply_schema() -> Schema:
         "idle_to_zero_s": "Quiet seconds after which a pool with min_engines 0 goes to zero (default 900).",
         "prewarm_max_s": "Maximum seconds of a new pod's warm-up (default 30).",
         "prewarm_max_tokens": "Maximum prompt tokens replayed to one engine (default 200000).",
-        "prewarm_max_pods": "Pods warmed at once, by all gateways together (default 8).",
+        "prewarm_max_pods": "Pods warmed at once, by all gateways together (default 16).",
         "prewarm_kv_share": "Maximum share of an engine's KV blocks that replays fill (default 0.5).",
         "prewarm_keep_bytes": "Bytes of prompts kept for warm-ups, by process (default 16777216).",
         "prewarm_keep_s": "Maximum age of a kept prompt in seconds (default 600).",

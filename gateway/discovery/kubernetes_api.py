@@ -99,7 +99,7 @@ class KubernetesApi:
     async def list_page(self, path: str, query: Mapping[str, str]) -> ObjectList:
         """Return one page of a list. Raises `ResourceVersionExpired`, `ApiError`, `ApiUnavailable`."""
         async with self._requesting(path, query, aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT_S)) as answer:
-            body = await _body_of(answer)
+            body = await body_of(answer)
         try:
             return msgspec.json.decode(body, type=ObjectList)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -141,7 +141,7 @@ class KubernetesApi:
                 allow_redirects=False,
             ) as answer:
                 if answer.status != 200:
-                    raise _error_of(path, answer.status, await _body_of(answer))
+                    raise error_of(path, answer.status, await body_of(answer))
                 yield answer
         except aiohttp.ClientConnectorCertificateError as error:
             raise ApiUnavailable(
@@ -164,7 +164,8 @@ class KubernetesApi:
         return self._trust[1]
 
 
-async def _body_of(answer: aiohttp.ClientResponse) -> bytes:
+async def body_of(answer: aiohttp.ClientResponse) -> bytes:
+    """Return a body of at most `MAX_PAGE_BYTES`. Raises `ApiError` for a longer one."""
     parts, size = [], 0
     async for chunk in answer.content.iter_any():
         parts.append(chunk)
@@ -174,7 +175,8 @@ async def _body_of(answer: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def _error_of(path: str, status: int, body: bytes) -> ResourceVersionExpired | ApiError:
+def error_of(path: str, status: int, body: bytes) -> ResourceVersionExpired | ApiError:
+    """Return the error that an answer of the API server stands for."""
     try:
         status_body = msgspec.json.decode(body, type=ApiStatus)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,1 +1,1 @@
-"""Warm-up of new pods: hot prefixes are replayed to them before they take load. Exists only where it is configured."""
+"""Replays of hot prefixes to new pods before they take load. Exists only where it is configured."""

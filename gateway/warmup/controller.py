@@ -2,7 +2,7 @@
 
 The watcher calls for each pod that becomes ready. Every gateway holds it back; the one that owns it, by its URL,
 replays; the others follow what it publishes. Without peers the only gateway owns all pods. Whatever happens, a pod is
-let go when its time is over. What is replayed, by whom, and when that ends is decided in `supply/warmup.py`.
+let go when its time is over. `supply/warmup.py` decides what is replayed, by which gateway, and when that ends.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class HeldPod:
 @dataclass(slots=True)
 class _Peer:
     figures: WarmupFigures
-    heard_s: float
+    received_s: float
 
 
 class WarmupController:
@@ -205,7 +205,7 @@ class WarmupController:
                 self._let_go(held)
 
     def tick(self) -> None:
-        """Begin, follow and end warm-ups."""
+        """Begin, follow and end what is due."""
         now_s = self._clock()
         self.prompts.kept()  # Forgets what is too old.
         peers = self._fresh_peers(now_s)
@@ -436,7 +436,7 @@ class WarmupController:
             self._wake.set()
 
     def _fresh_peers(self, now_s: float) -> Mapping[int, _Peer]:
-        self._peers = {key: peer for key, peer in self._peers.items() if now_s - peer.heard_s < FRESH_S}
+        self._peers = {key: peer for key, peer in self._peers.items() if now_s - peer.received_s < FRESH_S}
         return self._peers
 
     def _figures(self) -> WarmupFigures:

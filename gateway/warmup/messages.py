@@ -1,4 +1,4 @@
-"""What gateways exchange about warm-ups, within `SupplyUpdate`: which pods each warms, and which are done. No text."""
+"""What gateways exchange within `SupplyUpdate`: the new pods to which each replays, and which are done. No text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ MAX_PODS = 1_024
 
 
 class WarmupFigures(Struct, array_like=True, tag=3, gc=False, frozen=True):
-    """The warm-ups of one gateway. Its tag tells it from the messages of `gateway/scaling/figures.py`."""
+    """The new pods of one gateway. Its tag tells it from the messages of `gateway/scaling/figures.py`."""
 
     claimed: tuple[str, ...] = ()
-    """URLs of the pods that it warms, or will warm when it has room."""
+    """URLs of the pods to which it replays, or will when it has room."""
     done: tuple[str, ...] = ()
-    """URLs of pods whose warm-up has ended lately."""
+    """URLs of pods that have taken load recently."""
     is_leaving: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Metrics of warm-ups: bounded by their reasons."""
+"""Metrics of replays to new pods; their labels are bounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from supply.warmup import SkipReason, StopReason
 
 
 class WarmupCollector(Collector):
-    """Shows the warm-ups of one gateway."""
+    """Shows the replays of one gateway."""
 
     def __init__(self, controller: WarmupController) -> None:
         self._controller = controller

@@ -27,7 +27,7 @@ MAX_BODY_SHARE = 0.25
 """Of the bytes that may be kept: a longer body is not cut, which would cost as much as to read it again."""
 
 REFRESH = 0.5
-"""Share of the age bound after which a kept prompt is kept anew."""
+"""Share of the age bound after which a kept prompt is replaced by a fresh one."""
 
 Shorten = Callable[[Api, bytes, int], tuple[bytes, int] | None]
 """Cuts a body to a prefix; see `shortened_body`."""
@@ -166,8 +166,8 @@ class PromptStore:
     def _make_room(self, now_s: float) -> None:
         """Forget until the rest fits: of the tenant that holds most, what was used least."""
         while self._kept and (self.bytes > self._max_bytes or len(self._kept) > MAX_KEPT):
-            largest = max(self._by_tenant, key=lambda tenant: (self._by_tenant[tenant], str(tenant)))
-            own = [each for each in self._kept.values() if each.tenant == largest]
+            owner = max(self._by_tenant, key=lambda tenant: (self._by_tenant[tenant], str(tenant)))
+            own = [each for each in self._kept.values() if each.tenant == owner]
             coldest = min(own, key=lambda each: self.prefixes.uses_of(each.key, now_s))
             self._remove(coldest.key)
 

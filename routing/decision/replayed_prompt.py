@@ -1,7 +1,7 @@
 """A prompt that is sent to one engine so that it holds it, beside clients' requests: charged and indexed as they are.
 
 Other gateways receive it as they receive a request: they count its load and know afterwards that the engine holds it.
-Teaches nothing of speed: an idle engine at work on one prompt is no sample of one that serves.
+Teaches nothing of speed: an engine with one prompt differs from one that serves.
 """
 
 from __future__ import annotations

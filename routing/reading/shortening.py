@@ -1,7 +1,7 @@
 """A client's body cut to a prefix of its prompt: what a new engine is given so that it computes that prefix.
 
 Whole messages are kept, and the text of the one in which the prefix ends is cut there. The result is checked: its
-canonical prompt shares the prefix with the original's, or there is no result. All fields that shape the prompt stay.
+canonical prompt shares the prefix with the original's, else nothing is returned. All fields that shape the prompt stay.
 """
 
 from __future__ import annotations

@@ -62,12 +62,17 @@ def _pod_spec(one: Document) -> Document | None:
     return found
 
 
+def _component(one: Document) -> str | None:
+    component: str | None = one["metadata"].get("labels", {}).get("app.kubernetes.io/component")
+    return component
+
+
 def _pod_faults(one: Document) -> Iterator[str]:
     """The restricted profile of Kubernetes' pod security standards, and a root that cannot be written."""
     spec = _pod_spec(one)
     if spec is None:
         return
-    component = one["metadata"].get("labels", {}).get("app.kubernetes.io/component")
+    component = _component(one)
     for field in HOST_FIELDS:
         if spec.get(field) and component not in HOST_COMPONENTS:
             yield f"{field} is not restricted"
@@ -138,7 +143,15 @@ def _network_policy(one: Document, there: References) -> Iterator[str]:
         yield f"chooses no pod, or names ports that it lacks: {sorted(lacking)}"
 
 
+PATCHES_PODS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "patch"]}]
+"""Rules of the one component that may change anything."""
+
+
 def _role(one: Document, there: References) -> Iterator[str]:
+    if _component(one) == "deletion-cost":
+        if one["rules"] != PATCHES_PODS:
+            yield "it lists and patches pods, and does nothing else"
+        return
     verbs = {verb for rule in one["rules"] for verb in rule["verbs"]}
     if verbs - {"get", "list", "watch"}:
         yield f"the gateway only reads, not {sorted(verbs)}"
@@ -208,7 +221,7 @@ def _reference_faults(objects: Sequence[Document]) -> Iterator[str]:
 def _configuration_faults(objects: Sequence[Document]) -> Iterator[str]:
     """What the gateway's readers reject, and what does not fit the Deployment."""
     files = {name: text for one in objects if one["kind"] == "ConfigMap" for name, text in one["data"].items()}
-    (deployment,) = [one for one in objects if one["kind"] == "Deployment"]
+    (deployment,) = [one for one in objects if one["kind"] == "Deployment" and _component(one) == "gateway"]
     spec = deployment["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     with tempfile.TemporaryDirectory() as folder:
@@ -235,7 +248,7 @@ def _command_faults(objects: Sequence[Document]) -> Iterator[str]:
     for one in objects:
         for container in (_pod_spec(one) or {"containers": ()})["containers"]:
             words = container.get("args", ())
-            if words[:1] not in (["agent"], ["serve"]):
+            if words[:1] not in (["agent"], ["serve"], ["deletion-cost"]):
                 continue
             parser, rest = (make_agent_parser(), words[1:]) if words[0] == "agent" else (make_parser(words), words)
             try:

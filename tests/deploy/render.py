@@ -21,7 +21,7 @@ CHART = ROOT / "deploy" / "charts" / "hearth"
 
 RENDERED = ROOT / "deploy" / "rendered"
 
-KEPT = {"proxy": "03-policy-keys", "picker": "06-picker", "agent": "10-agent"}
+KEPT = {"proxy": "03-policy-keys", "picker": "06-picker", "agent": "10-agent", "supply": "15-supply"}
 """Files of deploy/rendered by the value set that they are rendered from."""
 
 RELEASE, NAMESPACE = "hearth", "inference"

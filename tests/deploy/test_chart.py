@@ -24,6 +24,12 @@ def of_kind(objects: list[Document], kind: str) -> Any:
     return next(one for one in objects if one["kind"] == kind)
 
 
+def of_component(objects: list[Document], kind: str, component: str) -> Any:
+    """The object of a kind that belongs to a component."""
+    labelled = (one for one in objects if one["kind"] == kind)
+    return next(one for one in labelled if one["metadata"]["labels"]["app.kubernetes.io/component"] == component)
+
+
 def container(objects: list[Document]) -> Any:
     return of_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
 
@@ -65,6 +71,18 @@ PLANTED: dict[str, tuple[str, Callable[[list[Document]], object], str]] = {
         "proxy",
         lambda all_: of_kind(all_, "Role")["rules"][0]["verbs"].append("patch"),
         "the gateway only reads",
+    ),
+    "a right beyond patching pods": (
+        "supply",
+        lambda all_: of_component(all_, "Role", "deletion-cost")["rules"][0]["verbs"].append("delete"),
+        "it lists and patches pods, and does nothing else",
+    ),
+    "a flag that deletion-cost does not have": (
+        "supply",
+        lambda all_: of_component(all_, "Deployment", "deletion-cost")["spec"]["template"]["spec"]["containers"][0][
+            "args"
+        ].append("--force"),
+        "is no command line",
     ),
     "a binding to nothing": (
         "proxy",

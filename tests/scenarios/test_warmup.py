@@ -26,14 +26,14 @@ def pod_entry(pod: SimulatedPod, region: str) -> dict[str, str]:
     return {"url": pod.url, "region": region, "scheduling_policy": "priority"}
 
 
-def asking(rule: int, number: int) -> dict[str, Any]:
+def chat_of(rule: int, number: int) -> dict[str, Any]:
     messages = [{"role": "system", "content": RULES[rule]}, {"role": "user", "content": f"Secret {number}: why?"}]
     return {"model": "big", "messages": messages, "max_tokens": 4}
 
 
 async def send(session: aiohttp.ClientSession, gateway: Running, tenant: str, rule: int, number: int) -> dict[str, Any]:
     url, headers = gateway.at("traffic", CHAT), {"authorization": f"Bearer sk-{tenant}"}
-    async with session.post(url, json=asking(rule, number), headers=headers) as answer:
+    async with session.post(url, json=chat_of(rule, number), headers=headers) as answer:
         assert answer.status == 200, await answer.text()
         return dict(await answer.json())
 

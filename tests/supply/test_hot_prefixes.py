@@ -22,7 +22,7 @@ def test_a_shared_beginning_is_hot_from_its_third_use() -> None:
 
 
 def test_a_conversation_that_only_grows_is_not_hot() -> None:
-    """Each turn ends elsewhere: nobody else shares it."""
+    """Each turn ends elsewhere, and others do not share it."""
     prefixes, text = HotPrefixes(), b"Turn 0. " * 50
     for turn in range(20):
         assert prefixes.observe(cut_prompt(text, 1), float(turn)) is None

@@ -40,7 +40,7 @@ def test_the_hottest_come_first_within_the_budget() -> None:
 
 
 def test_a_prefix_is_covered_by_a_longer_one() -> None:
-    """Each token is computed once: the longer replay replaces what it begins with, and costs only the rest."""
+    """Each token is computed once: the longer one takes the place of what it begins with, and costs only the rest."""
     options = [option(1, uses=9), option(1, 2, uses=6), option(1, 2, 3, uses=2), option(8, uses=7)]
     plan = plan_replays(options, ENGINE, BUDGET)
     assert [each.key for each in plan.replays] == [3, 8]

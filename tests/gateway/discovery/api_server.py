@@ -47,6 +47,10 @@ class ApiServer:
     token: str = TOKEN
     forbidden: set[str] = field(default_factory=set)
     """Ends of paths that our account may not read."""
+    forbidden_patches: set[str] = field(default_factory=set)
+    """Ends of paths that our account may not patch."""
+    patches: list[tuple[str, Object]] = field(default_factory=list)
+    """Names and patches, in order."""
     is_gone_an_event: bool = True
     ends_watches_at_once: bool = False
     port: int = 0
@@ -113,6 +117,7 @@ class ApiServer:
         self.port = self.port or free_port()
         app = web.Application()
         app.router.add_get("/{path:.*}", self._answer)
+        app.router.add_patch("/{path:.*}/{name}", self._patch)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
@@ -157,6 +162,23 @@ class ApiServer:
         if request.query.get("watch") == "1":
             return await self._watch(request, path)
         return self._list(request, path)
+
+    async def _patch(self, request: web.Request) -> web.Response:
+        """A merge patch (RFC 7396) of one object, as `kubectl patch --type merge` sends it."""
+        path, name = "/" + request.match_info["path"], request.match_info["name"]
+        if request.headers.get("authorization") != f"Bearer {self.token}":
+            return status(401, "Unauthorized", "Unauthorized")
+        if any(path.endswith(end) for end in self.forbidden_patches):
+            return status(403, "Forbidden", f'pods "{name}" is forbidden: cannot patch resource "pods"')
+        if request.content_type != "application/merge-patch+json":
+            return status(415, "UnsupportedMediaType", f"the body of the request was in {request.content_type}")
+        held = self._objects.get((path, name))
+        if held is None:
+            return status(404, "NotFound", f'pods "{name}" not found')
+        patch = await request.json()
+        self.patches.append((name, patch))
+        await self._change(path, name, merged(held, patch))
+        return web.json_response(self._objects[path, name])
 
     def _list(self, request: web.Request, path: str) -> web.Response:
         self.pages += 1
@@ -235,6 +257,19 @@ def event(change: Change, query: Mapping[str, str]) -> bytes | None:
     last = deepcopy(change.after or change.before)
     last["metadata"]["resourceVersion"] = str(change.version)
     return line("DELETED", last)
+
+
+def merged(held: Object, patch: Object) -> Object:
+    """The object after a merge patch: null removes a field."""
+    made = deepcopy(held)
+    for name, value in patch.items():
+        if value is None:
+            made.pop(name, None)
+        elif isinstance(value, dict):
+            made[name] = merged(made.get(name) or {}, value)
+        else:
+            made[name] = value
+    return made
 
 
 def matches(made: Object, query: Mapping[str, str]) -> bool:

@@ -9,7 +9,7 @@ from gateway.discovery.source import StaticSource
 from gateway.fleet.probe import Prober, probe_session
 from gateway.fleet.watcher import FleetWatcher, ProbeIntervals
 from gateway.pipeline.attempt import AttemptStatus
-from routing.pods import PodState
+from routing.pods import Pod, PodState
 from routing.request import Api, Request
 from tests.gateway.fake_pod import FakePod, fake_pods, metrics_page
 from tests.gateway.watch import FAST, Heard, TellingRouter, Told, placed, static, watching
@@ -66,6 +66,57 @@ async def test_a_pod_that_joins_later_starts_slowly() -> None:
         assert (await watch.stands(early.url, PodState.READY)).ready_since_s == -inf
         late.health = 200
         assert (await watch.stands(late.url, PodState.READY)).ready_since_s > 0
+
+
+async def test_a_new_pod_is_held_back_until_its_warm_up_has_ended() -> None:
+    """Slow start begins then; once for each start of the pod, and never for pods that ran before the gateway."""
+    early, late = FakePod(), FakePod(health=503, page=metrics_page(started=1e9))
+    rhythm = ProbeIntervals(probe_s=0.02, scrape_s=0.02, list_s=0.02, min_probe_s=0.0, startup_s=0.0)
+    async with fake_pods(early, late), watching(static(early.url, late.url), rhythm=rhythm) as watch:
+        offered = list[str]()
+
+        def should_warm(pod: Pod) -> bool:
+            offered.append(pod.url)
+            return True
+
+        watch.watcher.warm_new_pods(should_warm)
+        await watch.stands(early.url, PodState.READY)
+        late.health = 200
+        known = await watch.stands(late.url, PodState.WARMING)
+        assert offered == [late.url]
+        assert known.models
+        watch.watcher.end_warmup(late.url)
+        assert watch.pod(late.url).state is PodState.READY
+        assert watch.pod(late.url).ready_since_s > 0
+        late.health = 503
+        await watch.stands(late.url, PodState.UNREADY)
+        late.health = 200
+        await watch.stands(late.url, PodState.READY)
+        assert offered == [late.url], "its cache is still there"
+        await late.stop()
+        await watch.stands(late.url, PodState.OPEN_CIRCUIT)
+        late.page = metrics_page(started=2e9)
+        await late.start()
+        await watch.stands(late.url, PodState.WARMING)
+        watch.watcher.end_warmup("http://unknown:1")
+
+
+async def test_a_decision_about_a_warm_up_that_raises_lets_the_pod_go() -> None:
+    """It is reported, and the pod takes load."""
+    early, late = FakePod(), FakePod(health=503)
+    rhythm = ProbeIntervals(probe_s=0.02, startup_s=0.0)
+    async with fake_pods(early, late), watching(static(early.url, late.url), rhythm=rhythm) as watch:
+        reported: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+
+        def broken(_: Pod) -> bool:
+            raise RuntimeError
+
+        watch.watcher.warm_new_pods(broken)
+        await watch.stands(early.url, PodState.READY)
+        late.health = 200
+        await watch.stands(late.url, PodState.READY)
+        assert [str(each["message"]) for each in reported] == ["exception in warm-up"]
 
 
 async def test_a_pod_that_says_it_is_not_ready_gets_nothing() -> None:

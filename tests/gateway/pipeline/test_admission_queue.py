@@ -96,6 +96,29 @@ def test_who_has_no_objective_never_waits() -> None:
     run_virtually(play())
 
 
+def test_only_waits_of_the_first_tier_count_towards_its_share() -> None:
+    """Bronze that waits is no reason to hurry; gold's wait is a share of its own bound."""
+
+    async def play() -> None:
+        stage = Stage()
+        stage.admission.tiers = TIERS
+        assert stage.room.first_tier_wait_share() == 0.0
+        tasks = [stage.ask(f"b{number}", "bronze", 20_000, 100) for number in range(5)]
+        await asyncio.sleep(0.5)
+        assert stage.room.has_waiters()
+        assert stage.room.first_tier_wait_share() == 0.0
+        tasks += [stage.ask(f"g{number}", "gold", 9_000, 100) for number in range(3)]
+        shares = []
+        for _ in range(10):
+            await asyncio.sleep(0.1)
+            shares.append(stage.room.first_tier_wait_share())
+        assert max(shares) > 0.0
+        await asyncio.wait(tasks)
+        assert stage.room.first_tier_wait_share() == 0.0
+
+    run_virtually(play())
+
+
 def test_gold_goes_before_bronze_that_came_first() -> None:
     """Once both have to wait."""
 

@@ -12,7 +12,7 @@ from routing.reading.shortening import shortened_body
 from routing.request import Api
 
 RULES = "You answer in verse, whatever is asked of you. " * 40
-ASKED = "Hidden words: what is the weather like? " * 20
+QUESTION = "Hidden words: what is the weather like? " * 20
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 
 
@@ -25,17 +25,24 @@ def user(text: Any) -> dict[str, Any]:
 
 
 BODIES: list[tuple[Api, dict[str, Any]]] = [
-    (Api.CHAT, {"messages": [{"role": "system", "content": RULES}, user(ASKED)]}),
-    (Api.CHAT, {"messages": [user(RULES + ASKED)], "tools": TOOLS, "temperature": 0}),
-    (Api.CHAT, {"messages": [user([{"type": "text", "text": RULES + ASKED}])]}),
+    (Api.CHAT, {"messages": [{"role": "system", "content": RULES}, user(QUESTION)]}),
+    (Api.CHAT, {"messages": [user(RULES + QUESTION)], "tools": TOOLS, "temperature": 0}),
+    (Api.CHAT, {"messages": [user([{"type": "text", "text": RULES + QUESTION}])]}),
     (
         Api.CHAT,
-        {"messages": [user("Hi"), {"role": "assistant", "content": "Ho", "tool_calls": []}, user(RULES), user(ASKED)]},
+        {
+            "messages": [
+                user("Hi"),
+                {"role": "assistant", "content": "Ho", "tool_calls": []},
+                user(RULES),
+                user(QUESTION),
+            ]
+        },
     ),
-    (Api.COMPLETIONS, {"prompt": RULES + ASKED}),
-    (Api.MESSAGES, {"system": RULES[:90], "messages": [user(RULES), user(ASKED)], "max_tokens": 9}),
-    (Api.RESPONSES, {"input": RULES + ASKED, "instructions": "Be kind."}),
-    (Api.RESPONSES, {"input": [{"role": "user", "content": RULES}, {"role": "user", "content": ASKED}]}),
+    (Api.COMPLETIONS, {"prompt": RULES + QUESTION}),
+    (Api.MESSAGES, {"system": RULES[:90], "messages": [user(RULES), user(QUESTION)], "max_tokens": 9}),
+    (Api.RESPONSES, {"input": RULES + QUESTION, "instructions": "Be kind."}),
+    (Api.RESPONSES, {"input": [{"role": "user", "content": RULES}, {"role": "user", "content": QUESTION}]}),
 ]
 
 
@@ -57,12 +64,12 @@ def test_the_prefix_stays_and_the_rest_goes(api: Api, body: dict[str, Any]) -> N
 
 
 def test_a_body_that_is_the_prefix_stays_as_it_is() -> None:
-    """Nothing is read or written anew."""
+    """Not one byte differs."""
     raw = json.dumps({"model": "m", "messages": [user(RULES)]}).encode()
     assert shortened_body(Api.CHAT, raw, 1 << 20) == (raw, len(RULES) + len(b"\xffuser\xfe"))
 
 
-def test_token_ids_are_cut_to_whole_ids() -> None:
+def test_token_ids_are_cut_between_ids() -> None:
     """Four canonical bytes each behind their marker."""
     raw = json.dumps({"model": "m", "prompt": list(range(1_000))}).encode()
     cut = shortened_body(Api.COMPLETIONS, raw, 1 + 4 * 600)
