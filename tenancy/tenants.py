@@ -93,6 +93,8 @@ class Tenant:
     """In cascades: `cost` starts with the smallest model, `quality` with the largest."""
     cascade_bucket: str | None = None
     """In cascades that have it: the task bucket of its requests; None: it is computed from each prompt."""
+    cascade_collect: bool = False
+    """In cascades that collect: whether its requests may be sampled, sent to all models and labelled."""
 
     def may_use(self, model: str) -> bool:
         return self.models is None or model in self.models

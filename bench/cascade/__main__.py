@@ -3,6 +3,8 @@
     python -m bench.cascade [--draws N] [--data FILE ...] [--only NAME ...] [--jobs N] [--keep FILE]
     python -m bench.cascade --drift [--runs N] [--jobs N] [--keep FILE]
     python -m bench.cascade --rows N
+    python -m bench.cascade --easy [--draws N] [--jobs N] [--keep FILE]
+    python -m bench.cascade --collected [--draws N] [--only NAME ...] [--jobs N] [--keep FILE]
 
 Populations are made up with known truth, and RouteLLM's answers to GSM8K where its file is found (TRACES, by default
 ../shared/traces). Each `--data` adds a labelled file, by every one of its signals. Exit status 1 where something falls
@@ -20,7 +22,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.cascade.calibration_memory import measure_memory
+from bench.cascade.collected import COLLECTED_HEAD, COLLECTED_METHOD, collected_cells, collected_targets
 from bench.cascade.drift_runs import DRIFT_HEAD, DRIFT_METHOD, drift_cells, drift_targets
+from bench.cascade.easy_traffic import EASY_HEAD, EASY_METHOD, easy_rows, easy_targets
 from bench.cascade.guarantees import DRAWS, HEAD, judge_all, targets
 from bench.cascade.populations import (
     Population,
@@ -90,12 +94,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--drift", action="store_true", help="runs of shadow samples instead: stopped, noticed")
     parser.add_argument("--runs", type=int, default=DRAWS, help="of each kind of drift run")
     parser.add_argument("--rows", type=int, help="peak memory of a calibration with so many rows instead")
+    parser.add_argument(
+        "--collected", action="store_true", help="from an empty file instead: collect, calibrate, serve"
+    )
+    parser.add_argument("--easy", action="store_true", help="what is saved by share of easy traffic instead")
     options = parser.parse_args(arguments)
     if options.rows:
         return _print_page([measure_memory(options.rows)], [], options.keep)
     if options.drift:
         return _drift(options)
-    traces = Path(os.environ.get("TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"))
+    if options.easy:
+        return _easy(options)
+    if options.collected:
+        return _collected(options)
+    traces = _traces()
     try:
         files = [one for path in options.data for one in given(Path(path))]
         known = [*files, *populations(traces)]
@@ -108,6 +120,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(cell, file=sys.stderr)
         cells.append(cell)
     return _print_page(list(targets(cells)), [METHOD, "\n".join([HEAD, *map(str, cells)])], options.keep)
+
+
+def _traces() -> Path:
+    return Path(os.environ.get("TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"))
+
+
+def _collected(options: argparse.Namespace) -> int:
+    cells = []
+    for cell in collected_cells(_traces(), options.draws, options.jobs, options.only):
+        print(cell, file=sys.stderr, flush=True)
+        cells.append(cell)
+    parts = [COLLECTED_METHOD, "\n".join([COLLECTED_HEAD, *map(str, cells)])]
+    return _print_page(list(collected_targets(cells)), parts, options.keep)
+
+
+def _easy(options: argparse.Namespace) -> int:
+    rows = []
+    for row in easy_rows(_traces() / ROUTELLM, options.draws, options.jobs):
+        print(row, file=sys.stderr, flush=True)
+        rows.append(row)
+    return _print_page(list(easy_targets(rows)), [EASY_METHOD, "\n".join([EASY_HEAD, *map(str, rows)])], options.keep)
 
 
 def _drift(options: argparse.Namespace) -> int:

@@ -293,6 +293,8 @@ def _close_logs(gateway: Gateway) -> None:
     for log in gateway.logs.values():
         log.flush()
         log.writer.close()
+    if gateway.cascades.collector is not None:
+        gateway.cascades.collector.close()
 
 
 def warn_of_few_descriptors(gateway: Gateway) -> None:

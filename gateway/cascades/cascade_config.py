@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from cascade.calibration_file import SignalStage
 from cascade.judging import HoldbackSettings
 from cascade.models import Cascade, CascadeModel, Price
-from gateway.config.cascades import CascadeEntry, ShadowEntry
+from gateway.config.cascades import CascadeEntry, CollectEntry, ShadowEntry
 from gateway.config.models import ModelEntry
 
 
@@ -19,6 +19,8 @@ class CascadeConfig:
     cascade: Cascade
     hold_back: HoldbackSettings
     shadow: ShadowEntry = field(default_factory=ShadowEntry)
+    collect: CollectEntry | None = None
+    """None: no live request is collected."""
     is_start_set: bool = False
     """Whether the configuration sets which model requests start with when there is no calibration."""
 
@@ -38,7 +40,9 @@ def _served(entry: CascadeEntry, name: str, entries: Mapping[str, ModelEntry]) -
         uncalibrated_share=entry.uncalibrated or 0.0,
         buckets=frozenset(entry.buckets),
     )
-    return CascadeConfig(cascade, entry.holdback, entry.shadow, is_start_set=entry.uncalibrated is not None)
+    return CascadeConfig(
+        cascade, entry.holdback, entry.shadow, entry.collect, is_start_set=entry.uncalibrated is not None
+    )
 
 
 def _model(name: str, entry: ModelEntry | None) -> CascadeModel:

@@ -22,6 +22,7 @@ from gateway.cascades.cascade_config import CascadeConfig, UnusedGuarantee, unus
 from gateway.cascades.cascade_run import CascadePlan, CascadeRun, ModelRequestBuilder
 from gateway.cascades.constraints import CascadeConstraints, EscalationLimiters, read_constraints
 from gateway.cascades.features import CascadeRequestFeatures, estimated_tokens, read_features
+from gateway.cascades.live_collection import CollectAnswer, LiveCollector
 from gateway.cascades.shadow_sampling import AskModel, GuaranteeStatus, LogFunction, ShadowSampler
 from gateway.pipeline.attempt import AttemptResult, AttemptStatus
 from routing.affinity import RecentMap
@@ -100,6 +101,8 @@ class Cascades:
         self._warns = warns
         self._silences: dict[str, UnusedGuarantee] = {}
         self.shadow_sampler = ShadowSampler(draw=draw, clock=clock, log_event=log_event)
+        self.collector: LiveCollector | None = None
+        """None while no cascade collects."""
         self._router = router
         self._served: dict[str, CascadeConfig] = {}
         self.apply(served)
@@ -114,6 +117,10 @@ class Cascades:
         self._served = dict(served)
         self.names = frozenset(served)
         self.shadow_sampler.apply(served)
+        if self.collector is None and any(each.collect for each in served.values()):
+            self.collector = LiveCollector(draw=self._draw, clock=self._clock)
+        if self.collector is not None:
+            self.collector.apply(served)
         found = {name: silence for name, each in served.items() if (silence := unused_guarantee(each)) is not None}
         for name, silence in found.items():
             if self._warns and self._silences.get(name) != silence:
@@ -146,13 +153,18 @@ class Cascades:
         shell: ModelRequestBuilder,
         now_s: float,
         ask: AskModel | None = None,
+        collect: CollectAnswer | None = None,
     ) -> CascadeRun:
         """Plan the run of a request for a cascade. Raises `RequestRejected` where no model may answer it.
 
-        `ask` sends shadow samples once the client has its answer; None: no samples.
+        `ask` sends shadow samples once the client has its answer, `collect` asks for answers to be labelled; None: no
+        samples.
         """
         plan = self._plan(request, body, tenant, headers, shell, now_s)
         sample = None if ask is None else self.shadow_sampler.reserve(plan, body, ask)
+        collector, collected = self.collector, None
+        if collector is not None and ask is not None and collect is not None and request.continues is None:
+            collected = collector.reserve(plan, body, tenant, collect, ask)
 
         def choose(above: Sequence[int], shell: ModelRequestBuilder) -> int:
             return self._choose(plan, above, request, shell)
@@ -161,6 +173,8 @@ class Cascades:
             self._settle(run, result)
             if sample is not None:
                 self.shadow_sampler.settle(sample, run, result)
+            if collected is not None and collector is not None:
+                collector.start(collected)
 
         return CascadeRun(plan, shell, settled=settled, choose=choose)
 
@@ -357,6 +371,8 @@ def show_cascades(cascades: Cascades) -> list[dict[str, Any]]:
 def _show(cascades: Cascades, name: str) -> dict[str, Any]:
     models = [each.name for each in cascades.by_name[name].models]
     shown: dict[str, Any] = {"cascade": name, "models": models, "inactive": None, "guarantee": None}
+    if cascades.collector is not None and (collected := cascades.collector.status(name)) is not None:
+        shown["collect"] = collected
     if (unused := cascades.unused_guarantee(name)) is not None:
         shown["inactive"] = {"reason": unused.event, "effect": unused.effect, "fix": unused.fix}
     if (status := cascades.guarantee_status(name)) is not None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from cascade.calibration_file import CalibrationFile
 from cascade.calibration_json import InvalidCalibrationFile, read_calibration_file
 from cascade.computable import COMPUTED_BUCKETS, calibration_faults
 from cascade.judging import HoldbackSettings, HoldbackTimeoutAction
 from cascade.models import ALL_ABILITIES, Ability, HoldbackWindow
-from gateway.config.fields import parse_file, seconds
+from gateway.config.fields import parse_file, parse_writable_path, seconds
 from tenancy.document import DocumentTable, InvalidValue, flag, integer, not_negative, one_of, positive, text
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import AMOUNT, COUNT, FLAG, FRACTION, SOME_NAMES, TEXT
@@ -47,6 +48,29 @@ class ShadowEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectEntry:
+    """Live requests to a labelled file: how many, what they may cost, and how their answers are labelled."""
+
+    file: str
+    """Labelled file to append to; all workers of a host share it."""
+    share: float = 0.01
+    """Share of the requests of tenants with `cascade_collect`."""
+    max_budget_per_hour: float | None = None
+    """Cost per hour and worker, by the prices of the models; None: no limit."""
+    max_tokens_per_hour: int = 1_000_000
+    """Prompt and answer tokens per hour and worker, verdicts included."""
+    max_rows: int = 5_000
+    """Rows of the file at which collection ends."""
+    judge_model: str | None = None
+    """Compares answers that nothing else labels."""
+    scorer: tuple[str, ...] = ()
+    """Command that scores answers, as a list of arguments."""
+    scorer_timeout_s: float = 30.0
+    store_prompts: bool = False
+    """Whether the last text of each prompt is written too."""
+
+
+@dataclass(frozen=True, slots=True)
 class CascadeEntry:
     """A model name that is a cascade."""
 
@@ -58,6 +82,8 @@ class CascadeEntry:
     check_unary: bool = True
     """Whether complete answers are judged, those that are not streamed."""
     shadow: ShadowEntry = field(default_factory=ShadowEntry)
+    collect: CollectEntry | None = None
+    """None: no live request is collected."""
     buckets: tuple[str, ...] = ()
     """Task buckets that requests and tenants may name, beside those computed from prompts."""
     uncalibrated: float | None = None
@@ -113,6 +139,7 @@ def read_cascade(model: DocumentTable) -> CascadeEntry | None:
         holdback=holdback,
         check_unary=table.get("check_unary", flag, default=True),
         shadow=_shadow(table),
+        collect=_collect(table),
         buckets=buckets,
         uncalibrated=table.get("uncalibrated", _share_of_smallest, None),
     )
@@ -210,6 +237,28 @@ def _shadow(table: DocumentTable) -> ShadowEntry:
     return found
 
 
+def _collect(table: DocumentTable) -> CollectEntry | None:
+    keys = table.table("collect")
+    if keys is None:
+        return None
+    if "file" not in keys:
+        keys.error("file", "is missing")
+    defaults = CollectEntry("")
+    found = CollectEntry(
+        file=str(keys.get("file", parse_writable_path, Path())),
+        share=keys.get("share", _fraction, defaults.share),
+        max_budget_per_hour=keys.get("max_budget_per_hour", not_negative, None),
+        max_tokens_per_hour=keys.get("max_tokens_per_hour", positive(integer), defaults.max_tokens_per_hour),
+        max_rows=keys.get("max_rows", positive(integer), defaults.max_rows),
+        judge_model=keys.get("judge_model", text, None),
+        scorer=keys.each("scorer", text) or (),
+        scorer_timeout_s=keys.get("scorer_timeout_s", seconds(3_600.0, "milliseconds"), 30.0),
+        store_prompts=keys.get("store_prompts", flag, default=False),
+    )
+    keys.close()
+    return found
+
+
 def _fraction(value: object) -> float:
     found = not_negative(value)
     if found > 1:
@@ -258,6 +307,20 @@ def cascade_schema() -> Schema:
             ),
         }
     )
+    collected = table(
+        {
+            "file": described(TEXT.schema, "Labelled file to append to, for `hearth cascade calibrate`."),
+            "share": described(FRACTION.schema, "Share of the requests of tenants with cascade_collect."),
+            "max_budget_per_hour": described(AMOUNT.schema, "Maximum cost of collected answers per hour and worker."),
+            "max_tokens_per_hour": described(COUNT.schema, "Maximum tokens of them per hour and worker."),
+            "max_rows": described(COUNT.schema, "Rows of the file at which collection ends (default 5000)."),
+            "judge_model": described(TEXT.schema, "Model that compares answers which nothing else labels."),
+            "scorer": described(SOME_NAMES.schema, "Command that scores answers, as a list of arguments."),
+            "scorer_timeout_s": described(AMOUNT.schema, "Time limit of the scorer (default 30)."),
+            "store_prompts": described(FLAG.schema, "Whether the last text of prompts is written (default false)."),
+        },
+        required=("file",),
+    )
     return table(
         {
             "models": described(SOME_NAMES.schema, "Models behind this name, cheapest first."),
@@ -273,6 +336,7 @@ def cascade_schema() -> Schema:
             ),
             "holdback": described({"anyOf": [held, OFF]}, "How much of a stream is held back until judged, or off."),
             "check_unary": described(FLAG.schema, "Whether unary answers are judged (default true)."),
+            "collect": described(collected, "Experimental: live requests to a labelled file (default: none)."),
             "shadow": described(shadow, "Shadow samples: how many, their cost, and how answers are compared."),
         },
         required=("models",),

@@ -324,6 +324,7 @@ class HttpDispatcher:
             CascadeModelRequests(transport, read),
             asyncio.get_running_loop().time(),
             internal.send,
+            internal.send_for_logprobs,
         )
         return run, run.next_request()
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import msgspec
 from msgspec import Raw
 
+from cascade.logprobs import add_logprobs
 from gateway.cascades.shadow_sampling import ShadowAnswer, answer_text
 from gateway.http.client_request import IncomingRequest
 from gateway.http.endpoints import ApiEndpoint
@@ -61,10 +62,28 @@ class InternalRequest:
         }
         return await self._ask(CHAT, msgspec.json.encode(chat), model, "judge")
 
-    async def _ask(self, endpoint: ApiEndpoint, body: bytes, model: str, purpose: str) -> ShadowAnswer | None:
-        api, tenant = endpoint.api, self._incoming.caller.tenant
+    async def send_for_logprobs(self, model: str, top: int) -> bytes | None:
+        """Send the client's own body, unary, with `top` log-probabilities per token.
+
+        Returns the response's body; None if there was no answer.
+        """
+        api = self._endpoint.api
         if api is None:
             return None
+        body, _ = add_logprobs(api, without_client_options(self._body), top)
+        return await self._complete(self._endpoint, api, body, model, "collect")
+
+    async def _ask(self, endpoint: ApiEndpoint, body: bytes, model: str, purpose: str) -> ShadowAnswer | None:
+        api = endpoint.api
+        response = None if api is None else await self._complete(endpoint, api, body, model, purpose)
+        if api is None or response is None:
+            return None
+        text = answer_text(response_bytes(api, response, stream=False))
+        return ShadowAnswer(text, read_usage(api, response) or Usage(0)) if text else None
+
+    async def _complete(self, endpoint: ApiEndpoint, api: Api, body: bytes, model: str, purpose: str) -> bytes | None:
+        """Return the body of the response with status 200, None for any other."""
+        tenant = self._incoming.caller.tenant
         reading = read_request(
             api,
             body,
@@ -81,8 +100,7 @@ class InternalRequest:
         response = reply.complete.result() if reply.complete.done() else None
         if not isinstance(response, CompleteResponse) or response.status != 200:
             return None
-        text = answer_text(response_bytes(api, response.body, stream=False))
-        return ShadowAnswer(text, read_usage(api, response.body) or Usage(0)) if text else None
+        return response.body
 
 
 def without_client_options(body: bytes) -> bytes:

@@ -332,6 +332,11 @@ TENANT: Mapping[str, FieldSpec] = {
     "cascade_bucket": FieldSpec(
         "cascade_bucket", TEXT, "In cascades that list it: the task bucket of requests. Default: by each prompt."
     ),
+    "cascade_collect": FieldSpec(
+        "cascade_collect",
+        FLAG,
+        "In cascades that collect: its requests may be sampled, sent to all models and labelled.",
+    ),
 }
 """Settings of a tenant; fields of `Tenant`. Limits, `groups` and `per_user` are read separately."""
 

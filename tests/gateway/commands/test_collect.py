@@ -76,7 +76,8 @@ def recorded(number: int, *, hard: bool = False, **more: Any) -> RecordedRequest
 
 def collecting(ask: Models | None = None, /, **changes: Any) -> Collector:
     budget = CollectionBudget({}, float("inf"), 1_000_000)
-    return Collector(**({"models": MODELS, "ask": ask or Models(), "budget": budget} | changes))
+    stated: dict[str, Any] = {"models": MODELS, "ask": ask or Models(), "budget": budget} | changes
+    return Collector(**stated)
 
 
 def collected(collector: Collector, request: RecordedRequest) -> CollectedRow:
