@@ -78,6 +78,8 @@ class EligibleEngines:
     """Whether the role of some of them is `decode`."""
     spill_ranks: tuple[int, ...] = ()
     """The rank of each; empty where all have the same."""
+    distances_s: tuple[float, ...] = ()
+    """Seconds of a round trip to each; empty where none is far."""
     grants: Mapping[str, ProviderGrant] = field(default_factory=dict)
     """What a request needs for the pods of providers among them, by URL; empty where all are of the fleet."""
 
@@ -113,6 +115,7 @@ class EligibleEngines:
             has_decode_engines=self.has_decode_engines,
             grants=self.grants,
             spill_ranks=narrow(self.spill_ranks) if self.spill_ranks else (),
+            distances_s=narrow(self.distances_s) if self.distances_s else (),
         )
 
     def forbidden_to(self, granted: frozenset[ProviderGrant]) -> frozenset[str]:
@@ -126,6 +129,7 @@ class EligibleEngines:
         fewer = make_eligible(kept, is_adapter=self.is_adapter)
         prompts = dict(zip(self.slots, self.prompts, strict=True)) if self.prompts else {}
         ranks = dict(zip(self.slots, self.spill_ranks, strict=True)) if self.spill_ranks else {}
+        distances_s = dict(zip(self.slots, self.distances_s, strict=True)) if self.distances_s else {}
         return replace(
             fewer,
             has_prefillers=self.has_prefillers,
@@ -133,6 +137,7 @@ class EligibleEngines:
             grants=self.grants,
             prompts=tuple(prompts[slot] for slot in fewer.slots) if prompts else (),
             spill_ranks=tuple(ranks[slot] for slot in fewer.slots) if ranks else (),
+            distances_s=tuple(distances_s[slot] for slot in fewer.slots) if distances_s else (),
         )
 
 
@@ -146,6 +151,9 @@ def engines_of(members: Sequence[tuple[Engine, Pod]], model: str) -> EligibleEng
     grants = {pod.url: (pod.provider, pod.region or "", model) for _, pod in members if pod.provider is not None}
     if grants:
         eligible = replace(eligible, grants=grants)
+    distances_s = tuple(pod.distance_s for _, pod in members)
+    if any(distances_s):
+        eligible = replace(eligible, distances_s=distances_s)
     ranks = tuple(pod.facts.spill_rank or 0 for _, pod in members)
     return replace(eligible, spill_ranks=ranks) if len(set(ranks)) > 1 else eligible
 

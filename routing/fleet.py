@@ -235,8 +235,6 @@ def eligible_for(fleet: Fleet, request: Request, avoid: frozenset[str]) -> Eligi
     eligible = fleet.eligible(model, regions)
     if eligible.grants and (forbidden := eligible.forbidden_to(request.grants)):
         eligible = eligible.excluding(forbidden)
-        if not eligible.engines:
-            raise _no_grant_for(model)
     if avoid or request.pods is not None:
         eligible = _left_of(eligible, request, avoid)
     if not eligible.engines and eligible.has_prefillers:

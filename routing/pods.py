@@ -82,6 +82,8 @@ class Pod:
     ready_since_s: float = 0.0
     has_reported_models: bool = True
     """Whether it has reported its models; until then it may serve any."""
+    distance_s: float = 0.0
+    """Seconds of a round trip to it, where it is far away."""
     provider: str | None = None
     """The provider that runs it; None for a pod of the fleet. Only requests with a grant may be sent to a provider."""
 

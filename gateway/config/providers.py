@@ -80,7 +80,9 @@ class ProviderEndpoint:
     """Also how long what was sent may stay unacknowledged, as on a link that is cut."""
     first_byte_timeout_s: float = 30.0
     distance_s: float = 0.0
-    """Seconds of a round trip to it, added to what is predicted of its first token."""
+    """Seconds of a round trip to it, added where it is compared with other engines."""
+    rank: int = 1
+    """Beside pods of the fleet that serve the same model: they come first while they answer in time (rank 0)."""
     quirks: ProviderQuirks = field(default_factory=ProviderQuirks)
 
     @property
@@ -141,6 +143,7 @@ def _endpoint(table: DocumentTable) -> ProviderEndpoint | None:
         connect_timeout_s=table.get("connect_timeout_s", _timeout, defaults.connect_timeout_s),
         first_byte_timeout_s=table.get("first_byte_timeout_s", _timeout, defaults.first_byte_timeout_s),
         distance_s=table.get("distance_s", _distance, defaults.distance_s),
+        rank=table.get("rank", _rank, defaults.rank),
         quirks=_quirks(table.table("quirks")),
     )
     table.close()
@@ -218,6 +221,13 @@ def _timeout(value: object) -> float:
     return found
 
 
+def _rank(value: object) -> int:
+    found = integer(value)
+    if not 0 <= found <= 100:
+        raise InvalidValue("must be from 0 to 100")
+    return found
+
+
 def _distance(value: object) -> float:
     found = any_number(value)
     if not 0 <= found <= 10:
@@ -255,7 +265,12 @@ def providers_schema() -> Schema:
             ),
             "first_byte_timeout_s": described(ABOVE_ZERO.schema, "Seconds to the first byte (default 30)."),
             "distance_s": described(
-                {"type": "number", "minimum": 0, "maximum": 10}, "Seconds of a round trip, added to predictions."
+                {"type": "number", "minimum": 0, "maximum": 10},
+                "Seconds of a round trip, added where engines are compared.",
+            ),
+            "rank": described(
+                {"type": "integer", "minimum": 0, "maximum": 100},
+                "Order behind pods that serve the same model, which have rank 0 (default 1).",
             ),
             "quirks": described(quirks, "How it differs from its API."),
         },

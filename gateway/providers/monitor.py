@@ -243,7 +243,7 @@ class ProviderMonitor:
         if self.is_stopped:
             state = PodState.DRAINING
         shown = _pod(endpoint.config, state)
-        if known is not None and known.state is state and known.models == shown.models and known.region == shown.region:
+        if known is not None and known.state is state and replace(shown, engines=known.engines) == known:
             return
         engines = known.engines if known is not None else ()
         self._router.put_pod(replace(shown, engines=engines))
@@ -257,7 +257,8 @@ def _pod(endpoint: ProviderEndpoint, state: PodState) -> Pod:
         cards=tuple(ModelCard(model) for model in endpoint.models),
         pool=f"provider:{endpoint.provider}",
         region=endpoint.region,
-        facts=PodFacts(region=endpoint.region),
+        facts=PodFacts(region=endpoint.region, spill_rank=endpoint.rank),
+        distance_s=endpoint.distance_s,
         ready_since_s=float("-inf"),
         provider=endpoint.provider,
     )

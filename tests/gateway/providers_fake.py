@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.gateway.fake_pod import Pulse
 from tests.gateway.kv_index.redis_servers import free_port
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
@@ -47,6 +48,8 @@ class FakeProvider:
     received: list[Received] = field(default_factory=list)
     runner: web.AppRunner | None = None
     released: asyncio.Event = field(default_factory=asyncio.Event)
+    pulse: Pulse = field(default_factory=Pulse)
+    """Beats whenever a request arrives."""
 
     @property
     def url(self) -> str:
@@ -76,6 +79,7 @@ class FakeProvider:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
         self.received.append(Received(request.path, {k.lower(): v for k, v in request.headers.items()}, raw))
+        self.pulse.beat()
         if self.is_silent:
             await self.released.wait()
         is_anthropic = request.path.endswith(MESSAGES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,9 @@ async def a_provider_scene(
             },
             **(more or {}),
         }
+        for each in settings["providers"]["endpoints"]:
+            for name in [name for name, value in each.items() if value is None]:
+                del each[name]
         (folder / "policy.yaml").write_text(
             json.dumps(policy_of(**({"allowed": ALLOWED, "denied": {}} if tenants is None else tenants)))
         )
@@ -152,6 +155,4 @@ async def a_provider_scene(
 
 def calibration_of(threshold: float) -> Any:
     """A calibration of the window, for the models of `auto`."""
-    from dataclasses import replace  # noqa: PLC0415
-
     return replace(calibration_file(threshold), models=("small", "cloud"))
