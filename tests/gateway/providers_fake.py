@@ -43,6 +43,7 @@ class FakeProvider:
     """It takes requests and never answers."""
     cuts_after: int | None = None
     """Events of a stream after which it closes the connection."""
+    is_cut: bool = False
     calls_tool: bool = False
     port: int = 0
     received: list[Received] = field(default_factory=list)
@@ -61,6 +62,7 @@ class FakeProvider:
 
     async def start(self) -> None:
         """Listen, on the same port as before where there was one."""
+        self.is_cut = False
         self.port = self.port or free_port()
         app = web.Application(client_max_size=1 << 26)
         app.add_routes([web.route("*", "/{path:.*}", self._answer)])
@@ -70,6 +72,7 @@ class FakeProvider:
 
     async def stop(self) -> None:
         """Close the port and all connections: the backhaul is cut."""
+        self.is_cut = True
         self.released.set()
         if self.runner is not None:
             await self.runner.cleanup()
@@ -82,6 +85,8 @@ class FakeProvider:
         self.pulse.beat()
         if self.is_silent:
             await self.released.wait()
+            if self.is_cut and request.transport is not None:
+                request.transport.abort()
         is_anthropic = request.path.endswith(MESSAGES)
         if self._key_of(request) != self.key:
             return self._error(401, is_anthropic=is_anthropic)

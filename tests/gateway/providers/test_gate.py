@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.config.models import ModelEntry
 from gateway.config.providers import ProviderApi, ProviderEndpoint, ProvidersConfig
+from gateway.kv_index.lookup_client import fleet_update
 from gateway.limits.accounts import make_quota_enforcer
 from gateway.providers.bodies import outgoing_body
 from gateway.providers.gate import Permit, ProviderGate
@@ -106,6 +107,12 @@ def test_the_router_never_chooses_a_forbidden_provider(tenant: Tenant, model: st
         if watched is not None:
             assert (watched.config.provider, watched.config.region, model) in tenant.grants
             assert tenant.regions is None or watched.config.region in tenant.regions
+
+
+def test_the_index_process_is_not_sent_to_providers() -> None:
+    """It sends prompts to the pods that it follows, to have them tokenized."""
+    _, router = a_gate()
+    assert [pod.url for pod in fleet_update(router.fleet, {}).pods] == ["http://pod"]
 
 
 def test_a_stopped_gate_permits_nothing() -> None:
